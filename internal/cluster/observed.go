@@ -1,0 +1,285 @@
+package cluster
+
+import "time"
+
+// Seen is one part of the observed world. The zero value is unknown: nobody
+// looked, or looking failed. Unknown is never read as absent.
+type Seen[T any] struct {
+	Known bool
+	Why   string // why it is not known
+	Value T
+}
+
+// Saw wraps what was seen.
+func Saw[T any](v T) Seen[T] { return Seen[T]{Known: true, Value: v} }
+
+// Unseen is an unknown with its reason.
+func Unseen[T any](why string) Seen[T] { return Seen[T]{Why: why} }
+
+// Observed is what is, as far as it was seen in one pass.
+type Observed struct {
+	Now   time.Time
+	Facts Facts
+
+	Hosts map[string]Host // by name, for every host the inventory names
+	VMs   map[string]VM   // by node name, for every node of the inventory
+	// Strays are VMs that carry our mark for this cluster and prove ours, but
+	// are not in the inventory.
+	Strays   Seen[[]VM]
+	Machines map[string]Machine // by node name
+	Members  Seen[[]Member]     // of etcd
+	// APIs says of each control plane whether its own kube-apiserver answers
+	// ready.
+	APIs     map[string]Seen[bool]
+	Nodes    Seen[map[string]KubeNode]
+	Releases Seen[map[string]Release] // by addon name; missing: not installed
+
+	ImageCached Seen[bool]               // the verified image lies in the host's cache
+	Charts      map[string]Seen[Fetched] // by addon name
+	Factory     Seen[bool]               // the image factory told the schematic's id
+
+	// Running are the actions of ours that are still under way.
+	Running []Running
+}
+
+// Host is one Proxmox VE machine.
+type Host struct {
+	Name     string
+	Known    bool // a complete answer was read in this pass
+	Why      string
+	PVE      string     // version of Proxmox VE, "9.2.11"
+	Quorate  Seen[bool] // false: /etc/pve is read-only and every write fails
+	Storages Seen[map[string]Storage]
+	Images   Seen[map[string]int64] // import images on the image datastore: name -> bytes
+	Tasks    Seen[[]Task]           // running now
+	// MemoryBytes and Cores are what the machine has.
+	MemoryBytes int64
+	Cores       int
+}
+
+// Storage is one Proxmox VE storage as a host sees it.
+type Storage struct {
+	Active    bool
+	Shared    bool
+	Content   []string // images, import, iso, ...
+	FreeBytes int64
+}
+
+// Task is one running Proxmox VE task.
+type Task struct {
+	UPID    string
+	Type    string // qmcreate, imgcopy, ...
+	VMID    int    // 0: none
+	Started time.Time
+	User    string
+	Ours    bool // started by the agent's own token
+}
+
+// Presence is whether a VM exists. The zero value is unknown.
+type Presence int
+
+// A VM is absent only when a complete listing does not have it and Proxmox VE
+// calls its VMID free.
+const (
+	PresenceUnknown Presence = iota
+	Absent
+	Present
+)
+
+// Power is the power state of a VM. The zero value is unknown.
+type Power int
+
+// The power states.
+const (
+	PowerUnknown Power = iota
+	Stopped
+	PowerRunning
+	Paused
+)
+
+// Owned is whose a VM is. The zero value is unknown.
+type Owned int
+
+// A VM is ours when its VMID is the one the inventory gives, it lies in our
+// pool and carries the SMBIOS UUID we derived; foreign when it provably does
+// not.
+const (
+	OwnerUnknown Owned = iota
+	Ours
+	Foreign
+)
+
+// VM is the guest that carries a node, as Proxmox VE shows it.
+type VM struct {
+	VMID      int
+	Node      string // name of the inventory's node it belongs to
+	Presence  Presence
+	Owner     Owned
+	Why       string // why presence or owner is unknown, or what makes it foreign
+	Name      string
+	Host      string
+	Power     Power
+	Uptime    time.Duration
+	Lock      string // backup, create, ...; "" : none
+	Deleting  bool   // its mark says that a deletion has begun
+	Protected bool   // Proxmox VE's own protection flag
+	Tags      []string
+	Task      *Task          // running on it now
+	Hardware  Seen[Hardware] // unknown until its config was read
+	// ConfigAge is how long ago Hardware was read; a quiet world is audited in
+	// turns.
+	ConfigAge time.Duration
+}
+
+// Hardware is a VM's configuration in the terms of the inventory, so that what
+// is wanted and what is there can be compared field by field, whatever order
+// or spelling Proxmox VE uses.
+type Hardware struct {
+	CPUType      string
+	Cores        int // cores times sockets
+	MemoryMiB    int64
+	Balloon      bool
+	Machine      string
+	BIOS         string
+	SCSIHardware string
+	MAC          string
+	Bridge       string
+	VLAN         int
+	System       DiskSeen
+	Data         map[string]DiskSeen // by serial
+	Address      string              // ipconfig0 in canonical form, "" without
+	Agent        bool
+	OnBoot       bool
+}
+
+// DiskSeen is one disk of a VM.
+type DiskSeen struct {
+	Datastore string
+	Bytes     int64
+}
+
+// Reach is how far a machine's Talos API lets us. The zero value is unknown.
+type Reach int
+
+// The reaches of a machine.
+const (
+	ReachUnknown Reach = iota
+	// Silent: nothing answers at the address.
+	Silent
+	// Maintenance: Talos waits for its first config.
+	Maintenance
+	// Configured: Talos answers with the cluster's own certificates.
+	Configured
+	// Stranger: somebody answers who is not the machine we made: another
+	// cluster's certificates, another UUID, another MAC.
+	Stranger
+)
+
+// Machine is one Talos machine, as its own API shows it.
+type Machine struct {
+	Reach    Reach
+	Why      string
+	UUID     string   // SMBIOS UUID, as read in maintenance mode
+	MACs     []string // of its physical links, upper case
+	Talos    string   // running version, v1.13.9
+	Stage    string   // booting, installing, maintenance, running, rebooting, ...
+	Ready    bool     // Talos' own readiness; not monotonic while booting
+	Unmet    []string // what Talos itself waits for, "name: reason"
+	Services map[string]Service
+	// ConfigDigest is the digest of the config on the machine, "" when it
+	// could not be read.
+	ConfigDigest string
+	Schematic    string // id of the running image's schematic, "" when it tells none
+}
+
+// Service is one Talos service.
+type Service struct {
+	State   string // Starting, Waiting, Preparing, Running, Stopping, Finished, Failed
+	Healthy bool
+	Message string
+}
+
+// Member is one etcd member.
+type Member struct {
+	ID      uint64
+	Name    string
+	Address string // of its peer URL
+	Learner bool
+}
+
+// KubeNode is one Kubernetes Node object.
+type KubeNode struct {
+	Name    string
+	Ready   bool
+	Why     string // message of the Ready condition when it is not true
+	Kubelet string // v1.36.1
+}
+
+// Release is one Helm release.
+type Release struct {
+	Namespace string
+	Status    string // deployed, failed, pending-install, ...
+	Revision  int
+	// Digest is the digest of chart and values we installed it with; "" when
+	// somebody else did.
+	Digest string
+	Ready  bool
+	Why    string // what it waits for when it is not ready
+}
+
+// Fetched is a chart that lies ready in the host's cache.
+type Fetched struct {
+	Digest string // of the chart, in the notation of Chart.Digest
+	// Release is the digest of chart and values together: what a release that
+	// needs nothing done carries.
+	Release string
+}
+
+// Facts are the few things the agent must remember, because the world does
+// not tell them. Everything else is read from the world.
+type Facts struct {
+	// Lost: there was no journal although VMs of this cluster exist, or it
+	// could not be read. Bootstrap fails closed until etcd is seen.
+	Lost bool
+	// Bootstrap is the durable intent, written before the one call.
+	Bootstrap *BootstrapIntent
+	Suspended bool
+	// Destroying: root asked for the cluster to be torn down.
+	Destroying bool
+	// Applied is the last revision the agent planned with; a head that does
+	// not descend from it is not applied until root accepts it.
+	Applied     Revision
+	Fingerprint string // of the secrets bundle, once one was sent to a node
+	Images      map[string]ImagePin
+	Charts      map[string]string // Chart.Ref -> digest pinned at first use
+}
+
+// BootstrapIntent says which node was chosen to found the cluster, and when.
+type BootstrapIntent struct {
+	Node string    `json:"node"`
+	UUID string    `json:"uuid"`
+	At   time.Time `json:"at"`
+	// Done: etcd was seen running afterwards.
+	Done bool `json:"done,omitempty"`
+}
+
+// ImagePin is what an image was when it was first verified.
+type ImagePin struct {
+	Schematic string `json:"schematic"`
+	SHA256    string `json:"sha256"`
+	Bytes     int64  `json:"bytes"`
+}
+
+// Running is an action of ours that is under way.
+type Running struct {
+	Action  string // its kind, "create vm"
+	Subject string
+	Since   time.Time
+	Done    int64  // progress so far, in Unit
+	Total   int64  // 0: unknown
+	Unit    string // "bytes", ...
+	UPID    string // the Proxmox VE task it waits for
+	// Storage is the storage the action allocates on, as "host/storage".
+	// Allocations on one storage are serialised.
+	Storage string
+}

@@ -1,0 +1,54 @@
+package cluster
+
+import "fmt"
+
+// Policy is what the host allows. It comes from a file that only root of the
+// host can change, so that whoever may push to the repository can choose only
+// inside it.
+type Policy struct {
+	File       string
+	Pool       string
+	VMIDs      []Range
+	Datastores []string // empty: any
+	Bridges    []string // empty: any
+	Limits     Limits
+	Factories  []string // image factories by URL; empty: any
+	Charts     []string // chart repositories and registries by URL; empty: any
+	// Lines maps a field ("limits.nodes") to its line in File.
+	Lines map[string]int
+}
+
+// Range is an inclusive range of VMIDs.
+type Range struct{ First, Last int }
+
+// Contains reports whether the range includes id.
+func (r Range) Contains(id int) bool { return r.First <= id && id <= r.Last }
+
+// String prints the range as it is written.
+func (r Range) String() string {
+	if r.First == r.Last {
+		return fmt.Sprint(r.First)
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+// Limits are the most that all clusters of the agent together may use. Zero
+// means no limit.
+type Limits struct {
+	Nodes     int
+	Cores     int
+	MemoryMiB int64
+	DiskBytes int64
+}
+
+// Line names the place of a rule for people: "/etc/talos-agent/policy.yaml:4".
+func (p Policy) Line(field string) string {
+	file := p.File
+	if file == "" {
+		file = "policy.yaml"
+	}
+	if n := p.Lines[field]; n > 0 {
+		return fmt.Sprintf("%s:%d", file, n)
+	}
+	return file
+}

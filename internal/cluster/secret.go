@@ -1,0 +1,57 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// Redacted is what a Secret prints as, whatever the verb, encoder or handler.
+const Redacted = "[redacted]"
+
+// Secret carries bytes that must never reach a log, a status, an error or a
+// file by accident. The only way to the bytes is Reveal, so that a reader of
+// the code can find every place where a secret leaves its wrapping.
+//
+// The zero Secret is empty. A Secret is immutable once made: NewSecret copies.
+type Secret struct{ b []byte }
+
+// NewSecret wraps a copy of b.
+func NewSecret(b []byte) Secret { return Secret{b: append([]byte(nil), b...)} }
+
+// SecretString wraps s.
+func SecretString(s string) Secret { return Secret{b: []byte(s)} }
+
+// Reveal returns a copy of the wrapped bytes.
+func (s Secret) Reveal() []byte { return append([]byte(nil), s.b...) }
+
+// RevealString returns the wrapped bytes as a string.
+func (s Secret) RevealString() string { return string(s.b) }
+
+// IsZero reports whether nothing is wrapped.
+func (s Secret) IsZero() bool { return len(s.b) == 0 }
+
+// String implements fmt.Stringer without revealing anything, not even a length.
+func (s Secret) String() string { return Redacted }
+
+// GoString implements fmt.GoStringer for %#v.
+func (s Secret) GoString() string { return Redacted }
+
+// Format implements fmt.Formatter, so that %x, %q and %d on a Secret, or on a
+// struct that holds one, reveal nothing either.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(Redacted)) }
+
+// LogValue implements slog.LogValuer.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(Redacted) }
+
+// MarshalText implements encoding.TextMarshaler, and with it JSON and YAML
+// encoders and map keys.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(Redacted), nil }
+
+// MarshalJSON implements json.Marshaler.
+func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `"`), nil }
+
+// MarshalBinary refuses, so that gob and friends cannot carry a secret away.
+func (s Secret) MarshalBinary() ([]byte, error) {
+	return nil, errors.New("a secret cannot be encoded")
+}

@@ -1,0 +1,322 @@
+package cluster
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Role is what a node does in its cluster.
+type Role string
+
+// The roles, in the words of Talos and Kubernetes.
+const (
+	ControlPlane Role = "controlplane"
+	Worker       Role = "worker"
+)
+
+// AddressMode says how a fresh VM comes by the address the inventory gives it.
+type AddressMode string
+
+// The address modes that are built.
+const (
+	// AddressStatic puts the address into the VM's cloud-init drive, which the
+	// nocloud image of Talos reads before any configuration.
+	AddressStatic AddressMode = "static"
+	// AddressReserved leaves it to a DHCP server on the bridge that knows the
+	// VM's MAC.
+	AddressReserved AddressMode = "dhcp-reservation"
+)
+
+// CNI is which container network a cluster gets.
+type CNI string
+
+// The container networks: Talos' own Flannel with kube-proxy, Cilium as an
+// addon without kube-proxy, or none from us at all.
+const (
+	CNIFlannel CNI = "flannel"
+	CNICilium  CNI = "cilium"
+	CNINone    CNI = "none"
+)
+
+// Spec is one cluster as its inventory describes it, with every default and
+// derived value filled in: two Specs are equal exactly when they ask for the
+// same world.
+type Spec struct {
+	ID          string // ClusterID(owner, Name)
+	Name        string // cluster_name
+	Environment string // label only
+	Versions    Versions
+	HA          bool
+	Network     Network
+	CNI         CNI
+	Schematic   Schematic
+	// InstallerRegistry is the registry host that serves Talos installer
+	// images to the nodes, for example "factory.talos.dev".
+	InstallerRegistry string
+	// Mirrors maps a registry host to the mirror the nodes pull from; it comes
+	// from the host's config, not from the repository.
+	Mirrors map[string]string
+	// Nodes holds control planes in inventory order, then workers in
+	// inventory order.
+	Nodes  []Node
+	Addons []Addon
+}
+
+// Versions are the versions a cluster asks for, all with a leading "v".
+type Versions struct {
+	Talos      string // v1.13.9
+	Kubernetes string // v1.36.1
+	// Contract is the Talos minor whose shape of machine config is generated
+	// (v1.13). It stays what it was when the cluster was made.
+	Contract string
+}
+
+// Network is a cluster's network, resolved.
+type Network struct {
+	Mode        AddressMode
+	CIDR        netip.Prefix // zero in mode dhcp-reservation without a cidr
+	Gateway     netip.Addr
+	Nameservers []netip.Addr
+	TimeServers []string
+	PodCIDR     netip.Prefix
+	ServiceCIDR netip.Prefix
+	VIP         netip.Addr // zero: none
+	Endpoint    string     // https://host:port of the Kubernetes API
+	CertSANs    []string
+	VLAN        int // 0: untagged
+}
+
+// Schematic is what the image factory builds into the Talos image.
+type Schematic struct {
+	Extensions      []string // sorted
+	ExtraKernelArgs []string
+}
+
+// GuestAgent reports whether the image carries the QEMU guest agent. The VM's
+// agent device must be there exactly then, or Talos never finishes its boot.
+func (s Schematic) GuestAgent() bool {
+	for _, e := range s.Extensions {
+		if e == "siderolabs/qemu-guest-agent" {
+			return true
+		}
+	}
+	return false
+}
+
+// Node is one entry of nodes.yaml: one Talos machine, one Kubernetes node.
+type Node struct {
+	Name string
+	Role Role
+	IP   netip.Addr
+	VMID int
+	UUID string // NodeUUID(Spec.ID, Name)
+	MAC  string // upper case
+
+	Host               string // the Proxmox VE machine that carries the VM
+	Pool               string // "" : none
+	Bridge             string
+	Datastore          string // VM disks
+	ImageDatastore     string // where the Talos image is imported from
+	CloudInitDatastore string
+	SCSIHardware       string // virtio-scsi-single | virtio-scsi-pci
+
+	CPUType   string
+	Cores     int
+	MemoryMiB int64
+	DiskBytes int64
+	Disks     []Disk
+
+	Tags   []string
+	Labels map[string]string
+	Taints map[string]string // key -> value:Effect
+
+	Patches []Patch // all that apply, in order: all, role, node
+	Protect bool    // never destroyed
+	Locked  bool    // never touched
+}
+
+// Disk is an extra disk of a node. Talos finds it by its serial.
+type Disk struct {
+	Name      string
+	Bytes     int64
+	Datastore string
+	Serial    string // talos-<name>, at most 20 bytes
+}
+
+// SystemDiskSerial is the serial of the disk Talos is installed on.
+const SystemDiskSerial = "talos-sys"
+
+// Patch is one strategic-merge patch file with its values filled in, which is
+// why its text is a secret.
+type Patch struct {
+	File     string
+	Document Secret
+}
+
+// Ownership says who looks after an addon once it is installed.
+type Ownership string
+
+// The two kinds of ownership of an addon.
+const (
+	Managed       Ownership = "managed"
+	BootstrapOnly Ownership = "bootstrap-only" // installed if absent, never touched again
+)
+
+// Addon is one Helm release a cluster should have.
+type Addon struct {
+	Name       string
+	Namespace  string
+	Chart      Chart
+	Values     Secret // merged values as JSON
+	DependsOn  []string
+	Ownership  Ownership
+	ReadyAfter time.Duration // how long becoming ready may take before it is a problem
+	File       string        // where it is written, for messages
+}
+
+// Chart says where a chart comes from: exactly one of Repository, OCI and
+// Path is set.
+type Chart struct {
+	Repository string // https://charts.example.org
+	OCI        string // oci://host/repo
+	Path       string // directory in the repository
+	Name       string
+	Version    string
+	// Digest is the pinned hash: hex sha256 of the archive for Repository,
+	// "sha256:<hex>" of the manifest for OCI, empty when the inventory pins
+	// nothing.
+	Digest string
+	// Files holds the chart itself when it comes from Path, by path below it.
+	Files map[string][]byte
+}
+
+// Ref names a chart at a version, for people and as the key of pins and
+// caches.
+func (c Chart) Ref() string {
+	switch {
+	case c.OCI != "":
+		return c.OCI + ":" + c.Version
+	case c.Repository != "":
+		return c.Repository + "/" + c.Name + "-" + c.Version
+	default:
+		return c.Path
+	}
+}
+
+// Position is where something stands in a file of the repository.
+type Position struct {
+	File         string
+	Line, Column int
+}
+
+// Snapshot is an inventory with its secrets at one revision, checked.
+type Snapshot struct {
+	Revision Revision
+	Spec     Spec
+	// Bundle is the Talos secrets bundle, in the shape of `talosctl gen
+	// secrets`, as YAML. It is empty when the cluster has no secrets file.
+	Bundle Secret
+	// Where maps a field path of the inventory to its place, so that checks
+	// made after parsing can still point at a line.
+	Where map[string]Position
+	// Warnings are the problems that did not make the inventory invalid.
+	Warnings Problems
+	// Siblings are the other clusters of this agent at the same revision; the
+	// host's limits count them all.
+	Siblings []Usage
+}
+
+// At makes a problem that points at the place of a field, or at the file when
+// the field is a default that stands nowhere.
+func (s Snapshot) At(sev Severity, field, message, hint string) Problem {
+	p := s.Where[field]
+	if p.File == "" {
+		p.File = s.Where[""].File
+	}
+	return Problem{Severity: sev, File: p.File, Line: p.Line, Column: p.Column, Field: field, Message: message, Hint: hint}
+}
+
+// Usage is what one cluster asks of the host.
+type Usage struct {
+	Cluster   string
+	Nodes     int
+	Cores     int
+	MemoryMiB int64
+	DiskBytes int64
+}
+
+// Usage adds up what the spec asks of the host.
+func (s Spec) Usage() Usage {
+	u := Usage{Cluster: s.Name, Nodes: len(s.Nodes)}
+	for _, n := range s.Nodes {
+		u.Cores += n.Cores
+		u.MemoryMiB += n.MemoryMiB
+		u.DiskBytes += n.DiskBytes
+		for _, d := range n.Disks {
+			u.DiskBytes += d.Bytes
+		}
+	}
+	return u
+}
+
+// ControlPlanes returns the control-plane nodes in inventory order.
+func (s Spec) ControlPlanes() []Node {
+	var out []Node
+	for _, n := range s.Nodes {
+		if n.Role == ControlPlane {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// Node returns the node of that name.
+func (s Spec) Node(name string) (Node, bool) {
+	for _, n := range s.Nodes {
+		if n.Name == name {
+			return n, true
+		}
+	}
+	return Node{}, false
+}
+
+// Desired is what should be: a snapshot, the image its nodes boot, the machine
+// config of every node and the credentials that open the cluster.
+type Desired struct {
+	Snapshot
+	// Schematic is the image factory's id of Spec.Schematic, or "" while the
+	// factory has not told it; Configs is empty then.
+	Schematic string
+	Image     Image
+	Configs   map[string]Config // by node name
+	Access    Access
+	// Fingerprint identifies the secrets bundle without revealing it.
+	Fingerprint string
+}
+
+// Image is the Talos disk image the nodes of a cluster are made from.
+type Image struct {
+	Name      string // talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2
+	Version   string
+	Schematic string
+}
+
+// Config is the machine config of one node.
+type Config struct {
+	Bytes  Secret
+	Digest string // of its meaning: equal configs in another spelling have equal digests
+}
+
+// Access opens a cluster: client certificates minted in memory from the
+// secrets bundle. It is empty when there is no bundle.
+type Access struct {
+	Talos Credentials
+	Kube  Credentials
+}
+
+// Credentials is a client certificate and the authority that signed the
+// server's, all PEM.
+type Credentials struct {
+	CA, Cert, Key Secret
+	NotAfter      time.Time
+}

@@ -1,0 +1,94 @@
+package cluster
+
+import "time"
+
+// Condition is the one-word state of a cluster, in the words of Flux and
+// kstatus.
+type Condition string
+
+// The conditions. Unknown means that the agent cannot see.
+const (
+	Ready       Condition = "Ready"
+	Reconciling Condition = "Reconciling"
+	Stalled     Condition = "Stalled"
+	Suspended   Condition = "Suspended"
+	Blind       Condition = "Unknown"
+)
+
+// Status is what the agent tells about one cluster: the same value for the
+// daemon, the socket and the CLI. It carries no secrets.
+type Status struct {
+	Cluster   string    `json:"cluster"`
+	Condition Condition `json:"condition"`
+	Message   string    `json:"message"`
+	Hint      string    `json:"hint,omitempty"`
+	Since     time.Time `json:"since"` // since when the condition holds
+	// Revision is the newest one seen, Applied the one the world is being made
+	// to match. They differ while a newer one is refused.
+	Revision  Revision `json:"revision"`
+	Applied   Revision `json:"applied"`
+	Suspended bool     `json:"suspended"`
+
+	Nodes    []NodeStatus    `json:"nodes"`
+	Addons   []AddonStatus   `json:"addons"`
+	Running  []RunningStatus `json:"running"`
+	Waiting  []WaitStatus    `json:"waiting"`
+	Blocked  []Block         `json:"blocked"`
+	Problems Problems        `json:"problems"` // of the inventory, warnings too
+	Passes   []PassStatus    `json:"passes"`   // newest first
+	NextPass time.Time       `json:"nextPass"`
+}
+
+// NodeStatus is one node of a Status.
+type NodeStatus struct {
+	Name       string    `json:"name"`
+	Role       Role      `json:"role"`
+	VMID       int       `json:"vmid"`
+	Host       string    `json:"host"`
+	Address    string    `json:"address"`
+	Phase      Phase     `json:"phase"`
+	Talos      string    `json:"talos,omitempty"`
+	Kubernetes string    `json:"kubernetes,omitempty"`
+	WaitsFor   string    `json:"waitsFor,omitempty"`
+	Since      time.Time `json:"since"` // since when it is in this phase
+}
+
+// AddonStatus is one addon of a Status.
+type AddonStatus struct {
+	Name      string    `json:"name"`
+	Namespace string    `json:"namespace"`
+	Version   string    `json:"version,omitempty"`
+	State     string    `json:"state"` // absent, installing, deployed, ready, failed
+	Message   string    `json:"message,omitempty"`
+	Since     time.Time `json:"since"`
+}
+
+// RunningStatus is an action under way.
+type RunningStatus struct {
+	Action  string    `json:"action"`
+	Subject string    `json:"subject"`
+	Since   time.Time `json:"since"`
+	Done    int64     `json:"done,omitempty"`
+	Total   int64     `json:"total,omitempty"`
+	Unit    string    `json:"unit,omitempty"`
+	UPID    string    `json:"upid,omitempty"`
+}
+
+// WaitStatus is a Wait and since when it lasts.
+type WaitStatus struct {
+	Wait
+	Since   time.Time `json:"since"`
+	Overdue bool      `json:"overdue,omitempty"`
+}
+
+// PassStatus is one pass that did or found something.
+type PassStatus struct {
+	At         time.Time `json:"at"`
+	DurationMS int64     `json:"durationMs"`
+	Revision   Revision  `json:"revision"`
+	Started    []string  `json:"started,omitempty"` // actions begun in it
+	Failed     []string  `json:"failed,omitempty"`  // actions that ended with an error since the pass before
+	Waiting    int       `json:"waiting"`
+	Blocked    int       `json:"blocked"`
+	Error      string    `json:"error,omitempty"`
+}

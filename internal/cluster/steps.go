@@ -1,0 +1,78 @@
+package cluster
+
+import "time"
+
+// Phase is where a node stands. It is derived from what was observed, never
+// stored.
+type Phase string
+
+// The phases of a node, in the order a new node walks through them.
+const (
+	PhaseUnknown     Phase = "Unknown"     // the agent cannot see
+	PhaseAbsent      Phase = "Absent"      // no VM yet
+	PhaseForeign     Phase = "Foreign"     // its VMID carries somebody else's VM, or a stranger answers at its address
+	PhaseLocked      Phase = "Locked"      // Proxmox VE holds a lock on the VM (backup, migration, ...)
+	PhaseCreating    Phase = "Creating"    // its VM is being made
+	PhaseStopped     Phase = "Stopped"     // its VM is there and off
+	PhaseBooting     Phase = "Booting"     // its VM runs, Talos does not answer yet
+	PhaseMaintenance Phase = "Maintenance" // Talos waits for its first machine config
+	PhaseJoining     Phase = "Joining"     // configured, not yet a Ready node
+	PhaseReady       Phase = "Ready"
+	PhaseLeaving     Phase = "Leaving" // its deletion has begun
+	PhaseUnreachable Phase = "Unreachable"
+)
+
+// Step is one action in print: what the socket, the CLI, the log and the
+// commit status carry.
+type Step struct {
+	Action      string `json:"action"`  // "create vm"
+	Subject     string `json:"subject"` // node, addon, image or cluster
+	Text        string `json:"text"`    // the whole sentence
+	Destructive bool   `json:"destructive,omitempty"`
+	Reboots     bool   `json:"reboots,omitempty"`
+	// Round is the round of the forecast the step belongs to, from 1; steps of
+	// one round may run side by side.
+	Round int `json:"round,omitempty"`
+}
+
+// Wait is something that must happen before the next action on a subject, and
+// that the agent does not do itself.
+type Wait struct {
+	Subject string `json:"subject"`
+	Reason  string `json:"reason"`
+	Hint    string `json:"hint,omitempty"` // what to look at when it takes too long
+	// Within is how long the wait may reasonably take; 0: for ever. A wait that
+	// outlives it makes the cluster Stalled.
+	Within time.Duration `json:"-"`
+}
+
+// Block is something the agent will not do until a person changes something.
+type Block struct {
+	Subject string `json:"subject"`
+	Reason  string `json:"reason"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Forecast is everything that is going to happen, as far as it can be
+// foretold: the planner run forward over the expected effects of its own
+// actions.
+type Forecast struct {
+	Cluster  string   `json:"cluster"`
+	Revision Revision `json:"revision"`
+	Steps    []Step   `json:"steps"`
+	Waiting  []Wait   `json:"waiting,omitempty"`
+	Blocked  []Block  `json:"blocked,omitempty"`
+	Problems Problems `json:"problems,omitempty"`
+	// Digest identifies exactly these steps; an approval names it.
+	Digest string `json:"digest"`
+}
+
+// Destructive reports whether any step destroys something.
+func (f Forecast) Destructive() bool {
+	for _, s := range f.Steps {
+		if s.Destructive {
+			return true
+		}
+	}
+	return false
+}

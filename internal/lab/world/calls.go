@@ -1,0 +1,278 @@
+package world
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Call is one request that reached a face, named so that the same request of
+// another run has the same name: what it asked, of whom, and the how-manieth
+// of that kind it was.
+type Call struct {
+	System  string // pve, talos, kube, factory, charts, git, forge
+	Op      string // "POST /nodes/{node}/qemu", "machine.MachineService/Bootstrap"
+	Subject string // a VMID, a node's name, an object's name
+}
+
+// CallRecord is a call that happened.
+type CallRecord struct {
+	Call
+	N        int // the how-manieth of this Call, from 1
+	Mutating bool
+	At       time.Duration
+}
+
+// FaultKind is what goes wrong with a call.
+type FaultKind string
+
+// The faults. The first group works on any call; the second means something to
+// one face only, which finds it in its Verdict.
+const (
+	LoseRequest FaultKind = "lose-request" // the connection breaks before the call is carried out
+	LoseReply   FaultKind = "lose-reply"   // it is carried out, the answer never arrives
+	Answer      FaultKind = "answer"       // refused with Status and Text, not carried out
+	Slow        FaultKind = "slow"         // carried out after Delay
+	CrashBefore FaultKind = "crash-before" // the agent dies as the call reaches the wire
+	CrashAfter  FaultKind = "crash-after"  // the agent dies when the call was carried out, before it learns so
+
+	EmptyList FaultKind = "empty-list" // a list answers 200 with nothing in it
+	FailTask  FaultKind = "fail-task"  // the task the call starts fails with Text
+	HangTask  FaultKind = "hang-task"  // the task takes Delay longer
+	NeverUp   FaultKind = "never-up"   // the guest that is started never answers
+)
+
+// Fault is a fault as data. Empty match fields match anything; Op may be a
+// path.Match pattern.
+type Fault struct {
+	System, Op, Subject string
+	Nth                 int // strike the Nth matching call only; 0: every one
+	Times               int // strike so often, then stop; 0: no limit (with Nth: once)
+	Kind                FaultKind
+	Status              int
+	Text                string
+	Delay               time.Duration
+
+	seen, struck int
+}
+
+func (f *Fault) matches(c Call) bool {
+	if f.System != "" && f.System != c.System || f.Subject != "" && f.Subject != c.Subject {
+		return false
+	}
+	if f.Op == "" || f.Op == c.Op {
+		return true
+	}
+	ok, err := path.Match(f.Op, c.Op)
+	return err == nil && ok
+}
+
+// Inject adds faults. Later ones strike only where no earlier one does.
+func (w *World) Inject(faults ...Fault) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range faults {
+		w.faults = append(w.faults, &f)
+	}
+}
+
+// Heal removes every fault.
+func (w *World) Heal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = nil
+}
+
+// OnCrash sets what is done when a crash fault strikes: cut the agent's link.
+func (w *World) OnCrash(f func(Call)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onCrash = f
+}
+
+// OnCall sets a watcher of every call, for schedules that depend on them.
+func (w *World) OnCall(f func(CallRecord)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onCall = f
+}
+
+// Verdict is what the world decided about one call.
+type Verdict struct {
+	N     int
+	Fault Fault // Kind "" : nothing goes wrong
+}
+
+// Begin counts a call and decides what goes wrong with it.
+func (w *World) Begin(c Call, mutating bool) Verdict {
+	w.mu.Lock()
+	w.calls[c]++
+	rec := CallRecord{Call: c, N: w.calls[c], Mutating: mutating, At: w.sinceStart()}
+	w.history = append(w.history, rec)
+	v := Verdict{N: rec.N}
+	for _, f := range w.faults {
+		if !f.matches(c) {
+			continue
+		}
+		f.seen++
+		limit := f.Times
+		if f.Nth > 0 && limit == 0 {
+			limit = 1
+		}
+		if f.Nth > 0 && f.seen < f.Nth || limit > 0 && f.struck >= limit {
+			continue
+		}
+		f.struck++
+		v.Fault = *f
+		break
+	}
+	crash, watch := w.onCrash, w.onCall
+	w.mu.Unlock()
+	if watch != nil {
+		watch(rec)
+	}
+	if v.Fault.Kind == CrashBefore && crash != nil {
+		crash(c)
+	}
+	return v
+}
+
+// End is called when a call was carried out, before its answer leaves.
+func (w *World) End(c Call, v Verdict) {
+	if v.Fault.Kind != CrashAfter {
+		return
+	}
+	w.mu.Lock()
+	crash := w.onCrash
+	w.mu.Unlock()
+	if crash != nil {
+		crash(c)
+	}
+}
+
+// Calls returns every call so far, in order.
+func (w *World) Calls() []CallRecord {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.history)
+}
+
+// CountCalls counts the calls for which keep is true.
+func (w *World) CountCalls(keep func(CallRecord) bool) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, r := range w.history {
+		if keep(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// ForgetCalls drops the record of calls, not their counts, so that a phase can
+// be measured by itself and long runs stay small.
+func (w *World) ForgetCalls() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.history = nil
+}
+
+type verdictKey struct{}
+
+// VerdictOf returns the verdict about the call a handler is carrying out, for
+// faults that only the face itself can bring about.
+func VerdictOf(ctx context.Context) Verdict {
+	v, _ := ctx.Value(verdictKey{}).(Verdict)
+	return v
+}
+
+// HTTP puts the world's latency and faults in front of an HTTP face. name
+// names each request; refuse writes a refusal in the face's own dialect.
+func (w *World) HTTP(name func(*http.Request) (c Call, mutating bool), refuse func(http.ResponseWriter, int, string), next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		c, mutating := name(r)
+		v := w.Begin(c, mutating)
+		delay := w.Latency.Call
+		switch v.Fault.Kind {
+		case LoseRequest, CrashBefore:
+			panic(http.ErrAbortHandler)
+		case Answer:
+			refuse(rw, v.Fault.Status, v.Fault.Text)
+			return
+		case Slow:
+			delay += v.Fault.Delay
+		}
+		if w.Sleep(r.Context(), delay) != nil {
+			panic(http.ErrAbortHandler)
+		}
+		r = r.WithContext(context.WithValue(r.Context(), verdictKey{}, v))
+		if v.Fault.Kind == LoseReply || v.Fault.Kind == CrashAfter {
+			next.ServeHTTP(newDiscard(), r)
+			w.End(c, v)
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// discard is a ResponseWriter whose answer nobody will see.
+type discard struct{ header http.Header }
+
+func newDiscard() *discard                     { return &discard{header: http.Header{}} }
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d *discard) WriteHeader(int)             {}
+
+// errBroken is what a gRPC client sees when a connection breaks.
+var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
+
+// GRPC returns interceptors that put the world's latency and faults in front
+// of a gRPC face. subject names the machine; mutating tells methods that
+// change something.
+func (w *World) GRPC(subject func(context.Context) string, mutating func(method string) bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	enter := func(ctx context.Context, method string) (Call, Verdict, error) {
+		c := Call{System: "talos", Op: method[1:], Subject: subject(ctx)}
+		v := w.Begin(c, mutating(c.Op))
+		delay := w.Latency.Call
+		switch v.Fault.Kind {
+		case LoseRequest, CrashBefore:
+			return c, v, errBroken
+		case Answer:
+			return c, v, status.Error(codes.Code(v.Fault.Status), v.Fault.Text)
+		case Slow:
+			delay += v.Fault.Delay
+		}
+		return c, v, w.Sleep(ctx, delay)
+	}
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		c, v, err := enter(ctx, info.FullMethod)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := handler(context.WithValue(ctx, verdictKey{}, v), req)
+		w.End(c, v)
+		if v.Fault.Kind == LoseReply || v.Fault.Kind == CrashAfter {
+			return nil, errBroken
+		}
+		return resp, err
+	}
+	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		c, v, err := enter(ss.Context(), info.FullMethod)
+		if err != nil {
+			return err
+		}
+		if v.Fault.Kind == LoseReply || v.Fault.Kind == CrashAfter {
+			w.End(c, v)
+			return errBroken
+		}
+		return handler(srv, ss)
+	}
+	return unary, stream
+}

@@ -1,0 +1,120 @@
+package world
+
+import "net/netip"
+
+// Image is what a disk image holds.
+type Image struct {
+	Platform  string // nocloud
+	Version   string // v1.13.9
+	Schematic string // id
+	// Extensions are the official extensions of the schematic, for services
+	// that must come up before Talos calls itself ready.
+	Extensions []string
+}
+
+// KnowImage tells the world what the bytes with this SHA-256 (hex) are. The
+// factory calls it for every image it builds, the host looks uploads up.
+func (w *World) KnowImage(sha256 string, img Image) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.images[sha256] = img
+}
+
+// ImageOf returns what the bytes with this SHA-256 are, if they are anything.
+func (w *World) ImageOf(sha256 string) (Image, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	img, ok := w.images[sha256]
+	return img, ok
+}
+
+// Disk is a virtual disk. It is a pointer: whoever writes to Contents changes
+// what the next boot finds, and a deleted VM's disk is simply forgotten.
+type Disk struct {
+	Volid  string
+	Serial string
+	Bytes  int64
+	Image  Image // what it was imported from; zero: blank
+	// Contents is what the guest keeps on it. Only the guest's face knows its
+	// type.
+	Contents any
+}
+
+// Guest is what a VM presents to the operating system inside while it runs.
+type Guest struct {
+	VMID int
+	Host string
+	Name string
+	UUID string // SMBIOS, lower case
+	MAC  string // lower case
+	// Address, Gateway and Nameservers are what the cloud-init drive says;
+	// zero without one.
+	Address     netip.Prefix
+	Gateway     netip.Addr
+	Nameservers []netip.Addr
+	Bridge      string
+	Cores       int
+	MemoryMiB   int64
+	Agent       bool  // the guest agent's device is there
+	Boot        *Disk // nil: nothing bootable
+	Disks       []*Disk
+	// Fault NeverUp keeps the guest dead.
+	Dead bool
+}
+
+// Guests is what the host tells the face that plays operating systems.
+type Guests interface {
+	// PowerOn is called when the guest's virtual machine runs.
+	PowerOn(g Guest)
+	// PowerOff is called when it was switched off hard.
+	PowerOff(vmid int)
+	// Shutdown is called on the ACPI power button; the face calls off when the
+	// guest has shut itself down. It returns false when the guest does not
+	// react.
+	Shutdown(vmid int, off func()) bool
+}
+
+// ControlPlane is what a Talos control-plane node knows of the Kubernetes it
+// runs, from its machine config.
+type ControlPlane struct {
+	Node        string
+	Address     netip.Addr // its kube-apiserver listens at Address:6443
+	VIP         netip.Addr // zero: none; served by the first that runs
+	CACert      []byte     // PEM, Kubernetes CA
+	CAKey       []byte
+	SANs        []string
+	Kubernetes  string // v1.36.1
+	CNI         string // flannel | none
+	KubeProxy   bool
+	PodCIDR     string
+	ServiceCIDR string
+}
+
+// Kubelet is what a node registers with its Kubernetes.
+type Kubelet struct {
+	Node       string
+	Address    netip.Addr
+	Kubernetes string
+	Talos      string
+	Control    bool
+	Labels     map[string]string
+	Taints     []string
+	VMID       int
+}
+
+// Kubernetes is what the Talos face tells the face that plays Kubernetes.
+//
+// ca is the fingerprint of the cluster's Kubernetes CA (hex SHA-256 of the
+// certificate's DER): what a kubelet knows its cluster by. etcd names the one
+// etcd a control plane stores in: founding an etcd makes a new, empty store;
+// two founded with one CA are a split brain.
+type Kubernetes interface {
+	// ServeAPI brings up a kube-apiserver on a control-plane node whose etcd
+	// member is healthy: ready after the image pull and the API's own start.
+	// It tells the node through ready, which gates the node's static pods.
+	ServeAPI(ca, etcd string, cp ControlPlane, ready func(bool)) (stop func())
+	// RunKubelet lets a node register as soon as any kube-apiserver with that
+	// CA answers. It tells the node through ready when its Node object is
+	// Ready.
+	RunKubelet(ca string, k Kubelet, ready func(bool)) (stop func())
+}
