@@ -40,6 +40,18 @@ type Observed struct {
 
 	// Running are the actions of ours that are still under way.
 	Running []Running
+	// Resting are the actions that failed lately and are not tried again yet.
+	Resting []Rest
+}
+
+// Rest is an action that failed and is given time before its next attempt.
+type Rest struct {
+	Action  string // its kind
+	Subject string
+	Until   time.Time
+	Failed  int    // attempts that failed in a row
+	Error   string // of the last one
+	Hint    string
 }
 
 // Host is one Proxmox VE machine.

@@ -1,0 +1,130 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// addons plans charts and releases. Charts are fetched from the first moment
+// on, so that they lie ready when the API comes up.
+func (m *planner) addons() {
+	if len(m.d.Spec.Addons) == 0 {
+		if m.anyAPI() && !m.o.Nodes.Known {
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "the Kubernetes API does not answer" + colon(m.o.Nodes.Why), Within: apiWithin})
+		}
+		return
+	}
+	api := m.anyAPI()
+	if !api && m.foundable() {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "waits for the Kubernetes API of a control plane", Within: apiWithin})
+	}
+	for _, a := range m.d.Spec.Addons {
+		m.addon(a, api)
+	}
+}
+
+// anyAPI reports whether a kube-apiserver answers on any control plane's own
+// address.
+func (m *planner) anyAPI() bool {
+	for _, n := range m.d.Spec.ControlPlanes() {
+		if s := m.o.APIs[n.Name]; s.Known && s.Value {
+			return true
+		}
+	}
+	return false
+}
+
+// foundable reports whether the cluster has come far enough for its API to be
+// worth waiting for.
+func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.Bootstrap != nil }
+
+func (m *planner) addon(a cluster.Addon, api bool) {
+	chart, asked := m.o.Charts[a.Name]
+	rel, installed := m.o.Releases.Value[a.Name]
+	settled := installed && m.o.Releases.Known && a.Ownership == cluster.BootstrapOnly && rel.Status == "deployed"
+	if !settled && (!asked || !chart.Known) {
+		m.do(FetchChart{Addon: a})
+	}
+	if !api {
+		return
+	}
+	if !m.o.Releases.Known {
+		m.wait(cluster.Wait{Subject: a.Name, Reason: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "nobody has answered yet"), Within: seeWithin})
+		return
+	}
+	if m.isRunning(InstallAddon{}.Kind(), a.Name) || settled {
+		return
+	}
+	if dep := m.unmetDependency(a); dep != "" && !installed {
+		m.wait(cluster.Wait{Subject: a.Name, Reason: "waits for addon " + dep})
+		return
+	}
+	if !chart.Known {
+		if !m.isRunning(FetchChart{}.Kind(), a.Name) {
+			m.wait(cluster.Wait{Subject: a.Name, Reason: "waits for its chart" + colon(chart.Why)})
+		}
+		return
+	}
+	switch {
+	case !installed:
+		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release})
+	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
+		if !rel.Ready {
+			m.wait(cluster.Wait{Subject: a.Name, Reason: "becomes ready: " + orElse(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
+				Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
+		}
+	case rel.Digest == "" && a.Ownership == cluster.Managed:
+		m.block(cluster.Block{Subject: a.Name, Reason: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
+			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
+	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
+		// Whoever installed it looks after it, broken or not.
+	case rel.Status == "uninstalling":
+		m.wait(cluster.Wait{Subject: a.Name, Reason: "somebody is uninstalling its release", Within: taskWithin})
+	default:
+		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
+	}
+}
+
+// unmetDependency names the first addon that must be ready before this one.
+// Everything waits for the container network, without which no pod runs.
+func (m *planner) unmetDependency(a cluster.Addon) string {
+	deps := slices.Clone(a.DependsOn)
+	if m.d.Spec.CNI == cluster.CNICilium && a.Name != string(cluster.CNICilium) && !slices.Contains(deps, string(cluster.CNICilium)) {
+		if cni := slices.IndexFunc(m.d.Spec.Addons, func(o cluster.Addon) bool { return o.Name == string(cluster.CNICilium) }); cni >= 0 && !dependsOn(m.d.Spec.Addons, m.d.Spec.Addons[cni], a.Name) {
+			deps = append(deps, string(cluster.CNICilium))
+		}
+	}
+	slices.Sort(deps)
+	for _, d := range deps {
+		if rel, ok := m.o.Releases.Value[d]; !ok || !rel.Ready {
+			return d
+		}
+	}
+	return ""
+}
+
+// dependsOn reports whether a depends on the addon of that name, directly or
+// not.
+func dependsOn(addons []cluster.Addon, a cluster.Addon, name string) bool {
+	seen := map[string]bool{}
+	var walk func(cluster.Addon) bool
+	walk = func(a cluster.Addon) bool {
+		for _, d := range a.DependsOn {
+			if d == name {
+				return true
+			}
+			if seen[d] {
+				continue
+			}
+			seen[d] = true
+			if i := slices.IndexFunc(addons, func(o cluster.Addon) bool { return strings.EqualFold(o.Name, d) }); i >= 0 && walk(addons[i]) {
+				return true
+			}
+		}
+		return false
+	}
+	return walk(a)
+}

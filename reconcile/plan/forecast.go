@@ -1,0 +1,213 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// maxRounds bounds a forecast. A bring-up takes about ten rounds; addons add
+// one each at worst.
+const maxRounds = 200
+
+// Forecast runs the planner forward over the expected effects of its own
+// actions, until nothing is left to do or only a person can go on. What it
+// returns is everything that is going to happen, in order: one planner, no
+// second opinion.
+func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
+	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision}
+	o = clone(o)
+	// What is under way ends, what rests is tried again: neither is news here.
+	for _, r := range o.Running {
+		effectOfRunning(d, &o, r)
+	}
+	o.Running, o.Resting = nil, nil
+
+	var last Plan
+	for round := 1; round <= maxRounds; round++ {
+		last = Make(d, o, p)
+		for _, a := range last.Actions {
+			step := Step(a)
+			step.Round = round
+			f.Steps = append(f.Steps, step)
+			effect(d, &o, a)
+		}
+		if len(last.Actions) == 0 && !settle(d, &o) {
+			break
+		}
+	}
+	f.Waiting, f.Blocked = last.Waiting, last.Blocked
+	f.Digest = digest(f)
+	return f
+}
+
+func digest(f cluster.Forecast) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s\n", f.Cluster, f.Revision)
+	for _, s := range f.Steps {
+		fmt.Fprintf(h, "%d %s\n", s.Round, s.Text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// effect applies what an action is expected to do.
+func effect(d cluster.Desired, o *cluster.Observed, a Action) {
+	switch a := a.(type) {
+	case DownloadImage:
+		o.ImageCached = cluster.Saw(true)
+	case UploadImage:
+		h := o.Hosts[a.Host]
+		images := maps.Clone(h.Images.Value)
+		if images == nil {
+			images = map[string]int64{}
+		}
+		images[a.Image.Name] = o.Facts.Images[a.Image.Name].Bytes
+		h.Images = cluster.Saw(images)
+		o.Hosts[a.Host] = h
+	case CreateVM:
+		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Node.Host,
+			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
+			Hardware: cluster.Saw(WantedHardware(d.Spec, a.Node))}
+		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
+	case StartVM:
+		vm := o.VMs[a.Node.Name]
+		vm.Power, vm.Uptime = cluster.PowerRunning, time.Second
+		o.VMs[a.Node.Name] = vm
+	case ApplyConfig:
+		m := cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: a.Config.Digest,
+			Services: map[string]cluster.Service{}}
+		if a.Node.Role == cluster.ControlPlane {
+			m.Services["etcd"] = cluster.Service{State: "Preparing"}
+		}
+		o.Machines[a.Node.Name] = m
+	case Bootstrap:
+		o.Facts.Bootstrap = &cluster.BootstrapIntent{Node: a.Node.Name, UUID: a.Node.UUID, At: o.Now}
+		o.Members = cluster.Saw([]cluster.Member{{ID: 1, Name: a.Node.Name, Address: a.Node.IP.String()}})
+	case FetchChart:
+		o.Charts[a.Addon.Name] = cluster.Saw(cluster.Fetched{Digest: a.Addon.Chart.Digest, Release: "forecast"})
+	case InstallAddon:
+		rel := maps.Clone(o.Releases.Value)
+		if rel == nil {
+			rel = map[string]cluster.Release{}
+		}
+		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest}
+		o.Releases = cluster.Saw(rel)
+	case DeleteVM:
+		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
+		o.Strays.Value = slices.DeleteFunc(slices.Clone(o.Strays.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
+		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
+	}
+}
+
+// effectOfRunning lets an action that is under way come to its end.
+func effectOfRunning(d cluster.Desired, o *cluster.Observed, r cluster.Running) {
+	n, isNode := d.Spec.Node(r.Subject)
+	addon := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject })
+	switch {
+	case r.Action == DownloadImage{}.Kind():
+		effect(d, o, DownloadImage{Image: d.Image})
+	case r.Action == UploadImage{}.Kind():
+		host, _, _ := strings.Cut(r.Subject, "/")
+		effect(d, o, UploadImage{Image: d.Image, Host: host})
+	case isNode && r.Action == CreateVM{}.Kind():
+		effect(d, o, CreateVM{Node: n})
+	case isNode && r.Action == StartVM{}.Kind():
+		effect(d, o, StartVM{Node: n})
+	case isNode && r.Action == ApplyConfig{}.Kind():
+		effect(d, o, ApplyConfig{Node: n, Config: d.Configs[n.Name]})
+	case isNode && r.Action == Bootstrap{}.Kind():
+		effect(d, o, Bootstrap{Node: n})
+	case r.Action == DeleteVM{}.Kind():
+		effect(d, o, DeleteVM{VM: o.VMs[r.Subject]})
+	case addon >= 0 && r.Action == FetchChart{}.Kind():
+		effect(d, o, FetchChart{Addon: d.Spec.Addons[addon]})
+	case addon >= 0 && r.Action == InstallAddon{}.Kind():
+		effect(d, o, InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
+	}
+}
+
+// settle lets the world do by itself what the plan waits for. It reports
+// whether anything changed.
+func settle(d cluster.Desired, o *cluster.Observed) bool {
+	changed := false
+	founded := etcdSeen(*o)
+	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"
+	for _, n := range d.Spec.Nodes {
+		vm, m := o.VMs[n.Name], o.Machines[n.Name]
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning {
+			continue
+		}
+		switch {
+		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "":
+			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Maintenance, UUID: n.UUID, MACs: []string{n.MAC}, Talos: d.Spec.Versions.Talos}
+			changed = true
+		case m.Reach == cluster.Configured && founded && joined(n, *o) != "":
+			changed = settleJoin(o, n, network) || changed
+		}
+	}
+	if o.Releases.Known && network {
+		for _, a := range d.Spec.Addons {
+			if rel, ok := o.Releases.Value[a.Name]; ok && rel.Status == "deployed" && !rel.Ready {
+				rels := maps.Clone(o.Releases.Value)
+				rel.Ready = true
+				rels[a.Name] = rel
+				o.Releases = cluster.Saw(rels)
+				changed = true
+			}
+		}
+	}
+	return changed
+}
+
+// settleJoin lets one configured node join as far as its cluster allows.
+func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
+	before := joined(n, *o)
+	m := o.Machines[n.Name]
+	services := maps.Clone(m.Services)
+	if services == nil {
+		services = map[string]cluster.Service{}
+	}
+	m.Stage = "running"
+	if n.Role == cluster.ControlPlane {
+		services["etcd"] = cluster.Service{State: "Running", Healthy: true}
+		members := slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.Name == n.Name })
+		o.Members = cluster.Saw(append(members, cluster.Member{Name: n.Name, Address: n.IP.String()}))
+		o.APIs[n.Name] = cluster.Saw(true)
+	}
+	m.Services = services
+	m.Ready = network
+	o.Machines[n.Name] = m
+	nodes := maps.Clone(o.Nodes.Value)
+	if nodes == nil {
+		nodes = map[string]cluster.KubeNode{}
+	}
+	nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: network, Why: "network is not ready"}
+	o.Nodes = cluster.Saw(nodes)
+	if !o.Releases.Known {
+		o.Releases = cluster.Saw(map[string]cluster.Release{})
+	}
+	return joined(n, *o) != before
+}
+
+// clone copies the parts of an Observed that a forecast writes to.
+func clone(o cluster.Observed) cluster.Observed {
+	o.Hosts = cloneMap(o.Hosts)
+	o.VMs = cloneMap(o.VMs)
+	o.Machines = cloneMap(o.Machines)
+	o.APIs = cloneMap(o.APIs)
+	o.Charts = cloneMap(o.Charts)
+	return o
+}
+
+func cloneMap[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return maps.Clone(m)
+}

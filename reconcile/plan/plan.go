@@ -1,0 +1,341 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Plan is the answer to the difference between what should be and what is.
+type Plan struct {
+	Revision cluster.Revision
+	Actions  []Action        // what may be done now, side by side
+	Waiting  []cluster.Wait  // what must happen first, and why
+	Blocked  []cluster.Block // what a person must change
+	Phases   map[string]cluster.Phase
+	// Gone is set on a tear-down when it is proven that nothing of the cluster
+	// is left.
+	Gone bool
+}
+
+// Converged reports whether there is nothing to do, to wait for or to mend.
+func (p Plan) Converged() bool {
+	return len(p.Actions) == 0 && len(p.Waiting) == 0 && len(p.Blocked) == 0
+}
+
+// How long the world may reasonably take; see the table of deadlines in
+// docs/explanation/one-pass.md.
+const (
+	bootWithin   = 5 * time.Minute
+	joinWithin   = 20 * time.Minute
+	etcdWithin   = 10 * time.Minute
+	apiWithin    = 10 * time.Minute
+	readyWithin  = 20 * time.Minute
+	lockWithin   = 6 * time.Hour // a backup of a large VM takes its time
+	taskWithin   = 30 * time.Minute
+	seeWithin    = 2 * time.Minute // an answer that is missing for once
+	factoryWait  = 10 * time.Minute
+	unfinishedAt = 2 << 30 // bytes; the image's own size lies below, every inventory's above
+)
+
+// planner carries one Make through its steps.
+type planner struct {
+	d cluster.Desired
+	o cluster.Observed
+	p cluster.Policy
+
+	running map[string]cluster.Running // by kind + "\x00" + subject
+	resting map[string]cluster.Rest
+	busy    map[string]string // storage -> who allocates on it
+	plan    Plan
+}
+
+// Make plans. It never fails: what it cannot decide is a Wait or a Block.
+func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
+	m := &planner{d: d, o: o, p: p,
+		running: map[string]cluster.Running{},
+		resting: map[string]cluster.Rest{},
+		busy:    map[string]string{},
+		plan:    Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
+	}
+	for _, r := range o.Running {
+		m.running[r.Action+"\x00"+r.Subject] = r
+		if r.Storage != "" {
+			m.busy[r.Storage] = r.Subject
+		}
+	}
+	for _, r := range o.Resting {
+		m.resting[r.Action+"\x00"+r.Subject] = r
+	}
+	for _, n := range d.Spec.Nodes {
+		phase := Classify(n, o)
+		m.plan.Phases[n.Name] = phase
+		if phase == cluster.PhaseCreating {
+			m.busy[n.Host+"/"+n.Datastore] = n.Name
+		}
+	}
+	if o.Facts.Destroying {
+		m.tearDown()
+		return m.plan
+	}
+	if o.Facts.Suspended {
+		return m.plan
+	}
+	if refusals := m.refusals(); len(refusals) > 0 {
+		m.plan.Blocked = refusals
+		return m.plan
+	}
+	m.image()
+	for _, n := range d.Spec.Nodes {
+		m.node(n)
+	}
+	m.bootstrap()
+	m.addons()
+	m.strays()
+	return m.plan
+}
+
+// refusals are the reasons not to act on the cluster at all. Host policy comes
+// first: it outranks the repository.
+func (m *planner) refusals() []cluster.Block {
+	blocks := violations(m.d, m.p)
+	if m.d.Bundle.IsZero() {
+		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
+			Reason: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",
+			Hint:   fmt.Sprintf("run `talos-agent secrets new --cluster %s DIR` in a clone of the repository, commit the file and push", m.d.Spec.Name)})
+	}
+	if f := m.o.Facts.Fingerprint; f != "" && m.d.Fingerprint != "" && f != m.d.Fingerprint {
+		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
+			Reason: "secrets.sops.yaml holds other keys than the ones this cluster was built with; applying them would lock everybody out",
+			Hint:   "restore the file from the history of the repository; to start over with new keys, destroy the cluster first"})
+	}
+	return blocks
+}
+
+// do puts an action into the plan, unless it is under way or resting after a
+// failure. It reports whether the action was planned.
+func (m *planner) do(a Action) bool {
+	key := a.Kind() + "\x00" + a.Subject()
+	if _, ok := m.running[key]; ok {
+		return false
+	}
+	if r, ok := m.resting[key]; ok && m.o.Now.Before(r.Until) {
+		m.wait(cluster.Wait{Subject: a.Subject(), Reason: a.Kind() + " failed and is tried again: " + r.Error, Hint: r.Hint, Within: retryWithin(r)})
+		return false
+	}
+	if s := Storage(a); s != "" {
+		if by, ok := m.busy[s]; ok && by != a.Subject() {
+			m.wait(cluster.Wait{Subject: a.Subject(), Reason: fmt.Sprintf("waits for its turn on storage %s", s)})
+			return false
+		}
+		m.busy[s] = a.Subject()
+	}
+	m.plan.Actions = append(m.plan.Actions, a)
+	return true
+}
+
+// retryWithin lets a failure count as a stall once it has happened a few times
+// in a row; the agent keeps trying all the same.
+func retryWithin(r cluster.Rest) time.Duration {
+	if r.Failed >= 3 {
+		return time.Nanosecond
+	}
+	return time.Hour
+}
+
+func (m *planner) wait(w cluster.Wait) {
+	if !slices.Contains(m.plan.Waiting, w) {
+		m.plan.Waiting = append(m.plan.Waiting, w)
+	}
+}
+
+func (m *planner) block(b cluster.Block) {
+	if !slices.Contains(m.plan.Blocked, b) {
+		m.plan.Blocked = append(m.plan.Blocked, b)
+	}
+}
+
+func (m *planner) isRunning(kind, subject string) bool {
+	_, ok := m.running[kind+"\x00"+subject]
+	return ok
+}
+
+// image plans what brings the Talos image to every host that needs it. It is
+// needed only where a VM has to be made.
+func (m *planner) image() {
+	type place struct{ host, datastore string }
+	var places []place
+	for _, n := range m.d.Spec.Nodes {
+		ph := m.plan.Phases[n.Name]
+		if ph != cluster.PhaseAbsent || n.Locked {
+			continue
+		}
+		if pl := (place{n.Host, n.ImageDatastore}); !slices.Contains(places, pl) {
+			places = append(places, pl)
+		}
+	}
+	if len(places) == 0 {
+		return
+	}
+	if m.d.Schematic == "" {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "waits for the image factory: " + orElse(m.o.Factory.Why, "it has not answered yet"),
+			Hint: "check that the host reaches the factory (proxy, firewall), or set mirrors.factory", Within: factoryWait})
+		return
+	}
+	missing := false
+	for _, pl := range places {
+		h := m.o.Hosts[pl.host]
+		if !h.Images.Known {
+			continue // the node's own wait says so
+		}
+		if _, ok := h.Images.Value[m.d.Image.Name]; ok {
+			continue
+		}
+		missing = true
+		if m.o.ImageCached.Known && m.o.ImageCached.Value {
+			m.do(UploadImage{Image: m.d.Image, Host: pl.host, Datastore: pl.datastore})
+		}
+	}
+	if missing && m.o.ImageCached.Known && !m.o.ImageCached.Value {
+		m.do(DownloadImage{Image: m.d.Image})
+	}
+}
+
+// bootstrap plans the one call that founds etcd.
+func (m *planner) bootstrap() {
+	cps := m.d.Spec.ControlPlanes()
+	if len(cps) == 0 || etcdSeen(m.o) {
+		return
+	}
+	intent := m.o.Facts.Bootstrap
+	if intent != nil && intent.Done {
+		// etcd was there once. When no control plane answers, it is not known
+		// to be gone; when all of them say it is, only a restore helps.
+		if all(cps, func(n cluster.Node) bool { return neverFounded(m.o, n) }) {
+			m.block(cluster.Block{Subject: m.d.Spec.Name,
+				Reason: "this cluster had an etcd, and no control plane has it any more; a second bootstrap would make an empty cluster in its place",
+				Hint:   fmt.Sprintf("restore a snapshot, or give the cluster up with `talos-agent destroy %s`", m.d.Spec.Name)})
+		} else {
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "etcd of this cluster does not answer", Within: etcdWithin,
+				Hint: "look at the control planes: `talos-agent status` shows what each one does"})
+		}
+		return
+	}
+	chosen := cps[0]
+	if intent != nil {
+		i := slices.IndexFunc(cps, func(n cluster.Node) bool { return n.Name == intent.Node && n.UUID == intent.UUID })
+		if i < 0 || m.plan.Phases[intent.Node] == cluster.PhaseAbsent {
+			m.block(cluster.Block{Subject: m.d.Spec.Name,
+				Reason: fmt.Sprintf("bootstrap was sent to %s, which is gone; whether it founded a cluster is not known, and founding a second one could split it", intent.Node),
+				Hint:   fmt.Sprintf("nothing of value can be lost if the cluster never came up: `talos-agent destroy %s` and start over", m.d.Spec.Name)})
+			return
+		}
+		chosen = cps[i]
+	} else if m.o.Facts.Lost {
+		m.block(cluster.Block{Subject: m.d.Spec.Name,
+			Reason: "the agent's own records are lost, so that it cannot know whether bootstrap was sent before",
+			Hint:   fmt.Sprintf("if this cluster never came up: `talos-agent accept %s --bootstrap`; otherwise wait until its control planes answer", m.d.Spec.Name)})
+		return
+	}
+	mach := m.o.Machines[chosen.Name]
+	if m.plan.Phases[chosen.Name] != cluster.PhaseJoining || chosen.Locked {
+		return // the node's own wait or block says what is missing
+	}
+	if intent == nil {
+		for _, n := range cps {
+			if n.Name != chosen.Name && !neverFounded(m.o, n) {
+				m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: joinWithin,
+					Reason: fmt.Sprintf("waits to hear from %s that it has no etcd, before founding one on %s", n.Name, chosen.Name)})
+				return
+			}
+		}
+	}
+	etcd, known := mach.Services["etcd"]
+	switch {
+	case mach.Stage != "booting" && mach.Stage != "running", !known, etcd.State != "Preparing":
+		m.wait(cluster.Wait{Subject: chosen.Name, Within: joinWithin,
+			Reason: fmt.Sprintf("waits until etcd on %s is ready to be bootstrapped", chosen.Name)})
+	default:
+		m.do(Bootstrap{Node: chosen})
+	}
+}
+
+// etcdSeen reports whether any etcd of this cluster was seen: then bootstrap
+// is over for ever.
+func etcdSeen(o cluster.Observed) bool {
+	if o.Members.Known && len(o.Members.Value) > 0 {
+		return true
+	}
+	for _, m := range o.Machines {
+		if s := m.Services["etcd"]; m.Reach == cluster.Configured && s.State == "Running" {
+			return true
+		}
+	}
+	return false
+}
+
+// neverFounded reports whether a control plane provably has no etcd: it does
+// not exist, has no config yet, or says itself that its etcd still waits to be
+// bootstrapped or to join. Silence proves nothing.
+func neverFounded(o cluster.Observed, n cluster.Node) bool {
+	if o.VMs[n.Name].Presence == cluster.Absent {
+		return true
+	}
+	m := o.Machines[n.Name]
+	if m.Reach == cluster.Maintenance {
+		return true
+	}
+	if m.Reach != cluster.Configured {
+		return false
+	}
+	etcd, known := m.Services["etcd"]
+	return known && etcd.State == "Preparing"
+}
+
+// strays are VMs of this cluster that the inventory no longer names.
+func (m *planner) strays() {
+	if !m.o.Strays.Known {
+		return
+	}
+	for _, vm := range m.o.Strays.Value {
+		m.block(cluster.Block{Subject: vm.Node,
+			Reason: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
+			Hint:   "put the node back into nodes.yaml"})
+	}
+}
+
+func all[T any](s []T, f func(T) bool) bool {
+	return !slices.ContainsFunc(s, func(v T) bool { return !f(v) })
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
+
+// String prints the plan as text, one line each, for tests and the log.
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, a := range p.Actions {
+		fmt.Fprintf(&b, "do     %s\n", a)
+	}
+	for _, w := range p.Waiting {
+		fmt.Fprintf(&b, "wait   %s: %s\n", w.Subject, w.Reason)
+	}
+	for _, k := range p.Blocked {
+		fmt.Fprintf(&b, "block  %s: %s", k.Subject, k.Reason)
+		if k.Hint != "" {
+			fmt.Fprintf(&b, " [%s]", k.Hint)
+		}
+		b.WriteString("\n")
+	}
+	if p.Gone {
+		b.WriteString("gone\n")
+	}
+	return b.String()
+}

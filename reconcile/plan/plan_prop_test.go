@@ -1,0 +1,266 @@
+package plan
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// anyWorld draws a world in which everything may be as it should not be.
+func anyWorld(t *rapid.T) *world {
+	w := newWorld(rapid.IntRange(1, 3).Draw(t, "control planes"), rapid.IntRange(0, 3).Draw(t, "workers"))
+	if rapid.Bool().Draw(t, "cilium") {
+		w.d.Spec.CNI = cluster.CNICilium
+		w.d.Spec.Addons = []cluster.Addon{{Name: "cilium", Namespace: "kube-system", ReadyAfter: time.Minute}}
+	}
+	for i := range w.d.Spec.Nodes {
+		n := &w.d.Spec.Nodes[i]
+		n.Protect = rapid.IntRange(0, 9).Draw(t, "protect") == 0
+		n.Locked = rapid.IntRange(0, 9).Draw(t, "locked") == 0
+		w.o.VMs[n.Name] = anyVM(t, w, *n)
+		w.o.Machines[n.Name] = anyMachine(t, *n)
+	}
+	if rapid.Bool().Draw(t, "image stored") {
+		h := w.o.Hosts["pve1"]
+		h.Images = cluster.Saw(map[string]int64{imageName: 1})
+		w.o.Hosts["pve1"] = h
+	}
+	h := w.o.Hosts["pve1"]
+	h.Known = rapid.IntRange(0, 4).Draw(t, "host known") > 0
+	h.Quorate = rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Saw(false), {}}).Draw(t, "quorum")
+	w.o.Hosts["pve1"] = h
+	w.o.ImageCached = rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Saw(false), {}}).Draw(t, "cached")
+	if rapid.Bool().Draw(t, "api") {
+		w.o.APIs[w.d.Spec.Nodes[0].Name] = cluster.Saw(true)
+		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{})
+		w.o.Releases = cluster.Saw(map[string]cluster.Release{})
+	}
+	f := &w.o.Facts
+	f.Lost = rapid.IntRange(0, 4).Draw(t, "lost") == 0
+	f.Suspended = rapid.IntRange(0, 9).Draw(t, "suspended") == 0
+	f.Destroying = rapid.IntRange(0, 4).Draw(t, "destroying") == 0
+	if rapid.Bool().Draw(t, "intent") {
+		n := rapid.SampledFrom(w.d.Spec.ControlPlanes()).Draw(t, "founder")
+		f.Bootstrap = &cluster.BootstrapIntent{Node: n.Name, UUID: n.UUID, Done: rapid.Bool().Draw(t, "done")}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "busy") == 0 {
+		n := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "running on")
+		a := CreateVM{Node: n}
+		w.o.Running = append(w.o.Running, cluster.Running{Action: a.Kind(), Subject: n.Name, Storage: Storage(a)})
+	}
+	return w
+}
+
+func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
+	vm := w.vm(n)
+	vm.Presence = rapid.SampledFrom([]cluster.Presence{cluster.PresenceUnknown, cluster.Absent, cluster.Present, cluster.Present, cluster.Present}).Draw(t, "presence")
+	vm.Owner = rapid.SampledFrom([]cluster.Owned{cluster.OwnerUnknown, cluster.Ours, cluster.Ours, cluster.Ours, cluster.Foreign}).Draw(t, "owner")
+	vm.Power = rapid.SampledFrom([]cluster.Power{cluster.PowerUnknown, cluster.Stopped, cluster.PowerRunning, cluster.PowerRunning, cluster.Paused}).Draw(t, "power")
+	vm.Lock = rapid.SampledFrom([]string{"", "", "", "backup", "create"}).Draw(t, "lock")
+	vm.Deleting = rapid.IntRange(0, 9).Draw(t, "deleting") == 0
+	vm.Uptime = rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "uptime")
+	if rapid.IntRange(0, 4).Draw(t, "config unseen") == 0 {
+		vm.Hardware = cluster.Unseen[cluster.Hardware]("timeout")
+	} else if rapid.IntRange(0, 4).Draw(t, "unfinished") == 0 {
+		vm.Hardware.Value.System.Bytes = 1246 << 20
+	}
+	if vm.Presence == cluster.Absent {
+		return cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
+	}
+	return vm
+}
+
+func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
+	m := cluster.Machine{
+		Reach:    rapid.SampledFrom([]cluster.Reach{cluster.ReachUnknown, cluster.Silent, cluster.Maintenance, cluster.Configured, cluster.Configured, cluster.Stranger}).Draw(t, "reach"),
+		Stage:    rapid.SampledFrom([]string{"", "booting", "running", "rebooting"}).Draw(t, "stage"),
+		Ready:    rapid.Bool().Draw(t, "ready"),
+		Services: map[string]cluster.Service{},
+	}
+	if n.Role == cluster.ControlPlane && rapid.Bool().Draw(t, "has etcd") {
+		m.Services["etcd"] = cluster.Service{State: rapid.SampledFrom([]string{"Waiting", "Preparing", "Preparing", "Starting", "Running"}).Draw(t, "etcd"), Healthy: rapid.Bool().Draw(t, "healthy")}
+	}
+	return m
+}
+
+// TestLaws checks, in any world whatever, what a plan must never hold.
+func TestLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := anyWorld(t)
+		p := Make(w.d, w.o, w.p)
+		if again := Make(w.d, w.o, w.p); !reflect.DeepEqual(p, again) {
+			t.Fatalf("the same input gave two plans:\n%s\n%s", p, again)
+		}
+		seen := map[string]bool{}
+		storages := map[string]string{}
+		for _, r := range w.o.Running {
+			if r.Storage != "" {
+				storages[r.Storage] = r.Subject
+			}
+		}
+		for _, a := range p.Actions {
+			key := a.Kind() + " " + a.Subject()
+			if seen[key] {
+				t.Errorf("planned twice: %s", a)
+			}
+			seen[key] = true
+			for _, r := range w.o.Running {
+				if r.Action == a.Kind() && r.Subject == a.Subject() {
+					t.Errorf("planned although it is under way: %s", a)
+				}
+			}
+			if s := Storage(a); s != "" {
+				if by, ok := storages[s]; ok && by != a.Subject() {
+					t.Errorf("%s and %s on storage %s at once", by, a.Subject(), s)
+				}
+				storages[s] = a.Subject()
+			}
+			lawOf(t, w, a)
+		}
+		if w.o.Facts.Suspended && !w.o.Facts.Destroying && len(p.Actions) > 0 {
+			t.Errorf("suspended, and still: %s", p)
+		}
+		if p.Gone {
+			for _, n := range w.d.Spec.Nodes {
+				if vm := w.o.VMs[n.Name]; vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner != cluster.Foreign {
+					t.Errorf("gone, although vm %d is %v", vm.VMID, vm)
+				}
+			}
+		}
+	})
+}
+
+// lawOf checks one action against the world it was planned in.
+func lawOf(t *rapid.T, w *world, a Action) {
+	var n cluster.Node
+	switch a := a.(type) {
+	case CreateVM:
+		n = a.Node
+		vm := w.o.VMs[n.Name]
+		if a.Finish {
+			if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Stopped || vm.Lock != "" {
+				t.Errorf("%s, but the vm is %+v", a, vm)
+			}
+		} else if vm.Presence != cluster.Absent {
+			t.Errorf("%s, but the vm is not known to be absent: %+v", a, vm)
+		}
+		if h := w.o.Hosts[n.Host]; !h.Known || h.Quorate.Known && !h.Quorate.Value {
+			t.Errorf("%s on a host that is not seen or has no quorum", a)
+		}
+	case StartVM:
+		n = a.Node
+		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Stopped || vm.Lock != "" || vm.Deleting {
+			t.Errorf("%s, but the vm is %+v", a, vm)
+		}
+	case ApplyConfig:
+		n = a.Node
+		if w.o.Machines[n.Name].Reach != cluster.Maintenance || w.o.VMs[n.Name].Owner != cluster.Ours {
+			t.Errorf("%s to a machine that is not ours in maintenance mode", a)
+		}
+	case Bootstrap:
+		n = a.Node
+		in := w.o.Facts.Bootstrap
+		if etcdSeen(w.o) || in != nil && (in.Done || in.Node != n.Name) || in == nil && w.o.Facts.Lost {
+			t.Errorf("%s although etcd was or may have been founded: %+v", a, w.o.Facts)
+		}
+		for _, other := range w.d.Spec.ControlPlanes() {
+			if in == nil && other.Name != n.Name && !neverFounded(w.o, other) {
+				t.Errorf("%s although %s may have an etcd", a, other.Name)
+			}
+		}
+	case DeleteVM:
+		n, _ = w.d.Spec.Node(a.VM.Node)
+		if !w.o.Facts.Destroying {
+			t.Errorf("%s without a tear-down", a)
+		}
+		if a.VM.Presence != cluster.Present || a.VM.Owner != cluster.Ours || n.Protect {
+			t.Errorf("%s, but the vm is %+v (protect %v)", a, a.VM, n.Protect)
+		}
+	}
+	if n.Locked {
+		t.Errorf("%s although the node is locked", a)
+	}
+}
+
+// TestConverges runs the planner forward from any state of our own making:
+// however far a bring-up had come when it was cut off, it comes to its end.
+func TestConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "control planes"), rapid.IntRange(0, 5).Draw(t, "workers"))
+		if rapid.Bool().Draw(t, "cilium") {
+			w.d.Spec.CNI = cluster.CNICilium
+			w.d.Spec.Addons = []cluster.Addon{{Name: "cilium", Namespace: "kube-system"}, {Name: "a", DependsOn: []string{"b"}}, {Name: "b"}}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "passes before the crash") {
+			p := Make(w.d, w.o, w.p)
+			w.o = clone(w.o)
+			// A crash lets any part of a plan happen.
+			for i, a := range p.Actions {
+				if rapid.Bool().Draw(t, fmt.Sprint("done ", i)) {
+					effect(w.d, &w.o, a)
+				}
+			}
+			if rapid.Bool().Draw(t, "settles") {
+				settle(w.d, &w.o)
+			}
+		}
+		for range 400 {
+			if p := w.step(); p.Converged() {
+				for _, n := range w.d.Spec.Nodes {
+					if p.Phases[n.Name] != cluster.PhaseReady {
+						t.Fatalf("converged, but %s is %s", n.Name, p.Phases[n.Name])
+					}
+				}
+				return
+			}
+		}
+		t.Fatalf("does not converge:\n%s", Make(w.d, w.o, w.p))
+	})
+}
+
+// TestForecastFindsTheSameEnd: carrying out a forecast's rounds and planning
+// again leaves nothing to do.
+func TestForecastFindsTheSameEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.SampledFrom([]int{1, 3}).Draw(t, "control planes"), rapid.IntRange(0, 3).Draw(t, "workers"))
+		f := Forecast(w.d, w.o, w.p)
+		steps := 0
+		for range 400 {
+			p := w.step()
+			steps += len(p.Actions)
+			if p.Converged() {
+				break
+			}
+		}
+		if steps != len(f.Steps) || len(f.Waiting)+len(f.Blocked) > 0 {
+			t.Fatalf("foretold %d steps, took %d; waiting %v blocked %v", len(f.Steps), steps, f.Waiting, f.Blocked)
+		}
+	})
+}
+
+func TestBelow(t *testing.T) {
+	for _, c := range []struct {
+		src, allowed string
+		want         bool
+	}{
+		{"https://charts.example.org", "https://charts.example.org", true},
+		{"https://charts.example.org/a/b", "https://charts.example.org/a", true},
+		{"https://charts.example.org/ab", "https://charts.example.org/a", false},
+		{"https://charts.example.org.evil.net", "https://charts.example.org", false},
+		{"http://charts.example.org", "https://charts.example.org", false},
+		{"https://user@charts.example.org", "https://charts.example.org", false},
+		{"https://charts.example.org/a/../b", "https://charts.example.org/a", false},
+		{"https://charts.example.org/a/%2e%2e/b", "https://charts.example.org/a", false},
+		{"oci://ghcr.io/org/chart", "oci://ghcr.io/org", true},
+		{"https://CHARTS.example.org", "https://charts.example.org", true},
+	} {
+		if got := below(c.src, c.allowed); got != c.want {
+			t.Errorf("below(%q, %q) = %v", c.src, c.allowed, got)
+		}
+	}
+}

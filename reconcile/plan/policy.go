@@ -1,0 +1,124 @@
+package plan
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// violations lists where a repository asks for more than its host allows. Each
+// names the line of the policy; nothing is touched while there is one.
+func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
+	var out []cluster.Block
+	refuse := func(subject, field, format string, args ...any) {
+		b := cluster.Block{Subject: subject, Reason: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
+			Hint: "ask for less in the repository, or have root of the host change the policy"}
+		if !slices.Contains(out, b) {
+			out = append(out, b)
+		}
+	}
+	for _, n := range d.Spec.Nodes {
+		if p.Pool != "" && n.Pool != p.Pool {
+			refuse(n.Name, "pool", "it wants pool %q, and the host allows %q", n.Pool, p.Pool)
+		}
+		if len(p.VMIDs) > 0 && !slices.ContainsFunc(p.VMIDs, func(r cluster.Range) bool { return r.Contains(n.VMID) }) {
+			refuse(n.Name, "vmids", "its vmid %d lies outside %s", n.VMID, ranges(p.VMIDs))
+		}
+		stores := []string{n.Datastore, n.CloudInitDatastore, n.ImageDatastore}
+		for _, dk := range n.Disks {
+			stores = append(stores, dk.Datastore)
+		}
+		for _, s := range stores {
+			if s != "" && len(p.Datastores) > 0 && !slices.Contains(p.Datastores, s) {
+				refuse(n.Name, "datastores", "it wants storage %q, and the host allows %s", s, strings.Join(p.Datastores, ", "))
+			}
+		}
+		if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, n.Bridge) {
+			refuse(n.Name, "bridges", "it wants bridge %q, and the host allows %s", n.Bridge, strings.Join(p.Bridges, ", "))
+		}
+	}
+	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
+		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
+	}
+	out = append(out, overLimits(d, p)...)
+	for _, a := range d.Spec.Addons {
+		src := a.Chart.Repository
+		if src == "" {
+			src = a.Chart.OCI
+		}
+		if src != "" && len(p.Charts) > 0 && !slices.ContainsFunc(p.Charts, func(allowed string) bool { return below(src, allowed) }) {
+			refuse(a.Name, "sources.charts", "its chart comes from %s, and the host allows %s", src, strings.Join(p.Charts, ", "))
+		}
+	}
+	return out
+}
+
+// overLimits adds up all clusters of the agent: limits are the host's, not one
+// repository directory's.
+func overLimits(d cluster.Desired, p cluster.Policy) []cluster.Block {
+	total := d.Spec.Usage()
+	for _, s := range d.Siblings {
+		total.Nodes += s.Nodes
+		total.Cores += s.Cores
+		total.MemoryMiB += s.MemoryMiB
+		total.DiskBytes += s.DiskBytes
+	}
+	who := "this cluster wants"
+	if len(d.Siblings) > 0 {
+		who = fmt.Sprintf("this cluster and %d more of this host together want", len(d.Siblings))
+	}
+	var out []cluster.Block
+	over := func(field, want, allowed string) {
+		out = append(out, cluster.Block{Subject: d.Spec.Name,
+			Reason: fmt.Sprintf("%s %s, and the host allows %s (host policy, %s: %s)", who, want, allowed, p.Line(field), field),
+			Hint:   "ask for less in the repository, or have root of the host change the policy"})
+	}
+	if l := p.Limits.Nodes; l > 0 && total.Nodes > l {
+		over("limits.nodes", fmt.Sprintf("%d nodes", total.Nodes), fmt.Sprint(l))
+	}
+	if l := p.Limits.Cores; l > 0 && total.Cores > l {
+		over("limits.cores", fmt.Sprintf("%d cores", total.Cores), fmt.Sprint(l))
+	}
+	if l := p.Limits.MemoryMiB; l > 0 && total.MemoryMiB > l {
+		over("limits.ram", gib(total.MemoryMiB<<20), gib(l<<20))
+	}
+	if l := p.Limits.DiskBytes; l > 0 && total.DiskBytes > l {
+		over("limits.disk", gib(total.DiskBytes), gib(l))
+	}
+	return out
+}
+
+// below reports whether a source is the allowed one or lies below it, compared
+// as URLs: "https://charts.example.org.evil.net" is not below
+// "https://charts.example.org".
+func below(src, allowed string) bool {
+	s, err1 := url.Parse(src)
+	a, err2 := url.Parse(allowed)
+	if err1 != nil || err2 != nil || s.Scheme != a.Scheme || !strings.EqualFold(s.Host, a.Host) || s.User != nil {
+		return false
+	}
+	if strings.Contains(s.Path, "..") || strings.Contains(s.EscapedPath(), "%2e") || strings.Contains(s.EscapedPath(), "%2E") {
+		return false
+	}
+	prefix := strings.TrimSuffix(a.Path, "/")
+	return s.Path == prefix || strings.HasPrefix(s.Path, prefix+"/")
+}
+
+func hostOf(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return rawURL
+	}
+	return u.Host
+}
+
+func ranges(rs []cluster.Range) string {
+	words := make([]string, len(rs))
+	for i, r := range rs {
+		words[i] = r.String()
+	}
+	return strings.Join(words, ", ")
+}
