@@ -60,6 +60,10 @@ type Guest struct {
 	Disks       []*Disk
 	// Fault NeverUp keeps the guest dead.
 	Dead bool
+	// Off is what the guest calls when its operating system switches the
+	// machine off by itself: the host sees it stopped, as after a shutdown. It
+	// must not be called from inside a method of Guests.
+	Off func()
 }
 
 // Guests is what the host tells the face that plays operating systems.
