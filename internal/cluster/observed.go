@@ -44,6 +44,13 @@ type Observed struct {
 	Resting []Rest
 }
 
+// Progress is how far an action has come.
+type Progress struct {
+	Done, Total int64  // in Unit; Total 0: unknown
+	Unit        string // "bytes", ...
+	UPID        string // the Proxmox VE task it waits for, "" before and without one
+}
+
 // Rest is an action that failed and is given time before its next attempt.
 type Rest struct {
 	Action  string // its kind
@@ -278,8 +285,11 @@ type BootstrapIntent struct {
 // ImagePin is what an image was when it was first verified.
 type ImagePin struct {
 	Schematic string `json:"schematic"`
-	SHA256    string `json:"sha256"`
-	Bytes     int64  `json:"bytes"`
+	// For is the digest of what the schematic asks for, so that its id is known
+	// while the factory is not.
+	For    string `json:"for,omitempty"`
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // Running is an action of ours that is under way.
@@ -287,10 +297,7 @@ type Running struct {
 	Action  string // its kind, "create vm"
 	Subject string
 	Since   time.Time
-	Done    int64  // progress so far, in Unit
-	Total   int64  // 0: unknown
-	Unit    string // "bytes", ...
-	UPID    string // the Proxmox VE task it waits for
+	Progress
 	// Storage is the storage the action allocates on, as "host/storage".
 	// Allocations on one storage are serialised.
 	Storage string

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -90,6 +93,19 @@ type Network struct {
 type Schematic struct {
 	Extensions      []string // sorted
 	ExtraKernelArgs []string
+}
+
+// Digest identifies what the schematic asks for. It is not the factory's id,
+// which only the factory can tell.
+func (s Schematic) Digest() string {
+	h := sha256.New()
+	for _, e := range s.Extensions {
+		fmt.Fprintf(h, "extension %s\n", e)
+	}
+	for _, a := range s.ExtraKernelArgs {
+		fmt.Fprintf(h, "arg %s\n", a)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // GuestAgent reports whether the image carries the QEMU guest agent. The VM's

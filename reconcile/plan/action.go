@@ -23,6 +23,13 @@ type Action interface {
 
 // The actions.
 type (
+	// RegisterSchematic asks the image factory for the id of what the images
+	// must hold.
+	RegisterSchematic struct {
+		Cluster   string
+		Schematic cluster.Schematic
+	}
+
 	// DownloadImage fetches the Talos image into the host's cache and verifies
 	// it.
 	DownloadImage struct{ Image cluster.Image }
@@ -71,6 +78,9 @@ type (
 )
 
 // Kind implements Action.
+func (RegisterSchematic) Kind() string { return "register schematic" }
+
+// Kind implements Action.
 func (DownloadImage) Kind() string { return "download image" }
 
 // Kind implements Action.
@@ -96,6 +106,9 @@ func (InstallAddon) Kind() string { return "install addon" }
 
 // Kind implements Action.
 func (DeleteVM) Kind() string { return "delete vm" }
+
+// Subject implements Action.
+func (a RegisterSchematic) Subject() string { return a.Cluster }
 
 // Subject implements Action.
 func (a DownloadImage) Subject() string { return a.Image.Name }
@@ -125,6 +138,9 @@ func (a InstallAddon) Subject() string { return a.Addon.Name }
 func (a DeleteVM) Subject() string { return a.VM.Node }
 
 // Destructive implements Action.
+func (RegisterSchematic) Destructive() bool { return false }
+
+// Destructive implements Action.
 func (DownloadImage) Destructive() bool { return false }
 
 // Destructive implements Action.
@@ -150,6 +166,10 @@ func (InstallAddon) Destructive() bool { return false }
 
 // Destructive implements Action.
 func (DeleteVM) Destructive() bool { return true }
+
+func (a RegisterSchematic) String() string {
+	return fmt.Sprintf("register the image schematic of %s with the factory", a.Cluster)
+}
 
 func (a DownloadImage) String() string { return "download image " + a.Image.Name }
 
@@ -192,15 +212,16 @@ func (a DeleteVM) String() string {
 	return fmt.Sprintf("stop and delete vm %d (%s) with its disks", a.VM.VMID, a.VM.Node)
 }
 
-func (DownloadImage) sealed() {}
-func (UploadImage) sealed()   {}
-func (CreateVM) sealed()      {}
-func (StartVM) sealed()       {}
-func (ApplyConfig) sealed()   {}
-func (Bootstrap) sealed()     {}
-func (FetchChart) sealed()    {}
-func (InstallAddon) sealed()  {}
-func (DeleteVM) sealed()      {}
+func (RegisterSchematic) sealed() {}
+func (DownloadImage) sealed()     {}
+func (UploadImage) sealed()       {}
+func (CreateVM) sealed()          {}
+func (StartVM) sealed()           {}
+func (ApplyConfig) sealed()       {}
+func (Bootstrap) sealed()         {}
+func (FetchChart) sealed()        {}
+func (InstallAddon) sealed()      {}
+func (DeleteVM) sealed()          {}
 
 // Storage names the storage an action allocates on or frees from, as
 // "host/storage", or "" when it does neither. Proxmox VE takes a lock per

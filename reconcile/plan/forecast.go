@@ -25,7 +25,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	o = clone(o)
 	// What is under way ends, what rests is tried again: neither is news here.
 	for _, r := range o.Running {
-		effectOfRunning(d, &o, r)
+		effectOfRunning(&d, &o, r)
 	}
 	o.Running, o.Resting = nil, nil
 
@@ -36,7 +36,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			step := Step(a)
 			step.Round = round
 			f.Steps = append(f.Steps, step)
-			effect(d, &o, a)
+			effect(&d, &o, a)
 		}
 		if len(last.Actions) == 0 && !settle(d, &o) {
 			break
@@ -57,8 +57,15 @@ func digest(f cluster.Forecast) string {
 }
 
 // effect applies what an action is expected to do.
-func effect(d cluster.Desired, o *cluster.Observed, a Action) {
+func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 	switch a := a.(type) {
+	case RegisterSchematic:
+		d.Schematic = "the factory's answer"
+		d.Image = cluster.Image{Name: "of talos " + d.Spec.Versions.Talos, Version: d.Spec.Versions.Talos, Schematic: d.Schematic}
+		d.Configs = map[string]cluster.Config{}
+		for _, n := range d.Spec.Nodes {
+			d.Configs[n.Name] = cluster.Config{}
+		}
 	case DownloadImage:
 		o.ImageCached = cluster.Saw(true)
 	case UploadImage:
@@ -106,10 +113,12 @@ func effect(d cluster.Desired, o *cluster.Observed, a Action) {
 }
 
 // effectOfRunning lets an action that is under way come to its end.
-func effectOfRunning(d cluster.Desired, o *cluster.Observed, r cluster.Running) {
+func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running) {
 	n, isNode := d.Spec.Node(r.Subject)
 	addon := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject })
 	switch {
+	case r.Action == RegisterSchematic{}.Kind():
+		effect(d, o, RegisterSchematic{Cluster: r.Subject})
 	case r.Action == DownloadImage{}.Kind():
 		effect(d, o, DownloadImage{Image: d.Image})
 	case r.Action == UploadImage{}.Kind():

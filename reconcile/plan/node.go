@@ -193,7 +193,8 @@ func (m *planner) absent(n cluster.Node) {
 		return
 	}
 	if m.d.Schematic == "" {
-		return // image() says what is waited for
+		m.wait(cluster.Wait{Subject: n.Name, Reason: "waits for the image factory to name the image"})
+		return
 	}
 	if !h.Images.Known {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("cannot see the images on %s: %s", n.ImageDatastore, h.Images.Why), Within: seeWithin})
@@ -351,7 +352,7 @@ func Unfinished(vm cluster.VM) bool {
 func (m *planner) maintenance(n cluster.Node) {
 	cfg, ok := m.d.Configs[n.Name]
 	if !ok {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: "waits for the image factory, whose schematic id its config names", Within: factoryWait})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: "waits for the image factory, whose schematic id its config names"})
 		return
 	}
 	if n.Role == cluster.ControlPlane && m.lostMember(n) {

@@ -37,8 +37,7 @@ const (
 	lockWithin   = 6 * time.Hour // a backup of a large VM takes its time
 	taskWithin   = 30 * time.Minute
 	seeWithin    = 2 * time.Minute // an answer that is missing for once
-	factoryWait  = 10 * time.Minute
-	unfinishedAt = 2 << 30 // bytes; the image's own size lies below, every inventory's above
+	unfinishedAt = 2 << 30         // bytes; the image's own size lies below, every inventory's above
 )
 
 // planner carries one Make through its steps.
@@ -164,8 +163,12 @@ func (m *planner) isRunning(kind, subject string) bool {
 }
 
 // image plans what brings the Talos image to every host that needs it. It is
-// needed only where a VM has to be made.
+// needed only where a VM has to be made; its schematic's id is part of every
+// machine config.
 func (m *planner) image() {
+	if m.d.Schematic == "" {
+		m.do(RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: m.d.Spec.Schematic})
+	}
 	type place struct{ host, datastore string }
 	var places []place
 	for _, n := range m.d.Spec.Nodes {
@@ -181,8 +184,6 @@ func (m *planner) image() {
 		return
 	}
 	if m.d.Schematic == "" {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "waits for the image factory: " + orElse(m.o.Factory.Why, "it has not answered yet"),
-			Hint: "check that the host reaches the factory (proxy, firewall), or set mirrors.factory", Within: factoryWait})
 		return
 	}
 	missing := false

@@ -202,7 +202,7 @@ func TestConverges(t *testing.T) {
 			// A crash lets any part of a plan happen.
 			for i, a := range p.Actions {
 				if rapid.Bool().Draw(t, fmt.Sprint("done ", i)) {
-					effect(w.d, &w.o, a)
+					effect(&w.d, &w.o, a)
 				}
 			}
 			if rapid.Bool().Draw(t, "settles") {

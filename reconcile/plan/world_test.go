@@ -42,9 +42,9 @@ func newWorld(cps, workers int) *world {
 	}
 	w := &world{
 		d: cluster.Desired{
-			Snapshot:    cluster.Snapshot{Revision: "main@sha1:1111111111111111111111111111111111111111", Spec: s, Bundle: cluster.SecretString("x")},
-			Schematic:   "376567988ad3", Image: cluster.Image{Name: imageName, Version: "v1.13.9", Schematic: "376567988ad3"},
-			Configs:     map[string]cluster.Config{}, Fingerprint: "bundle-1",
+			Snapshot:  cluster.Snapshot{Revision: "main@sha1:1111111111111111111111111111111111111111", Spec: s, Bundle: cluster.SecretString("x")},
+			Schematic: "376567988ad3", Image: cluster.Image{Name: imageName, Version: "v1.13.9", Schematic: "376567988ad3"},
+			Configs: map[string]cluster.Config{}, Fingerprint: "bundle-1",
 		},
 		o: cluster.Observed{
 			Now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
@@ -53,7 +53,7 @@ func newWorld(cps, workers int) *world {
 				Storages: cluster.Saw(map[string]cluster.Storage{
 					"local": {Active: true, Content: []string{"iso", "import"}}, "local-lvm": {Active: true, Content: []string{"images"}}})}},
 			VMs: map[string]cluster.VM{}, Machines: map[string]cluster.Machine{}, APIs: map[string]cluster.Seen[bool]{}, Charts: map[string]cluster.Seen[cluster.Fetched]{},
-			Strays: cluster.Saw[[]cluster.VM](nil), ImageCached: cluster.Saw(false), Factory: cluster.Saw(true),
+			Strays: cluster.Saw[[]cluster.VM](nil), ImageCached: cluster.Saw(false),
 			Members: cluster.Unseen[[]cluster.Member]("no control plane answers"),
 			Nodes:   cluster.Unseen[map[string]cluster.KubeNode]("no kube-apiserver answers"), Releases: cluster.Unseen[map[string]cluster.Release]("no kube-apiserver answers"),
 		},
@@ -84,7 +84,7 @@ func (w *world) step() Plan {
 	p := Make(w.d, w.o, w.p)
 	w.o = clone(w.o)
 	for _, a := range p.Actions {
-		effect(w.d, &w.o, a)
+		effect(&w.d, &w.o, a)
 	}
 	if len(p.Actions) == 0 {
 		settle(w.d, &w.o)
@@ -156,7 +156,7 @@ func (w *world) run(t *testing.T, line string) string {
 			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 1}}
 		}
 	case "schematic":
-		w.d.Schematic, w.d.Configs, w.o.Factory = "", nil, cluster.Unseen[bool]("dial tcp: connection refused")
+		w.d.Schematic, w.d.Image, w.d.Configs = "", cluster.Image{}, nil
 	case "facts":
 		w.facts(t, f[1:])
 	case "secrets":

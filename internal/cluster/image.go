@@ -1,0 +1,13 @@
+package cluster
+
+// ImageName names the disk image of a Talos version and an image factory's
+// schematic. The same image has the same name in the host's cache and in every
+// storage of Proxmox VE, so that it is found again; twelve digits of the
+// schematic's id tell schematics apart and keep the name readable. Proxmox VE
+// takes letters, digits and "-.+=_" in the name of an import image.
+func ImageName(version, schematic string) string {
+	if len(schematic) > 12 {
+		schematic = schematic[:12]
+	}
+	return "talos-" + version + "-" + schematic + "-nocloud-amd64.qcow2"
+}

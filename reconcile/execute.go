@@ -1,0 +1,277 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// executor carries out actions beside the loop. What it knows is forgotten
+// with the process: a running action of a dead agent is found again by looking.
+type executor struct {
+	r    *Reconciler
+	wake chan struct{} // one slot: an action ended
+
+	ctx    context.Context // of all actions
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	running map[string]*cluster.Running
+	resting map[string]cluster.Rest
+	failed  []string // since the last pass, in words
+	ended   bool
+}
+
+func newExecutor(r *Reconciler) *executor {
+	return &executor{r: r, wake: make(chan struct{}, 1), running: map[string]*cluster.Running{}, resting: map[string]cluster.Rest{}}
+}
+
+func keyOf(kind, subject string) string { return kind + "\x00" + subject }
+
+// snapshot returns what is under way and what rests, sorted.
+func (e *executor) snapshot() (running []cluster.Running, resting []cluster.Rest) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.running {
+		running = append(running, *r)
+	}
+	slices.SortFunc(running, func(a, b cluster.Running) int {
+		return strings.Compare(keyOf(a.Action, a.Subject), keyOf(b.Action, b.Subject))
+	})
+	for _, r := range e.resting {
+		resting = append(resting, r)
+	}
+	slices.SortFunc(resting, func(a, b cluster.Rest) int {
+		return strings.Compare(keyOf(a.Action, a.Subject), keyOf(b.Action, b.Subject))
+	})
+	return running, resting
+}
+
+func (e *executor) status() []cluster.RunningStatus {
+	running, _ := e.snapshot()
+	out := make([]cluster.RunningStatus, 0, len(running))
+	for _, r := range running {
+		out = append(out, cluster.RunningStatus{Action: r.Action, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID})
+	}
+	return out
+}
+
+// takeFailed returns the failures since it was last asked.
+func (e *executor) takeFailed() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := e.failed
+	e.failed = nil
+	return f
+}
+
+// start begins an action. The durable facts it needs are written before
+// anything else happens.
+func (e *executor) start(d cluster.Desired, a plan.Action) {
+	key := keyOf(a.Kind(), a.Subject())
+	run := &cluster.Running{Action: a.Kind(), Subject: a.Subject(), Since: time.Now(), Storage: plan.Storage(a)}
+	e.mu.Lock()
+	if e.ended || e.running[key] != nil {
+		e.mu.Unlock()
+		return
+	}
+	e.running[key] = run
+	e.wg.Add(1)
+	e.mu.Unlock()
+
+	log := e.r.log.With("action", a.Kind(), "node", nodeOf(a), "vmid", vmidOf(a), "revision", d.Revision.Short())
+	log.Info(a.String())
+	go func() {
+		defer e.wg.Done()
+		err := e.guard(d, a, func(p cluster.Progress) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			run.Progress = p
+		})
+		took := time.Since(run.Since)
+		switch {
+		case err == nil:
+			log.Info("done: "+a.String(), "duration_ms", took.Milliseconds())
+		case e.ctx.Err() != nil:
+			log.Info("given up, because the agent stops: "+a.String(), "err", err)
+		default:
+			log.Warn("could not "+a.String(), "err", err, "hint", Hint(err), "duration_ms", took.Milliseconds())
+		}
+		e.finish(key, a, err)
+	}()
+}
+
+// guard turns a panic in an adapter into the failure of one action.
+func (e *executor) guard(d cluster.Desired, a plan.Action, p Progress) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%s: internal error: %v", a, v)
+			e.r.log.Error("an action panicked", "action", a.Kind(), "err", err, "stack", string(debug.Stack()))
+		}
+	}()
+	return e.r.execute(e.ctx, d, a, p)
+}
+
+func (e *executor) finish(key string, a plan.Action, err error) {
+	e.mu.Lock()
+	delete(e.running, key)
+	if err == nil {
+		delete(e.resting, key)
+	} else if e.ctx.Err() == nil {
+		rest := e.resting[key]
+		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), Hint(err)
+		rest.Failed++
+		rest.Until = time.Now().Add(backoff(rest.Failed))
+		e.resting[key] = rest
+		e.failed = append(e.failed, fmt.Sprintf("%s: %v", a, err))
+	}
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// backoff is how long a failed action rests: 1 s doubling to 5 min.
+func backoff(failed int) time.Duration {
+	d := time.Second << min(failed-1, 12)
+	return min(d, 5*time.Minute)
+}
+
+// forget drops the rests of everything that is not planned any more, so that a
+// cure pushed to the repository is tried at once.
+func (e *executor) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.resting)
+}
+
+// stop lets no further action begin, gives those in flight the grace, then
+// cuts them off, and returns when all have ended.
+func (e *executor) stop(grace time.Duration) {
+	e.mu.Lock()
+	e.ended = true
+	e.mu.Unlock()
+	if !waitFor(&e.wg, grace) {
+		e.cancel()
+		e.wg.Wait()
+	}
+	e.cancel()
+}
+
+// execute is the one switch from an action to one adapter call.
+func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Action, p Progress) error {
+	switch a := a.(type) {
+	case plan.RegisterSchematic:
+		return r.c.Images.Register(ctx, a.Schematic)
+	case plan.DownloadImage:
+		pin, err := r.c.Images.Download(ctx, a.Image, p)
+		if err != nil {
+			return err
+		}
+		pin.For = d.Spec.Schematic.Digest()
+		return r.c.Journal.Update(func(f *cluster.Facts) { f.Images[a.Image.Name] = pin })
+	case plan.UploadImage:
+		return r.c.Images.Upload(ctx, a.Host, a.Datastore, a.Image, p)
+	case plan.CreateVM:
+		return r.c.VMs.Create(ctx, d, a.Node, a.Image, p)
+	case plan.StartVM:
+		return r.c.VMs.Start(ctx, d, a.Node, p)
+	case plan.ApplyConfig:
+		if err := r.pinBundle(d); err != nil {
+			return err
+		}
+		return r.c.Machines.Apply(ctx, d, a.Node, a.Config)
+	case plan.Bootstrap:
+		if err := r.intend(a.Node); err != nil {
+			return err
+		}
+		return r.c.Machines.Bootstrap(ctx, d, a.Node)
+	case plan.FetchChart:
+		return r.fetchChart(ctx, a.Addon)
+	case plan.InstallAddon:
+		return r.c.Releases.Install(ctx, d, a.Addon, a.Digest)
+	case plan.DeleteVM:
+		return r.c.VMs.Delete(ctx, d, a.VM, p)
+	default:
+		return fmt.Errorf("%s: nobody knows how to carry it out", a)
+	}
+}
+
+// pinBundle remembers which keys the cluster is built with, before the first
+// of them leaves the host.
+func (r *Reconciler) pinBundle(d cluster.Desired) error {
+	switch have := r.c.Journal.Facts().Fingerprint; have {
+	case d.Fingerprint:
+		return nil
+	case "":
+		return r.c.Journal.Update(func(f *cluster.Facts) { f.Fingerprint = d.Fingerprint })
+	default:
+		return errors.New("the cluster was built with other keys")
+	}
+}
+
+// intend makes the choice of the founding node durable before the one call. A
+// node that was chosen stays chosen.
+func (r *Reconciler) intend(n cluster.Node) error {
+	if in := r.c.Journal.Facts().Bootstrap; in != nil {
+		if in.Node != n.Name || in.UUID != n.UUID || in.Done {
+			return fmt.Errorf("bootstrap was intended for %s before", in.Node)
+		}
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Bootstrap = &cluster.BootstrapIntent{Node: n.Name, UUID: n.UUID, At: time.Now().UTC()}
+	})
+}
+
+// fetchChart fetches a chart under the pin of the inventory, else under the one
+// taken at first use, else takes that pin now.
+func (r *Reconciler) fetchChart(ctx context.Context, a cluster.Addon) error {
+	pin := a.Chart.Digest
+	if pin == "" {
+		pin = r.c.Journal.Facts().Charts[a.Chart.Ref()]
+	}
+	digest, err := r.c.Releases.FetchChart(ctx, a, pin)
+	if err != nil || pin != "" || a.Chart.Path != "" {
+		return err
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) { f.Charts[a.Chart.Ref()] = digest })
+}
+
+// nodeOf is the node an action concerns, "" when it concerns none.
+func nodeOf(a plan.Action) string {
+	switch a := a.(type) {
+	case plan.CreateVM, plan.StartVM, plan.ApplyConfig, plan.Bootstrap, plan.DeleteVM:
+		return a.Subject()
+	default:
+		return ""
+	}
+}
+
+// vmidOf is the VM an action concerns, 0 when it concerns none.
+func vmidOf(a plan.Action) int {
+	switch a := a.(type) {
+	case plan.CreateVM:
+		return a.Node.VMID
+	case plan.StartVM:
+		return a.Node.VMID
+	case plan.ApplyConfig:
+		return a.Node.VMID
+	case plan.Bootstrap:
+		return a.Node.VMID
+	case plan.DeleteVM:
+		return a.VM.VMID
+	default:
+		return 0
+	}
+}

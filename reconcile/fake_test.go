@@ -1,0 +1,346 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// fake is a world of one cluster behind the interfaces of this room: VMs that
+// boot in a moment, machines that take configs. Everything that talks to real
+// systems is tested in the adapters' rooms and over the lab.
+type fake struct {
+	mu       sync.Mutex
+	head     cluster.Revision
+	parents  map[cluster.Revision]cluster.Revision
+	problems cluster.Problems
+	fetchErr error
+	spec     cluster.Spec
+	vms      map[string]cluster.VM
+	machines map[string]cluster.Machine
+	founded  int
+	image    bool
+	stored   bool
+	blind    bool
+	fail     map[string]int // kind -> how many more times it fails
+	hang     map[string]bool
+	done     []string
+	panics   bool
+}
+
+func newFake(cps, workers int) *fake {
+	id := cluster.ClusterID("agent", "dev")
+	f := &fake{head: rev(1), parents: map[cluster.Revision]cluster.Revision{}, vms: map[string]cluster.VM{}, machines: map[string]cluster.Machine{},
+		fail: map[string]int{}, hang: map[string]bool{},
+		spec: cluster.Spec{ID: id, Name: "dev", CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"}}}
+	for i := range cps + workers {
+		n := cluster.Node{Role: cluster.ControlPlane, Name: fmt.Sprintf("cp-%d", i+1), VMID: 410 + i}
+		if i >= cps {
+			n = cluster.Node{Role: cluster.Worker, Name: fmt.Sprintf("wk-%d", i-cps+1), VMID: 510 + i}
+		}
+		n.IP, n.Host, n.Datastore, n.DiskBytes = netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), "pve1", "local-lvm", 40<<30
+		n.UUID = cluster.NodeUUID(id, n.Name)
+		f.spec.Nodes = append(f.spec.Nodes, n)
+	}
+	return f
+}
+
+func rev(n int) cluster.Revision { return cluster.Revision(fmt.Sprintf("main@sha1:%040d", n)) }
+
+func (f *fake) push(child, parent cluster.Revision) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.head, f.parents[child] = child, parent
+}
+
+func (f *fake) Fetch(context.Context) (Fetched, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fetchErr != nil {
+		return Fetched{}, f.fetchErr
+	}
+	return Fetched{Revision: f.head, Problems: f.problems, Snapshot: cluster.Snapshot{Revision: f.head, Spec: f.spec, Bundle: cluster.SecretString("x")}}, nil
+}
+
+func (f *fake) Descends(_ context.Context, head, ancestor cluster.Revision) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r := head; r != ""; r = f.parents[r] {
+		if r == ancestor {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (f *fake) Desired(snap cluster.Snapshot, _ cluster.Facts, _ time.Time) (cluster.Desired, cluster.Problems) {
+	d := cluster.Desired{Snapshot: snap, Schematic: "abc", Image: cluster.Image{Name: "talos.qcow2"}, Configs: map[string]cluster.Config{}, Fingerprint: "keys"}
+	for _, n := range snap.Spec.Nodes {
+		d.Configs[n.Name] = cluster.Config{Digest: n.Name}
+	}
+	return d, nil
+}
+
+// hostEyes and otherEyes are the two observers of the fake.
+type hostEyes struct{ *fake }
+type otherEyes struct{ *fake }
+
+func (f hostEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o.VMs = map[string]cluster.VM{}
+	if f.blind {
+		return
+	}
+	images := map[string]int64{}
+	if f.stored {
+		images["talos.qcow2"] = 1
+	}
+	o.Hosts = map[string]cluster.Host{"pve1": {Name: "pve1", Known: true, Images: cluster.Saw(images), Storages: cluster.Saw(map[string]cluster.Storage{"local-lvm": {Active: true, Content: []string{"images"}}})}}
+	for _, n := range d.Spec.Nodes {
+		vm, ok := f.vms[n.Name]
+		if !ok {
+			vm = cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
+		}
+		o.VMs[n.Name] = vm
+	}
+	var strays []cluster.VM
+	for _, name := range slices.Sorted(maps.Keys(f.vms)) {
+		if _, ok := d.Spec.Node(name); !ok {
+			strays = append(strays, f.vms[name])
+		}
+	}
+	o.Strays = cluster.Saw(strays)
+}
+
+func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o.ImageCached = cluster.Saw(f.image)
+	o.Machines = maps.Clone(f.machines)
+	o.Charts = map[string]cluster.Seen[cluster.Fetched]{}
+	o.APIs = map[string]cluster.Seen[bool]{}
+	if f.founded == 0 {
+		return
+	}
+	nodes := map[string]cluster.KubeNode{}
+	var members []cluster.Member
+	for _, n := range d.Spec.Nodes {
+		m := f.machines[n.Name]
+		if m.Reach != cluster.Configured {
+			continue
+		}
+		m.Stage, m.Ready = "running", true
+		m.Services = map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}
+		o.Machines[n.Name] = m
+		nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: true}
+		if n.Role == cluster.ControlPlane {
+			members = append(members, cluster.Member{Name: n.Name})
+			o.APIs[n.Name] = cluster.Saw(true)
+		}
+	}
+	o.Members, o.Nodes, o.Releases = cluster.Saw(members), cluster.Saw(nodes), cluster.Saw(map[string]cluster.Release{})
+}
+
+// act is what every action does first: take a second, fail if told to.
+func (f *fake) act(ctx context.Context, kind, subject string) error {
+	f.mu.Lock()
+	hang, panics := f.hang[kind], f.panics
+	f.mu.Unlock()
+	if panics {
+		panic("boom")
+	}
+	wait := time.Second
+	if hang {
+		wait = time.Hour
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail[kind] > 0 {
+		f.fail[kind]--
+		return errors.New("no luck")
+	}
+	f.done = append(f.done, kind+" "+subject)
+	return nil
+}
+
+func (f *fake) Register(ctx context.Context, _ cluster.Schematic) error {
+	return f.act(ctx, "register", "")
+}
+
+func (f *fake) Download(ctx context.Context, img cluster.Image, _ Progress) (cluster.ImagePin, error) {
+	if err := f.act(ctx, "download", img.Name); err != nil {
+		return cluster.ImagePin{}, err
+	}
+	f.set(func() { f.image = true })
+	return cluster.ImagePin{Bytes: 1, SHA256: "00"}, nil
+}
+
+func (f *fake) Upload(ctx context.Context, _, _ string, img cluster.Image, _ Progress) error {
+	if err := f.act(ctx, "upload", img.Name); err != nil {
+		return err
+	}
+	f.set(func() { f.stored = true })
+	return nil
+}
+
+func (f *fake) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, _ cluster.Image, _ Progress) error {
+	if err := f.act(ctx, "create", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		f.vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host, Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
+			Hardware: cluster.Saw(wanted(f.spec, n))}
+	})
+	return nil
+}
+
+func (f *fake) Start(ctx context.Context, _ cluster.Desired, n cluster.Node, _ Progress) error {
+	if err := f.act(ctx, "start", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		vm := f.vms[n.Name]
+		vm.Power = cluster.PowerRunning
+		f.vms[n.Name] = vm
+		if f.machines[n.Name].Reach != cluster.Configured {
+			f.machines[n.Name] = cluster.Machine{Reach: cluster.Maintenance}
+		}
+	})
+	return nil
+}
+
+func (f *fake) Delete(ctx context.Context, _ cluster.Desired, vm cluster.VM, _ Progress) error {
+	if err := f.act(ctx, "delete", vm.Node); err != nil {
+		return err
+	}
+	f.set(func() { delete(f.vms, vm.Node); delete(f.machines, vm.Node) })
+	return nil
+}
+
+func (f *fake) Apply(ctx context.Context, _ cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	if err := f.act(ctx, "apply", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", ConfigDigest: cfg.Digest,
+			Services: map[string]cluster.Service{"etcd": {State: "Preparing"}}}
+	})
+	return nil
+}
+
+func (f *fake) Bootstrap(ctx context.Context, _ cluster.Desired, n cluster.Node) error {
+	if err := f.act(ctx, "bootstrap", n.Name); err != nil {
+		return err
+	}
+	f.set(func() { f.founded++ })
+	return nil
+}
+
+func (f *fake) FetchChart(ctx context.Context, a cluster.Addon, _ string) (string, error) {
+	return "digest", f.act(ctx, "chart", a.Name)
+}
+
+func (f *fake) Install(ctx context.Context, _ cluster.Desired, a cluster.Addon, _ string) error {
+	return f.act(ctx, "install", a.Name)
+}
+
+func (f *fake) did() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.done)
+}
+
+// memFiles is a file system in memory that can die before or after any step.
+type memFiles struct {
+	mu      sync.Mutex
+	files   map[string][]byte
+	unsaved map[string][]byte // written, not synced
+	steps   int
+	dieAt   int // step that does not happen any more; 0: immortal
+	torn    bool
+}
+
+var errDead = errors.New("the machine is off")
+
+func newMemFiles() *memFiles {
+	return &memFiles{files: map[string][]byte{}, unsaved: map[string][]byte{}}
+}
+
+func (m *memFiles) step() error {
+	m.steps++
+	if m.dieAt > 0 && m.steps >= m.dieAt {
+		return errDead
+	}
+	return nil
+}
+
+func (m *memFiles) Read(name string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, ok := m.files[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return slices.Clone(b), nil
+}
+
+func (m *memFiles) Write(name string, data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.step(); err != nil {
+		return err
+	}
+	m.unsaved[name] = slices.Clone(data)
+	return nil
+}
+
+func (m *memFiles) Sync(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.step(); err != nil {
+		return err
+	}
+	m.files[name] = m.unsaved[name]
+	delete(m.unsaved, name)
+	return nil
+}
+
+func (m *memFiles) Rename(from, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.step(); err != nil {
+		return err
+	}
+	b, ok := m.files[from]
+	if !ok {
+		return fs.ErrNotExist
+	}
+	if m.torn {
+		b = b[:len(b)/2]
+	}
+	m.files[to] = b
+	delete(m.files, from)
+	return nil
+}

@@ -1,0 +1,207 @@
+package reconcile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"sync"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Files is the little of a file system the journal needs, so that a simulation
+// can tear it at any step.
+type Files interface {
+	// Read returns a file's contents; fs.ErrNotExist when there is none.
+	Read(name string) ([]byte, error)
+	// Write makes or truncates a file that only its owner may read.
+	Write(name string, data []byte) error
+	// Sync makes a file's contents durable.
+	Sync(name string) error
+	// Rename replaces to by from, atomically, and makes that durable.
+	Rename(from, to string) error
+}
+
+// Journal keeps the few facts the world does not tell, one file per cluster.
+// It is a cache plus intents: a lost or torn journal is rebuilt from the
+// world, and only bootstrap fails closed because of it.
+type Journal struct {
+	files Files
+	name  string
+	id    string // of the cluster
+
+	mu    sync.Mutex
+	facts cluster.Facts
+	fresh bool // there was no file: nothing was ever written
+	why   string
+}
+
+// record is the journal's file.
+type record struct {
+	Version     int                         `json:"version"`
+	Cluster     string                      `json:"cluster"`
+	Lost        bool                        `json:"lost,omitempty"`
+	Bootstrap   *cluster.BootstrapIntent    `json:"bootstrap,omitempty"`
+	Suspended   bool                        `json:"suspended,omitempty"`
+	Destroying  bool                        `json:"destroying,omitempty"`
+	Applied     cluster.Revision            `json:"applied,omitempty"`
+	Fingerprint string                      `json:"fingerprint,omitempty"`
+	Images      map[string]cluster.ImagePin `json:"images,omitempty"`
+	Charts      map[string]string           `json:"charts,omitempty"`
+}
+
+// OpenJournal reads a cluster's journal. It never fails for what the file
+// holds: a journal that cannot be read is lost, kept aside as name.corrupt, and
+// said so. It fails when the file system does.
+func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
+	j := &Journal{files: files, name: clusterName + ".json", id: clusterID}
+	raw, err := files.Read(j.name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		j.fresh = true
+		return j, nil
+	case err != nil:
+		return nil, fmt.Errorf("read journal %s: %w", j.name, err)
+	}
+	rec, err := decodeRecord(raw)
+	if err == nil && rec.Cluster != clusterID {
+		return nil, fmt.Errorf("read journal %s: it belongs to another cluster: `owner` in the host's config or `cluster_name` was changed; change it back, or move the file away if that cluster is gone", j.name)
+	}
+	if errors.Is(err, errNewer) {
+		return nil, fmt.Errorf("read journal %s: %w", j.name, err)
+	}
+	if err != nil {
+		j.why = err.Error()
+		j.facts.Lost = true
+		if err := j.keepAside(); err != nil {
+			return nil, err
+		}
+		return j, j.write()
+	}
+	j.facts = cluster.Facts{Lost: rec.Lost, Bootstrap: rec.Bootstrap, Suspended: rec.Suspended, Destroying: rec.Destroying,
+		Applied: rec.Applied, Fingerprint: rec.Fingerprint, Images: rec.Images, Charts: rec.Charts}
+	return j, nil
+}
+
+func (j *Journal) keepAside() error {
+	if err := j.files.Rename(j.name, j.name+".corrupt"); err != nil {
+		return fmt.Errorf("set unreadable journal %s aside: %w", j.name, err)
+	}
+	return nil
+}
+
+// Why says why the journal was lost, "" when it was not, or not by its contents.
+func (j *Journal) Why() string { return j.why }
+
+// Facts returns a copy of what is remembered.
+func (j *Journal) Facts() cluster.Facts {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return cloneFacts(j.facts)
+}
+
+func cloneFacts(f cluster.Facts) cluster.Facts {
+	f.Images = maps.Clone(f.Images)
+	f.Charts = maps.Clone(f.Charts)
+	if f.Bootstrap != nil {
+		b := *f.Bootstrap
+		f.Bootstrap = &b
+	}
+	return f
+}
+
+// Fresh reports whether nothing was ever written: the agent has never worked
+// on this cluster, or its records are gone.
+func (j *Journal) Fresh() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.fresh
+}
+
+// Update changes the facts and returns when the change is durable. When it
+// returns an error nothing has changed, neither on disk nor in memory.
+func (j *Journal) Update(change func(*cluster.Facts)) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	before := j.facts
+	after := cloneFacts(before)
+	if after.Images == nil {
+		after.Images = map[string]cluster.ImagePin{}
+	}
+	if after.Charts == nil {
+		after.Charts = map[string]string{}
+	}
+	change(&after)
+	j.facts = after
+	if err := j.write(); err != nil {
+		j.facts = before
+		return err
+	}
+	j.fresh = false
+	return nil
+}
+
+// write makes the facts durable: temporary file, sync, rename.
+func (j *Journal) write() error {
+	f := j.facts
+	raw, err := encodeRecord(record{Version: 1, Cluster: j.id, Lost: f.Lost, Bootstrap: f.Bootstrap, Suspended: f.Suspended,
+		Destroying: f.Destroying, Applied: f.Applied, Fingerprint: f.Fingerprint, Images: f.Images, Charts: f.Charts})
+	if err != nil {
+		return fmt.Errorf("write journal %s: %w", j.name, err)
+	}
+	tmp := j.name + ".new"
+	for _, step := range []func() error{
+		func() error { return j.files.Write(tmp, raw) },
+		func() error { return j.files.Sync(tmp) },
+		func() error { return j.files.Rename(tmp, j.name) },
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("write journal %s: %w", j.name, err)
+		}
+	}
+	return nil
+}
+
+// encodeRecord writes one line of JSON and one with its SHA-256, so that a
+// flipped bit is a lost journal and not a wrong fact.
+func encodeRecord(r record) ([]byte, error) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(line)
+	return fmt.Appendf(line, "\n%s\n", hex.EncodeToString(sum[:])), nil
+}
+
+func decodeRecord(raw []byte) (record, error) {
+	var r record
+	line, rest, ok := bytes.Cut(raw, []byte("\n"))
+	sum := sha256.Sum256(line)
+	if !ok || string(bytes.TrimSpace(rest)) != hex.EncodeToString(sum[:]) {
+		return r, errors.New("its checksum does not match: it was torn or changed by hand")
+	}
+	var v struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(line, &v); err == nil && v.Version > 1 {
+		return r, fmt.Errorf("%w: version %d, and this one knows 1", errNewer, v.Version)
+	}
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		return r, fmt.Errorf("it cannot be decoded: %w", err)
+	}
+	if r.Version != 1 {
+		return r, fmt.Errorf("it has version %d", r.Version)
+	}
+	return r, nil
+}
+
+// errNewer is a journal of a newer agent. It is not lost, only not ours to
+// overwrite.
+var errNewer = errors.New("a newer agent wrote it")

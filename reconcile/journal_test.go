@@ -1,0 +1,121 @@
+package reconcile
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func TestJournalSurvivesEveryCrash(t *testing.T) {
+	first := func(f *cluster.Facts) { f.Applied = rev(1) }
+	second := func(f *cluster.Facts) {
+		f.Bootstrap = &cluster.BootstrapIntent{Node: "cp-1", UUID: "u", At: time.Unix(1, 0).UTC()}
+		f.Images["a"] = cluster.ImagePin{SHA256: "00", Bytes: 5}
+	}
+	for die := 1; die <= 8; die++ {
+		t.Run(fmt.Sprint("step ", die), func(t *testing.T) {
+			files := newMemFiles()
+			j, err := OpenJournal(files, "dev", "id")
+			if err != nil {
+				t.Fatal(err)
+			}
+			files.dieAt = die
+			err1 := j.Update(first)
+			before := j.Facts()
+			err2 := j.Update(second)
+			after := j.Facts()
+			if err2 != nil && !cmp.Equal(before, after) {
+				t.Errorf("an update that failed changed the facts in memory: %s", cmp.Diff(before, after))
+			}
+			files.dieAt = 0
+			files.unsaved = map[string][]byte{}
+			again, err := OpenJournal(files, "dev", "id")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err1 != nil {
+				if !again.Fresh() {
+					t.Error("nothing was written, and the journal is not fresh")
+				}
+				return
+			}
+			if d := cmp.Diff(after.Bootstrap, again.Facts().Bootstrap); d != "" {
+				t.Errorf("what Update promised is not what is read back:\n%s", d)
+			}
+			if again.Facts().Applied != rev(1) || again.Facts().Lost {
+				t.Errorf("facts %+v", again.Facts())
+			}
+		})
+	}
+}
+
+func TestJournalDetectsDamage(t *testing.T) {
+	files := newMemFiles()
+	j, _ := OpenJournal(files, "dev", "id")
+	if err := j.Update(func(f *cluster.Facts) { f.Suspended = true }); err != nil {
+		t.Fatal(err)
+	}
+	good := files.files["dev.json"]
+	for i := range good {
+		bad := append([]byte(nil), good...)
+		bad[i] ^= 0x10
+		files := newMemFiles()
+		files.files["dev.json"] = bad
+		j, err := OpenJournal(files, "dev", "id")
+		if err != nil {
+			t.Fatalf("bit %d: %v", i, err)
+		}
+		if f := j.Facts(); !f.Lost {
+			t.Fatalf("a flipped bit at byte %d went unnoticed: %+v", i, f)
+		}
+		if string(files.files["dev.json.corrupt"]) != string(bad) {
+			t.Fatalf("the damaged journal was not kept")
+		}
+		// The loss is itself durable.
+		if j, _ = OpenJournal(files, "dev", "id"); !j.Facts().Lost {
+			t.Fatal("the loss was forgotten at the next start")
+		}
+	}
+	torn := newMemFiles()
+	torn.files["dev.json"] = good[:len(good)/2]
+	if j, err := OpenJournal(torn, "dev", "id"); err != nil || !j.Facts().Lost {
+		t.Errorf("torn: %v", err)
+	}
+}
+
+func TestJournalOfSomebodyElse(t *testing.T) {
+	files := newMemFiles()
+	j, _ := OpenJournal(files, "dev", "id")
+	if err := j.Update(func(*cluster.Facts) {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenJournal(files, "dev", "other"); err == nil {
+		t.Error("a journal of another cluster was taken")
+	}
+	raw, err := encodeRecord(record{Version: 2, Cluster: "id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files.files["dev.json"] = raw
+	if _, err := OpenJournal(files, "dev", "id"); err == nil {
+		t.Error("a journal of a newer agent was overwritten")
+	}
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	good, _ := encodeRecord(record{Version: 1, Cluster: "id"})
+	f.Add(good)
+	f.Add([]byte("{}\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		r, err := decodeRecord(raw)
+		if err == nil {
+			if _, err := encodeRecord(r); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

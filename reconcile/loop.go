@@ -1,0 +1,81 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Run makes passes until ctx ends. Errors never leave it: they are told in the
+// status and tried again. When ctx ends no new action begins, those in flight
+// have the grace, and Run returns when all have ended.
+func (r *Reconciler) Run(ctx context.Context) {
+	r.exec.ctx, r.exec.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	defer r.exec.stop(r.c.Grace)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	last := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.trigger:
+		case <-r.exec.wake:
+		}
+		// Many things change at once while a cluster comes up; one look sees
+		// them all.
+		if rest := gap - time.Since(last); rest > 0 {
+			pause := time.NewTimer(rest)
+			select {
+			case <-ctx.Done():
+				pause.Stop()
+				return
+			case <-pause.C:
+			}
+		}
+		r.pass(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		last = time.Now()
+		d := r.delay(last)
+		s := *r.status.Load()
+		s.NextPass = last.Add(d)
+		r.status.Store(&s)
+		r.c.OnStatus(s)
+		if !timer.Stop() {
+			select {
+			case <-timer.C:
+			default:
+			}
+		}
+		timer.Reset(d)
+	}
+}
+
+// gap is the least time between two passes.
+const gap = 20 * time.Millisecond
+
+// The bounds of delay.
+const (
+	shortest = 200 * time.Millisecond
+	longest  = 10 * time.Second
+)
+
+// delay is how long to rest before looking again unasked. What is waited for
+// is looked at again after a twentieth of the time it has taken so far, so that
+// looking too late never costs more than that share; a quiet cluster is looked
+// at every interval.
+func (r *Reconciler) delay(now time.Time) time.Duration {
+	s := r.status.Load()
+	most := longest
+	switch s.Condition {
+	case cluster.Ready, cluster.Suspended:
+		return r.c.Interval
+	case cluster.Stalled:
+		most = r.c.Interval
+	}
+	return min(max(now.Sub(r.memo.changed)/20, shortest), most, r.c.Interval)
+}

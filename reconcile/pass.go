@@ -1,0 +1,330 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// pass is one look at everything and one decision: fetch, render, observe,
+// plan, begin what may be done, tell.
+func (r *Reconciler) pass(ctx context.Context) {
+	began := time.Now()
+	r.fetchIfDue(ctx, began)
+	if ctx.Err() != nil {
+		return
+	}
+	if r.memo.last == nil {
+		r.tellBlind(began)
+		return
+	}
+	facts := r.c.Journal.Facts()
+	d, problems := r.c.Renderer.Desired(r.memo.last.Snapshot, facts, began)
+	if problems.HasErrors() {
+		r.memo.problems = problems
+	}
+	o := r.observe(ctx, d, facts)
+	if ctx.Err() != nil {
+		return
+	}
+	if err := r.learn(&o); err != nil {
+		r.log.Error("cannot write the journal; nothing is changed until it can be written", "err", err)
+		r.tell(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
+		return
+	}
+	r.view.Store(&view{desired: d, observed: o})
+	p := plan.Make(d, o, r.c.Policy())
+	if stop := r.stopper(p.Phases); stop != nil && !o.Facts.Destroying {
+		p = *stop
+	}
+	if p.Gone {
+		r.gone()
+	}
+	var started []string
+	for _, a := range p.Actions {
+		r.exec.start(d, a)
+		started = append(started, a.String())
+	}
+	r.tell(began, d, o, p, started)
+}
+
+// stopper returns the plan that stands in for the planner's while the newest
+// revision is invalid or refused: nothing is done, and the reason is told.
+func (r *Reconciler) stopper(phases map[string]cluster.Phase) *plan.Plan {
+	m := &r.memo
+	p := &plan.Plan{Revision: m.seen, Phases: phases}
+	switch {
+	case m.problems.HasErrors():
+		p.Blocked = []cluster.Block{{Subject: r.c.Cluster, Reason: "the inventory is invalid: " + m.problems.First(),
+			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; mend it and push"}}
+	case m.refused != nil:
+		p.Blocked = []cluster.Block{m.refused.block}
+	default:
+		return nil
+	}
+	return p
+}
+
+func journalBlock(name string, err error) cluster.Block {
+	return cluster.Block{Subject: name, Reason: "the agent cannot write its records: " + err.Error(), Hint: "make room on the file system of state_dir, or correct its permissions"}
+}
+
+// fetchIfDue asks the source when it is time or somebody said so. A source
+// that does not answer leaves the last good snapshot in force.
+func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
+	m := &r.memo
+	asked := r.fetch.Swap(false)
+	if !asked && now.Before(m.nextFetch) {
+		return
+	}
+	f, err := r.c.Source.Fetch(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	m.nextFetch = now.Add(r.c.Interval)
+	if err != nil {
+		if m.fetchErr == nil || m.fetchErr.Error() != err.Error() {
+			m.fetchSince = now
+			r.log.Warn("cannot fetch the repository", "err", err, "hint", Hint(err))
+		}
+		m.fetchErr = err
+		if m.last == nil {
+			m.nextFetch = now.Add(min(5*time.Second, r.c.Interval))
+		}
+		return
+	}
+	if m.fetchErr != nil {
+		r.log.Info("the repository answers again")
+	}
+	m.fetchErr = nil
+	if f.Revision != m.seen {
+		r.log.Info("saw a new revision", "revision", f.Revision.Short())
+		r.exec.forget()
+		m.seen = f.Revision
+	}
+	m.problems = f.Problems
+	if f.Problems.HasErrors() {
+		r.logProblems(f)
+		return
+	}
+	r.admit(ctx, f)
+}
+
+// admit puts a valid snapshot in force, unless its revision does not descend
+// from the last applied one: history that was rewritten, or a replay.
+func (r *Reconciler) admit(ctx context.Context, f Fetched) {
+	m := &r.memo
+	applied := r.c.Journal.Facts().Applied
+	if applied != "" && applied != f.Revision && applied.Commit() != "" {
+		ok, err := r.c.Source.Descends(ctx, f.Revision, applied)
+		if err != nil {
+			m.fetchErr = err
+			r.log.Warn("cannot tell whether the new revision descends from the applied one", "err", err)
+			return
+		}
+		if !ok {
+			if m.refused == nil || m.refused.revision != f.Revision {
+				r.log.Warn("refuse a revision that does not descend from the applied one", "revision", f.Revision.Short(), "applied", applied.Short())
+			}
+			m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster,
+				Reason: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
+				Hint:   fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
+			if m.last == nil {
+				// Something must be looked at to tell how things stand; nothing
+				// is planned from it while the refusal lasts.
+				m.last = &f
+			}
+			return
+		}
+	}
+	m.refused = nil
+	m.last = &f
+}
+
+func (r *Reconciler) logProblems(f Fetched) {
+	if r.memo.problems != nil && r.status.Load().Revision == f.Revision {
+		return // told before
+	}
+	for _, p := range f.Problems {
+		if p.Severity == cluster.Error {
+			r.log.Error("the inventory is invalid: "+p.String(), "revision", f.Revision.Short())
+		}
+	}
+}
+
+// observe asks every observer at once, each for its own part.
+func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts cluster.Facts) cluster.Observed {
+	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
+	defer cancel()
+	o := cluster.Observed{Now: time.Now(), Facts: facts}
+	o.Running, o.Resting = r.exec.snapshot()
+	var wg sync.WaitGroup
+	for _, ob := range append([]Observer{r.c.Host}, r.c.Observers...) {
+		wg.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					r.log.Error("an observer panicked; what it sees is unknown", "err", fmt.Sprint(v), "stack", string(debug.Stack()))
+				}
+			}()
+			ob.Observe(ctx, d, &o)
+		})
+	}
+	wg.Wait()
+	return o
+}
+
+// learn writes down what the world told and must not be forgotten. It runs
+// before anything is planned, so that no VM of ours ever exists without a
+// journal that knows the cluster.
+func (r *Reconciler) learn(o *cluster.Observed) error {
+	before := r.c.Journal.Facts()
+	after := cloneFacts(before)
+	if r.c.Journal.Fresh() {
+		switch {
+		case anyOfOurs(*o):
+			after.Lost = true
+		case !allSeen(*o):
+			// Not known yet whether this is a new cluster or a lost journal:
+			// plan as if it were lost, and decide when everything is seen.
+			o.Facts.Lost = true
+			return nil
+		}
+	}
+	if after.Lost && !r.memo.warnedLost {
+		r.memo.warnedLost = true
+		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", "why", r.c.Journal.Why())
+	}
+	if o.Members.Known && len(o.Members.Value) > 0 && (after.Bootstrap == nil || !after.Bootstrap.Done) {
+		if after.Bootstrap == nil {
+			after.Bootstrap = &cluster.BootstrapIntent{At: o.Now.UTC()}
+		}
+		after.Bootstrap.Done = true
+		after.Lost = false
+	}
+	if rev := r.memo.last.Revision; r.memo.refused == nil && !r.memo.problems.HasErrors() && rev != after.Applied {
+		after.Applied = rev
+	}
+	if !r.c.Journal.Fresh() && sameFacts(before, after) {
+		return nil
+	}
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Lost, f.Bootstrap, f.Applied = after.Lost, after.Bootstrap, after.Applied
+	})
+	if err != nil {
+		return err
+	}
+	o.Facts = r.c.Journal.Facts()
+	return nil
+}
+
+func sameFacts(a, b cluster.Facts) bool {
+	done := func(f cluster.Facts) bool { return f.Bootstrap != nil && f.Bootstrap.Done }
+	return a.Lost == b.Lost && a.Applied == b.Applied && done(a) == done(b)
+}
+
+func anyOfOurs(o cluster.Observed) bool {
+	for _, vm := range o.VMs {
+		if vm.Presence == cluster.Present && vm.Owner == cluster.Ours {
+			return true
+		}
+	}
+	return len(o.Strays.Value) > 0
+}
+
+func allSeen(o cluster.Observed) bool {
+	for _, vm := range o.VMs {
+		if vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown {
+			return false
+		}
+	}
+	return o.Strays.Known
+}
+
+// gone ends a tear-down: nothing of the cluster is left, so that neither the
+// intent nor the keys' fingerprint mean anything any more. It stays suspended.
+func (r *Reconciler) gone() {
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Destroying, f.Bootstrap, f.Fingerprint, f.Lost, f.Suspended = false, nil, "", false, true
+	})
+	if err != nil {
+		r.log.Error("cannot write the journal", "err", err)
+		return
+	}
+	r.log.Info("the cluster is destroyed; it stays suspended until `talos-agent resume " + r.c.Cluster + "`")
+}
+
+func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {
+	m := map[string]cluster.Phase{}
+	for _, n := range d.Spec.Nodes {
+		m[n.Name] = plan.Classify(n, o)
+	}
+	return m
+}
+
+// Forecast tells everything that is going to happen for the pushed revision.
+func (r *Reconciler) Forecast() (cluster.Forecast, error) {
+	v := r.view.Load()
+	if v == nil {
+		return cluster.Forecast{}, ErrNoInventory
+	}
+	o := v.observed
+	o.Facts = r.c.Journal.Facts()
+	o.Running, o.Resting = r.exec.snapshot()
+	if o.Facts.Suspended && !o.Facts.Destroying {
+		o.Facts.Suspended = false // what resume would do
+	}
+	f := plan.Forecast(v.desired, o, r.c.Policy())
+	f.Problems = v.desired.Warnings
+	return f, nil
+}
+
+// ForecastDestroy tells what a tear-down would take away.
+func (r *Reconciler) ForecastDestroy() (cluster.Forecast, error) {
+	v := r.view.Load()
+	if v == nil {
+		return cluster.Forecast{}, fmt.Errorf("%w; nodes that say `protect: true` could not be spared", ErrNoInventory)
+	}
+	o := v.observed
+	o.Facts = r.c.Journal.Facts()
+	o.Facts.Destroying = true
+	return plan.Forecast(v.desired, o, r.c.Policy()), nil
+}
+
+// ForecastOf tells what would happen if a snapshot were pushed.
+func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (cluster.Forecast, error) {
+	facts := r.c.Journal.Facts()
+	d, problems := r.c.Renderer.Desired(snap, facts, time.Now())
+	if problems.HasErrors() {
+		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: problems}, problems
+	}
+	var o cluster.Observed
+	if v := r.view.Load(); v != nil {
+		o = v.observed
+	}
+	o.Now, o.Facts = time.Now(), facts
+	o.Facts.Suspended = false
+	o.Running, o.Resting = r.exec.snapshot()
+	// Other nodes may be asked for than the ones that are watched: their VMs
+	// are looked at, their machines are silent as far as anybody knows.
+	r.c.Host.Observe(ctx, d, &o)
+	machines := map[string]cluster.Machine{}
+	for _, n := range d.Spec.Nodes {
+		m, ok := o.Machines[n.Name]
+		if !ok {
+			m = cluster.Machine{Reach: cluster.Silent}
+		}
+		machines[n.Name] = m
+	}
+	o.Machines = machines
+	f := plan.Forecast(d, o, r.c.Policy())
+	f.Problems = append(append(cluster.Problems(nil), snap.Warnings...), problems...)
+	return f, nil
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,310 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Fetched is what a Source found: a snapshot, or the problems that keep it from
+// being one.
+type Fetched struct {
+	Snapshot cluster.Snapshot
+	// Revision is the head, also when its inventory is invalid.
+	Revision cluster.Revision
+	Problems cluster.Problems
+}
+
+// Source is where a cluster's inventory comes from.
+type Source interface {
+	// Fetch looks for the newest revision and reads the cluster from it. An
+	// error means that the source could not be asked; an inventory that is
+	// there and invalid comes back as Problems.
+	Fetch(ctx context.Context) (Fetched, error)
+	// Descends reports whether head contains ancestor in its history. An
+	// ancestor that the source does not have is not contained.
+	Descends(ctx context.Context, head, ancestor cluster.Revision) (bool, error)
+}
+
+// Renderer turns a snapshot into what should be: image name, machine configs,
+// credentials. It asks nobody: a schematic whose id is not known yet leaves
+// Desired.Schematic empty.
+type Renderer interface {
+	Desired(snap cluster.Snapshot, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems)
+}
+
+// Observer looks at one part of the world and fills in that part of o. What it
+// cannot see stays unknown, with the reason; it never fails. Observers run
+// side by side and write to different parts.
+type Observer interface {
+	Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed)
+}
+
+// Progress takes word of how far an action has come.
+type Progress func(cluster.Progress)
+
+// Images brings the Talos image to the host.
+type Images interface {
+	// Register asks the factory for the id of a schematic. Renderer knows it
+	// from then on.
+	Register(ctx context.Context, s cluster.Schematic) error
+	// Download fetches and verifies an image into the host's cache.
+	Download(ctx context.Context, img cluster.Image, p Progress) (cluster.ImagePin, error)
+	// Upload puts the cached image into a storage.
+	Upload(ctx context.Context, host, datastore string, img cluster.Image, p Progress) error
+}
+
+// VMs changes virtual machines. Every method proves in the same breath that
+// the VM it changes is ours.
+type VMs interface {
+	// Create makes a node's VM ready to be started, or finishes one that was
+	// cut off half made.
+	Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p Progress) error
+	Start(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
+	// Delete stops a VM of ours and deletes it with its own disks.
+	Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p Progress) error
+}
+
+// Machines changes Talos machines.
+type Machines interface {
+	// Apply gives a machine in maintenance mode its first config. It returns
+	// only when the machine was seen to have taken it, or with an error.
+	Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error
+	// Bootstrap founds etcd on a node. A node that has one already is success.
+	Bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node) error
+}
+
+// Releases changes Helm releases.
+type Releases interface {
+	// FetchChart brings a chart into the cache, checks it against the pin, if
+	// there is one, and returns its digest.
+	FetchChart(ctx context.Context, a cluster.Addon, pin string) (digest string, err error)
+	// Install installs, upgrades or recovers a release. It returns when the
+	// objects are written; whether they become ready is observed later.
+	Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error
+}
+
+// Config wires one Reconciler.
+type Config struct {
+	Cluster string // name
+	ID      string // cluster.ClusterID
+	Source  Source
+	// Host observes hosts, VMs and strays; it alone is asked when somebody
+	// wants the plan of an inventory that is not the pushed one.
+	Host      Observer
+	Observers []Observer // all others
+	Renderer  Renderer
+	Images    Images
+	VMs       VMs
+	Machines  Machines
+	Releases  Releases
+	Journal   *Journal
+	Policy    func() cluster.Policy
+	// Interval is how often a quiet cluster is looked at; 0: one minute.
+	Interval time.Duration
+	// ObserveWithin bounds one observation; 0: 15 seconds.
+	ObserveWithin time.Duration
+	// Grace is how long actions in flight may go on after the context of Run
+	// ends; 0: 8 seconds.
+	Grace time.Duration
+	// OnStatus is called after every pass, on the loop's goroutine; it must
+	// not block.
+	OnStatus func(cluster.Status)
+	Log      *slog.Logger
+}
+
+// Validate names the field that is missing.
+func (c Config) Validate() error {
+	for _, f := range []struct {
+		name string
+		ok   bool
+	}{
+		{"Cluster", c.Cluster != ""}, {"ID", c.ID != ""}, {"Source", c.Source != nil}, {"Host", c.Host != nil}, {"Renderer", c.Renderer != nil},
+		{"Images", c.Images != nil}, {"VMs", c.VMs != nil}, {"Machines", c.Machines != nil}, {"Releases", c.Releases != nil},
+		{"Journal", c.Journal != nil}, {"Policy", c.Policy != nil},
+	} {
+		if !f.ok {
+			return fmt.Errorf("reconcile: config field %s is not set", f.name)
+		}
+	}
+	return nil
+}
+
+// Reconciler makes one cluster match its inventory.
+type Reconciler struct {
+	c   Config
+	log *slog.Logger
+
+	trigger chan struct{} // one slot: look now
+	fetch   atomic.Bool   // and fetch, although it is not time
+	status  atomic.Pointer[cluster.Status]
+	view    atomic.Pointer[view]
+
+	exec *executor
+	memo memo
+}
+
+// view is the last complete look at the world, for forecasts.
+type view struct {
+	desired  cluster.Desired
+	observed cluster.Observed
+}
+
+// New makes a Reconciler. Run it.
+func New(c Config) (*Reconciler, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Interval == 0 {
+		c.Interval = time.Minute
+	}
+	if c.ObserveWithin == 0 {
+		c.ObserveWithin = 15 * time.Second
+	}
+	if c.Grace == 0 {
+		c.Grace = 8 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.OnStatus == nil {
+		c.OnStatus = func(cluster.Status) {}
+	}
+	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
+	r.exec = newExecutor(r)
+	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Blind, Message: "starting", Since: time.Now()}
+	r.status.Store(&s)
+	return r, nil
+}
+
+// Status returns how things stand. The value is shared: do not write to it.
+func (r *Reconciler) Status() cluster.Status {
+	s := *r.status.Load()
+	s.Running = r.exec.status()
+	return s
+}
+
+// Look wakes the loop; fetch also asks the source again.
+func (r *Reconciler) Look(fetch bool) {
+	if fetch {
+		r.fetch.Store(true)
+	}
+	select {
+	case r.trigger <- struct{}{}:
+	default:
+	}
+}
+
+// Suspend keeps the agent from changing the cluster until Resume.
+func (r *Reconciler) Suspend() error {
+	return r.command("suspended", func(f *cluster.Facts) { f.Suspended = true })
+}
+
+// Resume ends a suspension. A tear-down that has not ended is given up: what
+// is left of the cluster is built up again.
+func (r *Reconciler) Resume() error {
+	return r.command("resumed", func(f *cluster.Facts) { f.Suspended, f.Destroying = false, false })
+}
+
+// Accept lets a head that does not descend from the last applied revision be
+// applied.
+func (r *Reconciler) Accept(revision cluster.Revision) error {
+	return r.command("accepted "+revision.Short(), func(f *cluster.Facts) { f.Applied = revision })
+}
+
+// AcceptBootstrap declares, by root's word, that bootstrap was never sent to
+// this cluster although the records that would tell are lost.
+func (r *Reconciler) AcceptBootstrap() error {
+	return r.command("accepted that bootstrap was never sent", func(f *cluster.Facts) { f.Lost = false })
+}
+
+func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
+	if err := r.c.Journal.Update(change); err != nil {
+		return err
+	}
+	r.log.Info("root " + what)
+	r.Look(false)
+	return nil
+}
+
+// ErrNoInventory is returned where an inventory is needed and none was read
+// since the agent started.
+var ErrNoInventory = errors.New("the inventory of this cluster has not been read yet")
+
+// Destroy begins the tear-down of the cluster: it is suspended, so that the
+// next pass does not build it again, and everything of it that is provably ours
+// is deleted. It returns once that is durably decided; Status tells the rest.
+//
+// Without an inventory it refuses, because `protect: true` could not be
+// honoured.
+func (r *Reconciler) Destroy() error {
+	if r.view.Load() == nil {
+		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)
+	}
+	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) { f.Suspended, f.Destroying = true, true })
+}
+
+// memo is what the loop remembers between passes for telling, never for
+// deciding.
+type memo struct {
+	last       *Fetched // newest that was valid and accepted
+	nextFetch  time.Time
+	fetchErr   error
+	fetchSince time.Time
+	refused    *refusal
+	problems   cluster.Problems // of the newest revision
+	seen       cluster.Revision // newest revision, valid or not
+
+	waits      map[string]time.Time // since when each wait lasts
+	phases     map[string]stamp
+	addons     map[string]stamp
+	condition  cluster.Condition
+	since      time.Time
+	passes     []cluster.PassStatus
+	signature  string // of the plan; delay grows while it stays the same
+	changed    time.Time
+	warnedLost bool
+}
+
+type stamp struct {
+	word string
+	at   time.Time
+}
+
+type refusal struct {
+	revision cluster.Revision
+	block    cluster.Block
+}
+
+func newMemo() memo {
+	return memo{waits: map[string]time.Time{}, phases: map[string]stamp{}, addons: map[string]stamp{}}
+}
+
+// Hint returns the cure an error carries, "" when it carries none.
+func Hint(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// waitFor waits for a group, but no longer than d.
+func waitFor(wg *sync.WaitGroup, d time.Duration) bool {
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}

@@ -1,0 +1,310 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func wanted(s cluster.Spec, n cluster.Node) cluster.Hardware { return plan.WantedHardware(s, n) }
+
+// agent is a Reconciler on a fake world, running until the test stops it.
+type agent struct {
+	*Reconciler
+	stop func()
+}
+
+func start(t *testing.T, f *fake, files *memFiles) agent {
+	t.Helper()
+	j, err := OpenJournal(files, "dev", f.spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
+		Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { r.Run(ctx); close(done) }()
+	return agent{r, func() { cancel(); <-done }}
+}
+
+// until waits, in virtual time, until the condition is met.
+func until(t *testing.T, a agent, want cluster.Condition) cluster.Status {
+	t.Helper()
+	for range 3600 {
+		if s := a.Status(); s.Condition == want {
+			return s
+		}
+		time.Sleep(time.Second)
+	}
+	t.Fatalf("never %s: %+v", want, a.Status())
+	return cluster.Status{}
+}
+
+func TestBringUpInThreeCrashes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(3, 2), newMemFiles()
+		for range 3 {
+			a := start(t, f, files)
+			time.Sleep(4 * time.Second)
+			a.stop()
+		}
+		a := start(t, f, files)
+		s := until(t, a, cluster.Ready)
+		a.stop()
+		if f.founded != 1 {
+			t.Errorf("etcd was founded %d times", f.founded)
+		}
+		if len(s.Nodes) != 5 || s.Nodes[0].Phase != cluster.PhaseReady || s.Applied != rev(1) {
+			t.Errorf("status %+v", s)
+		}
+		in := a.c.Journal.Facts().Bootstrap
+		if in == nil || in.Node != "cp-1" || !in.Done {
+			t.Errorf("intent %+v", in)
+		}
+	})
+}
+
+func TestQuietWhenReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 1), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		did, steps := len(f.did()), files.steps
+		time.Sleep(time.Hour)
+		if len(f.did()) != did || files.steps != steps {
+			t.Errorf("a converged cluster was changed: %v", f.did()[did:])
+		}
+		a.stop()
+	})
+}
+
+func TestInvalidInventoryChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 1)
+		a := start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		did := len(f.did())
+		f.set(func() {
+			f.head, f.parents[rev(2)] = rev(2), rev(1)
+			f.problems = cluster.Problems{{Severity: cluster.Error, File: "nodes.yaml", Line: 3, Message: "cpu is a number"}}
+			delete(f.vms, "wk-1") // even what could be healed is left alone
+			delete(f.machines, "wk-1")
+		})
+		a.Look(true)
+		s := until(t, a, cluster.Stalled)
+		time.Sleep(10 * time.Minute)
+		if len(f.did()) != did {
+			t.Errorf("changed under an invalid inventory: %v", f.did()[did:])
+		}
+		if !strings.Contains(s.Message, "nodes.yaml:3") || s.Revision != rev(2) || s.Applied != rev(1) {
+			t.Errorf("status %+v", s)
+		}
+		f.set(func() { f.problems = nil })
+		a.Look(true)
+		time.Sleep(time.Second)
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
+func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		f.push(rev(7), "")
+		a.Look(true)
+		s := until(t, a, cluster.Stalled)
+		if !strings.Contains(s.Message, "does not descend") || s.Applied != rev(1) || s.Revision != rev(7) {
+			t.Errorf("status %+v", s)
+		}
+		if err := a.Accept(rev(7)); err != nil {
+			t.Fatal(err)
+		}
+		a.Look(true)
+		time.Sleep(time.Second)
+		if s := until(t, a, cluster.Ready); s.Applied != rev(7) {
+			t.Errorf("applied %s", s.Applied)
+		}
+		a.stop()
+	})
+}
+
+func TestSuspendDestroyResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 2), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		if err := a.Suspend(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, a, cluster.Suspended)
+		fc, err := a.ForecastDestroy()
+		if err != nil || len(fc.Steps) != 3 || !fc.Destructive() {
+			t.Errorf("forecast of the tear-down: %+v %v", fc, err)
+		}
+		if err := a.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1500 * time.Millisecond) // one VM is gone, one going
+		a.stop()
+		a = start(t, f, files) // a crash does not stop a tear-down
+		for range 100 {
+			if strings.Contains(a.Status().Message, "is destroyed") {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if len(f.vms) != 0 {
+			t.Fatalf("left: %v; %+v", f.vms, a.Status())
+		}
+		time.Sleep(10 * time.Minute)
+		if len(f.vms) != 0 {
+			t.Fatalf("built again although suspended: %v", f.vms)
+		}
+		if facts := a.c.Journal.Facts(); facts.Bootstrap != nil || facts.Fingerprint != "" || !facts.Suspended {
+			t.Errorf("facts after the tear-down: %+v", facts)
+		}
+		f.set(func() { f.founded = 0 })
+		if err := a.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
+func TestFailuresRestAndAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.fail["create"] = 6
+		a := start(t, f, newMemFiles())
+		began := time.Now()
+		time.Sleep(20 * time.Second)
+		if s := a.Status(); s.Condition != cluster.Stalled || !strings.Contains(s.Message, "no luck") {
+			t.Errorf("after three failures: %s %s", s.Condition, s.Message)
+		}
+		until(t, a, cluster.Ready)
+		if took := time.Since(began); took < 63*time.Second {
+			t.Errorf("six failures were retried within %v", took)
+		}
+		a.stop()
+	})
+}
+
+func TestPanicFailsOneActionOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.panics = true
+		a := start(t, f, newMemFiles())
+		time.Sleep(10 * time.Second)
+		f.set(func() { f.panics = false })
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
+func TestStopsWithinTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.hang["create"] = true
+		a := start(t, f, newMemFiles())
+		time.Sleep(time.Minute)
+		if s := a.Status(); len(s.Running) != 1 || s.Running[0].Action != "create vm" {
+			t.Fatalf("running: %+v", s.Running)
+		}
+		began := time.Now()
+		a.stop()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("stopping took %v", took)
+		}
+	})
+}
+
+func TestSourceDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.fetchErr = errors.New("connection refused")
+		a := start(t, f, newMemFiles())
+		s := until(t, a, cluster.Blind)
+		time.Sleep(time.Second)
+		if s = a.Status(); !strings.Contains(s.Message, "connection refused") {
+			t.Errorf("status %+v", s)
+		}
+		f.set(func() { f.fetchErr = nil })
+		until(t, a, cluster.Ready)
+		// Down again later: what is there is still looked after.
+		f.set(func() {
+			f.fetchErr = errors.New("connection refused")
+			vm := f.vms["cp-1"]
+			vm.Power = cluster.Stopped
+			f.vms["cp-1"] = vm
+		})
+		time.Sleep(3 * time.Minute)
+		s = until(t, a, cluster.Ready)
+		if !strings.Contains(s.Message, "cannot be fetched") || f.vms["cp-1"].Power != cluster.PowerRunning {
+			t.Errorf("status %+v", s)
+		}
+		a.stop()
+	})
+}
+
+func TestLostJournalFailsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 0), newMemFiles()
+		a := start(t, f, files)
+		for len(f.did()) < 5 { // until the config is applied
+			time.Sleep(100 * time.Millisecond)
+		}
+		a.stop()
+		f.set(func() { f.founded = 0 })
+		a = start(t, f, newMemFiles())
+		s := until(t, a, cluster.Stalled)
+		if !strings.Contains(s.Message, "records are lost") {
+			t.Errorf("status %+v", s)
+		}
+		if err := a.AcceptBootstrap(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, a, cluster.Ready)
+		if f.founded != 1 {
+			t.Errorf("founded %d times", f.founded)
+		}
+		a.stop()
+
+		// With etcd there, a lost journal is rebuilt.
+		a = start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		if facts := a.c.Journal.Facts(); facts.Lost || facts.Bootstrap == nil || !facts.Bootstrap.Done || facts.Applied != rev(1) {
+			t.Errorf("rebuilt facts %+v", facts)
+		}
+		a.stop()
+	})
+}
+
+func TestNothingBeforeTheJournalIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 0), newMemFiles()
+		files.dieAt = 1
+		a := start(t, f, files)
+		s := until(t, a, cluster.Stalled)
+		if len(f.did()) != 0 || !strings.Contains(s.Message, "cannot write its records") {
+			t.Errorf("did %v; %+v", f.did(), s)
+		}
+		a.stop()
+	})
+}
