@@ -1,0 +1,117 @@
+package inventory
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The alphabets of Kubernetes labels and taints.
+var (
+	labelName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+)
+
+const qualifiedName = "write a name like zone or example.org/zone: letters, digits and - _ . , at most 63"
+
+// isQualifiedName reports whether a key is one of Kubernetes: a name, before
+// it possibly a DNS name and a slash.
+func isQualifiedName(key string) bool {
+	prefix, name, found := strings.Cut(key, "/")
+	if !found {
+		return labelName.MatchString(key)
+	}
+	return isDNSName(prefix) && prefix == strings.ToLower(prefix) && labelName.MatchString(name)
+}
+
+func (l *loader) checkLabels(d draft) {
+	for _, key := range slices.Sorted(maps.Keys(d.Labels)) {
+		field := d.field + ".labels." + key
+		switch {
+		case !isQualifiedName(key):
+			l.wrong(field, qualifiedName, "%s is not the name of a label", quote(key))
+		case !labelValue.MatchString(d.Labels[key]):
+			l.wrong(field, "use letters, digits and - _ . , at most 63", "%s is not the value of a label", quote(d.Labels[key]))
+		case d.role == cluster.Worker && strings.HasPrefix(key, "node-role.kubernetes.io/"):
+			l.wrong(field, "label the node with kubectl, or use a label of your own", "Kubernetes lets no worker give itself a role")
+		}
+	}
+}
+
+// effects are the effects of a taint.
+var effects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+
+// taints checks the taints of a node and writes them as value:Effect.
+func (l *loader) taints(d draft) map[string]string {
+	if d.Taints == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(d.Taints)) {
+		field := d.field + ".taints." + key
+		value, effect, found := strings.Cut(d.Taints[key], ":")
+		if !found {
+			value, effect = "", value
+		}
+		switch {
+		case !isQualifiedName(key):
+			l.wrong(field, qualifiedName, "%s is not the name of a taint", quote(key))
+		case !slices.Contains(effects, effect):
+			l.wrong(field, "write value:Effect with one of "+strings.Join(effects, ", "), "%s has no effect of a taint", quote(d.Taints[key]))
+		case !labelValue.MatchString(value):
+			l.wrong(field, "use letters, digits and - _ . , at most 63", "%s is not the value of a taint", quote(value))
+		}
+		out[key] = value + ":" + effect
+	}
+	return out
+}
+
+// tags are all tags of a node's VM in the form Proxmox VE keeps them: lower
+// case, sorted, each once.
+func (l *loader) tags(d draft) []string {
+	out := []string{cluster.OwnTag}
+	if l.spec.Name != "" {
+		out = append(out, l.spec.Name)
+	}
+	if d.role != "" {
+		out = append(out, string(d.role))
+	}
+	add := func(field string, tags []string) {
+		for i, t := range tags {
+			if t == "" {
+				continue
+			}
+			clean := sanitise(t)
+			if clean != t {
+				l.note(element(field, i), "", "Proxmox VE cannot keep the tag %s: it is written as %s", quote(t), clean)
+			}
+			out = append(out, clean)
+		}
+	}
+	add("proxmox.tags", l.cluster.Proxmox.Tags)
+	add(d.field+".tags", d.Tags)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sanitise writes a tag in the alphabet of Proxmox VE: it begins with a letter,
+// a digit or _ and goes on with these and - + . as well.
+func sanitise(tag string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(tag) {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_':
+			b.WriteRune(r)
+		case b.Len() == 0:
+			b.WriteByte('_')
+		case r == '-', r == '+', r == '.':
+			b.WriteRune(r)
+		default:
+			b.WriteByte('-')
+		}
+	}
+	return b.String()
+}

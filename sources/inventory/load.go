@@ -1,0 +1,232 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Options are what an inventory does not say itself: who reads it, and what
+// the host's own config says.
+type Options struct {
+	// Owner is the owner in the host's config; "" means DefaultOwner. With the
+	// cluster's name it makes the cluster's identity.
+	Owner string
+	// Pool and ImageDatastore are the host's defaults; "" means no pool and
+	// the storage "local".
+	Pool, ImageDatastore string
+	// Mirrors maps a registry host to the mirror that the nodes pull from.
+	Mirrors map[string]string
+	// Secrets are the cluster's decrypted secrets; nil when there are none to
+	// be had (no file, no key). Placeholders stand for ${values.name} then, and
+	// a note says what was not checked.
+	Secrets *Secrets
+	// Revision is what the files are a state of; it is carried through.
+	Revision cluster.Revision
+}
+
+// DefaultOwner is the owner of clusters whose host config names none.
+const DefaultOwner = "talos-agent"
+
+// The names of the files of a cluster's folder.
+const (
+	ClusterFile = "cluster.yaml"
+	NodesFile   = "nodes.yaml"
+	SecretsFile = "secrets.sops.yaml"
+)
+
+// loader is one run of Load.
+type loader struct {
+	*report
+	fsys fs.FS
+	dir  string
+	opts Options
+
+	cluster clusterFile
+	nodes   nodesFile
+	spec    cluster.Spec
+
+	nodesRead   bool                 // nodes.yaml is a mapping, whatever is wrong in it
+	patches     map[string]patchFile // by path; each file is read once
+	unreadPatch bool                 // a patch could not be read
+	unverified  bool                 // a placeholder stood for a secret value
+}
+
+// Load reads the cluster in the folder dir of fsys, for example
+// "inventory/dev", and checks it. With an error among the problems the
+// snapshot is empty except for its revision: an inventory is valid as a
+// whole or not at all. Otherwise Snapshot.Warnings holds the problems.
+//
+// Paths in the inventory are relative to dir. They may climb out of it to
+// share files between clusters, but never out of fsys.
+func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Problems) {
+	l := &loader{report: newReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}}
+	if l.opts.Owner == "" {
+		l.opts.Owner = DefaultOwner
+	}
+	l.where[""] = cluster.Position{File: path.Join(l.dir, ClusterFile)}
+	l.where["nodes"] = cluster.Position{File: path.Join(l.dir, NodesFile)}
+	l.readInto(ClusterFile, "", &l.cluster)
+	l.nodesRead = l.readInto(NodesFile, "nodes", &l.nodes)
+
+	l.resolveCluster()
+	l.resolveNetwork()
+	l.resolveNodes()
+	l.resolveEndpoint()
+	l.resolvePatches()
+	l.resolveAddons()
+	if l.unverified {
+		l.note("", "", "the values of %s are not known here: placeholders stand for them, and what they lead to was not checked", SecretsFile)
+	}
+
+	problems := l.finish()
+	if problems.HasErrors() {
+		return cluster.Snapshot{Revision: opts.Revision}, problems
+	}
+	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.where, Warnings: problems}
+	if opts.Secrets != nil {
+		snap.Bundle = opts.Secrets.Bundle
+	}
+	return snap, problems
+}
+
+// readInto decodes one of the two files of a cluster; it reports whether there
+// was something to decode.
+func (l *loader) readInto(name, prefix string, out any) bool {
+	file := path.Join(l.dir, name)
+	data, err := readFile(l.fsys, file)
+	d := document{file: file, report: l.report}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
+		return false
+	case err != nil:
+		d.problem(0, 0, "", err.Error(), "")
+		return false
+	}
+	n := d.single(data)
+	if n == nil {
+		return false
+	}
+	decode(d, n, prefix, out)
+	return true
+}
+
+// errTooLarge is a file beyond the bounds of one.
+var errTooLarge = fmt.Errorf("larger than %d KiB", maxFileBytes>>10)
+
+// readFile reads a file of at most maxFileBytes. Errors do not name the file.
+func readFile(fsys fs.FS, name string) ([]byte, error) {
+	if !fs.ValidPath(name) {
+		return nil, errors.New("the path leaves the repository")
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, bare(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, bare(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, bare(err)
+	}
+	if len(data) > maxFileBytes {
+		return nil, errTooLarge
+	}
+	return data, nil
+}
+
+// bare strips the operation and the path from an error of a file system: the
+// problem it becomes names the file already.
+func bare(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}
+
+// fetch reads a file that a field names. On failure the problem is recorded
+// and ok is false.
+func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
+	file, ok = l.locate(field, name)
+	if !ok {
+		return "", nil, false
+	}
+	data, err := readFile(l.fsys, file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		l.wrong(field, "paths are relative to "+l.dir, "there is no file %s", quote(file))
+		return "", nil, false
+	case err != nil:
+		l.wrong(field, "", "read %s: %s", quote(file), err)
+		return "", nil, false
+	}
+	return file, data, true
+}
+
+// locate turns a path of the inventory into one of the file system.
+func (l *loader) locate(field, name string) (string, bool) {
+	file := path.Join(l.dir, name)
+	switch {
+	case path.IsAbs(name):
+		l.wrong(field, "write it relative to "+l.dir, "%s is an absolute path", quote(name))
+	case file == ".." || strings.HasPrefix(file, "../"):
+		l.wrong(field, "move the file into the repository", "%s leaves the repository", quote(name))
+	case slices.Contains(strings.Split(file, "/"), ".git"):
+		l.wrong(field, "", "%s is none of the repository's files", quote(name))
+	default:
+		return file, true
+	}
+	return "", false
+}
+
+// Clusters lists the folders directly under root that hold a cluster.yaml, in
+// order. Root itself may not be a cluster.
+func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
+	root = path.Clean(root)
+	failed := func(message, hint string) cluster.Problems {
+		return cluster.Problems{{Severity: cluster.Error, File: root, Message: message, Hint: hint}}
+	}
+	entries, err := fs.ReadDir(fsys, root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, failed("there is no such folder", "check the path of the repository in the host's config")
+	}
+	if err != nil {
+		return nil, failed("list the folder: "+bare(err).Error(), "")
+	}
+	var names []string
+	var problems cluster.Problems
+	for _, e := range entries {
+		switch {
+		case e.Name() == ClusterFile:
+			return nil, failed("holds a "+ClusterFile+" itself", "name the folder above it: every cluster has a folder of its own")
+		case !e.IsDir() || strings.HasPrefix(e.Name(), "."):
+		case isFile(fsys, path.Join(root, e.Name(), ClusterFile)):
+			names = append(names, e.Name())
+		case isFile(fsys, path.Join(root, e.Name(), NodesFile)):
+			problems = append(problems, cluster.Problem{Severity: cluster.Warning, File: path.Join(root, e.Name()),
+				Message: "has a " + NodesFile + " but no " + ClusterFile + ", so it is no cluster"})
+		}
+	}
+	if len(names) == 0 {
+		problems = append(problems, failed("holds no cluster", "a cluster is a folder with a "+ClusterFile+" in it")...)
+	}
+	return names, problems
+}
+
+func isFile(fsys fs.FS, name string) bool {
+	info, err := fs.Stat(fsys, name)
+	return err == nil && info.Mode().IsRegular()
+}

@@ -1,0 +1,316 @@
+package inventory
+
+import (
+	"net/netip"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// The types in this file are the inventory's format: the decoder, the JSON
+// Schemas and the reference read names, rules, defaults and examples from the
+// tags, and the meaning from the comments. The tags:
+//
+//	yaml      the key
+//	is        the rule of a text (see formats)
+//	required  the key must be there
+//	enum      the values that are allowed, comma-separated
+//	later     values that are foreseen but not built yet
+//	unit      what a number counts, for messages
+//	min, max  bounds of a number
+//	default   what holds without the key, for people
+//	example   a value to show
+
+// clusterFile is cluster.yaml: one cluster, its versions, its network and
+// what it takes from the host.
+type clusterFile struct {
+	// Name of the cluster. With the owner in the host's config it is the
+	// cluster's identity: another name is another cluster. It also names the
+	// commit status.
+	ClusterName string `yaml:"cluster_name" is:"label" required:"true" example:"dev"`
+	// A word for people. Nothing depends on it.
+	Environment string `yaml:"environment" is:"label" example:"lab"`
+	// The Talos version of every node.
+	TalosVersion string `yaml:"talos_version" is:"version" required:"true" example:"v1.13.9"`
+	// The Kubernetes version of every node.
+	KubernetesVersion string `yaml:"kubernetes_version" is:"version" required:"true" example:"v1.36.1"`
+	// The Talos minor version whose shape of machine config is generated. It
+	// stays what it was when the cluster was made, also when Talos is upgraded.
+	ConfigContract string `yaml:"config_contract" is:"contract" default:"the minor version of talos_version" example:"v1.13"`
+	// Demands a control plane that survives the loss of a node: at least
+	// three control planes and an odd number of them.
+	HAEnabled bool `yaml:"ha_enabled" default:"false"`
+	// Addresses and names.
+	Network network `yaml:"network"`
+	// Where the VMs live on Proxmox VE.
+	Proxmox proxmox `yaml:"proxmox" required:"true" example:"{node: pve1}"`
+	// How nodes are spread over hosts.
+	Placement placement `yaml:"placement"`
+	// The container network: Talos' own Flannel, Cilium as an addon of that
+	// name (without kube-proxy), or none, which leaves it to an addon of yours.
+	CNI string `yaml:"cni" enum:"flannel,cilium,none" default:"flannel"`
+	// The Talos image.
+	Talos talos `yaml:"talos"`
+	// What nodes get that do not say it themselves, by role.
+	Profiles profiles `yaml:"profiles"`
+	// Strategic-merge patches of the machine config: files, relative to the
+	// cluster's folder, with any number of documents each. `${values.name}`
+	// in a value stands for that entry of `values` in secrets.sops.yaml, `$${`
+	// for a literal `${`. They apply in the order all, role, node.
+	Patches patches `yaml:"patches"`
+	// Helm releases: files, relative to the cluster's folder.
+	Addons []string `yaml:"addons" is:"file" example:"[addons/cilium.yaml]"`
+}
+
+type network struct {
+	// The network of the nodes. With `gateway` the nodes get static addresses;
+	// without both they get theirs from a DHCP server that knows their MACs.
+	CIDR netip.Prefix `yaml:"cidr" example:"10.10.0.0/24"`
+	// The router of the nodes' network.
+	Gateway netip.Addr `yaml:"gateway" example:"10.10.0.1"`
+	// How a fresh VM comes by its address: from its cloud-init drive, or from
+	// a DHCP reservation that you make (validate prints the lines for dnsmasq).
+	AddressMode string `yaml:"address_mode" enum:"static,dhcp-reservation" later:"meta,dhcp-discover" default:"static with cidr and gateway, else dhcp-reservation"`
+	// DNS servers of the nodes.
+	Nameservers []netip.Addr `yaml:"nameservers" default:"what Talos itself uses" example:"[10.10.0.1]"`
+	// NTP servers of the nodes, addresses or names. A node whose clock is not
+	// in sync never joins: on a network without internet this is needed.
+	TimeServers []string `yaml:"time_servers" is:"host" default:"what Talos itself uses" example:"[10.10.0.1]"`
+	// Addresses of pods. It must not overlap the nodes' network: a node whose
+	// own address lies in it never finds that address.
+	PodCIDR netip.Prefix `yaml:"pod_cidr" default:"10.244.0.0/16"`
+	// Addresses of services. The same holds.
+	ServiceCIDR netip.Prefix `yaml:"svc_cidr" default:"10.96.0.0/12"`
+	// An address that moves between the control planes, for the Kubernetes API.
+	VIP netip.Addr `yaml:"vip" example:"10.10.0.5"`
+	// The URL of the Kubernetes API: the VIP, an address of a control plane,
+	// or a name that leads there.
+	Endpoint string `yaml:"endpoint" is:"endpoint" default:"the VIP, else the first control plane, at port 6443" example:"https://k8s.example.org:6443"`
+	// More names and addresses for the certificates of the Talos and
+	// Kubernetes APIs.
+	CertSANs []string `yaml:"cert_sans" is:"host" example:"[k8s.example.org]"`
+	// The VLAN tag of the VMs' network interfaces.
+	VLAN int `yaml:"vlan" unit:"VLAN tag" min:"1" max:"4094" default:"untagged" example:"20"`
+	// The first three bytes of derived MAC addresses.
+	MACPrefix string `yaml:"mac_prefix" is:"macprefix" default:"BC:24:11" example:"\"BC:24:11\""`
+}
+
+type proxmox struct {
+	// The Proxmox VE host that carries the VMs.
+	Node string `yaml:"node" is:"label" example:"pve1"`
+	// Instead of `node`: several hosts. Every node then says which with its
+	// own `node`.
+	Nodes []string `yaml:"nodes" is:"label" example:"[pve1, pve2]"`
+	// The storage of the VMs' disks.
+	Datastore string `yaml:"datastore" is:"storage" default:"local-lvm"`
+	// The storage the Talos image is uploaded to. Its content types must
+	// include `import`.
+	ImageDatastore string `yaml:"image_datastore" is:"storage" default:"the host config's, else local"`
+	// The storage of the cloud-init drives.
+	CloudInitDatastore string `yaml:"cloudinit_datastore" is:"storage" default:"datastore"`
+	// The bridge or SDN VNet the VMs are attached to.
+	Bridge string `yaml:"bridge" is:"bridge" default:"vmbr0"`
+	// The resource pool of the VMs.
+	Pool string `yaml:"pool" is:"pool" default:"the host policy's" example:"talos-dev"`
+	// The SCSI controller. `virtio-scsi-pci` is the way out where disks stall
+	// on the default.
+	SCSIHardware string `yaml:"scsihw" enum:"virtio-scsi-single,virtio-scsi-pci" default:"virtio-scsi-single"`
+	// More tags for the VMs, besides talos-agent, the cluster's name and the
+	// role. Proxmox VE tags are lower case; anything else is rewritten.
+	Tags []string `yaml:"tags" is:"tag" example:"[team-a]"`
+	// The VMIDs of nodes that do not name one. A listed node gets the first
+	// VMID plus the host part of its address, a counted one the first VMID
+	// plus its ordinal.
+	VMIDRanges vmidRanges `yaml:"vmid_ranges"`
+}
+
+type vmidRanges struct {
+	// For control planes.
+	ControlPlane vmids `yaml:"controlplane" default:"401-499"`
+	// For workers.
+	Worker vmids `yaml:"worker" default:"501-599"`
+}
+
+type placement struct {
+	// pin: a node lives on the host it names.
+	Strategy string `yaml:"strategy" enum:"pin" later:"spread" default:"pin"`
+}
+
+type talos struct {
+	// What the image factory builds into the image.
+	Schematic schematic `yaml:"schematic"`
+	// What VMs are made from: the disk image of the factory.
+	Boot string `yaml:"boot" enum:"image" later:"iso,template" default:"image"`
+	// The processor architecture of the nodes.
+	Arch string `yaml:"arch" enum:"amd64" later:"arm64" default:"amd64"`
+	// The registry that serves the Talos installer to the nodes.
+	InstallerRegistry string `yaml:"installer_registry" is:"registry" default:"factory.talos.dev"`
+}
+
+type schematic struct {
+	// System extensions.
+	Extensions []string `yaml:"extensions" is:"extension" example:"[siderolabs/iscsi-tools, siderolabs/util-linux-tools]"`
+	// Arguments of the kernel, one each.
+	ExtraKernelArgs []string `yaml:"extra_kernel_args" is:"kernelarg" example:"[console=ttyS0]"`
+}
+
+type profiles struct {
+	// Control planes: 4 cores, 4096 MiB and 40G where nothing is said.
+	ControlPlane hardware `yaml:"controlplane" example:"{cpu: 4, ram: 8192, disk: 40G}"`
+	// Workers: 4 cores, 8192 MiB and 60G where nothing is said.
+	Worker hardware `yaml:"worker" example:"{cpu: 4, ram: 8192, disk: 60G, disks: [{name: longhorn, size: 100G}]}"`
+}
+
+// hardware is what a VM is made of.
+type hardware struct {
+	// Processor cores.
+	CPU int `yaml:"cpu" unit:"number of cores" min:"1" max:"512" default:"the role's profile, else 4" example:"4"`
+	// The processor the VM shows. Talos needs x86-64-v2 or newer.
+	CPUType string `yaml:"cpu_type" is:"cputype" default:"the role's profile, else x86-64-v2-AES" example:"host"`
+	// Memory in MiB.
+	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"16777216" default:"the role's profile, else 4096 for a control plane and 8192 for a worker" example:"8192"`
+	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
+	// counts GiB.
+	Disk size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
+	// More disks. A node's list replaces the profile's.
+	Disks []disk `yaml:"disks" default:"the role's profile" example:"[{name: longhorn, size: 100G}]"`
+}
+
+type disk struct {
+	// Name of the disk. Its serial in the VM is talos-NAME, by which patches
+	// find it: `disk.serial == "talos-longhorn"`.
+	Name string `yaml:"name" is:"diskname" required:"true" example:"longhorn"`
+	// Size of the disk.
+	Size size `yaml:"size" required:"true" example:"100G"`
+	// The storage of the disk.
+	Datastore string `yaml:"datastore" is:"storage" default:"proxmox.datastore" example:"local-lvm"`
+}
+
+type patches struct {
+	// For every node.
+	All []string `yaml:"all" is:"file" example:"[patches/common.yaml]"`
+	// For control planes.
+	ControlPlane []string `yaml:"controlplane" is:"file"`
+	// For workers.
+	Worker []string `yaml:"worker" is:"file" example:"[patches/longhorn.yaml]"`
+}
+
+// nodesFile is nodes.yaml: the machines of the cluster.
+type nodesFile struct {
+	// The control planes.
+	ControlPlane []listed `yaml:"controlplane"`
+	// The workers.
+	Workers []listed `yaml:"workers"`
+	// Rows of equal nodes.
+	Counted []counted `yaml:"counted"`
+}
+
+// listed is one node.
+type listed struct {
+	// Name of the node: in Kubernetes, in Talos and of the VM. Another name is
+	// another node.
+	Name string `yaml:"name" is:"label" required:"true" example:"dev-wk-1"`
+	// Address of the node.
+	IP netip.Addr `yaml:"ip" required:"true" example:"10.0.10.21"`
+	// VMID of the node's VM.
+	VMID int `yaml:"vmid" unit:"VMID" min:"100" max:"999999999" default:"first of the role's range plus the host part of ip" example:"520"`
+	// Hardware address of the node's network interface.
+	MAC string `yaml:"mac" is:"mac" default:"derived from cluster and name" example:"\"BC:24:11:00:00:21\""`
+	hardware
+	scheduling
+}
+
+// counted is a row of equal nodes. The n-th (n counts from 1) is named after
+// the pattern, has the address n-1 after the first one and the VMID n-1 after
+// the first one.
+type counted struct {
+	// Role of the nodes.
+	Role string `yaml:"role" enum:"controlplane,worker" required:"true" example:"worker"`
+	// How many. To scale, change it; the nodes that stay keep everything.
+	Count int `yaml:"count" unit:"number of nodes" min:"0" max:"1000" required:"true" example:"3"`
+	// Pattern of the names; {n} stands for the number of the node.
+	Name string `yaml:"name" is:"pattern" required:"true" example:"\"dev-wk-{n}\""`
+	// Address of the first node.
+	FirstIP netip.Addr `yaml:"first_ip" required:"true" example:"10.0.10.31"`
+	// VMID of the first node.
+	FirstVMID int `yaml:"first_vmid" unit:"VMID" min:"100" max:"999999999" default:"first of the role's range" example:"540"`
+	hardware
+	scheduling
+}
+
+// scheduling is where a node's VM runs and what runs on the node.
+type scheduling struct {
+	// The Proxmox VE host that carries the VM.
+	Node string `yaml:"node" is:"label" default:"proxmox.node" example:"pve1"`
+	// More tags for the VM.
+	Tags []string `yaml:"tags" is:"tag" example:"[gpu]"`
+	// Kubernetes labels.
+	Labels map[string]string `yaml:"labels" example:"{zone: a}"`
+	// Kubernetes taints: key, then value:Effect, or the effect alone. Effects
+	// are NoSchedule, PreferNoSchedule and NoExecute.
+	Taints map[string]string `yaml:"taints" example:"{dedicated: \"gpu:NoSchedule\"}"`
+	// More patches, applied last.
+	Patches []string `yaml:"patches" is:"file" example:"[patches/dev-wk-1.yaml]"`
+	// Never destroyed, whatever the plan says.
+	Protect bool `yaml:"protect" default:"false"`
+	// Never touched at all.
+	Locked bool `yaml:"locked" default:"false"`
+}
+
+// addonFile is a file under addons/: one Helm release.
+type addonFile struct {
+	// Name of the release.
+	Name string `yaml:"name" is:"release" required:"true" example:"cilium"`
+	// Namespace of the release.
+	Namespace string `yaml:"namespace" is:"label" default:"kube-system for cilium, else the name" example:"kube-system"`
+	// Where the chart comes from: exactly one of repository, oci and path.
+	Chart chart `yaml:"chart" required:"true" example:"{repository: https://helm.cilium.io, name: cilium, version: 1.19.3}"`
+	// Values of the chart. They win over values_files, and those over the
+	// defaults that the agent has for Cilium. `${values.name}` works as in
+	// patches.
+	Values tree `yaml:"values" example:"{hubble: {enabled: false}}"`
+	// Files with values, relative to the cluster's folder; later ones win.
+	ValuesFiles []string `yaml:"values_files" is:"file" example:"[addons/cilium-values.yaml]"`
+	// Addons that must be ready first.
+	DependsOn []string `yaml:"depends_on" is:"release" example:"[cilium]"`
+	// managed: kept as written here. bootstrap-only: installed if it is
+	// absent and never touched again, for charts that Argo CD or Flux takes over.
+	Ownership string `yaml:"ownership" enum:"managed,bootstrap-only" default:"managed"`
+	// When the release counts as ready.
+	Ready ready `yaml:"ready"`
+	// Whether the release goes when its file does.
+	Prune bool `yaml:"prune" later:"true" default:"false"`
+}
+
+type chart struct {
+	// A chart repository.
+	Repository string `yaml:"repository" is:"https" example:"https://helm.cilium.io"`
+	// An OCI registry and the path of the chart in it.
+	OCI string `yaml:"oci" is:"oci" example:"oci://ghcr.io/org/charts/name"`
+	// A folder with the chart itself, relative to the cluster's folder.
+	Path string `yaml:"path" is:"file" example:"charts/name"`
+	// Name of the chart in the repository. Only with repository.
+	Name string `yaml:"name" is:"chartname" example:"cilium"`
+	// Exact version of the chart. With repository and oci.
+	Version string `yaml:"version" is:"chartversion" example:"1.19.3"`
+	// SHA-256 of the chart's archive. Without it the first one fetched is
+	// remembered on the host. Only with repository.
+	SHA256 string `yaml:"sha256" is:"sha256"`
+	// Digest of the chart's manifest. Without it the first one fetched is
+	// remembered on the host. Only with oci.
+	Digest string `yaml:"digest" is:"digest"`
+}
+
+type ready struct {
+	// How long becoming ready may take before it is reported as a problem.
+	Timeout time.Duration `yaml:"timeout" default:"15m" example:"15m"`
+}
+
+// size is a number of bytes.
+type size int64
+
+// vmids is an inclusive range of VMIDs.
+type vmids struct{ First, Last int }
+
+// tree is YAML whose shape somebody else defines.
+type tree struct{ *yaml.Node }

@@ -1,0 +1,273 @@
+package inventory
+
+import (
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The defaults of the network that Talos and Kubernetes use themselves.
+var (
+	defaultPods     = netip.MustParsePrefix("10.244.0.0/16")
+	defaultServices = netip.MustParsePrefix("10.96.0.0/12")
+)
+
+const (
+	defaultMACPrefix = "BC:24:11" // Proxmox' own
+	kubernetesPort   = 6443
+)
+
+// resolveCluster fills in what cluster.yaml says about the cluster as a whole.
+func (l *loader) resolveCluster() {
+	c := &l.cluster
+	l.spec = cluster.Spec{
+		Name:        c.ClusterName,
+		Environment: c.Environment,
+		Versions:    cluster.Versions{Talos: c.TalosVersion, Kubernetes: c.KubernetesVersion, Contract: c.ConfigContract},
+		HA:          c.HAEnabled,
+		CNI:         cluster.CNI(or(c.CNI, string(cluster.CNIFlannel))),
+		Schematic:   cluster.Schematic{Extensions: slices.Sorted(slices.Values(c.Talos.Schematic.Extensions)), ExtraKernelArgs: c.Talos.Schematic.ExtraKernelArgs},
+
+		InstallerRegistry: or(c.Talos.InstallerRegistry, "factory.talos.dev"),
+		Mirrors:           maps.Clone(l.opts.Mirrors),
+	}
+	if c.ClusterName != "" {
+		l.spec.ID = cluster.ClusterID(l.opts.Owner, c.ClusterName)
+	}
+	if l.spec.Versions.Contract == "" && c.TalosVersion != "" {
+		l.spec.Versions.Contract = c.TalosVersion[:strings.LastIndex(strings.SplitN(c.TalosVersion, "-", 2)[0], ".")]
+	}
+	for i, e := range c.Talos.Schematic.Extensions {
+		if first := slices.Index(c.Talos.Schematic.Extensions, e); first < i && e != "" {
+			l.wrong(element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
+		}
+	}
+}
+
+// or returns s, or the fallback where s is empty.
+func or(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}
+
+// resolveNetwork fills in and checks the network, except for the endpoint,
+// which needs the nodes.
+func (l *loader) resolveNetwork() {
+	n := &l.cluster.Network
+	out := &l.spec.Network
+	*out = cluster.Network{CIDR: n.CIDR, Gateway: n.Gateway, Nameservers: n.Nameservers, TimeServers: n.TimeServers,
+		PodCIDR: n.PodCIDR, ServiceCIDR: n.ServiceCIDR, VIP: n.VIP, CertSANs: n.CertSANs, VLAN: n.VLAN}
+	if !l.has("network.pod_cidr") {
+		out.PodCIDR = defaultPods
+	}
+	if !l.has("network.svc_cidr") {
+		out.ServiceCIDR = defaultServices
+	}
+	l.addressMode()
+	l.checkCIDRs()
+	if n.Gateway.IsValid() {
+		l.inNetwork("network.gateway", n.Gateway)
+	}
+	if n.VIP.IsValid() {
+		l.inNetwork("network.vip", n.VIP)
+		if n.VIP == n.Gateway {
+			l.wrong("network.vip", "give the control planes an address of their own", "%s is the gateway", n.VIP)
+		}
+	}
+	for i, s := range n.TimeServers {
+		l.checkHost(element("network.time_servers", i), s)
+	}
+	for i, s := range n.CertSANs {
+		l.checkHost(element("network.cert_sans", i), s)
+	}
+}
+
+// addressMode decides how nodes come by their addresses.
+func (l *loader) addressMode() {
+	n := &l.cluster.Network
+	cidr, gateway := l.has("network.cidr"), l.has("network.gateway")
+	mode := cluster.AddressMode(n.AddressMode)
+	if mode == "" {
+		mode = cluster.AddressReserved
+		if cidr && gateway {
+			mode = cluster.AddressStatic
+		}
+	}
+	l.spec.Network.Mode = mode
+	switch {
+	case mode == cluster.AddressStatic && !cidr:
+		l.wrong("network.cidr", "write the network of the nodes, like cidr: 10.10.0.0/24", "is missing: static addresses need it")
+	case mode == cluster.AddressStatic && !gateway:
+		l.wrong("network.gateway", "write the router of the nodes, like gateway: 10.10.0.1", "is missing: static addresses need it")
+	case n.AddressMode == "" && cidr != gateway:
+		missing := "network.cidr"
+		if cidr {
+			missing = "network.gateway"
+		}
+		l.wrong(missing, "write cidr and gateway for static addresses, or address_mode: dhcp-reservation", "is missing")
+	}
+}
+
+// checkCIDRs compares the networks with each other.
+func (l *loader) checkCIDRs() {
+	n := l.spec.Network
+	// An invalid network is zero and overlaps with nothing.
+	if overlap(n.PodCIDR, n.ServiceCIDR) {
+		l.wrong("network.svc_cidr", "choose networks that share no address", "services %s overlap with pods %s", n.ServiceCIDR, n.PodCIDR)
+	}
+	for _, other := range l.inner() {
+		if overlap(n.CIDR, other.prefix) {
+			l.wrong("network.cidr", "move the nodes or write another "+other.field,
+				"the nodes' network %s overlaps with the %s %s: a node takes its own address for one of theirs and never comes up", n.CIDR, other.what, other.prefix)
+		}
+	}
+	if n.CIDR.IsValid() && n.CIDR.Bits() > 30 {
+		l.wrong("network.cidr", "write a /30 or larger", "%s has no room for nodes", n.CIDR)
+	}
+	if n.ServiceCIDR.IsValid() && (n.ServiceCIDR.Bits() < 12 || n.ServiceCIDR.Bits() > 28) {
+		l.wrong("network.svc_cidr", "write something between /12 and /28", "Kubernetes does not take services in a /%d", n.ServiceCIDR.Bits())
+	}
+	if n.PodCIDR.IsValid() && n.PodCIDR.Bits() > 24 {
+		l.wrong("network.pod_cidr", "write a /24 or larger", "%s has no room: every node gets a /24 of it", n.PodCIDR)
+	}
+}
+
+// innerNetwork is a network inside the cluster.
+type innerNetwork struct {
+	what, field string
+	prefix      netip.Prefix
+}
+
+func (l *loader) inner() []innerNetwork {
+	return []innerNetwork{
+		{"pods' network", "network.pod_cidr", l.spec.Network.PodCIDR},
+		{"services' network", "network.svc_cidr", l.spec.Network.ServiceCIDR},
+	}
+}
+
+func overlap(a, b netip.Prefix) bool { return a.IsValid() && b.IsValid() && a.Overlaps(b) }
+
+// inNetwork checks that an address can be a machine's in the nodes' network.
+func (l *loader) inNetwork(field string, a netip.Addr) {
+	cidr := l.spec.Network.CIDR
+	switch {
+	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		l.wrong(field, "", "%s cannot be the address of a machine", a)
+	case !cidr.IsValid():
+		for _, other := range l.inner() {
+			if other.prefix.IsValid() && other.prefix.Contains(a) {
+				l.wrong(field, "choose another address or another "+other.field,
+					"%s lies in the %s %s: a node takes its own address for one of theirs and never comes up", a, other.what, other.prefix)
+			}
+		}
+	case !cidr.Contains(a):
+		l.wrong(field, "choose one inside it", "%s is not in network.cidr %s", a, cidr)
+	case a == cidr.Addr():
+		l.wrong(field, "choose another one", "%s is the address of the network itself", a)
+	case hostPart(a, cidr) == 1<<(32-cidr.Bits())-1:
+		l.wrong(field, "choose another one", "%s is the broadcast address of %s", a, cidr)
+	}
+}
+
+// hostPart is the part of an address behind the prefix of its network. Without
+// a network the last byte counts as the host part.
+func hostPart(a netip.Addr, cidr netip.Prefix) int {
+	bits := 24
+	if cidr.IsValid() {
+		bits = cidr.Bits()
+	}
+	b := a.As4()
+	return int(binary.BigEndian.Uint32(b[:]) & (1<<(32-bits) - 1))
+}
+
+// offset returns the n-th address after a; ok is false beyond the last one.
+func offset(a netip.Addr, n int) (netip.Addr, bool) {
+	b := a.As4()
+	sum := uint64(binary.BigEndian.Uint32(b[:])) + uint64(n)
+	if sum > 1<<32-1 {
+		return netip.Addr{}, false
+	}
+	binary.BigEndian.PutUint32(b[:], uint32(sum))
+	return netip.AddrFrom4(b), true
+}
+
+// checkHost checks a name or an address of the outside.
+func (l *loader) checkHost(field, s string) {
+	if s == "" {
+		return
+	}
+	if _, err := netip.ParseAddr(s); err == nil || isDNSName(s) {
+		return
+	}
+	l.wrong(field, "write a name like ntp.example.org or an address", "%s is neither a DNS name nor an address", quote(s))
+}
+
+// isDNSName reports whether s is a fully written host name.
+func isDNSName(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	labels := strings.Split(s, ".")
+	for _, label := range labels {
+		if !formats["label"].pattern.MatchString(strings.ToLower(label)) || len(label) > 63 {
+			return false
+		}
+	}
+	// A last label of digits is a mistyped address, not a name.
+	return strings.Trim(labels[len(labels)-1], "0123456789") != ""
+}
+
+// resolveEndpoint fills in and checks the URL of the Kubernetes API.
+func (l *loader) resolveEndpoint() {
+	n := &l.spec.Network
+	planes := l.spec.ControlPlanes()
+	if written := l.cluster.Network.Endpoint; written != "" {
+		n.Endpoint = written
+		l.checkEndpoint(written, planes)
+	} else if n.VIP.IsValid() {
+		n.Endpoint = endpointOf(n.VIP)
+	} else if len(planes) > 0 && planes[0].IP.IsValid() {
+		n.Endpoint = endpointOf(planes[0].IP)
+	}
+	alone := slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP.IsValid() && n.Endpoint == endpointOf(p.IP) })
+	if alone && len(planes) > 1 {
+		l.warn("network.endpoint", "write a vip, or an endpoint that leads to all control planes",
+			"the Kubernetes API is reached through one control plane only: the others cannot stand in for it")
+	}
+}
+
+func endpointOf(a netip.Addr) string {
+	return "https://" + netip.AddrPortFrom(a, kubernetesPort).String()
+}
+
+func (l *loader) checkEndpoint(written string, planes []cluster.Node) {
+	const field = "network.endpoint"
+	u, err := url.Parse(written)
+	if err != nil {
+		l.wrong(field, hintWrite(formats["endpoint"].write), "%s is not a URL", quote(written))
+		return
+	}
+	if port, err := strconv.Atoi(u.Port()); err != nil || port < 1 || port > 65535 {
+		l.wrong(field, "write a port, like :6443", "port %s is none", quote(u.Port()))
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	if err != nil {
+		if !isDNSName(u.Hostname()) {
+			l.wrong(field, hintWrite(formats["endpoint"].write), "%s is neither a DNS name nor an address", quote(u.Hostname()))
+		}
+		return
+	}
+	if addr == l.spec.Network.VIP || slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP == addr }) {
+		return
+	}
+	l.wrong(field, "write the VIP, the address of a control plane, or a DNS name",
+		"%s is no address of this cluster's control plane", addr)
+}

@@ -1,0 +1,412 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// maxNodes bounds what counted rows expand to; Kubernetes itself is built for
+// this many.
+const maxNodes = 5000
+
+// draft is a node on its way from the files to the spec.
+type draft struct {
+	field   string // where it is written
+	ipField string
+	role    cluster.Role
+	name    string
+	ip      netip.Addr
+	vmid    int
+	mac     string
+	ordinal int // in a counted row; -1: listed
+	hardware
+	scheduling
+}
+
+// resolveNodes expands, completes and checks the nodes.
+func (l *loader) resolveNodes() {
+	drafts := l.drafts()
+	ranges := l.ranges()
+	for _, d := range drafts {
+		l.spec.Nodes = append(l.spec.Nodes, l.node(d, ranges[d.role]))
+	}
+	l.checkCount()
+	l.checkCollisions(drafts)
+	if n := l.spec.Network; n.Mode == cluster.AddressReserved {
+		for i, d := range drafts {
+			if node := l.spec.Nodes[i]; node.MAC != "" && node.IP.IsValid() && node.Name != "" {
+				l.note(d.field, "", "the DHCP server must give %s its address; for dnsmasq: dhcp-host=%s,%s,%s",
+					node.Name, strings.ToLower(node.MAC), node.IP, node.Name)
+			}
+		}
+	}
+}
+
+// drafts lists all nodes: control planes in inventory order, then workers in
+// inventory order.
+func (l *loader) drafts() []draft {
+	var out []draft
+	add := func(role cluster.Role, field string, nodes []listed) {
+		for i, n := range nodes {
+			at := element(field, i)
+			out = append(out, draft{field: at, ipField: at + ".ip", role: role, name: n.Name, ip: n.IP, vmid: n.VMID, mac: n.MAC,
+				ordinal: -1, hardware: n.hardware, scheduling: n.scheduling})
+		}
+	}
+	add(cluster.ControlPlane, "nodes.controlplane", l.nodes.ControlPlane)
+	add(cluster.Worker, "nodes.workers", l.nodes.Workers)
+	total := len(out)
+	for i, c := range l.nodes.Counted {
+		at := element("nodes.counted", i)
+		if total += c.Count; total > maxNodes {
+			l.wrong(at+".count", "", "more than %d nodes in all", maxNodes)
+			break
+		}
+		for n := range c.Count {
+			out = append(out, l.draftOf(at, c, n))
+		}
+	}
+	slices.SortStableFunc(out, func(a, b draft) int { return cmp.Compare(a.role, b.role) })
+	return out
+}
+
+// draftOf makes the n-th node of a row, n from 0.
+func (l *loader) draftOf(at string, c counted, n int) draft {
+	d := draft{field: at, ipField: at + ".first_ip", role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
+	d.name = c.nameOf(n)
+	if len(d.name) > formats["label"].max {
+		l.wrong(at+".name", "shorten it", "%s is longer than %d characters", quote(d.name), formats["label"].max)
+		d.name = ""
+	}
+	if c.FirstVMID > 0 {
+		d.vmid = c.FirstVMID + n
+	}
+	if c.FirstIP.IsValid() {
+		ip, ok := offset(c.FirstIP, n)
+		if !ok {
+			l.wrong(d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
+		}
+		d.ip = ip
+	}
+	return d
+}
+
+// nameOf is the name of the n-th node of a row, n from 0.
+func (c counted) nameOf(n int) string { return strings.ReplaceAll(c.Name, "{n}", strconv.Itoa(n+1)) }
+
+// ranges are the VMIDs of nodes that name none.
+func (l *loader) ranges() map[cluster.Role]vmids {
+	cp, wk := l.cluster.Proxmox.VMIDRanges.ControlPlane, l.cluster.Proxmox.VMIDRanges.Worker
+	if cp == (vmids{}) {
+		cp = vmids{First: 401, Last: 499}
+	}
+	if wk == (vmids{}) {
+		wk = vmids{First: 501, Last: 599}
+	}
+	if cp.First <= wk.Last && wk.First <= cp.Last {
+		l.wrong("proxmox.vmid_ranges", "write ranges that share no VMID", "controlplane %d-%d and worker %d-%d overlap", cp.First, cp.Last, wk.First, wk.Last)
+	}
+	return map[cluster.Role]vmids{cluster.ControlPlane: cp, cluster.Worker: wk}
+}
+
+// node completes one node.
+func (l *loader) node(d draft, ids vmids) cluster.Node {
+	p := l.cluster.Proxmox
+	n := cluster.Node{
+		Name: d.name, Role: d.role, IP: d.ip,
+		Host:               l.host(d),
+		Pool:               or(p.Pool, l.opts.Pool),
+		Bridge:             or(p.Bridge, "vmbr0"),
+		Datastore:          or(p.Datastore, "local-lvm"),
+		ImageDatastore:     or(p.ImageDatastore, or(l.opts.ImageDatastore, "local")),
+		CloudInitDatastore: or(p.CloudInitDatastore, or(p.Datastore, "local-lvm")),
+		SCSIHardware:       or(p.SCSIHardware, "virtio-scsi-single"),
+		VMID:               l.vmid(d, ids),
+		Labels:             d.Labels,
+		Protect:            d.Protect,
+		Locked:             d.Locked,
+	}
+	if d.ip.IsValid() {
+		l.inNetwork(d.ipField, d.ip)
+	}
+	if l.spec.ID != "" && n.Name != "" {
+		n.UUID = cluster.NodeUUID(l.spec.ID, n.Name)
+		n.MAC = cluster.NodeMAC(l.macPrefix(), l.spec.ID, n.Name, 0)
+	}
+	if d.mac != "" {
+		n.MAC = strings.ToUpper(d.mac)
+		l.checkMAC(d.field+".mac", n.MAC)
+	}
+	l.equip(&n, d)
+	n.Tags = l.tags(d)
+	l.checkLabels(d)
+	n.Taints = l.taints(d)
+	if n.Name != "" {
+		// For checks that know the node but not where it is written.
+		l.where["nodes."+n.Name] = l.place(d.field)
+	}
+	return n
+}
+
+// host is the machine that carries the VM of a node.
+func (l *loader) host(d draft) string {
+	p := l.cluster.Proxmox
+	all := p.Nodes
+	switch {
+	case p.Node != "" && l.has("proxmox.nodes"):
+		l.wrong("proxmox.nodes", "keep one of them", "node and nodes are both written")
+		return ""
+	case p.Node != "":
+		all = []string{p.Node}
+	case !l.has("proxmox.nodes") && !l.has("proxmox.node") && l.has("proxmox"):
+		l.wrong("proxmox.node", "write the name of the Proxmox VE host, like node: pve1", "is missing")
+		return ""
+	}
+	switch {
+	case d.Node == "" && len(all) == 1:
+		return all[0]
+	case d.Node == "" && len(all) > 1 && !l.has(d.field+".node"):
+		l.wrong(d.field+".node", "write node: and one of "+strings.Join(all, ", "), "is missing: the cluster has several hosts")
+	case d.Node != "" && len(all) > 0 && !slices.Contains(all, d.Node):
+		l.wrong(d.field+".node", "add it to proxmox.nodes, or write one of "+strings.Join(all, ", "), "%s is not among the cluster's hosts", d.Node)
+	}
+	return d.Node
+}
+
+// vmid is the VMID of a node: written, or derived from what is written about
+// it alone.
+func (l *loader) vmid(d draft, ids vmids) int {
+	switch {
+	case d.vmid > maxVMID:
+		l.wrong(d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, maxVMID)
+		return 0
+	case d.vmid > 0:
+		return d.vmid
+	case ids.First == 0 || l.has(d.field+".vmid") || l.has(d.field+".first_vmid"):
+		return 0 // the role or the VMID itself is wrong and said to be
+	case d.ordinal >= 0:
+		id := ids.First + d.ordinal
+		if id > ids.Last {
+			l.wrong(d.field+".count", "widen proxmox.vmid_ranges, or write first_vmid", "more nodes than VMIDs in %d-%d", ids.First, ids.Last)
+			return 0
+		}
+		return id
+	case !d.ip.IsValid():
+		return 0
+	}
+	id := ids.First + hostPart(d.ip, l.spec.Network.CIDR)
+	if id > ids.Last {
+		l.wrong(d.ipField, "write a vmid for the node, or widen proxmox.vmid_ranges",
+			"%s leads to VMID %d, beyond the range %d-%d", d.ip, id, ids.First, ids.Last)
+		return 0
+	}
+	return id
+}
+
+func (l *loader) macPrefix() string {
+	prefix := l.cluster.Network.MACPrefix
+	if prefix == "" {
+		return defaultMACPrefix
+	}
+	l.checkMAC("network.mac_prefix", strings.ToUpper(prefix)+":00:00:01")
+	return prefix
+}
+
+// checkMAC refuses addresses that are no single machine's.
+func (l *loader) checkMAC(field, mac string) {
+	first, err := strconv.ParseUint(mac[:2], 16, 8)
+	if err != nil || first&1 == 1 {
+		l.wrong(field, "write an even first byte, like BC", "%s is a multicast address", mac[:2]+mac[2:])
+	} else if mac == "00:00:00:00:00:00" {
+		l.wrong(field, hintWrite(formats["mac"].write), "%s is nobody's address", mac)
+	}
+}
+
+// requirement is what Talos needs of a machine, from its system requirements.
+type requirement struct {
+	cores, ram   int
+	disk         size
+	wantedCores  int
+	wantedRAM    int
+	defaultRAM   int
+	defaultDisk  size
+	defaultCores int
+	name         string
+}
+
+var requirements = map[cluster.Role]requirement{
+	cluster.ControlPlane: {2, 2048, size(10 * gib), 4, 4096, 4096, size(40 * gib), 4, "a control plane"},
+	cluster.Worker:       {1, 1024, size(10 * gib), 2, 2048, 8192, size(60 * gib), 4, "a worker"},
+}
+
+// profile is the role's default hardware and where it is written.
+func (l *loader) profile(role cluster.Role) (hardware, string) {
+	if role == cluster.ControlPlane {
+		return l.cluster.Profiles.ControlPlane, "profiles.controlplane"
+	}
+	return l.cluster.Profiles.Worker, "profiles.worker"
+}
+
+// equip gives a node its hardware: its own, the role's, or the built-in.
+func (l *loader) equip(n *cluster.Node, d draft) {
+	need, known := requirements[d.role]
+	if !known {
+		return // the role is wrong and said to be
+	}
+	profile, profileField := l.profile(d.role)
+	// written says where a value comes from; "" is the built-in one.
+	written := func(key string) (field string, own bool) {
+		switch {
+		case l.has(d.field + "." + key):
+			return d.field + "." + key, true
+		case l.has(profileField + "." + key):
+			return profileField + "." + key, false
+		}
+		return "", false
+	}
+	pick := func(key string, mine, role, builtin int) (int, string) {
+		field, own := written(key)
+		switch {
+		case field == "":
+			return builtin, d.field
+		case own:
+			return mine, field
+		}
+		return role, field
+	}
+	var field string
+	n.Cores, field = pick("cpu", d.CPU, profile.CPU, need.defaultCores)
+	if n.Cores > 0 && n.Cores < need.cores {
+		l.wrong(field, fmt.Sprintf("write %d or more", need.cores), "too few cores for %s: %d", need.name, n.Cores)
+	} else if n.Cores > 0 && n.Cores < need.wantedCores {
+		l.warn(field, fmt.Sprintf("Talos recommends %d", need.wantedCores), "few cores for %s: %d", need.name, n.Cores)
+	}
+	ram, field := pick("ram", d.RAM, profile.RAM, need.defaultRAM)
+	n.MemoryMiB = int64(ram)
+	if ram > 0 && ram < need.ram {
+		l.wrong(field, fmt.Sprintf("write %d or more; the number counts MiB", need.ram), "too little memory for %s: %d MiB", need.name, ram)
+	} else if ram > 0 && ram < need.wantedRAM {
+		l.warn(field, fmt.Sprintf("Talos recommends %d", need.wantedRAM), "little memory for %s: %d MiB", need.name, ram)
+	}
+	bytes, field := pick("disk", int(d.Disk), int(profile.Disk), int(need.defaultDisk))
+	n.DiskBytes = int64(bytes)
+	if bytes > 0 && size(bytes) < need.disk {
+		l.wrong(field, "write "+need.disk.String()+" or more", "%s is too small for the system disk of %s", size(bytes), need.name)
+	}
+	n.CPUType = or(d.CPUType, or(profile.CPUType, "x86-64-v2-AES"))
+	if slices.Contains(oldProcessors, n.CPUType) {
+		field, _ := written("cpu_type")
+		l.wrong(field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
+	}
+	if field, own := written("disks"); own {
+		n.Disks = l.disks(field, d.Disks, n.Datastore)
+	} else if field != "" {
+		n.Disks = l.disks(field, profile.Disks, n.Datastore)
+	}
+}
+
+// oldProcessors are the types of Proxmox VE that lack SSE4.2 and with it
+// x86-64-v2.
+var oldProcessors = []string{"486", "athlon", "Conroe", "core2duo", "coreduo", "kvm32", "kvm64", "Opteron_G1", "Opteron_G2", "Opteron_G3",
+	"Penryn", "pentium", "pentium2", "pentium3", "phenom", "qemu32", "qemu64"}
+
+// maxDisks is how many disks fit on the SCSI bus beside the system disk.
+const maxDisks = 30
+
+func (l *loader) disks(field string, disks []disk, datastore string) []cluster.Disk {
+	if len(disks) > maxDisks {
+		l.wrong(field, "", "more than %d disks do not fit into a VM", maxDisks)
+	}
+	var out []cluster.Disk
+	for i, d := range disks {
+		at := element(field, i)
+		serial := "talos-" + d.Name
+		switch {
+		case d.Name == "":
+			continue
+		case serial == cluster.SystemDiskSerial:
+			l.wrong(at+".name", "choose another name", "%s is the name of the system disk", quote(d.Name))
+		case slices.ContainsFunc(out, func(o cluster.Disk) bool { return o.Name == d.Name }):
+			l.wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", quote(d.Name))
+		}
+		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: or(d.Datastore, datastore), Serial: serial})
+	}
+	return out
+}
+
+// checkCount checks how many control planes there are.
+func (l *loader) checkCount() {
+	n := len(l.spec.ControlPlanes())
+	switch {
+	case !l.nodesRead: // which is said already
+	case n == 0:
+		l.wrong("nodes.controlplane", "add one under controlplane:, or a counted row with role: controlplane", "a cluster needs at least one control plane")
+	case l.spec.HA && (n < 3 || n%2 == 0):
+		l.wrong("ha_enabled", "make it 3 or 5, or write ha_enabled: false", "needs an odd number of control planes, at least 3: there are %d", n)
+	case n%2 == 0:
+		l.warn("nodes.controlplane", "use an odd number", "%d control planes bear no more failures than %d", n, n-1)
+	}
+	pods := l.spec.Network.PodCIDR
+	if pods.IsValid() && pods.Bits() <= 24 {
+		if room := 1 << (24 - pods.Bits()); len(l.spec.Nodes) > room {
+			l.warn("network.pod_cidr", "write a larger network", "%s has room for %d nodes with a /24 each, and there are %d", pods, room, len(l.spec.Nodes))
+		}
+	}
+}
+
+// checkCollisions finds nodes that cannot live beside each other.
+func (l *loader) checkCollisions(drafts []draft) {
+	type holder struct {
+		name  string
+		field string
+	}
+	names, ips, ids, macs := map[string]holder{}, map[netip.Addr]holder{}, map[int]holder{}, map[string]holder{}
+	for i, d := range drafts {
+		n := l.spec.Nodes[i]
+		me := holder{n.Name, d.field}
+		if h, taken := names[n.Name]; taken && n.Name != "" {
+			l.wrong(d.field+".name", "give every node a name of its own", "%s is the name of another node (%s)", n.Name, l.cite(h.field))
+			continue // the same name has the same MAC, which is no second mistake
+		}
+		names[n.Name] = me
+		if n.IP.IsValid() {
+			if h, taken := ips[n.IP]; taken {
+				l.wrong(d.ipField, "give every node an address of its own", "%s is the address of %s (%s)", n.IP, h.name, l.cite(h.field))
+			}
+			ips[n.IP] = me
+			l.checkReserved(d, n.IP)
+		}
+		if h, taken := ids[n.VMID]; taken && n.VMID > 0 {
+			l.wrong(d.field+"."+d.vmidKey(), "write a vmid (first_vmid in a counted row) for one of them, or move a range of proxmox.vmid_ranges",
+				"%s has VMID %d, which is that of %s (%s)", n.Name, n.VMID, h.name, l.cite(h.field))
+		}
+		ids[n.VMID] = me
+		if h, taken := macs[n.MAC]; taken && n.MAC != "" {
+			l.wrong(d.field+".mac", "write another mac for one of them", "%s has MAC address %s, which is that of %s (%s)", n.Name, n.MAC, h.name, l.cite(h.field))
+		}
+		macs[n.MAC] = me
+	}
+}
+
+func (d draft) vmidKey() string {
+	if d.ordinal >= 0 {
+		return "first_vmid"
+	}
+	return "vmid"
+}
+
+// checkReserved compares a node's address with those that are not a node's.
+func (l *loader) checkReserved(d draft, ip netip.Addr) {
+	switch n := l.spec.Network; ip {
+	case n.Gateway:
+		l.wrong(d.ipField, "choose another one", "%s is the gateway", ip)
+	case n.VIP:
+		l.wrong(d.ipField, "give the VIP an address that no node has", "%s is the VIP", ip)
+	}
+}

@@ -1,0 +1,186 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// patchFile is a patch as it was read.
+type patchFile struct {
+	ok    bool
+	patch cluster.Patch
+	// services are the extension services it configures.
+	services []string
+}
+
+// resolvePatches gives every node its patches: all, role, node.
+func (l *loader) resolvePatches() {
+	p := l.cluster.Patches
+	all := l.readPatches("patches.all", p.All)
+	byRole := map[cluster.Role][]patchFile{
+		cluster.ControlPlane: append(slices.Clone(all), l.readPatches("patches.controlplane", p.ControlPlane)...),
+		cluster.Worker:       append(slices.Clone(all), l.readPatches("patches.worker", p.Worker)...),
+	}
+	own := map[string][]patchFile{}
+	for i, n := range l.nodes.ControlPlane {
+		at := element("nodes.controlplane", i)
+		own[n.Name] = l.readPatches(at+".patches", n.Patches)
+	}
+	for i, n := range l.nodes.Workers {
+		at := element("nodes.workers", i)
+		own[n.Name] = l.readPatches(at+".patches", n.Patches)
+	}
+	for i, c := range l.nodes.Counted {
+		files := l.readPatches(element("nodes.counted", i)+".patches", c.Patches)
+		for n := range min(c.Count, maxNodes) {
+			own[c.nameOf(n)] = files
+		}
+	}
+	for i := range l.spec.Nodes {
+		n := &l.spec.Nodes[i]
+		files := slices.Concat(byRole[n.Role], own[n.Name])
+		for _, f := range files {
+			n.Patches = append(n.Patches, f.patch)
+		}
+		l.checkServices(n, files)
+	}
+}
+
+// hungryExtensions are extensions whose service waits for its configuration
+// and holds up the boot of the node until it comes.
+var hungryExtensions = map[string]string{"siderolabs/tailscale": "tailscale"}
+
+// checkServices refuses an image whose services would wait for ever.
+func (l *loader) checkServices(n *cluster.Node, files []patchFile) {
+	for i, e := range l.cluster.Talos.Schematic.Extensions {
+		service, hungry := hungryExtensions[e]
+		if !hungry || l.unreadPatch || slices.ContainsFunc(files, func(f patchFile) bool { return slices.Contains(f.services, service) }) {
+			continue
+		}
+		l.wrong(element("talos.schematic.extensions", i),
+			"add a patch for all nodes with a document kind: ExtensionServiceConfig, name: "+service,
+			"%s waits for its configuration, and the nodes never finish booting: %s has none", e, n.Name)
+		return
+	}
+}
+
+func (l *loader) readPatches(field string, names []string) []patchFile {
+	var out []patchFile
+	for i, name := range names {
+		if name == "" {
+			l.unreadPatch = true
+			continue
+		}
+		at := element(field, i)
+		file, ok := l.locate(at, name)
+		if !ok {
+			l.unreadPatch = true
+			continue
+		}
+		p, read := l.patches[file]
+		if !read {
+			p = l.readPatch(at, name)
+			l.patches[file] = p
+		}
+		if !p.ok {
+			l.unreadPatch = true // said where the file was named first
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// readPatch reads one patch file, checks what can be checked without Talos'
+// library, and fills its values in.
+func (l *loader) readPatch(field, name string) patchFile {
+	file, data, ok := l.fetch(field, name)
+	if !ok {
+		return patchFile{}
+	}
+	d := document{file: file, report: l.report}
+	before := len(l.problems)
+	docs := d.parse(data)
+	var kept []*yaml.Node
+	out := patchFile{patch: cluster.Patch{File: file}}
+	for _, n := range docs {
+		if isNull(n) {
+			continue
+		}
+		if n.Kind != yaml.MappingNode {
+			d.problem(n.Line, n.Column, "", "not a strategic-merge patch, but "+kindOf(n),
+				"write the part of the machine config that should change; JSON patches are not supported")
+			continue
+		}
+		d.checkOwned(n)
+		kind, service := lookup(n, "kind"), lookup(n, "name")
+		if kind != nil && kind.Value == "ExtensionServiceConfig" && service != nil {
+			out.services = append(out.services, service.Value)
+		}
+		l.substitute(d, n)
+		kept = append(kept, n)
+	}
+	if len(l.problems) == before && len(kept) == 0 {
+		d.problem(0, 0, "", "the file is empty", "remove it from "+field)
+	}
+	if l.problems[before:].HasErrors() {
+		return patchFile{}
+	}
+	doc, err := encode(kept)
+	if err != nil {
+		d.problem(0, 0, "", "cannot be written as YAML again", "simplify its values")
+		return patchFile{}
+	}
+	out.ok, out.patch.Document = true, doc
+	return out
+}
+
+// owned are the parts of a machine config that the agent sets, and where the
+// inventory says them.
+var owned = []struct{ path, instead string }{
+	{"machine.type", "the lists controlplane and workers of nodes.yaml decide it"},
+	{"machine.token", "it comes from secrets.sops.yaml"},
+	{"machine.ca", "it comes from secrets.sops.yaml"},
+	{"machine.network.hostname", "the name of the node in nodes.yaml is its host name"},
+	{"machine.install.image", "talos_version and talos.schematic in cluster.yaml decide it"},
+	{"cluster.id", "it comes from secrets.sops.yaml"},
+	{"cluster.secret", "it comes from secrets.sops.yaml"},
+	{"cluster.token", "it comes from secrets.sops.yaml"},
+	{"cluster.ca", "it comes from secrets.sops.yaml"},
+	{"cluster.aggregatorCA", "it comes from secrets.sops.yaml"},
+	{"cluster.serviceAccount", "it comes from secrets.sops.yaml"},
+	{"cluster.secretboxEncryptionSecret", "it comes from secrets.sops.yaml"},
+	{"cluster.aescbcEncryptionSecret", "it comes from secrets.sops.yaml"},
+	{"cluster.etcd.ca", "it comes from secrets.sops.yaml"},
+	{"cluster.clusterName", "write cluster_name in cluster.yaml"},
+	{"cluster.controlPlane.endpoint", "write network.endpoint in cluster.yaml"},
+	{"cluster.network.podSubnets", "write network.pod_cidr in cluster.yaml"},
+	{"cluster.network.serviceSubnets", "write network.svc_cidr in cluster.yaml"},
+}
+
+// checkOwned refuses a patch of what the inventory says elsewhere: two places
+// for one fact disagree sooner or later.
+func (d document) checkOwned(n *yaml.Node) {
+	if kind := lookup(n, "kind"); kind != nil {
+		if kind.Value == "HostnameConfig" {
+			d.problem(kind.Line, kind.Column, "kind", "a patch must not set the host name", "the name of the node in nodes.yaml is its host name")
+		}
+		return
+	}
+	for _, o := range owned {
+		at := n
+		for key := range strings.SplitSeq(o.path, ".") {
+			if at = lookup(at, key); at == nil {
+				break
+			}
+		}
+		if at != nil {
+			d.problem(at.Line, at.Column, o.path, "a patch must not set it", fmt.Sprintf("remove it: %s", o.instead))
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package inventory
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Secrets is what secrets.sops.yaml holds, decrypted.
+type Secrets struct {
+	// Bundle is the Talos secrets bundle in the shape of `talosctl gen secrets`,
+	// as YAML; empty when the file has none.
+	Bundle cluster.Secret
+	values map[string]cluster.Secret
+}
+
+// bundleKeys are the top-level keys of a Talos secrets bundle.
+var bundleKeys = []string{"cluster", "secrets", "trustdinfo", "certs"}
+
+var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,99}$`)
+
+// ParseSecrets splits decrypted secrets into the Talos bundle and the values
+// for patches and addons. No problem shows a piece of the text; name is the
+// file they point at.
+func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
+	d := document{file: name, secret: true, report: newReport()}
+	n := d.single(plain)
+	if n == nil {
+		return Secrets{}, d.finish()
+	}
+	var out Secrets
+	bundle := &yaml.Node{Kind: yaml.MappingNode}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		switch {
+		case key.Value == "values":
+			out.values = d.secretValues(value)
+		case slices.Contains(bundleKeys, key.Value):
+			bundle.Content = append(bundle.Content, key, value)
+		default:
+			d.problem(key.Line, key.Column, "", "an unknown key at the top level",
+				"known are "+strings.Join(bundleKeys, ", ")+" (as `talosctl gen secrets` writes them) and values; secrets of your own belong under values")
+		}
+	}
+	d.wholeBundle(n, bundle)
+	if problems := d.finish(); problems.HasErrors() {
+		return Secrets{}, problems
+	}
+	if len(bundle.Content) > 0 {
+		var err error
+		if out.Bundle, err = encode([]*yaml.Node{bundle}); err != nil {
+			// The encoder's words could hold pieces of what it encodes.
+			d.problem(0, 0, "", "the Talos secrets cannot be written as YAML", "make them anew with talos-agent secrets new")
+			return Secrets{}, d.finish()
+		}
+	}
+	return out, d.finish()
+}
+
+// wholeBundle refuses half a bundle: a cluster would be made from it that
+// nobody can open.
+func (d document) wholeBundle(n, bundle *yaml.Node) {
+	var missing []string
+	for _, key := range bundleKeys {
+		if lookup(bundle, key) == nil {
+			missing = append(missing, key)
+		}
+	}
+	if len(missing) > 0 && len(missing) < len(bundleKeys) {
+		d.problem(n.Line, n.Column, "", "the Talos secrets lack "+strings.Join(missing, ", "),
+			"copy them whole from the output of `talosctl gen secrets`, or make the file with `talos-agent secrets new`")
+	}
+}
+
+func (d document) secretValues(n *yaml.Node) map[string]cluster.Secret {
+	if isNull(n) {
+		return nil
+	}
+	if n.Kind != yaml.MappingNode {
+		d.problem(n.Line, n.Column, "values", "needs keys of its own", "write lines of the form name: text below it")
+		return nil
+	}
+	out := map[string]cluster.Secret{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		field := fmt.Sprintf("values[%d]", i/2)
+		switch {
+		case !valueName.MatchString(key.Value):
+			d.problem(key.Line, key.Column, field, "its name is not one", "use letters, digits and - _ . , beginning with a letter")
+		case value.Kind != yaml.ScalarNode || isNull(value):
+			d.problem(key.Line, key.Column, "values."+key.Value, "is not a text", "write one text; a file fits behind a |")
+		default:
+			out[key.Value] = cluster.SecretString(value.Value)
+		}
+	}
+	return out
+}

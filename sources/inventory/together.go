@@ -1,0 +1,76 @@
+package inventory
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// claim is something that only one node of a Proxmox VE host or cluster can
+// have.
+type claim struct {
+	what  string // "VMID 110"
+	where string // the ground on which it must be unique
+}
+
+// claimant is who has it.
+type claimant struct {
+	snap  cluster.Snapshot
+	owner string // "dev-cp-1", or "the VIP"
+	field string
+}
+
+// CheckTogether finds what clusters of the same agent cannot both have: a
+// name, VMIDs, MAC addresses, and addresses on the same bridge of the same
+// host. Each clash is reported once, at the cluster that sorts last by name.
+func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
+	snaps = slices.Clone(snaps)
+	slices.SortStableFunc(snaps, func(a, b cluster.Snapshot) int {
+		return cmp.Or(cmp.Compare(a.Spec.Name, b.Spec.Name), cmp.Compare(a.Where[""].File, b.Where[""].File))
+	})
+	var problems cluster.Problems
+	held := map[claim]claimant{}
+	take := func(by claimant, c claim, hint string) {
+		first, taken := held[c]
+		if !taken {
+			held[c] = by
+			return
+		}
+		if first.snap.Where[""] == by.snap.Where[""] {
+			return // within one cluster, which Load has checked
+		}
+		problems = append(problems, by.snap.At(cluster.Error, by.field,
+			fmt.Sprintf("%s of %s is that of %s in cluster %s (%s)", c.what, by.owner, first.owner, first.snap.Spec.Name, place(first)), hint))
+	}
+	for _, s := range snaps {
+		take(claimant{s, "this cluster", "cluster_name"}, claim{what: "the name " + s.Spec.Name}, "every cluster needs a name of its own: its identity follows from it")
+		for _, n := range s.Spec.Nodes {
+			by := claimant{s, n.Name, "nodes." + n.Name}
+			ground := fmt.Sprintf("%s/%s/%d", n.Host, n.Bridge, s.Spec.Network.VLAN)
+			take(by, claim{what: fmt.Sprintf("VMID %d", n.VMID)}, "write another vmid, or move proxmox.vmid_ranges of one cluster")
+			take(by, claim{"MAC address " + n.MAC, ground}, "write another mac for one of them")
+			take(by, claim{"address " + n.IP.String(), ground}, "give every machine on a bridge an address of its own")
+			takeVIP(s, ground, take)
+		}
+	}
+	problems.Sort()
+	return slices.Compact(problems)
+}
+
+// takeVIP claims the cluster's VIP on a ground where it has nodes.
+func takeVIP(s cluster.Snapshot, ground string, take func(claimant, claim, string)) {
+	if vip := s.Spec.Network.VIP; vip != (netip.Addr{}) {
+		take(claimant{s, "the VIP", "network.vip"}, claim{"address " + vip.String(), ground}, "give the cluster an address of its own")
+	}
+}
+
+func place(c claimant) string {
+	p := c.snap.At(cluster.Error, c.field, "", "")
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}

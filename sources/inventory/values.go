@@ -1,0 +1,145 @@
+package inventory
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// placeholder stands for a secret value that is not known here. It is as long
+// as a real one may be and shows what it is where it turns up.
+const placeholder = "value-from-secrets-sops-yaml"
+
+// substitute replaces ${values.name} in every text below n by the secret of
+// that name, and $${ by ${. It works on parsed scalars: whatever a secret
+// holds stays one text and never becomes structure. It reports whether all of
+// it could be done; what could not is recorded.
+func (l *loader) substitute(d document, n *yaml.Node) bool {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return l.substituteText(d, n)
+	case yaml.MappingNode:
+		ok := true
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if key := n.Content[i]; strings.Contains(key.Value, "${") {
+				d.problem(key.Line, key.Column, "", "${ in a key: secrets stand in values only", "write the key out")
+				ok = false
+			}
+			ok = l.substitute(d, n.Content[i+1]) && ok
+		}
+		return ok
+	default:
+		ok := true
+		for _, c := range n.Content {
+			ok = l.substitute(d, c) && ok
+		}
+		return ok
+	}
+}
+
+func (l *loader) substituteText(d document, n *yaml.Node) bool {
+	if !strings.Contains(n.Value, "${") {
+		return true
+	}
+	out, err := expand(n.Value, l.value)
+	if err != nil {
+		d.problem(n.Line, n.Column, "", err.message, err.hint)
+		return false
+	}
+	n.Value, n.Tag = out, "!!str"
+	if n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0 {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	return true
+}
+
+// refusal is why a text cannot be expanded, and what to write instead.
+type refusal struct{ message, hint string }
+
+const literalHint = "write ${values.NAME} for a secret, $${ for a literal ${"
+
+// expand replaces ${values.name} and $${ in a text, once and from left to
+// right: what a value holds is not expanded again.
+func expand(text string, value func(name string) (string, *refusal)) (string, *refusal) {
+	var b strings.Builder
+	for {
+		i := strings.Index(text, "${")
+		if i < 0 {
+			b.WriteString(text)
+			return b.String(), nil
+		}
+		if i > 0 && text[i-1] == '$' {
+			b.WriteString(text[:i-1])
+			b.WriteString("${")
+			text = text[i+2:]
+			continue
+		}
+		b.WriteString(text[:i])
+		inner, rest, closed := strings.Cut(text[i+2:], "}")
+		if !closed {
+			return "", &refusal{"${ without a closing }", literalHint}
+		}
+		name, ours := strings.CutPrefix(inner, "values.")
+		if !ours {
+			return "", &refusal{fmt.Sprintf("%s is not known", quote("${"+inner+"}")), literalHint}
+		}
+		v, err := value(name)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(v)
+		text = rest
+	}
+}
+
+// value looks a secret up.
+func (l *loader) value(name string) (string, *refusal) {
+	if !valueName.MatchString(name) {
+		return "", &refusal{fmt.Sprintf("%s is not the name of a value", quote(name)), literalHint}
+	}
+	if l.opts.Secrets == nil {
+		l.unverified = true
+		return placeholder, nil
+	}
+	known := l.opts.Secrets.values
+	v, ok := known[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(known))
+		hint := "add it under values: in " + SecretsFile
+		if len(names) > 0 {
+			hint += "; known: " + strings.Join(names, ", ")
+		}
+		return "", &refusal{fmt.Sprintf("there is no value %s in %s", quote(name), SecretsFile), hint}
+	}
+	return v.RevealString(), nil
+}
+
+// encode writes documents as one YAML file without comments. What it writes
+// may hold secrets.
+func encode(docs []*yaml.Node) (cluster.Secret, error) {
+	var out []byte
+	for i, n := range docs {
+		uncomment(n)
+		b, err := yaml.Dump(n, yaml.WithLineWidth(-1))
+		if err != nil {
+			return cluster.Secret{}, err
+		}
+		if i > 0 {
+			out = append(out, "---\n"...)
+		}
+		out = append(out, b...)
+	}
+	return cluster.NewSecret(out), nil
+}
+
+func uncomment(n *yaml.Node) {
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	for _, c := range n.Content {
+		uncomment(c)
+	}
+}
