@@ -1,0 +1,284 @@
+package api
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// stub is an agent with one cluster that remembers what was asked.
+type stub struct{ did []string }
+
+func (s *stub) note(what, name string) error {
+	if name != "dev" {
+		return ErrUnknownCluster
+	}
+	s.did = append(s.did, what)
+	return nil
+}
+
+func (s *stub) About() About       { return About{Version: "v0", Config: "/etc/talos-agent/config.yaml"} }
+func (s *stub) Clusters() []string { return []string{"dev"} }
+func (s *stub) Status(name string) (cluster.Status, error) {
+	return cluster.Status{Cluster: name, Condition: cluster.Ready}, s.note("status", name)
+}
+func (s *stub) Forecast(name string) (cluster.Forecast, error) {
+	return cluster.Forecast{Cluster: name}, s.note("plan", name)
+}
+func (s *stub) ForecastDir(_ context.Context, name string, files fs.FS) (cluster.Forecast, error) {
+	b, err := fs.ReadFile(files, "inventory/dev/cluster.yaml")
+	if err != nil {
+		return cluster.Forecast{}, err
+	}
+	return cluster.Forecast{Cluster: string(b)}, s.note("plan dir", name)
+}
+func (s *stub) ForecastDestroy(name string) (cluster.Forecast, error) {
+	return cluster.Forecast{Steps: []cluster.Step{{Text: "delete", Destructive: true}}}, s.note("preview", name)
+}
+func (s *stub) Reconcile(name string) error { return s.note("reconcile", name) }
+func (s *stub) Suspend(name string) error   { return s.note("suspend", name) }
+func (s *stub) Resume(name string) error    { return s.note("resume", name) }
+func (s *stub) Accept(name string, r cluster.Revision) error {
+	return s.note("accept "+string(r), name)
+}
+func (s *stub) AcceptBootstrap(name string) error { return s.note("accept bootstrap", name) }
+func (s *stub) Destroy(name string) error         { return s.note("destroy", name) }
+func (s *stub) Kubeconfig(name string) ([]byte, error) {
+	return []byte("kube"), s.note("kubeconfig", name)
+}
+func (s *stub) Talosconfig(name string) ([]byte, error) {
+	return []byte("talos"), s.note("talosconfig", name)
+}
+
+func serve(t *testing.T) (*stub, *Client, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "run", "agent.sock")
+	a := &stub{}
+	srv, err := Listen(path, a, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a, NewClient(path), path
+}
+
+func TestEveryRouteOverTheSocket(t *testing.T) {
+	a, c, path := serve(t)
+	ctx := t.Context()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("socket %v %v", info, err)
+	}
+	if about, err := c.About(ctx); err != nil || about.Version != "v0" {
+		t.Errorf("about %+v %v", about, err)
+	}
+	if all, err := c.StatusAll(ctx); err != nil || len(all) != 1 || all[0].Condition != cluster.Ready {
+		t.Errorf("status %+v %v", all, err)
+	}
+	for name, call := range map[string]func() error{
+		"status":      func() error { _, err := c.Status(ctx, "dev"); return err },
+		"plan":        func() error { _, err := c.Forecast(ctx, "dev"); return err },
+		"preview":     func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
+		"reconcile":   func() error { return c.Reconcile(ctx, "dev") },
+		"suspend":     func() error { return c.Suspend(ctx, "dev") },
+		"resume":      func() error { return c.Resume(ctx, "dev") },
+		"accept main": func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"accept bootstrap": func() error {
+			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})
+		},
+		"destroy": func() error { return c.Destroy(ctx, "dev") },
+		"kubeconfig": func() error {
+			b, err := c.Kubeconfig(ctx, "dev")
+			if string(b) != "kube" {
+				t.Errorf("kubeconfig %q", b)
+			}
+			return err
+		},
+		"talosconfig": func() error { _, err := c.Talosconfig(ctx, "dev"); return err },
+		"plan dir": func() error {
+			f, err := c.ForecastDir(ctx, "dev", fstest.MapFS{"inventory/dev/cluster.yaml": {Data: []byte("x")}, ".git/config": {Data: []byte("y")}})
+			if f.Cluster != "x" {
+				t.Errorf("the directory did not arrive: %+v", f)
+			}
+			return err
+		},
+	} {
+		a.did = nil
+		if err := call(); err != nil || len(a.did) != 1 || a.did[0] != name {
+			t.Errorf("%s: did %v, %v", name, a.did, err)
+		}
+	}
+	var e *Error
+	if _, err := c.Status(ctx, "other"); !errors.As(err, &e) || e.Status != http.StatusNotFound {
+		t.Errorf("unknown cluster: %v", err)
+	}
+}
+
+// TestChangesAreForRoot: without a connection that proves root, every route
+// that is not for readers is refused, and nothing is asked of the agent.
+func TestChangesAreForRoot(t *testing.T) {
+	for _, rt := range routes {
+		a := &stub{}
+		method, path, _ := strings.Cut(rt.pattern, " ")
+		for _, p := range []any{nil, peer{}, peer{known: true, uid: 65534}} {
+			r := httptest.NewRequest(method, strings.ReplaceAll(path, "{name}", "dev"), strings.NewReader(`{"confirm":"dev"}`))
+			r = r.WithContext(context.WithValue(r.Context(), peerKey{}, p))
+			w := httptest.NewRecorder()
+			Handler(a).ServeHTTP(w, r)
+			if rt.access == forRoot && (w.Code != http.StatusForbidden || len(a.did) > 0) {
+				t.Errorf("%s as %+v: %d, did %v", rt.pattern, p, w.Code, a.did)
+			}
+			if rt.access == forReaders && w.Code != http.StatusOK {
+				t.Errorf("%s as %+v: %d", rt.pattern, p, w.Code)
+			}
+		}
+		if rt.access == forReaders && method != "GET" {
+			t.Errorf("%s changes something and is open to readers", rt.pattern)
+		}
+	}
+}
+
+func TestDestroyWantsTheNameTwice(t *testing.T) {
+	a := &stub{}
+	for _, body := range []string{"", "{}", `{"confirm":"prod"}`, `{"confirm":"dev","force":true}`} {
+		r := httptest.NewRequest("POST", "/v1/clusters/dev/destroy", strings.NewReader(body))
+		r = r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{known: true}))
+		w := httptest.NewRecorder()
+		Handler(a).ServeHTTP(w, r)
+		if w.Code != http.StatusBadRequest || len(a.did) > 0 {
+			t.Errorf("body %q: %d, did %v", body, w.Code, a.did)
+		}
+	}
+}
+
+func TestNoDaemonSaysWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	missing := NewClient(filepath.Join(dir, "none.sock"))
+	dead := filepath.Join(dir, "dead.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	for c, want := range map[*Client]string{missing: "systemctl start", NewClient(dead): "is not running"} {
+		_, err := c.StatusAll(t.Context())
+		var h interface{ Hint() string }
+		if !errors.Is(err, ErrNoDaemon) || !errors.As(err, &h) || !strings.Contains(h.Hint(), want) {
+			t.Errorf("%v, want a hint with %q", err, want)
+		}
+	}
+	// A stale socket is replaced, a live one and anything else are not.
+	srv, err := Listen(dead, &stub{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(dead, &stub{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another agent") {
+		t.Errorf("second daemon: %v", err)
+	}
+	if err := srv.Close(); err != nil {
+		t.Error(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(file, &stub{}, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a regular file was replaced by a socket")
+	}
+}
+
+func TestACrowdDoesNotEatTheDaemon(t *testing.T) {
+	_, c, path := serve(t)
+	var idle []net.Conn
+	for range maxConns {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, conn)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	// The slow ones lose their slots to the header timeout; the client is served then.
+	if _, err := c.StatusAll(ctx); err != nil {
+		t.Errorf("status behind %d idle connections: %v", maxConns, err)
+	}
+	for _, conn := range idle {
+		_ = conn.Close()
+	}
+}
+
+func FuzzReadTar(f *testing.F) {
+	var b bytes.Buffer
+	if err := WriteTar(&b, fstest.MapFS{"a/b": {Data: []byte("x")}}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	var evil bytes.Buffer
+	tw := tar.NewWriter(&evil)
+	_ = tw.WriteHeader(&tar.Header{Name: "../../etc/passwd", Size: 1, Typeflag: tar.TypeReg})
+	_, _ = io.WriteString(tw, "x")
+	_ = tw.Close()
+	f.Add(evil.Bytes())
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		files, err := readTar(bytes.NewReader(raw))
+		if err != nil {
+			return
+		}
+		err = fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+			if err == nil && !fs.ValidPath(name) {
+				t.Errorf("path %q", name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzRequest(f *testing.F) {
+	f.Add("POST", "/v1/clusters/dev/accept", `{"revision":"x"}`)
+	f.Add("GET", "/v1/clusters/%2e%2e/status", "")
+	f.Fuzz(func(t *testing.T, method, path, body string) {
+		r, err := http.NewRequest(method, "http://x"+path, strings.NewReader(body))
+		if err != nil {
+			return
+		}
+		a := &stub{}
+		w := httptest.NewRecorder()
+		Handler(a).ServeHTTP(w, r)
+		for _, d := range a.did {
+			if d != "status" && d != "plan" && d != "preview" {
+				t.Errorf("%s %q without credentials did %q", method, path, d)
+			}
+		}
+		if !json.Valid(w.Body.Bytes()) && w.Code != http.StatusMovedPermanently && w.Code != http.StatusTemporaryRedirect && w.Code != http.StatusPermanentRedirect && w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("%s %q: %d %q", method, path, w.Code, w.Body)
+		}
+	})
+}

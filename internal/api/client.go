@@ -1,0 +1,196 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Client speaks to a daemon over its socket. Close it when done.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// NewClient makes a client of the socket at path. Nothing is dialled yet.
+func NewClient(path string) *Client {
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}, DisableKeepAlives: true}
+	return &Client{path: path, http: &http.Client{Transport: tr, Timeout: 90 * time.Second}}
+}
+
+// ErrNoDaemon means that no daemon could be reached over the socket.
+var ErrNoDaemon = errors.New("cannot reach the talos-agent daemon")
+
+// unreachable is ErrNoDaemon with the reason and the cure.
+type unreachable struct {
+	path string
+	err  error
+	hint string
+}
+
+func (u *unreachable) Error() string { return fmt.Sprintf("%v at %s: %v", ErrNoDaemon, u.path, u.err) }
+func (u *unreachable) Hint() string  { return u.hint }
+func (u *unreachable) Is(target error) bool {
+	return target == ErrNoDaemon
+}
+func (u *unreachable) Unwrap() error { return u.err }
+
+func (c *Client) explain(err error) error {
+	var errno syscall.Errno
+	u := &unreachable{path: c.path, err: err, hint: "is it running? `systemctl status talos-agent`"}
+	if !errors.As(err, &errno) {
+		return u
+	}
+	u.err = errno
+	switch errno {
+	case syscall.ENOENT:
+		u.err = errors.New("there is no socket")
+		u.hint = "start the daemon: `systemctl start talos-agent`; if it listens elsewhere, say `--socket`"
+	case syscall.ECONNREFUSED:
+		u.err = errors.New("nobody listens")
+		u.hint = "the daemon is not running: `systemctl start talos-agent`, then `journalctl -u talos-agent`"
+	case syscall.EACCES, syscall.EPERM:
+		u.err = errors.New("permission denied")
+		u.hint = "run it with sudo, or become a member of group " + Group + ": `usermod -aG " + Group + " YOU`, then log in again"
+	}
+	return u
+}
+
+// call asks one route and decodes its data into out (nil: dropped).
+func (c *Client) call(ctx context.Context, method, path string, body io.Reader, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://talos-agent"+path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return c.explain(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var env struct {
+		Data  json.RawMessage `json:"data"`
+		Error *Error          `json:"error"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&env); err != nil {
+		return fmt.Errorf("read the daemon's answer: %w", err)
+	}
+	if env.Error != nil {
+		env.Error.Status = resp.StatusCode
+		return env.Error
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(env.Data, out); err != nil {
+		return fmt.Errorf("read the daemon's answer: %w", err)
+	}
+	return nil
+}
+
+func at(name, what string) string { return "/v1/clusters/" + url.PathEscape(name) + "/" + what }
+
+func ask[T any](ctx context.Context, c *Client, method, path string, body io.Reader) (T, error) {
+	var v T
+	err := c.call(ctx, method, path, body, &v)
+	return v, err
+}
+
+func jsonBody(v any) io.Reader {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // request types of this package always marshal
+	}
+	return bytes.NewReader(b)
+}
+
+// About asks what the daemon says of itself.
+func (c *Client) About(ctx context.Context) (About, error) {
+	return ask[About](ctx, c, "GET", "/v1/about", nil)
+}
+
+// StatusAll asks for the status of every cluster.
+func (c *Client) StatusAll(ctx context.Context) ([]cluster.Status, error) {
+	return ask[[]cluster.Status](ctx, c, "GET", "/v1/status", nil)
+}
+
+// Status asks for the status of one cluster.
+func (c *Client) Status(ctx context.Context, name string) (cluster.Status, error) {
+	return ask[cluster.Status](ctx, c, "GET", at(name, "status"), nil)
+}
+
+// Forecast asks what will happen for the pushed revision.
+func (c *Client) Forecast(ctx context.Context, name string) (cluster.Forecast, error) {
+	return ask[cluster.Forecast](ctx, c, "GET", at(name, "plan"), nil)
+}
+
+// ForecastDir asks what would happen if files were the repository.
+func (c *Client) ForecastDir(ctx context.Context, name string, files fs.FS) (cluster.Forecast, error) {
+	var b bytes.Buffer
+	if err := WriteTar(&b, files); err != nil {
+		return cluster.Forecast{}, err
+	}
+	return ask[cluster.Forecast](ctx, c, "POST", at(name, "plan"), &b)
+}
+
+// ForecastDestroy asks what a tear-down would take away.
+func (c *Client) ForecastDestroy(ctx context.Context, name string) (cluster.Forecast, error) {
+	return ask[cluster.Forecast](ctx, c, "GET", at(name, "destroy"), nil)
+}
+
+// Reconcile has the daemon fetch and look now.
+func (c *Client) Reconcile(ctx context.Context, name string) error {
+	return c.call(ctx, "POST", at(name, "reconcile"), nil, nil)
+}
+
+// Suspend has the daemon change nothing until Resume.
+func (c *Client) Suspend(ctx context.Context, name string) error {
+	return c.call(ctx, "POST", at(name, "suspend"), nil, nil)
+}
+
+// Resume ends a suspension.
+func (c *Client) Resume(ctx context.Context, name string) error {
+	return c.call(ctx, "POST", at(name, "resume"), nil, nil)
+}
+
+// Accept lets a revision that does not descend from the last one be applied.
+func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) error {
+	return c.call(ctx, "POST", at(name, "accept"), jsonBody(req), nil)
+}
+
+// Destroy begins the tear-down of a cluster.
+func (c *Client) Destroy(ctx context.Context, name string) error {
+	return c.call(ctx, "POST", at(name, "destroy"), jsonBody(DestroyRequest{Confirm: name}), nil)
+}
+
+// Kubeconfig asks for a fresh kubeconfig.
+func (c *Client) Kubeconfig(ctx context.Context, name string) ([]byte, error) {
+	f, err := ask[File](ctx, c, "GET", at(name, "kubeconfig"), nil)
+	return []byte(f.Content), err
+}
+
+// Talosconfig asks for a fresh talosconfig.
+func (c *Client) Talosconfig(ctx context.Context, name string) ([]byte, error) {
+	f, err := ask[File](ctx, c, "GET", at(name, "talosconfig"), nil)
+	return []byte(f.Content), err
+}

@@ -1,0 +1,194 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Version is the version of the socket's API.
+const Version = "v1"
+
+// Agent is what the socket serves.
+type Agent interface {
+	About() About
+	// Clusters names the clusters of this host, sorted.
+	Clusters() []string
+	Status(name string) (cluster.Status, error)
+	// Forecast tells what will happen for the pushed revision.
+	Forecast(name string) (cluster.Forecast, error)
+	// ForecastDir tells what would happen if these files were the repository.
+	ForecastDir(ctx context.Context, name string, files fs.FS) (cluster.Forecast, error)
+	// ForecastDestroy tells what a tear-down would take away.
+	ForecastDestroy(name string) (cluster.Forecast, error)
+	// Reconcile fetches and looks now.
+	Reconcile(name string) error
+	Suspend(name string) error
+	Resume(name string) error
+	Accept(name string, revision cluster.Revision) error
+	AcceptBootstrap(name string) error
+	Destroy(name string) error
+	// Kubeconfig and Talosconfig mint credentials for people.
+	Kubeconfig(name string) ([]byte, error)
+	Talosconfig(name string) ([]byte, error)
+}
+
+// About is what the daemon says of itself.
+type About struct {
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	Config  string    `json:"config"`
+	// Trouble is what is wrong with the daemon's own files, for example a
+	// changed config that could not be loaded; the old one is in force.
+	Trouble []string `json:"trouble,omitempty"`
+}
+
+// ErrUnknownCluster is returned by an Agent for a name it does not have.
+var ErrUnknownCluster = errors.New("no such cluster")
+
+// access is who may use a route.
+type access int
+
+const (
+	forReaders access = iota // whoever may open the socket
+	forRoot
+)
+
+func (a access) String() string {
+	if a == forRoot {
+		return "root"
+	}
+	return "group"
+}
+
+// route is one thing the socket can be asked.
+type route struct {
+	pattern string // of http.ServeMux
+	access  access
+	kind    string // of the answer
+	does    string // for the reference page
+	serve   func(*http.Request, Agent) (any, error)
+}
+
+// AcceptRequest is the body of an accept.
+type AcceptRequest struct {
+	Revision  cluster.Revision `json:"revision,omitempty"`
+	Bootstrap bool             `json:"bootstrap,omitempty"`
+}
+
+// DestroyRequest is the body of a destroy.
+type DestroyRequest struct {
+	Confirm string `json:"confirm"` // the cluster's name
+}
+
+// File is a file for a person, with secrets in it.
+type File struct {
+	Name    string `json:"name"`
+	Content string `json:"content"`
+}
+
+// maxTree bounds the tar of a directory to be planned: the caps of a repository.
+const maxTree = 20 << 20
+
+// routes is everything the socket can be asked, with the access of each beside
+// it. docs/reference/api.md is made from it.
+var routes = []route{
+	{"GET /v1/about", forReaders, "About", "the daemon: version, start, trouble with its own files", func(_ *http.Request, a Agent) (any, error) {
+		return a.About(), nil
+	}},
+	{"GET /v1/status", forReaders, "StatusList", "the status of every cluster", func(_ *http.Request, a Agent) (any, error) {
+		all := []cluster.Status{}
+		for _, name := range a.Clusters() {
+			s, err := a.Status(name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, s)
+		}
+		return all, nil
+	}},
+	{"GET /v1/clusters/{name}/status", forReaders, "Status", "the status of one cluster", func(r *http.Request, a Agent) (any, error) {
+		return a.Status(r.PathValue("name"))
+	}},
+	{"GET /v1/clusters/{name}/plan", forReaders, "Forecast", "everything that will happen for the pushed revision", func(r *http.Request, a Agent) (any, error) {
+		return a.Forecast(r.PathValue("name"))
+	}},
+	{"GET /v1/clusters/{name}/destroy", forReaders, "Forecast", "what a tear-down would take away", func(r *http.Request, a Agent) (any, error) {
+		return a.ForecastDestroy(r.PathValue("name"))
+	}},
+	{"POST /v1/clusters/{name}/plan", forRoot, "Forecast", "everything that would happen if the tar in the body were the repository", func(r *http.Request, a Agent) (any, error) {
+		files, err := readTar(http.MaxBytesReader(nil, r.Body, maxTree))
+		if err != nil {
+			return nil, err
+		}
+		return a.ForecastDir(r.Context(), r.PathValue("name"), files)
+	}},
+	{"POST /v1/clusters/{name}/reconcile", forRoot, "Done", "fetch the repository and look at the cluster now", func(r *http.Request, a Agent) (any, error) {
+		return done(a.Reconcile(r.PathValue("name")))
+	}},
+	{"POST /v1/clusters/{name}/suspend", forRoot, "Done", "change nothing until resumed", func(r *http.Request, a Agent) (any, error) {
+		return done(a.Suspend(r.PathValue("name")))
+	}},
+	{"POST /v1/clusters/{name}/resume", forRoot, "Done", "end a suspension", func(r *http.Request, a Agent) (any, error) {
+		return done(a.Resume(r.PathValue("name")))
+	}},
+	{"POST /v1/clusters/{name}/accept", forRoot, "Done", "apply a revision that does not descend from the last one, or declare that bootstrap was never sent", func(r *http.Request, a Agent) (any, error) {
+		var req AcceptRequest
+		if err := decode(r, &req); err != nil {
+			return nil, err
+		}
+		if req.Bootstrap {
+			return done(a.AcceptBootstrap(r.PathValue("name")))
+		}
+		return done(a.Accept(r.PathValue("name"), req.Revision))
+	}},
+	{"POST /v1/clusters/{name}/destroy", forRoot, "Done", "suspend the cluster and delete everything of it that is ours; the body names it once more", func(r *http.Request, a Agent) (any, error) {
+		var req DestroyRequest
+		if err := decode(r, &req); err != nil {
+			return nil, err
+		}
+		if name := r.PathValue("name"); req.Confirm != name {
+			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("destroy %s: not confirmed", name), Help: "the body's `confirm` must be the cluster's name"}
+		}
+		return done(a.Destroy(r.PathValue("name")))
+	}},
+	{"GET /v1/clusters/{name}/kubeconfig", forRoot, "File", "a kubeconfig for people, freshly minted", func(r *http.Request, a Agent) (any, error) {
+		b, err := a.Kubeconfig(r.PathValue("name"))
+		return File{Name: "kubeconfig", Content: string(b)}, err
+	}},
+	{"GET /v1/clusters/{name}/talosconfig", forRoot, "File", "a talosconfig for people, freshly minted", func(r *http.Request, a Agent) (any, error) {
+		b, err := a.Talosconfig(r.PathValue("name"))
+		return File{Name: "talosconfig", Content: string(b)}, err
+	}},
+}
+
+func done(err error) (any, error) { return struct{}{}, err }
+
+// decode reads a small JSON body strictly.
+func decode(r *http.Request, into any) error {
+	dec := json.NewDecoder(io.LimitReader(r.Body, 64<<10))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return &Error{Status: http.StatusBadRequest, Message: "read the request's body: " + err.Error()}
+	}
+	return nil
+}
+
+// Error is an error as it crosses the socket.
+type Error struct {
+	Status  int    `json:"-"`
+	Message string `json:"message"`
+	Help    string `json:"hint,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Hint is the cure.
+func (e *Error) Hint() string { return e.Help }
