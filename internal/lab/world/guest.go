@@ -101,9 +101,12 @@ type Kubelet struct {
 	Kubernetes string
 	Talos      string
 	Control    bool
-	Labels     map[string]string
-	Taints     []string
-	VMID       int
+	// Schedulable keeps a control plane free of the taint that workloads stay
+	// away from (allowSchedulingOnControlPlanes).
+	Schedulable bool
+	Labels      map[string]string
+	Taints      []string // key=value:Effect or key:Effect
+	VMID        int
 }
 
 // Kubernetes is what the Talos face tells the face that plays Kubernetes.
