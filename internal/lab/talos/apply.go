@@ -1,0 +1,253 @@
+package talos
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+	"github.com/siderolabs/talos/pkg/machinery/role"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+type applyMode = machineapi.ApplyConfigurationRequest_Mode
+
+const (
+	modeReboot   = machineapi.ApplyConfigurationRequest_REBOOT
+	modeAuto     = machineapi.ApplyConfigurationRequest_AUTO
+	modeNoReboot = machineapi.ApplyConfigurationRequest_NO_REBOOT
+	modeStaged   = machineapi.ApplyConfigurationRequest_STAGED
+	modeTry      = machineapi.ApplyConfigurationRequest_TRY
+)
+
+// runtimeMode is what validation is told of the machine: a cloud machine
+// (nocloud is one) is never installed by its config.
+type runtimeMode struct{}
+
+func (runtimeMode) String() string        { return "cloud" }
+func (runtimeMode) RequiresInstall() bool { return false }
+func (runtimeMode) InContainer() bool     { return false }
+
+// ApplyConfiguration implements machine.MachineService for configured machines
+// and, from v1.13 on, for machines in maintenance mode. Answers and their
+// order are those of v1.13.9, with what v1.14 changed.
+func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.ApplyConfigurationRequest) (*machineapi.ApplyConfigurationResponse, error) {
+	b := s.b
+	maintenance := b.inMaintenance()
+	if !maintenance && !rolesOf(ctx).Includes(role.Admin) {
+		return nil, errNotAuthorized
+	}
+	if b.isRebooting() {
+		return nil, status.Error(codes.FailedPrecondition,
+			"configuration was already applied and node is rebooting, cannot apply more configuration changes until next reboot")
+	}
+	cfg, err := b.load(in.GetData())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !maintenance && cfg.RawV1Alpha1() == nil {
+		return nil, status.Error(codes.InvalidArgument,
+			"the applied machine configuration doesn't contain v1alpha1 config, did you mean to patch the machine config instead?")
+	}
+	warnings, err := cfg.ValidateAsClient(runtimeMode{})
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	var answer *machineapi.ApplyConfiguration
+	err = b.alter(func() (err error) {
+		answer, err = b.apply(in, cfg)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !in.GetDryRun() {
+		answer.Warnings = warnings
+	}
+	return &machineapi.ApplyConfigurationResponse{Messages: []*machineapi.ApplyConfiguration{answer}}, nil
+}
+
+func (b *boot) inMaintenance() bool {
+	b.f.mu.Lock()
+	defer b.f.mu.Unlock()
+	return b.set == nil
+}
+
+func (b *boot) isRebooting() bool {
+	b.f.mu.Lock()
+	defer b.f.mu.Unlock()
+	return b.rebooting
+}
+
+// load parses a config as this version of Talos does, and watches the law: a
+// config with secrets must not reach another machine than the one it names.
+func (b *boot) load(data []byte) (config.Provider, error) {
+	cfg, err := configloader.NewFromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	if h := cfg.NetworkHostnameConfig(); h != nil && h.Hostname() != "" && b.m.guest.Name != "" && h.Hostname() != b.m.guest.Name {
+		b.f.world.Violate("secrets", "the machine config of %s was sent to %s (VM %d)", h.Hostname(), b.m.guest.Name, b.m.guest.VMID)
+	}
+	return cfg, unknownDocument(cfg, data, b.m.minor())
+}
+
+// apply carries out an apply whose config is in order.
+func (b *boot) apply(in *machineapi.ApplyConfigurationRequest, cfg config.Provider) (*machineapi.ApplyConfiguration, error) {
+	mode, reason, err := b.applyAs(in.GetMode(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	details := map[applyMode]string{
+		modeReboot:   "Applied configuration with a reboot",
+		modeNoReboot: "Applied configuration without a reboot",
+		modeTry:      "Applied configuration without a reboot",
+		modeStaged:   "Staged configuration to be applied after the next reboot",
+	}[mode]
+	if in.GetDryRun() {
+		diff, err := b.diff(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return &machineapi.ApplyConfiguration{
+			Mode:        mode,
+			ModeDetails: fmt.Sprintf("Dry run summary:\n%s (skipped in dry-run).\nConfig diff:\n\n%s", details, diff),
+		}, nil
+	}
+	data, err := cfg.Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("encode machine config: %w", err)
+	}
+	if mode != modeTry && b.revert != nil {
+		b.revert()
+		b.revert = nil
+	}
+	switch mode {
+	case modeTry:
+		timeout := constants.ConfigTryTimeout
+		if in.GetTryModeTimeout() != nil {
+			timeout = in.GetTryModeTimeout().AsDuration()
+		}
+		details += fmt.Sprintf("\nThe config is applied in 'try' mode and will be automatically reverted back in %s", timeout)
+		b.try(cfg, timeout)
+	case modeNoReboot:
+		if !cfg.CompleteForBoot() {
+			break // a part of a config: the machine stays in maintenance mode
+		}
+		b.save(cfg, data)
+		b.activate(cfg)
+	case modeStaged:
+		b.save(cfg, data)
+	case modeReboot:
+		b.save(cfg, data)
+		b.rebooting = true
+		b.reboot()
+	}
+	return &machineapi.ApplyConfiguration{Mode: mode, ModeDetails: details + reason}, nil
+}
+
+// applyAs decides how a config is applied when it is asked for in one mode.
+// reason says why an automatic apply reboots.
+func (b *boot) applyAs(mode applyMode, cfg config.Provider) (as applyMode, reason string, err error) {
+	maintenance, never := b.set == nil, b.m.minor() >= 14
+	if mode == modeReboot && maintenance {
+		mode = modeNoReboot
+	}
+	if mode == modeReboot && never {
+		return 0, "", status.Error(codes.Unimplemented, "the REBOOT mode is not supported, please use AUTO or NO_REBOOT modes instead")
+	}
+	var now error
+	if !maintenance && !never {
+		now = changeNow(b.set.provider.RawV1Alpha1(), cfg.RawV1Alpha1())
+	}
+	switch mode {
+	case modeAuto:
+		if now != nil {
+			return modeReboot, ": " + now.Error(), nil
+		}
+		return modeNoReboot, "", nil
+	case modeTry, modeNoReboot:
+		if now != nil {
+			return 0, "", status.Error(codes.InvalidArgument, now.Error())
+		}
+		return mode, "", nil
+	case modeStaged, modeReboot:
+		return mode, "", nil
+	}
+	return 0, "", status.Errorf(codes.InvalidArgument, "incorrect mode '%s' specified for the apply config call", mode)
+}
+
+// diff compares a config with the active one; a staged one does not count
+// (recorded).
+func (b *boot) diff(cfg config.Provider) (string, error) {
+	var active config.Container
+	if b.set != nil {
+		active = b.set.provider
+	}
+	diff, err := diffConfigs(active, cfg)
+	if err != nil {
+		return "", err
+	}
+	if diff == "" {
+		diff = "No changes."
+	}
+	return diff, nil
+}
+
+// save writes a config to the disk.
+func (b *boot) save(cfg config.Provider, data []byte) {
+	b.m.disk().config = data
+	b.writePersistent(cfg)
+}
+
+// activate makes a config the active one: after a moment for a machine in
+// maintenance mode, which then speaks with the certificates of its cluster, at
+// once for one that is configured.
+func (b *boot) activate(cfg config.Provider) {
+	if b.set != nil {
+		set, err := b.m.read(cfg)
+		if err != nil {
+			b.f.world.Tell(b.hostname(), "machine config is not usable: %v", err)
+			return
+		}
+		b.adopt(set)
+		b.startExtensions()
+		return
+	}
+	d := b.f.world.Latency.Apply
+	if !b.applying {
+		b.f.world.Spend("apply", b.m.subject(), d, "boot/"+b.m.subject())
+		b.f.world.Tell(b.m.name(), "takes its machine config")
+	}
+	b.applying = true
+	b.after(d, func() {
+		if b.set == nil {
+			b.configure(cfg)
+		}
+	})
+}
+
+// try makes a config the active one for a while. What a machine goes back to
+// is the config it had; one that had none reboots.
+func (b *boot) try(cfg config.Provider, timeout time.Duration) {
+	if b.revert != nil {
+		b.revert()
+	}
+	var before config.Provider
+	if b.set != nil {
+		before = b.set.provider
+	}
+	b.activate(cfg)
+	b.revert = b.after(timeout, func() {
+		b.revert = nil
+		if before == nil {
+			b.reboot()
+			return
+		}
+		b.activate(before)
+	})
+}

@@ -1,0 +1,159 @@
+package talos
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+)
+
+// authority is a certificate authority with its key.
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// parseAuthority reads a CA from PEM.
+func parseAuthority(crt, key []byte) (authority, error) {
+	pair, err := tls.X509KeyPair(crt, key)
+	if err != nil {
+		return authority{}, fmt.Errorf("read certificate authority: %w", err)
+	}
+	signer, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return authority{}, fmt.Errorf("read certificate authority: a %T cannot sign", pair.PrivateKey)
+	}
+	return authority{cert: pair.Leaf, key: signer}, nil
+}
+
+// learnAuthority remembers the machine CA of a control plane's config. In life
+// trustd on a control plane signs the certificates of workers, whose configs
+// carry no key. Here a worker waits until any config with the key was seen;
+// which node it was on and whether that node still runs is not looked at.
+func (f *Fleet) learnAuthority(cfg config.Provider) {
+	ca := cfg.Machine().Security().IssuingCA()
+	if ca == nil || len(ca.Key) == 0 {
+		return
+	}
+	a, err := parseAuthority(ca.Crt, ca.Key)
+	if err != nil {
+		f.world.Tell("fleet", "%v", err)
+		return
+	}
+	f.authorities[fingerprint(ca.Crt)] = a
+}
+
+// leaf is a certificate that is renewed before it ends, as Talos does with the
+// certificates of its API, which live for a day.
+type leaf struct {
+	issue func() (tls.Certificate, error)
+
+	mu    sync.Mutex
+	cert  tls.Certificate
+	until time.Time
+}
+
+const leafLife = 24 * time.Hour
+
+// get returns a certificate that is valid for half a day at least.
+func (l *leaf) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Now().After(l.until) {
+		cert, err := l.issue()
+		if err != nil {
+			return nil, err
+		}
+		l.cert, l.until = cert, time.Now().Add(leafLife/2)
+	}
+	return &l.cert, nil
+}
+
+// maintenanceTLS is what a machine without a config shows: a certificate that
+// proves nothing, signed by an authority without a name that nobody knows. No
+// certificate is asked of the client.
+func maintenanceTLS(hostname string, ip net.IP) *tls.Config {
+	l := &leaf{issue: func() (tls.Certificate, error) {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return tls.Certificate{}, fmt.Errorf("make maintenance authority: %w", err)
+		}
+		return authority{cert: &x509.Certificate{}, key: key}.
+			server(constants.MaintenanceServiceCommonName, []string{hostname}, []net.IP{ip, net.IPv4(127, 0, 0, 1), net.IPv6loopback})
+	}}
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: l.get}
+}
+
+// nodeTLS is what a configured machine shows and asks for: certificates of its
+// cluster on both sides.
+func nodeTLS(ca authority, hostname string, names []string, ips []net.IP, accepted [][]byte) *tls.Config {
+	clients := x509.NewCertPool()
+	for _, crt := range accepted {
+		clients.AppendCertsFromPEM(crt)
+	}
+	l := &leaf{issue: func() (tls.Certificate, error) { return ca.server(hostname, names, ips) }}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		GetCertificate: l.get,
+		ClientAuth:     tls.RequireAndVerifyClientCert,
+		ClientCAs:      clients,
+	}
+}
+
+// server issues an ED25519 server certificate.
+func (a authority) server(commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
+	return a.sign(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: commonName},
+		DNSNames:    names,
+		IPAddresses: ips,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		NotAfter:    time.Now().Add(leafLife),
+	})
+}
+
+// client issues an ED25519 client certificate.
+func (a authority) client(commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
+	pair, err := a.sign(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: commonName, Organization: organizations},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		NotAfter:    time.Now().Add(life),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode client key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func (a authority) sign(tmpl *x509.Certificate) (tls.Certificate, error) {
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make key for %s: %w", tmpl.Subject.CommonName, err)
+	}
+	tmpl.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("make serial number for %s: %w", tmpl.Subject.CommonName, err)
+	}
+	tmpl.NotBefore = time.Now().Add(-10 * time.Second)
+	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, public, a.key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("sign certificate for %s: %w", tmpl.Subject.CommonName, err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}

@@ -1,0 +1,386 @@
+package talos
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/pmezard/go-difflib/difflib"
+	networkpb "github.com/siderolabs/talos/pkg/machinery/api/resource/definitions/network"
+	"github.com/siderolabs/talos/pkg/machinery/cel/celenv"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	cfgconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/container"
+	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
+	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
+	"github.com/siderolabs/talos/pkg/machinery/proto"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// settings is what a machine config means for the machine that has it.
+type settings struct {
+	provider config.Provider
+	control  bool
+	hostname string       // "" : the platform's
+	address  netip.Prefix // zero: the platform's
+	alias    string       // of the machine's one link
+	vip      netip.Addr
+	// homeless: the node's address lies inside the pod or the service network,
+	// and Talos never takes such an address for the node's own.
+	homeless bool
+
+	machineCA  string   // fingerprint of the CA of the Talos API
+	acceptedCA [][]byte // PEM, of clients
+	sans       []string // of the Talos API
+	etcdCA     string   // fingerprint; "" : none
+	kubeCA     string   // fingerprint
+
+	kubelet world.Kubelet
+	plane   world.ControlPlane
+	// services are the extension services that have been given their config.
+	services map[string]bool
+}
+
+// read works out what a config means for this machine.
+func (m *machine) read(cfg config.Provider) (*settings, error) {
+	if cfg.Machine() == nil || cfg.Cluster() == nil {
+		return nil, fmt.Errorf("read machine config of %s: no machine or cluster section", m.name())
+	}
+	s := &settings{provider: cfg, control: cfg.Machine().Type().IsControlPlane(), services: map[string]bool{}}
+	if h := cfg.NetworkHostnameConfig(); h != nil {
+		s.hostname = h.Hostname()
+	}
+	for _, e := range cfg.ExtensionServiceConfigs() {
+		s.services[e.Name()] = true
+	}
+	if err := s.readNetwork(m); err != nil {
+		return nil, err
+	}
+	security := cfg.Machine().Security()
+	if ca := security.IssuingCA(); ca != nil {
+		s.machineCA = fingerprint(ca.Crt)
+		s.acceptedCA = append(s.acceptedCA, ca.Crt)
+	}
+	for _, ca := range security.AcceptedCAs() {
+		if s.machineCA == "" {
+			s.machineCA = fingerprint(ca.Crt)
+		}
+		s.acceptedCA = append(s.acceptedCA, ca.Crt)
+	}
+	s.sans = security.CertSANs()
+	if etcd := cfg.Cluster().Etcd(); s.control && etcd != nil && etcd.CA() != nil {
+		s.etcdCA = fingerprint(etcd.CA().Crt)
+	}
+	s.readKubernetes(m)
+	return s, nil
+}
+
+// readNetwork finds what the config says of the machine's one link: its
+// address, its alias and the virtual address it may carry.
+func (s *settings) readNetwork(m *machine) error {
+	cfg := s.provider
+	link := newLinkStatus(m)
+	var spec networkpb.LinkStatusSpec
+	if err := proto.ResourceSpecToProto(link, &spec); err != nil {
+		return fmt.Errorf("describe link of %s: %w", m.name(), err)
+	}
+	for _, a := range cfg.NetworkLinkAliasConfigs() {
+		selector := a.LinkSelector()
+		matches, err := selector.EvalBool(celenv.LinkLocator(), map[string]any{"link": &spec})
+		if err != nil {
+			return fmt.Errorf("evaluate link selector of %s: %w", a.Name(), err)
+		}
+		if matches && s.alias == "" {
+			s.alias = strings.Replace(a.Name(), "%d", "0", 1)
+		}
+	}
+	ours := func(name string) bool { return name == linkName || s.alias != "" && name == s.alias }
+
+	for _, l := range cfg.NetworkCommonLinkConfigs() {
+		on := ours(l.Name())
+		if v, ok := l.(cfgconfig.NetworkVLANConfig); ok {
+			on = ours(v.ParentLink())
+		}
+		for _, a := range l.Addresses() {
+			s.take(on, a.Address())
+		}
+	}
+	for _, v := range cfg.NetworkVirtualIPConfigs() {
+		if ours(v.Link()) {
+			s.vip = v.VIP()
+		}
+	}
+	if cfg.Machine().Network() == nil {
+		return nil
+	}
+	for _, d := range cfg.Machine().Network().Devices() {
+		on := ours(d.Interface())
+		if sel := d.Selector(); sel != nil {
+			on = sameMAC(sel.HardwareAddress(), m.guest.MAC) || sameMAC(sel.PermanentAddress(), m.guest.MAC)
+		}
+		for _, a := range d.Addresses() {
+			p, err := netip.ParsePrefix(a)
+			if err != nil {
+				return fmt.Errorf("read address of %s: %w", d.Interface(), err)
+			}
+			s.take(on && !d.Ignore(), p)
+		}
+		if v := d.VIPConfig(); v != nil && on {
+			if ip, err := netip.ParseAddr(v.IP()); err == nil {
+				s.vip = ip
+			}
+		}
+	}
+	return nil
+}
+
+// take accepts the first address of the machine's link.
+func (s *settings) take(ours bool, p netip.Prefix) {
+	if ours && !s.address.IsValid() {
+		s.address = p
+	}
+}
+
+// sameMAC compares hardware addresses in any spelling; an empty one equals
+// nothing.
+func sameMAC(a, b string) bool {
+	x, errX := net.ParseMAC(a)
+	y, errY := net.ParseMAC(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+func (s *settings) readKubernetes(m *machine) {
+	cfg := s.provider
+	address := s.address
+	if !address.IsValid() {
+		address = m.platformAddress()
+	}
+	node := s.hostname
+	if node == "" {
+		node = m.name()
+	}
+	if ca := cfg.K8sAPIServerCAConfig(); ca != nil {
+		if accepted := ca.AcceptedCAs(); len(accepted) > 0 {
+			s.kubeCA = fingerprint(accepted[0].Crt)
+		}
+		if issuing := ca.IssuingCA(); issuing != nil {
+			s.plane.CACert, s.plane.CAKey = issuing.Crt, issuing.Key
+		}
+	}
+	var pods, services []string
+	if n := cfg.K8sNetworkConfig(); n != nil {
+		for _, p := range n.PodCIDRs() {
+			pods = append(pods, p.String())
+			s.homeless = s.homeless || p.Contains(address.Addr())
+		}
+		for _, p := range n.ServiceCIDRs() {
+			services = append(services, p.String())
+			s.homeless = s.homeless || p.Contains(address.Addr())
+		}
+	}
+	s.kubelet = world.Kubelet{Node: node, Address: address.Addr(), Talos: m.version(), Control: s.control, VMID: m.guest.VMID}
+	if k := cfg.K8sKubeletConfig(); k != nil {
+		s.kubelet.Kubernetes = imageTag(k.Image())
+	}
+	if n := cfg.K8sNodeConfig(); n != nil {
+		s.kubelet.Labels = n.Labels()
+		for key, value := range n.Taints() {
+			s.kubelet.Taints = append(s.kubelet.Taints, key+"="+value)
+		}
+		slices.Sort(s.kubelet.Taints)
+	}
+	if !s.control {
+		return
+	}
+	p := &s.plane
+	p.Node, p.Address, p.VIP = node, address.Addr(), s.vip
+	p.PodCIDR, p.ServiceCIDR = strings.Join(pods, ","), strings.Join(services, ",")
+	p.CNI = "none"
+	if cfg.K8sFlannelCNIConfig() != nil {
+		p.CNI = "flannel"
+	}
+	if proxy := cfg.K8sProxyConfig(); proxy != nil {
+		p.KubeProxy = proxy.Enabled()
+	}
+	if api := cfg.K8sAPIServerConfig(); api != nil {
+		p.Kubernetes = imageTag(api.Image())
+		p.SANs = slices.Clone(api.CertSANs())
+	}
+	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {
+		p.SANs = append(p.SANs, c.ClusterEndpoint().Hostname())
+	}
+}
+
+// imageTag is the tag of a container image, "v1.36.1".
+func imageTag(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
+		return image[i+1:]
+	}
+	return ""
+}
+
+// fingerprint is the hex SHA-256 of the first certificate's DER in a PEM, ""
+// when there is none.
+func fingerprint(crt []byte) string {
+	block, _ := pem.Decode(crt)
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}
+
+// Machine configs and versions.
+
+// newestMinor is the newest minor of Talos this face knows the manners of.
+const newestMinor = 14
+
+// documentSince says which minor first knew a kind of document. Kinds that are
+// not listed are older than every version the lab plays. Source: the documents
+// registered by the config libraries of v1.11.6, v1.12.4, v1.13.9 and v1.14.1;
+// below that the releases' own notes.
+var documentSince = map[string]int{
+	"VolumeConfig": 8,
+
+	"EthernetConfig": 10, "PCIDriverRebindConfig": 10, "UserVolumeConfig": 10,
+
+	"ExistingVolumeConfig": 11, "RawVolumeConfig": 11, "SwapVolumeConfig": 11, "ZswapConfig": 11,
+
+	"BondConfig": 12, "BridgeConfig": 12, "DHCPv4Config": 12, "DHCPv6Config": 12, "DummyLinkConfig": 12, "HCloudVIPConfig": 12,
+	"HostnameConfig": 12, "Layer2VIPConfig": 12, "LinkAliasConfig": 12, "LinkConfig": 12, "OOMConfig": 12, "RegistryAuthConfig": 12,
+	"RegistryMirrorConfig": 12, "RegistryTLSConfig": 12, "ResolverConfig": 12, "StaticHostConfig": 12, "TimeSyncConfig": 12,
+	"VLANConfig": 12, "WireguardConfig": 12,
+
+	"BlackholeRouteConfig": 13, "EnvironmentConfig": 13, "ExternalVolumeConfig": 13, "ImageVerificationConfig": 13,
+	"KubeSpanConfig": 13, "RoutingRuleConfig": 13, "TCPProbeConfig": 13, "VRFConfig": 13,
+
+	"BGPInstanceConfig": 14, "CRIBaseRuntimeSpecConfig": 14, "CRICustomizationConfig": 14, "ContainerConfig": 14,
+	"DiscoveryIdentityConfig": 14, "DiscoveryServiceConfig": 14, "EtcFileConfig": 14, "FilesystemScrubConfig": 14,
+	"FilesystemTrimConfig": 14, "HTTPProbeConfig": 14, "ImageCacheConfig": 14, "KernelModuleConfig": 14, "KubeAPIServerCAConfig": 14,
+	"KubeAPIServerConfig": 14, "KubeAdmissionControlConfig": 14, "KubeAggregatorCAConfig": 14, "KubeAuditPolicyConfig": 14,
+	"KubeAuthenticationConfig": 14, "KubeAuthorizerConfig": 14, "KubeClusterConfig": 14, "KubeControllerManagerConfig": 14,
+	"KubeCoreDNSConfig": 14, "KubeCredentialProviderConfig": 14, "KubeEtcdEncryptionConfig": 14, "KubeExternalManifestConfig": 14,
+	"KubeFlannelCNIConfig": 14, "KubeInlineManifestConfig": 14, "KubeNetworkConfig": 14, "KubeNodeConfig": 14, "KubePrismConfig": 14,
+	"KubeProxyConfig": 14, "KubeSchedulerConfig": 14, "KubeServiceAccountConfig": 14, "KubeStaticPodConfig": 14,
+	"KubeTalosAPIAccessConfig": 14, "KubeletConfig": 14, "LVMLogicalVolumeConfig": 14, "LVMVolumeGroupConfig": 14,
+	"RAIDArrayConfig": 14, "SecurityProfileConfig": 14, "SysctlConfig": 14, "SysfsConfig": 14, "UdevRulesConfig": 14,
+	"UnattendedInstallConfig": 14, "VethConfig": 14,
+}
+
+// unknownDocument refuses a config with a document that this version of Talos
+// does not know, in the words of the version that refuses it.
+func unknownDocument(cfg config.Provider, data []byte, minor int) error {
+	for _, doc := range cfg.Documents() {
+		if documentSince[doc.Kind()] <= minor {
+			continue
+		}
+		name := ""
+		if n, ok := doc.(cfgconfig.NamedDocument); ok {
+			name = n.Name()
+		}
+		return fmt.Errorf("error decoding document %s/%s/%s (line %d): %q %q: not registered",
+			doc.APIVersion(), doc.Kind(), name, documentLine(data, doc.Kind(), name), doc.Kind(), doc.APIVersion())
+	}
+	return nil
+}
+
+// documentLine finds the line a document begins on, from 1.
+func documentLine(data []byte, kind, name string) int {
+	begin, line, content := 1, 0, false
+	wantKind, wantName := "kind: "+kind, "name: "+name
+	seenKind, seenName := false, name == ""
+	for text := range strings.Lines(string(data)) {
+		line++
+		text = strings.TrimSpace(text)
+		switch {
+		case text == "---":
+			begin, content, seenKind, seenName = line+1, false, false, name == ""
+			continue
+		case !content && (text == "" || strings.HasPrefix(text, "#")):
+			begin = line + 1
+			continue
+		}
+		content = true
+		seenKind = seenKind || text == wantKind
+		seenName = seenName || text == wantName
+		if seenKind && seenName {
+			return begin
+		}
+	}
+	return 1
+}
+
+// changeNow says why v1.13 and older can apply the change from one config to
+// another only with a reboot: something differs outside of a list of fields.
+// Further documents never count. nil: it can be applied at once.
+func changeNow(old, next *v1alpha1.Config) error {
+	if old == nil || next == nil {
+		return errors.New("current config is not v1alpha1")
+	}
+	was, is := old.DeepCopy(), next.DeepCopy()
+	for _, c := range []*v1alpha1.Config{was, is} {
+		c.ConfigDebug, c.ClusterConfig = nil, nil
+		if c.MachineConfig != nil {
+			forgetImmediate(c.MachineConfig)
+		}
+	}
+	if reflect.DeepEqual(was, is) {
+		return nil
+	}
+	diff, err := diffConfigs(container.NewV1Alpha1(was), container.NewV1Alpha1(is))
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("this config change can't be applied in immediate mode\ndiff:\n%s", diff)
+}
+
+// diffConfigs compares two configs line by line; old may be nil. The text
+// holds whatever secrets differ, as it does in life.
+func diffConfigs(old, next config.Container) (string, error) {
+	var texts [2]string
+	for i, cfg := range []config.Container{old, next} {
+		if cfg == nil {
+			continue
+		}
+		text, err := cfg.EncodeString(encoder.WithComments(encoder.CommentsDisabled))
+		if err != nil {
+			return "", fmt.Errorf("error calculating diff: %w", err)
+		}
+		texts[i] = text
+	}
+	diff, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+		A: difflib.SplitLines(texts[0]), FromFile: "a",
+		B: difflib.SplitLines(texts[1]), ToFile: "b",
+		Context: 3,
+	})
+	if err != nil {
+		return "", fmt.Errorf("error calculating diff: %w", err)
+	}
+	return diff, nil
+}
+
+// forgetImmediate empties every field whose change needs no reboot.
+func forgetImmediate(m *v1alpha1.MachineConfig) {
+	m.MachineCA, m.MachineAcceptedCAs, m.MachineCertSANs = nil, nil, nil
+	m.MachineTime, m.MachineInstall, m.MachineNetwork = nil, nil, nil //nolint:staticcheck // old configs have them
+	m.MachineSysfs, m.MachineSysctls, m.MachineLogging = nil, nil, nil
+	m.MachineControlPlane, m.MachineKubelet, m.MachineKernel = nil, nil, nil
+	m.MachineRegistries = v1alpha1.RegistriesConfig{} //nolint:staticcheck // old configs have them
+	m.MachinePods, m.MachineSeccompProfiles = nil, nil
+	m.MachineNodeAnnotations, m.MachineNodeLabels, m.MachineNodeTaints = nil, nil, nil
+	if f := m.MachineFeatures; f != nil {
+		f.KubernetesTalosAPIAccessConfig, f.KubePrismSupport, f.HostDNSSupport = nil, nil, nil
+		f.ImageCacheSupport = nil
+		f.FeatureNodeAddressSortAlgorithm = ""
+	}
+}

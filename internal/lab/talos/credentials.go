@@ -1,0 +1,127 @@
+package talos
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+	"github.com/siderolabs/talos/pkg/machinery/role"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// Kubeconfig sends a tar.gz with one file. It works long before there is a
+// Kubernetes (recorded), so it proves nothing.
+func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingServer[common.Data]) error {
+	var set *settings
+	err := s.b.look(func() error {
+		set = s.b.set
+		return s.b.onControlPlane("kubeconfig")
+	})
+	if err != nil {
+		return err
+	}
+	config, err := set.kubeconfig()
+	if err != nil {
+		return err
+	}
+	var buf bytes.Buffer
+	zip := gzip.NewWriter(&buf)
+	archive := tar.NewWriter(zip)
+	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "kubeconfig", Size: int64(len(config)), Mode: 0o600, ModTime: time.Now()}); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	if _, err := archive.Write(config); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	if err := archive.Close(); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	if err := zip.Close(); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return out.Send(&common.Data{Bytes: buf.Bytes()})
+}
+
+// kubeconfig makes an administrator's kubeconfig, valid for a year.
+func (s *settings) kubeconfig() ([]byte, error) {
+	ca, err := parseAuthority(s.plane.CACert, s.plane.CAKey)
+	if err != nil {
+		return nil, err
+	}
+	crt, key, err := ca.client("admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
+	if err != nil {
+		return nil, err
+	}
+	cluster := s.provider.K8sClusterConfig()
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters:
+- name: %[1]s
+  cluster:
+    server: %[2]s
+    certificate-authority-data: %[3]s
+users:
+- name: admin@%[1]s
+  user:
+    client-certificate-data: %[4]s
+    client-key-data: %[5]s
+contexts:
+- context:
+    cluster: %[1]s
+    namespace: default
+    user: admin@%[1]s
+  name: admin@%[1]s
+current-context: admin@%[1]s
+`, cluster.ClusterName(), cluster.ClusterEndpoint(), b64(s.plane.CACert), b64(crt), b64(key)), nil
+}
+
+func (s *machineService) GenerateClientConfiguration(_ context.Context, in *machineapi.GenerateClientConfigurationRequest) (*machineapi.GenerateClientConfigurationResponse, error) {
+	var set *settings
+	var ca authority
+	err := s.b.look(func() error {
+		set = s.b.set
+		if err := s.b.onControlPlane("generate client configuration"); err != nil {
+			return err
+		}
+		ca = s.b.f.authorities[set.machineCA]
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	ttl := in.GetCrtTtl().AsDuration()
+	if ttl <= 0 {
+		return nil, status.Error(codes.InvalidArgument, "crt_ttl should be positive")
+	}
+	roles, _ := role.Parse(in.GetRoles())
+	crt, key, err := ca.client("", roles.Strings(), ttl)
+	if err != nil {
+		return nil, err
+	}
+	name := set.provider.K8sClusterConfig().ClusterName()
+	if r := roles.Strings(); len(r) == 1 {
+		name = strings.TrimPrefix(r[0], role.Prefix) + "@" + name
+	}
+	pem := set.acceptedCA[0]
+	talosconfig, err := clientconfig.NewConfig(name, nil, pem, &x509.PEMEncodedCertificateAndKey{Crt: crt, Key: key}).Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("encode talosconfig: %w", err)
+	}
+	return &machineapi.GenerateClientConfigurationResponse{Messages: []*machineapi.GenerateClientConfiguration{
+		{Ca: pem, Crt: crt, Key: key, Talosconfig: talosconfig},
+	}}, nil
+}

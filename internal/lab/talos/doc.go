@@ -1,0 +1,20 @@
+// Package talos is the Talos face of the lab: make-believe machines that boot
+// when their virtual machine is switched on, speak the real Talos API over
+// real TLS, take real machine configs, found and join an etcd, and run the
+// Kubernetes of the lab.
+//
+// What it answers is bound to what real nodes answered: codes, texts, orders
+// and surprises come from recordings of Talos v1.13.9 and, where a recording
+// is silent, from that version's source. Differences between versions that a
+// client can see (the maintenance service up to v1.12, no reboots from v1.14
+// on, documents a version does not know) follow the version of the image on
+// the machine's disk.
+//
+// It must not know who is asking or why: not the agent, its planner or its
+// adapters, and not how the other faces work inside. It knows the lab's world
+// and the laws that a Talos cluster suffers from when they are broken.
+//
+// One lock guards the whole fleet, because machines meet in etcd. Whatever
+// must happen outside of it (telling Kubernetes) is queued in order and
+// carried out by whoever let go of the lock last.
+package talos

@@ -1,0 +1,253 @@
+package talos
+
+import (
+	"cmp"
+	"crypto/sha1"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// etcd is one etcd: one set of data with its members. Two with the same
+// authority are a split brain.
+type etcd struct {
+	id      string // as told to Kubernetes
+	ca      string // fingerprint of the etcd CA
+	founder string // node
+	members []*member
+	leader  *member
+	term    uint64
+	index   uint64
+	lastIn  string // the node that joined last, whose learning the next one waits for
+}
+
+// member is one member of an etcd. It is what lies in a node's etcd data
+// directory.
+type member struct {
+	of      *etcd
+	id      uint64
+	name    string
+	address netip.Addr
+	learner bool
+	learned bool // has caught up and waits to be made a voter
+	started bool // has become healthy since it runs
+	on      *boot
+}
+
+// up reports whether the member runs and others can reach it.
+func (m *member) up() bool { return m.on != nil && !m.on.m.dark }
+
+// healthy reports whether a client of this member can read and write.
+func (m *member) healthy() bool { return m.up() && m.started && !m.learner && m.of.quorum() }
+
+func (e *etcd) voters() []*member {
+	return slices.DeleteFunc(slices.Clone(e.members), func(m *member) bool { return m.learner })
+}
+
+// quorum reports whether a majority of the voters runs.
+func (e *etcd) quorum() bool {
+	voters, up := e.voters(), 0
+	for _, m := range voters {
+		if m.up() {
+			up++
+		}
+	}
+	return up > len(voters)/2
+}
+
+// serves reports whether anybody who asks this etcd gets an answer.
+func (e *etcd) serves() bool {
+	return slices.ContainsFunc(e.members, (*member).healthy)
+}
+
+func (e *etcd) learning() *member {
+	i := slices.IndexFunc(e.members, func(m *member) bool { return m.learner })
+	if i < 0 {
+		return nil
+	}
+	return e.members[i]
+}
+
+// elect keeps the leader while it can lead, else lets the first voter lead.
+func (e *etcd) elect() {
+	if !e.quorum() {
+		e.leader = nil
+		return
+	}
+	if e.leader != nil && e.leader.up() && !e.leader.learner && slices.Contains(e.members, e.leader) {
+		return
+	}
+	voters := e.voters()
+	e.lead(voters[slices.IndexFunc(voters, (*member).up)])
+}
+
+func (e *etcd) lead(m *member) {
+	e.leader = m
+	e.term++
+	e.index += 2
+}
+
+// memberID computes a member's id as etcd does: founding members from their
+// peer URL and the cluster's token alone, so that the same address founds with
+// the same id; later ones from the time too.
+func memberID(address netip.Addr, joined time.Time) uint64 {
+	seed := peerURL(address) + "etcd-cluster"
+	if !joined.IsZero() {
+		seed += strconv.FormatInt(joined.Unix(), 10)
+	}
+	sum := sha1.Sum([]byte(seed))
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
+func peerURL(a netip.Addr) string   { return "https://" + netip.AddrPortFrom(a, 2380).String() }
+func clientURL(a netip.Addr) string { return "https://" + netip.AddrPortFrom(a, 2379).String() }
+
+// found makes a new etcd on this machine: what Bootstrap does. Nobody checks
+// whether there is another; that is the danger of it.
+func (b *boot) found() {
+	f := b.f
+	e := &etcd{id: fmt.Sprintf("etcd-%d", len(f.etcds)+1), ca: b.set.etcdCA, founder: b.hostname(), term: 1, index: 10}
+	m := &member{of: e, id: memberID(b.address.Addr(), time.Time{}), name: b.hostname(), address: b.address.Addr()}
+	e.members = []*member{m}
+	f.etcds = append(f.etcds, e)
+	b.m.disk().member = m
+	b.founded = true
+	f.world.Spend("etcd", b.hostname(), f.world.Latency.Etcd, "apply/"+b.m.subject())
+	f.world.Tell(b.hostname(), "founds %s", e.id)
+
+	// The service is a new one: its past is gone with the wait it was in.
+	delete(b.services, "etcd")
+	s := b.service("etcd")
+	s.to("Starting", "Starting service")
+	s.to("Waiting", etcdWaits)
+	b.runEtcd(m, f.world.Latency.Etcd)
+}
+
+// runEtcd starts the etcd process on data that is there; it is healthy when d
+// has passed.
+func (b *boot) runEtcd(m *member, d time.Duration) {
+	s := b.service("etcd")
+	if s.state != "Preparing" {
+		s.to("Preparing", "Running pre state")
+	}
+	s.to("Preparing", "Creating service runner")
+	m.on = b
+	s.run("Started task etcd (PID 300) for container etcd")
+	if m.learner {
+		b.learn(m, d)
+		return
+	}
+	b.after(d, func() { m.started = m.on == b })
+}
+
+// learn plays a joining member: it catches up, fails its health checks as
+// learners do, and is made a voter when it has caught up and the others can
+// decide so.
+func (b *boot) learn(m *member, d time.Duration) {
+	b.after(d/3, func() {
+		if m.on == b {
+			b.service("etcd").unwell("etcdserver: rpc not supported for learner")
+		}
+	})
+	b.after(d, func() { m.learned = m.on == b })
+}
+
+// stopEtcd takes the etcd process away.
+func (b *boot) stopEtcd() {
+	if d := b.m.disk(); d != nil && d.member != nil && d.member.on == b {
+		d.member.on, d.member.started = nil, false
+	}
+}
+
+// join makes the machine a learner of an etcd that serves. A member of the
+// same name is removed first: a node with an empty data directory can only be
+// that node made anew (as in the source of v1.13.9).
+func (b *boot) join(e *etcd) {
+	f := b.f
+	if i := slices.IndexFunc(e.members, func(m *member) bool { return m.name == b.hostname() }); i >= 0 {
+		e.remove(e.members[i])
+	}
+	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), learner: true}
+	e.members = append(e.members, m)
+	slices.SortFunc(e.members, func(a, b *member) int { return cmp.Compare(a.id, b.id) })
+	e.index += 2
+	b.m.disk().member = m
+	after := []string{"node/" + b.hostname(), "etcd/" + e.founder}
+	if e.lastIn != "" {
+		after = append(after, "learn/"+e.lastIn) // one learner at a time
+	}
+	e.lastIn = b.hostname()
+	f.world.Spend("learn", b.hostname(), f.world.Latency.Learn, after...)
+	f.world.Tell(b.hostname(), "joins %s as a learner", e.id)
+	b.runEtcd(m, f.world.Latency.Learn)
+}
+
+// remove takes a member out of the list. Its process, if it runs, fails: an
+// etcd that was removed never comes back with its data.
+func (e *etcd) remove(m *member) {
+	e.members = slices.DeleteFunc(e.members, func(o *member) bool { return o == m })
+	e.index++
+	if b := m.on; b != nil {
+		m.on, m.started = nil, false
+		b.service("etcd").to("Failed", "Failed to run: the member has been permanently removed from the cluster")
+	}
+}
+
+// settleEtcd lets elections, joins and promotions happen, and checks the law.
+func (f *Fleet) settleEtcd(machines []*machine) {
+	for _, e := range f.etcds {
+		if l := e.learning(); l != nil && l.learned && l.up() && e.serves() {
+			l.learner, l.learned, l.started = false, false, true
+			e.index++
+			f.world.Tell(l.name, "is a voter of %s", e.id)
+		}
+		e.elect()
+	}
+	for _, m := range machines {
+		b := m.boot
+		if b == nil || b.set == nil || b.set.etcdCA == "" || !b.joinable || b.leaving || m.dark || m.disk().member != nil {
+			continue
+		}
+		for _, e := range f.etcds {
+			if e.ca == b.set.etcdCA && e.serves() && e.learning() == nil {
+				b.join(e)
+				e.elect()
+				break
+			}
+		}
+	}
+	f.checkSplit(machines)
+}
+
+// checkSplit reports two etcds of one authority as soon as both have a member
+// whose data lies on a machine that is switched on. (Data on a disk nobody
+// runs may be gone: a deleted disk is simply forgotten.)
+func (f *Fleet) checkSplit(machines []*machine) {
+	alive := map[string][]string{} // CA -> etcds
+	for _, m := range machines {
+		d := m.disk()
+		if d == nil || d.member == nil || !slices.Contains(d.member.of.members, d.member) {
+			continue
+		}
+		if e := d.member.of; !slices.Contains(alive[e.ca], e.id) {
+			alive[e.ca] = append(alive[e.ca], e.id)
+		}
+	}
+	for _, ca := range slices.Sorted(maps.Keys(alive)) {
+		ids := alive[ca]
+		if len(ids) < 2 {
+			continue
+		}
+		slices.Sort(ids)
+		key := strings.Join(ids, " and ")
+		if !f.split[key] {
+			f.split[key] = true
+			f.world.Violate("bootstrap", "%s exist with one etcd authority: the cluster was bootstrapped twice", key)
+		}
+	}
+}

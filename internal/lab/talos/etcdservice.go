@@ -1,0 +1,318 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// The etcd calls of Talos. Asked before there is an etcd to answer, they hang
+// until the caller's deadline (recorded): that is why callers must bring one.
+
+// errHang says that a call gets no answer; hang waits for the caller to give
+// up.
+var errHang = errors.New("no answer")
+
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+// timeout is how long etcd itself waits for a quorum before it gives up.
+const timeout = 7 * time.Second
+
+// onControlPlane refuses what only control planes have.
+func (b *boot) onControlPlane(what string) error {
+	if b.set == nil || !b.set.control {
+		return status.Errorf(codes.Unimplemented, "%s is only available on control plane nodes", what)
+	}
+	return nil
+}
+
+// ask carries out a call that needs an etcd: it hangs where there is none, and
+// fails after etcd's own time where there is no quorum.
+func (b *boot) ask(ctx context.Context, what string, do func() error) error {
+	err := b.alter(func() error {
+		if err := b.onControlPlane(what); err != nil {
+			return err
+		}
+		return do()
+	})
+	switch {
+	case err == errHang:
+		return hang(ctx)
+	case err == errNoQuorum:
+		if err := b.f.world.Sleep(ctx, timeout); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
+	return err
+}
+
+// errNoQuorum is what etcd's client library makes of a lost quorum: its error
+// carries no gRPC status, so that it arrives as Unknown.
+var errNoQuorum = errors.New("etcdserver: request timed out")
+
+// local is the member on this machine.
+func (b *boot) local() *member {
+	if m := b.m.disk().member; m != nil && m.on == b {
+		return m
+	}
+	return nil
+}
+
+// reached is the etcd that answers this machine when it asks the control
+// planes of its cluster. A machine whose own etcd is a second one for the same
+// cluster gets now one, now the other (recorded).
+func (b *boot) reached() (*etcd, error) {
+	var own *etcd
+	if m := b.local(); m != nil && !m.learner {
+		own = m.of
+	}
+	lost := false
+	var all []*etcd
+	for _, e := range b.f.etcds {
+		switch {
+		case e.ca != b.set.etcdCA || !slices.ContainsFunc(e.members, (*member).up):
+		case !e.quorum():
+			lost = true
+		case e.serves() || e == own:
+			all = append(all, e)
+		}
+	}
+	switch {
+	case len(all) == 0 && lost:
+		return nil, errNoQuorum
+	case len(all) == 0:
+		return nil, errHang
+	case all[0] == own:
+		return own, nil
+	}
+	b.queries++
+	return all[b.queries%len(all)], nil
+}
+
+func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapRequest) (*machineapi.BootstrapResponse, error) {
+	b := s.b
+	err := b.alter(func() error {
+		d := b.m.disk()
+		switch {
+		case b.set == nil || !b.criUp:
+			return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
+		case !b.set.control:
+			return status.Error(codes.Unimplemented, "bootstrap is only available on control plane nodes")
+		case b.set.etcdCA == "" && b.m.minor() >= 14:
+			return status.Error(codes.InvalidArgument, "etcd is not configured, bootstrap is not possible")
+		case b.m.timeless:
+			return errHang
+		case d.member != nil:
+			return status.Error(codes.AlreadyExists, "etcd data directory is not empty")
+		case b.set.homeless:
+			return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
+		}
+		b.found()
+		return nil
+	})
+	if err == errHang {
+		// The time is waited for, but not for ever.
+		if err := b.f.world.Sleep(ctx, 5*time.Second); err != nil {
+			return nil, status.FromContextError(err).Err()
+		}
+		err = status.Error(codes.FailedPrecondition, "time is not in sync yet")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.BootstrapResponse{Messages: []*machineapi.Bootstrap{{}}}, nil
+}
+
+func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.EtcdMemberListRequest) (*machineapi.EtcdMemberListResponse, error) {
+	list := &machineapi.EtcdMembers{}
+	err := s.b.ask(ctx, "member list", func() error {
+		e, err := s.b.listed(in.GetQueryLocal())
+		if err != nil {
+			return err
+		}
+		for _, m := range e.members {
+			list.LegacyMembers = append(list.LegacyMembers, m.name)
+			list.Members = append(list.Members, &machineapi.EtcdMember{
+				Id: m.id, Hostname: m.name, IsLearner: m.learner,
+				PeerUrls: []string{peerURL(m.address)}, ClientUrls: []string{clientURL(m.address)},
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdMemberListResponse{Messages: []*machineapi.EtcdMembers{list}}, nil
+}
+
+// listed is the etcd a member list is about.
+func (b *boot) listed(queryLocal bool) (*etcd, error) {
+	if !queryLocal {
+		return b.reached()
+	}
+	m := b.local()
+	switch {
+	case m == nil || m.learner && b.service("etcd").unknown:
+		return nil, errHang
+	case m.learner:
+		return nil, errors.New("etcdserver: rpc not supported for learner")
+	case !m.of.quorum():
+		return nil, errNoQuorum
+	}
+	return m.of, nil
+}
+
+func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdStatusResponse, error) {
+	var st *machineapi.EtcdMemberStatus
+	err := s.b.ask(ctx, "etcd status", func() error {
+		m := s.b.local()
+		if m == nil || m.learner && s.b.service("etcd").unknown {
+			return errHang
+		}
+		e := m.of
+		size := int64(20480 + 4096*e.index)
+		st = &machineapi.EtcdMemberStatus{
+			StorageVersion: "3.6.0", ProtocolVersion: "3.6.12", MemberId: m.id, IsLearner: m.learner,
+			DbSize: size, DbSizeInUse: size, RaftIndex: e.index, RaftAppliedIndex: e.index, RaftTerm: e.term,
+		}
+		if e.leader != nil {
+			st.Leader = e.leader.id
+		} else {
+			st.Errors = []string{"etcdserver: no leader"}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
+}
+
+func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmListResponse, error) {
+	err := s.b.ask(ctx, "etcd alarm list", func() error {
+		if s.b.local() == nil {
+			return errHang
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdAlarmListResponse{Messages: []*machineapi.EtcdAlarm{{}}}, nil
+}
+
+func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineapi.EtcdRemoveMemberByIDRequest) (*machineapi.EtcdRemoveMemberByIDResponse, error) {
+	id := in.GetMemberId()
+	err := s.b.ask(ctx, "etcd remove member", func() error {
+		e, err := s.b.reached()
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(e.members, func(m *member) bool { return m.id == id })
+		if i < 0 {
+			return status.Errorf(codes.NotFound, "failed to remove member %d: etcdserver: member not found", id)
+		}
+		e.remove(e.members[i])
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdRemoveMemberByIDResponse{Messages: []*machineapi.EtcdRemoveMemberByID{{}}}, nil
+}
+
+func (s *machineService) EtcdLeaveCluster(ctx context.Context, _ *machineapi.EtcdLeaveClusterRequest) (*machineapi.EtcdLeaveClusterResponse, error) {
+	b := s.b
+	err := b.ask(ctx, "etcd leave", func() error {
+		m := b.local()
+		switch {
+		case m == nil:
+			return errHang
+		case !m.of.serves():
+			return errNoQuorum
+		}
+		b.leaveEtcd()
+		b.m.disk().member = nil
+		b.service("etcd").to("Finished", "Service finished successfully")
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdLeaveClusterResponse{Messages: []*machineapi.EtcdLeaveCluster{{}}}, nil
+}
+
+// leaveEtcd takes this machine's member out of its etcd. It does not come back
+// by itself.
+func (b *boot) leaveEtcd() {
+	m := b.m.disk().member
+	if m == nil {
+		return
+	}
+	b.stopEtcd()
+	m.of.remove(m)
+	b.joinable = false
+	b.f.world.Tell(b.hostname(), "leaves %s", m.of.id)
+}
+
+func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineapi.EtcdForfeitLeadershipRequest) (*machineapi.EtcdForfeitLeadershipResponse, error) {
+	answer := &machineapi.EtcdForfeitLeadership{}
+	err := s.b.ask(ctx, "etcd forfeit leadership", func() error {
+		m := s.b.local()
+		switch {
+		case m == nil || m.learner:
+			return errHang
+		case !m.of.quorum():
+			return errNoQuorum
+		case len(m.of.members) == 1:
+			return errors.New("failed to forfeit leadership: cannot forfeit leadership, only one member")
+		case m.of.leader != m:
+			return nil
+		}
+		for _, other := range m.of.voters() {
+			if other != m && other.up() {
+				m.of.lead(other)
+				answer.Member = other.name
+				return nil
+			}
+		}
+		return errors.New("failed to forfeit leadership: no other member is ready to lead")
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdForfeitLeadershipResponse{Messages: []*machineapi.EtcdForfeitLeadership{answer}}, nil
+}
+
+// EtcdSnapshot sends bytes that stand for a snapshot: it names the etcd and
+// its members, and nothing can be restored from it.
+func (s *machineService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.ServerStreamingServer[common.Data]) error {
+	var data []byte
+	err := s.b.ask(out.Context(), "etcd snapshot", func() error {
+		m := s.b.local()
+		if m == nil {
+			return errHang
+		}
+		data = fmt.Appendf(nil, "lab snapshot of %s at %d:", m.of.id, m.of.index)
+		for _, o := range m.of.members {
+			data = fmt.Appendf(data, " %s", o.name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return out.Send(&common.Data{Bytes: data})
+}

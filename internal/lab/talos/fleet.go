@@ -1,0 +1,259 @@
+package talos
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Config sizes a fleet.
+type Config struct {
+	World *world.World
+	// Kubernetes is what the nodes run. nil: nothing, no node ever becomes
+	// ready.
+	Kubernetes world.Kubernetes
+	// Reservations is what the DHCP server on the bridge knows: the address of
+	// each lower-case hardware address. A machine that is not told its address
+	// otherwise and is not listed here gets none and stays silent.
+	Reservations map[string]netip.Prefix
+	// Off is called when a guest switched itself off without the power button
+	// (Shutdown, or Reset without reboot, through the Talos API). nil: nobody
+	// is told.
+	Off func(vmid int)
+}
+
+// Fleet is every Talos machine of a lab. It implements world.Guests.
+type Fleet struct {
+	world        *world.World
+	kubernetes   world.Kubernetes
+	reservations map[string]netip.Prefix
+	off          func(vmid int)
+	kinds        map[string]bool // known resource types -> sensitive
+
+	mu          sync.Mutex
+	idle        *sync.Cond // nothing is queued and nobody carries anything out
+	closed      bool
+	machines    map[int]*machine
+	etcds       []*etcd
+	authorities map[string]authority // machine CAs seen with their key, by fingerprint
+	split       map[string]bool      // pairs of etcds already reported as a split brain
+	effects     []func()
+	carrying    bool
+
+	serving sync.WaitGroup // every goroutine of this package
+}
+
+var _ world.Guests = (*Fleet)(nil)
+
+// New makes an empty fleet. Close it when done.
+func New(c Config) (*Fleet, error) {
+	if c.World == nil {
+		return nil, errors.New("make talos fleet: no world")
+	}
+	if c.Off == nil {
+		c.Off = func(int) {}
+	}
+	f := &Fleet{
+		world:        c.World,
+		kubernetes:   c.Kubernetes,
+		reservations: maps.Clone(c.Reservations),
+		off:          c.Off,
+		kinds:        resourceKinds(),
+		machines:     map[int]*machine{},
+		authorities:  map[string]authority{},
+		split:        map[string]bool{},
+	}
+	f.idle = sync.NewCond(&f.mu)
+	return f, nil
+}
+
+// Close switches every machine off and waits until nothing of the fleet runs
+// any more.
+func (f *Fleet) Close() {
+	f.change(func() {
+		f.closed = true
+		for _, m := range f.sorted() {
+			m.halt()
+		}
+		f.machines = map[int]*machine{}
+	})
+	f.mu.Lock()
+	for f.carrying || len(f.effects) > 0 {
+		f.idle.Wait()
+	}
+	f.mu.Unlock()
+	f.serving.Wait()
+}
+
+// change alters the fleet: do runs with the lock held, then etcd and every
+// machine's status follow, then what is to be told to others is told.
+func (f *Fleet) change(do func()) {
+	f.mu.Lock()
+	do()
+	f.settle()
+	for !f.carrying && len(f.effects) > 0 {
+		f.carrying = true
+		next := f.effects[0]
+		f.effects = f.effects[1:]
+		f.mu.Unlock()
+		next()
+		f.mu.Lock()
+		f.carrying = false
+	}
+	if !f.carrying {
+		f.idle.Broadcast()
+	}
+	f.mu.Unlock()
+}
+
+// settle lets everything that follows from the state of the fleet follow.
+func (f *Fleet) settle() {
+	machines := f.sorted()
+	f.settleEtcd(machines)
+	for _, m := range machines {
+		if b := m.boot; b != nil && b.state != nil {
+			b.judge()
+		}
+	}
+}
+
+// sorted returns the machines by VMID, so that equal histories stay equal.
+func (f *Fleet) sorted() []*machine {
+	return slices.SortedFunc(maps.Values(f.machines), func(a, b *machine) int { return cmp.Compare(a.guest.VMID, b.guest.VMID) })
+}
+
+// later queues something that must happen without the lock.
+func (f *Fleet) later(do func()) { f.effects = append(f.effects, do) }
+
+// PowerOn implements world.Guests.
+func (f *Fleet) PowerOn(g world.Guest) {
+	f.change(func() {
+		if f.closed {
+			return
+		}
+		if old := f.machines[g.VMID]; old != nil {
+			old.halt()
+		}
+		m := &machine{f: f, guest: g}
+		f.machines[g.VMID] = m
+		if m.bootable() {
+			m.start()
+		}
+	})
+}
+
+// PowerOff implements world.Guests.
+func (f *Fleet) PowerOff(vmid int) {
+	f.change(func() {
+		if m := f.machines[vmid]; m != nil {
+			m.halt()
+			delete(f.machines, vmid)
+		}
+	})
+}
+
+// Shutdown implements world.Guests: a machine that has booted reacts to the
+// power button, leaves nothing behind but its disk, and is off.
+func (f *Fleet) Shutdown(vmid int, off func()) bool {
+	reacts := false
+	f.change(func() {
+		m := f.machines[vmid]
+		if m == nil || m.boot == nil || m.boot.state == nil {
+			return
+		}
+		reacts = true
+		m.boot.leave(runtime.MachineStageShuttingDown, f.world.Latency.Stop, func() {
+			delete(f.machines, vmid)
+			f.later(off)
+		})
+	})
+	return reacts
+}
+
+// MachineView is one machine as an onlooker with X-ray eyes sees it.
+type MachineView struct {
+	VMID       int
+	Node       string // hostname
+	Talos      string // version of the image
+	Address    netip.Addr
+	Stage      string // as the machine itself calls it; "" while it boots, hangs or has nothing to boot
+	Ready      bool
+	Configured bool // it runs with a machine config
+	Control    bool
+	BootID     string
+	Etcd       string // name of the etcd it is a member of, as told to Kubernetes; "" : none
+	Learner    bool
+	NodeReady  bool // its Kubernetes node reports Ready
+	Partition  bool
+}
+
+// Machines returns every machine that is switched on, by VMID.
+func (f *Fleet) Machines() []MachineView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var views []MachineView
+	for _, m := range f.sorted() {
+		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.version(), Partition: m.dark}
+		if b := m.boot; b != nil {
+			v.BootID = b.id
+			if b.state != nil {
+				v.Node, v.Address, v.Stage, v.Ready = b.hostname(), b.address.Addr(), b.stage.String(), b.ready
+				v.Configured, v.NodeReady = b.set != nil, b.nodeReady
+				v.Control = b.set != nil && b.set.control
+			}
+		}
+		if d := m.disk(); d != nil && d.member != nil {
+			v.Etcd, v.Learner = d.member.of.id, d.member.learner
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+// The acts of gods and humans.
+
+// Kill makes a machine hang: its virtual machine runs on, nothing answers any
+// more until it is power cycled.
+func (f *Fleet) Kill(vmid int) error {
+	return f.act(vmid, func(m *machine) { m.halt() })
+}
+
+// Partition cuts a machine off from every network, or brings it back.
+func (f *Fleet) Partition(vmid int, cut bool) error {
+	return f.act(vmid, func(m *machine) { m.partition(cut) })
+}
+
+// Reboot restarts a machine from inside, as after a kernel panic.
+func (f *Fleet) Reboot(vmid int) error {
+	return f.act(vmid, func(m *machine) {
+		m.halt()
+		if m.bootable() {
+			m.start()
+		}
+	})
+}
+
+// Desync takes the time server away from a machine (true) or gives it back:
+// a machine whose time is not in sync refuses to bootstrap.
+func (f *Fleet) Desync(vmid int, lost bool) error {
+	return f.act(vmid, func(m *machine) { m.timeless = lost })
+}
+
+func (f *Fleet) act(vmid int, do func(*machine)) error {
+	err := fmt.Errorf("machine %d is not switched on", vmid)
+	f.change(func() {
+		if m := f.machines[vmid]; m != nil {
+			err = nil
+			do(m)
+		}
+	})
+	return err
+}

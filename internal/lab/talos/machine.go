@@ -1,0 +1,295 @@
+package talos
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// machine is a guest that is switched on.
+type machine struct {
+	f     *Fleet
+	guest world.Guest
+	boot  *boot // nil: nothing runs (hung, or nothing bootable)
+
+	dark     bool // cut off from the network
+	timeless bool // without a time server
+}
+
+// disk is what a machine keeps on its system disk beyond the image. It is the
+// Contents of the world's disk, so that it lives and dies with it.
+type disk struct {
+	config []byte  // the saved machine config; nil: none
+	member *member // the etcd data directory; nil: empty
+}
+
+// disk returns what the machine keeps, nil without a disk.
+func (m *machine) disk() *disk {
+	if m.guest.Boot == nil {
+		return nil
+	}
+	d, ok := m.guest.Boot.Contents.(*disk)
+	if !ok {
+		d = &disk{}
+		m.guest.Boot.Contents = d
+	}
+	return d
+}
+
+// bootable reports whether there is a Talos image to boot and a guest that is
+// able to.
+func (m *machine) bootable() bool {
+	return !m.guest.Dead && m.guest.Boot != nil && m.guest.Boot.Image.Version != ""
+}
+
+func (m *machine) image() world.Image {
+	if m.guest.Boot == nil {
+		return world.Image{}
+	}
+	return m.guest.Boot.Image
+}
+
+func (m *machine) version() string { return m.image().Version }
+
+// minor is the minor of the image's version: 13 of v1.13.9.
+func (m *machine) minor() int {
+	var major, minor int
+	if _, err := fmt.Sscanf(m.version(), "v%d.%d", &major, &minor); err != nil {
+		return newestMinor
+	}
+	return minor
+}
+
+// name is what the world calls the machine: its VM's name.
+func (m *machine) name() string {
+	if m.guest.Name != "" {
+		return m.guest.Name
+	}
+	return m.subject()
+}
+
+// subject names the machine in spans before it is a node.
+func (m *machine) subject() string { return strconv.Itoa(m.guest.VMID) }
+
+// platformAddress is the address the machine has before any machine config:
+// from the cloud-init drive, which only a nocloud image reads, else from DHCP.
+func (m *machine) platformAddress() netip.Prefix {
+	if m.guest.Address.IsValid() && m.image().Platform == "nocloud" {
+		return m.guest.Address
+	}
+	return m.f.reservations[m.guest.MAC]
+}
+
+// start boots the machine from its disk.
+func (m *machine) start() {
+	b := &boot{m: m, f: m.f, id: newUUID(), services: map[string]*service{}}
+	m.boot = b
+	d := m.f.world.Latency.Boot
+	m.f.world.Spend("boot", m.subject(), d, "start/"+m.subject())
+	b.after(d, b.up)
+}
+
+// halt stops whatever runs, at once and without a goodbye.
+func (m *machine) halt() {
+	b := m.boot
+	if b == nil {
+		return
+	}
+	m.boot = nil
+	for _, cancel := range b.timers {
+		cancel()
+	}
+	b.shut()
+}
+
+func (m *machine) partition(cut bool) {
+	m.dark = cut
+	b := m.boot
+	if b == nil || !b.address.IsValid() {
+		return
+	}
+	if n, ok := m.f.world.Net.(interface{ Darken(string, bool) }); ok {
+		n.Darken(b.address.Addr().String(), cut)
+		return
+	}
+	// A real network is not ours to cut: the door is closed instead.
+	if cut {
+		b.closeDoor()
+	} else {
+		b.reopen()
+	}
+}
+
+// boot is one run of a machine, from power on to power off or reboot.
+type boot struct {
+	m      *machine
+	f      *Fleet
+	id     string // boot id
+	timers []func()
+
+	// Set once Talos has come up.
+	state    state.State // its resources; nil: still booting
+	address  netip.Prefix
+	door     *door
+	doorKey  string
+	stage    runtime.MachineStage
+	ready    bool
+	lastTold string // the status last written
+	services map[string]*service
+
+	set        *settings // what the active machine config means; nil: maintenance
+	applying   bool      // the first config was taken, mTLS is not up yet
+	rebooting  bool      // a config was applied that needs the reboot under way
+	leaving    bool
+	sequenced  bool // the boot sequence finished
+	founded    bool // Bootstrap was called in this boot
+	criUp      bool
+	joinable   bool // criUp for long enough to have looked for an etcd
+	revert     func()
+	queries    int // of the member list, see memberList
+	kubelet    told[kubelet]
+	plane      told[plane]
+	nodeSeen   bool
+	nodeReady  bool
+	apiReady   bool
+	schedulers bool // the scheduler's static pod is having its moment
+}
+
+// The small delays of a machine, before Speed. They are short on purpose: what
+// takes long is in the world's latencies, where it is accounted for.
+const (
+	step     = 100 * time.Millisecond // between two states of a service
+	hush     = 200 * time.Millisecond // from the decision to go down until the API is gone
+	joinWait = time.Second            // an etcd that starts looks so long for one to join
+	restart  = time.Second            // an etcd member that was there before comes back
+	appraise = time.Second            // until a service's first health check
+)
+
+// after runs do once d (before Speed) has passed, if this boot still runs.
+func (b *boot) after(d time.Duration, do func()) (cancel func()) {
+	cancel = b.f.world.After(d, func() {
+		b.f.change(func() {
+			if b.m.boot == b {
+				do()
+			}
+		})
+	})
+	b.timers = append(b.timers, cancel)
+	return cancel
+}
+
+// up is reached when the kernel, containerd and machined run.
+func (b *boot) up() {
+	b.address = b.m.platformAddress()
+	b.stage = runtime.MachineStageBooting
+	b.openState()
+	b.startSystemServices()
+	if saved := b.m.disk().config; saved != nil {
+		cfg, err := configloader.NewFromBytes(saved)
+		if err == nil && cfg.CompleteForBoot() {
+			b.configure(cfg)
+			return
+		}
+	}
+	b.stage = runtime.MachineStageMaintenance
+	b.writeMaintenance()
+	if !b.address.IsValid() {
+		b.f.world.Tell(b.m.name(), "in maintenance mode without an address: no cloud-init drive it reads, no DHCP reservation for %s", b.m.guest.MAC)
+		return
+	}
+	b.f.world.Tell(b.m.name(), "in maintenance mode at %s", b.address.Addr())
+	b.reopen()
+}
+
+// configure is reached when a machine config is active, at boot or some time
+// after it was applied in maintenance mode.
+func (b *boot) configure(cfg config.Provider) {
+	b.applying = false
+	set, err := b.m.read(cfg)
+	if err != nil {
+		b.f.world.Tell(b.m.name(), "machine config is not usable: %v", err)
+		return
+	}
+	b.f.learnAuthority(cfg)
+	b.stage = runtime.MachineStageBooting
+	b.adopt(set)
+	b.f.world.Spend("node", b.hostname(), 0, "boot/"+b.m.subject(), "apply/"+b.m.subject())
+	b.f.world.Tell(b.hostname(), "configured, at %s", b.address.Addr())
+	b.startNodeServices()
+}
+
+// adopt makes a machine config the active one.
+func (b *boot) adopt(set *settings) {
+	b.set = set
+	if set.address.IsValid() && set.address != b.address {
+		if b.m.dark {
+			b.m.partition(false)
+			defer b.m.partition(true)
+		}
+		b.address = set.address
+	}
+	b.writeConfigured()
+	b.reopen()
+	// A worker's certificate waits for the authority of a control plane, and
+	// this may be the one.
+	for _, other := range b.f.sorted() {
+		if o := other.boot; o != nil && o != b && o.set != nil && o.door == nil {
+			o.reopen()
+		}
+	}
+}
+
+// hostname is the machine's name for itself.
+func (b *boot) hostname() string {
+	if b.set != nil && b.set.hostname != "" {
+		return b.set.hostname
+	}
+	return b.m.name()
+}
+
+// leave takes the machine down in good order: it says so, falls silent, and
+// when d has passed it is off and then runs.
+func (b *boot) leave(stage runtime.MachineStage, d time.Duration, then func()) {
+	b.leaving = true
+	b.stage = stage
+	b.after(hush, b.shut)
+	b.after(max(d, hush+1), func() {
+		b.m.halt()
+		then()
+	})
+}
+
+// reboot restarts the machine in good order.
+func (b *boot) reboot() {
+	b.leave(runtime.MachineStageRebooting, hush, func() {
+		if b.m.bootable() {
+			b.m.start()
+		}
+	})
+}
+
+// shut ends everything that others can see of this boot.
+func (b *boot) shut() {
+	b.closeDoor()
+	b.stopEtcd()
+	b.kubelet.end(b.f)
+	b.plane.end(b.f)
+}
+
+// newUUID makes a random UUID, for boots and actors.
+func newUUID() string {
+	var u [16]byte
+	// crypto/rand.Read never fails: it crashes the program instead.
+	_, _ = rand.Read(u[:])
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}

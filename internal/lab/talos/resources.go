@@ -1,0 +1,265 @@
+package talos
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/meta"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
+	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
+	"github.com/siderolabs/talos/pkg/machinery/extensions"
+	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
+	"github.com/siderolabs/talos/pkg/machinery/resources/block"
+	"github.com/siderolabs/talos/pkg/machinery/resources/cluster"
+	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
+	etcdres "github.com/siderolabs/talos/pkg/machinery/resources/etcd"
+	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
+	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
+	"github.com/siderolabs/talos/pkg/machinery/resources/network"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"github.com/siderolabs/talos/pkg/machinery/resources/secrets"
+	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
+	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
+)
+
+// linkName is what Talos calls the first network card of a q35 machine.
+const linkName = "ens18"
+
+// resourceKinds are the types of resources a machine has, with whether only
+// administrators may read them. Types of which there never is one here are
+// listed where a client may ask for them.
+func resourceKinds() map[string]bool {
+	kinds := map[string]bool{}
+	for _, r := range []meta.ResourceWithRD{
+		&block.Disk{}, &block.DiscoveredVolume{}, &block.SystemDisk{}, &block.VolumeStatus{},
+		&cluster.Affiliate{}, &cluster.Member{},
+		&configres.MachineConfig{}, &configres.MachineType{},
+		&etcdres.Member{}, &etcdres.Spec{},
+		&hardware.SystemInformation{}, &hardware.Processor{}, &hardware.MemoryModule{},
+		&k8s.KubeletSpec{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
+		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
+		&network.ResolverStatus{}, &network.RouteStatus{}, &network.Status{}, &network.TimeServerStatus{},
+		&runtime.BootID{}, &runtime.Diagnostic{}, &runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{},
+		&runtime.MachineStatus{}, &runtime.MetaKey{}, &runtime.PlatformMetadata{}, &runtime.SecurityState{},
+		&runtime.Version{}, &secrets.OSRoot{}, &timeres.Status{}, &v1alpha1.Service{},
+	} {
+		rd := r.ResourceDefinition()
+		kinds[rd.Type] = rd.Sensitivity == meta.Sensitive
+	}
+	return kinds
+}
+
+// namespaces are the namespaces resources live in.
+var namespaces = map[resource.Namespace]bool{
+	cluster.NamespaceName: true, configres.NamespaceName: true, etcdres.NamespaceName: true, hardware.NamespaceName: true,
+	k8s.NamespaceName: true, network.NamespaceName: true, runtime.NamespaceName: true, secrets.NamespaceName: true,
+}
+
+// put writes a resource, made or changed by set. Nothing happens, and no
+// watcher hears of it, when set changes nothing.
+func put[R resource.Resource](b *boot, owner string, empty R, set func(R)) {
+	err := b.state.Modify(context.Background(), empty, func(r resource.Resource) error {
+		set(r.(R))
+		return nil
+	}, state.WithUpdateOwner(owner))
+	if err != nil {
+		b.f.world.Log.Error("write resource", "node", b.hostname(), "resource", resource.String(empty), "err", err)
+	}
+}
+
+// drop removes a resource if it is there.
+func drop(b *boot, owner string, which resource.Pointer) {
+	err := b.state.Destroy(context.Background(), which, state.WithDestroyOwner(owner))
+	if err != nil && !state.IsNotFoundError(err) {
+		b.f.world.Log.Error("remove resource", "node", b.hostname(), "resource", which.Type()+"/"+which.ID(), "err", err)
+	}
+}
+
+// openState makes the machine's resources and those that do not depend on a
+// config.
+func (b *boot) openState() {
+	b.state = state.WrapCore(namespaced.NewState(inmem.Build))
+	g, img := b.m.guest, b.m.image()
+	if b.m.minor() >= 10 {
+		put(b, "runtime.VersionController", runtime.NewVersion(), func(r *runtime.Version) {
+			r.TypedSpec().Name, r.TypedSpec().Version = "Talos", img.Version
+		})
+	}
+	put(b, "hardware.SystemInfoController", hardware.NewSystemInformation(hardware.SystemInformationID), func(r *hardware.SystemInformation) {
+		s := r.TypedSpec()
+		s.Manufacturer, s.ProductName, s.UUID, s.WakeUpType = "QEMU", "Standard PC (Q35 + ICH9, 2009)", g.UUID, "Power Switch"
+	})
+	put(b, "runtime.SecurityStateController", runtime.NewSecurityStateSpec(runtime.NamespaceName), func(*runtime.SecurityState) {})
+	put(b, "network.PlatformConfigApplyController", runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID), func(r *runtime.PlatformMetadata) {
+		s := r.TypedSpec()
+		s.Platform, s.Hostname, s.InstanceType = img.Platform, g.Name, fmt.Sprintf("%dCPU-%dRAM", g.Cores, g.MemoryMiB)
+	})
+	if b.m.minor() >= 14 {
+		put(b, "runtime.BootIDController", runtime.NewBootID(), func(r *runtime.BootID) { r.TypedSpec().BootID = b.id })
+		put(b, "runtime.ImageFactorySchematicController", runtime.NewImageFactorySchematic(runtime.NamespaceName, runtime.ImageFactorySchematicID),
+			func(r *runtime.ImageFactorySchematic) { r.TypedSpec().SchematicID = img.Schematic })
+	}
+	b.writeExtensions()
+	put(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
+}
+
+// writeExtensions lists the extensions of the image. The image factory adds
+// one that is none: its name is schematic, its version the schematic's id.
+func (b *boot) writeExtensions() {
+	img := b.m.image()
+	layers := make([]extensions.Metadata, 0, len(img.Extensions)+1)
+	for _, e := range img.Extensions {
+		name := e[strings.LastIndexByte(e, '/')+1:]
+		layers = append(layers, extensions.Metadata{Name: name, Version: img.Version, Author: "Sidero Labs"})
+	}
+	if img.Schematic != "" {
+		layers = append(layers, extensions.Metadata{Name: "schematic", Version: img.Schematic, Author: "Image Factory"})
+	}
+	for i, md := range layers {
+		put(b, "runtime.ExtensionStatusController", runtime.NewExtensionStatus(runtime.NamespaceName, strconv.Itoa(i)), func(r *runtime.ExtensionStatus) {
+			r.TypedSpec().Image, r.TypedSpec().Metadata = fmt.Sprintf("%d.%s.sqsh", i, md.Name), md
+		})
+	}
+}
+
+// writeMaintenance writes what a machine without a config shows of itself.
+func (b *boot) writeMaintenance() {
+	put(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) { r.SetMachineType(machinetype.TypeUnknown) })
+	b.writeNetwork()
+}
+
+// writeConfigured writes what follows from the active machine config.
+func (b *boot) writeConfigured() {
+	s := b.set
+	b.writeConfig(s.provider, configres.ActiveID)
+	put(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) {
+		r.SetMachineType(s.provider.Machine().Type())
+	})
+	put(b, "secrets.RootOSController", secrets.NewOSRoot(secrets.OSRootID), func(r *secrets.OSRoot) {
+		r.TypedSpec().IssuingCA, r.TypedSpec().AcceptedCAs = s.provider.Machine().Security().IssuingCA(), s.provider.Machine().Security().AcceptedCAs()
+		r.TypedSpec().Token = s.provider.Machine().Security().Token()
+	})
+	b.writeNetwork()
+	if s.homeless {
+		return
+	}
+	put(b, "k8s.NodenameController", k8s.NewNodename(k8s.NamespaceName, k8s.NodenameID), func(r *k8s.Nodename) {
+		r.TypedSpec().Nodename, r.TypedSpec().HostnameVersion = s.kubelet.Node, "1"
+	})
+	put(b, "cluster.MemberController", cluster.NewMember(cluster.NamespaceName, b.hostname()), func(r *cluster.Member) {
+		t := r.TypedSpec()
+		t.NodeID, t.Addresses, t.Hostname = b.m.guest.UUID, []netip.Addr{b.address.Addr()}, b.hostname()
+		t.MachineType, t.OperatingSystem = s.provider.Machine().Type(), fmt.Sprintf("Talos (%s)", b.m.version())
+		t.ControlPlane = nil
+		if s.control {
+			t.ControlPlane = &cluster.ControlPlane{APIServerPort: 6443}
+		}
+	})
+}
+
+// writeConfig writes a machine config. Even one without a change makes a new
+// version.
+func (b *boot) writeConfig(cfg config.Provider, id resource.ID) {
+	ctx := context.Background()
+	fresh := configres.NewMachineConfigWithID(cfg, id)
+	old, err := b.state.Get(ctx, fresh.Metadata())
+	switch {
+	case state.IsNotFoundError(err):
+		err = b.state.Create(ctx, fresh)
+	case err == nil:
+		fresh.Metadata().SetVersion(old.Metadata().Version())
+		fresh.Metadata().SetCreated(old.Metadata().Created())
+		err = b.state.Update(ctx, fresh)
+	}
+	if err != nil {
+		b.f.world.Log.Error("write machine config", "node", b.hostname(), "id", id, "err", err)
+	}
+}
+
+// writePersistent writes the saved config, which v1.10 and newer show from the
+// first apply of a boot on, and never before it.
+func (b *boot) writePersistent(cfg config.Provider) {
+	if b.m.minor() >= 10 {
+		b.writeConfig(cfg, configres.PersistentID)
+	}
+}
+
+// newLinkStatus describes the machine's network card.
+func newLinkStatus(m *machine) *network.LinkStatus {
+	r := network.NewLinkStatus(network.NamespaceName, linkName)
+	s := r.TypedSpec()
+	s.Index, s.Type, s.MTU, s.QueueDisc = 2, nethelpers.LinkEther, 1500, "pfifo_fast"
+	s.Flags = nethelpers.LinkFlags(nethelpers.LinkUp | nethelpers.LinkBroadcast | nethelpers.LinkRunning | nethelpers.LinkMulticast | nethelpers.LinkLowerUp)
+	s.OperationalState, s.LinkState, s.Port, s.Duplex = nethelpers.OperStateUp, true, nethelpers.Other, nethelpers.Unknown
+	s.Driver, s.BusPath, s.VendorID = "virtio_net", "0000:06:12.0", "0x1af4"
+	if mac, err := net.ParseMAC(m.guest.MAC); err == nil {
+		s.HardwareAddr, s.PermanentAddr = nethelpers.HardwareAddr(mac), nethelpers.HardwareAddr(mac)
+	}
+	s.BroadcastAddr = nethelpers.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	return r
+}
+
+// writeNetwork writes the link, the addresses and the name.
+func (b *boot) writeNetwork() {
+	link := newLinkStatus(b.m)
+	if b.set != nil {
+		link.TypedSpec().Alias = b.set.alias
+	}
+	put(b, "network.LinkStatusController", network.NewLinkStatus(network.NamespaceName, linkName), func(r *network.LinkStatus) {
+		*r.TypedSpec() = *link.TypedSpec()
+	})
+	put(b, "network.HostnameSpecController", network.NewHostnameStatus(network.NamespaceName, network.HostnameID), func(r *network.HostnameStatus) {
+		r.TypedSpec().Hostname = b.hostname()
+	})
+	put(b, "network.StatusController", network.NewStatus(network.NamespaceName, network.StatusID), func(r *network.Status) {
+		s := r.TypedSpec()
+		s.AddressReady, s.ConnectivityReady, s.HostnameReady, s.EtcFilesReady = b.address.IsValid(), b.address.IsValid(), true, true
+	})
+	if !b.address.IsValid() {
+		return
+	}
+	put(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, linkName+"/"+b.address.String()), func(r *network.AddressStatus) {
+		s := r.TypedSpec()
+		s.Address, s.LinkIndex, s.LinkName, s.Family, s.Scope = b.address, 2, linkName, nethelpers.FamilyInet4, nethelpers.ScopeGlobal
+		s.Flags = nethelpers.AddressFlags(nethelpers.AddressPermanent)
+	})
+	for _, id := range []string{network.NodeAddressAccumulativeID, network.NodeAddressCurrentID, network.NodeAddressDefaultID, network.NodeAddressRoutedID} {
+		b.writeAddresses(id, b.address)
+		if b.set == nil || id == network.NodeAddressDefaultID {
+			continue
+		}
+		// Addresses inside the pod or service network are Kubernetes' own.
+		ours, theirs := []netip.Prefix{b.address}, []netip.Prefix{}
+		if b.set.homeless {
+			ours, theirs = theirs, ours
+		}
+		b.writeAddresses(network.FilteredNodeAddressID(id, k8s.NodeAddressFilterNoK8s), ours...)
+		b.writeAddresses(network.FilteredNodeAddressID(id, k8s.NodeAddressFilterOnlyK8s), theirs...)
+	}
+}
+
+func (b *boot) writeAddresses(id string, addresses ...netip.Prefix) {
+	put(b, "network.NodeAddressController", network.NewNodeAddress(network.NamespaceName, id), func(r *network.NodeAddress) {
+		r.TypedSpec().Addresses = addresses
+	})
+}
+
+// writeService shows a service that runs; others are not there.
+func (b *boot) writeService(s *service) {
+	const owner = "v1alpha1.ServiceController"
+	if s.state != "Running" {
+		drop(b, owner, v1alpha1.NewService(s.id).Metadata())
+		return
+	}
+	put(b, owner, v1alpha1.NewService(s.id), func(r *v1alpha1.Service) {
+		r.TypedSpec().Running, r.TypedSpec().Healthy, r.TypedSpec().Unknown = true, s.healthy, s.unknown
+	})
+}

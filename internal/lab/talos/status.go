@@ -1,0 +1,245 @@
+package talos
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	etcdres "github.com/siderolabs/talos/pkg/machinery/resources/etcd"
+	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// judge works out everything about a machine that follows from the rest: the
+// health of its etcd, what Kubernetes is told, its stage and its readiness.
+func (b *boot) judge() {
+	if b.set != nil && !b.leaving {
+		b.judgeEtcd()
+		b.tellKubernetes()
+		kubelet := b.service("kubelet").healthy
+		if kubelet && b.extensionsUp() && (!b.set.control || b.founded || b.service("etcd").healthy) {
+			// A Bootstrap ends the wait for etcd in the boot sequence, before
+			// etcd runs (recorded).
+			b.sequenced = true
+		}
+		if b.sequenced {
+			b.stage = runtime.MachineStageRunning
+		}
+		b.writeNode()
+	}
+	b.writeStatus()
+}
+
+func (b *boot) judgeEtcd() {
+	m := b.m.disk().member
+	if m == nil || m.on != b {
+		drop(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID).Metadata())
+		return
+	}
+	switch {
+	case m.healthy():
+		b.service("etcd").well()
+		put(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID), func(r *etcdres.Member) {
+			r.TypedSpec().MemberID = etcdres.FormatMemberID(m.id)
+		})
+	case m.started && !m.learner:
+		b.service("etcd").unwell("context deadline exceeded")
+	}
+}
+
+// writeNode writes what the machine knows of its Kubernetes node.
+func (b *boot) writeNode() {
+	put(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
+	if !b.nodeSeen {
+		return
+	}
+	node := b.set.kubelet.Node
+	put(b, "k8s.NodeStatusController", k8s.NewNodeStatus(k8s.NamespaceName, node), func(r *k8s.NodeStatus) {
+		r.TypedSpec().Nodename, r.TypedSpec().NodeReady, r.TypedSpec().Labels = node, b.nodeReady, b.set.kubelet.Labels
+	})
+	if !b.set.control {
+		return
+	}
+	for _, pod := range staticPods {
+		put(b, "k8s.KubeletStaticPodController", k8s.NewStaticPodStatus(k8s.NamespaceName, podID(pod, node)), func(r *k8s.StaticPodStatus) {
+			ready := "False"
+			if b.podReady(pod) {
+				ready = "True"
+			}
+			r.TypedSpec().PodStatus = map[string]any{
+				"phase":      "Running",
+				"conditions": []any{map[string]any{"type": "Ready", "status": ready}},
+				"podIP":      b.address.Addr().String(),
+			}
+		})
+	}
+}
+
+var staticPods = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+
+func podID(pod, node string) string { return "kube-system/" + pod + "-" + node }
+
+func (b *boot) podReady(pod string) bool {
+	return b.apiReady && !(pod == "kube-scheduler" && b.schedulers)
+}
+
+// unmet lists what keeps a machine from being ready, in the order and words of
+// Talos' own status controller. Outside of booting and running a machine is
+// always ready.
+func (b *boot) unmet() []runtime.UnmetCondition {
+	var out []runtime.UnmetCondition
+	add := func(name string, reasons ...string) {
+		if len(reasons) > 0 {
+			out = append(out, runtime.UnmetCondition{Name: name, Reason: strings.Join(reasons, ", ")})
+		}
+	}
+	if b.stage != runtime.MachineStageBooting && b.stage != runtime.MachineStageRunning {
+		return nil
+	}
+	if b.m.timeless {
+		add("time", "time is not synced")
+	}
+	if !b.address.IsValid() {
+		add("network", "waiting on: address, connectivity")
+	}
+	add("services", b.unmetServices()...)
+	if b.set == nil || b.set.homeless {
+		return out // it has no node name yet
+	}
+	if b.nodeSeen && b.set.control {
+		var pods []string
+		for _, pod := range staticPods {
+			if !b.podReady(pod) {
+				pods = append(pods, podID(pod, b.set.kubelet.Node)+" not ready")
+			}
+		}
+		add("staticPods", pods...)
+	}
+	switch {
+	case !b.nodeSeen:
+		add("nodeReady", fmt.Sprintf("node %q status is not available yet", b.set.kubelet.Node))
+	case !b.nodeReady:
+		add("nodeReady", fmt.Sprintf("node %q is not ready", b.set.kubelet.Node))
+	}
+	return out
+}
+
+func (b *boot) unmetServices() []string {
+	var out []string
+	for _, s := range b.list() {
+		if s.state == "Running" && !s.unknown && !s.healthy {
+			out = append(out, s.id+" not healthy")
+		}
+	}
+	required := []string{"apid", "machined", "kubelet"}
+	if b.set != nil && b.set.control {
+		required = append(required, "etcd", "trustd")
+	}
+	for _, id := range required {
+		if b.service(id).state != "Running" {
+			out = append(out, id+" not running")
+		}
+	}
+	return out
+}
+
+// writeStatus writes the machine's status when it changed.
+func (b *boot) writeStatus() {
+	unmet := b.unmet()
+	b.ready = len(unmet) == 0
+	if now := fmt.Sprint(b.stage, unmet); now != b.lastTold {
+		b.lastTold = now
+		put(b, "runtime.MachineStatusController", runtime.NewMachineStatus(), func(r *runtime.MachineStatus) {
+			r.TypedSpec().Stage, r.TypedSpec().Status.Ready, r.TypedSpec().Status.UnmetConditions = b.stage, b.ready, unmet
+		})
+	}
+}
+
+// What Kubernetes is told.
+
+type kubelet struct {
+	ca string
+	world.Kubelet
+}
+
+type plane struct {
+	ca, etcd string
+	world.ControlPlane
+}
+
+// tellKubernetes keeps Kubernetes told of what this node runs: a kubelet as
+// soon as it is configured, an API as long as its etcd member is healthy.
+func (b *boot) tellKubernetes() {
+	if b.f.kubernetes == nil {
+		return
+	}
+	var k *kubelet
+	if !b.set.homeless {
+		k = &kubelet{b.set.kubeCA, b.set.kubelet}
+		k.Address = b.address.Addr()
+	}
+	b.kubelet.set(b.f, k, func(k kubelet, ready func(bool)) func() {
+		return b.f.kubernetes.RunKubelet(k.ca, k.Kubelet, ready)
+	}, b.hearNode)
+
+	var p *plane
+	if m := b.m.disk().member; m != nil && m.on == b && m.healthy() {
+		p = &plane{b.set.kubeCA, m.of.id, b.set.plane}
+		p.Address = b.address.Addr()
+	}
+	b.plane.set(b.f, p, func(p plane, ready func(bool)) func() {
+		return b.f.kubernetes.ServeAPI(p.ca, p.etcd, p.ControlPlane, ready)
+	}, func(ready bool) { b.apiReady = ready })
+	if p == nil {
+		b.apiReady = false
+	}
+}
+
+// hearNode learns how the machine's Kubernetes node does. On the node that
+// founded the cluster, readiness comes, goes and comes again: a static pod has
+// a bad moment just then (recorded).
+func (b *boot) hearNode(ready bool) {
+	first := ready && !b.nodeReady && b.founded
+	b.nodeSeen, b.nodeReady = true, ready
+	if first {
+		b.after(step, func() { b.schedulers = true })
+		b.after(5*step, func() { b.schedulers = false })
+	}
+}
+
+// told is one thing Kubernetes was told, and how to take it back.
+type told[T any] struct {
+	what *T
+	stop func() // touched only by what the fleet carries out, one at a time
+}
+
+// set tells what is wanted when it differs from what was told before. heard is
+// called, inside of a change, for what comes back.
+func (t *told[T]) set(f *Fleet, want *T, tell func(T, func(bool)) func(), heard func(bool)) {
+	if reflect.DeepEqual(t.what, want) {
+		return
+	}
+	t.what = want
+	f.later(func() {
+		if t.stop != nil {
+			t.stop()
+			t.stop = nil
+		}
+		if want == nil {
+			return
+		}
+		t.stop = tell(*want, func(ready bool) {
+			f.change(func() {
+				if t.what == want {
+					heard(ready)
+				}
+			})
+		})
+	})
+}
+
+// end takes back what was told.
+func (t *told[T]) end(f *Fleet) { t.set(f, nil, nil, nil) }
