@@ -1,0 +1,122 @@
+package machineconfig
+
+import (
+	stdx509 "crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+	"github.com/siderolabs/talos/pkg/machinery/role"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Credentials mints what opens a cluster from its secrets bundle: a client
+// certificate for the Talos API with the role os:admin, and one for Kubernetes
+// in the group system:masters, which no RBAC rule can lock out. Both are valid
+// from a few minutes before now until ttl after it, but never longer than the
+// authority that signed them.
+//
+// The bundle must have passed CheckBundle. The error carries a hint when an
+// authority has run out.
+func Credentials(bundle cluster.Secret, now time.Time, ttl time.Duration) (cluster.Access, error) {
+	b, err := readBundle(bundle)
+	if err != nil {
+		return cluster.Access{}, err
+	}
+	var access cluster.Access
+	if access.Talos, err = mint(b.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
+		return cluster.Access{}, fmt.Errorf("mint Talos client certificate: %w", err)
+	}
+	access.Kube, err = mint(b.Certs.K8s, now, ttl,
+		x509.Organization(constants.KubernetesAdminCertOrganization), x509.CommonName(constants.KubernetesAdminCertCommonName))
+	if err != nil {
+		return cluster.Access{}, fmt.Errorf("mint Kubernetes client certificate: %w", err)
+	}
+	return access, nil
+}
+
+func mint(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
+	if authority == nil {
+		return cluster.Credentials{}, errors.New("the secrets bundle has no authority for it")
+	}
+	ca, err := x509.NewCertificateAuthorityFromCertificateAndKey(authority)
+	if err != nil {
+		return cluster.Credentials{}, errors.New("the authority's certificate and key cannot be read")
+	}
+	until := now.Add(ttl)
+	if until.After(ca.Crt.NotAfter) {
+		until = ca.Crt.NotAfter
+	}
+	if !until.After(now) {
+		return cluster.Credentials{}, &hinted{"the authority ran out on " + ca.Crt.NotAfter.UTC().Format(time.DateOnly),
+			"check the host's clock; an authority lives for ten years and must be rotated (talosctl rotate-ca) before they are over"}
+	}
+	pair, err := x509.NewKeyPair(ca, append([]x509.Option{
+		x509.NotBefore(now.Add(-skew)),
+		x509.NotAfter(until),
+		x509.KeyUsage(stdx509.KeyUsageDigitalSignature),
+		x509.ExtKeyUsage([]stdx509.ExtKeyUsage{stdx509.ExtKeyUsageClientAuth}),
+	}, who...)...)
+	if err != nil {
+		return cluster.Credentials{}, fmt.Errorf("sign: %w", err)
+	}
+	return cluster.Credentials{
+		CA:       cluster.NewSecret(authority.Crt),
+		Cert:     cluster.NewSecret(pair.CrtPEM),
+		Key:      cluster.NewSecret(pair.KeyPEM),
+		NotAfter: until,
+	}, nil
+}
+
+// Talosconfig writes the file that lets a person use talosctl. Its endpoints
+// are the control planes' own addresses: the virtual IP depends on etcd, so it
+// is away when talosctl is needed most.
+func Talosconfig(spec cluster.Spec, access cluster.Access) ([]byte, error) {
+	type talosContext struct {
+		Endpoints []string `yaml:"endpoints"`
+		CA        string   `yaml:"ca"`
+		Cert      string   `yaml:"crt"`
+		Key       string   `yaml:"key"`
+	}
+	c := talosContext{CA: base64Of(access.Talos.CA), Cert: base64Of(access.Talos.Cert), Key: base64Of(access.Talos.Key)}
+	for _, n := range spec.ControlPlanes() {
+		c.Endpoints = append(c.Endpoints, n.IP.String())
+	}
+	return encodeFile("talosconfig", struct {
+		Context  string                  `yaml:"context"`
+		Contexts map[string]talosContext `yaml:"contexts"`
+	}{spec.Name, map[string]talosContext{spec.Name: c}})
+}
+
+// Kubeconfig writes the file that lets a person use kubectl against a server,
+// https://host:port of the Kubernetes API.
+func Kubeconfig(spec cluster.Spec, access cluster.Access, server string) ([]byte, error) {
+	user := constants.KubernetesAdminCertCommonName + "@" + spec.Name
+	k := access.Kube
+	return encodeFile("kubeconfig", map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Config",
+		"clusters": []any{map[string]any{"name": spec.Name, "cluster": map[string]any{
+			"server": server, "certificate-authority-data": base64Of(k.CA)}}},
+		"users": []any{map[string]any{"name": user, "user": map[string]any{
+			"client-certificate-data": base64Of(k.Cert), "client-key-data": base64Of(k.Key)}}},
+		"contexts": []any{map[string]any{"name": user, "context": map[string]any{
+			"cluster": spec.Name, "user": user, "namespace": "default"}}},
+		"current-context": user,
+	})
+}
+
+func base64Of(s cluster.Secret) string { return base64.StdEncoding.EncodeToString(s.Reveal()) }
+
+func encodeFile(what string, v any) ([]byte, error) {
+	b, err := yaml.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", what, err)
+	}
+	return b, nil
+}

@@ -1,0 +1,206 @@
+package machineconfig
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// skew is how far certificates are backdated: the clock of a fresh VM may run
+// behind the host's until it has found a time server.
+const skew = 10 * time.Minute
+
+// hinted is an error that a person can fix, with the cure apart from it.
+type hinted struct{ message, hint string }
+
+func (e *hinted) Error() string { return e.message }
+
+// Hint says what to do.
+func (e *hinted) Hint() string { return e.hint }
+
+// NewBundle makes the secrets bundle of a new cluster, as YAML in the shape of
+// `talosctl gen secrets`, keys in the same order. The authorities in it are
+// valid for ten years from now, less the few minutes by which everything is
+// backdated. It takes half a second, most of it for one RSA key.
+func NewBundle(contract string, now time.Time) ([]byte, error) {
+	c, err := config.ParseContractFromVersion(contract)
+	if err != nil {
+		return nil, fmt.Errorf("make secrets bundle: %w", err)
+	}
+	return newBundle(c, now)
+}
+
+// PlaceholderBundle makes a bundle to try a configuration with while the real
+// one cannot be read, in about a millisecond. Its keys are random and belong to
+// no cluster: what is rendered with it must never reach a machine.
+func PlaceholderBundle(contract string, now time.Time) (cluster.Secret, error) {
+	c, err := config.ParseContractFromVersion(contract)
+	if err != nil {
+		return cluster.Secret{}, fmt.Errorf("make placeholder for the secrets bundle: %w", err)
+	}
+	b, err := newBundle(c, now, secrets.WithECDSAServiceAccountKey())
+	if err != nil {
+		return cluster.Secret{}, err
+	}
+	return cluster.NewSecret(b), nil
+}
+
+func newBundle(c *config.VersionContract, now time.Time, opts ...secrets.Option) ([]byte, error) {
+	b, err := secrets.NewBundle(secrets.NewFixedClock(now.Add(-skew)), c, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("make secrets bundle: %w", err)
+	}
+	out, err := yaml.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("encode secrets bundle: %w", err)
+	}
+	return out, nil
+}
+
+// CheckBundle says whether a secrets bundle is complete and whole: every key is
+// there, every certificate can be read and belongs to its private key. The
+// error names each key that is missing or broken, as it is written in the file,
+// and nothing of its content. The contract is the cluster's.
+func CheckBundle(bundle cluster.Secret, contract string) error {
+	b, err := readBundle(bundle)
+	if err != nil {
+		return err
+	}
+	c, err := config.ParseContractFromVersion(contract)
+	if err != nil {
+		return fmt.Errorf("check secrets bundle: %w", err)
+	}
+	return checkBundle(b, c)
+}
+
+func checkBundle(b *secrets.Bundle, c *config.VersionContract) error {
+	var bad []string
+	text := func(key, value string) {
+		if strings.TrimSpace(value) == "" {
+			bad = append(bad, key+" is missing")
+		}
+	}
+	pair := func(key string, p *x509.PEMEncodedCertificateAndKey) {
+		if p == nil || len(p.Crt) == 0 || len(p.Key) == 0 {
+			bad = append(bad, key+" is missing")
+		} else if what := checkAuthority(p); what != "" {
+			bad = append(bad, key+" "+what)
+		}
+	}
+	text("cluster.id", b.Cluster.ID)
+	text("cluster.secret", b.Cluster.Secret)
+	text("secrets.bootstraptoken", b.Secrets.BootstrapToken)
+	if id, secret, ok := strings.Cut(b.Secrets.BootstrapToken, "."); b.Secrets.BootstrapToken != "" && (!ok || len(id) != 6 || len(secret) != 16) {
+		bad = append(bad, "secrets.bootstraptoken is not of the form 6 letters, a dot, 16 letters")
+	}
+	text("secrets.secretboxencryptionsecret", b.Secrets.SecretboxEncryptionSecret)
+	text("trustdinfo.token", b.TrustdInfo.Token)
+	pair("certs.etcd", b.Certs.Etcd)
+	pair("certs.k8s", b.Certs.K8s)
+	pair("certs.k8saggregator", b.Certs.K8sAggregator)
+	if sa := b.Certs.K8sServiceAccount; sa == nil || len(sa.Key) == 0 {
+		bad = append(bad, "certs.k8sserviceaccount is missing")
+	} else if _, err := sa.GetKey(); err != nil {
+		bad = append(bad, "certs.k8sserviceaccount holds no private key that can be read")
+	}
+	pair("certs.os", b.Certs.OS)
+
+	switch {
+	case len(bad) > 0:
+		return &hinted{"secrets bundle: " + strings.Join(bad, "; "),
+			"bring along the whole file that `talosctl gen secrets` wrote, or the one this cluster was made with"}
+	case b.Secrets.AESCBCEncryptionSecret != "":
+		// The generator writes an AES-CBC key wrongly from contract 1.14 on and
+		// not at all before it, which would make the secrets in etcd unreadable.
+		return &hinted{"secrets bundle: secrets.aescbcencryptionsecret is of clusters made before Talos 1.3, which are not managed",
+			"move the cluster's etcd encryption to secretbox first"}
+	}
+	// Whatever a later version of the library asks for besides. Its words may
+	// hold what it found, so they stay here.
+	if b.Validate(c) != nil {
+		return &hinted{"secrets bundle: it does not fit contract " + c.String(), "compare it with a fresh `talosctl gen secrets`"}
+	}
+	return nil
+}
+
+// checkAuthority says what is wrong with a certificate and its key, in words
+// that reveal neither, or "".
+func checkAuthority(p *x509.PEMEncodedCertificateAndKey) string {
+	crt, err := p.GetCert()
+	if err != nil {
+		return "holds no certificate that can be read"
+	}
+	key, err := p.GetKey()
+	if err != nil {
+		return "holds no private key that can be read"
+	}
+	if !crt.IsCA {
+		return "is not the certificate of an authority"
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return "holds no private key that can sign"
+	}
+	public, ok := signer.Public().(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !public.Equal(crt.PublicKey) {
+		return "has a certificate and a key that do not belong together"
+	}
+	return ""
+}
+
+// Fingerprint identifies a secrets bundle without revealing anything of it: two
+// files with the same content, however written, have the same fingerprint, and
+// any other key, token or certificate has another. A bundle that was in use
+// once must never be replaced, so this is what the agent remembers of it.
+func Fingerprint(bundle cluster.Secret) (string, error) {
+	b, err := readBundle(bundle)
+	if err != nil {
+		return "", err
+	}
+	canonical, err := yaml.Marshal(b)
+	if err != nil {
+		return "", fmt.Errorf("encode secrets bundle: %w", err)
+	}
+	sum := sha256.Sum256(append([]byte("talos-agent secrets bundle\n"), canonical...))
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// readBundle decodes a bundle. All its sections are there afterwards, though
+// perhaps empty. Its errors never carry the decoder's words, which quote what
+// they stumble over.
+func readBundle(bundle cluster.Secret) (*secrets.Bundle, error) {
+	if bundle.IsZero() {
+		return nil, &hinted{"secrets bundle: there is none", "make one with `talos-agent secrets new`"}
+	}
+	b := &secrets.Bundle{Clock: secrets.NewClock()}
+	dec := yaml.NewDecoder(bytes.NewReader(bundle.Reveal()))
+	dec.KnownFields(true)
+	if err := dec.Decode(b); err != nil {
+		return nil, &hinted{"secrets bundle: it is not of the shape that `talosctl gen secrets` writes",
+			"it has the sections cluster, secrets, trustdinfo and certs, with certificates and keys in base64, and nothing else"}
+	}
+	if b.Cluster == nil {
+		b.Cluster = &secrets.Cluster{}
+	}
+	if b.Secrets == nil {
+		b.Secrets = &secrets.Secrets{}
+	}
+	if b.TrustdInfo == nil {
+		b.TrustdInfo = &secrets.TrustdInfo{}
+	}
+	if b.Certs == nil {
+		b.Certs = &secrets.Certs{}
+	}
+	return b, nil
+}

@@ -1,0 +1,124 @@
+package machineconfig
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/compatibility"
+	talosversion "github.com/siderolabs/talos/pkg/machinery/version"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The Talos minors that are managed. Nodes from 1.8 on have the nocloud image,
+// the config documents and the API calls the agent relies on; before fullMinor
+// they lack some of them, which Check says.
+const (
+	oldestMinor = 8
+	fullMinor   = 10
+)
+
+// newestMinor is the newest Talos minor the linked machine library knows. It
+// would silently write a newer version's config in the shape of this one, so
+// that newer versions must be refused.
+func newestMinor() int {
+	n, _, err := splitMinor(talosversion.Tag)
+	if err != nil {
+		panic("machineconfig: the machine library has version " + talosversion.Tag) // it was not built from a release
+	}
+	return n
+}
+
+// splitMinor splits v1.<minor>[.<rest>], the form of Talos' versions and
+// contracts.
+func splitMinor(version string) (minor int, rest string, err error) {
+	digits, ok := strings.CutPrefix(version, "v1.")
+	digits, rest, _ = strings.Cut(digits, ".")
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if !ok || err != nil {
+		return 0, "", fmt.Errorf("%q is not a version of Talos 1.x", version)
+	}
+	return int(n), rest, nil
+}
+
+// Check judges the versions a cluster asks for: Talos against what this build
+// manages, Kubernetes against the window of that Talos, and the contract
+// against both. What it finds points at the fields of cluster.yaml. A snapshot
+// without errors can be rendered.
+func Check(snap cluster.Snapshot) cluster.Problems {
+	v := snap.Spec.Versions
+	var ps cluster.Problems
+	report := func(sev cluster.Severity, field, hint, format string, args ...any) {
+		ps = append(ps, snap.At(sev, field, fmt.Sprintf(format, args...), hint))
+	}
+	newest := newestMinor()
+
+	talos, patch, err := splitMinor(v.Talos)
+	switch {
+	case err != nil || patch == "":
+		report(cluster.Error, "talos_version", "write it like v1.13.9", "%q is not a version of Talos 1.x", v.Talos)
+		return ps
+	case talos < oldestMinor:
+		report(cluster.Error, "talos_version", fmt.Sprintf("choose a version from v1.%d to v1.%d", oldestMinor, newest),
+			"Talos %s is too old to be managed", v.Talos)
+		return ps
+	case talos > newest:
+		report(cluster.Error, "talos_version", fmt.Sprintf("update talos-agent first, or choose v1.%d", newest),
+			"Talos %s is newer than this talos-agent, which knows v1.%d to v1.%d", v.Talos, oldestMinor, newest)
+		return ps
+	case talos < fullMinor:
+		report(cluster.Warning, "talos_version", fmt.Sprintf("choose v1.%d or newer when you can", fullMinor),
+			"Talos %s is managed with limits: a node does not tell its version before it is configured, and a config that waits for a reboot cannot be told from the one in force", v.Talos)
+	}
+
+	contract, patch, err := splitMinor(v.Contract)
+	switch {
+	case err != nil || patch != "":
+		report(cluster.Error, "config_contract", "write the minor at which the cluster was made, like v1.13", "%q is not a minor of Talos", v.Contract)
+	case contract > talos:
+		report(cluster.Error, "config_contract", "it is the minor at which the cluster was made and stays behind when talos_version moves on",
+			"contract %s asks for configs that Talos %s does not know", v.Contract, v.Talos)
+	case contract < oldestMinor:
+		report(cluster.Error, "config_contract", fmt.Sprintf("choose one from v1.%d to v1.%d", oldestMinor, talos),
+			"contract %s is too old to be written", v.Contract)
+	}
+
+	ps = append(ps, checkKubernetes(snap)...)
+	return ps
+}
+
+// checkKubernetes holds the Kubernetes version against the window that the
+// compatibility tables give the Talos version.
+func checkKubernetes(snap cluster.Snapshot) cluster.Problems {
+	v := snap.Spec.Versions
+	const field = "kubernetes_version"
+	fail := func(message, hint string) cluster.Problems {
+		return cluster.Problems{snap.At(cluster.Error, field, message, hint)}
+	}
+	talos, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: v.Talos})
+	if err != nil {
+		return fail(fmt.Sprintf("compare with Talos %s: %v", v.Talos, err), "")
+	}
+	kubernetes, err := compatibility.ParseKubernetesVersion(v.Kubernetes)
+	if err != nil {
+		return fail(fmt.Sprintf("%q is not a version of Kubernetes", v.Kubernetes), "write it like v1.36.1")
+	}
+	if kubernetes.SupportedWith(talos) == nil {
+		return nil
+	}
+	first, last := 0, 0
+	for m := range 100 {
+		k, err := compatibility.ParseKubernetesVersion(fmt.Sprintf("v1.%d.0", m))
+		if err != nil || k.SupportedWith(talos) != nil {
+			continue
+		}
+		if first == 0 {
+			first = m
+		}
+		last = m
+	}
+	return fail(fmt.Sprintf("Kubernetes %s does not run on Talos %s", v.Kubernetes, v.Talos),
+		fmt.Sprintf("choose a version from v1.%d to v1.%d", first, last))
+}

@@ -1,0 +1,164 @@
+package machineconfig
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// unknownKeys begins the library's message about settings that do not exist.
+// After it comes the rest of the document that was not understood, values and
+// all.
+const unknownKeys = "unknown keys found during decoding:\n"
+
+// identity are the keys whose values say which document it is. Messages need
+// them, and they hold no secrets.
+var identity = []string{"apiVersion", "kind", "name", "type"}
+
+// masked stands where a value of the text was.
+const masked = "[...]"
+
+// explain retells an error of the machine library about a text on one line,
+// without anything of the text that could be a secret. The library quotes
+// freely: the value it cannot decode, the part of a document it does not know,
+// the key that has the wrong length.
+func explain(err error, texts ...[]byte) string {
+	message := err.Error()
+	if head, rest, ok := strings.Cut(message, unknownKeys); ok {
+		return flatten(mask(head, texts)) + ": there is no setting " + strings.Join(keysIn(rest), ", ")
+	}
+	return flatten(mask(message, texts))
+}
+
+// flatten turns the library's list of errors, one to a line and nested, into
+// one line.
+func flatten(message string) string {
+	var b strings.Builder
+	join := ""
+	for line := range strings.Lines(message) {
+		line = strings.TrimSpace(line)
+		line = strings.TrimSpace(strings.TrimPrefix(line, "* "))
+		head, list := listHead(line)
+		if head != "" {
+			b.WriteString(join + head)
+			join = "; "
+		}
+		if list && b.Len() > 0 && head != "" {
+			join = ": "
+		}
+	}
+	return strings.TrimSuffix(b.String(), ":")
+}
+
+// listHead takes "N errors occurred:" from the end of a line.
+func listHead(line string) (head string, list bool) {
+	for _, suffix := range []string{" error occurred:", " errors occurred:"} {
+		if head, ok := strings.CutSuffix(line, suffix); ok {
+			head = strings.TrimRight(head, "0123456789")
+			return strings.TrimSuffix(strings.TrimSpace(head), ":"), true
+		}
+	}
+	return line, false
+}
+
+// keysIn lists the paths of the settings in a piece of YAML, without values:
+// three of them, and how many more there are.
+func keysIn(text string) []string {
+	var doc yaml.Node
+	if yaml.Unmarshal([]byte(text), &doc) != nil {
+		return []string{masked}
+	}
+	var paths []string
+	var walk func(n *yaml.Node, path []string)
+	walk = func(n *yaml.Node, path []string) {
+		leaf := true
+		switch n.Kind {
+		case yaml.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				leaf = false
+				walk(n.Content[i+1], append(path[:len(path):len(path)], n.Content[i].Value))
+			}
+		case yaml.DocumentNode, yaml.SequenceNode:
+			for _, c := range n.Content {
+				if c.Kind == yaml.MappingNode {
+					leaf = false
+					walk(c, path)
+				}
+			}
+		}
+		if p := strings.Join(path, "."); leaf && !slices.Contains(paths, p) {
+			paths = append(paths, p)
+		}
+	}
+	walk(&doc, nil)
+	if more := len(paths) - 3; more > 0 {
+		paths = append(paths[:3], fmt.Sprintf("and %d more", more))
+	}
+	return paths
+}
+
+// mask takes every value of the texts out of a message. Keys stay, and so do
+// values too short or too plain to be a secret unless they are quoted.
+func mask(message string, texts [][]byte) string {
+	// The YAML decoder quotes the beginning of a value in backticks.
+	for i := 0; ; {
+		start := strings.IndexByte(message[i:], '`')
+		if start < 0 {
+			break
+		}
+		start += i
+		end := strings.IndexByte(message[start+1:], '`')
+		if end < 0 {
+			message = message[:start] + masked
+			break
+		}
+		message = message[:start] + masked + message[start+1+end+1:]
+		i = start + len(masked)
+	}
+	for _, v := range values(texts) {
+		if len(v) >= 8 && strings.ContainsFunc(v, isLetter) {
+			message = strings.ReplaceAll(message, v, masked)
+		}
+		for _, quote := range []string{`"`, `'`} {
+			message = strings.ReplaceAll(message, quote+v+quote, masked)
+		}
+	}
+	return message
+}
+
+func isLetter(r rune) bool { return 'a' <= r|0x20 && r|0x20 <= 'z' }
+
+// values lists the values in the texts and the words they consist of, longest
+// first.
+func values(texts [][]byte) []string {
+	var out []string
+	var walk func(n *yaml.Node)
+	walk = func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode {
+			out = append(out, n.Value)
+			out = append(out, strings.FieldsFunc(n.Value, func(r rune) bool { return strings.ContainsRune(" \t\r\n=,;:@/?&\"'", r) })...)
+		}
+		for i, c := range n.Content {
+			if n.Kind != yaml.MappingNode || i%2 == 1 && !slices.Contains(identity, n.Content[i-1].Value) {
+				walk(c)
+			}
+		}
+	}
+	for _, text := range texts {
+		dec := yaml.NewDecoder(bytes.NewReader(text))
+		for {
+			var doc yaml.Node
+			if dec.Decode(&doc) != nil {
+				break // the end, or what the message is about
+			}
+			walk(&doc)
+		}
+	}
+	out = slices.DeleteFunc(out, func(v string) bool { return len(v) < 4 })
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	return slices.Compact(out)
+}

@@ -1,0 +1,115 @@
+package machineconfig
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+)
+
+// owned are the facts of a machine config that follow from the inventory or the
+// secrets. A patch that changed one would make the machine another one than the
+// agent believes it to be.
+var owned = []struct {
+	name, instead string
+	// value tells the fact as a string that only serves to be compared.
+	value func(config.Provider, *input) string
+}{
+	{"the machine's type", "list the node under controlplane or workers in nodes.yaml",
+		func(c config.Provider, _ *input) string { return c.Machine().Type().String() }},
+	{"the hostname", "the node's name in nodes.yaml is its hostname",
+		func(c config.Provider, _ *input) string {
+			return c.NetworkHostnameConfig().Hostname() + "/" + c.NetworkHostnameConfig().AutoHostname().String()
+		}},
+	{"the node's address", "set ip in nodes.yaml, and network.cidr and network.gateway in cluster.yaml",
+		func(c config.Provider, in *input) string { return fmt.Sprint(hasAddress(c, in)) }},
+	{"the cluster's name", "set cluster_name in cluster.yaml",
+		func(c config.Provider, _ *input) string { return c.K8sClusterConfig().ClusterName() }},
+	{"the cluster's endpoint", "set network.endpoint in cluster.yaml",
+		func(c config.Provider, _ *input) string { return c.K8sClusterConfig().ClusterEndpoint().String() }},
+	{"the pod network", "set network.pod_cidr in cluster.yaml",
+		func(c config.Provider, _ *input) string { return fmt.Sprint(c.K8sNetworkConfig().PodCIDRs()) }},
+	{"the service network", "set network.svc_cidr in cluster.yaml",
+		func(c config.Provider, _ *input) string { return fmt.Sprint(c.K8sNetworkConfig().ServiceCIDRs()) }},
+	{"the installer image", "it follows from talos_version, talos.schematic and talos.installer_registry in cluster.yaml",
+		func(c config.Provider, _ *input) string { return installer(c) }},
+	{"the version of Kubernetes", "set kubernetes_version in cluster.yaml",
+		func(c config.Provider, _ *input) string { return tags(c) }},
+	{"the cluster's secrets", "they are in secrets.sops.yaml",
+		func(c config.Provider, _ *input) string { return secretsOf(c) }},
+}
+
+// hasAddress reports whether a config gives a node the address of the
+// inventory. It may give others as well.
+func hasAddress(c config.Provider, in *input) bool {
+	if !static(in) {
+		return true
+	}
+	for _, l := range c.NetworkCommonLinkConfigs() {
+		for _, a := range l.Addresses() {
+			if a.Address().String() == in.address() {
+				return true
+			}
+		}
+	}
+	for _, d := range c.Machine().Network().Devices() {
+		if slices.Contains(d.Addresses(), in.address()) {
+			return true
+		}
+	}
+	return false
+}
+
+func installer(c config.Provider) string {
+	if u := c.UnattendedInstallConfig(); u != nil {
+		return u.InstallerImage()
+	}
+	return c.Machine().Install().Image()
+}
+
+// tags lists the versions of the Kubernetes components, whatever registry they
+// come from.
+func tags(c config.Provider) string {
+	images := []string{c.K8sKubeletConfig().Image()}
+	if c.Machine().Type().IsControlPlane() {
+		images = append(images, c.K8sAPIServerConfig().Image(), c.K8sControllerManagerConfig().Image(), c.K8sSchedulerConfig().Image())
+	}
+	for i, image := range images {
+		image, _, _ = strings.Cut(image, "@")
+		images[i] = image[strings.LastIndexByte(image, ':')+1:]
+	}
+	return strings.Join(images, " ")
+}
+
+// secretsOf digests every secret of a config that comes from the bundle.
+func secretsOf(c config.Provider) string {
+	h := sha256.New()
+	pair := func(p *x509.PEMEncodedCertificateAndKey) {
+		if p != nil {
+			fmt.Fprintf(h, "%q %q\n", p.Crt, p.Key)
+		}
+	}
+	pair(c.Machine().Security().IssuingCA())
+	id := c.DiscoveryIdentityConfig()
+	fmt.Fprintf(h, "%q %q %q\n", c.Machine().Security().Token(), id.ClusterID(), id.ClusterSecret())
+	fmt.Fprintf(h, "%q %q\n", c.Cluster().Token().ID(), c.Cluster().Token().Secret())
+	if ca := c.K8sAPIServerCAConfig(); ca != nil {
+		pair(ca.IssuingCA())
+		if accepted := ca.AcceptedCAs(); len(accepted) > 0 {
+			fmt.Fprintf(h, "%q\n", accepted[0].Crt) // more may be added
+		}
+	}
+	if c.Machine().Type().IsControlPlane() {
+		pair(c.Cluster().Etcd().CA())
+		pair(c.K8sAggregatorCAConfig().IssuingCA())
+		fmt.Fprintf(h, "%q\n", c.K8sServiceAccountConfig().IssuingKey().Key)
+		fmt.Fprintf(h, "%q %q\n", c.Cluster().AESCBCEncryptionSecret(), c.Cluster().SecretboxEncryptionSecret())
+		if e := c.K8sEtcdEncryptionConfig(); e != nil {
+			fmt.Fprintf(h, "%v\n", e.EtcdEncryptionConfig())
+		}
+	}
+	return string(h.Sum(nil))
+}

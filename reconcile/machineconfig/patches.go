@@ -1,0 +1,186 @@
+package machineconfig
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	"github.com/siderolabs/talos/pkg/machinery/config/validation"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// vm is the mode a config is validated for. It is stricter than the nocloud
+// platform, which a machine of ours is: that one does not ask for a place to
+// install to.
+type vm struct{}
+
+func (vm) String() string        { return "cloud" }
+func (vm) RequiresInstall() bool { return true }
+func (vm) InContainer() bool     { return false }
+
+// applyPatches lays a node's patches over its config, in order, and judges the
+// outcome: does Talos accept it, and does it still say what the inventory says?
+// Each problem names the patch that brought it about.
+func applyPatches(base config.Provider, in *input) (config.Provider, cluster.Problems) {
+	w := work{in: in, stages: []config.Provider{base}}
+	for _, p := range in.Patches {
+		w.apply(p)
+	}
+	if !w.problems.HasErrors() {
+		w.judge()
+	}
+	return w.last(), w.problems
+}
+
+// work is a config on its way through the patches.
+type work struct {
+	in       *input
+	stages   []config.Provider // the config before the first patch and after each
+	problems cluster.Problems
+}
+
+func (w *work) last() config.Provider { return w.stages[len(w.stages)-1] }
+
+func (w *work) report(sev cluster.Severity, file, message, hint string) {
+	w.problems = append(w.problems, cluster.Problem{Severity: sev, File: file, Message: message, Hint: hint})
+}
+
+// apply lays one patch over the config. A patch that cannot be applied leaves
+// it as it was, so that the next ones are judged too.
+func (w *work) apply(p patch) {
+	next := w.last()
+	defer func() { w.stages = append(w.stages, next) }()
+
+	doc, err := loadPatch(p.Text)
+	if errors.Is(err, configloader.ErrNoConfig) {
+		w.report(cluster.Warning, p.File, "the patch holds no settings", "remove it from the list of patches, or write something into it")
+		return
+	}
+	if err != nil {
+		w.report(cluster.Error, p.File, explain(err, []byte(p.Text)), hintOf(err))
+		return
+	}
+	known := true
+	for _, d := range doc.Documents() {
+		if since, ok := kindSince[d.Kind()]; ok && since > w.in.Talos {
+			w.report(cluster.Error, p.File, fmt.Sprintf("%s is known from Talos v1.%d on, and this cluster runs v1.%d", d.Kind(), since, w.in.Talos),
+				"raise talos_version or remove the document")
+			known = false
+		}
+	}
+	if !known {
+		return
+	}
+	patched, err := guard(func() (config.Provider, error) {
+		return configpatcher.StrategicMerge(w.last(), configpatcher.NewStrategicMergePatch(doc))
+	})
+	if err != nil {
+		w.report(cluster.Error, p.File, "the patch does not fit: "+explain(err, []byte(p.Text)), "")
+		return
+	}
+	next = patched
+}
+
+// loadPatch reads a strategic-merge patch of one or more documents. Every node
+// gets its own copy: merging leaves parts of the patch in the config, where the
+// next patch changes them.
+func loadPatch(text string) (config.Provider, error) {
+	doc, err := guard(func() (config.Provider, error) {
+		return configloader.NewFromBytes([]byte(text), configloader.WithAllowPatchDelete(), configloader.WithNoValidation())
+	})
+	if err == nil {
+		return doc, nil
+	}
+	var list []any
+	if yaml.Unmarshal([]byte(text), &list) == nil && len(list) > 0 {
+		return nil, &hinted{"this is a list of JSON patch operations, which do not work on configs of several documents",
+			"write what should be there as a strategic-merge patch: the same keys as in the machine config"}
+	}
+	return nil, err
+}
+
+func hintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// guard turns a panic of the machine library into an error: a patch is a
+// stranger's text, and must not take the whole agent down.
+func guard[T any](f func() (T, error)) (out T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the machine library cannot take it: %v", p)
+		}
+	}()
+	return f()
+}
+
+// judge validates the patched config and holds it against the inventory.
+func (w *work) judge() {
+	warnings, err := validate(w.last())
+	if err != nil {
+		file := w.blame(func(c config.Provider) bool { _, err := validate(c); return err == nil })
+		message := "Talos would refuse the config: "
+		if file == "" {
+			message = fmt.Sprintf("Talos would refuse the config of node %s: ", w.in.Name)
+		}
+		w.report(cluster.Error, file, message+w.retell(err), "")
+		return
+	}
+	before := w.stages[0]
+	if w.last() == before {
+		return
+	}
+	for _, o := range owned {
+		want := o.value(before, w.in)
+		same := func(c config.Provider) bool {
+			got, err := guard(func() (string, error) { return o.value(c, w.in), nil })
+			return err == nil && got == want
+		}
+		if !same(w.last()) {
+			w.report(cluster.Error, w.blame(same), "the patch changes "+o.name+", which is not a patch's to set", o.instead)
+		}
+	}
+	for _, text := range warnings {
+		file := w.blame(func(c config.Provider) bool { ws, _ := validate(c); return !slices.Contains(ws, text) })
+		if file != "" {
+			w.report(cluster.Warning, file, w.retell(errors.New(text)), "")
+		}
+	}
+}
+
+// blame names the patch after which a config stopped being good, for good; ""
+// when it never was.
+func (w *work) blame(good func(config.Provider) bool) string {
+	for i := len(w.in.Patches); i > 0; i-- {
+		if good(w.stages[i-1]) {
+			return w.in.Patches[i-1].File
+		}
+	}
+	return ""
+}
+
+// retell explains what the library says about the config, without the values of
+// the patches and the secrets of the cluster.
+func (w *work) retell(err error) string {
+	texts := [][]byte{[]byte(w.in.Bundle)}
+	for _, p := range w.in.Patches {
+		texts = append(texts, []byte(p.Text))
+	}
+	return explain(err, texts...)
+}
+
+// validate asks the library what a machine would say. Local leaves out one
+// question, whether the Kubernetes version runs on the library's own Talos
+// version, which is not the cluster's; Check asks it of the right one.
+func validate(c config.Provider) (warnings []string, err error) {
+	return guard(func() ([]string, error) { return c.ValidateAsClient(vm{}, validation.WithLocal()) })
+}

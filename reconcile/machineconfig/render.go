@@ -1,0 +1,335 @@
+package machineconfig
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
+	"github.com/siderolabs/talos/pkg/machinery/config/machine"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// PlaceholderSchematic stands for the image factory's id while nobody has asked
+// the factory: good enough to check a configuration, never to be applied.
+const PlaceholderSchematic = "0000000000000000000000000000000000000000000000000000000000000000"
+
+// Renderer renders the machine configs of clusters and remembers them, so that
+// only what changed is rendered again. The zero value is ready; it may be used
+// by several goroutines. What it remembers is bounded by the newest rendering
+// of each cluster, and it is as secret as the configs themselves.
+type Renderer struct {
+	mu       sync.Mutex
+	clusters map[string]map[string]rendered // by Spec.ID and node name
+	count    int
+}
+
+// rendered is the outcome for one node.
+type rendered struct {
+	input    [sha256.Size]byte
+	config   cluster.Config
+	problems cluster.Problems
+}
+
+// Count tells how many node configs were rendered so far; what came from memory
+// does not count.
+func (r *Renderer) Count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
+// Render returns the machine config of every node by name, in the shape of the
+// cluster's version contract, with the user's patches applied last and in
+// order, and validated by the machine library without asking anybody. The
+// schematic is the image factory's id, or PlaceholderSchematic.
+//
+// Problems name the file of the patch that causes them. A node whose config has
+// an error is missing from the result; if nothing can be rendered, because the
+// versions do not fit (as Check says) or there is no whole secrets bundle, the
+// result is nil. No problem quotes the value of a setting that could be a
+// secret.
+//
+// Equal input gives equal bytes.
+func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]cluster.Config, cluster.Problems) {
+	if ps := Check(snap); ps.HasErrors() {
+		return nil, ps
+	}
+	ins, keys, err := inputs(snap, schematic)
+	if err != nil {
+		return nil, cluster.Problems{snap.At(cluster.Error, "", err.Error(), "")}
+	}
+
+	r.mu.Lock()
+	known := r.clusters[snap.Spec.ID]
+	r.mu.Unlock()
+
+	results := make([]rendered, len(ins))
+	var todo []int
+	for i, in := range ins {
+		if old, ok := known[in.Name]; ok && old.input == keys[i] {
+			results[i] = old
+		} else {
+			todo = append(todo, i)
+		}
+	}
+	if len(todo) > 0 {
+		g, problem := newGenerator(snap, ins[todo[0]].shared)
+		if problem != nil {
+			return nil, cluster.Problems{*problem}
+		}
+		each(len(todo), func(n int) {
+			i := todo[n]
+			results[i] = g.render(snap, &ins[i])
+			results[i].input = keys[i]
+		})
+		r.remember(snap.Spec.ID, ins, results, len(todo))
+	}
+	return collect(ins, results)
+}
+
+func (r *Renderer) remember(id string, ins []input, results []rendered, fresh int) {
+	nodes := make(map[string]rendered, len(ins))
+	for i, in := range ins {
+		nodes[in.Name] = results[i]
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.clusters == nil {
+		r.clusters = map[string]map[string]rendered{}
+	}
+	r.clusters[id] = nodes
+	r.count += fresh
+}
+
+// collect gathers the outcomes. A patch that is wrong for many nodes is told
+// once.
+func collect(ins []input, results []rendered) (map[string]cluster.Config, cluster.Problems) {
+	configs := make(map[string]cluster.Config, len(ins))
+	var ps cluster.Problems
+	told := map[cluster.Problem]bool{}
+	for i, res := range results {
+		for _, p := range res.problems {
+			if !told[p] {
+				told[p] = true
+				ps = append(ps, p)
+			}
+		}
+		if !res.problems.HasErrors() {
+			configs[ins[i].Name] = res.config
+		}
+	}
+	return configs, ps
+}
+
+// each calls f for every number below n, on all processors.
+func each(n int, f func(int)) {
+	var wg sync.WaitGroup
+	numbers := make(chan int)
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for i := range numbers {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		numbers <- i
+	}
+	close(numbers)
+	wg.Wait()
+}
+
+// inputs takes from a snapshot what each node's config depends on, with its
+// digest.
+func inputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Size]byte, error) {
+	spec := snap.Spec
+	talos, _, err := splitMinor(spec.Versions.Talos)
+	if err != nil {
+		return nil, nil, err
+	}
+	contract, _, err := splitMinor(spec.Versions.Contract)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := &shared{
+		Cluster:    spec.Name,
+		Talos:      talos,
+		Contract:   spec.Versions.Contract,
+		Minor:      contract,
+		Kubernetes: spec.Versions.Kubernetes,
+		Installer:  spec.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + spec.Versions.Talos,
+		Network:    spec.Network,
+		CNI:        spec.CNI,
+		Mirrors:    spec.Mirrors,
+		Bundle:     snap.Bundle.RevealString(),
+	}
+	common, err := json.Marshal(all)
+	if err != nil {
+		return nil, nil, fmt.Errorf("digest the cluster's settings: %w", err)
+	}
+	start := sha256.Sum256(common)
+
+	ins := make([]input, len(spec.Nodes))
+	keys := make([][sha256.Size]byte, len(spec.Nodes))
+	for i, n := range spec.Nodes {
+		patches := make([]patch, len(n.Patches))
+		for j, p := range n.Patches {
+			patches[j] = patch{p.File, p.Document.RevealString()}
+		}
+		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches}
+		own, err := json.Marshal(&ins[i])
+		if err != nil {
+			return nil, nil, fmt.Errorf("digest the settings of node %s: %w", n.Name, err)
+		}
+		keys[i] = sha256.Sum256(append(start[:len(start):len(start)], own...))
+	}
+	return ins, keys, nil
+}
+
+// generator makes the configs of one cluster's nodes.
+type generator struct {
+	base map[cluster.Role]config.Provider
+}
+
+// newGenerator reads the secrets and generates what the nodes of a role have in
+// common. The problem, if any, stops the whole cluster.
+func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Problem) {
+	stop := func(p cluster.Problem) (*generator, *cluster.Problem) { return nil, &p }
+	c, err := config.ParseContractFromVersion(s.Contract)
+	if err != nil {
+		return stop(snap.At(cluster.Error, "config_contract", err.Error(), ""))
+	}
+	bundle, err := readBundle(snap.Bundle)
+	if err == nil {
+		err = checkBundle(bundle, c)
+	}
+	if err != nil {
+		p := cluster.Problem{Severity: cluster.Error, File: path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml"), Message: err.Error()}
+		if h, ok := err.(interface{ Hint() string }); ok {
+			p.Hint = h.Hint()
+		}
+		return stop(p)
+	}
+	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), options(s, c, bundle)...)
+	if err != nil {
+		return stop(snap.At(cluster.Error, "", fmt.Sprintf("generate machine config: %v", err), ""))
+	}
+	in.PodNet = []string{s.Network.PodCIDR.String()}
+	in.ServiceNet = []string{s.Network.ServiceCIDR.String()}
+
+	g := &generator{base: map[cluster.Role]config.Provider{}}
+	for _, role := range []cluster.Role{cluster.ControlPlane, cluster.Worker} {
+		kind, err := machine.ParseType(string(role)) // we and Talos call roles the same
+		if err == nil {
+			g.base[role], err = in.Config(kind)
+		}
+		if err != nil {
+			return stop(snap.At(cluster.Error, "", fmt.Sprintf("generate machine config of a %s: %v", role, err), ""))
+		}
+	}
+	return g, nil
+}
+
+// compose lays a node's settings over what its role has in common.
+func (g *generator) compose(in *input) (config.Provider, error) {
+	text, err := write(in).encode()
+	if err != nil {
+		return nil, fmt.Errorf("write settings: %w", err)
+	}
+	doc, err := configloader.NewFromBytes(text, configloader.WithAllowPatchDelete(), configloader.WithNoValidation())
+	if err != nil {
+		return nil, fmt.Errorf("load settings: %w", err)
+	}
+	composed, err := configpatcher.StrategicMerge(g.base[in.Role], configpatcher.NewStrategicMergePatch(doc))
+	if err != nil {
+		return nil, fmt.Errorf("merge settings: %w", err)
+	}
+	return composed, nil
+}
+
+// options are the settings for which the generator itself knows the place.
+func options(s *shared, c *config.VersionContract, bundle *secrets.Bundle) []generate.Option {
+	opts := []generate.Option{
+		generate.WithVersionContract(c),
+		generate.WithSecretsBundle(bundle),
+		generate.WithAdditionalSubjectAltNames(sans(s.Network, c.PopulateClusterSANsFromEndpoint())),
+		// The public discovery service would be told about every node, and
+		// nodes on an internal bridge could not reach it. Nothing the agent or
+		// Talos does needs it: members find each other through the endpoint.
+		// A patch can switch it on.
+		generate.WithClusterDiscovery(false),
+	}
+	for _, host := range slices.Sorted(maps.Keys(s.Mirrors)) {
+		mirror := s.Mirrors[host]
+		if !strings.Contains(mirror, "://") {
+			mirror = "https://" + mirror
+		}
+		opts = append(opts, generate.WithRegistryMirror(host, mirror))
+	}
+	return opts
+}
+
+// sans are the names beside its own that the certificates of a machine and of
+// the Kubernetes API are valid for. Up to contract 1.11 the generator adds the
+// endpoint by itself.
+func sans(n cluster.Network, added bool) []string {
+	var endpoint string
+	if u, err := url.Parse(n.Endpoint); err == nil {
+		endpoint = u.Hostname()
+	}
+	names := []string{endpoint}
+	if n.VIP.IsValid() {
+		names = append(names, n.VIP.String())
+	}
+	var out []string
+	for _, s := range append(names, n.CertSANs...) {
+		if s != "" && !slices.Contains(out, s) && !(added && s == endpoint) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// render makes one node's config.
+func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
+	own := func(err error) rendered {
+		return rendered{problems: cluster.Problems{snap.At(cluster.Error, "", fmt.Sprintf("machine config of node %s: %v", in.Name, err), "")}}
+	}
+	base, err := g.compose(in)
+	if err != nil {
+		return own(err)
+	}
+	patched, problems := applyPatches(base, in)
+	for i := range problems {
+		if problems[i].File == "" { // no patch is to blame
+			problems[i].File = snap.Where[""].File
+		}
+	}
+	if problems.HasErrors() {
+		return rendered{problems: problems}
+	}
+	text, err := patched.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	if err != nil {
+		return own(fmt.Errorf("encode: %w", err))
+	}
+	// The digest loads the text again, and so shows that a node can.
+	digest, err := Digest(text)
+	if err != nil {
+		return own(err)
+	}
+	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest}, problems: problems}
+}

@@ -1,0 +1,293 @@
+package machineconfig
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// link is our name for the one network interface a node has. It must not look
+// like a name the kernel gives, or the alias could collide with one.
+const link = "lan0"
+
+// shared is what the configs of all nodes of a cluster depend on.
+type shared struct {
+	Cluster    string
+	Talos      int // minor of the version that runs
+	Contract   string
+	Minor      int    // of the contract
+	Kubernetes string // with its "v"
+	Installer  string // image reference
+	Network    cluster.Network
+	CNI        cluster.CNI
+	Mirrors    map[string]string
+	Bundle     string
+}
+
+// input is everything one node's config depends on. Rendering gets nothing
+// else, so that its digest decides whether a node must be rendered again.
+type input struct {
+	*shared `json:"-"` // digested once for all nodes
+
+	Name    string
+	Role    cluster.Role
+	IP      netip.Addr
+	MAC     string
+	Labels  map[string]string
+	Taints  map[string]string
+	Patches []patch
+}
+
+// patch is a user's patch, revealed.
+type patch struct{ File, Text string }
+
+func (in *input) controlPlane() bool { return in.Role == cluster.ControlPlane }
+
+// own is the prefix that holds the node's own address and nothing else.
+func (in *input) own() []string {
+	return []string{netip.PrefixFrom(in.IP, in.IP.BitLen()).String()}
+}
+
+// setting is one thing the agent asks of a machine, and the places the machine
+// config has had for it.
+type setting struct {
+	name   string
+	wanted func(*input) bool // nil: always
+	places []place           // oldest first
+}
+
+// place says where a setting goes from a contract's minor on.
+type place struct {
+	from int
+	put  func(*draft, *input)
+}
+
+// settings is the one table of what goes where. A document is only ever
+// written from the version that has it: the library accepts it at any contract,
+// but a node that does not know it refuses the whole config.
+//
+// What is not here is left as the generator writes it for the contract:
+// KubePrism and host DNS on, kubelet, API server and CoreDNS defaults.
+var settings = []setting{
+	{name: "installer image and disk", places: []place{
+		// Ignored by a machine that booted an installed disk image, but
+		// upgrades by hand and people read it.
+		{from: 8, put: func(d *draft, in *input) {
+			d.set(in.Installer, "machine", "install", "image")
+			d.set(cluster.SystemDiskSerial, "machine", "install", "diskSelector", "serial")
+		}},
+		{from: 14, put: func(d *draft, in *input) {
+			d.doc("UnattendedInstallConfig", fields{
+				"installer":    fields{"image": in.Installer},
+				"provisioning": fields{"diskSelector": fields{"match": fmt.Sprintf("disk.serial == %q", cluster.SystemDiskSerial)}, "wipe": false},
+			})
+		}},
+	}},
+	{name: "hostname", places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(in.Name, "machine", "network", "hostname") }},
+		// The generator writes the same document with auto: stable, which a
+		// hostname would contradict.
+		{from: 12, put: func(d *draft, in *input) {
+			d.doc("HostnameConfig", fields{"auto": "off", "hostname": in.Name})
+		}},
+	}},
+	{name: "link with a static address", wanted: static, places: []place{
+		{from: 8, put: func(d *draft, in *input) {
+			d.legacyLink(in)["addresses"] = []string{in.address()}
+			if in.Network.Gateway.IsValid() {
+				d.legacyLink(in)["routes"] = []fields{{"network": in.anywhere(), "gateway": in.Network.Gateway.String()}}
+			}
+		}},
+		{from: 12, put: func(d *draft, in *input) {
+			d.alias(in)
+			l := fields{"name": link, "addresses": []fields{{"address": in.address()}}}
+			if in.Network.Gateway.IsValid() {
+				l["routes"] = []fields{{"gateway": in.Network.Gateway.String()}}
+			}
+			d.doc("LinkConfig", l)
+		}},
+	}},
+	{name: "link with a reserved address", wanted: reserved, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.legacyLink(in)["dhcp"] = true }},
+		{from: 12, put: func(d *draft, in *input) {
+			d.alias(in)
+			d.doc("DHCPv4Config", fields{"name": link})
+		}},
+	}},
+	{name: "virtual IP", wanted: func(in *input) bool { return in.controlPlane() && in.Network.VIP.IsValid() }, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.legacyLink(in)["vip"] = fields{"ip": in.Network.VIP.String()} }},
+		{from: 12, put: func(d *draft, in *input) {
+			d.doc("Layer2VIPConfig", fields{"name": in.Network.VIP.String(), "link": link})
+		}},
+	}},
+	{name: "nameservers", wanted: func(in *input) bool { return len(in.Network.Nameservers) > 0 }, places: []place{
+		{from: 8, put: func(d *draft, in *input) {
+			d.set(addresses(in.Network.Nameservers), "machine", "network", "nameservers")
+		}},
+		{from: 12, put: func(d *draft, in *input) {
+			var ns []fields
+			for _, a := range addresses(in.Network.Nameservers) {
+				ns = append(ns, fields{"address": a})
+			}
+			d.doc("ResolverConfig", fields{"nameservers": ns})
+		}},
+	}},
+	{name: "time servers", wanted: func(in *input) bool { return len(in.Network.TimeServers) > 0 }, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(in.Network.TimeServers, "machine", "time", "servers") }},
+		{from: 12, put: func(d *draft, in *input) {
+			d.doc("TimeSyncConfig", fields{"ntp": fields{"servers": in.Network.TimeServers}})
+		}},
+	}},
+	// The kubelet and etcd must never take the virtual IP, a VPN's or a second
+	// interface's address for the node's own: only the inventory's will do.
+	{name: "node IP", places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(in.own(), "machine", "kubelet", "nodeIP", "validSubnets") }},
+		{from: 14, put: func(d *draft, in *input) {
+			d.doc("KubeNodeConfig", fields{"nodeIP": fields{"validSubnets": in.own()}})
+		}},
+	}},
+	{name: "etcd address", wanted: (*input).controlPlane, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(in.own(), "cluster", "etcd", "advertisedSubnets") }},
+	}},
+	{name: "labels", wanted: func(in *input) bool { return len(in.Labels) > 0 }, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(in.Labels, "machine", "nodeLabels") }},
+		{from: 14, put: func(d *draft, in *input) { d.doc("KubeNodeConfig", fields{"labels": in.Labels}) }},
+	}},
+	{name: "taints", wanted: func(in *input) bool { return len(in.Taints) > 0 }, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(in.Taints, "machine", "nodeTaints") }},
+		{from: 14, put: func(d *draft, in *input) { d.doc("KubeNodeConfig", fields{"taints": in.Taints}) }},
+	}},
+	{name: "no network from Talos", wanted: func(in *input) bool { return in.controlPlane() && in.CNI != cluster.CNIFlannel }, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set("none", "cluster", "network", "cni", "name") }},
+		{from: 14, put: func(d *draft, in *input) { d.doc("KubeFlannelCNIConfig", fields{"$patch": "delete"}) }},
+	}},
+	// Cilium takes over kube-proxy's work; another network of the user's own
+	// may not.
+	{name: "no kube-proxy", wanted: func(in *input) bool { return in.controlPlane() && in.CNI == cluster.CNICilium }, places: []place{
+		{from: 8, put: func(d *draft, in *input) { d.set(true, "cluster", "proxy", "disabled") }},
+		{from: 14, put: func(d *draft, in *input) { d.doc("KubeProxyConfig", fields{"enabled": false}) }},
+	}},
+}
+
+func static(in *input) bool   { return in.Network.Mode == cluster.AddressStatic }
+func reserved(in *input) bool { return in.Network.Mode == cluster.AddressReserved }
+
+// address is the node's address with the length of its network.
+func (in *input) address() string {
+	return netip.PrefixFrom(in.IP, in.Network.CIDR.Bits()).String()
+}
+
+// anywhere is the destination of the default route.
+func (in *input) anywhere() string {
+	if in.IP.Is6() {
+		return "::/0"
+	}
+	return "0.0.0.0/0"
+}
+
+func addresses(as []netip.Addr) []string {
+	out := make([]string, len(as))
+	for i, a := range as {
+		out[i] = a.String()
+	}
+	return out
+}
+
+// fields is a part of a document.
+type fields = map[string]any
+
+// draft collects settings as one strategic-merge patch over the generator's
+// config: the v1alpha1 document, and the others in the order of the table.
+type draft struct {
+	legacy fields
+	link   fields // of the v1alpha1 document
+	docs   []fields
+}
+
+// set puts a value into the v1alpha1 document.
+func (d *draft) set(value any, path ...string) {
+	if d.legacy == nil {
+		d.legacy = fields{}
+	}
+	at := d.legacy
+	for _, key := range path[:len(path)-1] {
+		next, ok := at[key].(fields)
+		if !ok {
+			next = fields{}
+			at[key] = next
+		}
+		at = next
+	}
+	at[path[len(path)-1]] = value
+}
+
+// doc puts fields into the document of a kind. There is one document of a kind
+// at most, which later calls add to.
+func (d *draft) doc(kind string, f fields) {
+	at := slices.IndexFunc(d.docs, func(have fields) bool { return have["kind"] == kind })
+	if at < 0 {
+		d.docs = append(d.docs, fields{"apiVersion": "v1alpha1", "kind": kind})
+		at = len(d.docs) - 1
+	}
+	maps.Copy(d.docs[at], f)
+}
+
+// alias names the interface that has the node's MAC.
+func (d *draft) alias(in *input) {
+	d.doc("LinkAliasConfig", fields{"name": link, "selector": fields{
+		"match": fmt.Sprintf("mac(link.permanent_addr) == %q", strings.ToLower(in.MAC)),
+	}})
+}
+
+// legacyLink is the entry of the interface that has the node's MAC, in the
+// v1alpha1 document.
+func (d *draft) legacyLink(in *input) fields {
+	if d.link == nil {
+		d.link = fields{"deviceSelector": fields{"hardwareAddr": strings.ToLower(in.MAC)}}
+		d.set([]fields{d.link}, "machine", "network", "interfaces")
+	}
+	return d.link
+}
+
+// write drafts all settings of a node.
+func write(in *input) *draft {
+	d := &draft{}
+	for _, s := range settings {
+		if s.wanted != nil && !s.wanted(in) {
+			continue
+		}
+		for _, p := range slices.Backward(s.places) {
+			if p.from <= in.Minor {
+				p.put(d, in)
+				break
+			}
+		}
+	}
+	return d
+}
+
+// encode writes the draft as YAML, keys sorted.
+func (d *draft) encode() ([]byte, error) {
+	docs := d.docs
+	if d.legacy != nil {
+		docs = append([]fields{d.legacy}, docs...)
+	}
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	for _, doc := range docs {
+		if err := enc.Encode(doc); err != nil {
+			return nil, err
+		}
+	}
+	if err := enc.Close(); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
