@@ -1,0 +1,438 @@
+package pve
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func listRoles(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out := []row{}
+	for _, name := range sortedKeys(c.s.roles) {
+		r := c.s.roles[name]
+		out = append(out, row{"roleid": name, "privs": strings.Join(sortedKeys(r.privileges), ","), "special": bit(r.special)})
+	}
+	return out, nil
+}
+
+func createRole(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	name := c.str("roleid")
+	if c.s.roles[name] != nil {
+		return nil, die("create role failed: role '%s' already exists", name)
+	}
+	privileges := splitList(c.str("privs"))
+	for _, p := range privileges {
+		if !c.s.roles["Administrator"].privileges[p] {
+			return nil, invalidParam("privs", "invalid format - invalid privilege '%s'\n", p)
+		}
+	}
+	c.s.roles[name] = &role{privileges: setOf(privileges...)}
+	return nil, nil
+}
+
+func deleteRole(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	name := c.str("roleid")
+	switch r := c.s.roles[name]; {
+	case r == nil:
+		return nil, die("delete role failed: role '%s' does not exist", name)
+	case r.special:
+		return nil, die("auto-generated role '%s' cannot be deleted", name)
+	}
+	delete(c.s.roles, name)
+	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.role == name })
+	return nil, nil
+}
+
+func createUser(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	id := c.str("userid")
+	if c.s.users[id] != nil {
+		return nil, die("create user failed: user '%s' already exists", id)
+	}
+	u := &user{id: id, enabled: true, tokens: map[string]*token{}, password: c.str("password")}
+	u.change(c)
+	c.s.users[id] = u
+	return nil, nil
+}
+
+// change takes over the parameters that creation and update share.
+func (u *user) change(c *call) {
+	if c.has("comment") {
+		u.comment = c.str("comment")
+	}
+	if c.has("email") {
+		u.email = c.str("email")
+	}
+	if c.has("enable") {
+		u.enabled = c.flag("enable")
+	}
+	if c.has("expire") {
+		u.expire = int64(c.num("expire", 0))
+	}
+}
+
+func updateUser(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	u := c.s.users[c.str("userid")]
+	if u == nil {
+		return nil, die("update user failed: no such user ('%s')", c.str("userid"))
+	}
+	u.change(c)
+	return nil, nil
+}
+
+func deleteUser(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	id := c.str("userid")
+	if c.s.users[id] == nil {
+		return nil, die("delete user failed: no such user ('%s')", id)
+	}
+	delete(c.s.users, id)
+	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.ugid == id || strings.HasPrefix(a.ugid, id+"!") })
+	return nil, nil
+}
+
+func readUser(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	u := c.s.users[c.str("userid")]
+	if u == nil {
+		return nil, die("no such user ('%s')", c.str("userid"))
+	}
+	tokens := row{}
+	for name, t := range u.tokens {
+		tokens[name] = t.row()
+	}
+	return row{"enable": bit(u.enabled), "expire": u.expire, "groups": []string{}, "comment": u.comment, "email": u.email, "tokens": tokens}, nil
+}
+
+func (t *token) row() row {
+	r := row{"expire": t.expire, "privsep": bit(t.privsep)}
+	if t.comment != "" {
+		r["comment"] = t.comment
+	}
+	return r
+}
+
+func createToken(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	u := c.s.users[c.str("userid")]
+	name := c.str("tokenid")
+	if u == nil {
+		return nil, die("no such user ('%s')", c.str("userid"))
+	}
+	if u.tokens[name] != nil {
+		return nil, invalidParam("tokenid", "Token already exists.")
+	}
+	t := &token{secret: newUUID(), privsep: true}
+	info := row{"privsep": "1"}
+	if c.has("privsep") {
+		t.privsep = c.flag("privsep")
+		info["privsep"] = c.str("privsep")
+	}
+	if c.has("comment") {
+		t.comment = c.str("comment")
+		info["comment"] = t.comment
+	}
+	if c.has("expire") {
+		t.expire = int64(c.num("expire", 0))
+		info["expire"] = c.str("expire")
+	}
+	u.tokens[name] = t
+	return row{"value": t.secret, "full-tokenid": u.id + "!" + name, "info": info}, nil
+}
+
+// findToken returns the token the path names. s.mu is held.
+func findToken(c *call) (*user, *token, error) {
+	u := c.s.users[c.str("userid")]
+	if u == nil {
+		return nil, nil, die("no such user ('%s')", c.str("userid"))
+	}
+	t := u.tokens[c.str("tokenid")]
+	if t == nil {
+		return nil, nil, die("no such token '%s' for user '%s'", c.str("tokenid"), u.id)
+	}
+	return u, t, nil
+}
+
+func updateToken(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	_, t, err := findToken(c)
+	if err != nil {
+		return nil, err
+	}
+	answer := t.row()
+	if c.has("privsep") {
+		t.privsep = c.flag("privsep")
+		answer["privsep"] = c.str("privsep")
+	}
+	if c.has("comment") {
+		t.comment = c.str("comment")
+		answer["comment"] = t.comment
+	}
+	if c.has("expire") {
+		t.expire = int64(c.num("expire", 0))
+		answer["expire"] = c.str("expire")
+	}
+	if t.comment == "" {
+		delete(answer, "comment")
+	}
+	return answer, nil
+}
+
+func deleteToken(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	u, _, err := findToken(c)
+	if err != nil {
+		return nil, err
+	}
+	delete(u.tokens, c.str("tokenid"))
+	full := u.id + "!" + c.str("tokenid")
+	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.ugid == full })
+	return nil, nil
+}
+
+func listACL(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out := []row{}
+	if c.s.needAny(c.who, "/access", "Sys.Audit", "Permissions.Modify") != nil {
+		return out, nil
+	}
+	for _, a := range c.s.acls {
+		out = append(out, row{"path": a.path, "ugid": a.ugid, "type": a.kind, "roleid": a.role, "propagate": bit(a.propagate)})
+	}
+	return out, nil
+}
+
+func updateACL(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.has("groups") {
+		return nil, die("ACL update failed: group '%s' does not exist", splitList(c.str("groups"))[0])
+	}
+	path := strings.TrimSuffix(c.str("path"), "/")
+	if path == "" {
+		path = "/"
+	}
+	if !aclPath.MatchString(path) {
+		return nil, invalidParam("path", "invalid ACL path '%s'", c.str("path"))
+	}
+	var whom []acl
+	for _, id := range splitList(c.str("users")) {
+		if c.s.users[id] == nil {
+			return nil, die("ACL update failed: user '%s' does not exist", id)
+		}
+		whom = append(whom, acl{ugid: id, kind: "user"})
+	}
+	for _, id := range splitList(c.str("tokens")) {
+		userID, name, _ := strings.Cut(id, "!")
+		if u := c.s.users[userID]; u == nil || u.tokens[name] == nil {
+			return nil, die("ACL update failed: no such token '%s' for user '%s'", name, userID)
+		}
+		whom = append(whom, acl{ugid: id, kind: "token"})
+	}
+	for _, name := range splitList(c.str("roles")) {
+		if c.s.roles[name] == nil {
+			return nil, die("ACL update failed: role '%s' does not exist", name)
+		}
+		for _, a := range whom {
+			a.path, a.role, a.propagate = path, name, !c.has("propagate") || c.flag("propagate")
+			c.s.setACL(a, c.flag("delete"))
+		}
+	}
+	return nil, nil
+}
+
+// setACL adds, changes or removes one entry. s.mu is held.
+func (s *Server) setACL(a acl, remove bool) {
+	s.acls = slices.DeleteFunc(s.acls, func(o acl) bool {
+		return o.path == a.path && o.ugid == a.ugid && o.kind == a.kind && o.role == a.role
+	})
+	if !remove {
+		s.acls = append(s.acls, a)
+	}
+}
+
+func readPermissions(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	who := c.who
+	if id := c.str("userid"); id != "" {
+		userID, name, _ := strings.Cut(id, "!")
+		if who.id != id && who.user != id {
+			if err := c.s.need(c.who, "/access", "Sys.Audit"); err != nil {
+				return nil, err
+			}
+		}
+		who = identity{id: id, user: userID, token: name}
+	}
+	paths := setOf("/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms")
+	for _, a := range c.s.acls {
+		paths[a.path] = true
+	}
+	if p := c.str("path"); p != "" {
+		paths = setOf(p)
+	}
+	out := row{}
+	for path := range paths {
+		have := row{}
+		for p := range c.s.privileges(who, path) {
+			have[p] = 1
+		}
+		if len(have) > 0 {
+			out[path] = have
+		}
+	}
+	return out, nil
+}
+
+func listPools(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out := []row{}
+	for _, name := range sortedKeys(c.s.pools) {
+		if one := c.str("poolid"); one != "" && one != name || !c.s.holds(c.who, "/pool/"+name, false, "Pool.Audit") {
+			continue
+		}
+		r := row{"poolid": name}
+		if comment := c.s.pools[name].comment; comment != "" {
+			r["comment"] = comment
+		}
+		if c.has("poolid") {
+			r["members"] = c.s.members(name)
+		}
+		out = append(out, r)
+	}
+	if one := c.str("poolid"); one != "" && len(out) == 0 {
+		if err := c.s.need(c.who, "/pool/"+one, "Pool.Audit"); err != nil {
+			return nil, err
+		}
+		return nil, die("pool '%s' does not exist", one)
+	}
+	return out, nil
+}
+
+func readPool(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	name := c.str("poolid")
+	p := c.s.pools[name]
+	if p == nil {
+		return nil, die("pool '%s' does not exist", name)
+	}
+	r := row{"poolid": name, "members": c.s.members(name)}
+	if p.comment != "" {
+		r["comment"] = p.comment
+	}
+	return r, nil
+}
+
+// members lists a pool's VMs. s.mu is held.
+func (s *Server) members(name string) []row {
+	out := []row{}
+	for _, id := range sortedKeys(s.pools[name].vms) {
+		if v := s.vms[id]; v != nil {
+			r := s.resourceRow(v)
+			delete(r, "pool")
+			delete(r, "tags")
+			delete(r, "lock")
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func createPool(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	name := c.str("poolid")
+	if c.s.pools[name] != nil {
+		return nil, die("create pool failed: pool '%s' already exists", name)
+	}
+	c.s.pools[name] = &pool{comment: c.str("comment"), vms: map[int]bool{}}
+	return nil, nil
+}
+
+func updatePool(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	name := c.str("poolid")
+	p := c.s.pools[name]
+	if p == nil {
+		return nil, die("update pools failed: pool '%s' does not exist", name)
+	}
+	if c.has("comment") {
+		p.comment = c.str("comment")
+	}
+	for _, text := range splitList(c.str("vms")) {
+		id, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, invalidParam("vms", "invalid format - value does not look like a valid VM ID\n")
+		}
+		if err := c.s.needAny(c.who, "/vms/"+text, "VM.Allocate", "Permissions.Modify"); err != nil {
+			return nil, err
+		}
+		switch in := c.s.poolOf(id); {
+		case c.flag("delete") && !p.vms[id]:
+			return nil, die("update pools failed: VM %d is not a pool member", id)
+		case c.flag("delete"):
+			delete(p.vms, id)
+		case in != "" && in != name && !c.flag("allow-move"):
+			return nil, die("update pools failed: VM %d belongs already to pool '%s'", id, in)
+		default:
+			if in != "" {
+				delete(c.s.pools[in].vms, id)
+			}
+			p.vms[id] = true
+		}
+	}
+	return nil, nil
+}
+
+func deletePool(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	name := c.str("poolid")
+	p := c.s.pools[name]
+	if p == nil {
+		return nil, die("delete pool failed: pool '%s' does not exist", name)
+	}
+	for _, id := range sortedKeys(p.vms) {
+		if c.s.vms[id] != nil {
+			return nil, die("delete pool failed: pool '%s' is not empty (contains VM %d)", name, id)
+		}
+	}
+	delete(c.s.pools, name)
+	return nil, nil
+}
+
+// noSuchPool is what naming an unknown pool comes to, whatever the rights.
+func noSuchPool(name string) error {
+	return denied(fmt.Sprintf("pool '%s' does not exist", name))
+}

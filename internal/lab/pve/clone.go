@@ -1,0 +1,253 @@
+package pve
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// makeTemplate answers POST template: the disks become bases that linked
+// clones build upon.
+func makeTemplate(c *call) (any, error) {
+	s, id := c.s, c.vmid()
+	s.mu.Lock()
+	v, err := s.vmAt(c.node, id)
+	switch {
+	case err != nil:
+	case v.isTemplate():
+		err = die("you can't convert a template to a template")
+	case v.running:
+		err = die("you can't convert a VM to template if VM is running")
+	default:
+		err = v.locked()
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return s.fork(c.who, c.node, "qmtemplate", strconv.Itoa(id), c.fault, func(t *task) error {
+		release, err := s.lockFile(t, id)
+		if err != nil {
+			return err
+		}
+		defer release()
+		if _, err := s.pass(t, 0); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		v, err := s.vmAt(c.node, id)
+		if err != nil {
+			return err
+		}
+		s.becomeTemplate(v)
+		return nil
+	})
+}
+
+// becomeTemplate renames the disks. s.mu is held.
+func (s *Server) becomeTemplate(v *vm) {
+	for _, k := range driveKeys(v.conf.base) {
+		d := parseDrive(v.conf.base[k])
+		st, vol := v.host.volume(d["file"])
+		if vol == nil || vol.vmid != v.id || d.isCDROM() {
+			continue
+		}
+		delete(st.volumes, vol.name)
+		dir, file := path.Split(vol.name)
+		vol.name = dir + "base-" + strings.TrimPrefix(file, "vm-")
+		st.volumes[vol.name] = vol
+		d["file"] = st.volid(vol)
+		v.conf.base[k] = d.String()
+	}
+	v.conf.base["template"] = "1"
+}
+
+// cloneVM answers POST clone.
+func cloneVM(c *call) (any, error) {
+	s, newID := c.s, c.num("newid", 0)
+	pool, full := c.str("pool"), c.flag("full")
+	s.mu.Lock()
+	src, err := s.mayClone(c, newID, pool)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	if !c.has("full") && !src.isTemplate() {
+		full = true
+	}
+	v := &vm{id: newID, host: c.node, maker: c.who.id, conf: newConfig(map[string]string{"lock": "clone", "description": " qmclone temporary file"})}
+	s.vms[newID] = v
+	values := maps.Clone(src.conf.base)
+	s.mu.Unlock()
+
+	return s.fork(c.who, c.node, "qmclone", strconv.Itoa(src.id), c.fault, func(t *task) error {
+		release, err := s.lockFile(t, newID)
+		if err == nil {
+			defer release()
+			err = s.copyVM(t, src, v, values, c, full)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, errKilled):
+			return err
+		default:
+			s.forget(v)
+			return fmt.Errorf("clone failed: %w", err)
+		}
+		return nil
+	})
+}
+
+// mayClone refuses at once what a clone trips over. s.mu is held.
+func (s *Server) mayClone(c *call, newID int, pool string) (*vm, error) {
+	if pool != "" && s.pools[pool] == nil {
+		return nil, noSuchPool(pool)
+	}
+	if target := c.str("target"); target != "" && s.host(target) == nil {
+		return nil, die("no such cluster node '%s'", target)
+	}
+	src, err := s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, notFound(c.node, c.vmid())
+	}
+	linked := src.isTemplate() && !c.flag("full")
+	switch {
+	case c.has("storage") && linked:
+		return nil, die("parameter 'storage' not allowed for linked clones")
+	case c.has("format") && linked:
+		return nil, die("parameter 'format' not allowed for linked clones")
+	case src.locked() != nil:
+		return nil, src.locked()
+	case s.vms[newID] != nil:
+		return nil, die("unable to create VM %d: config file already exists", newID)
+	}
+	for _, k := range driveKeys(src.conf.base) {
+		d := parseDrive(src.conf.base[k])
+		st, vol := c.node.volume(d["file"])
+		if vol == nil || d.isCDROM() {
+			continue
+		}
+		if err := s.need(c.who, "/storage/"+cmp.Or(c.str("storage"), st.name), "Datastore.AllocateSpace"); err != nil {
+			return nil, err
+		}
+	}
+	return src, nil
+}
+
+// copyVM is the task of a clone: the disks are copied or built upon, what must
+// be unique is made anew.
+func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, full bool) error {
+	if s.flavour.nine {
+		s.say(t, "creating a clone of VM %d with ID %d", src.id, v.id)
+	}
+	for _, k := range sortedKeys(values) {
+		switch {
+		case isDrive(k):
+			text, err := s.copyDrive(t, v, k, values[k], c, full)
+			if err != nil {
+				return err
+			}
+			values[k] = text
+		case isNet(k):
+			card := parseNet(values[k])
+			delete(card, "macaddr")
+			values[k] = renderNet(card)
+		case isUnused(k), k == "template", k == "lock", k == "parent":
+			delete(values, k)
+		}
+	}
+	smbios := parseDrive(values["smbios1"])
+	smbios["uuid"] = newUUID()
+	values["smbios1"] = strings.TrimPrefix(smbios.String(), ",")
+	values["vmgenid"] = newUUID()
+	values["name"] = cmp.Or(c.str("name"), fmt.Sprintf("Copy-of-VM-%s", src.name()))
+	if c.has("description") {
+		values["description"] = canonical("description", c.str("description"), s.flavour)
+	}
+	if _, err := s.pass(t, 0); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.conf, v.begun = newConfig(values), nil
+	if target := s.host(cmp.Or(c.str("target"), v.host.name)); target != nil {
+		v.host = target
+	}
+	if p := s.pools[c.str("pool")]; p != nil {
+		p.vms[v.id] = true
+	}
+	return nil
+}
+
+func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool) (string, error) {
+	d := parseDrive(text)
+	s.mu.Lock()
+	st, vol := v.host.volume(d["file"])
+	s.mu.Unlock()
+	if vol == nil || d.isCDROM() && !d.isCloudInit() {
+		return text, nil
+	}
+	kind := "full"
+	if !full {
+		kind = "linked"
+	}
+	s.say(t, "create %s clone of drive %s (%s)", kind, key, d["file"])
+	s.mu.Lock()
+	to, format := st, vol.format
+	if name := c.str("storage"); full && name != "" {
+		to = v.host.storage(name)
+	}
+	if to == nil {
+		s.mu.Unlock()
+		return "", die("storage '%s' does not exist", c.str("storage"))
+	}
+	copied := s.allocate(to, to.diskName(v.id, "vm", cmp.Or(c.str("format"), format)), cmp.Or(c.str("format"), format), v.id, vol.bytes)
+	if vol.disk != nil {
+		copied.disk.Image, copied.image = vol.disk.Image, vol.image
+	}
+	if !full {
+		copied.parent = vol.name
+	}
+	volid := to.volid(copied)
+	v.begun = append(v.begun, volid)
+	s.mu.Unlock()
+	if !full {
+		s.sayLinked(t, to, vol, copied)
+	} else if err := s.sayCopied(t, to, v, copied, key, volid); err != nil {
+		return "", err
+	}
+	d["file"] = volid
+	return d.String(), nil
+}
+
+func (s *Server) sayLinked(t *task, st *storage, base, v *volume) {
+	dir, file := path.Split(v.name)
+	s.say(t, "clone %s: images, %s, %s to %s (base=../%s)", base.name, file, strings.TrimSuffix(dir, "/"), file, base.name)
+	layout := "cluster_size=65536 extended_l2=off compression_type=zlib"
+	if s.flavour.nine {
+		layout = "cluster_size=131072 extended_l2=on preallocation=metadata compression_type=zlib"
+	}
+	s.say(t, "Formatting '%s', fmt=qcow2 %s size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
+		st.file(v.name), layout, v.bytes, base.name, base.format)
+}
+
+func (s *Server) sayCopied(t *task, to *storage, v *vm, copied *volume, key, volid string) error {
+	s.sayFormatting(t, to, copied)
+	if s.flavour.nine {
+		s.say(t, "allocated target volume '%s'", volid)
+	}
+	if key == "efidisk0" {
+		copied.file = copied.bytes
+		return nil
+	}
+	if err := s.copyOnto(t, to, v.id, s.world.Latency.Import); err != nil {
+		return err
+	}
+	s.sayTransferred(t, copied.bytes)
+	return nil
+}

@@ -1,0 +1,97 @@
+package pve
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// listCloudInit answers GET cloudinit: the options that the drive will carry.
+func listCloudInit(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	out := []row{}
+	for _, k := range sortedKeys(v.conf.base) {
+		if cloudInitOptions[k] && k != "citype" {
+			out = append(out, row{"key": k, "value": typed(k, v.conf.base[k])})
+		}
+	}
+	return out, nil
+}
+
+// dumpCloudInit answers GET cloudinit/dump: a file of the drive.
+func dumpCloudInit(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	values := v.conf.merged()
+	switch c.str("type") {
+	case "network":
+		return networkData(values), nil
+	case "user":
+		return userData(v.name(), values), nil
+	}
+	sum := sha1.Sum([]byte(userData(v.name(), values) + networkData(values)))
+	return "instance-id: " + hex.EncodeToString(sum[:]) + "\n", nil
+}
+
+// userData is the #cloud-config.
+func userData(name string, values map[string]string) string {
+	var b strings.Builder
+	host, _, _ := strings.Cut(name, ".")
+	fmt.Fprintf(&b, "#cloud-config\nhostname: %s\nmanage_etc_hosts: true\nfqdn: %s\n", host, name)
+	if u := values["ciuser"]; u != "" {
+		fmt.Fprintf(&b, "user: %s\n", u)
+	}
+	b.WriteString("chpasswd:\n  expire: False\nusers:\n  - default\npackage_upgrade: true\n")
+	return b.String()
+}
+
+// networkData is the network configuration, version 1, with the interfaces
+// numbered as eth0 and on.
+func networkData(values map[string]string) string {
+	var b strings.Builder
+	b.WriteString("version: 1\nconfig:\n")
+	for _, k := range sortedKeys(values) {
+		if !isNet(k) {
+			continue
+		}
+		ip := parseDrive(values["ipconfig"+k[3:]])
+		fmt.Fprintf(&b, "    - type: physical\n      name: eth%s\n      mac_address: '%s'\n      subnets:\n", k[3:], strings.ToLower(parseNet(values[k])["macaddr"]))
+		if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
+			fmt.Fprintf(&b, "      - type: static\n        address: '%s'\n        netmask: '%s'\n", p.Addr(), net.IP(net.CIDRMask(p.Bits(), 32)))
+			if gw := ip["gw"]; gw != "" {
+				fmt.Fprintf(&b, "        gateway: '%s'\n", gw)
+			}
+		} else if ip["ip"] == "dhcp" {
+			b.WriteString("      - type: dhcp4\n")
+		}
+	}
+	servers, domains := splitList(values["nameserver"]), splitList(values["searchdomain"])
+	if len(servers)+len(domains) > 0 {
+		b.WriteString("    - type: nameserver\n")
+		writeList(&b, "address", servers)
+		writeList(&b, "search", domains)
+	}
+	return b.String()
+}
+
+func writeList(b *strings.Builder, key string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "      %s:\n", key)
+	for _, i := range items {
+		fmt.Fprintf(b, "      - '%s'\n", i)
+	}
+}

@@ -1,0 +1,197 @@
+package pve
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+)
+
+// gatherStatistics is pvestatd: every so often it writes down what
+// /cluster/resources says until the next time.
+func (s *Server) gatherStatistics() {
+	tick := time.NewTicker(s.world.Scale(statisticsEvery))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+			s.gather()
+		}
+	}
+}
+
+func (s *Server) gather() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.vms {
+		now := s.statusRow(v)
+		r := row{"template": bit(v.isTemplate()), "maxcpu": now["cpus"], "diskread": 0, "diskwrite": 0}
+		for _, k := range []string{"name", "status", "cpu", "mem", "memhost", "maxmem", "disk", "maxdisk", "uptime", "netin", "netout"} {
+			if value, ok := now[k]; ok {
+				r[k] = value
+			}
+		}
+		v.stats = r
+	}
+}
+
+// resourceRow is a VM in /cluster/resources: what the last round of statistics
+// saw, which is nothing for a VM that is newer, and what its configuration says
+// of tags and locks now. s.mu is held.
+func (s *Server) resourceRow(v *vm) row {
+	r := row{"id": fmt.Sprintf("qemu/%d", v.id), "node": v.host.name, "type": "qemu", "vmid": v.id, "status": "unknown"}
+	maps.Copy(r, v.stats)
+	for _, k := range []string{"tags", "lock"} {
+		if text := v.conf.base[k]; text != "" {
+			r[k] = text
+		}
+	}
+	if pool := s.poolOf(v.id); pool != "" {
+		r["pool"] = pool
+	}
+	return r
+}
+
+// listResources answers GET /cluster/resources.
+func listResources(c *call) (any, error) {
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind, out := c.str("type"), []row{}
+	is := func(k string) bool { return kind == "" || kind == k }
+	if is("pool") {
+		for _, name := range sortedKeys(s.pools) {
+			if s.holds(c.who, "/pool/"+name, false, "Pool.Audit") {
+				out = append(out, row{"id": "/pool/" + name, "pool": name, "type": "pool"})
+			}
+		}
+	}
+	if is("vm") {
+		out = append(out, s.resourceVMs(c.who)...)
+	}
+	for _, h := range s.hosts {
+		if is("node") {
+			out = append(out, s.resourceNode(c.who, h))
+		}
+		if is("storage") {
+			out = append(out, s.resourceStorages(c.who, h)...)
+		}
+		if (is("sdn") || is("network")) && s.holds(c.who, "/sdn/zones/localnetwork", true, "SDN.Audit", "SDN.Allocate") {
+			out = append(out, s.resourceNetwork(h))
+		}
+	}
+	return out, nil
+}
+
+func (s *Server) resourceVMs(who identity) []row {
+	out := []row{}
+	for _, id := range sortedKeys(s.vms) {
+		if !s.holds(who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
+			continue
+		}
+		r := s.resourceRow(s.vms[id])
+		if pool, ok := r["pool"].(string); ok && !s.holds(who, "/pool/"+pool, false, "Pool.Audit") {
+			delete(r, "pool")
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (s *Server) resourceNode(who identity, h *host) row {
+	r := row{"id": "node/" + h.name, "node": h.name, "type": "node", "status": "online", "level": "", "cgroup-mode": 2}
+	if s.holds(who, "/nodes/"+h.name, false, "Sys.Audit") {
+		maps.Copy(r, s.nodeStatistics(h))
+	}
+	return r
+}
+
+func (s *Server) resourceStorages(who identity, h *host) []row {
+	out := []row{}
+	for _, st := range h.storages {
+		if s.mayReadVolume(who, st) != nil {
+			continue
+		}
+		out = append(out, row{
+			"id": "storage/" + h.name + "/" + st.name, "type": "storage", "node": h.name, "storage": st.name, "status": "available",
+			"shared": bit(st.shared), "content": strings.Join(st.content, ","), "plugintype": st.kind, "maxdisk": st.total, "disk": st.usedBytes(),
+		})
+	}
+	return out
+}
+
+func (s *Server) resourceNetwork(h *host) row {
+	if s.flavour.nine {
+		return row{"id": "network/" + h.name + "/zone/localnetwork", "network": "localnetwork", "network-type": "zone", "node": h.name,
+			"status": "ok", "type": "network"}
+	}
+	return row{"id": "sdn/" + h.name + "/localnetwork", "sdn": "localnetwork", "node": h.name, "status": "ok", "type": "sdn"}
+}
+
+// readClusterStatus answers GET /cluster/status. A host by itself has no
+// quorum and says nothing of one.
+func readClusterStatus(c *call) (any, error) {
+	out := []row{}
+	if n := len(c.s.hosts); n > 1 {
+		out = append(out, row{"type": "cluster", "id": "cluster", "name": "lab", "version": n, "nodes": n, "quorate": 1})
+	}
+	for i, h := range c.s.hosts {
+		id := h.id
+		if len(c.s.hosts) == 1 {
+			id = 0
+		}
+		out = append(out, row{"type": "node", "id": "node/" + h.name, "name": h.name, "nodeid": id, "ip": h.address(), "online": 1,
+			"local": bit(i == 0), "level": ""})
+	}
+	return out, nil
+}
+
+// address is the host's own address, for what prints one.
+func (h *host) address() string { return fmt.Sprintf("10.77.0.%d", h.id+1) }
+
+// readOptions answers GET /cluster/options, of which everybody sees the tags
+// in use and only auditors the rest.
+func readOptions(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	tags := set{}
+	for id, v := range c.s.vms {
+		if c.s.holds(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
+			for _, t := range splitList(v.conf.base["tags"]) {
+				tags[t] = true
+			}
+		}
+	}
+	r := row{"allowed-tags": append([]string{}, sortedKeys(tags)...)}
+	if c.s.holds(c.who, "/", false, "Sys.Audit") {
+		r["mac_prefix"], r["description"] = "BC:24:11", ""
+	}
+	return r, nil
+}
+
+// nothing answers a list that is always empty here: HA manages no VM.
+func nothing(*call) (any, error) { return []row{}, nil }
+
+// readFirewallOptions answers with the options of a firewall nobody set up.
+func readFirewallOptions(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if _, err := c.s.vmAt(c.node, c.vmid()); err != nil {
+		return nil, err
+	}
+	return row{"digest": newConfig(nil).digest()}, nil
+}
+
+func readVersion(c *call) (any, error) {
+	f := c.s.flavour
+	return row{"version": f.version, "release": f.name, "repoid": "private0000000000"}, nil
+}
+
+// fingerprint is a certificate's SHA-256 as Proxmox VE prints it.
+func fingerprint(der []byte) string {
+	sum := sha256.Sum256(der)
+	return strings.ToUpper(strings.Join(strings.Fields(fmt.Sprintf("% x", sum[:])), ":"))
+}

@@ -1,0 +1,313 @@
+package pve
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// The methods of this file are what a person with root's password does at the
+// console, outside the API and its privileges: they set a scene, and they get
+// in the agent's way.
+
+// Foreign describes a VM that somebody else made.
+type Foreign struct {
+	Host    string            // "" means the first
+	Pool    string            // "" means none
+	Config  map[string]string // options in Proxmox VE's spelling
+	Running bool
+}
+
+// CreateForeign makes a VM as another person would, on whatever VMID it is.
+func (s *Server) CreateForeign(vmid int, f Foreign) error {
+	h := s.hosts[0]
+	if f.Host != "" {
+		h = s.host(f.Host)
+	}
+	if h == nil {
+		return fmt.Errorf("create vm %d: no host %q", vmid, f.Host)
+	}
+	values := map[string]string{}
+	maps.Copy(values, f.Config)
+	for k, v := range map[string]string{"boot": defaultBoot(values), "smbios1": "uuid=" + newUUID(), "vmgenid": newUUID()} {
+		values[k] = cmp.Or(values[k], v)
+	}
+	s.mu.Lock()
+	if s.vms[vmid] != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("create vm %d: it exists", vmid)
+	}
+	v := &vm{id: vmid, host: h, maker: rootUser, conf: newConfig(values)}
+	s.vms[vmid] = v
+	if f.Pool != "" {
+		s.poolNamed(f.Pool).vms[vmid] = true
+	}
+	s.mu.Unlock()
+	s.world.Tell(strconv.Itoa(vmid), "somebody creates vm %d (%s)", vmid, values["name"])
+	if !f.Running {
+		return nil
+	}
+	return s.Start(vmid)
+}
+
+// poolNamed returns a pool, making it when it is new. s.mu is held.
+func (s *Server) poolNamed(name string) *pool {
+	if s.pools[name] == nil {
+		s.pools[name] = &pool{vms: map[int]bool{}}
+	}
+	return s.pools[name]
+}
+
+// edit changes a VM's configuration file.
+func (s *Server) edit(vmid int, what string, do func(*vm)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.vms[vmid]
+	if v == nil {
+		return fmt.Errorf("%s vm %d: there is none", what, vmid)
+	}
+	do(v)
+	return nil
+}
+
+// Edit sets an option in a VM's configuration file, in Proxmox VE's spelling;
+// "" removes it. Nothing is checked, as with a text editor.
+func (s *Server) Edit(vmid int, key, value string) error {
+	s.world.Tell(strconv.Itoa(vmid), "somebody sets %s of vm %d to %q", key, vmid, value)
+	return s.edit(vmid, "edit", func(v *vm) {
+		if value == "" {
+			delete(v.conf.base, key)
+			return
+		}
+		v.conf.base[key] = value
+	})
+}
+
+// Lock sets a VM's configuration lock: backup, snapshot, migrate, ...
+func (s *Server) Lock(vmid int, lock string) error { return s.Edit(vmid, "lock", lock) }
+
+// Unlock is qm unlock.
+func (s *Server) Unlock(vmid int) error { return s.Edit(vmid, "lock", "") }
+
+// HoldFile keeps a VM's lock file, as a command at the console does while it
+// runs, until release is called. It waits until it gets it.
+func (s *Server) HoldFile(ctx context.Context, vmid int) (release func(), err error) {
+	lock, err := s.acquire(ctx, vmid, nil)
+	if err != nil {
+		return nil, err
+	}
+	return func() { <-lock }, nil
+}
+
+// Start is qm start. It returns when the VM runs.
+func (s *Server) Start(vmid int) error {
+	return s.atConsole(vmid, "qmstart", func(t *task, v *vm) error { return s.startVM(t, v.host, v.id, world.Fault{}) })
+}
+
+// Stop is qm stop. It returns when the VM is off.
+func (s *Server) Stop(vmid int) error {
+	return s.atConsole(vmid, "qmstop", func(_ *task, v *vm) error {
+		s.halt(v, true)
+		return nil
+	})
+}
+
+// Remove stops a VM and destroys it with its disks, protected or not.
+func (s *Server) Remove(vmid int) error {
+	return s.atConsole(vmid, "qmdestroy", func(_ *task, v *vm) error {
+		s.halt(v, true)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.erase(v, false)
+		return nil
+	})
+}
+
+// atConsole runs a command of root's as a task and waits for it.
+func (s *Server) atConsole(vmid int, kind string, do func(*task, *vm) error) error {
+	s.mu.Lock()
+	v := s.vms[vmid]
+	s.mu.Unlock()
+	if v == nil {
+		return fmt.Errorf("%s vm %d: there is none", kind, vmid)
+	}
+	s.world.Tell(strconv.Itoa(vmid), "somebody runs %s %d at the console", kind, vmid)
+	name, err := s.fork(identity{id: rootUser, user: rootUser}, v.host, kind, strconv.Itoa(vmid), world.Fault{}, func(t *task) error { return do(t, v) })
+	if err != nil {
+		return err
+	}
+	return s.WaitTask(s.ctx, name)
+}
+
+// WaitTask waits until a task has ended and returns its error, if any.
+func (s *Server) WaitTask(ctx context.Context, upid string) error {
+	t := s.taskNamed(upid)
+	if t == nil {
+		return fmt.Errorf("wait for task %s: there is none", upid)
+	}
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.exit != "OK" && !strings.HasPrefix(t.exit, "WARNINGS") {
+		return fmt.Errorf("task %s: %s", upid, t.exit)
+	}
+	return nil
+}
+
+func (s *Server) taskNamed(upid string) *task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		if t.name == upid {
+			return t
+		}
+	}
+	return nil
+}
+
+// KillTask is kill -9 of a worker: it leaves behind whatever it was at,
+// configuration lock and half a disk included.
+func (s *Server) KillTask(upid string) error {
+	t := s.taskNamed(upid)
+	if t == nil {
+		return fmt.Errorf("kill task %s: there is none", upid)
+	}
+	t.stop(errKilled)
+	<-t.done
+	return nil
+}
+
+// AddFile puts a file onto a storage of a host as scp would, "import/x.qcow2".
+// bytes is its size as a guest sees it; image is what it holds, if anything.
+func (s *Server) AddFile(host, storageName, name string, bytes int64, image world.Image) error {
+	h := s.host(host)
+	if h == nil || h.storage(storageName) == nil {
+		return fmt.Errorf("add %s: no storage %q on host %q", name, storageName, host)
+	}
+	st := h.storage(storageName)
+	s.keep(st, name, received{bytes: bytes})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.volumes[name].image = image
+	return nil
+}
+
+// RemoveFile removes a file from a storage of a host.
+func (s *Server) RemoveFile(host, storageName, name string) error {
+	h := s.host(host)
+	if h == nil || h.storage(storageName) == nil {
+		return fmt.Errorf("remove %s: no storage %q on host %q", name, storageName, host)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(h.storage(storageName).volumes, name)
+	return nil
+}
+
+// SetPassword gives a user a password, which root needs for what no token may
+// do. The user is made if there is none.
+func (s *Server) SetPassword(userid, password string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.userNamed(userid).password = password
+}
+
+// userNamed returns a user, making it when it is new. s.mu is held.
+func (s *Server) userNamed(id string) *user {
+	if s.users[id] == nil {
+		s.users[id] = &user{id: id, enabled: true, tokens: map[string]*token{}}
+	}
+	return s.users[id]
+}
+
+// Token makes an API token and its user, or a new secret for it, and returns
+// what goes behind "Authorization: PVEAPIToken=": USER@REALM!NAME=SECRET.
+func (s *Server) Token(userid, name string, privsep bool) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := &token{secret: newUUID(), privsep: privsep}
+	s.userNamed(userid).tokens[name] = t
+	return userid + "!" + name + "=" + t.secret
+}
+
+// AdminToken makes a token of root's with all privileges, root@pam!admin.
+func (s *Server) AdminToken() string { return s.Token(rootUser, "admin", false) }
+
+// Grant gives a user, or a token when the name has a "!", a role at a path,
+// with everything below it.
+func (s *Server) Grant(ugid, roleName, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := "user"
+	if strings.Contains(ugid, "!") {
+		kind = "token"
+	}
+	s.setACL(acl{path: path, ugid: ugid, kind: kind, role: roleName, propagate: true}, false)
+}
+
+// Role makes a role, or gives it other privileges.
+func (s *Server) Role(name string, privileges ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.roles[name] = &role{privileges: setOf(privileges...)}
+}
+
+// AgentScope is what the agent's token is let at.
+type AgentScope struct {
+	Pool     string   // its VMs; made if there is none
+	Storages []string // disks, and images to upload
+	Bridges  []string
+	// DeleteImages also lets it remove images from the storages.
+	DeleteImages bool
+	// SeeQuorum also lets it read /cluster/status.
+	SeeQuorum bool
+}
+
+// AgentToken sets up pool, roles, user, token and access control the way the
+// documentation tells an administrator to: a token with separated privileges,
+// each given to the token and to its user, that can touch the VMs of one pool
+// only. It returns what goes behind "Authorization: PVEAPIToken=".
+func (s *Server) AgentToken(scope AgentScope) string {
+	userid, name, _ := strings.Cut(s.agent, "!")
+	store := []string{"Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit"}
+	if scope.DeleteImages {
+		store = append(store, "Datastore.Allocate")
+	}
+	vmRole := append(strings.Split(vmConfigPrivileges, ","), "VM.Allocate", "VM.Audit", "VM.PowerMgmt", "VM.Console", "Pool.Audit", s.flavour.agentPrivilege())
+	s.Role("TalosAgentVM", vmRole...)
+	s.Role("TalosAgentStore", store...)
+	s.Role("TalosAgentNet", "SDN.Use")
+	s.Role("TalosAgentHost", "Sys.Audit")
+	secret := s.Token(userid, name, true)
+	s.mu.Lock()
+	s.poolNamed(scope.Pool)
+	s.mu.Unlock()
+	for _, who := range []string{userid, s.agent} {
+		s.Grant(who, "TalosAgentVM", "/pool/"+scope.Pool)
+		for _, st := range scope.Storages {
+			s.Grant(who, "TalosAgentStore", "/storage/"+st)
+		}
+		for _, b := range scope.Bridges {
+			s.Grant(who, "TalosAgentNet", "/sdn/zones/localnetwork/"+b)
+		}
+		for _, h := range s.hosts {
+			s.Grant(who, "TalosAgentHost", "/nodes/"+h.name)
+		}
+		if scope.SeeQuorum {
+			s.mu.Lock()
+			kind := map[bool]string{true: "token", false: "user"}[who == s.agent]
+			s.setACL(acl{path: "/", ugid: who, kind: kind, role: "TalosAgentHost"}, false)
+			s.mu.Unlock()
+		}
+	}
+	return secret
+}

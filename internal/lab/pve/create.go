@@ -1,0 +1,421 @@
+package pve
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// notConfig are the parameters of a creation that are not options of the VM.
+var notConfig = setOf("vmid", "node", "pool", "start", "archive", "force", "storage", "unique", "bwlimit", "live-restore",
+	"import-working-storage", "ha-managed", "digest", "delete", "revert", "skiplock", "background_delay")
+
+// configOf returns the options of the VM among a request's parameters.
+func configOf(c *call) map[string]string {
+	out := map[string]string{}
+	for k, v := range c.in {
+		if text, ok := v.(string); ok && !notConfig[k] {
+			out[k] = text
+		}
+	}
+	return out
+}
+
+// createVM answers POST /nodes/{node}/qemu: what can be decided at once is,
+// the rest is a task.
+func createVM(c *call) (any, error) {
+	s, id := c.s, c.vmid()
+	values := configOf(c)
+	s.mu.Lock()
+	err := s.mayCreate(c, id, values)
+	if err == nil && s.vms[id] != nil {
+		err = die("unable to create VM %d - VM %[1]d already exists on node '%s'", id, s.vms[id].host.name)
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	v := &vm{id: id, host: c.node, maker: c.who.id, conf: newConfig(map[string]string{"lock": "create"})}
+	s.vms[id] = v
+	s.mu.Unlock()
+	s.world.Tell(strconv.Itoa(id), "%s creates vm %d (%s)", c.who.id, id, values["name"])
+
+	pool, start := c.str("pool"), c.flag("start")
+	return s.fork(c.who, c.node, "qmcreate", strconv.Itoa(id), c.fault, func(t *task) error {
+		err := s.build(t, c.who, v, values, pool)
+		switch {
+		case errors.Is(err, errKilled):
+			return err
+		case err != nil:
+			s.forget(v)
+			return fmt.Errorf("unable to create VM %d - %w", id, err)
+		}
+		if start {
+			s.say(t, "Execute autostart")
+			if _, err := s.forkStart(c.who, v, c.fault); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// mayCreate checks the privileges a creation needs beyond what the description
+// of the method says. s.mu is held.
+func (s *Server) mayCreate(c *call, id int, values map[string]string) error {
+	pool, path := c.str("pool"), fmt.Sprintf("/vms/%d", id)
+	if pool != "" && s.pools[pool] == nil {
+		return noSuchPool(pool)
+	}
+	if s.need(c.who, path, "VM.Allocate") != nil && (pool == "" || s.need(c.who, "/pool/"+pool, "VM.Allocate") != nil) {
+		return denied("")
+	}
+	if c.flag("start") {
+		if err := s.needVM(c.who, id, pool, "VM.PowerMgmt"); err != nil {
+			return err
+		}
+	}
+	if err := s.mayUseDrives(c, values); err != nil {
+		return err
+	}
+	if err := s.mayConfigure(c, id, pool, sortedKeys(values)); err != nil {
+		return err
+	}
+	return s.mayBridge(c, values)
+}
+
+// needVM asks for a privilege on a VM, which may come from the pool it is
+// about to join. s.mu is held.
+func (s *Server) needVM(who identity, id int, pool string, privileges ...string) error {
+	if pool != "" && s.need(who, "/pool/"+pool, privileges...) == nil {
+		return nil
+	}
+	return s.need(who, fmt.Sprintf("/vms/%d", id), privileges...)
+}
+
+// optionPrivileges is what changing an option needs. Drives and what begins
+// with a stem are in stemPrivileges.
+var optionPrivileges = byWord(map[string]string{
+	"VM.Config.CPU":     "cpu cores sockets numa vcpus cpulimit cpuunits smp affinity",
+	"VM.Config.Memory":  "memory balloon shares hugepages keephugepages allow-ksm",
+	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0 arch vmstatestorage",
+	"VM.Config.Options": "agent autostart bios description keyboard localtime migrate_downtime migrate_speed name onboot ostype protection reboot startdate tags tdf template",
+	"VM.Config.Disk":    "boot bootdisk",
+	"VM.Config.Network": "nameserver searchdomain",
+})
+
+// cloudInitOptions are what the cloud-init drive says.
+var cloudInitOptions = setOf("cicustom", "cipassword", "citype", "ciupgrade", "ciuser", "nameserver", "searchdomain", "sshkeys")
+
+func byWord(groups map[string]string) map[string]string {
+	out := map[string]string{}
+	for privilege, words := range groups {
+		for _, w := range strings.Fields(words) {
+			out[w] = privilege
+		}
+	}
+	return out
+}
+
+func isCloudInitOption(key string) bool {
+	return cloudInitOptions[key] || strings.HasPrefix(key, "ipconfig")
+}
+
+// mayConfigure checks the privilege each option needs, and refuses what only
+// root may set: no token is root. s.mu is held.
+func (s *Server) mayConfigure(c *call, id int, pool string, keys []string) error {
+	for _, k := range keys {
+		switch {
+		case c.who.isRoot():
+		case isCloudInitOption(k):
+			if s.needVM(c.who, id, pool, "VM.Config.Cloudinit") != nil {
+				if err := s.needVM(c.who, id, pool, "VM.Config.Network"); err != nil {
+					return err
+				}
+			}
+		case k == "startup":
+			if err := s.needVM(c.who, id, pool, "VM.Config.Options"); err != nil {
+				return err
+			}
+			if err := s.need(c.who, "/", "Sys.Modify"); err != nil {
+				return err
+			}
+		case k == "tags":
+			// 9.2 asks inside the task, when the VM is not yet in its pool.
+			if pool != "" {
+				continue
+			}
+			if err := s.needVM(c.who, id, pool, "VM.Config.Options"); err != nil {
+				return err
+			}
+		case isDrive(k):
+			privilege := "VM.Config.Disk"
+			if d := parseDrive(c.str(k)); d.isCloudInit() || cloudInitDisk.MatchString(d["file"]) {
+				if err := s.needVM(c.who, id, pool, "VM.Config.Cloudinit"); err != nil {
+					return err
+				}
+				privilege = "VM.Config.CDROM"
+			} else if d.isCDROM() {
+				privilege = "VM.Config.CDROM"
+			}
+			if err := s.needVM(c.who, id, pool, privilege); err != nil {
+				return err
+			}
+		default:
+			privilege := privilegeOf(k)
+			if privilege == "" {
+				return die("only root can set '%s' config", k)
+			}
+			if err := s.needVM(c.who, id, pool, privilege); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func privilegeOf(key string) string {
+	switch {
+	case isNet(key):
+		return "VM.Config.Network"
+	case isUnused(key):
+		return "VM.Config.Disk"
+	case strings.HasPrefix(key, "serial"), strings.HasPrefix(key, "usb"), strings.HasPrefix(key, "hostpci"):
+		return "VM.Config.HWType"
+	}
+	return optionPrivileges[key]
+}
+
+// mayBridge checks that the network cards' bridges may be used. s.mu is held.
+func (s *Server) mayBridge(c *call, values map[string]string) error {
+	for _, k := range sortedKeys(values) {
+		if bridge := parseNet(values[k])["bridge"]; isNet(k) && bridge != "" {
+			if err := s.need(c.who, "/sdn/zones/localnetwork/"+bridge, "SDN.Use"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// build is the task of a creation.
+func (s *Server) build(t *task, who identity, v *vm, values map[string]string, pool string) error {
+	id := strconv.Itoa(v.id)
+	release, err := s.lockFile(t, v.id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.mayTag(who, v.id, values["tags"]); err != nil {
+		return err
+	}
+	after := []string{}
+	for _, k := range driveKeys(values) {
+		if strings.Contains(values[k], "import-from=") {
+			after = append(after, "import/"+id)
+		}
+	}
+	final := map[string]string{}
+	for k, text := range values {
+		final[k] = canonical(k, text, s.flavour)
+	}
+	for _, k := range driveKeys(values) {
+		p, err := s.place(t, v.host, v.id, k, values[k])
+		if p.volid != "" {
+			s.note(v, p.volid)
+		}
+		if err != nil {
+			return err
+		}
+		final[k] = p.text
+	}
+	if err := s.spend(t, "create", id, s.world.Latency.Create, after...); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := checkBoot(final); err != nil {
+		return err
+	}
+	if final["boot"] == "" {
+		final["boot"] = defaultBoot(final)
+	}
+	if final["smbios1"] == "" {
+		final["smbios1"] = "uuid=" + newUUID()
+	}
+	if final["vmgenid"] == "" {
+		final["vmgenid"] = newUUID()
+	}
+	final["meta"] = fmt.Sprintf("creation-qemu=%s,ctime=%d", s.flavour.qemu, time.Now().Unix())
+	v.conf = newConfig(final)
+	v.begun = nil
+	if p := s.pools[pool]; p != nil {
+		p.vms[v.id] = true
+	}
+	return nil
+}
+
+// mayTag is 9.2's check of a new VM's tags. It runs inside the task, before
+// the VM joins its pool, so that privileges on the pool do not count yet.
+func (s *Server) mayTag(who identity, id int, tags string) error {
+	if tags == "" || !s.flavour.nine {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.need(who, fmt.Sprintf("/vms/%d", id), "VM.Config.Options"); err != nil {
+		return fmt.Errorf("403 %w", err)
+	}
+	return nil
+}
+
+// note remembers a volume that was made for a VM whose configuration does not
+// say so yet. s.mu is not held.
+func (s *Server) note(v *vm, volid string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v.begun = append(v.begun, volid)
+}
+
+// forget removes a VM that could not be made, and what was made for it.
+func (s *Server) forget(v *vm) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, volid := range v.begun {
+		v.host.free(volid)
+	}
+	if s.vms[v.id] == v {
+		delete(s.vms, v.id)
+	}
+}
+
+// canonical spells an option the way Proxmox VE keeps it.
+func canonical(key, text string, f flavour) string {
+	switch {
+	case key == "tags" && f.nine:
+		return canonicalTags(text)
+	case key == "description":
+		return strings.TrimSuffix(text, "\n")
+	case isNet(key):
+		return renderNet(parseNet(text))
+	}
+	return text
+}
+
+// checkBoot refuses a boot order with a device that is not there.
+func checkBoot(values map[string]string) error {
+	order, _ := bootOrder(values["boot"])
+	for _, k := range order {
+		if values[k] == "" {
+			return die("invalid bootorder: device '%s' does not exist'", k)
+		}
+	}
+	return nil
+}
+
+// resizeDisk answers PUT resize, which since 8.0 is a task.
+func resizeDisk(c *call) (any, error) {
+	s, id := c.s, c.vmid()
+	disk, size, digest, host, fault := c.str("disk"), c.str("size"), c.str("digest"), c.node, c.fault
+	if c.has("skiplock") && !c.who.isRoot() {
+		return nil, invalidParam("skiplock", "Only root may use this option.")
+	}
+	return s.fork(c.who, host, "resize", strconv.Itoa(id), fault, func(t *task) error {
+		release, err := s.lockFile(t, id)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return s.resize(t, host, id, disk, size, digest)
+	})
+}
+
+func (s *Server) resize(t *task, h *host, id int, disk, size, digest string) error {
+	vol, want, err := s.planResize(h, id, disk, size, digest)
+	if err != nil || vol == nil {
+		return err
+	}
+	if err := s.spend(t, "resize", strconv.Itoa(id), s.world.Latency.Resize, "create/"+strconv.Itoa(id)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.vmAt(h, id)
+	if err != nil {
+		return err
+	}
+	vol.bytes = want
+	if vol.disk != nil {
+		vol.disk.Bytes = want
+	}
+	d := parseDrive(v.conf.base[disk])
+	d["size"] = formatSize(want)
+	v.conf.base[disk] = d.String()
+	if !v.running {
+		t.log = append(t.log, "Image resized.")
+	}
+	return nil
+}
+
+// planResize finds the volume and the size it shall have; no volume when it
+// has it already.
+func (s *Server) planResize(h *host, id int, disk, size, digest string) (*volume, int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.vmAt(h, id)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := checkDigest(v.conf, digest); err != nil {
+		return nil, 0, err
+	}
+	if err := v.locked(); err != nil {
+		return nil, 0, err
+	}
+	d := parseDrive(v.conf.base[disk])
+	if d["file"] == "" {
+		return nil, 0, die("disk '%s' does not exist", disk)
+	}
+	if !volumePattern.MatchString(d["file"]) {
+		return nil, 0, die("unable to parse volume ID '%s'", d["file"])
+	}
+	_, vol := h.volume(d["file"])
+	if vol == nil {
+		return nil, 0, die("volume '%s' does not exist", d["file"])
+	}
+	relative := strings.HasPrefix(size, "+")
+	want, err := parseSize(strings.TrimPrefix(size, "+"))
+	if err != nil {
+		return nil, 0, err
+	}
+	if relative {
+		want += vol.bytes
+	}
+	switch want = roundUp(want, 1024); {
+	case want < vol.bytes:
+		return nil, 0, die("shrinking disks is not supported")
+	case want == vol.bytes:
+		return nil, 0, nil
+	}
+	return vol, want, nil
+}
+
+// nextID answers GET /cluster/nextid, which looks at every VM whatever the
+// caller may see, and reserves nothing.
+func nextID(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.has("vmid") {
+		if c.s.vms[c.vmid()] != nil {
+			return nil, invalidParam("vmid", "VM %d already exists", c.vmid())
+		}
+		return c.str("vmid"), nil
+	}
+	for id := 100; ; id++ {
+		if c.s.vms[id] == nil {
+			return strconv.Itoa(id), nil
+		}
+	}
+}

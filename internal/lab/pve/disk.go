@@ -1,0 +1,292 @@
+package pve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// newDisk matches what asks for a new disk: a storage and a size in GiB.
+var newDisk = regexp.MustCompile(`^([^:\s]+):(\d+(?:\.\d+)?)$`)
+
+// cloudInitDisk matches what asks for a cloud-init drive.
+var cloudInitDisk = regexp.MustCompile(`^([^:\s]+):cloudinit$`)
+
+// The sizes of what the firmware keeps, whatever was asked for.
+const (
+	efiBytes       = 528 << 10
+	tpmBytes       = 4 << 20
+	cloudInitBytes = 4 << 20
+)
+
+// mayUseDrives checks what the drives of a request need before anything is
+// made: storages that exist and may be used, sources that can be imported from.
+// s.mu is held.
+func (s *Server) mayUseDrives(c *call, values map[string]string) error {
+	for _, key := range driveKeys(values) {
+		d := parseDrive(values[key])
+		file := d["file"]
+		if file == "none" || file == "cdrom" {
+			continue
+		}
+		if m := newDisk.FindStringSubmatch(file); m != nil {
+			if err := s.mayAllocate(c, m[1]); err != nil {
+				return err
+			}
+			if from := d["import-from"]; from != "" {
+				if m[2] != "0" {
+					return invalidParam(key, "'import-from' requires special syntax - use <storage ID>:0,import-from=<source>")
+				}
+				if err := s.mayImport(c, key, from); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if m := cloudInitDisk.FindStringSubmatch(file); m != nil {
+			if err := s.mayAllocate(c, m[1]); err != nil {
+				return err
+			}
+			continue
+		}
+		if strings.HasPrefix(file, "/") {
+			return s.rootPathsOnly()
+		}
+		name, _, _ := strings.Cut(file, ":")
+		st := c.node.storage(name)
+		if st == nil {
+			return die("storage '%s' does not exist", name)
+		}
+		if err := s.mayReadVolume(c.who, st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) rootPathsOnly() error {
+	line := 581
+	if s.flavour.nine {
+		line = 651
+	}
+	return die("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", line)
+}
+
+func (s *Server) mayAllocate(c *call, storage string) error {
+	if err := s.need(c.who, "/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+		return err
+	}
+	st := c.node.storage(storage)
+	if st == nil {
+		return die("storage '%s' does not exist", storage)
+	}
+	if !st.holds("images") {
+		return invalidParam("storage", "storage '%s' does not support vm images", storage)
+	}
+	return nil
+}
+
+func (s *Server) mayImport(c *call, key, from string) error {
+	if strings.HasPrefix(from, "/") {
+		return s.rootPathsOnly()
+	}
+	name, rest, _ := strings.Cut(from, ":")
+	st := c.node.storage(name)
+	if st == nil {
+		return die("storage '%s' does not exist", name)
+	}
+	if kind, _, _ := strings.Cut(rest, "/"); kind == "iso" || kind == "vztmpl" || kind == "snippets" || kind == "backup" {
+		return invalidParam(key, "%s has wrong type '%s' - needs to be 'images' or 'import'", from, kind)
+	}
+	return s.mayReadVolume(c.who, st)
+}
+
+// placed is a drive of a request that has become one of a VM, and the volume
+// that was made for it, if any.
+type placed struct {
+	text  string
+	volid string
+}
+
+// place turns a drive of a request into one of a VM: makes, imports or finds
+// its volume. A volume that was begun is returned with the error.
+func (s *Server) place(t *task, h *host, id int, key, text string) (placed, error) {
+	d := parseDrive(text)
+	file := d["file"]
+	if m := newDisk.FindStringSubmatch(file); m != nil {
+		if from := d["import-from"]; from != "" {
+			return s.importDisk(t, h, id, key, m[1], d)
+		}
+		return s.makeDisk(t, h, id, key, m, d)
+	}
+	if m := cloudInitDisk.FindStringSubmatch(file); m != nil {
+		return s.makeCloudInit(t, h, id, key, m[1], d)
+	}
+	if file == "none" || file == "cdrom" {
+		return placed{text: d.String()}, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, v := h.volume(file)
+	if v == nil {
+		return placed{}, die("volume '%s' does not exist", file)
+	}
+	d["size"] = formatSize(roundUp(v.bytes, 512))
+	return placed{text: d.String()}, nil
+}
+
+func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d properties) (placed, error) {
+	gib, err := strconv.ParseFloat(m[2], 64)
+	if err != nil {
+		return placed{}, err
+	}
+	bytes := int64(gib * (1 << 30))
+	switch key {
+	case "efidisk0":
+		bytes = efiBytes
+	case "tpmstate0":
+		bytes = tpmBytes
+	}
+	s.mu.Lock()
+	st := h.storage(m[1])
+	format := cmp.Or(d["format"], "raw")
+	v := s.allocate(st, st.diskName(id, "vm", format), format, id, bytes)
+	if key == "efidisk0" {
+		v.file = v.bytes
+	}
+	s.mu.Unlock()
+	s.sayFormatting(t, st, v)
+	if key == "efidisk0" {
+		s.sayTransferred(t, v.bytes)
+	}
+	delete(d, "format")
+	d["file"], d["size"] = st.volid(v), formatSize(v.bytes)
+	s.say(t, "%s: successfully created disk '%s'", key, d)
+	return placed{text: d.String(), volid: d["file"]}, nil
+}
+
+func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d properties) (placed, error) {
+	s.mu.Lock()
+	st := h.storage(storage)
+	format := cmp.Or(d["format"], "qcow2")
+	name := st.imageName(id, fmt.Sprintf("vm-%d-cloudinit", id), format)
+	if st.volumes[name] != nil {
+		s.mu.Unlock()
+		return placed{}, die("disk image '%s' already exists", st.file(name))
+	}
+	v := s.allocate(st, name, format, id, cloudInitBytes)
+	v.disk = nil // the host writes it, the guest keeps nothing on it
+	s.mu.Unlock()
+	s.sayFormatting(t, st, v)
+	delete(d, "format")
+	delete(d, "size")
+	d["file"], d["media"] = st.volid(v), "cdrom"
+	s.say(t, "%s: successfully created disk '%s'", key, d)
+	return placed{text: d.String(), volid: d["file"]}, nil
+}
+
+// importDisk copies an image onto a storage. One copy at a time: the storage's
+// lock is what makes creations side by side wait for one another.
+func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d properties) (placed, error) {
+	from := d["import-from"]
+	s.mu.Lock()
+	st := h.storage(storage)
+	srcStorage, src := h.volume(from)
+	s.mu.Unlock()
+	if src == nil {
+		return placed{}, die("failed to stat '%s'", fileOf(h, from))
+	}
+	format := cmp.Or(d["format"], src.format)
+	if st.kind == "lvmthin" {
+		format = "raw"
+	}
+	s.say(t, "create full clone of drive (%s)", from)
+	s.mu.Lock()
+	v := s.allocate(st, st.diskName(id, "vm", format), format, id, src.bytes)
+	v.disk.Image = src.image
+	s.mu.Unlock()
+	volid := st.volid(v)
+	s.sayFormatting(t, st, v)
+	if s.flavour.nine {
+		s.say(t, "allocated target volume '%s'", volid)
+	}
+	if err := s.copyOnto(t, st, id, s.world.Latency.Import, "upload/"+h.name); err != nil {
+		if errors.Is(err, errInterrupted) {
+			err = die("cannot import from '%s' - copy failed: command '/usr/bin/qemu-img convert -p -n -f %s -O %s %s zeroinit:%s' failed: %s",
+				from, src.format, format, srcStorage.file(src.name), st.file(v.name), err)
+		}
+		return placed{volid: volid}, err
+	}
+	s.sayTransferred(t, v.bytes)
+	delete(d, "import-from")
+	delete(d, "format")
+	d["file"], d["size"] = volid, formatSize(v.bytes)
+	s.say(t, "%s: successfully created disk '%s'", key, d)
+	return placed{text: d.String(), volid: volid}, nil
+}
+
+// fileOf is where a volume would lie, for errors about one that is not there.
+func fileOf(h *host, volid string) string {
+	name, rest, _ := strings.Cut(volid, ":")
+	if st := h.storage(name); st != nil {
+		return st.file(rest)
+	}
+	return volid
+}
+
+// copyOnto spends the time of a copy onto a storage, holding its lock.
+func (s *Server) copyOnto(t *task, st *storage, id int, d time.Duration, after ...string) error {
+	select {
+	case st.copying <- struct{}{}:
+	case <-t.ctx.Done():
+		return context.Cause(t.ctx)
+	}
+	defer func() { <-st.copying }()
+	s.mu.Lock()
+	if st.lastCopy != "" {
+		after = append(after, st.lastCopy)
+	}
+	s.mu.Unlock()
+	if err := s.spend(t, "import", strconv.Itoa(id), d, after...); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.lastCopy = "import/" + strconv.Itoa(id)
+	return nil
+}
+
+// sayFormatting is what making a volume leaves in a task's log.
+func (s *Server) sayFormatting(t *task, st *storage, v *volume) {
+	switch {
+	case st.kind == "lvmthin":
+		s.say(t, "  Logical volume %q created.", v.name)
+	case v.format == "qcow2":
+		s.say(t, "Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16",
+			st.file(v.name), v.bytes)
+	default:
+		s.say(t, "Formatting '%s', fmt=%s size=%d preallocation=off", st.file(v.name), v.format, v.bytes)
+	}
+}
+
+// sayTransferred is what copying leaves in a task's log.
+func (s *Server) sayTransferred(t *task, bytes int64) {
+	s.say(t, "transferred 0.0 B of %s (0.00%%)", humanSize(bytes))
+	s.say(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
+	s.say(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
+}
+
+// humanSize renders a size as Proxmox VE's logs do.
+func humanSize(bytes int64) string {
+	n, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for n >= 1024 && i < len(units)-1 {
+		n, i = n/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %s", n, units[i])
+}

@@ -1,0 +1,189 @@
+package pve
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The patterns behind Proxmox VE's named formats.
+var (
+	dnsNamePattern  = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
+	nodeNamePattern = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+	configIDPattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]+$`)
+	storageName     = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]$`)
+	poolPattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}$`)
+	namePattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+$`)
+	userPattern     = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
+	macPattern      = regexp.MustCompile(`^[a-fA-F0-9][02468aceACE](?::[a-fA-F0-9]{2}){5}$`)
+	tagPattern      = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
+	sizePattern     = regexp.MustCompile(`^\d+(?:\.\d+)?[KMGT]?$`)
+	volumePattern   = regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]):(.+)$`)
+	urlencPattern   = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
+	bridgePattern   = regexp.MustCompile(`^[-_.\w]+$`)
+	uuidPattern     = `[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}`
+	base64Pattern   = `[A-Za-z0-9+/]+={0,2}`
+	listSeparator   = regexp.MustCompile(`[,;\s\x00]+`)
+)
+
+// namedFormats are the formats whose values are property strings.
+var namedFormats = map[string]map[string]*property{
+	"pve-qm-smbios1": optional(map[string]*property{
+		"uuid": patterned(uuidPattern), "base64": {Type: "boolean"}, "family": patterned(base64Pattern), "manufacturer": patterned(base64Pattern),
+		"product": patterned(base64Pattern), "serial": patterned(base64Pattern), "sku": patterned(base64Pattern), "version": patterned(base64Pattern),
+	}),
+	"pve-qm-ipconfig": optional(map[string]*property{
+		"ip": {Format: "pve-ipv4-config"}, "gw": {Format: "ipv4"}, "ip6": {Format: "pve-ipv6-config"}, "gw6": {Format: "ipv6"},
+	}),
+	"pve-qm-rng": {
+		"source": {DefaultKey: true, Enum: []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}}, "max_bytes": {Type: "integer", Optional: true},
+		"period": {Type: "integer", Optional: true},
+	},
+	"pve-qm-watchdog": optional(map[string]*property{
+		"model": {DefaultKey: true, Enum: []string{"i6300esb", "ib700"}}, "action": {Enum: []string{"reset", "shutdown", "poweroff", "pause", "debug", "none"}},
+	}),
+	"pve-startup-order": optional(map[string]*property{
+		"order": {DefaultKey: true, Type: "integer"}, "up": {Type: "integer"}, "down": {Type: "integer"},
+	}),
+	"pve-qm-cicustom": optional(map[string]*property{
+		"meta": {Format: "pve-volume-id"}, "network": {Format: "pve-volume-id"}, "user": {Format: "pve-volume-id"}, "vendor": {Format: "pve-volume-id"},
+	}),
+	"pve-vm-cpu-conf": optional(map[string]*property{
+		"cputype": {DefaultKey: true, Format: "pve-cpu-model"}, "flags": {}, "guest-phys-bits": {Type: "integer"}, "hidden": {Type: "boolean"},
+		"hv-vendor-id": {}, "level": {Type: "integer"}, "phys-bits": {}, "reported-model": {},
+	}),
+	"pve-qm-boot": optional(map[string]*property{
+		"legacy": {DefaultKey: true, pattern: regexp.MustCompile(`^[acdn]{1,4}$`)}, "order": {},
+	}),
+}
+
+func patterned(p string) *property { return &property{pattern: regexp.MustCompile("^(?:" + p + ")$")} }
+
+// optional makes every field of a property string optional.
+func optional(fields map[string]*property) map[string]*property {
+	for _, p := range fields {
+		p.Optional = true
+	}
+	return fields
+}
+
+// checkFormat holds a value against one of Proxmox VE's named formats. Formats
+// the lab has no use for accept everything.
+func checkFormat(format, text, path string) error {
+	if item, isList := strings.CutSuffix(format, "-list"); isList {
+		for _, part := range splitList(text) {
+			if err := checkFormat(item, part, path); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if fields, ok := namedFormats[format]; ok {
+		parsed, err := parseProperties(fields, text, path)
+		if err == nil && format == "pve-vm-cpu-conf" {
+			err = checkCPU(parsed["cputype"])
+		}
+		return err
+	}
+	if check, ok := formats[format]; ok {
+		return check(text)
+	}
+	return nil
+}
+
+// formats are the named formats of single values.
+var formats = map[string]func(string) error{
+	"pve-vmid": func(v string) error {
+		n, err := strconv.Atoi(v)
+		return unless(err == nil && n >= 100 && n <= 999999999, "value does not look like a valid VM ID")
+	},
+	"pve-node":       matching(nodeNamePattern, "value does not look like a valid node name"),
+	"dns-name":       matching(dnsNamePattern, "value does not look like a valid DNS name"),
+	"pve-configid":   quoting(configIDPattern, "invalid configuration ID '%s'"),
+	"pve-storage-id": quoting(storageName, "storage ID '%s' contains illegal characters"),
+	"pve-poolid":     quoting(poolPattern, "pool name '%s' contains invalid characters"),
+	"pve-roleid":     quoting(namePattern, "role name '%s' contains invalid characters"),
+	"pve-tokenid":    quoting(namePattern, "value '%s' does not look like a valid token ID"),
+	"pve-userid":     quoting(userPattern, "value '%s' does not look like a valid user name"),
+	"mac-addr":       matching(macPattern, "value does not look like a valid unicast MAC address"),
+	"pve-tag":        matching(tagPattern, "invalid characters in tag"),
+	"disk-size":      quoting(sizePattern, "value does not look like a valid disk size: %s"),
+	"pve-bridge-id":  quoting(bridgePattern, "invalid bridge ID '%s'"),
+	"urlencoded":     quoting(urlencPattern, "invalid urlencoded string: %s"),
+	"pve-volume-id":  quoting(volumePattern, "unable to parse volume ID '%s'"),
+	"pve-volume-id-or-qm-path": func(v string) error {
+		return unless(v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
+	},
+	"pve-volume-id-or-absolute-path": func(v string) error {
+		return unless(strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
+	},
+	"pve-storage-content": func(v string) error {
+		return unless(slices.Contains([]string{"images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none"}, v), fmt.Sprintf("invalid content type '%s'", v))
+	},
+	"pve-hotplug-features": func(v string) error {
+		for _, part := range splitList(v) {
+			if !slices.Contains([]string{"network", "disk", "cpu", "memory", "usb", "cloudinit", "0", "1"}, part) {
+				return errors.New("unable to parse hotplug option")
+			}
+		}
+		return nil
+	},
+	"address": func(v string) error {
+		_, err := netip.ParseAddr(v)
+		return unless(err == nil || dnsNamePattern.MatchString(v), fmt.Sprintf("value '%s' does not look like a valid IP address or DNS name", v))
+	},
+	"ipv4":            address(netip.Addr.Is4, "value does not look like a valid IPv4 address"),
+	"ipv6":            address(netip.Addr.Is6, "value does not look like a valid IPv6 address"),
+	"pve-ipv4-config": prefix(netip.Addr.Is4, []string{"dhcp", "manual"}, "value does not look like a valid ipv4 network configuration"),
+	"pve-ipv6-config": prefix(netip.Addr.Is6, []string{"auto", "dhcp", "manual"}, "value does not look like a valid ipv6 network configuration"),
+}
+
+func unless(ok bool, text string) error {
+	if ok {
+		return nil
+	}
+	return errors.New(text)
+}
+
+func matching(re *regexp.Regexp, text string) func(string) error {
+	return func(v string) error { return unless(re.MatchString(v), text) }
+}
+
+func quoting(re *regexp.Regexp, text string) func(string) error {
+	return func(v string) error { return unless(re.MatchString(v), fmt.Sprintf(text, v)) }
+}
+
+func address(is func(netip.Addr) bool, text string) func(string) error {
+	return func(v string) error {
+		a, err := netip.ParseAddr(v)
+		return unless(err == nil && is(a), text)
+	}
+}
+
+func prefix(is func(netip.Addr) bool, words []string, text string) func(string) error {
+	return func(v string) error {
+		p, err := netip.ParsePrefix(v)
+		return unless(slices.Contains(words, v) || err == nil && is(p.Addr()), text)
+	}
+}
+
+// splitList splits the lists Proxmox VE takes: by comma, semicolon or space.
+func splitList(text string) []string {
+	var out []string
+	for _, part := range listSeparator.Split(text, -1) {
+		if part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// checkCPU holds a CPU model against those QEMU and Proxmox VE bring along.
+func checkCPU(model string) error {
+	known := model == "" || strings.HasPrefix(model, "custom-") || slices.Contains(cpuModels, model)
+	return unless(known, fmt.Sprintf("Built-in cputype '%s' is not defined (missing 'custom-' prefix?)", model))
+}

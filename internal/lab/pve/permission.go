@@ -1,0 +1,276 @@
+package pve
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// acl is one entry of the access control list.
+type acl struct {
+	path, ugid, kind, role string // kind: user or token
+	propagate              bool
+}
+
+// expression is a condition on privileges as the API's description writes it:
+// ["perm", "/vms/{vmid}", ["VM.Audit"], "any", 1], ["and", ...], ["or", ...].
+type expression struct {
+	op         string
+	path       string // of perm; of userid-param: self, or the privilege on the realm
+	privileges []string
+	any        bool
+	require    string // parameter that must be given, or the condition fails
+	parts      []expression
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *expression) UnmarshalJSON(text []byte) error {
+	var list []json.RawMessage
+	if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
+		return fmt.Errorf("privilege expression %s: not a list", text)
+	}
+	if err := json.Unmarshal(list[0], &e.op); err != nil {
+		return err
+	}
+	list = list[1:]
+	if e.op == "and" || e.op == "or" {
+		for _, part := range list {
+			var sub expression
+			if err := json.Unmarshal(part, &sub); err != nil {
+				return err
+			}
+			e.parts = append(e.parts, sub)
+		}
+		return nil
+	}
+	switch {
+	case e.op == "userid-param" && len(list) > 0:
+		return json.Unmarshal(list[0], &e.path)
+	case e.op != "perm":
+		return nil // perm-modify and userid-group mean one thing each here
+	case len(list) < 2:
+		return fmt.Errorf("privilege expression %s: too short", text)
+	}
+	if err := json.Unmarshal(list[0], &e.path); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(list[1], &e.privileges); err != nil {
+		return err
+	}
+	for i := 2; i+1 < len(list); i += 2 {
+		switch option := strings.Trim(string(list[i]), `"`); option {
+		case "any":
+			e.any = true
+		case "require_param":
+			if err := json.Unmarshal(list[i+1], &e.require); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("privilege expression %s: unknown option %q", text, option)
+		}
+	}
+	return nil
+}
+
+// mayCall checks what the description of a method asks of its caller. It is
+// asked before anybody looks whether the thing in question exists.
+func (s *Server) mayCall(c *call, m *method) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.open != "" {
+		return nil
+	}
+	if m.check.op == "" {
+		if c.who.isRoot() {
+			return nil
+		}
+		return denied("")
+	}
+	return s.evaluate(c, m.check, true)
+}
+
+// evaluate decides an expression. Only a condition that stands alone says what
+// was missing. s.mu is held.
+func (s *Server) evaluate(c *call, e expression, alone bool) error {
+	switch e.op {
+	case "perm":
+		return s.evaluatePath(c, e, alone)
+	case "and":
+		for _, part := range e.parts {
+			if err := s.evaluate(c, part, alone); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "or":
+		for _, part := range e.parts {
+			if s.evaluate(c, part, false) == nil {
+				return nil
+			}
+		}
+		return denied("")
+	case "perm-modify":
+		return s.need(c.who, c.str("path"), "Permissions.Modify")
+	case "userid-param":
+		if e.path != "self" {
+			_, realm, _ := strings.Cut(c.str("userid"), "@")
+			return s.need(c.who, "/access/realm/"+realm, e.path)
+		}
+		if c.str("userid") == c.who.user {
+			return nil
+		}
+		return denied("")
+	default: // userid-group
+		if c.str("userid") == c.who.user {
+			return nil
+		}
+		return s.need(c.who, "/access/groups", "User.Modify")
+	}
+}
+
+func (s *Server) evaluatePath(c *call, e expression, alone bool) error {
+	if e.require != "" && !c.has(e.require) {
+		return denied("")
+	}
+	path := pathParam.ReplaceAllStringFunc(e.path, func(p string) string { return c.str(strings.Trim(p, "{}")) })
+	if s.holds(c.who, path, e.any, e.privileges...) {
+		return nil
+	}
+	if !alone {
+		return denied("")
+	}
+	separator := ", "
+	if e.any {
+		separator = "|"
+	}
+	return denied(path + ", " + strings.Join(e.privileges, separator))
+}
+
+var pathParam = regexp.MustCompile(`\{[a-z]+\}`)
+
+// need asks for all of some privileges on a path. s.mu is held.
+func (s *Server) need(who identity, path string, privileges ...string) error {
+	if s.holds(who, path, false, privileges...) {
+		return nil
+	}
+	return denied(path + ", " + strings.Join(privileges, ", "))
+}
+
+// needAny asks for one of some privileges on a path. s.mu is held.
+func (s *Server) needAny(who identity, path string, privileges ...string) error {
+	if s.holds(who, path, true, privileges...) {
+		return nil
+	}
+	return denied(path + ", " + strings.Join(privileges, "|"))
+}
+
+// holds tells whether somebody has privileges on a path. s.mu is held.
+func (s *Server) holds(who identity, path string, any bool, privileges ...string) bool {
+	have := s.privileges(who, path)
+	has := func(p string) bool { return have[p] }
+	if any {
+		return slices.ContainsFunc(privileges, has)
+	}
+	return !slices.ContainsFunc(privileges, func(p string) bool { return !has(p) })
+}
+
+// privileges returns what somebody may do at a path. A token with separated
+// privileges has only what both it and its user have. s.mu is held.
+func (s *Server) privileges(who identity, path string) set {
+	user := s.aclPrivileges(who.user, "user", path)
+	if who.user == rootUser {
+		user = s.roles["Administrator"].privileges
+	}
+	if who.token == "" || !s.separated(who) {
+		return user
+	}
+	both := set{}
+	for p := range s.aclPrivileges(who.id, "token", path) {
+		if user[p] {
+			both[p] = true
+		}
+	}
+	return both
+}
+
+// separated tells whether a token has only privileges of its own. One that was
+// deleted since it logged in has none at all.
+func (s *Server) separated(who identity) bool {
+	u := s.users[who.user]
+	return u == nil || u.tokens[who.token] == nil || u.tokens[who.token].privsep
+}
+
+// aclPrivileges returns what the access control list gives at a path. A VM
+// has what its pool has too.
+func (s *Server) aclPrivileges(ugid, kind, path string) set {
+	out := set{}
+	add := func(path string) {
+		for name := range s.rolesAt(ugid, kind, path) {
+			for p := range s.roles[name].privileges {
+				out[p] = true
+			}
+		}
+	}
+	add(path)
+	if id, ok := strings.CutPrefix(path, "/vms/"); ok {
+		if n, err := strconv.Atoi(id); err == nil && s.poolOf(n) != "" {
+			add("/pool/" + s.poolOf(n))
+		}
+	}
+	return out
+}
+
+// rolesAt returns the roles somebody has at a path: those of the entry nearest
+// to it, which replace those further up.
+func (s *Server) rolesAt(ugid, kind, path string) set {
+	roles := set{}
+	for _, level := range levels(path) {
+		here := set{}
+		for _, a := range s.acls {
+			if a.ugid == ugid && a.kind == kind && a.path == level && (a.propagate || level == path) && s.roles[a.role] != nil {
+				here[a.role] = true
+			}
+		}
+		if len(here) > 0 {
+			roles = here
+		}
+	}
+	return roles
+}
+
+// levels returns a path and everything above it, from / down.
+func levels(path string) []string {
+	out := []string{"/"}
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			out = append(out, path[:i])
+		}
+	}
+	if path != "/" {
+		out = append(out, path)
+	}
+	return out
+}
+
+// aclPath matches the paths an access control list may name.
+var aclPath = regexp.MustCompile(`^/(?:access(?:/groups(?:/[^/]+)?|/realm(?:/[^/]+)?)?|nodes(?:/[^/]+)?|pool(?:/.+)?|` +
+	`sdn(?:/zones(?:/[^/]+){0,3}|/.*)?|storage(?:/[^/]+)?|vms(?:/[1-9][0-9]{2,})?|mapping(?:/.*)?)?$`)
+
+// pool is a resource pool.
+type pool struct {
+	comment string
+	vms     map[int]bool
+}
+
+// poolOf returns the pool a VM is in, "" for none. s.mu is held.
+func (s *Server) poolOf(id int) string {
+	for name, p := range s.pools {
+		if p.vms[id] {
+			return name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,469 @@
+package pve
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// powerTask answers the power calls, which are tasks all: do runs with the
+// VM's lock file held.
+func powerTask(kind string, do func(*Server, *task, *call) error) func(*call) (any, error) {
+	return func(c *call) (any, error) {
+		if c.has("skiplock") && !c.who.isRoot() {
+			return nil, invalidParam("skiplock", "Only root may use this option.")
+		}
+		return c.s.fork(c.who, c.node, kind, strconv.Itoa(c.vmid()), c.fault, func(t *task) error { return do(c.s, t, c) })
+	}
+}
+
+// runningFirst refuses at once what needs a running VM.
+func runningFirst(do func(*call) (any, error)) func(*call) (any, error) {
+	return func(c *call) (any, error) {
+		c.s.mu.Lock()
+		v, err := c.s.vmAt(c.node, c.vmid())
+		if err == nil && !v.running {
+			err = die("VM %d not running", v.id)
+		}
+		c.s.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		return do(c)
+	}
+}
+
+func start(s *Server, t *task, c *call) error { return s.startVM(t, c.node, c.vmid(), c.fault) }
+
+// forkStart starts a VM in a task of its own, as Proxmox VE does after a
+// creation or a reboot. fault is one of the call that brought it about.
+func (s *Server) forkStart(who identity, v *vm, fault world.Fault) (string, error) {
+	return s.fork(who, v.host, "qmstart", strconv.Itoa(v.id), world.Fault{}, func(t *task) error {
+		return s.startVM(t, v.host, v.id, fault)
+	})
+}
+
+// startVM is the task of a start.
+func (s *Server) startVM(t *task, h *host, id int, fault world.Fault) error {
+	release, err := s.lockFile(t, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.mayRun(t, h, id); err != nil {
+		return err
+	}
+	n := strconv.Itoa(id)
+	if err := s.spend(t, "start", n, s.world.Latency.Start, "create/"+n, "resize/"+n, "stop/"+n); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	v, err := s.vmAt(h, id)
+	if err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.nextPID += 27
+	v.conf.apply()
+	v.running, v.paused, v.pid, v.since, v.stopped = true, false, s.nextPID, time.Now(), make(chan struct{})
+	g := s.guest(v)
+	g.Dead = fault.Kind == world.NeverUp
+	s.mu.Unlock()
+	s.world.Tell(n, "vm %d (%s) runs", id, g.Name)
+	s.guests.PowerOn(g)
+	return nil
+}
+
+// mayRun checks what a start trips over.
+func (s *Server) mayRun(t *task, h *host, id int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.vmAt(h, id)
+	if err != nil {
+		return err
+	}
+	switch {
+	case v.isTemplate():
+		return die("you can't start a vm if it's a template")
+	case v.locked() != nil:
+		return v.locked()
+	case v.running:
+		return die("VM %d already running", id)
+	}
+	values := v.conf.merged()
+	snippets := parseDrive(values["cicustom"])
+	for _, k := range sortedKeys(snippets) {
+		if _, vol := h.volume(snippets[k]); vol == nil {
+			return die("volume '%s' does not exist", snippets[k])
+		}
+	}
+	for _, k := range driveKeys(values) {
+		d := parseDrive(values[k])
+		if _, vol := h.volume(d["file"]); vol == nil && volumePattern.MatchString(d["file"]) {
+			return die("volume '%s' does not exist", d["file"])
+		}
+		if d["iothread"] == "1" && strings.HasPrefix(k, "scsi") && values["scsihw"] != "virtio-scsi-single" {
+			t.log = append(t.log, "WARN: iothread is only valid with virtio disk or virtio-scsi-single controller, ignoring")
+			t.warnings++
+		}
+	}
+	return s.mayBridgeUp(t, h, id, values)
+}
+
+// mayBridgeUp checks that the bridges of a VM exist. 8.4 finds out from QEMU.
+// s.mu is held.
+func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string) error {
+	for _, k := range sortedKeys(values) {
+		bridge := parseNet(values[k])["bridge"]
+		if !isNet(k) || bridge == "" || slices.Contains(h.bridges, bridge) {
+			continue
+		}
+		if s.flavour.nine {
+			return die("bridge '%s' does not exist", bridge)
+		}
+		t.log = append(t.log, fmt.Sprintf("bridge '%s' does not exist", bridge),
+			fmt.Sprintf("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: "+
+				"network script /usr/libexec/qemu-server/pve-bridge failed with status 512", k, id, k[3:]))
+		return die("start failed: QEMU exited with code 1")
+	}
+	return nil
+}
+
+// halt makes a running VM a stopped one, applies what waited for that, and
+// tells whether anything changed. off tells the guest.
+func (s *Server) halt(v *vm, off bool) bool {
+	s.mu.Lock()
+	if !v.running {
+		s.mu.Unlock()
+		return false
+	}
+	v.running, v.paused = false, false
+	v.conf.apply()
+	close(v.stopped)
+	again, name := v.rebooting, v.name()
+	v.rebooting = false
+	s.mu.Unlock()
+	s.world.Tell(strconv.Itoa(v.id), "vm %d (%s) is off", v.id, name)
+	if off {
+		s.guests.PowerOff(v.id)
+	}
+	if again {
+		// qmeventd, which runs as root, starts a VM that was asked to reboot.
+		if _, err := s.forkStart(identity{id: rootUser, user: rootUser}, v, world.Fault{}); err != nil {
+			s.log.Debug("start after reboot", "err", err)
+		}
+	}
+	return true
+}
+
+// guestOff is a guest that switched its own machine off.
+func (s *Server) guestOff(v *vm) { s.halt(v, false) }
+
+// stop switches a VM off hard.
+func stop(s *Server, t *task, c *call) error {
+	if c.flag("overrule-shutdown") {
+		s.overrule(t, c.vmid())
+	}
+	release, err := s.lockFile(t, c.vmid())
+	if err != nil {
+		return err
+	}
+	defer release()
+	v, err := s.toStop(c.node, c.vmid())
+	if err != nil || v == nil {
+		return err
+	}
+	n := strconv.Itoa(v.id)
+	if err := s.spend(t, "stop", n, s.world.Latency.Stop, "start/"+n); err != nil {
+		return err
+	}
+	s.halt(v, true)
+	return nil
+}
+
+// toStop returns the VM to be stopped; none when it is stopped already, which
+// is fine whatever lock it has.
+func (s *Server) toStop(h *host, id int) (*vm, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.vms[id]
+	switch {
+	case v == nil || v.host != h:
+		return nil, notFound(h, id)
+	case !v.running:
+		return nil, nil
+	}
+	return v, v.locked()
+}
+
+// overrule aborts the shutdowns of a VM that are under way.
+func (s *Server) overrule(t *task, id int) {
+	s.mu.Lock()
+	var aborted []*task
+	var names []string
+	for _, o := range s.tasks {
+		if !o.ended && o.kind == "qmshutdown" && o.id == strconv.Itoa(id) {
+			aborted, names = append(aborted, o), append(names, o.name)
+		}
+	}
+	s.mu.Unlock()
+	if len(names) > 0 {
+		s.say(t, "overruled qmshutdown tasks: %s", strings.Join(names, ", "))
+	}
+	for _, o := range aborted {
+		o.stop(errInterrupted)
+	}
+}
+
+// The waits of a shutdown.
+const (
+	agentPing       = 3 * time.Second
+	shutdownTimeout = 60 * time.Second
+)
+
+// shutdown asks the guest to switch itself off, and waits.
+func shutdown(s *Server, t *task, c *call) error {
+	release, err := s.lockFile(t, c.vmid())
+	if err != nil {
+		return err
+	}
+	defer release()
+	v, err := s.toStop(c.node, c.vmid())
+	if err != nil || v == nil {
+		return err
+	}
+	return s.shutDown(t, v, c, c.flag("forceStop"))
+}
+
+// reboot is a shutdown after which the host starts the VM anew, in another
+// task.
+func reboot(s *Server, t *task, c *call) error {
+	release, err := s.lockFile(t, c.vmid())
+	if err != nil {
+		return err
+	}
+	defer release()
+	v, err := s.toStop(c.node, c.vmid())
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return die("VM %d not running", c.vmid())
+	}
+	s.mu.Lock()
+	v.rebooting = true
+	s.mu.Unlock()
+	if err := s.shutDown(t, v, c, false); err != nil {
+		s.mu.Lock()
+		v.rebooting = false
+		s.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// shutDown presses the power button and waits until the guest is off.
+func (s *Server) shutDown(t *task, v *vm, c *call, force bool) error {
+	n := strconv.Itoa(v.id)
+	if _, err := s.pass(t, 0); err != nil {
+		return err
+	}
+	began := time.Now()
+	if s.agentSilent(v) {
+		if err := s.world.Sleep(t.ctx, agentPing); err != nil {
+			return context.Cause(t.ctx)
+		}
+		command := "qmp command"
+		if s.flavour.nine {
+			command = "qga command"
+		}
+		s.say(t, "QEMU Guest Agent is not running - VM %d %s 'guest-ping' failed - got timeout", v.id, command)
+	}
+	s.mu.Lock()
+	stopped := v.stopped
+	s.mu.Unlock()
+	s.guests.Shutdown(v.id, func() { s.guestOff(v) })
+	wait := shutdownTimeout
+	if c.has("timeout") {
+		wait = time.Duration(c.num("timeout", 0)) * time.Second
+	}
+	timeout := time.NewTimer(s.world.Scale(wait))
+	defer timeout.Stop()
+	select {
+	case <-stopped:
+		s.world.Spend("stop", n, s.hostTime(time.Since(began)), "start/"+n)
+		return nil
+	case <-t.ctx.Done():
+		return context.Cause(t.ctx)
+	case <-timeout.C:
+	}
+	if !force {
+		return die("VM quit/powerdown failed - got timeout")
+	}
+	s.say(t, "VM still running - terminating now with SIGTERM")
+	s.halt(v, true)
+	return nil
+}
+
+// agentSilent tells whether the guest agent is configured and does not answer.
+func (s *Server) agentSilent(v *vm) bool {
+	s.mu.Lock()
+	on := agentOn(v.conf.base)
+	s.mu.Unlock()
+	if !on {
+		return false
+	}
+	_, ok := s.askAgent(v.id, "ping")
+	return !ok
+}
+
+// reset is the reset button: the guest boots anew, the machine runs on.
+func reset(s *Server, t *task, c *call) error {
+	s.mu.Lock()
+	v, err := s.vmAt(c.node, c.vmid())
+	if err != nil || !v.running {
+		s.mu.Unlock()
+		return err
+	}
+	g := s.guest(v)
+	s.mu.Unlock()
+	if _, err := s.pass(t, 0); err != nil {
+		return err
+	}
+	s.guests.PowerOff(g.VMID)
+	s.guests.PowerOn(g)
+	return nil
+}
+
+// suspend and resume halt a VM's CPUs. Guests do not notice: time in the lab
+// goes on for them.
+func suspend(s *Server, t *task, c *call) error { return s.setPaused(t, c, true) }
+
+func resume(s *Server, t *task, c *call) error { return s.setPaused(t, c, false) }
+
+func (s *Server) setPaused(t *task, c *call, paused bool) error {
+	if _, err := s.pass(t, 0); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.vmAt(c.node, c.vmid())
+	switch {
+	case err != nil:
+		return err
+	case v.locked() != nil:
+		return v.locked()
+	case !v.running:
+		return die("VM %d not running", v.id)
+	}
+	v.paused = paused
+	return nil
+}
+
+// destroyVM answers DELETE of a VM.
+func destroyVM(c *call) (any, error) {
+	s, id := c.s, c.vmid()
+	if c.has("skiplock") && !c.who.isRoot() {
+		return nil, invalidParam("skiplock", "Only root may use this option.")
+	}
+	if err := s.mayDestroy(c.node, id); err != nil {
+		return nil, err
+	}
+	purge, unreferenced := c.flag("purge"), c.flag("destroy-unreferenced-disks")
+	return s.fork(c.who, c.node, "qmdestroy", strconv.Itoa(id), c.fault, func(t *task) error {
+		release, err := s.lockFile(t, id)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return s.destroy(t, c.node, id, purge, unreferenced)
+	})
+}
+
+// mayDestroy refuses at once to delete what is protected or runs.
+func (s *Server) mayDestroy(h *host, id int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.vmAt(h, id)
+	switch {
+	case err != nil:
+		return err
+	case v.conf.base["protection"] == "1":
+		return die("can't remove VM %d - protection mode enabled", id)
+	case v.running:
+		return die("VM %d is running - destroy failed", id)
+	}
+	return nil
+}
+
+func (s *Server) destroy(t *task, h *host, id int, purge, unreferenced bool) error {
+	s.mu.Lock()
+	v, err := s.vmAt(h, id)
+	if err == nil {
+		err = v.locked()
+	}
+	if err == nil {
+		err = s.stillUsed(v)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := s.mayDestroy(h, id); err != nil {
+		return err
+	}
+	n := strconv.Itoa(id)
+	if err := s.spend(t, "delete", n, s.world.Latency.Delete, "stop/"+n); err != nil {
+		return err
+	}
+	if purge {
+		s.say(t, "purging VM %d from related configurations..", id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase(v, unreferenced)
+	return nil
+}
+
+// stillUsed refuses to delete a template that linked clones build upon. s.mu
+// is held.
+func (s *Server) stillUsed(v *vm) error {
+	for _, st := range v.host.storages {
+		for _, vol := range st.volumes {
+			if _, base := v.host.volume(st.name + ":" + vol.parent); vol.parent != "" && base != nil && base.vmid == v.id {
+				return die("base volume '%s:%s' is still in use by linked cloned", st.name, vol.parent)
+			}
+		}
+	}
+	return nil
+}
+
+// erase removes a VM, its disks, its place in a pool and what the access
+// control list says of it. Files that its configuration does not name stay,
+// unless they are asked for. s.mu is held.
+func (s *Server) erase(v *vm, unreferenced bool) {
+	for k, text := range v.conf.base {
+		if isDrive(k) || isUnused(k) {
+			s.discard(v, parseDrive(text)["file"])
+		}
+	}
+	for _, st := range v.host.storages {
+		for name, vol := range st.volumes {
+			if unreferenced && vol.content == "images" && vol.vmid == v.id {
+				delete(st.volumes, name)
+			}
+		}
+	}
+	delete(s.vms, v.id)
+	if p := s.pools[s.poolOf(v.id)]; p != nil {
+		delete(p.vms, v.id)
+	}
+	path := fmt.Sprintf("/vms/%d", v.id)
+	s.acls = slices.DeleteFunc(s.acls, func(a acl) bool { return a.path == path })
+	s.world.Tell(strconv.Itoa(v.id), "vm %d (%s) is gone", v.id, v.name())
+}

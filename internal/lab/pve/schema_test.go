@@ -1,0 +1,198 @@
+package pve
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write schema.json anew from the recorded API schemas")
+
+// recordings returns the folder of the recordings of Proxmox VE, or skips.
+func recordings(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "..", "shared")
+	}
+	dir = filepath.Join(dir, "pve")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("no recordings of Proxmox VE at %s: set TALOS_AGENT_RECORDINGS to their folder", dir)
+	}
+	return dir
+}
+
+// TestSchemaIsCurrent proves that the embedded schema.json is what the recorded
+// API schemas say about the routes. With -update it writes it.
+func TestSchemaIsCurrent(t *testing.T) {
+	dir := recordings(t)
+	b := &schemaBuilder{seen: map[string]int{}}
+	b.file.Methods = map[string]map[string]methodFile{}
+	for _, flavour := range []string{"9.2", "8.4"} {
+		text, err := os.ReadFile(filepath.Join(dir, "schema-"+flavour+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.add(flavour, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var want bytes.Buffer
+	e := json.NewEncoder(&want)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(b.file); err != nil {
+		t.Fatal(err)
+	}
+	// One method or property a line, so that a change can be read.
+	text := bytes.ReplaceAll(want.Bytes(), []byte(`},{`), []byte("},\n{"))
+	text = bytes.ReplaceAll(text, []byte(`},"`), []byte("},\n\""))
+	if *update {
+		if err := os.WriteFile("schema.json", text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !bytes.Equal(text, schemaText) {
+		t.Fatal("schema.json is not what the recorded schemas say about the routes: run go generate in internal/lab/pve")
+	}
+}
+
+// schemaBuilder gathers the descriptions of the routes.
+type schemaBuilder struct {
+	file schemaFile
+	seen map[string]int // a property's JSON -> its index
+}
+
+// treeNode is a node of the API's description as pvesh prints it.
+type treeNode struct {
+	Path     string     `json:"path"`
+	Children []treeNode `json:"children"`
+	Info     map[string]struct {
+		Parameters struct {
+			Properties map[string]treeProperty `json:"properties"`
+		} `json:"parameters"`
+		Permissions *struct {
+			User  string          `json:"user"`
+			Check json.RawMessage `json:"check"`
+		} `json:"permissions"`
+	} `json:"info"`
+}
+
+type treeProperty struct {
+	Type       string          `json:"type"`
+	Format     json.RawMessage `json:"format"`
+	Enum       []string        `json:"enum"`
+	Pattern    string          `json:"pattern"`
+	Minimum    json.RawMessage `json:"minimum"`
+	Maximum    json.RawMessage `json:"maximum"`
+	MinLength  int             `json:"minLength"`
+	MaxLength  int             `json:"maxLength"`
+	Optional   any             `json:"optional"`
+	Requires   string          `json:"requires"`
+	Alias      string          `json:"alias"`
+	KeyAlias   string          `json:"keyAlias"`
+	DefaultKey int             `json:"default_key"`
+}
+
+func (b *schemaBuilder) add(flavour string, text []byte) error {
+	var dump struct {
+		Tree []treeNode `json:"tree"`
+	}
+	if err := json.Unmarshal(text, &dump); err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, r := range routes {
+		wanted[r.method+" "+r.path] = true
+	}
+	methods := map[string]methodFile{}
+	b.file.Methods[flavour] = methods
+	var walk func([]treeNode) error
+	walk = func(nodes []treeNode) error {
+		for _, n := range nodes {
+			for _, verb := range sortedKeys(n.Info) {
+				info := n.Info[verb]
+				if !wanted[verb+" "+n.Path] {
+					continue
+				}
+				m := methodFile{Params: map[string]int{}}
+				for _, name := range sortedKeys(info.Parameters.Properties) {
+					i, err := b.property(info.Parameters.Properties[name])
+					if err != nil {
+						return fmt.Errorf("%s %s: %s: %w", verb, n.Path, name, err)
+					}
+					m.Params[name] = i
+				}
+				if p := info.Permissions; p != nil {
+					m.User, m.Check = p.User, p.Check
+				}
+				methods[verb+" "+n.Path] = m
+			}
+			if err := walk(n.Children); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return walk(dump.Tree)
+}
+
+// property files a property and returns its index.
+func (b *schemaBuilder) property(t treeProperty) (int, error) {
+	p := property{
+		Type: t.Type, Enum: t.Enum, MinLength: t.MinLength, MaxLength: t.MaxLength, Requires: t.Requires,
+		Alias: t.Alias, KeyAlias: t.KeyAlias, DefaultKey: t.DefaultKey == 1,
+		// Perl writes a compiled pattern as (?^:...).
+		Pattern: strings.ReplaceAll(t.Pattern, "(?^:", "(?:"),
+	}
+	switch o := fmt.Sprint(t.Optional); o {
+	case "1", "true":
+		p.Optional = true
+	}
+	for _, limit := range []struct {
+		text json.RawMessage
+		to   **float64
+	}{{t.Minimum, &p.Minimum}, {t.Maximum, &p.Maximum}} {
+		if limit.text == nil {
+			continue
+		}
+		var n float64
+		if err := json.Unmarshal(bytes.Trim(limit.text, `"`), &n); err != nil {
+			return 0, err
+		}
+		*limit.to = &n
+	}
+	if len(t.Format) > 0 && t.Format[0] == '{' {
+		var fields map[string]treeProperty
+		if err := json.Unmarshal(t.Format, &fields); err != nil {
+			return 0, err
+		}
+		p.Fields = map[string]int{}
+		for _, name := range sortedKeys(fields) {
+			i, err := b.property(fields[name])
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", name, err)
+			}
+			p.Fields[name] = i
+		}
+	} else if len(t.Format) > 0 {
+		if err := json.Unmarshal(t.Format, &p.Format); err != nil {
+			return 0, err
+		}
+	}
+	key, err := json.Marshal(p)
+	if err != nil {
+		return 0, err
+	}
+	if i, ok := b.seen[string(key)]; ok {
+		return i, nil
+	}
+	b.file.Properties = append(b.file.Properties, p)
+	b.seen[string(key)] = len(b.file.Properties) - 1
+	return b.seen[string(key)], nil
+}

@@ -1,0 +1,365 @@
+package pve
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// storage is one storage: a directory or a pool of thin volumes. Its fields
+// below the line belong to Server.mu.
+type storage struct {
+	name, kind, path string
+	content          []string
+	total, used      int64
+	shared           bool
+	// copying is held while an image is copied onto the storage: one at a
+	// time.
+	copying chan struct{}
+
+	volumes  map[string]*volume // by name without the storage
+	lastCopy string             // span of the copy that had the storage last
+}
+
+// volume is a file or a logical volume on a storage.
+type volume struct {
+	name    string // "import/x.qcow2", "410/vm-410-disk-0.raw", "vm-410-disk-0"
+	content string // images, import, iso, ...
+	format  string // raw, qcow2, iso
+	vmid    int
+	bytes   int64 // as the guest sees it
+	file    int64 // as it lies there
+	created time.Time
+	parent  string // the volume a linked clone builds upon
+	sha256  string // of an uploaded file
+	image   world.Image
+	disk    *world.Disk // of images
+}
+
+func newStorage(c Storage) *storage {
+	st := &storage{
+		name: c.Name, kind: c.Type, path: c.Path, content: c.Content, total: c.TotalBytes, used: c.UsedBytes, shared: c.Shared,
+		copying: make(chan struct{}, 1), volumes: map[string]*volume{},
+	}
+	if st.kind == "" {
+		st.kind = "dir"
+	}
+	if st.total == 0 {
+		st.total = 1 << 40
+	}
+	if st.path == "" {
+		st.path = "/var/lib/" + st.name
+		if st.name == "local" {
+			st.path = "/var/lib/vz"
+		}
+	}
+	return st
+}
+
+// storage returns a storage of the host; nil when there is none.
+func (h *host) storage(name string) *storage {
+	for _, st := range h.storages {
+		if st.name == name {
+			return st
+		}
+	}
+	return nil
+}
+
+// volume finds a volume by its full name, "local:import/x.qcow2".
+func (h *host) volume(volid string) (*storage, *volume) {
+	name, rest, ok := strings.Cut(volid, ":")
+	st := h.storage(name)
+	if !ok || st == nil {
+		return nil, nil
+	}
+	return st, st.volumes[ownName(rest)]
+}
+
+// ownName is a volume's name without that of the volume a linked clone builds
+// upon, "104/base-104-disk-0.raw/111/vm-111-disk-0.raw".
+func ownName(name string) string {
+	if parts := strings.Split(name, "/"); len(parts) == 4 {
+		return strings.Join(parts[2:], "/")
+	}
+	return name
+}
+
+// volid is a volume's full name.
+func (st *storage) volid(v *volume) string {
+	if v.parent != "" {
+		return st.name + ":" + v.parent + "/" + v.name
+	}
+	return st.name + ":" + v.name
+}
+
+func (st *storage) holds(content string) bool { return slices.Contains(st.content, content) }
+
+// usedBytes is how much of the storage is taken. s.mu is held.
+func (st *storage) usedBytes() int64 {
+	n := st.used
+	for _, v := range st.volumes {
+		n += v.file
+	}
+	return n
+}
+
+// file is where a volume lies, for logs.
+func (st *storage) file(name string) string {
+	if st.kind == "lvmthin" {
+		return "/dev/pve/" + name
+	}
+	switch kind, rest, _ := strings.Cut(name, "/"); kind {
+	case "iso", "vztmpl":
+		return path.Join(st.path, "template", map[string]string{"iso": "iso", "vztmpl": "cache"}[kind], rest)
+	case "import", "snippets":
+		return path.Join(st.path, name)
+	}
+	return path.Join(st.path, "images", name)
+}
+
+// diskName makes the name of a new disk: the lowest number that is free.
+func (st *storage) diskName(id int, stem, format string) string {
+	for n := 0; ; n++ {
+		if !st.taken(id, n) {
+			return st.imageName(id, fmt.Sprintf("%s-%d-disk-%d", stem, id, n), format)
+		}
+	}
+}
+
+// taken tells whether a VM has a disk of that number, whatever its format, as
+// template or not.
+func (st *storage) taken(id, n int) bool {
+	for _, stem := range []string{"vm", "base"} {
+		for _, format := range []string{"raw", "qcow2"} {
+			if st.volumes[st.imageName(id, fmt.Sprintf("%s-%d-disk-%d", stem, id, n), format)] != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// imageName spells the name of an image the way the storage does.
+func (st *storage) imageName(id int, stem, format string) string {
+	if st.kind == "lvmthin" {
+		return stem
+	}
+	return fmt.Sprintf("%d/%s.%s", id, stem, format)
+}
+
+// allocate makes an empty disk. s.mu is held.
+func (s *Server) allocate(st *storage, name, format string, id int, bytes int64) *volume {
+	if st.kind == "lvmthin" {
+		format = "raw"
+		const extent = 4 << 20
+		bytes = (bytes + extent - 1) / extent * extent
+	}
+	v := &volume{name: name, content: "images", format: format, vmid: id, bytes: bytes, file: 4096, created: time.Now()}
+	v.disk = &world.Disk{Volid: st.name + ":" + name, Bytes: bytes}
+	st.volumes[name] = v
+	return v
+}
+
+// free removes a volume. s.mu is held.
+func (h *host) free(volid string) {
+	if st, v := h.volume(volid); v != nil {
+		delete(st.volumes, v.name)
+	}
+}
+
+// contentRow is what the content list says of a volume.
+func (v *volume) contentRow(st *storage) row {
+	r := row{"volid": st.volid(v), "format": v.format, "ctime": v.created.Unix(), "size": v.file, "content": v.content}
+	if v.content == "images" {
+		r["size"], r["used"], r["vmid"], r["parent"] = v.bytes, v.file, v.vmid, nil
+		if v.parent != "" {
+			r["parent"] = v.parent
+		}
+	}
+	return r
+}
+
+// pathStorage returns the storage the path names.
+func pathStorage(c *call) (*storage, error) {
+	st := c.node.storage(c.str("storage"))
+	if st == nil {
+		return nil, die("storage '%s' does not exist", c.str("storage"))
+	}
+	return st, nil
+}
+
+func listContent(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	st, err := pathStorage(c)
+	if err != nil {
+		return nil, err
+	}
+	out := []row{}
+	for _, name := range sortedKeys(st.volumes) {
+		v := st.volumes[name]
+		switch {
+		case c.has("content") && c.str("content") != v.content,
+			// Seen: with vmid, everything to import is listed too.
+			c.has("vmid") && v.content != "import" && strconv.Itoa(v.vmid) != c.str("vmid"):
+			continue
+		case v.content == "images" && !c.s.holds(c.who, "/storage/"+st.name, false, "Datastore.Allocate") &&
+			!c.s.holds(c.who, fmt.Sprintf("/vms/%d", v.vmid), false, "VM.Config.Disk"):
+			continue
+		}
+		out = append(out, v.contentRow(st))
+	}
+	return out, nil
+}
+
+// volumeID is the volume the path names; its storage may be left out.
+func volumeID(c *call, st *storage) string {
+	if volid := c.str("volume"); strings.Contains(volid, ":") {
+		return volid
+	}
+	return st.name + ":" + c.str("volume")
+}
+
+func readContent(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	st, err := pathStorage(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.s.mayReadVolume(c.who, st); err != nil {
+		return nil, err
+	}
+	volid := volumeID(c, st)
+	_, v := c.node.volume(volid)
+	if v == nil {
+		return nil, die("volume_size_info on '%s' failed - no format", volid)
+	}
+	format := v.format
+	if format == "iso" {
+		format = "raw"
+	}
+	return row{"path": st.file(v.name), "size": roundUp(v.bytes, 512), "used": roundUp(v.file, 4096), "format": format}, nil
+}
+
+func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
+
+// mayReadVolume asks for what attaching or reading a volume needs. s.mu is
+// held.
+func (s *Server) mayReadVolume(who identity, st *storage) error {
+	return s.needAny(who, "/storage/"+st.name, "Datastore.AllocateSpace", "Datastore.Audit")
+}
+
+// deleteContent removes a volume in a task, which succeeds even if there is
+// none.
+func deleteContent(c *call) (any, error) {
+	s := c.s
+	s.mu.Lock()
+	st, err := pathStorage(c)
+	if err == nil {
+		volid := volumeID(c, st)
+		_, v := c.node.volume(volid)
+		switch {
+		case v != nil && v.content == "images":
+			if err = s.need(c.who, "/storage/"+st.name, "Datastore.Allocate"); err == nil && s.vms[v.vmid] != nil {
+				err = die("Cannot remove image, a guest with VMID '%d' exists!\nYou can delete the image from the guest's hardware pane", v.vmid)
+			}
+		default:
+			err = s.need(c.who, "/storage/"+st.name, "Datastore.Allocate")
+		}
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	volid := volumeID(c, st)
+	return s.fork(c.who, c.node, "imgdel", st.name, c.fault, func(t *task) error {
+		if _, err := s.pass(t, 0); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		c.node.free(volid)
+		s.mu.Unlock()
+		s.say(t, "Removed volume '%s'", volid)
+		return nil
+	})
+}
+
+// statusRow is what the storage lists say. s.mu is held.
+func (st *storage) statusRow() row {
+	used := st.usedBytes()
+	return row{
+		"type": st.kind, "content": strings.Join(st.content, ","), "active": 1, "enabled": 1, "shared": bit(st.shared),
+		"total": st.total, "used": used, "avail": max(0, st.total-used),
+	}
+}
+
+// listStorages answers GET /nodes/{node}/storage. Without privileges on a
+// storage it is not there.
+func listStorages(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out := []row{}
+	for _, st := range c.node.storages {
+		if c.s.mayReadVolume(c.who, st) != nil || c.has("storage") && c.str("storage") != st.name {
+			continue
+		}
+		if want := splitList(c.str("content")); len(want) > 0 && !slices.ContainsFunc(want, st.holds) {
+			continue
+		}
+		r := st.statusRow()
+		r["storage"] = st.name
+		r["used_fraction"] = float64(st.usedBytes()) / float64(st.total)
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func readStorageStatus(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	st := c.node.storage(c.str("storage"))
+	if st == nil {
+		return nil, invalidParam("storage", "No such storage.")
+	}
+	return st.statusRow(), nil
+}
+
+// listStorageConfig answers GET /storage: the storages of the whole cluster.
+func listStorageConfig(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out, seen, all := []row{}, set{}, ""
+	for _, h := range c.s.hosts {
+		for _, st := range h.storages {
+			all += st.name + st.kind + st.path
+			if seen[st.name] || c.s.mayReadVolume(c.who, st) != nil || c.has("type") && c.str("type") != st.kind {
+				continue
+			}
+			seen[st.name] = true
+			r := row{"storage": st.name, "type": st.kind, "content": strings.Join(st.content, ",")}
+			if st.kind == "dir" {
+				r["path"] = st.path
+			} else {
+				r["vgname"], r["thinpool"] = "pve", "data"
+			}
+			if st.shared {
+				r["shared"] = 1
+			}
+			out = append(out, r)
+		}
+	}
+	sum := sha1.Sum([]byte(all))
+	for _, r := range out {
+		r["digest"] = hex.EncodeToString(sum[:])
+	}
+	return out, nil
+}

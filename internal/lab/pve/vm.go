@@ -1,0 +1,346 @@
+package pve
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// vm is a virtual machine. Everything in it belongs to Server.mu.
+type vm struct {
+	id    int
+	host  *host
+	conf  config
+	maker string // who created it: a token or a user
+
+	running   bool
+	paused    bool
+	pid       int
+	since     time.Time     // when it was started
+	rebooting bool          // a start follows the stop that is under way
+	stopped   chan struct{} // closed when a running VM has stopped
+
+	stats row      // what the last round of statistics saw; nil before the first
+	begun []string // volumes of a creation that the configuration does not name yet
+}
+
+var errChecksum = die("checksum mismatch (file change by other user?)")
+
+// missing is what reading the configuration of a VM that is not there comes to.
+func missing(h *host, id int) error {
+	return die("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", h.name, id)
+}
+
+// notFound is what the other half of the API says of a VM that is not there.
+func notFound(h *host, id int) error {
+	return die("unable to find configuration file for VM %d on node '%s'", id, h.name)
+}
+
+// vmAt returns a VM of a host. s.mu is held.
+func (s *Server) vmAt(h *host, id int) (*vm, error) {
+	if v := s.vms[id]; v != nil && v.host == h {
+		return v, nil
+	}
+	return nil, missing(h, id)
+}
+
+// locked is what a configuration lock comes to; nil without one.
+func (v *vm) locked() error {
+	if lock := v.conf.base["lock"]; lock != "" {
+		return die("VM is locked (%s)", lock)
+	}
+	return nil
+}
+
+func (v *vm) isTemplate() bool { return v.conf.base["template"] == "1" }
+
+// name is the VM's name; one without has "VM 110".
+func (v *vm) name() string { return cmp.Or(v.conf.base["name"], fmt.Sprintf("VM %d", v.id)) }
+
+// cores is how many CPUs a configuration gives.
+func cores(values map[string]string) int {
+	n := 1
+	for _, k := range []string{"cores", "sockets"} {
+		if i, err := strconv.Atoi(values[k]); err == nil {
+			n *= i
+		}
+	}
+	return n
+}
+
+// memoryMiB is how much memory a configuration gives.
+func memoryMiB(values map[string]string) int64 {
+	text := strings.TrimPrefix(values["memory"], "current=")
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	return 512
+}
+
+// uuidOf is the SMBIOS UUID of a configuration, in lower case.
+func uuidOf(values map[string]string) string {
+	return strings.ToLower(parseDrive(values["smbios1"])["uuid"])
+}
+
+// agentOn tells whether a configuration has the guest agent's device.
+func agentOn(values map[string]string) bool {
+	a := parseDrive(values["agent"])
+	return parseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
+}
+
+// bootDisk is the drive a configuration boots from: the first disk of its boot
+// order, else the first disk.
+func bootDisk(values map[string]string) string {
+	order, listed := bootOrder(values["boot"])
+	if !listed {
+		order = driveKeys(values)
+	}
+	for _, k := range order {
+		if isDrive(k) && k != "efidisk0" && k != "tpmstate0" && !parseDrive(values[k]).isCDROM() {
+			return k
+		}
+	}
+	return ""
+}
+
+// statusRow is what the lists and status/current say of a VM. s.mu is held.
+func (s *Server) statusRow(v *vm) row {
+	values, mem := v.conf.base, int64(0)
+	r := row{
+		"vmid": v.id, "name": v.name(), "status": "stopped", "cpus": cores(values), "maxmem": memoryMiB(values) << 20,
+		"maxdisk": parseDrive(values[bootDisk(values)]).bytes(), "disk": 0, "cpu": 0, "uptime": 0, "netin": 0, "netout": 0,
+	}
+	if v.running {
+		mem = memoryMiB(values) << 20 / 4
+		r["status"], r["pid"], r["uptime"] = "running", v.pid, int64(s.hostTime(time.Since(v.since)).Seconds())
+		r["diskread"], r["diskwrite"], r["netin"] = 0, 0, 110
+		if s.flavour.nine {
+			for _, k := range []string{"cpu", "io", "memory"} {
+				r["pressure"+k+"some"], r["pressure"+k+"full"] = 0, 0
+			}
+		}
+	}
+	r["mem"] = mem
+	if s.flavour.nine {
+		r["memhost"] = mem
+	}
+	if v.conf.base["serial0"] != "" {
+		r["serial"] = 1
+	}
+	for _, k := range []string{"tags", "lock"} {
+		if t := v.conf.base[k]; t != "" {
+			r[k] = t
+		}
+	}
+	if v.isTemplate() {
+		r["template"] = 1
+	}
+	return r
+}
+
+// hostTime turns time that passed in this process into the host's.
+func (s *Server) hostTime(d time.Duration) time.Duration {
+	unit := s.world.Scale(time.Second)
+	return time.Duration(float64(d) / float64(unit) * float64(time.Second))
+}
+
+// currentRow is what status/current says. s.mu is held.
+func (s *Server) currentRow(v *vm) row {
+	r := s.statusRow(v)
+	r["ha"] = row{"managed": 0}
+	r["qmpstatus"] = r["status"]
+	if v.paused {
+		r["qmpstatus"] = "paused"
+	}
+	values := v.conf.base
+	if agentOn(values) {
+		r["agent"] = 1
+	}
+	if values["vga"] != "" {
+		r["clipboard"] = nil
+	}
+	if !v.running {
+		return r
+	}
+	r["running-qemu"], r["running-machine"] = s.flavour.qemu, s.flavour.machine
+	nics, blocks := row{}, row{}
+	for k, text := range values {
+		switch {
+		case isNet(k):
+			nics[fmt.Sprintf("tap%di%s", v.id, k[3:])] = row{"netin": 110, "netout": 0}
+		case isDrive(k) && k != "tpmstate0" && parseDrive(text)["file"] != "":
+			blocks[k] = s.blockStatistics()
+		}
+	}
+	if values["bios"] == "ovmf" {
+		blocks["pflash0"] = s.blockStatistics()
+	}
+	if len(nics) > 0 {
+		r["nics"] = nics
+	}
+	if len(blocks) > 0 {
+		r["blockstat"] = blocks
+	}
+	return r
+}
+
+// blockCounters are QEMU's counters of a block device, and those since QEMU 9.
+var (
+	blockCounters = strings.Fields(`failed_flush_operations failed_rd_operations failed_unmap_operations failed_wr_operations flush_operations
+		flush_total_time_ns invalid_flush_operations invalid_rd_operations invalid_unmap_operations invalid_wr_operations rd_bytes rd_merged
+		rd_operations rd_total_time_ns unmap_bytes unmap_merged unmap_operations unmap_total_time_ns wr_bytes wr_highest_offset wr_merged
+		wr_operations wr_total_time_ns`)
+	zoneCounters = strings.Fields(`failed_zone_append_operations invalid_zone_append_operations zone_append_bytes zone_append_merged
+		zone_append_operations zone_append_total_time_ns`)
+)
+
+func (s *Server) blockStatistics() row {
+	r := row{"account_failed": true, "account_invalid": true, "timed_stats": []any{}}
+	for _, k := range blockCounters {
+		r[k] = 0
+	}
+	if s.flavour.nine {
+		for _, k := range zoneCounters {
+			r[k] = 0
+		}
+	}
+	return r
+}
+
+// guest is what the VM presents to its operating system. s.mu is held.
+func (s *Server) guest(v *vm) world.Guest {
+	values := v.conf.base
+	net := parseNet(values["net0"])
+	g := world.Guest{
+		VMID: v.id, Host: v.host.name, Name: v.name(), UUID: uuidOf(values), MAC: strings.ToLower(net["macaddr"]), Bridge: net["bridge"],
+		Cores: cores(values), MemoryMiB: memoryMiB(values), Agent: agentOn(values),
+		Off: func() { s.guestOff(v) },
+	}
+	byKey := map[string]*world.Disk{}
+	for _, k := range driveKeys(values) {
+		d := parseDrive(values[k])
+		if d.isCloudInit() {
+			s.seedNetwork(&g, values)
+		}
+		if _, vol := v.host.volume(d["file"]); vol != nil && vol.disk != nil && k != "efidisk0" && k != "tpmstate0" {
+			vol.disk.Serial = d["serial"]
+			byKey[k] = vol.disk
+			g.Disks = append(g.Disks, vol.disk)
+		}
+	}
+	order, listed := bootOrder(values["boot"])
+	if !listed {
+		order = driveKeys(values)
+	}
+	for _, k := range order {
+		if d := byKey[k]; d != nil && (d.Image.Platform != "" || d.Contents != nil) {
+			g.Boot = d
+			break
+		}
+	}
+	return g
+}
+
+// seedNetwork tells a guest what its cloud-init drive says.
+func (s *Server) seedNetwork(g *world.Guest, values map[string]string) {
+	ip := parseDrive(values["ipconfig0"])
+	if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
+		g.Address = p
+	}
+	if a, err := netip.ParseAddr(ip["gw"]); err == nil {
+		g.Gateway = a
+	}
+	for _, text := range splitList(values["nameserver"]) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			g.Nameservers = append(g.Nameservers, a)
+		}
+	}
+}
+
+// listVMs answers GET /nodes/{node}/qemu. Without VM.Audit a VM is not there.
+func listVMs(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out := []row{}
+	for _, id := range sortedKeys(c.s.vms) {
+		v := c.s.vms[id]
+		if v.host != c.node || !c.s.holds(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
+			continue
+		}
+		r := c.s.statusRow(v)
+		if c.flag("full") {
+			r["qmpstatus"] = r["status"]
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func readCurrent(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	return c.s.currentRow(v), nil
+}
+
+func readConfig(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	if c.flag("current") {
+		return options(v.conf.base, v.conf.digest()), nil
+	}
+	return options(v.conf.merged(), v.conf.digest()), nil
+}
+
+// readPending lists every option with what it is and what it will be.
+func readPending(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	keys := setOf(slices.Collect(maps.Keys(v.conf.base))...)
+	for k := range v.conf.pending {
+		keys[k] = true
+	}
+	out := []row{{"key": "digest", "value": v.conf.digest()}}
+	for _, k := range sortedKeys(keys) {
+		r := row{"key": k}
+		if text, ok := v.conf.base[k]; ok {
+			r["value"] = typed(k, text)
+		}
+		if text, ok := v.conf.pending[k]; ok {
+			r["pending"] = typed(k, text)
+		}
+		if v.conf.dropped[k] {
+			r["delete"] = 1
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// readFeature tells whether a VM can be snapshotted, cloned or copied; all can.
+func readFeature(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if _, err := c.s.vmAt(c.node, c.vmid()); err != nil {
+		return nil, err
+	}
+	return row{"hasFeature": 1, "nodes": []string{c.node.name}}, nil
+}
