@@ -1,0 +1,110 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// What kind of failure an error is, for callers that act on it. Test with
+// errors.Is; the text says the rest, and many carry a Hint.
+var (
+	// ErrUnreachable: no usable answer from the server; the next pass may succeed.
+	ErrUnreachable = errors.New("repository unreachable")
+	// ErrAuth: the server refused our credentials, or asks for some.
+	ErrAuth = errors.New("access to the repository refused")
+	// ErrHostKey: the ssh server is not the one known_hosts names.
+	ErrHostKey = errors.New("host key not trusted")
+	// ErrNotFound: the server knows no such repository, or hides it from us.
+	ErrNotFound = errors.New("repository not found")
+	// ErrNoBranch: the repository has no such branch; it may be empty.
+	ErrNoBranch = errors.New("no such branch")
+	// ErrUnsupported: the repository is of a kind that cannot be read here.
+	ErrUnsupported = errors.New("unsupported repository")
+	// ErrLimit: something is larger than the limits allow.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrNotRegular: the path is a symbolic link, a submodule, a device or a
+	// Git LFS pointer, none of which is read.
+	ErrNotRegular = errors.New("not a regular file")
+	// ErrChanged: the directory changed between Head and the read.
+	ErrChanged = errors.New("directory changed while it was read")
+)
+
+// Error is a failure with its kind, its cause and, where a person can do
+// something about it, what to do.
+type Error struct {
+	// Kind is one of the sentinels of this package.
+	Kind error
+	text string
+	hint string
+	err  error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.err == nil {
+		return e.text
+	}
+	return e.text + ": " + e.err.Error()
+}
+
+// Unwrap makes errors.Is find both the kind and the cause.
+func (e *Error) Unwrap() []error {
+	if e.err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.err}
+}
+
+// Hint says what to do about it; empty when there is nothing to do but wait.
+func (e *Error) Hint() string { return e.hint }
+
+// fault builds an Error; err may be nil.
+func fault(kind error, hint string, err error, format string, args ...any) error {
+	return &Error{Kind: kind, hint: hint, err: err, text: fmt.Sprintf(format, args...)}
+}
+
+// known reports whether err already says what it is: a kind of ours, or the
+// caller's own cancellation.
+func known(err error) bool {
+	var e *Error
+	return errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// FieldError is one field of a Config that cannot be used.
+type FieldError struct {
+	// Field is the name the host's configuration has for it, such as "url".
+	Field string
+	text  string
+	hint  string
+}
+
+// Error implements error.
+func (e *FieldError) Error() string { return e.Field + ": " + e.text }
+
+// Hint says what to write instead.
+func (e *FieldError) Hint() string { return e.hint }
+
+// remark is what the other side said, made fit for one line of ours: the first
+// non-empty line, printable, of bounded length.
+func remark(s string) string {
+	const most = 200
+	for line := range strings.Lines(s) {
+		line = strings.TrimSpace(strings.Map(func(r rune) rune {
+			if !unicode.IsPrint(r) {
+				return ' '
+			}
+			return r
+		}, line))
+		if line == "" || line == "remote:" {
+			continue
+		}
+		if runes := []rune(line); len(runes) > most {
+			line = string(runes[:most]) + "..."
+		}
+		return line
+	}
+	return ""
+}

@@ -1,0 +1,442 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-git/go-billy/v5/memfs"
+	"github.com/go-git/go-billy/v5/osfs"
+	gogit "github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+)
+
+// maxPacks is how many fetches a store takes before it is made anew: go-git
+// has no garbage collection, and each fetch leaves a pack.
+const maxPacks = 50
+
+// Commit is one state of the repository.
+type Commit struct {
+	// Revision names the state: "main@sha1:<40 hex>" for the head of a branch,
+	// "HEAD@sha1:<40 hex>" for a work tree, with "+dirty" when its files differ
+	// from that commit, "dir@sha256:<64 hex>" for any other directory.
+	Revision string
+	// Hash is the commit's id in 40 hex digits; empty for a directory that is
+	// no work tree.
+	Hash string
+	// Content changes exactly when a file changes: the id of the tree object,
+	// or a digest of the directory. Unlike Revision it tells two dirty work
+	// trees apart.
+	Content string
+	// Time is the committer's time; zero where there is no commit.
+	Time time.Time
+	// Subject is the first line of the message, for people, cut to 200
+	// characters. It is text from outside.
+	Subject string
+}
+
+// Store reads one branch of one repository. Its methods may be used from
+// several goroutines; Head is one at a time, the others wait for it only while
+// it swaps the store.
+type Store struct {
+	loc    location
+	cfg    Config
+	remote remote // nil for a repository on this host
+	log    *slog.Logger
+
+	turn    chan struct{} // held by Head
+	mu      sync.Mutex
+	objects *objects    // read from; of the last Head that succeeded
+	store   *bare       // the same, when it is ours; under turn
+	suspect atomic.Bool // an object that should be there could not be read
+}
+
+// Open checks c and opens the store, without asking the server yet. Errors are
+// FieldErrors, joined, or those of the file system. Close releases it.
+func Open(c Config) (*Store, error) {
+	c = c.withDefaults()
+	loc, cred, err := c.parse()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{loc: loc, cfg: c, log: c.Log, turn: make(chan struct{}, 1)}
+	switch loc.scheme {
+	case "file":
+		return s, nil
+	case "ssh":
+		s.remote, err = newSSHRemote(loc, c, cred)
+	default:
+		s.remote, err = newHTTPRemote(loc, c, cred)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.openStore(); err != nil {
+		return nil, fmt.Errorf("open git store %s: %w", c.Dir, err)
+	}
+	return s, nil
+}
+
+// Close drops idle connections. What was read before stays readable.
+func (s *Store) Close() error {
+	if s.remote != nil {
+		s.remote.close()
+	}
+	return nil
+}
+
+// Head asks for the head of the branch and makes sure that all of its history
+// is here. When the branch has not moved that is one list of references and no
+// fetch. A store that does not work is made anew from the server once.
+//
+// The error is an *Error of kind ErrUnreachable, ErrAuth, ErrHostKey,
+// ErrNotFound, ErrNoBranch, ErrUnsupported or ErrLimit, or the context's, or
+// says what the server sent that made no sense.
+func (s *Store) Head(ctx context.Context) (Commit, error) {
+	c, err := s.head(ctx)
+	if err != nil {
+		return Commit{}, fmt.Errorf("read %s of %s: %w", s.cfg.Branch, s.loc, err)
+	}
+	return c, nil
+}
+
+func (s *Store) head(parent context.Context) (Commit, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-parent.Done():
+		return Commit{}, parent.Err()
+	}
+	ctx, cancel := context.WithTimeout(parent, s.cfg.Limits.Timeout)
+	defer cancel()
+	var tip plumbing.Hash
+	var err error
+	if s.remote == nil {
+		tip, err = s.localTip()
+	} else {
+		tip, err = s.remoteTip(ctx)
+	}
+	if err != nil {
+		if parent.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+			return Commit{}, fault(ErrUnreachable, "", nil, "not done within %s", s.cfg.Limits.Timeout)
+		}
+		return Commit{}, err
+	}
+	return s.describe(tip)
+}
+
+func (s *Store) describe(tip plumbing.Hash) (Commit, error) {
+	c, err := s.current().commit(tip)
+	if err != nil {
+		return Commit{}, err
+	}
+	return Commit{
+		Revision: s.cfg.Branch + "@sha1:" + tip.String(),
+		Hash:     tip.String(),
+		Content:  "sha1:" + c.TreeHash.String(),
+		Time:     c.Committer.When,
+		Subject:  remark(c.Message),
+	}, nil
+}
+
+func (s *Store) current() *objects {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects
+}
+
+// use makes reads go to o from now on.
+func (s *Store) use(o *objects) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects = o
+	s.suspect.Store(false)
+}
+
+// Tree gives the files of a commit that Head returned. Reading is lazy and
+// stays possible after later Heads, as long as the branch was not rewritten.
+// The file system refuses with an *fs.PathError around an *Error of kind
+// ErrLimit or ErrNotRegular; the limits count over all of its reads.
+func (s *Store) Tree(ctx context.Context, c Commit) (fs.FS, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	o := s.current()
+	if o == nil || !plumbing.IsHash(c.Hash) {
+		return nil, fmt.Errorf("read tree of commit %q: not a commit that Head returned", c.Hash)
+	}
+	commit, err := o.commit(plumbing.NewHash(c.Hash))
+	if err != nil {
+		return nil, fmt.Errorf("read tree of commit %s: %w", c.Hash, err)
+	}
+	return newTree(s, commit.TreeHash, commit.Committer.When, s.cfg.Limits), nil
+}
+
+// Descends reports whether the commit ancestor is head or one of its
+// ancestors. Head must be a commit that Head returned; an ancestor that is
+// nowhere in the history of the branch gives false. An incomplete history
+// gives an error, never false.
+func (s *Store) Descends(ctx context.Context, head, ancestor string) (bool, error) {
+	o := s.current()
+	if o == nil || !plumbing.IsHash(head) || !plumbing.IsHash(ancestor) {
+		return false, fmt.Errorf("compare commits %q and %q: not commits that Head returned", head, ancestor)
+	}
+	ok, err := o.descends(ctx, plumbing.NewHash(head), plumbing.NewHash(ancestor))
+	if err != nil {
+		return false, fmt.Errorf("compare commits %s and %s: %w", head, ancestor, err)
+	}
+	return ok, nil
+}
+
+// localTip opens the repository where it lies. It is opened each time: other
+// programs write to it, and go-git remembers which packs there were.
+func (s *Store) localTip() (plumbing.Hash, error) {
+	repo, err := openLocal(s.loc.path, false)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	o := &objects{sto: repo.Storer}
+	tip, err := o.branch(s.cfg.Branch)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	if tip.IsZero() {
+		names, err := o.branches()
+		if err != nil {
+			return plumbing.ZeroHash, err
+		}
+		return plumbing.ZeroHash, s.noBranch(names)
+	}
+	s.use(o)
+	return tip, nil
+}
+
+// openLocal opens the repository at or, with up, above a path.
+func openLocal(path string, up bool) (*gogit.Repository, error) {
+	repo, err := gogit.PlainOpenWithOptions(path, &gogit.PlainOpenOptions{DetectDotGit: up, EnableDotGitCommonDir: true})
+	switch {
+	case err == nil:
+		return repo, nil
+	case errors.Is(err, gogit.ErrRepositoryNotExists):
+		return nil, fault(ErrNotFound, "", nil, "there is no git repository at %s", path)
+	case errors.Is(err, gogit.ErrUnknownExtension), errors.Is(err, gogit.ErrUnsupportedRepositoryFormatVersion), errors.Is(err, gogit.ErrUnsupportedExtensionRepositoryFormatVersion):
+		return nil, fault(ErrUnsupported, "use a repository made with the default object format, SHA-1, and the files backend for references", err, "repository format")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fault(ErrAuth, "let the agent's user read it", err, "open repository")
+	}
+	return nil, err
+}
+
+func (s *Store) noBranch(names []string) error {
+	if len(names) == 0 {
+		return fault(ErrNoBranch, "push a first commit to "+s.cfg.Branch, nil, "the repository is empty")
+	}
+	const most = 5
+	slices.Sort(names)
+	hint := "set branch to one of: " + strings.Join(names[:min(len(names), most)], ", ")
+	if len(names) > most {
+		hint += fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return fault(ErrNoBranch, hint, nil, "there is no branch %s", s.cfg.Branch)
+}
+
+// remoteTip asks the server, and fetches if the branch has moved.
+func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
+	sess, refs, tip, err := s.ask(ctx)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	defer func() { sess.close() }()
+
+	have, packs, err := s.state()
+	var reason string
+	switch {
+	case err != nil:
+		reason = err.Error()
+	case s.suspect.Load():
+		reason = "an object could not be read"
+	case have == tip:
+		return tip, nil
+	case packs >= maxPacks:
+		reason = fmt.Sprintf("it holds %d packs", packs)
+	default:
+		err := s.fetch(ctx, sess, refs, have, tip, s.store)
+		if err == nil {
+			return tip, nil
+		}
+		if known(err) || packs == 0 {
+			return plumbing.ZeroHash, err
+		}
+		reason = err.Error()
+		sess.close()
+		if sess, refs, tip, err = s.ask(ctx); err != nil {
+			return plumbing.ZeroHash, err
+		}
+	}
+	s.log.Info("git store is made anew", "reason", reason)
+	return tip, s.renew(ctx, sess, refs, tip)
+}
+
+// ask opens a session and finds the branch in the list of references. The
+// session must be closed when there is no error.
+func (s *Store) ask(ctx context.Context) (session, *packp.AdvRefs, plumbing.Hash, error) {
+	sess, err := s.remote.open(ctx)
+	if err != nil {
+		return nil, nil, plumbing.ZeroHash, err
+	}
+	refs, err := sess.refs(ctx)
+	if err != nil {
+		sess.close()
+		return nil, nil, plumbing.ZeroHash, err
+	}
+	tip, ok := refs.References[plumbing.NewBranchReferenceName(s.cfg.Branch).String()]
+	if !ok {
+		sess.close()
+		var names []string
+		for name := range refs.References {
+			if short, ok := strings.CutPrefix(name, "refs/heads/"); ok {
+				names = append(names, remark(short))
+			}
+		}
+		return nil, nil, plumbing.ZeroHash, s.noBranch(names)
+	}
+	return sess, refs, tip, nil
+}
+
+// state gives the commit the store has the history of, and counts its packs.
+func (s *Store) state() (plumbing.Hash, int, error) {
+	packs, err := s.store.packs()
+	if err != nil {
+		return plumbing.ZeroHash, 0, err
+	}
+	have, err := s.store.branch(s.cfg.Branch)
+	if err == nil && !have.IsZero() {
+		_, err = s.store.commit(have)
+	}
+	return have, packs, err
+}
+
+// fetch gets what is missing between have and tip into b.
+func (s *Store) fetch(ctx context.Context, sess session, refs *packp.AdvRefs, have, tip plumbing.Hash, b *bare) error {
+	haves, err := b.haves(have)
+	if err != nil {
+		return err
+	}
+	if !have.IsZero() {
+		// A branch that went back to an old commit needs nothing new.
+		if there, err := b.has(tip); err != nil {
+			return err
+		} else if there {
+			return b.setBranch(s.cfg.Branch, tip)
+		}
+	}
+	refs.Capabilities.Delete(capability.ThinPack) // go-git resolves a pack by itself
+	req := packp.NewUploadPackRequestFromCapabilities(refs.Capabilities)
+	if refs.Capabilities.Supports(capability.NoProgress) {
+		if err := req.Capabilities.Set(capability.NoProgress); err != nil {
+			return err
+		}
+	}
+	req.Wants, req.Haves = []plumbing.Hash{tip}, haves
+	pack, err := sess.pack(ctx, req)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(b.add(ctx, pack, s.cfg.Limits), pack.Close()); err != nil {
+		return err
+	}
+	if _, err := b.commit(tip); err != nil {
+		return err
+	}
+	return b.setBranch(s.cfg.Branch, tip)
+}
+
+// Names of directories in Config.Dir.
+const (
+	storeDir = "store"
+	freshDir = "fresh" // becomes the store when it is whole
+)
+
+// openStore opens the store in Dir. One that cannot be opened is removed: it
+// is only a copy of what the server has.
+func (s *Store) openStore() error {
+	b, err := s.openBare(storeDir)
+	if err != nil {
+		s.log.Info("git store is made anew", "reason", err.Error())
+		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
+			return err
+		}
+		if b, err = s.openBare(storeDir); err != nil {
+			return err
+		}
+	}
+	s.store = b
+	s.use(&b.objects)
+	return nil
+}
+
+func (s *Store) openBare(name string) (*bare, error) {
+	if s.cfg.Dir == "" {
+		return newBare(memfs.New(), s.cfg.Branch)
+	}
+	dir := filepath.Join(s.cfg.Dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return newBare(privateFS{osfs.New(dir, osfs.WithBoundOS())}, s.cfg.Branch)
+}
+
+// renew fetches the whole history into a fresh store and puts it in the place
+// of the old one, which is kept as it is if that fails.
+func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, tip plumbing.Hash) error {
+	fresh := filepath.Join(s.cfg.Dir, freshDir)
+	if s.cfg.Dir != "" {
+		if err := os.RemoveAll(fresh); err != nil {
+			return err
+		}
+	}
+	b, err := s.openBare(freshDir)
+	if err != nil {
+		return err
+	}
+	if err := s.fetch(ctx, sess, refs, plumbing.ZeroHash, tip, b); err != nil {
+		return err
+	}
+	if s.cfg.Dir != "" {
+		// A crash in between leaves no store, which the next start makes.
+		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
+			return err
+		}
+		if err := os.Rename(fresh, filepath.Join(s.cfg.Dir, storeDir)); err != nil {
+			return err
+		}
+		if b, err = s.openBare(storeDir); err != nil {
+			return err
+		}
+	}
+	s.store = b
+	s.use(&b.objects)
+	return nil
+}
+
+// initStorage makes an empty storage a bare repository that git itself can
+// read too, and leaves any other as it is.
+func initStorage(sto *filesystem.Storage, branch string) error {
+	_, err := gogit.InitWithOptions(sto, nil, gogit.InitOptions{DefaultBranch: plumbing.NewBranchReferenceName(branch)})
+	if errors.Is(err, gogit.ErrRepositoryAlreadyExists) {
+		return nil
+	}
+	return err
+}
