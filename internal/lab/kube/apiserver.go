@@ -1,0 +1,262 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// port is where every kube-apiserver listens.
+const port = 6443
+
+// restart is how long a kube-apiserver that could not start stays down before
+// its kubelet tries again.
+const restart = 10 * time.Second
+
+// apiserver is the kube-apiserver of one control-plane node.
+type apiserver struct {
+	c     *Clusters
+	cl    *cluster
+	cp    world.ControlPlane
+	ready func(bool)
+	cas   *x509.CertPool // whose client certificates it believes
+
+	// Guarded by Clusters.mu.
+	stopped   bool
+	server    *http.Server   // nil: does not listen
+	listeners []net.Listener // own address, and the VIP if it holds it
+	halt      context.CancelFunc
+}
+
+// ServeAPI implements world.Kubernetes: the API answers at Address:6443 once
+// its images are pulled and it has started, and stops answering, in the middle
+// of a request if need be, when stop is called. A call of ready that began
+// before stop may end after it.
+func (c *Clusters) ServeAPI(ca, etcd string, cp world.ControlPlane, ready func(bool)) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return func() {}
+	}
+	cl := c.founded(ca, etcd)
+	a := &apiserver{c: c, cl: cl, cp: cp, ready: ready}
+	cl.apis = append(cl.apis, a)
+	pull, start := c.pull("api/"+etcd+"/"+cp.Node, c.world.Latency.ImagePull), c.world.Latency.API
+	c.after(pull, func() {
+		if a.stopped {
+			return
+		}
+		c.world.Spend("pull", cp.Node, pull, "etcd/"+cp.Node, "learn/"+cp.Node)
+		c.after(start, func() {
+			if a.stopped {
+				return
+			}
+			c.world.Spend("api", cp.Node, start, "pull/"+cp.Node)
+			a.start()
+		})
+	})
+	return a.stop
+}
+
+// start brings the API up. What stands in its way (a port in use, a CA that
+// cannot sign) is told, and it is tried again like a crashing static pod.
+func (a *apiserver) start() {
+	if a.stopped {
+		return
+	}
+	a.cl.found(a.cp)
+	if err := a.listen(); err != nil {
+		a.c.world.Tell(a.cp.Node, "kube-apiserver cannot start: %v", err)
+		a.c.after(restart, a.start)
+		return
+	}
+	a.c.world.Tell(a.cp.Node, "kube-apiserver is ready")
+	a.cl.apiUp(a)
+	a.c.tell(func() { a.ready(true) })
+}
+
+func (a *apiserver) listen() error {
+	cert, err := a.certificate()
+	if err != nil {
+		return err
+	}
+	a.cas = x509.NewCertPool()
+	if !a.cas.AppendCertsFromPEM(a.cp.CACert) {
+		return errors.New("the Kubernetes CA is no certificate")
+	}
+	ctx, halt := context.WithCancel(a.c.ctx)
+	server := &http.Server{
+		Handler: a.handler(),
+		TLSConfig: &tls.Config{
+			MinVersion:   tls.VersionTLS12,
+			Certificates: []tls.Certificate{cert},
+			// Whom to believe is decided per request: a bad certificate is a
+			// 401, not a failed handshake.
+			ClientAuth: tls.RequestClientCert,
+		},
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(a.c.world.Log.Handler(), slog.LevelDebug),
+	}
+	a.server, a.halt = server, halt
+	if err := a.open(a.cp.Address); err != nil {
+		halt()
+		a.server = nil
+		return err
+	}
+	return nil
+}
+
+// open serves the API at one more address.
+func (a *apiserver) open(addr netip.Addr) error {
+	l, err := a.c.world.Net.Listen(netip.AddrPortFrom(addr, port).String())
+	if err != nil {
+		return err
+	}
+	a.listeners = append(a.listeners, l)
+	server := a.server
+	if !a.c.gate.enter() {
+		return errors.Join(http.ErrServerClosed, l.Close())
+	}
+	go func() {
+		defer a.c.gate.leave()
+		if err := server.ServeTLS(l, "", ""); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			a.c.world.Log.Debug("kube-apiserver stopped serving", "node", a.cp.Node, "err", err)
+		}
+	}()
+	return nil
+}
+
+// stop takes the API down like a power cut.
+func (a *apiserver) stop() {
+	a.c.mu.Lock()
+	server := a.server
+	if a.stopped {
+		a.c.mu.Unlock()
+		return
+	}
+	a.stopped = true
+	a.cl.apis = slices.DeleteFunc(a.cl.apis, func(other *apiserver) bool { return other == a })
+	if server != nil {
+		for _, l := range a.listeners {
+			if err := l.Close(); err != nil {
+				a.c.world.Log.Debug("kube-apiserver closes its listener", "node", a.cp.Node, "err", err)
+			}
+		}
+		a.halt()
+		a.c.world.Tell(a.cp.Node, "kube-apiserver stopped")
+		a.cl.apiDown(a)
+	}
+	a.c.mu.Unlock()
+	if server == nil {
+		return
+	}
+	if err := server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		a.c.world.Log.Debug("kube-apiserver closes", "node", a.cp.Node, "err", err)
+	}
+}
+
+// apiUp counts an API in: it may take the VIP, and everything that waited for
+// an API goes on.
+func (cl *cluster) apiUp(a *apiserver) {
+	cl.up = append(cl.up, a)
+	if cl.first == "" {
+		cl.first = a.cp.Node
+	}
+	cl.holdVIP(a.cp.VIP)
+	held := cl.held
+	cl.held = nil
+	for _, f := range held {
+		f()
+	}
+	for _, k := range cl.c.kubelets {
+		if k.ca == cl.ca {
+			k.register()
+		}
+	}
+	cl.mirror(a.cp.Node)
+}
+
+// apiDown counts an API out.
+func (cl *cluster) apiDown(a *apiserver) {
+	cl.up = slices.DeleteFunc(cl.up, func(other *apiserver) bool { return other == a })
+	if cl.vips[a.cp.VIP] == a {
+		delete(cl.vips, a.cp.VIP)
+		cl.holdVIP(a.cp.VIP)
+	}
+	cl.mirror(a.cp.Node)
+}
+
+// holdVIP lets the API that is up longest answer at the VIP if nobody does.
+func (cl *cluster) holdVIP(vip netip.Addr) {
+	if !vip.IsValid() || cl.vips[vip] != nil || cl.c.ctx.Err() != nil {
+		return
+	}
+	for _, a := range cl.up {
+		if a.cp.VIP != vip {
+			continue
+		}
+		if err := a.open(vip); err != nil {
+			cl.c.world.Tell(a.cp.Node, "cannot hold the VIP %v: %v", vip, err)
+			continue
+		}
+		cl.vips[vip] = a
+		cl.c.world.Tell(a.cp.Node, "holds the VIP %v", vip)
+		return
+	}
+}
+
+// certificate makes the server's certificate, signed by the cluster's CA.
+func (a *apiserver) certificate() (tls.Certificate, error) {
+	ca, err := tls.X509KeyPair(a.cp.CACert, a.cp.CAKey)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("read Kubernetes CA: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: "kube-apiserver", Organization: []string{"kube-master"}},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().AddDate(1, 0, 0),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", a.cp.Node,
+		},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), a.cp.Address.AsSlice()},
+	}
+	for _, addr := range []netip.Addr{a.cp.VIP, serviceIP(a.cp.ServiceCIDR, 1)} {
+		if addr.IsValid() {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, addr.AsSlice())
+		}
+	}
+	for _, san := range a.cp.SANs {
+		if ip := net.ParseIP(san); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else {
+			tmpl.DNSNames = append(tmpl.DNSNames, san)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Leaf, &key.PublicKey, ca.PrivateKey)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("sign certificate of kube-apiserver: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}

@@ -1,0 +1,387 @@
+package kube
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// cluster is one etcd and everything that lives on it. Its fields are guarded
+// by Clusters.mu.
+type cluster struct {
+	c        *Clusters
+	ca, etcd string
+	store    *store
+
+	apis    []*apiserver // started and not stopped
+	up      []*apiserver // of them those that answer, in the order they came up
+	vips    map[netip.Addr]*apiserver
+	first   string // the node whose API was up first
+	filled  bool   // the store has what a new cluster has
+	cni     string
+	caPEM   string
+	podCIDR netip.Prefix
+	ranges  int      // of the pod network given out
+	held    []func() // what waits for an API
+
+	announced bool // the addon that is the network is there
+
+	kubelets map[string]*kubelet // that registered last, by node
+
+	// What the controllers know of the store.
+	nodes      map[string]*node
+	pods       map[string]*pod
+	owned      map[string]map[string]*pod // pods by the uid of their controller
+	dependents map[string]map[ref]bool    // objects by the uids of their owners
+	daemonSets map[string]bool            // keys
+	ending     map[string]bool            // namespaces that are being deleted
+	dirty      map[ref]bool               // to be looked at
+	unplaced   bool                       // pods may wait for a node
+	rolledOut  map[ref]bool               // workloads that were complete last time
+	planned    map[ref]bool               // definitions that will be served soon
+}
+
+// ref names a stored object.
+type ref struct {
+	res *resource
+	key string
+}
+
+// node is what controllers know of a Node.
+type node struct {
+	name          string
+	labels        map[string]string
+	taints        []corev1.Taint
+	unschedulable bool
+	ready         bool
+	lost          bool // its kubelet is silent
+	podCIDR       string
+	addresses     int // pod addresses given out
+	pods          map[string]*pod
+}
+
+// pod is what controllers know of a Pod.
+type pod struct {
+	key, uid    string
+	owner       string // uid of its controller
+	node        string
+	hash        string // of the template it was made from
+	labels      map[string]string
+	hostNetwork bool
+	mirror      bool // of a static pod
+	daemon      bool // of a DaemonSet
+	ready       bool
+	finished    bool
+	deleting    bool
+	since       uint64 // version it was made at
+	starting    bool   // it will be ready soon
+}
+
+func newCluster(c *Clusters, ca, etcd string) *cluster {
+	return &cluster{
+		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.poke),
+		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
+		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
+		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, ending: map[string]bool{},
+		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{},
+	}
+}
+
+// after plans f for when d has passed, or later if no API is up then: without
+// one nobody can write.
+func (cl *cluster) after(d time.Duration, f func()) {
+	cl.c.after(d, func() {
+		if len(cl.up) == 0 {
+			cl.held = append(cl.held, f)
+			return
+		}
+		f()
+	})
+}
+
+// controllers look at an object again after it, or something it depends on,
+// changed. They bring the store one step nearer to what the object asks for.
+var controllers = map[*resource]func(*cluster, string){
+	resNamespaces:   (*cluster).tendNamespace,
+	resCRDs:         (*cluster).tendDefinition,
+	resClaims:       (*cluster).tendClaim,
+	resPods:         (*cluster).tendPod,
+	resDaemonSets:   (*cluster).tendDaemonSet,
+	resDeployments:  (*cluster).tendDeployment,
+	resReplicaSets:  (*cluster).tendReplicaSet,
+	resStatefulSets: (*cluster).tendStatefulSet,
+	resJobs:         (*cluster).tendJob,
+}
+
+// settle lets the controllers look at what changed. It returns false when
+// there is nothing left to do, or nobody to do it: controllers need an API.
+func (cl *cluster) settle() bool {
+	if len(cl.up) == 0 {
+		return false
+	}
+	changes := cl.store.takeChanges()
+	for _, ch := range changes {
+		cl.observe(ch)
+	}
+	if len(cl.dirty) == 0 && !cl.unplaced {
+		return len(changes) > 0
+	}
+	dirty := slices.SortedFunc(maps.Keys(cl.dirty), func(a, b ref) int {
+		return cmp.Or(cmp.Compare(a.res.name, b.res.name), cmp.Compare(a.key, b.key))
+	})
+	clear(cl.dirty)
+	for _, r := range dirty {
+		controllers[r.res](cl, r.key)
+	}
+	if cl.unplaced {
+		cl.unplaced = false
+		cl.placePods()
+	}
+	return true
+}
+
+// observe takes a change of the store in.
+func (cl *cluster) observe(ch change) {
+	cl.collect(ch)
+	if controllers[ch.res] != nil {
+		cl.dirty[ref{ch.res, ch.key}] = true
+	}
+	switch ch.res {
+	case resNodes:
+		cl.observeNode(ch)
+	case resPods:
+		cl.observePod(ch)
+	case resDaemonSets:
+		delete(cl.daemonSets, ch.key)
+		if ch.new != nil {
+			cl.daemonSets[ch.key] = true
+		}
+	case resReplicaSets:
+		// Their Deployments count them.
+		for _, o := range [2]*object{ch.old, ch.new} {
+			cl.touchOwners(o, resDeployments)
+		}
+	case resNamespaces:
+		delete(cl.ending, ch.key)
+		if ch.new != nil && text(ch.new.body, "status", "phase") == "Terminating" {
+			cl.ending[ch.key] = true
+		}
+	}
+	if ch.new == nil {
+		// Somebody may wait for it to be gone.
+		ns, _ := splitKey(ch.key)
+		if key := objectKey("", ns); cl.ending[key] {
+			cl.dirty[ref{resNamespaces, key}] = true
+		}
+		if ch.res.typ == nil {
+			cl.dirty[ref{resCRDs, objectKey("", ch.res.name+"."+ch.res.group)}] = true
+		}
+	}
+}
+
+// collect deletes what an object owned when it goes, or sets it free.
+func (cl *cluster) collect(ch change) {
+	self := ref{ch.res, ch.key}
+	if ch.old != nil {
+		for _, uid := range owners(ch.old) {
+			delete(cl.dependents[uid], self)
+		}
+	}
+	if ch.new != nil {
+		for _, uid := range owners(ch.new) {
+			if cl.dependents[uid] == nil {
+				cl.dependents[uid] = map[ref]bool{}
+			}
+			cl.dependents[uid][self] = true
+		}
+		return
+	}
+	uid := text(ch.old.body, "metadata", "uid")
+	for _, r := range slices.SortedFunc(maps.Keys(cl.dependents[uid]), func(a, b ref) int { return cmp.Compare(a.key, b.key) }) {
+		if ch.orphan {
+			cl.store.update(r.res, r.key, func(o map[string]any) bool {
+				meta := child(o, "metadata")
+				meta["ownerReferences"] = slices.DeleteFunc(items(meta, "ownerReferences"), func(e any) bool {
+					m, _ := e.(map[string]any)
+					return text(m, "uid") == uid
+				})
+				return true
+			})
+			continue
+		}
+		cl.drop(r.res, r.key)
+	}
+	delete(cl.dependents, uid)
+}
+
+func owners(o *object) []string {
+	var uids []string
+	for _, r := range children(o.body, "metadata", "ownerReferences") {
+		uids = append(uids, text(r, "uid"))
+	}
+	return uids
+}
+
+// touchOwners has the owners of an object looked at again, if they are of a
+// resource.
+func (cl *cluster) touchOwners(o *object, res *resource) {
+	if o == nil {
+		return
+	}
+	for _, r := range children(o.body, "metadata", "ownerReferences") {
+		if text(r, "kind") == res.kind {
+			cl.dirty[ref{res, objectKey(text(o.body, "metadata", "namespace"), text(r, "name"))}] = true
+		}
+	}
+}
+
+func (cl *cluster) observeNode(ch change) {
+	_, name := splitKey(ch.key)
+	n := cl.nodes[name]
+	if ch.new == nil {
+		delete(cl.nodes, name)
+	} else {
+		if n == nil {
+			n = &node{name: name, pods: map[string]*pod{}}
+			cl.nodes[name] = n
+			for _, p := range cl.pods {
+				if p.node == name {
+					n.pods[p.key] = p
+				}
+			}
+		}
+		n.read(ch.new.body)
+	}
+	cl.unplaced = true
+	for key := range cl.daemonSets {
+		cl.dirty[ref{resDaemonSets, key}] = true
+	}
+	if n == nil {
+		return
+	}
+	for key := range n.pods {
+		cl.dirty[ref{resPods, key}] = true
+	}
+}
+
+// read takes in what a Node object says.
+func (n *node) read(body map[string]any) {
+	n.labels = stringsAt(body, "metadata", "labels")
+	n.unschedulable = flag(body, "spec", "unschedulable")
+	n.podCIDR = text(body, "spec", "podCIDR")
+	n.taints = nil
+	for _, t := range children(body, "spec", "taints") {
+		n.taints = append(n.taints, corev1.Taint{Key: text(t, "key"), Value: text(t, "value"), Effect: corev1.TaintEffect(text(t, "effect"))})
+	}
+	if n.unschedulable {
+		n.taints = append(n.taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	n.ready, n.lost = false, false
+	for _, c := range children(body, "status", "conditions") {
+		if text(c, "type") == "Ready" {
+			n.ready = text(c, "status") == "True"
+			n.lost = text(c, "status") == "Unknown"
+		}
+	}
+}
+
+func (cl *cluster) observePod(ch change) {
+	p := cl.pods[ch.key]
+	if p != nil {
+		delete(cl.owned[p.owner], p.key)
+		if n := cl.nodes[p.node]; n != nil {
+			delete(n.pods, p.key)
+		}
+	}
+	for _, o := range [2]*object{ch.old, ch.new} {
+		for _, res := range []*resource{resDaemonSets, resReplicaSets, resStatefulSets, resJobs} {
+			cl.touchOwners(o, res)
+		}
+	}
+	if ch.new == nil {
+		delete(cl.pods, ch.key)
+		cl.unplaced = true // it may have stood in another's way
+		return
+	}
+	if uid := text(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
+		p = &pod{key: ch.key, uid: uid, since: ch.rv}
+		cl.pods[ch.key] = p
+	}
+	p.read(ch.new.body)
+	if cl.owned[p.owner] == nil {
+		cl.owned[p.owner] = map[string]*pod{}
+	}
+	cl.owned[p.owner][p.key] = p
+	if n := cl.nodes[p.node]; n != nil {
+		n.pods[p.key] = p
+	}
+	cl.unplaced = cl.unplaced || p.node == ""
+}
+
+// read takes in what a Pod object says.
+func (p *pod) read(body map[string]any) {
+	meta := child(body, "metadata")
+	p.labels = stringsAt(meta, "labels")
+	p.hash = cmp.Or(p.labels[hashOfSet], p.labels[hashOfTemplate])
+	p.owner = ""
+	for _, r := range children(meta, "ownerReferences") {
+		if flag(r, "controller") {
+			p.owner, p.daemon = text(r, "uid"), text(r, "kind") == resDaemonSets.kind
+		}
+	}
+	p.deleting = meta["deletionTimestamp"] != nil
+	p.mirror = text(meta, "annotations", mirrorAnnotation) != ""
+	p.node = text(body, "spec", "nodeName")
+	p.hostNetwork = flag(body, "spec", "hostNetwork")
+	phase := text(body, "status", "phase")
+	p.finished = phase == "Succeeded" || phase == "Failed"
+	p.ready = false
+	for _, c := range children(body, "status", "conditions") {
+		if text(c, "type") == "Ready" {
+			p.ready = text(c, "status") == "True"
+		}
+	}
+}
+
+// condition sets one condition of a list and keeps its time while its status
+// stays.
+func condition(list []any, kind, status, reason, message string) []any {
+	next := map[string]any{"type": kind, "status": status, "lastTransitionTime": now()}
+	if reason != "" {
+		next["reason"] = reason
+	}
+	if message != "" {
+		next["message"] = message
+	}
+	for i, e := range list {
+		c, _ := e.(map[string]any)
+		if text(c, "type") != kind {
+			continue
+		}
+		if text(c, "status") == status {
+			next["lastTransitionTime"] = c["lastTransitionTime"]
+		}
+		list = slices.Clone(list)
+		list[i] = next
+		return list
+	}
+	return append(slices.Clone(list), next)
+}
+
+// setStatus stores an object's status if it differs.
+func (cl *cluster) setStatus(r ref, status map[string]any) {
+	o := cl.store.get(r.res, r.key)
+	if o == nil || reflect.DeepEqual(o.body["status"], status) {
+		return
+	}
+	cl.store.update(r.res, r.key, func(obj map[string]any) bool {
+		obj["status"] = runtime.DeepCopyJSONValue(status)
+		return true
+	})
+}

@@ -1,0 +1,244 @@
+package kube
+
+import (
+	"container/heap"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Config is what the face stands on.
+type Config struct {
+	World *world.World // required
+}
+
+// Clusters are all Kubernetes clusters of a lab. It implements
+// world.Kubernetes.
+type Clusters struct {
+	world *world.World
+	ctx   context.Context
+	end   context.CancelFunc
+	wake  chan struct{} // capacity 1: there is something for run to look at
+	done  chan struct{} // closed when run has ended
+	gate  gate
+
+	mu       sync.Mutex
+	clusters []*cluster // as founded
+	kubelets []*kubelet // that run, as started
+	pulled   map[string]bool
+	effects  effects
+	made     int      // effects so far
+	told     []func() // callbacks to make once mu is free
+}
+
+var _ world.Kubernetes = (*Clusters)(nil)
+
+// New makes a face without any cluster. Close it when done.
+func New(c Config) *Clusters {
+	ctx, end := context.WithCancel(c.World.Context())
+	cs := &Clusters{
+		world: c.World, ctx: ctx, end: end,
+		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{},
+	}
+	go cs.run()
+	return cs
+}
+
+// Close stops every API and everything that goes on in the clusters. When it
+// returns nothing of them runs any more; what they stored can still be viewed.
+func (c *Clusters) Close() {
+	c.end()
+	<-c.done
+	c.mu.Lock()
+	var apis []*apiserver
+	for _, cl := range c.clusters {
+		apis = append(apis, cl.apis...)
+	}
+	c.mu.Unlock()
+	for _, a := range apis {
+		a.stop()
+	}
+	c.gate.close()
+}
+
+// Objects returns copies of the objects of one resource in a namespace (""
+// means all of them), in the order of their namespaces and names. If several
+// etcds were founded with the CA, it returns the objects of all, the oldest
+// etcd's first.
+func (c *Clusters) Objects(ca string, gvr schema.GroupVersionResource, namespace string) []unstructured.Unstructured {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []unstructured.Unstructured
+	for _, cl := range c.clusters {
+		if cl.ca != ca {
+			continue
+		}
+		res := cl.store.resource(gvr.GroupResource())
+		if res == nil || !res.serves(gvr.Version) {
+			continue
+		}
+		objects, _ := cl.store.list(res, namespace)
+		for _, o := range objects {
+			body := o.copied()
+			body["apiVersion"] = gvr.GroupVersion().String()
+			out = append(out, unstructured.Unstructured{Object: body})
+		}
+	}
+	return out
+}
+
+// run plays everything that happens by itself: one thing after the other, in
+// the order of the clock.
+func (c *Clusters) run() {
+	defer close(c.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		next, told := c.step()
+		for _, f := range told {
+			f()
+		}
+		if len(told) > 0 {
+			continue
+		}
+		var due <-chan time.Time
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+			due = timer.C
+		}
+		select {
+		case <-due:
+		case <-c.wake:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// step does what is due and returns when the next thing will be (zero: nothing
+// is planned) and the callbacks to make.
+func (c *Clusters) step() (next time.Time, told []func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.ctx.Err() == nil {
+		if len(c.effects) > 0 && !c.effects[0].at.After(time.Now()) {
+			heap.Pop(&c.effects).(*effect).f()
+			continue
+		}
+		busy := false
+		for _, cl := range c.clusters {
+			busy = cl.settle() || busy
+		}
+		if !busy {
+			break
+		}
+	}
+	if len(c.effects) > 0 {
+		next = c.effects[0].at
+	}
+	told, c.told = c.told, nil
+	return next, told
+}
+
+// after plans f for when d of the world's time has passed. It runs with mu
+// held.
+func (c *Clusters) after(d time.Duration, f func()) {
+	c.made++
+	heap.Push(&c.effects, &effect{at: time.Now().Add(c.world.Scale(d)), n: c.made, f: f})
+	c.poke()
+}
+
+// tell plans a callback, which is made without mu.
+func (c *Clusters) tell(f func()) {
+	c.told = append(c.told, f)
+	c.poke()
+}
+
+// poke lets run look again.
+func (c *Clusters) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pull returns how long getting images takes: latency the first time, nothing
+// when who already has them.
+func (c *Clusters) pull(who string, latency time.Duration) time.Duration {
+	if c.pulled[who] {
+		return 0
+	}
+	c.pulled[who] = true
+	return latency
+}
+
+// founded returns the cluster that stores in an etcd.
+func (c *Clusters) founded(ca, etcd string) *cluster {
+	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.etcd == etcd })
+	if i >= 0 {
+		return c.clusters[i]
+	}
+	cl := newCluster(c, ca, etcd)
+	c.clusters = append(c.clusters, cl)
+	return cl
+}
+
+// effect is something that will happen.
+type effect struct {
+	at time.Time
+	n  int // breaks ties: first planned, first done
+	f  func()
+}
+
+// effects is a heap of them, the next one first.
+type effects []*effect
+
+func (e effects) Len() int      { return len(e) }
+func (e effects) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e effects) Less(i, j int) bool {
+	if !e[i].at.Equal(e[j].at) {
+		return e[i].at.Before(e[j].at)
+	}
+	return e[i].n < e[j].n
+}
+func (e *effects) Push(x any) { *e = append(*e, x.(*effect)) }
+func (e *effects) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	(*e)[last] = nil
+	*e = (*e)[:last]
+	return x
+}
+
+// gate counts who is inside and can be closed behind them.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
+}
+
+// enter returns false if the gate is closed; otherwise leave must follow.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.inside.Add(1)
+	}
+	return !g.closed
+}
+
+func (g *gate) leave() { g.inside.Done() }
+
+// close lets nobody in any more and waits until everybody is out.
+func (g *gate) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.inside.Wait()
+}

@@ -1,0 +1,47 @@
+// Package kube is the Kubernetes face of the lab: make-believe control planes
+// that real clients (client-go, Helm, kubectl) take for real ones, and the
+// kubelets, controllers and scheduler behind them, as the world's clock says.
+//
+// It answers what a cluster would say and when: one object store per etcd,
+// served by every kube-apiserver of that etcd over TLS with the cluster's own
+// CA; nodes that register, stay NotReady until they have a network and become
+// Ready; workloads whose pods are placed and become ready. It must not know who
+// asks or why: it knows nothing of machine configs, of Helm, of the agent.
+//
+// # What is make-believe
+//
+// Only JSON is spoken (a client that accepts nothing but protobuf gets 406).
+// There is no OpenAPI, no field ownership (an apply patch is merged, it takes
+// nothing away and never conflicts), no admission webhooks, no pruning or
+// validation of custom resources, no RBAC: who is in system:masters may do
+// everything, others nothing. Lists are never cut into pages. Resources
+// (memory, CPU) never run out. An image whose registry is in the domain
+// ".invalid" can never be pulled, which makes a workload that never becomes
+// ready.
+//
+// # Spans
+//
+// The times the face spends, for World.LongestChain. Subjects are node names
+// unless said otherwise; <first> is the node whose API of that etcd was ready
+// first.
+//
+//	pull/<node>         ImagePull  after etcd/<node> and learn/<node>: the control plane's images
+//	api/<node>          API        after pull/<node>: until /readyz says so
+//	kubelet/<node>      ImagePull  after node/<node>: the kubelet's image
+//	addon/cilium        0          after api/<first>: the DaemonSet appeared (no CNI of Talos' own)
+//	cni/<node>          CNIPull    after kubelet/<node>, node/<node>, api/<first>, addon/cilium
+//	ready/<node>        Ready      after cni/<node>
+//	pods/<ns>/<name>    Pods       after ready/<node> of every node with a pod of this workload, or
+//	                               after kubelet/<node> and api/<first> where pods use the host's network;
+//	                               0 after cni/<node> for the DaemonSet that is the network
+//
+// What a node pulled it keeps, so that a reboot does not pull again.
+//
+// # Calls
+//
+// Calls are named by method and path with the names taken out, for example
+// "PATCH /apis/apps/v1/namespaces/{namespace}/deployments/{name}"; a watch is
+// "WATCH /api/v1/nodes". Their subject is "namespace/name", or the name of an
+// object without a namespace, or the namespace of a list; for what is no object
+// (/readyz, discovery) the node whose API was asked.
+package kube

@@ -1,0 +1,279 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+const (
+	// nodeGrace is how long the controllers wait for a silent kubelet before
+	// they call its node lost.
+	nodeGrace = 40 * time.Second
+	// evictAfter is how long pods stay on a lost node.
+	evictAfter = 5 * time.Minute
+
+	noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
+
+	taintControl     = "node-role.kubernetes.io/control-plane"
+	taintNotReady    = "node.kubernetes.io/not-ready"
+	taintUnreachable = "node.kubernetes.io/unreachable"
+)
+
+// kubelet is the kubelet of one node while it runs.
+type kubelet struct {
+	c     *Clusters
+	ca    string
+	k     world.Kubelet
+	ready func(bool)
+
+	// Guarded by Clusters.mu.
+	stopped    bool
+	started    bool     // its image is there
+	cl         *cluster // where it registered; nil: nowhere yet
+	connecting bool     // the network's pod is on the node
+	network    bool     // the network is up
+}
+
+// RunKubelet implements world.Kubernetes. The node registers once the
+// kubelet's image is pulled and an API of its cluster answers. A Node object
+// that is deleted while its kubelet runs stays away until the kubelet is
+// started again, as in life. A call of ready that began before stop may end
+// after it.
+func (c *Clusters) RunKubelet(ca string, k world.Kubelet, ready func(bool)) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return func() {}
+	}
+	kl := &kubelet{c: c, ca: ca, k: k, ready: ready}
+	c.kubelets = append(c.kubelets, kl)
+	pull := c.pull("kubelet/"+kl.machine()+"/"+k.Kubernetes, c.world.Latency.ImagePull)
+	c.after(pull, func() {
+		if kl.stopped {
+			return
+		}
+		c.world.Spend("kubelet", k.Node, pull, "node/"+k.Node)
+		kl.started = true
+		kl.register()
+	})
+	return kl.stop
+}
+
+// machine names the disk that keeps what the node pulled.
+func (k *kubelet) machine() string { return k.ca + "/" + k.k.Node + "/" + strconv.Itoa(k.k.VMID) }
+
+func (k *kubelet) stop() {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	if k.stopped {
+		return
+	}
+	k.stopped = true
+	k.c.kubelets = slices.DeleteFunc(k.c.kubelets, func(other *kubelet) bool { return other == k })
+	if cl := k.cl; cl != nil {
+		cl.after(nodeGrace, func() {
+			if k.current() {
+				cl.lose(k)
+			}
+		})
+	}
+}
+
+// current tells whether no other kubelet registered for the node since.
+func (k *kubelet) current() bool { return k.cl != nil && k.cl.kubelets[k.k.Node] == k }
+
+// alive tells whether it runs and is the node's.
+func (k *kubelet) alive() bool { return k != nil && !k.stopped && k.current() }
+
+// register makes the Node object, or takes it over after a restart.
+func (k *kubelet) register() {
+	if k.stopped || !k.started || k.cl != nil {
+		return
+	}
+	i := slices.IndexFunc(k.c.clusters, func(cl *cluster) bool { return cl.ca == k.ca && len(cl.up) > 0 })
+	if i < 0 {
+		return
+	}
+	cl := k.c.clusters[i]
+	k.cl = cl
+	cl.kubelets[k.k.Node] = k
+	key := objectKey("", k.k.Node)
+	if cl.store.get(resNodes, key) == nil {
+		node := map[string]any{
+			"metadata": map[string]any{
+				"name": k.k.Node,
+				"annotations": map[string]any{
+					"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+				},
+			},
+		}
+		if cidr := cl.freePodCIDR(); cidr != "" {
+			node["spec"] = map[string]any{"podCIDR": cidr, "podCIDRs": []any{cidr}}
+		}
+		cl.store.create(resNodes, node)
+	}
+	cl.store.update(resNodes, key, func(o map[string]any) bool {
+		k.describe(o)
+		return true
+	})
+	k.c.world.Tell(k.k.Node, "registered with Kubernetes")
+	// Whatever ran on the node starts anew.
+	for _, p := range cl.podsOf(k.k.Node) {
+		cl.stopPod(p)
+	}
+	cl.mirror(k.k.Node)
+	k.c.poke()
+}
+
+// describe writes what a starting kubelet says of its node.
+func (k *kubelet) describe(o map[string]any) {
+	labels := ensure(o, "metadata", "labels")
+	for _, prefix := range []string{"beta.kubernetes.io/", "kubernetes.io/"} {
+		labels[prefix+"arch"], labels[prefix+"os"] = "amd64", "linux"
+	}
+	labels["kubernetes.io/hostname"] = k.k.Node
+	for l, v := range k.k.Labels {
+		labels[l] = v
+	}
+	taints := k.k.Taints
+	if k.k.Control {
+		labels["node-role.kubernetes.io/control-plane"] = ""
+		labels["node.kubernetes.io/exclude-from-external-load-balancers"] = ""
+		if !k.k.Schedulable {
+			taints = append([]string{taintControl + ":NoSchedule"}, taints...)
+		}
+	}
+	spec := ensure(o, "spec")
+	for _, t := range taints {
+		rest, effect, _ := strings.Cut(t, ":")
+		key, value, _ := strings.Cut(rest, "=")
+		taint(spec, key, value, effect)
+	}
+	untaint(spec, taintUnreachable)
+	taint(spec, taintNotReady, "", "NoSchedule")
+	status := ensure(o, "status")
+	status["addresses"] = []any{
+		map[string]any{"type": "InternalIP", "address": k.k.Address.String()},
+		map[string]any{"type": "Hostname", "address": k.k.Node},
+	}
+	status["nodeInfo"] = map[string]any{
+		"architecture": "amd64", "operatingSystem": "linux", "kernelVersion": "6.18.5-talos",
+		"containerRuntimeVersion": "containerd://2.2.1", "osImage": "Talos (" + k.k.Talos + ")",
+		"kubeletVersion": k.k.Kubernetes, "kubeProxyVersion": "",
+		"machineID": strconv.Itoa(k.k.VMID), "systemUUID": "", "bootID": "",
+	}
+	size := map[string]any{"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "40Gi"}
+	status["capacity"], status["allocatable"] = size, size
+	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
+	for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure"} {
+		status["conditions"] = condition(items(status, "conditions"), c, "False", "KubeletHasNo"+c, "")
+	}
+	status["conditions"] = condition(items(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+}
+
+// connect brings the node's network up: its images are pulled, then the
+// network's pods are ready, and a little later the node is.
+func (k *kubelet) connect() {
+	if k.connecting {
+		return
+	}
+	k.connecting = true
+	c, node := k.c, k.k.Node
+	pull, settle := c.pull("cni/"+k.machine(), c.world.Latency.CNIPull), c.world.Latency.Ready
+	k.cl.after(pull, func() {
+		if !k.alive() {
+			return
+		}
+		after := []string{"kubelet/" + node, "node/" + node, "api/" + k.cl.first}
+		if k.cl.cni == "none" {
+			after = append(after, "addon/"+k.cl.network())
+		}
+		c.world.Spend("cni", node, pull, after...)
+		k.network = true
+		for _, p := range k.cl.podsOf(node) {
+			k.cl.dirty[ref{resPods, p.key}] = true
+		}
+		k.cl.after(settle, func() {
+			if !k.alive() || k.cl.store.get(resNodes, objectKey("", node)) == nil {
+				return
+			}
+			c.world.Spend("ready", node, settle, "cni/"+node)
+			k.cl.store.update(resNodes, objectKey("", node), func(o map[string]any) bool {
+				status := ensure(o, "status")
+				status["conditions"] = condition(items(status, "conditions"), "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+				untaint(ensure(o, "spec"), taintNotReady)
+				return true
+			})
+			c.world.Tell(node, "is Ready")
+			c.tell(func() { k.ready(true) })
+		})
+	})
+}
+
+// lose calls a node lost whose kubelet is silent, and later gives up its pods.
+func (cl *cluster) lose(k *kubelet) {
+	node := k.k.Node
+	cl.store.update(resNodes, objectKey("", node), func(o map[string]any) bool {
+		status := ensure(o, "status")
+		for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
+			status["conditions"] = condition(items(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+		}
+		spec := ensure(o, "spec")
+		untaint(spec, taintNotReady)
+		taint(spec, taintUnreachable, "", "NoSchedule")
+		taint(spec, taintUnreachable, "", "NoExecute")
+		return true
+	})
+	cl.c.world.Tell(node, "is lost: its kubelet stopped posting node status")
+	cl.after(evictAfter, func() {
+		if !k.current() {
+			return
+		}
+		for _, p := range cl.podsOf(node) {
+			if !p.mirror && !p.daemon {
+				cl.drop(resPods, p.key)
+			}
+		}
+	})
+}
+
+func taint(spec map[string]any, key, value, effect string) {
+	t := map[string]any{"key": key, "effect": effect}
+	if value != "" {
+		t["value"] = value
+	}
+	for _, have := range children(spec, "taints") {
+		if text(have, "key") == key && text(have, "effect") == effect {
+			return
+		}
+	}
+	spec["taints"] = append(items(spec, "taints"), t)
+}
+
+func untaint(spec map[string]any, key string) {
+	left := slices.DeleteFunc(items(spec, "taints"), func(t any) bool {
+		m, _ := t.(map[string]any)
+		return text(m, "key") == key
+	})
+	spec["taints"] = left
+	if len(left) == 0 {
+		delete(spec, "taints")
+	}
+}
+
+// freePodCIDR returns the next /24 of the pod network, "" when there is none
+// left. (In life a node without one stays NotReady; here big clusters on small
+// networks just go on.)
+func (cl *cluster) freePodCIDR() string {
+	addr := serviceIP(cl.podCIDR.String(), cl.ranges<<8)
+	if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
+		return ""
+	}
+	cl.ranges++
+	return netip.PrefixFrom(addr, 24).String()
+}

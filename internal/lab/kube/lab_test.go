@@ -1,0 +1,231 @@
+package kube_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// lab is a world with Kubernetes clusters and one CA.
+type lab struct {
+	t      testing.TB
+	world  *world.World
+	kube   *kube.Clusters
+	ca     *x509.Certificate
+	key    *ecdsa.PrivateKey
+	caPEM  []byte
+	keyPEM []byte
+	id     string // fingerprint of the CA
+}
+
+// newLab makes a lab that ends with the test.
+func newLab(t testing.TB, c world.Config) *lab {
+	t.Helper()
+	w, err := world.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, world: w, kube: kube.New(kube.Config{World: w})}
+	l.ca, l.key, l.caPEM, l.keyPEM = newCA(t)
+	sum := sha256.Sum256(l.ca.Raw)
+	l.id = hex.EncodeToString(sum[:])
+	t.Cleanup(func() {
+		l.kube.Close()
+		w.Close()
+	})
+	return l
+}
+
+func newCA(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"kubernetes"}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM(t, key)
+}
+
+func keyPEM(t testing.TB, key *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
+}
+
+// client makes a client certificate.
+func (l *lab) client(name string, groups ...string) (certPEM, key []byte) {
+	l.t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: groups},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, l.ca, &k.PublicKey, l.key)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM(l.t, k)
+}
+
+// config is an administrator's client config for the API at an address.
+func (l *lab) config(addr string) *rest.Config {
+	l.t.Helper()
+	cert, key := l.client("admin", "system:masters")
+	return &rest.Config{
+		Host: "https://" + addr + ":6443", Dial: l.world.Net.DialContext, QPS: -1,
+		ContentConfig:   rest.ContentConfig{ContentType: "application/json"},
+		TLSClientConfig: rest.TLSClientConfig{CAData: l.caPEM, CertData: cert, KeyData: key},
+	}
+}
+
+// typed is a typed client, whose idle connections end with the test.
+func (l *lab) typed(addr string) kubernetes.Interface {
+	l.t.Helper()
+	config := l.config(addr)
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(client.CloseIdleConnections)
+	set, err := kubernetes.NewForConfigAndClient(config, client)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return set
+}
+
+// control is a control plane with flannel and kube-proxy.
+func (l *lab) control(node, addr string) world.ControlPlane {
+	return world.ControlPlane{
+		Node: node, Address: netip.MustParseAddr(addr), CACert: l.caPEM, CAKey: l.keyPEM, Kubernetes: "v1.36.1",
+		CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
+	}
+}
+
+func kubelet(node, addr string, vmid int) world.Kubelet {
+	return world.Kubelet{Node: node, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid}
+}
+
+func controlKubelet(node, addr string, vmid int) world.Kubelet {
+	k := kubelet(node, addr, vmid)
+	k.Control = true
+	return k
+}
+
+// told waits for the callbacks of the face.
+type told struct{ ch chan bool }
+
+func newTold() told { return told{make(chan bool, 16)} }
+
+func (c told) call(ready bool) { c.ch <- ready }
+
+// ignore is a callback of which nothing is expected.
+func ignore(bool) {}
+
+// running brings a cluster of one control plane up and returns once it answers.
+func (l *lab) running(addr string) kubernetes.Interface {
+	l.t.Helper()
+	up := newTold()
+	l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", addr), up.call)
+	if !<-up.ch {
+		l.t.Fatal("the API says it is not ready")
+	}
+	return l.typed(addr)
+}
+
+// bubble runs a test in virtual time, on a network in memory.
+func bubble(t *testing.T, f func(t *testing.T, l *lab)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f(t, newLab(t, world.Config{}))
+	})
+}
+
+var ctx = context.Background()
+
+// eventually waits in virtual time until cond holds.
+func eventually(t testing.TB, what string, limit time.Duration, cond func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+		if err = cond(); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+	}
+}
+
+func nodeReady(set kubernetes.Interface, name string) error {
+	n, err := set.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("node %s is not ready", name)
+}
+
+func mustReason(t testing.TB, err error, want metav1.StatusReason) {
+	t.Helper()
+	if got := apierrors.ReasonForError(err); got != want {
+		t.Errorf("error %v has reason %q, want %q", err, got, want)
+	}
+}
+
+func toUnstructured(t testing.TB, o any) map[string]any {
+	t.Helper()
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}

@@ -1,0 +1,226 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// decode reads an object from a request's body: through its Go type where it
+// has one, so that it is stored as a real server would store it and wrong types
+// are refused with the words of the decoder.
+func decode(w http.ResponseWriter, contentType string, req *request, res *resource) (map[string]any, error) {
+	data := req.body
+	switch media := mediaType(contentType); media {
+	case "application/json", "":
+	case "application/yaml":
+		var err error
+		if data, err = yaml.YAMLToJSON(data); err != nil {
+			return nil, apierrors.NewBadRequest("error converting YAML to JSON: " + err.Error())
+		}
+	default:
+		return nil, unsupported("application/json", "application/yaml")
+	}
+	return decodeJSON(w, data, req, res)
+}
+
+func unsupported(accepted ...string) error {
+	return &apierrors.StatusError{ErrStatus: refusal(http.StatusUnsupportedMediaType,
+		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))}
+}
+
+func decodeJSON(w http.ResponseWriter, data []byte, req *request, res *resource) (map[string]any, error) {
+	var body map[string]any
+	if err := utiljson.Unmarshal(data, &body); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if body == nil {
+		return nil, apierrors.NewBadRequest("the body of the request is no object")
+	}
+	asked := res.asked(req.version)
+	if v := text(body, "apiVersion"); v != "" && v != asked {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", v, asked))
+	}
+	if k := text(body, "kind"); k != "" && k != res.kind {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: the kind differs", k, req.version, res.kind))
+	}
+	if res.typ != nil {
+		typed := reflect.New(res.typ).Interface()
+		strict, err := kjson.UnmarshalStrict(data, typed)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", res.kind, req.version, res.kind, err))
+		}
+		if err := unknownFields(w, req, res, strict); err != nil {
+			return nil, err
+		}
+		if body, err = runtime.DefaultUnstructuredConverter.ToUnstructured(typed); err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+	}
+	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
+	if body["metadata"] == nil {
+		body["metadata"] = map[string]any{}
+	}
+	if _, ok := body["metadata"].(map[string]any); !ok {
+		return nil, apierrors.NewBadRequest(res.kind + " cannot be handled: metadata is no object")
+	}
+	return body, nil
+}
+
+// asked is what objects say they are in a served version.
+func (r *resource) asked(version string) string {
+	if r.group == "" {
+		return version
+	}
+	return r.group + "/" + version
+}
+
+// unknownFields does with fields no such object has what the client asked for:
+// refuse them, warn of them (the default), or drop them in silence.
+func unknownFields(w http.ResponseWriter, req *request, res *resource, strict []error) error {
+	if len(strict) == 0 {
+		return nil
+	}
+	var said []string
+	for _, e := range strict {
+		said = append(said, e.Error())
+	}
+	switch req.query.Get("fieldValidation") {
+	case metav1.FieldValidationIgnore:
+	case metav1.FieldValidationStrict:
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error: %s",
+			res.kind, req.version, res.kind, strings.Join(said, ", ")))
+	default:
+		for _, t := range said {
+			w.Header().Add("Warning", fmt.Sprintf("299 - %q", t))
+		}
+	}
+	return nil
+}
+
+// patch changes an object, or by an apply patch makes it. It returns the code
+// to answer with.
+func (a *apiserver) patch(w http.ResponseWriter, r *http.Request, req *request, res *resource) (*object, int, error) {
+	s := a.cl.store
+	kind := types.PatchType(mediaType(r.Header.Get("Content-Type")))
+	key := objectKey(req.namespace, req.name)
+	for {
+		have := s.get(res, key)
+		if have == nil {
+			if kind != types.ApplyYAMLPatchType || req.subresource != "" {
+				return nil, 0, apierrors.NewNotFound(res.gr(), req.name)
+			}
+			o, err := a.applyNew(w, req, res)
+			return o, http.StatusCreated, err
+		}
+		was, err := view{res: res, version: req.version}.one(have)
+		if err != nil {
+			return nil, 0, apierrors.NewInternalError(err)
+		}
+		patched, err := patched(kind, was, req, res)
+		if err != nil {
+			return nil, 0, err
+		}
+		body, err := decodeJSON(w, patched, req, res)
+		if err != nil {
+			return nil, 0, err
+		}
+		o, err := s.overwrite(res, req, have, body)
+		if !errors.Is(err, errRaced) {
+			return o, http.StatusOK, err
+		}
+	}
+}
+
+// applyNew makes the object an apply patch describes.
+func (a *apiserver) applyNew(w http.ResponseWriter, req *request, res *resource) (*object, error) {
+	data, err := yaml.YAMLToJSON(req.body)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	body, err := decodeJSON(w, data, req, res)
+	if err != nil {
+		return nil, err
+	}
+	ensure(body, "metadata")["name"] = req.name
+	return a.cl.store.insert(res, req, body)
+}
+
+// patched applies the request's patch to an object's JSON.
+func patched(kind types.PatchType, was []byte, req *request, res *resource) ([]byte, error) {
+	var out []byte
+	var err error
+	switch {
+	case kind == types.JSONPatchType:
+		return jsonPatched(was, req, res)
+	case kind == types.MergePatchType:
+		out, err = jsonpatch.MergePatch(was, req.body)
+	case kind == types.StrategicMergePatchType && res.typ != nil:
+		out, err = strategicpatch.StrategicMergePatch(was, req.body, reflect.New(res.typ).Elem().Interface())
+		if errors.Is(err, mergepatch.ErrBadJSONDoc) || errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList) {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	case kind == types.ApplyYAMLPatchType:
+		return applied(was, req, res)
+	case res.typ == nil:
+		return nil, unsupported(string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType))
+	default:
+		return nil, unsupported(string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return out, nil
+}
+
+func jsonPatched(was []byte, req *request, res *resource) ([]byte, error) {
+	patch, err := jsonpatch.DecodePatch(req.body)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	out, err := patch.Apply(was)
+	if err != nil {
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", res.gr(), req.name, err.Error(), 0, false)
+	}
+	return out, nil
+}
+
+// applied merges an apply patch. Ownership of fields is not kept: nothing
+// conflicts, and what a client no longer mentions stays.
+func applied(was []byte, req *request, res *resource) ([]byte, error) {
+	if req.query.Get("fieldManager") == "" {
+		return nil, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("PatchOptions").GroupKind(), "", field.ErrorList{
+			field.Required(field.NewPath("fieldManager"), "is required for apply patch")})
+	}
+	patch, err := yaml.YAMLToJSON(req.body)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	if !json.Valid(patch) {
+		return nil, apierrors.NewBadRequest("the patch is no object")
+	}
+	if res.typ == nil {
+		patch, err = jsonpatch.MergePatch(was, patch)
+	} else {
+		patch, err = strategicpatch.StrategicMergePatch(was, patch, reflect.New(res.typ).Elem().Interface())
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return patch, nil
+}

@@ -1,0 +1,414 @@
+package kube
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/klog/v2"
+)
+
+const (
+	hashOfTemplate   = "pod-template-hash"
+	hashOfSet        = "controller-revision-hash"
+	mirrorAnnotation = "kubernetes.io/config.mirror"
+)
+
+// tendPod brings a placed pod one step on, or lets it go.
+func (cl *cluster) tendPod(key string) {
+	p := cl.pods[key]
+	if p == nil || p.node == "" {
+		return
+	}
+	n, k := cl.nodes[p.node], cl.kubelets[p.node]
+	if n == nil {
+		cl.store.remove(resPods, key) // collected with its node
+		return
+	}
+	switch {
+	case p.deleting && k.alive():
+		cl.store.remove(resPods, key)
+	case p.deleting || p.finished || p.mirror:
+	case p.ready:
+		if n.lost || !n.ready && !p.hostNetwork {
+			cl.stopPod(p)
+		}
+	case !k.alive() || !p.hostNetwork && !n.ready || p.starting:
+	case cl.isNetwork(p) && !k.network:
+		k.connect()
+	case cl.isNetwork(p) && k.connecting:
+		// It was the network's coming up that took the time.
+		k.connecting = false
+		cl.startPod(p)
+	default:
+		if bad := badImage(cl.store.get(resPods, key)); bad != "" {
+			cl.failPull(p, bad)
+			return
+		}
+		p.starting = true
+		cl.after(cl.c.world.Latency.Pods, func() {
+			p.starting = false
+			if cl.pods[key] != p || p.ready || p.deleting {
+				return
+			}
+			if n := cl.nodes[p.node]; n != nil && cl.kubelets[p.node].alive() && (p.hostNetwork || n.ready) {
+				cl.startPod(p)
+				return
+			}
+			cl.dirty[ref{resPods, key}] = true // its node went away meanwhile
+		})
+	}
+}
+
+// network is the name of the DaemonSet that brings the pod network, which
+// lives in kube-system.
+func (cl *cluster) network() string {
+	if cl.cni == "none" {
+		return "cilium"
+	}
+	return "kube-flannel"
+}
+
+// isNetwork tells whether a pod is the pod network's on its node.
+func (cl *cluster) isNetwork(p *pod) bool {
+	o := cl.store.get(resDaemonSets, objectKey("kube-system", cl.network()))
+	return o != nil && text(o.body, "metadata", "uid") == p.owner
+}
+
+// badImage returns the first image of a pod that can never be pulled.
+func badImage(o *object) string {
+	if o == nil {
+		return ""
+	}
+	for _, c := range children(o.body, "spec", "containers") {
+		registry, _, _ := strings.Cut(text(c, "image"), "/")
+		host, _, _ := strings.Cut(registry, ":")
+		if strings.HasSuffix(host, ".invalid") {
+			return text(c, "image")
+		}
+	}
+	return ""
+}
+
+// failPull tells that a pod's image cannot be had.
+func (cl *cluster) failPull(p *pod, image string) {
+	o := cl.store.get(resPods, p.key)
+	status := child(o.copied(), "status")
+	status["containerStatuses"] = containers(o.body, false, map[string]any{"waiting": map[string]any{
+		"reason": "ImagePullBackOff", "message": fmt.Sprintf("Back-off pulling image %q", image),
+	}})
+	cl.setStatus(ref{resPods, p.key}, status)
+}
+
+// startPod makes a pod run, or be done if it is not meant to run for ever.
+func (cl *cluster) startPod(p *pod) {
+	n := cl.nodes[p.node]
+	k := cl.kubelets[p.node]
+	cl.store.update(resPods, p.key, func(o map[string]any) bool {
+		status := ensure(o, "status")
+		ip := k.k.Address.String()
+		status["hostIP"], status["hostIPs"] = ip, []any{map[string]any{"ip": ip}}
+		if !p.hostNetwork {
+			ip = cmp.Or(text(status, "podIP"), n.nextIP())
+		}
+		status["podIP"], status["podIPs"] = ip, []any{map[string]any{"ip": ip}}
+		fill(status, "startTime", now())
+		if policy := text(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
+			status["phase"] = "Succeeded"
+			status["conditions"] = condition(items(status, "conditions"), "Ready", "False", "PodCompleted", "")
+			status["containerStatuses"] = containers(o, false, map[string]any{"terminated": map[string]any{
+				"reason": "Completed", "exitCode": int64(0), "startedAt": now(), "finishedAt": now(),
+			}})
+			return true
+		}
+		status["phase"] = "Running"
+		for _, c := range []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"} {
+			status["conditions"] = condition(items(status, "conditions"), c, "True", "", "")
+		}
+		status["containerStatuses"] = containers(o, true, map[string]any{"running": map[string]any{"startedAt": now()}})
+		return true
+	})
+}
+
+// stopPod makes a pod wait again: its containers went with its node.
+func (cl *cluster) stopPod(p *pod) {
+	cl.dirty[ref{resPods, p.key}] = true
+	if !p.ready || p.mirror {
+		return
+	}
+	cl.store.update(resPods, p.key, func(o map[string]any) bool {
+		status := ensure(o, "status")
+		for _, c := range []string{"Ready", "ContainersReady"} {
+			status["conditions"] = condition(items(status, "conditions"), c, "False", "ContainersNotReady", "")
+		}
+		status["containerStatuses"] = containers(o, false, waiting())
+		return true
+	})
+}
+
+func waiting() map[string]any {
+	return map[string]any{"waiting": map[string]any{"reason": "ContainerCreating"}}
+}
+
+// containers are the states of a pod's containers, all the same.
+func containers(o map[string]any, ready bool, state map[string]any) []any {
+	var out []any
+	for _, c := range children(o, "spec", "containers") {
+		out = append(out, map[string]any{
+			"name": text(c, "name"), "image": text(c, "image"), "imageID": "", "restartCount": int64(0),
+			"ready": ready, "started": ready, "state": state, "lastState": map[string]any{},
+		})
+	}
+	return out
+}
+
+// nextIP gives a pod an address of its node.
+func (n *node) nextIP() string {
+	n.addresses++
+	if _, err := netip.ParsePrefix(n.podCIDR); err != nil {
+		return ""
+	}
+	return serviceIP(n.podCIDR, 1+n.addresses%253).String()
+}
+
+// podsOf returns the pods on a node, in the order of their names.
+func (cl *cluster) podsOf(node string) []*pod {
+	if n := cl.nodes[node]; n != nil {
+		return byKey(n.pods)
+	}
+	return nil
+}
+
+func byKey(pods map[string]*pod) []*pod {
+	out := make([]*pod, 0, len(pods))
+	for _, k := range slices.Sorted(maps.Keys(pods)) {
+		out = append(out, pods[k])
+	}
+	return out
+}
+
+// drop deletes an object as a controller does; one that is gone already is no
+// error.
+func (cl *cluster) drop(res *resource, key string) {
+	if _, _, err := cl.store.drop(res, key, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		cl.c.world.Log.Warn("lab controller cannot delete", "resource", res.name, "object", key, "err", err)
+	}
+}
+
+// makePod makes a pod from a template, on a node or ("") wherever there is
+// room.
+func (cl *cluster) makePod(owner ref, o *object, name, node, hashLabel, hash string) {
+	ns, _ := splitKey(owner.key)
+	template := runtime.DeepCopyJSON(child(o.body, "spec", "template"))
+	meta := ensure(template, "metadata")
+	body := map[string]any{"metadata": meta, "spec": ensure(template, "spec")}
+	meta["namespace"] = ns
+	if name != "" {
+		meta["name"] = name
+	} else {
+		meta["generateName"] = text(o.body, "metadata", "name") + "-"
+	}
+	if hashLabel != "" {
+		ensure(meta, "labels")[hashLabel] = hash
+	}
+	delete(meta, "creationTimestamp")
+	meta["ownerReferences"] = []any{ownedBy(owner.res, o)}
+	status := map[string]any{"phase": "Pending", "qosClass": "BestEffort"}
+	if node != "" {
+		ensure(body, "spec")["nodeName"] = node
+		status["conditions"] = condition(nil, "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containers(body, false, waiting())
+	}
+	body["status"] = status
+	cl.store.create(resPods, body)
+}
+
+// ownedBy is a reference to an object's controller.
+func ownedBy(res *resource, o *object) map[string]any {
+	return map[string]any{
+		"apiVersion": res.apiVersion(), "kind": res.kind, "name": text(o.body, "metadata", "name"),
+		"uid": text(o.body, "metadata", "uid"), "controller": true, "blockOwnerDeletion": true,
+	}
+}
+
+// templateHash tells pod templates apart.
+func templateHash(o *object) string {
+	h := fnv.New32a()
+	// Maps of JSON values always encode, with sorted keys.
+	if err := json.NewEncoder(h).Encode(at(o.body, "spec", "template")); err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// placePods finds nodes for the pods that have none, oldest first.
+func (cl *cluster) placePods() {
+	var homeless []*pod
+	for _, p := range cl.pods {
+		if p.node == "" && !p.finished && !p.deleting {
+			homeless = append(homeless, p)
+		}
+	}
+	slices.SortFunc(homeless, func(a, b *pod) int { return cmp.Compare(a.since, b.since) })
+	for _, p := range homeless {
+		cl.place(p)
+	}
+}
+
+// place finds a node for one pod: of those that fit, the emptiest.
+func (cl *cluster) place(p *pod) {
+	o := cl.store.get(resPods, p.key)
+	if o == nil {
+		return
+	}
+	spec, err := podSpec(child(o.body, "spec"))
+	if err != nil {
+		cl.c.world.Log.Warn("lab scheduler cannot read pod", "pod", p.key, "err", err)
+		return
+	}
+	ns, _ := splitKey(p.key)
+	taken := cl.taken(spec, ns, p)
+	against := map[string]int{}
+	var best *node
+	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
+		n := cl.nodes[name]
+		why := n.refuses(spec, spec.Tolerations, false)
+		if why == "" && taken.has(n) {
+			why = "node(s) didn't match pod anti-affinity rules"
+		}
+		switch {
+		case why != "":
+			against[why]++
+		case best == nil || len(n.pods) < len(best.pods):
+			best = n
+		}
+	}
+	if best == nil {
+		text := fmt.Sprintf("0/%d nodes are available", len(cl.nodes))
+		sep := ": "
+		for _, why := range slices.Sorted(maps.Keys(against)) {
+			text += fmt.Sprintf("%s%d %s", sep, against[why], why)
+			sep = ", "
+		}
+		status := child(o.copied(), "status")
+		status["conditions"] = condition(items(status, "conditions"), "PodScheduled", "False", "Unschedulable", text+".")
+		cl.setStatus(ref{resPods, p.key}, status)
+		return
+	}
+	best.pods[p.key], p.node = p, best.name
+	cl.store.update(resPods, p.key, func(o map[string]any) bool {
+		ensure(o, "spec")["nodeName"] = best.name
+		status := ensure(o, "status")
+		status["conditions"] = condition(items(status, "conditions"), "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containers(o, false, waiting())
+		return true
+	})
+}
+
+func podSpec(spec map[string]any) (*corev1.PodSpec, error) {
+	out := &corev1.PodSpec{}
+	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, out)
+}
+
+// places are values of node labels: where a pod must not be.
+type places map[string]map[string]bool
+
+func (t places) has(n *node) bool {
+	for key, values := range t {
+		if v, ok := n.labels[key]; ok && values[v] {
+			return true
+		}
+	}
+	return false
+}
+
+// taken returns where pods are that a pod must keep away from.
+func (cl *cluster) taken(spec *corev1.PodSpec, ns string, self *pod) places {
+	if spec.Affinity == nil || spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	out := places{}
+	for _, term := range spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		sel, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
+		if err != nil {
+			continue // the server refuses such a selector
+		}
+		for _, p := range cl.pods {
+			where, _ := splitKey(p.key)
+			in := where == ns && len(term.Namespaces) == 0 || slices.Contains(term.Namespaces, where)
+			n := cl.nodes[p.node]
+			if p == self || n == nil || p.finished || !in || !sel.Matches(labels.Set(p.labels)) {
+				continue
+			}
+			if out[term.TopologyKey] == nil {
+				out[term.TopologyKey] = map[string]bool{}
+			}
+			out[term.TopologyKey][n.labels[term.TopologyKey]] = true
+		}
+	}
+	return out
+}
+
+// refuses tells in the scheduler's words why a pod cannot be on a node, or, if
+// it is there already, why it cannot stay; "" if it can.
+func (n *node) refuses(spec *corev1.PodSpec, tolerations []corev1.Toleration, there bool) string {
+	for _, t := range n.taints {
+		if t.Effect == corev1.TaintEffectPreferNoSchedule || there && t.Effect == corev1.TaintEffectNoSchedule {
+			continue
+		}
+		tolerated := slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool {
+			return tol.ToleratesTaint(klog.Background(), &t, false)
+		})
+		if !tolerated {
+			return fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)
+		}
+	}
+	if !n.selected(spec) {
+		return "node(s) didn't match Pod's node affinity/selector"
+	}
+	return ""
+}
+
+func (n *node) selected(spec *corev1.PodSpec) bool {
+	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.labels)) {
+		return false
+	}
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
+		return true
+	}
+	required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return required == nil || slices.ContainsFunc(required.NodeSelectorTerms, n.inTerm)
+}
+
+// inTerm tells whether a node fits all parts of a term; an empty term fits
+// none.
+func (n *node) inTerm(term corev1.NodeSelectorTerm) bool {
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+		corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+		corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+	}
+	for _, e := range term.MatchExpressions {
+		r, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
+		if err != nil || !r.Matches(labels.Set(n.labels)) {
+			return false
+		}
+	}
+	for _, f := range term.MatchFields {
+		if f.Key != "metadata.name" || slices.Contains(f.Values, n.name) != (f.Operator == corev1.NodeSelectorOpIn) {
+			return false
+		}
+	}
+	return len(term.MatchExpressions)+len(term.MatchFields) > 0
+}

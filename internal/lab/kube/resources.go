@@ -1,0 +1,193 @@
+package kube
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// resource is one kind of object as the API serves it. It never changes.
+type resource struct {
+	group    string
+	versions []string // served ones, preferred first
+	storage  string   // the version objects are kept in
+	name     string   // plural
+	kind     string
+	listKind string
+	singular string
+	short    []string
+
+	categories []string
+	namespaced bool
+	status     bool     // has a status subresource
+	subs       []string // other subresources
+	// typ is the Go type that says which fields exist and how lists merge; nil
+	// for custom resources.
+	typ reflect.Type
+}
+
+func (r *resource) gr() schema.GroupResource {
+	return schema.GroupResource{Group: r.group, Resource: r.name}
+}
+
+func (r *resource) gk() schema.GroupKind { return schema.GroupKind{Group: r.group, Kind: r.kind} }
+
+func (r *resource) serves(version string) bool { return slices.Contains(r.versions, version) }
+
+// apiVersion is what objects say they are in the version they are kept in.
+func (r *resource) apiVersion() string {
+	return schema.GroupVersion{Group: r.group, Version: r.storage}.String()
+}
+
+// row is a built-in resource in the table below.
+type row struct {
+	name   string
+	sample any // a value of its type, which also names its kind
+	short  []string
+	flags  uint8
+	subs   []string
+}
+
+const (
+	isGlobal  uint8 = 1 << iota // lives in no namespace
+	hasStatus                   // has a status subresource
+	inAll                       // is part of "kubectl get all"
+)
+
+// builtins are the resources every kube-apiserver of the lab serves, in the
+// order discovery lists their groups.
+var builtins = slices.Concat(
+	rows("", "v1",
+		row{"configmaps", corev1.ConfigMap{}, []string{"cm"}, 0, nil},
+		row{"endpoints", corev1.Endpoints{}, []string{"ep"}, 0, nil},
+		row{"events", corev1.Event{}, []string{"ev"}, 0, nil},
+		row{"limitranges", corev1.LimitRange{}, []string{"limits"}, 0, nil},
+		row{"namespaces", corev1.Namespace{}, []string{"ns"}, isGlobal | hasStatus, []string{"finalize"}},
+		row{"nodes", corev1.Node{}, []string{"no"}, isGlobal | hasStatus, nil},
+		row{"persistentvolumeclaims", corev1.PersistentVolumeClaim{}, []string{"pvc"}, hasStatus, nil},
+		row{"persistentvolumes", corev1.PersistentVolume{}, []string{"pv"}, isGlobal | hasStatus, nil},
+		row{"pods", corev1.Pod{}, []string{"po"}, hasStatus | inAll, []string{"eviction"}},
+		row{"podtemplates", corev1.PodTemplate{}, nil, 0, nil},
+		row{"replicationcontrollers", corev1.ReplicationController{}, []string{"rc"}, hasStatus | inAll, nil},
+		row{"resourcequotas", corev1.ResourceQuota{}, []string{"quota"}, hasStatus, nil},
+		row{"secrets", corev1.Secret{}, nil, 0, nil},
+		row{"serviceaccounts", corev1.ServiceAccount{}, []string{"sa"}, 0, nil},
+		row{"services", corev1.Service{}, []string{"svc"}, hasStatus | inAll, nil},
+	),
+	rows("apps", "v1",
+		row{"controllerrevisions", appsv1.ControllerRevision{}, nil, 0, nil},
+		row{"daemonsets", appsv1.DaemonSet{}, []string{"ds"}, hasStatus | inAll, nil},
+		row{"deployments", appsv1.Deployment{}, []string{"deploy"}, hasStatus | inAll, nil},
+		row{"replicasets", appsv1.ReplicaSet{}, []string{"rs"}, hasStatus | inAll, nil},
+		row{"statefulsets", appsv1.StatefulSet{}, []string{"sts"}, hasStatus | inAll, nil},
+	),
+	rows("autoscaling", "v2",
+		row{"horizontalpodautoscalers", autoscalingv2.HorizontalPodAutoscaler{}, []string{"hpa"}, hasStatus | inAll, nil},
+	),
+	rows("batch", "v1",
+		row{"cronjobs", batchv1.CronJob{}, []string{"cj"}, hasStatus | inAll, nil},
+		row{"jobs", batchv1.Job{}, nil, hasStatus | inAll, nil},
+	),
+	rows("certificates.k8s.io", "v1",
+		row{"certificatesigningrequests", certificatesv1.CertificateSigningRequest{}, []string{"csr"}, isGlobal | hasStatus, []string{"approval"}},
+	),
+	rows("networking.k8s.io", "v1",
+		row{"ingressclasses", networkingv1.IngressClass{}, nil, isGlobal, nil},
+		row{"ingresses", networkingv1.Ingress{}, []string{"ing"}, hasStatus, nil},
+		row{"networkpolicies", networkingv1.NetworkPolicy{}, []string{"netpol"}, 0, nil},
+	),
+	rows("policy", "v1",
+		row{"poddisruptionbudgets", policyv1.PodDisruptionBudget{}, []string{"pdb"}, hasStatus, nil},
+	),
+	rows("rbac.authorization.k8s.io", "v1",
+		row{"clusterrolebindings", rbacv1.ClusterRoleBinding{}, nil, isGlobal, nil},
+		row{"clusterroles", rbacv1.ClusterRole{}, nil, isGlobal, nil},
+		row{"rolebindings", rbacv1.RoleBinding{}, nil, 0, nil},
+		row{"roles", rbacv1.Role{}, nil, 0, nil},
+	),
+	rows("storage.k8s.io", "v1",
+		row{"csidrivers", storagev1.CSIDriver{}, nil, isGlobal, nil},
+		row{"csinodes", storagev1.CSINode{}, nil, isGlobal, nil},
+		row{"csistoragecapacities", storagev1.CSIStorageCapacity{}, nil, 0, nil},
+		row{"storageclasses", storagev1.StorageClass{}, []string{"sc"}, isGlobal, nil},
+		row{"volumeattachments", storagev1.VolumeAttachment{}, nil, isGlobal | hasStatus, nil},
+	),
+	rows("admissionregistration.k8s.io", "v1",
+		row{"mutatingwebhookconfigurations", admissionregistrationv1.MutatingWebhookConfiguration{}, nil, isGlobal, nil},
+		row{"validatingadmissionpolicies", admissionregistrationv1.ValidatingAdmissionPolicy{}, nil, isGlobal | hasStatus, nil},
+		row{"validatingadmissionpolicybindings", admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, nil, isGlobal, nil},
+		row{"validatingwebhookconfigurations", admissionregistrationv1.ValidatingWebhookConfiguration{}, nil, isGlobal, nil},
+	),
+	rows("apiextensions.k8s.io", "v1",
+		row{"customresourcedefinitions", apiextensionsv1.CustomResourceDefinition{}, []string{"crd", "crds"}, isGlobal | hasStatus, nil},
+	),
+	rows("scheduling.k8s.io", "v1",
+		row{"priorityclasses", schedulingv1.PriorityClass{}, []string{"pc"}, isGlobal, nil},
+	),
+	rows("coordination.k8s.io", "v1",
+		row{"leases", coordinationv1.Lease{}, nil, 0, nil},
+	),
+	rows("discovery.k8s.io", "v1",
+		row{"endpointslices", discoveryv1.EndpointSlice{}, nil, 0, nil},
+	),
+)
+
+func rows(group, version string, in ...row) []*resource {
+	out := make([]*resource, 0, len(in))
+	for _, r := range in {
+		typ := reflect.TypeOf(r.sample)
+		res := &resource{
+			group: group, versions: []string{version}, storage: version,
+			name: r.name, kind: typ.Name(), listKind: typ.Name() + "List", singular: strings.ToLower(typ.Name()),
+			short: r.short, subs: r.subs, namespaced: r.flags&isGlobal == 0, status: r.flags&hasStatus != 0, typ: typ,
+		}
+		if r.flags&inAll != 0 {
+			res.categories = []string{"all"}
+		}
+		out = append(out, res)
+	}
+	return out
+}
+
+// The resources the simulation itself reads and writes.
+var (
+	resConfigMaps      = builtin("", "configmaps")
+	resNamespaces      = builtin("", "namespaces")
+	resNodes           = builtin("", "nodes")
+	resPods            = builtin("", "pods")
+	resClaims          = builtin("", "persistentvolumeclaims")
+	resVolumes         = builtin("", "persistentvolumes")
+	resServices        = builtin("", "services")
+	resServiceAccounts = builtin("", "serviceaccounts")
+	resDaemonSets      = builtin("apps", "daemonsets")
+	resDeployments     = builtin("apps", "deployments")
+	resReplicaSets     = builtin("apps", "replicasets")
+	resStatefulSets    = builtin("apps", "statefulsets")
+	resJobs            = builtin("batch", "jobs")
+	resCRDs            = builtin("apiextensions.k8s.io", "customresourcedefinitions")
+)
+
+func builtin(group, name string) *resource {
+	for _, r := range builtins {
+		if r.group == group && r.name == name {
+			return r
+		}
+	}
+	panic("kube: no built-in resource " + group + "/" + name)
+}

@@ -1,0 +1,329 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// handler is everything between a connection and the store: reading the
+// request, the world's latency and faults, who may ask, and the answer.
+func (a *apiserver) handler() http.Handler {
+	name := func(r *http.Request) (world.Call, bool) {
+		return requestOf(r.Context()).call(r.Method, a.cp.Node)
+	}
+	refuse := func(w http.ResponseWriter, code int, text string) { writeStatus(w, refusal(code, text)) }
+	faced := a.c.world.HTTP(name, refuse, http.HandlerFunc(a.answer))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !a.c.gate.enter() {
+			panic(http.ErrAbortHandler)
+		}
+		defer a.c.gate.leave()
+		req, err := readRequest(w, r)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		faced.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, req)))
+	})
+}
+
+// answer carries out a request.
+func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
+	req := requestOf(r.Context())
+	if a.answerOpen(w, r) {
+		return
+	}
+	user, ok := a.authenticate(r)
+	if !ok {
+		writeStatus(w, refusal(http.StatusUnauthorized, "Unauthorized"))
+		return
+	}
+	if req.verb == "" {
+		a.discover(w, r)
+		return
+	}
+	res := a.cl.store.resource(schema.GroupResource{Group: req.group, Resource: req.resource})
+	if res == nil || !res.serves(req.version) || req.namespace != "" && !res.namespaced {
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	}
+	if !user.master {
+		writeError(w, forbidden(user, req, res))
+		return
+	}
+	want, ok := negotiate(r.Header.Get("Accept"), asTable, asMetadata)
+	if !ok {
+		writeStatus(w, refusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
+		return
+	}
+	if err := a.carryOut(w, r, req, view{
+		res: res, version: req.version, as: want, include: metav1.IncludeObjectPolicy(req.query.Get("includeObject")),
+	}); err != nil {
+		writeError(w, err)
+	}
+}
+
+// carryOut does what is asked of a resource. What it returns was not answered
+// yet.
+func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *request, v view) error {
+	res := v.res
+	if req.subresource != "" && !(res.status && req.subresource == "status") && !slices.Contains(res.subs, req.subresource) {
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return nil
+	}
+	allowed := req.name != "" || slices.Contains([]string{"list", "watch", "create", "deletecollection"}, req.verb)
+	if req.verb == "create" {
+		// Objects are made in a namespace and by POST to the collection; the
+		// one subresource that is made is an eviction.
+		allowed = (req.name == "") == (req.subresource == "") && (req.subresource == "" || req.subresource == "eviction")
+		allowed = allowed && (!res.namespaced || req.namespace != "")
+	}
+	if !allowed || res.namespaced && req.name != "" && req.namespace == "" {
+		return apierrors.NewMethodNotSupported(res.gr(), req.verb)
+	}
+	code := http.StatusOK
+	var o *object
+	var err error
+	switch req.verb {
+	case "list":
+		return a.list(w, r, req, v)
+	case "watch":
+		return a.watch(w, r, req, v)
+	case "get":
+		o = a.cl.store.get(res, objectKey(req.namespace, req.name))
+		if o == nil {
+			return apierrors.NewNotFound(res.gr(), req.name)
+		}
+	case "create":
+		if req.subresource == "eviction" {
+			return a.evict(w, req)
+		}
+		o, err = a.create(w, r, req, res)
+		code = http.StatusCreated
+	case "update":
+		o, err = a.replace(w, r, req, res)
+	case "patch":
+		o, code, err = a.patch(w, r, req, res)
+	case "delete":
+		return a.delete(w, req, v)
+	case "deletecollection":
+		return a.deleteCollection(w, req, v)
+	default:
+		return apierrors.NewMethodNotSupported(res.gr(), r.Method)
+	}
+	if err != nil {
+		return err
+	}
+	body, err := v.one(o)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	writeJSON(w, code, body)
+	return nil
+}
+
+// list answers with every object the selectors let through.
+func (a *apiserver) list(w http.ResponseWriter, r *http.Request, req *request, v view) error {
+	sel, err := selectorOf(v.res, req.query)
+	if err != nil {
+		return err
+	}
+	if req.name != "" {
+		return apierrors.NewMethodNotSupported(v.res.gr(), req.verb)
+	}
+	objects, rv := a.cl.store.list(v.res, req.namespace)
+	if world.VerdictOf(r.Context()).Fault.Kind == world.EmptyList {
+		objects = nil
+	}
+	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matches(o) })
+	body, err := v.many(objects, rv)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	writeJSON(w, http.StatusOK, body)
+	return nil
+}
+
+// answerOpen answers what a kube-apiserver tells anybody. It returns false if
+// the request is no such thing.
+func (a *apiserver) answerOpen(w http.ResponseWriter, r *http.Request) bool {
+	switch path := strings.TrimSuffix(r.URL.Path, "/"); path {
+	case "/readyz", "/livez", "/healthz":
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		body := "ok"
+		if r.URL.Query().Has("verbose") {
+			body = "[+]ping ok\n[+]etcd ok\n[+]etcd-readiness ok\n" + path[1:] + " check passed\n"
+		}
+		_, _ = w.Write([]byte(body)) // a client that is gone has lost nothing of ours
+		return true
+	case "/version":
+		v := strings.SplitN(strings.TrimPrefix(a.cp.Kubernetes, "v"), ".", 3)
+		info := version.Info{GitVersion: a.cp.Kubernetes, Major: v[0], Platform: "linux/amd64", Compiler: "gc", GitTreeState: "clean"}
+		if len(v) > 1 {
+			info.Minor = v[1]
+		}
+		body, err := json.Marshal(info)
+		if err != nil {
+			writeError(w, err)
+			return true
+		}
+		writeJSON(w, http.StatusOK, body)
+		return true
+	}
+	return false
+}
+
+// identity is who asks.
+type identity struct {
+	name   string
+	master bool // in system:masters, which may do everything
+}
+
+// authenticate believes client certificates of the cluster's CA.
+func (a *apiserver) authenticate(r *http.Request) (identity, bool) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return identity{}, false
+	}
+	leaf := r.TLS.PeerCertificates[0]
+	between := x509.NewCertPool()
+	for _, c := range r.TLS.PeerCertificates[1:] {
+		between.AddCert(c)
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: a.cas, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		a.c.world.Log.Debug("kube-apiserver does not believe a client certificate", "node", a.cp.Node, "err", err)
+		return identity{}, false
+	}
+	return identity{name: leaf.Subject.CommonName, master: slices.Contains(leaf.Subject.Organization, "system:masters")}, true
+}
+
+func forbidden(user identity, req *request, res *resource) error {
+	where := "at the cluster scope"
+	if req.namespace != "" {
+		where = fmt.Sprintf("in the namespace %q", req.namespace)
+	}
+	return apierrors.NewForbidden(res.gr(), req.name, fmt.Errorf("User %q cannot %s resource %q in API group %q %s",
+		user.name, req.verb, strings.TrimSuffix(res.name+"/"+req.subresource, "/"), res.group, where))
+}
+
+// view is how one request wants to see objects of a resource.
+type view struct {
+	res     *resource
+	version string
+	as      rendering
+	include metav1.IncludeObjectPolicy // in the rows of a table
+}
+
+// one renders one object.
+func (v view) one(o *object) ([]byte, error) {
+	switch v.as {
+	case asTable:
+		return v.tabled([]*object{o}, text(o.body, "metadata", "resourceVersion"), true)
+	case asMetadata:
+		return json.Marshal(partial(o))
+	}
+	if v.version == v.res.storage {
+		return o.encoded()
+	}
+	// Conversion of custom resources is strategy None: only the name of the
+	// version changes.
+	body := maps.Clone(o.body)
+	body["apiVersion"] = schema.GroupVersion{Group: v.res.group, Version: v.version}.String()
+	return json.Marshal(body)
+}
+
+// many renders a list.
+func (v view) many(objects []*object, rv uint64) ([]byte, error) {
+	version := strconv.FormatUint(rv, 10)
+	apiVersion, kind := schema.GroupVersion{Group: v.res.group, Version: v.version}.String(), v.res.listKind
+	switch v.as {
+	case asTable:
+		return v.tabled(objects, version, true)
+	case asMetadata:
+		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q},"items":[`, kind, apiVersion, version)
+	for i, o := range objects {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		one, err := v.one(o)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(one)
+	}
+	b.WriteString("]}\n")
+	return b.Bytes(), nil
+}
+
+// partial is an object's metadata.
+func partial(o *object) map[string]any {
+	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.body["metadata"]}
+}
+
+func writeJSON(w http.ResponseWriter, code int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // a client that is gone has lost nothing of ours
+}
+
+// writeError answers with the Status an error carries.
+func writeError(w http.ResponseWriter, err error) {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		writeStatus(w, status.Status())
+		return
+	}
+	writeStatus(w, apierrors.NewInternalError(err).Status())
+}
+
+func writeStatus(w http.ResponseWriter, s metav1.Status) {
+	s.Kind, s.APIVersion = "Status", "v1"
+	body, err := json.Marshal(s)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
+	}
+	writeJSON(w, int(s.Code), body)
+}
+
+// refusal is a failure without details.
+func refusal(code int, text string) metav1.Status {
+	reasons := map[int]metav1.StatusReason{
+		http.StatusBadRequest:           metav1.StatusReasonBadRequest,
+		http.StatusUnauthorized:         metav1.StatusReasonUnauthorized,
+		http.StatusForbidden:            metav1.StatusReasonForbidden,
+		http.StatusNotFound:             metav1.StatusReasonNotFound,
+		http.StatusNotAcceptable:        metav1.StatusReasonNotAcceptable,
+		http.StatusConflict:             metav1.StatusReasonConflict,
+		http.StatusGone:                 metav1.StatusReasonExpired,
+		http.StatusUnsupportedMediaType: metav1.StatusReasonUnsupportedMediaType,
+		http.StatusUnprocessableEntity:  metav1.StatusReasonInvalid,
+		http.StatusTooManyRequests:      metav1.StatusReasonTooManyRequests,
+		http.StatusInternalServerError:  metav1.StatusReasonInternalError,
+		http.StatusServiceUnavailable:   metav1.StatusReasonServiceUnavailable,
+		http.StatusGatewayTimeout:       metav1.StatusReasonTimeout,
+	}
+	return metav1.Status{Status: metav1.StatusFailure, Message: text, Reason: reasons[code], Code: int32(code)}
+}

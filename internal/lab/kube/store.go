@@ -1,0 +1,363 @@
+package kube
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// keptEvents is how many events of one resource a watch can be resumed over;
+// older ones answer 410, as a compacted etcd does.
+const keptEvents = 8192
+
+var (
+	errRaced   = errors.New("the object has been modified")
+	errExpired = errors.New("too old resource version")
+	errFuture  = errors.New("resource version lies in the future")
+)
+
+// store is one etcd and the registry of resources over it.
+type store struct {
+	seed   string // makes uids differ between stores
+	wake   func() // tells that changes wait to be looked at
+	serial atomic.Uint64
+	// services is where addresses of services come from. It is set before
+	// anything is served.
+	services netip.Prefix
+
+	mu      sync.Mutex
+	rv      uint64
+	tables  map[schema.GroupResource]*table
+	order   []*resource // as discovery lists them
+	changes []change
+}
+
+// table holds the objects of one resource.
+type table struct {
+	res     *resource
+	objects map[string]*object
+	keys    []string // sorted, as etcd sorts them
+	log     []event
+	dropped uint64        // version of the newest event no longer in log
+	moved   chan struct{} // closed at the next event
+}
+
+// object is one version of a stored object. It never changes, so readers need
+// no copy and its JSON is made once.
+type object struct {
+	rv   uint64
+	body map[string]any
+
+	once sync.Once
+	json []byte
+}
+
+// event is one change as watchers see it.
+type event struct {
+	rv       uint64
+	old, new *object // nil: was not, or is no longer, there
+}
+
+// change is an event as the controllers see it.
+type change struct {
+	event
+	res *resource
+	key string
+	// orphan keeps what the object owned when it goes.
+	orphan bool
+}
+
+func newStore(seed string, wake func()) *store {
+	s := &store{seed: seed, wake: wake, tables: map[schema.GroupResource]*table{}}
+	for _, r := range builtins {
+		s.serve(r)
+	}
+	return s
+}
+
+// objectKey is the name of an object within its table. Cluster-wide objects
+// have namespace "".
+func objectKey(namespace, name string) string { return namespace + "/" + name }
+
+func splitKey(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	return namespace, name
+}
+
+// encoded is the object as JSON.
+func (o *object) encoded() ([]byte, error) {
+	var err error
+	o.once.Do(func() { o.json, err = json.Marshal(o.body) })
+	if o.json == nil && err == nil {
+		err = fmt.Errorf("encode object of version %d: not encodable", o.rv)
+	}
+	return o.json, err
+}
+
+// copied is a copy of the object that may be changed.
+func (o *object) copied() map[string]any { return runtime.DeepCopyJSON(o.body) }
+
+// serve adds a resource, or replaces how it is served.
+func (s *store) serve(r *resource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tables[r.gr()]; t != nil {
+		i := slices.Index(s.order, t.res)
+		t.res = r
+		s.order[i] = r
+		return
+	}
+	s.tables[r.gr()] = &table{res: r, objects: map[string]*object{}, dropped: s.rv, moved: make(chan struct{})}
+	s.order = append(s.order, r)
+}
+
+// unserve removes a resource; its watches end.
+func (s *store) unserve(gr schema.GroupResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tables[gr]
+	if t == nil {
+		return
+	}
+	delete(s.tables, gr)
+	s.order = slices.DeleteFunc(s.order, func(r *resource) bool { return r == t.res })
+	close(t.moved)
+}
+
+// resource finds a served resource, nil if there is none.
+func (s *store) resource(gr schema.GroupResource) *resource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tables[gr]; t != nil {
+		return t.res
+	}
+	return nil
+}
+
+// resources returns all served resources.
+func (s *store) resources() []*resource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.order)
+}
+
+func (s *store) get(res *resource, key string) *object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tables[res.gr()]; t != nil {
+		return t.objects[key]
+	}
+	return nil
+}
+
+// list returns the objects of a namespace ("": of all) in the order of their
+// keys, and the version of the store they are true for.
+func (s *store) list(res *resource, namespace string) ([]*object, uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tables[res.gr()]
+	if t == nil {
+		return nil, s.rv
+	}
+	keys := t.keys
+	if namespace != "" {
+		from := sort.SearchStrings(keys, namespace+"/")
+		to := sort.SearchStrings(keys, namespace+"0") // '0' follows '/'
+		keys = keys[from:to]
+	}
+	out := make([]*object, len(keys))
+	for i, k := range keys {
+		out[i] = t.objects[k]
+	}
+	return out, s.rv
+}
+
+// commit stores next under key (nil: removes what is there) if have is still
+// what is stored (nil: nothing), else it returns errRaced. next belongs to the
+// store from then on.
+func (s *store) commit(res *resource, key string, have *object, next map[string]any) (*object, error) {
+	return s.write(change{res: res, key: key, event: event{old: have}}, next)
+}
+
+func (s *store) write(c change, next map[string]any) (*object, error) {
+	s.mu.Lock()
+	t := s.tables[c.res.gr()]
+	if t == nil || t.objects[c.key] != c.old {
+		s.mu.Unlock()
+		return nil, errRaced
+	}
+	s.rv++
+	c.rv = s.rv
+	body := next
+	if next == nil {
+		// A deletion is a version of its own: the last state, stamped with it.
+		body = make(map[string]any, len(c.old.body))
+		for k, v := range c.old.body {
+			body[k] = v
+		}
+		meta := map[string]any{}
+		for k, v := range child(body, "metadata") {
+			meta[k] = v
+		}
+		body["metadata"] = meta
+	}
+	child(body, "metadata")["resourceVersion"] = strconv.FormatUint(s.rv, 10)
+	stored := &object{rv: s.rv, body: body}
+	switch {
+	case next == nil:
+		delete(t.objects, c.key)
+		i, _ := slices.BinarySearch(t.keys, c.key)
+		t.keys = slices.Delete(t.keys, i, i+1)
+		c.old = stored
+	case c.old == nil:
+		i, _ := slices.BinarySearch(t.keys, c.key)
+		t.keys = slices.Insert(t.keys, i, c.key)
+		fallthrough
+	default:
+		t.objects[c.key] = stored
+		c.new = stored
+	}
+	t.record(c.event)
+	s.changes = append(s.changes, c)
+	s.mu.Unlock()
+	s.wake()
+	return stored, nil
+}
+
+// record appends an event and lets watchers know.
+func (t *table) record(e event) {
+	if len(t.log) >= 2*keptEvents {
+		t.dropped = t.log[len(t.log)-keptEvents-1].rv
+		t.log = slices.Clone(t.log[len(t.log)-keptEvents:])
+	}
+	t.log = append(t.log, e)
+	close(t.moved)
+	t.moved = make(chan struct{})
+}
+
+// since returns the events of a resource after version rv, the version they
+// lead up to, and a channel that is closed when there are more. errExpired and
+// errFuture say that rv is none a watch can start from.
+func (s *store) since(res *resource, rv uint64) ([]event, uint64, <-chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tables[res.gr()]
+	switch {
+	case t == nil || rv < t.dropped:
+		return nil, s.rv, nil, errExpired
+	case rv > s.rv:
+		return nil, s.rv, nil, errFuture
+	}
+	i := sort.Search(len(t.log), func(i int) bool { return t.log[i].rv > rv })
+	return t.log[i:len(t.log):len(t.log)], s.rv, t.moved, nil
+}
+
+// takeChanges hands over what changed since it was last called.
+func (s *store) takeChanges() []change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.changes
+	s.changes = nil
+	return c
+}
+
+// create stores a new object of the simulation's own; it leaves one that is
+// there already.
+func (s *store) create(res *resource, body map[string]any) {
+	meta := child(body, "metadata")
+	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
+	s.stamp(res, meta)
+	key := objectKey(text(meta, "namespace"), text(meta, "name"))
+	if s.get(res, key) != nil {
+		return
+	}
+	// errRaced: somebody made it in between, which is as good.
+	_, _ = s.commit(res, key, nil, body)
+}
+
+// update lets edit change a copy of an object and stores it, however often
+// somebody is faster. edit returns false to leave the object alone.
+func (s *store) update(res *resource, key string, edit func(obj map[string]any) bool) {
+	for {
+		have := s.get(res, key)
+		if have == nil {
+			return
+		}
+		next := have.copied()
+		if !edit(next) {
+			return
+		}
+		if _, err := s.commit(res, key, have, next); err == nil {
+			return
+		}
+	}
+}
+
+// remove deletes an object whatever holds it.
+func (s *store) remove(res *resource, key string) {
+	for {
+		have := s.get(res, key)
+		if have == nil {
+			return
+		}
+		if _, err := s.commit(res, key, have, nil); err == nil {
+			return
+		}
+	}
+}
+
+// stamp gives a new object what the server gives it.
+func (s *store) stamp(res *resource, meta map[string]any) {
+	id := s.unique()
+	meta["uid"] = id[:8] + "-" + id[8:12] + "-4" + id[13:16] + "-8" + id[17:20] + "-" + id[20:32]
+	meta["creationTimestamp"] = now()
+	if res.counted() {
+		meta["generation"] = int64(1)
+	}
+	if text(meta, "name") == "" {
+		meta["name"] = text(meta, "generateName") + suffix(s.unique())
+	}
+}
+
+// counted tells whether the server counts the generations of such objects.
+func (r *resource) counted() bool {
+	return r.group != "" && (r.status || r.typ == nil) || r == resPods
+}
+
+// unique returns 64 hex digits that no other call returns. They follow from
+// the store's seed and the number of calls, not from chance.
+func (s *store) unique() string {
+	h := sha256.Sum256(fmt.Appendf(nil, "%s/%d", s.seed, s.serial.Add(1)))
+	return hex.EncodeToString(h[:])
+}
+
+// suffix makes the five characters of a generated name, from the letters
+// Kubernetes uses: no vowels, so no words.
+func suffix(unique string) string {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	b := make([]byte, 5)
+	for i := range b {
+		n, err := strconv.ParseUint(unique[2*i+32:2*i+36], 16, 16)
+		if err != nil {
+			panic(err) // unique returns hex digits
+		}
+		b[i] = letters[n%uint64(len(letters))]
+	}
+	return string(b)
+}
+
+// now is the time as Kubernetes writes it.
+func now() string { return time.Now().UTC().Format(time.RFC3339) }

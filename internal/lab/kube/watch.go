@@ -1,0 +1,209 @@
+package kube
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+const (
+	// bookmarkEvery is how often a watch that asked for bookmarks gets one.
+	bookmarkEvery = time.Minute
+	// watchFor ends a watch whose client sets no limit.
+	watchFor = 30 * time.Minute
+)
+
+// watch streams what happens to the objects the selectors let through, until
+// the client or the API goes away or the client's time is over.
+func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, v view) error {
+	sel, err := selectorOf(v.res, req.query)
+	if err != nil {
+		return err
+	}
+	initial, err := strconv.ParseBool(cmp.Or(req.query.Get("sendInitialEvents"), "false"))
+	if err != nil {
+		return apierrors.NewBadRequest("sendInitialEvents: " + err.Error())
+	}
+	if initial && req.query.Get("resourceVersionMatch") != string(metav1.ResourceVersionMatchNotOlderThan) {
+		return &apierrors.StatusError{ErrStatus: refusal(http.StatusUnprocessableEntity,
+			`ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan`)}
+	}
+	limit := watchFor
+	if n, err := strconv.Atoi(req.query.Get("timeoutSeconds")); err == nil && n > 0 {
+		limit = time.Duration(n) * time.Second
+	}
+	s := stream{w: w, flush: http.NewResponseController(w), view: v, sel: sel, bookmarks: req.query.Get("allowWatchBookmarks") == "true"}
+	rv, err := strconv.ParseUint(cmp.Or(req.query.Get("resourceVersion"), "0"), 10, 64)
+	if err != nil {
+		return apierrors.NewBadRequest("Invalid value: " + err.Error())
+	}
+	var existing []*object
+	if rv == 0 || initial {
+		var at uint64
+		existing, at = a.cl.store.list(v.res, req.namespace)
+		if rv > at {
+			return tooLarge(rv, at)
+		}
+		rv = at
+		if world.VerdictOf(r.Context()).Fault.Kind == world.EmptyList {
+			existing = nil
+		}
+	} else if _, at, _, err := a.cl.store.since(v.res, rv); errors.Is(err, errFuture) {
+		return tooLarge(rv, at)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	for _, o := range existing {
+		if s.sel.matches(o) {
+			s.send("ADDED", o)
+		}
+	}
+	if initial && s.bookmarks {
+		s.bookmark(rv, true)
+	}
+	s.follow(r, a.cl.store, req.namespace, rv, limit)
+	return nil
+}
+
+// tooLarge answers a version the store has not reached.
+func tooLarge(rv, at uint64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rv, at), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
+}
+
+// stream is the answer to a watch.
+type stream struct {
+	w         http.ResponseWriter
+	flush     *http.ResponseController
+	view      view
+	sel       selector
+	bookmarks bool
+	headed    bool // the first table told its columns
+	err       error
+}
+
+// follow sends what happens after version rv.
+func (s *stream) follow(r *http.Request, from *store, namespace string, rv uint64, limit time.Duration) {
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	bookmark := time.NewTicker(bookmarkEvery)
+	defer bookmark.Stop()
+	for s.err == nil {
+		events, at, moved, err := from.since(s.view.res, rv)
+		if err != nil {
+			s.fail(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rv, at)).Status())
+			return
+		}
+		for _, e := range events {
+			s.event(e, namespace)
+		}
+		rv = at
+		if len(events) > 0 {
+			continue
+		}
+		if err := s.flush.Flush(); err != nil {
+			return // the answer goes nowhere
+		}
+		select {
+		case <-moved:
+		case <-bookmark.C:
+			if s.bookmarks {
+				s.bookmark(rv, false)
+			}
+		case <-end.C:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// event sends one change as the selectors see it: an object that begins to
+// match is added, one that no longer does is deleted.
+func (s *stream) event(e event, namespace string) {
+	if ns := namespaceOf(e); namespace != "" && ns != namespace {
+		return
+	}
+	before, after := s.sel.matches(e.old), s.sel.matches(e.new)
+	switch {
+	case after && before:
+		s.send("MODIFIED", e.new)
+	case after:
+		s.send("ADDED", e.new)
+	case before && e.new != nil:
+		s.send("DELETED", e.new)
+	case before:
+		s.send("DELETED", e.old)
+	}
+}
+
+func namespaceOf(e event) string {
+	o := e.new
+	if o == nil {
+		o = e.old
+	}
+	return text(o.body, "metadata", "namespace")
+}
+
+func (s *stream) send(kind string, o *object) {
+	body, err := s.rendered(o)
+	if err != nil {
+		s.fail(apierrors.NewInternalError(err).Status())
+		return
+	}
+	s.write(kind, body)
+}
+
+func (s *stream) rendered(o *object) ([]byte, error) {
+	if s.view.as != asTable {
+		return s.view.one(o)
+	}
+	head := !s.headed
+	s.headed = true
+	return s.view.tabled([]*object{o}, strconv.FormatUint(o.rv, 10), head)
+}
+
+// bookmark tells the client how far it is. The one that ends the initial
+// events says so.
+func (s *stream) bookmark(rv uint64, initial bool) {
+	meta := map[string]any{"resourceVersion": strconv.FormatUint(rv, 10), "creationTimestamp": nil}
+	if initial {
+		meta["annotations"] = map[string]any{metav1.InitialEventsAnnotationKey: "true"}
+	}
+	mark := &object{rv: rv, body: map[string]any{"kind": s.view.res.kind, "apiVersion": s.view.res.asked(s.view.version), "metadata": meta}}
+	s.send("BOOKMARK", mark)
+}
+
+// fail ends the stream with an error.
+func (s *stream) fail(status metav1.Status) {
+	status.Kind, status.APIVersion = "Status", "v1"
+	body, err := json.Marshal(status)
+	if err == nil {
+		s.write("ERROR", body)
+		err = s.flush.Flush()
+	}
+	s.err = errors.Join(errors.New("the watch failed"), err)
+}
+
+func (s *stream) write(kind string, body []byte) {
+	if s.err != nil {
+		return
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"type":%q,"object":`, kind)
+	b.Write(bytes.TrimRight(body, "\n"))
+	b.WriteString("}\n")
+	_, s.err = s.w.Write(b.Bytes())
+}

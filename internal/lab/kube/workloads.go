@@ -1,0 +1,372 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// everywhere is what the DaemonSet controller lets its pods tolerate unasked.
+var everywhere = []corev1.Toleration{
+	{Key: taintNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	{Key: taintUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+	{Key: "node.kubernetes.io/disk-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	{Key: "node.kubernetes.io/memory-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	{Key: "node.kubernetes.io/pid-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+	{Key: "node.kubernetes.io/unschedulable", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+}
+
+// workload is an object that owns pods, at one version.
+type workload struct {
+	ref
+	o    *object
+	uid  string
+	hash string // of its template
+	pods []*pod // its own that are not being deleted, in the order of their names
+}
+
+// workload reads an object that owns pods; ok is false if it is gone or going.
+func (cl *cluster) workload(res *resource, key string) (w workload, ok bool) {
+	o := cl.store.get(res, key)
+	if o == nil || at(o.body, "metadata", "deletionTimestamp") != nil {
+		delete(cl.rolledOut, ref{res, key})
+		return w, false
+	}
+	w = workload{ref: ref{res, key}, o: o, uid: text(o.body, "metadata", "uid"), hash: templateHash(o)}
+	for _, p := range byKey(cl.owned[w.uid]) {
+		if !p.deleting {
+			w.pods = append(w.pods, p)
+		}
+	}
+	return w, true
+}
+
+// count counts the pods for which keep is true.
+func (w workload) count(keep func(*pod) bool) int64 {
+	var n int64
+	for _, p := range w.pods {
+		if keep(p) {
+			n++
+		}
+	}
+	return n
+}
+
+func isReady(p *pod) bool { return p.ready }
+
+// generation is what the workload's status has observed.
+func (w workload) generation() int64 { return number(w.o.body, "metadata", "generation") }
+
+// tendDaemonSet keeps one pod on every node that fits.
+func (cl *cluster) tendDaemonSet(key string) {
+	w, ok := cl.workload(resDaemonSets, key)
+	if !ok {
+		return
+	}
+	if key == objectKey("kube-system", "cilium") && cl.cni == "none" && !cl.announced {
+		cl.announced = true
+		cl.c.world.Spend("addon", "cilium", 0, "api/"+cl.first)
+	}
+	spec, err := podSpec(child(w.o.body, "spec", "template", "spec"))
+	if err != nil {
+		cl.c.world.Log.Warn("lab controller cannot read pod template", "daemonset", key, "err", err)
+		return
+	}
+	tolerations := slices.Concat(spec.Tolerations, everywhere)
+	if spec.HostNetwork {
+		tolerations = append(tolerations, corev1.Toleration{
+			Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+		})
+	}
+	byNode := map[string]*pod{}
+	for _, p := range w.pods {
+		n := cl.nodes[p.node]
+		stale := p.hash != w.hash && text(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
+		if n == nil || stale || byNode[p.node] != nil || n.refuses(spec, tolerations, true) != "" {
+			cl.drop(resPods, p.key)
+			continue
+		}
+		byNode[p.node] = p
+	}
+	var desired, current, ready, updated int64
+	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
+		n, p := cl.nodes[name], byNode[name]
+		if p == nil && n.refuses(spec, tolerations, false) != "" {
+			continue
+		}
+		desired++
+		if p == nil {
+			cl.makePod(w.ref, w.o, "", n.name, hashOfSet, w.hash)
+			continue
+		}
+		current++
+		if p.ready {
+			ready++
+		}
+		if p.hash == w.hash {
+			updated++
+		}
+	}
+	status := map[string]any{
+		"currentNumberScheduled": current, "desiredNumberScheduled": desired, "numberMisscheduled": int64(0),
+		"numberReady": ready, "observedGeneration": w.generation(),
+	}
+	setNonZero(status, "numberAvailable", ready)
+	setNonZero(status, "numberUnavailable", desired-ready)
+	setNonZero(status, "updatedNumberScheduled", updated)
+	cl.setStatus(w.ref, status)
+	cl.rollout(w, desired > 0 && ready == desired && updated == desired)
+}
+
+func setNonZero(m map[string]any, key string, n int64) {
+	if n != 0 {
+		m[key] = n
+	}
+}
+
+// rollout records the span of a workload when it becomes complete.
+func (cl *cluster) rollout(w workload, complete bool) {
+	if complete == cl.rolledOut[w.ref] {
+		return
+	}
+	cl.rolledOut[w.ref] = complete
+	if !complete {
+		return
+	}
+	took := cl.c.world.Latency.Pods
+	after := []string{"api/" + cl.first}
+	for _, p := range w.pods {
+		switch {
+		case cl.isNetwork(p):
+			took = 0
+			after = append(after, "cni/"+p.node)
+		case p.hostNetwork:
+			after = append(after, "kubelet/"+p.node)
+		default:
+			after = append(after, "ready/"+p.node)
+		}
+	}
+	cl.c.world.Spend("pods", w.key, took, after...)
+}
+
+// tendDeployment keeps one ReplicaSet per template it ever had, and pods in
+// the newest only: old ones go at once, they are not rolled.
+func (cl *cluster) tendDeployment(key string) {
+	w, ok := cl.workload(resDeployments, key)
+	if !ok {
+		return
+	}
+	ns, name := splitKey(key)
+	want := number(w.o.body, "spec", "replicas")
+	newest := objectKey(ns, name+"-"+w.hash)
+	var replicas, ready, updated, revision int64
+	for r := range cl.dependents[w.uid] {
+		rs := cl.store.get(resReplicaSets, r.key)
+		if r.res != resReplicaSets || rs == nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(text(rs.body, "metadata", "annotations", revisionAnnotation), 10, 64); err == nil {
+			revision = max(revision, n)
+		}
+		scale := int64(0)
+		if r.key == newest {
+			scale = want
+			updated = number(rs.body, "status", "replicas")
+			ready = number(rs.body, "status", "readyReplicas")
+		}
+		replicas += number(rs.body, "status", "replicas")
+		if number(rs.body, "spec", "replicas") != scale && !flag(w.o.body, "spec", "paused") {
+			cl.store.update(resReplicaSets, r.key, func(o map[string]any) bool {
+				ensure(o, "spec")["replicas"] = scale
+				meta := child(o, "metadata")
+				meta["generation"] = number(meta, "generation") + 1
+				return true
+			})
+		}
+	}
+	if cl.store.get(resReplicaSets, newest) == nil && !flag(w.o.body, "spec", "paused") {
+		cl.makeReplicaSet(w, newest, want, revision+1)
+	}
+	status := map[string]any{"observedGeneration": w.generation()}
+	for k, n := range map[string]int64{
+		"replicas": replicas, "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": ready, "unavailableReplicas": max(0, want-ready),
+	} {
+		setNonZero(status, k, n)
+	}
+	complete := ready >= want && updated == want && replicas == updated
+	conditions := items(w.o.body, "status", "conditions")
+	// One in four may be missing, as the default strategy allows.
+	if ready >= want-want/4 {
+		conditions = condition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+	} else {
+		conditions = condition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+	}
+	reason, message := "ReplicaSetUpdated", "ReplicaSet %q is progressing."
+	if complete {
+		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
+	}
+	_, rs := splitKey(newest)
+	status["conditions"] = condition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
+	cl.setStatus(w.ref, status)
+	if rs := cl.store.get(resReplicaSets, newest); rs != nil {
+		w.pods = byKey(cl.owned[text(rs.body, "metadata", "uid")])
+	}
+	cl.rollout(w, complete && want > 0)
+}
+
+const revisionAnnotation = "deployment.kubernetes.io/revision"
+
+// makeReplicaSet makes the ReplicaSet of a Deployment's present template.
+func (cl *cluster) makeReplicaSet(w workload, key string, replicas, revision int64) {
+	ns, name := splitKey(key)
+	spec := runtime.DeepCopyJSON(child(w.o.body, "spec"))
+	template := ensure(spec, "template")
+	ensure(template, "metadata", "labels")[hashOfTemplate] = w.hash
+	selector := ensure(spec, "selector")
+	ensure(selector, "matchLabels")[hashOfTemplate] = w.hash
+	cl.store.create(resReplicaSets, map[string]any{
+		"metadata": map[string]any{
+			"name": name, "namespace": ns, "labels": runtime.DeepCopyJSON(ensure(template, "metadata", "labels")),
+			"annotations":     map[string]any{revisionAnnotation: strconv.FormatInt(revision, 10)},
+			"ownerReferences": []any{ownedBy(resDeployments, w.o)},
+		},
+		"spec":   map[string]any{"replicas": replicas, "selector": selector, "template": template},
+		"status": map[string]any{"replicas": int64(0)},
+	})
+	cl.store.update(resDeployments, w.key, func(o map[string]any) bool {
+		ensure(o, "metadata", "annotations")[revisionAnnotation] = strconv.FormatInt(revision, 10)
+		return true
+	})
+}
+
+// tendReplicaSet keeps as many pods as asked for.
+func (cl *cluster) tendReplicaSet(key string) {
+	w, ok := cl.workload(resReplicaSets, key)
+	if !ok {
+		return
+	}
+	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return p.finished })
+	want, have := number(w.o.body, "spec", "replicas"), int64(len(w.pods))
+	for range want - have {
+		cl.makePod(w.ref, w.o, "", "", "", "")
+	}
+	if have > want {
+		// Those that are not ready go first, then the youngest.
+		going := slices.SortedStableFunc(slices.Values(w.pods), func(a, b *pod) int {
+			switch {
+			case a.ready == b.ready:
+				return cmp.Compare(b.since, a.since)
+			case b.ready:
+				return -1
+			}
+			return 1
+		})
+		for _, p := range going[:have-want] {
+			cl.drop(resPods, p.key)
+		}
+	}
+	ready := w.count(isReady)
+	status := map[string]any{"replicas": min(have, want), "observedGeneration": w.generation()}
+	setNonZero(status, "fullyLabeledReplicas", min(have, want))
+	setNonZero(status, "readyReplicas", min(ready, want))
+	setNonZero(status, "availableReplicas", min(ready, want))
+	cl.setStatus(w.ref, status)
+}
+
+// tendStatefulSet keeps pods with ordinals, one after the other unless they
+// may be managed in parallel.
+func (cl *cluster) tendStatefulSet(key string) {
+	w, ok := cl.workload(resStatefulSets, key)
+	if !ok {
+		return
+	}
+	ns, name := splitKey(key)
+	want := number(w.o.body, "spec", "replicas")
+	byName := map[string]*pod{}
+	for _, p := range w.pods {
+		_, pod := splitKey(p.key)
+		byName[pod] = p
+	}
+	var current, updated, ready int64
+	waits := false // for one with a lower ordinal
+	for i := range want {
+		podName := fmt.Sprintf("%s-%d", name, i)
+		p := byName[podName]
+		delete(byName, podName)
+		switch {
+		case p != nil && p.hash != w.hash:
+			if !waits {
+				cl.drop(resPods, p.key)
+			}
+			current++
+		case p != nil:
+			current++
+			updated++
+		case !waits && cl.store.get(resPods, objectKey(ns, podName)) == nil:
+			cl.makeClaims(w, ns, podName)
+			cl.makePod(w.ref, w.o, podName, "", hashOfSet, w.hash)
+		}
+		if p != nil && p.ready {
+			ready++
+		} else if text(w.o.body, "spec", "podManagementPolicy") != "Parallel" {
+			waits = true
+		}
+	}
+	for _, p := range byName {
+		cl.drop(resPods, p.key)
+	}
+	status := map[string]any{
+		"replicas": current, "observedGeneration": w.generation(), "availableReplicas": ready,
+		"currentRevision": name + "-" + w.hash, "updateRevision": name + "-" + w.hash, "collisionCount": int64(0),
+	}
+	setNonZero(status, "readyReplicas", ready)
+	setNonZero(status, "currentReplicas", current)
+	setNonZero(status, "updatedReplicas", updated)
+	cl.setStatus(w.ref, status)
+	cl.rollout(w, want > 0 && ready == want && updated == want)
+}
+
+// makeClaims makes the volume claims of a StatefulSet's pod.
+func (cl *cluster) makeClaims(w workload, ns, podName string) {
+	for _, t := range children(w.o.body, "spec", "volumeClaimTemplates") {
+		claim := runtime.DeepCopyJSON(t)
+		meta := ensure(claim, "metadata")
+		meta["name"], meta["namespace"] = text(meta, "name")+"-"+podName, ns
+		claim["status"] = map[string]any{"phase": "Pending"}
+		cl.store.create(resClaims, claim)
+	}
+}
+
+// tendJob runs pods until as many as asked for have succeeded.
+func (cl *cluster) tendJob(key string) {
+	w, ok := cl.workload(resJobs, key)
+	if !ok || flag(w.o.body, "spec", "suspend") {
+		return
+	}
+	parallel := number(w.o.body, "spec", "parallelism")
+	want := max(1, number(w.o.body, "spec", "completions"))
+	done := w.count(func(p *pod) bool { return p.finished })
+	active := int64(len(w.pods)) - done
+	for ; active < min(parallel, want-done); active++ {
+		cl.makePod(w.ref, w.o, "", "", "", "")
+	}
+	status := map[string]any{
+		"startTime": cmp.Or(text(w.o.body, "status", "startTime"), now()),
+		"ready":     w.count(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
+	}
+	setNonZero(status, "active", active)
+	setNonZero(status, "succeeded", done)
+	if done >= want {
+		status["completionTime"] = cmp.Or(text(w.o.body, "status", "completionTime"), now())
+		conditions := items(w.o.body, "status", "conditions")
+		conditions = condition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
+		status["conditions"] = condition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
+	}
+	cl.setStatus(w.ref, status)
+	cl.rollout(w, done >= want)
+}
