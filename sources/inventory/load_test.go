@@ -158,4 +158,3 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 func indent(s string) string {
 	return "  | " + strings.ReplaceAll(strings.TrimSuffix(s, "\n"), "\n", "\n  | ") + "\n"
 }
-

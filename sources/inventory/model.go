@@ -90,7 +90,7 @@ type network struct {
 	// Kubernetes APIs.
 	CertSANs []string `yaml:"cert_sans" is:"host" example:"[k8s.example.org]"`
 	// The VLAN tag of the VMs' network interfaces.
-	VLAN int `yaml:"vlan" unit:"VLAN tag" min:"1" max:"4094" default:"untagged" example:"20"`
+	VLAN int `yaml:"vlan" unit:"VLAN tag" min:"1" max:"4094" default:"no tag at all" example:"20"`
 	// The first three bytes of derived MAC addresses.
 	MACPrefix string `yaml:"mac_prefix" is:"macprefix" default:"BC:24:11" example:"\"BC:24:11\""`
 }
@@ -107,7 +107,7 @@ type proxmox struct {
 	// include `import`.
 	ImageDatastore string `yaml:"image_datastore" is:"storage" default:"the host config's, else local"`
 	// The storage of the cloud-init drives.
-	CloudInitDatastore string `yaml:"cloudinit_datastore" is:"storage" default:"datastore"`
+	CloudInitDatastore string `yaml:"cloudinit_datastore" is:"storage" default:"that of the disks"`
 	// The bridge or SDN VNet the VMs are attached to.
 	Bridge string `yaml:"bridge" is:"bridge" default:"vmbr0"`
 	// The resource pool of the VMs.
@@ -155,9 +155,10 @@ type schematic struct {
 }
 
 type profiles struct {
-	// Control planes: 4 cores, 4096 MiB and 40G where nothing is said.
+	// Control planes: cpu, cpu_type, ram, disk and disks as in nodes.yaml.
+	// Where nothing is said: 4 cores, 4096 MiB and 40G.
 	ControlPlane hardware `yaml:"controlplane" example:"{cpu: 4, ram: 8192, disk: 40G}"`
-	// Workers: 4 cores, 8192 MiB and 60G where nothing is said.
+	// Workers likewise. Where nothing is said: 4 cores, 8192 MiB and 60G.
 	Worker hardware `yaml:"worker" example:"{cpu: 4, ram: 8192, disk: 60G, disks: [{name: longhorn, size: 100G}]}"`
 }
 

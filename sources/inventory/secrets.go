@@ -29,6 +29,7 @@ var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,99}$`)
 // file they point at.
 func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 	d := document{file: name, secret: true, report: newReport()}
+	d.where[""] = cluster.Position{File: name}
 	n := d.single(plain)
 	if n == nil {
 		return Secrets{}, d.finish()

@@ -32,6 +32,7 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 		return cmp.Or(cmp.Compare(a.Spec.Name, b.Spec.Name), cmp.Compare(a.Where[""].File, b.Where[""].File))
 	})
 	var problems cluster.Problems
+	names := map[string]claimant{}
 	held := map[claim]claimant{}
 	take := func(by claimant, c claim, hint string) {
 		first, taken := held[c]
@@ -46,7 +47,13 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 			fmt.Sprintf("%s of %s is that of %s in cluster %s (%s)", c.what, by.owner, first.owner, first.snap.Spec.Name, place(first)), hint))
 	}
 	for _, s := range snaps {
-		take(claimant{s, "this cluster", "cluster_name"}, claim{what: "the name " + s.Spec.Name}, "every cluster needs a name of its own: its identity follows from it")
+		me := claimant{s, s.Spec.Name, "cluster_name"}
+		if first, taken := names[s.Spec.Name]; taken {
+			problems = append(problems, s.At(cluster.Error, me.field, fmt.Sprintf("%s is the name of another cluster (%s)", s.Spec.Name, place(first)),
+				"every cluster needs a name of its own: the identity of its nodes follows from it"))
+		} else {
+			names[s.Spec.Name] = me
+		}
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}
 			ground := fmt.Sprintf("%s/%s/%d", n.Host, n.Bridge, s.Spec.Network.VLAN)

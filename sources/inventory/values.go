@@ -51,10 +51,7 @@ func (l *loader) substituteText(d document, n *yaml.Node) bool {
 		d.problem(n.Line, n.Column, "", err.message, err.hint)
 		return false
 	}
-	n.Value, n.Tag = out, "!!str"
-	if n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) == 0 {
-		n.Style = yaml.DoubleQuotedStyle
-	}
+	n.Value, n.Tag, n.Style = out, "!!str", yaml.DoubleQuotedStyle
 	return true
 }
 
@@ -124,7 +121,7 @@ func (l *loader) value(name string) (string, *refusal) {
 func encode(docs []*yaml.Node) (cluster.Secret, error) {
 	var out []byte
 	for i, n := range docs {
-		uncomment(n)
+		restyle(n)
 		b, err := yaml.Dump(n, yaml.WithLineWidth(-1))
 		if err != nil {
 			return cluster.Secret{}, err
@@ -137,9 +134,19 @@ func encode(docs []*yaml.Node) (cluster.Secret, error) {
 	return cluster.NewSecret(out), nil
 }
 
-func uncomment(n *yaml.Node) {
+// restyle drops comments and writes every text that is not plain in double
+// quotes, the one style that can hold anything: the library writes blocks that
+// begin with white space so that nobody can read them back. It also turns an
+// empty value between braces into an empty text, so nothing is written out.
+func restyle(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	switch {
+	case isNull(n):
+		n.Value = "null"
+	case n.Kind == yaml.ScalarNode && n.Style != 0:
+		n.Style = yaml.DoubleQuotedStyle
+	}
 	for _, c := range n.Content {
-		uncomment(c)
+		restyle(c)
 	}
 }

@@ -198,8 +198,8 @@ func (d document) plain(n *yaml.Node) {
 		key := n.Content[i]
 		d.plain(key)
 		switch before := first[key.Value]; {
-		case key.Kind != yaml.ScalarNode:
-			d.problem(key.Line, key.Column, "", "a key that is not a text", "")
+		case key.Kind != yaml.ScalarNode || isNull(key):
+			d.problem(key.Line, key.Column, "", "a key that is not a text", "write key: value")
 		case key.Value == "<<" && key.Style == 0:
 			d.problem(key.Line, key.Column, "", "a merge key (<<) is not allowed", "write the keys out")
 		case before != nil:

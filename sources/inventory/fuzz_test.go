@@ -1,0 +1,261 @@
+package inventory
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"go.yaml.in/yaml/v4"
+)
+
+// seed gives a fuzz target every file of that name in testdata/load.
+func seed(f *testing.F, match func(name string) bool) {
+	f.Helper()
+	files, err := filepath.Glob("testdata/load/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, part := range txtar.Parse(data).Files {
+			if match(part.Name) {
+				f.Add(part.Data)
+			}
+		}
+	}
+	for _, data := range hostile() {
+		if len(data) < 1<<16 {
+			f.Add([]byte(data))
+		}
+	}
+}
+
+func named(base string) func(string) bool {
+	return func(name string) bool { return filepath.Base(name) == base }
+}
+
+// loadFuzzed loads a small cluster with some of its files replaced and checks
+// what holds whatever they are.
+func loadFuzzed(t *testing.T, files map[string]string) {
+	t.Helper()
+	fsys := fstest.MapFS{
+		"inventory/dev/cluster.yaml": {Data: []byte(smallCluster)},
+		"inventory/dev/nodes.yaml":   {Data: []byte(smallNodes)},
+	}
+	for name, data := range files {
+		fsys[name] = &fstest.MapFile{Data: []byte(data)}
+	}
+	snap, problems := Load(fsys, "inventory/dev", Options{Owner: DefaultOwner})
+	checkProblems(t, problems)
+	if !problems.HasErrors() {
+		checkSnapshot(t, snap)
+	}
+}
+
+func FuzzCluster(f *testing.F) {
+	seed(f, named(ClusterFile))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		loadFuzzed(t, map[string]string{"inventory/dev/cluster.yaml": string(data)})
+	})
+}
+
+func FuzzNodes(f *testing.F) {
+	seed(f, named(NodesFile))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		loadFuzzed(t, map[string]string{"inventory/dev/nodes.yaml": string(data)})
+	})
+}
+
+func FuzzAddon(f *testing.F) {
+	seed(f, func(name string) bool {
+		return strings.Contains(name, "addons/") || len(filepath.Base(name)) == len("a.yaml")
+	})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		loadFuzzed(t, map[string]string{
+			"inventory/dev/cluster.yaml":      smallCluster + "cni: none\naddons: [addons/a.yaml]\n",
+			"inventory/dev/addons/a.yaml":     string(data),
+			"inventory/dev/charts/Chart.yaml": "name: x\nversion: 1.0.0\n",
+		})
+	})
+}
+
+// FuzzPatch checks the promise of substitution: a secret is text wherever it
+// stands, so that the structure of a patch is that of its file, and every
+// document can be read back.
+func FuzzPatch(f *testing.F) {
+	for _, patch := range []string{"a: ${values.x}", "a: |\n  ${values.x}\n  b", "a: >\n  ${values.x}\n", "- ['${values.x}']", "a: \"$${values.x}\"\n---\nb: {c: x${values.x}y}", "a: ${values.x}${values.x}\nb: $$${values.x}"} {
+		for _, value := range []string{"plain", "a: b", "- x\n- y", "#", "'\"", "\t", " lead", "trail ", "\n\n", "|", "%", "${values.x}", "\u0085\u2028", "true", "0x1"} {
+			f.Add([]byte(patch), value)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte, value string) {
+		secrets, problems := ParseSecrets("secrets", []byte("values: {x: "+jsonText(value)+"}"))
+		if problems.HasErrors() {
+			return // not every text can be written in YAML
+		}
+		before := document{file: "p.yaml", report: newReport()}.parse(data)
+		fsys := fstest.MapFS{
+			"d/cluster.yaml": {Data: []byte(smallCluster + "patches: {all: [p.yaml]}\n")},
+			"d/nodes.yaml":   {Data: []byte(smallNodes)},
+			"d/p.yaml":       {Data: data},
+		}
+		snap, problems := Load(fsys, "d", Options{Secrets: &secrets})
+		checkProblems(t, problems)
+		if problems.HasErrors() {
+			return
+		}
+		out := snap.Spec.Nodes[0].Patches[0].Document.Reveal()
+		after := document{file: "p.yaml", report: newReport()}
+		docs := after.parse(out)
+		if len(after.problems) > 0 {
+			t.Fatalf("cannot be read back: %v\n%s", after.problems, out)
+		}
+		i := 0
+		for _, n := range before {
+			if isNull(n) {
+				continue
+			}
+			if shapeOfYAML(n) != shapeOfYAML(docs[i]) {
+				t.Fatalf("structure changed:\n%s\nbecame\n%s", data, out)
+			}
+			compareTexts(t, n, docs[i], secrets.values["x"].RevealString())
+			i++
+		}
+	})
+}
+
+// compareTexts checks that every text of after is that of before with the
+// value filled in.
+func compareTexts(t *testing.T, before, after *yaml.Node, value string) {
+	t.Helper()
+	if before.Kind == yaml.ScalarNode {
+		want, _ := expand(before.Value, func(string) (string, *refusal) { return value, nil })
+		if isNull(before) && isNull(after) {
+			return
+		}
+		if after.Value != want || want != before.Value && after.ShortTag() != "!!str" || want == before.Value && after.ShortTag() != before.ShortTag() {
+			t.Fatalf("%q (%s) became %q (%s), want %q", before.Value, before.ShortTag(), after.Value, after.ShortTag(), want)
+		}
+	}
+	for i := range before.Content {
+		compareTexts(t, before.Content[i], after.Content[i], value)
+	}
+}
+
+func jsonText(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+func FuzzExpand(f *testing.F) {
+	for _, s := range []string{"", "$", "${", "${}", "${values.}", "${values.a}", "$${", "$$${values.a}", "${values.a", "a${values.a}b${values.b}c", "${values.${values.a}}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		out, refused := expand(text, func(name string) (string, *refusal) { return "", nil })
+		if refused != nil {
+			return
+		}
+		if !strings.Contains(text, "${") && out != text {
+			t.Errorf("%q became %q", text, out)
+		}
+		// Written out again as literals, the result expands to itself.
+		again, refused := expand(strings.ReplaceAll(out, "${", "$${"), nil)
+		if refused != nil || again != out {
+			t.Errorf("%q became %q, which quoted expands to %q", text, out, again)
+		}
+	})
+}
+
+// FuzzAddresses checks the arithmetic of networks, addresses and VMIDs.
+func FuzzAddresses(f *testing.F) {
+	f.Add("10.10.0.0/24", "10.10.0.11", uint16(3), "501-599")
+	f.Add("0.0.0.0/0", "255.255.255.255", uint16(1), "100-999999999")
+	f.Add("10.0.0.0/31", "10.0.0.1", uint16(65535), "5-")
+	f.Fuzz(func(t *testing.T, network, address string, n uint16, ids string) {
+		p, err := parsePrefix(network)
+		a, err2 := parseAddr(address)
+		if err2 == nil {
+			next, ok := offset(a, int(n))
+			if ok && next.Compare(a) < 0 || ok && n == 0 && next != a {
+				t.Errorf("%s + %d = %s", a, n, next)
+			}
+			if err == nil {
+				part := hostPart(a, p)
+				whole := p.Addr()
+				if p.Contains(a) {
+					if back, ok := offset(whole, part); !ok || back != a {
+						t.Errorf("%s in %s has host part %d", a, p, part)
+					}
+				}
+			}
+		}
+		if r, err := parseVMIDs(ids); err == nil && (r.First < minVMID || r.Last > maxVMID || r.First > r.Last) {
+			t.Errorf("%q is %v", ids, r)
+		}
+		if b := a.AsSlice(); err2 == nil && hostPart(a, netip.Prefix{}) != int(binary.BigEndian.Uint32(b)&0xff) {
+			t.Errorf("host part of %s", a)
+		}
+	})
+}
+
+func FuzzSize(f *testing.F) {
+	for _, s := range []string{"40G", "100GiB", "40", "1T", "512M", "9223372036854775807T", "-1G", "4e1G", "40 G", "GG", "0G"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := parseSize(s)
+		if err != nil {
+			return
+		}
+		if got <= 0 || int64(got) > maxSize {
+			t.Fatalf("%q is %d", s, got)
+		}
+		if again, err := parseSize(got.String()); err != nil || again != got {
+			t.Fatalf("%q prints as %s, which is %d, %v", s, got, again, err)
+		}
+	})
+}
+
+// FuzzSecrets checks that what is wrong with secrets never shows them.
+func FuzzSecrets(f *testing.F) {
+	seed(f, func(name string) bool { return name == "secrets" })
+	const canary = "c4n4ryc4n4ryc4n4ry"
+	f.Fuzz(func(t *testing.T, data []byte) {
+		text := strings.ReplaceAll(string(data), "secret", canary)
+		s, problems := ParseSecrets("secrets.sops.yaml", []byte(text))
+		checkProblems(t, problems)
+		if problems.HasErrors() && (!s.Bundle.IsZero() || len(s.values) > 0) {
+			t.Error("secrets in spite of errors")
+		}
+		for _, p := range problems {
+			// The name of a value may be told; it is how one finds it.
+			if strings.Contains(p.Message+p.Hint, canary) {
+				t.Errorf("a problem shows the text: %s", p)
+			}
+		}
+	})
+}

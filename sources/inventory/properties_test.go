@@ -1,0 +1,200 @@
+package inventory
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// drawn is a random valid cluster: lines of nodes.yaml by role.
+type drawn struct{ planes, workers []string }
+
+func drawNodes(t *rapid.T) drawn {
+	hosts := rapid.SliceOfNDistinct(rapid.IntRange(2, 98), 1, 30, rapid.ID[int]).Draw(t, "hosts")
+	planes := min(len(hosts), rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "planes"))
+	var d drawn
+	for i, h := range hosts {
+		line := fmt.Sprintf("  - {name: n%d, ip: 10.10.0.%d, ram: %d}\n", h, h, rapid.IntRange(2048, 65536).Draw(t, "ram"))
+		if i < planes {
+			d.planes = append(d.planes, line)
+		} else {
+			d.workers = append(d.workers, line)
+		}
+	}
+	return d
+}
+
+func (d drawn) load(t interface{ Fatalf(string, ...any) }) cluster.Spec {
+	fsys := fstest.MapFS{
+		"d/cluster.yaml": {Data: []byte(smallCluster)},
+		"d/nodes.yaml":   {Data: []byte("controlplane:\n" + strings.Join(d.planes, "") + "workers:\n" + strings.Join(d.workers, ""))},
+	}
+	snap, problems := Load(fsys, "d", Options{})
+	if problems.HasErrors() {
+		t.Fatalf("%v", problems)
+	}
+	return snap.Spec
+}
+
+func byName(s cluster.Spec) map[string]cluster.Node {
+	out := map[string]cluster.Node{}
+	for _, n := range s.Nodes {
+		out[n.Name] = n
+	}
+	return out
+}
+
+// TestNodesDoNotDependOnTheirPosition: another order of the lists changes no
+// node at all.
+func TestNodesDoNotDependOnTheirPosition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawNodes(t)
+		before := byName(d.load(t))
+		seed := rapid.Uint64().Draw(t, "seed")
+		r := rand.New(rand.NewPCG(seed, 0))
+		r.Shuffle(len(d.planes), func(i, j int) { d.planes[i], d.planes[j] = d.planes[j], d.planes[i] })
+		r.Shuffle(len(d.workers), func(i, j int) { d.workers[i], d.workers[j] = d.workers[j], d.workers[i] })
+		if after := byName(d.load(t)); !reflect.DeepEqual(before, after) {
+			t.Fatalf("%v\nbecame\n%v", before, after)
+		}
+	})
+}
+
+// TestNodesDoNotDependOnEachOther: what is added or removed beside a node
+// changes nothing about it.
+func TestNodesDoNotDependOnEachOther(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawNodes(t)
+		before := byName(d.load(t))
+		kept := rapid.IntRange(0, len(d.workers)).Draw(t, "kept")
+		d.workers = d.workers[len(d.workers)-kept:]
+		for name, n := range byName(d.load(t)) {
+			if !reflect.DeepEqual(n, before[name]) {
+				t.Fatalf("%v\nbecame\n%v", before[name], n)
+			}
+		}
+	})
+}
+
+// TestRowsGrowAtTheEnd: a larger count leaves the nodes that are there alone.
+func TestRowsGrowAtTheEnd(t *testing.T) {
+	load := func(count int) map[string]cluster.Node {
+		fsys := fstest.MapFS{
+			"d/cluster.yaml": {Data: []byte(smallCluster)},
+			"d/nodes.yaml":   {Data: []byte(smallNodes + fmt.Sprintf("counted: [{role: worker, count: %d, name: 'wk-{n}', first_ip: 10.10.0.31}]\n", count))},
+		}
+		snap, problems := Load(fsys, "d", Options{})
+		if problems.HasErrors() {
+			t.Fatal(problems)
+		}
+		return byName(snap.Spec)
+	}
+	var before map[string]cluster.Node
+	for count := range 20 {
+		after := load(count)
+		if len(after) != count+1 {
+			t.Fatalf("%d nodes for a count of %d", len(after), count)
+		}
+		for name, n := range before {
+			if !reflect.DeepEqual(n, after[name]) {
+				t.Errorf("count %d: %v became %v", count, n, after[name])
+			}
+		}
+		before = after
+	}
+}
+
+// TestLoadIsDeterministic: the same files give the same snapshot and the same
+// problems, and owners and hosts' defaults show where they should.
+func TestLoadIsDeterministic(t *testing.T) {
+	fsys := bigInventory(50)
+	opts := Options{Owner: "a", Pool: "p", ImageDatastore: "img", Mirrors: map[string]string{"docker.io": "https://m.example.org"}}
+	one, problems1 := Load(fsys, "d", opts)
+	two, problems2 := Load(fsys, "d", opts)
+	if !reflect.DeepEqual(one, two) || !reflect.DeepEqual(problems1, problems2) {
+		t.Error("two loads differ")
+	}
+	other, _ := Load(fsys, "d", Options{Owner: "b"})
+	for i, n := range one.Spec.Nodes {
+		o := other.Spec.Nodes[i]
+		if n.UUID == o.UUID || n.VMID != o.VMID || (n.MAC == o.MAC) != (n.Role == cluster.Worker) {
+			t.Errorf("owners a and b: %v and %v", n, o) // the workers' MACs are written down
+		}
+		if n.Pool != "p" || n.ImageDatastore != "img" || o.Pool != "" || o.ImageDatastore != "local" {
+			t.Errorf("host defaults: %+v and %+v", n, o)
+		}
+	}
+	if !maps.Equal(one.Spec.Mirrors, opts.Mirrors) {
+		t.Error("mirrors", one.Spec.Mirrors)
+	}
+}
+
+// TestWhere: every field that is written can be pointed at, in both files and
+// in addons.
+func TestWhere(t *testing.T) {
+	snap, problems := Load(bigInventory(1), "d", Options{})
+	if problems.HasErrors() {
+		t.Fatal(problems)
+	}
+	for field, want := range map[string]cluster.Position{
+		"":                        {File: "d/cluster.yaml"},
+		"cluster_name":            {File: "d/cluster.yaml", Line: 1, Column: 15},
+		"network.cidr":            {File: "d/cluster.yaml", Line: 4, Column: 17},
+		"nodes":                   {File: "d/nodes.yaml"},
+		"nodes.controlplane[0]":   {File: "d/nodes.yaml", Line: 2, Column: 5},
+		"nodes.workers[0].ip":     {File: "d/nodes.yaml", Line: 4, Column: 20},
+		"nodes.w0":                {File: "d/nodes.yaml", Line: 4, Column: 5},
+		"addons[0].chart.version": {File: "d/addons/a.yaml", Line: 2, Column: 62},
+	} {
+		if got := snap.Where[field]; got != want {
+			t.Errorf("%q stands at %v, want %v", field, got, want)
+		}
+	}
+}
+
+// bigInventory is a cluster of one control plane and n workers.
+func bigInventory(n int) fstest.MapFS {
+	var nodes strings.Builder
+	nodes.WriteString("controlplane:\n  - {name: cp, ip: 10.10.255.1, vmid: 100000, cpu: 4, ram: 8192, disk: 40G}\nworkers:\n")
+	for i := range n {
+		fmt.Fprintf(&nodes, "  - {name: w%d, ip: 10.10.%d.%d, vmid: %d, mac: \"02:00:00:00:%02X:%02X\", cpu: 4, ram: 8192, disk: 60G, labels: {zone: z%d}, tags: [a], disks: [{name: data, size: 100G}]}\n",
+			i, i/200, i%200+10, 1000+i, i>>8, i&255, i%3)
+	}
+	return fstest.MapFS{
+		"d/cluster.yaml": {Data: []byte(`cluster_name: big
+talos_version: v1.13.9
+kubernetes_version: v1.36.1
+network: {cidr: 10.10.0.0/16, gateway: 10.10.255.254, pod_cidr: 10.128.0.0/12}
+proxmox: {node: pve1}
+patches: {all: [patches/common.yaml], worker: [patches/worker.yaml]}
+addons: [addons/a.yaml]
+`)},
+		"d/nodes.yaml":          {Data: []byte(nodes.String())},
+		"d/patches/common.yaml": {Data: []byte("machine: {sysctls: {vm.max_map_count: \"262144\"}}\n")},
+		"d/patches/worker.yaml": {Data: []byte("machine: {kernel: {modules: [{name: nbd}]}}\n")},
+		"d/addons/a.yaml":       {Data: []byte("name: a\nchart: {repository: https://x.example.org, name: a, version: 1.0.0}\n")},
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	for _, n := range []int{3, 100, 1000} {
+		fsys := bigInventory(n)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, problems := Load(fsys, "d", Options{}); problems.HasErrors() {
+					b.Fatal(slices.Values(problems))
+				}
+			}
+		})
+	}
+}

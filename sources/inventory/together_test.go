@@ -1,0 +1,91 @@
+package inventory
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func load(t *testing.T, name, clusterYAML, nodesYAML string) cluster.Snapshot {
+	t.Helper()
+	fsys := fstest.MapFS{
+		"inv/" + name + "/cluster.yaml": {Data: []byte(clusterYAML)},
+		"inv/" + name + "/nodes.yaml":   {Data: []byte(nodesYAML)},
+	}
+	snap, problems := Load(fsys, "inv/"+name, Options{})
+	if problems.HasErrors() {
+		t.Fatal(problems)
+	}
+	return snap
+}
+
+func TestCheckTogether(t *testing.T) {
+	vip := strings.Replace(smallCluster, "gateway: 10.10.0.1}", "gateway: 10.10.0.1, vip: 10.10.0.5}", 1)
+	called := func(text, name string) string { return strings.Replace(text, "cluster_name: dev", "cluster_name: "+name, 1) }
+	on := func(text, proxmox string) string { return strings.Replace(text, "{node: pve1}", proxmox, 1) }
+	first := load(t, "dev", vip, "controlplane:\n  - {name: cp-1, ip: 10.10.0.11, vmid: 110, mac: \"02:00:00:00:00:01\"}\n")
+	for name, c := range map[string]struct {
+		cluster, nodes string
+		want           string
+	}{
+		"nothing shared": {called(smallCluster, "prod"), "controlplane:\n  - {name: cp-1, ip: 10.10.0.12}\n", ""},
+		"everything shared": {called(vip, "prod"), "controlplane:\n  - {name: cp-x, ip: 10.10.0.11, vmid: 110, mac: \"02:00:00:00:00:01\"}\n",
+			`inv/prod/cluster.yaml:4:56: network.vip: address 10.10.0.5 of the VIP is that of the VIP in cluster dev (inv/dev/cluster.yaml:4) (give the cluster an address of its own)
+inv/prod/nodes.yaml:2:5: nodes.cp-x: MAC address 02:00:00:00:00:01 of cp-x is that of cp-1 in cluster dev (inv/dev/nodes.yaml:2) (write another mac for one of them)
+inv/prod/nodes.yaml:2:5: nodes.cp-x: VMID 110 of cp-x is that of cp-1 in cluster dev (inv/dev/nodes.yaml:2) (write another vmid, or move proxmox.vmid_ranges of one cluster)
+inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.10.0.11 of cp-x is that of cp-1 in cluster dev (inv/dev/nodes.yaml:2) (give every machine on a bridge an address of its own)`},
+		"on another host": {on(called(vip, "prod"), "{node: pve2}"), "controlplane:\n  - {name: cp-x, ip: 10.10.0.11, vmid: 111, mac: \"02:00:00:00:00:01\"}\n", ""},
+		"on another bridge": {on(called(vip, "prod"), "{node: pve1, bridge: vmbr9}"), "controlplane:\n  - {name: cp-x, ip: 10.10.0.11, vmid: 110}\n",
+			`inv/prod/nodes.yaml:2:5: nodes.cp-x: VMID 110 of cp-x is that of cp-1 in cluster dev (inv/dev/nodes.yaml:2) (write another vmid, or move proxmox.vmid_ranges of one cluster)`},
+		"an address that is the other's VIP": {called(smallCluster, "prod"), "controlplane:\n  - {name: cp-x, ip: 10.10.0.5}\n",
+			`inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.10.0.5 of cp-x is that of the VIP in cluster dev (inv/dev/cluster.yaml:4) (give every machine on a bridge an address of its own)`},
+		"the name": {smallCluster, "controlplane:\n  - {name: other, ip: 10.10.0.12}\n",
+			`inv/prod/cluster.yaml:1:15: cluster_name: dev is the name of another cluster (inv/dev/cluster.yaml:1) (every cluster needs a name of its own: the identity of its nodes follows from it)`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			second := load(t, "prod", c.cluster, c.nodes)
+			got := CheckTogether([]cluster.Snapshot{second, first})
+			if got.Error() != c.want {
+				t.Errorf("got:\n%s\nwant:\n%s", got.Error(), c.want)
+			}
+			if again := CheckTogether([]cluster.Snapshot{first, second}); again.Error() != got.Error() {
+				t.Errorf("in the other order:\n%s", again.Error())
+			}
+			checkProblems(t, got)
+		})
+	}
+	if got := CheckTogether(nil); got != nil {
+		t.Error(got)
+	}
+}
+
+func TestClusters(t *testing.T) {
+	fsys := fstest.MapFS{
+		"inventory/prod/cluster.yaml":    {},
+		"inventory/dev/cluster.yaml":     {},
+		"inventory/dev/nodes.yaml":       {},
+		"inventory/half/nodes.yaml":      {},
+		"inventory/shared/x.yaml":        {},
+		"inventory/.hidden/cluster.yaml": {},
+		"inventory/README.md":            {},
+		"none/x.yaml":                    {},
+		"deep/a/b/cluster.yaml":          {},
+	}
+	for root, want := range map[string]struct{ names, problems string }{
+		"inventory":     {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster"},
+		"inventory/":    {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster"},
+		"inventory/dev": {"", "inventory/dev: holds a cluster.yaml itself (name the folder above it: every cluster has a folder of its own)"},
+		"none":          {"", "none: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
+		"deep":          {"", "deep: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
+		"nowhere":       {"", "nowhere: there is no such folder (check the path of the repository in the host's config)"},
+		".":             {"", ".: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
+		"../x":          {"", "../x: there is no such folder (check the path of the repository in the host's config)"},
+	} {
+		names, problems := Clusters(fsys, root)
+		if strings.Join(names, " ") != want.names || problems.Error() != want.problems {
+			t.Errorf("%s: %v, %v", root, names, problems)
+		}
+	}
+}
