@@ -106,7 +106,9 @@ func (o *memOrigin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", packType)
-	_ = res.Encode(w)
+	if err := res.Encode(w); err != nil {
+		panic(err)
+	}
 }
 
 // serveMemory serves an origin at an address of a network until the test ends.

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"google.golang.org/grpc/test/bufconn"
 )
 
 // Network is where the faces listen and their clients dial.
@@ -53,7 +51,7 @@ func (m *Memory) Listen(addr string) (net.Listener, error) {
 	if m.listeners[addr] != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: memAddr(addr), Err: syscall.EADDRINUSE}
 	}
-	l := &memListener{Listener: bufconn.Listen(64 << 10), net: m, addr: addr, conns: map[*memConn]struct{}{}}
+	l := &memListener{pipeListener: listenPipe(64 << 10), net: m, addr: addr, conns: map[*memConn]struct{}{}}
 	m.listeners[addr] = l
 	return l, nil
 }
@@ -124,7 +122,7 @@ func (m *Memory) Darken(host string, dark bool) {
 }
 
 type memListener struct {
-	*bufconn.Listener
+	*pipeListener
 	net  *Memory
 	addr string
 
@@ -142,7 +140,7 @@ func (l *memListener) Close() error {
 		delete(l.net.listeners, l.addr)
 	}
 	l.net.mu.Unlock()
-	return l.Listener.Close()
+	return l.pipeListener.Close()
 }
 
 func (l *memListener) dropConns() {
