@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -318,8 +319,8 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 	f.send(rw, r, version, id, img)
 }
 
-// send drips the image over Latency.Download. A lost reply is lost in the
-// middle of the body.
+// send drips the image over Latency.Download. A lost reply breaks in the middle
+// of the body; an agent that dies after the call has all but the last byte.
 func (f *Factory) send(rw http.ResponseWriter, r *http.Request, version, id string, img []byte) {
 	d := &drip{
 		ResponseWriter: rw,
@@ -327,28 +328,29 @@ func (f *Factory) send(rw http.ResponseWriter, r *http.Request, version, id stri
 		whole:          f.world.Latency.Download,
 		sleep:          func(d time.Duration) error { return f.world.Sleep(r.Context(), d) },
 	}
-	if world.VerdictOf(r.Context()).Fault.Kind == world.LoseReply {
+	switch world.VerdictOf(r.Context()).Fault.Kind {
+	case world.LoseReply:
 		d.ResponseWriter = writerOf(r.Context())
-		d.cutAt = d.size / 2
+		d.through = func(length int64) int64 { return length / 2 }
+	case world.CrashAfter:
+		d.ResponseWriter = writerOf(r.Context())
+		d.through = func(length int64) int64 { return length - 1 }
 	}
 	d.Header().Set("Content-Type", "application/x-qemu-disk")
 	d.Header().Set("Content-Disposition", `attachment; filename="`+imageFile+`"`)
-	defer func() {
-		if r.Method != http.MethodGet {
-			return
-		}
-		want, err := strconv.ParseInt(d.Header().Get("Content-Length"), 10, 64)
-		all := err == nil && d.sent == want
-		f.mu.Lock()
-		f.downloads = append(f.downloads, Download{Schematic: id, Version: version, Bytes: d.sent, Whole: all})
-		f.mu.Unlock()
-		if all {
-			f.world.Spend("download", fileName(version, id, imageFile), d.spent)
-			f.world.Tell("factory", "sent the image of Talos %s with schematic %.12s", version, id)
-		}
-	}()
 	// The zero time leaves Last-Modified out, as the real factory does.
 	http.ServeContent(d, r, imageFile, time.Time{}, bytes.NewReader(img))
+	if r.Method != http.MethodGet {
+		return
+	}
+	all := d.sent == d.length()
+	f.mu.Lock()
+	f.downloads = append(f.downloads, Download{Schematic: id, Version: version, Bytes: d.sent, Whole: all})
+	f.mu.Unlock()
+	if all {
+		f.world.Spend("download", fileName(version, id, imageFile), d.spent)
+		f.world.Tell("factory", "sent the image of Talos %s with schematic %.12s", version, id)
+	}
 }
 
 // drip is a ResponseWriter through which size bytes take as long as whole, in
@@ -357,8 +359,9 @@ type drip struct {
 	http.ResponseWriter
 	size  int64
 	whole time.Duration
-	cutAt int64 // break the connection after so many bytes; 0: never
 	sleep func(time.Duration) error
+	// through says how many of the body's bytes get through; nil: all.
+	through func(length int64) int64
 
 	sent  int64
 	spent time.Duration
@@ -366,15 +369,31 @@ type drip struct {
 
 const dripPiece = 4 << 10
 
+// errHeldBack ends a body that is not to get through whole.
+var errHeldBack = errors.New("the rest of the body is lost")
+
+// length is the body's length: with a range less than the image's.
+func (d *drip) length() int64 {
+	n, err := strconv.ParseInt(d.Header().Get("Content-Length"), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
 // Write implements io.Writer.
-func (d *drip) Write(p []byte) (int, error) {
+func (d *drip) Write(p []byte) (n int, err error) {
 	flush := http.NewResponseController(d.ResponseWriter).Flush
-	n := 0
+	limit := d.length()
+	if d.through != nil {
+		limit = d.through(limit)
+	}
 	for len(p) > 0 {
-		if d.cutAt > 0 && d.sent >= d.cutAt {
-			panic(http.ErrAbortHandler)
+		piece := p[:min(int64(len(p)), dripPiece, limit-d.sent)]
+		if len(piece) == 0 {
+			return n, errHeldBack
 		}
-		piece := p[:min(len(p), dripPiece)]
+		// From the sum, so that rounding does not add up.
 		took := d.whole*time.Duration(d.sent+int64(len(piece)))/time.Duration(d.size) - d.spent
 		if err := d.sleep(took); err != nil {
 			return n, err
@@ -386,8 +405,9 @@ func (d *drip) Write(p []byte) (int, error) {
 		if err != nil {
 			return n, err
 		}
-		// A writer that cannot flush (an answer nobody will see) just collects.
-		_ = flush()
+		if err := flush(); err != nil {
+			return n, err
+		}
 		p = p[len(piece):]
 	}
 	return n, nil

@@ -223,6 +223,20 @@ func TestFactoryFaults(t *testing.T) {
 			b.Errorf("the cut download is kept as %+v", cut)
 		}
 
+		// Of a short range, half gets through too.
+		fault(world.LoseReply)
+		if r, err := b.do("GET", url, "", "Range: bytes=0-99"); !errors.Is(err, io.ErrUnexpectedEOF) || len(r.body) != 50 {
+			b.Errorf("a range lost in the middle: %d bytes, %v", len(r.body), err)
+		}
+
+		// Who dies as the call ends has almost all of it.
+		crashed := 0
+		b.world.OnCrash(func(world.Call) { crashed++ })
+		fault(world.CrashAfter)
+		if r, err := b.do("GET", url, ""); err == nil || len(r.body) != qcowFileBytes-1 || crashed != 1 {
+			b.Errorf("a crash at the end: %d bytes, %v, %d crashes", len(r.body), err, crashed)
+		}
+
 		f.Corrupt(true)
 		if r := b.must("GET", url, ""); r.status != 200 || len(r.body) != 9 || r.header.Get("Content-Type") != "text/html; charset=utf-8" {
 			b.Errorf("corrupt: %d %q %v", r.status, r.body, r.header)

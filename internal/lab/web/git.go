@@ -88,8 +88,11 @@ func (g *Git) Repository(name string) (*Repo, error) {
 func (g *Git) find(path string) *Repo {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.repos[strings.TrimSuffix(strings.Trim(path, "/"), ".git")]
+	return g.repos[repoName(path)]
 }
+
+// repoName is the repository a path in a URL means.
+func repoName(path string) string { return strings.TrimSuffix(strings.Trim(path, "/"), ".git") }
 
 // gitRequest is what a URL asks for.
 type gitRequest struct {
@@ -116,8 +119,7 @@ func parseGitRequest(r *http.Request) gitRequest {
 func (g *Git) route(rw http.ResponseWriter, r *http.Request) {
 	q := parseGitRequest(r)
 	name := func(*http.Request) (world.Call, bool) {
-		subject := strings.TrimSuffix(strings.Trim(q.repo, "/"), ".git")
-		return world.Call{System: "git", Op: q.op, Subject: subject}, q.service == receivePack && !q.advertise
+		return world.Call{System: "git", Op: q.op, Subject: repoName(q.repo)}, q.service == receivePack && !q.advertise
 	}
 	g.world.HTTP(name, plainText, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		g.answer(rw, r, q)

@@ -135,6 +135,9 @@ func (s *SSH) Close() error {
 		_ = c.Close()
 	}
 	s.running.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil // closed before
+	}
 	return err
 }
 
@@ -226,10 +229,7 @@ func (s *SSH) exec(ch ssh.Channel, line string) error {
 	if err != nil {
 		return err
 	}
-	call := world.Call{
-		System: "git", Op: "SSH " + service,
-		Subject: strings.TrimSuffix(strings.Trim(path, "/"), ".git"),
-	}
+	call := world.Call{System: "git", Op: "SSH " + service, Subject: repoName(path)}
 	v := s.world.Begin(call, service == receivePack)
 	delay := s.world.Latency.Call
 	switch v.Fault.Kind {

@@ -1,0 +1,57 @@
+package web
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+)
+
+func (f *Forge) refuseGitea(rw http.ResponseWriter, status int, text string) {
+	retryLater(rw, status)
+	body := map[string]any{"message": text, "url": f.URL() + "/api/swagger"}
+	if status == http.StatusNotFound {
+		body["errors"] = []string{}
+	}
+	writeJSON(rw, status, body)
+}
+
+func (f *Forge) postGitea(rw http.ResponseWriter, r *http.Request) {
+	repository, commit := r.PathValue("owner")+"/"+r.PathValue("repo"), r.PathValue("commit")
+	switch may := f.access(authorization(r, "token", "Bearer")); {
+	case may == accessWrong:
+		f.refuseGitea(rw, http.StatusUnauthorized, "invalid username, password or token")
+		return
+	case !f.is(repository):
+		f.refuseGitea(rw, http.StatusNotFound, "The target couldn't be found.")
+		return
+	case may == accessNone:
+		f.refuseGitea(rw, http.StatusUnauthorized, "token is required")
+		return
+	case may == accessRead:
+		f.refuseGitea(rw, http.StatusForbidden, "token does not have at least one of required scope(s): [write:repository]")
+		return
+	}
+	b, err := readStatus(rw, r)
+	switch {
+	case err != nil:
+		f.refuseGitea(rw, http.StatusUnprocessableEntity, "[]: "+err.Error())
+		return
+	case !f.knows(commit):
+		// Gitea looks the commit up without a thought for its absence, and
+		// keeps the reason to itself.
+		f.refuseGitea(rw, http.StatusInternalServerError, "")
+		return
+	case !slices.Contains([]string{"pending", "success", "error", "failure", "warning"}, b.State):
+		f.refuseGitea(rw, http.StatusUnprocessableEntity, "[State]: unknown state "+strconv.Quote(b.State))
+		return
+	}
+	b.Context = cmp.Or(b.Context, "default")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.take(Status{
+		Repository: repository, Commit: commit,
+		State: b.State, Context: b.Context, Description: b.Description, TargetURL: b.TargetURL,
+	})
+	writeJSON(rw, http.StatusCreated, answer(s, len(f.statuses)))
+}
