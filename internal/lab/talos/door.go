@@ -18,6 +18,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 )
 
 // door is the Talos API of a machine, open at one address.
@@ -176,9 +177,15 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	}
 	ss = &serverStream{ServerStream: ss, ctx: ctx}
 	if g.maintenance {
-		return handler(srv, ss)
+		err = handler(srv, ss)
+	} else {
+		err = g.b.routeStream(srv, ss, info.FullMethod, handler)
 	}
-	return g.b.routeStream(srv, ss, info.FullMethod, handler)
+	if err == nil && ctx.Err() != nil {
+		// A watch that ends because its caller's time is over did not end well.
+		err = status.FromContextError(ctx.Err()).Err()
+	}
+	return err
 }
 
 // serverStream is a stream with another context.

@@ -125,30 +125,36 @@ func (b *boot) found() {
 	s := b.service("etcd")
 	s.to("Starting", "Starting service")
 	s.to("Waiting", etcdWaits)
-	b.runEtcd(m, f.world.Latency.Etcd)
+	b.after(f.step/4, func() { b.runEtcd(m, f.world.Latency.Etcd-f.step/4) })
 }
 
-// runEtcd starts the etcd process on data that is there; it is healthy when d
-// has passed.
+// runEtcd starts the etcd process on data that is there. It answers a moment
+// later and is healthy when d has passed.
 func (b *boot) runEtcd(m *member, d time.Duration) {
 	s := b.service("etcd")
 	if s.state != "Preparing" {
 		s.to("Preparing", "Running pre state")
 	}
 	s.to("Preparing", "Creating service runner")
-	m.on = b
 	s.run("Started task etcd (PID 300) for container etcd")
+	answer := func() {
+		if slices.Contains(m.of.members, m) {
+			m.on = b
+		}
+	}
 	if m.learner {
-		b.learn(m, d)
+		b.learn(m, d, answer)
 		return
 	}
-	b.after(d, func() { m.started = m.on == b })
+	b.after(b.f.step, answer)
+	b.after(max(d, b.f.step+1), func() { m.started = m.on == b })
 }
 
 // learn plays a joining member: it catches up, fails its health checks as
 // learners do, and is made a voter when it has caught up and the others can
 // decide so.
-func (b *boot) learn(m *member, d time.Duration) {
+func (b *boot) learn(m *member, d time.Duration, answer func()) {
+	b.after(d*3/10, answer)
 	b.after(d/3, func() {
 		if m.on == b {
 			b.service("etcd").unwell("etcdserver: rpc not supported for learner")
@@ -160,7 +166,7 @@ func (b *boot) learn(m *member, d time.Duration) {
 // stopEtcd takes the etcd process away.
 func (b *boot) stopEtcd() {
 	if d := b.m.disk(); d != nil && d.member != nil && d.member.on == b {
-		d.member.on, d.member.started = nil, false
+		d.member.on, d.member.started, d.member.learned = nil, false, false
 	}
 }
 
@@ -193,7 +199,7 @@ func (e *etcd) remove(m *member) {
 	e.members = slices.DeleteFunc(e.members, func(o *member) bool { return o == m })
 	e.index++
 	if b := m.on; b != nil {
-		m.on, m.started = nil, false
+		m.on, m.started, m.learned = nil, false, false
 		b.service("etcd").to("Failed", "Failed to run: the member has been permanently removed from the cluster")
 	}
 }
@@ -202,8 +208,11 @@ func (e *etcd) remove(m *member) {
 func (f *Fleet) settleEtcd(machines []*machine) {
 	for _, e := range f.etcds {
 		if l := e.learning(); l != nil && l.learned && l.up() && e.serves() {
-			l.learner, l.learned, l.started = false, false, true
+			l.learner, l.learned = false, false
 			e.index++
+			// Its next health check is the first to pass.
+			on := l.on
+			on.after(f.step*5/2, func() { l.started = l.on == on })
 			f.world.Tell(l.name, "is a voter of %s", e.id)
 		}
 		e.elect()

@@ -18,13 +18,27 @@ import (
 // The etcd calls of Talos. Asked before there is an etcd to answer, they hang
 // until the caller's deadline (recorded): that is why callers must bring one.
 
-// errHang says that a call gets no answer; hang waits for the caller to give
-// up.
+// errHang says that a call gets no answer as things are.
 var errHang = errors.New("no answer")
 
-func hang(ctx context.Context) error {
-	<-ctx.Done()
-	return status.FromContextError(ctx.Err()).Err()
+// await carries out a call as soon as that is possible, or until the caller
+// gives up.
+func (b *boot) await(ctx context.Context, do func() error) error {
+	for {
+		var moved <-chan struct{}
+		err := b.alter(func() error {
+			moved = b.f.moved
+			return do()
+		})
+		if err != errHang {
+			return err
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
 }
 
 // timeout is how long etcd itself waits for a quorum before it gives up.
@@ -41,16 +55,13 @@ func (b *boot) onControlPlane(what string) error {
 // ask carries out a call that needs an etcd: it hangs where there is none, and
 // fails after etcd's own time where there is no quorum.
 func (b *boot) ask(ctx context.Context, what string, do func() error) error {
-	err := b.alter(func() error {
+	err := b.await(ctx, func() error {
 		if err := b.onControlPlane(what); err != nil {
 			return err
 		}
 		return do()
 	})
-	switch {
-	case err == errHang:
-		return hang(ctx)
-	case err == errNoQuorum:
+	if err == errNoQuorum {
 		if err := b.f.world.Sleep(ctx, timeout); err != nil {
 			return status.FromContextError(err).Err()
 		}
@@ -103,10 +114,13 @@ func (b *boot) reached() (*etcd, error) {
 
 func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapRequest) (*machineapi.BootstrapResponse, error) {
 	b := s.b
-	err := b.alter(func() error {
+	// The time is waited for, but not for ever.
+	patience, cancel := context.WithTimeout(ctx, b.f.world.Scale(5*time.Second))
+	defer cancel()
+	err := b.await(patience, func() error {
 		d := b.m.disk()
 		switch {
-		case b.set == nil || !b.criUp:
+		case b.set == nil || !b.criUp || b.set.homeless:
 			return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
 		case !b.set.control:
 			return status.Error(codes.Unimplemented, "bootstrap is only available on control plane nodes")
@@ -116,17 +130,11 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 			return errHang
 		case d.member != nil:
 			return status.Error(codes.AlreadyExists, "etcd data directory is not empty")
-		case b.set.homeless:
-			return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
 		}
 		b.found()
 		return nil
 	})
-	if err == errHang {
-		// The time is waited for, but not for ever.
-		if err := b.f.world.Sleep(ctx, 5*time.Second); err != nil {
-			return nil, status.FromContextError(err).Err()
-		}
+	if status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil {
 		err = status.Error(codes.FailedPrecondition, "time is not in sync yet")
 	}
 	if err != nil {
@@ -164,7 +172,7 @@ func (b *boot) listed(queryLocal bool) (*etcd, error) {
 	}
 	m := b.local()
 	switch {
-	case m == nil || m.learner && b.service("etcd").unknown:
+	case m == nil:
 		return nil, errHang
 	case m.learner:
 		return nil, errors.New("etcdserver: rpc not supported for learner")
@@ -178,7 +186,7 @@ func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*mac
 	var st *machineapi.EtcdMemberStatus
 	err := s.b.ask(ctx, "etcd status", func() error {
 		m := s.b.local()
-		if m == nil || m.learner && s.b.service("etcd").unknown {
+		if m == nil {
 			return errHang
 		}
 		e := m.of

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
@@ -24,6 +25,11 @@ type Config struct {
 	// each lower-case hardware address. A machine that is not told its address
 	// otherwise and is not listed here gets none and stays silent.
 	Reservations map[string]netip.Prefix
+	// Step is how long a service takes from one state to the next, before
+	// Speed; 0 means 100 ms. It is short on purpose, about a tenth of what real
+	// machines take: what takes long in the lab is in the world's latencies,
+	// where it is accounted for.
+	Step time.Duration
 	// Off is called when a guest switched itself off without the power button
 	// (Shutdown, or Reset without reboot, through the Talos API). nil: nobody
 	// is told.
@@ -35,6 +41,7 @@ type Fleet struct {
 	world        *world.World
 	kubernetes   world.Kubernetes
 	reservations map[string]netip.Prefix
+	step         time.Duration
 	off          func(vmid int)
 	kinds        map[string]bool // known resource types -> sensitive
 
@@ -47,6 +54,7 @@ type Fleet struct {
 	split       map[string]bool      // pairs of etcds already reported as a split brain
 	effects     []func()
 	carrying    bool
+	moved       chan struct{} // closed at the next change
 
 	serving sync.WaitGroup // every goroutine of this package
 }
@@ -61,15 +69,20 @@ func New(c Config) (*Fleet, error) {
 	if c.Off == nil {
 		c.Off = func(int) {}
 	}
+	if c.Step == 0 {
+		c.Step = 100 * time.Millisecond
+	}
 	f := &Fleet{
 		world:        c.World,
 		kubernetes:   c.Kubernetes,
 		reservations: maps.Clone(c.Reservations),
+		step:         c.Step,
 		off:          c.Off,
 		kinds:        resourceKinds(),
 		machines:     map[int]*machine{},
 		authorities:  map[string]authority{},
 		split:        map[string]bool{},
+		moved:        make(chan struct{}),
 	}
 	f.idle = sync.NewCond(&f.mu)
 	return f, nil
@@ -96,9 +109,22 @@ func (f *Fleet) Close() {
 // change alters the fleet: do runs with the lock held, then etcd and every
 // machine's status follow, then what is to be told to others is told.
 func (f *Fleet) change(do func()) {
+	// do never fails.
+	_ = f.attempt(func() error { do(); return nil })
+}
+
+// attempt is change for what may not be possible yet: nothing follows, and
+// nobody is woken, when do returns errHang.
+func (f *Fleet) attempt(do func() error) error {
 	f.mu.Lock()
-	do()
+	defer f.mu.Unlock()
+	err := do()
+	if err == errHang {
+		return err
+	}
 	f.settle()
+	close(f.moved)
+	f.moved = make(chan struct{})
 	for !f.carrying && len(f.effects) > 0 {
 		f.carrying = true
 		next := f.effects[0]
@@ -111,7 +137,7 @@ func (f *Fleet) change(do func()) {
 	if !f.carrying {
 		f.idle.Broadcast()
 	}
-	f.mu.Unlock()
+	return err
 }
 
 // settle lets everything that follows from the state of the fleet follow.

@@ -2,9 +2,11 @@ package talos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"google.golang.org/grpc"
@@ -55,14 +57,32 @@ func (b *boot) whoAmI() (address string, control bool) {
 
 // serviceAt finds the implementation of a service on the machine of that
 // address in the same cluster.
-func (b *boot) serviceAt(target, service string) (any, error) {
-	unreachable := func(reason string) error {
-		return status.Errorf(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp %s:50000: connect: %s"`, target, reason)
-	}
+func (b *boot) serviceAt(ctx context.Context, target, service string) (any, error) {
 	addr, err := netip.ParseAddr(target)
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "dns: A record lookup error: lookup %s: no such host", target)
 	}
+	impl, err := b.findService(addr, service)
+	if err == errNoRoute {
+		// Nobody answers the question who has the address: that takes a while.
+		if err := b.f.world.Sleep(ctx, arpTimeout); err != nil {
+			return nil, status.FromContextError(err).Err()
+		}
+		return nil, cannotDial(addr, "no route to host")
+	}
+	return impl, err
+}
+
+// arpTimeout is how long Linux looks for a neighbour.
+const arpTimeout = 3 * time.Second
+
+var errNoRoute = errors.New("no route to host")
+
+func cannotDial(to netip.Addr, reason string) error {
+	return status.Errorf(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp %s:50000: connect: %s"`, to, reason)
+}
+
+func (b *boot) findService(addr netip.Addr, service string) (any, error) {
 	b.f.mu.Lock()
 	defer b.f.mu.Unlock()
 	for _, m := range b.f.sorted() {
@@ -71,9 +91,9 @@ func (b *boot) serviceAt(target, service string) (any, error) {
 		case o == nil || o.address.Addr() != addr:
 			continue
 		case m.dark:
-			return nil, unreachable("no route to host")
+			return nil, errNoRoute
 		case o.door == nil:
-			return nil, unreachable("connection refused")
+			return nil, cannotDial(addr, "connection refused")
 		case o.set == nil || o.set.machineCA != b.set.machineCA:
 			return nil, status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"`)
 		}
@@ -82,7 +102,7 @@ func (b *boot) serviceAt(target, service string) (any, error) {
 		}
 		return nil, status.Errorf(codes.Unimplemented, "unknown service %s", service)
 	}
-	return nil, unreachable("no route to host")
+	return nil, errNoRoute
 }
 
 func (b *boot) routeUnary(ctx context.Context, req any, method string, handler grpc.UnaryHandler) (any, error) {
@@ -124,7 +144,7 @@ func (b *boot) callAt(ctx context.Context, node string, req any, method string) 
 			if err != nil {
 				return nil, nil, err
 			}
-			impl, err := b.serviceAt(node, service)
+			impl, err := b.serviceAt(ctx, node, service)
 			if err != nil {
 				return nil, empty, err
 			}
@@ -184,7 +204,7 @@ func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	request := &replay{ServerStream: ss}
 	for _, node := range nodes {
-		impl, err := b.serviceAt(node, service)
+		impl, err := b.serviceAt(ss.Context(), node, service)
 		if err == nil {
 			request.node, request.read = "", 0
 			if many {

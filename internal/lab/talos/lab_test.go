@@ -56,12 +56,18 @@ var bubbleSecrets = sync.OnceValues(func() (*secrets.Bundle, error) {
 // inBubble runs a test in virtual time over a network in memory.
 func inBubble(t *testing.T, c world.Config, test func(*lab)) {
 	t.Helper()
+	inBubbleWith(t, c, nil, test)
+}
+
+// inBubbleWith does so with a fleet that is sized otherwise.
+func inBubbleWith(t *testing.T, c world.Config, change func(*talos.Config), test func(*lab)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		bundle, err := bubbleSecrets()
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := newLab(t, c, bundle, nil)
+		l := newLab(t, c, bundle, change)
 		time.Sleep(time.Hour)
 		test(l)
 		l.fleet.Close()
@@ -69,14 +75,18 @@ func inBubble(t *testing.T, c world.Config, test func(*lab)) {
 	})
 }
 
-func newLab(t *testing.T, c world.Config, bundle *secrets.Bundle, reservations map[string]netip.Prefix) *lab {
+func newLab(t *testing.T, c world.Config, bundle *secrets.Bundle, change func(*talos.Config)) *lab {
 	t.Helper()
 	w, err := world.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &lab{t: t, world: w, kube: &books{world: w}, secrets: bundle, off: make(chan int, 10)}
-	l.fleet, err = talos.New(talos.Config{World: w, Kubernetes: l.kube, Reservations: reservations, Off: func(vmid int) { l.off <- vmid }})
+	config := talos.Config{World: w, Kubernetes: l.kube, Off: func(vmid int) { l.off <- vmid }}
+	if change != nil {
+		change(&config)
+	}
+	l.fleet, err = talos.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +94,12 @@ func newLab(t *testing.T, c world.Config, bundle *secrets.Bundle, reservations m
 }
 
 // Nodes of the tests: n counts from 1.
-func cp(n int) node { return node{fmt.Sprintf("cp%d", n), 400 + n, machine.TypeControlPlane, fmt.Sprintf("10.5.0.%d", 10+n)} }
-func wk(n int) node { return node{fmt.Sprintf("w%d", n), 500 + n, machine.TypeWorker, fmt.Sprintf("10.5.0.%d", 20+n)} }
+func cp(n int) node {
+	return node{fmt.Sprintf("cp%d", n), 400 + n, machine.TypeControlPlane, fmt.Sprintf("10.5.0.%d", 10+n)}
+}
+func wk(n int) node {
+	return node{fmt.Sprintf("w%d", n), 500 + n, machine.TypeWorker, fmt.Sprintf("10.5.0.%d", 20+n)}
+}
 
 type node struct {
 	name string

@@ -160,18 +160,17 @@ type boot struct {
 	plane      told[plane]
 	nodeSeen   bool
 	nodeReady  bool
+	apiSeen    bool // its own API has ever been ready
 	apiReady   bool
 	schedulers bool // the scheduler's static pod is having its moment
 }
 
-// The small delays of a machine, before Speed. They are short on purpose: what
-// takes long is in the world's latencies, where it is accounted for.
+// The other small delays of a machine, before Speed.
 const (
-	step     = 100 * time.Millisecond // between two states of a service
 	hush     = 200 * time.Millisecond // from the decision to go down until the API is gone
-	joinWait = time.Second            // an etcd that starts looks so long for one to join
+	joinWait = 300 * time.Millisecond // an etcd that starts looks so long for one to join
 	restart  = time.Second            // an etcd member that was there before comes back
-	appraise = time.Second            // until a service's first health check
+	appraise = 900 * time.Millisecond // until a service's first health check
 )
 
 // after runs do once d (before Speed) has passed, if this boot still runs.

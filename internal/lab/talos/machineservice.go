@@ -30,13 +30,12 @@ var errGone = status.Error(codes.Unavailable, "error reading from server: EOF")
 
 // alter changes the fleet for a call, unless the machine went down meanwhile.
 func (b *boot) alter(do func() error) error {
-	err := errGone
-	b.f.change(func() {
-		if b.m.boot == b {
-			err = do()
+	return b.f.attempt(func() error {
+		if b.m.boot != b {
+			return errGone
 		}
+		return do()
 	})
-	return err
 }
 
 // look reads the fleet for a call.
@@ -154,18 +153,17 @@ func (b *boot) powerDown(stage runtime.MachineStage) {
 // from a disk image has nothing to boot afterwards.
 func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest) (*machineapi.ResetResponse, error) {
 	b := s.b
-	err := b.alter(func() error {
+	err := b.await(ctx, func() error {
 		d := b.m.disk()
 		if in.GetGraceful() && d.member != nil {
 			if !d.member.of.serves() {
 				return errHang
 			}
-			b.leaveEtcd()
+			b.after(hush/2, b.leaveEtcd)
 		}
 		b.f.world.Tell(b.hostname(), "is reset")
 		wipe := func() { b.wipe(in) }
 		if !in.GetReboot() {
-			b.m.f.world.Tell(b.hostname(), "switches itself off")
 			b.powerDown(runtime.MachineStageResetting)
 			b.after(hush, wipe)
 			return nil
@@ -178,9 +176,6 @@ func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest)
 		})
 		return nil
 	})
-	if err == errHang {
-		return nil, hang(ctx)
-	}
 	return &machineapi.ResetResponse{Messages: []*machineapi.Reset{{ActorId: newUUID()}}}, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/extensions"
 	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
@@ -207,15 +208,28 @@ func newLinkStatus(m *machine) *network.LinkStatus {
 	return r
 }
 
-// writeNetwork writes the link, the addresses and the name.
+// loopback describes the link every machine has besides its network card.
+func loopback() *network.LinkStatus {
+	r := network.NewLinkStatus(network.NamespaceName, "lo")
+	s := r.TypedSpec()
+	s.Index, s.Type, s.MTU, s.QueueDisc = 1, nethelpers.LinkLoopbck, 65536, "noqueue"
+	s.Flags = nethelpers.LinkFlags(nethelpers.LinkUp | nethelpers.LinkLoopback | nethelpers.LinkRunning | nethelpers.LinkLowerUp)
+	s.OperationalState, s.LinkState, s.Port, s.Duplex = nethelpers.OperStateUnknown, true, nethelpers.Other, nethelpers.Unknown
+	s.HardwareAddr, s.BroadcastAddr = make(nethelpers.HardwareAddr, 6), make(nethelpers.HardwareAddr, 6)
+	return r
+}
+
+// writeNetwork writes the links, the addresses and the name.
 func (b *boot) writeNetwork() {
 	link := newLinkStatus(b.m)
 	if b.set != nil {
 		link.TypedSpec().Alias = b.set.alias
 	}
-	put(b, "network.LinkStatusController", network.NewLinkStatus(network.NamespaceName, linkName), func(r *network.LinkStatus) {
-		*r.TypedSpec() = *link.TypedSpec()
-	})
+	for _, l := range []*network.LinkStatus{link, loopback()} {
+		put(b, "network.LinkStatusController", network.NewLinkStatus(network.NamespaceName, l.Metadata().ID()), func(r *network.LinkStatus) {
+			*r.TypedSpec() = *l.TypedSpec()
+		})
+	}
 	put(b, "network.HostnameSpecController", network.NewHostnameStatus(network.NamespaceName, network.HostnameID), func(r *network.HostnameStatus) {
 		r.TypedSpec().Hostname = b.hostname()
 	})
@@ -223,14 +237,21 @@ func (b *boot) writeNetwork() {
 		s := r.TypedSpec()
 		s.AddressReady, s.ConnectivityReady, s.HostnameReady, s.EtcFilesReady = b.address.IsValid(), b.address.IsValid(), true, true
 	})
+	b.writeAddress("lo", 1, netip.MustParsePrefix("127.0.0.1/8"), nethelpers.ScopeHost)
+	b.writeAddress("lo", 1, netip.MustParsePrefix("::1/128"), nethelpers.ScopeHost)
+	if b.set != nil {
+		if dns := b.set.provider.NetworkHostDNSConfig(); dns != nil && dns.HostDNSEnabled() {
+			b.writeAddress("lo", 1, netip.MustParsePrefix(constants.HostDNSAddress+"/32"), nethelpers.ScopeHost)
+		}
+	}
+	if mac := link.TypedSpec().HardwareAddr; len(mac) == 6 {
+		local := [16]byte{0xfe, 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]}
+		b.writeAddress(linkName, 2, netip.PrefixFrom(netip.AddrFrom16(local), 64), nethelpers.ScopeLink)
+	}
 	if !b.address.IsValid() {
 		return
 	}
-	put(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, linkName+"/"+b.address.String()), func(r *network.AddressStatus) {
-		s := r.TypedSpec()
-		s.Address, s.LinkIndex, s.LinkName, s.Family, s.Scope = b.address, 2, linkName, nethelpers.FamilyInet4, nethelpers.ScopeGlobal
-		s.Flags = nethelpers.AddressFlags(nethelpers.AddressPermanent)
-	})
+	b.writeAddress(linkName, 2, b.address, nethelpers.ScopeGlobal)
 	for _, id := range []string{network.NodeAddressAccumulativeID, network.NodeAddressCurrentID, network.NodeAddressDefaultID, network.NodeAddressRoutedID} {
 		b.writeAddresses(id, b.address)
 		if b.set == nil || id == network.NodeAddressDefaultID {
@@ -244,6 +265,18 @@ func (b *boot) writeNetwork() {
 		b.writeAddresses(network.FilteredNodeAddressID(id, k8s.NodeAddressFilterNoK8s), ours...)
 		b.writeAddresses(network.FilteredNodeAddressID(id, k8s.NodeAddressFilterOnlyK8s), theirs...)
 	}
+}
+
+func (b *boot) writeAddress(link string, index uint32, address netip.Prefix, scope nethelpers.Scope) {
+	put(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, link+"/"+address.String()), func(r *network.AddressStatus) {
+		s := r.TypedSpec()
+		s.Address, s.LinkIndex, s.LinkName, s.Scope = address, index, link, scope
+		s.Family = nethelpers.FamilyInet4
+		if address.Addr().Is6() {
+			s.Family = nethelpers.FamilyInet6
+		}
+		s.Flags = nethelpers.AddressFlags(nethelpers.AddressPermanent)
+	})
 }
 
 func (b *boot) writeAddresses(id string, addresses ...netip.Prefix) {

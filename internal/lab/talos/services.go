@@ -129,7 +129,6 @@ func (b *boot) startSystemServices() {
 // startNodeServices starts what a configured machine runs, in the order and
 // with the dependencies that were seen.
 func (b *boot) startNodeServices() {
-	b.service("apid").well()
 	c := b.service("cri")
 	c.launch(cri, criWaits)
 	if b.set.control {
@@ -140,7 +139,7 @@ func (b *boot) startNodeServices() {
 	b.service("kubelet").to("Starting", "Starting service")
 	b.service("kubelet").to("Waiting", kubeletWaits)
 	b.startExtensions()
-	b.after(step, func() {
+	b.after(b.f.step, func() {
 		c.well()
 		b.criUp = true
 		if b.set.control {
@@ -181,10 +180,10 @@ func (b *boot) startKubelet() {
 	}
 	s.to("Waiting", `Waiting for service "cri" to be "up"`)
 	s.to("Preparing", "Running pre state")
-	b.after(step, func() {
+	b.after(b.f.step*7/10, func() {
 		s.to("Preparing", "Creating service runner")
 		s.run("Started task kubelet (PID 239) for container kubelet")
-		b.after(step, s.well)
+		b.after(b.f.step*27/10, s.well)
 	})
 }
 

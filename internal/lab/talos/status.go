@@ -60,7 +60,7 @@ func (b *boot) writeNode() {
 	put(b, "k8s.NodeStatusController", k8s.NewNodeStatus(k8s.NamespaceName, node), func(r *k8s.NodeStatus) {
 		r.TypedSpec().Nodename, r.TypedSpec().NodeReady, r.TypedSpec().Labels = node, b.nodeReady, b.set.kubelet.Labels
 	})
-	if !b.set.control {
+	if !b.apiSeen {
 		return
 	}
 	for _, pod := range staticPods {
@@ -109,7 +109,7 @@ func (b *boot) unmet() []runtime.UnmetCondition {
 	if b.set == nil || b.set.homeless {
 		return out // it has no node name yet
 	}
-	if b.nodeSeen && b.set.control {
+	if b.nodeSeen && b.apiSeen {
 		var pods []string
 		for _, pod := range staticPods {
 			if !b.podReady(pod) {
@@ -192,7 +192,7 @@ func (b *boot) tellKubernetes() {
 	}
 	b.plane.set(b.f, p, func(p plane, ready func(bool)) func() {
 		return b.f.kubernetes.ServeAPI(p.ca, p.etcd, p.ControlPlane, ready)
-	}, func(ready bool) { b.apiReady = ready })
+	}, func(ready bool) { b.apiSeen, b.apiReady = b.apiSeen || ready, ready })
 	if p == nil {
 		b.apiReady = false
 	}
@@ -205,8 +205,8 @@ func (b *boot) hearNode(ready bool) {
 	first := ready && !b.nodeReady && b.founded
 	b.nodeSeen, b.nodeReady = true, ready
 	if first {
-		b.after(step, func() { b.schedulers = true })
-		b.after(5*step, func() { b.schedulers = false })
+		b.after(3*b.f.step, func() { b.schedulers = true })
+		b.after(20*b.f.step, func() { b.schedulers = false })
 	}
 }
 
