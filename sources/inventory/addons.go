@@ -154,9 +154,9 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		if err != nil || e.IsDir() {
 			return bareOf(err)
 		}
-		data, err := readFile(l.fsys, p)
+		data, err := ReadFile(l.fsys, p)
 		if err != nil {
-			return fmt.Errorf("read %s: %w", quote(p), err)
+			return fmt.Errorf("%s cannot be read: %w", quote(p), err)
 		}
 		total += len(data)
 		if len(out.Files) >= maxChartFiles || total > maxChartBytes {
@@ -170,7 +170,7 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		l.wrong(field, "paths are relative to "+l.dir, "there is no folder %s", quote(dir))
 		return
 	case err != nil:
-		l.wrong(field, "", "%s", err)
+		l.wrong(field, hint(err), "%s", err)
 		return
 	case out.Files["Chart.yaml"] == nil:
 		l.wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", quote(dir))

@@ -100,14 +100,14 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 // was something to decode.
 func (l *loader) readInto(name, prefix string, out any) bool {
 	file := path.Join(l.dir, name)
-	data, err := readFile(l.fsys, file)
+	data, err := ReadFile(l.fsys, file)
 	d := document{file: file, report: l.report}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		d.problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
 		return false
 	case err != nil:
-		d.problem(0, 0, "", err.Error(), "")
+		d.problem(0, 0, "", "cannot be read: "+err.Error(), hint(err))
 		return false
 	}
 	n := d.single(data)
@@ -121,8 +121,10 @@ func (l *loader) readInto(name, prefix string, out any) bool {
 // errTooLarge is a file beyond the bounds of one.
 var errTooLarge = fmt.Errorf("larger than %d KiB", maxFileBytes>>10)
 
-// readFile reads a file of at most maxFileBytes. Errors do not name the file.
-func readFile(fsys fs.FS, name string) ([]byte, error) {
+// ReadFile reads a file of the repository within the bounds of one. Its errors
+// do not name the file, which the problem they become names already; they may
+// carry a Hint.
+func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	if !fs.ValidPath(name) {
 		return nil, errors.New("the path leaves the repository")
 	}
@@ -157,6 +159,17 @@ func bare(err error) error {
 	return err
 }
 
+// hint is the cure that an error carries, or "".
+func hint(err error) string {
+	if h, ok := errors.AsType[interface {
+		error
+		Hint() string
+	}](err); ok {
+		return h.Hint()
+	}
+	return ""
+}
+
 // fetch reads a file that a field names. On failure the problem is recorded
 // and ok is false.
 func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
@@ -164,13 +177,13 @@ func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 	if !ok {
 		return "", nil, false
 	}
-	data, err := readFile(l.fsys, file)
+	data, err := ReadFile(l.fsys, file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		l.wrong(field, "paths are relative to "+l.dir, "there is no file %s", quote(file))
 		return "", nil, false
 	case err != nil:
-		l.wrong(field, "", "read %s: %s", quote(file), err)
+		l.wrong(field, hint(err), "%s cannot be read: %s", quote(file), err)
 		return "", nil, false
 	}
 	return file, data, true
@@ -204,7 +217,7 @@ func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
 		return nil, failed("there is no such folder", "check the path of the repository in the host's config")
 	}
 	if err != nil {
-		return nil, failed("list the folder: "+bare(err).Error(), "")
+		return nil, failed("cannot be listed: "+bare(err).Error(), hint(err))
 	}
 	var names []string
 	var problems cluster.Problems

@@ -23,7 +23,9 @@ func load(t *testing.T, name, clusterYAML, nodesYAML string) cluster.Snapshot {
 
 func TestCheckTogether(t *testing.T) {
 	vip := strings.Replace(smallCluster, "gateway: 10.10.0.1}", "gateway: 10.10.0.1, vip: 10.10.0.5}", 1)
-	called := func(text, name string) string { return strings.Replace(text, "cluster_name: dev", "cluster_name: "+name, 1) }
+	called := func(text, name string) string {
+		return strings.Replace(text, "cluster_name: dev", "cluster_name: "+name, 1)
+	}
 	on := func(text, proxmox string) string { return strings.Replace(text, "{node: pve1}", proxmox, 1) }
 	first := load(t, "dev", vip, "controlplane:\n  - {name: cp-1, ip: 10.10.0.11, vmid: 110, mac: \"02:00:00:00:00:01\"}\n")
 	for name, c := range map[string]struct {

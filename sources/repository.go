@@ -1,0 +1,328 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/sources/git"
+	"github.com/talos-agent/talos-agent/sources/inventory"
+)
+
+// Store gives the files of a repository at its newest state. *git.Store and
+// *git.Directory are stores.
+type Store interface {
+	// Head asks for the newest state. It costs next to nothing when nothing is
+	// new.
+	Head(ctx context.Context) (git.Commit, error)
+	// Tree gives the files of a state that Head returned.
+	Tree(ctx context.Context, c git.Commit) (fs.FS, error)
+	// Descends reports whether head has ancestor in its history.
+	Descends(ctx context.Context, head, ancestor string) (bool, error)
+}
+
+// Config says where the inventory is and what the host adds to it.
+type Config struct {
+	// Store is asked by Fetch and Descends. A Repository that only reads trees
+	// it is given needs none.
+	Store Store
+	// Path is the folder that holds the clusters' folders; "" means
+	// "inventory".
+	Path string
+	// Clusters are the folders of the clusters this host owns; empty means all.
+	Clusters []string
+	// Decrypt returns the plain text of an encrypted file. Its errors name no
+	// part of it, and carry a Hint for people. Nil means that there is no key:
+	// snapshots come without secrets and say so.
+	Decrypt func(ctx context.Context, name string, file []byte) ([]byte, error)
+	// Inventory holds the host's own part of every snapshot; Secrets and
+	// Revision in it are ignored.
+	Inventory inventory.Options
+}
+
+// Tree is a repository at one state.
+type Tree struct {
+	Revision cluster.Revision
+	// Content identifies the files: trees of equal content are read once. Empty
+	// means that nobody knows, and the tree is read anew each time.
+	Content string
+	FS      fs.FS
+}
+
+// Repository reads the clusters of a repository. Its methods may be used by
+// several goroutines.
+type Repository struct {
+	c Config
+	// lock guards state. It is a channel so that waiting for it ends with the
+	// context.
+	lock  chan struct{}
+	state state
+}
+
+// state is what is known of the tree that was read last.
+type state struct {
+	content string
+	folders []string
+	found   cluster.Problems
+	loaded  map[string]*loaded // by folder
+	// used is what each cluster asked of the host when it was last valid.
+	used map[string]cluster.Usage
+}
+
+// loaded is one cluster of a tree. Its snapshot has no revision, because trees
+// of several revisions can have the same content.
+type loaded struct {
+	snap     cluster.Snapshot
+	problems cluster.Problems
+}
+
+// New checks the config and makes a Repository.
+func New(c Config) (*Repository, error) {
+	if c.Path == "" {
+		c.Path = "inventory"
+	}
+	c.Path = path.Clean(c.Path)
+	if !fs.ValidPath(c.Path) {
+		return nil, fmt.Errorf("path %q: is not a folder of the repository", c.Path)
+	}
+	for _, name := range c.Clusters {
+		if !fs.ValidPath(name) || strings.Contains(name, "/") || name == "." {
+			return nil, fmt.Errorf("clusters: %q is not the name of a folder", name)
+		}
+	}
+	return &Repository{c: c, lock: make(chan struct{}, 1), state: state{used: map[string]cluster.Usage{}}}, nil
+}
+
+// Fetch asks the store for the newest tree. An error means that it could not be
+// asked; the files themselves are read by Snapshot.
+func (r *Repository) Fetch(ctx context.Context) (Tree, error) {
+	head, err := r.c.Store.Head(ctx)
+	if err != nil {
+		return Tree{}, fmt.Errorf("look for a new revision: %w", err)
+	}
+	files, err := r.c.Store.Tree(ctx, head)
+	if err != nil {
+		return Tree{}, fmt.Errorf("read revision %s: %w", head.Revision, err)
+	}
+	return Tree{Revision: cluster.Revision(head.Revision), Content: head.Content, FS: files}, nil
+}
+
+// Descends reports whether head has ancestor in its history. An ancestor that
+// was never a commit is in no branch's history.
+func (r *Repository) Descends(ctx context.Context, head, ancestor cluster.Revision) (bool, error) {
+	ok, err := r.c.Store.Descends(ctx, head.Commit(), ancestor.Commit())
+	if err != nil && ancestor.Commit() == "" {
+		return false, nil
+	}
+	return ok, err
+}
+
+// Clusters lists the folders of the clusters that this host owns in a tree.
+// A problem with severity error among the problems means that the list is not
+// whole.
+func (r *Repository) Clusters(ctx context.Context, t Tree) ([]string, cluster.Problems, error) {
+	if err := r.acquire(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer r.release()
+	s, err := r.at(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	return slices.Clone(s.folders), slices.Clone(s.found), nil
+}
+
+// Snapshot reads the cluster in the folder of that name from a tree. With an
+// error among the problems the snapshot is empty except for its revision. An
+// error means that the tree could not be read, which says nothing about the
+// inventory. Snapshots of one content share memory: they are not to be changed.
+//
+// A cluster is checked against the others of this host, too: what it shares
+// with one of them is a problem of both.
+func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster.Snapshot, cluster.Problems, error) {
+	if err := r.acquire(ctx); err != nil {
+		return cluster.Snapshot{}, nil, err
+	}
+	defer r.release()
+	s, err := r.at(t)
+	if err != nil {
+		return cluster.Snapshot{}, nil, err
+	}
+	if !slices.Contains(s.folders, name) {
+		return cluster.Snapshot{Revision: t.Revision}, r.noCluster(name, s), nil
+	}
+	mine, err := r.load(ctx, t, s, name)
+	if err != nil {
+		return cluster.Snapshot{}, nil, err
+	}
+	snap, problems := mine.snap, slices.Clone(mine.problems)
+	snap.Revision = t.Revision
+	if problems.HasErrors() {
+		return snap, problems, nil
+	}
+	for _, other := range s.folders {
+		if other == name {
+			continue
+		}
+		theirs, err := r.load(ctx, t, s, other)
+		if err != nil {
+			return cluster.Snapshot{}, nil, err
+		}
+		usage, known := s.used[other]
+		switch {
+		case !theirs.problems.HasErrors():
+			problems = append(problems, inventory.CheckTogether([]cluster.Snapshot{mine.snap, theirs.snap})...)
+		case !known:
+			problems = append(problems, snap.At(cluster.Warning, "",
+				fmt.Sprintf("the cluster %s is invalid: what it uses of the host does not count against the limits", other), "correct it too"))
+		}
+		if known {
+			snap.Siblings = append(snap.Siblings, usage)
+		}
+	}
+	problems.Sort()
+	if problems.HasErrors() {
+		return cluster.Snapshot{Revision: t.Revision}, problems, nil
+	}
+	snap.Warnings = problems
+	return snap, problems, nil
+}
+
+func (r *Repository) acquire(ctx context.Context) error {
+	select {
+	case r.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Repository) release() { <-r.lock }
+
+// at returns the state for a tree: the remembered one when its files are the
+// same, else a new one.
+func (r *Repository) at(t Tree) (*state, error) {
+	if t.Content != "" && t.Content == r.state.content {
+		return &r.state, nil
+	}
+	fresh := state{content: t.Content, loaded: map[string]*loaded{}, used: maps.Clone(r.state.used)}
+	files := &watched{FS: t.FS}
+	fresh.folders, fresh.found = inventory.Clusters(files, r.c.Path)
+	if files.failed != nil {
+		return nil, fmt.Errorf("list the clusters of %s: %w", t.Revision.Short(), files.failed)
+	}
+	r.choose(&fresh)
+	if t.Content == "" {
+		return &fresh, nil
+	}
+	r.state = fresh
+	return &r.state, nil
+}
+
+// choose keeps the clusters that this host owns.
+func (r *Repository) choose(s *state) {
+	if len(r.c.Clusters) == 0 || len(s.folders) == 0 {
+		return
+	}
+	for _, name := range r.c.Clusters {
+		if !slices.Contains(s.folders, name) {
+			s.found = append(s.found, r.noCluster(name, s)...)
+		}
+	}
+	s.folders = slices.DeleteFunc(s.folders, func(name string) bool { return !slices.Contains(r.c.Clusters, name) })
+}
+
+// noCluster is the problem of a cluster that is not there.
+func (r *Repository) noCluster(name string, s *state) cluster.Problems {
+	if len(s.folders) == 0 && s.found.HasErrors() {
+		return s.found // which says why there is none at all
+	}
+	return cluster.Problems{{Severity: cluster.Error, File: path.Join(r.c.Path, name), Message: "there is no such cluster",
+		Hint: "known are: " + strings.Join(s.folders, ", ")}}
+}
+
+// load reads one cluster of a tree, once per content.
+func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*loaded, error) {
+	if l := s.loaded[name]; l != nil {
+		return l, nil
+	}
+	dir := path.Join(r.c.Path, name)
+	files := &watched{FS: t.FS}
+	opts := r.c.Inventory
+	opts.Revision = ""
+	var problems cluster.Problems
+	var err error
+	if opts.Secrets, problems, err = r.secrets(ctx, files, dir, name); err != nil {
+		return nil, err
+	}
+	snap, found := inventory.Load(files, dir, opts)
+	if files.failed != nil {
+		return nil, fmt.Errorf("read cluster %s of %s: %w", name, t.Revision.Short(), files.failed)
+	}
+	problems = append(problems, found...)
+	if !problems.HasErrors() && snap.Spec.Name != name {
+		problems = append(problems, snap.At(cluster.Error, "cluster_name", fmt.Sprintf("the cluster %s lies in a folder named %s", snap.Spec.Name, name),
+			fmt.Sprintf("rename the folder to %s; another cluster_name would be another cluster", snap.Spec.Name)))
+	}
+	problems.Sort()
+	l := &loaded{snap: snap, problems: problems}
+	if problems.HasErrors() {
+		l.snap = cluster.Snapshot{}
+	} else {
+		s.used[name] = snap.Spec.Usage()
+	}
+	s.loaded[name] = l
+	return l, nil
+}
+
+// secrets reads and decrypts the secrets of a cluster; nil when there are none
+// to be had.
+func (r *Repository) secrets(ctx context.Context, files *watched, dir, name string) (*inventory.Secrets, cluster.Problems, error) {
+	file := path.Join(dir, inventory.SecretsFile)
+	problem := func(sev cluster.Severity, message, hint string) cluster.Problems {
+		return cluster.Problems{{Severity: sev, File: file, Message: message, Hint: hint}}
+	}
+	data, err := inventory.ReadFile(files, file)
+	switch {
+	case files.failed != nil:
+		return nil, nil, fmt.Errorf("read %s: %w", file, files.failed)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, problem(cluster.Warning, "the file is missing: no cluster can be made without its secrets",
+			fmt.Sprintf("make it with: talos-agent secrets new --cluster %s DIR", name)), nil
+	case err != nil:
+		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), hint(err)), nil
+	case r.c.Decrypt == nil:
+		return nil, problem(cluster.Warning, "not decrypted, because there is no age key: what the secrets hold was not checked",
+			"name the key with age_key_file in the host's config, or with --age-key"), nil
+	}
+	text, err := r.c.Decrypt(ctx, file, data)
+	if ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, problem(cluster.Error, err.Error(), hint(err)), nil
+	}
+	s, problems := inventory.ParseSecrets(file, text)
+	clear(text)
+	if problems.HasErrors() {
+		return nil, problems, nil
+	}
+	return &s, problems, nil
+}
+
+// hint is the cure that an error carries, or "".
+func hint(err error) string {
+	if h, ok := errors.AsType[interface {
+		error
+		Hint() string
+	}](err); ok {
+		return h.Hint()
+	}
+	return ""
+}

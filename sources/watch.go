@@ -1,0 +1,121 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Watch calls onChange, one call at a time, after something in the directory or
+// below it has changed, until the context ends; then it returns nil. Changes
+// that come close together are told once. Links below the directory are not
+// followed. Of .git only the folder itself is watched, which is where a commit
+// or a checkout shows.
+//
+// It returns an error when the directory cannot be watched, or is gone.
+func Watch(ctx context.Context, dir string, onChange func()) error {
+	// Editors and git write many files in a row.
+	return watching{quiet: 200 * time.Millisecond, unrest: 2 * time.Second}.run(ctx, dir, onChange)
+}
+
+// watching is how changes become calls: a change is told once nothing has
+// happened for the quiet time, but not later than the time of unrest after it.
+type watching struct{ quiet, unrest time.Duration }
+
+func (c watching) run(ctx context.Context, dir string, onChange func()) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", dir, err)
+	}
+	defer w.Close()
+	if err := watchTree(w, dir); err != nil {
+		return err
+	}
+	timer := time.NewTimer(c.quiet)
+	timer.Stop()
+	var first time.Time // of the changes that are not told yet
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			first = time.Time{}
+			onChange()
+			continue
+		case e := <-w.Events:
+			if err := watchEvent(w, dir, e); err != nil {
+				return err
+			}
+			if noise(e) {
+				continue
+			}
+		case err := <-w.Errors:
+			if !errors.Is(err, fsnotify.ErrEventOverflow) {
+				return fmt.Errorf("watch %s: %w", dir, err)
+			}
+			// Events were lost, and folders may be new: look at everything.
+			if err := watchTree(w, dir); err != nil {
+				return err
+			}
+		}
+		if first.IsZero() {
+			first = time.Now()
+		}
+		timer.Reset(min(c.quiet, max(0, c.unrest-time.Since(first))))
+	}
+}
+
+// watchEvent follows folders that come, and fails when the root goes.
+func watchEvent(w *fsnotify.Watcher, root string, e fsnotify.Event) error {
+	if (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) && e.Name == root {
+		return fmt.Errorf("watch %s: the directory is gone: %w", root, fs.ErrNotExist)
+	}
+	if !e.Has(fsnotify.Create) {
+		return nil
+	}
+	if err := watchTree(w, e.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// noise is what happens to a file without changing it: locks of git, which
+// come and go around every change, and attributes.
+func noise(e fsnotify.Event) bool {
+	return e.Op == fsnotify.Chmod || strings.HasSuffix(e.Name, ".lock") && filepath.Base(filepath.Dir(e.Name)) == ".git"
+}
+
+// watchTree adds a folder and everything below it. What is no folder is left
+// alone: its folder tells of it.
+func watchTree(w *fsnotify.Watcher, root string) error {
+	return filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && p != root:
+			return nil // gone again already
+		case err != nil:
+			return fmt.Errorf("watch %s: %w", p, err)
+		case !d.IsDir():
+			return nil
+		}
+		if err := w.Add(p); err != nil {
+			if errors.Is(err, fs.ErrNotExist) && p != root {
+				return fs.SkipDir
+			}
+			return fmt.Errorf("watch %s: %w", p, err)
+		}
+		if d.Name() == ".git" {
+			return fs.SkipDir
+		}
+		return nil
+	})
+}

@@ -1,0 +1,163 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// deadline is how long a test waits for what must happen; it only bounds a
+// failure.
+const deadline = 20 * time.Second
+
+// brisk watches as Watch does, but does not let the tests wait.
+var brisk = watching{quiet: 20 * time.Millisecond, unrest: 200 * time.Millisecond}
+
+// watch starts watching a directory and returns the changes it tells.
+func watch(t *testing.T, dir string) (changes chan struct{}, done chan error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, done = make(chan struct{}, 100), make(chan error, 1)
+	go func() { done <- brisk.run(ctx, dir, func() { changes <- struct{}{} }) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(deadline):
+			t.Error("the watch goes on without its context")
+		}
+	})
+	// The watch is on when it tells of a change; until then one is made again
+	// and again.
+	probe := filepath.Join(dir, "probe")
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(deadline); ; {
+		write(t, probe, time.Now().String())
+		select {
+		case <-changes:
+			drain(changes)
+			return changes, done
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("no change is told")
+		}
+	}
+}
+
+// drain waits until the changes that were made so far are told.
+func drain(changes chan struct{}) {
+	for {
+		select {
+		case <-changes:
+		case <-time.After(3 * brisk.quiet):
+			return
+		}
+	}
+}
+
+func expect(t *testing.T, changes chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-changes:
+		drain(changes)
+	case <-time.After(deadline):
+		t.Fatalf("nothing told of %s", what)
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "inventory/dev/nodes.yaml"), "a")
+	write(t, filepath.Join(dir, ".git/objects/x"), "a")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	changes, _ := watch(t, link)
+
+	write(t, filepath.Join(dir, "inventory/dev/nodes.yaml"), "b")
+	expect(t, changes, "a file that changed")
+
+	write(t, filepath.Join(dir, "inventory/new/deep/er/cluster.yaml"), "a")
+	expect(t, changes, "a new folder")
+	write(t, filepath.Join(dir, "inventory/new/deep/er/cluster.yaml"), "b")
+	expect(t, changes, "a file in a new folder")
+
+	if err := os.Rename(filepath.Join(dir, "inventory/new"), filepath.Join(dir, "inventory/old")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, changes, "a folder that moved")
+	write(t, filepath.Join(dir, "inventory/old/deep/er/cluster.yaml"), "c")
+	expect(t, changes, "a file in a folder that moved")
+
+	write(t, filepath.Join(dir, ".git/HEAD"), "ref")
+	expect(t, changes, "a checkout")
+
+	if err := os.RemoveAll(filepath.Join(dir, "inventory/old")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, changes, "a folder that went")
+
+	// What git does inside itself is not told.
+	write(t, filepath.Join(dir, ".git/objects/y"), "b")
+	write(t, filepath.Join(dir, ".git/index.lock"), "b")
+	select {
+	case <-changes:
+		t.Error("git's own files are told")
+	case <-time.After(3 * brisk.quiet):
+	}
+}
+
+// TestWatchUnrest: a file that never rests does not keep its changes back.
+func TestWatchUnrest(t *testing.T) {
+	dir := t.TempDir()
+	changes, _ := watch(t, dir)
+	tick := time.NewTicker(brisk.quiet / 4)
+	defer tick.Stop()
+	for limit := time.After(deadline); ; {
+		select {
+		case <-tick.C:
+			write(t, filepath.Join(dir, "busy"), time.Now().String())
+		case <-changes:
+			return
+		case <-limit:
+			t.Fatal("nothing told while a file changes all the time")
+		}
+	}
+}
+
+func TestWatchGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gone")
+	if err := Watch(t.Context(), dir, nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	write(t, filepath.Join(dir, "x"), "a")
+	_, done := watch(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after the directory went: %v", err)
+		}
+		done <- err // for the cleanup
+	case <-time.After(deadline):
+		t.Fatal("the directory went unnoticed")
+	}
+}
