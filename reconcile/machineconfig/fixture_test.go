@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -32,6 +33,9 @@ var kubernetesFor = map[string]string{"v1.8": "v1.30.1", "v1.9": "v1.31.4", "v1.
 
 // talosFor is a version of a Talos minor.
 var talosFor = map[string]string{"v1.8": "v1.8.2", "v1.9": "v1.9.5", "v1.10": "v1.10.7", "v1.11": "v1.11.6", "v1.12": "v1.12.4", "v1.13": "v1.13.9", "v1.14": "v1.14.1"}
+
+// testNow is when these tests take place: inside the life of the test bundle.
+var testNow = time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const testSchematic = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba"
 

@@ -27,7 +27,8 @@ func (vm) InContainer() bool     { return false }
 // outcome: does Talos accept it, and does it still say what the inventory says?
 // Each problem names the patch that brought it about.
 func applyPatches(base config.Provider, in *input) (config.Provider, cluster.Problems) {
-	w := work{in: in, stages: []config.Provider{base}}
+	w := work{in: in}
+	w.add(base)
 	for _, p := range in.Patches {
 		w.apply(p)
 	}
@@ -40,11 +41,30 @@ func applyPatches(base config.Provider, in *input) (config.Provider, cluster.Pro
 // work is a config on its way through the patches.
 type work struct {
 	in       *input
-	stages   []config.Provider // the config before the first patch and after each
+	stages   []stage // before the first patch and after each
 	problems cluster.Problems
 }
 
-func (w *work) last() config.Provider { return w.stages[len(w.stages)-1] }
+// stage is a config and what it said about the facts of owned when it was made:
+// it shares some values with the stages after it, which a patch may change.
+type stage struct {
+	config config.Provider
+	facts  []string
+}
+
+func (w *work) add(c config.Provider) {
+	s := stage{c, make([]string, len(owned))}
+	for i, o := range owned {
+		fact, err := guard(func() (string, error) { return o.value(c, w.in), nil })
+		if err != nil {
+			fact = "gone" // a patch took away what it is part of
+		}
+		s.facts[i] = fact
+	}
+	w.stages = append(w.stages, s)
+}
+
+func (w *work) last() config.Provider { return w.stages[len(w.stages)-1].config }
 
 func (w *work) report(sev cluster.Severity, file, message, hint string) {
 	w.problems = append(w.problems, cluster.Problem{Severity: sev, File: file, Message: message, Hint: hint})
@@ -54,7 +74,7 @@ func (w *work) report(sev cluster.Severity, file, message, hint string) {
 // it as it was, so that the next ones are judged too.
 func (w *work) apply(p patch) {
 	next := w.last()
-	defer func() { w.stages = append(w.stages, next) }()
+	defer func() { w.add(next) }()
 
 	doc, err := loadPatch(p.Text)
 	if errors.Is(err, configloader.ErrNoConfig) {
@@ -127,7 +147,7 @@ func guard[T any](f func() (T, error)) (out T, err error) {
 func (w *work) judge() {
 	warnings, err := validate(w.last())
 	if err != nil {
-		file := w.blame(func(c config.Provider) bool { _, err := validate(c); return err == nil })
+		file := w.blame(func(s stage) bool { _, err := validate(s.config); return err == nil })
 		message := "Talos would refuse the config: "
 		if file == "" {
 			message = fmt.Sprintf("Talos would refuse the config of node %s: ", w.in.Name)
@@ -135,22 +155,14 @@ func (w *work) judge() {
 		w.report(cluster.Error, file, message+w.retell(err), "")
 		return
 	}
-	before := w.stages[0]
-	if w.last() == before {
-		return
-	}
-	for _, o := range owned {
-		want := o.value(before, w.in)
-		same := func(c config.Provider) bool {
-			got, err := guard(func() (string, error) { return o.value(c, w.in), nil })
-			return err == nil && got == want
-		}
-		if !same(w.last()) {
+	for i, o := range owned {
+		same := func(s stage) bool { return s.facts[i] == w.stages[0].facts[i] }
+		if !same(w.stages[len(w.stages)-1]) {
 			w.report(cluster.Error, w.blame(same), "the patch changes "+o.name+", which is not a patch's to set", o.instead)
 		}
 	}
 	for _, text := range warnings {
-		file := w.blame(func(c config.Provider) bool { ws, _ := validate(c); return !slices.Contains(ws, text) })
+		file := w.blame(func(s stage) bool { ws, _ := validate(s.config); return !slices.Contains(ws, text) })
 		if file != "" {
 			w.report(cluster.Warning, file, w.retell(errors.New(text)), "")
 		}
@@ -159,7 +171,7 @@ func (w *work) judge() {
 
 // blame names the patch after which a config stopped being good, for good; ""
 // when it never was.
-func (w *work) blame(good func(config.Provider) bool) string {
+func (w *work) blame(good func(stage) bool) string {
 	for i := len(w.in.Patches); i > 0; i-- {
 		if good(w.stages[i-1]) {
 			return w.in.Patches[i-1].File

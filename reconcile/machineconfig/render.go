@@ -19,6 +19,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/generate"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"github.com/siderolabs/talos/pkg/machinery/config/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -42,6 +43,7 @@ type rendered struct {
 	input    [sha256.Size]byte
 	config   cluster.Config
 	problems cluster.Problems
+	idle     bool // it takes no ordinary workloads
 }
 
 // Count tells how many node configs were rendered so far; what came from memory
@@ -98,7 +100,11 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 		})
 		r.remember(snap.Spec.ID, ins, results, len(todo))
 	}
-	return collect(ins, results)
+	configs, ps := collect(ins, results)
+	if !slices.ContainsFunc(results, func(res rendered) bool { return !res.idle }) {
+		ps = append(ps, idleCluster(snap, ins))
+	}
+	return configs, ps
 }
 
 func (r *Renderer) remember(id string, ins []input, results []rendered, fresh int) {
@@ -133,6 +139,16 @@ func collect(ins []input, results []rendered) (map[string]cluster.Config, cluste
 		}
 	}
 	return configs, ps
+}
+
+// idleCluster warns of a cluster in which nothing can run but what tolerates
+// control planes.
+func idleCluster(snap cluster.Snapshot, ins []input) cluster.Problem {
+	hint := "add a worker, or a patch: cluster: {allowSchedulingOnControlPlanes: true}"
+	if len(ins) > 0 && ins[0].Minor >= 14 {
+		hint = "add a worker, or a patch of the KubeNodeConfig document: taints: {" + constants.LabelNodeRoleControlPlane + ": {$patch: delete}}"
+	}
+	return snap.At(cluster.Warning, "", "there are no workers, and the control planes take no workloads", hint)
 }
 
 // each calls f for every number below n, on all processors.
@@ -201,12 +217,10 @@ func inputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Size]by
 }
 
 // generator makes the configs of one cluster's nodes.
-type generator struct {
-	base map[cluster.Role]config.Provider
-}
+type generator struct{ generate *generate.Input }
 
-// newGenerator reads the secrets and generates what the nodes of a role have in
-// common. The problem, if any, stops the whole cluster.
+// newGenerator reads the secrets and prepares what the nodes have in common.
+// The problem, if any, stops the whole cluster.
 func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Problem) {
 	stop := func(p cluster.Problem) (*generator, *cluster.Problem) { return nil, &p }
 	c, err := config.ParseContractFromVersion(s.Contract)
@@ -218,11 +232,8 @@ func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Proble
 		err = checkBundle(bundle, c)
 	}
 	if err != nil {
-		p := cluster.Problem{Severity: cluster.Error, File: path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml"), Message: err.Error()}
-		if h, ok := err.(interface{ Hint() string }); ok {
-			p.Hint = h.Hint()
-		}
-		return stop(p)
+		file := path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml")
+		return stop(cluster.Problem{Severity: cluster.Error, File: file, Message: err.Error(), Hint: hintOf(err)})
 	}
 	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), options(s, c, bundle)...)
 	if err != nil {
@@ -230,22 +241,22 @@ func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Proble
 	}
 	in.PodNet = []string{s.Network.PodCIDR.String()}
 	in.ServiceNet = []string{s.Network.ServiceCIDR.String()}
-
-	g := &generator{base: map[cluster.Role]config.Provider{}}
-	for _, role := range []cluster.Role{cluster.ControlPlane, cluster.Worker} {
-		kind, err := machine.ParseType(string(role)) // we and Talos call roles the same
-		if err == nil {
-			g.base[role], err = in.Config(kind)
-		}
-		if err != nil {
-			return stop(snap.At(cluster.Error, "", fmt.Sprintf("generate machine config of a %s: %v", role, err), ""))
-		}
-	}
-	return g, nil
+	return &generator{in}, nil
 }
 
-// compose lays a node's settings over what its role has in common.
+// compose lays a node's settings over what the generator writes for its role.
+// Every node gets a generation of its own: it takes microseconds, and a clone
+// of a config is not deep everywhere (the library's v1alpha1 endpoint is not),
+// so that a patch of one node could reach another.
 func (g *generator) compose(in *input) (config.Provider, error) {
+	role, err := machine.ParseType(string(in.Role)) // we and Talos call roles the same
+	if err != nil {
+		return nil, err
+	}
+	base, err := g.generate.Config(role)
+	if err != nil {
+		return nil, fmt.Errorf("generate: %w", err)
+	}
 	text, err := write(in).encode()
 	if err != nil {
 		return nil, fmt.Errorf("write settings: %w", err)
@@ -254,7 +265,7 @@ func (g *generator) compose(in *input) (config.Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load settings: %w", err)
 	}
-	composed, err := configpatcher.StrategicMerge(g.base[in.Role], configpatcher.NewStrategicMergePatch(doc))
+	composed, err := configpatcher.StrategicMerge(base, configpatcher.NewStrategicMergePatch(doc))
 	if err != nil {
 		return nil, fmt.Errorf("merge settings: %w", err)
 	}
@@ -309,7 +320,7 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	own := func(err error) rendered {
 		return rendered{problems: cluster.Problems{snap.At(cluster.Error, "", fmt.Sprintf("machine config of node %s: %v", in.Name, err), "")}}
 	}
-	base, err := g.compose(in)
+	base, err := guard(func() (config.Provider, error) { return g.compose(in) })
 	if err != nil {
 		return own(err)
 	}
@@ -322,14 +333,25 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	if problems.HasErrors() {
 		return rendered{problems: problems}
 	}
-	text, err := patched.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	out, err := guard(func() (rendered, error) { return finish(patched) })
 	if err != nil {
-		return own(fmt.Errorf("encode: %w", err))
+		return own(err)
+	}
+	out.problems = problems
+	return out
+}
+
+// finish writes a config down.
+func finish(c config.Provider) (rendered, error) {
+	text, err := c.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	if err != nil {
+		return rendered{}, fmt.Errorf("encode: %w", err)
 	}
 	// The digest loads the text again, and so shows that a node can.
 	digest, err := Digest(text)
 	if err != nil {
-		return own(err)
+		return rendered{}, err
 	}
-	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest}, problems: problems}
+	_, idle := c.K8sNodeConfig().Taints()[constants.LabelNodeRoleControlPlane]
+	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest}, idle: idle}, nil
 }

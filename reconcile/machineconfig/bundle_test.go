@@ -1,0 +1,272 @@
+package machineconfig
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	stdx509 "crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// bundleMap is the test bundle as a tree, to break.
+func bundleMap(t testing.TB) map[string]map[string]any {
+	t.Helper()
+	var m map[string]map[string]any
+	if err := yaml.Unmarshal(bundle(t).Reveal(), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func bundleFrom(t testing.TB, m any) cluster.Secret {
+	t.Helper()
+	b, err := yaml.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cluster.NewSecret(b)
+}
+
+// The keys of a new bundle, in their order: what `talosctl gen secrets` writes.
+func TestNewBundle(t *testing.T) {
+	b, err := NewBundle("v1.13", testNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := regexp.MustCompile(`(?m): .*$|^ +crt|^ +key`).ReplaceAllStringFunc(string(b), func(s string) string {
+		if strings.HasPrefix(s, ":") {
+			return ":"
+		}
+		return s
+	})
+	golden(t, "bundle-keys.txt", keys)
+	if err := CheckBundle(cluster.NewSecret(b), "v1.13"); err != nil {
+		t.Error(err)
+	}
+	s := snapshot(t, "v1.13")
+	s.Bundle = cluster.NewSecret(b)
+	mustRender(t, s)
+
+	other, err := NewBundle("v1.13", testNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(other) == string(b) {
+		t.Error("two new bundles are the same")
+	}
+	if _, err := NewBundle("latest", testNow); err == nil {
+		t.Error("a bundle for no contract was made")
+	}
+	if _, err := PlaceholderBundle("latest", testNow); err == nil {
+		t.Error("a placeholder for no contract was made")
+	}
+}
+
+func TestCheckBundle(t *testing.T) {
+	anotherKey := func() string {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := stdx509.MarshalECPrivateKey(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+	}()
+	canary := base64.StdEncoding.EncodeToString([]byte("canary"))
+	for name, c := range map[string]struct {
+		change func(m map[string]map[string]any)
+		want   string // "" : fine
+	}{
+		"whole":          {func(m map[string]map[string]any) {}, ""},
+		"no cluster":     {func(m map[string]map[string]any) { delete(m, "cluster") }, "cluster.id is missing; cluster.secret is missing"},
+		"no secrets":     {func(m map[string]map[string]any) { delete(m, "secrets") }, "secrets.bootstraptoken is missing; secrets.secretboxencryptionsecret is missing"},
+		"no trustdinfo":  {func(m map[string]map[string]any) { delete(m, "trustdinfo") }, "trustdinfo.token is missing"},
+		"no certs":       {func(m map[string]map[string]any) { delete(m, "certs") }, "certs.etcd is missing; certs.k8s is missing; certs.k8saggregator is missing; certs.k8sserviceaccount is missing; certs.os is missing"},
+		"no os":          {func(m map[string]map[string]any) { delete(m["certs"], "os") }, "certs.os is missing"},
+		"blank token":    {func(m map[string]map[string]any) { m["trustdinfo"]["token"] = " " }, "trustdinfo.token is missing"},
+		"odd token":      {func(m map[string]map[string]any) { m["secrets"]["bootstraptoken"] = "canary" }, "secrets.bootstraptoken is not of the form 6 letters, a dot, 16 letters"},
+		"no certificate": {func(m map[string]map[string]any) { m["certs"]["etcd"].(map[string]any)["crt"] = canary }, "certs.etcd holds no certificate that can be read"},
+		"no key":         {func(m map[string]map[string]any) { m["certs"]["etcd"].(map[string]any)["key"] = canary }, "certs.etcd holds no private key that can be read"},
+		"no service key": {func(m map[string]map[string]any) { m["certs"]["k8sserviceaccount"].(map[string]any)["key"] = canary }, "certs.k8sserviceaccount holds no private key that can be read"},
+		"another's key":  {func(m map[string]map[string]any) { m["certs"]["k8s"].(map[string]any)["key"] = anotherKey }, "certs.k8s has a certificate and a key that do not belong together"},
+		"no base64":      {func(m map[string]map[string]any) { m["certs"]["k8s"].(map[string]any)["key"] = "canary-canary" }, "it is not of the shape that `talosctl gen secrets` writes"},
+		"unknown key":    {func(m map[string]map[string]any) { m["cluster"]["canary"] = "canary" }, "it is not of the shape that `talosctl gen secrets` writes"},
+		"another shape":  {func(m map[string]map[string]any) { m["canary"] = nil }, "it is not of the shape that `talosctl gen secrets` writes"},
+		"old encryption": {func(m map[string]map[string]any) { m["secrets"]["aescbcencryptionsecret"] = "canary" }, "secrets.aescbcencryptionsecret is of clusters made before Talos 1.3, which are not managed"},
+		"only the old one": {func(m map[string]map[string]any) {
+			m["secrets"]["aescbcencryptionsecret"] = "canary"
+			delete(m["secrets"], "secretboxencryptionsecret")
+		}, "secrets.secretboxencryptionsecret is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := bundleMap(t)
+			c.change(m)
+			err := CheckBundle(bundleFrom(t, m), "v1.13")
+			if c.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err == nil || err.Error() != "secrets bundle: "+c.want {
+				t.Fatalf("got %v, want %s", err, c.want)
+			}
+			if strings.Contains(err.Error(), "canary") || hintOf(err) == "" {
+				t.Errorf("%v (hint %q)", err, hintOf(err))
+			}
+			s := snapshot(t, "v1.13")
+			s.Bundle = bundleFrom(t, m)
+			var r Renderer
+			configs, ps := r.Render(s, testSchematic)
+			if want := "inventory/dev/secrets.sops.yaml: secrets bundle: " + c.want + " (" + hintOf(err) + ")"; configs != nil || ps.Error() != want {
+				t.Errorf("rendering says:\n%v\nwant:\n%s", ps, want)
+			}
+		})
+	}
+	for _, text := range []string{"", "canary", "- canary", "cluster: {id: [canary", "\x00"} {
+		if err := CheckBundle(cluster.SecretString(text), "v1.13"); err == nil || hintOf(err) == "" || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := CheckBundle(bundle(t), "latest"); err == nil {
+		t.Error("a bundle was checked for no contract")
+	}
+}
+
+func TestFingerprint(t *testing.T) {
+	want, err := Fingerprint(bundle(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`^sha256:[0-9a-f]{64}$`).MatchString(want) {
+		t.Errorf("fingerprint is %s", want)
+	}
+	// The tree is written with its keys in another order.
+	if got, err := Fingerprint(bundleFrom(t, bundleMap(t))); err != nil || got != want {
+		t.Errorf("in another spelling it is %s (%v)", got, err)
+	}
+	for _, change := range []func(m map[string]map[string]any){
+		func(m map[string]map[string]any) { m["cluster"]["id"] = "other" },
+		func(m map[string]map[string]any) { m["secrets"]["secretboxencryptionsecret"] = "other" },
+		func(m map[string]map[string]any) { m["secrets"]["bootstraptoken"] = "other" },
+		func(m map[string]map[string]any) { m["trustdinfo"]["token"] = "other" },
+		func(m map[string]map[string]any) { m["certs"]["os"] = m["certs"]["etcd"] },
+	} {
+		m := bundleMap(t)
+		change(m)
+		if got, err := Fingerprint(bundleFrom(t, m)); err != nil || got == want {
+			t.Errorf("another bundle has the same fingerprint (%v)", err)
+		}
+	}
+	if got, err := Fingerprint(cluster.Secret{}); err == nil {
+		t.Errorf("no bundle has the fingerprint %q", got)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	ttl := 24 * time.Hour
+	access, err := Credentials(bundle(t), testNow, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cluster.Credentials
+		organization, commonName string
+	}{
+		"talos": {access.Talos, "os:admin", ""},
+		"kube":  {access.Kube, "system:masters", "admin"},
+	} {
+		block, _ := pem.Decode(c.Cert.Reveal())
+		crt, err := stdx509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(crt.Subject.Organization, ","); got != c.organization || crt.Subject.CommonName != c.commonName {
+			t.Errorf("%s: subject is %v", name, crt.Subject)
+		}
+		roots := stdx509.NewCertPool()
+		roots.AppendCertsFromPEM(c.CA.Reveal())
+		for _, at := range []struct {
+			when time.Time
+			good bool
+		}{{testNow, true}, {testNow.Add(-5 * time.Minute), true}, {testNow.Add(-time.Hour), false}, {testNow.Add(ttl - time.Second), true}, {testNow.Add(ttl + time.Second), false}} {
+			_, err := crt.Verify(stdx509.VerifyOptions{Roots: roots, CurrentTime: at.when, KeyUsages: []stdx509.ExtKeyUsage{stdx509.ExtKeyUsageClientAuth}})
+			if (err == nil) != at.good {
+				t.Errorf("%s at %v: %v", name, at.when.Sub(testNow), err)
+			}
+		}
+		if _, err := crt.Verify(stdx509.VerifyOptions{Roots: roots, CurrentTime: testNow, KeyUsages: []stdx509.ExtKeyUsage{stdx509.ExtKeyUsageServerAuth}}); err == nil {
+			t.Errorf("%s: the certificate serves", name)
+		}
+		if !c.NotAfter.Equal(testNow.Add(ttl)) || !crt.NotAfter.Equal(c.NotAfter) {
+			t.Errorf("%s: valid until %v, said to be %v", name, crt.NotAfter, c.NotAfter)
+		}
+		if name == "talos" && crt.PublicKeyAlgorithm != stdx509.Ed25519 {
+			t.Errorf("talos: the key is %v", crt.PublicKeyAlgorithm)
+		}
+	}
+	var private ed25519.PrivateKey
+	if block, _ := pem.Decode(access.Talos.Key.Reveal()); block == nil {
+		t.Error("the Talos key is no PEM")
+	} else if k, err := stdx509.ParsePKCS8PrivateKey(block.Bytes); err != nil {
+		t.Error(err)
+	} else if private, _ = k.(ed25519.PrivateKey); private == nil {
+		t.Errorf("the Talos key is a %T", k)
+	}
+}
+
+func TestCredentialsEndWithTheirAuthority(t *testing.T) {
+	b, err := PlaceholderBundle("v1.13", testNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access, err := Credentials(b, testNow, 100*365*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := testNow.Add(87600*time.Hour - skew); !access.Talos.NotAfter.Equal(want) || !access.Kube.NotAfter.Equal(want) {
+		t.Errorf("valid until %v and %v, want %v", access.Talos.NotAfter, access.Kube.NotAfter, want)
+	}
+	_, err = Credentials(b, testNow.AddDate(11, 0, 0), time.Hour)
+	if err == nil || !strings.Contains(err.Error(), "ran out on") || hintOf(err) == "" {
+		t.Errorf("with an authority that ran out: %v", err)
+	}
+	m := bundleMap(t)
+	delete(m["certs"], "k8s")
+	if _, err := Credentials(bundleFrom(t, m), testNow, time.Hour); err == nil {
+		t.Error("credentials without an authority")
+	}
+	if _, err := Credentials(cluster.Secret{}, testNow, time.Hour); err == nil || hintOf(err) == "" {
+		t.Errorf("credentials without a bundle: %v", err)
+	}
+}
+
+func FuzzBundle(f *testing.F) {
+	f.Add(bundle(f).Reveal())
+	f.Add([]byte("cluster: {id: x}"))
+	f.Add([]byte("certs: {os: {crt: AAAA, key: AAAA}}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		err := CheckBundle(cluster.NewSecret(b), "v1.13")
+		var h interface{ Hint() string }
+		if err != nil && !errors.As(err, &h) {
+			t.Errorf("no hint: %v", err)
+		}
+		_, ferr := Fingerprint(cluster.NewSecret(b))
+		if err == nil && ferr != nil {
+			t.Errorf("a good bundle has no fingerprint: %v", ferr)
+		}
+	})
+}
