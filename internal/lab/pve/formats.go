@@ -19,6 +19,7 @@ var (
 	poolPattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}$`)
 	namePattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+$`)
 	userPattern     = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
+	tokenPattern    = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+$`)
 	macPattern      = regexp.MustCompile(`^[a-fA-F0-9][02468aceACE](?::[a-fA-F0-9]{2}){5}$`)
 	tagPattern      = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 	sizePattern     = regexp.MustCompile(`^\d+(?:\.\d+)?[KMGT]?$`)
@@ -107,7 +108,7 @@ var formats = map[string]func(string) error{
 	"pve-storage-id": quoting(storageName, "storage ID '%s' contains illegal characters"),
 	"pve-poolid":     quoting(poolPattern, "pool name '%s' contains invalid characters"),
 	"pve-roleid":     quoting(namePattern, "role name '%s' contains invalid characters"),
-	"pve-tokenid":    quoting(namePattern, "value '%s' does not look like a valid token ID"),
+	"pve-tokenid":    quoting(tokenPattern, "value '%s' does not look like a valid token ID"),
 	"pve-userid":     quoting(userPattern, "value '%s' does not look like a valid user name"),
 	"mac-addr":       matching(macPattern, "value does not look like a valid unicast MAC address"),
 	"pve-tag":        matching(tagPattern, "invalid characters in tag"),

@@ -89,9 +89,13 @@ func listNetwork(c *call) (any, error) {
 		if i == 0 {
 			address = c.node.address()
 		}
+		ports := fmt.Sprintf("nic%d", i)
+		if c.node.portless {
+			ports = ""
+		}
 		out = append(out, row{
 			"iface": bridge, "type": "bridge", "method": "static", "method6": "manual", "families": []string{"inet"}, "active": 1, "autostart": 1,
-			"address": address, "netmask": "24", "cidr": address + "/24", "bridge_ports": "", "bridge_stp": "off", "bridge_fd": "0", "priority": 3 + i,
+			"address": address, "netmask": "24", "cidr": address + "/24", "bridge_ports": ports, "bridge_stp": "off", "bridge_fd": "0", "priority": 3 + i,
 		})
 	}
 	return out, nil

@@ -97,8 +97,8 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 	}
 	values := v.conf.merged()
 	snippets := parseDrive(values["cicustom"])
-	for _, k := range sortedKeys(snippets) {
-		if _, vol := h.volume(snippets[k]); vol == nil {
+	for _, k := range []string{"network", "user", "meta", "vendor"} {
+		if _, vol := h.volume(snippets[k]); vol == nil && snippets[k] != "" {
 			return die("volume '%s' does not exist", snippets[k])
 		}
 	}
@@ -106,6 +106,12 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 		d := parseDrive(values[k])
 		if _, vol := h.volume(d["file"]); vol == nil && volumePattern.MatchString(d["file"]) {
 			return die("volume '%s' does not exist", d["file"])
+		}
+		if _, vol := h.volume(d["file"]); k == "tpmstate0" && vol != nil {
+			if vol.file > vol.bytes/2 {
+				t.log = append(t.log, "swtpm_setup: Not overwriting existing state file.")
+			}
+			vol.file = vol.bytes // the first start writes it
 		}
 		if d["iothread"] == "1" && strings.HasPrefix(k, "scsi") && values["scsihw"] != "virtio-scsi-single" {
 			t.log = append(t.log, "WARN: iothread is only valid with virtio disk or virtio-scsi-single controller, ignoring")
@@ -119,14 +125,23 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 // s.mu is held.
 func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
-		bridge := parseNet(values[k])["bridge"]
-		if !isNet(k) || bridge == "" || slices.Contains(h.bridges, bridge) {
+		card := parseNet(values[k])
+		bridge := card["bridge"]
+		if !isNet(k) || bridge == "" {
 			continue
 		}
-		if s.flavour.nine {
+		exists, trouble := slices.Contains(h.bridges, bridge), ""
+		switch {
+		case !exists && s.flavour.nine:
 			return die("bridge '%s' does not exist", bridge)
+		case !exists:
+			trouble = fmt.Sprintf("bridge '%s' does not exist", bridge)
+		case card["tag"] != "" && h.portless:
+			trouble = fmt.Sprintf("no physical interface on bridge '%s'", bridge)
+		default:
+			continue
 		}
-		t.log = append(t.log, fmt.Sprintf("bridge '%s' does not exist", bridge),
+		t.log = append(t.log, trouble,
 			fmt.Sprintf("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: "+
 				"network script /usr/libexec/qemu-server/pve-bridge failed with status 512", k, id, k[3:]))
 		return die("start failed: QEMU exited with code 1")
@@ -201,7 +216,8 @@ func (s *Server) toStop(h *host, id int) (*vm, error) {
 	return v, v.locked()
 }
 
-// overrule aborts the shutdowns of a VM that are under way.
+// overrule aborts the shutdowns of a VM that are under way, and waits for them
+// to let go of it.
 func (s *Server) overrule(t *task, id int) {
 	s.mu.Lock()
 	var aborted []*task
@@ -217,6 +233,7 @@ func (s *Server) overrule(t *task, id int) {
 	}
 	for _, o := range aborted {
 		o.stop(errInterrupted)
+		<-o.done
 	}
 }
 

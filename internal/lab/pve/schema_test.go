@@ -99,6 +99,15 @@ type treeProperty struct {
 	DefaultKey int             `json:"default_key"`
 }
 
+// lost are the parameters called description. The recorded schemas went without
+// their prose, which took these along; requests with them were recorded.
+var lost = map[string]treeProperty{
+	"POST /nodes/{node}/qemu":               {Type: "string", MaxLength: 8192, Optional: 1},
+	"PUT /nodes/{node}/qemu/{vmid}/config":  {Type: "string", MaxLength: 8192, Optional: 1},
+	"POST /nodes/{node}/qemu/{vmid}/config": {Type: "string", MaxLength: 8192, Optional: 1},
+	"POST /nodes/{node}/qemu/{vmid}/clone":  {Type: "string", Optional: 1},
+}
+
 func (b *schemaBuilder) add(flavour string, text []byte) error {
 	var dump struct {
 		Tree []treeNode `json:"tree"`
@@ -128,6 +137,13 @@ func (b *schemaBuilder) add(flavour string, text []byte) error {
 					}
 					m.Params[name] = i
 				}
+				if p, ok := lost[verb+" "+n.Path]; ok {
+					i, err := b.property(p)
+					if err != nil {
+						return err
+					}
+					m.Params["description"] = i
+				}
 				if p := info.Permissions; p != nil {
 					m.User, m.Check = p.User, p.Check
 				}
@@ -142,13 +158,16 @@ func (b *schemaBuilder) add(flavour string, text []byte) error {
 	return walk(dump.Tree)
 }
 
+// goPattern turns Perl's patterns into Go's: a compiled one is (?^:...), a
+// repetition may lack its lower bound, and Go repeats a thousand times at most.
+var goPattern = strings.NewReplacer("(?^:", "(?:", "{,", "{0,", "{0,4096}", "*")
+
 // property files a property and returns its index.
 func (b *schemaBuilder) property(t treeProperty) (int, error) {
 	p := property{
 		Type: t.Type, Enum: t.Enum, MinLength: t.MinLength, MaxLength: t.MaxLength, Requires: t.Requires,
 		Alias: t.Alias, KeyAlias: t.KeyAlias, DefaultKey: t.DefaultKey == 1,
-		// Perl writes a compiled pattern as (?^:...).
-		Pattern: strings.ReplaceAll(t.Pattern, "(?^:", "(?:"),
+		Pattern: goPattern.Replace(t.Pattern),
 	}
 	switch o := fmt.Sprint(t.Optional); o {
 	case "1", "true":

@@ -44,6 +44,9 @@ type Host struct {
 	MemoryBytes int64     // 64 GiB
 	Storages    []Storage // local (a directory for images to import) and local-lvm (thin volumes for disks)
 	Bridges     []string  // vmbr0, vmbr1
+	// Portless bridges have no network card: VLAN tags do not work on them, and
+	// a VM that has one does not start.
+	Portless bool
 }
 
 // Storage is a storage of one host.
@@ -109,6 +112,7 @@ type host struct {
 	cores       int
 	memory      int64
 	bridges     []string
+	portless    bool
 	storages    []*storage
 	fingerprint string
 }
@@ -163,7 +167,7 @@ func (s *Server) addHosts(hosts []Host) error {
 		if slices.ContainsFunc(s.hosts, func(o *host) bool { return o.name == h.Name }) {
 			return fmt.Errorf("config: Hosts: %q is there twice", h.Name)
 		}
-		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges}
+		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless}
 		for _, st := range h.Storages {
 			if st.Name == "" || st.Type != "" && st.Type != "dir" && st.Type != "lvmthin" {
 				return fmt.Errorf("config: Hosts: %s: storage %q has type %q: it needs a name, and the lab knows dir and lvmthin", h.Name, st.Name, st.Type)

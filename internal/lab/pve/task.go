@@ -214,10 +214,16 @@ func (s *Server) acquire(ctx context.Context, id int, waiting func()) (chan stru
 	}
 }
 
+// isOwn tells whether a task is somebody's own. A user's are those of the
+// user's tokens too; a token's are not those of its siblings.
+func (t *task) isOwn(who identity) bool {
+	return t.user == who.id || who.token == "" && t.owner() == who.user
+}
+
 // maySee tells whether somebody may look at a task: their own, or any with
 // Sys.Audit on its host. s.mu is held.
 func (s *Server) maySee(who identity, t *task) bool {
-	return t.user == who.id || t.owner() == who.user || s.holds(who, "/nodes/"+t.node, false, "Sys.Audit")
+	return t.isOwn(who) || s.holds(who, "/nodes/"+t.node, false, "Sys.Audit")
 }
 
 // owner is the user of a task, without the token.
@@ -304,7 +310,7 @@ func stopTask(c *call) (any, error) {
 	}
 	c.s.mu.Lock()
 	err = nil
-	if t.user != c.who.id && t.owner() != c.who.user {
+	if !t.isOwn(c.who) {
 		err = c.s.need(c.who, "/nodes/"+t.node, "Sys.Modify")
 	}
 	ended := t.ended

@@ -120,7 +120,7 @@ func (s *Server) statusRow(v *vm) row {
 	if v.running {
 		mem = memoryMiB(values) << 20 / 4
 		r["status"], r["pid"], r["uptime"] = "running", v.pid, int64(s.hostTime(time.Since(v.since)).Seconds())
-		r["diskread"], r["diskwrite"], r["netin"] = 0, 0, 110
+		r["netin"] = 110
 		if s.flavour.nine {
 			for _, k := range []string{"cpu", "io", "memory"} {
 				r["pressure"+k+"some"], r["pressure"+k+"full"] = 0, 0
@@ -169,6 +169,7 @@ func (s *Server) currentRow(v *vm) row {
 	if !v.running {
 		return r
 	}
+	r["diskread"], r["diskwrite"] = 0, 0
 	r["running-qemu"], r["running-machine"] = s.flavour.qemu, s.flavour.machine
 	nics, blocks := row{}, row{}
 	for k, text := range values {
@@ -277,6 +278,9 @@ func listVMs(c *call) (any, error) {
 		r := c.s.statusRow(v)
 		if c.flag("full") {
 			r["qmpstatus"] = r["status"]
+			if v.running {
+				r["diskread"], r["diskwrite"] = 0, 0
+			}
 		}
 		out = append(out, r)
 	}
