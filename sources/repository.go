@@ -296,7 +296,7 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 		return nil, problem(cluster.Warning, "the file is missing: no cluster can be made without its secrets",
 			fmt.Sprintf("make it with: talos-agent secrets new --cluster %s DIR", name)), nil
 	case err != nil:
-		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), hint(err)), nil
+		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), cluster.HintOf(err)), nil
 	case r.c.Decrypt == nil:
 		return nil, problem(cluster.Warning, "not decrypted, because there is no age key: what the secrets hold was not checked",
 			"name the key with age_key_file in the host's config, or with --age-key"), nil
@@ -306,7 +306,7 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 		return nil, nil, ctx.Err()
 	}
 	if err != nil {
-		return nil, problem(cluster.Error, err.Error(), hint(err)), nil
+		return nil, problem(cluster.Error, err.Error(), cluster.HintOf(err)), nil
 	}
 	s, problems := inventory.ParseSecrets(file, text)
 	clear(text)
@@ -314,15 +314,4 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 		return nil, problems, nil
 	}
 	return &s, problems, nil
-}
-
-// hint is the cure that an error carries, or "".
-func hint(err error) string {
-	if h, ok := errors.AsType[interface {
-		error
-		Hint() string
-	}](err); ok {
-		return h.Hint()
-	}
-	return ""
 }

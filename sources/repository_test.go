@@ -328,7 +328,7 @@ func TestFetch(t *testing.T) {
 		t.Error(snap.Revision)
 	}
 	store.err = cured{}
-	if _, err := r.Fetch(t.Context()); hint(err) != "use another one" {
+	if _, err := r.Fetch(t.Context()); cluster.HintOf(err) != "use another one" {
 		t.Errorf("%v has lost its hint", err)
 	}
 	if _, err := r.Descends(t.Context(), revision, revision); err == nil {

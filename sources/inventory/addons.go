@@ -170,7 +170,7 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		l.wrong(field, "paths are relative to "+l.dir, "there is no folder %s", quote(dir))
 		return
 	case err != nil:
-		l.wrong(field, hint(err), "%s", err)
+		l.wrong(field, cluster.HintOf(err), "%s", err)
 		return
 	case out.Files["Chart.yaml"] == nil:
 		l.wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", quote(dir))

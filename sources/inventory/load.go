@@ -107,7 +107,7 @@ func (l *loader) readInto(name, prefix string, out any) bool {
 		d.problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
 		return false
 	case err != nil:
-		d.problem(0, 0, "", "cannot be read: "+err.Error(), hint(err))
+		d.problem(0, 0, "", "cannot be read: "+err.Error(), cluster.HintOf(err))
 		return false
 	}
 	n := d.single(data)
@@ -159,17 +159,6 @@ func bare(err error) error {
 	return err
 }
 
-// hint is the cure that an error carries, or "".
-func hint(err error) string {
-	if h, ok := errors.AsType[interface {
-		error
-		Hint() string
-	}](err); ok {
-		return h.Hint()
-	}
-	return ""
-}
-
 // fetch reads a file that a field names. On failure the problem is recorded
 // and ok is false.
 func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
@@ -183,7 +172,7 @@ func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 		l.wrong(field, "paths are relative to "+l.dir, "there is no file %s", quote(file))
 		return "", nil, false
 	case err != nil:
-		l.wrong(field, hint(err), "%s cannot be read: %s", quote(file), err)
+		l.wrong(field, cluster.HintOf(err), "%s cannot be read: %s", quote(file), err)
 		return "", nil, false
 	}
 	return file, data, true
@@ -217,7 +206,7 @@ func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
 		return nil, failed("there is no such folder", "check the path of the repository in the host's config")
 	}
 	if err != nil {
-		return nil, failed("cannot be listed: "+bare(err).Error(), hint(err))
+		return nil, failed("cannot be listed: "+bare(err).Error(), cluster.HintOf(err))
 	}
 	var names []string
 	var problems cluster.Problems
