@@ -1,0 +1,262 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	api "github.com/luthermonson/go-proxmox"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+const (
+	apiPath = "/api2/json"
+
+	// readWithin bounds one attempt of a read, writeWithin a write: Proxmox VE
+	// waits up to ten seconds for a VM's lock file before it answers.
+	readWithin  = 10 * time.Second
+	writeWithin = 60 * time.Second
+
+	auditEvery = 10
+)
+
+// readAgain are the pauses before a read is tried again that got no answer:
+// connections break while pveproxy restarts.
+var readAgain = [...]time.Duration{100 * time.Millisecond, 400 * time.Millisecond}
+
+// Config says which Proxmox VE to speak to, and as whom.
+type Config struct {
+	// URL is where the API is, "https://127.0.0.1:8006".
+	URL string
+	// Token is an API token, user@realm!name=secret.
+	Token cluster.Secret
+	// CA holds the authorities to trust, PEM; empty means the system's.
+	CA []byte
+	// Fingerprint is the SHA-256 of the server's certificate in hex, with or
+	// without colons. It pins the certificate and takes the place of CA.
+	Fingerprint string
+	// Pool is the resource pool of nodes that name none; "" means that their
+	// VMs are in no pool.
+	Pool string
+	// Dial opens connections; nil means the real network.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log  *slog.Logger // nil: none
+	// AuditEvery is in how many passes every config of a quiet cluster is read
+	// once; 0 means 10.
+	AuditEvery int
+}
+
+// Client sees and changes the VMs of one Proxmox VE cluster. It may be used
+// from many goroutines and for many clusters of nodes. Close it when done.
+type Client struct {
+	pool       string
+	auditEvery int
+	log        *slog.Logger
+	token      string // its id, user@realm!name
+
+	api       *api.Client
+	http      *http.Client
+	transport *http.Transport
+	base      string // https://host:port/api2/json
+	header    string // Authorization
+
+	turns turns
+
+	mu     sync.Mutex
+	memory memory
+}
+
+// tokenPattern is user@realm!name=secret.
+var tokenPattern = regexp.MustCompile(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*=[!-~]+$`)
+
+// New makes a Client. It asks nothing yet.
+func New(c Config) (*Client, error) {
+	base, err := url.Parse(c.URL)
+	switch {
+	case err != nil, base.Scheme != "https", base.Host == "", base.User != nil, base.RawQuery != "", strings.Trim(base.Path, "/") != "" && strings.Trim(base.Path, "/") != "api2/json":
+		return nil, hinted("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
+	}
+	if !tokenPattern.MatchString(c.Token.RevealString()) {
+		return nil, hinted("write it like talos-agent@pve!agent=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
+			"proxmox token: it is not of the form user@realm!name=secret")
+	}
+	tlsc, err := tlsConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	id, secret, _ := strings.Cut(c.Token.RevealString(), "=")
+	p := &Client{
+		pool: c.Pool, auditEvery: c.AuditEvery, log: c.Log, token: id,
+		base: "https://" + base.Host + apiPath, header: "PVEAPIToken=" + id + "=" + secret,
+		memory: newMemory(),
+	}
+	if p.auditEvery <= 0 {
+		p.auditEvery = auditEvery
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.transport = &http.Transport{
+		DialContext: c.Dial, TLSClientConfig: tlsc, IdleConnTimeout: idleAfter, MaxIdleConnsPerHost: sideBySide,
+		TLSHandshakeTimeout: readWithin,
+	}
+	p.http = &http.Client{
+		Transport: &checker{next: p.transport, token: id, pool: c.Pool},
+		// A redirect could carry the token elsewhere: it is a refusal.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	p.api = api.NewClient(p.base, api.WithHTTPClient(p.http), api.WithAPIToken(id, secret), api.WithUserAgent("talos-agent"), api.WithLogger(mute{}))
+	return p, nil
+}
+
+// Close closes the connections. Calls in flight end by their contexts.
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
+
+// mute keeps go-proxmox from printing requests and answers.
+type mute struct{}
+
+func (mute) Debugf(string, ...any) {}
+func (mute) Errorf(string, ...any) {}
+func (mute) Infof(string, ...any)  {}
+func (mute) Warnf(string, ...any)  {}
+
+// params are the parameters of a request. They are all text: Proxmox VE takes
+// numbers and booleans as such.
+type params map[string]string
+
+// get reads. It tries again, briefly, when there is no answer.
+func (c *Client) get(ctx context.Context, path string, query params, into any) error {
+	for attempt := 0; ; attempt++ {
+		err := c.once(ctx, readWithin, func(ctx context.Context) error {
+			if query == nil {
+				return c.api.Get(ctx, path, into)
+			}
+			return c.api.GetWithParams(ctx, path, query, into)
+		})
+		if err == nil || answered(err) || distrust(err) || attempt == len(readAgain) || ctx.Err() != nil {
+			return asked("GET", path, err)
+		}
+		if err := pause(ctx, readAgain[attempt]); err != nil {
+			return asked("GET", path, err)
+		}
+	}
+}
+
+// post, put and delete change something. They are never tried again: an error
+// that is not answered leaves open whether it was done.
+func (c *Client) post(ctx context.Context, path string, in params, into any) error {
+	return asked("POST", path, c.once(ctx, writeWithin, func(ctx context.Context) error {
+		if in == nil {
+			return c.api.Post(ctx, path, nil, into)
+		}
+		return c.api.Post(ctx, path, in, into)
+	}))
+}
+
+func (c *Client) put(ctx context.Context, path string, in params, into any) error {
+	return asked("PUT", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.Put(ctx, path, in, into) }))
+}
+
+func (c *Client) delete(ctx context.Context, path string, query params, into any) error {
+	return asked("DELETE", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.DeleteWithParams(ctx, path, query, into) }))
+}
+
+func (c *Client) once(ctx context.Context, within time.Duration, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return ask(ctx)
+}
+
+// asked names what was asked for, unless the error does.
+func asked(method, path string, err error) error {
+	var e *Error
+	var u *url.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &e):
+		return e
+	case errors.As(err, &u):
+		err = u.Err // it names the whole address
+	}
+	return fmt.Errorf("%s %s: %w", method, path, err)
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sideBySide is how many requests are under way at once; pveproxy has three
+// workers.
+const sideBySide = 8
+
+// each calls f for 0 to n-1, several at a time, and returns when all are done.
+func each(n int, f func(int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, sideBySide)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			f(i)
+		})
+	}
+	wg.Wait()
+}
+
+// turns lets one at a time do something that has a name.
+type turns struct {
+	mu      sync.Mutex
+	waiting map[string]*turn
+}
+
+type turn struct {
+	slot  chan struct{}
+	users int
+}
+
+// take waits for the turn of a name. The caller gives it back with done.
+func (t *turns) take(ctx context.Context, name string) (done func(), err error) {
+	t.mu.Lock()
+	if t.waiting == nil {
+		t.waiting = map[string]*turn{}
+	}
+	w := t.waiting[name]
+	if w == nil {
+		w = &turn{slot: make(chan struct{}, 1)}
+		t.waiting[name] = w
+	}
+	w.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if w.users--; w.users == 0 {
+			delete(t.waiting, name)
+		}
+	}
+	select {
+	case w.slot <- struct{}{}:
+		return func() { <-w.slot; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,238 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// conflicts is how often a change that somebody else's change crossed, or whose
+// answer got lost, is looked at and done again before it is given up for this
+// time.
+const conflicts = 4
+
+// Create makes the VM of a node up to the point where it can be started for
+// the first time: configured, its system disk imported from the image and grown
+// to its size, tagged. A VM that is there already, half made, is finished; a
+// creation that still runs is waited for. It takes a VMID only if Proxmox VE
+// calls it free in the same breath.
+//
+// Creations on one storage take turns, because Proxmox VE gives up on a
+// storage's lock after ten seconds.
+func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, progress func(cluster.Progress)) error {
+	if err := c.create(ctx, d, n, img, heard(progress)); err != nil {
+		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
+	}
+	return nil
+}
+
+func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, progress func(cluster.Progress)) error {
+	id := c.identityOf(d, n.VMID, n.Name)
+	wanted, err := createParams(d, n, id.pool, img)
+	if err != nil {
+		return err
+	}
+	var tags checks
+	tagList := tags.tags(tagsOf(n))
+	if tags.is("host", n.Host, hostPattern); tags.err() != nil {
+		return tags.err()
+	}
+	done, err := c.takeStorages(ctx, n)
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer c.forget(n.VMID)
+	c.forget(n.VMID)
+	p, err := c.make(ctx, id, n.Host, wanted, progress)
+	if err != nil {
+		return err
+	}
+	if p, err = c.tag(ctx, id, p, tagList); err != nil {
+		return err
+	}
+	return c.grow(ctx, id, p, n.DiskBytes, progress)
+}
+
+// takeStorages waits for the turn of a node on every storage its disks are
+// allocated on.
+func (c *Client) takeStorages(ctx context.Context, n cluster.Node) (done func(), err error) {
+	stores := []string{n.Datastore, n.CloudInitDatastore}
+	for _, dk := range n.Disks {
+		stores = append(stores, dk.Datastore)
+	}
+	slices.Sort(stores) // in one order, lest two wait for each other
+	var taken []func()
+	done = func() {
+		for _, give := range taken {
+			give()
+		}
+	}
+	for _, s := range slices.Compact(stores) {
+		give, err := c.turns.take(ctx, "disks on "+n.Host+"/"+s)
+		if err != nil {
+			done()
+			return nil, err
+		}
+		taken = append(taken, give)
+	}
+	return done, nil
+}
+
+// make sees to it that the VM is there and ours. It asks for it at most once:
+// after a lost answer the world tells what came of it.
+func (c *Client) make(ctx context.Context, id identity, host string, wanted params, progress func(cluster.Progress)) (proven, error) {
+	var asked bool
+	var lost error
+	for range conflicts {
+		p, err := c.prove(ctx, id)
+		var other *notOurs
+		if !errors.Is(err, errGone) && !(errors.As(err, &other) && other.unpooled) {
+			return p, err
+		}
+		h, err := c.behind(ctx, id, host)
+		if err != nil {
+			return p, err
+		}
+		switch h.is {
+		case beingMade:
+			if err := c.wait(ctx, h.task.text, progress); err != nil {
+				return p, err
+			}
+			continue
+		case justMade:
+			continue
+		case leftLocked:
+			return p, errors.New(h.why)
+		case takenByOther:
+			if other != nil {
+				return p, other
+			}
+			return p, &notOurs{vmid: id.vmid, why: h.why}
+		}
+		switch {
+		case lost != nil:
+			return p, fmt.Errorf("nothing came of it: %w", lost)
+		case asked:
+			return p, errors.New("its task succeeded, and the vm is not there")
+		}
+		asked = true
+		var name text
+		if err := c.post(ctx, hostPath(host, "qemu"), wanted, &name); err != nil {
+			if answered(err) || ctx.Err() != nil {
+				return p, err
+			}
+			lost = err
+			continue
+		}
+		if err := c.wait(ctx, string(name), progress); err != nil {
+			return p, err
+		}
+	}
+	return proven{}, fmt.Errorf("vm %d keeps changing while it is made", id.vmid)
+}
+
+// tag puts the tags on, which Proxmox VE 9 refuses in the creation itself: it
+// asks for the privilege before the VM is in its pool. What else is tagged
+// stays. Where the datacenter's options do not let us use our tags the VM goes
+// without them: pool and UUID make it ours, tags are for people.
+func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) (proven, error) {
+	return c.change(ctx, id, p, func(p proven) (params, error) {
+		have := splitTags(string(p.conf["tags"]))
+		all := slices.Concat(have, splitTags(wanted))
+		slices.Sort(all)
+		all = slices.Compact(all)
+		if len(all) == len(slices.Compact(slices.Sorted(slices.Values(have)))) {
+			c.setUntagged(id.vmid, false)
+			return nil, nil
+		}
+		var check checks
+		return params{"tags": check.tags(all)}, check.err()
+	}, func(err error) bool {
+		var e *Error
+		refused := errors.As(err, &e) && (errors.Is(err, errForbidden) || e.Params["tags"] != "")
+		if refused && c.setUntagged(id.vmid, true) {
+			c.log.Warn("Proxmox VE does not let the agent tag a vm; it goes without tags", "vmid", id.vmid, "node", id.node, "tags", wanted, "err", err,
+				"hint", "allow them: `user-tag-access` in Datacenter > Options")
+		}
+		return refused
+	})
+}
+
+// change writes options of a VM of ours until there is nothing to write. plan
+// says what to set in what was just proven, whose digest guards the write;
+// forgive says which refusals are as good as done. It returns the VM as it is
+// then.
+func (c *Client) change(ctx context.Context, id identity, p proven, plan func(proven) (params, error), forgive func(error) bool) (proven, error) {
+	var last error
+	for range conflicts {
+		set, err := plan(p)
+		if err != nil || set == nil {
+			return p, err
+		}
+		if lock := p.conf["lock"]; lock != "" {
+			return p, fmt.Errorf("%w (%s)", errLocked, lock)
+		}
+		set["digest"] = p.conf.digest()
+		last = c.put(ctx, vmPath(p.host, id.vmid, "config"), set, nil)
+		switch {
+		case last == nil, errors.Is(last, errDigest), !answered(last) && ctx.Err() == nil:
+		case forgive != nil && forgive(last):
+			return p, nil
+		default:
+			return p, last
+		}
+		if p, err = c.prove(ctx, id); err != nil {
+			return p, err
+		}
+	}
+	if last == nil {
+		last = errors.New("what is written does not stay")
+	}
+	return p, fmt.Errorf("change the config of vm %d: %w", id.vmid, last)
+}
+
+// grow grows the system disk to its size; an imported one has the size of its
+// image.
+func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, progress func(cluster.Progress)) error {
+	var last error
+	for range conflicts {
+		disk := systemDisk(p.conf)
+		if disk == "" {
+			return fmt.Errorf("vm %d has no disk with the serial %s", id.vmid, cluster.SystemDiskSerial)
+		}
+		if parseSize(parseProperties(string(p.conf[disk]))["size"]) >= size {
+			return nil
+		}
+		last = c.start(ctx, progress, func(name *text) error {
+			return c.put(ctx, vmPath(p.host, id.vmid, "resize"), params{"disk": disk, "size": formatSize(size), "digest": p.conf.digest()}, name)
+		})
+		if last != nil && !errors.Is(last, errDigest) {
+			if decided(ctx, last) {
+				return last
+			}
+			if err := c.settle(ctx, p.host, id.vmid, progress); err != nil {
+				return err
+			}
+		}
+		var err error
+		if p, err = c.prove(ctx, id); err != nil {
+			return err
+		}
+	}
+	if last == nil {
+		last = errors.New("its size stays what it was")
+	}
+	return fmt.Errorf("grow the system disk of vm %d: %w", id.vmid, last)
+}
+
+// decided reports whether an error settles what came of a request that starts
+// a task: it was refused, the task failed, or nobody waits for it any more.
+// Otherwise an answer was lost, and only looking tells.
+func decided(ctx context.Context, err error) bool {
+	var failed *TaskError
+	return ctx.Err() != nil || answered(err) || errors.As(err, &failed)
+}

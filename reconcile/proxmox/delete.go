@@ -1,0 +1,220 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// stopWithin is how long a VM may take to be seen stopped after the task that
+// stopped it has ended.
+const stopWithin = 30 * time.Second
+
+// Delete stops a VM of ours hard and deletes it with its own disks. One that is
+// gone already is success.
+//
+// It goes in two phases. First the mark in the description says that the
+// deletion has begun and Proxmox VE's protection is lifted, in one write that
+// fails if anybody wrote since the VM was read. Then the VM is stopped, proven
+// once more and deleted. Before every step it is read anew and must still be
+// the one: VMID, pool and UUID. A deletion that was cut off goes on where it
+// was.
+//
+// It refuses a VM to which volumes are attached that would go with it and are
+// not ours, one that a lock holds, and one under HA.
+func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
+	if err := c.remove(ctx, d, vm, heard(progress)); err != nil {
+		return fmt.Errorf("delete vm %d (%s): %w", vm.VMID, vm.Node, err)
+	}
+	return nil
+}
+
+func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
+	if n, ok := d.Spec.Node(vm.Node); ok && (n.Protect || n.Locked) && n.VMID == vm.VMID {
+		return fmt.Errorf("node %s is protected or locked in the inventory", n.Name)
+	}
+	var check checks
+	check.vmid(vm.VMID)
+	check.is("node name", vm.Node, namePattern)
+	check.is("cluster id", d.Spec.ID, uuidPattern)
+	check.is("host", vm.Host, hostPattern)
+	if err := check.err(); err != nil {
+		return err
+	}
+	id := c.identityOf(d, vm.VMID, vm.Node)
+	defer c.forget(vm.VMID)
+	c.forget(vm.VMID)
+	err := c.twoPhase(ctx, id, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Deleting: true}, progress)
+	if err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	if err != nil {
+		// It may be going by a task of an agent that died meanwhile.
+		if err := c.settle(ctx, vm.Host, vm.VMID, progress); err != nil {
+			return err
+		}
+	}
+	return c.gone(ctx, id)
+}
+
+// twoPhase marks, stops and deletes. It returns errGone when the VM is found
+// to be gone before it was deleted here.
+func (c *Client) twoPhase(ctx context.Context, id identity, mark cluster.Mark, progress func(cluster.Progress)) error {
+	if err := c.condemn(ctx, id, mark); err != nil {
+		return err
+	}
+	if err := c.switchOff(ctx, id, progress); err != nil {
+		return err
+	}
+	return c.destroy(ctx, id, progress)
+}
+
+// condemn writes into the description that the deletion has begun, and lifts
+// protection.
+func (c *Client) condemn(ctx context.Context, id identity, mark cluster.Mark) error {
+	p, err := c.prove(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = c.change(ctx, id, p, func(p proven) (params, error) {
+		if err := deletable(p, id.vmid); err != nil {
+			return nil, err
+		}
+		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].on() {
+			return nil, nil
+		}
+		return params{"description": marked(string(p.conf["description"]), mark), "protection": "0"}, nil
+	}, nil)
+	return err
+}
+
+// marked puts a mark into a description in the place of the one it has. What
+// people wrote stays.
+func marked(description string, m cluster.Mark) string {
+	rest := description
+	if _, ok := cluster.ParseMark(description); ok {
+		_, rest, _ = strings.Cut(description, "\n")
+	}
+	return strings.TrimSuffix(m.String()+"\n"+rest, "\n")
+}
+
+// deletable refuses a VM that is not to be deleted although it is ours.
+func deletable(p proven, vmid int) error {
+	if lock := p.conf["lock"]; lock != "" {
+		return fmt.Errorf("%w (%s)", errLocked, lock)
+	}
+	if others := othersVolumes(p.conf, strconv.Itoa(vmid)); len(others) > 0 {
+		return hinted("detach them and move them to another vm, or remove them, if nobody needs them", "volumes that are not ours would be deleted with it: %s", strings.Join(others, ", "))
+	}
+	return nil
+}
+
+// still proves that the VM is ours, condemned, and may go.
+func (c *Client) still(ctx context.Context, id identity) (proven, error) {
+	p, err := c.prove(ctx, id)
+	if err != nil {
+		return p, err
+	}
+	if m, ok := p.mark(); !ok || !m.Deleting {
+		return p, errors.New("somebody took back that it is being deleted")
+	}
+	return p, deletable(p, id.vmid)
+}
+
+// switchOff stops the VM hard, if it runs, and waits until it is seen stopped:
+// the task alone does not prove it.
+func (c *Client) switchOff(ctx context.Context, id identity, progress func(cluster.Progress)) error {
+	var last error
+	for range conflicts {
+		p, err := c.still(ctx, id)
+		if err != nil {
+			return err
+		}
+		now, err := c.current(ctx, p.host, id.vmid)
+		switch {
+		case err != nil:
+			return err
+		case now.HA.Managed.on():
+			return managed(id.vmid)
+		case now.power() == cluster.Stopped:
+			return nil
+		}
+		last = c.start(ctx, progress, func(name *text) error {
+			// A shutdown that is under way would hold the lock until it is over.
+			return c.post(ctx, vmPath(p.host, id.vmid, "status", "stop"), params{"timeout": "20", "overrule-shutdown": "1"}, name)
+		})
+		switch {
+		case last == nil:
+			if err := c.seenStopped(ctx, p.host, id.vmid); err != nil {
+				return err
+			}
+		case decided(ctx, last):
+			return last
+		default:
+			if err := c.settle(ctx, p.host, id.vmid, progress); err != nil {
+				return err
+			}
+		}
+	}
+	if last == nil {
+		last = errors.New("somebody keeps starting it")
+	}
+	return last
+}
+
+// seenStopped waits until a VM that was stopped is.
+func (c *Client) seenStopped(ctx context.Context, host string, vmid int) error {
+	began := time.Now()
+	for delay := pollFirst; ; delay = min(2*delay, pollMost) {
+		now, err := c.current(ctx, host, vmid)
+		switch {
+		case err != nil:
+			return err
+		case now.power() == cluster.Stopped:
+			return nil
+		case time.Since(began) > stopWithin:
+			return fmt.Errorf("it still runs %v after it was stopped", stopWithin)
+		}
+		if err := pause(ctx, delay); err != nil {
+			return err
+		}
+	}
+}
+
+// destroy deletes the stopped VM with the disks its configuration names, and
+// no others: purge takes it out of backup and replication jobs.
+func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster.Progress)) error {
+	p, err := c.still(ctx, id)
+	if err != nil {
+		return err
+	}
+	err = c.start(ctx, progress, func(name *text) error {
+		return c.delete(ctx, vmPath(p.host, id.vmid), params{"purge": "1", "destroy-unreferenced-disks": "0"}, name)
+	})
+	if err != nil && !decided(ctx, err) {
+		return c.settle(ctx, p.host, id.vmid, progress)
+	}
+	return err
+}
+
+// gone makes sure that the VM is not there any more: a list without it proves
+// nothing.
+func (c *Client) gone(ctx context.Context, id identity) error {
+	free, err := c.free(ctx, id.vmid)
+	if err != nil || free {
+		return err
+	}
+	_, err = c.prove(ctx, id)
+	switch {
+	case err == nil:
+		return errors.New("it is still there")
+	case errors.Is(err, errGone):
+		return &notOurs{vmid: id.vmid, why: "a guest that the agent's token does not see has its number"}
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package proxmox
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// Error is an answer of Proxmox VE that was not a success.
+type Error struct {
+	Method string
+	Path   string // below /api2/json
+	Status int    // of HTTP
+	Reason string // phrase of the status line: the only place where Proxmox VE always says what is wrong
+	Params map[string]string
+
+	token, pool string // for the hint
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	what := e.Reason
+	if what == "" {
+		what = http.StatusText(e.Status)
+	}
+	if len(e.Params) > 0 {
+		var bad []string
+		for _, k := range slices.Sorted(maps.Keys(e.Params)) {
+			bad = append(bad, k+": "+e.Params[k])
+		}
+		what = strings.Join(bad, "; ")
+	}
+	return fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, what)
+}
+
+// words is all that Proxmox VE said.
+func (e *Error) words() string {
+	said := []string{e.Reason}
+	for _, k := range slices.Sorted(maps.Keys(e.Params)) {
+		said = append(said, e.Params[k])
+	}
+	return strings.Join(said, "\n")
+}
+
+// Is reports what the answer means, as far as the table of phrases knows.
+func (e *Error) Is(target error) bool {
+	if p, ok := read(e.words()); ok && p.kind == target {
+		return true
+	}
+	switch e.Status {
+	case http.StatusUnauthorized:
+		return target == errToken
+	case http.StatusForbidden:
+		return target == errForbidden
+	}
+	return false
+}
+
+// Hint says what to do about it, "" when there is nothing to do but wait.
+func (e *Error) Hint() string {
+	if p, ok := read(e.words()); ok {
+		return p.hint
+	}
+	switch e.Status {
+	case http.StatusUnauthorized:
+		return fmt.Sprintf("check the token in the host config (user@realm!name=secret): `pveum user token list %s` shows whether %s is there, enabled and not expired", userOf(e.token), e.token)
+	case http.StatusForbidden:
+		return e.privilegeHint()
+	}
+	return ""
+}
+
+// privilegeHint tells which privilege to give, and to whom: a token with
+// separated privileges has only what both it and its user have.
+func (e *Error) privilegeHint() string {
+	path, privileges := "/pool/"+e.pool, "VM.Allocate"
+	if m := missingPrivilege.FindStringSubmatch(e.Reason); m != nil {
+		path, privileges = m[1], strings.ReplaceAll(m[2], "|", " or ")
+	} else if !strings.HasSuffix(e.Path, "/qemu") {
+		return fmt.Sprintf("see which privileges it has: `pveum user token permissions %s %s`", userOf(e.token), nameOf(e.token))
+	}
+	if strings.HasPrefix(path, "/vms/") && e.pool != "" {
+		return fmt.Sprintf("the vm lies outside the pool %s, or %s is missing there: give it on /pool/%s to the user %s and to the token %s",
+			e.pool, privileges, e.pool, userOf(e.token), e.token)
+	}
+	return fmt.Sprintf("give %s on %s to the user %s and to the token %s", privileges, path, userOf(e.token), e.token)
+}
+
+// userOf is the user a token belongs to.
+func userOf(token string) string {
+	user, _, _ := strings.Cut(token, "!")
+	return user
+}
+
+// nameOf is a token's name within its user.
+func nameOf(token string) string {
+	_, name, _ := strings.Cut(token, "!")
+	return name
+}
+
+// TaskError is a task of Proxmox VE that failed.
+type TaskError struct {
+	UPID string
+	Type string   // qmcreate, qmstart, ...
+	Exit string   // its exit status
+	Log  []string // the last lines of its log
+}
+
+// Error implements error.
+func (e *TaskError) Error() string {
+	s := fmt.Sprintf("task %s failed: %s", e.Type, e.Exit)
+	var tail []string
+	for _, line := range e.Log {
+		// The last line of a log repeats the exit status.
+		if !strings.Contains(line, e.Exit) && strings.TrimSpace(line) != "" {
+			tail = append(tail, line)
+		}
+	}
+	if len(tail) > 0 {
+		s += " (its log ends: " + strings.Join(tail, " / ") + ")"
+	}
+	return s
+}
+
+// Is reports what the exit status means, as far as the table of phrases knows.
+func (e *TaskError) Is(target error) bool {
+	p, ok := read(e.Exit)
+	return ok && p.kind == target
+}
+
+// Hint says what to do about it.
+func (e *TaskError) Hint() string {
+	if m := missingPrivilege.FindStringSubmatch(e.Exit); m != nil {
+		return fmt.Sprintf("give %s on %s to the agent's user and to its token", strings.ReplaceAll(m[2], "|", " or "), m[1])
+	}
+	p, _ := read(e.Exit)
+	return p.hint
+}
+
+// cure is an error with a hint.
+type cure struct {
+	err  error
+	hint string
+}
+
+// Error implements error.
+func (e *cure) Error() string { return e.err.Error() }
+
+// Unwrap returns the error without the hint.
+func (e *cure) Unwrap() error { return e.err }
+
+// Hint says what to do about it.
+func (e *cure) Hint() string { return e.hint }
+
+// hinted makes an error with a hint.
+func hinted(hint, format string, args ...any) error {
+	return &cure{err: fmt.Errorf(format, args...), hint: hint}
+}
+
+// answered reports whether an error is a definite answer of the host: what was
+// asked for was not done. Otherwise the connection ended first, or a proxy gave
+// up waiting, and it may have been.
+func answered(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && !fromProxy(e.Status)
+}
+
+// fromProxy reports whether a status comes from a proxy that did not hear from
+// the host it forwarded to: pveproxy itself answers 595, 596 and 599 then
+// (pve-http-server's source).
+func fromProxy(status int) bool {
+	switch status {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, 595, 596, 599:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,194 @@
+package proxmox
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// staysFor is how long the answers to questions stay good whose answers hardly
+// ever change: the version of Proxmox VE, and that quorum may not be asked for.
+const staysFor = time.Hour
+
+// hosts tells how the hosts are that matter to the cluster. Quorum, exact
+// storage and images are asked for only while something may have to be changed.
+func (l *look) hosts() map[string]cluster.Host {
+	version, quorum := l.version(), l.quorum()
+	list := make([]cluster.Host, len(l.names))
+	each(len(list), func(i int) { list[i] = l.host(l.names[i], version, quorum) })
+	out := map[string]cluster.Host{}
+	for _, h := range list {
+		out[h.Name] = h
+	}
+	return out
+}
+
+func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Host {
+	h := cluster.Host{Name: name, PVE: version, Quorate: quorum, Storages: cluster.Saw(l.listedStorages(name))}
+	i := slices.IndexFunc(l.rows, func(r row) bool { return r.Type == "node" && string(r.Node) == name })
+	tasks := l.tasks[name]
+	switch {
+	case i < 0:
+		h.Why = "Proxmox VE knows no host " + name
+	case l.rows[i].Status == "offline":
+		h.Why = "it is offline"
+	case tasks.err != nil:
+		h.Why = because(tasks.err)
+	default:
+		h.Known = true
+	}
+	if i >= 0 {
+		// Both are missing without Sys.Audit on the host.
+		h.Cores, h.MemoryBytes = int(l.rows[i].MaxCPU.number()), l.rows[i].MaxMem.number()
+	}
+	if tasks.err != nil {
+		h.Tasks = cluster.Unseen[[]cluster.Task](because(tasks.err))
+	} else {
+		var told []cluster.Task
+		for _, t := range tasks.running {
+			told = append(told, l.c.told(t))
+		}
+		h.Tasks = cluster.Saw(told)
+	}
+	l.forMaking(&h)
+	return h
+}
+
+// forMaking looks closer at a host on which a VM has to be made.
+func (l *look) forMaking(h *cluster.Host) {
+	store, making := "", false
+	for i, n := range l.d.Spec.Nodes {
+		if n.Host != h.Name {
+			continue
+		}
+		// The image store is one for all nodes of a cluster.
+		if l.found[i].Presence == cluster.Absent {
+			store, making = n.ImageDatastore, true
+		}
+	}
+	switch {
+	case !h.Known:
+		h.Images = cluster.Unseen[map[string]int64](h.Why)
+	case !making:
+		h.Images = cluster.Unseen[map[string]int64]("not looked at, because no vm has to be made there")
+	default:
+		h.Storages = l.storages(h.Name)
+		h.Images = l.images(h.Name, store)
+	}
+}
+
+// listedStorages are the storages of a host as the list of everything has
+// them: a little old, and without asking.
+func (l *look) listedStorages(host string) map[string]cluster.Storage {
+	out := map[string]cluster.Storage{}
+	for _, r := range l.rows {
+		if r.Type == "storage" && string(r.Node) == host {
+			out[string(r.Storage)] = cluster.Storage{Active: r.Status == "available", Shared: r.Shared.on(), Content: contentOf(r.Content),
+				FreeBytes: r.MaxDisk.number() - r.Disk.number()}
+		}
+	}
+	return out
+}
+
+func contentOf(list text) []string {
+	out := strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ' ' })
+	slices.Sort(out)
+	return out
+}
+
+// storages asks a host for its storages.
+func (l *look) storages(host string) cluster.Seen[map[string]cluster.Storage] {
+	var rows []struct{ Storage, Active, Shared, Content, Avail text }
+	if err := l.c.get(l.ctx, hostPath(host, "storage"), nil, &rows); err != nil {
+		return cluster.Unseen[map[string]cluster.Storage](because(err))
+	}
+	out := map[string]cluster.Storage{}
+	for _, r := range rows {
+		out[string(r.Storage)] = cluster.Storage{Active: r.Active.on(), Shared: r.Shared.on(), Content: contentOf(r.Content), FreeBytes: r.Avail.number()}
+	}
+	return cluster.Saw(out)
+}
+
+// images lists the images a disk can be imported from. While a task of ours
+// copies one into place it may be there in part: nothing is known then.
+func (l *look) images(host, store string) cluster.Seen[map[string]int64] {
+	for _, t := range l.tasks[host].running {
+		if t.kind == "imgcopy" && l.c.ours(t.upid) {
+			return cluster.Unseen[map[string]int64]("an image is being copied into place by " + t.text)
+		}
+	}
+	images, err := l.c.images(l.ctx, host, store)
+	if err != nil {
+		return cluster.Unseen[map[string]int64](because(err))
+	}
+	return cluster.Saw(images)
+}
+
+// version tells which Proxmox VE this is, "" when it cannot be told.
+func (l *look) version() string {
+	c := l.c
+	c.mu.Lock()
+	version, at := c.memory.version, c.memory.versionAt
+	c.mu.Unlock()
+	if version != "" && l.now.Sub(at) < staysFor {
+		return version
+	}
+	var v struct{ Version text }
+	if err := c.get(l.ctx, "/version", nil, &v); err != nil {
+		c.log.Debug("cannot tell the version of Proxmox VE", "err", err)
+		return version
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.memory.version, c.memory.versionAt = string(v.Version), l.now
+	return string(v.Version)
+}
+
+// quorum tells whether the cluster of Proxmox VE can be written to. It takes a
+// privilege the agent can do without, and matters only while something is to
+// be changed; else it is what it was.
+func (l *look) quorum() cluster.Seen[bool] {
+	c := l.c
+	c.mu.Lock()
+	last, not := c.memory.quorum, c.memory.noQuorum
+	c.mu.Unlock()
+	if l.now.Before(not) {
+		return last
+	}
+	if l.quiet {
+		if !last.Known && last.Why == "" {
+			last.Why = "not looked at, because nothing has to be changed"
+		}
+		return last
+	}
+	seen := l.askQuorum()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.memory.quorum = seen.Seen
+	if seen.forbidden {
+		c.memory.noQuorum = l.now.Add(staysFor)
+	}
+	return seen.Seen
+}
+
+type quorumSeen struct {
+	cluster.Seen[bool]
+	forbidden bool
+}
+
+func (l *look) askQuorum() quorumSeen {
+	var rows []struct{ Type, Quorate text }
+	if err := l.c.get(l.ctx, "/cluster/status", nil, &rows); err != nil {
+		return quorumSeen{cluster.Unseen[bool](because(err)), errors.Is(err, errForbidden)}
+	}
+	for _, r := range rows {
+		if r.Type == "cluster" {
+			return quorumSeen{Seen: cluster.Saw(r.Quorate.on())}
+		}
+	}
+	// A host by itself has nobody to agree with.
+	return quorumSeen{Seen: cluster.Saw(true)}
+}

@@ -1,0 +1,151 @@
+package proxmox
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// facts are what was read of one VM itself, and the row that went with it. As
+// long as the row stays the same they need not be read again until their turn.
+type facts struct {
+	row    row // without what always changes
+	uptime int64
+
+	power  cluster.Power // unknown: only the configuration was read
+	up     time.Duration
+	lock   string
+	read   time.Time // when the configuration was read
+	name   string
+	uuid   string
+	mark   cluster.Mark
+	marked bool
+	guard  bool // Proxmox VE's protection
+	tags   []string
+	hw     cluster.Hardware
+}
+
+// steady is a row without what changes all the time.
+func (r row) steady() row {
+	r.Uptime, r.Disk, r.MaxDisk = "", "", ""
+	return r
+}
+
+// still reports whether a row says nothing new: it is as it was, and the VM was
+// not started anew.
+func (f facts) still(r row) bool { return f.row == r.steady() && r.Uptime.number() >= f.uptime }
+
+// configured takes over what a configuration says.
+func (f *facts) configured(o options, now time.Time) {
+	f.read = now
+	f.name = o.get("name", "")
+	f.uuid = uuidOf(o)
+	f.mark, f.marked = cluster.ParseMark(string(o["description"]))
+	f.guard = o["protection"].on()
+	f.tags = splitTags(string(o["tags"]))
+	f.lock = string(o["lock"])
+	f.hw = hardwareOf(o)
+}
+
+// memory is what a Client remembers between passes, to ask less. Nothing is
+// ever changed on the strength of it.
+type memory struct {
+	facts map[int]facts // by VMID
+	// touched counts the changes we made to a VM: what was read before one is
+	// not remembered after it.
+	touched map[int]int
+	// credit is how many audits a cluster has saved up, in turns of
+	// 1/AuditEvery.
+	credit map[string]int
+	// untagged are VMs of ours that Proxmox VE refuses to tag.
+	untagged map[int]bool
+
+	version   string
+	versionAt time.Time
+	// noQuorum is until when not to ask for quorum, because it was forbidden.
+	noQuorum time.Time
+	quorum   cluster.Seen[bool]
+}
+
+func newMemory() memory {
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]int{}, untagged: map[int]bool{}}
+}
+
+// recall returns what is remembered of a VM.
+func (c *Client) recall(vmid int) (f facts, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, ok = c.memory.facts[vmid]
+	return f, ok
+}
+
+// touches returns how often a VM was changed by us, to be given to remember.
+func (c *Client) touches(vmid int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.memory.touched[vmid]
+}
+
+// remember keeps what was read of a VM, unless we changed it since.
+func (c *Client) remember(vmid, touches int, f facts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.memory.touched[vmid] == touches {
+		c.memory.facts[vmid] = f
+	}
+}
+
+// forget drops what is known of a VM, because it is about to be changed or was.
+func (c *Client) forget(vmid int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.memory.touched[vmid]++
+	delete(c.memory.facts, vmid)
+}
+
+// prune forgets the VMs a complete listing does not have.
+func (c *Client) prune(listed map[int]row) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.memory.facts, func(vmid int, _ facts) bool { _, ok := listed[vmid]; return !ok })
+}
+
+// due chooses which of some remembered VMs have their configuration read again
+// in this pass: as many as make each of them come up once in AuditEvery passes,
+// those first that waited longest.
+func (c *Client) due(clusterID string, known map[int]time.Time) []int {
+	c.mu.Lock()
+	credit := c.memory.credit[clusterID] + len(known)
+	n := min(credit/c.auditEvery, len(known))
+	c.memory.credit[clusterID] = credit % c.auditEvery
+	c.mu.Unlock()
+	order := slices.SortedFunc(maps.Keys(known), func(a, b int) int {
+		if d := known[a].Compare(known[b]); d != 0 {
+			return d
+		}
+		return a - b
+	})
+	return order[:n]
+}
+
+// setUntagged remembers whether Proxmox VE refuses to tag a VM, and reports
+// whether that is news.
+func (c *Client) setUntagged(vmid int, refused bool) (news bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news = c.memory.untagged[vmid] != refused
+	if refused {
+		c.memory.untagged[vmid] = true
+	} else {
+		delete(c.memory.untagged, vmid)
+	}
+	return news
+}
+
+func (c *Client) isUntagged(vmid int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.memory.untagged[vmid]
+}

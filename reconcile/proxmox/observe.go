@@ -1,0 +1,500 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs
+// and o.Strays. It never fails: what it could not see is unknown, with the
+// reason.
+//
+// A pass over a cluster in which nothing happens asks for the list of
+// everything, the running tasks of every host, and the configuration of one VM
+// in AuditEvery. A VM is looked at directly when it is new, is not running, has
+// a task, was changed by us, or its line in the list is not what it was. A
+// running VM that pauses is noticed only then.
+func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying, now: time.Now(),
+		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
+	if err := l.list(); err != nil {
+		o.Hosts, o.VMs, o.Strays = l.blind(err)
+		return
+	}
+	l.askTasks()
+	l.nodes()
+	o.Strays = l.strays()
+	o.VMs = map[string]cluster.VM{}
+	for i, n := range d.Spec.Nodes {
+		o.VMs[n.Name] = l.found[i]
+	}
+	o.Hosts = l.hosts()
+	c.prune(l.guests)
+}
+
+// look is one pass of observation.
+type look struct {
+	c          *Client
+	ctx        context.Context
+	d          cluster.Desired
+	destroying bool
+	now        time.Time
+
+	rows   []row
+	guests map[int]row
+	names  []string // of the hosts that matter
+	tasks  map[string]hostTasks
+
+	found []cluster.VM // by index of the node
+	quiet bool         // every node's VM runs as it ran before
+
+	mu  sync.Mutex
+	vms map[int]seen // what was read directly, by VMID
+}
+
+type hostTasks struct {
+	running []task
+	err     error
+}
+
+// seen is what reading a VM came to.
+type seen struct {
+	facts facts
+	err   error
+}
+
+// list reads the one list everything else starts from.
+func (l *look) list() error {
+	if err := l.c.get(l.ctx, "/cluster/resources", nil, &l.rows); err != nil {
+		return err
+	}
+	hosts := map[string]bool{}
+	for _, n := range l.d.Spec.Nodes {
+		hosts[n.Host] = true
+	}
+	ids := map[int]bool{}
+	for _, n := range l.d.Spec.Nodes {
+		ids[n.VMID] = true
+	}
+	pools := l.pools()
+	for _, r := range l.rows {
+		if !r.isGuest() {
+			continue
+		}
+		vmid := int(r.VMID.number())
+		l.guests[vmid] = r
+		if ids[vmid] || pools[string(r.Pool)] {
+			hosts[string(r.Node)] = true
+		}
+	}
+	delete(hosts, "")
+	l.names = slices.Sorted(maps.Keys(hosts))
+	return nil
+}
+
+// pools are the pools in which VMs of the cluster may lie.
+func (l *look) pools() map[string]bool {
+	pools := map[string]bool{l.c.pool: true}
+	for _, n := range l.d.Spec.Nodes {
+		pools[l.c.poolOf(n)] = true
+	}
+	return pools
+}
+
+// identity is who the VM of a node of the inventory must be.
+func (l *look) identity(n cluster.Node) identity {
+	return identity{vmid: n.VMID, pool: l.c.poolOf(n), uuid: cluster.NodeUUID(l.d.Spec.ID, n.Name), node: n.Name}
+}
+
+// blind is what is seen when the list cannot be read: nothing.
+func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
+	why := "Proxmox VE cannot be asked: " + because(err)
+	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
+	for _, n := range l.d.Spec.Nodes {
+		hosts[n.Host] = cluster.Host{Name: n.Host, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
+			Images: cluster.Unseen[map[string]int64](why), Tasks: cluster.Unseen[[]cluster.Task](why)}
+		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host, Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
+	}
+	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
+}
+
+// because puts an error and its cure into one line, for reasons of things not
+// seen.
+func because(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) && h.Hint() != "" {
+		return fmt.Sprintf("%s (%s)", oneLine(err.Error()), h.Hint())
+	}
+	return oneLine(err.Error())
+}
+
+// askTasks asks every host what runs on it.
+func (l *look) askTasks() {
+	out := make([]hostTasks, len(l.names))
+	each(len(l.names), func(i int) {
+		tasks, err := l.c.activeTasks(l.ctx, l.names[i])
+		tasks = slices.DeleteFunc(tasks, func(t task) bool { return !t.running })
+		out[i] = hostTasks{running: tasks, err: err}
+	})
+	for i, name := range l.names {
+		l.tasks[name] = out[i]
+	}
+}
+
+// taskOn returns what runs on a VM; nil when nothing does. A creation by
+// somebody else says nothing about a VM of ours.
+func (l *look) taskOn(vmid int, host string) *cluster.Task {
+	var found *cluster.Task
+	for _, t := range l.tasks[host].running {
+		if t.vmid() != vmid || t.kind == "qmcreate" && !l.c.ours(t.upid) {
+			continue
+		}
+		if told := l.c.told(t); found == nil || told.Type == "qmcreate" {
+			found = &told
+		}
+	}
+	return found
+}
+
+// nodes looks at the VMs of the inventory's nodes: those that are settled by
+// the list and by what is remembered, all others directly.
+func (l *look) nodes() {
+	nodes := l.d.Spec.Nodes
+	l.found = make([]cluster.VM, len(nodes))
+	known, ages := map[int]facts{}, map[int]time.Time{}
+	var direct []int
+	for i, n := range nodes {
+		if f, ok := l.settled(n.VMID); ok {
+			known[n.VMID], ages[n.VMID] = f, f.read
+		} else {
+			direct = append(direct, i)
+		}
+	}
+	l.quiet = len(direct) == 0 && !l.destroying
+	audits := l.audits(ages)
+	each(len(direct)+len(audits), func(j int) {
+		if j >= len(direct) {
+			l.audit(audits[j-len(direct)])
+			return
+		}
+		l.found[direct[j]] = l.directly(nodes[direct[j]])
+	})
+	for i, n := range nodes {
+		f, ok := known[n.VMID]
+		if !ok {
+			continue
+		}
+		// An audit that was not answered leaves what is known as it is.
+		if s, ok := l.vms[n.VMID]; ok && s.err == nil {
+			f = s.facts
+		}
+		l.found[i] = l.describe(f, l.guests[n.VMID], l.identity(n))
+	}
+}
+
+// settled returns what is remembered of a VM that need not be looked at: it
+// was running when it was, nothing happens on it, and its row is what it was.
+func (l *look) settled(vmid int) (facts, bool) {
+	r, listed := l.guests[vmid]
+	if !listed || r.Status != "running" || r.Lock != "" {
+		return facts{}, false
+	}
+	f, ok := l.c.recall(vmid)
+	host := string(r.Node)
+	return f, ok && f.power == cluster.PowerRunning && f.still(r) && l.tasks[host].err == nil && l.taskOn(vmid, host) == nil
+}
+
+// audits chooses whose configuration is read although nothing seems to have
+// changed: some of the settled nodes, whose ages are given, and of the guests
+// in our pools that are nobody's.
+func (l *look) audits(ages map[int]time.Time) []int {
+	nodes := map[int]bool{}
+	for _, n := range l.d.Spec.Nodes {
+		nodes[n.VMID] = true
+	}
+	for vmid, r := range l.candidates() {
+		if nodes[vmid] {
+			continue
+		}
+		if f, ok := l.c.recall(vmid); ok && f.still(r) && !provenOthers(f, l.d.Spec.ID) {
+			ages[vmid] = f.read
+		}
+	}
+	return l.c.due(l.d.Spec.ID, ages)
+}
+
+// audit reads a configuration anew and keeps the rest of what is known.
+func (l *look) audit(vmid int) {
+	f, _ := l.c.recall(vmid)
+	r, touches := l.guests[vmid], l.c.touches(vmid)
+	var conf options
+	err := l.c.get(l.ctx, vmPath(string(r.Node), vmid, "config"), nil, &conf)
+	switch {
+	case err == nil:
+		f.configured(conf, l.now)
+		l.c.remember(vmid, touches, f)
+	case answered(err):
+		l.c.forget(vmid)
+	}
+	l.keep(vmid, f, err)
+}
+
+func (l *look) keep(vmid int, f facts, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.vms[vmid] = seen{f, err}
+}
+
+// directly looks at the VM of a node itself.
+func (l *look) directly(n cluster.Node) cluster.VM {
+	id := l.identity(n)
+	r, listed := l.guests[n.VMID]
+	host := n.Host
+	if listed {
+		host = string(r.Node)
+	}
+	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host)}
+	if listed && wrongPlace(r, id) == "" {
+		return l.inspect(r, id)
+	}
+	if vm.Task != nil && vm.Task.Type == "qmcreate" {
+		return l.inTheMaking(vm)
+	}
+	if listed && (r.Type != "qemu" || r.Pool != "") {
+		vm.Presence, vm.Owner, vm.Why = cluster.Present, cluster.Foreign, wrongPlace(r, id)
+		return l.unread(vm, vm.Why)
+	}
+	h, err := l.c.behind(l.ctx, id, host)
+	switch {
+	case err != nil:
+		if listed {
+			vm.Presence = cluster.Present
+		}
+		vm.Why = because(err)
+	case h.is == nothing && listed:
+		vm.Why = "it went away while it was looked at"
+	case h.is == nothing:
+		vm.Presence = cluster.Absent
+	case h.is == beingMade:
+		told := l.c.told(h.task)
+		vm.Task = &told
+		return l.inTheMaking(vm)
+	case h.is == justMade:
+		return l.inspect(h.row, id)
+	case h.is == leftLocked:
+		vm.Presence, vm.Owner, vm.Power, vm.Lock, vm.Why = cluster.Present, cluster.Ours, cluster.Stopped, "create", h.why
+	default:
+		vm.Presence, vm.Owner, vm.Why = cluster.Present, cluster.Foreign, h.why
+		if listed {
+			vm.Why = wrongPlace(r, id)
+		}
+	}
+	return l.unread(vm, vm.Why)
+}
+
+// inTheMaking is a VM that a task of ours creates: until that ends nothing
+// else can be seen of it.
+func (l *look) inTheMaking(vm cluster.VM) cluster.VM {
+	vm.Presence, vm.Why = cluster.Present, "it is being created"
+	return l.unread(vm, vm.Why)
+}
+
+func (l *look) unread(vm cluster.VM, why string) cluster.VM {
+	vm.Hardware = cluster.Unseen[cluster.Hardware](why)
+	return vm
+}
+
+// inspect reads the state and the configuration of a VM that lies in the right
+// pool.
+func (l *look) inspect(r row, id identity) cluster.VM {
+	f, err := l.readVM(r, id.vmid)
+	if err != nil {
+		vm := cluster.VM{VMID: id.vmid, Node: id.node, Host: string(r.Node), Presence: cluster.Present, Why: because(err), Task: l.taskOn(id.vmid, string(r.Node))}
+		return l.unread(vm, vm.Why)
+	}
+	return l.describe(f, r, id)
+}
+
+// current is what status/current says of a VM, as far as it matters here.
+type current struct {
+	Status    text
+	QMPStatus text
+	Uptime    text
+	HA        struct{ Managed text }
+}
+
+// power is the state in one word. A guest whose disk is full is paused with
+// io-error.
+func (s current) power() cluster.Power {
+	switch {
+	case s.Status == "stopped":
+		return cluster.Stopped
+	case s.Status != "running":
+		return cluster.PowerUnknown
+	case s.QMPStatus == "paused", s.QMPStatus == "suspended", s.QMPStatus == "io-error":
+		return cluster.Paused
+	}
+	return cluster.PowerRunning
+}
+
+func (c *Client) current(ctx context.Context, host string, vmid int) (current, error) {
+	var s current
+	err := c.get(ctx, vmPath(host, vmid, "status", "current"), nil, &s)
+	return s, err
+}
+
+// readVM reads all there is to know of a VM, and remembers it.
+func (l *look) readVM(r row, vmid int) (facts, error) {
+	host, touches := string(r.Node), l.c.touches(vmid)
+	s, err := l.c.current(l.ctx, host, vmid)
+	if err != nil {
+		return facts{}, err
+	}
+	var conf options
+	if err := l.c.get(l.ctx, vmPath(host, vmid, "config"), nil, &conf); err != nil {
+		return facts{}, err
+	}
+	f := facts{row: r.steady(), uptime: r.Uptime.number(), power: s.power(), up: time.Duration(s.Uptime.number()) * time.Second}
+	f.configured(conf, l.now)
+	l.c.remember(vmid, touches, f)
+	l.keep(vmid, f, nil)
+	return f, nil
+}
+
+// describe puts what is known of a VM in the right pool into the terms of the
+// observed world.
+func (l *look) describe(f facts, r row, id identity) cluster.VM {
+	vm := cluster.VM{
+		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
+		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guard, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
+		Hardware: cluster.Saw(f.hw), ConfigAge: l.now.Sub(f.read),
+	}
+	if up := time.Duration(r.Uptime.number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {
+		vm.Uptime = up
+	}
+	switch {
+	case f.uuid == id.uuid:
+		vm.Owner, vm.Deleting = cluster.Ours, f.marked && f.mark.Deleting
+		// A tag that Proxmox VE refuses is not missing: the VM is as complete
+		// as it can get.
+		if l.c.isUntagged(id.vmid) && !slices.Contains(vm.Tags, cluster.OwnTag) {
+			vm.Tags = append(slices.Clone(vm.Tags), cluster.OwnTag)
+		}
+	case f.uuid == "" && f.lock != "":
+		vm.Why = fmt.Sprintf("it is locked (%s), and shows nothing of itself meanwhile", f.lock)
+		vm.Hardware = cluster.Unseen[cluster.Hardware](vm.Why)
+	default:
+		vm.Owner, vm.Why = cluster.Foreign, wrongUUID(f.uuid, id)
+	}
+	return vm
+}
+
+// candidates are the guests in our pools.
+func (l *look) candidates() map[int]row {
+	pools, out := l.pools(), map[int]row{}
+	for vmid, r := range l.guests {
+		if r.Type == "qemu" && pools[string(r.Pool)] {
+			out[vmid] = r
+		}
+	}
+	return out
+}
+
+// provenOthers reports whether a VM provably belongs to another cluster of an
+// agent: nobody else's business until its row changes.
+func provenOthers(f facts, clusterID string) bool {
+	return f.marked && f.mark.Cluster != clusterID && uuidPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
+}
+
+// strayOf returns the name of the node a VM was made for, "" when it is not of
+// this cluster. Neither its mark nor its name prove anything; that the UUID
+// follows from them does.
+func strayOf(f facts, clusterID string) string {
+	names := []string{f.name}
+	if f.marked {
+		names = append(names, f.mark.Node)
+	}
+	for _, n := range names {
+		if n != "" && f.uuid == cluster.NodeUUID(clusterID, n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// strays finds the VMs of this cluster that are not where the inventory has
+// them.
+func (l *look) strays() cluster.Seen[[]cluster.VM] {
+	candidates := l.candidates()
+	for _, vm := range l.found {
+		if vm.Owner == cluster.Ours {
+			delete(candidates, vm.VMID)
+		}
+	}
+	if err := l.seesPools(); err != nil {
+		return cluster.Unseen[[]cluster.VM](because(err))
+	}
+	ids := slices.Sorted(maps.Keys(candidates))
+	each(len(ids), func(i int) { l.readCandidate(ids[i], candidates[ids[i]]) })
+
+	var out []cluster.VM
+	for _, vmid := range ids {
+		s := l.vms[vmid]
+		if s.err != nil {
+			return cluster.Unseen[[]cluster.VM](fmt.Sprintf("vm %d: %s", vmid, because(s.err)))
+		}
+		if name := strayOf(s.facts, l.d.Spec.ID); name != "" {
+			id := identity{vmid: vmid, pool: string(candidates[vmid].Pool), uuid: s.facts.uuid, node: name}
+			out = append(out, l.describe(s.facts, candidates[vmid], id))
+		}
+	}
+	return cluster.Saw(out)
+}
+
+// readCandidate makes sure that it is known whose a guest in our pools is, and
+// how it is if it is ours.
+func (l *look) readCandidate(vmid int, r row) {
+	l.mu.Lock()
+	s, fresh := l.vms[vmid]
+	l.mu.Unlock()
+	if fresh && s.err == nil {
+		return
+	}
+	f, ok := l.c.recall(vmid)
+	if ok && f.still(r) && strayOf(f, l.d.Spec.ID) == "" {
+		l.keep(vmid, f, nil)
+		return
+	}
+	if f, ok := l.settled(vmid); ok {
+		l.keep(vmid, f, nil)
+		return
+	}
+	if _, err := l.readVM(r, vmid); err != nil {
+		l.keep(vmid, facts{}, err)
+	}
+}
+
+// seesPools returns an error unless the VMs of our pools are seen. A guest
+// that shows its pool proves it.
+func (l *look) seesPools() error {
+	shown := map[string]bool{}
+	for _, r := range l.guests {
+		shown[string(r.Pool)] = true
+	}
+	for _, pool := range slices.Sorted(maps.Keys(l.pools())) {
+		if shown[pool] {
+			continue
+		}
+		if err := l.c.sight(l.ctx, pool); err != nil {
+			return err
+		}
+	}
+	return nil
+}

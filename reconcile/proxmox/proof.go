@@ -1,0 +1,280 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// row is one line of /cluster/resources: a host, a storage or a guest. What
+// statistics say in it (status, uptime, sizes) is up to ten seconds old and
+// missing altogether for what is younger; pool, lock and tags are read from the
+// configuration and fresh.
+type row struct {
+	Type    text `json:"type"` // qemu, lxc, node, storage, ...
+	Node    text `json:"node"`
+	Status  text `json:"status"`
+	VMID    text `json:"vmid"`
+	Name    text `json:"name"`
+	Pool    text `json:"pool"`
+	Lock    text `json:"lock"`
+	Tags    text `json:"tags"`
+	HA      text `json:"hastate"`
+	Uptime  text `json:"uptime"`
+	MaxCPU  text `json:"maxcpu"`
+	MaxMem  text `json:"maxmem"`
+	MaxDisk text `json:"maxdisk"`
+	Disk    text `json:"disk"`
+	Storage text `json:"storage"`
+	Content text `json:"content"`
+	Shared  text `json:"shared"`
+}
+
+// isGuest reports whether the row is a virtual machine or a container, which
+// share their numbers.
+func (r row) isGuest() bool { return r.VMID != "" }
+
+// identity is who a VM must be to be ours.
+type identity struct {
+	vmid int
+	pool string // "" : in none
+	uuid string
+	node string // name of the node, for words
+}
+
+// identityOf is who the VM of a node of a cluster must be.
+func (c *Client) identityOf(d cluster.Desired, vmid int, node string) identity {
+	id := identity{vmid: vmid, pool: c.pool, node: node, uuid: cluster.NodeUUID(d.Spec.ID, node)}
+	if n, ok := d.Spec.Node(node); ok {
+		id.pool = c.poolOf(n)
+	}
+	return id
+}
+
+// poolOf is the pool a node's VM belongs in.
+func (c *Client) poolOf(n cluster.Node) string {
+	if n.Pool != "" {
+		return n.Pool
+	}
+	return c.pool
+}
+
+// proven is a VM of ours as it was a moment ago.
+type proven struct {
+	host string
+	conf options
+}
+
+// mark is what its description says of it.
+func (p proven) mark() (cluster.Mark, bool) { return cluster.ParseMark(string(p.conf["description"])) }
+
+// errGone: the listing does not have the VM.
+var errGone = errors.New("proxmox shows no such vm")
+
+// notOurs is a VM that is there and is not ours.
+type notOurs struct {
+	vmid int
+	why  string
+	// unpooled: it is in no pool, which one of ours is neither while it is made.
+	unpooled bool
+}
+
+// Error implements error.
+func (e *notOurs) Error() string { return fmt.Sprintf("vm %d is not ours: %s", e.vmid, e.why) }
+
+// Hint says what to do about it.
+func (e *notOurs) Hint() string {
+	return "nothing was changed; see whose it is before doing anything about it"
+}
+
+// prove reads pool and UUID of a VM anew and returns it if it is ours, errGone
+// if the listing lacks it, *notOurs if it is somebody else's. The configuration
+// is read last: its digest guards whatever is written next.
+func (c *Client) prove(ctx context.Context, id identity) (proven, error) {
+	r, err := c.find(ctx, id.vmid)
+	if err != nil {
+		return proven{}, err
+	}
+	if why := wrongPlace(r, id); why != "" {
+		return proven{}, &notOurs{vmid: id.vmid, why: why, unpooled: r.Type == "qemu" && r.Pool == ""}
+	}
+	p := proven{host: string(r.Node)}
+	if err := c.get(ctx, vmPath(p.host, id.vmid, "config"), nil, &p.conf); err != nil {
+		return proven{}, err
+	}
+	if why := wrongUUID(uuidOf(p.conf), id); why != "" {
+		if lock := p.conf["lock"]; lock != "" {
+			return proven{}, fmt.Errorf("%w (%s)", errLocked, lock)
+		}
+		return proven{}, &notOurs{vmid: id.vmid, why: why}
+	}
+	return p, nil
+}
+
+// find returns the row of a VMID, or errGone.
+func (c *Client) find(ctx context.Context, vmid int) (row, error) {
+	var rows []row
+	if err := c.get(ctx, "/cluster/resources", params{"type": "vm"}, &rows); err != nil {
+		return row{}, err
+	}
+	for _, r := range rows {
+		if r.VMID == text(strconv.Itoa(vmid)) {
+			return r, nil
+		}
+	}
+	return row{}, errGone
+}
+
+// wrongPlace says why a listed guest cannot be the one, "" when it may be.
+func wrongPlace(r row, id identity) string {
+	switch {
+	case r.Type != "qemu":
+		return "it is a container"
+	case r.Pool == text(id.pool):
+		return ""
+	case r.Pool == "":
+		return fmt.Sprintf("it is not in pool %s", id.pool)
+	case id.pool == "":
+		return fmt.Sprintf("it is in pool %s, and ours are in none", r.Pool)
+	}
+	return fmt.Sprintf("it is in pool %s, not in %s", r.Pool, id.pool)
+}
+
+// wrongUUID says why a VM with an SMBIOS UUID cannot be the one, "" when it is.
+func wrongUUID(have string, id identity) string {
+	switch have {
+	case id.uuid:
+		return ""
+	case "":
+		return "it has no SMBIOS UUID"
+	default:
+		return fmt.Sprintf("its SMBIOS UUID is %s, and node %s has %s", have, id.node, id.uuid)
+	}
+}
+
+// free asks whether nobody has a VMID, whatever the token may see.
+func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
+	var id text
+	err := c.get(ctx, "/cluster/nextid", params{"vmid": strconv.Itoa(vmid)}, &id)
+	var e *Error
+	switch {
+	case err == nil && id == text(strconv.Itoa(vmid)):
+		return true, nil
+	case err == nil:
+		return false, fmt.Errorf("asked whether vmid %d is free, Proxmox VE answered %q", vmid, oneLine(string(id)))
+	case errors.As(err, &e) && e.Status == http.StatusBadRequest && errors.Is(err, errExists):
+		return false, nil
+	}
+	return false, err
+}
+
+// hidden is what is behind a VMID that the listing does not show.
+type hidden struct {
+	is   hiddenKind
+	task task   // of beingMade
+	row  row    // of justMade
+	why  string // in words, of leftLocked and takenByOther
+}
+
+type hiddenKind int
+
+const (
+	nothing      hiddenKind = iota // the VMID is free
+	beingMade                      // by a task of ours that runs; the VM joins its pool at its end
+	justMade                       // by a task of ours that ended between the listing and now
+	leftLocked                     // by a task of ours that was killed; only root can unlock it
+	takenByOther                   // by a guest outside our pool
+)
+
+// behind tells what is behind a VMID that a listing does not show although it
+// was complete. Until a creation ends the VM is in no pool, so that a token
+// with privileges on the pool does not see it.
+func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, error) {
+	free, err := c.free(ctx, id.vmid)
+	if err != nil || free {
+		return hidden{}, err
+	}
+	tasks, err := c.vmTasks(ctx, host, id.vmid)
+	if err != nil {
+		return hidden{}, err
+	}
+	i := slices.IndexFunc(tasks, func(t task) bool { return makesOrRemoves(t.kind) })
+	if i >= 0 && tasks[i].kind == "qmcreate" && c.ours(tasks[i].upid) {
+		switch t := tasks[i]; {
+		case t.running:
+			return hidden{is: beingMade, task: t}, nil
+		case meaning(t.exit) == errKilled:
+			// Somebody may have removed it since and put another in its place,
+			// in tasks that only an auditor of the host sees.
+			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
+				return hidden{}, err
+			}
+			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; as root on %s: `qm unlock %[1]d` and `qm destroy %[1]d`", id.vmid, host)}, nil
+		case succeeded(t.exit):
+			switch r, err := c.find(ctx, id.vmid); {
+			case err == nil && wrongPlace(r, id) == "":
+				return hidden{is: justMade, row: r}, nil
+			case err != nil && !errors.Is(err, errGone):
+				return hidden{}, err
+			}
+		}
+	}
+	if err := c.sight(ctx, id.pool); err != nil {
+		return hidden{}, err
+	}
+	where := "outside pool " + id.pool
+	if id.pool == "" {
+		where = "that the agent's token does not see"
+	}
+	return hidden{is: takenByOther, why: fmt.Sprintf("a guest %s has vmid %d", where, id.vmid)}, nil
+}
+
+// makesOrRemoves reports whether a type of task gives a VMID to a guest or
+// takes it away.
+func makesOrRemoves(kind string) bool {
+	switch kind {
+	case "qmcreate", "qmclone", "qmrestore", "qmdestroy", "vzcreate", "vzrestore", "vzclone", "vzdestroy":
+		return true
+	}
+	return false
+}
+
+// succeeded reports whether an exit status is a success; Proxmox VE counts
+// warnings as one.
+func succeeded(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
+
+// meaning is the kind of some words, nil when the table does not know them.
+func meaning(words string) error {
+	p, _ := read(words)
+	return p.kind
+}
+
+// sight returns an error unless the token sees the VMs of a pool. A token
+// without the privileges gets empty lists, not errors.
+func (c *Client) sight(ctx context.Context, pool string) error {
+	if pool == "" {
+		return c.has(ctx, "/vms", "VM.Audit")
+	}
+	return c.has(ctx, "/pool/"+pool, "VM.Audit", "Pool.Audit")
+}
+
+// has returns an error unless the token has some privileges on a path.
+func (c *Client) has(ctx context.Context, path string, privileges ...string) error {
+	var have map[string]map[string]text
+	if err := c.get(ctx, "/access/permissions", params{"path": path}, &have); err != nil {
+		return err
+	}
+	for _, p := range privileges {
+		if _, ok := have[path][p]; !ok {
+			return hinted(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, userOf(c.token), c.token),
+				"the agent's token has no %s on %s, so that it does not see everything there", p, path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+const (
+	// A task is asked for after pollFirst, then at pauses that double up to
+	// pollMost.
+	pollFirst = 50 * time.Millisecond
+	pollMost  = time.Second
+	// lostSight is how long a task may be out of sight (the API restarts, the
+	// host is busy) before waiting for it is given up. The task goes on and is
+	// found again by looking.
+	lostSight = 2 * time.Minute
+	logTail   = 5
+)
+
+// taskRow is a task in a list.
+type taskRow struct {
+	UPID   text `json:"upid"`
+	Status text `json:"status"` // its exit status, or RUNNING
+	End    text `json:"endtime"`
+}
+
+// task is a task in a list, understood.
+type task struct {
+	upid
+	running bool
+	exit    string // when it has ended
+}
+
+func tasksOf(rows []taskRow) ([]task, error) {
+	var out []task
+	for _, r := range rows {
+		u, err := parseUPID(string(r.UPID))
+		if err != nil {
+			return nil, err
+		}
+		t := task{upid: u, running: r.End == "" && (r.Status == "" || r.Status == "RUNNING")}
+		if !t.running {
+			t.exit = string(r.Status)
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// activeTasks lists what runs on a host: everybody's with Sys.Audit on it, else
+// our own.
+func (c *Client) activeTasks(ctx context.Context, host string) ([]task, error) {
+	var rows []taskRow
+	if err := c.get(ctx, hostPath(host, "tasks"), params{"source": "active", "limit": "1000"}, &rows); err != nil {
+		return nil, err
+	}
+	return tasksOf(rows)
+}
+
+// vmTasks lists the latest tasks on a VMID, newest first.
+func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, error) {
+	var rows []taskRow
+	if err := c.get(ctx, hostPath(host, "tasks"), params{"source": "all", "vmid": strconv.Itoa(vmid), "limit": "50"}, &rows); err != nil {
+		return nil, err
+	}
+	tasks, err := tasksOf(rows)
+	slices.SortStableFunc(tasks, func(a, b task) int { return b.started.Compare(a.started) })
+	return tasks, err
+}
+
+// ours reports whether a task was started with our token.
+func (c *Client) ours(t upid) bool { return t.user == c.token }
+
+// told is a task in the terms of the observed world.
+func (c *Client) told(t task) cluster.Task {
+	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid)}
+}
+
+// wait waits until a task has ended, and judges it by its own exit status.
+func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Progress)) error {
+	u, err := parseUPID(name)
+	if err != nil {
+		return err
+	}
+	progress(cluster.Progress{UPID: name})
+	seen := time.Now()
+	for delay := pollFirst; ; delay = min(2*delay, pollMost) {
+		if err := pause(ctx, delay); err != nil {
+			return err
+		}
+		var st struct{ Status, ExitStatus text }
+		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && (answered(err) || time.Since(seen) > lostSight):
+			return fmt.Errorf("look at task %s: %w", name, err)
+		case err != nil:
+			continue
+		}
+		seen = time.Now()
+		if st.Status != "running" {
+			return c.judge(ctx, u, string(st.ExitStatus))
+		}
+	}
+}
+
+// judge tells what an exit status means. Proxmox VE counts warnings as success.
+func (c *Client) judge(ctx context.Context, u upid, exit string) error {
+	if exit == "OK" {
+		return nil
+	}
+	tail, err := c.taskLog(ctx, u)
+	if succeeded(exit) {
+		c.log.Warn("a task of Proxmox VE ended with warnings", "upid", u.text, "vmid", u.vmid(), "log", strings.Join(tail, " / "))
+		return nil
+	}
+	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: oneLine(exit), Log: tail}
+	if err != nil {
+		return errors.Join(failed, fmt.Errorf("read its log: %w", err))
+	}
+	return failed
+}
+
+// taskLog returns the last lines of a task's log.
+func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
+	var lines []struct{ T text }
+	// Nothing tells how long a log is before it is read; that of an import has
+	// a line per percent.
+	if err := c.get(ctx, taskPath(u, "log"), params{"limit": "5000"}, &lines); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, l := range lines[max(0, len(lines)-logTail):] {
+		out = append(out, oneLine(string(l.T)))
+	}
+	return out, nil
+}
+
+// start carries out a request that starts a task, and waits for the task.
+func (c *Client) start(ctx context.Context, progress func(cluster.Progress), ask func(upid *text) error) error {
+	var name text
+	if err := ask(&name); err != nil {
+		return err
+	}
+	return c.wait(ctx, string(name), progress)
+}
+
+// settle waits for the tasks of ours that run on a VM, after a reply was lost:
+// one of them may be the one that was asked for. How they end does not matter;
+// the VM is looked at again.
+func (c *Client) settle(ctx context.Context, host string, vmid int, progress func(cluster.Progress)) error {
+	tasks, err := c.activeTasks(ctx, host)
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		if t.vmid() != vmid || !c.ours(t.upid) {
+			continue
+		}
+		var failed *TaskError
+		if err := c.wait(ctx, t.text, progress); err != nil && !errors.As(err, &failed) {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostPath is the path of something of a host.
+func hostPath(host string, rest ...string) string {
+	p := "/nodes/" + url.PathEscape(host)
+	for _, r := range rest {
+		p += "/" + url.PathEscape(r)
+	}
+	return p
+}
+
+// vmPath is the path of something of a VM.
+func vmPath(host string, vmid int, rest ...string) string {
+	return hostPath(host, append([]string{"qemu", strconv.Itoa(vmid)}, rest...)...)
+}
+
+func taskPath(u upid, rest string) string { return hostPath(u.host, "tasks", u.text, rest) }
+
+// heard makes progress callable.
+func heard(progress func(cluster.Progress)) func(cluster.Progress) {
+	if progress == nil {
+		return func(cluster.Progress) {}
+	}
+	return progress
+}

@@ -1,0 +1,71 @@
+package proxmox
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+)
+
+// What a refusal means. Errors of this package carry these as kinds where the
+// table below knows one; test with errors.Is.
+var (
+	errLocked    = errors.New("vm is locked")
+	errBusy      = errors.New("lock timed out")
+	errExists    = errors.New("already exists")
+	errMissing   = errors.New("does not exist")
+	errDigest    = errors.New("changed by somebody else")
+	errNoQuorum  = errors.New("no quorum")
+	errRunning   = errors.New("already running")
+	errForbidden = errors.New("permission denied")
+	errToken     = errors.New("token refused")
+	errNoTask    = errors.New("no such task")
+	errKilled    = errors.New("worker was killed")
+)
+
+// phrase is one row of the table: words of Proxmox VE, and what they mean.
+type phrase struct {
+	kind  error
+	words string // contained in the reason, a parameter's text or a task's exit status
+	// seen is where the words were met: calls and versions of a real host, or
+	// the source they are from.
+	seen string
+	hint string
+}
+
+// phrases is the one place that reads the prose of Proxmox VE, which has a
+// status code of its own for next to nothing: nearly every refusal is a 500
+// whose reason phrase says what is the matter. The first row that fits counts.
+var phrases = []phrase{
+	{errLocked, "VM is locked (", "PUT config, and qmstart, qmdestroy and resize tasks of a locked vm (9.2.11, 8.4.21)",
+		"wait until the backup or whatever else holds the lock has ended; `qm config` shows the lock"},
+	{errBusy, "can't lock file", "PUT config and qmstart while another worker held the vm's lock file for 10 s (9.2.11, 8.4.21)", ""},
+	{errBusy, "lock request timeout", "cfs-lock of a storage in pve-cluster's source, `cfs-lock 'storage-x' error: got lock request timeout`", ""},
+	{errNoQuorum, "no quorum", "check_cfs_quorum in pve-cluster's source, `cluster not ready - no quorum?`",
+		"bring the other hosts back; `pvecm status` shows who is missing"},
+	{errDigest, "checksum mismatch (file change by other user?)", "PUT and POST config, and resize tasks, with an old digest (9.2.11, 8.4.21)", ""},
+	{errRunning, "already running", "qmstart of a running vm (9.2.11, 8.4.21)", ""},
+	{errNoTask, "no such task", "status of a task that is not there (9.2.11, 8.4.21)", ""},
+	{errKilled, "unexpected status", "exit status of a qmcreate whose worker was killed (9.2.11, 8.4.21)", ""},
+	{errExists, "already exists", "nextid of a VMID that is taken, and POST qemu over a vm (9.2.11, 8.4.21)", ""},
+	{errForbidden, "(pool '", "POST qemu with a pool that is not there (9.2.11, 8.4.21)", "create the pool first: `pveum pool add NAME`"},
+	{errMissing, "does not exist", "config of a vm that is not there, and volumes and storages that are not (9.2.11, 8.4.21)", ""},
+	{errMissing, "unable to find configuration file", "qmstop of a vm that is not there (9.2.11, 8.4.21)", ""},
+	{nil, "protection mode enabled", "DELETE of a protected vm (9.2.11, 8.4.21)", "clear the vm's protection, or leave it alone"},
+	{nil, "no physical interface on bridge", "qmstart with a vlan tag on a bridge that has no port (9.2.11)", "make the bridge vlan-aware, or leave the vlan out"},
+	{nil, "QEMU exited with code", "qmstart that QEMU refused (9.2.11, 8.4.21)", "`qm start` of the vm on the host shows what QEMU says"},
+}
+
+// read finds the row that fits some words of Proxmox VE.
+func read(words string) (phrase, bool) {
+	for _, p := range phrases {
+		if strings.Contains(words, p.words) {
+			return p, true
+		}
+	}
+	return phrase{}, false
+}
+
+// missingPrivilege matches what Proxmox VE says of a privilege that is
+// missing: `Permission check failed (/storage/local, Datastore.AllocateSpace)`
+// (9.2.11, 8.4.21). A list with | asks for one of them.
+var missingPrivilege = regexp.MustCompile(`Permission check failed \((/[^,]*), ([A-Za-z.|, ]+)\)`)

@@ -1,0 +1,171 @@
+package proxmox
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	// idleAfter closes connections before pveproxy does (after 5 s), so that a
+	// write is not sent into a connection that is just being closed.
+	idleAfter = 4 * time.Second
+	// largest is the largest answer that is read. The list of 10,000 VMs has 5
+	// MiB.
+	largest = 64 << 20
+	// largestRefusal is how much of the body of a refusal is read.
+	largestRefusal = 64 << 10
+)
+
+// checker turns every answer that is not a success into an *Error. go-proxmox
+// takes some of them for success, and throws away the reason of others.
+type checker struct {
+	next        http.RoundTripper
+	token, pool string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, explainTLS(err)
+	}
+	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		resp.Body = &limited{ReadCloser: resp.Body, left: largest}
+		return resp, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, largestRefusal))
+	if err = errors.Join(err, resp.Body.Close()); err != nil && len(body) == 0 && resp.ContentLength > 0 {
+		return nil, fmt.Errorf("read the refusal (%s): %w", resp.Status, err)
+	}
+	e := &Error{
+		Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, apiPath), Status: resp.StatusCode,
+		Reason: oneLine(reasonOf(resp)), token: t.token, pool: t.pool,
+	}
+	var refusal struct {
+		Message text
+		Errors  map[string]text
+	}
+	// Some refusals have an empty body; the reason phrase is all there is then.
+	if json.Unmarshal(body, &refusal) == nil {
+		if e.Reason == "" {
+			e.Reason = oneLine(string(refusal.Message))
+		}
+		for k, v := range refusal.Errors {
+			if e.Params == nil {
+				e.Params = map[string]string{}
+			}
+			e.Params[k] = oneLine(string(v))
+		}
+	}
+	return nil, e
+}
+
+// reasonOf is the reason phrase of a status line.
+func reasonOf(r *http.Response) string {
+	_, reason, _ := strings.Cut(r.Status, " ")
+	return reason
+}
+
+// oneLine makes foreign words fit for a line of a log.
+func oneLine(s string) string {
+	const most = 500
+	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}
+
+// limited is a body that may not be endless.
+type limited struct {
+	io.ReadCloser
+	left int64
+}
+
+// Read implements io.Reader.
+func (l *limited) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, fmt.Errorf("the answer is larger than %d MiB", largest>>20)
+	}
+	n, err := l.ReadCloser.Read(p[:min(int64(len(p)), l.left)])
+	l.left -= int64(n)
+	return n, err
+}
+
+// explainTLS gives a cure to the errors of an untrusted certificate.
+func explainTLS(err error) error {
+	var pin *pinError
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &pin):
+		return &cure{err, "if the certificate was renewed, take its fingerprint anew: `openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem` (pveproxy-ssl.pem where there is one)"}
+	case errors.As(err, &unknown):
+		return &cure{err, "set ca_file to /etc/pve/pve-root-ca.pem, or fingerprint to the certificate's own"}
+	case errors.As(err, &host):
+		return &cure{err, "use a name in url that the certificate has, or set fingerprint"}
+	case errors.As(err, &invalid):
+		return &cure{err, "renew the certificate: `pvecm updatecerts --force` on the host, then restart pveproxy; and check both clocks"}
+	case errors.As(err, &record):
+		return &cure{err, "is the url right? Proxmox VE speaks https on port 8006"}
+	}
+	return err
+}
+
+// distrust reports whether an error is about a certificate: asking again will
+// not help.
+func distrust(err error) bool {
+	var c *cure
+	return errors.As(err, &c)
+}
+
+// pinError is a certificate that is not the pinned one.
+type pinError struct{ want, have string }
+
+// Error implements error.
+func (e *pinError) Error() string {
+	return fmt.Sprintf("the server's certificate has fingerprint %s, and %s is pinned", e.have, e.want)
+}
+
+// tlsConfig trusts a fingerprint alone, else an authority, else those of the
+// system.
+func tlsConfig(c Config) (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.Fingerprint != "" {
+		pin, err := hex.DecodeString(strings.ReplaceAll(c.Fingerprint, ":", ""))
+		if err != nil || len(pin) != sha256.Size {
+			return nil, hinted("write the SHA-256 of the certificate, 64 hex digits with or without colons, as `openssl x509 -fingerprint -sha256` prints it",
+				"proxmox fingerprint: %q is not a SHA-256", c.Fingerprint)
+		}
+		// The pinned certificate is trusted by itself, whoever signed it and
+		// whatever name it has.
+		t.InsecureSkipVerify = true
+		t.VerifyConnection = func(s tls.ConnectionState) error {
+			have := sha256.Sum256(s.PeerCertificates[0].Raw)
+			if subtle.ConstantTimeCompare(have[:], pin) != 1 {
+				return &pinError{want: hex.EncodeToString(pin), have: hex.EncodeToString(have[:])}
+			}
+			return nil
+		}
+		return t, nil
+	}
+	if len(c.CA) > 0 {
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(c.CA) {
+			return nil, hinted("on a Proxmox VE host it is /etc/pve/pve-root-ca.pem", "proxmox ca_file: it holds no PEM certificate")
+		}
+	}
+	return t, nil
+}
