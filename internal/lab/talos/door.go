@@ -32,6 +32,9 @@ type door struct {
 // stood open in another way. It stays as it is when nothing changed.
 func (b *boot) reopen() {
 	key, config := b.doorFor()
+	if _, ok := b.f.world.Net.(darkener); b.m.dark && !ok {
+		config = nil
+	}
 	if key == b.doorKey && b.door != nil || b.leaving {
 		return
 	}
@@ -104,7 +107,7 @@ func (b *boot) serve(l *listener, config *tls.Config) *door {
 		grpc.ChainStreamInterceptor(worldStream, gate.stream),
 	)
 	d := &door{listener: l, server: srv}
-	resources := cosiserver.NewState(state.Filter(b.state, b.f.resourceRule))
+	resources := cosiserver.NewState(state.Filter(b.state, b.resourceRule))
 	if gate.maintenance && b.m.minor() < 13 {
 		d.services = map[string]any{
 			machineapi.MachineService_ServiceDesc.ServiceName: &maintenanceService{b: b},

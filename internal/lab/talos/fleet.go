@@ -46,13 +46,13 @@ type Fleet struct {
 	kinds        map[string]bool // known resource types -> sensitive
 
 	mu          sync.Mutex
-	idle        *sync.Cond // nothing is queued and nobody carries anything out
 	closed      bool
 	machines    map[int]*machine
 	etcds       []*etcd
 	authorities map[string]authority // machine CAs seen with their key, by fingerprint
 	split       map[string]bool      // pairs of etcds already reported as a split brain
-	effects     []func()
+	touched     map[*boot]struct{}
+	effects     []func() // queued for carry
 	carrying    bool
 	moved       chan struct{} // closed at the next change
 
@@ -72,7 +72,7 @@ func New(c Config) (*Fleet, error) {
 	if c.Step == 0 {
 		c.Step = 100 * time.Millisecond
 	}
-	f := &Fleet{
+	return &Fleet{
 		world:        c.World,
 		kubernetes:   c.Kubernetes,
 		reservations: maps.Clone(c.Reservations),
@@ -82,10 +82,9 @@ func New(c Config) (*Fleet, error) {
 		machines:     map[int]*machine{},
 		authorities:  map[string]authority{},
 		split:        map[string]bool{},
+		touched:      map[*boot]struct{}{},
 		moved:        make(chan struct{}),
-	}
-	f.idle = sync.NewCond(&f.mu)
-	return f, nil
+	}, nil
 }
 
 // Close switches every machine off and waits until nothing of the fleet runs
@@ -98,18 +97,14 @@ func (f *Fleet) Close() {
 		}
 		f.machines = map[int]*machine{}
 	})
-	f.mu.Lock()
-	for f.carrying || len(f.effects) > 0 {
-		f.idle.Wait()
-	}
-	f.mu.Unlock()
 	f.serving.Wait()
 }
 
-// change alters the fleet: do runs with the lock held, then etcd and every
-// machine's status follow, then what is to be told to others is told.
+// change alters the fleet: do runs with the lock held, then etcd and the
+// status of the machines concerned follow, then what is to be told to others
+// is told.
 func (f *Fleet) change(do func()) {
-	// do never fails.
+	// It cannot fail.
 	_ = f.attempt(func() error { do(); return nil })
 }
 
@@ -125,35 +120,63 @@ func (f *Fleet) attempt(do func() error) error {
 	f.settle()
 	close(f.moved)
 	f.moved = make(chan struct{})
-	for !f.carrying && len(f.effects) > 0 {
+	if len(f.effects) > 0 && !f.carrying {
 		f.carrying = true
+		f.serving.Go(f.carry)
+	}
+	return err
+}
+
+// carry does in order what was queued, without the lock: it calls other faces,
+// which may call back.
+func (f *Fleet) carry() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.effects) > 0 {
 		next := f.effects[0]
 		f.effects = f.effects[1:]
 		f.mu.Unlock()
 		next()
 		f.mu.Lock()
-		f.carrying = false
 	}
-	if !f.carrying {
-		f.idle.Broadcast()
-	}
-	return err
+	f.carrying = false
 }
 
-// settle lets everything that follows from the state of the fleet follow.
+// settle lets everything that follows from the state of the fleet follow. Only
+// the machines that were touched, and those of an etcd, can be concerned.
 func (f *Fleet) settle() {
-	machines := f.sorted()
-	f.settleEtcd(machines)
-	for _, m := range machines {
-		if b := m.boot; b != nil && b.state != nil {
+	var planes []*machine
+	for _, m := range f.machines {
+		if m.plane() {
+			planes = append(planes, m)
+		}
+	}
+	slices.SortFunc(planes, byVMID)
+	f.settleEtcd(planes)
+	for _, m := range planes {
+		f.touch(m.boot)
+	}
+	touched := f.touched
+	f.touched = map[*boot]struct{}{}
+	for b := range touched {
+		if b.m.boot == b && b.state != nil {
 			b.judge()
 		}
 	}
 }
 
+// touch has a machine judged when the change is over.
+func (f *Fleet) touch(b *boot) {
+	if b != nil {
+		f.touched[b] = struct{}{}
+	}
+}
+
+func byVMID(a, b *machine) int { return cmp.Compare(a.guest.VMID, b.guest.VMID) }
+
 // sorted returns the machines by VMID, so that equal histories stay equal.
 func (f *Fleet) sorted() []*machine {
-	return slices.SortedFunc(maps.Values(f.machines), func(a, b *machine) int { return cmp.Compare(a.guest.VMID, b.guest.VMID) })
+	return slices.SortedFunc(maps.Values(f.machines), byVMID)
 }
 
 // later queues something that must happen without the lock.
@@ -198,7 +221,7 @@ func (f *Fleet) Shutdown(vmid int, off func()) bool {
 		reacts = true
 		m.boot.leave(runtime.MachineStageShuttingDown, f.world.Latency.Stop, func() {
 			delete(f.machines, vmid)
-			f.later(off)
+			f.world.After(0, off)
 		})
 	})
 	return reacts
@@ -227,7 +250,7 @@ func (f *Fleet) Machines() []MachineView {
 	defer f.mu.Unlock()
 	var views []MachineView
 	for _, m := range f.sorted() {
-		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.version(), Partition: m.dark}
+		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.image().Version, Partition: m.dark}
 		if b := m.boot; b != nil {
 			v.BootID = b.id
 			if b.state != nil {
@@ -279,6 +302,7 @@ func (f *Fleet) act(vmid int, do func(*machine)) error {
 		if m := f.machines[vmid]; m != nil {
 			err = nil
 			do(m)
+			f.touch(m.boot)
 		}
 	})
 	return err

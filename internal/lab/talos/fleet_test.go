@@ -1,9 +1,31 @@
 package talos_test
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/cosi-project/runtime/pkg/safe"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
+	"google.golang.org/grpc/codes"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
+	"github.com/siderolabs/talos/pkg/machinery/resources/network"
+	runtimeres "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -15,15 +37,590 @@ func TestBringUp(t *testing.T) {
 		l.bootstrap(cp(1))
 		time.Sleep(3 * time.Minute)
 		for _, n := range []node{cp(1), cp(2), cp(3), wk(1)} {
-			if v := l.view(n); v.Stage != running || !v.Ready {
+			if v := l.view(n); v.Stage != running || !v.Ready || !v.NodeReady {
 				t.Errorf("%s: %+v", n.name, v)
 			}
+			if st := status(t, l.admin(n)); !st.Status.Ready {
+				t.Errorf("%s says of itself: %+v", n.name, st)
+			}
 		}
-		for _, e := range l.world.Story() {
-			t.Log(e.At, e.Subject, e.Text)
+		apis := l.kube.serving()
+		if len(apis) != 3 {
+			t.Fatalf("%d APIs serve, want 3", len(apis))
 		}
-		total, chain := l.world.LongestChain()
-		t.Log(total, world.ChainText(chain))
+		for _, a := range apis {
+			if a.ca != certFingerprint(l.secrets.Certs.K8s.Crt) || a.etcd != apis[0].etcd || a.Kubernetes != "v1.36.1" ||
+				a.CNI != "flannel" || !a.KubeProxy || a.PodCIDR != "10.244.0.0/16" || a.ServiceCIDR != "10.96.0.0/12" || !slices.Contains(a.SANs, "10.5.0.11") {
+				t.Errorf("API was told %+v", a)
+			}
+		}
+		k, ok := l.kube.kubelet("w1")
+		if !ok || k.Control || k.Kubernetes != "v1.36.1" || k.Talos != "v1.13.9" || k.VMID != 501 || k.Address.String() != "10.5.0.21" {
+			t.Errorf("kubelet was told %+v", k)
+		}
 		l.wantViolations()
 	})
+}
+
+// TestSpans says what nobody could have been faster than: founding after the
+// founder's config, joining one after the other.
+func TestSpans(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.world.Spend("start", "401", time.Second)
+		l.bring("v1.13.9", cp(1), cp(2), cp(3))
+		l.bootstrap(cp(1))
+		time.Sleep(time.Minute)
+		_, chain := l.world.LongestChain()
+		got := world.ChainText(chain)
+		want := "start/401 1s -> boot/401 12s -> apply/401 500ms -> etcd/cp1 6s -> learn/cp2 5s -> learn/cp3 5s"
+		if got != want {
+			t.Errorf("longest chain\n%s, want\n%s", got, want)
+		}
+	})
+}
+
+func TestMaintenanceCertificate(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.fleet.PowerOn(cp(1).guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		raw, err := l.world.Net.DialContext(within(time.Second), "tcp", "10.5.0.11:50000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer raw.Close()
+		asked := false
+		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = true
+			return &tls.Certificate{}, nil
+		}})
+		if err := c.HandshakeContext(within(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		st := c.ConnectionState()
+		leaf := st.PeerCertificates[0]
+		var ips []string
+		for _, ip := range leaf.IPAddresses {
+			ips = append(ips, ip.String())
+		}
+		if asked || st.Version != tls.VersionTLS13 || leaf.Subject.CommonName != "maintenance-service.talos.dev" || leaf.Issuer.String() != "" ||
+			leaf.PublicKeyAlgorithm.String() != "Ed25519" || !slices.Equal(leaf.DNSNames, []string{"cp1"}) ||
+			!slices.Equal(ips, []string{"10.5.0.11", "127.0.0.1", "::1"}) {
+			t.Errorf("certificate asked %v, version %x, %+v", asked, st.Version, leaf)
+		}
+		if life := leaf.NotAfter.Sub(time.Now()); life < 23*time.Hour || life > 24*time.Hour {
+			t.Errorf("certificate lives %v, want a day", life)
+		}
+	})
+}
+
+// TestCertificatesAreRenewed lets more time pass than a certificate lives.
+func TestCertificatesAreRenewed(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1))
+		time.Sleep(100 * time.Hour)
+		if _, err := l.admin(cp(1)).Version(within(time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAddresses(t *testing.T) {
+	static := netip.MustParsePrefix("10.5.0.11/24")
+	lease := netip.MustParsePrefix("10.5.0.77/24")
+	for _, tc := range []struct {
+		name     string
+		platform string
+		address  netip.Prefix
+		lease    netip.Prefix
+		want     string
+	}{
+		{"cloud-init drive", "nocloud", static, netip.Prefix{}, "10.5.0.11"},
+		{"cloud-init drive before lease", "nocloud", static, lease, "10.5.0.11"},
+		{"lease", "nocloud", netip.Prefix{}, lease, "10.5.0.77"},
+		{"metal reads no cloud-init drive", "metal", static, lease, "10.5.0.77"},
+		{"none", "nocloud", netip.Prefix{}, netip.Prefix{}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			change := func(c *talos.Config) { c.Reservations = map[string]netip.Prefix{"bc:24:11:00:01:91": tc.lease} }
+			inBubbleWith(t, world.Config{}, change, func(l *lab) {
+				g := cp(1).guest("v1.13.9")
+				g.Address, g.Boot.Image.Platform = tc.address, tc.platform
+				l.fleet.PowerOn(g)
+				time.Sleep(time.Minute)
+				l.wantStage(cp(1), maintenance)
+				if tc.want == "" {
+					if v := l.view(cp(1)); v.Address.IsValid() {
+						t.Errorf("has address %v, want none", v.Address)
+					}
+					return
+				}
+				at := node{"cp1", 401, 0, tc.want}
+				r, err := safe.StateGetByID[*network.LinkStatus](within(time.Second), l.insecure(at).COSI, "ens18")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if mac := r.TypedSpec().PermanentAddr.String(); mac != "bc:24:11:00:01:91" {
+					t.Errorf("hardware address %s", mac)
+				}
+				if !r.TypedSpec().Physical() {
+					t.Error("the network card is not a physical link")
+				}
+			})
+		})
+	}
+}
+
+// TestConfigMovesTheMachine: the address in the config wins over the
+// platform's, in every way of writing it.
+func TestConfigMovesTheMachine(t *testing.T) {
+	for _, tc := range []struct{ name, version, patch string }{
+		{"alias and link", "v1.13.9", "apiVersion: v1alpha1\nkind: LinkAliasConfig\nname: lan0\nselector:\n  match: mac(link.permanent_addr) == \"bc:24:11:00:01:91\"\n" +
+			"---\napiVersion: v1alpha1\nkind: LinkConfig\nname: lan0\naddresses: [{address: 10.5.0.99/24}]\n" +
+			"---\napiVersion: v1alpha1\nkind: Layer2VIPConfig\nname: 10.5.0.5\nlink: lan0\n"},
+		{"device selector", "v1.11.6", `machine: {network: {interfaces: [{deviceSelector: {hardwareAddr: "BC:24:11:00:01:91"}, addresses: [10.5.0.99/24], vip: {ip: 10.5.0.5}}]}}`},
+		{"interface name", "v1.11.6", `machine: {network: {interfaces: [{interface: ens18, addresses: [10.5.0.99/24], vip: {ip: 10.5.0.5}}]}}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, world.Config{}, func(l *lab) {
+				l.fleet.PowerOn(cp(1).guest(tc.version))
+				time.Sleep(time.Minute)
+				l.apply(cp(1), l.config(cp(1), tc.version, tc.patch))
+				time.Sleep(5 * time.Second)
+				moved := node{"cp1", 401, 0, "10.5.0.99"}
+				l.bootstrap(moved)
+				time.Sleep(time.Minute)
+				if _, err := l.admin(cp(1)).Version(within(time.Second)); client.StatusCode(err) != codes.Unavailable {
+					t.Errorf("the old address answers %v", err)
+				}
+				apis := l.kube.serving()
+				if len(apis) != 1 || apis[0].VIP.String() != "10.5.0.5" || apis[0].Address.String() != "10.5.0.99" {
+					t.Errorf("API was told %+v", apis)
+				}
+			})
+		})
+	}
+}
+
+// TestOtherLinksAreNotOurs: what a config says of another card moves nothing.
+func TestOtherLinksAreNotOurs(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.fleet.PowerOn(cp(1).guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		l.apply(cp(1), l.config(cp(1), "v1.13.9", "apiVersion: v1alpha1\nkind: LinkConfig\nname: ens19\naddresses: [{address: 10.5.0.99/24}]\n"))
+		time.Sleep(5 * time.Second)
+		if _, err := l.admin(cp(1)).Version(within(time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNodeNetworkInsideServiceNetwork: such a node never finds its address.
+func TestNodeNetworkInsideServiceNetwork(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		n := node{"cp1", 401, cp(1).kind, "10.99.0.11"}
+		l.fleet.PowerOn(n.guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		l.apply(n, l.config(n, "v1.13.9"))
+		time.Sleep(time.Minute)
+		_, err := l.admin(n).Version(within(time.Second))
+		if err == nil || !strings.Contains(err.Error(), "valid for 127.0.0.1, ::1, not 10.99.0.11") {
+			t.Errorf("mTLS at the node's address: %v", err)
+		}
+		if v := l.view(n); v.Stage != booting || v.Ready {
+			t.Errorf("%+v", v)
+		}
+		if _, ok := l.kube.kubelet("cp1"); ok {
+			t.Error("a kubelet runs without a node address")
+		}
+	})
+}
+
+// TestExtensionServicesHoldTheBoot: an extension without what it waits for
+// keeps the machine in stage booting.
+func TestExtensionServicesHoldTheBoot(t *testing.T) {
+	tailscale := "apiVersion: v1alpha1\nkind: ExtensionServiceConfig\nname: tailscale\nenvironment: [TS_AUTHKEY=x]\n"
+	for _, tc := range []struct {
+		name, extension string
+		agent           bool
+		patches         []string
+		want            string
+	}{
+		{"guest agent without device", "siderolabs/qemu-guest-agent", false, nil, booting},
+		{"guest agent with device", "siderolabs/qemu-guest-agent", true, nil, running},
+		{"tailscale without config", "siderolabs/tailscale", false, nil, booting},
+		{"tailscale with config", "siderolabs/tailscale", false, []string{tailscale}, running},
+		{"one that waits for nothing", "siderolabs/util-linux-tools", false, nil, running},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, world.Config{}, func(l *lab) {
+				l.bring("v1.13.9", cp(1))
+				l.bootstrap(cp(1))
+				g := wk(1).guest("v1.13.9", tc.extension)
+				g.Agent = tc.agent
+				l.fleet.PowerOn(g)
+				time.Sleep(time.Minute)
+				l.apply(wk(1), l.config(wk(1), "v1.13.9", tc.patches...))
+				time.Sleep(2 * time.Minute)
+				l.wantStage(wk(1), tc.want)
+				if tc.want == booting && len(tc.patches) == 0 && tc.extension == "siderolabs/tailscale" {
+					// The config that was missing may come later.
+					if err := l.applyConfigured(wk(1), l.config(wk(1), "v1.13.9", tailscale), machineapi.ApplyConfigurationRequest_AUTO); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+					l.wantStage(wk(1), running)
+				}
+			})
+		})
+	}
+}
+
+// TestResourcesTellTheMachine: what proves in maintenance mode which machine
+// this is, and what image it runs.
+func TestResourcesTellTheMachine(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		g := cp(1).guest("v1.13.9", "siderolabs/iscsi-tools")
+		l.fleet.PowerOn(g)
+		time.Sleep(time.Minute)
+		c := l.insecure(cp(1))
+		sys, err := safe.StateGetByID[*hardware.SystemInformation](within(time.Second), c.COSI, hardware.SystemInformationID)
+		if err != nil || sys.TypedSpec().UUID != g.UUID {
+			t.Errorf("system information %v, %v", sys, err)
+		}
+		exts, err := safe.StateListAll[*runtimeres.ExtensionStatus](within(time.Second), c.COSI)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for e := range exts.All() {
+			found[e.TypedSpec().Metadata.Name] = e.TypedSpec().Metadata.Version
+		}
+		if found["schematic"] != g.Boot.Image.Schematic || found["iscsi-tools"] == "" {
+			t.Errorf("extensions %v", found)
+		}
+		if _, err := safe.StateListAll[*configres.MachineConfig](within(time.Second), c.COSI); client.StatusCode(err) != codes.PermissionDenied {
+			t.Errorf("machine configs in maintenance mode: %v", err)
+		}
+	})
+}
+
+// TestWatchPushes follows a machine's stages by a watch, as the agent does.
+func TestWatchPushes(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		events := make(chan state.Event)
+		if err := l.admin(cp(1)).COSI.Watch(ctx, runtimeres.NewMachineStatus().Metadata(), events); err != nil {
+			t.Fatal(err)
+		}
+		var seen []string
+		go func() {
+			l.bootstrap(cp(1))
+		}()
+		for ev := range during(events, 3*time.Minute) {
+			ms, ok := ev.Resource.(*runtimeres.MachineStatus)
+			if !ok {
+				t.Fatalf("event %+v", ev)
+			}
+			now := ms.TypedSpec().Stage.String()
+			if ms.TypedSpec().Status.Ready {
+				now += " and ready"
+			}
+			if len(seen) == 0 || seen[len(seen)-1] != now {
+				seen = append(seen, now)
+			}
+		}
+		// Ready comes, goes and comes again, as it was recorded.
+		want := []string{"booting", "running", "running and ready", "running", "running and ready"}
+		if !slices.Equal(seen, want) {
+			t.Errorf("watched %q, want %q", seen, want)
+		}
+	})
+}
+
+// during yields events until d has passed.
+func during(events <-chan state.Event, d time.Duration) func(func(state.Event) bool) {
+	return func(yield func(state.Event) bool) {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		for {
+			select {
+			case ev := <-events:
+				if !yield(ev) {
+					return
+				}
+			case <-timer.C:
+				return
+			}
+		}
+	}
+}
+
+func TestPowerCycle(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		g := cp(1).guest("v1.13.9")
+		l.fleet.PowerOn(g)
+		time.Sleep(time.Minute)
+		data := l.config(cp(1), "v1.13.9")
+		l.apply(cp(1), data)
+		time.Sleep(5 * time.Second)
+		before := l.view(cp(1)).BootID
+		c := l.admin(cp(1))
+		if _, err := safe.StateGetByID[*configres.MachineConfig](within(time.Second), c.COSI, configres.PersistentID); err != nil {
+			t.Errorf("the saved config after an apply: %v", err)
+		}
+
+		// Switched off: what is open breaks, at once.
+		watching := make(chan error)
+		go func() {
+			_, err := c.MachineClient.EtcdMemberList(within(time.Hour), &machineapi.EtcdMemberListRequest{})
+			watching <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		l.fleet.PowerOff(401)
+		if err := <-watching; client.StatusCode(err) != codes.Unavailable || time.Since(start) > time.Millisecond {
+			t.Errorf("an open call ended after %v with %v", time.Since(start), err)
+		}
+		if _, err := l.world.Net.DialContext(within(time.Second), "tcp", "10.5.0.11:50000"); err == nil {
+			t.Error("a machine that is off can be dialled")
+		}
+
+		l.fleet.PowerOn(g)
+		time.Sleep(time.Minute)
+		if v := l.view(cp(1)); !v.Configured || v.BootID == before {
+			t.Errorf("after a power cycle: %+v", v)
+		}
+		c = l.admin(cp(1))
+		if _, err := safe.StateGetByID[*configres.MachineConfig](within(time.Second), c.COSI, configres.ActiveID); err != nil {
+			t.Errorf("the active config: %v", err)
+		}
+		if _, err := safe.StateGetByID[*configres.MachineConfig](within(time.Second), c.COSI, configres.PersistentID); !state.IsNotFoundError(err) {
+			t.Errorf("the saved config before the next apply: %v, want not found", err)
+		}
+		if err := l.applyConfigured(cp(1), data, machineapi.ApplyConfigurationRequest_AUTO); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := safe.StateGetByID[*configres.MachineConfig](within(time.Second), c.COSI, configres.PersistentID); err != nil {
+			t.Errorf("the saved config after the next apply: %v", err)
+		}
+	})
+}
+
+// TestNothingToBoot: guests that are dead, blank or hang stay silent.
+func TestNothingToBoot(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		dead, blank, diskless := cp(1).guest("v1.13.9"), cp(2).guest("v1.13.9"), cp(3).guest("v1.13.9")
+		dead.Dead = true
+		blank.Boot = &world.Disk{}
+		diskless.Boot = nil
+		for _, g := range []world.Guest{dead, blank, diskless} {
+			l.fleet.PowerOn(g)
+		}
+		time.Sleep(time.Hour)
+		for _, n := range []node{cp(1), cp(2), cp(3)} {
+			if v := l.view(n); v.Stage != "" || v.Address.IsValid() {
+				t.Errorf("%s: %+v", n.name, v)
+			}
+			if l.fleet.Shutdown(n.vmid, func() { t.Error("it shut down") }) {
+				t.Errorf("%s reacts to the power button", n.name)
+			}
+		}
+	})
+}
+
+func TestPowerButton(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1))
+		off := make(chan struct{})
+		if !l.fleet.Shutdown(401, func() { close(off) }) {
+			t.Fatal("no reaction to the power button")
+		}
+		<-off
+		if len(l.fleet.Machines()) != 0 {
+			t.Errorf("still on: %+v", l.fleet.Machines())
+		}
+		if l.fleet.Shutdown(401, func() {}) {
+			t.Error("a machine that is off reacts to the power button")
+		}
+	})
+}
+
+// TestWorkerWaitsForAnAuthority: workers have no key of the machine CA, so
+// that their API stays closed until the lab has seen a control plane's config.
+func TestWorkerWaitsForAnAuthority(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.fleet.PowerOn(wk(1).guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		l.apply(wk(1), l.config(wk(1), "v1.13.9"))
+		time.Sleep(time.Minute)
+		if _, err := l.admin(wk(1)).Version(within(time.Second)); client.StatusCode(err) != codes.Unavailable {
+			t.Errorf("a worker without a certificate answers %v", err)
+		}
+		l.bring("v1.13.9", cp(1))
+		if _, err := l.admin(wk(1)).Version(within(time.Second)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestTwoMachinesWithOneAddress(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1))
+		twin := cp(2).guest("v1.13.9")
+		twin.Address = netip.MustParsePrefix("10.5.0.11/24")
+		l.fleet.PowerOn(twin)
+		time.Sleep(time.Minute)
+		if _, err := l.admin(cp(1)).Version(within(time.Second)); err != nil {
+			t.Errorf("the first one: %v", err)
+		}
+	})
+}
+
+func TestPartition(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), wk(1))
+		l.bootstrap(cp(1))
+		time.Sleep(2 * time.Minute)
+		if err := l.fleet.Partition(501, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.admin(wk(1)).Version(within(time.Second)); client.StatusCode(err) != codes.DeadlineExceeded {
+			t.Errorf("a machine that is cut off answers %v", err)
+		}
+		synctest.Wait()
+		if _, ok := l.kube.kubelet("w1"); ok {
+			t.Error("its kubelet still reaches Kubernetes")
+		}
+		if err := l.fleet.Partition(501, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := l.admin(wk(1)).Version(within(time.Second)); err != nil {
+			t.Error(err)
+		}
+		if v := l.view(wk(1)); !v.NodeReady {
+			t.Errorf("%+v", v)
+		}
+		if err := l.fleet.Partition(999, true); err == nil {
+			t.Error("a machine that does not exist was cut off")
+		}
+	})
+}
+
+func TestKillAndReboot(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", wk(1), cp(1))
+		if err := l.fleet.Kill(501); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := l.admin(wk(1)).Version(within(time.Second)); err == nil {
+			t.Error("a dead machine answers")
+		}
+		if err := l.fleet.Reboot(501); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.wantStage(wk(1), running)
+	})
+}
+
+// TestFaultsStrike: every call passes the world's faults under the name of its
+// VM.
+func TestFaultsStrike(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.fleet.PowerOn(wk(1).guest("v1.13.9"))
+		l.bring("v1.13.9", cp(1))
+		l.world.Inject(world.Fault{System: "talos", Op: "machine.MachineService/ApplyConfiguration", Subject: "w1", Nth: 1, Kind: world.LoseReply})
+		_, err := l.insecure(wk(1)).ApplyConfiguration(within(time.Second), &machineapi.ApplyConfigurationRequest{
+			Data: l.config(wk(1), "v1.13.9"), Mode: machineapi.ApplyConfigurationRequest_AUTO,
+		})
+		if client.StatusCode(err) != codes.Unavailable {
+			t.Errorf("a lost reply: %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		if !l.view(wk(1)).Configured {
+			t.Error("the reply was lost, and so was the config")
+		}
+		mutating := l.world.CountCalls(func(c world.CallRecord) bool { return c.Subject == "w1" && c.Mutating })
+		if mutating != 1 {
+			t.Errorf("%d calls that change something were counted, want 1", mutating)
+		}
+	})
+}
+
+// TestSecretsLaw: a config that reaches another machine than the one it names.
+func TestSecretsLaw(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.fleet.PowerOn(cp(2).guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		l.apply(cp(2), l.config(cp(2), "v1.13.9"))
+		l.wantViolations()
+		l.fleet.PowerOn(cp(3).guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		l.apply(cp(3), l.config(cp(1), "v1.13.9"))
+		l.wantViolations("secrets")
+	})
+}
+
+// TestLoopback runs a cluster over the real network in real time, once.
+func TestLoopback(t *testing.T) {
+	prefix, release, err := world.FreePrefix()
+	if err != nil {
+		t.Skip(err)
+	}
+	defer release()
+	bundle, err := secrets.NewBundle(secrets.NewClock(), config.TalosVersionCurrent, secrets.WithECDSAServiceAccountKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t, world.Config{Speed: 200, Network: world.Loopback{}}, bundle, nil)
+	defer l.world.Close()
+	defer l.fleet.Close()
+	at := func(n node, host byte) node {
+		a := prefix.Addr().As4()
+		a[3] = host
+		n.ip = netip.AddrFrom4(a).String()
+		return n
+	}
+	first, worker := at(cp(1), 11), at(wk(1), 21)
+	for _, n := range []node{first, worker} {
+		l.fleet.PowerOn(n.guest("v1.13.9"))
+	}
+	for _, n := range []node{first, worker} {
+		l.eventually(func() error {
+			_, err := l.insecure(n).ApplyConfiguration(within(time.Second), &machineapi.ApplyConfigurationRequest{
+				Data: l.config(n, "v1.13.9"), Mode: machineapi.ApplyConfigurationRequest_AUTO,
+			})
+			return err
+		})
+	}
+	l.eventually(func() error {
+		return l.admin(first).Bootstrap(within(time.Second), &machineapi.BootstrapRequest{})
+	})
+	for _, n := range []node{first, worker} {
+		l.eventually(func() error {
+			if v := l.view(n); v.Stage != running || !v.Ready {
+				return errors.New(v.Stage)
+			}
+			return nil
+		})
+		if st := status(t, l.admin(n)); st.Stage != runtimeres.MachineStageRunning {
+			t.Errorf("%s says of itself: %+v", n.name, st)
+		}
+	}
+	c, err := net.Dial("tcp", net.JoinHostPort(first.ip, "50000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l.fleet.PowerOff(401)
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a connection to a machine that was switched off: %v", err)
+	}
 }

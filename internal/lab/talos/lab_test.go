@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -210,12 +211,8 @@ func within(d time.Duration) context.Context {
 // apply sends a node its config in maintenance mode.
 func (l *lab) apply(n node, data []byte) {
 	l.t.Helper()
-	resp, err := l.insecure(n).ApplyConfiguration(within(5*time.Second), &machineapi.ApplyConfigurationRequest{Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO})
-	if err != nil {
+	if _, err := l.insecure(n).ApplyConfiguration(within(5*time.Second), &machineapi.ApplyConfigurationRequest{Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO}); err != nil {
 		l.t.Fatalf("apply config of %s: %v", n.name, err)
-	}
-	if got := resp.GetMessages()[0].GetMode(); got != machineapi.ApplyConfigurationRequest_NO_REBOOT {
-		l.t.Fatalf("apply config of %s: mode %v", n.name, got)
 	}
 }
 
@@ -270,21 +267,12 @@ func (l *lab) wantViolations(want ...string) {
 	l.t.Helper()
 	var laws []string
 	for _, v := range l.world.Violations() {
-		law, _, _ := cut(v, " ")
+		law, _, _ := strings.Cut(v, " ")
 		laws = append(laws, law)
 	}
 	if !slices.Equal(laws, want) {
 		l.t.Errorf("broken laws %v, want %v\n%v", laws, want, l.world.Violations())
 	}
-}
-
-func cut(s, sep string) (string, string, bool) {
-	for i := range len(s) - len(sep) + 1 {
-		if s[i:i+len(sep)] == sep {
-			return s[:i], s[i+len(sep):], true
-		}
-	}
-	return s, "", false
 }
 
 // status reads a machine's own status.
@@ -394,4 +382,27 @@ func certFingerprint(pemBytes []byte) string {
 	block, _ := pem.Decode(pemBytes)
 	sum := sha256.Sum256(block.Bytes)
 	return hex.EncodeToString(sum[:])
+}
+
+// applyConfigured sends a configured node another config.
+func (l *lab) applyConfigured(n node, data []byte, mode machineapi.ApplyConfigurationRequest_Mode) error {
+	l.t.Helper()
+	_, err := l.admin(n).ApplyConfiguration(within(5*time.Second), &machineapi.ApplyConfigurationRequest{Data: data, Mode: mode})
+	return err
+}
+
+// eventually waits, in real time, until something works.
+func (l *lab) eventually(f func() error) {
+	l.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }

@@ -30,6 +30,7 @@ type machine struct {
 type disk struct {
 	config []byte  // the saved machine config; nil: none
 	member *member // the etcd data directory; nil: empty
+	wiped  bool    // Talos itself is gone: nothing to boot
 }
 
 // disk returns what the machine keeps, nil without a disk.
@@ -48,7 +49,7 @@ func (m *machine) disk() *disk {
 // bootable reports whether there is a Talos image to boot and a guest that is
 // able to.
 func (m *machine) bootable() bool {
-	return !m.guest.Dead && m.guest.Boot != nil && m.guest.Boot.Image.Version != ""
+	return !m.guest.Dead && m.image().Version != "" && !m.disk().wiped
 }
 
 func (m *machine) image() world.Image {
@@ -58,15 +59,19 @@ func (m *machine) image() world.Image {
 	return m.guest.Boot.Image
 }
 
-func (m *machine) version() string { return m.image().Version }
-
 // minor is the minor of the image's version: 13 of v1.13.9.
 func (m *machine) minor() int {
 	var major, minor int
-	if _, err := fmt.Sscanf(m.version(), "v%d.%d", &major, &minor); err != nil {
+	if _, err := fmt.Sscanf(m.image().Version, "v%d.%d", &major, &minor); err != nil {
 		return newestMinor
 	}
 	return minor
+}
+
+// plane reports whether the machine has to do with an etcd.
+func (m *machine) plane() bool {
+	d := m.disk()
+	return d != nil && d.member != nil || m.boot != nil && m.boot.set != nil && m.boot.set.control
 }
 
 // name is what the world calls the machine: its VM's name.
@@ -117,7 +122,7 @@ func (m *machine) partition(cut bool) {
 	if b == nil || !b.address.IsValid() {
 		return
 	}
-	if n, ok := m.f.world.Net.(interface{ Darken(string, bool) }); ok {
+	if n, ok := m.f.world.Net.(darkener); ok {
 		n.Darken(b.address.Addr().String(), cut)
 		return
 	}
@@ -128,6 +133,9 @@ func (m *machine) partition(cut bool) {
 		b.reopen()
 	}
 }
+
+// darkener is a network that can cut a host off.
+type darkener interface{ Darken(host string, dark bool) }
 
 // boot is one run of a machine, from power on to power off or reboot.
 type boot struct {
@@ -162,7 +170,8 @@ type boot struct {
 	nodeReady  bool
 	apiSeen    bool // its own API has ever been ready
 	apiReady   bool
-	schedulers bool // the scheduler's static pod is having its moment
+	lastNode   string // what was last written of the node
+	schedulers bool   // the scheduler's static pod is having its moment
 }
 
 // The other small delays of a machine, before Speed.
@@ -179,6 +188,7 @@ func (b *boot) after(d time.Duration, do func()) (cancel func()) {
 		b.f.change(func() {
 			if b.m.boot == b {
 				do()
+				b.f.touch(b)
 			}
 		})
 	})
@@ -280,8 +290,8 @@ func (b *boot) reboot() {
 func (b *boot) shut() {
 	b.closeDoor()
 	b.stopEtcd()
-	b.kubelet.end(b.f)
-	b.plane.end(b.f)
+	b.kubelet.end(b)
+	b.plane.end(b)
 }
 
 // newUUID makes a random UUID, for boots and actors.

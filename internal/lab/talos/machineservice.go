@@ -34,6 +34,7 @@ func (b *boot) alter(do func() error) error {
 		if b.m.boot != b {
 			return errGone
 		}
+		b.f.touch(b)
 		return do()
 	})
 }
@@ -50,7 +51,7 @@ func (b *boot) look(do func() error) error {
 
 func (s *machineService) Version(context.Context, *emptypb.Empty) (*machineapi.VersionResponse, error) {
 	v := &machineapi.Version{
-		Version:  &machineapi.VersionInfo{Tag: s.b.m.version(), Sha: "undefined", GoVersion: goruntime.Version(), Os: "linux", Arch: "amd64"},
+		Version:  &machineapi.VersionInfo{Tag: s.b.m.image().Version, Sha: "undefined", GoVersion: goruntime.Version(), Os: "linux", Arch: "amd64"},
 		Platform: &machineapi.PlatformInfo{Name: s.b.m.image().Platform, Mode: runtimeMode{}.String()},
 	}
 	if !s.b.inMaintenance() {
@@ -143,7 +144,7 @@ func (b *boot) powerDown(stage runtime.MachineStage) {
 	vmid := b.m.guest.VMID
 	b.leave(stage, b.f.world.Latency.Stop, func() {
 		delete(b.f.machines, vmid)
-		b.f.later(func() { b.f.off(vmid) })
+		b.f.world.After(0, func() { b.f.off(vmid) })
 	})
 }
 
@@ -186,8 +187,7 @@ func (b *boot) wipe(in *machineapi.ResetRequest) {
 		return
 	}
 	if len(in.GetSystemPartitionsToWipe()) == 0 {
-		*d = disk{}
-		b.m.guest.Boot.Image.Version = ""
+		*d = disk{wiped: true}
 		return
 	}
 	for _, p := range in.GetSystemPartitionsToWipe() {

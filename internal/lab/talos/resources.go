@@ -87,7 +87,9 @@ func drop(b *boot, owner string, which resource.Pointer) {
 // openState makes the machine's resources and those that do not depend on a
 // config.
 func (b *boot) openState() {
-	b.state = state.WrapCore(namespaced.NewState(inmem.Build))
+	b.state = state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState {
+		return inmem.NewStateWithOptions(inmem.WithHistoryInitialCapacity(8), inmem.WithHistoryMaxCapacity(256), inmem.WithHistoryGap(4))(ns)
+	}))
 	g, img := b.m.guest, b.m.image()
 	if b.m.minor() >= 10 {
 		put(b, "runtime.VersionController", runtime.NewVersion(), func(r *runtime.Version) {
@@ -158,7 +160,7 @@ func (b *boot) writeConfigured() {
 	put(b, "cluster.MemberController", cluster.NewMember(cluster.NamespaceName, b.hostname()), func(r *cluster.Member) {
 		t := r.TypedSpec()
 		t.NodeID, t.Addresses, t.Hostname = b.m.guest.UUID, []netip.Addr{b.address.Addr()}, b.hostname()
-		t.MachineType, t.OperatingSystem = s.provider.Machine().Type(), fmt.Sprintf("Talos (%s)", b.m.version())
+		t.MachineType, t.OperatingSystem = s.provider.Machine().Type(), fmt.Sprintf("Talos (%s)", b.m.image().Version)
 		t.ControlPlane = nil
 		if s.control {
 			t.ControlPlane = &cluster.ControlPlane{APIServerPort: 6443}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cosi-project/runtime/pkg/state"
+	runtimeres "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -91,13 +92,13 @@ func authorize(roles role.Set, method string) error {
 }
 
 // resourceRule guards a machine's resources.
-func (f *Fleet) resourceRule(ctx context.Context, access state.Access) error {
+func (b *boot) resourceRule(ctx context.Context, access state.Access) error {
 	if !access.Verb.Readonly() {
 		return status.Error(codes.PermissionDenied, "write access is not allowed")
 	}
-	sensitive, known := f.kinds[access.ResourceType]
+	sensitive, known := b.f.kinds[access.ResourceType]
 	switch {
-	case !known:
+	case !known, access.ResourceType == runtimeres.VersionType && b.m.minor() < 10:
 		return status.Errorf(codes.PermissionDenied, "resource type %q is not supported", access.ResourceType)
 	case sensitive && !rolesOf(ctx).Includes(role.Admin):
 		return errNotAuthorized

@@ -17,7 +17,9 @@ import (
 // health of its etcd, what Kubernetes is told, its stage and its readiness.
 func (b *boot) judge() {
 	if b.set != nil && !b.leaving {
-		b.judgeEtcd()
+		if b.set.control {
+			b.judgeEtcd()
+		}
 		b.tellKubernetes()
 		kubelet := b.service("kubelet").healthy
 		if kubelet && b.extensionsUp() && (!b.set.control || b.founded || b.service("etcd").healthy) {
@@ -50,8 +52,14 @@ func (b *boot) judgeEtcd() {
 	}
 }
 
-// writeNode writes what the machine knows of its Kubernetes node.
+// writeNode writes what the machine knows of its time and of its Kubernetes
+// node, when that changed.
 func (b *boot) writeNode() {
+	now := fmt.Sprint(b.m.timeless, b.nodeSeen, b.nodeReady, b.apiSeen, b.apiReady, b.schedulers, b.set.kubelet)
+	if now == b.lastNode {
+		return
+	}
+	b.lastNode = now
 	put(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
 	if !b.nodeSeen {
 		return
@@ -177,11 +185,11 @@ func (b *boot) tellKubernetes() {
 		return
 	}
 	var k *kubelet
-	if !b.set.homeless {
+	if !b.set.homeless && !b.m.dark {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
 		k.Address = b.address.Addr()
 	}
-	b.kubelet.set(b.f, k, func(k kubelet, ready func(bool)) func() {
+	b.kubelet.set(b, k, func(k kubelet, ready func(bool)) func() {
 		return b.f.kubernetes.RunKubelet(k.ca, k.Kubelet, ready)
 	}, b.hearNode)
 
@@ -190,7 +198,7 @@ func (b *boot) tellKubernetes() {
 		p = &plane{b.set.kubeCA, m.of.id, b.set.plane}
 		p.Address = b.address.Addr()
 	}
-	b.plane.set(b.f, p, func(p plane, ready func(bool)) func() {
+	b.plane.set(b, p, func(p plane, ready func(bool)) func() {
 		return b.f.kubernetes.ServeAPI(p.ca, p.etcd, p.ControlPlane, ready)
 	}, func(ready bool) { b.apiSeen, b.apiReady = b.apiSeen || ready, ready })
 	if p == nil {
@@ -218,11 +226,12 @@ type told[T any] struct {
 
 // set tells what is wanted when it differs from what was told before. heard is
 // called, inside of a change, for what comes back.
-func (t *told[T]) set(f *Fleet, want *T, tell func(T, func(bool)) func(), heard func(bool)) {
+func (t *told[T]) set(b *boot, want *T, tell func(T, func(bool)) func(), heard func(bool)) {
 	if reflect.DeepEqual(t.what, want) {
 		return
 	}
 	t.what = want
+	f := b.f
 	f.later(func() {
 		if t.stop != nil {
 			t.stop()
@@ -235,6 +244,7 @@ func (t *told[T]) set(f *Fleet, want *T, tell func(T, func(bool)) func(), heard 
 			f.change(func() {
 				if t.what == want {
 					heard(ready)
+					f.touch(b)
 				}
 			})
 		})
@@ -242,4 +252,4 @@ func (t *told[T]) set(f *Fleet, want *T, tell func(T, func(bool)) func(), heard 
 }
 
 // end takes back what was told.
-func (t *told[T]) end(f *Fleet) { t.set(f, nil, nil, nil) }
+func (t *told[T]) end(b *boot) { t.set(b, nil, nil, nil) }

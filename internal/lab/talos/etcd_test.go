@@ -1,0 +1,397 @@
+package talos_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"pgregory.net/rapid"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// members asks a node for the member list.
+func (l *lab) members(n node, local bool) ([]string, error) {
+	resp, err := l.admin(n).EtcdMemberList(within(10*time.Second), &machineapi.EtcdMemberListRequest{QueryLocal: local})
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, m := range resp.GetMessages()[0].GetMembers() {
+		name := m.GetHostname()
+		if m.GetIsLearner() {
+			name += " (learner)"
+		}
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func (l *lab) wantMembers(n node, want ...string) {
+	l.t.Helper()
+	got, err := l.members(n, false)
+	if err != nil || !slices.Equal(got, want) {
+		l.t.Errorf("members seen from %s: %v, %v, want %v", n.name, got, err, want)
+	}
+}
+
+// cluster brings up a cluster and waits until it is whole.
+func (l *lab) cluster(nodes ...node) {
+	l.t.Helper()
+	l.bring("v1.13.9", nodes...)
+	l.bootstrap(nodes[0])
+	time.Sleep(3 * time.Minute)
+	for _, n := range nodes {
+		if v := l.view(n); !v.Ready {
+			l.t.Fatalf("%s does not come up: %+v", n.name, v)
+		}
+	}
+}
+
+func TestBootstrapAnswers(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		ask := func(n node) codes.Code {
+			return client.StatusCode(l.admin(n).Bootstrap(within(time.Minute), &machineapi.BootstrapRequest{}))
+		}
+		l.bring("v1.13.9", cp(1), wk(1))
+		if got := ask(wk(1)); got != codes.Unimplemented {
+			t.Errorf("on a worker: %v", got)
+		}
+		if err := l.fleet.Desync(401, true); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		err := l.admin(cp(1)).Bootstrap(within(time.Minute), &machineapi.BootstrapRequest{})
+		if client.StatusCode(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "time is not in sync yet") || time.Since(start) < 5*time.Second {
+			t.Errorf("without time: %v after %v", err, time.Since(start))
+		}
+		if st := status(t, l.admin(cp(1))); len(st.Status.UnmetConditions) == 0 || st.Status.UnmetConditions[0].Name != "time" {
+			t.Errorf("without time: %+v", st)
+		}
+		if err := l.fleet.Desync(401, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(cp(1)); got != codes.OK {
+			t.Errorf("the bootstrap: %v", got)
+		}
+		if got := ask(cp(1)); got != codes.AlreadyExists {
+			t.Errorf("again: %v", got)
+		}
+		// Right after the apply it is too early.
+		l.fleet.PowerOn(cp(2).guest("v1.13.9"))
+		time.Sleep(time.Minute)
+		l.apply(cp(2), l.config(cp(2), "v1.13.9"))
+		time.Sleep(l.world.Latency.Apply)
+		if got := ask(cp(2)); got != codes.FailedPrecondition {
+			t.Errorf("right after the apply: %v", got)
+		}
+		time.Sleep(time.Minute)
+		if got := ask(cp(2)); got != codes.AlreadyExists {
+			t.Errorf("on one that joined: %v", got)
+		}
+		l.wantViolations()
+	})
+}
+
+// TestEtcdCallsHang: before there is an etcd nobody answers, and who waits
+// long enough is answered when there is one.
+func TestEtcdCallsHang(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), cp(2))
+		c := l.admin(cp(1))
+		ctx := within(2 * time.Second)
+		_, list := c.EtcdMemberList(ctx, &machineapi.EtcdMemberListRequest{})
+		_, status := c.EtcdStatus(ctx)
+		_, alarms := c.MachineClient.EtcdAlarmList(ctx, &emptypb.Empty{})
+		_, remove := c.MachineClient.EtcdRemoveMemberByID(ctx, &machineapi.EtcdRemoveMemberByIDRequest{MemberId: 1})
+		for what, err := range map[string]error{"list": list, "status": status, "alarms": alarms, "remove": remove} {
+			if client.StatusCode(err) != codes.DeadlineExceeded {
+				t.Errorf("%s before the bootstrap: %v", what, err)
+			}
+		}
+		answered := make(chan error)
+		go func() {
+			_, err := c.EtcdMemberList(within(time.Minute), &machineapi.EtcdMemberListRequest{})
+			answered <- err
+		}()
+		synctest.Wait()
+		l.bootstrap(cp(1))
+		if err := <-answered; err != nil {
+			t.Errorf("one who waited: %v", err)
+		}
+	})
+}
+
+// TestSplitBrain: Bootstrap on a control plane that has not joined is accepted
+// and makes a second cluster, and the lab says so.
+func TestSplitBrain(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), cp(2))
+		l.bootstrap(cp(1))
+		l.wantViolations()
+		l.bootstrap(cp(2))
+		l.wantViolations("bootstrap")
+		time.Sleep(time.Minute)
+		own, err := l.members(cp(2), true)
+		if err != nil || !slices.Equal(own, []string{"cp2"}) {
+			t.Errorf("the second one's own members: %v, %v", own, err)
+		}
+		seen := map[string]bool{}
+		for range 4 {
+			got, err := l.members(cp(2), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[strings.Join(got, " ")] = true
+		}
+		if !seen["cp1"] || !seen["cp2"] {
+			t.Errorf("the second one answers with %v, want now one and now the other", seen)
+		}
+		apis := l.kube.serving()
+		if len(apis) != 2 || apis[0].etcd == apis[1].etcd {
+			t.Errorf("APIs %+v, want two with an etcd each", apis)
+		}
+		l.wantViolations("bootstrap") // once
+	})
+}
+
+// TestSplitBrainAfterTheFact: the etcd that was off when the second one was
+// founded comes back.
+func TestSplitBrainAfterTheFact(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		first := cp(1).guest("v1.13.9")
+		l.fleet.PowerOn(first)
+		time.Sleep(time.Minute)
+		l.apply(cp(1), l.config(cp(1), "v1.13.9"))
+		time.Sleep(5 * time.Second)
+		l.bootstrap(cp(1))
+		time.Sleep(time.Minute)
+		l.fleet.PowerOff(401)
+		l.bring("v1.13.9", cp(2))
+		l.bootstrap(cp(2))
+		l.wantViolations()
+		l.fleet.PowerOn(first)
+		l.wantViolations("bootstrap")
+	})
+}
+
+// TestRecreatedClusterIsNoSplitBrain: disks that are gone hold no etcd.
+func TestRecreatedClusterIsNoSplitBrain(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		for _, n := range []node{cp(1), cp(2), cp(3)} {
+			l.fleet.PowerOff(n.vmid)
+		}
+		l.cluster(cp(1), cp(2), cp(3))
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+		l.wantViolations()
+	})
+}
+
+func TestOneLearnerAtATime(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), cp(2), cp(3))
+		l.bootstrap(cp(1))
+		time.Sleep(l.world.Latency.Etcd + time.Second)
+		l.wantMembers(cp(1), "cp1", "cp2 (learner)")
+		if _, err := l.members(cp(2), true); client.StatusCode(err) != codes.DeadlineExceeded && client.StatusCode(err) != codes.Unknown {
+			t.Errorf("the learner's own list: %v", err)
+		}
+		time.Sleep(l.world.Latency.Learn)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3 (learner)")
+		time.Sleep(l.world.Latency.Learn)
+		l.wantMembers(cp(3), "cp1", "cp2", "cp3")
+	})
+}
+
+// TestQuorum: without a majority etcd is unhealthy, its lists time out and
+// every API is gone; with one again all comes back.
+func TestQuorum(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		if err := l.fleet.Kill(403); err != nil {
+			t.Fatal(err)
+		}
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3") // a dead member stays one
+		if err := l.fleet.Partition(402, true); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := l.kube.serving(); len(got) != 0 {
+			t.Errorf("%d APIs serve without a quorum", len(got))
+		}
+		if _, err := l.members(cp(1), false); client.StatusCode(err) != codes.Unknown || !strings.Contains(err.Error(), "request timed out") {
+			t.Errorf("member list without a quorum: %v", err)
+		}
+		if st := status(t, l.admin(cp(1))); st.Status.Ready || !strings.Contains(st.Status.UnmetConditions[0].Reason, "etcd not healthy") {
+			t.Errorf("without a quorum: %+v", st)
+		}
+		resp, err := l.admin(cp(1)).EtcdStatus(within(time.Second))
+		if err != nil || resp.GetMessages()[0].GetMemberStatus().GetLeader() != 0 || len(resp.GetMessages()[0].GetMemberStatus().GetErrors()) == 0 {
+			t.Errorf("status without a quorum: %v, %v", resp, err)
+		}
+		if err := l.fleet.Partition(402, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(2), "cp1", "cp2", "cp3")
+		if got := l.kube.serving(); len(got) != 2 {
+			t.Errorf("%d APIs serve with a quorum of two", len(got))
+		}
+	})
+}
+
+// TestLeaderMovesOn: who leads can die.
+func TestLeaderMovesOn(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		leader := func(n node) uint64 {
+			resp, err := l.admin(n).EtcdStatus(within(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetMessages()[0].GetMemberStatus().GetLeader()
+		}
+		before := leader(cp(2))
+		l.fleet.PowerOff(401)
+		if after := leader(cp(2)); after == before || after == 0 || after != leader(cp(3)) {
+			t.Errorf("leader %d, then %d", before, after)
+		}
+	})
+}
+
+func TestMembersLeave(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		if _, err := l.admin(cp(3)).MachineClient.EtcdLeaveCluster(within(time.Second), &machineapi.EtcdLeaveClusterRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		l.wantMembers(cp(1), "cp1", "cp2")
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2") // it does not come back by itself
+
+		resp, err := l.admin(cp(1)).EtcdMemberList(within(time.Second), &machineapi.EtcdMemberListRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var second uint64
+		for _, m := range resp.GetMessages()[0].GetMembers() {
+			if m.GetHostname() == "cp2" {
+				second = m.GetId()
+			}
+		}
+		if err := l.admin(cp(1)).EtcdRemoveMemberByID(within(time.Second), &machineapi.EtcdRemoveMemberByIDRequest{MemberId: second}); err != nil {
+			t.Fatal(err)
+		}
+		l.wantMembers(cp(1), "cp1")
+		if err := l.fleet.Reboot(402); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1") // nor does one that was removed, with its old data
+		if err := l.admin(cp(2)).Bootstrap(within(time.Second), &machineapi.BootstrapRequest{}); client.StatusCode(err) != codes.AlreadyExists {
+			t.Errorf("bootstrap of a removed member: %v", err)
+		}
+		l.wantViolations()
+	})
+}
+
+// TestReplacedControlPlane: the same node on a new disk takes the place of the
+// member that is dead.
+func TestReplacedControlPlane(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		l.fleet.PowerOff(403)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+		l.bring("v1.13.9", cp(3))
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+		if v := l.view(cp(3)); !v.Ready {
+			t.Errorf("%+v", v)
+		}
+		l.wantViolations()
+	})
+}
+
+// TestLearnerThatDies blocks the others, as in life, until it is back.
+func TestLearnerThatDies(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), cp(2), cp(3))
+		l.bootstrap(cp(1))
+		time.Sleep(l.world.Latency.Etcd + time.Second)
+		if err := l.fleet.Kill(402); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2 (learner)")
+		if err := l.fleet.Reboot(402); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+	})
+}
+
+// TestEtcdSurvivesAnything: whatever happens to the machines of a cluster that
+// was founded once, nothing but the agent's own doing can break the law, and
+// when all is well again, all is well.
+func TestEtcdSurvivesAnything(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		acts := rapid.SliceOfN(rapid.SampledFrom([]string{"kill", "off", "reboot", "cut", "mend", "wait"}), 1, 12).Draw(rt, "acts")
+		on := rapid.SliceOfN(rapid.IntRange(1, 3), len(acts), len(acts)).Draw(rt, "on")
+		inBubble(t, world.Config{}, func(l *lab) {
+			nodes := []node{cp(1), cp(2), cp(3)}
+			guests := map[int]world.Guest{}
+			for _, n := range nodes {
+				guests[n.vmid] = n.guest("v1.13.9")
+				l.fleet.PowerOn(guests[n.vmid])
+			}
+			time.Sleep(time.Minute)
+			for _, n := range nodes {
+				l.apply(n, l.config(n, "v1.13.9"))
+			}
+			time.Sleep(5 * time.Second)
+			l.bootstrap(cp(1))
+			for i, act := range acts {
+				vmid := 400 + on[i]
+				switch act {
+				case "kill":
+					_ = l.fleet.Kill(vmid) // it may be off
+				case "off":
+					l.fleet.PowerOff(vmid)
+				case "reboot":
+					_ = l.fleet.Reboot(vmid)
+				case "cut":
+					_ = l.fleet.Partition(vmid, true)
+				case "mend":
+					_ = l.fleet.Partition(vmid, false)
+				case "wait":
+					time.Sleep(7 * time.Second)
+				}
+				time.Sleep(500 * time.Millisecond)
+			}
+			for _, n := range nodes {
+				_ = l.fleet.Partition(n.vmid, false)
+				l.fleet.PowerOff(n.vmid)
+				l.fleet.PowerOn(guests[n.vmid])
+			}
+			time.Sleep(5 * time.Minute)
+			for _, n := range nodes {
+				if v := l.view(n); !v.Ready || v.Etcd != "etcd-1" || v.Learner {
+					rt.Errorf("%s: %+v", n.name, v)
+				}
+			}
+			if v := l.world.Violations(); len(v) > 0 {
+				rt.Error(v)
+			}
+		})
+	})
+}
