@@ -32,14 +32,16 @@ func NewCharts(c ChartsConfig) (*Charts, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Charts{world: c.World, charts: charts}
+	face, err := listen(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("open chart repository: %w", err)
+	}
+	h := &Charts{face: face, world: c.World, charts: charts}
 	t := &routes{world: c.World, system: "charts", refuse: plainText}
 	t.handle("GET /index.yaml", false, noSubject, h.getIndex)
 	t.handle("GET /{archive}", false, pathValue("archive"), h.getArchive)
 	t.nothingElse("404 page not found")
-	if h.face, err = serve(c.Config, &t.mux); err != nil {
-		return nil, fmt.Errorf("open chart repository: %w", err)
-	}
+	h.serve(c.World, &t.mux)
 	return h, nil
 }
 

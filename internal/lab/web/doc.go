@@ -10,7 +10,9 @@
 //
 // Every face answers one system of [world.Call]: factory, charts, registry,
 // git, forge. The operation of a call is the method and the route, for example
-// "GET /image/{schematic}/{version}/{path}" or "POST git-upload-pack".
+// "GET /image/{schematic}/{version}/{path}". Git's are "GET info/refs SERVICE",
+// "POST SERVICE" and, over ssh, "SSH SERVICE", where SERVICE is git-upload-pack
+// for who fetches and git-receive-pack for who pushes.
 //
 // Spans recorded with [world.World.Spend]: "download/<image file>" for an
 // image sent whole, "chart/<name>" for a chart archive, from the repository or

@@ -30,24 +30,25 @@ type Config struct {
 
 // face is one HTTP server of the lab.
 type face struct {
-	url    string
-	server *http.Server
-	stop   context.CancelFunc
-	served chan struct{}
+	url      string
+	listener net.Listener
+	server   *http.Server
+	stop     context.CancelFunc
+	served   chan struct{}
 
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
 }
 
-// serve listens and answers with h until Close.
-func serve(c Config, h http.Handler) (*face, error) {
+// listen takes the address of a face. Nothing is answered before serve.
+func listen(c Config) (*face, error) {
 	if c.World == nil {
-		return nil, errors.New("serve a face of the lab: no world")
+		return nil, errors.New("no world")
 	}
 	l, err := c.World.Net.Listen(c.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("serve a face of the lab: %w", err)
+		return nil, err
 	}
 	host, port, err := hostPort(c.Addr, l.Addr())
 	if err != nil {
@@ -68,19 +69,24 @@ func serve(c Config, h http.Handler) (*face, error) {
 		u.Host = strings.TrimSuffix(u.Host, ":"+standard)
 	}
 	ctx, stop := context.WithCancel(c.World.Context())
-	f := &face{url: u.String(), stop: stop, served: make(chan struct{})}
-	f.server = &http.Server{
-		Handler:     f.track(h),
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    slog.NewLogLogger(c.World.Log.Handler(), slog.LevelDebug),
-	}
+	return &face{
+		url: u.String(), listener: l, stop: stop, served: make(chan struct{}),
+		server: &http.Server{
+			BaseContext: func(net.Listener) context.Context { return ctx },
+			ErrorLog:    slog.NewLogLogger(c.World.Log.Handler(), slog.LevelDebug),
+		},
+	}, nil
+}
+
+// serve answers with h until Close. It returns at once.
+func (f *face) serve(w *world.World, h http.Handler) {
+	f.server.Handler = f.track(h)
 	go func() {
 		defer close(f.served)
-		if err := f.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			c.World.Log.Error("a face of the lab stopped serving", "url", f.url, "err", err)
+		if err := f.server.Serve(f.listener); !errors.Is(err, http.ErrServerClosed) {
+			w.Log.Error("a face of the lab stopped serving", "url", f.url, "err", err)
 		}
 	}()
-	return f, nil
 }
 
 // hostPort returns the host as asked for and the port as given.

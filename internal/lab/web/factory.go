@@ -80,7 +80,12 @@ func NewFactory(c FactoryConfig) (*Factory, error) {
 	if len(c.Versions) == 0 {
 		c.Versions = defaultVersions
 	}
+	face, err := listen(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("open factory: %w", err)
+	}
 	f := &Factory{
+		face:       face,
 		world:      c.World,
 		versions:   slices.Clone(c.Versions),
 		missing:    maps.Clone(c.Missing),
@@ -89,7 +94,7 @@ func NewFactory(c FactoryConfig) (*Factory, error) {
 	}
 	// The schematic without any customization is known everywhere.
 	if _, err := f.remember(schematic{}); err != nil {
-		return nil, err
+		return nil, errors.Join(fmt.Errorf("open factory: %w", err), face.listener.Close())
 	}
 	t := &routes{world: c.World, system: "factory", refuse: plainText}
 	t.handle("POST /schematics", true, noSubject, f.postSchematic)
@@ -103,11 +108,7 @@ func NewFactory(c FactoryConfig) (*Factory, error) {
 	t.handle("GET /v2/{installer}/{schematic}/manifests/{reference}", false, pathValue("schematic"), f.getInstaller)
 	t.nothingElse("route not registered")
 
-	var err error
-	f.face, err = serve(c.Config, keepWriter(&t.mux))
-	if err != nil {
-		return nil, fmt.Errorf("open factory: %w", err)
-	}
+	f.serve(c.World, keepWriter(&t.mux))
 	return f, nil
 }
 

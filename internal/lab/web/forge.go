@@ -64,7 +64,14 @@ type Status struct {
 
 // NewForge opens a forge.
 func NewForge(c ForgeConfig) (*Forge, error) {
-	f := &Forge{config: c, world: c.World}
+	if !slices.Contains([]ForgeKind{GitHub, GitLab, Gitea}, c.Kind) {
+		return nil, fmt.Errorf("open forge: kind %q is none of github, gitlab, gitea", c.Kind)
+	}
+	face, err := listen(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("open forge: %w", err)
+	}
+	f := &Forge{face: face, config: c, world: c.World}
 	t := &routes{world: c.World, system: "forge"}
 	commit := pathValue("commit")
 	switch c.Kind {
@@ -80,13 +87,8 @@ func NewForge(c ForgeConfig) (*Forge, error) {
 		t.refuse = f.refuseGitea
 		t.handle("POST /api/v1/repos/{owner}/{repo}/statuses/{commit}", true, commit, f.postGitea)
 		t.nothingElse("The target couldn't be found.")
-	default:
-		return nil, fmt.Errorf("open forge: kind %q is none of github, gitlab, gitea", c.Kind)
 	}
-	var err error
-	if f.face, err = serve(c.Config, &t.mux); err != nil {
-		return nil, fmt.Errorf("open forge: %w", err)
-	}
+	f.serve(c.World, &t.mux)
 	return f, nil
 }
 

@@ -53,11 +53,12 @@ const maxPack = 256 << 20
 
 // NewGit opens a git server without repositories.
 func NewGit(c GitConfig) (*Git, error) {
-	g := &Git{world: c.World, dir: c.Dir, token: c.Token, repos: map[string]*Repo{}}
-	var err error
-	if g.face, err = serve(c.Config, http.HandlerFunc(g.route)); err != nil {
+	face, err := listen(c.Config)
+	if err != nil {
 		return nil, fmt.Errorf("open git server: %w", err)
 	}
+	g := &Git{face: face, world: c.World, dir: c.Dir, token: c.Token, repos: map[string]*Repo{}}
+	g.serve(c.World, http.HandlerFunc(g.route))
 	return g, nil
 }
 

@@ -48,7 +48,11 @@ func NewRegistry(c RegistryConfig) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Registry{world: c.World, prefix: cmp.Or(c.Prefix, "charts"), charts: charts}
+	face, err := listen(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("open registry: %w", err)
+	}
+	g := &Registry{face: face, world: c.World, prefix: cmp.Or(c.Prefix, "charts"), charts: charts}
 	t := &routes{world: c.World, system: "registry", refuse: refuseOCI}
 	t.handle("GET /v2/{$}", false, noSubject, func(rw http.ResponseWriter, r *http.Request) {
 		writeBody(rw, r, "application/json", []byte("{}"))
@@ -58,9 +62,7 @@ func NewRegistry(c RegistryConfig) (*Registry, error) {
 	t.handle(base+"manifests/{reference}", false, pathValue("chart"), g.getManifest)
 	t.handle(base+"blobs/{digest}", false, pathValue("chart"), g.getBlob)
 	t.nothingElse("repository name not known to registry")
-	if g.face, err = serve(c.Config, &t.mux); err != nil {
-		return nil, fmt.Errorf("open registry: %w", err)
-	}
+	g.serve(c.World, &t.mux)
 	return g, nil
 }
 
