@@ -189,11 +189,7 @@ func (k *kubelet) connect() {
 		if !k.alive() {
 			return
 		}
-		after := []string{"kubelet/" + node, "node/" + node, "api/" + k.cl.first}
-		if k.cl.cni == "none" {
-			after = append(after, "addon/"+k.cl.network())
-		}
-		c.world.Spend("cni", node, pull, after...)
+		c.world.Spend("cni", node, pull, "addon/"+k.cl.network(), "kubelet/"+node, "node/"+node, "api/"+k.cl.first)
 		k.network = true
 		for _, p := range k.cl.podsOf(node) {
 			k.cl.dirty[ref{resPods, p.key}] = true

@@ -24,9 +24,9 @@ import (
 // decode reads an object from a request's body: through its Go type where it
 // has one, so that it is stored as a real server would store it and wrong types
 // are refused with the words of the decoder.
-func decode(w http.ResponseWriter, contentType string, req *request, res *resource) (map[string]any, error) {
+func decode(w http.ResponseWriter, req *request, res *resource) (map[string]any, error) {
 	data := req.body
-	switch media := mediaType(contentType); media {
+	switch req.media {
 	case "application/json", "":
 	case "application/yaml":
 		var err error
@@ -115,9 +115,9 @@ func unknownFields(w http.ResponseWriter, req *request, res *resource, strict []
 
 // patch changes an object, or by an apply patch makes it. It returns the code
 // to answer with.
-func (a *apiserver) patch(w http.ResponseWriter, r *http.Request, req *request, res *resource) (*object, int, error) {
+func (a *apiserver) patch(w http.ResponseWriter, req *request, res *resource) (*object, int, error) {
 	s := a.cl.store
-	kind := types.PatchType(mediaType(r.Header.Get("Content-Type")))
+	kind := types.PatchType(req.media)
 	key := objectKey(req.namespace, req.name)
 	for {
 		have := s.get(res, key)

@@ -266,7 +266,8 @@ func (cl *cluster) placePods() {
 	}
 }
 
-// place finds a node for one pod: of those that fit, the emptiest.
+// place finds a node for one pod: of those that fit, the one with the fewest
+// pods of the same owner, then the fewest pods.
 func (cl *cluster) place(p *pod) {
 	o := cl.store.get(resPods, p.key)
 	if o == nil {
@@ -290,7 +291,7 @@ func (cl *cluster) place(p *pod) {
 		switch {
 		case why != "":
 			against[why]++
-		case best == nil || len(n.pods) < len(best.pods):
+		case best == nil || cmp.Or(cmp.Compare(n.count(p.owner), best.count(p.owner)), cmp.Compare(len(n.pods), len(best.pods))) < 0:
 			best = n
 		}
 	}
@@ -314,6 +315,17 @@ func (cl *cluster) place(p *pod) {
 		status["containerStatuses"] = containers(o, false, waiting())
 		return true
 	})
+}
+
+// count is how many pods of an owner are on the node.
+func (n *node) count(owner string) int {
+	c := 0
+	for _, p := range n.pods {
+		if p.owner == owner {
+			c++
+		}
+	}
+	return c
 }
 
 func podSpec(spec map[string]any) (*corev1.PodSpec, error) {

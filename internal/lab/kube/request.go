@@ -32,6 +32,7 @@ type request struct {
 	subresource string
 	pattern     string // the path with names taken out
 	query       url.Values
+	media       string // type of the body, without parameters
 	body        []byte
 }
 
@@ -60,6 +61,14 @@ func readRequest(w http.ResponseWriter, r *http.Request) (*request, error) {
 		return req, apierrors.NewBadRequest("read body: " + err.Error())
 	}
 	req.body = body
+	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	req.media = strings.TrimSpace(media)
+	if req.media == protobuf && len(body) > 0 {
+		req.media = "application/json"
+		if req.body, err = fromProtobuf(body); err != nil {
+			return req, err
+		}
+	}
 	return req, nil
 }
 

@@ -55,7 +55,9 @@ func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.verb == "" {
-		a.discover(w, r)
+		if !a.describe(w, r) {
+			a.discover(w, r)
+		}
 		return
 	}
 	res := a.cl.store.resource(schema.GroupResource{Group: req.group, Resource: req.resource})
@@ -114,12 +116,12 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 		if req.subresource == "eviction" {
 			return a.evict(w, req)
 		}
-		o, err = a.create(w, r, req, res)
+		o, err = a.create(w, req, res)
 		code = http.StatusCreated
 	case "update":
-		o, err = a.replace(w, r, req, res)
+		o, err = a.replace(w, req, res)
 	case "patch":
-		o, code, err = a.patch(w, r, req, res)
+		o, code, err = a.patch(w, req, res)
 	case "delete":
 		return a.delete(w, req, v)
 	case "deletecollection":

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +19,8 @@ import (
 func (req *request) dryRun() bool { return req.query.Get("dryRun") == metav1.DryRunAll }
 
 // create makes a new object from the request's body.
-func (a *apiserver) create(w http.ResponseWriter, r *http.Request, req *request, res *resource) (*object, error) {
-	body, err := decode(w, r.Header.Get("Content-Type"), req, res)
+func (a *apiserver) create(w http.ResponseWriter, req *request, res *resource) (*object, error) {
+	body, err := decode(w, req, res)
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +94,8 @@ func (s *store) place(res *resource, req *request, meta map[string]any) error {
 }
 
 // replace puts the request's body in the place of an object.
-func (a *apiserver) replace(w http.ResponseWriter, r *http.Request, req *request, res *resource) (*object, error) {
-	body, err := decode(w, r.Header.Get("Content-Type"), req, res)
+func (a *apiserver) replace(w http.ResponseWriter, req *request, res *resource) (*object, error) {
+	body, err := decode(w, req, res)
 	if err != nil {
 		return nil, err
 	}
@@ -351,10 +350,4 @@ func (a *apiserver) evict(w http.ResponseWriter, req *request) error {
 	}
 	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})
 	return nil
-}
-
-// mediaType is the content type without its parameters.
-func mediaType(header string) string {
-	media, _, _ := strings.Cut(header, ";")
-	return strings.TrimSpace(media)
 }

@@ -1,0 +1,572 @@
+package kube_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+const apiAddr = "10.0.0.11"
+
+func TestWrites(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		maps := l.running(apiAddr).CoreV1().ConfigMaps("default")
+		made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"k": "1"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made.UID == "" || made.ResourceVersion == "" || !made.CreationTimestamp.Time.Equal(time.Now().Truncate(time.Second)) {
+			t.Errorf("metadata %+v", made.ObjectMeta)
+		}
+		_, err = maps.Create(ctx, made.DeepCopy(), metav1.CreateOptions{})
+		if err == nil || !strings.Contains(err.Error(), "resourceVersion should not be set") {
+			t.Errorf("create with a version: %v", err)
+		}
+		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonAlreadyExists)
+
+		stale := made.DeepCopy()
+		made.Data["k"] = "2"
+		changed, err := maps.Update(ctx, made, metav1.UpdateOptions{})
+		if err != nil || changed.Data["k"] != "2" || changed.UID != made.UID || changed.ResourceVersion == made.ResourceVersion {
+			t.Fatalf("update: %+v, %v", changed, err)
+		}
+		same, err := maps.Update(ctx, changed, metav1.UpdateOptions{})
+		if err != nil || same.ResourceVersion != changed.ResourceVersion {
+			t.Errorf("an update that changes nothing made version %s of %s: %v", same.ResourceVersion, changed.ResourceVersion, err)
+		}
+		stale.Data["k"] = "3"
+		_, err = maps.Update(ctx, stale, metav1.UpdateOptions{})
+		mustReason(t, err, metav1.StatusReasonConflict)
+
+		generated, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "gen-"}}, metav1.CreateOptions{})
+		if err != nil || len(generated.Name) != len("gen-")+5 {
+			t.Errorf("generated name %q, %v", generated.Name, err)
+		}
+		tried, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "dry"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil || tried.UID == "" {
+			t.Errorf("dry run: %+v, %v", tried, err)
+		}
+		_, err = maps.Get(ctx, "dry", metav1.GetOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound)
+
+		wrong := types.UID("another")
+		err = maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}})
+		mustReason(t, err, metav1.StatusReasonConflict)
+		if err := maps.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		mustReason(t, maps.Delete(ctx, "a", metav1.DeleteOptions{}), metav1.StatusReasonNotFound)
+		if err := maps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=" + generated.Name}); err != nil {
+			t.Error(err)
+		}
+		_, err = maps.Get(ctx, generated.Name, metav1.GetOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound)
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		_, err := set.CoreV1().ConfigMaps("nowhere").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound)
+		if err == nil || err.Error() != `namespaces "nowhere" not found` {
+			t.Errorf("error %v", err)
+		}
+		_, err = set.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "Not_A_Name"}}, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		_, err = set.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{}, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		d := deployment("web", 1)
+		d.Spec.Selector.MatchLabels["app"] = "other"
+		_, err = set.AppsV1().Deployments("default").Create(ctx, d, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		_, err = set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nonsense=1"})
+		mustReason(t, err, metav1.StatusReasonBadRequest)
+		_, err = set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "a in"})
+		mustReason(t, err, metav1.StatusReasonBadRequest)
+
+		raw := set.CoreV1().RESTClient()
+		err = raw.Post().AbsPath("/api/v1/namespaces/default/configmaps").Body([]byte(`{"metadata":{"name":"x"},"data":{"n":1}}`)).Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonBadRequest)
+		if err == nil || !strings.Contains(err.Error(), "cannot unmarshal number into Go struct field ConfigMap.data of type string") {
+			t.Errorf("error %v", err)
+		}
+		err = raw.Post().AbsPath("/api/v1/namespaces/default/configmaps").Param("fieldValidation", "Strict").Body([]byte(`{"metadata":{"name":"x"},"date":{}}`)).Do(ctx).Error()
+		if err == nil || !strings.Contains(err.Error(), `unknown field "date"`) {
+			t.Errorf("error %v", err)
+		}
+		err = raw.Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/vnd.kubernetes.protobuf").Body([]byte(`k8s`)).Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonBadRequest)
+		err = raw.Post().AbsPath("/api/v1/namespaces/default/configmaps").SetHeader("Content-Type", "application/cbor").Body([]byte(`x`)).Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonUnsupportedMediaType)
+		err = raw.Get().AbsPath("/api/v1/nodes").SetHeader("Accept", "application/vnd.kubernetes.protobuf").Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonNotAcceptable)
+		err = raw.Put().AbsPath("/api/v1/nodes").Body([]byte(`{}`)).Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonMethodNotAllowed)
+		err = raw.Get().AbsPath("/apis/nonsense.example.org/v1/things").Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonNotFound)
+		err = raw.Get().AbsPath("/api/v1/namespaces/default/nodes").Do(ctx).Error()
+		mustReason(t, err, metav1.StatusReasonNotFound)
+	})
+}
+
+// TestDoors checks who is let in where.
+func TestDoors(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		l.running(apiAddr)
+		anonymous := l.config(apiAddr)
+		anonymous.CertData, anonymous.KeyData = nil, nil
+		for path, want := range map[string]int{"/readyz": 200, "/livez": 200, "/healthz": 200, "/version": 200, "/readyz?verbose": 200, "/api": 401, "/api/v1/nodes": 401} {
+			code, body := get(t, anonymous, path)
+			if code != want {
+				t.Errorf("anonymous GET %s: %d %s, want %d", path, code, body, want)
+			}
+			if path == "/readyz" && body != "ok" {
+				t.Errorf("readyz says %q", body)
+			}
+			if want == 401 {
+				var s metav1.Status
+				if err := json.Unmarshal([]byte(body), &s); err != nil || s.Reason != metav1.StatusReasonUnauthorized || s.Kind != "Status" {
+					t.Errorf("anonymous GET %s: %s", path, body)
+				}
+			}
+		}
+		weak := l.config(apiAddr)
+		weak.CertData, weak.KeyData = l.client("jane", "people")
+		code, body := get(t, weak, "/api/v1/nodes")
+		if code != 403 || !strings.Contains(body, `nodes is forbidden: User \"jane\" cannot list resource \"nodes\" in API group \"\" at the cluster scope`) {
+			t.Errorf("GET as somebody else: %d %s", code, body)
+		}
+		other := newLab(t, world.Config{})
+		stranger := l.config(apiAddr)
+		stranger.CertData, stranger.KeyData = other.client("admin", "system:masters")
+		if code, _ := get(t, stranger, "/api/v1/nodes"); code != 401 {
+			t.Errorf("GET with a certificate of another CA: %d, want 401", code)
+		}
+		distrust := l.config(apiAddr)
+		distrust.CAData = other.caPEM
+		client, err := rest.HTTPClientFor(distrust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get(distrust.Host + "/readyz"); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("the server's certificate is believed under another CA: %v", err)
+		}
+	})
+}
+
+func get(t *testing.T, c *rest.Config, path string) (int, string) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get(c.Host + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// TestDefaultClient uses client-go as it comes: it writes protobuf, and takes
+// JSON for an answer.
+func TestDefaultClient(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		l.running(apiAddr)
+		config := l.config(apiAddr)
+		config.ContentType = ""
+		set := kubernetes.NewForConfigOrDie(config)
+		deployments := set.AppsV1().Deployments("default")
+		d, err := deployments.Create(ctx, deployment("web", 2), metav1.CreateOptions{})
+		if err != nil || *d.Spec.Replicas != 2 || d.Spec.Template.Spec.Containers[0].Image != "web:1" {
+			t.Fatalf("created %+v, %v", d, err)
+		}
+		if list, err := deployments.List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) != 1 {
+			t.Errorf("list %+v, %v", list, err)
+		}
+		if err := deployments.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStatusIsAPartOfItsOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		jobs := set.BatchV1().CronJobs("default")
+		body := []byte(`{"metadata":{"name":"j"},"spec":{"schedule":"* * * * *","jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i:1"}]}}}}},"status":{"lastScheduleTime":"2020-01-01T00:00:00Z"}}`)
+		if err := set.BatchV1().RESTClient().Post().AbsPath("/apis/batch/v1/namespaces/default/cronjobs").Body(body).Do(ctx).Error(); err != nil {
+			t.Fatal(err)
+		}
+		j, err := jobs.Get(ctx, "j", metav1.GetOptions{})
+		if err != nil || j.Status.LastScheduleTime != nil || j.Generation != 1 {
+			t.Fatalf("status %+v generation %d, %v", j.Status, j.Generation, err)
+		}
+		when := metav1.NewTime(time.Now().Truncate(time.Second))
+		j.Status.LastScheduleTime = &when
+		j.Spec.Schedule = "1 * * * *"
+		if j, err = jobs.UpdateStatus(ctx, j, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if j.Spec.Schedule != "* * * * *" || j.Status.LastScheduleTime == nil || j.Generation != 1 {
+			t.Errorf("after the status update: %+v", j)
+		}
+		j.Spec.Schedule = "1 * * * *"
+		j.Status.LastScheduleTime = nil
+		if j, err = jobs.Update(ctx, j, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if j.Spec.Schedule != "1 * * * *" || j.Status.LastScheduleTime == nil || j.Generation != 2 {
+			t.Errorf("after the update: %+v", j)
+		}
+	})
+}
+
+func TestPatches(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		deployments := set.AppsV1().Deployments("default")
+		d := deployment("web", 1)
+		d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, corev1.Container{Name: "side", Image: "side:1"})
+		d.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: "a", Operator: "Exists"}}
+		if _, err := deployments.Create(ctx, d, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		patch := func(kind types.PatchType, body string, opts metav1.PatchOptions) *appsv1.Deployment {
+			t.Helper()
+			out, err := deployments.Patch(ctx, "web", kind, []byte(body), opts)
+			if err != nil {
+				t.Fatalf("%s %s: %v", kind, body, err)
+			}
+			return out
+		}
+		images := func(d *appsv1.Deployment) string {
+			var s []string
+			for _, c := range d.Spec.Template.Spec.Containers {
+				s = append(s, c.Name+"="+c.Image)
+			}
+			return strings.Join(s, " ")
+		}
+		// Containers merge by name, tolerations are replaced.
+		got := patch(types.StrategicMergePatchType, `{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"side:2"}],"tolerations":[{"key":"b","operator":"Exists"}]}}}}`, metav1.PatchOptions{})
+		if images(got) != "side=side:2 main=web:1" && images(got) != "main=web:1 side=side:2" {
+			t.Errorf("images %s", images(got))
+		}
+		if tol := got.Spec.Template.Spec.Tolerations; len(tol) != 1 || tol[0].Key != "b" {
+			t.Errorf("tolerations %+v", tol)
+		}
+		got = patch(types.StrategicMergePatchType, `{"spec":{"template":{"spec":{"containers":[{"name":"side","$patch":"delete"}]}}}}`, metav1.PatchOptions{})
+		if images(got) != "main=web:1" {
+			t.Errorf("images %s", images(got))
+		}
+		got = patch(types.MergePatchType, `{"metadata":{"labels":{"x":"y"}},"spec":{"replicas":3,"template":{"spec":{"tolerations":null}}}}`, metav1.PatchOptions{})
+		if *got.Spec.Replicas != 3 || got.Labels["x"] != "y" || got.Spec.Template.Spec.Tolerations != nil {
+			t.Errorf("after the merge patch: %+v", got)
+		}
+		got = patch(types.JSONPatchType, `[{"op":"test","path":"/spec/replicas","value":3},{"op":"replace","path":"/spec/replicas","value":2}]`, metav1.PatchOptions{})
+		if *got.Spec.Replicas != 2 {
+			t.Errorf("replicas %d", *got.Spec.Replicas)
+		}
+		_, err := deployments.Patch(ctx, "web", types.JSONPatchType, []byte(`[{"op":"test","path":"/spec/replicas","value":3}]`), metav1.PatchOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		_, err = deployments.Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"selector":{"matchLabels":{"app":"z"}}}}`), metav1.PatchOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		_, err = deployments.Patch(ctx, "web", types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"1"}}`), metav1.PatchOptions{})
+		mustReason(t, err, metav1.StatusReasonConflict)
+		_, err = deployments.Patch(ctx, "none", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound)
+
+		apply := metav1.PatchOptions{FieldManager: "test"}
+		got = patch(types.ApplyYAMLPatchType, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replicas: 4\n", apply)
+		if *got.Spec.Replicas != 4 || images(got) != "main=web:1" {
+			t.Errorf("after apply: %d replicas of %s", *got.Spec.Replicas, images(got))
+		}
+		apply.DryRun = []string{metav1.DryRunAll}
+		if got = patch(types.ApplyYAMLPatchType, "spec: {replicas: 5}\n", apply); *got.Spec.Replicas != 5 {
+			t.Errorf("dry run answers %d replicas", *got.Spec.Replicas)
+		}
+		if now, err := deployments.Get(ctx, "web", metav1.GetOptions{}); err != nil || *now.Spec.Replicas != 4 {
+			t.Errorf("the dry run was real: %v", err)
+		}
+		made, err := set.CoreV1().ConfigMaps("default").Patch(ctx, "applied", types.ApplyYAMLPatchType, []byte("data: {a: b}\n"), metav1.PatchOptions{FieldManager: "test"})
+		if err != nil || made.Data["a"] != "b" || made.UID == "" {
+			t.Errorf("apply of a new object: %+v, %v", made, err)
+		}
+	})
+}
+
+func TestDiscoveryAndDynamic(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		_, lists, err := set.Discovery().ServerGroupsAndResources()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, list := range lists {
+			for _, r := range list.APIResources {
+				seen[list.GroupVersion+"/"+r.Name] = true
+			}
+		}
+		for _, want := range []string{"v1/pods", "v1/pods/status", "apps/v1/daemonsets", "policy/v1/poddisruptionbudgets", "autoscaling/v2/horizontalpodautoscalers", "certificates.k8s.io/v1/certificatesigningrequests"} {
+			if !seen[want] {
+				t.Errorf("discovery does not tell of %s", want)
+			}
+		}
+		// The same in pieces, for clients that do not know the aggregated form.
+		legacy := discovery.NewDiscoveryClientForConfigOrDie(l.config(apiAddr))
+		legacy.UseLegacyDiscovery = true
+		_, pieces, err := legacy.ServerGroupsAndResources()
+		if err != nil || len(pieces) != len(lists) {
+			t.Errorf("in pieces: %d lists of %d, %v", len(pieces), len(lists), err)
+		}
+		mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(legacy))
+		m, err := mapper.RESTMapping(schema.GroupKind{Group: "apps", Kind: "DaemonSet"})
+		if err != nil || m.Resource.Resource != "daemonsets" {
+			t.Fatalf("mapping %+v, %v", m, err)
+		}
+		client := dynamic.NewForConfigOrDie(l.config(apiAddr))
+		list, err := client.Resource(m.Resource).Namespace("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "k8s-app in (kube-proxy)"})
+		if err != nil || len(list.Items) != 1 || list.Items[0].GetName() != "kube-proxy" || list.GetKind() != "DaemonSetList" {
+			t.Errorf("dynamic list %+v, %v", list, err)
+		}
+		meta := metadata.NewForConfigOrDie(l.config(apiAddr))
+		partial, err := meta.Resource(m.Resource).Namespace("kube-system").List(ctx, metav1.ListOptions{})
+		if err != nil || len(partial.Items) != 2 || partial.Items[0].Name != "kube-flannel" {
+			t.Errorf("metadata list %+v, %v", partial, err)
+		}
+	})
+}
+
+func TestCustomResources(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		l.running(apiAddr)
+		client := dynamic.NewForConfigOrDie(l.config(apiAddr))
+		crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+		things := client.Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "things"}).Namespace("default")
+		if _, err := crds.Create(ctx, thingDefinition(), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		thing := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.org/v1", "kind": "Thing", "metadata": map[string]any{"name": "one"},
+			"spec": map[string]any{"n": int64(1)}, "status": map[string]any{"dropped": true},
+		}}
+		_, err := things.Create(ctx, thing, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound) // not served yet
+		eventually(t, "established", 5*time.Second, func() error {
+			_, err := things.Create(ctx, thing, metav1.CreateOptions{})
+			return err
+		})
+		crd, err := crds.Get(ctx, "things.example.org", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
+		if err != nil || len(conditions) != 2 || conditions[1].(map[string]any)["type"] != "Established" {
+			t.Errorf("conditions %v, %v", conditions, err)
+		}
+		one, err := things.Get(ctx, "one", metav1.GetOptions{})
+		if err != nil || one.Object["status"] != nil || one.GetGeneration() != 1 {
+			t.Fatalf("thing %+v, %v", one, err)
+		}
+		if one, err = things.Patch(ctx, "one", types.MergePatchType, []byte(`{"spec":{"n":2}}`), metav1.PatchOptions{}); err != nil || one.GetGeneration() != 2 {
+			t.Errorf("patched thing %+v, %v", one, err)
+		}
+		_, err = things.Patch(ctx, "one", types.StrategicMergePatchType, []byte(`{}`), metav1.PatchOptions{})
+		mustReason(t, err, metav1.StatusReasonUnsupportedMediaType)
+		beta := client.Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1beta1", Resource: "things"})
+		old, err := beta.List(ctx, metav1.ListOptions{})
+		if err != nil || len(old.Items) != 1 || old.Items[0].GetAPIVersion() != "example.org/v1beta1" {
+			t.Errorf("in the other version: %+v, %v", old, err)
+		}
+		one.SetResourceVersion("")
+		_, err = things.Update(ctx, one, metav1.UpdateOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+
+		// A finalizer holds the thing, the thing holds the definition.
+		if _, err = things.Patch(ctx, "one", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/hold"]}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := crds.Delete(ctx, "things.example.org", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if one, err = things.Get(ctx, "one", metav1.GetOptions{}); err != nil || one.GetDeletionTimestamp() == nil {
+			t.Fatalf("held thing %+v, %v", one, err)
+		}
+		if _, err = things.Patch(ctx, "one", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		_, err = things.List(ctx, metav1.ListOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound)
+		_, err = crds.Get(ctx, "things.example.org", metav1.GetOptions{})
+		mustReason(t, err, metav1.StatusReasonNotFound)
+	})
+}
+
+func TestNamespaceGoesWithItsContent(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		ns := set.CoreV1().Namespaces()
+		if _, err := ns.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		maps := set.CoreV1().ConfigMaps("app")
+		held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.org/hold"}}}
+		if _, err := maps.Create(ctx, held, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "what every namespace has", time.Second, func() error {
+			_, err := set.CoreV1().ServiceAccounts("app").Get(ctx, "default", metav1.GetOptions{})
+			return err
+		})
+		if err := ns.Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		app, err := ns.Get(ctx, "app", metav1.GetOptions{})
+		if err != nil || app.Status.Phase != corev1.NamespaceTerminating {
+			t.Fatalf("namespace %+v, %v", app, err)
+		}
+		_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
+		mustReason(t, err, metav1.StatusReasonForbidden)
+		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			t.Errorf("error %v tells no cause", err)
+		}
+		if _, err = maps.Patch(ctx, "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the namespace is gone", time.Second, func() error {
+			if _, err := ns.Get(ctx, "app", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				return errors.New("still there")
+			}
+			return nil
+		})
+	})
+}
+
+func TestServices(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		services := l.running(apiAddr).CoreV1().Services("default")
+		make := func(name string, spec corev1.ServiceSpec) (*corev1.Service, error) {
+			return services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		}
+		ports := []corev1.ServicePort{{Port: 80}}
+		a, err := make("a", corev1.ServiceSpec{Ports: ports})
+		if err != nil || !strings.HasPrefix(a.Spec.ClusterIP, "10.96.1.") || a.Spec.Ports[0].TargetPort.IntValue() != 80 {
+			t.Errorf("service %+v, %v", a, err)
+		}
+		b, err := make("b", corev1.ServiceSpec{Ports: ports, Type: corev1.ServiceTypeLoadBalancer})
+		if err != nil || b.Spec.ClusterIP == a.Spec.ClusterIP || b.Spec.Ports[0].NodePort == 0 || len(b.Status.LoadBalancer.Ingress) > 0 {
+			t.Errorf("service %+v, %v", b, err)
+		}
+		if h, err := make("h", corev1.ServiceSpec{ClusterIP: "None"}); err != nil || h.Spec.ClusterIP != "None" {
+			t.Errorf("service %+v, %v", h, err)
+		}
+		_, err = make("far", corev1.ServiceSpec{Ports: ports, ClusterIP: "192.0.2.1"})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		a.Spec.ClusterIP = "10.96.9.9"
+		_, err = services.Update(ctx, a, metav1.UpdateOptions{})
+		mustReason(t, err, metav1.StatusReasonInvalid)
+		k, err := services.Get(ctx, "kubernetes", metav1.GetOptions{})
+		if err != nil || k.Spec.ClusterIP != "10.96.0.1" {
+			t.Errorf("service %+v, %v", k, err)
+		}
+	})
+}
+
+func TestFaults(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		maps := set.CoreV1().ConfigMaps("default")
+		l.world.Inject(
+			world.Fault{System: "kube", Op: "POST /api/v1/namespaces/{namespace}/configmaps", Subject: "default/lost", Kind: world.LoseReply},
+			world.Fault{System: "kube", Op: "GET /api/v1/namespaces/{namespace}/configmaps", Kind: world.EmptyList},
+			world.Fault{System: "kube", Op: "GET /readyz", Subject: "cp-1", Kind: world.Answer, Status: 500, Text: "[-]etcd failed"},
+			world.Fault{System: "kube", Op: "WATCH /api/v1/nodes", Kind: world.LoseReply},
+		)
+		if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "lost"}}, metav1.CreateOptions{}); err == nil {
+			t.Error("the lost reply arrived")
+		}
+		if _, err := maps.Get(ctx, "lost", metav1.GetOptions{}); err != nil {
+			t.Errorf("the call whose reply was lost was not carried out: %v", err)
+		}
+		list, err := maps.List(ctx, metav1.ListOptions{})
+		if err != nil || len(list.Items) != 0 {
+			t.Errorf("%d objects in the empty list, %v", len(list.Items), err)
+		}
+		if err := set.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); !apierrors.IsInternalError(err) {
+			t.Errorf("readyz: %v", err)
+		}
+		if _, err := set.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{}); err == nil {
+			t.Error("the watch whose reply was lost was answered")
+		}
+		var last world.CallRecord
+		for _, c := range l.world.Calls() {
+			last = c
+		}
+		if last.Op != "WATCH /api/v1/nodes" || last.Mutating {
+			t.Errorf("last call %+v", last)
+		}
+	})
+}
+
+func deployment(name string, replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: name + ":1"}}},
+			},
+		},
+	}
+}
+
+func thingDefinition() *unstructured.Unstructured {
+	version := func(name string, storage bool) any {
+		return map[string]any{
+			"name": name, "served": true, "storage": storage, "subresources": map[string]any{"status": map[string]any{}},
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+		}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "things.example.org"},
+		"spec": map[string]any{
+			"group": "example.org", "scope": "Namespaced",
+			"names":    map[string]any{"plural": "things", "kind": "Thing"},
+			"versions": []any{version("v1beta1", false), version("v1", true)},
+		},
+	}}
+}

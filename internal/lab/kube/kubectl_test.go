@@ -1,0 +1,124 @@
+package kube_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// loopback finds a network of 127.0.0.0/8 whose first host has its port 6443
+// free, and returns its first three bytes.
+func loopback(t *testing.T) string {
+	t.Helper()
+	for range 20 {
+		net := fmt.Sprintf("127.%d.%d", 2+rand.IntN(250), rand.IntN(256))
+		l, err := world.Loopback{}.Listen(net + ".11:6443")
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return net
+	}
+	t.Skip("no network of 127.0.0.0/8 is free at port 6443")
+	return ""
+}
+
+// TestKubectl shows a cluster on loopback to a real kubectl.
+func TestKubectl(t *testing.T) {
+	binary, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Skip("no kubectl in PATH")
+	}
+	net := loopback(t)
+	l := newLab(t, world.Config{Speed: 100, Network: world.Loopback{}})
+	ready := newTold()
+	l.kube.RunKubelet(l.id, controlKubelet("cp-1", net+".11", 401), ready.call)
+	l.kube.RunKubelet(l.id, kubelet("wk-1", net+".21", 501), ready.call)
+	l.running(net + ".11")
+	<-ready.ch
+	<-ready.ch
+
+	home := t.TempDir()
+	kubeconfig := filepath.Join(home, "config")
+	if err := clientcmd.WriteToFile(l.kubeconfig(net+".11"), kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(stdin string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), binary, args...)
+		cmd.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG="+kubeconfig)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	expect := func(out string, patterns ...string) {
+		t.Helper()
+		for _, p := range patterns {
+			if !regexp.MustCompile(p).MatchString(out) {
+				t.Errorf("no %q in\n%s", p, out)
+			}
+		}
+	}
+	expect(kubectl("", "get", "nodes", "-o", "wide"),
+		`NAME +STATUS +ROLES +AGE +VERSION +INTERNAL-IP +EXTERNAL-IP +OS-IMAGE +KERNEL-VERSION +CONTAINER-RUNTIME`,
+		`cp-1 +Ready +control-plane +\d+s +v1.36.1 +`+regexp.QuoteMeta(net)+`.11 +<none> +Talos \(v1.14.1\) +\S+-talos +containerd://\S+`,
+		`wk-1 +Ready +<none> +\d+s +v1.36.1`)
+	kubectl(manifests, "apply", "-f", "-")
+	expect(kubectl("", "rollout", "status", "deployment/web", "--timeout=30s"), `successfully rolled out`)
+	expect(kubectl(strings.Replace(manifests, "web:1", "web:2", 1), "apply", "-f", "-"), `deployment.apps/web configured`, `configmap/conf unchanged`)
+	expect(kubectl("", "rollout", "status", "deployment/web", "--timeout=30s"), `successfully rolled out`)
+	expect(kubectl("", "get", "deployments", "-o", "wide"), `web +1/1 +1 +1 +\d+s +main +web:2 +app=web`)
+	expect(kubectl("", "get", "pods", "-A"), `default +web-\S+ +1/1 +Running +0 +\d+s`, `kube-system +kube-apiserver-cp-1 +1/1 +Running`)
+	expect(kubectl("", "get", "all", "-n", "kube-system"), `daemonset.apps/kube-flannel +2 +2 +2 +2 +2 +<none> +`, `service/kube-dns +ClusterIP +10.96.0.10 +<none> +53/UDP,53/TCP`)
+	expect(kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=10s"), `node/wk-1 condition met`)
+	expect(kubectl("", "get", "ns,cm,secrets,sa,crd"), `namespace/kube-system +Active`, `configmap/conf +1`, `serviceaccount/default`)
+	expect(kubectl("", "api-resources"), `deployments +deploy +apps/v1 +true +Deployment`)
+	expect(kubectl("", "cordon", "wk-1"), `node/wk-1 cordoned`)
+	expect(kubectl("", "get", "node", "wk-1"), `Ready,SchedulingDisabled`)
+	expect(kubectl("", "drain", "wk-1", "--ignore-daemonsets", "--timeout=30s"), `node/wk-1 drained`)
+	expect(kubectl("", "delete", "node", "wk-1"), `node "wk-1" deleted`)
+	expect(kubectl(manifests, "delete", "-f", "-"), `deployment.apps "web" deleted`)
+	expect(kubectl("", "version"), `Server Version: v1.36.1`)
+}
+
+const manifests = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {a: b}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: "web:1"}]}
+`
+
+// kubeconfig is an administrator's, as a file would have it.
+func (l *lab) kubeconfig(addr string) clientcmdapi.Config {
+	c := l.config(addr)
+	out := clientcmdapi.NewConfig()
+	out.Clusters["lab"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}
+	out.AuthInfos["admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}
+	out.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: "admin"}
+	out.CurrentContext = "lab"
+	return *out
+}
