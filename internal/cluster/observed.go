@@ -49,6 +49,9 @@ type Progress struct {
 	Done, Total int64  // in Unit; Total 0: unknown
 	Unit        string // "bytes", ...
 	UPID        string // the Proxmox VE task it waits for, "" before and without one
+	// Allocated says that the action has all the disks it needs: the next may
+	// have its turn on the storage.
+	Allocated bool
 }
 
 // Rest is an action that failed and is given time before its next attempt.

@@ -21,7 +21,8 @@ const conflicts = 4
 // calls it free in the same breath.
 //
 // Creations on one storage take turns, because Proxmox VE gives up on a
-// storage's lock after ten seconds.
+// storage's lock after ten seconds. The turn ends when the disks are there;
+// progress says so.
 func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, progress func(cluster.Progress)) error {
 	if err := c.create(ctx, d, n, img, heard(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
@@ -44,17 +45,22 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	if err != nil {
 		return err
 	}
-	defer done()
 	defer c.forget(n.VMID)
 	c.forget(n.VMID)
 	p, err := c.make(ctx, id, n.Host, wanted, progress)
+	done()
 	if err != nil {
 		return err
 	}
+	allocated := func(p cluster.Progress) {
+		p.Allocated = true
+		progress(p)
+	}
+	allocated(cluster.Progress{})
 	if p, err = c.tag(ctx, id, p, tagList); err != nil {
 		return err
 	}
-	return c.grow(ctx, id, p, n.DiskBytes, progress)
+	return c.grow(ctx, id, p, n.DiskBytes, allocated)
 }
 
 // takeStorages waits for the turn of a node on every storage its disks are

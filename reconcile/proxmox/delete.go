@@ -170,7 +170,7 @@ func (c *Client) switchOff(ctx context.Context, id identity, progress func(clust
 // seenStopped waits until a VM that was stopped is.
 func (c *Client) seenStopped(ctx context.Context, host string, vmid int) error {
 	began := time.Now()
-	for delay := pollFirst; ; delay = min(2*delay, pollMost) {
+	for {
 		now, err := c.current(ctx, host, vmid)
 		switch {
 		case err != nil:
@@ -180,7 +180,7 @@ func (c *Client) seenStopped(ctx context.Context, host string, vmid int) error {
 		case time.Since(began) > stopWithin:
 			return fmt.Errorf("it still runs %v after it was stopped", stopWithin)
 		}
-		if err := pause(ctx, delay); err != nil {
+		if err := pause(ctx, patience(began)); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -128,9 +127,8 @@ func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM,
 // because puts an error and its cure into one line, for reasons of things not
 // seen.
 func because(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) && h.Hint() != "" {
-		return fmt.Sprintf("%s (%s)", oneLine(err.Error()), h.Hint())
+	if hint := cluster.HintOf(err); hint != "" {
+		return fmt.Sprintf("%s (%s)", oneLine(err.Error()), hint)
 	}
 	return oneLine(err.Error())
 }

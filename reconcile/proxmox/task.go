@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// A task is asked for after pollFirst, then at pauses that double up to
-	// pollMost.
-	pollFirst = 50 * time.Millisecond
+	// What takes time is looked at again after a sixteenth of the time it took
+	// so far, within these bounds: the end of a short task and of a long one is
+	// noticed late by the same small share.
+	pollLeast = 50 * time.Millisecond
 	pollMost  = time.Second
 	// lostSight is how long a task may be out of sight (the API restarts, the
 	// host is busy) before waiting for it is given up. The task goes on and is
@@ -91,16 +92,16 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		return err
 	}
 	progress(cluster.Progress{UPID: name})
-	seen := time.Now()
-	for delay := pollFirst; ; delay = min(2*delay, pollMost) {
-		if err := pause(ctx, delay); err != nil {
+	began := time.Now()
+	for seen := began; ; {
+		if err := pause(ctx, patience(began)); err != nil {
 			return err
 		}
 		var st struct{ Status, ExitStatus text }
 		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && (answered(err) || time.Since(seen) > lostSight):
+		case errors.Is(err, errNoTask), errors.Is(err, errForbidden), errors.Is(err, errToken), err != nil && time.Since(seen) > lostSight:
 			return fmt.Errorf("look at task %s: %w", name, err)
 		case err != nil:
 			continue
@@ -110,6 +111,11 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 			return c.judge(ctx, u, string(st.ExitStatus))
 		}
 	}
+}
+
+// patience is how long to wait before looking again at what began then.
+func patience(began time.Time) time.Duration {
+	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }
 
 // judge tells what an exit status means. Proxmox VE counts warnings as success.

@@ -1,0 +1,184 @@
+package proxmox
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// settle makes n running VMs of ours without the agent's help, one pass long
+// known to the client.
+func (s *stand) settled(d cluster.Desired) *Client {
+	s.t.Helper()
+	for _, n := range d.Spec.Nodes {
+		p, err := createParams(d, n, testPool, d.Image)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		conf := map[string]string{}
+		for k, v := range p {
+			conf[k] = v
+		}
+		delete(conf, "vmid")
+		delete(conf, "pool")
+		delete(conf, "ide2")
+		conf["efidisk0"] = fmt.Sprintf("local-lvm:vm-%d-disk-0,efitype=4m,pre-enrolled-keys=0,size=4M", n.VMID)
+		conf["scsi0"] = fmt.Sprintf("local-lvm:vm-%d-disk-1,discard=on,iothread=1,serial=talos-sys,size=10G,ssd=1", n.VMID)
+		conf["tags"] = "controlplane;dev;talos-agent"
+		for i := range 2 {
+			if err := s.host.AddFile(testHost, "local-lvm", fmt.Sprintf("vm-%d-disk-%d", n.VMID, i), 10<<30, world.Image{}); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		if err := s.host.CreateForeign(n.VMID, pve.Foreign{Pool: testPool, Config: conf, Running: true}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	time.Sleep(11 * time.Second) // a round of statistics
+	c := s.client()
+	observe(c, d)
+	return c
+}
+
+// TestQuietPassAsksLittle: a pass in which nothing changed asks for the list of
+// everything and the running tasks, and for one configuration in ten.
+func TestQuietPassAsksLittle(t *testing.T) {
+	for _, n := range []int{3, 10, 100} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			onStand(t, "9.2", func(t *testing.T, s *stand) {
+				d := desired(n)
+				c := s.settled(d)
+				defer c.Close()
+				const passes = 20
+				read := map[string]int{}
+				total := 0
+				for range passes {
+					s.world.ForgetCalls()
+					time.Sleep(time.Minute)
+					o := observe(c, d)
+					for _, node := range d.Spec.Nodes {
+						vm := o.VMs[node.Name]
+						if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || !vm.Hardware.Known {
+							t.Fatalf("%s: %+v", node.Name, vm)
+						}
+						if vm.ConfigAge > 10*time.Minute {
+							t.Errorf("%s was not audited for %v", node.Name, vm.ConfigAge)
+						}
+					}
+					calls := s.world.Calls()
+					total += len(calls)
+					if most := 2 + (n+9)/10; len(calls) > most {
+						t.Errorf("%d calls in one pass, want at most %d: %v", len(calls), most, s.calls())
+					}
+					for _, r := range calls {
+						if r.Op == "GET /nodes/{node}/qemu/{vmid}/config" {
+							read[r.Subject]++
+						}
+					}
+				}
+				if want := passes*2 + passes*n/10; total != want {
+					t.Errorf("%d calls in %d passes over %d vms, want %d", total, passes, n, want)
+				}
+				for _, node := range d.Spec.Nodes {
+					if read[fmt.Sprint(node.VMID)] != passes/10 {
+						t.Errorf("vm %d was audited %d times in %d passes", node.VMID, read[fmt.Sprint(node.VMID)], passes)
+					}
+				}
+				s.lawful()
+			})
+		})
+	}
+}
+
+// TestUnsettledIsReadDirectly: whatever changes in a VM's row, or happens on
+// it, has it looked at itself in the same pass.
+func TestUnsettledIsReadDirectly(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(10)
+		c := s.settled(d)
+		defer c.Close()
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		look := func(what string, vmid int, want bool, check func(cluster.VM) bool) {
+			t.Helper()
+			s.world.ForgetCalls()
+			o := observe(c, d)
+			direct := s.world.CountCalls(func(r world.CallRecord) bool {
+				return r.Op == "GET /nodes/{node}/qemu/{vmid}/status/current" && r.Subject == fmt.Sprint(vmid)
+			})
+			if (direct == 1) != want {
+				t.Errorf("%s: vm %d was looked at %d times", what, vmid, direct)
+			}
+			vm := o.VMs[fmt.Sprintf("dev-cp-%d", vmid-410)]
+			if vm.Owner != cluster.Ours || check != nil && !check(vm) {
+				t.Errorf("%s: %+v", what, vm)
+			}
+		}
+		look("nothing", 411, false, nil)
+		must(s.host.Edit(411, "tags", "controlplane;dev;somebody;talos-agent"))
+		look("tags", 411, true, func(vm cluster.VM) bool { return len(vm.Tags) == 4 })
+		look("tags, once more", 411, false, func(vm cluster.VM) bool { return len(vm.Tags) == 4 })
+		must(s.host.Lock(412, "backup"))
+		look("lock", 412, true, func(vm cluster.VM) bool { return vm.Lock == "backup" })
+		look("still locked", 412, true, func(vm cluster.VM) bool { return vm.Lock == "backup" })
+		must(s.host.Unlock(412))
+		look("unlocked", 412, true, func(vm cluster.VM) bool { return vm.Lock == "" })
+		must(s.host.Stop(413))
+		time.Sleep(11 * time.Second)
+		look("stopped", 413, true, func(vm cluster.VM) bool { return vm.Power == cluster.Stopped })
+		must(s.host.Start(413))
+		time.Sleep(11 * time.Second)
+		look("started", 413, true, func(vm cluster.VM) bool { return vm.Power == cluster.PowerRunning })
+		must(s.host.Edit(414, "name", "renamed"))
+		time.Sleep(11 * time.Second)
+		look("name", 414, true, func(vm cluster.VM) bool { return vm.Name == "renamed" })
+		look("uptime goes on", 415, false, func(vm cluster.VM) bool { return vm.Uptime > 30*time.Second })
+		must(s.host.Stop(415))
+		must(s.host.Start(415))
+		time.Sleep(11 * time.Second)
+		look("started anew", 415, true, func(vm cluster.VM) bool { return vm.Uptime < 30*time.Second })
+		s.lawful()
+	})
+}
+
+// TestTwoClustersShareAHost: what belongs to another cluster is remembered as
+// such and not read over and over.
+func TestTwoClustersShareAHost(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d, prod := desired(10), desired(20)
+		c := s.settled(d)
+		defer c.Close()
+		prod.Spec.ID, prod.Spec.Name = cluster.ClusterID("talos-agent", "prod"), "prod"
+		prod.Spec.Nodes = prod.Spec.Nodes[10:]
+		for i := range prod.Spec.Nodes {
+			n := &prod.Spec.Nodes[i]
+			n.Name = fmt.Sprintf("prod-cp-%d", i)
+			n.UUID = cluster.NodeUUID(prod.Spec.ID, n.Name)
+		}
+		s.settled(prod).Close()
+		c = s.client()
+		observe(c, d)
+		observe(c, prod)
+		for range 10 {
+			for _, one := range []cluster.Desired{d, prod} {
+				s.world.ForgetCalls()
+				o := observe(c, one)
+				if n := len(s.world.Calls()); n != 3 {
+					t.Errorf("%s: %d calls: %v", one.Spec.Name, n, s.calls())
+				}
+				if !o.Strays.Known || len(o.Strays.Value) != 0 {
+					t.Errorf("%s: strays %+v", one.Spec.Name, o.Strays)
+				}
+			}
+		}
+		c.Close()
+	})
+}
