@@ -44,6 +44,7 @@ func createRole(c *call) (any, error) {
 		}
 	}
 	c.s.roles[name] = &role{privileges: setOf(privileges...)}
+	c.s.granted = nil
 	return nil, nil
 }
 
@@ -58,6 +59,7 @@ func deleteRole(c *call) (any, error) {
 		return nil, die("auto-generated role '%s' cannot be deleted", name)
 	}
 	delete(c.s.roles, name)
+	c.s.granted = nil
 	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.role == name })
 	return nil, nil
 }
@@ -110,6 +112,7 @@ func deleteUser(c *call) (any, error) {
 		return nil, die("delete user failed: no such user ('%s')", id)
 	}
 	delete(c.s.users, id)
+	c.s.granted = nil
 	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.ugid == id || strings.HasPrefix(a.ugid, id+"!") })
 	return nil, nil
 }
@@ -162,6 +165,7 @@ func createToken(c *call) (any, error) {
 		info["expire"] = c.str("expire")
 	}
 	u.tokens[name] = t
+	c.s.granted = nil
 	return row{"value": t.secret, "full-tokenid": u.id + "!" + name, "info": info}, nil
 }
 
@@ -188,6 +192,7 @@ func updateToken(c *call) (any, error) {
 	answer := t.row()
 	if c.has("privsep") {
 		t.privsep = c.flag("privsep")
+		c.s.granted = nil
 		answer["privsep"] = c.str("privsep")
 	}
 	if c.has("comment") {
@@ -212,6 +217,7 @@ func deleteToken(c *call) (any, error) {
 		return nil, err
 	}
 	delete(u.tokens, c.str("tokenid"))
+	c.s.granted = nil
 	full := u.id + "!" + c.str("tokenid")
 	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.ugid == full })
 	return nil, nil
@@ -271,6 +277,7 @@ func updateACL(c *call) (any, error) {
 
 // setACL adds, changes or removes one entry. s.mu is held.
 func (s *Server) setACL(a acl, remove bool) {
+	s.granted = nil
 	s.acls = slices.DeleteFunc(s.acls, func(o acl) bool {
 		return o.path == a.path && o.ugid == a.ugid && o.kind == a.kind && o.role == a.role
 	})
@@ -356,14 +363,12 @@ func readPool(c *call) (any, error) {
 // members lists a pool's VMs. s.mu is held.
 func (s *Server) members(name string) []row {
 	out := []row{}
-	for _, id := range sortedKeys(s.pools[name].vms) {
-		if v := s.vms[id]; v != nil {
-			r := s.resourceRow(v)
-			delete(r, "pool")
-			delete(r, "tags")
-			delete(r, "lock")
-			out = append(out, r)
-		}
+	for _, v := range s.inPool(name) {
+		r := s.resourceRow(v)
+		delete(r, "pool")
+		delete(r, "tags")
+		delete(r, "lock")
+		out = append(out, r)
 	}
 	return out
 }
@@ -375,7 +380,7 @@ func createPool(c *call) (any, error) {
 	if c.s.pools[name] != nil {
 		return nil, die("create pool failed: pool '%s' already exists", name)
 	}
-	c.s.pools[name] = &pool{comment: c.str("comment"), vms: map[int]bool{}}
+	c.s.pools[name] = &pool{comment: c.str("comment")}
 	return nil, nil
 }
 
@@ -398,18 +403,15 @@ func updatePool(c *call) (any, error) {
 		if err := c.s.needAny(c.who, "/vms/"+text, "VM.Allocate", "Permissions.Modify"); err != nil {
 			return nil, err
 		}
-		switch in := c.s.poolOf(id); {
-		case c.flag("delete") && !p.vms[id]:
+		switch in := c.s.member[id]; {
+		case c.flag("delete") && in != name:
 			return nil, die("update pools failed: VM %d is not a pool member", id)
 		case c.flag("delete"):
-			delete(p.vms, id)
+			c.s.join(id, "")
 		case in != "" && in != name && !c.flag("allow-move"):
 			return nil, die("update pools failed: VM %d belongs already to pool '%s'", id, in)
 		default:
-			if in != "" {
-				delete(c.s.pools[in].vms, id)
-			}
-			p.vms[id] = true
+			c.s.join(id, name)
 		}
 	}
 	return nil, nil
@@ -419,16 +421,14 @@ func deletePool(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	name := c.str("poolid")
-	p := c.s.pools[name]
-	if p == nil {
+	if c.s.pools[name] == nil {
 		return nil, die("delete pool failed: pool '%s' does not exist", name)
 	}
-	for _, id := range sortedKeys(p.vms) {
-		if c.s.vms[id] != nil {
-			return nil, die("delete pool failed: pool '%s' is not empty (contains VM %d)", name, id)
-		}
+	if members := c.s.inPool(name); len(members) > 0 {
+		return nil, die("delete pool failed: pool '%s' is not empty (contains VM %d)", name, members[0].id)
 	}
 	delete(c.s.pools, name)
+	maps.DeleteFunc(c.s.member, func(_ int, pool string) bool { return pool == name })
 	return nil, nil
 }
 

@@ -71,7 +71,7 @@ func (s *Server) authenticate(r *http.Request, rt *route) (identity, error) {
 		return identity{}, unauthorized("No ticket")
 	}
 	t, ok := s.tickets[cookie.Value]
-	if !ok || time.Since(t.issued) > s.world.Scale(ticketLife) || !s.live(s.users[t.user]) {
+	if !ok || time.Since(t.issued) > ticketLife || !s.live(s.users[t.user]) {
 		return identity{}, unauthorized("Authentication failed!")
 	}
 	if r.Method != http.MethodGet && r.Header.Get("CSRFPreventionToken") != t.csrf {

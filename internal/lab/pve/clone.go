@@ -178,8 +178,8 @@ func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, 
 	if target := s.host(cmp.Or(c.str("target"), v.host.name)); target != nil {
 		v.host = target
 	}
-	if p := s.pools[c.str("pool")]; p != nil {
-		p.vms[v.id] = true
+	if pool := c.str("pool"); s.pools[pool] != nil {
+		s.join(v.id, pool)
 	}
 	return nil
 }

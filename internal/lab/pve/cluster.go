@@ -49,7 +49,7 @@ func (s *Server) resourceRow(v *vm) row {
 			r[k] = text
 		}
 	}
-	if pool := s.poolOf(v.id); pool != "" {
+	if pool := s.member[v.id]; pool != "" {
 		r["pool"] = pool
 	}
 	return r

@@ -45,7 +45,8 @@ func (s *Server) CreateForeign(vmid int, f Foreign) error {
 	v := &vm{id: vmid, host: h, maker: rootUser, conf: newConfig(values)}
 	s.vms[vmid] = v
 	if f.Pool != "" {
-		s.poolNamed(f.Pool).vms[vmid] = true
+		s.poolNamed(f.Pool)
+		s.join(vmid, f.Pool)
 	}
 	s.mu.Unlock()
 	s.world.Tell(strconv.Itoa(vmid), "somebody creates vm %d (%s)", vmid, values["name"])
@@ -58,7 +59,7 @@ func (s *Server) CreateForeign(vmid int, f Foreign) error {
 // poolNamed returns a pool, making it when it is new. s.mu is held.
 func (s *Server) poolNamed(name string) *pool {
 	if s.pools[name] == nil {
-		s.pools[name] = &pool{vms: map[int]bool{}}
+		s.pools[name] = &pool{}
 	}
 	return s.pools[name]
 }
@@ -166,12 +167,7 @@ func (s *Server) WaitTask(ctx context.Context, upid string) error {
 func (s *Server) taskNamed(upid string) *task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.tasks {
-		if t.name == upid {
-			return t
-		}
-	}
-	return nil
+	return s.byUPID[upid]
 }
 
 // KillTask is kill -9 of a worker: it leaves behind whatever it was at,
@@ -236,6 +232,7 @@ func (s *Server) Token(userid, name string, privsep bool) string {
 	defer s.mu.Unlock()
 	t := &token{secret: newUUID(), privsep: privsep}
 	s.userNamed(userid).tokens[name] = t
+	s.granted = nil
 	return userid + "!" + name + "=" + t.secret
 }
 
@@ -259,6 +256,7 @@ func (s *Server) Role(name string, privileges ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.roles[name] = &role{privileges: setOf(privileges...)}
+	s.granted = nil
 }
 
 // AgentScope is what the agent's token is let at.

@@ -251,8 +251,8 @@ func (s *Server) build(t *task, who identity, v *vm, values map[string]string, p
 	final["meta"] = fmt.Sprintf("creation-qemu=%s,ctime=%d", s.flavour.qemu, time.Now().Unix())
 	v.conf = newConfig(final)
 	v.begun = nil
-	if p := s.pools[pool]; p != nil {
-		p.vms[v.id] = true
+	if s.pools[pool] != nil {
+		s.join(v.id, pool)
 	}
 	return nil
 }

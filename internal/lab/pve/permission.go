@@ -180,7 +180,32 @@ func (s *Server) holds(who identity, path string, any bool, privileges ...string
 // privileges returns what somebody may do at a path. A token with separated
 // privileges has only what both it and its user have. s.mu is held.
 func (s *Server) privileges(who identity, path string) set {
-	user := s.aclPrivileges(who.user, "user", path)
+	if who.user == rootUser && (who.token == "" || !s.separated(who)) {
+		return s.roles["Administrator"].privileges
+	}
+	pool := ""
+	if id, ok := strings.CutPrefix(path, "/vms/"); ok {
+		if n, err := strconv.Atoi(id); err == nil {
+			pool = s.member[n]
+		}
+		// VMs that the list does not name have all the same.
+		if !slices.ContainsFunc(s.acls, func(a acl) bool { return a.path == path }) {
+			path = "/vms/0"
+		}
+	}
+	key := who.id + " " + path + " " + pool
+	if have, ok := s.granted[key]; ok {
+		return have
+	}
+	if s.granted == nil {
+		s.granted = map[string]set{}
+	}
+	s.granted[key] = s.computePrivileges(who, path, pool)
+	return s.granted[key]
+}
+
+func (s *Server) computePrivileges(who identity, path, pool string) set {
+	user := s.aclPrivileges(who.user, "user", path, pool)
 	if who.user == rootUser {
 		user = s.roles["Administrator"].privileges
 	}
@@ -188,7 +213,7 @@ func (s *Server) privileges(who identity, path string) set {
 		return user
 	}
 	both := set{}
-	for p := range s.aclPrivileges(who.id, "token", path) {
+	for p := range s.aclPrivileges(who.id, "token", path, pool) {
 		if user[p] {
 			both[p] = true
 		}
@@ -203,21 +228,19 @@ func (s *Server) separated(who identity) bool {
 	return u == nil || u.tokens[who.token] == nil || u.tokens[who.token].privsep
 }
 
-// aclPrivileges returns what the access control list gives at a path. A VM
-// has what its pool has too.
-func (s *Server) aclPrivileges(ugid, kind, path string) set {
+// aclPrivileges returns what the access control list gives at a path, and at
+// the pool the VM there is in, if any.
+func (s *Server) aclPrivileges(ugid, kind, path, pool string) set {
+	paths := []string{path}
+	if pool != "" {
+		paths = append(paths, "/pool/"+pool)
+	}
 	out := set{}
-	add := func(path string) {
+	for _, path := range paths {
 		for name := range s.rolesAt(ugid, kind, path) {
 			for p := range s.roles[name].privileges {
 				out[p] = true
 			}
-		}
-	}
-	add(path)
-	if id, ok := strings.CutPrefix(path, "/vms/"); ok {
-		if n, err := strconv.Atoi(id); err == nil && s.poolOf(n) != "" {
-			add("/pool/" + s.poolOf(n))
 		}
 	}
 	return out
@@ -259,18 +282,26 @@ func levels(path string) []string {
 var aclPath = regexp.MustCompile(`^/(?:access(?:/groups(?:/[^/]+)?|/realm(?:/[^/]+)?)?|nodes(?:/[^/]+)?|pool(?:/.+)?|` +
 	`sdn(?:/zones(?:/[^/]+){0,3}|/.*)?|storage(?:/[^/]+)?|vms(?:/[1-9][0-9]{2,})?|mapping(?:/.*)?)?$`)
 
-// pool is a resource pool.
-type pool struct {
-	comment string
-	vms     map[int]bool
+// pool is a resource pool. Who is in it, Server.member says.
+type pool struct{ comment string }
+
+// join puts a VMID into a pool, whether there is such a VM or not; "" takes it
+// out of the one it is in. s.mu is held.
+func (s *Server) join(id int, pool string) {
+	if pool == "" {
+		delete(s.member, id)
+		return
+	}
+	s.member[id] = pool
 }
 
-// poolOf returns the pool a VM is in, "" for none. s.mu is held.
-func (s *Server) poolOf(id int) string {
-	for name, p := range s.pools {
-		if p.vms[id] {
-			return name
+// inPool returns the VMs of a pool that exist. s.mu is held.
+func (s *Server) inPool(name string) []*vm {
+	var out []*vm
+	for _, id := range sortedKeys(s.member) {
+		if v := s.vms[id]; v != nil && s.member[id] == name {
+			out = append(out, v)
 		}
 	}
-	return ""
+	return out
 }

@@ -477,10 +477,9 @@ func (s *Server) erase(v *vm, unreferenced bool) {
 		}
 	}
 	delete(s.vms, v.id)
-	if p := s.pools[s.poolOf(v.id)]; p != nil {
-		delete(p.vms, v.id)
-	}
+	s.join(v.id, "")
 	path := fmt.Sprintf("/vms/%d", v.id)
+	s.granted = nil
 	s.acls = slices.DeleteFunc(s.acls, func(a acl) bool { return a.path == path })
 	s.world.Tell(strconv.Itoa(v.id), "vm %d (%s) is gone", v.id, v.name())
 }

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,78 +66,91 @@ type route struct {
 	do           func(*call) (any, error)
 	// harmless marks a POST that changes nothing.
 	harmless bool
+	segments []string // of the path
+}
+
+// splitRoutes returns the routes ready to be matched.
+func splitRoutes() []route {
+	out := slices.Clone(routes)
+	for i := range out {
+		out[i].segments = strings.Split(out[i].path, "/")
+	}
+	return out
 }
 
 // match finds the route of a request and the parameters in its path. A path
 // that is unknown, or has no such method, has none.
-func match(method, path string) (*route, map[string]any) {
-	path = strings.TrimSuffix(path, "/")
-	for i := range routes {
-		r := &routes[i]
-		if r.method != method {
-			continue
-		}
-		if in, ok := matchPath(r.path, path); ok {
-			return r, in
+func (s *Server) match(method, path string) (*route, map[string]any) {
+	have := strings.Split(strings.TrimSuffix(path, "/"), "/")
+	for i := range s.routes {
+		if r := &s.routes[i]; r.method == method {
+			if in, ok := r.match(have); ok {
+				return r, in
+			}
 		}
 	}
 	return nil, nil
 }
 
-// matchPath matches a path against a template. {volume} takes the rest of the
-// path, because volume names have slashes.
-func matchPath(template, path string) (map[string]any, bool) {
-	want, have := strings.Split(template, "/"), strings.Split(path, "/")
-	in := map[string]any{}
-	for i, w := range want {
-		if i >= len(have) {
-			return nil, false
-		}
-		name, isParam := strings.CutPrefix(w, "{")
-		name = strings.TrimSuffix(name, "}")
+// match matches the segments of a path. {volume} takes all that are left,
+// because volume names have slashes.
+func (r *route) match(have []string) (map[string]any, bool) {
+	for i, want := range r.segments {
 		switch {
-		case !isParam && w != have[i]:
+		case i >= len(have), have[i] == "" && i > 0, want[0:min(1, len(want))] != "{" && want != have[i]:
 			return nil, false
-		case isParam && have[i] == "":
-			return nil, false
-		case isParam && name == "volume":
-			in[name] = strings.Join(have[i:], "/")
-			return in, true
-		case isParam:
-			in[name] = have[i]
+		case want == "{volume}":
+			return r.parameters(append(have[:i:i], strings.Join(have[i:], "/"))), true
 		}
 	}
-	return in, len(want) == len(have)
+	return r.parameters(have), len(r.segments) == len(have)
 }
 
-// parsedKey carries the body's parameters from name, which needs them to say
-// whom a creation is about, to serve.
-type parsedKey struct{}
+// parameters picks the parameters out of the segments of a path that matches.
+func (r *route) parameters(have []string) map[string]any {
+	in := map[string]any{}
+	for i, want := range r.segments {
+		if name, ok := strings.CutPrefix(want, "{"); ok && i < len(have) {
+			in[strings.TrimSuffix(name, "}")] = have[i]
+		}
+	}
+	return in
+}
 
-// parsed are the parameters of a body, or why there are none.
-type parsed struct {
-	in  map[string]any
-	err error
+// arrivalKey carries what name found out about a request to serve.
+type arrivalKey struct{}
+
+// arrival is a request as far as it can be read without knowing who asks.
+type arrival struct {
+	route *route         // nil when there is no such method
+	path  map[string]any // parameters in the path
+	body  map[string]any // parameters in the body
+	err   error          // why the body has none
 }
 
 // name tells the world what a request asks, and of whom.
 func (s *Server) name(r *http.Request) (world.Call, bool) {
-	path, ok := strings.CutPrefix(r.URL.Path, apiPrefix)
-	rt, in := match(r.Method, path)
-	if !ok || rt == nil {
-		return world.Call{System: "pve", Op: r.Method + " unknown"}, false
+	var a arrival
+	if path, ok := strings.CutPrefix(r.URL.Path, apiPrefix); ok {
+		a.route, a.path = s.match(r.Method, path)
 	}
-	c := world.Call{System: "pve", Op: rt.method + " " + rt.path}
-	if !isUpload(rt) {
-		p := readBody(r)
-		*r = *r.WithContext(context.WithValue(r.Context(), parsedKey{}, p))
-		if v, ok := p.in["vmid"].(string); ok && rt.path == "/nodes/{node}/qemu" {
-			in["vmid"] = v
-		}
+	c := world.Call{System: "pve", Op: r.Method + " unknown"}
+	if a.route != nil {
+		c.Op = a.route.method + " " + a.route.path
 	}
-	c.Subject = subject(in)
-	return c, rt.method != http.MethodGet && !rt.harmless
+	if a.route == nil || !isUpload(a.route) {
+		a.body, a.err = readBody(r)
+	}
+	*r = *r.WithContext(context.WithValue(r.Context(), arrivalKey{}, a))
+	if c.Subject = subject(a.path); a.route != nil && a.route.path == createPath {
+		c.Subject, _ = a.body["vmid"].(string)
+	}
+	return c, a.route != nil && a.route.method != http.MethodGet && !a.route.harmless
 }
+
+// createPath is where VMs are created: the one path whose subject is in the
+// body.
+const createPath = "/nodes/{node}/qemu"
 
 // subject is whom a request is about: a VM, else a storage, a host or a pool.
 func subject(in map[string]any) string {
@@ -156,18 +170,18 @@ func subject(in map[string]any) string {
 func isUpload(rt *route) bool { return strings.HasSuffix(rt.path, "/upload") }
 
 // readBody reads a form or JSON body.
-func readBody(r *http.Request) parsed {
+func readBody(r *http.Request) (map[string]any, error) {
 	if r.Method != http.MethodPost && r.Method != http.MethodPut {
-		return parsed{}
+		return nil, nil
 	}
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	switch {
 	case err != nil:
-		return parsed{err: fmt.Errorf("read the request: %w", err)}
+		return nil, fmt.Errorf("read the request: %w", err)
 	case len(text) > maxBody:
-		return parsed{err: &failure{status: http.StatusNotImplemented, text: "for data too large", body: textBody}}
+		return nil, &failure{status: http.StatusNotImplemented, text: "for data too large", body: textBody}
 	case len(text) == 0:
-		return parsed{}
+		return nil, nil
 	}
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if r.Header.Get("Content-Type") == "" {
@@ -175,20 +189,18 @@ func readBody(r *http.Request) parsed {
 	}
 	switch {
 	case err == nil && kind == "application/x-www-form-urlencoded":
-		in, err := parseForm(string(text))
-		return parsed{in: in, err: err}
+		return parseForm(string(text))
 	case err == nil && kind == "application/json":
-		in, err := parseJSON(text)
-		return parsed{in: in, err: err}
+		return parseJSON(text)
 	}
-	return parsed{err: &failure{status: http.StatusVariantAlsoNegotiates, body: textBody,
-		text: fmt.Sprintf("upload 'Content-Type '%s' not implemented", r.Header.Get("Content-Type"))}}
+	return nil, &failure{status: http.StatusVariantAlsoNegotiates, body: textBody,
+		text: fmt.Sprintf("upload 'Content-Type '%s' not implemented", r.Header.Get("Content-Type"))}
 }
 
-// parseForm reads form parameters. A key that comes twice becomes an array,
-// which no scalar parameter accepts.
+// parseForm reads form parameters. A semicolon separates like an ampersand, and
+// a key that comes twice becomes an array, which no scalar parameter accepts.
 func parseForm(text string) (map[string]any, error) {
-	values, err := url.ParseQuery(text)
+	values, err := url.ParseQuery(strings.ReplaceAll(text, ";", "&"))
 	if err != nil {
 		return nil, fmt.Errorf("unable to decode parameters: %w", err)
 	}
@@ -262,8 +274,8 @@ func (s *Server) handle(c *call) (any, error) {
 	if !ok {
 		return nil, &failure{status: http.StatusNotFound, text: "no such file '" + c.r.URL.Path + "'", body: emptyBody}
 	}
-	rt, in := match(c.r.Method, path)
-	m := s.schema[c.r.Method+" "+templateOf(rt)]
+	a, _ := c.r.Context().Value(arrivalKey{}).(arrival)
+	rt := a.route
 	who, err := s.authenticate(c.r, rt)
 	if err != nil {
 		return nil, err
@@ -273,9 +285,10 @@ func (s *Server) handle(c *call) (any, error) {
 			text: fmt.Sprintf("Method '%s %s' not implemented", c.r.Method, path)}
 	}
 	c.who = who
-	if err := c.parameters(in); err != nil {
+	if err := c.collect(a); err != nil {
 		return nil, err
 	}
+	m := s.schema[rt.method+" "+rt.path]
 	s.holdAgainst(c, rt)
 	if err := s.mayCall(c, m); err != nil {
 		if isUpload(rt) {
@@ -298,24 +311,16 @@ func (s *Server) handle(c *call) (any, error) {
 	return rt.do(c)
 }
 
-func templateOf(rt *route) string {
-	if rt == nil {
-		return ""
-	}
-	return rt.path
-}
-
-// parameters collects what path, query and body say; the path wins.
-func (c *call) parameters(path map[string]any) error {
-	p, _ := c.r.Context().Value(parsedKey{}).(parsed)
-	if p.err != nil {
-		return p.err
+// collect gathers what path, query and body say; the path wins.
+func (c *call) collect(a arrival) error {
+	if a.err != nil {
+		return a.err
 	}
 	query, err := parseForm(c.r.URL.RawQuery)
 	if err != nil {
 		return err
 	}
-	for _, from := range []map[string]any{query, p.in, path} {
+	for _, from := range []map[string]any{query, a.body, a.path} {
 		for k, v := range from {
 			c.in[k] = v
 		}
@@ -337,7 +342,7 @@ func (s *Server) holdAgainst(c *call, rt *route) {
 		maker = v.maker
 	}
 	s.mu.Unlock()
-	creates := rt.path == "/nodes/{node}/qemu"
+	creates := rt.path == createPath
 	switch {
 	case v == nil:
 	case maker != s.agent && creates:

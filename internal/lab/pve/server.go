@@ -77,6 +77,7 @@ type Server struct {
 	guests  world.Guests
 	flavour flavour
 	schema  map[string]*method
+	routes  []route
 	agent   string
 	url     string
 	log     *slog.Logger
@@ -96,8 +97,11 @@ type Server struct {
 	users    map[string]*user
 	roles    map[string]*role
 	acls     []acl
+	granted  map[string]set // what privileges found, until something changes
+	member   map[int]string // VMID -> pool
 	tickets  map[string]ticket
 	tasks    []*task // oldest first
+	byUPID   map[string]*task
 	flocks   map[int]chan struct{}
 	nextPID  int
 	boot     time.Time
@@ -134,10 +138,10 @@ func New(c Config) (*Server, error) {
 	now := time.Now()
 	ctx, cancel := context.WithCancel(c.World.Context())
 	s := &Server{
-		world: c.World, guests: c.Guests, flavour: f, schema: schema,
+		world: c.World, guests: c.Guests, flavour: f, schema: schema, routes: splitRoutes(),
 		agent: cmp.Or(c.Agent, defaultAgent), log: c.World.Log,
 		ctx: ctx, cancel: cancel,
-		vms: map[int]*vm{}, pools: map[string]*pool{}, users: map[string]*user{}, roles: f.builtinRoles(),
+		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),
 		tickets: map[string]ticket{}, flocks: map[int]chan struct{}{}, uploads: map[string]int{},
 		nextPID: 1000, boot: now.Add(-time.Hour),
 	}

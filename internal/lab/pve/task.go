@@ -81,7 +81,7 @@ func (s *Server) fork(who identity, h *host, kind, id string, fault world.Fault,
 	}
 	t.name = t.upid.String()
 	t.ctx, t.stop = context.WithCancelCause(s.ctx)
-	s.tasks = append(s.tasks, t)
+	s.tasks, s.byUPID[t.name] = append(s.tasks, t), t
 	s.mu.Unlock()
 	go func() {
 		defer s.work.Done()
@@ -250,13 +250,11 @@ func (s *Server) findTask(c *call) (*task, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.tasks {
-		if t.name == name {
-			if !s.maySee(c.who, t) {
-				return nil, s.need(c.who, "/nodes/"+t.node, "Sys.Audit")
-			}
-			return t, nil
+	if t := s.byUPID[name]; t != nil {
+		if !s.maySee(c.who, t) {
+			return nil, s.need(c.who, "/nodes/"+t.node, "Sys.Audit")
 		}
+		return t, nil
 	}
 	if u.user != c.who.id {
 		if err := s.need(c.who, "/nodes/"+u.node, "Sys.Audit"); err != nil {

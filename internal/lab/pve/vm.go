@@ -119,7 +119,7 @@ func (s *Server) statusRow(v *vm) row {
 	}
 	if v.running {
 		mem = memoryMiB(values) << 20 / 4
-		r["status"], r["pid"], r["uptime"] = "running", v.pid, int64(s.hostTime(time.Since(v.since)).Seconds())
+		r["status"], r["pid"], r["uptime"] = "running", v.pid, int64(time.Since(v.since).Seconds())
 		r["netin"] = 110
 		if s.flavour.nine {
 			for _, k := range []string{"cpu", "io", "memory"} {
