@@ -299,7 +299,7 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), cluster.HintOf(err)), nil
 	case r.c.Decrypt == nil:
 		return nil, problem(cluster.Warning, "not decrypted, because there is no age key: what the secrets hold was not checked",
-			"name the key with age_key_file in the host's config, or with --age-key"), nil
+			"give the age key whose public half stands in .sops.yaml"), nil
 	}
 	text, err := r.c.Decrypt(ctx, file, data)
 	if ctx.Err() != nil {
@@ -312,6 +312,10 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 	clear(text)
 	if problems.HasErrors() {
 		return nil, problems, nil
+	}
+	if s.Bundle.IsZero() {
+		problems = append(problems, problem(cluster.Warning, "holds no Talos secrets: no cluster can be made without them",
+			fmt.Sprintf("make them with: talos-agent secrets new --cluster %s DIR", name))...)
 	}
 	return &s, problems, nil
 }

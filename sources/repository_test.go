@@ -83,7 +83,7 @@ func snapshot(t *testing.T, r *Repository, tree Tree, name string) (cluster.Snap
 }
 
 // secretFile is decrypted by decrypt: what follows its first line.
-const secretFile = "encrypted\nvalues: {a: topsecret}\n"
+const secretFile = "encrypted\ncluster: {id: a}\nsecrets: {b: c}\ntrustdinfo: {d: e}\ncerts: {f: g}\nvalues: {a: topsecret}\n"
 
 func decrypt(_ context.Context, name string, file []byte) ([]byte, error) {
 	plain, ok := strings.CutPrefix(string(file), "encrypted\n")
@@ -139,10 +139,12 @@ func TestSecrets(t *testing.T) {
 		valid   bool
 	}{
 		"fine": {secretFile, decrypt, "", true},
+		"values only": {"encrypted\nvalues: {a: topsecret}\n", decrypt,
+			`inventory/dev/secrets.sops.yaml: warning: holds no Talos secrets: no cluster can be made without them (make them with: talos-agent secrets new --cluster dev DIR)`, true},
 		"missing": {"", decrypt, `inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
 inventory/dev/secrets.sops.yaml: warning: the file is missing: no cluster can be made without its secrets (make it with: talos-agent secrets new --cluster dev DIR)`, true},
 		"no key": {secretFile, nil, `inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
-inventory/dev/secrets.sops.yaml: warning: not decrypted, because there is no age key: what the secrets hold was not checked (name the key with age_key_file in the host's config, or with --age-key)`, true},
+inventory/dev/secrets.sops.yaml: warning: not decrypted, because there is no age key: what the secrets hold was not checked (give the age key whose public half stands in .sops.yaml)`, true},
 		"wrong key": {secretFile, func(context.Context, string, []byte) ([]byte, error) { return nil, cured{} },
 			`inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
 inventory/dev/secrets.sops.yaml: no key fits (use another one)`, false},

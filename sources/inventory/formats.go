@@ -20,15 +20,17 @@ type format struct {
 	max     int // characters
 }
 
-// The rule of Proxmox VE where a name is its own: identifiers of storages,
-// bridges and pools as its API accepts them.
+// formats are the rules by name. For what Proxmox VE names (hosts, storages,
+// bridges, pools) they are as narrow as its API's or narrower. No path of a URL
+// climbs with dots: the host's policy compares beginnings.
 var formats = map[string]format{
 	"label":        {"a DNS label (lower-case letters, digits and -, at most 63)", "dev-cp-1", regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`), 63},
 	"pattern":      {"a DNS label with {n} for the number of the node", `"dev-wk-{n}"`, regexp.MustCompile(`^([a-z0-9][a-z0-9-]*)?\{n\}([a-z0-9-]*[a-z0-9])?$`), 60},
 	"host":         {"a host name or an address", "ntp.example.org", regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$`), 253},
+	"pvenode":      {"the name of a Proxmox VE host", "pve1", regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`), 63},
 	"version":      {"a version: v, then three numbers", "v1.13.9", regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(alpha|beta|rc)\.\d+)?$`), 32},
 	"contract":     {"a minor version: v, then two numbers", "v1.13", regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)$`), 16},
-	"endpoint":     {"an https URL with a port", "https://k8s.example.org:6443", regexp.MustCompile(`^https://[A-Za-z0-9.-]+:\d+$`), 300},
+	"endpoint":     {"an https URL with a port", "https://k8s.example.org:6443", regexp.MustCompile(`^https://[A-Za-z0-9.-]+:[1-9]\d{0,4}$`), 300},
 	"macprefix":    {"the first three bytes of a MAC address", `"BC:24:11"`, regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){2}$`), 8},
 	"mac":          {"a MAC address", `"BC:24:11:00:00:21"`, regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`), 17},
 	"storage":      {"the name of a storage", "local-lvm", regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?$`), 100},
@@ -44,7 +46,7 @@ var formats = map[string]format{
 	"release":      {"the name of a Helm release (lower-case letters, digits and -, at most 53)", "cilium", regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`), 53},
 	"chartname":    {"the name of a chart", "cilium", regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`), 250},
 	"chartversion": {"an exact chart version", "1.19.3", regexp.MustCompile(`^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`), 64},
-	"https":        {"an https URL without user, query or fragment", "https://charts.example.org", regexp.MustCompile(`^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9._~%+-]+)*/?$`), 500},
+	"https":        {"an https URL without user, query, fragment or escapes", "https://charts.example.org", regexp.MustCompile(`^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`), 500},
 	"oci":          {"the oci URL of a chart", "oci://ghcr.io/org/charts/name", regexp.MustCompile(`^oci://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[a-z0-9][a-z0-9._-]*)+$`), 500},
 	"sha256":       {"a SHA-256 in hex (64 digits)", "", regexp.MustCompile(`^[0-9a-f]{64}$`), 64},
 	"digest":       {"a digest: sha256: and 64 hex digits", "", regexp.MustCompile(`^sha256:[0-9a-f]{64}$`), 71},

@@ -97,10 +97,10 @@ type network struct {
 
 type proxmox struct {
 	// The Proxmox VE host that carries the VMs.
-	Node string `yaml:"node" is:"label" example:"pve1"`
+	Node string `yaml:"node" is:"pvenode" example:"pve1"`
 	// Instead of `node`: several hosts. Every node then says which with its
 	// own `node`.
-	Nodes []string `yaml:"nodes" is:"label" example:"[pve1, pve2]"`
+	Nodes []string `yaml:"nodes" is:"pvenode" example:"[pve1, pve2]"`
 	// The storage of the VMs' disks.
 	Datastore string `yaml:"datastore" is:"storage" default:"local-lvm"`
 	// The storage the Talos image is uploaded to. Its content types must
@@ -242,7 +242,7 @@ type counted struct {
 // scheduling is where a node's VM runs and what runs on the node.
 type scheduling struct {
 	// The Proxmox VE host that carries the VM.
-	Node string `yaml:"node" is:"label" default:"proxmox.node" example:"pve1"`
+	Node string `yaml:"node" is:"pvenode" default:"proxmox.node" example:"pve1"`
 	// More tags for the VM.
 	Tags []string `yaml:"tags" is:"tag" example:"[gpu]"`
 	// Kubernetes labels.

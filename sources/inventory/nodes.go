@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -55,6 +54,10 @@ func (l *loader) drafts() []draft {
 	add := func(role cluster.Role, field string, nodes []listed) {
 		for i, n := range nodes {
 			at := element(field, i)
+			if len(out) == maxNodes {
+				l.wrong(at, "", "more than %d nodes in all", maxNodes)
+				break
+			}
 			out = append(out, draft{field: at, ipField: at + ".ip", role: role, name: n.Name, ip: n.IP, vmid: n.VMID, mac: n.MAC,
 				ordinal: -1, hardware: n.hardware, scheduling: n.scheduling})
 		}
@@ -147,9 +150,9 @@ func (l *loader) node(d draft, ids vmids) cluster.Node {
 	n.Tags = l.tags(d)
 	l.checkLabels(d)
 	n.Taints = l.taints(d)
-	if n.Name != "" {
+	if at := "nodes." + n.Name; n.Name != "" && !l.has(at) {
 		// For checks that know the node but not where it is written.
-		l.where["nodes."+n.Name] = l.place(d.field)
+		l.where[at] = l.place(d.field)
 	}
 	return n
 }
@@ -222,122 +225,10 @@ func (l *loader) macPrefix() string {
 func (l *loader) checkMAC(field, mac string) {
 	first, err := strconv.ParseUint(mac[:2], 16, 8)
 	if err != nil || first&1 == 1 {
-		l.wrong(field, "write an even first byte, like BC", "%s is a multicast address", mac[:2]+mac[2:])
+		l.wrong(field, "write an even first byte, like BC", "%s is a multicast address", mac)
 	} else if mac == "00:00:00:00:00:00" {
 		l.wrong(field, hintWrite(formats["mac"].write), "%s is nobody's address", mac)
 	}
-}
-
-// requirement is what Talos needs of a machine, from its system requirements.
-type requirement struct {
-	cores, ram   int
-	disk         size
-	wantedCores  int
-	wantedRAM    int
-	defaultRAM   int
-	defaultDisk  size
-	defaultCores int
-	name         string
-}
-
-var requirements = map[cluster.Role]requirement{
-	cluster.ControlPlane: {2, 2048, size(10 * gib), 4, 4096, 4096, size(40 * gib), 4, "a control plane"},
-	cluster.Worker:       {1, 1024, size(10 * gib), 2, 2048, 8192, size(60 * gib), 4, "a worker"},
-}
-
-// profile is the role's default hardware and where it is written.
-func (l *loader) profile(role cluster.Role) (hardware, string) {
-	if role == cluster.ControlPlane {
-		return l.cluster.Profiles.ControlPlane, "profiles.controlplane"
-	}
-	return l.cluster.Profiles.Worker, "profiles.worker"
-}
-
-// equip gives a node its hardware: its own, the role's, or the built-in.
-func (l *loader) equip(n *cluster.Node, d draft) {
-	need, known := requirements[d.role]
-	if !known {
-		return // the role is wrong and said to be
-	}
-	profile, profileField := l.profile(d.role)
-	// written says where a value comes from; "" is the built-in one.
-	written := func(key string) (field string, own bool) {
-		switch {
-		case l.has(d.field + "." + key):
-			return d.field + "." + key, true
-		case l.has(profileField + "." + key):
-			return profileField + "." + key, false
-		}
-		return "", false
-	}
-	pick := func(key string, mine, role, builtin int) (int, string) {
-		field, own := written(key)
-		switch {
-		case field == "":
-			return builtin, d.field
-		case own:
-			return mine, field
-		}
-		return role, field
-	}
-	var field string
-	n.Cores, field = pick("cpu", d.CPU, profile.CPU, need.defaultCores)
-	if n.Cores > 0 && n.Cores < need.cores {
-		l.wrong(field, fmt.Sprintf("write %d or more", need.cores), "too few cores for %s: %d", need.name, n.Cores)
-	} else if n.Cores > 0 && n.Cores < need.wantedCores {
-		l.warn(field, fmt.Sprintf("Talos recommends %d", need.wantedCores), "few cores for %s: %d", need.name, n.Cores)
-	}
-	ram, field := pick("ram", d.RAM, profile.RAM, need.defaultRAM)
-	n.MemoryMiB = int64(ram)
-	if ram > 0 && ram < need.ram {
-		l.wrong(field, fmt.Sprintf("write %d or more; the number counts MiB", need.ram), "too little memory for %s: %d MiB", need.name, ram)
-	} else if ram > 0 && ram < need.wantedRAM {
-		l.warn(field, fmt.Sprintf("Talos recommends %d", need.wantedRAM), "little memory for %s: %d MiB", need.name, ram)
-	}
-	bytes, field := pick("disk", int(d.Disk), int(profile.Disk), int(need.defaultDisk))
-	n.DiskBytes = int64(bytes)
-	if bytes > 0 && size(bytes) < need.disk {
-		l.wrong(field, "write "+need.disk.String()+" or more", "%s is too small for the system disk of %s", size(bytes), need.name)
-	}
-	n.CPUType = or(d.CPUType, or(profile.CPUType, "x86-64-v2-AES"))
-	if slices.Contains(oldProcessors, n.CPUType) {
-		field, _ := written("cpu_type")
-		l.wrong(field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
-	}
-	if field, own := written("disks"); own {
-		n.Disks = l.disks(field, d.Disks, n.Datastore)
-	} else if field != "" {
-		n.Disks = l.disks(field, profile.Disks, n.Datastore)
-	}
-}
-
-// oldProcessors are the types of Proxmox VE that lack SSE4.2 and with it
-// x86-64-v2.
-var oldProcessors = []string{"486", "athlon", "Conroe", "core2duo", "coreduo", "kvm32", "kvm64", "Opteron_G1", "Opteron_G2", "Opteron_G3",
-	"Penryn", "pentium", "pentium2", "pentium3", "phenom", "qemu32", "qemu64"}
-
-// maxDisks is how many disks fit on the SCSI bus beside the system disk.
-const maxDisks = 30
-
-func (l *loader) disks(field string, disks []disk, datastore string) []cluster.Disk {
-	if len(disks) > maxDisks {
-		l.wrong(field, "", "more than %d disks do not fit into a VM", maxDisks)
-	}
-	var out []cluster.Disk
-	for i, d := range disks {
-		at := element(field, i)
-		serial := "talos-" + d.Name
-		switch {
-		case d.Name == "":
-			continue
-		case serial == cluster.SystemDiskSerial:
-			l.wrong(at+".name", "choose another name", "%s is the name of the system disk", quote(d.Name))
-		case slices.ContainsFunc(out, func(o cluster.Disk) bool { return o.Name == d.Name }):
-			l.wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", quote(d.Name))
-		}
-		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: or(d.Datastore, datastore), Serial: serial})
-	}
-	return out
 }
 
 // checkCount checks how many control planes there are.

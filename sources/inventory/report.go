@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -38,12 +39,6 @@ func (r *report) add(p cluster.Problem) {
 	}
 	r.said[p] = true
 	r.problems = append(r.problems, p)
-}
-
-func (r *report) addAll(ps cluster.Problems) {
-	for _, p := range ps {
-		r.add(p)
-	}
 }
 
 // wrong records what is wrong with a field and what to write instead.
@@ -126,7 +121,7 @@ func element(field string, i int) string { return field + "[" + strconv.Itoa(i) 
 // escaped, what is long is cut.
 func quote(s string) string {
 	const longest = 60
-	r := []rune(s)
+	r := []rune(s[:min(len(s), longest*utf8.UTFMax+1)])
 	if len(r) > longest {
 		return strconv.Quote(string(r[:longest])) + "..."
 	}

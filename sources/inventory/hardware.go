@@ -1,0 +1,136 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// machine is a size of VM.
+type machine struct {
+	cores int
+	ram   int // MiB
+	disk  size
+}
+
+// requirements are what Talos needs and recommends by its system requirements,
+// and what a node gets that says nothing. The recommended disk of 100 GiB is
+// left out: it depends on what runs on a node, and small hosts do with less.
+var requirements = map[cluster.Role]struct {
+	name                    string
+	least, wanted, standard machine
+}{
+	cluster.ControlPlane: {"a control plane",
+		machine{2, 2048, size(10 * gib)}, machine{4, 4096, 0}, machine{4, 4096, size(40 * gib)}},
+	cluster.Worker: {"a worker",
+		machine{1, 1024, size(10 * gib)}, machine{2, 2048, 0}, machine{4, 8192, size(60 * gib)}},
+}
+
+// origin is where a node's value of one key comes from.
+type origin struct {
+	field   string // where it is written; the node itself for the built-in value
+	own     bool   // the node's own
+	profile bool   // the role's profile
+}
+
+// origin finds where a node has a key from: its own entry, its role's profile,
+// or nowhere.
+func (l *loader) origin(d draft, profile, key string) origin {
+	switch {
+	case l.has(d.field + "." + key):
+		return origin{field: d.field + "." + key, own: true}
+	case l.has(profile + "." + key):
+		return origin{field: profile + "." + key, profile: true}
+	}
+	return origin{field: d.field}
+}
+
+// pick takes the value that an origin stands for.
+func pick[T any](o origin, own, profile, standard T) T {
+	switch {
+	case o.own:
+		return own
+	case o.profile:
+		return profile
+	}
+	return standard
+}
+
+// equip gives a node its hardware: its own, the role's, or the built-in. Zero is
+// a value that could not be read, which is said already.
+func (l *loader) equip(n *cluster.Node, d draft) {
+	need, known := requirements[d.role]
+	if !known {
+		return // the role is wrong and said to be
+	}
+	role, at := l.cluster.Profiles.Worker, "profiles.worker"
+	if d.role == cluster.ControlPlane {
+		role, at = l.cluster.Profiles.ControlPlane, "profiles.controlplane"
+	}
+
+	from := l.origin(d, at, "cpu")
+	n.Cores = pick(from, d.CPU, role.CPU, need.standard.cores)
+	switch {
+	case n.Cores == 0:
+	case n.Cores < need.least.cores:
+		l.wrong(from.field, fmt.Sprintf("write %d or more", need.least.cores), "too few cores for %s: %d", need.name, n.Cores)
+	case n.Cores < need.wanted.cores:
+		l.warn(from.field, fmt.Sprintf("Talos recommends %d", need.wanted.cores), "few cores for %s: %d", need.name, n.Cores)
+	}
+
+	from = l.origin(d, at, "ram")
+	ram := pick(from, d.RAM, role.RAM, need.standard.ram)
+	switch n.MemoryMiB = int64(ram); {
+	case ram == 0:
+	case ram < need.least.ram:
+		l.wrong(from.field, fmt.Sprintf("write %d or more; the number counts MiB", need.least.ram), "too little memory for %s: %d MiB", need.name, ram)
+	case ram < need.wanted.ram:
+		l.warn(from.field, fmt.Sprintf("Talos recommends %d", need.wanted.ram), "little memory for %s: %d MiB", need.name, ram)
+	}
+
+	from = l.origin(d, at, "disk")
+	bytes := pick(from, d.Disk, role.Disk, need.standard.disk)
+	if n.DiskBytes = int64(bytes); bytes > 0 && bytes < need.least.disk {
+		l.wrong(from.field, "write "+need.least.disk.String()+" or more", "%s is too small for the system disk of %s", bytes, need.name)
+	}
+
+	from = l.origin(d, at, "cpu_type")
+	n.CPUType = or(pick(from, d.CPUType, role.CPUType, ""), "x86-64-v2-AES")
+	if slices.Contains(oldProcessors, n.CPUType) {
+		l.wrong(from.field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
+	}
+
+	from = l.origin(d, at, "disks")
+	n.Disks = l.disks(from.field, pick(from, d.Disks, role.Disks, nil), n.Datastore)
+}
+
+// oldProcessors are the types of Proxmox VE that lack SSE4.2 and with it
+// x86-64-v2.
+var oldProcessors = []string{"486", "athlon", "Conroe", "core2duo", "coreduo", "kvm32", "kvm64", "Opteron_G1", "Opteron_G2", "Opteron_G3",
+	"Penryn", "pentium", "pentium2", "pentium3", "phenom", "qemu32", "qemu64"}
+
+// maxDisks is how many disks fit on the SCSI bus beside the system disk.
+const maxDisks = 30
+
+// disks completes the extra disks of a node.
+func (l *loader) disks(field string, disks []disk, datastore string) []cluster.Disk {
+	if len(disks) > maxDisks {
+		l.wrong(field, "", "more than %d disks do not fit into a VM", maxDisks)
+	}
+	var out []cluster.Disk
+	for i, d := range disks {
+		at := element(field, i)
+		serial := "talos-" + d.Name
+		switch {
+		case d.Name == "":
+			continue
+		case serial == cluster.SystemDiskSerial:
+			l.wrong(at+".name", "choose another name", "%s is the name of the system disk", quote(d.Name))
+		case slices.ContainsFunc(out, func(o cluster.Disk) bool { return o.Name == d.Name }):
+			l.wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", quote(d.Name))
+		}
+		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: or(d.Datastore, datastore), Serial: serial})
+	}
+	return out
+}
