@@ -1,0 +1,286 @@
+package factory
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// reserve is what a download leaves free on the disk of the cache.
+const reserve = 256 << 20
+
+// Download makes sure that an image is in the cache, whole and verified, and
+// returns what it is. An image that somebody put there is taken as it is.
+// Otherwise it comes from the factory, which may need minutes to build it.
+//
+// progress, which may be nil, is told how many bytes of how many have come; the
+// total is 0 while it is not known. A download that is cut off begins anew.
+// Several calls for one image become one download.
+//
+// The error says in its words, and by Error.Transient, what to do about it.
+func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func(done, total int64)) (cluster.ImagePin, error) {
+	if err := checkName(img); err != nil {
+		return cluster.ImagePin{}, fmt.Errorf("download: %w", err)
+	}
+	if progress == nil {
+		progress = func(int64, int64) {}
+	}
+	release, err := f.reserveName(ctx, img.Name)
+	if err != nil {
+		return cluster.ImagePin{}, fmt.Errorf("download image %s: %w", img.Name, err)
+	}
+	defer release()
+
+	switch info, err := os.Lstat(f.path(img.Name)); {
+	case err == nil:
+		n := f.note(img.Name)
+		switch {
+		case n.of(info) && n.Schematic == img.Schematic && !n.Changed:
+			return n.pin(), nil
+		case n.Downloaded:
+			f.log.Warn("an image in the cache was changed since it was downloaded; it is downloaded again", "image", img.Name)
+		default:
+			f.log.Info("take the image that was put into the cache", "image", img.Name)
+			n, err := f.takeIn(img, n)
+			return n.pin(), err
+		}
+	case !errors.Is(err, os.ErrNotExist):
+		return cluster.ImagePin{}, fmt.Errorf("look for image in the cache: %w", err)
+	}
+
+	n, err := f.fetch(ctx, img, progress)
+	if errors.Is(err, ErrUnknownSchematic) {
+		f.mu.Lock()
+		maps.DeleteFunc(f.ids, func(_, id string) bool { return id == img.Schematic })
+		f.mu.Unlock()
+	}
+	if err != nil {
+		return cluster.ImagePin{}, err
+	}
+	return n.pin(), nil
+}
+
+// reserveName waits until nobody else downloads an image of that name.
+func (f *Factory) reserveName(ctx context.Context, name string) (release func(), err error) {
+	for {
+		f.mu.Lock()
+		other, taken := f.busy[name]
+		if !taken {
+			mine := make(chan struct{})
+			f.busy[name] = mine
+			f.mu.Unlock()
+			return func() {
+				f.mu.Lock()
+				delete(f.busy, name)
+				f.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		f.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// fetch brings an image from the factory into the cache.
+func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(done, total int64)) (note, error) {
+	what := "download image " + img.Name
+	ctx, w := watch(ctx, buildWithin)
+	defer w.stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url.JoinPath("image", img.Schematic, img.Version, "nocloud-amd64.qcow2").String(), nil)
+	if err != nil {
+		return note{}, fmt.Errorf("%s: %w", what, err)
+	}
+	progress(0, 0)
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return note{}, f.broken(ctx, img, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	w.alive(stallAfter)
+	if resp.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+		if err != nil {
+			return note{}, f.broken(ctx, img, err)
+		}
+		return note{}, refused(what, resp.StatusCode, body)
+	}
+	total := max(resp.ContentLength, 0)
+	if total > mostBytes {
+		return note{}, fault("look at what the factory sends for this schematic", "%s: the factory wants to send %d MiB, which no Talos image has", what, total>>20)
+	}
+	if err := f.checkSpace(what, total); err != nil {
+		return note{}, err
+	}
+	in := bufio.NewReader(resp.Body)
+	if begin, err := in.Peek(4); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return note{}, f.broken(ctx, img, err)
+	} else if string(begin) != "QFI\xfb" {
+		return note{}, f.notAnImage(what, in)
+	}
+
+	tmp, err := f.create(img.Name)
+	if err != nil {
+		return note{}, fmt.Errorf("%s: %w", what, err)
+	}
+	n, err := f.receive(ctx, img, tmp, in, total, func(done int64) {
+		w.alive(stallAfter)
+		progress(done, total)
+	})
+	if err != nil {
+		return note{}, discard(tmp, err)
+	}
+	// The note comes first: without its image it says nothing, while an image
+	// without its note is somebody else's.
+	if err := f.remember(img.Name, n); err != nil {
+		return note{}, discard(tmp, err)
+	}
+	if err := f.keep(tmp, f.path(img.Name)); err != nil {
+		return note{}, fmt.Errorf("%s: %w", what, err)
+	}
+	return n, nil
+}
+
+// receive writes what comes into a file and looks at whether it is an image,
+// and all of it.
+func (f *Factory) receive(ctx context.Context, img cluster.Image, tmp *os.File, in io.Reader, total int64, came func(done int64)) (note, error) {
+	what := "download image " + img.Name
+	h := sha256.New()
+	done, buf := int64(0), make([]byte, 256<<10)
+	for {
+		n, err := in.Read(buf)
+		if n > 0 {
+			if _, err := tmp.Write(buf[:n]); errors.Is(err, syscall.ENOSPC) {
+				return note{}, f.full(what)
+			} else if err != nil {
+				return note{}, fmt.Errorf("%s: %w", what, err)
+			}
+			h.Write(buf[:n])
+			done += int64(n)
+			came(done)
+		}
+		switch {
+		case errors.Is(err, io.EOF) && (total == 0 || done == total):
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return note{}, passing(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
+		case err != nil:
+			return note{}, f.broken(ctx, img, err)
+		case done > mostBytes:
+			return note{}, fault("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
+		default:
+			continue
+		}
+		break
+	}
+	if err := checkImage(tmp, done); err != nil {
+		return note{}, passing(nil, f.inTheWay(), "%s: what came is no whole Talos image: %v", what, err)
+	}
+	info, err := tmp.Stat()
+	if err != nil {
+		return note{}, fmt.Errorf("%s: %w", what, err)
+	}
+	return note{Schematic: img.Schematic, SHA256: hex.EncodeToString(h.Sum(nil)), Bytes: done, Modified: info.ModTime(), Downloaded: true}, nil
+}
+
+// checkSpace looks whether so many bytes fit into the cache.
+func (f *Factory) checkSpace(what string, bytes int64) error {
+	free, err := f.free(f.dir)
+	if err != nil {
+		return fmt.Errorf("%s: ask for free space in %s: %w", what, f.dir, err)
+	}
+	if free < bytes+reserve {
+		return f.full(fmt.Sprintf("%s: it needs %d MiB and %d MiB should stay free, but %d MiB are", what, bytes>>20, reserve>>20, free>>20))
+	}
+	return nil
+}
+
+// freeSpace tells how many bytes an ordinary user may still write to the disk of
+// a directory.
+func freeSpace(dir string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+func (f *Factory) full(what string) *Error {
+	return fault("make room on that disk, or set cache_dir to a directory on another one", "%s: the disk of %s is full", what, f.dir)
+}
+
+// notAnImage describes an answer that does not begin like an image.
+func (f *Factory) notAnImage(what string, in *bufio.Reader) error {
+	begin, err := in.Peek(80)
+	words := oneLine(string(begin))
+	switch {
+	case len(begin) == 0 && err != nil:
+		words = "it is empty"
+	default:
+		words = fmt.Sprintf("it begins with %q", words)
+	}
+	return passing(nil, f.inTheWay(), "%s: the answer is not a disk image: %s", what, words)
+}
+
+// broken is an error of the connection, told by what broke it.
+func (f *Factory) broken(ctx context.Context, img cluster.Image, err error) error {
+	what := "download image " + img.Name
+	var s silence
+	switch {
+	case errors.As(context.Cause(ctx), &s):
+		return passing(s, "the factory may be building the image; it is asked again", "%s: nothing came from %s for %s", what, f.url.Host, time.Duration(s))
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	default:
+		e := f.unreachable(what, err)
+		e.hint += "; without a way, put the image into " + f.dir + " under this name"
+		return e
+	}
+}
+
+// silence is the cause of a context that ended because nothing came for so
+// long.
+type silence time.Duration
+
+func (s silence) Error() string { return "nothing came for " + time.Duration(s).String() }
+
+// watcher ends a context when nobody says in time that something came.
+type watcher struct {
+	cancel context.CancelCauseFunc
+	within atomic.Int64
+	timer  *time.Timer
+}
+
+// watch makes a context that ends after so long, unless alive is called before.
+func watch(ctx context.Context, within time.Duration) (context.Context, *watcher) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &watcher{cancel: cancel}
+	w.within.Store(int64(within))
+	w.timer = time.AfterFunc(within, func() { cancel(silence(w.within.Load())) })
+	return ctx, w
+}
+
+// alive gives the other side so long again.
+func (w *watcher) alive(within time.Duration) {
+	w.within.Store(int64(within))
+	w.timer.Reset(within)
+}
+
+func (w *watcher) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
