@@ -37,9 +37,10 @@ type Config struct {
 	Path string
 	// Clusters are the folders of the clusters this host owns; empty means all.
 	Clusters []string
-	// Decrypt returns the plain text of an encrypted file. Its errors name no
-	// part of it, and carry a Hint for people. Nil means that there is no key:
-	// snapshots come without secrets and say so.
+	// Decrypt returns the plain text of an encrypted file: secrets.Decrypt with
+	// the host's identities. Its errors show no part of it, and carry a Hint for
+	// people. Nil means that there is no key: snapshots come without secrets and
+	// say so.
 	Decrypt func(ctx context.Context, name string, file []byte) ([]byte, error)
 	// Inventory holds the host's own part of every snapshot; Secrets and
 	// Revision in it are ignored.
@@ -306,7 +307,8 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 		return nil, nil, ctx.Err()
 	}
 	if err != nil {
-		return nil, problem(cluster.Error, err.Error(), cluster.HintOf(err)), nil
+		message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "decrypt "), file+": ") // the problem names the file
+		return nil, problem(cluster.Error, message, cluster.HintOf(err)), nil
 	}
 	s, problems := inventory.ParseSecrets(file, text)
 	clear(text)

@@ -178,7 +178,7 @@ inventory/dev/secrets.sops.yaml: cannot be read: larger than 1024 KiB`, false},
 
 type cured struct{}
 
-func (cured) Error() string { return "no key fits" }
+func (cured) Error() string { return "decrypt inventory/dev/secrets.sops.yaml: no key fits" }
 func (cured) Hint() string  { return "use another one" }
 
 // TestBundle: the Talos secrets come with the snapshot, the values in patches.

@@ -119,7 +119,7 @@ func (l *loader) chart(field string, c chart) cluster.Chart {
 		}
 		return out
 	}
-	if out.Digest == "" && out.Version != "" {
+	if out.Digest == "" && out.Version != "" && (out.Repository != "" && out.Name != "" || out.OCI != "") {
 		pin := "sha256"
 		if sources[0] == "oci" {
 			pin = "digest"

@@ -328,7 +328,11 @@ func (d decoder) text(n *yaml.Node, path string, f field, v reflect.Value) {
 	case s == "" && !f.required && (f.is == "sha256" || f.is == "digest"):
 		// An empty hash is the written form of "not pinned".
 	case len(s) > longestText || !rule.pattern.MatchString(s):
-		d.bad(n, path, hintWrite(write), "%s is not %s", quote(s), rule.what)
+		shown := quote(s)
+		if strings.Contains(s, "://") && strings.Contains(s, "@") {
+			shown = "a URL with credentials" // which go into no message
+		}
+		d.bad(n, path, hintWrite(write), "%s is not %s", shown, rule.what)
 	case len(s) > rule.max:
 		d.bad(n, path, "shorten it", "is longer than %d characters", rule.max)
 	default:
