@@ -96,6 +96,10 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			run.Progress = p
+			if p.Allocated && run.Storage != "" {
+				run.Storage = "" // the next may have its turn there
+				e.nudge()
+			}
 		})
 		took := time.Since(run.Since)
 		switch {
@@ -104,7 +108,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 		case e.ctx.Err() != nil:
 			log.Info("given up, because the agent stops: "+a.String(), "err", err)
 		default:
-			log.Warn("could not "+a.String(), "err", err, "hint", Hint(err), "duration_ms", took.Milliseconds())
+			log.Warn("could not "+a.String(), "err", err, "hint", cluster.HintOf(err), "duration_ms", took.Milliseconds())
 		}
 		e.finish(key, a, err)
 	}()
@@ -128,13 +132,18 @@ func (e *executor) finish(key string, a plan.Action, err error) {
 		delete(e.resting, key)
 	} else if e.ctx.Err() == nil {
 		rest := e.resting[key]
-		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), Hint(err)
+		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), cluster.HintOf(err)
 		rest.Failed++
 		rest.Until = time.Now().Add(backoff(rest.Failed))
 		e.resting[key] = rest
 		e.failed = append(e.failed, fmt.Sprintf("%s: %v", a, err))
 	}
 	e.mu.Unlock()
+	e.nudge()
+}
+
+// nudge wakes the loop.
+func (e *executor) nudge() {
 	select {
 	case e.wake <- struct{}{}:
 	default:

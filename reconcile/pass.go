@@ -91,7 +91,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	if err != nil {
 		if m.fetchErr == nil || m.fetchErr.Error() != err.Error() {
 			m.fetchSince = now
-			r.log.Warn("cannot fetch the repository", "err", err, "hint", Hint(err))
+			r.log.Warn("cannot fetch the repository", "err", err, "hint", cluster.HintOf(err))
 		}
 		m.fetchErr = err
 		if m.last == nil {

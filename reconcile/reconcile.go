@@ -286,15 +286,6 @@ func newMemo() memo {
 	return memo{waits: map[string]time.Time{}, phases: map[string]stamp{}, addons: map[string]stamp{}}
 }
 
-// Hint returns the cure an error carries, "" when it carries none.
-func Hint(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
-}
-
 // waitFor waits for a group, but no longer than d.
 func waitFor(wg *sync.WaitGroup, d time.Duration) bool {
 	done := make(chan struct{})

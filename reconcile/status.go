@@ -25,7 +25,7 @@ func (r *Reconciler) tellBlind(now time.Time) {
 		s.Condition, s.Message = cluster.Stalled, "the inventory is invalid: "+m.problems.First()
 		s.Blocked = []cluster.Block{{Subject: r.c.Cluster, Reason: s.Message}}
 	case m.fetchErr != nil:
-		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+oneLine(m.fetchErr.Error()), Hint(m.fetchErr)
+		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+oneLine(m.fetchErr.Error()), cluster.HintOf(m.fetchErr)
 	default:
 		s.Condition, s.Message = cluster.Blind, "starting"
 	}
@@ -241,7 +241,7 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 	if fetchErr != nil {
 		msg += "; the repository cannot be fetched: " + oneLine(fetchErr.Error())
 	}
-	return cluster.Ready, msg, Hint(fetchErr)
+	return cluster.Ready, msg, cluster.HintOf(fetchErr)
 }
 
 // progress says in one line what goes on.

@@ -72,7 +72,8 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	for _, n := range d.Spec.Nodes {
 		phase := Classify(n, o)
 		m.plan.Phases[n.Name] = phase
-		if phase == cluster.PhaseCreating {
+		if phase == cluster.PhaseCreating && !m.isRunning(CreateVM{}.Kind(), n.Name) {
+			// A task that a dead agent began allocates all the same.
 			m.busy[n.Host+"/"+n.Datastore] = n.Name
 		}
 	}

@@ -1,0 +1,57 @@
+# The two commands for a newcomer: make demo, make test. They need Go, make and
+# git, nothing else.
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-unknown)
+LDFLAGS   = -s -w -X main.version=$(VERSION)
+# Two packages at a time: the large dependencies take memory to compile.
+PARALLEL ?= 2
+SEEDS    ?= 1000
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: bin/talos-agent ## build bin/talos-agent, one static file
+
+.PHONY: bin/talos-agent
+bin/talos-agent:
+	$(GO) build -p $(PARALLEL) -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/agent
+
+.PHONY: test
+test: ## run all tests, with 100 seeds of the simulation
+	$(GO) vet -p $(PARALLEL) ./...
+	$(GO) test -p $(PARALLEL) ./...
+
+.PHONY: demo
+demo: bin/talos-agent ## show the main job on the embedded lab
+	bin/talos-agent demo
+
+.PHONY: sim
+sim: ## run as many seeds of the simulation as SEEDS says
+	$(GO) test ./cmd/agent -run 'TestSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS)
+
+.PHONY: bench
+bench: ## print the table of figures: speed and size
+	$(GO) test ./cmd/agent -run NONE -bench . -benchtime 1x -timeout 30m
+
+.PHONY: e2e
+e2e: ## run the addon path against a real kube-apiserver and etcd
+	.ci/e2e
+
+.PHONY: lint
+lint: ## check formatting, vet and staticcheck
+	.ci/lint
+
+.PHONY: fuzz
+fuzz: ## fuzz every target for FUZZTIME each
+	.ci/fuzz
+
+.PHONY: docs
+docs: ## write the generated pages of docs/reference
+	$(GO) test ./cmd/agent ./sources/inventory -run 'Reference|Schema' -update
