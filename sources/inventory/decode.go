@@ -151,7 +151,7 @@ func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 
 // unknown records a key that is not ours, with the one that was likely meant.
 func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []field) {
-	if d.serious >= maxProblems {
+	if d.errors >= maxErrors {
 		d.bad(key, path, "", "unknown key") // counted, not shown
 		return
 	}

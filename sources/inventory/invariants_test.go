@@ -109,7 +109,7 @@ func checkSnapshot(t testing.TB, snap cluster.Snapshot) {
 // checkProblems states what holds of every list of problems.
 func checkProblems(t testing.TB, problems cluster.Problems) {
 	t.Helper()
-	if len(problems) > maxProblems+maxNodes+1 {
+	if len(problems) > maxErrors+1+4*maxNodes {
 		t.Errorf("%d problems", len(problems))
 	}
 	for _, p := range problems {

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the tests expect; commit only the changes you understand")
 
-// tree turns the files of an archive into a file system.
+// treeOf turns the files of an archive into a file system.
 func treeOf(a *txtar.Archive) fstest.MapFS {
 	fsys := fstest.MapFS{}
 	for _, f := range a.Files {
@@ -39,9 +39,9 @@ func section(a *txtar.Archive, name string) ([]byte, bool) {
 }
 
 // TestLoad runs every archive of testdata/load: an input tree, optionally the
-// decrypted secrets, and what comes of it. An archive without files under
-// inventory/dev takes the missing ones of cluster.yaml and nodes.yaml from the
-// smallest valid cluster, so that a case shows only what it is about.
+// decrypted secrets, and what comes of it. An archive that lacks cluster.yaml or
+// nodes.yaml takes that of the smallest valid cluster, so that a case shows only
+// what it is about.
 func TestLoad(t *testing.T) {
 	files, err := filepath.Glob("testdata/load/*.txtar")
 	if err != nil || len(files) == 0 {

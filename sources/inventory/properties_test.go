@@ -161,6 +161,16 @@ func TestWhere(t *testing.T) {
 	}
 }
 
+// TestManyWarnings: warnings never make an inventory invalid, however many.
+func TestManyWarnings(t *testing.T) {
+	fsys := bigInventory(1000)
+	fsys["d/nodes.yaml"].Data = []byte(strings.ReplaceAll(string(fsys["d/nodes.yaml"].Data), "cpu: 4, ram: 8192, disk: 60G", "cpu: 1, ram: 1024, disk: 60G"))
+	snap, problems := Load(fsys, "d", Options{})
+	if problems.HasErrors() || len(snap.Warnings) < 2000 {
+		t.Errorf("%d warnings, %v", len(snap.Warnings), problems.First())
+	}
+}
+
 // bigInventory is a cluster of one control plane and n workers.
 func bigInventory(n int) fstest.MapFS {
 	var nodes strings.Builder

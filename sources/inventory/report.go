@@ -9,8 +9,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// maxProblems bounds what a hostile file can make us say.
-const maxProblems = 500
+// maxErrors bounds what a hostile file can make us say. Warnings and notes are
+// bounded by the number of nodes.
+const maxErrors = 500
 
 // report collects everything that is wrong, and where every field stands, so
 // that a check made long after parsing still points at a line.
@@ -18,8 +19,7 @@ type report struct {
 	where    map[string]cluster.Position
 	problems cluster.Problems
 	said     map[cluster.Problem]bool
-	serious  int // problems that are not notes
-	dropped  int
+	errors   int // also those that are not shown
 }
 
 func newReport() *report {
@@ -31,9 +31,8 @@ func (r *report) add(p cluster.Problem) {
 	if r.said[p] {
 		return
 	}
-	if p.Severity != cluster.Note {
-		if r.serious++; r.serious > maxProblems {
-			r.dropped++
+	if p.Severity == cluster.Error {
+		if r.errors++; r.errors > maxErrors {
 			return
 		}
 	}
@@ -95,12 +94,12 @@ func (r *report) cite(field string) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// finish returns all problems in the order of files and lines.
+// finish returns all problems in the order of files and lines. It is called
+// once.
 func (r *report) finish() cluster.Problems {
-	if r.dropped > 0 {
+	if more := r.errors - maxErrors; more > 0 {
 		r.problems = append(r.problems, cluster.Problem{Severity: cluster.Error, File: r.where[""].File,
-			Message: fmt.Sprintf("%d more problems are not shown", r.dropped), Hint: "correct these first"})
-		r.dropped = 0
+			Message: fmt.Sprintf("%d more errors are not shown", more), Hint: "correct these first"})
 	}
 	r.problems.Sort()
 	return r.problems

@@ -49,18 +49,18 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 		}
 	}
 	d.wholeBundle(n, bundle)
-	if problems := d.finish(); problems.HasErrors() {
-		return Secrets{}, problems
-	}
-	if len(bundle.Content) > 0 {
+	if !d.problems.HasErrors() && len(bundle.Content) > 0 {
 		var err error
 		if out.Bundle, err = encode([]*yaml.Node{bundle}); err != nil {
 			// The encoder's words could hold pieces of what it encodes.
 			d.problem(0, 0, "", "the Talos secrets cannot be written as YAML", "make them anew with talos-agent secrets new")
-			return Secrets{}, d.finish()
 		}
 	}
-	return out, d.finish()
+	problems := d.finish()
+	if problems.HasErrors() {
+		return Secrets{}, problems
+	}
+	return out, problems
 }
 
 // wholeBundle refuses half a bundle: a cluster would be made from it that

@@ -11,8 +11,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// placeholder stands for a secret value that is not known here. It is as long
-// as a real one may be and shows what it is where it turns up.
+// placeholder stands for a secret value that is not known here, and says so
+// where it turns up.
 const placeholder = "value-from-secrets-sops-yaml"
 
 // substitute replaces ${values.name} in every text below n by the secret of
