@@ -127,7 +127,8 @@ func (s *Server) mayStart(h *host, id int, ch change) error {
 // request.
 func (s *Server) changeNow(c *call, t *task, ch change) error {
 	id := c.vmid()
-	ctx := c.r.Context()
+	// What was accepted is carried out though its caller may have gone.
+	ctx := s.ctx
 	if t != nil {
 		ctx = t.ctx
 	}

@@ -95,15 +95,14 @@ func (s *Server) needVM(who identity, id int, pool string, privileges ...string)
 	return s.need(who, fmt.Sprintf("/vms/%d", id), privileges...)
 }
 
-// optionPrivileges is what changing an option needs. Drives and what begins
-// with a stem are in stemPrivileges.
+// optionPrivileges is what changing an option needs; privilegeOf knows the
+// numbered ones. What stands in neither is for root alone.
 var optionPrivileges = byWord(map[string]string{
-	"VM.Config.CPU":     "cpu cores sockets numa vcpus cpulimit cpuunits smp affinity",
+	"VM.Config.CPU":     "cpu cores sockets numa vcpus cpulimit cpuunits smp",
 	"VM.Config.Memory":  "memory balloon shares hugepages keephugepages allow-ksm",
 	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0 arch vmstatestorage",
 	"VM.Config.Options": "agent autostart bios description keyboard localtime migrate_downtime migrate_speed name onboot ostype protection reboot startdate tags tdf template",
 	"VM.Config.Disk":    "boot bootdisk",
-	"VM.Config.Network": "nameserver searchdomain",
 })
 
 // cloudInitOptions are what the cloud-init drive says.
@@ -126,54 +125,48 @@ func isCloudInitOption(key string) bool {
 // mayConfigure checks the privilege each option needs, and refuses what only
 // root may set: no token is root. s.mu is held.
 func (s *Server) mayConfigure(c *call, id int, pool string, keys []string) error {
+	if c.who.isRoot() {
+		return nil
+	}
 	for _, k := range keys {
-		switch {
-		case c.who.isRoot():
-		case isCloudInitOption(k):
-			if s.needVM(c.who, id, pool, "VM.Config.Cloudinit") != nil {
-				if err := s.needVM(c.who, id, pool, "VM.Config.Network"); err != nil {
-					return err
-				}
-			}
-		case k == "startup":
-			if err := s.needVM(c.who, id, pool, "VM.Config.Options"); err != nil {
-				return err
-			}
-			if err := s.need(c.who, "/", "Sys.Modify"); err != nil {
-				return err
-			}
-		case k == "tags":
-			// 9.2 asks inside the task, when the VM is not yet in its pool.
-			if pool != "" {
-				continue
-			}
-			if err := s.needVM(c.who, id, pool, "VM.Config.Options"); err != nil {
-				return err
-			}
-		case isDrive(k):
-			privilege := "VM.Config.Disk"
-			if d := parseDrive(c.str(k)); d.isCloudInit() || cloudInitDisk.MatchString(d["file"]) {
-				if err := s.needVM(c.who, id, pool, "VM.Config.Cloudinit"); err != nil {
-					return err
-				}
-				privilege = "VM.Config.CDROM"
-			} else if d.isCDROM() {
-				privilege = "VM.Config.CDROM"
-			}
-			if err := s.needVM(c.who, id, pool, privilege); err != nil {
-				return err
-			}
-		default:
-			privilege := privilegeOf(k)
-			if privilege == "" {
-				return die("only root can set '%s' config", k)
-			}
-			if err := s.needVM(c.who, id, pool, privilege); err != nil {
-				return err
-			}
+		if err := s.maySet(c, id, pool, k); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (s *Server) maySet(c *call, id int, pool, key string) error {
+	need := func(privilege string) error { return s.needVM(c.who, id, pool, privilege) }
+	drive := parseDrive(c.str(key))
+	switch {
+	case isCloudInitOption(key):
+		if need("VM.Config.Cloudinit") == nil {
+			return nil
+		}
+		return need("VM.Config.Network")
+	case key == "startup":
+		if err := need("VM.Config.Options"); err != nil {
+			return err
+		}
+		return s.need(c.who, "/", "Sys.Modify")
+	case key == "tags" && pool != "" && s.flavour.nine:
+		return nil // see mayTag
+	case isDrive(key) && (drive.isCloudInit() || cloudInitDisk.MatchString(drive["file"])):
+		if err := need("VM.Config.Cloudinit"); err != nil {
+			return err
+		}
+		return need("VM.Config.CDROM")
+	case isDrive(key) && drive.isCDROM():
+		return need("VM.Config.CDROM")
+	case isDrive(key):
+		return need("VM.Config.Disk")
+	}
+	privilege := privilegeOf(key)
+	if privilege == "" {
+		return die("only root can set '%s' config", key)
+	}
+	return need(privilege)
 }
 
 func privilegeOf(key string) string {
@@ -211,7 +204,7 @@ func (s *Server) build(t *task, who identity, v *vm, values map[string]string, p
 	if err := s.mayTag(who, v.id, values["tags"]); err != nil {
 		return err
 	}
-	after := []string{}
+	after := []string{"delete/" + id}
 	for _, k := range driveKeys(values) {
 		if strings.Contains(values[k], "import-from=") {
 			after = append(after, "import/"+id)

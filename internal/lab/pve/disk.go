@@ -215,7 +215,7 @@ func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d pro
 	if s.flavour.nine {
 		s.say(t, "allocated target volume '%s'", volid)
 	}
-	if err := s.copyOnto(t, st, id, s.world.Latency.Import, "upload/"+h.name); err != nil {
+	if err := s.copyOnto(t, st, id, s.world.Latency.Import, "upload/"+h.name, "delete/"+strconv.Itoa(id)); err != nil {
 		if errors.Is(err, errInterrupted) {
 			err = die("cannot import from '%s' - copy failed: command '/usr/bin/qemu-img convert -p -n -f %s -O %s %s zeroinit:%s' failed: %s",
 				from, src.format, format, srcStorage.file(src.name), st.file(v.name), err)

@@ -12,8 +12,8 @@
 // time it took for what. The spans it spends, and what each comes after:
 //
 //	upload/<host>   download/<file name>
-//	import/<vmid>   upload/<host>, and the import before it on that storage
-//	create/<vmid>   import/<vmid>
+//	import/<vmid>   upload/<host>, delete/<vmid>, and the import before it on that storage
+//	create/<vmid>   import/<vmid>, delete/<vmid>
 //	resize/<vmid>   create/<vmid>
 //	start/<vmid>    create/<vmid>, resize/<vmid>, stop/<vmid>
 //	stop/<vmid>     start/<vmid>

@@ -11,14 +11,25 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// powerTask answers the power calls, which are tasks all: do runs with the
-// VM's lock file held.
+// powerTask answers the power calls, which are tasks all.
 func powerTask(kind string, do func(*Server, *task, *call) error) func(*call) (any, error) {
 	return func(c *call) (any, error) {
 		if c.has("skiplock") && !c.who.isRoot() {
 			return nil, invalidParam("skiplock", "Only root may use this option.")
 		}
 		return c.s.fork(c.who, c.node, kind, strconv.Itoa(c.vmid()), c.fault, func(t *task) error { return do(c.s, t, c) })
+	}
+}
+
+// holding has a task hold the VM's lock file while it is at work.
+func holding(do func(*Server, *task, *call) error) func(*Server, *task, *call) error {
+	return func(s *Server, t *task, c *call) error {
+		release, err := s.lockFile(t, c.vmid())
+		if err != nil {
+			return err
+		}
+		defer release()
+		return do(s, t, c)
 	}
 }
 
@@ -184,11 +195,10 @@ func stop(s *Server, t *task, c *call) error {
 	if c.flag("overrule-shutdown") {
 		s.overrule(t, c.vmid())
 	}
-	release, err := s.lockFile(t, c.vmid())
-	if err != nil {
-		return err
-	}
-	defer release()
+	return holding(stopNow)(s, t, c)
+}
+
+func stopNow(s *Server, t *task, c *call) error {
 	v, err := s.toStop(c.node, c.vmid())
 	if err != nil || v == nil {
 		return err
@@ -245,11 +255,6 @@ const (
 
 // shutdown asks the guest to switch itself off, and waits.
 func shutdown(s *Server, t *task, c *call) error {
-	release, err := s.lockFile(t, c.vmid())
-	if err != nil {
-		return err
-	}
-	defer release()
 	v, err := s.toStop(c.node, c.vmid())
 	if err != nil || v == nil {
 		return err
@@ -260,11 +265,6 @@ func shutdown(s *Server, t *task, c *call) error {
 // reboot is a shutdown after which the host starts the VM anew, in another
 // task.
 func reboot(s *Server, t *task, c *call) error {
-	release, err := s.lockFile(t, c.vmid())
-	if err != nil {
-		return err
-	}
-	defer release()
 	v, err := s.toStop(c.node, c.vmid())
 	if err != nil {
 		return err
@@ -392,14 +392,8 @@ func destroyVM(c *call) (any, error) {
 		return nil, err
 	}
 	purge, unreferenced := c.flag("purge"), c.flag("destroy-unreferenced-disks")
-	return s.fork(c.who, c.node, "qmdestroy", strconv.Itoa(id), c.fault, func(t *task) error {
-		release, err := s.lockFile(t, id)
-		if err != nil {
-			return err
-		}
-		defer release()
-		return s.destroy(t, c.node, id, purge, unreferenced)
-	})
+	destroy := func(s *Server, t *task, c *call) error { return s.destroy(t, c.node, id, purge, unreferenced) }
+	return s.fork(c.who, c.node, "qmdestroy", strconv.Itoa(id), c.fault, func(t *task) error { return holding(destroy)(s, t, c) })
 }
 
 // mayDestroy refuses at once to delete what is protected or runs.

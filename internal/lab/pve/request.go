@@ -97,7 +97,7 @@ func (s *Server) match(method, path string) (*route, map[string]any) {
 func (r *route) match(have []string) (map[string]any, bool) {
 	for i, want := range r.segments {
 		switch {
-		case i >= len(have), have[i] == "" && i > 0, want[0:min(1, len(want))] != "{" && want != have[i]:
+		case i >= len(have), have[i] == "" && i > 0, want != have[i] && !strings.HasPrefix(want, "{"):
 			return nil, false
 		case want == "{volume}":
 			return r.parameters(append(have[:i:i], strings.Join(have[i:], "/"))), true
@@ -141,6 +141,7 @@ func (s *Server) name(r *http.Request) (world.Call, bool) {
 	if a.route == nil || !isUpload(a.route) {
 		a.body, a.err = readBody(r)
 	}
+	// The world hands this very request on, so it takes the findings along.
 	*r = *r.WithContext(context.WithValue(r.Context(), arrivalKey{}, a))
 	if c.Subject = subject(a.path); a.route != nil && a.route.path == createPath {
 		c.Subject, _ = a.body["vmid"].(string)

@@ -215,3 +215,76 @@ func (b *schemaBuilder) property(t treeProperty) (int, error) {
 	b.seen[string(key)] = len(b.file.Properties) - 1
 	return b.seen[string(key)], nil
 }
+
+// TestRoutesHaveDescriptions: there is no route whose parameters and privileges
+// nobody checks, in either flavour.
+func TestRoutesHaveDescriptions(t *testing.T) {
+	for _, flavour := range []string{"9.2", "8.4"} {
+		methods, err := loadSchema(flavour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range routes {
+			m := methods[r.method+" "+r.path]
+			if m == nil {
+				t.Errorf("%s: %s %s has no description", flavour, r.method, r.path)
+				continue
+			}
+			if m.open == "" && m.check.op == "" {
+				t.Errorf("%s: %s %s is open to root only", flavour, r.method, r.path)
+			}
+			for _, segment := range strings.Split(r.path, "/") {
+				if name, ok := strings.CutPrefix(segment, "{"); ok && m.params[strings.TrimSuffix(name, "}")] == nil {
+					t.Errorf("%s: %s %s: no description of %s", flavour, r.method, r.path, segment)
+				}
+			}
+		}
+	}
+}
+
+// TestParametersChecked pins the texts of what the schema refuses, all at once.
+func TestParametersChecked(t *testing.T) {
+	methods, err := loadSchema("9.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := methods["POST /nodes/{node}/qemu"]
+	const format = "invalid format - "
+	for _, tc := range []struct {
+		in   map[string]any
+		want map[string]string
+	}{
+		{map[string]any{"node": "pve", "vmid": "100"}, nil},
+		{map[string]any{"node": "pve"}, map[string]string{"vmid": "property is missing and it is not optional"}},
+		{map[string]any{"node": "pve", "vmid": "99"}, map[string]string{"vmid": format + "value does not look like a valid VM ID\n"}},
+		{map[string]any{"node": "pve", "vmid": []string{"100", "101"}}, map[string]string{"vmid": "type check ('integer') failed - got ARRAY"}},
+		{map[string]any{"node": "pve", "vmid": "100", "net32": "virtio", "foo": "x"}, map[string]string{
+			"net32": "property is not defined in schema and the schema does not allow additional properties",
+			"foo":   "property is not defined in schema and the schema does not allow additional properties",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "onboot": "yes", "cores": "0", "bios": "efi", "memory": "8"}, map[string]string{
+			"onboot": "type check ('boolean') failed - got 'yes'",
+			"cores":  "value must have a minimum value of 1",
+			"bios":   "value 'efi' does not have a value in the enumeration 'seabios, ovmf'",
+			"memory": format + "format error\nmemory.current: value must have a minimum value of 16\n",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "scsi0": "local:1,serial=" + strings.Repeat("x", 61)}, map[string]string{
+			"scsi0": format + "format error\nscsi0.serial: value may only be 60 characters long\n",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "net0": "virtio,virtio", "ipconfig0": "ip=10.0.0.1", "force": "1"}, map[string]string{
+			"net0":      format + "duplicate key in comma-separated list property: model\n",
+			"ipconfig0": format + "format error\nipconfig0.ip: " + format + "value does not look like a valid ipv4 network configuration\n\n",
+			"archive":   "missing property - 'force' requires this property",
+		}},
+	} {
+		got := create.faults(tc.in)
+		if len(got) != len(tc.want) {
+			t.Errorf("%v: %q, want %q", tc.in, got, tc.want)
+		}
+		for k, want := range tc.want {
+			if got[k] != want {
+				t.Errorf("%s: %q, want %q", k, got[k], want)
+			}
+		}
+	}
+}
