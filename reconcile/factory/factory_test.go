@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -638,8 +639,9 @@ func TestSilence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var before, pause time.Duration
+		var before, pause atomic.Int64
 		f := b.serve(func(w http.ResponseWriter, r *http.Request) {
+			before, pause := time.Duration(before.Load()), time.Duration(pause.Load())
 			wait := func(d time.Duration) {
 				select {
 				case <-time.After(d):
@@ -664,7 +666,8 @@ func TestSilence(t *testing.T) {
 			{16 * time.Minute, 0, "nothing came from other.lab for 15m0s"},
 			{0, 61 * time.Second, "nothing came from other.lab for 1m0s"},
 		} {
-			before, pause = c.before, c.pause
+			before.Store(int64(c.before))
+			pause.Store(int64(c.pause))
 			_, err := f.Download(b.Context(), img, nil)
 			if c.words == "" {
 				if err != nil {
@@ -749,7 +752,9 @@ func TestOddAnswers(t *testing.T) {
 		}{
 			{write("<html>"), true, "is not that of an image factory"},
 			{write(`{"id": "../../etc"}`), true, "is not that of an image factory"},
-			{func(w http.ResponseWriter, r *http.Request) { http.Error(w, "yaml: unknown field", http.StatusBadRequest) }, false, "400: yaml: unknown field"},
+			{func(w http.ResponseWriter, r *http.Request) {
+				http.Error(w, "yaml: unknown field", http.StatusBadRequest)
+			}, false, "400: yaml: unknown field"},
 		} {
 			answer = c.answer
 			_, err := f.Schematic(b.Context(), cluster.Schematic{ExtraKernelArgs: []string{"a"}})

@@ -57,7 +57,7 @@ func drawSnapshot(t *rapid.T, tb testing.TB) cluster.Snapshot {
 	}
 	s.Spec.Network.TimeServers = rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,8}\.example\.org`), 0, 3).Draw(t, "time servers")
 	s.Spec.Nodes = nil
-	for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
+	for i := range rapid.IntRange(1, 3).Draw(t, "nodes") {
 		n := cluster.Node{Name: fmt.Sprintf("n%d-%s", i, rapid.StringMatching(`[a-z0-9]{1,10}`).Draw(t, "name")), Role: cluster.Worker,
 			IP: netip.AddrFrom4([4]byte{10, 10, 0, byte(10 + i)}), MAC: fmt.Sprintf("BC:24:11:00:00:%02X", 10+i)}
 		if i == 0 || rapid.Bool().Draw(t, "control plane") {
