@@ -1,0 +1,59 @@
+package secrets
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What is wrong with a document. Test with errors.Is; where a person can do
+// something about it, the error has a Hint.
+var (
+	// ErrPlaintext: the document, or a value in it, is not encrypted.
+	ErrPlaintext = errors.New("not encrypted")
+	// ErrNoKey: none of the identities is among the document's recipients.
+	ErrNoKey = errors.New("no matching key")
+	// ErrTampered: the document is not what its writer encrypted.
+	ErrTampered = errors.New("failed authentication")
+	// ErrUnsupported: the document or rule asks for what is not done here.
+	ErrUnsupported = errors.New("not supported")
+	// ErrMalformed: the document is not the YAML that it should be.
+	ErrMalformed = errors.New("malformed")
+	// ErrKeys: the identities or recipients themselves cannot be used.
+	ErrKeys = errors.New("unusable keys")
+)
+
+// Error says what is wrong and what to do about it.
+type Error struct {
+	// Kind is one of the sentinels of this package.
+	Kind error
+	// Document is the name of the file; empty for identities and recipients.
+	Document string
+	text     string
+	hint     string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Document == "" {
+		return e.text
+	}
+	return e.Document + ": " + e.text
+}
+
+// Unwrap gives the kind.
+func (e *Error) Unwrap() error { return e.Kind }
+
+// Hint says what to do; empty when there is nothing to add.
+func (e *Error) Hint() string { return e.hint }
+
+func fault(kind error, hint, format string, args ...any) *Error {
+	return &Error{Kind: kind, text: fmt.Sprintf(format, args...), hint: hint}
+}
+
+// in names the document that an error is about.
+func (e *Error) in(document string) *Error {
+	if e != nil {
+		e.Document = document
+	}
+	return e
+}
