@@ -207,9 +207,7 @@ func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool)
 		return "", die("storage '%s' does not exist", c.str("storage"))
 	}
 	copied := s.allocate(to, to.diskName(v.id, "vm", cmp.Or(c.str("format"), format)), cmp.Or(c.str("format"), format), v.id, vol.bytes)
-	if vol.disk != nil {
-		copied.disk.Image, copied.image = vol.disk.Image, vol.image
-	}
+	copied.disk.Image = vol.holds()
 	if !full {
 		copied.parent = vol.name
 	}

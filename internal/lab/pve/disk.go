@@ -208,7 +208,7 @@ func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d pro
 	s.say(t, "create full clone of drive (%s)", from)
 	s.mu.Lock()
 	v := s.allocate(st, st.diskName(id, "vm", format), format, id, src.bytes)
-	v.disk.Image = src.image
+	v.disk.Image = src.holds()
 	s.mu.Unlock()
 	volid := st.volid(v)
 	s.sayFormatting(t, st, v)

@@ -22,7 +22,8 @@
 // It must not know who asks or why, nor what runs inside a guest: that is
 // world.Guests' business.
 //
-// Left out: migration, snapshots, backups, containers, the firewall, SDN and HA
-// beyond their empty lists, consoles, quorum loss, and storage types other than
-// directories and LVM-thin.
+// Left out: migration, snapshots, backups, moving disks, containers, the
+// firewall, SDN and HA beyond their empty lists, consoles, QEMU's capabilities,
+// decompressing downloads, quorum loss, lock timeouts of storages, and storage
+// types other than directories and LVM-thin.
 package pve

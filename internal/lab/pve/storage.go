@@ -168,6 +168,14 @@ func (s *Server) allocate(st *storage, name, format string, id int, bytes int64)
 	return v
 }
 
+// holds is the image a file or a disk was made from; zero when it is none.
+func (v *volume) holds() world.Image {
+	if v.disk != nil {
+		return v.disk.Image
+	}
+	return v.image
+}
+
 // free removes a volume. s.mu is held.
 func (h *host) free(volid string) {
 	if st, v := h.volume(volid); v != nil {

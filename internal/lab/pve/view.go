@@ -97,11 +97,7 @@ func (s *Server) Volumes(host, storageName string) []VolumeView {
 	st := h.storage(storageName)
 	for _, name := range sortedKeys(st.volumes) {
 		v := st.volumes[name]
-		view := VolumeView{Volid: st.volid(v), Content: v.content, Bytes: v.bytes, VMID: v.vmid, SHA256: v.sha256, Image: v.image}
-		if v.disk != nil {
-			view.Image = v.disk.Image
-		}
-		out = append(out, view)
+		out = append(out, VolumeView{Volid: st.volid(v), Content: v.content, Bytes: v.bytes, VMID: v.vmid, SHA256: v.sha256, Image: v.holds()})
 	}
 	return out
 }
