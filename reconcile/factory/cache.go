@@ -29,8 +29,8 @@ type note struct {
 	Bytes      int64     `json:"bytes"`
 	Modified   time.Time `json:"modified"` // of the image, when it was hashed
 	Downloaded bool      `json:"downloaded"`
-	// Changed: what we downloaded was not what lay there when it was hashed
-	// again.
+	// Changed: what lay there when it was hashed again was not what we had
+	// downloaded.
 	Changed bool `json:"changed,omitempty"`
 }
 
@@ -75,12 +75,21 @@ func (f *Factory) Cached(img cluster.Image, pin cluster.ImagePin) bool {
 		if pin.SHA256 == "" || info.Size() != pin.Bytes {
 			return false
 		}
-		if n, err = f.takeIn(img, n); err != nil {
+		now, err := f.inspect(img)
+		if err == nil {
+			now.Downloaded = n.Downloaded
+			now.Changed = n.Downloaded && now.SHA256 != pin.SHA256
+			n, err = now, f.remember(img.Name, now)
+		}
+		if err != nil {
 			f.log.Warn("cannot use an image of the cache", "image", img.Name, "err", err)
 			return false
 		}
 	}
-	return n.Schematic == img.Schematic && (pin.SHA256 == "" || n.SHA256 == pin.SHA256 && n.Bytes == pin.Bytes)
+	if n.Schematic != img.Schematic || n.Changed {
+		return false
+	}
+	return pin.SHA256 == "" || n.SHA256 == pin.SHA256 && n.Bytes == pin.Bytes
 }
 
 // Open opens a verified image to be read, and tells its size.
@@ -92,7 +101,7 @@ func (f *Factory) Open(img cluster.Image) (io.ReadSeekCloser, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if n := f.note(img.Name); !n.of(info) || n.Schematic != img.Schematic {
+	if n := f.note(img.Name); !n.of(info) || n.Schematic != img.Schematic || n.Changed {
 		_ = file.Close()
 		return nil, 0, passing(nil, "", "image %s changed since it was verified", img.Name)
 	}
@@ -132,9 +141,9 @@ func (f *Factory) Prune(keep []string) (removed []string, err error) {
 	return removed, nil
 }
 
-// takeIn verifies an image that lies in the cache: hashes it, looks at its
-// structure and notes what it found. before is what was known of it.
-func (f *Factory) takeIn(img cluster.Image, before note) (note, error) {
+// inspect looks at an image that lies in the cache: is it one, and whole, and
+// what is its hash?
+func (f *Factory) inspect(img cluster.Image) (note, error) {
 	file, info, err := f.open(img.Name)
 	if err != nil {
 		return note{}, err
@@ -147,9 +156,7 @@ func (f *Factory) takeIn(img cluster.Image, before note) (note, error) {
 	if _, err := io.Copy(h, file); err != nil {
 		return note{}, fmt.Errorf("hash image %s: %w", img.Name, err)
 	}
-	n := note{Schematic: img.Schematic, SHA256: hex.EncodeToString(h.Sum(nil)), Bytes: info.Size(), Modified: info.ModTime(), Downloaded: before.Downloaded}
-	n.Changed = before.Downloaded && before.SHA256 != n.SHA256
-	return n, f.remember(img.Name, n)
+	return note{Schematic: img.Schematic, SHA256: hex.EncodeToString(h.Sum(nil)), Bytes: info.Size(), Modified: info.ModTime()}, nil
 }
 
 // remember writes a note beside its image.

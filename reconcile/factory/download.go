@@ -53,8 +53,11 @@ func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func
 			f.log.Warn("an image in the cache was changed since it was downloaded; it is downloaded again", "image", img.Name)
 		default:
 			f.log.Info("take the image that was put into the cache", "image", img.Name)
-			n, err := f.takeIn(img, n)
-			return n.pin(), err
+			n, err := f.inspect(img)
+			if err != nil {
+				return cluster.ImagePin{}, err
+			}
+			return n.pin(), f.remember(img.Name, n)
 		}
 	case !errors.Is(err, os.ErrNotExist):
 		return cluster.ImagePin{}, fmt.Errorf("look for image in the cache: %w", err)
@@ -162,30 +165,27 @@ func (f *Factory) receive(ctx context.Context, img cluster.Image, tmp *os.File, 
 	what := "download image " + img.Name
 	h := sha256.New()
 	done, buf := int64(0), make([]byte, 256<<10)
-	for {
-		n, err := in.Read(buf)
-		if n > 0 {
-			if _, err := tmp.Write(buf[:n]); errors.Is(err, syscall.ENOSPC) {
-				return note{}, f.full(what)
-			} else if err != nil {
-				return note{}, fmt.Errorf("%s: %w", what, err)
-			}
-			h.Write(buf[:n])
-			done += int64(n)
-			came(done)
+	var err error
+	for err == nil && done <= mostBytes {
+		var n int
+		n, err = in.Read(buf)
+		if _, err := tmp.Write(buf[:n]); errors.Is(err, syscall.ENOSPC) {
+			return note{}, f.full(what)
+		} else if err != nil {
+			return note{}, fmt.Errorf("%s: %w", what, err)
 		}
-		switch {
-		case errors.Is(err, io.EOF) && (total == 0 || done == total):
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return note{}, passing(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
-		case err != nil:
-			return note{}, f.broken(ctx, img, err)
-		case done > mostBytes:
-			return note{}, fault("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
-		default:
-			continue
-		}
-		break
+		h.Write(buf[:n])
+		done += int64(n)
+		came(done)
+	}
+	switch {
+	case err == nil:
+		return note{}, fault("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
+	case errors.Is(err, io.EOF) && (total == 0 || done == total): // that was all
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return note{}, passing(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
+	default:
+		return note{}, f.broken(ctx, img, err)
 	}
 	if err := checkImage(tmp, done); err != nil {
 		return note{}, passing(nil, f.inTheWay(), "%s: what came is no whole Talos image: %v", what, err)
@@ -242,7 +242,7 @@ func (f *Factory) broken(ctx context.Context, img cluster.Image, err error) erro
 	var s silence
 	switch {
 	case errors.As(context.Cause(ctx), &s):
-		return passing(s, "the factory may be building the image; it is asked again", "%s: nothing came from %s for %s", what, f.url.Host, time.Duration(s))
+		return passing(s, "the factory may still be building the image; it is asked again", "%s: nothing came from %s for %s", what, f.url.Host, time.Duration(s))
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	default:

@@ -458,8 +458,11 @@ func TestChangedImage(t *testing.T) {
 			if err := os.Chtimes(path, testTime.Add(time.Hour), testTime.Add(time.Hour)); err != nil {
 				t.Fatal(err)
 			}
-			if f.Cached(img, pin) {
+			if f.Cached(img, pin) || f.Cached(img, cluster.ImagePin{}) {
 				t.Error("a changed image is there")
+			}
+			if _, _, err := f.Open(img); err == nil {
+				t.Error("a changed image opens")
 			}
 			before := b.asked("/image/")
 			if again, err := f.Download(b.Context(), img, nil); err != nil || again != pin || b.asked("/image/") != before+1 {
