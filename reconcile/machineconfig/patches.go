@@ -100,7 +100,7 @@ func (w *work) apply(p patch) {
 		return configpatcher.StrategicMerge(w.last(), configpatcher.NewStrategicMergePatch(doc))
 	})
 	if err != nil {
-		w.report(cluster.Error, p.File, "the patch does not fit: "+explain(err, []byte(p.Text)), "")
+		w.report(cluster.Error, p.File, "the patch does not fit: "+w.retell(err), "")
 		return
 	}
 	next = patched
