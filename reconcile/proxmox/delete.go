@@ -114,9 +114,10 @@ func deletable(p proven, vmid int) error {
 	return nil
 }
 
-// still proves that the VM is ours, condemned, and may go.
-func (c *Client) still(ctx context.Context, id identity) (proven, error) {
-	p, err := c.prove(ctx, id)
+// condemned is the second half of a proof for the steps of the second phase:
+// the VM is ours, is being deleted, and may go.
+func (c *Client) condemned(ctx context.Context, id identity, host string) (proven, error) {
+	p, err := c.confirm(ctx, id, host)
 	if err != nil {
 		return p, err
 	}
@@ -131,11 +132,15 @@ func (c *Client) still(ctx context.Context, id identity) (proven, error) {
 func (c *Client) switchOff(ctx context.Context, id identity, progress func(cluster.Progress)) error {
 	var last error
 	for range conflicts {
-		p, err := c.still(ctx, id)
+		host, err := c.locate(ctx, id)
 		if err != nil {
 			return err
 		}
-		now, err := c.current(ctx, p.host, id.vmid)
+		now, err := c.current(ctx, host, id.vmid)
+		if err != nil {
+			return err
+		}
+		p, err := c.condemned(ctx, id, host)
 		switch {
 		case err != nil:
 			return err
@@ -189,7 +194,11 @@ func (c *Client) seenStopped(ctx context.Context, host string, vmid int) error {
 // destroy deletes the stopped VM with the disks its configuration names, and
 // no others: purge takes it out of backup and replication jobs.
 func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster.Progress)) error {
-	p, err := c.still(ctx, id)
+	host, err := c.locate(ctx, id)
+	if err != nil {
+		return err
+	}
+	p, err := c.condemned(ctx, id, host)
 	if err != nil {
 		return err
 	}

@@ -105,6 +105,20 @@ func (c *Client) forget(vmid int) {
 	delete(c.memory.facts, vmid)
 }
 
+// missing lists the remembered VMs that a listing does not have.
+func (c *Client) missing(listed map[int]row) []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []int
+	for vmid := range c.memory.facts {
+		if _, ok := listed[vmid]; !ok {
+			out = append(out, vmid)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // prune forgets the VMs a complete listing does not have.
 func (c *Client) prune(listed map[int]row) {
 	c.mu.Lock()

@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,7 +36,9 @@ func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 		o.VMs[n.Name] = l.found[i]
 	}
 	o.Hosts = l.hosts()
-	c.prune(l.guests)
+	if o.Strays.Known {
+		c.prune(l.guests)
+	}
 }
 
 // look is one pass of observation.
@@ -73,6 +76,11 @@ type seen struct {
 func (l *look) list() error {
 	if err := l.c.get(l.ctx, "/cluster/resources", nil, &l.rows); err != nil {
 		return err
+	}
+	// Every host is in the list, whatever a token may see: one without any is
+	// not the whole list.
+	if !slices.ContainsFunc(l.rows, func(r row) bool { return r.Type == "node" }) {
+		return errors.New("GET /cluster/resources: the list has no host in it, so that it cannot be complete")
 	}
 	hosts := map[string]bool{}
 	for _, n := range l.d.Spec.Nodes {
@@ -258,6 +266,9 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 	if listed {
 		host = string(r.Node)
 	}
+	if !listed {
+		l.c.forget(n.VMID)
+	}
 	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host)}
 	if listed && wrongPlace(r, id) == "" {
 		return l.inspect(r, id)
@@ -436,7 +447,7 @@ func (l *look) strays() cluster.Seen[[]cluster.VM] {
 			delete(candidates, vm.VMID)
 		}
 	}
-	if err := l.seesPools(); err != nil {
+	if err := errors.Join(l.seesPools(), l.vanished()); err != nil {
 		return cluster.Unseen[[]cluster.VM](because(err))
 	}
 	ids := slices.Sorted(maps.Keys(candidates))
@@ -477,6 +488,26 @@ func (l *look) readCandidate(vmid int, r row) {
 	if _, err := l.readVM(r, vmid); err != nil {
 		l.keep(vmid, facts{}, err)
 	}
+}
+
+// vanished returns an error if a VM of this cluster that is no node's, and was
+// there when it was last looked at, is missing from the list and is neither gone
+// nor moved out of our pool.
+func (l *look) vanished() error {
+	for _, vmid := range l.c.missing(l.guests) {
+		f, ok := l.c.recall(vmid)
+		if !ok || strayOf(f, l.d.Spec.ID) == "" || slices.ContainsFunc(l.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vmid }) {
+			continue
+		}
+		free, err := l.c.free(l.ctx, vmid)
+		if err == nil && !free {
+			_, err = l.c.foreign(l.ctx, identity{vmid: vmid, pool: string(f.row.Pool), uuid: f.uuid, node: f.name}, string(f.row.Node))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // seesPools returns an error unless the VMs of our pools are seen. A guest

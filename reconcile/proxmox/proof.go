@@ -75,7 +75,7 @@ type proven struct {
 func (p proven) mark() (cluster.Mark, bool) { return cluster.ParseMark(string(p.conf["description"])) }
 
 // errGone: the listing does not have the VM.
-var errGone = errors.New("proxmox shows no such vm")
+var errGone = errors.New("the list of Proxmox VE has no such vm")
 
 // notOurs is a VM that is there and is not ours.
 type notOurs struct {
@@ -94,18 +94,34 @@ func (e *notOurs) Hint() string {
 }
 
 // prove reads pool and UUID of a VM anew and returns it if it is ours, errGone
-// if the listing lacks it, *notOurs if it is somebody else's. The configuration
-// is read last: its digest guards whatever is written next.
+// if the listing lacks it, *notOurs if it is somebody else's.
 func (c *Client) prove(ctx context.Context, id identity) (proven, error) {
-	r, err := c.find(ctx, id.vmid)
+	host, err := c.locate(ctx, id)
 	if err != nil {
 		return proven{}, err
 	}
-	if why := wrongPlace(r, id); why != "" {
-		return proven{}, &notOurs{vmid: id.vmid, why: why, unpooled: r.Type == "qemu" && r.Pool == ""}
+	return c.confirm(ctx, id, host)
+}
+
+// locate is the first half of a proof: it returns the host on which there is a
+// VM with the number, in the right pool.
+func (c *Client) locate(ctx context.Context, id identity) (host string, err error) {
+	r, err := c.find(ctx, id.vmid)
+	if err != nil {
+		return "", err
 	}
-	p := proven{host: string(r.Node)}
-	if err := c.get(ctx, vmPath(p.host, id.vmid, "config"), nil, &p.conf); err != nil {
+	if why := wrongPlace(r, id); why != "" {
+		return "", &notOurs{vmid: id.vmid, why: why, unpooled: r.Type == "qemu" && r.Pool == ""}
+	}
+	return string(r.Node), nil
+}
+
+// confirm is the second half of a proof, right before a change: it reads the
+// configuration, whose digest guards what is written next, and checks the UUID
+// in it.
+func (c *Client) confirm(ctx context.Context, id identity, host string) (proven, error) {
+	p := proven{host: host}
+	if err := c.get(ctx, vmPath(host, id.vmid, "config"), nil, &p.conf); err != nil {
 		return proven{}, err
 	}
 	if why := wrongUUID(uuidOf(p.conf), id); why != "" {
@@ -225,14 +241,29 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 			}
 		}
 	}
+	return c.foreign(ctx, id, host)
+}
+
+// foreign makes sure that a guest the listing does not show lies outside our
+// pool. That the listing lacks it proves nothing; that reading it is forbidden
+// does, to a token that may read all there is in the pool.
+func (c *Client) foreign(ctx context.Context, id identity, host string) (hidden, error) {
 	if err := c.sight(ctx, id.pool); err != nil {
 		return hidden{}, err
 	}
-	where := "outside pool " + id.pool
-	if id.pool == "" {
-		where = "that the agent's token does not see"
+	var conf options
+	err := c.get(ctx, vmPath(host, id.vmid, "config"), nil, &conf)
+	switch {
+	case errors.Is(err, errForbidden) && id.pool == "":
+		return hidden{is: takenByOther, why: fmt.Sprintf("a guest that the agent's token does not see has vmid %d", id.vmid)}, nil
+	case errors.Is(err, errForbidden):
+		return hidden{is: takenByOther, why: fmt.Sprintf("a guest outside pool %s has vmid %d", id.pool, id.vmid)}, nil
+	case err == nil && uuidOf(conf) != "" && uuidOf(conf) != id.uuid:
+		return hidden{is: takenByOther, why: wrongUUID(uuidOf(conf), id)}, nil
+	case err == nil:
+		return hidden{}, fmt.Errorf("vmid %d is taken, and the list of guests does not show by whom", id.vmid)
 	}
-	return hidden{is: takenByOther, why: fmt.Sprintf("a guest %s has vmid %d", where, id.vmid)}, nil
+	return hidden{}, err
 }
 
 // makesOrRemoves reports whether a type of task gives a VMID to a guest or

@@ -21,11 +21,15 @@ func (c *Client) switchOn(ctx context.Context, id identity, progress func(cluste
 	c.forget(id.vmid)
 	var last error
 	for range conflicts {
-		p, err := c.prove(ctx, id)
+		host, err := c.locate(ctx, id)
 		if err != nil {
 			return err
 		}
-		now, err := c.current(ctx, p.host, id.vmid)
+		now, err := c.current(ctx, host, id.vmid)
+		if err != nil {
+			return err
+		}
+		p, err := c.confirm(ctx, id, host)
 		switch {
 		case err != nil:
 			return err

@@ -26,8 +26,8 @@ func parseUPID(s string) (upid, error) {
 		return upid{}, fmt.Errorf("task name %q is none of Proxmox VE", oneLine(s))
 	}
 	for _, n := range f[2:5] {
-		if _, err := strconv.ParseUint(n, 16, 40); err != nil {
-			return upid{}, fmt.Errorf("task name %q: %q is not a hexadecimal number", oneLine(s), oneLine(n))
+		if _, err := strconv.ParseUint(n, 16, 40); err != nil || len(n) < 8 {
+			return upid{}, fmt.Errorf("task name %q: %q is not a hexadecimal number of its length", oneLine(s), oneLine(n))
 		}
 	}
 	if !hostPattern.MatchString(f[1]) || f[5] == "" || f[7] == "" {

@@ -1,0 +1,330 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+const (
+	createOp = "POST /nodes/{node}/qemu"
+	putOp    = "PUT /nodes/{node}/qemu/{vmid}/config"
+	resizeOp = "PUT /nodes/{node}/qemu/{vmid}/resize"
+)
+
+func (s *stand) count(op string) int {
+	return s.world.CountCalls(func(r world.CallRecord) bool { return r.Op == op })
+}
+
+// TestCreateIsAnEnsure: carried out twice it changes nothing the second time.
+func TestCreateIsAnEnsure(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		n, ctx := d.Spec.Nodes[0], context.Background()
+		c := s.made(d)
+		defer c.Close()
+		s.must(c.Create(ctx, d, n, d.Image, nil))
+		s.must(c.Start(ctx, d, n, nil))
+		for _, r := range s.world.Calls() {
+			if r.Mutating {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
+// TestCreateFinishes: a VM that was cut off half made is finished from where it
+// is, whatever people did to it.
+func TestCreateFinishes(t *testing.T) {
+	d := desired(1)
+	n, ctx := d.Spec.Nodes[0], context.Background()
+	for _, cut := range []string{putOp, resizeOp} {
+		t.Run(cut, func(t *testing.T) {
+			onStand(t, "9.2", func(t *testing.T, s *stand) {
+				s.image()
+				s.world.Inject(world.Fault{System: "pve", Op: cut, Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
+				c := s.client()
+				defer c.Close()
+				if err := c.Create(ctx, d, n, d.Image, nil); err == nil {
+					t.Fatal("it was not cut off")
+				}
+				vm := observe(c, d).VMs[n.Name]
+				if vm.Owner != cluster.Ours || !unfinished(vm) {
+					t.Errorf("%+v", vm)
+				}
+				s.must(s.host.Edit(n.VMID, "tags", strings.TrimPrefix("mine;"+strings.Join(vm.Tags, ";"), ";")))
+				s.must(c.Create(ctx, d, n, d.Image, nil))
+				if vm = observe(c, d).VMs[n.Name]; unfinished(vm) {
+					t.Errorf("%+v", vm)
+				}
+				got, _ := s.host.VM(n.VMID)
+				if tags := slices.Sorted(slices.Values(splitTags(got.Config["tags"]))); fmt.Sprint(tags) != "[controlplane dev mine talos-agent]" || got.Disks["scsi0"].Bytes != n.DiskBytes {
+					t.Errorf("%+v", got.Config)
+				}
+				if s.count(createOp) != 1 {
+					t.Errorf("%d creations", s.count(createOp))
+				}
+				s.lawful()
+			})
+		})
+	}
+}
+
+// TestCreateMeetsAnEdit: a write that somebody's edit crossed is planned anew
+// from what is there, and the edit survives.
+func TestCreateMeetsAnEdit(t *testing.T) {
+	d := desired(1)
+	n, ctx := d.Spec.Nodes[0], context.Background()
+	for _, op := range []string{putOp, resizeOp} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			s.image()
+			c := s.client()
+			defer c.Close()
+			edits := 0
+			s.world.OnCall(func(r world.CallRecord) {
+				if r.Op == op && edits == 0 {
+					edits++
+					s.must(s.host.Edit(n.VMID, "tags", "mine"))
+				}
+			})
+			s.must(c.Create(ctx, d, n, d.Image, nil))
+			s.world.OnCall(nil)
+			got, _ := s.host.VM(n.VMID)
+			if want := "controlplane;dev;mine;talos-agent"; op == putOp && got.Config["tags"] != want {
+				t.Errorf("%s: %+v", op, got.Config)
+			}
+			if got.Disks["scsi0"].Bytes != n.DiskBytes || s.count(op) != 2 {
+				t.Errorf("%s: %d times, %+v", op, s.count(op), got.Config)
+			}
+		})
+	}
+}
+
+// TestTagsRefused: where the datacenter's options forbid our tags the VM goes
+// without, is not taken for unfinished, and it is logged once.
+func TestTagsRefused(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		n, ctx := d.Spec.Nodes[0], context.Background()
+		s.image()
+		s.world.Inject(world.Fault{System: "pve", Op: putOp, Kind: world.Answer, Status: 403, Text: "Permission check failed (/, Sys.Modify)"})
+		c := s.client()
+		defer c.Close()
+		for range 2 {
+			s.must(c.Create(ctx, d, n, d.Image, nil))
+			if vm := observe(c, d).VMs[n.Name]; unfinished(vm) || vm.Hardware.Value.System.Bytes != n.DiskBytes {
+				t.Errorf("%+v", vm)
+			}
+		}
+		if n := strings.Count(s.log.String(), "does not let the agent tag"); n != 1 {
+			t.Errorf("logged %d times:\n%s", n, s.log)
+		}
+		s.world.Heal()
+		s.must(c.Create(ctx, d, n, d.Image, nil))
+		if vm := observe(c, d).VMs[n.Name]; fmt.Sprint(vm.Tags) != "[controlplane dev talos-agent]" {
+			t.Errorf("%+v", vm.Tags)
+		}
+	})
+}
+
+// TestCreationsTakeTurns: on one storage one after the other, on another side
+// by side, and the turn ends with the import.
+func TestCreationsTakeTurns(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(3)
+		d.Spec.Nodes[2].Datastore, d.Spec.Nodes[2].CloudInitDatastore = "local", "local"
+		s.image()
+		s.must(s.host.AddFile(testHost, "local", "iso/x.iso", 1, world.Image{}))
+		c := s.client()
+		defer c.Close()
+		running, most := map[string]int{}, map[string]int{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, n := range d.Spec.Nodes {
+			wg.Go(func() {
+				s.t.Helper()
+				var allocated bool
+				err := c.Create(context.Background(), d, n, d.Image, func(p cluster.Progress) {
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case strings.Contains(p.UPID, ":qmcreate:"):
+						running[n.Datastore]++
+						most[n.Datastore] = max(most[n.Datastore], running[n.Datastore])
+					case p.Allocated && !allocated:
+						allocated = true
+						running[n.Datastore]--
+					}
+				})
+				if err != nil && n.Datastore == "local-lvm" {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if most["local-lvm"] != 1 {
+			t.Errorf("side by side: %v", most)
+		}
+		s.lawful()
+	})
+}
+
+// TestCancelledWhileItWaits: whoever stops waiting for a turn or a task returns
+// at once; the task goes on.
+func TestCancelledWhileItWaits(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(2)
+		s.image()
+		c := s.client()
+		defer c.Close()
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		for _, n := range d.Spec.Nodes {
+			wg.Go(func() {
+				if err := c.Create(ctx, d, n, d.Image, nil); !errors.Is(err, context.Canceled) {
+					t.Errorf("%s: %v", n.Name, err)
+				}
+			})
+		}
+		time.Sleep(3 * time.Second)
+		began := time.Now()
+		cancel()
+		wg.Wait()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if n := s.count(createOp); n != 1 {
+			t.Errorf("%d creations", n)
+		}
+		time.Sleep(time.Minute)
+		if vms := s.host.VMs(); len(vms) != 1 || vms[0].Pool != testPool {
+			t.Errorf("%+v", vms)
+		}
+	})
+}
+
+// TestFailuresTell: errors carry what Proxmox VE says, the log's end, and what
+// to do.
+func TestFailuresTell(t *testing.T) {
+	d := desired(1)
+	n, ctx := d.Spec.Nodes[0], context.Background()
+	for _, tc := range []struct {
+		name       string
+		do         func(*stand)
+		want, hint string
+	}{
+		{"no image", func(*stand) {}, "task qmcreate failed: unable to create VM 411", ""},
+		{"no storage privilege", func(s *stand) {
+			s.image()
+			s.host.Role("TalosAgentStore", "Datastore.Audit")
+		}, "Permission check failed (/storage/local-lvm, Datastore.AllocateSpace)",
+			"give Datastore.AllocateSpace on /storage/local-lvm to the user talos-agent@pve and to the token talos-agent@pve!agent"},
+		{"no bridge privilege", func(s *stand) {
+			s.image()
+			s.host.Role("TalosAgentNet", "SDN.Audit")
+		}, "403 Permission check failed (/sdn/zones/localnetwork/vmbr1, SDN.Use)", "give SDN.Use on /sdn/zones/localnetwork/vmbr1 to"},
+		{"no pool privilege", func(s *stand) {
+			s.image()
+			s.host.Role("TalosAgentVM", "VM.Audit", "Pool.Audit")
+		}, "403 Permission check failed", "give VM.Allocate on /pool/talos-dev to"},
+		{"token refused", func(s *stand) { s.host.Token("talos-agent@pve", "agent", true) }, "401 Authentication failed!", "pveum user token list talos-agent@pve"},
+		{"no quorum", func(s *stand) {
+			s.image()
+			s.world.Inject(world.Fault{System: "pve", Op: createOp, Kind: world.Answer, Status: 500, Text: "cluster not ready - no quorum?"})
+		}, "cluster not ready - no quorum?", "pvecm status"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			onStand(t, "9.2", func(t *testing.T, s *stand) {
+				tc.do(s)
+				c := s.client()
+				defer c.Close()
+				err := c.Create(ctx, d, n, d.Image, nil)
+				if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "create vm 411 (dev-cp-1): ") || !strings.Contains(cluster.HintOf(err), tc.hint) {
+					t.Errorf("got %v [%s]", err, cluster.HintOf(err))
+				}
+				if strings.Contains(fmt.Sprint(err), strings.SplitN(s.token, "=", 2)[1]) {
+					t.Errorf("the error holds the token's secret: %v", err)
+				}
+				if vms := s.host.VMs(); len(vms) != 0 {
+					t.Errorf("%+v", vms)
+				}
+			})
+		})
+	}
+}
+
+// TestWarningsAreSuccess: a start that warns has started.
+func TestWarningsAreSuccess(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		n, ctx := d.Spec.Nodes[0], context.Background()
+		s.image()
+		c := s.client()
+		defer c.Close()
+		s.must(c.Create(ctx, d, n, d.Image, nil))
+		s.must(s.host.Edit(n.VMID, "scsihw", "virtio-scsi-pci")) // iothread is ignored with it, which warns
+		s.must(c.Start(ctx, d, n, nil))
+		if vm, _ := s.host.VM(n.VMID); vm.Power != pve.Running || !strings.Contains(s.log.String(), "iothread is only valid") {
+			t.Errorf("%s\n%s", vm.Power, s.log)
+		}
+	})
+}
+
+func TestStart(t *testing.T) {
+	d := desired(1)
+	n, ctx := d.Spec.Nodes[0], context.Background()
+	start := "POST /nodes/{node}/qemu/{vmid}/status/start"
+	for _, tc := range []struct {
+		name string
+		do   func(*stand)
+		want string // "" : it runs
+	}{
+		{"stopped", func(*stand) {}, ""},
+		{"started by somebody in between", func(s *stand) {
+			s.world.OnCall(func(r world.CallRecord) {
+				if r.Op == start {
+					s.must(s.host.Start(n.VMID))
+				}
+			})
+		}, ""},
+		{"lost reply", func(s *stand) {
+			s.world.Inject(world.Fault{System: "pve", Op: start, Kind: world.LoseReply, Times: 1})
+		}, ""},
+		{"locked", func(s *stand) { s.must(s.host.Lock(n.VMID, "backup")) }, "task qmstart failed: VM is locked (backup)"},
+		{"no such bridge", func(s *stand) { s.must(s.host.Edit(n.VMID, "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr9")) }, "bridge 'vmbr9' does not exist"},
+		{"lock file held", func(s *stand) {
+			release, err := s.host.HoldFile(ctx, n.VMID)
+			s.must(err)
+			s.world.After(15*time.Second, release)
+		}, "got timeout"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			onStand(t, "9.2", func(t *testing.T, s *stand) {
+				s.image()
+				c := s.client()
+				defer c.Close()
+				s.must(c.Create(ctx, d, n, d.Image, nil))
+				tc.do(s)
+				err := c.Start(ctx, d, n, nil)
+				s.world.OnCall(nil)
+				vm, _ := s.host.VM(n.VMID)
+				switch {
+				case tc.want == "" && (err != nil || vm.Power != pve.Running):
+					t.Errorf("got %v, %s", err, vm.Power)
+				case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+					t.Errorf("got %v, want %q", err, tc.want)
+				}
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}

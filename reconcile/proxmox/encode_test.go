@@ -1,0 +1,186 @@
+package proxmox
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestNothingIsSmuggled: whatever strings an inventory holds, the request that
+// makes a VM either is refused in words or has exactly the options, properties
+// and volumes it should have, each with the one value of its field.
+func TestNothingIsSmuggled(t *testing.T) {
+	nasty := rapid.SampledFrom([]string{
+		"x,import-from=/etc/shadow", "x=y", "a;b", "a b", "a\nargs: -foo", "local:0", "../../x", "x\x00", "ü", "", "-x", strings.Repeat("a", 500), "a%2Cb", "a,b",
+		"$(id)", "vmbr0,tag=5", "host,flags=+aes", "BC:24:11:00:00:01,bridge=vmbr0", "talos-x,file=y", "none", "/dev/sda", "x/../y", "1.qcow2", "a&args=b", "\"", "\u2028",
+	})
+	// A value often has the alphabet of names, so that some are taken.
+	word := rapid.OneOf(nasty, rapid.String(), rapid.StringMatching(`[a-zA-Z0-9.,=;:/ _-]{1,12}`), rapid.StringMatching(`[a-z][a-z0-9-]{0,8}[a-z0-9]`))
+	taken := 0
+	rapid.Check(t, func(t *rapid.T) {
+		d := desired(1)
+		n, pool := d.Spec.Nodes[0], testPool
+		n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 5 << 30}}
+		fields := []*string{&n.Name, &n.UUID, &n.MAC, &n.Bridge, &n.Datastore, &n.ImageDatastore, &n.CloudInitDatastore, &n.SCSIHardware, &n.CPUType,
+			&d.Spec.Name, &d.Image.Name, &d.Spec.ID, &pool, &n.Disks[0].Name, &n.Disks[0].Serial, &n.Disks[0].Datastore}
+		for range rapid.IntRange(0, 2).Draw(t, "how many are bad") {
+			*rapid.SampledFrom(fields).Draw(t, "which") = word.Draw(t, "word")
+		}
+		n.VMID = rapid.SampledFrom([]int{411, 411, 411, 411, 99, -1, 1_000_000_000}).Draw(t, "vmid")
+		d.Spec.Network.VLAN = rapid.SampledFrom([]int{0, 0, 20, 20, -1, 5000}).Draw(t, "vlan")
+		gw := d.Spec.Network.Gateway
+		d.Spec.Network.Gateway = rapid.SampledFrom([]netip.Addr{gw, gw, gw, {}, netip.MustParseAddr("fe80::1%eth0,gw=x")}).Draw(t, "gateway")
+
+		p, err := createParams(d, n, pool, d.Image)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\x00\r") {
+				t.Fatalf("the refusal is not words: %q", err)
+			}
+			return
+		}
+		taken++
+		keys := slices.Sorted(maps.Keys(p))
+		want := strings.Fields("agent balloon bios boot citype cores cpu description efidisk0 ide2 ipconfig0 machine memory name nameserver net0 numa onboot ostype pool protection rng0 scsi0 scsi1 scsihw serial0 smbios1 sockets vga vmid")
+		if pool == "" {
+			want = slices.DeleteFunc(want, func(k string) bool { return k == "pool" })
+		}
+		if !slices.Equal(keys, want) {
+			t.Fatalf("options %v, want %v", keys, want)
+		}
+		for key, want := range map[string]map[string]string{
+			"efidisk0": {"": n.Datastore + ":1", "efitype": "4m", "pre-enrolled-keys": "0"},
+			"scsi0":    {"": n.Datastore + ":0", "import-from": n.ImageDatastore + ":import/" + d.Image.Name, "discard": "on", "ssd": "1", "serial": "talos-sys"},
+			"scsi1":    {"": n.Disks[0].Datastore + ":5", "discard": "on", "ssd": "1", "serial": n.Disks[0].Serial},
+			"ide2":     {"": n.CloudInitDatastore + ":cloudinit"},
+			"net0":     {"virtio": n.MAC, "bridge": n.Bridge, "firewall": "0"},
+			"cpu":      {"": n.CPUType}, "name": {"": n.Name}, "smbios1": {"uuid": n.UUID},
+			"ipconfig0": {"ip": "10.10.0.11/16", "gw": "10.10.0.1"},
+		} {
+			if n.SCSIHardware == single && strings.HasPrefix(key, "scsi") {
+				want["iothread"] = "1"
+			}
+			if d.Spec.Network.VLAN == 20 && key == "net0" {
+				want["tag"] = "20"
+			}
+			if key == "ide2" && n.CloudInitDatastore == "" {
+				want[""] = n.Datastore + ":cloudinit"
+			}
+			if got := properties(parseProperties(p[key])); !maps.Equal(got, want) || strings.Count(p[key], ",") != len(want)-1 {
+				t.Fatalf("%s is %q: %v, want %v", key, p[key], got, want)
+			}
+			if strings.ContainsAny(p[key], "\n\r;\x00") {
+				t.Fatalf("%s is %q", key, p[key])
+			}
+		}
+		if m, ok := cluster.ParseMark(p["description"]); !ok || m != (cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: n.Name}) || strings.Count(p["description"], "\n") != 1 {
+			t.Fatalf("description %q", p["description"])
+		}
+	})
+	if taken == 0 {
+		t.Error("everything was refused")
+	}
+}
+
+// TestPathsAreNotSmuggled: hosts, storages and images that are no names do not
+// reach a path.
+func TestPathsAreNotSmuggled(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		c := s.client()
+		defer c.Close()
+		ctx := t.Context()
+		for _, bad := range []string{"", "..", "a/../b", "x?y", "x#y", "pve1/qemu/900", "a b", "x\n"} {
+			d := desired(1)
+			n := d.Spec.Nodes[0]
+			n.Host = bad
+			for what, err := range map[string]error{
+				"host of a creation":    c.Create(ctx, d, n, d.Image, nil),
+				"host of a deletion":    c.Delete(ctx, d, cluster.VM{VMID: 411, Node: "dev-cp-1", Host: bad}, nil),
+				"node of a deletion":    c.Delete(ctx, d, cluster.VM{VMID: 411, Node: bad, Host: testHost}, nil),
+				"host of an upload":     c.Upload(ctx, bad, "local", imageName, 1, strings.NewReader("x"), nil),
+				"storage of an upload":  c.Upload(ctx, testHost, bad, imageName, 1, strings.NewReader("x"), nil),
+				"filename of an upload": c.Upload(ctx, testHost, "local", bad, 1, strings.NewReader("x"), nil),
+			} {
+				if err == nil {
+					t.Errorf("%s %q is taken", what, bad)
+				}
+			}
+		}
+		tags := desired(1)
+		tags.Spec.Nodes[0].Tags = []string{"a;b"}
+		if err := c.Create(ctx, tags, tags.Spec.Nodes[0], tags.Image, nil); err == nil || !strings.Contains(err.Error(), `tag "a;b"`) {
+			t.Errorf("got %v", err)
+		}
+		if calls := s.calls(); len(calls) != 0 {
+			t.Errorf("asked: %v", calls)
+		}
+	})
+}
+
+func TestCreateParams(t *testing.T) {
+	d := desired(1)
+	n := d.Spec.Nodes[0]
+	n.Disks = []cluster.Disk{{Name: "a", Bytes: 20 << 30, Datastore: "fast", Serial: "talos-a"}, {Name: "b", Bytes: 1536 << 20, Datastore: "local-lvm", Serial: "talos-b"}}
+	n.SCSIHardware = "virtio-scsi-pci"
+	d.Spec.Network.VLAN = 20
+	d.Spec.Network.Nameservers = append(d.Spec.Network.Nameservers, netip.MustParseAddr("9.9.9.9"))
+	d.Spec.Schematic.Extensions = []string{"siderolabs/qemu-guest-agent"}
+	p, err := createParams(d, n, testPool, d.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"scsi0": "local-lvm:0,import-from=local:import/" + imageName + ",discard=on,ssd=1,serial=talos-sys",
+		"scsi1": "fast:20,discard=on,ssd=1,serial=talos-a",
+		"scsi2": "local-lvm:1.5,discard=on,ssd=1,serial=talos-b",
+		"net0":  "virtio=" + n.MAC + ",bridge=vmbr1,firewall=0,tag=20",
+		"agent": "1", "nameserver": "10.10.0.1 9.9.9.9", "tags": "",
+	} {
+		if p[key] != want {
+			t.Errorf("%s is %q, want %q", key, p[key], want)
+		}
+	}
+	d.Spec.Network.Mode = cluster.AddressReserved
+	if p, err = createParams(d, n, "", d.Image); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"ipconfig0", "nameserver", "pool", "tags"} {
+		if v, ok := p[key]; ok {
+			t.Errorf("%s is %q", key, v)
+		}
+	}
+}
+
+func TestGibibytes(t *testing.T) {
+	for bytes, want := range map[int64]string{1 << 30: "1", 20 << 30: "20", 1536 << 20: "1.5", 1 << 20: "0.0009765625", 1000 << 30: "1000", 100 << 20: "0.09765625"} {
+		var c checks
+		if got := c.gibibytes("x", bytes); got != want || c.err() != nil {
+			t.Errorf("%d: got %q, %v; want %q", bytes, got, c.err(), want)
+		}
+	}
+	for _, bytes := range []int64{0, -1, 1, 1<<30 + 1} {
+		var c checks
+		if c.gibibytes("x", bytes); c.err() == nil {
+			t.Errorf("%d is taken", bytes)
+		}
+	}
+}
+
+// TestRefusalsComeAllAtOnce: a person mends everything in one go.
+func TestRefusalsComeAllAtOnce(t *testing.T) {
+	d := desired(1)
+	n := d.Spec.Nodes[0]
+	n.Bridge, n.CPUType, n.Datastore, n.Cores = "a,b", "x=y", "a b", 0
+	_, err := createParams(d, n, "p,q", d.Image)
+	for _, want := range []string{`bridge "a,b"`, `cpu type "x=y"`, `datastore "a b"`, "0 cores", `pool "p,q"`} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v lacks %s", err, want)
+		}
+	}
+}
