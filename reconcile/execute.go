@@ -183,7 +183,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 	case plan.RegisterSchematic:
 		return r.c.Images.Register(ctx, a.Schematic)
 	case plan.DownloadImage:
-		pin, err := r.c.Images.Download(ctx, a.Image, p)
+		pin, err := r.c.Images.Download(ctx, d, p)
 		if err != nil {
 			return err
 		}

@@ -183,8 +183,8 @@ func (f *fake) Register(ctx context.Context, _ cluster.Schematic) error {
 	return f.act(ctx, "register", "")
 }
 
-func (f *fake) Download(ctx context.Context, img cluster.Image, _ Progress) (cluster.ImagePin, error) {
-	if err := f.act(ctx, "download", img.Name); err != nil {
+func (f *fake) Download(ctx context.Context, d cluster.Desired, _ Progress) (cluster.ImagePin, error) {
+	if err := f.act(ctx, "download", d.Image.Name); err != nil {
 		return cluster.ImagePin{}, err
 	}
 	f.set(func() { f.image = true })

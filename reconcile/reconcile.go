@@ -54,8 +54,8 @@ type Images interface {
 	// Register asks the factory for the id of a schematic. Renderer knows it
 	// from then on.
 	Register(ctx context.Context, s cluster.Schematic) error
-	// Download fetches and verifies an image into the host's cache.
-	Download(ctx context.Context, img cluster.Image, p Progress) (cluster.ImagePin, error)
+	// Download fetches and verifies the image of d into the host's cache.
+	Download(ctx context.Context, d cluster.Desired, p Progress) (cluster.ImagePin, error)
 	// Upload puts the cached image into a storage.
 	Upload(ctx context.Context, host, datastore string, img cluster.Image, p Progress) error
 }

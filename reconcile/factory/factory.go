@@ -144,9 +144,10 @@ const vanilla = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4b
 
 // Schematic registers what an image should contain and returns the factory's
 // id for it. The order of the extensions does not matter. The same question is
-// asked only once, unless the factory turns out to have forgotten. While the factory cannot be reached, only the schematic that
-// asks for nothing has an id, so that a host without internet can work with
-// images put into its cache by hand.
+// asked only once, unless the factory turns out to have forgotten. While the
+// factory cannot be reached, only the schematic that asks for nothing has an
+// id, so that a host without internet can work with images put into its cache
+// by hand.
 //
 // A schematic the factory refuses is an Error that is not transient.
 func (f *Factory) Schematic(ctx context.Context, s cluster.Schematic) (id string, err error) {
@@ -160,7 +161,7 @@ func (f *Factory) Schematic(ctx context.Context, s cluster.Schematic) (id string
 	id, err = f.register(ctx, s)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Transient() && len(s.Extensions)+len(s.ExtraKernelArgs) == 0 && ctx.Err() == nil {
 		f.log.Debug("the factory cannot be asked; the plain schematic's id is known", "err", err)
-		return vanilla, nil
+		id, err = vanilla, nil
 	}
 	if err != nil {
 		return "", err
@@ -169,6 +170,15 @@ func (f *Factory) Schematic(ctx context.Context, s cluster.Schematic) (id string
 	f.ids[key] = id
 	f.mu.Unlock()
 	return id, nil
+}
+
+// Known returns the id of a schematic that Schematic was told before. It asks
+// nobody.
+func (f *Factory) Known(s cluster.Schematic) (id string, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id, ok = f.ids[s.Digest()]
+	return id, ok
 }
 
 func (f *Factory) register(ctx context.Context, s cluster.Schematic) (string, error) {

@@ -1,0 +1,195 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
+	"github.com/talos-agent/talos-agent/internal/lab/web"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Config sizes a lab. The zero value is one host with Proxmox VE 9.2 on a
+// network in memory, at natural speed.
+type Config struct {
+	Speed   float64
+	Latency world.Latencies
+	Log     *slog.Logger
+	// Prefix puts the lab on loopback, its services at the first addresses of
+	// this /24; zero keeps it in memory.
+	Prefix netip.Prefix
+	// Flavour is the version of Proxmox VE: "9.2" (default) or "8.4".
+	Flavour string
+	Hosts   []pve.Host
+	// Pool, Storages and Bridges are what the agent's token is let at; empty:
+	// pool talos, storages local and local-lvm, bridges vmbr0 and vmbr1.
+	Pool     string
+	Storages []string
+	Bridges  []string
+	// Reservations are the DHCP server's, by lower-case MAC.
+	Reservations map[string]netip.Prefix
+	// Forge is the kind of forge; empty: GitHub.
+	Forge web.ForgeKind
+	// GitDir keeps the repository on disk, so that real git can push to it;
+	// empty: in memory.
+	GitDir string
+	// NoCall leaves out the latency of calls, for tests that count passes.
+	NoCall bool
+}
+
+// The one repository of a lab, and the tokens of its services.
+const (
+	Repository = "org/infra"
+	GitToken   = "lab-git-token"
+	ForgeToken = "lab-forge-token"
+)
+
+// Lab is a running lab. Close it when done.
+type Lab struct {
+	World    *world.World
+	PVE      *pve.Server
+	Talos    *talos.Fleet
+	Kube     *kube.Clusters
+	Factory  *web.Factory
+	Charts   *web.Charts
+	Registry *web.Registry
+	Git      *web.Git
+	Repo     *web.Repo
+	Forge    *web.Forge
+
+	// Token is the agent's Proxmox VE token, "user@realm!name=secret".
+	Token string
+
+	closers []func()
+}
+
+// Start opens every face.
+func Start(c Config) (*Lab, error) {
+	if c.Pool == "" {
+		c.Pool = "talos"
+	}
+	if len(c.Storages) == 0 {
+		c.Storages = []string{"local", "local-lvm"}
+	}
+	if len(c.Bridges) == 0 {
+		c.Bridges = []string{"vmbr0", "vmbr1"}
+	}
+	if c.Forge == "" {
+		c.Forge = web.GitHub
+	}
+	var network world.Network = world.NewMemory()
+	if c.Prefix.IsValid() {
+		network = world.Loopback{}
+	}
+	if c.NoCall {
+		c.Latency.Call = 1 // a nanosecond: zero would mean the default
+	}
+	w, err := world.New(world.Config{Speed: c.Speed, Latency: c.Latency, Network: network, Log: c.Log})
+	if err != nil {
+		return nil, fmt.Errorf("start lab: %w", err)
+	}
+	l := &Lab{World: w}
+	if err := l.open(c); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("start lab: %w", err)
+	}
+	return l, nil
+}
+
+// open opens the faces in the order in which they need each other.
+func (l *Lab) open(c Config) error {
+	l.onClose(l.World.Close)
+	l.Kube = kube.New(kube.Config{World: l.World})
+	l.onClose(l.Kube.Close)
+	var err error
+	if l.Talos, err = talos.New(talos.Config{World: l.World, Kubernetes: l.Kube, Reservations: c.Reservations, Off: func(vmid int) {
+		// A guest that switched itself off is off for Proxmox VE too.
+		if err := l.PVE.Stop(vmid); err != nil {
+			l.World.Log.Warn("a guest switched itself off, and its host did not follow", "vmid", vmid, "err", err)
+		}
+	}}); err != nil {
+		return err
+	}
+	l.onClose(l.Talos.Close)
+	if l.PVE, err = pve.New(pve.Config{World: l.World, Addr: c.at("pve", 2, 8006), Hosts: c.Hosts, Flavour: c.Flavour, Guests: l.Talos}); err != nil {
+		return err
+	}
+	l.onClose(l.PVE.Close)
+	l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
+
+	face := func(name string, last byte, port int) web.Config {
+		return web.Config{World: l.World, Addr: c.at(name, last, port)}
+	}
+	if l.Factory, err = web.NewFactory(web.FactoryConfig{Config: face("factory", 3, 8443)}); err != nil {
+		return err
+	}
+	l.onClose(closing(l.Factory.Close))
+	if l.Charts, err = web.NewCharts(web.ChartsConfig{Config: face("charts", 4, 8443)}); err != nil {
+		return err
+	}
+	l.onClose(closing(l.Charts.Close))
+	if l.Registry, err = web.NewRegistry(web.RegistryConfig{Config: face("registry", 5, 8443)}); err != nil {
+		return err
+	}
+	l.onClose(closing(l.Registry.Close))
+	if l.Git, err = web.NewGit(web.GitConfig{Config: face("git", 6, 8443), Dir: c.GitDir, Token: GitToken}); err != nil {
+		return err
+	}
+	l.onClose(closing(l.Git.Close))
+	if l.Repo, err = l.Git.Repository(Repository); err != nil {
+		return err
+	}
+	if l.Forge, err = web.NewForge(web.ForgeConfig{Config: face("forge", 7, 8443), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
+		return err
+	}
+	l.onClose(closing(l.Forge.Close))
+	return nil
+}
+
+// at is where a service listens: a name in memory, an address on loopback.
+func (c Config) at(name string, last byte, port int) string {
+	host := name + ".lab"
+	if c.Prefix.IsValid() {
+		a := c.Prefix.Masked().Addr().As4()
+		a[3] = last
+		host = netip.AddrFrom4(a).String()
+	}
+	return net.JoinHostPort(host, fmt.Sprint(port))
+}
+
+func (l *Lab) onClose(f func()) { l.closers = append(l.closers, f) }
+
+// closing drops an error that nobody could act on: the lab is going away.
+func closing(f func() error) func() { return func() { _ = f() } }
+
+// Close closes every face, the last opened first.
+func (l *Lab) Close() {
+	for i := len(l.closers) - 1; i >= 0; i-- {
+		l.closers[i]()
+	}
+	l.closers = nil
+}
+
+// CA is the authority, as PEM, that the certificates of all services but Talos
+// and Kubernetes are signed by.
+func (l *Lab) CA() []byte { return l.World.PKI.PEM }
+
+// DialContext dials into the lab's network.
+func (l *Lab) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return l.World.Net.DialContext(ctx, network, addr)
+}
+
+// Broken returns the laws that were broken so far as an error, nil if none was.
+func (l *Lab) Broken() error {
+	var errs []error
+	for _, v := range l.World.Violations() {
+		errs = append(errs, errors.New(v))
+	}
+	return errors.Join(errs...)
+}
