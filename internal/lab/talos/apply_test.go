@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/safe"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
+	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
+	runtimeres "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
-
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
-	runtimeres "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )

@@ -198,12 +198,16 @@ func (s *settings) readKubernetes(m *machine) {
 		}
 		slices.Sort(s.kubelet.Taints)
 	}
-	if !s.control {
-		return
+	if s.control {
+		s.readPlane(node, address.Addr())
+		s.plane.PodCIDR, s.plane.ServiceCIDR = strings.Join(pods, ","), strings.Join(services, ",")
 	}
-	p := &s.plane
-	p.Node, p.Address, p.VIP = node, address.Addr(), s.vip
-	p.PodCIDR, p.ServiceCIDR = strings.Join(pods, ","), strings.Join(services, ",")
+}
+
+// readPlane finds what the node's kube-apiserver is told.
+func (s *settings) readPlane(node string, address netip.Addr) {
+	cfg, p := s.provider, &s.plane
+	p.Node, p.Address, p.VIP = node, address, s.vip
 	p.CNI = "none"
 	if cfg.K8sFlannelCNIConfig() != nil {
 		p.CNI = "flannel"

@@ -137,30 +137,36 @@ func (b *boot) runEtcd(m *member, d time.Duration) {
 	}
 	s.to("Preparing", "Creating service runner")
 	s.run("Started task etcd (PID 300) for container etcd")
-	answer := func() {
-		if slices.Contains(m.of.members, m) {
-			m.on = b
-		}
-	}
 	if m.learner {
-		b.learn(m, d, answer)
+		b.learn(m, d)
 		return
 	}
-	b.after(b.f.step, answer)
-	b.after(max(d, b.f.step+1), func() { m.started = m.on == b })
+	b.after(b.f.step, func() {
+		b.answer(m)
+		b.after(d-b.f.step, func() { m.started = m.on == b })
+	})
+}
+
+// answer lets a member answer and be counted, if it still is one.
+func (b *boot) answer(m *member) {
+	if slices.Contains(m.of.members, m) {
+		m.on = b
+	}
 }
 
 // learn plays a joining member: it catches up, fails its health checks as
 // learners do, and is made a voter when it has caught up and the others can
 // decide so.
-func (b *boot) learn(m *member, d time.Duration, answer func()) {
-	b.after(d*3/10, answer)
-	b.after(d/3, func() {
-		if m.on == b {
-			b.service("etcd").unwell("etcdserver: rpc not supported for learner")
-		}
+func (b *boot) learn(m *member, d time.Duration) {
+	b.after(d*3/10, func() {
+		b.answer(m)
+		b.after(d/30, func() {
+			if m.on == b {
+				b.service("etcd").unwell("etcdserver: rpc not supported for learner")
+			}
+			b.after(d*2/3, func() { m.learned = m.on == b })
+		})
 	})
-	b.after(d, func() { m.learned = m.on == b })
 }
 
 // stopEtcd takes the etcd process away.

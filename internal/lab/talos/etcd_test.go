@@ -7,12 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"pgregory.net/rapid"
-
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -89,7 +88,7 @@ func TestBootstrapAnswers(t *testing.T) {
 		l.fleet.PowerOn(cp(2).guest("v1.13.9"))
 		time.Sleep(time.Minute)
 		l.apply(cp(2), l.config(cp(2), "v1.13.9"))
-		time.Sleep(l.world.Latency.Apply)
+		time.Sleep(l.world.Latency.Apply + 10*time.Millisecond)
 		if got := ask(cp(2)); got != codes.FailedPrecondition {
 			t.Errorf("right after the apply: %v", got)
 		}

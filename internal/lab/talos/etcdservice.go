@@ -262,11 +262,11 @@ func (s *machineService) EtcdLeaveCluster(ctx context.Context, _ *machineapi.Etc
 	return &machineapi.EtcdLeaveClusterResponse{Messages: []*machineapi.EtcdLeaveCluster{{}}}, nil
 }
 
-// leaveEtcd takes this machine's member out of its etcd. It does not come back
-// by itself.
+// leaveEtcd takes this machine's member, if it is one, out of its etcd. It
+// does not come back by itself.
 func (b *boot) leaveEtcd() {
 	m := b.m.disk().member
-	if m == nil {
+	if m == nil || !slices.Contains(m.of.members, m) {
 		return
 	}
 	b.stopEtcd()

@@ -156,9 +156,9 @@ func (f *Fleet) settle() {
 	for _, m := range planes {
 		f.touch(m.boot)
 	}
-	touched := f.touched
-	f.touched = map[*boot]struct{}{}
-	for b := range touched {
+	touched := slices.SortedFunc(maps.Keys(f.touched), func(a, b *boot) int { return byVMID(a.m, b.m) })
+	clear(f.touched)
+	for _, b := range touched {
 		if b.m.boot == b && b.state != nil {
 			b.judge()
 		}

@@ -270,10 +270,12 @@ func (b *boot) hostname() string {
 func (b *boot) leave(stage runtime.MachineStage, d time.Duration, then func()) {
 	b.leaving = true
 	b.stage = stage
-	b.after(hush, b.shut)
-	b.after(max(d, hush+1), func() {
-		b.m.halt()
-		then()
+	b.after(hush, func() {
+		b.shut()
+		b.after(d-hush, func() {
+			b.m.halt()
+			then()
+		})
 	})
 }
 

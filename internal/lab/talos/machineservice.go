@@ -133,16 +133,17 @@ func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*ma
 func (s *machineService) Shutdown(context.Context, *machineapi.ShutdownRequest) (*machineapi.ShutdownResponse, error) {
 	err := s.b.alter(func() error {
 		s.b.f.world.Tell(s.b.hostname(), "shuts down")
-		s.b.powerDown(runtime.MachineStageShuttingDown)
+		s.b.powerDown(runtime.MachineStageShuttingDown, func() {})
 		return nil
 	})
 	return &machineapi.ShutdownResponse{Messages: []*machineapi.Shutdown{{ActorId: newUUID()}}}, err
 }
 
-// powerDown switches the virtual machine off from inside.
-func (b *boot) powerDown(stage runtime.MachineStage) {
+// powerDown switches the virtual machine off from inside, with a last deed.
+func (b *boot) powerDown(stage runtime.MachineStage, last func()) {
 	vmid := b.m.guest.VMID
 	b.leave(stage, b.f.world.Latency.Stop, func() {
+		last()
 		delete(b.f.machines, vmid)
 		b.f.world.After(0, func() { b.f.off(vmid) })
 	})
@@ -163,14 +164,12 @@ func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest)
 			b.after(hush/2, b.leaveEtcd)
 		}
 		b.f.world.Tell(b.hostname(), "is reset")
-		wipe := func() { b.wipe(in) }
 		if !in.GetReboot() {
-			b.powerDown(runtime.MachineStageResetting)
-			b.after(hush, wipe)
+			b.powerDown(runtime.MachineStageResetting, func() { b.wipe(in) })
 			return nil
 		}
 		b.leave(runtime.MachineStageResetting, hush, func() {
-			wipe()
+			b.wipe(in)
 			if b.m.bootable() {
 				b.m.start()
 			}
@@ -183,6 +182,9 @@ func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest)
 // wipe empties what a reset asks to.
 func (b *boot) wipe(in *machineapi.ResetRequest) {
 	d := b.m.disk()
+	if in.GetGraceful() {
+		b.leaveEtcd()
+	}
 	if in.GetMode() == machineapi.ResetRequest_USER_DISKS {
 		return
 	}

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"go.yaml.in/yaml/v4"
 	"google.golang.org/grpc/codes"
-
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )

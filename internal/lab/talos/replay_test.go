@@ -14,7 +14,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
@@ -38,8 +38,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/emptypb"
-
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -82,136 +80,6 @@ func TestReplay(t *testing.T) {
 	if agree < reached {
 		t.Errorf("%d agree, %d did before", agree, reached)
 	}
-}
-
-// scenario is one recording, or a part of it, with the state it begins in.
-type scenario struct {
-	name, file string
-	keep       func(exchange) bool
-	latency    world.Latencies
-	step       time.Duration // of services; 0: as in most recordings
-	prepare    func(*replay)
-	// meanwhile lists what happens outside of the calls, by time.
-	meanwhile map[float64]func(*replay)
-}
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-var scenarios = []scenario{
-	{
-		name: "A", file: "exchanges-A-maintenance.jsonl",
-		latency: world.Latencies{Call: 1, Boot: seconds(1.25), Apply: seconds(0.18)},
-		prepare: func(r *replay) { r.fleet.PowerOn(cp(1).guest("v1.13.9")) },
-	},
-	{
-		name: "B", file: "exchanges-B-after-apply.jsonl",
-		latency: world.Latencies{Call: 1, Boot: seconds(1.25), Apply: seconds(0.18)},
-		prepare: func(r *replay) { r.fleet.PowerOn(cp(1).guest("v1.13.9")) },
-	},
-	{
-		name: "C", file: "exchanges-C-bootstrap.jsonl",
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: seconds(0.15), Etcd: seconds(4.9)},
-		prepare: func(r *replay) {
-			r.configured(cp(1))
-			r.booted(wk(1))
-		},
-		meanwhile: map[float64]func(*replay){
-			98.66:  func(r *replay) { r.kube.say("cp1", false) },
-			100.44: func(r *replay) { r.kube.say("w1", false) },
-			107.22: func(r *replay) { r.kube.say("w1", true) },
-			109.02: func(r *replay) { r.kube.say("cp1", true) },
-		},
-	},
-	{
-		name: "D", file: "exchanges-D-second-controlplane.jsonl",
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: seconds(0.2), Etcd: 1, Learn: seconds(22.9)},
-		prepare: func(r *replay) {
-			r.founded(cp(1))
-			r.booted(cp(2))
-		},
-		meanwhile: map[float64]func(*replay){
-			6.775: func(r *replay) { r.kube.say("cp2", false) },
-			7.008: func(r *replay) { r.kube.say("cp2", true) },
-		},
-	},
-	{
-		name: "E", file: "exchanges-E-configured-apply.jsonl",
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1},
-		prepare: func(r *replay) {
-			r.founded(cp(1))
-			r.configured(wk(1))
-		},
-	},
-	{
-		name: "F", file: "exchanges-F-lab-reboot-reset-upgrade.jsonl",
-		keep:    func(x exchange) bool { return strings.HasPrefix(x.Stage, "1") || strings.HasPrefix(x.Stage, "2") },
-		latency: world.Latencies{Call: 1, Boot: seconds(13.3275), Apply: 1, Etcd: 1}, step: seconds(0.575),
-		prepare: func(r *replay) {
-			r.founded(cp(1))
-			r.configured(wk(1))
-			r.kube.say("w1", true)
-		},
-		meanwhile: map[float64]func(*replay){
-			14.6:  func(r *replay) { r.kube.say("w1", false) },
-			16.15: func(r *replay) { r.kube.say("w1", true) },
-			37.12: func(r *replay) { r.kube.say("w1", false) },
-			38.5:  func(r *replay) { r.kube.say("w1", true) },
-		},
-	},
-	{
-		name: "F6", file: "exchanges-F-lab-reboot-reset-upgrade.jsonl",
-		keep:    func(x exchange) bool { return strings.HasPrefix(x.Stage, "6") },
-		latency: world.Latencies{Call: 1, Boot: seconds(14.38), Apply: 1, Etcd: 1, Learn: 1},
-		prepare: func(r *replay) {
-			r.founded(cp(1))
-			r.configured(cp(2))
-			r.kube.say("cp2", true)
-			time.Sleep(5 * time.Second)
-		},
-	},
-	{
-		name: "G", file: "exchanges-G-wrong-usage.jsonl",
-		keep:    func(x exchange) bool { return x.Seq <= 68 },
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1},
-		prepare: func(r *replay) {
-			r.founded(cp(1))
-			r.configured(cp(2))
-			r.configured(wk(1))
-			time.Sleep(5 * time.Second)
-			r.kube.say("w1", true)
-			if _, err := r.admin(cp(1)).EtcdForfeitLeadership(within(time.Second), &machineapi.EtcdForfeitLeadershipRequest{}); err != nil {
-				r.t.Fatal(err)
-			}
-			// A host without Talos at the gateway's address, and what listens
-			// on other ports.
-			for _, addr := range []string{"10.5.0.1:1"} {
-				ln, err := r.world.Net.Listen(addr)
-				if err != nil {
-					r.t.Fatal(err)
-				}
-				r.t.Cleanup(func() { _ = ln.Close() })
-			}
-		},
-	},
-	{
-		name: "G2", file: "exchanges-G-wrong-usage.jsonl",
-		keep:    func(x exchange) bool { return x.Seq >= 69 && x.Seq <= 71 },
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1},
-		prepare: func(r *replay) { r.founded(cp(1)) },
-	},
-	{
-		name: "G3", file: "exchanges-G-wrong-usage.jsonl",
-		keep:    func(x exchange) bool { return x.Seq >= 72 },
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: seconds(0.02), Etcd: seconds(2.8)},
-		prepare: func(r *replay) {
-			r.founded(cp(1))
-			r.booted(cp(2))
-		},
-		meanwhile: map[float64]func(*replay){
-			3.5: func(r *replay) { r.kube.say("cp2", false) },
-			5.5: func(r *replay) { r.kube.say("cp2", true) },
-		},
-	},
 }
 
 // exchange is one line of a recording.
@@ -702,169 +570,4 @@ func (r *replay) remember(x exchange, req proto.Message) {
 	default:
 		r.applied[ip] = a.Data
 	}
-}
-
-// normal takes out of an answer what must differ between two worlds: times,
-// numbers that grow, secrets, and what is said of the platform.
-func normal(a answer) answer {
-	a.Message = normalText(a.Message)
-	a.Response = normalValue(a.Response)
-	for i := range a.Messages {
-		a.Messages[i] = normalValue(a.Messages[i])
-	}
-	if a.Code == codes.DeadlineExceeded.String() || a.Code == codes.Canceled.String() {
-		a.Code, a.Message = "<the caller gave up>", ""
-	}
-	if resp, ok := a.Response.(map[string]any); ok {
-		if list, ok := resp["messages"].([]any); ok {
-			// Answers of several machines come in any order.
-			slices.SortFunc(list, func(a, b any) int { return strings.Compare(hostOf(a), hostOf(b)) })
-		}
-	}
-	return a
-}
-
-func hostOf(v any) string {
-	m, _ := v.(map[string]any)
-	md, _ := m["metadata"].(map[string]any)
-	host, _ := md["hostname"].(string)
-	return host
-}
-
-// rewrites make texts comparable. Each says why it may.
-var rewrites = []struct {
-	re  *regexp.Regexp
-	to  string
-	why string
-}{
-	{regexp.MustCompile(`(?s)(Config diff:\n\n|\ndiff:\n)(---|<diff>).*`), "$1<diff>", "diffs were cut"},
-	{regexp.MustCompile(`(?s).*Error while dialing: dial tcp (\S+?):\d*:?.*(connection refused|no route to host).*`), "<cannot dial>", "the network in memory knows hosts only by what listens on them"},
-	{regexp.MustCompile(`(?s).*(error reading server preface|broken pipe|closed pipe|connection reset by peer|closed network|EOF).*`), "<cut off by the server>", "which of these a client sees is chance, also in life"},
-	{regexp.MustCompile(`\t\* feature HostDNS [^\n]*container mode[^\n]*\n`), "", "the recorded node was a container"},
-	{regexp.MustCompile(`\d+ errors? occurred`), "N errors occurred", "because of those two"},
-	{regexp.MustCompile(`\(line \d+\)`), "(line N)", "another config"},
-	{regexp.MustCompile(`PID \d+`), "PID N", "process ids"},
-	{regexp.MustCompile(`dns: .*`), "dns: <error>", "there is no DNS in the lab"},
-	{regexp.MustCompile(`decode error: .*(did not find expected .*)`), "decode error: $1", "another version of the YAML library"},
-	{regexp.MustCompile(`fe80:[0-9a-f:]+`), "<link-local>", "other hardware addresses"},
-	{regexp.MustCompile(`\beth0\b`), "ens18", "the recorded node was a container"},
-}
-
-func normalText(s string) string {
-	for _, rw := range rewrites {
-		s = rw.re.ReplaceAllString(s, rw.to)
-	}
-	return s
-}
-
-// dropped are fields that no two runs share.
-var dropped = []string{"created", "updated", "version:metadata", "protoSpec", "bookmark", "ts", "lastChange", "actorId", "dbSize", "dbSizeInUse",
-	"raftIndex", "raftAppliedIndex", "raftTerm", "sha", "goVersion", "nodeId"}
-
-func normalValue(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		if _, ok := v["summary"]; ok {
-			return map[string]any{"bytes": "<bytes>"}
-		}
-		if _, ok := v["text"]; ok {
-			return map[string]any{"bytes": "<bytes>"}
-		}
-		out := map[string]any{}
-		for k, e := range v {
-			_, isResource := v["namespace"]
-			switch {
-			case slices.Contains(dropped, k), k == "version" && isResource:
-			case k == "bytes", k == "ca", k == "crt", k == "key", k == "talosconfig":
-				out[k] = "<bytes>"
-			case k == "platform":
-				out[k] = "<platform>"
-			case k == "memberId", k == "leader", k == "id" && isDecimal(e):
-				out[k] = memberName(e)
-			case k == "yamlSpec":
-				out[k] = normalSpec(e)
-			default:
-				out[k] = normalValue(e)
-			}
-		}
-		if md, ok := out["metadata"].(map[string]any); ok {
-			switch md["type"] {
-			case "MachineConfigs.config.talos.dev", "OSRootSecrets.secrets.talos.dev":
-				out["spec"] = "<secret>"
-			}
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i, e := range v {
-			out[i] = normalValue(e)
-		}
-		return out
-	case string:
-		return normalText(v)
-	}
-	return v
-}
-
-func isDecimal(v any) bool {
-	s, ok := v.(string)
-	return ok && len(s) > 15 && strings.Trim(s, "0123456789") == ""
-}
-
-// memberName tells etcd members apart: the founder's id follows from its
-// address, others' from the time too.
-func memberName(v any) string {
-	if v == "15953761862159307578" {
-		return "the founder at 10.5.0.11"
-	}
-	return "another"
-}
-
-var (
-	specMAC    = regexp.MustCompile(`[0-9a-f]{2}(:[0-9a-f]{2}){5}`)
-	specMember = regexp.MustCompile(`memberID: [0-9a-f]+`)
-	specPlat   = regexp.MustCompile(`platform: \w+`)
-	specNode   = regexp.MustCompile(`nodeId: \S+`)
-)
-
-func normalSpec(v any) any {
-	s, ok := v.(string)
-	if !ok {
-		return v
-	}
-	s = normalText(s)
-	s = specMAC.ReplaceAllString(s, "<mac>")
-	s = strings.NewReplacer(`"<mac>"`, "<mac>", `'<mac>'`, "<mac>").Replace(s)
-	s = specMember.ReplaceAllString(s, "memberID: <id>")
-	s = specPlat.ReplaceAllString(s, "platform: <platform>")
-	return specNode.ReplaceAllString(s, "nodeId: <id>")
-}
-
-// excuses are the lines whose answer differs, with the reason. They are looked
-// at anew when one of them agrees.
-var excuses = []struct {
-	why   string
-	lines []string
-}{
-	{"a container has no SMBIOS; the lab's machines are virtual machines", []string{"A/8", "C/68"}},
-	{"the recorded link was a veth pair's end, the lab's is a virtio network card", []string{"A/15", "C/75"}},
-	{"the recorded link had come up a moment ago and its IPv6 address was tentative", []string{"A/14"}},
-	{"the lab validates with the library of v1.14.1, which no longer asks for the endpoint in this place", []string{"A/57", "A/60", "E/57", "E/59"}},
-	{"the lab validates with the library of v1.14.1, which finds one more error", []string{"E/45", "E/46", "E/47", "E/48", "E/49"}},
-	{"the recorded node spoke as a configured one for a moment before it asked for certificates; the lab's goes from one to the other", []string{"B/4", "B/5"}},
-	{"the recorded proxy kept a connection and backed off; the lab's dials anew", []string{"F/30", "F/67"}},
-	{"not possible in a container, not played by the lab", []string{"G/36", "G/37"}},
-	{"the lab does not play image pulls", []string{"G/40"}},
-	{"the network in memory refuses an address nobody has at once", []string{"G/58", "G/60"}},
-	{"another program on another port, which this face does not play", []string{"G/66", "G/67", "G/68"}},
-}
-
-// excused says why a line differs, "" when it should not.
-func excused(key string) string {
-	for _, e := range excuses {
-		if slices.Contains(e.lines, key) {
-			return e.why
-		}
-	}
-	return ""
 }

@@ -213,8 +213,10 @@ func (b *boot) hearNode(ready bool) {
 	first := ready && !b.nodeReady && b.founded
 	b.nodeSeen, b.nodeReady = true, ready
 	if first {
-		b.after(3*b.f.step, func() { b.schedulers = true })
-		b.after(20*b.f.step, func() { b.schedulers = false })
+		b.after(3*b.f.step, func() {
+			b.schedulers = true
+			b.after(17*b.f.step, func() { b.schedulers = false })
+		})
 	}
 }
 
