@@ -54,8 +54,24 @@ var defaults = map[*resource]func(map[string]any){
 		fill(ensure(o, "status"), "phase", "Active")
 	},
 	resPods: func(o map[string]any) {
-		defaultPod(ensure(o, "spec"))
-		fill(ensure(o, "status"), "phase", "Pending")
+		spec := ensure(o, "spec")
+		defaultPod(spec)
+		for _, c := range children(spec, "containers") {
+			for _, p := range children(c, "ports") {
+				if flag(spec, "hostNetwork") {
+					fill(p, "hostPort", p["containerPort"])
+				}
+			}
+		}
+		fill(spec, "enableServiceLinks", true)
+		fill(spec, "preemptionPolicy", "PreemptLowerPriority")
+		fill(spec, "priority", int64(0))
+		for _, key := range []string{taintNotReady, taintUnreachable} {
+			tolerateAWhile(spec, key)
+		}
+		status := ensure(o, "status")
+		fill(status, "phase", "Pending")
+		fill(status, "qosClass", quality(spec))
 	},
 	resClaims: func(o map[string]any) {
 		fill(ensure(o, "spec"), "volumeMode", "Filesystem")
@@ -65,6 +81,7 @@ var defaults = map[*resource]func(map[string]any){
 		spec := ensure(o, "spec")
 		fill(spec, "type", "ClusterIP")
 		fill(spec, "sessionAffinity", "None")
+		fill(ensure(o, "status"), "loadBalancer", map[string]any{})
 		if text(spec, "type") != "ExternalName" {
 			fill(spec, "internalTrafficPolicy", "Cluster")
 			fill(spec, "ipFamilies", []any{"IPv4"})
@@ -110,7 +127,12 @@ var defaults = map[*resource]func(map[string]any){
 		fill(spec, "replicas", int64(1))
 		fill(spec, "revisionHistoryLimit", int64(10))
 		fill(spec, "podManagementPolicy", "OrderedReady")
-		fill(ensure(spec, "updateStrategy"), "type", "RollingUpdate")
+		fill(spec, "persistentVolumeClaimRetentionPolicy", map[string]any{"whenDeleted": "Retain", "whenScaled": "Retain"})
+		strategy := ensure(spec, "updateStrategy")
+		fill(strategy, "type", "RollingUpdate")
+		if text(strategy, "type") == "RollingUpdate" {
+			fill(ensure(strategy, "rollingUpdate"), "partition", int64(0))
+		}
 		defaultPod(ensure(spec, "template", "spec"))
 	},
 	resJobs: func(o map[string]any) {
@@ -121,17 +143,16 @@ var defaults = map[*resource]func(map[string]any){
 		fill(spec, "parallelism", int64(1))
 		fill(spec, "backoffLimit", int64(6))
 		fill(spec, "completionMode", "NonIndexed")
+		fill(spec, "manualSelector", false)
+		fill(spec, "podReplacementPolicy", "TerminatingOrFailed")
 		fill(spec, "suspend", false)
 		uid := text(o, "metadata", "uid")
 		if spec["selector"] == nil && uid != "" {
 			own := map[string]any{"batch.kubernetes.io/controller-uid": uid}
 			spec["selector"] = map[string]any{"matchLabels": own}
-			ls := ensure(spec, "template", "metadata", "labels")
-			for _, k := range []string{"batch.kubernetes.io/controller-uid", "controller-uid"} {
-				ls[k] = uid
-			}
-			for _, k := range []string{"batch.kubernetes.io/job-name", "job-name"} {
-				ls[k] = text(o, "metadata", "name")
+			for _, ls := range []map[string]any{ensure(o, "metadata", "labels"), ensure(spec, "template", "metadata", "labels")} {
+				ls["batch.kubernetes.io/controller-uid"], ls["controller-uid"] = uid, uid
+				ls["batch.kubernetes.io/job-name"], ls["job-name"] = at(o, "metadata", "name"), at(o, "metadata", "name")
 			}
 		}
 		defaultPod(ensure(spec, "template", "spec"))
@@ -141,6 +162,11 @@ var defaults = map[*resource]func(map[string]any){
 		fill(names, "singular", strings.ToLower(text(names, "kind")))
 		fill(names, "listKind", text(names, "kind")+"List")
 		fill(ensure(o, "spec", "conversion"), "strategy", "None")
+		for _, v := range children(o, "spec", "versions") {
+			if flag(v, "storage") && items(o, "status", "storedVersions") == nil {
+				ensure(o, "status")["storedVersions"] = []any{v["name"]}
+			}
+		}
 	},
 }
 
@@ -166,12 +192,33 @@ func defaultPod(spec map[string]any) {
 			fill(c, "resources", map[string]any{})
 			for _, p := range children(c, "ports") {
 				fill(p, "protocol", "TCP")
-				if flag(spec, "hostNetwork") {
-					fill(p, "hostPort", p["containerPort"])
-				}
 			}
 		}
 	}
+}
+
+// tolerateAWhile lets a pod stay on a node that is in trouble for a time, if
+// it says nothing about that itself.
+func tolerateAWhile(spec map[string]any, key string) {
+	for _, t := range children(spec, "tolerations") {
+		k, effect := text(t, "key"), text(t, "effect")
+		if (k == key || k == "") && (effect == "NoExecute" || effect == "") {
+			return
+		}
+	}
+	spec["tolerations"] = append(items(spec, "tolerations"), map[string]any{
+		"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": int64(evictAfter.Seconds()),
+	})
+}
+
+// quality is a pod's quality of service. (Nobody asks for Guaranteed.)
+func quality(spec map[string]any) string {
+	for _, c := range children(spec, "containers") {
+		if len(child(c, "resources", "requests"))+len(child(c, "resources", "limits")) > 0 {
+			return "Burstable"
+		}
+	}
+	return "BestEffort"
 }
 
 // checks are the refusals beyond names, by resource. was is nil for a new
@@ -248,8 +295,12 @@ func checkWorkload(body, was map[string]any) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := checkPod(child(body, "spec", "template", "spec"), spec.Child("template", "spec"))
 	sel, err := selectorAt(body)
-	if err != nil || sel.Empty() {
-		return append(errs, field.Required(spec.Child("selector"), "a valid, non-empty selector is required"))
+	if err != nil {
+		return append(errs, field.Invalid(spec.Child("selector"), at(body, "spec", "selector"), err.Error()))
+	}
+	if sel.Empty() {
+		errs = append(errs, field.Required(spec.Child("selector"), ""))
+		sel = labels.Nothing()
 	}
 	ls := stringsAt(body, "spec", "template", "metadata", "labels")
 	if !sel.Matches(labels.Set(ls)) {
@@ -317,12 +368,12 @@ func (s *store) allocate(body, was map[string]any) field.ErrorList {
 	case had != "" && ip == "":
 		ip = had
 	case had != "" && ip != had:
-		return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs").Index(0), ip, "may not change once set")}
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs").Index(0), []string{ip}, "may not change once set")}
 	case ip == "":
 		ip = s.freeServiceIP()
 	case ip != "None" && had == "" && !s.inServices(ip):
 		return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs"), []string{ip},
-			fmt.Sprintf("failed to allocate IP %s: the provided IP is not in the valid range, which is %v", ip, s.services))}
+			fmt.Sprintf("failed to allocate IP %s: the provided network does not match the current range", ip))}
 	}
 	spec["clusterIP"], spec["clusterIPs"] = ip, []any{ip}
 	if kind == "NodePort" || kind == "LoadBalancer" {
@@ -336,7 +387,6 @@ func (s *store) allocate(body, was map[string]any) field.ErrorList {
 	if kind == "LoadBalancer" {
 		fill(spec, "allocateLoadBalancerNodePorts", true)
 	}
-	fill(ensure(body, "status"), "loadBalancer", map[string]any{})
 	return nil
 }
 

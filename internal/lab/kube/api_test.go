@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -182,7 +183,7 @@ func get(t *testing.T, c *rest.Config, path string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.CloseIdleConnections()
+	defer utilnet.CloseIdleConnectionsFor(client.Transport)
 	resp, err := client.Get(c.Host + path)
 	if err != nil {
 		t.Fatal(err)
@@ -303,18 +304,18 @@ func TestPatches(t *testing.T) {
 		mustReason(t, err, metav1.StatusReasonNotFound)
 
 		apply := metav1.PatchOptions{FieldManager: "test"}
-		got = patch(types.ApplyYAMLPatchType, "apiVersion: apps/v1\nkind: Deployment\nspec:\n  replicas: 4\n", apply)
+		got = patch(types.ApplyYAMLPatchType, "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 4}\n", apply)
 		if *got.Spec.Replicas != 4 || images(got) != "main=web:1" {
 			t.Errorf("after apply: %d replicas of %s", *got.Spec.Replicas, images(got))
 		}
 		apply.DryRun = []string{metav1.DryRunAll}
-		if got = patch(types.ApplyYAMLPatchType, "spec: {replicas: 5}\n", apply); *got.Spec.Replicas != 5 {
+		if got = patch(types.ApplyYAMLPatchType, "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 5}\n", apply); *got.Spec.Replicas != 5 {
 			t.Errorf("dry run answers %d replicas", *got.Spec.Replicas)
 		}
 		if now, err := deployments.Get(ctx, "web", metav1.GetOptions{}); err != nil || *now.Spec.Replicas != 4 {
 			t.Errorf("the dry run was real: %v", err)
 		}
-		made, err := set.CoreV1().ConfigMaps("default").Patch(ctx, "applied", types.ApplyYAMLPatchType, []byte("data: {a: b}\n"), metav1.PatchOptions{FieldManager: "test"})
+		made, err := set.CoreV1().ConfigMaps("default").Patch(ctx, "applied", types.ApplyYAMLPatchType, []byte("apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n"), metav1.PatchOptions{FieldManager: "test"})
 		if err != nil || made.Data["a"] != "b" || made.UID == "" {
 			t.Errorf("apply of a new object: %+v, %v", made, err)
 		}

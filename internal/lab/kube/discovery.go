@@ -12,23 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// allVerbs is what can be done with every resource.
-var allVerbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+// verbs is what can be done with a resource, which is everything with each.
+func (r *resource) verbs() []string {
+	if r.typ == nil {
+		return []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
+	}
+	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+}
 
 // discover answers which groups, versions and resources there are: in pieces,
 // or in one for clients that ask for the aggregated form.
 func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	groups := groupsOf(a.cl.store.resources())
-	aggregated := false
-	if len(parts) == 1 {
-		want, ok := negotiate(r.Header.Get("Accept"), asGroupsKinds)
-		if !ok {
-			writeStatus(w, refusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
-			return
-		}
-		aggregated = want == asGroupsKinds
+	want, ok := negotiate(r.Header.Get("Accept"), asGroupsKinds)
+	if !ok {
+		writeStatus(w, refusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
+		return
 	}
+	aggregated := want == asGroupsKinds && len(parts) == 1
 	var answer any
 	switch {
 	case len(parts) == 1 && (parts[0] == "api" || parts[0] == "apis") && aggregated:
@@ -60,7 +62,14 @@ func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
 		answer = find(groups, parts[1]).listed(parts[2])
 	}
 	if list, ok := answer.(*metav1.APIResourceList); answer == nil || ok && list == nil {
-		http.Error(w, "404 page not found", http.StatusNotFound)
+		group := ""
+		if parts[0] != "api" && len(parts) > 1 {
+			group = parts[1]
+		}
+		if len(parts) < 2 {
+			group = "none at all"
+		}
+		a.notServed(w, &request{group: group})
 		return
 	}
 	body, err := json.Marshal(answer)
@@ -138,7 +147,7 @@ func (g *group) listed(version string) *metav1.APIResourceList {
 		}
 		list.APIResources = append(list.APIResources, metav1.APIResource{
 			Name: r.name, SingularName: r.singular, Namespaced: r.namespaced, Kind: r.kind,
-			Verbs: allVerbs, ShortNames: r.short, Categories: r.categories,
+			Verbs: r.verbs(), ShortNames: r.short, Categories: r.categories,
 		})
 		for _, s := range r.subresources() {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
@@ -216,7 +225,7 @@ func (r *resource) discovered(version string) apidiscoveryv2.APIResourceDiscover
 	}
 	out := apidiscoveryv2.APIResourceDiscovery{
 		Resource: r.name, ResponseKind: &metav1.GroupVersionKind{Group: r.group, Version: version, Kind: r.kind},
-		Scope: scope, SingularResource: r.singular, Verbs: allVerbs, ShortNames: r.short, Categories: r.categories,
+		Scope: scope, SingularResource: r.singular, Verbs: r.verbs(), ShortNames: r.short, Categories: r.categories,
 	}
 	for _, s := range r.subresources() {
 		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{

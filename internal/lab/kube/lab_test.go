@@ -22,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -130,7 +131,7 @@ func (l *lab) typed(addr string) kubernetes.Interface {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.t.Cleanup(client.CloseIdleConnections)
+	l.t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) })
 	set, err := kubernetes.NewForConfigAndClient(config, client)
 	if err != nil {
 		l.t.Fatal(err)

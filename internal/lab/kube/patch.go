@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,9 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/mergepatch"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
@@ -34,30 +35,24 @@ func decode(w http.ResponseWriter, req *request, res *resource) (map[string]any,
 			return nil, apierrors.NewBadRequest("error converting YAML to JSON: " + err.Error())
 		}
 	default:
-		return nil, unsupported("application/json", "application/yaml")
+		return nil, &apierrors.StatusError{ErrStatus: refusal(http.StatusUnsupportedMediaType,
+			"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf")}
 	}
 	return decodeJSON(w, data, req, res)
 }
 
-func unsupported(accepted ...string) error {
-	return &apierrors.StatusError{ErrStatus: refusal(http.StatusUnsupportedMediaType,
-		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))}
-}
-
 func decodeJSON(w http.ResponseWriter, data []byte, req *request, res *resource) (map[string]any, error) {
 	var body map[string]any
-	if err := utiljson.Unmarshal(data, &body); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+	err := utiljson.Unmarshal(data, &body)
+	if err == nil && body == nil {
+		err = errors.New("json: null is no object")
 	}
-	if body == nil {
-		return nil, apierrors.NewBadRequest("the body of the request is no object")
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf(
+			"the object provided is unrecognized (must be of type %s): couldn't get version/kind; json parse error: %v", res.kind, err))
 	}
-	asked := res.asked(req.version)
-	if v := text(body, "apiVersion"); v != "" && v != asked {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", v, asked))
-	}
-	if k := text(body, "kind"); k != "" && k != res.kind {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: the kind differs", k, req.version, res.kind))
+	if err := checkKind(body, req, res); err != nil {
+		return nil, err
 	}
 	if res.typ != nil {
 		typed := reflect.New(res.typ).Interface()
@@ -88,6 +83,27 @@ func (r *resource) asked(version string) string {
 		return version
 	}
 	return r.group + "/" + version
+}
+
+// checkKind refuses an object of another kind or version than the path names.
+// Only built-in objects may leave both out.
+func checkKind(body map[string]any, req *request, res *resource) error {
+	kind, version, asked := text(body, "kind"), text(body, "apiVersion"), res.asked(req.version)
+	switch {
+	case res.typ != nil:
+		kind, version = cmp.Or(kind, res.kind), cmp.Or(version, asked)
+		if kind != res.kind || version != asked {
+			return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: it is another kind or version", kind, version, res.kind))
+		}
+	case kind == "":
+		return apierrors.NewBadRequest("Object 'Kind' is missing")
+	case version != asked:
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", version, asked))
+	case kind != res.kind:
+		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: kind}, text(body, "metadata", "name"), field.ErrorList{
+			field.Invalid(field.NewPath("kind"), kind, "must be "+res.kind)})
+	}
+	return nil
 }
 
 // unknownFields does with fields no such object has what the client asked for:
@@ -138,7 +154,8 @@ func (a *apiserver) patch(w http.ResponseWriter, req *request, res *resource) (*
 		}
 		body, err := decodeJSON(w, patched, req, res)
 		if err != nil {
-			return nil, 0, err
+			// What the patch makes of the object is no such object.
+			return nil, 0, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(patched), err.Error())})
 		}
 		o, err := s.overwrite(res, req, have, body)
 		if !errors.Is(err, errRaced) {
@@ -167,20 +184,24 @@ func patched(kind types.PatchType, was []byte, req *request, res *resource) ([]b
 	var err error
 	switch {
 	case kind == types.JSONPatchType:
-		return jsonPatched(was, req, res)
+		return jsonPatched(was, req.body)
 	case kind == types.MergePatchType:
+		if err := json.Unmarshal(req.body, new(any)); err != nil {
+			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+		}
 		out, err = jsonpatch.MergePatch(was, req.body)
 	case kind == types.StrategicMergePatchType && res.typ != nil:
-		out, err = strategicpatch.StrategicMergePatch(was, req.body, reflect.New(res.typ).Elem().Interface())
-		if errors.Is(err, mergepatch.ErrBadJSONDoc) || errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList) {
+		if err := json.Unmarshal(req.body, &map[string]any{}); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
+		out, err = strategicpatch.StrategicMergePatch(was, req.body, reflect.New(res.typ).Elem().Interface())
 	case kind == types.ApplyYAMLPatchType:
 		return applied(was, req, res)
 	case res.typ == nil:
-		return nil, unsupported(string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType))
+		return nil, &apierrors.StatusError{ErrStatus: refusal(http.StatusUnsupportedMediaType,
+			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")}
 	default:
-		return nil, unsupported(string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType))
+		return nil, &apierrors.StatusError{ErrStatus: generic(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")}
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -188,14 +209,14 @@ func patched(kind types.PatchType, was []byte, req *request, res *resource) ([]b
 	return out, nil
 }
 
-func jsonPatched(was []byte, req *request, res *resource) ([]byte, error) {
-	patch, err := jsonpatch.DecodePatch(req.body)
+func jsonPatched(was, operations []byte) ([]byte, error) {
+	patch, err := jsonpatch.DecodePatch(operations)
 	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+		return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 	}
 	out, err := patch.Apply(was)
 	if err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", res.gr(), req.name, err.Error(), 0, false)
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	}
 	return out, nil
 }
@@ -211,8 +232,9 @@ func applied(was []byte, req *request, res *resource) ([]byte, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
-	if !json.Valid(patch) {
-		return nil, apierrors.NewBadRequest("the patch is no object")
+	var typed metav1.TypeMeta
+	if err := json.Unmarshal(patch, &typed); err != nil || typed.Kind != res.kind || typed.APIVersion != res.asked(req.version) {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid object type: %s, Kind=%s", cmp.Or(typed.APIVersion, "/"), typed.Kind))
 	}
 	if res.typ == nil {
 		patch, err = jsonpatch.MergePatch(was, patch)

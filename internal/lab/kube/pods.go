@@ -224,7 +224,7 @@ func (cl *cluster) makePod(owner ref, o *object, name, node, hashLabel, hash str
 	}
 	delete(meta, "creationTimestamp")
 	meta["ownerReferences"] = []any{ownedBy(owner.res, o)}
-	status := map[string]any{"phase": "Pending", "qosClass": "BestEffort"}
+	status := map[string]any{"phase": "Pending"}
 	if node != "" {
 		ensure(body, "spec")["nodeName"] = node
 		status["conditions"] = condition(nil, "PodScheduled", "True", "", "")

@@ -19,6 +19,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -53,6 +54,24 @@ func (r *resource) serves(version string) bool { return slices.Contains(r.versio
 // apiVersion is what objects say they are in the version they are kept in.
 func (r *resource) apiVersion() string {
 	return schema.GroupVersion{Group: r.group, Version: r.storage}.String()
+}
+
+// emptyStatus is the status of an object of which nothing is known yet; nil
+// where the type has none.
+func (r *resource) emptyStatus() map[string]any {
+	if r.typ == nil {
+		return nil
+	}
+	f := reflect.New(r.typ).Elem().FieldByName("Status")
+	if !f.IsValid() {
+		return nil
+	}
+	// The types of the API always convert.
+	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(f.Addr().Interface())
+	if err != nil {
+		panic(err)
+	}
+	return status
 }
 
 // row is a built-in resource in the table below.

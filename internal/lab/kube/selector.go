@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -41,15 +42,19 @@ var selectable = map[*resource][]string{
 func selectorOf(res *resource, q url.Values) (selector, error) {
 	l, err := labels.Parse(q.Get("labelSelector"))
 	if err != nil {
-		return selector{}, apierrors.NewBadRequest("unable to parse requirement: " + err.Error())
+		return selector{}, apierrors.NewBadRequest(err.Error())
 	}
 	f, err := fields.ParseSelector(q.Get("fieldSelector"))
 	if err != nil {
 		return selector{}, apierrors.NewBadRequest(err.Error())
 	}
 	for _, r := range f.Requirements() {
-		known := r.Field == "metadata.name" || r.Field == "metadata.namespace" && res.namespaced || slices.Contains(selectable[res], r.Field)
-		if !known {
+		own := selectable[res]
+		switch {
+		case r.Field == "metadata.name", r.Field == "metadata.namespace", slices.Contains(own, r.Field):
+		case own == nil && res.typ != nil:
+			return selector{}, apierrors.NewBadRequest(fmt.Sprintf(`%q is not a known field selector: only "metadata.name", "metadata.namespace"`, r.Field))
+		default:
 			return selector{}, apierrors.NewBadRequest("field label not supported: " + r.Field)
 		}
 	}

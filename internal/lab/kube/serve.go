@@ -2,12 +2,12 @@ package kube
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -62,7 +62,7 @@ func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	res := a.cl.store.resource(schema.GroupResource{Group: req.group, Resource: req.resource})
 	if res == nil || !res.serves(req.version) || req.namespace != "" && !res.namespaced {
-		http.Error(w, "404 page not found", http.StatusNotFound)
+		a.notServed(w, req)
 		return
 	}
 	if !user.master {
@@ -71,7 +71,7 @@ func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	want, ok := negotiate(r.Header.Get("Accept"), asTable, asMetadata)
 	if !ok {
-		writeStatus(w, refusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
+		writeStatus(w, generic(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
 		return
 	}
 	if err := a.carryOut(w, r, req, view{
@@ -86,7 +86,7 @@ func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
 func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *request, v view) error {
 	res := v.res
 	if req.subresource != "" && !(res.status && req.subresource == "status") && !slices.Contains(res.subs, req.subresource) {
-		http.Error(w, "404 page not found", http.StatusNotFound)
+		a.notServed(w, req)
 		return nil
 	}
 	allowed := req.name != "" || slices.Contains([]string{"list", "watch", "create", "deletecollection"}, req.verb)
@@ -97,7 +97,7 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 		allowed = allowed && (!res.namespaced || req.namespace != "")
 	}
 	if !allowed || res.namespaced && req.name != "" && req.namespace == "" {
-		return apierrors.NewMethodNotSupported(res.gr(), req.verb)
+		return notAllowed()
 	}
 	code := http.StatusOK
 	var o *object
@@ -127,7 +127,7 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	case "deletecollection":
 		return a.deleteCollection(w, req, v)
 	default:
-		return apierrors.NewMethodNotSupported(res.gr(), r.Method)
+		return notAllowed()
 	}
 	if err != nil {
 		return err
@@ -146,10 +146,14 @@ func (a *apiserver) list(w http.ResponseWriter, r *http.Request, req *request, v
 	if err != nil {
 		return err
 	}
-	if req.name != "" {
-		return apierrors.NewMethodNotSupported(v.res.gr(), req.verb)
-	}
 	objects, rv := a.cl.store.list(v.res, req.namespace)
+	want, err := askedVersion(req)
+	if err != nil {
+		return err
+	}
+	if want > rv {
+		return tooLarge(want, rv)
+	}
 	if world.VerdictOf(r.Context()).Fault.Kind == world.EmptyList {
 		objects = nil
 	}
@@ -240,33 +244,41 @@ func (v view) one(o *object) ([]byte, error) {
 	case asMetadata:
 		return json.Marshal(partial(o))
 	}
-	if v.version == v.res.storage {
-		return o.encoded()
-	}
 	// Conversion of custom resources is strategy None: only the name of the
 	// version changes.
-	body := maps.Clone(o.body)
-	body["apiVersion"] = schema.GroupVersion{Group: v.res.group, Version: v.version}.String()
-	return json.Marshal(body)
+	return o.typed(v.res.kind, v.res.asked(v.version))
+}
+
+// inList renders one object of a list. Built-in ones do not repeat there what
+// they are.
+func (v view) inList(o *object) ([]byte, error) {
+	if v.as == asIs && v.res.typ != nil {
+		return o.content()
+	}
+	return v.one(o)
 }
 
 // many renders a list.
 func (v view) many(objects []*object, rv uint64) ([]byte, error) {
 	version := strconv.FormatUint(rv, 10)
-	apiVersion, kind := schema.GroupVersion{Group: v.res.group, Version: v.version}.String(), v.res.listKind
+	apiVersion, kind := v.res.asked(v.version), v.res.listKind
 	switch v.as {
 	case asTable:
 		return v.tabled(objects, version, true)
 	case asMetadata:
 		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
+	meta := fmt.Sprintf(`{"resourceVersion":%q}`, version)
+	if v.res.typ == nil && v.as == asIs {
+		meta = fmt.Sprintf(`{"continue":"","resourceVersion":%q}`, version)
+	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"kind":%q,"apiVersion":%q,"metadata":{"resourceVersion":%q},"items":[`, kind, apiVersion, version)
+	fmt.Fprintf(&b, `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, kind, apiVersion, meta)
 	for i, o := range objects {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		one, err := v.one(o)
+		one, err := v.inList(o)
 		if err != nil {
 			return nil, err
 		}
@@ -307,7 +319,28 @@ func writeStatus(w http.ResponseWriter, s metav1.Status) {
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
 	}
-	writeJSON(w, int(s.Code), body)
+	writeJSON(w, cmp.Or(int(s.Code), http.StatusOK), body)
+}
+
+// notServed answers for what is not there: with a Status within a group that
+// is, with plain text outside of all.
+func (a *apiserver) notServed(w http.ResponseWriter, req *request) {
+	if find(groupsOf(a.cl.store.resources()), req.group) == nil {
+		http.Error(w, "404 page not found", http.StatusNotFound)
+		return
+	}
+	writeStatus(w, generic(http.StatusNotFound, "the server could not find the requested resource"))
+}
+
+func notAllowed() error {
+	return &apierrors.StatusError{ErrStatus: generic(http.StatusMethodNotAllowed, "the server does not allow this method on the requested resource")}
+}
+
+// generic is a failure that is about the request, not about an object.
+func generic(code int, text string) metav1.Status {
+	s := refusal(code, text)
+	s.Details = &metav1.StatusDetails{}
+	return s
 }
 
 // refusal is a failure without details.
@@ -317,6 +350,7 @@ func refusal(code int, text string) metav1.Status {
 		http.StatusUnauthorized:         metav1.StatusReasonUnauthorized,
 		http.StatusForbidden:            metav1.StatusReasonForbidden,
 		http.StatusNotFound:             metav1.StatusReasonNotFound,
+		http.StatusMethodNotAllowed:     metav1.StatusReasonMethodNotAllowed,
 		http.StatusNotAcceptable:        metav1.StatusReasonNotAcceptable,
 		http.StatusConflict:             metav1.StatusReasonConflict,
 		http.StatusGone:                 metav1.StatusReasonExpired,

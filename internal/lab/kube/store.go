@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sort"
@@ -26,7 +27,6 @@ const keptEvents = 8192
 var (
 	errRaced   = errors.New("the object has been modified")
 	errExpired = errors.New("too old resource version")
-	errFuture  = errors.New("resource version lies in the future")
 )
 
 // store is one etcd and the registry of resources over it.
@@ -62,7 +62,8 @@ type object struct {
 	body map[string]any
 
 	once sync.Once
-	json []byte
+	json []byte // without kind and apiVersion
+	err  error
 }
 
 // event is one change as watchers see it.
@@ -97,14 +98,26 @@ func splitKey(key string) (namespace, name string) {
 	return namespace, name
 }
 
-// encoded is the object as JSON.
-func (o *object) encoded() ([]byte, error) {
-	var err error
-	o.once.Do(func() { o.json, err = json.Marshal(o.body) })
-	if o.json == nil && err == nil {
-		err = fmt.Errorf("encode object of version %d: not encodable", o.rv)
+// content is the object as JSON without its kind and apiVersion: what lists of
+// built-in objects hold, and the same in all versions.
+func (o *object) content() ([]byte, error) {
+	o.once.Do(func() {
+		rest := maps.Clone(o.body)
+		delete(rest, "kind")
+		delete(rest, "apiVersion")
+		o.json, o.err = json.Marshal(rest)
+	})
+	return o.json, o.err
+}
+
+// typed is the object as JSON.
+func (o *object) typed(kind, apiVersion string) ([]byte, error) {
+	rest, err := o.content()
+	if err != nil {
+		return nil, err
 	}
-	return o.json, err
+	head := fmt.Appendf(make([]byte, 0, len(rest)+len(kind)+len(apiVersion)+32), `{"kind":%q,"apiVersion":%q,`, kind, apiVersion)
+	return append(head, rest[1:]...), nil
 }
 
 // copied is a copy of the object that may be changed.
@@ -204,15 +217,8 @@ func (s *store) write(c change, next map[string]any) (*object, error) {
 	body := next
 	if next == nil {
 		// A deletion is a version of its own: the last state, stamped with it.
-		body = make(map[string]any, len(c.old.body))
-		for k, v := range c.old.body {
-			body[k] = v
-		}
-		meta := map[string]any{}
-		for k, v := range child(body, "metadata") {
-			meta[k] = v
-		}
-		body["metadata"] = meta
+		body = maps.Clone(c.old.body)
+		body["metadata"] = maps.Clone(child(body, "metadata"))
 	}
 	child(body, "metadata")["resourceVersion"] = strconv.FormatUint(s.rv, 10)
 	stored := &object{rv: s.rv, body: body}
@@ -249,20 +255,18 @@ func (t *table) record(e event) {
 }
 
 // since returns the events of a resource after version rv, the version they
-// lead up to, and a channel that is closed when there are more. errExpired and
-// errFuture say that rv is none a watch can start from.
+// lead up to, and a channel that is closed when there are more. errExpired says
+// that events after rv are forgotten. (A version the store has not reached is
+// waited for, as a real server does.)
 func (s *store) since(res *resource, rv uint64) ([]event, uint64, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tables[res.gr()]
-	switch {
-	case t == nil || rv < t.dropped:
+	if t == nil || rv < t.dropped {
 		return nil, s.rv, nil, errExpired
-	case rv > s.rv:
-		return nil, s.rv, nil, errFuture
 	}
 	i := sort.Search(len(t.log), func(i int) bool { return t.log[i].rv > rv })
-	return t.log[i:len(t.log):len(t.log)], s.rv, t.moved, nil
+	return t.log[i:len(t.log):len(t.log)], max(rv, s.rv), t.moved, nil
 }
 
 // takeChanges hands over what changed since it was last called.
@@ -280,6 +284,9 @@ func (s *store) create(res *resource, body map[string]any) {
 	meta := child(body, "metadata")
 	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
 	s.stamp(res, meta)
+	if d := defaults[res]; d != nil {
+		d(body)
+	}
 	key := objectKey(text(meta, "namespace"), text(meta, "name"))
 	if s.get(res, key) != nil {
 		return

@@ -27,6 +27,9 @@ func (v view) table(objects []*object, version string, head bool) (*metav1.Table
 	columns := columnsOf[v.res]
 	if columns == nil {
 		columns = []column{colName, colAge}
+		if v.res.typ == nil {
+			columns[1].kind = "date"
+		}
 	}
 	t := &metav1.Table{
 		TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"},
@@ -76,7 +79,7 @@ func (v view) inRow(o *object) ([]byte, error) {
 	case metav1.IncludeNone:
 		return nil, nil
 	case metav1.IncludeObject:
-		return o.encoded()
+		return o.typed(v.res.kind, v.res.asked(v.version))
 	}
 	return json.Marshal(partial(o))
 }
@@ -214,18 +217,13 @@ var columnsOf = map[*resource][]column{
 	resNamespaces: {colName, {"Status", "string", false, textCell("status", "phase")}, colAge},
 	resConfigMaps: {
 		colName,
-		{"Data", "integer", false, func(o map[string]any) any { return len(child(o, "data")) + len(child(o, "binaryData")) }},
+		{"Data", "string", false, func(o map[string]any) any { return len(child(o, "data")) + len(child(o, "binaryData")) }},
 		colAge,
 	},
 	builtin("", "secrets"): {
 		colName,
 		{"Type", "string", false, textCell("type")},
-		{"Data", "integer", false, func(o map[string]any) any { return len(child(o, "data")) }},
-		colAge,
-	},
-	resServiceAccounts: {
-		colName,
-		{"Secrets", "integer", false, func(o map[string]any) any { return len(items(o, "secrets")) }},
+		{"Data", "string", false, func(o map[string]any) any { return len(child(o, "data")) }},
 		colAge,
 	},
 	resClaims: {
@@ -308,12 +306,9 @@ func podStatus(o map[string]any) any {
 
 func jobStatus(o map[string]any) any {
 	for _, c := range children(o, "status", "conditions") {
-		if kind := text(c, "type"); text(c, "status") == "True" && (kind == "Complete" || kind == "Failed") {
+		if kind := text(c, "type"); text(c, "status") == "True" && (kind == "Complete" || kind == "Failed" || kind == "Suspended") {
 			return kind
 		}
-	}
-	if flag(o, "spec", "suspend") {
-		return "Suspended"
 	}
 	return "Running"
 }

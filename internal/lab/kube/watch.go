@@ -12,6 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -35,17 +37,17 @@ func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, 
 		return apierrors.NewBadRequest("sendInitialEvents: " + err.Error())
 	}
 	if initial && req.query.Get("resourceVersionMatch") != string(metav1.ResourceVersionMatchNotOlderThan) {
-		return &apierrors.StatusError{ErrStatus: refusal(http.StatusUnprocessableEntity,
-			`ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan`)}
+		return apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", field.ErrorList{
+			field.Forbidden(field.NewPath("resourceVersionMatch"), "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")})
 	}
 	limit := watchFor
 	if n, err := strconv.Atoi(req.query.Get("timeoutSeconds")); err == nil && n > 0 {
 		limit = time.Duration(n) * time.Second
 	}
 	s := stream{w: w, flush: http.NewResponseController(w), view: v, sel: sel, bookmarks: req.query.Get("allowWatchBookmarks") == "true"}
-	rv, err := strconv.ParseUint(cmp.Or(req.query.Get("resourceVersion"), "0"), 10, 64)
+	rv, err := askedVersion(req)
 	if err != nil {
-		return apierrors.NewBadRequest("Invalid value: " + err.Error())
+		return err
 	}
 	var existing []*object
 	if rv == 0 || initial {
@@ -58,8 +60,6 @@ func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, 
 		if world.VerdictOf(r.Context()).Fault.Kind == world.EmptyList {
 			existing = nil
 		}
-	} else if _, at, _, err := a.cl.store.since(v.res, rv); errors.Is(err, errFuture) {
-		return tooLarge(rv, at)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-cache, private")
@@ -74,6 +74,17 @@ func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, 
 	}
 	s.follow(r, a.cl.store, req.namespace, rv, limit)
 	return nil
+}
+
+// askedVersion is the one a list or watch asks for, 0 for none.
+func askedVersion(req *request) (uint64, error) {
+	asked := req.query.Get("resourceVersion")
+	rv, err := strconv.ParseUint(cmp.Or(asked, "0"), 10, 64)
+	if err != nil {
+		return 0, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+			Message: fmt.Sprintf("resourceVersion: Invalid value: %q: %v", asked, err)}}
+	}
+	return rv, nil
 }
 
 // tooLarge answers a version the store has not reached.
@@ -178,12 +189,11 @@ func (s *stream) rendered(o *object) ([]byte, error) {
 // bookmark tells the client how far it is. The one that ends the initial
 // events says so.
 func (s *stream) bookmark(rv uint64, initial bool) {
-	meta := map[string]any{"resourceVersion": strconv.FormatUint(rv, 10), "creationTimestamp": nil}
+	meta := map[string]any{"resourceVersion": strconv.FormatUint(rv, 10)}
 	if initial {
 		meta["annotations"] = map[string]any{metav1.InitialEventsAnnotationKey: "true"}
 	}
-	mark := &object{rv: rv, body: map[string]any{"kind": s.view.res.kind, "apiVersion": s.view.res.asked(s.view.version), "metadata": meta}}
-	s.send("BOOKMARK", mark)
+	s.send("BOOKMARK", &object{rv: rv, body: map[string]any{"metadata": meta}})
 }
 
 // fail ends the stream with an error.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,9 +103,18 @@ func TestWatch(t *testing.T) {
 		if got := next(t, again); got != "ADDED b" {
 			t.Errorf("resumed watch begins with %q", got)
 		}
-		_, err = maps.Watch(ctx, metav1.ListOptions{ResourceVersion: "99999999"})
-		if err == nil {
-			t.Error("a watch from the future was accepted")
+		// A version that is not reached yet is waited for, a list refuses it.
+		future, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: "99999999"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer future.Stop()
+		if got := next(t, future); got != "nothing" {
+			t.Errorf("watch from the future: %q", got)
+		}
+		_, err = maps.List(ctx, metav1.ListOptions{ResourceVersion: "99999999"})
+		if !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+			t.Errorf("list from the future: %v", err)
 		}
 	})
 }

@@ -345,7 +345,13 @@ func (cl *cluster) makeClaims(w workload, ns, podName string) {
 // tendJob runs pods until as many as asked for have succeeded.
 func (cl *cluster) tendJob(key string) {
 	w, ok := cl.workload(resJobs, key)
-	if !ok || flag(w.o.body, "spec", "suspend") {
+	if !ok {
+		return
+	}
+	if flag(w.o.body, "spec", "suspend") {
+		status := child(w.o.copied(), "status")
+		status["conditions"] = condition(items(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
+		cl.setStatus(w.ref, status)
 		return
 	}
 	parallel := number(w.o.body, "spec", "parallelism")

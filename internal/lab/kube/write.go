@@ -8,9 +8,11 @@ import (
 	"reflect"
 	"slices"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -34,7 +36,8 @@ func (s *store) insert(res *resource, req *request, body map[string]any) (*objec
 		return nil, err
 	}
 	if text(meta, "resourceVersion") != "" {
-		return nil, apierrors.NewInternalError(errors.New("resourceVersion should not be set on objects to be created"))
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+			Message: "resourceVersion should not be set on objects to be created"}}
 	}
 	if text(meta, "name") == "" && text(meta, "generateName") == "" {
 		return nil, apierrors.NewInvalid(res.gk(), "", field.ErrorList{
@@ -42,6 +45,12 @@ func (s *store) insert(res *resource, req *request, body map[string]any) (*objec
 	}
 	if res.status && res != resNodes {
 		delete(body, "status")
+		if empty := res.emptyStatus(); empty != nil {
+			body["status"] = empty
+		}
+	}
+	if res == resNodes {
+		taint(ensure(body, "spec"), taintNotReady, "", "NoSchedule")
 	}
 	for _, k := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
 		delete(meta, k)
@@ -104,7 +113,7 @@ func (a *apiserver) replace(w http.ResponseWriter, req *request, res *resource) 
 		return nil, apierrors.NewNotFound(res.gr(), req.name)
 	}
 	if res.typ == nil && text(body, "metadata", "resourceVersion") == "" {
-		return nil, apierrors.NewInvalid(res.gk(), req.name, field.ErrorList{
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: res.name}, req.name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 	}
 	for {
@@ -171,7 +180,10 @@ func (s *store) overwrite(res *resource, req *request, have *object, body map[st
 	}
 	key := objectKey(text(meta, "namespace"), text(meta, "name"))
 	if meta["deletionTimestamp"] != nil && len(items(meta, "finalizers")) == 0 && !s.held(res, next) {
-		return s.commit(res, key, have, nil)
+		if _, err := s.commit(res, key, have, nil); err != nil {
+			return nil, err
+		}
+		return &object{body: next}, nil
 	}
 	return s.commit(res, key, have, next)
 }
@@ -185,7 +197,9 @@ func preconditions(res *resource, req *request, was, meta map[string]any) error 
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
 	if uid := text(meta, "uid"); uid != "" && uid != text(was, "uid") {
-		return apierrors.NewConflict(res.gr(), req.name, fmt.Errorf("Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, text(was, "uid")))
+		return apierrors.NewConflict(res.gr(), req.name, fmt.Errorf(
+			"StorageError: invalid object, Code: 4, Key: /registry/%s/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
+			res.name, req.namespace, req.name, uid, text(was, "uid")))
 	}
 	if rv := text(meta, "resourceVersion"); rv != "" && rv != text(was, "resourceVersion") {
 		return apierrors.NewConflict(res.gr(), req.name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
@@ -235,7 +249,7 @@ func (a *apiserver) delete(w http.ResponseWriter, req *request, v view) error {
 	if err != nil {
 		return err
 	}
-	if !gone {
+	if !gone || v.res == resServices || v.res == resPods {
 		body, err := v.one(o)
 		if err != nil {
 			return apierrors.NewInternalError(err)
@@ -243,7 +257,7 @@ func (a *apiserver) delete(w http.ResponseWriter, req *request, v view) error {
 		writeJSON(w, http.StatusOK, body)
 		return nil
 	}
-	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusOK, Details: &metav1.StatusDetails{
+	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
 		Name: req.name, Group: v.res.group, Kind: v.res.name, UID: types.UID(text(o.body, "metadata", "uid")),
 	}})
 	return nil
@@ -260,8 +274,14 @@ func (s *store) drop(res *resource, key string, opts metav1.DeleteOptions) (o *o
 		}
 		meta := child(have.body, "metadata")
 		if p := opts.Preconditions; p != nil {
-			if p.UID != nil && string(*p.UID) != text(meta, "uid") || p.ResourceVersion != nil && *p.ResourceVersion != text(meta, "resourceVersion") {
-				return nil, false, apierrors.NewConflict(res.gr(), name, errors.New("Precondition failed: the object is another one or another version"))
+			kind := schema.GroupResource{Group: res.group, Resource: res.kind} // as the server writes it here
+			if uid := text(meta, "uid"); p.UID != nil && string(*p.UID) != uid {
+				return nil, false, apierrors.NewConflict(kind, name, fmt.Errorf(
+					"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, uid))
+			}
+			if rv := text(meta, "resourceVersion"); p.ResourceVersion != nil && *p.ResourceVersion != rv {
+				return nil, false, apierrors.NewConflict(kind, name, fmt.Errorf(
+					"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, rv))
 			}
 		}
 		force := opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0
@@ -303,12 +323,23 @@ func marked(res *resource, have *object) map[string]any {
 	next := have.copied()
 	meta := child(next, "metadata")
 	meta["deletionTimestamp"] = now()
-	meta["deletionGracePeriodSeconds"] = int64(0)
-	if res == resPods {
-		meta["deletionGracePeriodSeconds"] = int64(30)
+	status := ensure(next, "status")
+	switch res {
+	case resNamespaces:
+		status["phase"] = "Terminating"
+		return next
+	case resCRDs:
+		meta["finalizers"] = []any{apiextensionsv1.CustomResourceCleanupFinalizer}
+		status["conditions"] = condition(items(status, "conditions"), string(apiextensionsv1.Terminating), "True",
+			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
+		return next
+	case resPods:
+		meta["deletionGracePeriodSeconds"] = number(next, "spec", "terminationGracePeriodSeconds")
+	default:
+		meta["deletionGracePeriodSeconds"] = int64(0)
 	}
-	if res == resNamespaces {
-		ensure(next, "status")["phase"] = "Terminating"
+	if len(status) == 0 {
+		delete(next, "status")
 	}
 	if res.counted() {
 		meta["generation"] = number(meta, "generation") + 1
