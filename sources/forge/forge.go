@@ -1,0 +1,299 @@
+package forge
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Kind is a forge's API.
+type Kind string
+
+// The kinds. Forgejo is of kind Gitea.
+const (
+	GitHub Kind = "github"
+	GitLab Kind = "gitlab"
+	Gitea  Kind = "gitea"
+)
+
+// State is what a commit status says in one word, the same for every forge.
+type State string
+
+// The states.
+const (
+	StatePending State = "pending"
+	StateSuccess State = "success"
+	StateFailure State = "failure"
+	StateError   State = "error"
+)
+
+// Status is what to say about a commit.
+type Status struct {
+	// Commit is the commit's id in hex, 40 digits (or 64).
+	Commit string
+	State  State
+	// Context tells the statuses of one commit apart, as in "talos-agent/dev".
+	Context string
+	// Description is one line for people. It is cut at a word to what the forge
+	// takes: 140 characters for GitHub, 255 for the others.
+	Description string
+	// TargetURL is where to read more; may be empty.
+	TargetURL string
+}
+
+// Config says which forge, and as whom. Kind, Repository and Token are
+// required.
+type Config struct {
+	Kind Kind
+	// URL is the address of the forge: GitHub's API (https://api.github.com when
+	// empty, https://host/api/v3 for GitHub Enterprise), or the front page of
+	// GitLab (https://gitlab.com when empty) or Gitea.
+	URL string
+	// Repository is owner/name; for GitLab the path of the project with its
+	// groups, or its number.
+	Repository string
+	Token      string
+	// CA holds PEM certificates to trust instead of the system's.
+	CA []byte
+	// Dial opens connections; nil means the network.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Timeout bounds one Post; 30s when zero.
+	Timeout time.Duration
+}
+
+// api is how one kind of forge is spoken to.
+type api struct {
+	url    string // default
+	root   string // of the API below url
+	path   string // below root; %s are the repository and the commit
+	auth   string // header
+	scheme string // before the token
+	name   string // of the context in the body
+	most   int    // characters of a description
+	states map[State]string
+	scope  string // what the token needs
+}
+
+var same = map[State]string{StatePending: "pending", StateSuccess: "success", StateFailure: "failure", StateError: "error"}
+
+// apis follow the reference of each forge: REST "Create a commit status"
+// (GitHub, version 2022-11-28), "Set commit pipeline status" (GitLab, v4) and
+// repoCreateStatus (Gitea 1.22).
+var apis = map[Kind]api{
+	GitHub: {
+		url: "https://api.github.com", path: "/repos/%s/statuses/%s", auth: "Authorization", scheme: "Bearer ", name: "context", most: 140, states: same,
+		scope: "the token needs the permission Commit statuses: write (or the classic scope repo:status) on the repository",
+	},
+	GitLab: {
+		url: "https://gitlab.com", root: "/api/v4", path: "/projects/%s/statuses/%s", auth: "PRIVATE-TOKEN", name: "name", most: 255,
+		states: map[State]string{StatePending: "running", StateSuccess: "success", StateFailure: "failed", StateError: "failed"},
+		scope:  "the token needs the scope api and at least the role Developer in the project",
+	},
+	Gitea: {
+		root: "/api/v1", path: "/repos/%s/statuses/%s", auth: "Authorization", scheme: "token ", name: "context", most: 255, states: same,
+		scope: "the token needs the scope write:repository, and its user write access to the repository",
+	},
+}
+
+// Client posts to one repository. It may be used from several goroutines.
+type Client struct {
+	kind    Kind
+	forge   api
+	base    string
+	repo    string // escaped for a path
+	token   string
+	timeout time.Duration
+	http    *http.Client
+}
+
+var (
+	ownerName = regexp.MustCompile(`^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$`)
+	project   = regexp.MustCompile(`^([0-9]+|[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+)$`)
+	commitID  = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+)
+
+// New checks c; it sends nothing. Errors are FieldErrors, joined.
+func New(c Config) (*Client, error) {
+	f, ok := apis[c.Kind]
+	if !ok {
+		return nil, &FieldError{Field: "kind", text: fmt.Sprintf("%q is none of github, gitlab and gitea", c.Kind), hint: "for Forgejo write gitea"}
+	}
+	var errs []error
+	refuse := func(field, text, hint string) { errs = append(errs, &FieldError{field, text, hint}) }
+
+	base, err := url.Parse(cmp.Or(c.URL, f.url))
+	switch {
+	case c.URL == "" && f.url == "":
+		refuse("url", "is missing", "write the address of the forge, such as https://git.example.org")
+	case err != nil || base.Host == "" || base.Scheme != "https" && base.Scheme != "http":
+		refuse("url", "is not an http or https address", "")
+	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
+		refuse("url", "holds more than an address", "put the token into token_file")
+	case base.Scheme == "http" && !loopback(base.Hostname()):
+		refuse("url", "is plain http, over which the token would be readable", "use https")
+	case c.Kind == GitHub && base.Hostname() == "github.com":
+		refuse("url", "is GitHub's web site, not its API", "write https://api.github.com, or leave it out")
+	}
+	valid, form := ownerName, "write owner/name"
+	if c.Kind == GitLab {
+		valid, form = project, "write the path of the project with its groups, such as group/infra, or its number"
+	}
+	if !valid.MatchString(c.Repository) || strings.Contains("/"+c.Repository+"/", "/../") || strings.Contains("/"+c.Repository+"/", "/./") {
+		refuse("repository", "is not the name of a repository", form)
+	}
+	if c.Token == "" {
+		refuse("token_file", "is missing", f.scope)
+	} else if strings.ContainsFunc(c.Token, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		refuse("token_file", "holds a space, a line break or a control character", "the file holds the token and nothing else")
+	}
+	var pool *x509.CertPool
+	if len(c.CA) > 0 {
+		if pool = x509.NewCertPool(); !pool.AppendCertsFromPEM(c.CA) {
+			refuse("ca_file", "holds no PEM certificate", "")
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+
+	repo := c.Repository
+	if c.Kind == GitLab {
+		repo = url.PathEscape(repo) // its API wants the slashes escaped
+	}
+	// People paste the address with and without the API's own path.
+	address := strings.TrimSuffix(strings.TrimSuffix(base.String(), "/"), f.root) + f.root
+	dial := c.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	var h1 http.Protocols
+	h1.SetHTTP1(true)
+	return &Client{
+		kind: c.Kind, forge: f, base: address, repo: repo, token: c.Token, timeout: cmp.Or(c.Timeout, 30*time.Second),
+		http: &http.Client{
+			Transport: &http.Transport{
+				DialContext:       dial,
+				TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+				DisableKeepAlives: true, // statuses are hours apart
+				Protocols:         &h1,
+			},
+			// A redirect would take the token along, or turn the POST into a GET.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// Post sets one status. Posting what is set already is no error. Errors are
+// *Error, or say which field of s is wrong, or are the context's.
+func (c *Client) Post(ctx context.Context, s Status) error {
+	if err := c.post(ctx, s); err != nil {
+		return fmt.Errorf("post status %s of %.12s: %w", s.Context, s.Commit, err)
+	}
+	return nil
+}
+
+func (c *Client) post(parent context.Context, s Status) error {
+	state, ok := c.forge.states[s.State]
+	switch {
+	case !ok:
+		return fmt.Errorf("state %q is unknown", s.State)
+	case !commitID.MatchString(s.Commit):
+		return fmt.Errorf("commit %q is not a commit id", s.Commit)
+	case s.Context == "":
+		return errors.New("context is empty")
+	}
+	fields := map[string]string{
+		"state": state, c.forge.name: s.Context,
+		"description": cut(strings.Join(strings.Fields(s.Description), " "), c.forge.most),
+	}
+	if s.TargetURL != "" {
+		fields["target_url"] = s.TargetURL
+	}
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(parent, c.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+fmt.Sprintf(c.forge.path, c.repo, s.Commit), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set(c.forge.auth, c.forge.scheme+c.token)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "talos-agent")
+	if c.kind == GitHub {
+		req.Header.Set("X-GitHub-Api-Version", "2022-11-28")
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return c.unanswered(parent, err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	err = errors.Join(err, res.Body.Close())
+	switch {
+	case res.StatusCode == http.StatusOK || res.StatusCode == http.StatusCreated:
+		return nil // it stands, whether or not its echo came through
+	case err != nil:
+		return c.unanswered(parent, err)
+	}
+	return c.judge(res, answer, s)
+}
+
+// unanswered sorts what went wrong before there was an answer.
+func (c *Client) unanswered(parent context.Context, err error) error {
+	if parent.Err() != nil {
+		return parent.Err()
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err // without the URL, which says no more than the host
+	}
+	host := c.base
+	if u, perr := url.Parse(c.base); perr == nil {
+		host = u.Host
+	}
+	e := &Error{Kind: ErrUnavailable, text: "ask " + host, err: err}
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		e.text, e.err = fmt.Sprintf("no answer from %s within %s", host, c.timeout), nil
+	case errors.As(err, &cert):
+		e.hint = "if the forge's certificate comes from an authority of your own, give its certificate as ca_file"
+	}
+	return e
+}
+
+// cut shortens s to at most n characters, at a word if there is one in the
+// second half, and marks the cut.
+func cut(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	head := string([]rune(s)[:n-1])
+	if i := strings.LastIndexByte(head, ' '); i > len(head)/2 {
+		head = head[:i]
+	}
+	return strings.TrimRight(head, " ,;:.") + "…"
+}
