@@ -1,0 +1,428 @@
+package kube
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// mustKnow fails unless the nodes are known and as many.
+func (b *bench) mustKnow(o cluster.Observed, nodes int) {
+	b.Helper()
+	if !o.Nodes.Known || len(o.Nodes.Value) != nodes {
+		b.Fatalf("nodes are %+v, want %d known", o.Nodes, nodes)
+	}
+}
+
+// mustNotKnow fails unless the nodes are unknown for a reason with these words.
+func (b *bench) mustNotKnow(o cluster.Observed, words string) {
+	b.Helper()
+	if o.Nodes.Known || !strings.Contains(o.Nodes.Why, words) {
+		b.Fatalf("nodes are %+v, want unknown: %s", o.Nodes, words)
+	}
+}
+
+func TestBringUp(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		o := b.look()
+		b.mustNotKnow(o, "there is no way to it")
+		if s := o.APIs["cp-1"]; s.Known {
+			b.Errorf("an API nobody answered for is %+v", s)
+		}
+		if server, ok := b.cluster.API(b.desired); ok {
+			b.Errorf("API is %s", server)
+		}
+
+		ready, _ := b.join("cp-1", "10.0.0.11", 401)
+		b.serve(1)
+		o = b.look()
+		if s := o.APIs["cp-1"]; !s.Known || !s.Value {
+			b.Errorf("the API is %+v", s)
+		}
+		if server, ok := b.cluster.API(b.desired); !ok || server != "https://10.0.0.11:6443" {
+			b.Errorf("API is %s %v", server, ok)
+		}
+		b.mustKnow(o, len(o.Nodes.Value))
+
+		changes := b.changes.Load()
+		<-ready
+		synctest.Wait()
+		if b.changes.Load() == changes {
+			b.Error("nobody was told that the node became Ready")
+		}
+		o = b.look()
+		b.mustKnow(o, 1)
+		if n := o.Nodes.Value["cp-1"]; !n.Ready || n.Why != "" || n.Kubelet != "v1.36.1" || n.Name != "cp-1" {
+			b.Errorf("the node is %+v", n)
+		}
+	})
+}
+
+func TestNodeThatIsNotReadySaysWhy(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		ready, stop := b.join("wk-1", "10.0.0.21", 501)
+		time.Sleep(b.world.Latency.ImagePull + time.Second)
+		n := b.look().Nodes.Value["wk-1"]
+		if n.Ready || n.Why == "" {
+			b.Errorf("a node without a network is %+v", n)
+		}
+		<-ready
+		stop()
+		time.Sleep(5 * time.Minute)
+		n = b.look().Nodes.Value["wk-1"]
+		if n.Ready || !strings.Contains(n.Why, "stopped") {
+			b.Errorf("a node that died is %+v", n)
+		}
+	})
+}
+
+// TestQuiet: while nothing changes, looking costs one call per control plane
+// and half minute.
+func TestQuiet(t *testing.T) {
+	bubble(t, 3, func(b *bench) {
+		for n := range 3 {
+			b.serve(n + 1)
+		}
+		ready, _ := b.join("wk-1", "10.0.0.21", 501)
+		<-ready
+		b.look()
+		b.calls()
+		for range 10 {
+			time.Sleep(2 * time.Second)
+			b.mustKnow(b.look(), 1)
+		}
+		if calls := b.calls(); len(calls) != 0 {
+			b.Errorf("within half a minute: %v", calls)
+		}
+		for range 5 {
+			time.Sleep(time.Minute)
+			b.mustKnow(b.look(), 1)
+		}
+		if calls := b.calls(); len(calls) != 1 || calls["GET /readyz"] != 15 {
+			b.Errorf("in five quiet minutes: %v", calls)
+		}
+		// Watches are ended by the server every few minutes; going on costs one
+		// call and no list.
+		time.Sleep(time.Hour)
+		b.mustKnow(b.look(), 1)
+		if calls := b.calls(); calls["GET /api/v1/nodes"] != 0 || calls["WATCH /api/v1/nodes"] < 3 || calls["WATCH /api/v1/nodes"] > 13 {
+			b.Errorf("in a quiet hour: %v", calls)
+		}
+	})
+}
+
+func TestMovesToAnotherAPI(t *testing.T) {
+	bubble(t, 3, func(b *bench) {
+		stops := map[string]func(){}
+		for n, node := range b.desired.Spec.Nodes {
+			stops[serverOf(node.IP)] = b.serve(n + 1)
+		}
+		ready, _ := b.join("wk-1", "10.0.0.21", 501)
+		<-ready
+		b.mustKnow(b.look(), 1)
+		dead := map[string]bool{}
+		for left := 2; left >= 0; left-- {
+			server, ok := b.cluster.API(b.desired)
+			if !ok {
+				b.Fatalf("no API with %d left", left+1)
+			}
+			changes := b.changes.Load()
+			stops[server]()
+			dead[server] = true
+			time.Sleep(time.Second)
+			if b.changes.Load() == changes {
+				b.Error("nobody was told that the watch broke")
+			}
+			began := time.Now()
+			o := b.look()
+			if took := time.Since(began); took > 3*time.Second {
+				b.Errorf("moving took %v", took)
+			}
+			next, ok := b.cluster.API(b.desired)
+			if left == 0 {
+				b.mustNotKnow(o, "")
+				if ok {
+					b.Errorf("API is %s, and all are dead", next)
+				}
+				break
+			}
+			b.mustKnow(o, 1)
+			if next == server {
+				b.Errorf("API is %s, which is dead", next)
+			}
+			for name, s := range o.APIs {
+				if s.Value == dead[serverOf(mustNode(b, name).IP)] {
+					b.Errorf("%s is %+v, dead are %v", name, s, dead)
+				}
+			}
+		}
+		// One comes back.
+		b.serve(2)
+		b.mustKnow(b.look(), 1)
+	})
+}
+
+func mustNode(b *bench, name string) cluster.Node {
+	b.Helper()
+	n, ok := b.desired.Spec.Node(name)
+	if !ok {
+		b.Fatalf("no node %s", name)
+	}
+	return n
+}
+
+// TestDarkHost: a host that lost its power closes nothing and answers nothing.
+func TestDarkHost(t *testing.T) {
+	bubble(t, 2, func(b *bench) {
+		b.serve(1)
+		b.serve(2)
+		b.look()
+		server, _ := b.cluster.API(b.desired)
+		dark := netip.MustParseAddrPort(strings.TrimPrefix(server, "https://")).Addr()
+		b.world.Net.(*world.Memory).Darken(dark.String(), true)
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		o := b.look()
+		if took := time.Since(began); took > 3*time.Second {
+			b.Errorf("looking took %v", took)
+		}
+		b.mustKnow(o, 0)
+		for _, n := range b.desired.Spec.Nodes {
+			if s := o.APIs[n.Name]; s.Value != (n.IP != dark) || n.IP == dark && (s.Known || !strings.Contains(s.Why, "does not answer")) {
+				b.Errorf("%s is %+v", n.Name, s)
+			}
+		}
+		if next, ok := b.cluster.API(b.desired); !ok || next == server {
+			b.Errorf("API is %s %v", next, ok)
+		}
+	})
+}
+
+// TestNeverThroughTheVIP dials nothing but the control planes' own addresses.
+func TestNeverThroughTheVIP(t *testing.T) {
+	bubble(t, 2, func(b *bench) {
+		var mu sync.Mutex
+		dialled := map[string]bool{}
+		k := New(Config{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			mu.Lock()
+			dialled[addr] = true
+			mu.Unlock()
+			return b.world.Net.DialContext(ctx, network, addr)
+		}})
+		defer k.Close()
+		b.serve(1)
+		stop := b.serve(2)
+		for range 10 {
+			var o cluster.Observed
+			k.Observe(context.Background(), b.desired, &o)
+			b.mustKnow(o, 0)
+			time.Sleep(time.Minute)
+			stop()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(dialled) != 2 || !dialled["10.0.0.11:6443"] || !dialled["10.0.0.12:6443"] {
+			b.Errorf("dialled %v", dialled)
+		}
+	})
+}
+
+func TestAPIThatIsNotReady(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.world.Inject(world.Fault{System: "kube", Op: "GET /readyz", Kind: world.Answer, Status: 500, Text: "no"})
+		for range 3 {
+			o := b.look()
+			if s := o.APIs["cp-1"]; !s.Known || s.Value || !strings.Contains(s.Why, "500") {
+				b.Errorf("the API is %+v", s)
+			}
+			b.mustNotKnow(o, "500")
+			time.Sleep(time.Second)
+		}
+		if calls := b.calls(); calls["GET /readyz"] != 3 {
+			b.Errorf("an API that is not ready is asked each time: %v", calls)
+		}
+		b.world.Heal()
+		b.mustKnow(b.look(), 0)
+	})
+}
+
+func TestCredentialsThatAreNotAccepted(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.desired.Access.Kube = b.ca.access(time.Hour, "nobodies")
+		b.mustNotKnow(b.look(), "nodes is forbidden")
+
+		other := newAuthority(b).access(time.Hour, "system:masters")
+		other.CA = cluster.NewSecret(b.ca.pem)
+		b.desired.Access.Kube = other
+		b.mustNotKnow(b.look(), "") // the old ones are good for long
+
+		b.desired.Access.Kube = newAuthority(b).access(time.Hour, "system:masters")
+		o := b.look()
+		b.mustNotKnow(o, "another cluster")
+		if s := o.APIs["cp-1"]; s.Known {
+			b.Errorf("a stranger is %+v", s)
+		}
+
+		b.desired.Access.Kube = cluster.Credentials{}
+		b.mustNotKnow(b.look(), "no secrets")
+
+		wrong := b.ca.access(time.Hour, "system:masters")
+		wrong.Key = b.ca.access(time.Hour, "system:masters").Key
+		b.desired.Access.Kube = wrong
+		b.mustNotKnow(b.look(), "do not go together")
+
+		b.desired.Access.Kube = b.ca.access(time.Hour, "system:masters")
+		b.mustKnow(b.look(), 0)
+	})
+}
+
+// TestCredentialsAreRenewed: newer ones are taken when the present ones grow
+// old, not whenever they are minted.
+func TestCredentialsAreRenewed(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.look()
+		first := b.cluster.conn
+		for range 17 { // hours
+			time.Sleep(time.Hour)
+			b.desired.Access.Kube = b.ca.access(24*time.Hour, "system:masters")
+			b.mustKnow(b.look(), 0)
+			if b.cluster.conn != first {
+				b.Fatal("credentials with a good part of their life left were thrown away")
+			}
+		}
+		for range 30 {
+			time.Sleep(time.Hour)
+			b.desired.Access.Kube = b.ca.access(24*time.Hour, "system:masters")
+			b.mustKnow(b.look(), 0)
+		}
+		if b.cluster.conn == first {
+			b.Error("credentials were kept beyond their life")
+		}
+	})
+}
+
+// TestFaults: whatever goes wrong with one call, the nodes are never taken for
+// an empty list, and are known again soon.
+func TestFaults(t *testing.T) {
+	faults := []world.Fault{
+		{Kind: world.LoseRequest}, {Kind: world.LoseReply}, {Kind: world.Slow, Delay: 20 * time.Second},
+		{Kind: world.Answer, Status: 500, Text: "etcdserver: leader changed"}, {Kind: world.Answer, Status: 429, Text: "too many"},
+		{Kind: world.Answer, Status: 410, Text: "too old"}, {Kind: world.Answer, Status: 401, Text: "Unauthorized"},
+	}
+	for _, fault := range faults {
+		for _, op := range []string{"GET /readyz", "GET /api/v1/nodes", "WATCH /api/v1/nodes"} {
+			for nth := range 3 {
+				fault.Op, fault.Nth = op, nth+1
+				t.Run(string(fault.Kind)+" "+strings.ReplaceAll(op, "/", "_"), func(t *testing.T) {
+					bubble(t, 2, func(b *bench) {
+						b.serve(1)
+						b.serve(2)
+						ready, _ := b.join("wk-1", "10.0.0.21", 501)
+						<-ready
+						b.world.Inject(fault)
+						for range 20 {
+							if o := b.look(); o.Nodes.Known && len(o.Nodes.Value) != 1 {
+								b.Fatalf("nodes are %+v", o.Nodes)
+							}
+							time.Sleep(5 * time.Second)
+						}
+						b.mustKnow(b.look(), 1)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestForgetsControlPlanes that left the inventory.
+func TestForgetsControlPlanes(t *testing.T) {
+	bubble(t, 2, func(b *bench) {
+		b.serve(1)
+		b.serve(2)
+		b.look()
+		b.desired.Spec.Nodes = b.desired.Spec.Nodes[1:]
+		o := b.look()
+		b.mustKnow(o, 0)
+		if len(o.APIs) != 1 || len(b.cluster.apis) != 1 {
+			b.Errorf("APIs are %v, remembered %v", o.APIs, b.cluster.apis)
+		}
+		if server, ok := b.cluster.API(b.desired); !ok || server != "https://10.0.0.12:6443" {
+			b.Errorf("API is %s %v", server, ok)
+		}
+		b.desired.Spec.Nodes = nil
+		b.mustNotKnow(b.look(), "no control plane")
+	})
+}
+
+// TestClosed: a Cluster that was closed asks nobody.
+func TestClosed(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.look()
+		b.cluster.Close()
+		b.cluster.Close()
+		b.calls()
+		b.mustNotKnow(b.look(), "stops")
+		if calls := b.calls(); len(calls) != 0 {
+			b.Errorf("calls %v", calls)
+		}
+	})
+}
+
+// TestGivesUpInTime when a context ends.
+func TestGivesUpInTime(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.world.Inject(world.Fault{Op: "WATCH /api/v1/nodes", Kind: world.Slow, Delay: 20 * time.Second}, world.Fault{Op: "GET /api/v1/nodes", Kind: world.Slow, Delay: time.Hour})
+		began := time.Now()
+		b.mustNotKnow(b.look(), "in time")
+		if took := time.Since(began); took > listWithin+time.Second {
+			b.Errorf("took %v", took)
+		}
+		// Whoever gave up is told when the list has come.
+		time.Sleep(30 * time.Second)
+		if b.changes.Load() == 0 {
+			b.Error("nobody was told")
+		}
+		b.mustKnow(b.look(), 0)
+
+		done, end := context.WithCancel(context.Background())
+		end()
+		b.cluster.observing <- struct{}{}
+		var o cluster.Observed
+		b.cluster.Observe(done, b.desired, &o)
+		<-b.cluster.observing
+		b.mustNotKnow(o, "somebody else")
+	})
+}
+
+// TestLoopback does it all over real sockets in real time.
+func TestLoopback(t *testing.T) {
+	prefix, release, err := world.FreePrefix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	net24 := strings.TrimSuffix(prefix.Addr().String(), ".0")
+	b := newBench(t, world.Config{Speed: 1000, Network: world.Loopback{}}, net24, 1)
+	b.mustNotKnow(b.look(), "nothing listens there")
+	if s := b.look().APIs["cp-1"]; !s.Known || s.Value {
+		b.Errorf("an API whose host refuses is %+v", s)
+	}
+	b.serve(1)
+	ready, _ := b.join("wk-1", net24+".21", 501)
+	<-ready
+	b.mustKnow(b.look(), 1)
+}

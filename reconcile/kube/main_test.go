@@ -1,0 +1,185 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	labkube "github.com/talos-agent/talos-agent/internal/lab/kube"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// authority is a Kubernetes CA.
+type authority struct {
+	t        testing.TB
+	cert     *x509.Certificate
+	key      *ecdsa.PrivateKey
+	pem, raw []byte // certificate and key
+}
+
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"kubernetes"}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{t: t, cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), raw: keyPEM(t, key)}
+}
+
+func keyPEM(t testing.TB, key *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
+}
+
+func (a *authority) id() string {
+	sum := sha256.Sum256(a.cert.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// access mints credentials that live for ttl, for somebody in a group.
+func (a *authority) access(ttl time.Duration, group string) cluster.Credentials {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	until := time.Now().Add(ttl)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "admin", Organization: []string{group}},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: until,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return cluster.Credentials{
+		CA: cluster.NewSecret(a.pem), Cert: cluster.NewSecret(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		Key: cluster.NewSecret(keyPEM(a.t, key)), NotAfter: until,
+	}
+}
+
+// bench is a world with Kubernetes clusters and a Cluster that looks at one.
+type bench struct {
+	testing.TB
+	world   *world.World
+	kube    *labkube.Clusters
+	ca      *authority
+	cluster *Cluster
+	desired cluster.Desired
+	changes atomic.Int64
+	link    *world.Link
+}
+
+// newBench makes a bench with so many control planes in the inventory; nothing
+// of them runs.
+func newBench(t testing.TB, c world.Config, prefix string, planes int) *bench {
+	t.Helper()
+	w, err := world.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{TB: t, world: w, kube: labkube.New(labkube.Config{World: w}), ca: newAuthority(t), link: world.NewLink(w.Net)}
+	for i := range planes {
+		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, cluster.Node{
+			Name: fmt.Sprintf("cp-%d", i+1), Role: cluster.ControlPlane, IP: netip.MustParseAddr(fmt.Sprintf("%s.%d", prefix, 11+i)),
+		})
+	}
+	b.desired.Spec.Network.VIP = netip.MustParseAddr(prefix + ".5")
+	b.desired.Access.Kube = b.ca.access(24*time.Hour, "system:masters")
+	b.cluster = New(Config{Dial: b.link.DialContext, OnChange: func() { b.changes.Add(1) }})
+	t.Cleanup(func() {
+		b.cluster.Close()
+		if n := b.link.Open(); n > 0 {
+			t.Errorf("%d connections are open after Close", n)
+		}
+		b.kube.Close()
+		w.Close()
+	})
+	return b
+}
+
+// serve brings the API of the nth control plane up, and returns when it is.
+func (b *bench) serve(n int) (stop func()) {
+	b.Helper()
+	node := b.desired.Spec.Nodes[n-1]
+	up := make(chan bool, 16)
+	stop = b.kube.ServeAPI(b.ca.id(), "etcd-1", world.ControlPlane{
+		Node: node.Name, Address: node.IP, VIP: b.desired.Spec.Network.VIP, CACert: b.ca.pem, CAKey: b.ca.raw, Kubernetes: "v1.36.1",
+		CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
+	}, func(ready bool) { up <- ready })
+	if !<-up {
+		b.Fatal("the API says it is not ready")
+	}
+	return stop
+}
+
+// join lets a kubelet register, and returns a channel that tells of Ready.
+func (b *bench) join(name, addr string, vmid int) (ready <-chan bool, stop func()) {
+	told := make(chan bool, 16)
+	stop = b.kube.RunKubelet(b.ca.id(), world.Kubelet{Node: name, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid},
+		func(ready bool) { told <- ready })
+	return told, stop
+}
+
+// look is one observation, bounded as the loop bounds it.
+func (b *bench) look() cluster.Observed {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	var o cluster.Observed
+	b.cluster.Observe(ctx, b.desired, &o)
+	return o
+}
+
+// calls counts the calls of the cluster since it was asked last.
+func (b *bench) calls() map[string]int {
+	counts := map[string]int{}
+	for _, c := range b.world.Calls() {
+		counts[c.Op]++
+	}
+	b.world.ForgetCalls()
+	return counts
+}
+
+// bubble runs a test in virtual time over a network in memory.
+func bubble(t *testing.T, planes int, f func(b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f(newBench(t, world.Config{}, "10.0.0", planes))
+	})
+}
