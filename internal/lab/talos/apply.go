@@ -17,6 +17,7 @@ import (
 type applyMode = machineapi.ApplyConfigurationRequest_Mode
 
 const (
+	//lint:ignore SA1019 versions up to v1.13 take it
 	modeReboot   = machineapi.ApplyConfigurationRequest_REBOOT
 	modeAuto     = machineapi.ApplyConfigurationRequest_AUTO
 	modeNoReboot = machineapi.ApplyConfigurationRequest_NO_REBOOT

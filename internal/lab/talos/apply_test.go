@@ -21,9 +21,10 @@ import (
 const (
 	auto     = machineapi.ApplyConfigurationRequest_AUTO
 	noReboot = machineapi.ApplyConfigurationRequest_NO_REBOOT
-	reboot   = machineapi.ApplyConfigurationRequest_REBOOT
-	staged   = machineapi.ApplyConfigurationRequest_STAGED
-	try      = machineapi.ApplyConfigurationRequest_TRY
+	//lint:ignore SA1019 versions up to v1.13 take it
+	reboot = machineapi.ApplyConfigurationRequest_REBOOT
+	staged = machineapi.ApplyConfigurationRequest_STAGED
+	try    = machineapi.ApplyConfigurationRequest_TRY
 )
 
 // TestMaintenanceUpTo112 is the little server of old: few calls, few modes,

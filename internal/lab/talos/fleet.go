@@ -93,9 +93,8 @@ func (f *Fleet) Close() {
 	f.change(func() {
 		f.closed = true
 		for _, m := range f.sorted() {
-			m.halt()
+			m.switchOff()
 		}
-		f.machines = map[int]*machine{}
 	})
 	f.serving.Wait()
 }
@@ -189,7 +188,7 @@ func (f *Fleet) PowerOn(g world.Guest) {
 			return
 		}
 		if old := f.machines[g.VMID]; old != nil {
-			old.halt()
+			old.switchOff()
 		}
 		m := &machine{f: f, guest: g}
 		f.machines[g.VMID] = m
@@ -203,8 +202,7 @@ func (f *Fleet) PowerOn(g world.Guest) {
 func (f *Fleet) PowerOff(vmid int) {
 	f.change(func() {
 		if m := f.machines[vmid]; m != nil {
-			m.halt()
-			delete(f.machines, vmid)
+			m.switchOff()
 		}
 	})
 }
@@ -219,8 +217,8 @@ func (f *Fleet) Shutdown(vmid int, off func()) bool {
 			return
 		}
 		reacts = true
-		m.boot.leave(runtime.MachineStageShuttingDown, f.world.Latency.Stop, func() {
-			delete(f.machines, vmid)
+		m.boot.goDown(runtime.MachineStageShuttingDown, f.world.Latency.Stop, func() {
+			m.switchOff()
 			f.world.After(0, off)
 		})
 	})

@@ -310,6 +310,11 @@ func TestPartition(t *testing.T) {
 		if v := l.view(wk(1)); !v.NodeReady {
 			t.Errorf("%+v", v)
 		}
+		// Who was cut off when it was switched off comes back whole.
+		if err := l.fleet.Partition(501, true); err != nil {
+			t.Fatal(err)
+		}
+		l.bring("v1.13.9", wk(1))
 		if err := l.fleet.Partition(999, true); err == nil {
 			t.Error("a machine that does not exist was cut off")
 		}

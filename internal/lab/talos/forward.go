@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 every version the lab plays says by the deprecated metadata which machine an answer is from
+
 package talos
 
 import (

@@ -21,8 +21,9 @@ type machine struct {
 	guest world.Guest
 	boot  *boot // nil: nothing runs (hung, or nothing bootable)
 
-	dark     bool // cut off from the network
-	timeless bool // without a time server
+	dark     bool   // cut off from the network
+	darkened string // the address that was cut off
+	timeless bool   // without a time server
 }
 
 // disk is what a machine keeps on its system disk beyond the image. It is the
@@ -116,20 +117,30 @@ func (m *machine) halt() {
 	b.shut()
 }
 
+// switchOff takes the machine out of the world, at once.
+func (m *machine) switchOff() {
+	m.halt()
+	m.partition(false)
+	delete(m.f.machines, m.guest.VMID)
+}
+
+// partition cuts the machine off from the network, or brings it back.
 func (m *machine) partition(cut bool) {
 	m.dark = cut
 	b := m.boot
-	if b == nil || !b.address.IsValid() {
-		return
-	}
-	if n, ok := m.f.world.Net.(darkener); ok {
-		n.Darken(b.address.Addr().String(), cut)
-		return
-	}
+	n, ok := m.f.world.Net.(darkener)
+	switch {
+	case ok && m.darkened != "" && !cut:
+		n.Darken(m.darkened, false)
+		m.darkened = ""
+	case ok && cut && b != nil && b.address.IsValid():
+		m.darkened = b.address.Addr().String()
+		n.Darken(m.darkened, true)
+	case ok || b == nil:
 	// A real network is not ours to cut: the door is closed instead.
-	if cut {
+	case cut:
 		b.closeDoor()
-	} else {
+	default:
 		b.reopen()
 	}
 }
@@ -163,7 +174,7 @@ type boot struct {
 	criUp      bool
 	joinable   bool // criUp for long enough to have looked for an etcd
 	revert     func()
-	queries    int // of the member list, see memberList
+	queries    int // of the member list, see reached
 	kubelet    told[kubelet]
 	plane      told[plane]
 	nodeSeen   bool
@@ -198,7 +209,7 @@ func (b *boot) after(d time.Duration, do func()) (cancel func()) {
 
 // up is reached when the kernel, containerd and machined run.
 func (b *boot) up() {
-	b.address = b.m.platformAddress()
+	b.move(b.m.platformAddress())
 	b.stage = runtime.MachineStageBooting
 	b.openState()
 	b.startSystemServices()
@@ -240,11 +251,7 @@ func (b *boot) configure(cfg config.Provider) {
 func (b *boot) adopt(set *settings) {
 	b.set = set
 	if set.address.IsValid() && set.address != b.address {
-		if b.m.dark {
-			b.m.partition(false)
-			defer b.m.partition(true)
-		}
-		b.address = set.address
+		b.move(set.address)
 	}
 	b.writeConfigured()
 	b.reopen()
@@ -257,6 +264,16 @@ func (b *boot) adopt(set *settings) {
 	}
 }
 
+// move gives the machine an address. Where it is cut off, it is so there too.
+func (b *boot) move(to netip.Prefix) {
+	dark := b.m.dark
+	b.m.partition(false)
+	b.address = to
+	if dark {
+		b.m.partition(true)
+	}
+}
+
 // hostname is the machine's name for itself.
 func (b *boot) hostname() string {
 	if b.set != nil && b.set.hostname != "" {
@@ -265,9 +282,9 @@ func (b *boot) hostname() string {
 	return b.m.name()
 }
 
-// leave takes the machine down in good order: it says so, falls silent, and
+// goDown takes the machine down in good order: it says so, falls silent, and
 // when d has passed it is off and then runs.
-func (b *boot) leave(stage runtime.MachineStage, d time.Duration, then func()) {
+func (b *boot) goDown(stage runtime.MachineStage, d time.Duration, then func()) {
 	b.leaving = true
 	b.stage = stage
 	b.after(hush, func() {
@@ -281,7 +298,7 @@ func (b *boot) leave(stage runtime.MachineStage, d time.Duration, then func()) {
 
 // reboot restarts the machine in good order.
 func (b *boot) reboot() {
-	b.leave(runtime.MachineStageRebooting, hush, func() {
+	b.goDown(runtime.MachineStageRebooting, hush, func() {
 		if b.m.bootable() {
 			b.m.start()
 		}

@@ -142,9 +142,9 @@ func (s *machineService) Shutdown(context.Context, *machineapi.ShutdownRequest) 
 // powerDown switches the virtual machine off from inside, with a last deed.
 func (b *boot) powerDown(stage runtime.MachineStage, last func()) {
 	vmid := b.m.guest.VMID
-	b.leave(stage, b.f.world.Latency.Stop, func() {
+	b.goDown(stage, b.f.world.Latency.Stop, func() {
 		last()
-		delete(b.f.machines, vmid)
+		b.m.switchOff()
 		b.f.world.After(0, func() { b.f.off(vmid) })
 	})
 }
@@ -168,7 +168,7 @@ func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest)
 			b.powerDown(runtime.MachineStageResetting, func() { b.wipe(in) })
 			return nil
 		}
-		b.leave(runtime.MachineStageResetting, hush, func() {
+		b.goDown(runtime.MachineStageResetting, hush, func() {
 			b.wipe(in)
 			if b.m.bootable() {
 				b.m.start()
@@ -203,7 +203,6 @@ func (b *boot) wipe(in *machineapi.ResetRequest) {
 	}
 }
 
-//nolint:staticcheck // it is the legacy call
 func (s *machineService) Upgrade(context.Context, *machineapi.UpgradeRequest) (*machineapi.UpgradeResponse, error) {
 	return nil, errNoUpgrade
 }

@@ -25,7 +25,6 @@ func (s *maintenanceService) Version(context.Context, *emptypb.Empty) (*machinea
 	return nil, errMaintenance
 }
 
-//nolint:staticcheck // it is the legacy call
 func (s *maintenanceService) Upgrade(context.Context, *machineapi.UpgradeRequest) (*machineapi.UpgradeResponse, error) {
 	return nil, errMaintenance
 }
