@@ -73,6 +73,10 @@ func TestMaintenanceUpTo112(t *testing.T) {
 		if _, err := l.admin(cp(1)).Version(ctx); err != nil {
 			t.Errorf("version of the configured node: %v", err)
 		}
+		l.bring("v1.12.11", wk(1))
+		if err := l.admin(wk(1)).Bootstrap(within(time.Second), &machineapi.BootstrapRequest{}); client.StatusCode(err) != codes.FailedPrecondition {
+			t.Errorf("bootstrap of a worker: %v", err)
+		}
 	})
 }
 

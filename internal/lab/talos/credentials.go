@@ -89,6 +89,8 @@ current-context: admin@%[1]s
 `, cluster.ClusterName(), cluster.ClusterEndpoint(), b64(s.plane.CACert), b64(crt), b64(key)), nil
 }
 
+// GenerateClientConfiguration issues a client certificate for any roles, also
+// for ones nobody knows (recorded).
 func (s *machineService) GenerateClientConfiguration(_ context.Context, in *machineapi.GenerateClientConfigurationRequest) (*machineapi.GenerateClientConfigurationResponse, error) {
 	var set *settings
 	var ca authority

@@ -112,6 +112,8 @@ func (b *boot) reached() (*etcd, error) {
 	return all[b.queries%len(all)], nil
 }
 
+// Bootstrap founds an etcd on this machine, if it has none. Whether another
+// machine has one is not looked at, as in life.
 func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapRequest) (*machineapi.BootstrapResponse, error) {
 	b := s.b
 	// The time is waited for, but not for ever.
@@ -122,6 +124,8 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 		switch {
 		case b.set == nil || !b.criUp || b.set.homeless:
 			return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
+		case !b.set.control && b.m.minor() < 13:
+			return status.Error(codes.FailedPrecondition, "bootstrap can only be performed on a control plane node")
 		case !b.set.control:
 			return status.Error(codes.Unimplemented, "bootstrap is only available on control plane nodes")
 		case b.set.etcdCA == "" && b.m.minor() >= 14:
@@ -143,6 +147,8 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 	return &machineapi.BootstrapResponse{Messages: []*machineapi.Bootstrap{{}}}, nil
 }
 
+// EtcdMemberList is answered by the cluster, also on a machine that has not
+// joined it yet; with QueryLocal by the machine's own etcd.
 func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.EtcdMemberListRequest) (*machineapi.EtcdMemberListResponse, error) {
 	list := &machineapi.EtcdMembers{}
 	err := s.b.ask(ctx, "member list", func() error {
@@ -182,6 +188,7 @@ func (b *boot) listed(queryLocal bool) (*etcd, error) {
 	return m.of, nil
 }
 
+// EtcdStatus is the machine's own etcd.
 func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdStatusResponse, error) {
 	var st *machineapi.EtcdMemberStatus
 	err := s.b.ask(ctx, "etcd status", func() error {
@@ -208,6 +215,7 @@ func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*mac
 	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
 }
 
+// EtcdAlarmList never has an alarm to list.
 func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmListResponse, error) {
 	err := s.b.ask(ctx, "etcd alarm list", func() error {
 		if s.b.local() == nil {
@@ -221,6 +229,7 @@ func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*
 	return &machineapi.EtcdAlarmListResponse{Messages: []*machineapi.EtcdAlarm{{}}}, nil
 }
 
+// EtcdRemoveMemberByID removes any member, dead or alive.
 func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineapi.EtcdRemoveMemberByIDRequest) (*machineapi.EtcdRemoveMemberByIDResponse, error) {
 	id := in.GetMemberId()
 	err := s.b.ask(ctx, "etcd remove member", func() error {
@@ -241,6 +250,7 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 	return &machineapi.EtcdRemoveMemberByIDResponse{Messages: []*machineapi.EtcdRemoveMemberByID{{}}}, nil
 }
 
+// EtcdLeaveCluster removes this machine's own member and its data.
 func (s *machineService) EtcdLeaveCluster(ctx context.Context, _ *machineapi.EtcdLeaveClusterRequest) (*machineapi.EtcdLeaveClusterResponse, error) {
 	b := s.b
 	err := b.ask(ctx, "etcd leave", func() error {
@@ -275,6 +285,8 @@ func (b *boot) leaveEtcd() {
 	b.f.world.Tell(b.hostname(), "leaves %s", m.of.id)
 }
 
+// EtcdForfeitLeadership hands the leadership to another member; on one that
+// does not lead nothing happens, which is no error.
 func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineapi.EtcdForfeitLeadershipRequest) (*machineapi.EtcdForfeitLeadershipResponse, error) {
 	answer := &machineapi.EtcdForfeitLeadership{}
 	err := s.b.ask(ctx, "etcd forfeit leadership", func() error {

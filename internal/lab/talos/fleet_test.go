@@ -376,3 +376,26 @@ func TestSecretsLaw(t *testing.T) {
 		l.wantViolations("secrets")
 	})
 }
+
+// TestCloseInAnyOrder: whichever of the two closes first, nothing is left.
+func TestCloseInAnyOrder(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1))
+		l.fleet.PowerOn(cp(2).guest("v1.13.9"))
+		hung := make(chan error)
+		go func() {
+			_, err := l.admin(cp(1)).EtcdStatus(within(time.Hour))
+			hung <- err
+		}()
+		synctest.Wait()
+		l.world.Close()
+		l.fleet.Close()
+		if err := <-hung; err == nil {
+			t.Error("a call into a closed lab succeeded")
+		}
+		l.fleet.PowerOn(cp(3).guest("v1.13.9"))
+		if got := l.fleet.Machines(); len(got) != 0 {
+			t.Errorf("machines of a closed fleet: %+v", got)
+		}
+	})
+}

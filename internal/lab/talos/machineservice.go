@@ -49,6 +49,7 @@ func (b *boot) look(do func() error) error {
 	return do()
 }
 
+// Version names no features in maintenance mode (recorded).
 func (s *machineService) Version(context.Context, *emptypb.Empty) (*machineapi.VersionResponse, error) {
 	v := &machineapi.Version{
 		Version:  &machineapi.VersionInfo{Tag: s.b.m.image().Version, Sha: "undefined", GoVersion: goruntime.Version(), Os: "linux", Arch: "amd64"},
@@ -60,12 +61,14 @@ func (s *machineService) Version(context.Context, *emptypb.Empty) (*machineapi.V
 	return &machineapi.VersionResponse{Messages: []*machineapi.Version{v}}, nil
 }
 
+// Hostname is the name the machine has for itself.
 func (s *machineService) Hostname(context.Context, *emptypb.Empty) (*machineapi.HostnameResponse, error) {
 	var name string
 	err := s.b.look(func() error { name = s.b.hostname(); return nil })
 	return &machineapi.HostnameResponse{Messages: []*machineapi.Hostname{{Hostname: name}}}, err
 }
 
+// ServiceList lists the services with their past.
 func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machineapi.ServiceListResponse, error) {
 	list := &machineapi.ServiceList{}
 	err := s.b.look(func() error {
@@ -77,6 +80,7 @@ func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machinea
 	return &machineapi.ServiceListResponse{Messages: []*machineapi.ServiceList{list}}, err
 }
 
+// ServiceRestart, ServiceStop and ServiceStart refuse, see refuseService.
 func (s *machineService) ServiceRestart(_ context.Context, in *machineapi.ServiceRestartRequest) (*machineapi.ServiceRestartResponse, error) {
 	return nil, s.b.refuseService(in.GetId(), "restart")
 }
@@ -103,6 +107,7 @@ func (b *boot) refuseService(id, operation string) error {
 	})
 }
 
+// Logs are empty, for services that there are.
 func (s *machineService) Logs(in *machineapi.LogsRequest, _ grpc.ServerStreamingServer[common.Data]) error {
 	return s.b.look(func() error {
 		if s.b.services[in.GetId()] == nil {
@@ -112,8 +117,8 @@ func (s *machineService) Logs(in *machineapi.LogsRequest, _ grpc.ServerStreaming
 	})
 }
 
-// Read implements machine.MachineService for the one file clients need: the
-// boot id, which proves a reboot.
+// Read reads the one file clients need: the boot id, which proves a
+// reboot.
 func (s *machineService) Read(in *machineapi.ReadRequest, out grpc.ServerStreamingServer[common.Data]) error {
 	if in.GetPath() != "/proc/sys/kernel/random/boot_id" {
 		return status.Errorf(codes.NotFound, "stat %s: no such file or directory", in.GetPath())
@@ -121,6 +126,7 @@ func (s *machineService) Read(in *machineapi.ReadRequest, out grpc.ServerStreami
 	return out.Send(&common.Data{Bytes: []byte(s.b.id + "\n")})
 }
 
+// Reboot answers at once; the API is gone a moment later.
 func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*machineapi.RebootResponse, error) {
 	err := s.b.alter(func() error {
 		s.b.f.world.Tell(s.b.hostname(), "reboots")
@@ -130,6 +136,7 @@ func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*ma
 	return &machineapi.RebootResponse{Messages: []*machineapi.Reboot{{ActorId: newUUID()}}}, err
 }
 
+// Shutdown switches the virtual machine off from inside.
 func (s *machineService) Shutdown(context.Context, *machineapi.ShutdownRequest) (*machineapi.ShutdownResponse, error) {
 	err := s.b.alter(func() error {
 		s.b.f.world.Tell(s.b.hostname(), "shuts down")
@@ -203,6 +210,7 @@ func (b *boot) wipe(in *machineapi.ResetRequest) {
 	}
 }
 
+// Upgrade is refused.
 func (s *machineService) Upgrade(context.Context, *machineapi.UpgradeRequest) (*machineapi.UpgradeResponse, error) {
 	return nil, errNoUpgrade
 }
