@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -41,6 +42,40 @@ type apiserver struct {
 	server    *http.Server   // nil: does not listen
 	listeners []net.Listener // own address, and the VIP if it holds it
 	halt      context.CancelFunc
+
+	conns connections
+}
+
+// connections are those a server has open.
+type connections struct {
+	mu   sync.Mutex
+	open map[net.Conn]bool
+}
+
+// follow is what http.Server.ConnState wants.
+func (c *connections) follow(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		if c.open == nil {
+			c.open = map[net.Conn]bool{}
+		}
+		c.open[conn] = true
+	case http.StateClosed:
+		delete(c.open, conn)
+	}
+}
+
+// cut closes them all without the farewell of TLS, as a power cut does.
+func (c *connections) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.open {
+		if t, ok := conn.(*tls.Conn); ok {
+			_ = t.NetConn().Close() // it may be closed already
+		}
+	}
 }
 
 // ServeAPI implements world.Kubernetes: the API answers at Address:6443 once
@@ -110,6 +145,7 @@ func (a *apiserver) listen() error {
 			ClientAuth: tls.RequestClientCert,
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnState:   a.conns.follow,
 		ErrorLog:    slog.NewLogLogger(a.c.world.Log.Handler(), slog.LevelDebug),
 	}
 	a.server, a.halt = server, halt
@@ -165,6 +201,7 @@ func (a *apiserver) stop() {
 	if server == nil {
 		return
 	}
+	a.conns.cut()
 	if err := server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		a.c.world.Log.Debug("kube-apiserver closes", "node", a.cp.Node, "err", err)
 	}

@@ -244,26 +244,26 @@ func (cl *cluster) touchOwners(o *object, res *resource) {
 func (cl *cluster) observeNode(ch change) {
 	_, name := splitKey(ch.key)
 	n := cl.nodes[name]
-	if ch.new == nil {
-		delete(cl.nodes, name)
-	} else {
-		if n == nil {
-			n = &node{name: name, pods: map[string]*pod{}}
-			cl.nodes[name] = n
-			for _, p := range cl.pods {
-				if p.node == name {
-					n.pods[p.key] = p
-				}
+	if n == nil {
+		n = &node{name: name, pods: map[string]*pod{}}
+		for _, p := range cl.pods {
+			if p.node == name {
+				n.pods[p.key] = p
 			}
 		}
+	}
+	was := *n
+	delete(cl.nodes, name)
+	if ch.new != nil {
+		cl.nodes[name] = n
 		n.read(ch.new.body)
+		if ch.old != nil && reflect.DeepEqual(was, *n) {
+			return // nothing that matters to pods
+		}
 	}
 	cl.unplaced = true
 	for key := range cl.daemonSets {
 		cl.dirty[ref{resDaemonSets, key}] = true
-	}
-	if n == nil {
-		return
 	}
 	for key := range n.pods {
 		cl.dirty[ref{resPods, key}] = true

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestPlanes runs three control planes on one etcd with a VIP, and takes them
@@ -164,4 +166,88 @@ func TestRegistration(t *testing.T) {
 			t.Error("a static pod where no API runs")
 		}
 	})
+}
+
+func TestClose(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.flat(1)
+		w, err := set.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for next(t, w) != "nothing" {
+		}
+		if _, err := set.AppsV1().Deployments("default").Create(ctx, deployment("web", 3), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.kube.Close() // while pods are starting and a watch is open
+		if got := next(t, w); got != "closed" {
+			t.Errorf("the watch after Close: %q", got)
+		}
+		if _, err := set.Discovery().ServerVersion(); err == nil {
+			t.Error("the API answers after Close")
+		}
+		if pods := l.kube.Objects(l.id, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "default"); len(pods) != 3 {
+			t.Errorf("%d pods to be seen after Close, want 3", len(pods))
+		}
+		l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-2", "10.0.0.12"), func(bool) { t.Error("ready after Close") })()
+		l.kube.RunKubelet(l.id, kubelet("wk-2", "10.0.0.22", 502), func(bool) { t.Error("ready after Close") })()
+		time.Sleep(time.Hour)
+		l.kube.Close()
+	})
+}
+
+// TestPortInUse: a kube-apiserver that cannot listen tries again.
+func TestPortInUse(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		other, err := l.world.Net.Listen(apiAddr + ":6443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		up := newTold()
+		l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", apiAddr), up.call)
+		time.Sleep(time.Minute)
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-up.ch:
+		case <-time.After(time.Minute):
+			t.Fatal("the API did not come up when its port was free")
+		}
+		var told bool
+		for _, e := range l.world.Story() {
+			told = told || e.Subject == "cp-1" && strings.Contains(e.Text, "address already in use")
+		}
+		if !told {
+			t.Error("the story does not tell why it was down")
+		}
+	})
+}
+
+// TestLoopback brings a cluster with a VIP up on the real network.
+func TestLoopback(t *testing.T) {
+	net := loopback(t)
+	l := newLab(t, world.Config{Speed: 200, Network: world.Loopback{}})
+	cp := l.control("cp-1", net+".11")
+	cp.VIP = netip.MustParseAddr(net + ".5")
+	api, ready := newTold(), newTold()
+	l.kube.RunKubelet(l.id, controlKubelet("cp-1", net+".11", 401), ready.call)
+	stop := l.kube.ServeAPI(l.id, "etcd-1", cp, api.call)
+	<-api.ch
+	<-ready.ch
+	set := l.typed(net + ".5")
+	if err := nodeReady(set, "cp-1"); err != nil {
+		t.Error(err)
+	}
+	w, err := set.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	for range w.ResultChan() {
+	}
+	if _, err := set.Discovery().ServerVersion(); err == nil {
+		t.Error("the VIP answers after the only API stopped")
+	}
 }
