@@ -66,8 +66,8 @@ type Client struct {
 	api       *api.Client
 	http      *http.Client
 	transport *http.Transport
-	base      string // https://host:port/api2/json
-	header    string // Authorization
+	base      string         // https://host:port/api2/json
+	header    cluster.Secret // Authorization
 
 	turns turns
 
@@ -96,7 +96,7 @@ func New(c Config) (*Client, error) {
 	id, secret, _ := strings.Cut(c.Token.RevealString(), "=")
 	p := &Client{
 		pool: c.Pool, auditEvery: c.AuditEvery, log: c.Log, token: id,
-		base: "https://" + base.Host + apiPath, header: "PVEAPIToken=" + id + "=" + secret,
+		base: "https://" + base.Host + apiPath, header: cluster.SecretString("PVEAPIToken=" + id + "=" + secret),
 		memory: newMemory(),
 	}
 	if p.auditEvery <= 0 {

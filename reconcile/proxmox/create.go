@@ -31,11 +31,11 @@ func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 }
 
 func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, progress func(cluster.Progress)) error {
-	id := c.identityOf(d, n.VMID, n.Name)
-	wanted, err := createParams(d, n, id.pool, img)
+	wanted, err := createParams(d, n, c.poolOf(n), img)
 	if err != nil {
 		return err
 	}
+	id := c.identityOf(d, n.VMID, n.Name)
 	var tags checks
 	tagList := tags.tags(tagsOf(n))
 	if tags.is("host", n.Host, hostPattern); tags.err() != nil {
@@ -179,8 +179,8 @@ func (c *Client) change(ctx context.Context, id identity, p proven, plan func(pr
 		if err != nil || set == nil {
 			return p, err
 		}
-		if lock := p.conf["lock"]; lock != "" {
-			return p, fmt.Errorf("%w (%s)", errLocked, lock)
+		if err := p.locked(); err != nil {
+			return p, err
 		}
 		set["digest"] = p.conf.digest()
 		last = c.put(ctx, vmPath(p.host, id.vmid, "config"), set, nil)

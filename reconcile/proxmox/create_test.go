@@ -299,7 +299,7 @@ func TestStart(t *testing.T) {
 		{"lost reply", func(s *stand) {
 			s.world.Inject(world.Fault{System: "pve", Op: start, Kind: world.LoseReply, Times: 1})
 		}, ""},
-		{"locked", func(s *stand) { s.must(s.host.Lock(n.VMID, "backup")) }, "task qmstart failed: VM is locked (backup)"},
+		{"locked", func(s *stand) { s.must(s.host.Lock(n.VMID, "backup")) }, "vm is locked (backup)"},
 		{"no such bridge", func(s *stand) { s.must(s.host.Edit(n.VMID, "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr9")) }, "bridge 'vmbr9' does not exist"},
 		{"lock file held", func(s *stand) {
 			release, err := s.host.HoldFile(ctx, n.VMID)
@@ -327,4 +327,54 @@ func TestStart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLostCreationTells: a request that got lost is not sent again by the same
+// creation.
+func TestLostCreationTells(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		s.image()
+		s.world.Inject(world.Fault{System: "pve", Op: createOp, Kind: world.LoseRequest})
+		c := s.client()
+		defer c.Close()
+		err := c.Create(context.Background(), d, d.Spec.Nodes[0], d.Image, nil)
+		if err == nil || !strings.Contains(err.Error(), "nothing came of it: POST /nodes/pve1/qemu: ") || s.count(createOp) != 1 {
+			t.Errorf("%d creations: %v", s.count(createOp), err)
+		}
+	})
+}
+
+// TestChangesAreForgotten: what was read of a VM before we changed it is not
+// taken for what it is.
+func TestChangesAreForgotten(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		n, ctx := d.Spec.Nodes[0], context.Background()
+		c := s.made(d)
+		defer c.Close()
+		for what, change := range map[string]func() error{
+			"create": func() error { return c.Create(ctx, d, n, d.Image, nil) },
+			"start":  func() error { return c.Start(ctx, d, n, nil) },
+		} {
+			observe(c, d)
+			if _, ok := c.recall(n.VMID); !ok {
+				t.Fatalf("%s: nothing is remembered", what)
+			}
+			s.must(change())
+			if _, ok := c.recall(n.VMID); ok {
+				t.Errorf("%s: it is still remembered", what)
+			}
+		}
+		before := c.touches(n.VMID)
+		c.forget(n.VMID) // a change begins while a pass reads
+		c.remember(n.VMID, before, facts{})
+		if _, ok := c.recall(n.VMID); ok {
+			t.Error("what was read before the change is remembered")
+		}
+		c.remember(n.VMID, c.touches(n.VMID), facts{})
+		if _, ok := c.recall(n.VMID); !ok {
+			t.Error("what was read after the change is not remembered")
+		}
+	})
 }

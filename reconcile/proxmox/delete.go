@@ -6,14 +6,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
-
-// stopWithin is how long a VM may take to be seen stopped after the task that
-// stopped it has ended.
-const stopWithin = 30 * time.Second
 
 // Delete stops a VM of ours hard and deletes it with its own disks. One that is
 // gone already is success.
@@ -68,7 +63,9 @@ func (c *Client) twoPhase(ctx context.Context, id identity, mark cluster.Mark, p
 	if err := c.condemn(ctx, id, mark); err != nil {
 		return err
 	}
-	if err := c.switchOff(ctx, id, progress); err != nil {
+	// A shutdown that is under way would hold the lock until it is over.
+	stop := params{"timeout": "20", "overrule-shutdown": "1"}
+	if err := c.power(ctx, id, cluster.Stopped, c.condemned, stop, progress); err != nil {
 		return err
 	}
 	return c.destroy(ctx, id, progress)
@@ -105,8 +102,8 @@ func marked(description string, m cluster.Mark) string {
 
 // deletable refuses a VM that is not to be deleted although it is ours.
 func deletable(p proven, vmid int) error {
-	if lock := p.conf["lock"]; lock != "" {
-		return fmt.Errorf("%w (%s)", errLocked, lock)
+	if err := p.locked(); err != nil {
+		return err
 	}
 	if others := othersVolumes(p.conf, strconv.Itoa(vmid)); len(others) > 0 {
 		return hinted("detach them and move them to another vm, or remove them, if nobody needs them", "volumes that are not ours would be deleted with it: %s", strings.Join(others, ", "))
@@ -125,70 +122,6 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 		return p, errors.New("somebody took back that it is being deleted")
 	}
 	return p, deletable(p, id.vmid)
-}
-
-// switchOff stops the VM hard, if it runs, and waits until it is seen stopped:
-// the task alone does not prove it.
-func (c *Client) switchOff(ctx context.Context, id identity, progress func(cluster.Progress)) error {
-	var last error
-	for range conflicts {
-		host, err := c.locate(ctx, id)
-		if err != nil {
-			return err
-		}
-		now, err := c.current(ctx, host, id.vmid)
-		if err != nil {
-			return err
-		}
-		p, err := c.condemned(ctx, id, host)
-		switch {
-		case err != nil:
-			return err
-		case now.HA.Managed.on():
-			return managed(id.vmid)
-		case now.power() == cluster.Stopped:
-			return nil
-		}
-		last = c.start(ctx, progress, func(name *text) error {
-			// A shutdown that is under way would hold the lock until it is over.
-			return c.post(ctx, vmPath(p.host, id.vmid, "status", "stop"), params{"timeout": "20", "overrule-shutdown": "1"}, name)
-		})
-		switch {
-		case last == nil:
-			if err := c.seenStopped(ctx, p.host, id.vmid); err != nil {
-				return err
-			}
-		case decided(ctx, last):
-			return last
-		default:
-			if err := c.settle(ctx, p.host, id.vmid, progress); err != nil {
-				return err
-			}
-		}
-	}
-	if last == nil {
-		last = errors.New("somebody keeps starting it")
-	}
-	return last
-}
-
-// seenStopped waits until a VM that was stopped is.
-func (c *Client) seenStopped(ctx context.Context, host string, vmid int) error {
-	began := time.Now()
-	for {
-		now, err := c.current(ctx, host, vmid)
-		switch {
-		case err != nil:
-			return err
-		case now.power() == cluster.Stopped:
-			return nil
-		case time.Since(began) > stopWithin:
-			return fmt.Errorf("it still runs %v after it was stopped", stopWithin)
-		}
-		if err := pause(ctx, patience(began)); err != nil {
-			return err
-		}
-	}
 }
 
 // destroy deletes the stopped VM with the disks its configuration names, and

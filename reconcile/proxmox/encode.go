@@ -125,6 +125,9 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 	c.must(n.DiskBytes > 0 && n.DiskBytes%(1<<20) == 0, "system disk has %d bytes, which are not whole MiB", n.DiskBytes)
 	c.must(len(n.Disks) <= 30, "%d extra disks are more than the 30 a controller has room for", len(n.Disks))
 	mark := cluster.Mark{Version: 1, Cluster: c.is("cluster id", d.Spec.ID, uuidPattern), Node: c.is("node name", n.Name, namePattern)}
+	if mark.Cluster != "" {
+		c.must(n.UUID == cluster.NodeUUID(mark.Cluster, n.Name), "uuid %q is not the one that follows from cluster and node", n.UUID)
+	}
 
 	p := params{
 		"vmid":        c.vmid(n.VMID),

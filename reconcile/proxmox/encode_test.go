@@ -33,6 +33,9 @@ func TestNothingIsSmuggled(t *testing.T) {
 		for range rapid.IntRange(0, 2).Draw(t, "how many are bad") {
 			*rapid.SampledFrom(fields).Draw(t, "which") = word.Draw(t, "word")
 		}
+		if uuidPattern.MatchString(d.Spec.ID) && n.UUID == desired(1).Spec.Nodes[0].UUID {
+			n.UUID = cluster.NodeUUID(d.Spec.ID, n.Name)
+		}
 		n.VMID = rapid.SampledFrom([]int{411, 411, 411, 411, 99, -1, 1_000_000_000}).Draw(t, "vmid")
 		d.Spec.Network.VLAN = rapid.SampledFrom([]int{0, 0, 20, 20, -1, 5000}).Draw(t, "vlan")
 		gw := d.Spec.Network.Gateway

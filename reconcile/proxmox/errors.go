@@ -47,7 +47,7 @@ func (e *Error) words() string {
 
 // Is reports what the answer means, as far as the table of phrases knows.
 func (e *Error) Is(target error) bool {
-	if p, ok := read(e.words()); ok && p.kind == target {
+	if p, ok := phraseIn(e.words()); ok && p.kind == target {
 		return true
 	}
 	switch e.Status {
@@ -61,7 +61,7 @@ func (e *Error) Is(target error) bool {
 
 // Hint says what to do about it, "" when there is nothing to do but wait.
 func (e *Error) Hint() string {
-	if p, ok := read(e.words()); ok {
+	if p, ok := phraseIn(e.words()); ok {
 		return p.hint
 	}
 	switch e.Status {
@@ -127,7 +127,7 @@ func (e *TaskError) Error() string {
 
 // Is reports what the exit status means, as far as the table of phrases knows.
 func (e *TaskError) Is(target error) bool {
-	p, ok := read(e.Exit)
+	p, ok := phraseIn(e.Exit)
 	return ok && p.kind == target
 }
 
@@ -136,7 +136,7 @@ func (e *TaskError) Hint() string {
 	if m := missingPrivilege.FindStringSubmatch(e.Exit); m != nil {
 		return fmt.Sprintf("give %s on %s to the agent's user and to its token", strings.ReplaceAll(m[2], "|", " or "), m[1])
 	}
-	p, _ := read(e.Exit)
+	p, _ := phraseIn(e.Exit)
 	return p.hint
 }
 

@@ -242,6 +242,9 @@ func compare(t *testing.T, name string, got, want request, differ map[string]str
 	for k := range want.params {
 		keys[k] = true
 	}
+	for k := range differ {
+		keys[k] = true
+	}
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		if _, ok := differ[k]; ok {
 			if got.params[k] == want.params[k] {

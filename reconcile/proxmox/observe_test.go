@@ -112,6 +112,11 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			want: want{presence: cluster.Present, task: "qmcreate", why: "being created"}},
 		{name: "left locked by a creation that died", stage: kill,
 			want: want{presence: cluster.Present, owner: cluster.Ours, power: cluster.Stopped, lock: "create", why: "qm unlock"}},
+		{name: "left locked, and nobody can tell what happened since", stage: func(s *stand) {
+			kill(s)
+			s.host.Role("TalosAgentHost", "Sys.Syslog")
+		}, want: want{why: "no Sys.Audit on /nodes/pve1"},
+			wide: want{presence: cluster.Present, owner: cluster.Ours, power: cluster.Stopped, lock: "create", why: "qm unlock"}},
 		{name: "another's after a creation of ours that died", stage: func(s *stand) {
 			kill(s)
 			s.must(s.host.Remove(n.VMID))

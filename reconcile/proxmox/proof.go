@@ -46,6 +46,9 @@ type identity struct {
 	pool string // "" : in none
 	uuid string
 	node string // name of the node, for words
+	// pools are where a VM may lie as well that is no node's any more: those of
+	// the other nodes.
+	pools []string
 }
 
 // identityOf is who the VM of a node of a cluster must be.
@@ -53,6 +56,10 @@ func (c *Client) identityOf(d cluster.Desired, vmid int, node string) identity {
 	id := identity{vmid: vmid, pool: c.pool, node: node, uuid: cluster.NodeUUID(d.Spec.ID, node)}
 	if n, ok := d.Spec.Node(node); ok {
 		id.pool = c.poolOf(n)
+		return id
+	}
+	for _, n := range d.Spec.Nodes {
+		id.pools = append(id.pools, c.poolOf(n))
 	}
 	return id
 }
@@ -73,6 +80,15 @@ type proven struct {
 
 // mark is what its description says of it.
 func (p proven) mark() (cluster.Mark, bool) { return cluster.ParseMark(string(p.conf["description"])) }
+
+// locked returns an error when Proxmox VE holds a lock on the VM.
+func (p proven) locked() error {
+	lock := p.conf["lock"]
+	if lock == "" {
+		return nil
+	}
+	return &cure{fmt.Errorf("%w (%s)", errLocked, lock), "wait until whatever holds the lock has ended: a backup, a snapshot, a migration"}
+}
 
 // errGone: the listing does not have the VM.
 var errGone = errors.New("the list of Proxmox VE has no such vm")
@@ -125,8 +141,8 @@ func (c *Client) confirm(ctx context.Context, id identity, host string) (proven,
 		return proven{}, err
 	}
 	if why := wrongUUID(uuidOf(p.conf), id); why != "" {
-		if lock := p.conf["lock"]; lock != "" {
-			return proven{}, fmt.Errorf("%w (%s)", errLocked, lock)
+		if err := p.locked(); err != nil {
+			return proven{}, err
 		}
 		return proven{}, &notOurs{vmid: id.vmid, why: why}
 	}
@@ -152,7 +168,7 @@ func wrongPlace(r row, id identity) string {
 	switch {
 	case r.Type != "qemu":
 		return "it is a container"
-	case r.Pool == text(id.pool):
+	case r.Pool == text(id.pool), slices.Contains(id.pools, string(r.Pool)):
 		return ""
 	case r.Pool == "":
 		return fmt.Sprintf("it is not in pool %s", id.pool)
@@ -212,6 +228,9 @@ const (
 // was complete. Until a creation ends the VM is in no pool, so that a token
 // with privileges on the pool does not see it.
 func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, error) {
+	if !hostPattern.MatchString(host) {
+		return hidden{}, fmt.Errorf("%q is no name of a host", host)
+	}
 	free, err := c.free(ctx, id.vmid)
 	if err != nil || free {
 		return hidden{}, err
@@ -282,7 +301,7 @@ func succeeded(exit string) bool { return exit == "OK" || strings.HasPrefix(exit
 
 // meaning is the kind of some words, nil when the table does not know them.
 func meaning(words string) error {
-	p, _ := read(words)
+	p, _ := phraseIn(words)
 	return p.kind
 }
 

@@ -37,7 +37,7 @@ type phrase struct {
 // whose reason phrase says what is the matter. The first row that fits counts.
 var phrases = []phrase{
 	{errLocked, "VM is locked (", "PUT config, and qmstart, qmdestroy and resize tasks of a locked vm (9.2.11, 8.4.21)",
-		"wait until the backup or whatever else holds the lock has ended; `qm config` shows the lock"},
+		"wait until whatever holds the lock has ended: a backup, a snapshot, a migration"},
 	{errBusy, "can't lock file", "PUT config and qmstart while another worker held the vm's lock file for 10 s (9.2.11, 8.4.21)", ""},
 	{errBusy, "lock request timeout", "cfs-lock of a storage in pve-cluster's source, `cfs-lock 'storage-x' error: got lock request timeout`", ""},
 	{errNoQuorum, "no quorum", "check_cfs_quorum in pve-cluster's source, `cluster not ready - no quorum?`",
@@ -55,8 +55,8 @@ var phrases = []phrase{
 	{nil, "QEMU exited with code", "qmstart that QEMU refused (9.2.11, 8.4.21)", "`qm start` of the vm on the host shows what QEMU says"},
 }
 
-// read finds the row that fits some words of Proxmox VE.
-func read(words string) (phrase, bool) {
+// phraseIn finds the row that fits some words of Proxmox VE.
+func phraseIn(words string) (phrase, bool) {
 	for _, p := range phrases {
 		if strings.Contains(words, p.words) {
 			return p, true

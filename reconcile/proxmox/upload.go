@@ -20,6 +20,9 @@ import (
 
 // images lists what disks can be imported from on a storage: name and bytes.
 func (c *Client) images(ctx context.Context, host, store string) (map[string]int64, error) {
+	if !storagePattern.MatchString(store) {
+		return nil, fmt.Errorf("%q is no name of a storage", store)
+	}
 	var rows []struct{ VolID, Size text }
 	if err := c.get(ctx, hostPath(host, "storage", store, "content"), params{"content": "import"}, &rows); err != nil {
 		return nil, err
@@ -173,6 +176,27 @@ func (w *watched) Close() error {
 	return nil
 }
 
+// exactly is a reader that must yield a given number of bytes: what follows it
+// in a request must not be sent when it was shorter or longer, or half an image
+// would look like a whole one.
+type exactly struct {
+	from io.Reader
+	left int64
+}
+
+// Read implements io.Reader.
+func (e *exactly) Read(p []byte) (int, error) {
+	n, err := e.from.Read(p)
+	e.left -= int64(n)
+	switch {
+	case e.left < 0:
+		return 0, errors.New("the image is larger than it was said to be")
+	case errors.Is(err, io.EOF) && e.left > 0:
+		return n, fmt.Errorf("the image ends %d bytes early: %w", e.left, io.ErrUnexpectedEOF)
+	}
+	return n, err
+}
+
 // send streams the image in one request. go-proxmox would read it into memory
 // first. Proxmox VE insists on the order of the fields, with the file last, and
 // on a length.
@@ -200,7 +224,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	defer cancel(nil)
 	headway := time.AfterFunc(stalled, func() { cancel(fmt.Errorf("no headway for %v", stalled)) })
 	defer headway.Stop()
-	file := &watched{from: io.MultiReader(begins, io.LimitReader(body, at.size), ends), tell: func(sent int64) {
+	file := &watched{from: io.MultiReader(begins, &exactly{body, at.size}, ends), tell: func(sent int64) {
 		headway.Reset(stalled)
 		progress(cluster.Progress{Done: min(max(0, sent-int64(begin)), at.size), Total: at.size, Unit: "bytes"})
 	}}
@@ -212,7 +236,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	}
 	req.ContentLength = int64(head.Len()) + at.size
 	req.Header.Set("Content-Type", form.FormDataContentType())
-	req.Header.Set("Authorization", c.header)
+	req.Header.Set("Authorization", c.header.RevealString())
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return asked(http.MethodPost, path, err)

@@ -160,7 +160,8 @@ func TestUploadGoesWrong(t *testing.T) {
 		want string
 	}{
 		{"breaks", 200_000, func(*testing.T) io.Reader { return &broken{n: 100_000} }, "the disk is gone"},
-		{"too short", 200_000, func(*testing.T) io.Reader { return stream{strings.NewReader("short")} }, "Body"},
+		{"too short", 200_000, func(*testing.T) io.Reader { return stream{strings.NewReader("short")} }, "the image ends 199995 bytes early"},
+		{"too long", 200_000, func(*testing.T) io.Reader { return bytes.NewReader(make([]byte, 200_001)) }, "the image is larger than it was said to be"},
 		{"empty", 0, func(*testing.T) io.Reader { return strings.NewReader("") }, "the image is empty"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // text is a JSON scalar as text, whatever type Proxmox VE gave it this time:
@@ -24,6 +25,8 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 		*t = "1"
 	case bytes.Equal(raw, []byte("false")):
 		*t = "0"
+	case len(raw) > 1 && raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw):
+		*t = text(raw[1 : len(raw)-1])
 	case len(raw) > 0 && raw[0] == '"':
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
