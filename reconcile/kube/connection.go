@@ -51,7 +51,7 @@ func connect(c cluster.Credentials, dial dialFunc) (*connection, error) {
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
-	open := &conns{dial: dial, open: map[net.Conn]struct{}{}}
+	open := &conns{dial: dial, open: map[*tracked]struct{}{}}
 	return &connection{
 		ca: ca, cert: cert,
 		renew: pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) * 3 / 4),
@@ -89,7 +89,7 @@ type conns struct {
 
 	mu     sync.Mutex
 	closed bool
-	open   map[net.Conn]struct{}
+	open   map[*tracked]struct{}
 }
 
 // DialContext makes a connection, unless close was called.
@@ -105,7 +105,7 @@ func (c *conns) DialContext(ctx context.Context, network, addr string) (net.Conn
 	if c.closed {
 		return nil, errors.Join(net.ErrClosed, conn.Close())
 	}
-	t := &tracked{Conn: conn, by: c}
+	t := &tracked{conn, c}
 	c.open[t] = struct{}{}
 	return t, nil
 }
@@ -116,9 +116,9 @@ func (c *conns) close() {
 	open := c.open
 	c.open = nil
 	c.mu.Unlock()
-	for conn := range open {
+	for t := range open {
 		// It is going away; what closing has to say is of no interest.
-		_ = conn.(*tracked).Conn.Close()
+		_ = t.Conn.Close()
 	}
 }
 

@@ -1,0 +1,141 @@
+package helm
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The bounds of a chart.
+const (
+	maxArchive  = 10 << 20 // as it is sent
+	maxFile     = 5 << 20  // one file, unpacked
+	maxUnpacked = 64 << 20 // all files, those of packed subcharts included
+	maxFiles    = 10000
+	maxNested   = 5 // packed charts within packed charts
+)
+
+// budget is what is left of the bounds while an archive is looked through.
+type budget struct{ bytes, files int64 }
+
+// checkArchive looks through a packed chart, and the packed charts inside it,
+// before Helm unpacks any of it: Helm's own bounds hold for each archive alone,
+// so that a small one could unpack to gigabytes, and it turns links into empty
+// files.
+func checkArchive(packed []byte) error {
+	return (&budget{maxUnpacked, maxFiles}).check(packed, 0)
+}
+
+func (l *budget) check(packed []byte, depth int) error {
+	if depth > maxNested {
+		return fmt.Errorf("it holds packed charts %d deep", depth)
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return errors.New("it is no packed chart (.tgz)")
+	}
+	tape := tar.NewReader(zip)
+	for {
+		h, err := tape.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("it is cut off or damaged: %s", oneLine(err.Error()))
+		}
+		name := oneLine(h.Name)
+		switch h.Typeflag {
+		case tar.TypeReg:
+		case tar.TypeDir, tar.TypeXGlobalHeader:
+			continue
+		default:
+			return fmt.Errorf("%s in it is a link or a device, which a chart must not hold", name)
+		}
+		l.files--
+		l.bytes -= h.Size
+		switch {
+		case h.Size > maxFile:
+			return fmt.Errorf("%s in it is larger than %d MiB", name, maxFile>>20)
+		case l.files < 0:
+			return fmt.Errorf("it holds more than %d files", maxFiles)
+		case l.bytes < 0:
+			return fmt.Errorf("it unpacks to more than %d MiB", maxUnpacked>>20)
+		}
+		if clean := strings.ReplaceAll(h.Name, `\`, "/"); path.Ext(clean) == ".tgz" && strings.Contains(clean, "/charts/") {
+			inner, err := io.ReadAll(tape)
+			if err != nil {
+				return fmt.Errorf("it is cut off or damaged: %s", oneLine(err.Error()))
+			}
+			if err := l.check(inner, depth+1); err != nil {
+				return fmt.Errorf("%s in it: %w", name, err)
+			}
+		}
+	}
+}
+
+// unpack reads a packed chart. Each use needs its own: Helm changes the chart
+// it renders.
+func unpack(packed []byte) (*chart.Chart, error) {
+	if err := checkArchive(packed); err != nil {
+		return nil, err
+	}
+	c, err := loader.LoadArchive(bytes.NewReader(packed))
+	if err != nil {
+		return nil, errors.New(oneLine(err.Error()))
+	}
+	return c, nil
+}
+
+// assemble reads a chart from the files of the inventory.
+func assemble(files map[string][]byte) (*chart.Chart, error) {
+	all := make([]*loader.BufferedFile, 0, len(files))
+	left := &budget{maxUnpacked, maxFiles}
+	for _, name := range sortedNames(files) {
+		if path.Ext(name) == ".tgz" && strings.HasPrefix(name, "charts/") {
+			if err := left.check(files[name], 1); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		all = append(all, &loader.BufferedFile{Name: name, Data: files[name]})
+	}
+	c, err := loader.LoadFiles(all)
+	if err != nil {
+		return nil, errors.New(oneLine(err.Error()))
+	}
+	return c, nil
+}
+
+// checkChart looks whether a chart is the one that was asked for and can be
+// installed.
+func checkChart(c *chart.Chart, want cluster.Chart) error {
+	meta := c.Metadata
+	if want.Path == "" && (meta.Name != want.Name || !sameVersion(meta.Version, want.Version)) {
+		return fault("look at what the source really holds", "it is chart %s %s, not %s %s", oneLine(meta.Name), oneLine(meta.Version), want.Name, want.Version)
+	}
+	if meta.Type != "" && meta.Type != "application" {
+		return fault("install the chart that uses it", "it is a chart of type %s, which cannot be installed", oneLine(meta.Type))
+	}
+	if err := action.CheckDependencies(c, meta.Dependencies); err != nil {
+		return fault("run `helm dependency update` on the chart and commit its folder charts/, or use a chart that is packed with them",
+			"charts it depends on are %s", oneLine(err.Error()))
+	}
+	return nil
+}
+
+// sameVersion compares versions of charts as people write them: some charts
+// have a leading v, and registries know no plus sign.
+func sameVersion(a, b string) bool {
+	normal := func(v string) string { return strings.ReplaceAll(strings.TrimPrefix(v, "v"), "_", "+") }
+	return normal(a) == normal(b)
+}

@@ -1,0 +1,236 @@
+package helm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/kube"
+	"helm.sh/helm/v3/pkg/storage"
+	"helm.sh/helm/v3/pkg/storage/driver"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// maxHistory is how many revisions of a release are kept.
+const maxHistory = 5
+
+// getter hands Helm the connection to an API. It lives as long as one action:
+// Helm asks anew, at the beginning of each, what the API serves, so that a
+// longer life would save no call and only keep what was learned in memory.
+type getter struct {
+	config *rest.Config
+	cached discovery.CachedDiscoveryInterface
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+}
+
+func newGetter(config *rest.Config) (*getter, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	cached := memory.NewMemCacheClient(client)
+	return &getter{config, cached, restmapper.NewDeferredDiscoveryRESTMapper(cached)}, nil
+}
+
+// ToRESTConfig implements genericclioptions.RESTClientGetter.
+func (g *getter) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(g.config), nil }
+
+// ToDiscoveryClient implements genericclioptions.RESTClientGetter.
+func (g *getter) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	return g.cached, nil
+}
+
+// ToRESTMapper implements genericclioptions.RESTClientGetter.
+func (g *getter) ToRESTMapper() (meta.RESTMapper, error) { return g.mapper, nil }
+
+// ToRawKubeConfigLoader implements genericclioptions.RESTClientGetter. There
+// is no kubeconfig.
+func (g *getter) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), &clientcmd.ConfigOverrides{})
+}
+
+// kubeClient is Helm's client with what must not happen here taken out: it
+// never asks for schemas, and waits for hooks under our context. It keeps note
+// of the workloads it wrote.
+type kubeClient struct {
+	*kube.Client
+	ctx context.Context
+
+	mu    sync.Mutex
+	wrote map[object]written
+}
+
+// written is what the API made of a workload.
+type written struct {
+	uid        types.UID
+	generation int64
+}
+
+// Build implements kube.Interface.
+func (c *kubeClient) Build(manifest io.Reader, _ bool) (kube.ResourceList, error) {
+	return c.Client.Build(manifest, false)
+}
+
+// Create implements kube.Interface.
+func (c *kubeClient) Create(list kube.ResourceList) (*kube.Result, error) {
+	res, err := c.Client.Create(list)
+	if err == nil {
+		c.note(res.Created)
+	}
+	return res, err
+}
+
+// Update implements kube.Interface.
+func (c *kubeClient) Update(original, target kube.ResourceList, force bool) (*kube.Result, error) {
+	res, err := c.Client.Update(original, target, force)
+	if err == nil {
+		c.note(res.Created)
+		c.note(res.Updated)
+	}
+	return res, err
+}
+
+func (c *kubeClient) note(list kube.ResourceList) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, info := range list {
+		kind := kinds[info.Mapping.GroupVersionKind.Kind]
+		if kind == "" || info.Mapping.GroupVersionKind.Group != "apps" {
+			continue
+		}
+		if o, err := meta.Accessor(info.Object); err == nil {
+			c.wrote[object{kind, info.Namespace, info.Name}] = written{o.GetUID(), o.GetGeneration()}
+		}
+	}
+}
+
+// hookEvery is how often a hook is looked at.
+const hookEvery = time.Second
+
+// WatchUntilReady implements kube.Interface: it returns when the hooks have
+// run. Helm calls it for hooks only, which must have ended before what comes
+// next is made.
+func (c *kubeClient) WatchUntilReady(list kube.ResourceList, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	for _, info := range list {
+		for {
+			done, err := hookDone(info)
+			if err != nil {
+				return err
+			}
+			if done {
+				break
+			}
+			select {
+			case <-time.After(hookEvery):
+			case <-ctx.Done():
+				return fmt.Errorf("hook %s %s has not ended after %s", info.Mapping.GroupVersionKind.Kind, info.Name, timeout)
+			}
+		}
+	}
+	return nil
+}
+
+// hookDone reports whether a hook has run: Jobs and Pods run, everything else
+// is done when it is there.
+func hookDone(info *resource.Info) (bool, error) {
+	kind := info.Mapping.GroupVersionKind.Kind
+	if kind != "Job" && kind != "Pod" {
+		return true, nil
+	}
+	if err := info.Get(); err != nil {
+		return false, err
+	}
+	failed := func(why string) error { return fmt.Errorf("hook %s %s failed: %s", kind, info.Name, why) }
+	switch o := kube.AsVersioned(info).(type) {
+	case *batchv1.Job:
+		for _, c := range o.Status.Conditions {
+			switch {
+			case c.Status != corev1.ConditionTrue:
+			case c.Type == batchv1.JobComplete:
+				return true, nil
+			case c.Type == batchv1.JobFailed:
+				return false, failed(c.Reason)
+			}
+		}
+	case *corev1.Pod:
+		switch o.Status.Phase {
+		case corev1.PodSucceeded:
+			return true, nil
+		case corev1.PodFailed:
+			return false, failed(o.Status.Reason)
+		}
+	}
+	return false, nil
+}
+
+// workshop is what one action works with.
+type workshop struct {
+	helm   *action.Configuration
+	kube   *kubeClient
+	set    kubernetes.Interface
+	getter *getter
+}
+
+// newWorkshop prepares an action in a namespace. Every request of it ends with
+// ctx.
+func newWorkshop(ctx context.Context, c *connection, namespace string) (*workshop, error) {
+	config := c.config(&leash{ctx, c.transport})
+	config.Timeout = callWithin
+	g, err := newGetter(config)
+	if err != nil {
+		return nil, err
+	}
+	set, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	client := &kubeClient{Client: kube.New(g), ctx: ctx, wrote: map[object]written{}}
+	client.Namespace = namespace
+	releases := storage.Init(driver.NewSecrets(set.CoreV1().Secrets(namespace)))
+	releases.MaxHistory = maxHistory
+	return &workshop{
+		helm: &action.Configuration{
+			RESTClientGetter: g, Releases: releases, KubeClient: client,
+			// What Helm logs quotes whole objects; what matters comes back as
+			// an error.
+			Log:            func(string, ...any) {},
+			HookOutputFunc: func(_, _, _ string) io.Writer { return io.Discard },
+		},
+		kube: client, set: set, getter: g,
+	}, nil
+}
+
+// readManifest reads the manifest of a revision.
+func readManifest(ctx context.Context, c *connection, rev revision) (string, error) {
+	set, err := kubernetes.NewForConfigAndClient(c.config(c.transport), &http.Client{Transport: c.transport})
+	if err != nil {
+		return "", err
+	}
+	secret, err := set.CoreV1().Secrets(rev.name.namespace).Get(ctx, rev.secret, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return "", err
+	case secret.UID != rev.uid:
+		return "", errors.New("it was replaced meanwhile")
+	}
+	return manifestIn(secret.Data["release"])
+}

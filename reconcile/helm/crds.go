@@ -1,0 +1,112 @@
+package helm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/resource"
+)
+
+const (
+	// fieldManager is who owns the fields of the definitions we apply.
+	fieldManager = "talos-agent"
+	// servedWithin is how long the API may take to serve a new definition.
+	servedWithin = 30 * time.Second
+	servedEvery  = 200 * time.Millisecond
+)
+
+// applyCRDs applies what is in the folders crds/ of the chart. Helm makes these
+// once and never changes them, so that a newer version of a chart could find
+// older definitions.
+func (j *job) applyCRDs(ctx context.Context) error {
+	var unserved []*resource.Info
+	for _, crd := range j.chart.CRDObjects() {
+		objects, err := j.kube.Build(bytes.NewReader(crd.File.Data), false)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", crd.Filename, err)
+		}
+		for _, info := range objects {
+			served, err := applyCRD(info)
+			if err != nil {
+				return fmt.Errorf("apply %s: %w", crd.Filename, err)
+			}
+			if !served {
+				unserved = append(unserved, info)
+			}
+		}
+	}
+	if len(unserved) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, servedWithin)
+	defer cancel()
+	for _, info := range unserved {
+		for served := false; !served; {
+			select {
+			case <-time.After(servedEvery):
+			case <-ctx.Done():
+				return fmt.Errorf("%s is not served by the API after %s", info.Name, servedWithin)
+			}
+			if err := info.Get(); err != nil {
+				return err
+			}
+			var err error
+			if served, err = isServed(info.Object); err != nil {
+				return err
+			}
+		}
+	}
+	// What was learned of the API before does not have the new kinds.
+	j.getter.cached.Invalidate()
+	j.getter.mapper.Reset()
+	return nil
+}
+
+// applyCRD applies one object and reports whether it needs no waiting for.
+func applyCRD(info *resource.Info) (served bool, err error) {
+	body, err := runtime.Encode(unstructured.UnstructuredJSONScheme, info.Object)
+	if err != nil {
+		return false, err
+	}
+	force := true
+	o, err := resource.NewHelper(info.Client, info.Mapping).Patch(info.Namespace, info.Name, types.ApplyPatchType, body,
+		&metav1.PatchOptions{FieldManager: fieldManager, Force: &force})
+	if err != nil {
+		return false, err
+	}
+	return isServed(o)
+}
+
+// isServed reports whether the API serves what a definition defines, or never
+// will because its names are taken. What is no definition needs no waiting for.
+func isServed(o runtime.Object) (bool, error) {
+	if o.GetObjectKind().GroupVersionKind().Kind != "CustomResourceDefinition" {
+		return true, nil
+	}
+	body, err := json.Marshal(o)
+	if err != nil {
+		return false, err
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := json.Unmarshal(body, &crd); err != nil {
+		return false, err
+	}
+	for _, c := range crd.Status.Conditions {
+		switch {
+		case c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue:
+			return true, nil
+		case c.Type == apiextensionsv1.NamesAccepted && c.Status == apiextensionsv1.ConditionFalse:
+			return false, errors.New(c.Message)
+		}
+	}
+	return false, nil
+}

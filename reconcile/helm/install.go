@@ -1,0 +1,225 @@
+package helm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/release"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	"helm.sh/helm/v3/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The labels of a release we made. Helm carries the labels of a release over
+// to every later revision, whoever makes it: the revision tells whether it was
+// we.
+const (
+	labelDigest   = "talos-agent.dev/digest"
+	labelRevision = "talos-agent.dev/revision"
+)
+
+const (
+	// hooksWithin is how long the hooks of a chart may run, each.
+	hooksWithin = 5 * time.Minute
+	// settleWithin is how long Install waits until what it wrote is seen.
+	settleWithin = 2 * time.Second
+	// pendingFor is how long somebody else's action on a release of ours is
+	// left alone; Helm's own does not wait longer unless it is told to.
+	pendingFor = 10 * time.Minute
+)
+
+func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error {
+	made, err := r.chartFor(a, digest)
+	if err != nil {
+		return err
+	}
+	// Read like a file of values, as the helm command does.
+	values, err := chartutil.ReadValues(a.Values.Reveal())
+	if err != nil {
+		return fault("correct the values in "+a.File, "its values cannot be read")
+	}
+	server, ok := r.api()
+	if !ok {
+		return errors.New("no kube-apiserver is ready")
+	}
+	if d.Access.Kube.Cert.IsZero() {
+		return errors.New("the cluster has no secrets yet")
+	}
+	// The connection is the action's own: what is looked at may move to another
+	// server meanwhile.
+	conn, err := connect(server, d.Access.Kube, r.dial)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	w, err := newWorkshop(ctx, conn, a.Namespace)
+	if err != nil {
+		return fmt.Errorf("make client for %s: %w", server, err)
+	}
+	job := &job{addon: a, digest: digest, chart: made, values: values, workshop: w}
+	rel, err := job.run(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return explain(err, a, made)
+	}
+	r.settle(ctx, rel, w.kube.wrote)
+	return nil
+}
+
+// chartFor loads the chart whose digest, with the values, is the wanted one.
+func (r *Releaser) chartFor(a cluster.Addon, digest string) (*chart.Chart, error) {
+	r.mu.Lock()
+	pins := []string{a.Chart.Digest, r.pins[a.Chart.Ref()]}
+	r.mu.Unlock()
+	i := slices.IndexFunc(pins, func(pin string) bool { return pin != "" && digestOfRelease(a, pin) == digest })
+	if i < 0 {
+		return nil, errors.New("its chart or its values have changed meanwhile")
+	}
+	made, err := r.load(a.Chart, pins[i])
+	if err != nil {
+		return nil, fmt.Errorf("load chart %s: %w", a.Chart.Ref(), err)
+	}
+	return made, checkChart(made, a.Chart)
+}
+
+// settle waits until the view shows what was written, so that nobody takes the
+// state before it for the result.
+func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[object]written) {
+	r.mu.Lock()
+	v := r.view
+	r.mu.Unlock()
+	if v == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	err := v.wait(ctx, func() bool {
+		rev, ok := v.newest(name{rel.Namespace, rel.Name})
+		if !ok || rev.number < rel.Version || rev.number == rel.Version && rev.status != rel.Info.Status.String() {
+			return false
+		}
+		for o, w := range wrote {
+			if seen, ok := v.workload(o); !ok || seen.uid != w.uid || seen.generation < w.generation {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		r.log.Debug("what was written is not seen yet", "release", rel.Name, "err", err)
+	}
+}
+
+// job is one installation or upgrade.
+type job struct {
+	addon  cluster.Addon
+	digest string
+	chart  *chart.Chart
+	values map[string]any
+	*workshop
+}
+
+// run looks how the release stands and does what that asks for.
+func (j *job) run(ctx context.Context) (*release.Release, error) {
+	history, err := j.helm.Releases.History(j.addon.Name)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		history, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	releaseutil.SortByRevision(history)
+	if len(history) == 0 {
+		if err := j.makeNamespace(ctx); err != nil {
+			return nil, err
+		}
+		return j.fresh(ctx, 1, false)
+	}
+	last := history[len(history)-1]
+	ours := last.Labels[labelDigest]
+	mine := last.Labels[labelRevision] == strconv.Itoa(last.Version)
+	switch status := last.Info.Status; {
+	case ours == "":
+		return nil, fault("say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it", "somebody else has installed a release of that name")
+	case status == release.StatusDeployed && ours == j.digest && mine:
+		return last, nil
+	case status == release.StatusUninstalling:
+		return nil, errors.New("somebody is uninstalling its release")
+	case status.IsPending():
+		if since := time.Since(last.Info.LastDeployed.Time); !mine && since < pendingFor {
+			return nil, fmt.Errorf("somebody else has changed its release for %s (%s)", since.Round(time.Second), status)
+		}
+		// Whoever began it is dead: nobody else makes our revisions, and no
+		// other action of ours is under way.
+		last.SetStatus(release.StatusFailed, "cut off")
+		if err := j.helm.Releases.Update(last); err != nil {
+			return nil, err
+		}
+	}
+	deployed := slices.ContainsFunc(history, func(rel *release.Release) bool {
+		return rel.Info.Status == release.StatusDeployed || rel.Info.Status == release.StatusSuperseded
+	})
+	if last.Info.Status == release.StatusUninstalled || !deployed && ours == j.digest {
+		// It never came up, and nothing else is asked for now: the same
+		// installation again, hooks and all, over what is there of it.
+		return j.fresh(ctx, last.Version+1, true)
+	}
+	return j.upgrade(ctx, last.Version+1)
+}
+
+// labels are those of the revision that is about to be made.
+func (j *job) labels(revision int) map[string]string {
+	return map[string]string{labelDigest: j.digest, labelRevision: strconv.Itoa(revision)}
+}
+
+// fresh installs the release, over its own remains if it is to be done again.
+func (j *job) fresh(ctx context.Context, revision int, again bool) (*release.Release, error) {
+	if err := j.applyCRDs(ctx); err != nil {
+		return nil, err
+	}
+	install := action.NewInstall(j.helm)
+	install.ReleaseName, install.Namespace, install.Labels = j.addon.Name, j.addon.Namespace, j.labels(revision)
+	install.Replace, install.SkipCRDs, install.DisableOpenAPIValidation, install.Timeout = again, true, true, hooksWithin
+	// Helm would leave its work to a goroutine if its context ended; ours ends
+	// the requests instead, and so Helm.
+	return install.RunWithContext(context.WithoutCancel(ctx), j.chart, j.values)
+}
+
+// upgrade makes a new revision of a release that is there.
+func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, error) {
+	if err := j.applyCRDs(ctx); err != nil {
+		return nil, err
+	}
+	upgrade := action.NewUpgrade(j.helm)
+	upgrade.Namespace, upgrade.Labels, upgrade.MaxHistory = j.addon.Namespace, j.labels(revision), maxHistory
+	upgrade.ResetValues, upgrade.SkipCRDs, upgrade.DisableOpenAPIValidation, upgrade.Timeout = true, true, true, hooksWithin
+	return upgrade.RunWithContext(context.WithoutCancel(ctx), j.addon.Name, j.chart, j.values)
+}
+
+// makeNamespace makes the release's namespace if it is missing, with no labels
+// of ours: how secure its pods must be is for the inventory to say.
+func (j *job) makeNamespace(ctx context.Context) error {
+	namespaces := j.set.CoreV1().Namespaces()
+	_, err := namespaces.Get(ctx, j.addon.Namespace, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: j.addon.Namespace}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

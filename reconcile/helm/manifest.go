@@ -1,0 +1,93 @@
+package helm
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// The kinds whose readiness decides that of a release, as keys have them.
+const (
+	kindDaemonSet   = "daemonset"
+	kindDeployment  = "deployment"
+	kindStatefulSet = "statefulset"
+)
+
+var kinds = map[string]string{"DaemonSet": kindDaemonSet, "Deployment": kindDeployment, "StatefulSet": kindStatefulSet}
+
+// object names a workload: its kind, namespace and name.
+type object struct{ kind, namespace, name string }
+
+// String implements fmt.Stringer.
+func (o object) String() string { return o.kind + " " + o.namespace + "/" + o.name }
+
+// maxRelease is how large a release may be, unpacked. Kubernetes keeps at most
+// 1 MiB of it, packed.
+const maxRelease = 64 << 20
+
+// manifestIn takes the manifest out of the record Helm keeps of a release: JSON,
+// packed with gzip and written in base64. Source: Helm 3.22,
+// pkg/storage/driver/util.go.
+func manifestIn(record []byte) (string, error) {
+	b, err := base64.StdEncoding.DecodeString(string(record))
+	if err != nil {
+		return "", errors.New("it is not written in base64")
+	}
+	if bytes.HasPrefix(b, []byte{0x1f, 0x8b, 0x08}) {
+		zip, err := gzip.NewReader(bytes.NewReader(b))
+		if err != nil {
+			return "", errors.New("it cannot be unpacked")
+		}
+		if b, err = io.ReadAll(io.LimitReader(zip, maxRelease+1)); err != nil {
+			return "", errors.New("it cannot be unpacked")
+		}
+		if len(b) > maxRelease {
+			return "", fmt.Errorf("it unpacks to more than %d MiB", maxRelease>>20)
+		}
+	}
+	var release struct {
+		Manifest string `json:"manifest"`
+	}
+	if err := json.Unmarshal(b, &release); err != nil {
+		return "", errors.New("it is no release of Helm's")
+	}
+	return release.Manifest, nil
+}
+
+// aWorkload finds documents that are worth parsing: most are not.
+var aWorkload = regexp.MustCompile(`(?m)^kind:\s*["']?(DaemonSet|Deployment|StatefulSet)\b`)
+
+// workloadsIn lists the workloads of a manifest in the order it has them, which
+// is that of Helm's installation. Those without a namespace are in the
+// release's.
+func workloadsIn(manifest, namespace string) []object {
+	var list []object
+	for document := range strings.SplitSeq("\n"+manifest, "\n---") {
+		if !aWorkload.MatchString(document) {
+			continue
+		}
+		var head struct {
+			APIVersion string `json:"apiVersion"`
+			Kind       string `json:"kind"`
+			Metadata   struct {
+				Name      string `json:"name"`
+				Namespace string `json:"namespace"`
+			} `json:"metadata"`
+		}
+		// Helm could read it; what does not fit these fields is no workload.
+		if yaml.Unmarshal([]byte(document), &head) != nil || !strings.HasPrefix(head.APIVersion, "apps/") || kinds[head.Kind] == "" {
+			continue
+		}
+		list = append(list, object{kinds[head.Kind], cmp.Or(head.Metadata.Namespace, namespace), head.Metadata.Name})
+	}
+	return list
+}

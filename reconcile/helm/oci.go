@@ -1,0 +1,102 @@
+package helm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Media types of OCI, and those Helm 3 packs charts with; the last two were
+// used before Helm 3.7.
+const (
+	mediaManifest    = "application/vnd.oci.image.manifest.v1+json"
+	mediaChart       = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+	mediaChartLegacy = "application/tar+gzip"
+	mediaConfig      = "application/vnd.cncf.helm.config.v1+json"
+)
+
+// maxManifest is the largest manifest that is read, in bytes.
+const maxManifest = 4 << 20
+
+// manifest is what a registry keeps of a chart beside the archive.
+type manifest struct {
+	Config struct {
+		MediaType string `json:"mediaType"`
+	} `json:"config"`
+	Layers []struct {
+		MediaType string `json:"mediaType"`
+		Digest    string `json:"digest"`
+		Size      int64  `json:"size"`
+	} `json:"layers"`
+}
+
+// archiveIn is the hex digest of the archive a manifest names.
+func archiveIn(b []byte) (string, error) {
+	var m manifest
+	if err := json.Unmarshal(b, &m); err != nil || m.Config.MediaType != mediaConfig {
+		return "", fault("check the chart's oci URL", "it is no Helm chart but something else")
+	}
+	for _, l := range m.Layers {
+		if l.MediaType != mediaChart && l.MediaType != mediaChartLegacy {
+			continue
+		}
+		hex := hexOf(l.Digest)
+		if hex == "" {
+			return "", errors.New("its manifest names the archive by something else than a SHA-256")
+		}
+		if l.Size > maxArchive {
+			return "", fault("use a smaller chart", "its archive is larger than %d MiB", maxArchive>>20)
+		}
+		return hex, nil
+	}
+	return "", errors.New("its manifest names no archive of a chart")
+}
+
+// fromRegistry fetches the manifest and the archive of a chart from an OCI
+// registry: by the pinned digest, or by the version when nothing is pinned.
+// Registries that want everybody to fetch a token first get their way.
+func (r *Releaser) fromRegistry(ctx context.Context, c cluster.Chart, pin string) (manifest, archive []byte, err error) {
+	at := r.mirrors.of(c.OCI)
+	ref, err := registry.ParseReference(strings.TrimPrefix(at, "oci://"))
+	if err != nil || !strings.HasPrefix(at, "oci://") {
+		return nil, nil, fault("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
+	}
+	client := &auth.Client{Client: r.client, Cache: auth.NewCache()}
+	ctx = auth.AppendRepositoryScope(ctx, ref, auth.ActionPull)
+	base := &url.URL{Scheme: "https", Host: ref.Host(), Path: "/v2/" + ref.Repository}
+	name := strings.ReplaceAll(c.Version, "+", "_")
+	if pin != "" {
+		name = "sha256:" + hexOf(pin)
+	}
+	manifest, err = fetch(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
+	if gone := (*httpError)(nil); pin != "" && errors.As(err, &gone) && gone.status == http.StatusNotFound {
+		return nil, nil, fault("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", ref.Host(), name)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if pin != "" && digestOf(manifest) != hexOf(pin) {
+		return nil, nil, fmt.Errorf("%s sends another manifest than the one it was asked for", ref.Host())
+	}
+	hex, err := archiveIn(manifest)
+	if err != nil {
+		return nil, nil, err
+	}
+	archive, err = fetch(ctx, client, base.JoinPath("blobs", "sha256:"+hex), "", maxArchive)
+	if err != nil {
+		return nil, nil, err
+	}
+	if digestOf(archive) != hex {
+		return nil, nil, fmt.Errorf("%s sends another archive than the one its manifest names", ref.Host())
+	}
+	return manifest, archive, nil
+}

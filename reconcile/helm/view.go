@@ -1,0 +1,318 @@
+package helm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	appsv1client "k8s.io/client-go/kubernetes/typed/apps/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// The labels of what Helm makes. Source: Helm 3.22, pkg/storage/driver/secrets.go
+// and pkg/action/validate.go.
+const (
+	selectReleases  = "owner=helm"
+	selectWorkloads = "app.kubernetes.io/managed-by=Helm"
+)
+
+// name names a release.
+type name struct{ namespace, release string }
+
+// String implements fmt.Stringer.
+func (n name) String() string { return n.namespace + "/" + n.release }
+
+// revision is one revision of a release, as the labels of the secret tell it.
+type revision struct {
+	uid    types.UID // of the secret
+	secret string
+	name   name
+	number int
+	status string
+	// digest is the digest of chart and values, "" when we did not make the
+	// release; mine says that we made this very revision.
+	digest string
+	mine   bool
+}
+
+// view watches the releases and workloads of a cluster through one
+// kube-apiserver. It ends by itself when that one is lost; whoever needs it
+// then begins another.
+type view struct {
+	change func() // something changed, or the view was lost
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu        sync.Mutex
+	moved     chan struct{} // closed and replaced whenever anything below changes
+	lost      error         // why the view ended
+	missed    bool          // somebody gave up waiting for the first lists
+	releases  *shelf[types.NamespacedName, revision]
+	workloads map[string]*shelf[object, workload] // by kind
+}
+
+// newView prepares a view that ends with ctx, when cancel is called, or when
+// the server is lost. run must be started by the caller.
+func newView(ctx context.Context, c *connection, change func()) (v *view, run func(), err error) {
+	config := c.config(c.transport)
+	client := &http.Client{Transport: c.transport}
+	secrets, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client for %s: %w", c.server, err)
+	}
+	apps, err := appsv1client.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client for %s: %w", c.server, err)
+	}
+	v = &view{change: change, moved: make(chan struct{})}
+	// What client-go has to say about a watch that broke is told by us.
+	v.ctx, v.cancel = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
+	v.releases = newShelf(v, revisionOf)
+	v.workloads = map[string]*shelf[object, workload]{
+		kindDaemonSet: newShelf(v, func(d *appsv1.DaemonSet) (object, workload, bool) {
+			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d)}, true
+		}),
+		kindDeployment: newShelf(v, func(d *appsv1.Deployment) (object, workload, bool) {
+			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d)}, true
+		}),
+		kindStatefulSet: newShelf(v, func(d *appsv1.StatefulSet) (object, workload, bool) {
+			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d)}, true
+		}),
+	}
+	runs := []func(){
+		follow(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases),
+		follow(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads),
+		follow(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads),
+		follow(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads),
+	}
+	return v, func() {
+		var wg sync.WaitGroup
+		for _, run := range runs {
+			wg.Go(run)
+		}
+		wg.Wait()
+	}, nil
+}
+
+// revisionOf reads the labels of a secret of Helm's.
+func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision, bool) {
+	number, err := strconv.Atoi(o.Labels["version"])
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	return key, revision{
+		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
+		digest: o.Labels[labelDigest], mine: o.Labels[labelRevision] == strconv.Itoa(number),
+	}, err == nil
+}
+
+// update changes something, wakes who waits, and tells of it.
+func (v *view) update(tell bool, f func()) {
+	v.mu.Lock()
+	// Whoever began the view still waits for the first lists, and needs no word.
+	tell = tell && (v.missed || v.complete())
+	f()
+	close(v.moved)
+	v.moved = make(chan struct{})
+	v.mu.Unlock()
+	if tell {
+		v.change()
+	}
+}
+
+// lose ends the view for good.
+func (v *view) lose(err error) {
+	v.mu.Lock()
+	first := v.lost == nil
+	if first {
+		v.lost = err
+		close(v.moved)
+		v.moved = make(chan struct{})
+	}
+	v.mu.Unlock()
+	if first && !errors.Is(err, context.Canceled) {
+		v.change()
+	}
+}
+
+// complete reports whether everything is listed and watched. v.mu is held.
+func (v *view) complete() bool {
+	for _, s := range v.workloads {
+		if !s.listed || !s.watching {
+			return false
+		}
+	}
+	return v.releases.listed && v.releases.watching
+}
+
+// over reports whether the view has ended.
+func (v *view) over() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.lost != nil
+}
+
+// wait returns when done says so of a complete view, or with an error. done is
+// called with v.mu held.
+func (v *view) wait(ctx context.Context, done func() bool) error {
+	for {
+		v.mu.Lock()
+		moved, lost, ok := v.moved, v.lost, v.complete() && done()
+		v.mu.Unlock()
+		switch {
+		case lost != nil:
+			return lost
+		case ok:
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			v.mu.Lock()
+			v.missed = true
+			v.mu.Unlock()
+			return errors.New("it has not listed its releases in time")
+		}
+	}
+}
+
+// newest returns the newest revision of a release. v.mu is held.
+func (v *view) newest(n name) (newest revision, ok bool) {
+	for _, r := range v.releases.items {
+		if r.name == n && (!ok || r.number > newest.number) {
+			newest, ok = r, true
+		}
+	}
+	return newest, ok
+}
+
+// workload returns what is known of a workload. v.mu is held.
+func (v *view) workload(o object) (workload, bool) {
+	w, ok := v.workloads[o.kind].items[o]
+	return w, ok
+}
+
+// shelf holds what a view knows of one kind of object; it is what a reflector
+// fills. Its fields are guarded by the view's mutex.
+type shelf[K, V comparable] struct {
+	v        *view
+	read     func(any) (K, V, bool)
+	listed   bool
+	watching bool
+	items    map[K]V
+}
+
+// newShelf makes a shelf for objects that read understands; what it calls not
+// ok is left out.
+func newShelf[T any, K, V comparable](v *view, read func(T) (K, V, bool)) *shelf[K, V] {
+	return &shelf[K, V]{v: v, items: map[K]V{}, read: func(obj any) (key K, value V, ok bool) {
+		if o, is := obj.(T); is {
+			return read(o)
+		}
+		return key, value, false
+	}}
+}
+
+// Add implements cache.ReflectorStore.
+func (s *shelf[K, V]) Add(obj any) error { return s.Update(obj) }
+
+// Update implements cache.ReflectorStore. Many updates change nothing anybody
+// asks about.
+func (s *shelf[K, V]) Update(obj any) error {
+	key, value, ok := s.read(obj)
+	if !ok {
+		return nil
+	}
+	s.v.mu.Lock()
+	have, there := s.items[key]
+	s.v.mu.Unlock()
+	if !there || have != value {
+		s.v.update(true, func() { s.items[key] = value })
+	}
+	return nil
+}
+
+// Delete implements cache.ReflectorStore.
+func (s *shelf[K, V]) Delete(obj any) error {
+	if key, _, ok := s.read(obj); ok {
+		s.v.update(true, func() { delete(s.items, key) })
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *shelf[K, V]) Replace(list []any, _ string) error {
+	items := make(map[K]V, len(list))
+	for _, obj := range list {
+		if key, value, ok := s.read(obj); ok {
+			items[key] = value
+		}
+	}
+	s.v.update(true, func() { s.items, s.listed = items, true })
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s *shelf[K, V]) Resync() error { return nil }
+
+// client lists and watches one kind of object.
+type client[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// follow returns a function that keeps a shelf up to date until the server is
+// lost, and then ends the whole view.
+func follow[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, selector string) (run func()) {
+	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+			return c.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+			s.v.update(false, func() { s.watching = false })
+			stream, err := c.Watch(ctx, o)
+			if err != nil {
+				// What would make the reflector try the same server for ever is
+				// disguised, so that it gives up.
+				if _, ok := err.(apierrors.APIStatus); ok && !apierrors.IsTooManyRequests(err) {
+					return nil, err
+				}
+				return nil, errors.New(reason(err))
+			}
+			s.v.update(false, func() { s.watching = true })
+			return stream, nil
+		},
+	}, example, s, cache.ReflectorOptions{Name: selector})
+	return func() {
+		defer s.v.cancel()
+		for {
+			began := time.Now()
+			err := reflector.ListAndWatchWithContext(s.v.ctx)
+			switch {
+			case s.v.ctx.Err() != nil:
+				err = s.v.ctx.Err()
+			case err == nil && time.Since(began) < time.Second:
+				err = errors.New("its watches end at once")
+			case err == nil:
+				// The history it watched was thrown away: list anew.
+				continue
+			}
+			s.v.lose(err)
+			return
+		}
+	}
+}
