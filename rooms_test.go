@@ -35,12 +35,14 @@ var rooms = map[string]room{
 	"":                 {},
 	"internal/cluster": {never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 
+	"internal/strict": {may: []string{"internal/cluster"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+
 	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster"},
 		never: []string{"github.com/getsops", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"sources/git":       {never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
 	"sources/secrets":   {never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
 	"sources/forge":     {never: clients},
-	"sources/inventory": {may: []string{"internal/cluster"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"sources/inventory": {may: []string{"internal/cluster", "internal/strict"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {may: []string{"internal/cluster", "reconcile/plan"}, never: append([]string{"net", "net/http"}, clients...)},
 	"reconcile/plan": {may: []string{"internal/cluster"},

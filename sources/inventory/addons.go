@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // defaultReady is how long an addon may take to become ready.
@@ -23,13 +24,13 @@ func (l *loader) resolveAddons() {
 		if file == "" {
 			continue
 		}
-		at := element("addons", i)
+		at := strict.Element("addons", i)
 		a, ok := l.readAddon(at, file)
 		if !ok {
 			continue
 		}
 		if first, taken := names[a.Name]; taken {
-			l.wrong(at+".name", "give every addon a name of its own", "%s is the name of another addon (%s)", a.Name, l.cite(first))
+			l.Wrong(at+".name", "give every addon a name of its own", "%s is the name of another addon (%s)", a.Name, l.Cite(first))
 			continue
 		}
 		names[a.Name] = at
@@ -45,14 +46,14 @@ func (l *loader) readAddon(field, name string) (cluster.Addon, bool) {
 	if !ok {
 		return cluster.Addon{}, false
 	}
-	d := document{file: file, report: l.report}
-	n := d.single(data)
+	d := strict.Document{File: file, Report: l.Report}
+	n := d.Single(data)
 	if n == nil {
 		return cluster.Addon{}, false
 	}
-	l.where[field] = cluster.Position{File: file, Line: n.Line, Column: n.Column}
+	l.Where[field] = cluster.Position{File: file, Line: n.Line, Column: n.Column}
 	var f addonFile
-	decode(d, n, field, &f)
+	language.Decode(d, n, field, &f)
 	if f.Name == "" {
 		return cluster.Addon{}, false
 	}
@@ -81,24 +82,24 @@ func (l *loader) chart(field string, c chart) cluster.Chart {
 	out := cluster.Chart{Repository: strings.TrimSuffix(c.Repository, "/"), OCI: c.OCI, Name: c.Name, Version: c.Version}
 	var sources []string
 	for _, key := range []string{"repository", "oci", "path"} {
-		if l.has(field + "." + key) {
+		if l.Has(field + "." + key) {
 			sources = append(sources, key)
 		}
 	}
 	if len(sources) != 1 {
-		if l.has(field) {
-			l.wrong(field, "write exactly one of repository, oci and path", "has %s", countSources(sources))
+		if l.Has(field) {
+			l.Wrong(field, "write exactly one of repository, oci and path", "has %s", countSources(sources))
 		}
 		return out
 	}
 	only := func(key string, with ...string) {
-		if l.has(field+"."+key) && !slices.Contains(with, sources[0]) {
-			l.wrong(field+"."+key, "remove it", "does not go with %s", sources[0])
+		if l.Has(field+"."+key) && !slices.Contains(with, sources[0]) {
+			l.Wrong(field+"."+key, "remove it", "does not go with %s", sources[0])
 		}
 	}
 	need := func(key, example string) {
-		if !l.has(field + "." + key) {
-			l.wrong(field+"."+key, "write "+key+": "+example, "is missing")
+		if !l.Has(field + "." + key) {
+			l.Wrong(field+"."+key, "write "+key+": "+example, "is missing")
 		}
 	}
 	only("name", "repository")
@@ -107,11 +108,11 @@ func (l *loader) chart(field string, c chart) cluster.Chart {
 	only("digest", "oci")
 	switch sources[0] {
 	case "repository":
-		need("name", formats["chartname"].write)
-		need("version", formats["chartversion"].write)
+		need("name", formats["chartname"].Write)
+		need("version", formats["chartversion"].Write)
 		out.Digest = c.SHA256
 	case "oci":
-		need("version", formats["chartversion"].write)
+		need("version", formats["chartversion"].Write)
 		out.Name, out.Digest = path.Base(c.OCI), c.Digest
 	case "path":
 		if c.Path != "" {
@@ -124,7 +125,7 @@ func (l *loader) chart(field string, c chart) cluster.Chart {
 		if sources[0] == "oci" {
 			pin = "digest"
 		}
-		l.warn(field+"."+pin, "write the "+pin+" to fix it for every host", "is not written: the first chart fetched as %s is remembered on the host and taken from then on", out.Ref())
+		l.Warn(field+"."+pin, "write the "+pin+" to fix it for every host", "is not written: the first chart fetched as %s is remembered on the host and taken from then on", out.Ref())
 	}
 	return out
 }
@@ -156,7 +157,7 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		}
 		data, err := ReadFile(l.fsys, p)
 		if err != nil {
-			return fmt.Errorf("%s cannot be read: %w", quote(p), err)
+			return fmt.Errorf("%s cannot be read: %w", strict.Quote(p), err)
 		}
 		total += len(data)
 		if len(out.Files) >= maxChartFiles || total > maxChartBytes {
@@ -167,21 +168,21 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 	})
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		l.wrong(field, "paths are relative to "+l.dir, "there is no folder %s", quote(dir))
+		l.Wrong(field, "paths are relative to "+l.dir, "there is no folder %s", strict.Quote(dir))
 		return
 	case err != nil:
-		l.wrong(field, cluster.HintOf(err), "%s", err)
+		l.Wrong(field, cluster.HintOf(err), "%s", err)
 		return
 	case out.Files["Chart.yaml"] == nil:
-		l.wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", quote(dir))
+		l.Wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", strict.Quote(dir))
 		return
 	}
-	meta := document{file: path.Join(dir, "Chart.yaml"), report: l.report}
-	if n := meta.single(out.Files["Chart.yaml"]); n != nil {
-		if v := lookup(n, "name"); v != nil {
+	meta := strict.Document{File: path.Join(dir, "Chart.yaml"), Report: l.Report}
+	if n := meta.Single(out.Files["Chart.yaml"]); n != nil {
+		if v := strict.Lookup(n, "name"); v != nil {
 			out.Name = v.Value
 		}
-		if v := lookup(n, "version"); v != nil {
+		if v := strict.Lookup(n, "version"); v != nil {
 			out.Version = v.Value
 		}
 	}
@@ -196,22 +197,22 @@ func bareOf(err error) error {
 
 // addonValues merges the values of an addon: our defaults, its files in order,
 // its own.
-func (l *loader) addonValues(d document, field string, f addonFile) cluster.Secret {
+func (l *loader) addonValues(d strict.Document, field string, f addonFile) cluster.Secret {
 	merged := map[string]any{}
 	for i, name := range f.ValuesFiles {
 		if name == "" {
 			continue
 		}
-		file, data, ok := l.fetch(element(field+".values_files", i), name)
+		file, data, ok := l.fetch(strict.Element(field+".values_files", i), name)
 		if !ok {
 			continue
 		}
-		vd := document{file: file, report: l.report}
-		if n := vd.single(data); n != nil {
-			l.mergeTree(vd, "", tree{n}, merged)
+		vd := strict.Document{File: file, Report: l.Report}
+		if n := vd.Single(data); n != nil {
+			l.mergeTree(vd, "", strict.Tree{Node: n}, merged)
 		}
 	}
-	if f.Values.Node != nil && !isNull(f.Values.Node) {
+	if f.Values.Node != nil && !strict.IsNull(f.Values.Node) {
 		l.mergeTree(d, field+".values", f.Values, merged)
 	}
 	if f.Name == ciliumName {
@@ -223,24 +224,24 @@ func (l *loader) addonValues(d document, field string, f addonFile) cluster.Secr
 	b, err := json.Marshal(merged)
 	if err != nil {
 		// Trees hold only what JSON has.
-		l.wrong(field+".values", "", "cannot be written as JSON")
+		l.Wrong(field+".values", "", "cannot be written as JSON")
 		return cluster.Secret{}
 	}
 	return cluster.NewSecret(b)
 }
 
 // mergeTree fills the secrets into a tree of values and lays it over into.
-func (l *loader) mergeTree(d document, field string, t tree, into map[string]any) {
+func (l *loader) mergeTree(d strict.Document, field string, t strict.Tree, into map[string]any) {
 	if !l.substitute(d, t.Node) {
 		return
 	}
-	v, ok := d.plainValue(t.Node)
+	v, ok := plainValue(d, t.Node)
 	if !ok {
 		return
 	}
 	m, isMap := v.(map[string]any)
 	if !isMap {
-		d.problem(t.Line, t.Column, field, "values need keys of their own, not "+kindOf(t.Node), "write lines of the form key: value below it")
+		d.Problem(t.Line, t.Column, field, "values need keys of their own, not "+strict.KindOf(t.Node), "write lines of the form key: value below it")
 		return
 	}
 	mergeValues(into, m)
@@ -269,11 +270,11 @@ func (l *loader) checkDependencies(fields map[string]string) {
 	for _, a := range l.spec.Addons {
 		for i, dep := range a.DependsOn {
 			if _, known := byName[dep]; !known && dep != "" {
-				l.wrong(element(fields[a.Name]+".depends_on", i), "add it to addons in "+ClusterFile+", or remove it", "there is no addon %s", dep)
+				l.Wrong(strict.Element(fields[a.Name]+".depends_on", i), "add it to addons in "+ClusterFile+", or remove it", "there is no addon %s", dep)
 			}
 		}
 		if cycle := cycleFrom(a.Name, byName); cycle != nil {
-			l.wrong(fields[a.Name]+".depends_on", "break the circle", "waits for itself: %s", strings.Join(cycle, " -> "))
+			l.Wrong(fields[a.Name]+".depends_on", "break the circle", "waits for itself: %s", strings.Join(cycle, " -> "))
 		}
 	}
 }

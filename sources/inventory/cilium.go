@@ -16,9 +16,9 @@ func (l *loader) checkCNI(addons map[string]string) {
 	unread := len(addons) < len(l.cluster.Addons) // said already; one of them may be it
 	switch {
 	case l.spec.CNI == cluster.CNICilium && !has && !unread:
-		l.wrong("cni", "write addons: [addons/cilium.yaml], and into that file: "+ciliumAddon, "cilium needs an addon of that name")
+		l.Wrong("cni", "write addons: [addons/cilium.yaml], and into that file: "+ciliumAddon, "cilium needs an addon of that name")
 	case l.spec.CNI == cluster.CNIFlannel && has:
-		l.wrong(at+".name", "write cni: cilium in "+ClusterFile, "two container networks: Talos brings Flannel, and this addon is Cilium")
+		l.Wrong(at+".name", "write cni: cilium in "+ClusterFile, "two container networks: Talos brings Flannel, and this addon is Cilium")
 	}
 }
 
@@ -61,7 +61,7 @@ func truth(v any) bool { return v == true || v == "true" }
 // checkCiliumProxy warns of a cluster in which nobody would serve services.
 func (l *loader) checkCiliumProxy(field string, values map[string]any) {
 	if l.spec.CNI == cluster.CNICilium && !truth(values["kubeProxyReplacement"]) {
-		l.warn(field+".values.kubeProxyReplacement", "remove it, or write cni: none to keep kube-proxy",
+		l.Warn(field+".values.kubeProxyReplacement", "remove it, or write cni: none to keep kube-proxy",
 			"cni: cilium switches kube-proxy off, and Cilium is told not to replace it: services have no address that works")
 	}
 }

@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // machine is a size of VM.
 type machine struct {
 	cores int
 	ram   int // MiB
-	disk  size
+	disk  strict.Size
 }
 
 // requirements are what Talos needs and recommends by its system requirements,
@@ -22,9 +23,9 @@ var requirements = map[cluster.Role]struct {
 	least, wanted, standard machine
 }{
 	cluster.ControlPlane: {"a control plane",
-		machine{2, 2048, size(10 * gib)}, machine{4, 4096, 0}, machine{4, 4096, size(40 * gib)}},
+		machine{2, 2048, 10 * strict.GiB}, machine{4, 4096, 0}, machine{4, 4096, 40 * strict.GiB}},
 	cluster.Worker: {"a worker",
-		machine{1, 1024, size(10 * gib)}, machine{2, 2048, 0}, machine{4, 8192, size(60 * gib)}},
+		machine{1, 1024, 10 * strict.GiB}, machine{2, 2048, 0}, machine{4, 8192, 60 * strict.GiB}},
 }
 
 // origin is where a node's value of one key comes from.
@@ -38,9 +39,9 @@ type origin struct {
 // or nowhere.
 func (l *loader) origin(d draft, profile, key string) origin {
 	switch {
-	case l.has(d.field + "." + key):
+	case l.Has(d.field + "." + key):
 		return origin{field: d.field + "." + key, own: true}
-	case l.has(profile + "." + key):
+	case l.Has(profile + "." + key):
 		return origin{field: profile + "." + key, profile: true}
 	}
 	return origin{field: d.field}
@@ -74,9 +75,9 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	switch {
 	case n.Cores == 0:
 	case n.Cores < need.least.cores:
-		l.wrong(from.field, fmt.Sprintf("write %d or more", need.least.cores), "too few cores for %s: %d", need.name, n.Cores)
+		l.Wrong(from.field, fmt.Sprintf("write %d or more", need.least.cores), "too few cores for %s: %d", need.name, n.Cores)
 	case n.Cores < need.wanted.cores:
-		l.warn(from.field, fmt.Sprintf("Talos recommends %d", need.wanted.cores), "few cores for %s: %d", need.name, n.Cores)
+		l.Warn(from.field, fmt.Sprintf("Talos recommends %d", need.wanted.cores), "few cores for %s: %d", need.name, n.Cores)
 	}
 
 	from = l.origin(d, at, "ram")
@@ -84,21 +85,21 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	switch n.MemoryMiB = int64(ram); {
 	case ram == 0:
 	case ram < need.least.ram:
-		l.wrong(from.field, fmt.Sprintf("write %d or more; the number counts MiB", need.least.ram), "too little memory for %s: %d MiB", need.name, ram)
+		l.Wrong(from.field, fmt.Sprintf("write %d or more; the number counts MiB", need.least.ram), "too little memory for %s: %d MiB", need.name, ram)
 	case ram < need.wanted.ram:
-		l.warn(from.field, fmt.Sprintf("Talos recommends %d", need.wanted.ram), "little memory for %s: %d MiB", need.name, ram)
+		l.Warn(from.field, fmt.Sprintf("Talos recommends %d", need.wanted.ram), "little memory for %s: %d MiB", need.name, ram)
 	}
 
 	from = l.origin(d, at, "disk")
 	bytes := pick(from, d.Disk, role.Disk, need.standard.disk)
 	if n.DiskBytes = int64(bytes); bytes > 0 && bytes < need.least.disk {
-		l.wrong(from.field, "write "+need.least.disk.String()+" or more", "%s is too small for the system disk of %s", bytes, need.name)
+		l.Wrong(from.field, "write "+need.least.disk.String()+" or more", "%s is too small for the system disk of %s", bytes, need.name)
 	}
 
 	from = l.origin(d, at, "cpu_type")
 	n.CPUType = or(pick(from, d.CPUType, role.CPUType, ""), "x86-64-v2-AES")
 	if slices.Contains(oldProcessors, n.CPUType) {
-		l.wrong(from.field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
+		l.Wrong(from.field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
 	}
 
 	from = l.origin(d, at, "disks")
@@ -116,19 +117,19 @@ const maxDisks = 30
 // disks completes the extra disks of a node.
 func (l *loader) disks(field string, disks []disk, datastore string) []cluster.Disk {
 	if len(disks) > maxDisks {
-		l.wrong(field, "", "more than %d disks do not fit into a VM", maxDisks)
+		l.Wrong(field, "", "more than %d disks do not fit into a VM", maxDisks)
 	}
 	var out []cluster.Disk
 	for i, d := range disks {
-		at := element(field, i)
+		at := strict.Element(field, i)
 		serial := "talos-" + d.Name
 		switch {
 		case d.Name == "":
 			continue
 		case serial == cluster.SystemDiskSerial:
-			l.wrong(at+".name", "choose another name", "%s is the name of the system disk", quote(d.Name))
+			l.Wrong(at+".name", "choose another name", "%s is the name of the system disk", strict.Quote(d.Name))
 		case slices.ContainsFunc(out, func(o cluster.Disk) bool { return o.Name == d.Name }):
-			l.wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", quote(d.Name))
+			l.Wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", strict.Quote(d.Name))
 		}
 		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: or(d.Datastore, datastore), Serial: serial})
 	}

@@ -7,6 +7,8 @@ import (
 	"testing/fstest"
 
 	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,7 +43,7 @@ func hostile() map[string]string {
 		"huge key":      repeat("k", 1_000_000) + ": x",
 		"quotes":        "cluster_name: \"" + repeat(`\n`, 400_000) + "\"",
 		"block":         "cluster_name: |\n" + repeat(" x\n", 300_000),
-		"too large":     "# " + repeat("x", maxFileBytes),
+		"too large":     "# " + repeat("x", strict.MaxFileBytes),
 		"nul":           "cluster_name: a\x00b\n",
 		"escape":        "cluster_name: \x1b[2J\n",
 		"byte mark":     "\xef\xbb\xbf" + smallCluster,

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // Options are what an inventory does not say itself: who reads it, and what
@@ -43,7 +44,7 @@ const (
 
 // loader is one run of Load.
 type loader struct {
-	*report
+	*strict.Report
 	fsys fs.FS
 	dir  string
 	opts Options
@@ -66,12 +67,12 @@ type loader struct {
 // Paths in the inventory are relative to dir. They may climb out of it to
 // share files between clusters, but never out of fsys.
 func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Problems) {
-	l := &loader{report: newReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}}
+	l := &loader{Report: strict.NewReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}}
 	if l.opts.Owner == "" {
 		l.opts.Owner = DefaultOwner
 	}
-	l.where[""] = cluster.Position{File: path.Join(l.dir, ClusterFile)}
-	l.where["nodes"] = cluster.Position{File: path.Join(l.dir, NodesFile)}
+	l.Where[""] = cluster.Position{File: path.Join(l.dir, ClusterFile)}
+	l.Where["nodes"] = cluster.Position{File: path.Join(l.dir, NodesFile)}
 	l.readInto(ClusterFile, "", &l.cluster)
 	l.nodesRead = l.readInto(NodesFile, "nodes", &l.nodes)
 
@@ -82,14 +83,14 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	l.resolvePatches()
 	l.resolveAddons()
 	if l.unverified {
-		l.note("", "", "the values of %s are not known here: placeholders stand for them, and what they lead to was not checked", SecretsFile)
+		l.Note("", "", "the values of %s are not known here: placeholders stand for them, and what they lead to was not checked", SecretsFile)
 	}
 
-	problems := l.finish()
+	problems := l.Finish()
 	if problems.HasErrors() {
 		return cluster.Snapshot{Revision: opts.Revision}, problems
 	}
-	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.where, Warnings: problems}
+	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Warnings: problems}
 	if opts.Secrets != nil {
 		snap.Bundle = opts.Secrets.Bundle
 	}
@@ -101,25 +102,25 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 func (l *loader) readInto(name, prefix string, out any) bool {
 	file := path.Join(l.dir, name)
 	data, err := ReadFile(l.fsys, file)
-	d := document{file: file, report: l.report}
+	d := strict.Document{File: file, Report: l.Report}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
+		d.Problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
 		return false
 	case err != nil:
-		d.problem(0, 0, "", "cannot be read: "+err.Error(), cluster.HintOf(err))
+		d.Problem(0, 0, "", "cannot be read: "+err.Error(), cluster.HintOf(err))
 		return false
 	}
-	n := d.single(data)
+	n := d.Single(data)
 	if n == nil {
 		return false
 	}
-	decode(d, n, prefix, out)
+	language.Decode(d, n, prefix, out)
 	return true
 }
 
 // errTooLarge is a file beyond the bounds of one.
-var errTooLarge = fmt.Errorf("larger than %d KiB", maxFileBytes>>10)
+var errTooLarge = fmt.Errorf("larger than %d KiB", strict.MaxFileBytes>>10)
 
 // ReadFile reads a file of the repository within the bounds of one. Its errors
 // do not name the file, which the problem they become names already; they may
@@ -140,11 +141,11 @@ func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("not a regular file")
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, strict.MaxFileBytes+1))
 	if err != nil {
 		return nil, bare(err)
 	}
-	if len(data) > maxFileBytes {
+	if len(data) > strict.MaxFileBytes {
 		return nil, errTooLarge
 	}
 	return data, nil
@@ -169,10 +170,10 @@ func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 	data, err := ReadFile(l.fsys, file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		l.wrong(field, "paths are relative to "+l.dir, "there is no file %s", quote(file))
+		l.Wrong(field, "paths are relative to "+l.dir, "there is no file %s", strict.Quote(file))
 		return "", nil, false
 	case err != nil:
-		l.wrong(field, cluster.HintOf(err), "%s cannot be read: %s", quote(file), err)
+		l.Wrong(field, cluster.HintOf(err), "%s cannot be read: %s", strict.Quote(file), err)
 		return "", nil, false
 	}
 	return file, data, true
@@ -183,11 +184,11 @@ func (l *loader) locate(field, name string) (string, bool) {
 	file := path.Join(l.dir, name)
 	switch {
 	case path.IsAbs(name):
-		l.wrong(field, "write it relative to "+l.dir, "%s is an absolute path", quote(name))
+		l.Wrong(field, "write it relative to "+l.dir, "%s is an absolute path", strict.Quote(name))
 	case file == ".." || strings.HasPrefix(file, "../"):
-		l.wrong(field, "move the file into the repository", "%s leaves the repository", quote(name))
+		l.Wrong(field, "move the file into the repository", "%s leaves the repository", strict.Quote(name))
 	case slices.Contains(strings.Split(file, "/"), ".git"):
-		l.wrong(field, "", "%s is none of the repository's files", quote(name))
+		l.Wrong(field, "", "%s is none of the repository's files", strict.Quote(name))
 	default:
 		return file, true
 	}

@@ -4,22 +4,13 @@ import (
 	"net/netip"
 	"time"
 
-	"go.yaml.in/yaml/v4"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // The types in this file are the inventory's format: the decoder, the JSON
 // Schemas and the reference read names, rules, defaults and examples from the
-// tags, and the meaning from the comments. The tags:
-//
-//	yaml      the key
-//	is        the rule of a text (see formats)
-//	required  the key must be there
-//	enum      the values that are allowed, comma-separated
-//	later     values that are foreseen but not built yet
-//	unit      what a number counts, for messages
-//	min, max  bounds of a number
-//	default   what holds without the key, for people
-//	example   a value to show
+// tags, which strict.Language lists, and the meaning from the comments.
 
 // clusterFile is cluster.yaml: one cluster, its versions, its network and
 // what it takes from the host.
@@ -126,9 +117,9 @@ type proxmox struct {
 
 type vmidRanges struct {
 	// For control planes.
-	ControlPlane vmids `yaml:"controlplane" default:"401-499"`
+	ControlPlane cluster.Range `yaml:"controlplane" default:"401-499"`
 	// For workers.
-	Worker vmids `yaml:"worker" default:"501-599"`
+	Worker cluster.Range `yaml:"worker" default:"501-599"`
 }
 
 type placement struct {
@@ -157,9 +148,9 @@ type schematic struct {
 type profiles struct {
 	// Control planes: cpu, cpu_type, ram, disk and disks as in nodes.yaml.
 	// Where nothing is said: 4 cores, 4096 MiB and 40G.
-	ControlPlane hardware `yaml:"controlplane" example:"{cpu: 4, ram: 8192, disk: 40G}"`
+	ControlPlane hardware `yaml:"controlplane" keys:"elsewhere" example:"{cpu: 4, ram: 8192, disk: 40G}"`
 	// Workers likewise. Where nothing is said: 4 cores, 8192 MiB and 60G.
-	Worker hardware `yaml:"worker" example:"{cpu: 4, ram: 8192, disk: 60G, disks: [{name: longhorn, size: 100G}]}"`
+	Worker hardware `yaml:"worker" keys:"elsewhere" example:"{cpu: 4, ram: 8192, disk: 60G, disks: [{name: longhorn, size: 100G}]}"`
 }
 
 // hardware is what a VM is made of.
@@ -172,7 +163,7 @@ type hardware struct {
 	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"16777216" default:"the role's profile, else 4096 for a control plane and 8192 for a worker" example:"8192"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
 	// counts GiB.
-	Disk size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
+	Disk strict.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
 	// More disks. A node's list replaces the profile's.
 	Disks []disk `yaml:"disks" default:"the role's profile" example:"[{name: longhorn, size: 100G}]"`
 }
@@ -182,7 +173,7 @@ type disk struct {
 	// find it: `disk.serial == "talos-longhorn"`.
 	Name string `yaml:"name" is:"diskname" required:"true" example:"longhorn"`
 	// Size of the disk.
-	Size size `yaml:"size" required:"true" example:"100G"`
+	Size strict.Size `yaml:"size" required:"true" example:"100G"`
 	// The storage of the disk.
 	Datastore string `yaml:"datastore" is:"storage" default:"proxmox.datastore" example:"local-lvm"`
 }
@@ -269,7 +260,7 @@ type addonFile struct {
 	// Values of the chart. They win over values_files, and those over the
 	// defaults that the agent has for Cilium. `${values.name}` works as in
 	// patches.
-	Values tree `yaml:"values" example:"{hubble: {enabled: false}}"`
+	Values strict.Tree `yaml:"values" example:"{hubble: {enabled: false}}"`
 	// Files with values, relative to the cluster's folder; later ones win.
 	ValuesFiles []string `yaml:"values_files" is:"file" example:"[addons/cilium-values.yaml]"`
 	// Addons that must be ready first.
@@ -306,12 +297,3 @@ type ready struct {
 	// How long becoming ready may take before it is reported as a problem.
 	Timeout time.Duration `yaml:"timeout" default:"15m" example:"15m"`
 }
-
-// size is a number of bytes.
-type size int64
-
-// vmids is an inclusive range of VMIDs.
-type vmids struct{ First, Last int }
-
-// tree is YAML whose shape somebody else defines.
-type tree struct{ *yaml.Node }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // The defaults of the network that Talos and Kubernetes use themselves.
@@ -45,7 +46,7 @@ func (l *loader) resolveCluster() {
 	}
 	for i, e := range c.Talos.Schematic.Extensions {
 		if first := slices.Index(c.Talos.Schematic.Extensions, e); first < i && e != "" {
-			l.wrong(element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
+			l.Wrong(strict.Element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
 		}
 	}
 }
@@ -65,10 +66,10 @@ func (l *loader) resolveNetwork() {
 	out := &l.spec.Network
 	*out = cluster.Network{CIDR: n.CIDR, Gateway: n.Gateway, Nameservers: n.Nameservers, TimeServers: n.TimeServers,
 		PodCIDR: n.PodCIDR, ServiceCIDR: n.ServiceCIDR, VIP: n.VIP, CertSANs: n.CertSANs, VLAN: n.VLAN}
-	if !l.has("network.pod_cidr") {
+	if !l.Has("network.pod_cidr") {
 		out.PodCIDR = defaultPods
 	}
-	if !l.has("network.svc_cidr") {
+	if !l.Has("network.svc_cidr") {
 		out.ServiceCIDR = defaultServices
 	}
 	l.addressMode()
@@ -79,21 +80,21 @@ func (l *loader) resolveNetwork() {
 	if n.VIP.IsValid() {
 		l.inNetwork("network.vip", n.VIP)
 		if n.VIP == n.Gateway {
-			l.wrong("network.vip", "give the control planes an address of their own", "%s is the gateway", n.VIP)
+			l.Wrong("network.vip", "give the control planes an address of their own", "%s is the gateway", n.VIP)
 		}
 	}
 	for i, s := range n.TimeServers {
-		l.checkHost(element("network.time_servers", i), s)
+		l.checkHost(strict.Element("network.time_servers", i), s)
 	}
 	for i, s := range n.CertSANs {
-		l.checkHost(element("network.cert_sans", i), s)
+		l.checkHost(strict.Element("network.cert_sans", i), s)
 	}
 }
 
 // addressMode decides how nodes come by their addresses.
 func (l *loader) addressMode() {
 	n := &l.cluster.Network
-	cidr, gateway := l.has("network.cidr"), l.has("network.gateway")
+	cidr, gateway := l.Has("network.cidr"), l.Has("network.gateway")
 	mode := cluster.AddressMode(n.AddressMode)
 	if mode == "" {
 		mode = cluster.AddressReserved
@@ -104,15 +105,15 @@ func (l *loader) addressMode() {
 	l.spec.Network.Mode = mode
 	switch {
 	case mode == cluster.AddressStatic && !cidr:
-		l.wrong("network.cidr", "write the network of the nodes, like cidr: 10.10.0.0/24", "is missing: static addresses need it")
+		l.Wrong("network.cidr", "write the network of the nodes, like cidr: 10.10.0.0/24", "is missing: static addresses need it")
 	case mode == cluster.AddressStatic && !gateway:
-		l.wrong("network.gateway", "write the router of the nodes, like gateway: 10.10.0.1", "is missing: static addresses need it")
+		l.Wrong("network.gateway", "write the router of the nodes, like gateway: 10.10.0.1", "is missing: static addresses need it")
 	case n.AddressMode == "" && cidr != gateway:
 		missing := "network.cidr"
 		if cidr {
 			missing = "network.gateway"
 		}
-		l.wrong(missing, "write cidr and gateway for static addresses, or address_mode: dhcp-reservation", "is missing")
+		l.Wrong(missing, "write cidr and gateway for static addresses, or address_mode: dhcp-reservation", "is missing")
 	}
 }
 
@@ -121,22 +122,22 @@ func (l *loader) checkCIDRs() {
 	n := l.spec.Network
 	// An invalid network is zero and overlaps with nothing.
 	if overlap(n.PodCIDR, n.ServiceCIDR) {
-		l.wrong("network.svc_cidr", "choose networks that share no address", "services %s overlap with pods %s", n.ServiceCIDR, n.PodCIDR)
+		l.Wrong("network.svc_cidr", "choose networks that share no address", "services %s overlap with pods %s", n.ServiceCIDR, n.PodCIDR)
 	}
 	for _, other := range l.inner() {
 		if overlap(n.CIDR, other.prefix) {
-			l.wrong("network.cidr", "move the nodes or write another "+other.field,
+			l.Wrong("network.cidr", "move the nodes or write another "+other.field,
 				"the nodes' network %s overlaps with the %s %s: a node takes its own address for one of theirs and never comes up", n.CIDR, other.what, other.prefix)
 		}
 	}
 	if n.CIDR.IsValid() && n.CIDR.Bits() > 30 {
-		l.wrong("network.cidr", "write a /30 or larger", "%s has no room for nodes", n.CIDR)
+		l.Wrong("network.cidr", "write a /30 or larger", "%s has no room for nodes", n.CIDR)
 	}
 	if n.ServiceCIDR.IsValid() && (n.ServiceCIDR.Bits() < 12 || n.ServiceCIDR.Bits() > 28) {
-		l.wrong("network.svc_cidr", "write something between /12 and /28", "Kubernetes does not take services in a /%d", n.ServiceCIDR.Bits())
+		l.Wrong("network.svc_cidr", "write something between /12 and /28", "Kubernetes does not take services in a /%d", n.ServiceCIDR.Bits())
 	}
 	if n.PodCIDR.IsValid() && n.PodCIDR.Bits() > 24 {
-		l.wrong("network.pod_cidr", "write a /24 or larger", "%s has no room: every node gets a /24 of it", n.PodCIDR)
+		l.Wrong("network.pod_cidr", "write a /24 or larger", "%s has no room: every node gets a /24 of it", n.PodCIDR)
 	}
 }
 
@@ -160,20 +161,20 @@ func (l *loader) inNetwork(field string, a netip.Addr) {
 	cidr := l.spec.Network.CIDR
 	switch {
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		l.wrong(field, "", "%s cannot be the address of a machine", a)
+		l.Wrong(field, "", "%s cannot be the address of a machine", a)
 	case !cidr.IsValid():
 		for _, other := range l.inner() {
 			if other.prefix.IsValid() && other.prefix.Contains(a) {
-				l.wrong(field, "choose another address or another "+other.field,
+				l.Wrong(field, "choose another address or another "+other.field,
 					"%s lies in the %s %s: a node takes its own address for one of theirs and never comes up", a, other.what, other.prefix)
 			}
 		}
 	case !cidr.Contains(a):
-		l.wrong(field, "choose one inside it", "%s is not in network.cidr %s", a, cidr)
+		l.Wrong(field, "choose one inside it", "%s is not in network.cidr %s", a, cidr)
 	case a == cidr.Addr():
-		l.wrong(field, "choose another one", "%s is the address of the network itself", a)
+		l.Wrong(field, "choose another one", "%s is the address of the network itself", a)
 	case hostPart(a, cidr) == 1<<(32-cidr.Bits())-1:
-		l.wrong(field, "choose another one", "%s is the broadcast address of %s", a, cidr)
+		l.Wrong(field, "choose another one", "%s is the broadcast address of %s", a, cidr)
 	}
 }
 
@@ -207,7 +208,7 @@ func (l *loader) checkHost(field, s string) {
 	if _, err := netip.ParseAddr(s); err == nil || isDNSName(s) {
 		return
 	}
-	l.wrong(field, "write a name like ntp.example.org or an address", "%s is neither a DNS name nor an address", quote(s))
+	l.Wrong(field, "write a name like ntp.example.org or an address", "%s is neither a DNS name nor an address", strict.Quote(s))
 }
 
 // isDNSName reports whether s is a fully written host name.
@@ -217,7 +218,7 @@ func isDNSName(s string) bool {
 	}
 	labels := strings.Split(s, ".")
 	for _, label := range labels {
-		if !formats["label"].pattern.MatchString(strings.ToLower(label)) || len(label) > 63 {
+		if !formats["label"].Pattern.MatchString(strings.ToLower(label)) || len(label) > 63 {
 			return false
 		}
 	}
@@ -239,7 +240,7 @@ func (l *loader) resolveEndpoint() {
 	}
 	alone := slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP.IsValid() && n.Endpoint == endpointOf(p.IP) })
 	if alone && len(planes) > 1 {
-		l.warn("network.endpoint", "write a vip, or an endpoint that leads to all control planes",
+		l.Warn("network.endpoint", "write a vip, or an endpoint that leads to all control planes",
 			"the Kubernetes API is reached through one control plane only: the others cannot stand in for it")
 	}
 }
@@ -252,22 +253,22 @@ func (l *loader) checkEndpoint(written string, planes []cluster.Node) {
 	const field = "network.endpoint"
 	u, err := url.Parse(written)
 	if err != nil {
-		l.wrong(field, hintWrite(formats["endpoint"].write), "%s is not a URL", quote(written))
+		l.Wrong(field, "write one like "+formats["endpoint"].Write, "%s is not a URL", strict.Quote(written))
 		return
 	}
 	if port, err := strconv.Atoi(u.Port()); err != nil || port < 1 || port > 65535 {
-		l.wrong(field, "write a port, like :6443", "port %s is none", quote(u.Port()))
+		l.Wrong(field, "write a port, like :6443", "port %s is none", strict.Quote(u.Port()))
 	}
 	addr, err := netip.ParseAddr(u.Hostname())
 	if err != nil {
 		if !isDNSName(u.Hostname()) {
-			l.wrong(field, hintWrite(formats["endpoint"].write), "%s is neither a DNS name nor an address", quote(u.Hostname()))
+			l.Wrong(field, "write one like "+formats["endpoint"].Write, "%s is neither a DNS name nor an address", strict.Quote(u.Hostname()))
 		}
 		return
 	}
 	if addr == l.spec.Network.VIP || slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP == addr }) {
 		return
 	}
-	l.wrong(field, "write the VIP, the address of a control plane, or a DNS name",
+	l.Wrong(field, "write the VIP, the address of a control plane, or a DNS name",
 		"%s is no address of this cluster's control plane", addr)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // maxNodes bounds what counted rows expand to; Kubernetes itself is built for
@@ -40,7 +41,7 @@ func (l *loader) resolveNodes() {
 	if n := l.spec.Network; n.Mode == cluster.AddressReserved {
 		for i, d := range drafts {
 			if node := l.spec.Nodes[i]; node.MAC != "" && node.IP.IsValid() && node.Name != "" {
-				l.note(d.field, "", "the DHCP server must give %s its address; for dnsmasq: dhcp-host=%s,%s,%s",
+				l.Note(d.field, "", "the DHCP server must give %s its address; for dnsmasq: dhcp-host=%s,%s,%s",
 					node.Name, strings.ToLower(node.MAC), node.IP, node.Name)
 			}
 		}
@@ -53,9 +54,9 @@ func (l *loader) drafts() []draft {
 	var out []draft
 	add := func(role cluster.Role, field string, nodes []listed) {
 		for i, n := range nodes {
-			at := element(field, i)
+			at := strict.Element(field, i)
 			if len(out) == maxNodes {
-				l.wrong(at, "", "more than %d nodes in all", maxNodes)
+				l.Wrong(at, "", "more than %d nodes in all", maxNodes)
 				break
 			}
 			out = append(out, draft{field: at, ipField: at + ".ip", role: role, name: n.Name, ip: n.IP, vmid: n.VMID, mac: n.MAC,
@@ -66,9 +67,9 @@ func (l *loader) drafts() []draft {
 	add(cluster.Worker, "nodes.workers", l.nodes.Workers)
 	total := len(out)
 	for i, c := range l.nodes.Counted {
-		at := element("nodes.counted", i)
+		at := strict.Element("nodes.counted", i)
 		if total += c.Count; total > maxNodes {
-			l.wrong(at+".count", "", "more than %d nodes in all", maxNodes)
+			l.Wrong(at+".count", "", "more than %d nodes in all", maxNodes)
 			break
 		}
 		for n := range c.Count {
@@ -83,8 +84,8 @@ func (l *loader) drafts() []draft {
 func (l *loader) draftOf(at string, c counted, n int) draft {
 	d := draft{field: at, ipField: at + ".first_ip", role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
 	d.name = c.nameOf(n)
-	if len(d.name) > formats["label"].max {
-		l.wrong(at+".name", "shorten it", "%s is longer than %d characters", quote(d.name), formats["label"].max)
+	if len(d.name) > formats["label"].Max {
+		l.Wrong(at+".name", "shorten it", "%s is longer than %d characters", strict.Quote(d.name), formats["label"].Max)
 		d.name = ""
 	}
 	if c.FirstVMID > 0 {
@@ -93,7 +94,7 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 	if c.FirstIP.IsValid() {
 		ip, ok := offset(c.FirstIP, n)
 		if !ok {
-			l.wrong(d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
+			l.Wrong(d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
 		}
 		d.ip = ip
 	}
@@ -104,22 +105,22 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 func (c counted) nameOf(n int) string { return strings.ReplaceAll(c.Name, "{n}", strconv.Itoa(n+1)) }
 
 // ranges are the VMIDs of nodes that name none.
-func (l *loader) ranges() map[cluster.Role]vmids {
+func (l *loader) ranges() map[cluster.Role]cluster.Range {
 	cp, wk := l.cluster.Proxmox.VMIDRanges.ControlPlane, l.cluster.Proxmox.VMIDRanges.Worker
-	if cp == (vmids{}) {
-		cp = vmids{First: 401, Last: 499}
+	if cp == (cluster.Range{}) {
+		cp = cluster.Range{First: 401, Last: 499}
 	}
-	if wk == (vmids{}) {
-		wk = vmids{First: 501, Last: 599}
+	if wk == (cluster.Range{}) {
+		wk = cluster.Range{First: 501, Last: 599}
 	}
 	if cp.First <= wk.Last && wk.First <= cp.Last {
-		l.wrong("proxmox.vmid_ranges", "write ranges that share no VMID", "controlplane %d-%d and worker %d-%d overlap", cp.First, cp.Last, wk.First, wk.Last)
+		l.Wrong("proxmox.vmid_ranges", "write ranges that share no VMID", "controlplane %d-%d and worker %d-%d overlap", cp.First, cp.Last, wk.First, wk.Last)
 	}
-	return map[cluster.Role]vmids{cluster.ControlPlane: cp, cluster.Worker: wk}
+	return map[cluster.Role]cluster.Range{cluster.ControlPlane: cp, cluster.Worker: wk}
 }
 
 // node completes one node.
-func (l *loader) node(d draft, ids vmids) cluster.Node {
+func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	p := l.cluster.Proxmox
 	n := cluster.Node{
 		Name: d.name, Role: d.role, IP: d.ip,
@@ -150,9 +151,9 @@ func (l *loader) node(d draft, ids vmids) cluster.Node {
 	n.Tags = l.tags(d)
 	l.checkLabels(d)
 	n.Taints = l.taints(d)
-	if at := "nodes." + n.Name; n.Name != "" && !l.has(at) {
+	if at := "nodes." + n.Name; n.Name != "" && !l.Has(at) {
 		// For checks that know the node but not where it is written.
-		l.where[at] = l.place(d.field)
+		l.Where[at] = l.Place(d.field)
 	}
 	return n
 }
@@ -162,41 +163,41 @@ func (l *loader) host(d draft) string {
 	p := l.cluster.Proxmox
 	all := p.Nodes
 	switch {
-	case p.Node != "" && l.has("proxmox.nodes"):
-		l.wrong("proxmox.nodes", "keep one of them", "node and nodes are both written")
+	case p.Node != "" && l.Has("proxmox.nodes"):
+		l.Wrong("proxmox.nodes", "keep one of them", "node and nodes are both written")
 		return ""
 	case p.Node != "":
 		all = []string{p.Node}
-	case !l.has("proxmox.nodes") && !l.has("proxmox.node") && l.has("proxmox"):
-		l.wrong("proxmox.node", "write the name of the Proxmox VE host, like node: pve1", "is missing")
+	case !l.Has("proxmox.nodes") && !l.Has("proxmox.node") && l.Has("proxmox"):
+		l.Wrong("proxmox.node", "write the name of the Proxmox VE host, like node: pve1", "is missing")
 		return ""
 	}
 	switch {
 	case d.Node == "" && len(all) == 1:
 		return all[0]
-	case d.Node == "" && len(all) > 1 && !l.has(d.field+".node"):
-		l.wrong(d.field+".node", "write node: and one of "+strings.Join(all, ", "), "is missing: the cluster has several hosts")
+	case d.Node == "" && len(all) > 1 && !l.Has(d.field+".node"):
+		l.Wrong(d.field+".node", "write node: and one of "+strings.Join(all, ", "), "is missing: the cluster has several hosts")
 	case d.Node != "" && len(all) > 0 && !slices.Contains(all, d.Node):
-		l.wrong(d.field+".node", "add it to proxmox.nodes, or write one of "+strings.Join(all, ", "), "%s is not among the cluster's hosts", d.Node)
+		l.Wrong(d.field+".node", "add it to proxmox.nodes, or write one of "+strings.Join(all, ", "), "%s is not among the cluster's hosts", d.Node)
 	}
 	return d.Node
 }
 
 // vmid is the VMID of a node: written, or derived from what is written about
 // it alone.
-func (l *loader) vmid(d draft, ids vmids) int {
+func (l *loader) vmid(d draft, ids cluster.Range) int {
 	switch {
-	case d.vmid > maxVMID:
-		l.wrong(d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, maxVMID)
+	case d.vmid > strict.MaxVMID:
+		l.Wrong(d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, strict.MaxVMID)
 		return 0
 	case d.vmid > 0:
 		return d.vmid
-	case ids.First == 0 || l.has(d.field+".vmid") || l.has(d.field+".first_vmid"):
+	case ids.First == 0 || l.Has(d.field+".vmid") || l.Has(d.field+".first_vmid"):
 		return 0 // the role or the VMID itself is wrong and said to be
 	case d.ordinal >= 0:
 		id := ids.First + d.ordinal
 		if id > ids.Last {
-			l.wrong(d.field+".count", "widen proxmox.vmid_ranges, or write first_vmid", "more nodes than VMIDs in %d-%d", ids.First, ids.Last)
+			l.Wrong(d.field+".count", "widen proxmox.vmid_ranges, or write first_vmid", "more nodes than VMIDs in %d-%d", ids.First, ids.Last)
 			return 0
 		}
 		return id
@@ -205,7 +206,7 @@ func (l *loader) vmid(d draft, ids vmids) int {
 	}
 	id := ids.First + hostPart(d.ip, l.spec.Network.CIDR)
 	if id > ids.Last {
-		l.wrong(d.ipField, "write a vmid for the node, or widen proxmox.vmid_ranges",
+		l.Wrong(d.ipField, "write a vmid for the node, or widen proxmox.vmid_ranges",
 			"%s leads to VMID %d, beyond the range %d-%d", d.ip, id, ids.First, ids.Last)
 		return 0
 	}
@@ -225,9 +226,9 @@ func (l *loader) macPrefix() string {
 func (l *loader) checkMAC(field, mac string) {
 	first, err := strconv.ParseUint(mac[:2], 16, 8)
 	if err != nil || first&1 == 1 {
-		l.wrong(field, "write an even first byte, like BC", "%s is a multicast address", mac)
+		l.Wrong(field, "write an even first byte, like BC", "%s is a multicast address", mac)
 	} else if mac == "00:00:00:00:00:00" {
-		l.wrong(field, hintWrite(formats["mac"].write), "%s is nobody's address", mac)
+		l.Wrong(field, "write one like "+formats["mac"].Write, "%s is nobody's address", mac)
 	}
 }
 
@@ -237,16 +238,16 @@ func (l *loader) checkCount() {
 	switch {
 	case !l.nodesRead: // which is said already
 	case n == 0:
-		l.wrong("nodes.controlplane", "add one under controlplane:, or a counted row with role: controlplane", "a cluster needs at least one control plane")
+		l.Wrong("nodes.controlplane", "add one under controlplane:, or a counted row with role: controlplane", "a cluster needs at least one control plane")
 	case l.spec.HA && (n < 3 || n%2 == 0):
-		l.wrong("ha_enabled", "make it 3 or 5, or write ha_enabled: false", "needs an odd number of control planes, at least 3: there are %d", n)
+		l.Wrong("ha_enabled", "make it 3 or 5, or write ha_enabled: false", "needs an odd number of control planes, at least 3: there are %d", n)
 	case n%2 == 0:
-		l.warn("nodes.controlplane", "use an odd number", "%d control planes bear no more failures than %d", n, n-1)
+		l.Warn("nodes.controlplane", "use an odd number", "%d control planes bear no more failures than %d", n, n-1)
 	}
 	pods := l.spec.Network.PodCIDR
 	if pods.IsValid() && pods.Bits() <= 24 {
 		if room := 1 << (24 - pods.Bits()); len(l.spec.Nodes) > room {
-			l.warn("network.pod_cidr", "write a larger network", "%s has room for %d nodes with a /24 each, and there are %d", pods, room, len(l.spec.Nodes))
+			l.Warn("network.pod_cidr", "write a larger network", "%s has room for %d nodes with a /24 each, and there are %d", pods, room, len(l.spec.Nodes))
 		}
 	}
 }
@@ -262,24 +263,24 @@ func (l *loader) checkCollisions(drafts []draft) {
 		n := l.spec.Nodes[i]
 		me := holder{n.Name, d.field}
 		if h, taken := names[n.Name]; taken && n.Name != "" {
-			l.wrong(d.field+".name", "give every node a name of its own", "%s is the name of another node (%s)", n.Name, l.cite(h.field))
+			l.Wrong(d.field+".name", "give every node a name of its own", "%s is the name of another node (%s)", n.Name, l.Cite(h.field))
 			continue // the same name has the same MAC, which is no second mistake
 		}
 		names[n.Name] = me
 		if n.IP.IsValid() {
 			if h, taken := ips[n.IP]; taken {
-				l.wrong(d.ipField, "give every node an address of its own", "%s is the address of %s (%s)", n.IP, h.name, l.cite(h.field))
+				l.Wrong(d.ipField, "give every node an address of its own", "%s is the address of %s (%s)", n.IP, h.name, l.Cite(h.field))
 			}
 			ips[n.IP] = me
 			l.checkReserved(d, n.IP)
 		}
 		if h, taken := ids[n.VMID]; taken && n.VMID > 0 {
-			l.wrong(d.field+"."+d.vmidKey(), "write a vmid (first_vmid in a counted row) for one of them, or move a range of proxmox.vmid_ranges",
-				"%s has VMID %d, which is that of %s (%s)", n.Name, n.VMID, h.name, l.cite(h.field))
+			l.Wrong(d.field+"."+d.vmidKey(), "write a vmid (first_vmid in a counted row) for one of them, or move a range of proxmox.vmid_ranges",
+				"%s has VMID %d, which is that of %s (%s)", n.Name, n.VMID, h.name, l.Cite(h.field))
 		}
 		ids[n.VMID] = me
 		if h, taken := macs[n.MAC]; taken && n.MAC != "" {
-			l.wrong(d.field+".mac", "write another mac for one of them", "%s has MAC address %s, which is that of %s (%s)", n.Name, n.MAC, h.name, l.cite(h.field))
+			l.Wrong(d.field+".mac", "write another mac for one of them", "%s has MAC address %s, which is that of %s (%s)", n.Name, n.MAC, h.name, l.Cite(h.field))
 		}
 		macs[n.MAC] = me
 	}
@@ -296,8 +297,8 @@ func (d draft) vmidKey() string {
 func (l *loader) checkReserved(d draft, ip netip.Addr) {
 	switch n := l.spec.Network; ip {
 	case n.Gateway:
-		l.wrong(d.ipField, "choose another one", "%s is the gateway", ip)
+		l.Wrong(d.ipField, "choose another one", "%s is the gateway", ip)
 	case n.VIP:
-		l.wrong(d.ipField, "give the VIP an address that no node has", "%s is the VIP", ip)
+		l.Wrong(d.ipField, "give the VIP an address that no node has", "%s is the VIP", ip)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // patchFile is a patch as it was read.
@@ -28,15 +29,15 @@ func (l *loader) resolvePatches() {
 	}
 	own := map[string][]patchFile{}
 	for i, n := range l.nodes.ControlPlane {
-		at := element("nodes.controlplane", i)
+		at := strict.Element("nodes.controlplane", i)
 		own[n.Name] = l.readPatches(at+".patches", n.Patches)
 	}
 	for i, n := range l.nodes.Workers {
-		at := element("nodes.workers", i)
+		at := strict.Element("nodes.workers", i)
 		own[n.Name] = l.readPatches(at+".patches", n.Patches)
 	}
 	for i, c := range l.nodes.Counted {
-		files := l.readPatches(element("nodes.counted", i)+".patches", c.Patches)
+		files := l.readPatches(strict.Element("nodes.counted", i)+".patches", c.Patches)
 		for n := range min(c.Count, maxNodes) {
 			own[c.nameOf(n)] = files
 		}
@@ -62,7 +63,7 @@ func (l *loader) checkServices(n *cluster.Node, files []patchFile) {
 		if !hungry || l.unreadPatch || slices.ContainsFunc(files, func(f patchFile) bool { return slices.Contains(f.services, service) }) {
 			continue
 		}
-		l.wrong(element("talos.schematic.extensions", i),
+		l.Wrong(strict.Element("talos.schematic.extensions", i),
 			"add a patch for all nodes with a document kind: ExtensionServiceConfig, name: "+service,
 			"%s waits for its configuration, and the nodes never finish booting: %s has none", e, n.Name)
 		return
@@ -76,7 +77,7 @@ func (l *loader) readPatches(field string, names []string) []patchFile {
 			l.unreadPatch = true
 			continue
 		}
-		at := element(field, i)
+		at := strict.Element(field, i)
 		file, ok := l.locate(at, name)
 		if !ok {
 			l.unreadPatch = true
@@ -103,37 +104,37 @@ func (l *loader) readPatch(field, name string) patchFile {
 	if !ok {
 		return patchFile{}
 	}
-	d := document{file: file, report: l.report}
-	before := len(l.problems)
-	docs := d.parse(data)
+	d := strict.Document{File: file, Report: l.Report}
+	before := len(l.Problems)
+	docs := d.Parse(data)
 	var kept []*yaml.Node
 	out := patchFile{patch: cluster.Patch{File: file}}
 	for _, n := range docs {
-		if isNull(n) {
+		if strict.IsNull(n) {
 			continue
 		}
 		if n.Kind != yaml.MappingNode {
-			d.problem(n.Line, n.Column, "", "not a strategic-merge patch, but "+kindOf(n),
+			d.Problem(n.Line, n.Column, "", "not a strategic-merge patch, but "+strict.KindOf(n),
 				"write the part of the machine config that should change; JSON patches are not supported")
 			continue
 		}
-		d.checkOwned(n)
-		kind, service := lookup(n, "kind"), lookup(n, "name")
+		checkOwned(d, n)
+		kind, service := strict.Lookup(n, "kind"), strict.Lookup(n, "name")
 		if kind != nil && kind.Value == "ExtensionServiceConfig" && service != nil {
 			out.services = append(out.services, service.Value)
 		}
 		l.substitute(d, n)
 		kept = append(kept, n)
 	}
-	if len(l.problems) == before && len(kept) == 0 {
-		d.problem(0, 0, "", "the file is empty", "remove it from "+field)
+	if len(l.Problems) == before && len(kept) == 0 {
+		d.Problem(0, 0, "", "the file is empty", "remove it from "+field)
 	}
-	if l.problems[before:].HasErrors() {
+	if l.Problems[before:].HasErrors() {
 		return patchFile{}
 	}
 	doc, err := encode(kept)
 	if err != nil {
-		d.problem(0, 0, "", "cannot be written as YAML again", "simplify its values")
+		d.Problem(0, 0, "", "cannot be written as YAML again", "simplify its values")
 		return patchFile{}
 	}
 	out.ok, out.patch.Document = true, doc
@@ -165,22 +166,22 @@ var owned = []struct{ path, instead string }{
 
 // checkOwned refuses a patch of what the inventory says elsewhere: two places
 // for one fact disagree sooner or later.
-func (d document) checkOwned(n *yaml.Node) {
-	if kind := lookup(n, "kind"); kind != nil {
+func checkOwned(d strict.Document, n *yaml.Node) {
+	if kind := strict.Lookup(n, "kind"); kind != nil {
 		if kind.Value == "HostnameConfig" {
-			d.problem(kind.Line, kind.Column, "kind", "a patch must not set the host name", "the name of the node in nodes.yaml is its host name")
+			d.Problem(kind.Line, kind.Column, "kind", "a patch must not set the host name", "the name of the node in nodes.yaml is its host name")
 		}
 		return
 	}
 	for _, o := range owned {
 		at := n
 		for key := range strings.SplitSeq(o.path, ".") {
-			if at = lookup(at, key); at == nil {
+			if at = strict.Lookup(at, key); at == nil {
 				break
 			}
 		}
 		if at != nil {
-			d.problem(at.Line, at.Column, o.path, "a patch must not set it", fmt.Sprintf("remove it: %s", o.instead))
+			d.Problem(at.Line, at.Column, o.path, "a patch must not set it", fmt.Sprintf("remove it: %s", o.instead))
 		}
 	}
 }

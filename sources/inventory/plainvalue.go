@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // ambiguous are words that some YAML readers take for truth values and others
@@ -19,19 +21,19 @@ var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-
 // plainValue turns a tree into the values JSON has. What YAML's dialects read
 // differently is recorded and refused: a chart's values must not depend on
 // who parses them.
-func (d document) plainValue(n *yaml.Node) (any, bool) {
+func plainValue(d strict.Document, n *yaml.Node) (any, bool) {
 	switch n.Kind {
 	case yaml.MappingNode:
 		out, ok := map[string]any{}, true
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			v, fine := d.plainValue(n.Content[i+1])
+			v, fine := plainValue(d, n.Content[i+1])
 			out[n.Content[i].Value], ok = v, ok && fine
 		}
 		return out, ok
 	case yaml.SequenceNode:
 		out, ok := []any{}, true
 		for _, c := range n.Content {
-			v, fine := d.plainValue(c)
+			v, fine := plainValue(d, c)
 			out, ok = append(out, v), ok && fine
 		}
 		return out, ok
@@ -40,16 +42,16 @@ func (d document) plainValue(n *yaml.Node) (any, bool) {
 		return n.Value, true
 	}
 	switch tag := n.ShortTag(); {
-	case isNull(n):
+	case strict.IsNull(n):
 		return nil, true
 	case n.Value == "true", n.Value == "false":
 		return n.Value == "true", true
 	case plainNumber.MatchString(n.Value):
 		return json.Number(n.Value), true
 	case tag == "!!int", tag == "!!float":
-		d.problem(n.Line, n.Column, "", d.show(n.Value)+" is read as different numbers by different readers of YAML", "write it as a plain decimal number, or quote it if it is a text")
+		d.Problem(n.Line, n.Column, "", d.Show(n.Value)+" is read as different numbers by different readers of YAML", "write it as a plain decimal number, or quote it if it is a text")
 	case slices.Contains(ambiguous, n.Value):
-		d.problem(n.Line, n.Column, "", d.show(n.Value)+" is a truth value to some readers of YAML and a text to others", "write true or false, or quote it if it is a text")
+		d.Problem(n.Line, n.Column, "", d.Show(n.Value)+" is a truth value to some readers of YAML and a text to others", "write true or false, or quote it if it is a text")
 	default:
 		return n.Value, true
 	}

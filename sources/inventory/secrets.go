@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // Secrets is what secrets.sops.yaml holds, decrypted.
@@ -28,11 +29,11 @@ var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,99}$`)
 // for patches and addons. No problem shows a piece of the text; name is the
 // file they point at.
 func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
-	d := document{file: name, secret: true, report: newReport()}
-	d.where[""] = cluster.Position{File: name}
-	n := d.single(plain)
+	d := strict.Document{File: name, Secret: true, Report: strict.NewReport()}
+	d.Where[""] = cluster.Position{File: name}
+	n := d.Single(plain)
 	if n == nil {
-		return Secrets{}, d.finish()
+		return Secrets{}, d.Finish()
 	}
 	var out Secrets
 	bundle := &yaml.Node{Kind: yaml.MappingNode}
@@ -40,23 +41,23 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 		key, value := n.Content[i], n.Content[i+1]
 		switch {
 		case key.Value == "values":
-			out.values = d.secretValues(value)
+			out.values = secretValues(d, value)
 		case slices.Contains(bundleKeys, key.Value):
 			bundle.Content = append(bundle.Content, key, value)
 		default:
-			d.problem(key.Line, key.Column, "", "an unknown key at the top level",
+			d.Problem(key.Line, key.Column, "", "an unknown key at the top level",
 				"known are "+strings.Join(bundleKeys, ", ")+" (as `talosctl gen secrets` writes them) and values; secrets of your own belong under values")
 		}
 	}
-	d.wholeBundle(n, bundle)
-	if !d.problems.HasErrors() && len(bundle.Content) > 0 {
+	wholeBundle(d, n, bundle)
+	if !d.Problems.HasErrors() && len(bundle.Content) > 0 {
 		var err error
 		if out.Bundle, err = encode([]*yaml.Node{bundle}); err != nil {
 			// The encoder's words could hold pieces of what it encodes.
-			d.problem(0, 0, "", "the Talos secrets cannot be written as YAML", "make them anew with talos-agent secrets new")
+			d.Problem(0, 0, "", "the Talos secrets cannot be written as YAML", "make them anew with talos-agent secrets new")
 		}
 	}
-	problems := d.finish()
+	problems := d.Finish()
 	if problems.HasErrors() {
 		return Secrets{}, problems
 	}
@@ -65,25 +66,25 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 
 // wholeBundle refuses half a bundle: a cluster would be made from it that
 // nobody can open.
-func (d document) wholeBundle(n, bundle *yaml.Node) {
+func wholeBundle(d strict.Document, n, bundle *yaml.Node) {
 	var missing []string
 	for _, key := range bundleKeys {
-		if lookup(bundle, key) == nil {
+		if strict.Lookup(bundle, key) == nil {
 			missing = append(missing, key)
 		}
 	}
 	if len(missing) > 0 && len(missing) < len(bundleKeys) {
-		d.problem(n.Line, n.Column, "", "the Talos secrets lack "+strings.Join(missing, ", "),
+		d.Problem(n.Line, n.Column, "", "the Talos secrets lack "+strings.Join(missing, ", "),
 			"copy them whole from the output of `talosctl gen secrets`, or make the file with `talos-agent secrets new`")
 	}
 }
 
-func (d document) secretValues(n *yaml.Node) map[string]cluster.Secret {
-	if isNull(n) {
+func secretValues(d strict.Document, n *yaml.Node) map[string]cluster.Secret {
+	if strict.IsNull(n) {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		d.problem(n.Line, n.Column, "values", "needs keys of its own", "write lines of the form name: text below it")
+		d.Problem(n.Line, n.Column, "values", "needs keys of its own", "write lines of the form name: text below it")
 		return nil
 	}
 	out := map[string]cluster.Secret{}
@@ -92,9 +93,9 @@ func (d document) secretValues(n *yaml.Node) map[string]cluster.Secret {
 		field := fmt.Sprintf("values[%d]", i/2)
 		switch {
 		case !valueName.MatchString(key.Value):
-			d.problem(key.Line, key.Column, field, "its name is not one", "use letters, digits and - _ . , beginning with a letter")
-		case value.Kind != yaml.ScalarNode || isNull(value):
-			d.problem(key.Line, key.Column, "values."+key.Value, "is not a text", "write one text; a file fits behind a |")
+			d.Problem(key.Line, key.Column, field, "its name is not one", "use letters, digits and - _ . , beginning with a letter")
+		case value.Kind != yaml.ScalarNode || strict.IsNull(value):
+			d.Problem(key.Line, key.Column, "values."+key.Value, "is not a text", "write one text; a file fits behind a |")
 		default:
 			out[key.Value] = cluster.SecretString(value.Value)
 		}

@@ -9,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
 // placeholder stands for a secret value that is not known here, and says so
@@ -19,7 +20,7 @@ const placeholder = "value-from-secrets-sops-yaml"
 // that name, and $${ by ${. It works on parsed scalars: whatever a secret
 // holds stays one text and never becomes structure. It reports whether all of
 // it could be done; what could not is recorded.
-func (l *loader) substitute(d document, n *yaml.Node) bool {
+func (l *loader) substitute(d strict.Document, n *yaml.Node) bool {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		return l.substituteText(d, n)
@@ -27,7 +28,7 @@ func (l *loader) substitute(d document, n *yaml.Node) bool {
 		ok := true
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if key := n.Content[i]; strings.Contains(key.Value, "${") {
-				d.problem(key.Line, key.Column, "", "${ in a key: secrets stand in values only", "write the key out")
+				d.Problem(key.Line, key.Column, "", "${ in a key: secrets stand in values only", "write the key out")
 				ok = false
 			}
 			ok = l.substitute(d, n.Content[i+1]) && ok
@@ -42,13 +43,13 @@ func (l *loader) substitute(d document, n *yaml.Node) bool {
 	}
 }
 
-func (l *loader) substituteText(d document, n *yaml.Node) bool {
+func (l *loader) substituteText(d strict.Document, n *yaml.Node) bool {
 	if !strings.Contains(n.Value, "${") {
 		return true
 	}
 	out, err := expand(n.Value, l.value)
 	if err != nil {
-		d.problem(n.Line, n.Column, "", err.message, err.hint)
+		d.Problem(n.Line, n.Column, "", err.message, err.hint)
 		return false
 	}
 	n.Value, n.Tag, n.Style = out, "!!str", yaml.DoubleQuotedStyle
@@ -83,7 +84,7 @@ func expand(text string, value func(name string) (string, *refusal)) (string, *r
 		}
 		name, ours := strings.CutPrefix(inner, "values.")
 		if !ours {
-			return "", &refusal{fmt.Sprintf("%s is not known", quote("${"+inner+"}")), literalHint}
+			return "", &refusal{fmt.Sprintf("%s is not known", strict.Quote("${"+inner+"}")), literalHint}
 		}
 		v, err := value(name)
 		if err != nil {
@@ -97,7 +98,7 @@ func expand(text string, value func(name string) (string, *refusal)) (string, *r
 // value looks a secret up.
 func (l *loader) value(name string) (string, *refusal) {
 	if !valueName.MatchString(name) {
-		return "", &refusal{fmt.Sprintf("%s is not the name of a value", quote(name)), literalHint}
+		return "", &refusal{fmt.Sprintf("%s is not the name of a value", strict.Quote(name)), literalHint}
 	}
 	if l.opts.Secrets == nil {
 		l.unverified = true
@@ -111,7 +112,7 @@ func (l *loader) value(name string) (string, *refusal) {
 		if len(names) > 0 {
 			hint += "; known: " + strings.Join(names, ", ")
 		}
-		return "", &refusal{fmt.Sprintf("there is no value %s in %s", quote(name), SecretsFile), hint}
+		return "", &refusal{fmt.Sprintf("there is no value %s in %s", strict.Quote(name), SecretsFile), hint}
 	}
 	return v.RevealString(), nil
 }
@@ -141,7 +142,7 @@ func encode(docs []*yaml.Node) (cluster.Secret, error) {
 func restyle(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
 	switch {
-	case isNull(n):
+	case strict.IsNull(n):
 		n.Value = "null"
 	case n.Kind == yaml.ScalarNode && n.Style != 0:
 		n.Style = yaml.DoubleQuotedStyle

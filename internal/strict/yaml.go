@@ -1,4 +1,4 @@
-package inventory
+package strict
 
 import (
 	"bytes"
@@ -17,30 +17,33 @@ import (
 // The bounds of one YAML file. A cluster of a thousand nodes stays far below
 // them; a bomb does not reach the parser or is cut off inside it.
 const (
-	maxFileBytes = 1 << 20
+	// MaxFileBytes is the size of the largest file that is parsed.
+	MaxFileBytes = 1 << 20
+
 	maxDepth     = 50
 	maxMarks     = 250_000 // lines, commas and brackets: what makes values
 	maxDocuments = 64
 )
 
-// document is a YAML file as the program reads it: nodes without anchors,
+// Document is a YAML file as the program reads it: nodes without anchors,
 // aliases, tags, merge keys and duplicate keys.
-type document struct {
-	file string
-	// secret files are never quoted in a problem.
-	secret bool
-	*report
+type Document struct {
+	// File names the file in problems.
+	File string
+	// Secret files are never quoted in a problem.
+	Secret bool
+	*Report
 }
 
-// parse reads the documents of a file. Everything that is wrong with it as
+// Parse reads the documents of a file. Everything that is wrong with it as
 // YAML is recorded; nil means that there is nothing to go on with.
-func (d document) parse(data []byte) []*yaml.Node {
+func (d Document) Parse(data []byte) []*yaml.Node {
 	if !d.readable(data) {
 		return nil
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(bounds{}))
 	if err != nil {
-		d.problem(1, 1, "", "cannot be read as YAML", "")
+		d.Problem(1, 1, "", "cannot be read as YAML", "")
 		return nil
 	}
 	var docs []*yaml.Node
@@ -55,53 +58,54 @@ func (d document) parse(data []byte) []*yaml.Node {
 			return nil
 		}
 		if len(docs) == maxDocuments {
-			d.problem(n.Line, n.Column, "", fmt.Sprintf("more than %d documents", maxDocuments), "split the file")
+			d.Problem(n.Line, n.Column, "", fmt.Sprintf("more than %d documents", maxDocuments), "split the file")
 			return nil
 		}
 		docs = append(docs, content(&n))
 	}
-	before := len(d.problems)
+	before := len(d.Problems)
 	for _, n := range docs {
 		d.plain(n)
 	}
-	if d.problems[before:].HasErrors() {
+	if d.Problems[before:].HasErrors() {
 		return nil
 	}
 	return docs
 }
 
-// single reads a file that must hold exactly one document, a mapping.
-func (d document) single(data []byte) *yaml.Node {
-	before := len(d.problems)
-	docs := d.parse(data)
+// Single reads a file that must hold exactly one document, a mapping.
+func (d Document) Single(data []byte) *yaml.Node {
+	before := len(d.Problems)
+	docs := d.Parse(data)
 	switch {
-	case d.problems[before:].HasErrors():
+	case d.Problems[before:].HasErrors():
 		return nil
 	case len(docs) > 1:
-		d.problem(docs[1].Line, docs[1].Column, "", "a second document", "keep one and remove the --- line")
+		d.Problem(docs[1].Line, docs[1].Column, "", "a second document", "keep one and remove the --- line")
 		return nil
-	case len(docs) == 0 || isNull(docs[0]):
-		d.problem(0, 0, "", "the file is empty", "")
+	case len(docs) == 0 || IsNull(docs[0]):
+		d.Problem(0, 0, "", "the file is empty", "")
 		return nil
 	case docs[0].Kind != yaml.MappingNode:
-		d.problem(docs[0].Line, docs[0].Column, "", "the file is not a mapping", "write lines of the form key: value")
+		d.Problem(docs[0].Line, docs[0].Column, "", "the file is not a mapping", "write lines of the form key: value")
 		return nil
 	}
 	return docs[0]
 }
 
-func (d document) problem(line, column int, field, message, hint string) {
-	d.add(cluster.Problem{Severity: cluster.Error, File: d.file, Line: line, Column: column, Field: field, Message: message, Hint: hint})
+// Problem records an error at a place of the file; zero means the whole file.
+func (d Document) Problem(line, column int, field, message, hint string) {
+	d.Add(cluster.Problem{Severity: cluster.Error, File: d.File, Line: line, Column: column, Field: field, Message: message, Hint: hint})
 }
 
 // readable refuses what is no text, before the parser sees it.
-func (d document) readable(data []byte) bool {
-	if len(data) > maxFileBytes {
-		d.problem(0, 0, "", fmt.Sprintf("larger than %d KiB", maxFileBytes>>10), "split it, or check that it is the right file")
+func (d Document) readable(data []byte) bool {
+	if len(data) > MaxFileBytes {
+		d.Problem(0, 0, "", fmt.Sprintf("larger than %d KiB", MaxFileBytes>>10), "split it, or check that it is the right file")
 		return false
 	}
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		d.problem(1, 1, "", "the file is UTF-16", "save it as UTF-8")
+		d.Problem(1, 1, "", "the file is UTF-16", "save it as UTF-8")
 		return false
 	}
 	line, column, marks := 1, 0, 0
@@ -111,7 +115,7 @@ func (d document) readable(data []byte) bool {
 		column++
 		switch {
 		case r == utf8.RuneError && n == 1:
-			d.problem(line, column, "", "a byte that is not UTF-8", "save the file as UTF-8")
+			d.Problem(line, column, "", "a byte that is not UTF-8", "save the file as UTF-8")
 			return false
 		case r == '\n':
 			line, column = line+1, 0
@@ -119,19 +123,19 @@ func (d document) readable(data []byte) bool {
 		case r == ',', r == '[', r == '{', r == '-', r == '?', r == ':':
 			marks++
 		case r < ' ' && r != '\t' && r != '\r', r == 0x7f:
-			d.problem(line, column, "", fmt.Sprintf("control character %U", r), "remove it")
+			d.Problem(line, column, "", fmt.Sprintf("control character %U", r), "remove it")
 			return false
 		}
 	}
 	if marks > maxMarks {
-		d.problem(0, 0, "", "too many values", "split it, or check that it is the right file")
+		d.Problem(0, 0, "", "too many values", "split it, or check that it is the right file")
 		return false
 	}
 	return true
 }
 
 // syntax records an error of the YAML parser.
-func (d document) syntax(err error, data []byte) {
+func (d Document) syntax(err error, data []byte) {
 	line, column, message := 0, 0, err.Error()
 	if e, ok := errors.AsType[*yaml.LoadError](err); ok {
 		line, column, message = e.Mark.Line, e.Mark.Column, e.Message
@@ -139,7 +143,7 @@ func (d document) syntax(err error, data []byte) {
 			message = e.ContextMsg + ": " + message
 		}
 	}
-	if d.secret {
+	if d.Secret {
 		message = "not valid YAML"
 	} else {
 		message = "not valid YAML: " + message
@@ -151,7 +155,7 @@ func (d document) syntax(err error, data []byte) {
 	case strings.Contains(message, "parsing a flow") && bytes.Contains(data, []byte("${")):
 		hint = "quote values with ${ between brackets or braces"
 	}
-	d.problem(line, column, "", message, hint)
+	d.Problem(line, column, "", message, hint)
 }
 
 // bounds cuts deep nesting off inside the parser. Aliases are refused after
@@ -176,16 +180,16 @@ func content(n *yaml.Node) *yaml.Node {
 }
 
 // plain records every use of YAML's machinery that is refused: it makes one
-// text mean another, which nobody expects in an inventory.
-func (d document) plain(n *yaml.Node) {
+// text mean another, which nobody expects in a file for people.
+func (d Document) plain(n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		d.problem(n.Line, n.Column, "", "an alias (*) is not allowed", "write the value out")
+		d.Problem(n.Line, n.Column, "", "an alias (*) is not allowed", "write the value out")
 		return
 	case n.Anchor != "":
-		d.problem(n.Line, n.Column, "", "an anchor (&) is not allowed", "write the value out where it is needed")
+		d.Problem(n.Line, n.Column, "", "an anchor (&) is not allowed", "write the value out where it is needed")
 	case n.Style&yaml.TaggedStyle != 0:
-		d.problem(n.Line, n.Column, "", "a tag (!) is not allowed", "quote the value if it is a text")
+		d.Problem(n.Line, n.Column, "", "a tag (!) is not allowed", "quote the value if it is a text")
 	}
 	if n.Kind != yaml.MappingNode {
 		for _, c := range n.Content {
@@ -198,12 +202,12 @@ func (d document) plain(n *yaml.Node) {
 		key := n.Content[i]
 		d.plain(key)
 		switch before := first[key.Value]; {
-		case key.Kind != yaml.ScalarNode || isNull(key):
-			d.problem(key.Line, key.Column, "", "a key that is not a text", "write key: value")
+		case key.Kind != yaml.ScalarNode || IsNull(key):
+			d.Problem(key.Line, key.Column, "", "a key that is not a text", "write key: value")
 		case key.Value == "<<" && key.Style == 0:
-			d.problem(key.Line, key.Column, "", "a merge key (<<) is not allowed", "write the keys out")
+			d.Problem(key.Line, key.Column, "", "a merge key (<<) is not allowed", "write the keys out")
 		case before != nil:
-			d.problem(key.Line, key.Column, "", fmt.Sprintf("duplicate key %s", d.show(key.Value)),
+			d.Problem(key.Line, key.Column, "", fmt.Sprintf("duplicate key %s", d.Show(key.Value)),
 				fmt.Sprintf("it stands in line %d already: remove one", before.Line))
 		default:
 			first[key.Value] = key
@@ -212,23 +216,23 @@ func (d document) plain(n *yaml.Node) {
 	}
 }
 
-// show quotes a text of the file, unless the file is secret.
-func (d document) show(s string) string {
-	if d.secret {
+// Show quotes a text of the file, unless the file is secret.
+func (d Document) Show(s string) string {
+	if d.Secret {
 		return cluster.Redacted
 	}
-	return quote(s)
+	return Quote(s)
 }
 
-// isNull reports whether a node is YAML's nothing: empty, ~ or null.
-func isNull(n *yaml.Node) bool {
+// IsNull reports whether a node is YAML's nothing: empty, ~ or null.
+func IsNull(n *yaml.Node) bool {
 	return n.Kind == 0 || n.Kind == yaml.ScalarNode && n.Style == 0 && slices.Contains(nulls, n.Value)
 }
 
 var nulls = []string{"", "~", "null", "Null", "NULL"}
 
-// lookup returns the value of a key of a mapping, or nil.
-func lookup(n *yaml.Node, key string) *yaml.Node {
+// Lookup returns the value of a key of a mapping, or nil.
+func Lookup(n *yaml.Node, key string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}

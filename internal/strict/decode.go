@@ -1,10 +1,9 @@
-package inventory
+package strict
 
 import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -12,88 +11,21 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// field is one key of a type of model.go, with the rules of its tags.
-type field struct {
-	key      string
-	goName   string
-	owner    reflect.Type // the struct that declares it
-	index    []int
-	typ      reflect.Type
-	is       string
-	required bool
-	enum     []string
-	later    []string
-	unit     string
-	min, max int64
-	fallback string
-	sample   string
-}
-
-// shape lists the keys of a struct in the order they are declared, embedded
-// structs in their place.
-func shape(t reflect.Type) []field {
-	var out []field
-	for i := range t.NumField() {
-		sf := t.Field(i)
-		if sf.Anonymous {
-			for _, f := range shape(sf.Type) {
-				f.index = append([]int{i}, f.index...)
-				out = append(out, f)
-			}
-			continue
-		}
-		f := field{key: sf.Tag.Get("yaml"), goName: sf.Name, owner: t, index: []int{i}, typ: sf.Type, is: sf.Tag.Get("is"),
-			required: sf.Tag.Get("required") != "", enum: list(sf.Tag.Get("enum")), later: list(sf.Tag.Get("later")),
-			unit: sf.Tag.Get("unit"), fallback: sf.Tag.Get("default"), sample: sf.Tag.Get("example")}
-		if lo := sf.Tag.Get("min"); lo != "" {
-			f.min, f.max = number(lo), number(sf.Tag.Get("max"))
-		}
-		out = append(out, f)
-	}
-	return out
-}
-
-func list(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return strings.Split(s, ",")
-}
-
-// number reads a bound of a tag; a wrong one is a programming error that the
-// tests find.
-func number(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
-		panic("inventory: bad tag: " + s)
-	}
-	return n
-}
-
-// example is what a message shows for a field that is missing.
-func (f field) example() string {
-	if f.sample != "" {
-		return f.sample
-	}
-	if r, ok := formats[f.is]; ok {
-		return r.write
-	}
-	return scalars[f.typ].write
-}
-
 // decoder fills Go values from YAML nodes. Whatever does not fit is recorded
 // and left at its zero value, so that one run finds everything.
 type decoder struct {
-	document
+	Language
+	Document
 	root   reflect.Type // of the file, to say where a misplaced key belongs
 	shapes map[reflect.Type][]field
 }
 
-// decode fills the struct that out points to from a mapping. Fields are
-// recorded under the prefix, "nodes" or "addons[0]".
-func decode(d document, n *yaml.Node, prefix string, out any) {
+// Decode fills the struct that out points to from a mapping. Fields are
+// recorded under the prefix, "nodes" or "addons[0]"; "" is none. What is wrong
+// goes into the report of d, and leaves its field at the zero value.
+func (l Language) Decode(d Document, n *yaml.Node, prefix string, out any) {
 	v := reflect.ValueOf(out).Elem()
-	dec := decoder{document: d, root: v.Type(), shapes: map[reflect.Type][]field{}}
+	dec := decoder{Language: l, Document: d, root: v.Type(), shapes: map[reflect.Type][]field{}}
 	dec.mapping(n, prefix, v)
 }
 
@@ -108,7 +40,7 @@ func (d decoder) shape(t reflect.Type) []field {
 
 // bad records that a node is wrong.
 func (d decoder) bad(n *yaml.Node, path, hint, format string, args ...any) {
-	d.problem(n.Line, n.Column, path, fmt.Sprintf(format, args...), hint)
+	d.Problem(n.Line, n.Column, path, fmt.Sprintf(format, args...), hint)
 }
 
 // stands notes where a field is: a value at its own place, a block below its key
@@ -118,13 +50,13 @@ func (d decoder) stands(path string, key, value *yaml.Node) {
 	if key != nil && (value.Kind != yaml.ScalarNode && value.Style&yaml.FlowStyle == 0 || value.Value == "") {
 		at = key
 	}
-	d.where[path] = cluster.Position{File: d.file, Line: at.Line, Column: at.Column}
+	d.Where[path] = cluster.Position{File: d.File, Line: at.Line, Column: at.Column}
 }
 
 func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
-		delete(d.where, path) // nothing of it was written
-		d.bad(n, path, "write lines of the form key: value below it", "needs keys of its own, not %s", kindOf(n))
+		delete(d.Where, path) // nothing of it was written
+		d.bad(n, path, "write lines of the form key: value below it", "needs keys of its own, not %s", KindOf(n))
 		return
 	}
 	fields := d.shape(v.Type())
@@ -138,20 +70,20 @@ func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 		}
 		seen[at] = true
 		f := fields[at]
-		below := join(path, f.key)
+		below := Join(path, f.key)
 		d.stands(below, key, value)
 		d.value(value, below, f, f.typ, v.FieldByIndex(f.index))
 	}
 	for i, f := range fields {
 		if f.required && !seen[i] {
-			d.bad(n, join(path, f.key), "write "+f.key+": "+f.example(), "is missing")
+			d.bad(n, Join(path, f.key), "write "+f.key+": "+d.example(f), "is missing")
 		}
 	}
 }
 
 // unknown records a key that is not ours, with the one that was likely meant.
 func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []field) {
-	if d.errors >= maxErrors {
+	if d.errors >= MaxErrors {
 		d.bad(key, path, "", "unknown key") // counted, not shown
 		return
 	}
@@ -160,42 +92,31 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 		keys = append(keys, f.key)
 	}
 	hint := "known here: " + strings.Join(keys, ", ")
-	if foreseen, ok := foreseenKeys[key.Value]; ok && !slices.Contains(keys, key.Value) {
-		d.bad(key, join(path, key.Value), foreseen, "is not built yet")
+	if foreseen, ok := d.Foreseen[key.Value]; ok && !slices.Contains(keys, key.Value) {
+		d.bad(key, Join(path, key.Value), foreseen, "is not built yet")
 		return
 	}
-	if best := suggest(key.Value, keys); best != "" {
+	if best := d.suggest(key.Value, keys); best != "" {
 		hint = "did you mean " + best + "?"
 	} else if place := d.elsewhere(d.root, t, key.Value, ""); place != "" {
 		hint = "it belongs to " + place
 	}
-	d.bad(key, path, hint, "unknown key %s", quote(key.Value))
-}
-
-// foreseenKeys are keys of features that are planned, with what to write until
-// they are there.
-var foreseenKeys = map[string]string{
-	"arch":     "every node is amd64: remove it",
-	"pinned":   "write node: under the node itself",
-	"meta":     "write ip: under the node; addresses come from the cloud-init drive",
-	"template": "remove it: VMs are made from the factory's disk image",
-	"iso":      "remove it: VMs are made from the factory's disk image",
+	d.bad(key, path, hint, "unknown key %s", Quote(key.Value))
 }
 
 // elsewhere finds the place of a key that is known, but not where it was
 // written.
 func (d decoder) elsewhere(t, written reflect.Type, key, path string) string {
 	for _, f := range d.shape(t) {
-		below := join(path, f.key)
+		below := Join(path, f.key)
 		if f.key == key && t != written {
 			return below
 		}
-		elem := f.typ
-		if elem.Kind() == reflect.Slice {
-			elem = elem.Elem()
+		if f.typ.Kind() == reflect.Slice {
 			below += "[]"
 		}
-		if elem.Kind() != reflect.Struct || elem == reflect.TypeFor[tree]() || scalars[elem].parse != nil {
+		elem, ok := d.block(f.typ)
+		if !ok {
 			continue
 		}
 		if place := d.elsewhere(elem, written, key, below); place != "" {
@@ -208,14 +129,13 @@ func (d decoder) elsewhere(t, written reflect.Type, key, path string) string {
 // value decodes one value of type t under the rules of field f; t differs from
 // f.typ for the elements of a list.
 func (d decoder) value(n *yaml.Node, path string, f field, t reflect.Type, v reflect.Value) {
-	_, special := scalars[t]
 	switch {
-	case special:
+	case d.isScalar(t):
 		d.special(n, path, t, v)
-	case t == reflect.TypeFor[tree]():
-		v.Set(reflect.ValueOf(tree{n}))
+	case t == reflect.TypeFor[Tree]():
+		v.Set(reflect.ValueOf(Tree{n}))
 	case t.Kind() == reflect.Struct:
-		if !isNull(n) {
+		if !IsNull(n) {
 			d.mapping(n, path, v)
 		}
 	case t.Kind() == reflect.Slice:
@@ -229,23 +149,23 @@ func (d decoder) value(n *yaml.Node, path string, f field, t reflect.Type, v ref
 	case t.Kind() == reflect.String:
 		d.text(n, path, f, v)
 	default:
-		panic("inventory: no decoder for " + t.String())
+		panic("strict: no decoder for " + t.String())
 	}
 }
 
 func (d decoder) sequence(n *yaml.Node, path string, f field, t reflect.Type, v reflect.Value) {
-	if isNull(n) {
+	if IsNull(n) {
 		return
 	}
 	if n.Kind != yaml.SequenceNode {
-		d.bad(n, path, "write [a, b], or one line with a - for each", "is a list, not %s", kindOf(n))
+		d.bad(n, path, "write [a, b], or one line with a - for each", "is a list, not %s", KindOf(n))
 		return
 	}
 	out := reflect.MakeSlice(t, len(n.Content), len(n.Content))
 	for i, c := range n.Content {
-		at := element(path, i)
+		at := Element(path, i)
 		d.stands(at, nil, c)
-		if isNull(c) {
+		if IsNull(c) {
 			d.bad(c, at, "write one, or remove the line", "has no value")
 			continue
 		}
@@ -256,24 +176,24 @@ func (d decoder) sequence(n *yaml.Node, path string, f field, t reflect.Type, v 
 
 // texts decodes a mapping of texts to texts, whose keys are free.
 func (d decoder) texts(n *yaml.Node, path string, v reflect.Value) {
-	if isNull(n) {
+	if IsNull(n) {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		d.bad(n, path, "write lines of the form key: value below it", "needs keys of its own, not %s", kindOf(n))
+		d.bad(n, path, "write lines of the form key: value below it", "needs keys of its own, not %s", KindOf(n))
 		return
 	}
 	out := map[string]string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		below := join(path, key.Value)
+		below := Join(path, key.Value)
 		d.stands(below, key, value)
 		if value.Kind != yaml.ScalarNode {
-			d.bad(value, below, "write one text", "is a text, not %s", kindOf(value))
+			d.bad(value, below, "write one text", "is a text, not %s", KindOf(value))
 			continue
 		}
 		text := value.Value
-		if isNull(value) && text != "" {
+		if IsNull(value) && text != "" {
 			d.bad(value, below, `write "" for an empty text, or quote it`, "has no value")
 			continue
 		}
@@ -286,8 +206,8 @@ func (d decoder) texts(n *yaml.Node, path string, v reflect.Value) {
 func (d decoder) plainText(n *yaml.Node, path, what, write string) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		d.bad(n, path, hintWrite(write), "is %s, not %s", what, kindOf(n))
-	case isNull(n):
+		d.bad(n, path, hintWrite(write), "is %s, not %s", what, KindOf(n))
+	case IsNull(n):
 		d.bad(n, path, hintWriteOr(write), "has no value")
 	default:
 		return n.Value, true
@@ -317,24 +237,26 @@ func (d decoder) text(n *yaml.Node, path string, f field, v reflect.Value) {
 		d.choice(n, path, f, v)
 		return
 	}
-	rule := formats[f.is]
-	write := rule.write
+	rule := d.Formats[f.is]
+	write := rule.Write
 	if f.sample != "" && f.typ.Kind() == reflect.String {
 		write = f.sample
 	}
-	s, ok := d.plainText(n, path, rule.what, write)
+	s, ok := d.plainText(n, path, rule.What, write)
 	switch {
 	case !ok:
-	case s == "" && !f.required && (f.is == "sha256" || f.is == "digest"):
-		// An empty hash is the written form of "not pinned".
-	case len(s) > longestText || !rule.pattern.MatchString(s):
-		shown := quote(s)
-		if strings.Contains(s, "://") && strings.Contains(s, "@") {
+	case s == "" && !f.required && rule.Empty:
+	case len(s) > longestText || !rule.Pattern.MatchString(s):
+		shown := Quote(s)
+		switch {
+		case rule.Private:
+			shown = "this"
+		case strings.Contains(s, "://") && strings.Contains(s, "@"):
 			shown = "a URL with credentials" // which go into no message
 		}
-		d.bad(n, path, hintWrite(write), "%s is not %s", shown, rule.what)
-	case len(s) > rule.max:
-		d.bad(n, path, "shorten it", "is longer than %d characters", rule.max)
+		d.bad(n, path, hintWrite(write), "%s is not %s", shown, rule.What)
+	case len(s) > rule.Max:
+		d.bad(n, path, "shorten it", "is longer than %d characters", rule.Max)
 	default:
 		v.SetString(s)
 	}
@@ -351,10 +273,10 @@ func (d decoder) choice(n *yaml.Node, path string, f field, v reflect.Value) {
 		d.bad(n, path, "write "+choices, "%s is not built yet", s)
 	default:
 		hint := "write " + choices
-		if best := suggest(s, f.enum); best != "" {
+		if best := d.suggest(s, f.enum); best != "" {
 			hint = "did you mean " + best + "?"
 		}
-		d.bad(n, path, hint, "%s is not known", quote(s))
+		d.bad(n, path, hint, "%s is not known", Quote(s))
 	}
 }
 
@@ -363,7 +285,7 @@ func (d decoder) bool(n *yaml.Node, path string, f field, v reflect.Value) {
 	switch {
 	case !ok:
 	case n.Style != 0 || s != "true" && s != "false":
-		d.bad(n, path, "write true or false, without quotes", "%s is not true or false", quote(s))
+		d.bad(n, path, "write true or false, without quotes", "%s is not true or false", Quote(s))
 	case slices.Contains(f.later, s):
 		d.bad(n, path, "write false, or remove the line", "%s: %s is not built yet", f.key, s)
 	default:
@@ -380,9 +302,9 @@ func (d decoder) int(n *yaml.Node, path string, f field, v reflect.Value) {
 	i, err := parseDigits(strings.TrimPrefix(s, "-"))
 	switch {
 	case err == nil && n.Style != 0:
-		d.bad(n, path, "write "+s+" without the quotes", "%s is a text, not %s", quote(s), what)
+		d.bad(n, path, "write "+s+" without the quotes", "%s is a text, not %s", Quote(s), what)
 	case err != nil:
-		d.bad(n, path, intCure(s, f), "%s is not %s", quote(s), what)
+		d.bad(n, path, intCure(s, f), "%s is not %s", Quote(s), what)
 	case strings.HasPrefix(s, "-") || i < f.min:
 		d.bad(n, path, fmt.Sprintf("write %d or more", f.min), "%s is too small for a %s", s, f.unit)
 	case i > f.max:
@@ -392,11 +314,14 @@ func (d decoder) int(n *yaml.Node, path string, f field, v reflect.Value) {
 	}
 }
 
+// unitMiB is the unit of a number for which people like to write a size.
+const unitMiB = "number of MiB"
+
 // intCure says what to write where a number should stand.
 func intCure(s string, f field) string {
-	if f.key == "ram" {
-		if b, err := parseSize(s); err == nil {
-			return fmt.Sprintf("write %d", int64(b)/mib)
+	if f.unit == unitMiB {
+		if b, err := ParseSize(s); err == nil {
+			return fmt.Sprintf("write %d", int64(b/MiB))
 		}
 	}
 	if trimmed := strings.TrimLeft(s, "0"); trimmed != s {
@@ -413,30 +338,30 @@ func intCure(s string, f field) string {
 
 // special decodes a value of one of the types in scalars.
 func (d decoder) special(n *yaml.Node, path string, t reflect.Type, v reflect.Value) {
-	rule := scalars[t]
-	s, ok := d.plainText(n, path, rule.what, rule.write)
+	rule := d.scalar(t)
+	s, ok := d.plainText(n, path, rule.What, rule.Write)
 	if !ok {
 		return
 	}
-	got, err := rule.parse(s)
+	got, err := rule.Parse(s)
 	if err != nil {
-		d.bad(n, path, err.Error(), "%s is not %s", quote(s), rule.what)
+		d.bad(n, path, err.Error(), "%s is not %s", Quote(s), rule.What)
 		return
 	}
 	v.Set(reflect.ValueOf(got))
 }
 
-// kindOf names what a node is.
-func kindOf(n *yaml.Node) string {
+// KindOf names what a node is.
+func KindOf(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a mapping"
 	case yaml.SequenceNode:
 		return "a list"
 	default:
-		if isNull(n) {
+		if IsNull(n) {
 			return "nothing"
 		}
-		return "the single value " + quote(n.Value)
+		return "the single value " + Quote(n.Value)
 	}
 }
