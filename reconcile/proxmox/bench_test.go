@@ -3,287 +3,101 @@ package proxmox
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"encoding/json"
 	"fmt"
-	"log/slog"
-	"net/netip"
-	"slices"
+	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/lab/pve"
-	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const (
-	testPool  = "talos-dev"
-	testHost  = "pve1"
-	imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
-)
-
-// stand is a make-believe host with an agent's token on it. Time is virtual.
-type stand struct {
-	t     testing.TB
-	world *world.World
-	host  *pve.Server
-	token string
-	link  *world.Link
-	log   *bytes.Buffer
+// BenchmarkQuietPass is what a pass costs the agent in which nothing changed,
+// without network and host: time is CPU.
+func BenchmarkQuietPass(b *testing.B) {
+	for _, n := range []int{3, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			d := desired(n)
+			c, err := New(Config{URL: "https://h:8006", Token: testToken, Pool: testPool})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			var calls atomic.Int64
+			c.http.Transport.(*checker).next = canned(b, d, &calls)
+			observe(c, d)
+			calls.Store(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				var o cluster.Observed
+				c.Observe(context.Background(), d, &o)
+				if o.VMs["dev-cp-1"].Owner != cluster.Ours || !o.Strays.Known {
+					b.Fatalf("%+v", o)
+				}
+			}
+			b.ReportMetric(float64(calls.Load())/float64(b.N), "calls/op")
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "ms/op")
+		})
+	}
 }
 
-// onStand runs a test against a host of a flavour in a bubble of its own.
-func onStand(t *testing.T, flavour string, test func(*testing.T, *stand)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t, flavour)
-		defer s.close()
-		test(t, s)
+// canned answers like a host on which the nodes' VMs run.
+func canned(b *testing.B, d cluster.Desired, calls *atomic.Int64) http.RoundTripper {
+	rows := []map[string]any{{"type": "node", "node": testHost, "status": "online", "maxcpu": 16, "maxmem": 64 << 30, "id": "node/pve1", "cpu": 0.03, "uptime": 100, "level": ""},
+		{"type": "storage", "node": testHost, "storage": "local", "status": "available", "content": "import,iso", "maxdisk": 1 << 40, "disk": 1 << 30, "plugintype": "dir", "shared": 0}}
+	answers := map[string][]byte{}
+	put := func(path string, data any) {
+		raw, err := json.Marshal(map[string]any{"data": data})
+		if err != nil {
+			b.Fatal(err)
+		}
+		answers[apiPath+path] = raw
+	}
+	for _, n := range d.Spec.Nodes {
+		rows = append(rows, map[string]any{"type": "qemu", "vmid": n.VMID, "node": testHost, "pool": testPool, "status": "running", "name": n.Name, "uptime": 1000,
+			"maxcpu": n.Cores, "maxmem": n.MemoryMiB << 20, "maxdisk": n.DiskBytes, "tags": "controlplane;dev;talos-agent", "id": fmt.Sprintf("qemu/%d", n.VMID), "template": 0,
+			"cpu": 0.0123, "mem": 1 << 30, "memhost": 1 << 30, "netin": 110, "netout": 110, "diskread": 71168, "diskwrite": 0, "disk": 0})
+		p, err := createParams(d, n, testPool, d.Image)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p["scsi0"] = fmt.Sprintf("local-lvm:vm-%d-disk-1,discard=on,iothread=1,serial=talos-sys,size=10G,ssd=1", n.VMID)
+		put(fmt.Sprintf("/nodes/pve1/qemu/%d/config", n.VMID), p)
+		put(fmt.Sprintf("/nodes/pve1/qemu/%d/status/current", n.VMID), map[string]any{"status": "running", "qmpstatus": "running", "uptime": 1000, "ha": map[string]any{"managed": 0}})
+	}
+	put("/cluster/resources", rows)
+	put("/nodes/pve1/tasks", []any{})
+	put("/version", map[string]any{"version": "9.2.11"})
+	put("/cluster/status", []any{})
+	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		calls.Add(1)
+		body, ok := answers[r.URL.Path]
+		if !ok {
+			return nil, fmt.Errorf("nobody answers %s", r.URL.Path)
+		}
+		return &http.Response{StatusCode: 200, Status: "200 OK", Body: io.NopCloser(bytes.NewReader(body)), Header: http.Header{}, Request: r}, nil
 	})
 }
 
-func newStand(t testing.TB, flavour string) *stand {
-	t.Helper()
-	w, err := world.New(world.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := pve.New(pve.Config{World: w, Flavour: flavour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &stand{t: t, world: w, host: h, log: &bytes.Buffer{}}
-	s.token = h.AgentToken(pve.AgentScope{Pool: testPool, Storages: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"}})
-	return s
-}
-
-func (s *stand) close() {
-	s.host.Close()
-	s.world.Close()
-}
-
-// client plugs a client in; the one before is unplugged.
-func (s *stand) client() *Client {
-	s.t.Helper()
-	if s.link != nil {
-		s.link.Cut()
-	}
-	s.link = world.NewLink(s.world.Net)
-	c, err := New(Config{URL: s.host.URL(), Token: cluster.SecretString(s.token), CA: s.world.PKI.PEM, Pool: testPool, Dial: s.link.DialContext,
-		Log: slog.New(slog.NewTextHandler(s.log, nil))})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return c
-}
-
-// desired is a cluster of n nodes: VMIDs from 411, addresses from 10.10.0.11.
-func desired(n int) cluster.Desired {
-	id := cluster.ClusterID("talos-agent", "dev")
-	spec := cluster.Spec{ID: id, Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, CIDR: netip.MustParsePrefix("10.10.0.0/16"),
-		Gateway: netip.MustParseAddr("10.10.0.1"), Nameservers: []netip.Addr{netip.MustParseAddr("10.10.0.1")}}}
-	for i := range n {
-		name := fmt.Sprintf("dev-cp-%d", i+1)
-		spec.Nodes = append(spec.Nodes, cluster.Node{
-			Name: name, Role: cluster.ControlPlane, IP: netip.AddrFrom4([4]byte{10, 10, byte(i / 200), byte(11 + i%200)}), VMID: 411 + i,
-			UUID: cluster.NodeUUID(id, name), MAC: cluster.NodeMAC("BC:24:11", id, name, 0),
-			Host: testHost, Pool: testPool, Bridge: "vmbr1", Datastore: "local-lvm", ImageDatastore: "local", CloudInitDatastore: "local-lvm",
-			SCSIHardware: "virtio-scsi-single", CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, DiskBytes: 10 << 30,
-			Tags: []string{"controlplane", "dev", "talos-agent"},
-		})
-	}
-	return cluster.Desired{Snapshot: cluster.Snapshot{Spec: spec}, Image: testImage()}
-}
-
-func testImage() cluster.Image {
-	return cluster.Image{Name: imageName, Version: "v1.13.9", Schematic: "376567988ad3"}
-}
-
-// imageBytes is an image the world knows; 64 MiB to a guest.
-func (s *stand) imageBytes() []byte {
-	b := make([]byte, 200_000)
-	copy(b, "QFI\xfb\x00\x00\x00\x03")
-	b[28] = 4 // virtual size, big endian at 24: 64 MiB
-	sum := sha256.Sum256(b)
-	s.world.KnowImage(hex.EncodeToString(sum[:]), world.Image{Platform: "nocloud", Version: "v1.13.9", Schematic: "376567988ad3"})
-	return b
-}
-
-// wantHardware is what the planner wants of a node (see plan.WantedHardware).
-func wantHardware(n cluster.Node) cluster.Hardware {
-	hw := cluster.Hardware{
-		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, MAC: n.MAC, Bridge: n.Bridge,
-		System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes}, Data: map[string]cluster.DiskSeen{},
-		Address: n.IP.String() + "/16,gw=10.10.0.1", OnBoot: true,
-	}
-	for _, dk := range n.Disks {
-		hw.Data[dk.Serial] = cluster.DiskSeen{Datastore: dk.Datastore, Bytes: dk.Bytes}
-	}
-	return hw
-}
-
-func observe(c *Client, d cluster.Desired) cluster.Observed {
-	return observeWith(c, d, cluster.Facts{})
-}
-
-func observeWith(c *Client, d cluster.Desired, f cluster.Facts) cluster.Observed {
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	o := cluster.Observed{Facts: f}
-	c.Observe(ctx, d, &o)
-	return o
-}
-
-// unfinished is plan.Unfinished.
-func unfinished(vm cluster.VM) bool {
-	return vm.Hardware.Known && vm.Power == cluster.Stopped && (vm.Hardware.Value.System.Bytes < 2<<30 || !slices.Contains(vm.Tags, cluster.OwnTag))
-}
-
-// next does what the planner would have done for the first node that wants
-// something. It reports whether all is done.
-func (s *stand) next(c *Client, d cluster.Desired, image []byte) (done bool, err error) {
-	ctx := context.Background()
-	o := observe(c, d)
-	for _, n := range d.Spec.Nodes {
-		vm, h := o.VMs[n.Name], o.Hosts[n.Host]
-		switch {
-		case vm.Task != nil && vm.Task.Type == "qmcreate":
-			return false, nil
-		case vm.Presence == cluster.PresenceUnknown, vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown:
-			return false, fmt.Errorf("cannot see %s: %s", n.Name, vm.Why)
-		case vm.Presence == cluster.Absent && !h.Images.Known:
-			return false, fmt.Errorf("cannot see images: %s", h.Images.Why)
-		case vm.Presence == cluster.Absent && h.Images.Value[imageName] == 0:
-			return false, c.Upload(ctx, n.Host, n.ImageDatastore, imageName, int64(len(image)), bytes.NewReader(image), nil)
-		case vm.Presence == cluster.Absent, unfinished(vm):
-			return false, c.Create(ctx, d, n, d.Image, nil)
-		case vm.Owner == cluster.Foreign:
-			return false, fmt.Errorf("%s is foreign: %s", n.Name, vm.Why)
-		case vm.Deleting:
-			return false, fmt.Errorf("%s is being deleted", n.Name)
-		case vm.Power == cluster.Stopped:
-			return false, c.Start(ctx, d, n, nil)
-		}
-	}
-	return true, nil
-}
-
-// down does what the planner would have done to tear everything down.
-func (s *stand) down(c *Client, d cluster.Desired) (done bool, err error) {
-	ctx := context.Background()
-	o := observeWith(c, d, cluster.Facts{Destroying: true})
-	if !o.Strays.Known {
-		return false, fmt.Errorf("cannot see strays: %s", o.Strays.Why)
-	}
-	vms := slices.Clone(o.Strays.Value)
-	for _, n := range d.Spec.Nodes {
-		vms = append(vms, o.VMs[n.Name])
-	}
-	for _, vm := range vms {
-		switch {
-		case vm.Presence == cluster.Absent:
-		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
-			return false, fmt.Errorf("cannot see %s: %s", vm.Node, vm.Why)
-		case vm.Owner == cluster.Ours:
-			return false, c.Delete(ctx, d, vm, nil)
-		}
-	}
-	return true, nil
-}
-
-// drive repeats a step until it is done, as the loop does, with pauses after
-// failures. A crash in between replaces the client.
-func (s *stand) drive(what string, step func(*Client) (bool, error), crashed func() bool) *Client {
-	s.t.Helper()
-	c := s.client()
-	var last error
-	for range 100 {
-		done, err := step(c)
-		if crashed != nil && crashed() {
-			c.Close()
-			c = s.client()
-			continue
-		}
-		if done && err == nil {
-			return c
-		}
-		time.Sleep(500 * time.Millisecond)
+// BenchmarkFirstPass is what the first pass of an agent costs that was started
+// beside a running cluster: every VM is read.
+func BenchmarkFirstPass(b *testing.B) {
+	d := desired(100)
+	var calls atomic.Int64
+	next := canned(b, d, &calls)
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := New(Config{URL: "https://h:8006", Token: testToken, Pool: testPool})
 		if err != nil {
-			last = err
-			time.Sleep(2 * time.Second)
+			b.Fatal(err)
 		}
+		c.http.Transport.(*checker).next = next
+		if o := observe(c, d); strings.Contains(fmt.Sprint(o.Strays), "nobody") {
+			b.Fatal(o.Strays)
+		}
+		c.Close()
 	}
-	s.t.Fatalf("%s does not end; last error: %v\nlog:\n%s", what, last, s.log)
-	return nil
-}
-
-// lawful fails the test if the agent broke a law.
-func (s *stand) lawful() {
-	s.t.Helper()
-	for _, v := range s.world.Violations() {
-		s.t.Errorf("law broken: %s", v)
-	}
-}
-
-// calls prints the calls since the last time.
-func (s *stand) calls() []string {
-	var out []string
-	for _, r := range s.world.Calls() {
-		out = append(out, strings.TrimSpace(r.Op+" "+r.Subject))
-	}
-	s.world.ForgetCalls()
-	return out
-}
-
-var flavours = []string{"9.2", "8.4"}
-
-func TestBringUpAndTearDown(t *testing.T) {
-	for _, flavour := range flavours {
-		t.Run(flavour, func(t *testing.T) {
-			onStand(t, flavour, func(t *testing.T, s *stand) {
-				d, image := desired(3), s.imageBytes()
-				d.Spec.Nodes[2].Disks = []cluster.Disk{{Name: "data", Bytes: 20 << 30, Datastore: "local-lvm", Serial: "talos-data"}}
-				c := s.drive("bring-up", func(c *Client) (bool, error) { return s.next(c, d, image) }, nil)
-				o := observe(c, d)
-				for _, n := range d.Spec.Nodes {
-					vm := o.VMs[n.Name]
-					if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Name != n.Name || vm.Host != testHost {
-						t.Errorf("%s: %+v", n.Name, vm)
-					}
-					if got, want := fmt.Sprintf("%+v", vm.Hardware.Value), fmt.Sprintf("%+v", wantHardware(n)); got != want {
-						t.Errorf("%s hardware\n got %s\nwant %s", n.Name, got, want)
-					}
-					if !slices.Equal(vm.Tags, []string{"controlplane", "dev", "talos-agent"}) {
-						t.Errorf("%s: tags %v", n.Name, vm.Tags)
-					}
-				}
-				h := o.Hosts[testHost]
-				if !h.Known || h.Cores != 16 || h.MemoryBytes != 64<<30 || !strings.HasPrefix(h.PVE, flavour) {
-					t.Errorf("host: %+v", h)
-				}
-				if st := h.Storages.Value["local-lvm"]; !st.Active || !slices.Contains(st.Content, "images") || st.FreeBytes <= 0 {
-					t.Errorf("storage: %+v", st)
-				}
-				c = s.drive("tear-down", func(c *Client) (bool, error) { return s.down(c, d) }, nil)
-				if vms := s.host.VMs(); len(vms) != 0 {
-					t.Errorf("left: %+v", vms)
-				}
-				if v := s.host.Volumes(testHost, "local-lvm"); len(v) != 0 {
-					t.Errorf("disks left: %+v", v)
-				}
-				if v := s.host.Volumes(testHost, "local"); len(v) != 1 {
-					t.Errorf("the image is not kept: %+v", v)
-				}
-				c.Close()
-				s.lawful()
-			})
-		})
-	}
+	b.ReportMetric(float64(calls.Load())/float64(b.N), "calls/op")
 }

@@ -53,8 +53,9 @@ func TestEveryCallMayFail(t *testing.T) {
 		}
 		for _, f := range faults {
 			for _, call := range calls {
-				poll := strings.HasSuffix(call.Op, "/tasks/{upid}/status") && call.N > 2 // one like the other
-				if poll || (testing.Short() || flavour != "9.2") && !call.Mutating {
+				poll := strings.HasSuffix(call.Op, "/tasks/{upid}/status") && call.N > 2              // one like the other
+				same := !call.Mutating && (f.Kind == world.LoseRequest || f.Kind == world.CrashAfter) // to a read, like the other one
+				if poll || same || (testing.Short() || flavour != "9.2") && !call.Mutating {
 					continue
 				}
 				f.System, f.Op, f.Subject, f.Nth = call.System, call.Op, call.Subject, call.N

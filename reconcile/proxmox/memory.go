@@ -14,17 +14,17 @@ type facts struct {
 	row    row // without what always changes
 	uptime int64
 
-	power  cluster.Power // unknown: only the configuration was read
-	up     time.Duration
-	lock   string
-	read   time.Time // when the configuration was read
-	name   string
-	uuid   string
-	mark   cluster.Mark
-	marked bool
-	guard  bool // Proxmox VE's protection
-	tags   []string
-	hw     cluster.Hardware
+	power   cluster.Power // unknown: only the configuration was read
+	up      time.Duration
+	lock    string
+	read    time.Time // when the configuration was read
+	name    string
+	uuid    string
+	mark    cluster.Mark
+	marked  bool
+	guarded bool // Proxmox VE's protection
+	tags    []string
+	hw      cluster.Hardware
 }
 
 // steady is a row without what changes all the time.
@@ -43,7 +43,7 @@ func (f *facts) configured(o options, now time.Time) {
 	f.name = o.get("name", "")
 	f.uuid = uuidOf(o)
 	f.mark, f.marked = cluster.ParseMark(string(o["description"]))
-	f.guard = o["protection"].on()
+	f.guarded = o["protection"].on()
 	f.tags = splitTags(string(o["tags"]))
 	f.lock = string(o["lock"])
 	f.hw = hardwareOf(o)

@@ -386,7 +386,7 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
-		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guard, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
+		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
 		Hardware: cluster.Saw(f.hw), ConfigAge: l.now.Sub(f.read),
 	}
 	if up := time.Duration(r.Uptime.number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {

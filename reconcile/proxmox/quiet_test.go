@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// settle makes n running VMs of ours without the agent's help, one pass long
+// settled makes running VMs of ours without the agent's help, one pass long
 // known to the client.
 func (s *stand) settled(d cluster.Desired) *Client {
 	s.t.Helper()
