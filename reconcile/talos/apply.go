@@ -1,0 +1,225 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// How long things may take around an apply. Talos 1.13.9 answered within 10 ms
+// and came back with its new certificates 0.2 to 1.4 s later; a machine that
+// has to install first (up to v1.12 from other images than a disk image) pulls
+// the installer and reboots in between.
+const (
+	applyWithin   = 20 * time.Second // the call itself
+	takenWithin   = time.Minute      // from the answer until the cluster's certificates are shown
+	installWithin = 5 * time.Minute  // the same up to v1.12
+	doubtWithin   = 10 * time.Second // still in maintenance mode so long after an unclear answer: it was not taken
+	noticeWithin  = 3 * time.Second  // until the watcher has seen what was done
+)
+
+// Apply gives a machine in maintenance mode its first config and returns when
+// it answers with the cluster's certificates. Identity, stage and certificate
+// are checked on the connection that then carries the config; a machine that
+// is configured already is only looked at.
+//
+// No error says anything of the config, whatever the machine quotes of it.
+func (f *Fleet) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("apply config to %s: %w", n.Name, err)
+	}
+	defer leave()
+	if err := f.apply(ctx, d, n, cfg); err != nil {
+		return fmt.Errorf("apply config to %s (%s): %w", n.Name, n.IP, err)
+	}
+	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.Reach != cluster.Maintenance })
+	return nil
+}
+
+func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	k, err := parseKeys(d.Access.Talos)
+	switch {
+	case err != nil:
+		return err
+	case k.none():
+		return errors.New("there are no keys to see it with afterwards")
+	case cfg.Bytes.IsZero():
+		return errors.New("there is no config")
+	}
+	l, err := f.connect(ctx, n.IP, k)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if l.standing == proven {
+		return l.confirm(ctx, n) // an earlier apply, whose end nobody saw
+	}
+	if err := l.prove(ctx, n); err != nil {
+		return err
+	}
+	sent := f.send(ctx, l, cfg.Bytes)
+	l.close()
+	if sent.refused != nil {
+		return sent.refused
+	}
+	patience := takenWithin
+	if minor(d.Spec.Versions.Talos) < 13 {
+		patience = installWithin
+	}
+	return f.taken(ctx, n, k, sent, patience)
+}
+
+// confirm reads the UUID of a machine that answered with the cluster's
+// certificates.
+func (l *link) confirm(ctx context.Context, n cluster.Node) error {
+	id, err := l.identify(ctx)
+	if err != nil {
+		return plain{err}
+	}
+	if why := id.otherUUID(n); why != "" {
+		return errors.New("another machine of this cluster answers: " + why)
+	}
+	return nil
+}
+
+// prove checks that a machine which shows the certificate of the maintenance
+// mode is in it, and is the one that was made for this node.
+func (l *link) prove(ctx context.Context, n cluster.Node) error {
+	id, err := l.identify(ctx)
+	if err != nil {
+		return plain{err}
+	}
+	if why := id.other(n); why != "" {
+		return errors.New("who answers is not the machine that was made for it, so nothing was sent: " + why)
+	}
+	st, err := l.status(ctx)
+	if err != nil {
+		return plain{err}
+	}
+	if st.Stage != runtime.MachineStageMaintenance {
+		return fmt.Errorf("it says that it is %s, so nothing was sent", st.Stage)
+	}
+	return nil
+}
+
+// sending is what is known of a config after it was sent.
+type sending struct {
+	accepted bool  // the machine said yes
+	unclear  error // no answer, or one that does not say; redacted
+	refused  error // the machine said no; redacted
+}
+
+// send sends the config on the link that was proven. The mode is automatic,
+// the only one that every version takes in maintenance mode. The answer is not
+// read: its details may hold a diff, that is, secrets.
+func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sending {
+	ctx, cancel := context.WithTimeout(ctx, applyWithin)
+	defer cancel()
+	data := config.Reveal()
+	_, err := l.machine.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{
+		Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO,
+	})
+	if err == nil {
+		return sending{accepted: true}
+	}
+	reading := read("ApplyConfiguration", err)
+	said := errors.New(redacted(words(err), data))
+	switch reading.meaning {
+	case invalid:
+		return sending{refused: curable{fmt.Errorf("the machine refuses the config: %w", said),
+			"correct the setting in the inventory or in a patch; this version of Talos does not take it"}}
+	case never:
+		return sending{refused: fmt.Errorf("the machine refuses: %w", said)}
+	default:
+		return sending{unclear: said}
+	}
+}
+
+// taken looks until the machine answers with the cluster's certificates.
+func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending, patience time.Duration) error {
+	start, pause := time.Now(), shortPause/2
+	last := errors.New("it has not been reached since")
+	for {
+		err := f.look(ctx, n, k, func(l *link) error {
+			if l.standing == proven {
+				return l.confirm(ctx, n)
+			}
+			return errUnclaimed
+		})
+		if err == nil {
+			return nil
+		}
+		var u *unreached
+		waited := time.Since(start)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("the config was sent; whether it was taken is not known: %w", context.Cause(ctx))
+		case errors.As(err, &u) && u.reach == cluster.Stranger:
+			return fmt.Errorf("the config was sent, and now somebody else answers: %w", err)
+		case err == errUnclaimed && !sent.accepted && waited >= doubtWithin:
+			return fmt.Errorf("it was not taken: %w", sent.unclear)
+		case waited >= patience && sent.accepted:
+			return fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)
+		case waited >= patience:
+			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", sent.unclear, last)
+		}
+		last = err
+		if err := sleep(ctx, pause); err == nil {
+			pause = min(pause*3/2, time.Second)
+		}
+	}
+}
+
+var errUnclaimed = errors.New("it is still in maintenance mode")
+
+// look makes one connection, has somebody look through it, and ends it.
+func (f *Fleet) look(ctx context.Context, n cluster.Node, k keys, through func(*link) error) error {
+	l, err := f.connect(ctx, n.IP, k)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return through(l)
+}
+
+// sleep waits, or returns the error of a context that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// minor is the second number of a version of Talos 1, 0 when it is none.
+func minor(version string) int {
+	parts := strings.Split(strings.TrimPrefix(version, "v1."), ".")
+	n, err := strconv.Atoi(parts[0])
+	if err != nil || !strings.HasPrefix(version, "v1.") {
+		return 0
+	}
+	return n
+}
+
+// curable is an error with a cure.
+type curable struct {
+	error
+	hint string
+}
+
+func (c curable) Unwrap() error { return c.error }
+
+// Hint says what to do.
+func (c curable) Hint() string { return c.hint }

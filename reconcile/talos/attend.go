@@ -1,0 +1,313 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/protobuf"
+	"github.com/cosi-project/runtime/pkg/state"
+	configpb "github.com/siderolabs/talos/pkg/machinery/api/resource/config"
+	"github.com/siderolabs/talos/pkg/machinery/proto"
+	"github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// settleWithin bounds what a machine may take from the handshake until it has
+// told everything that is asked of it first.
+const settleWithin = 8 * time.Second
+
+// The pace at which services are listed: soon after a change, but not once per
+// change of a burst; and again and again while etcd of a control plane does not
+// run, because on its way there (Waiting, Preparing) nothing tells of it.
+const (
+	listPause = 100 * time.Millisecond
+	listSoon  = 250 * time.Millisecond
+	listLate  = 2 * time.Second
+	listTries = 3
+)
+
+// stay bounds the beginning of a visit: the context ends when the machine does
+// not get to the point, unless settled is called before.
+func stay(ctx context.Context) (_ context.Context, settled, leave func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := time.AfterFunc(settleWithin, func() { cancel(fmt.Errorf("get all answers within %v", settleWithin)) })
+	return ctx, func() { t.Stop() }, func() { t.Stop(); cancel(nil) }
+}
+
+// because prefers the reason why a context ended over what followed from it.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// idle stays with a machine in maintenance mode until that ends. When it is
+// not known to be one of ours, it returns what is to be told instead.
+func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
+	const what = "it shows the certificate of the maintenance mode"
+	ctx, settled, leave := stay(ctx)
+	defer leave()
+	statuses := make(chan state.Event)
+	if err := l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), statuses); err != nil {
+		return puzzle(what, fmt.Errorf("watch its stage: %w", because(ctx, err))), false
+	}
+	id, err := l.identify(ctx)
+	if err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	m = cluster.Machine{Reach: cluster.Maintenance, UUID: id.uuid, MACs: id.macs}
+	if why := id.other(w.node); why != "" {
+		m.Reach, m.Why = cluster.Stranger, why
+		return m, false
+	}
+	if m.Talos, err = l.version(ctx); err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	if m.Schematic, err = l.schematic(ctx); err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	told := false
+	var look <-chan struct{} // nil until there is something to look at again
+	for {
+		select {
+		case <-ctx.Done():
+			return puzzle(what, because(ctx, nil)), told
+		case <-look:
+			w.poke() // and at once
+			return m, told
+		case e := <-statuses:
+			if e.Type == state.Errored {
+				return puzzle(what, fmt.Errorf("watch its stage: %w", because(ctx, e.Error))), told
+			}
+			readStatus(e, &m)
+			if m.Stage != runtime.MachineStageMaintenance.String() {
+				m.Reach, m.Why = cluster.ReachUnknown, fmt.Sprintf("%s, but says that it is %s", what, orElse(m.Stage, "nowhere yet"))
+				return m, false
+			}
+			w.publish(m)
+			settled()
+			told, look = true, w.look
+		}
+	}
+}
+
+// attend stays with a configured machine until the connection ends. When it
+// does not get so far that the machine can be told, it returns what is to be
+// told instead.
+func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
+	const what = "it answers with this cluster's certificates"
+	ctx, settled, leave := stay(ctx)
+	defer leave()
+	id, err := l.identify(ctx)
+	if err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	m = cluster.Machine{Reach: cluster.Configured, UUID: id.uuid, MACs: id.macs}
+	if why := id.otherUUID(w.node); why != "" {
+		m.Reach, m.Why = cluster.Stranger, "it is another machine of this cluster: "+why
+		return m, false
+	}
+	// These two stay as they are while the machine runs, and the connection
+	// does not outlive that.
+	if m.Talos, err = l.version(ctx); err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	if m.Schematic, err = l.schematic(ctx); err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	v, err := w.open(ctx, l)
+	if err != nil {
+		return puzzle(what, because(ctx, err)), false
+	}
+	defer v.list.Stop()
+	defer w.hold(nil)
+	for told := false; ; {
+		if err := v.next(ctx, &m); err != nil {
+			return puzzle(what, because(ctx, err)), told
+		}
+		if !v.complete() {
+			continue
+		}
+		if !told {
+			settled()
+			w.hold(l)
+			told = true
+		}
+		w.publish(m)
+	}
+}
+
+// view is the running conversation with a configured machine.
+type view struct {
+	w *watcher
+	l *link
+
+	statuses, services, configs chan state.Event
+	list                        *time.Timer // the services are to be listed
+	pace                        time.Duration
+	failed                      int // listings that failed in a row
+	noConfig                    bool
+
+	sawStatus, sawServices, sawConfig, booted bool
+}
+
+// open starts the watches.
+func (w *watcher) open(ctx context.Context, l *link) (*view, error) {
+	v := &view{w: w, l: l, pace: listSoon, statuses: make(chan state.Event), services: make(chan state.Event), configs: make(chan state.Event)}
+	if err := l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), v.statuses); err != nil {
+		return nil, fmt.Errorf("watch its stage: %w", err)
+	}
+	kind := resource.NewMetadata(v1alpha1.NamespaceName, v1alpha1.ServiceType, "", resource.VersionUndefined)
+	if err := l.cosi.WatchKind(ctx, kind, v.services, state.WithBootstrapContents(true)); err != nil {
+		return nil, fmt.Errorf("watch its services: %w", err)
+	}
+	if w.f.digest == nil {
+		v.sawConfig = true
+	} else if err := v.openConfig(ctx); err != nil {
+		return nil, err
+	}
+	v.list = time.NewTimer(0)
+	return v, nil
+}
+
+// openConfig watches the active config. It is read as bytes: one that this
+// program's library does not understand must not end the conversation.
+func (v *view) openConfig(ctx context.Context) error {
+	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, config.ActiveID, resource.VersionUndefined)
+	err := v.l.cosi.Watch(ctx, which, v.configs, state.WithWatchUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
+	switch {
+	case missing(err):
+		v.sawConfig = true // it does not let us read it
+	case err != nil:
+		return fmt.Errorf("watch its config: %w", err)
+	}
+	return nil
+}
+
+func (v *view) complete() bool { return v.sawStatus && v.sawServices && v.sawConfig }
+
+// next takes in the next thing the machine tells. An error ends the
+// conversation.
+func (v *view) next(ctx context.Context, m *cluster.Machine) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case e := <-v.statuses:
+		if e.Type == state.Errored {
+			return fmt.Errorf("watch its stage: %w", e.Error)
+		}
+		readStatus(e, m)
+		v.sawStatus = true
+	case e := <-v.services:
+		switch {
+		case e.Type == state.Errored:
+			return fmt.Errorf("watch its services: %w", e.Error)
+		case e.Type == state.Bootstrapped:
+			v.booted = true
+		case v.booted:
+			v.pace = listSoon
+			v.list.Reset(listPause)
+		}
+	case e := <-v.configs:
+		switch {
+		case e.Type == state.Errored && status.Code(e.Error) == codes.ResourceExhausted:
+			m.ConfigDigest = "" // larger than anybody's config
+		case e.Type == state.Errored:
+			return fmt.Errorf("watch its config: %w", e.Error)
+		default:
+			m.ConfigDigest = v.digest(e)
+		}
+		v.sawConfig = true
+	case <-v.w.look:
+		v.pace = listSoon
+		v.list.Reset(0)
+	case <-v.list.C:
+		return v.listServices(ctx, m)
+	}
+	return nil
+}
+
+// listServices lists the services, and arranges for the next time.
+func (v *view) listServices(ctx context.Context, m *cluster.Machine) error {
+	services, err := v.l.services(ctx)
+	if err != nil {
+		if v.failed++; v.failed >= listTries || ctx.Err() != nil {
+			return err
+		}
+		v.list.Reset(listLate)
+		return nil
+	}
+	v.failed = 0
+	m.Services, v.sawServices = services, true
+	if v.w.node.Role == cluster.ControlPlane && services["etcd"].State != "Running" {
+		v.list.Reset(v.pace)
+		v.pace = min(2*v.pace, listLate)
+	}
+	return nil
+}
+
+// digest is the digest of a config that was told, "" when it cannot be had.
+// Neither the config nor an error about it is kept: it is full of keys.
+func (v *view) digest(e state.Event) string {
+	r, ok := e.Resource.(*protobuf.Resource)
+	if !ok || e.Type == state.Destroyed {
+		return ""
+	}
+	bytes, err := configBytes(r)
+	if err != nil {
+		v.w.f.log.Debug("cannot read the config a machine has", "node", v.w.node.Name)
+		return ""
+	}
+	digest, err := v.w.f.digest(bytes)
+	if err != nil {
+		v.w.f.log.Debug("cannot tell what the config a machine has means", "node", v.w.node.Name)
+		return ""
+	}
+	return digest
+}
+
+// configBytes takes the config out of its resource.
+func configBytes(r *protobuf.Resource) ([]byte, error) {
+	marshaled, err := r.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	var spec configpb.MachineConfigSpec
+	if err := proto.Unmarshal(marshaled.GetSpec().GetProtoSpec(), &spec); err != nil {
+		return nil, err
+	}
+	if len(spec.GetYamlMarshalled()) == 0 {
+		return nil, errors.New("there is no config in it")
+	}
+	return spec.GetYamlMarshalled(), nil
+}
+
+// readStatus takes in the machine's own word of its stage and readiness.
+func readStatus(e state.Event, m *cluster.Machine) {
+	m.Stage, m.Ready, m.Unmet = "", false, nil
+	r, ok := e.Resource.(*runtime.MachineStatus)
+	if !ok || e.Type == state.Destroyed {
+		return
+	}
+	spec := r.TypedSpec()
+	m.Stage, m.Ready = spec.Stage.String(), spec.Status.Ready
+	for _, c := range spec.Status.UnmetConditions {
+		m.Unmet = append(m.Unmet, clip(c.Name+": "+c.Reason))
+	}
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}

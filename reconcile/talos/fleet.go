@@ -1,0 +1,258 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Config wires a Fleet.
+type Config struct {
+	// Dial makes the connections; nil: the host's own network.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log  *slog.Logger // nil: silent
+	// Digest identifies what a machine config means. nil: the configs of
+	// machines stay unread.
+	Digest func(config []byte) (string, error)
+	// OnChange is called, on a goroutine of its own and at most twenty times a
+	// second, after anything changed that Observe would tell. nil: nobody is
+	// told.
+	OnChange func()
+}
+
+// Fleet is the Talos machines of one cluster. It implements the reconciler's
+// Observer and Machines. Its methods may be called side by side.
+type Fleet struct {
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	log      *slog.Logger
+	digest   func(config []byte) (string, error)
+	onChange func()
+
+	ctx     context.Context // ends at Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	changed chan struct{} // one slot: OnChange is due
+
+	mu       sync.Mutex
+	closed   bool
+	keys     keys
+	keyTrust error // why there are no keys although there are credentials
+	watchers map[string]*watcher
+	turn     uint64 // counts the changes seen on control planes
+	members  ballot
+}
+
+// How long Observe waits for the first word of machines it has not looked at
+// before.
+const firstLook = 2 * time.Second
+
+// The least time between two calls of OnChange.
+const tellPause = 50 * time.Millisecond
+
+// New makes a fleet that watches nothing yet. Close it when done.
+func New(c Config) *Fleet {
+	f := &Fleet{
+		dial: c.Dial, log: c.Log, digest: c.Digest, onChange: c.OnChange,
+		changed: make(chan struct{}, 1), watchers: map[string]*watcher{},
+	}
+	if f.dial == nil {
+		f.dial = (&net.Dialer{}).DialContext
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	if f.onChange != nil {
+		f.running.Go(f.tell)
+	}
+	return f
+}
+
+// Close ends every watch, every connection and every call in flight, and
+// returns when they have ended. What is observed afterwards is unknown.
+func (f *Fleet) Close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.cancel()
+	f.running.Wait()
+}
+
+// tell calls OnChange: at once, and then not again for a moment, so that a
+// burst of changes is told twice at most.
+func (f *Fleet) tell() {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-pause.C:
+		}
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-f.changed:
+			f.onChange()
+			pause.Reset(tellPause)
+		}
+	}
+}
+
+// Observe fills o.Machines, for every node of the inventory, and o.Members.
+// Nodes that are new are watched from now on, nodes that have left no longer.
+// It waits up to two seconds for the first word of those that are new; all
+// others cost no call. The members of etcd are asked for only while that can
+// tell something new, and once a minute.
+func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	fresh := f.tend(d)
+	f.await(ctx, fresh)
+	o.Machines = f.machines(d, fresh)
+	founder := ""
+	if o.Facts.Bootstrap != nil {
+		founder = o.Facts.Bootstrap.Node
+	}
+	o.Members = f.observeMembers(ctx, d, founder)
+}
+
+// tend takes the newest credentials and lets the watchers follow the
+// inventory. It returns those that are new.
+func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil
+	}
+	if have, now := f.keys.from, d.Access.Talos; !same(have.CA, now.CA) || !same(have.Cert, now.Cert) || !same(have.Key, now.Key) {
+		opened := f.keys.none()
+		f.keys, f.keyTrust = parseKeys(now)
+		if opened != f.keys.none() || !same(have.CA, now.CA) {
+			// What was proven by other keys is proven no longer.
+			for name, w := range f.watchers {
+				w.stop()
+				delete(f.watchers, name)
+			}
+		}
+	}
+	wanted := make(map[string]bool, len(d.Spec.Nodes))
+	for _, n := range d.Spec.Nodes {
+		wanted[n.Name] = true
+		w := f.watchers[n.Name]
+		if w != nil && w.watches(n) {
+			continue
+		}
+		if w != nil {
+			w.stop()
+		}
+		w = f.watch(n)
+		f.watchers[n.Name] = w
+		fresh = append(fresh, w)
+	}
+	for name, w := range f.watchers {
+		if !wanted[name] {
+			w.stop()
+			delete(f.watchers, name)
+		}
+	}
+	return fresh
+}
+
+// await waits until every watcher has had its first word, but not for long.
+func (f *Fleet) await(ctx context.Context, fresh []*watcher) {
+	if len(fresh) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	for _, w := range fresh {
+		select {
+		case <-w.first:
+		case <-ctx.Done():
+			return
+		case <-f.ctx.Done():
+			return
+		}
+	}
+}
+
+// machines copies the last known state. Maps and slices in it are shared with
+// others that only read.
+func (f *Fleet) machines(d cluster.Desired, fresh []*watcher) map[string]cluster.Machine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range fresh {
+		w.awaited = false // from here on its changes are news
+	}
+	out := make(map[string]cluster.Machine, len(d.Spec.Nodes))
+	for _, n := range d.Spec.Nodes {
+		switch w := f.watchers[n.Name]; {
+		case f.closed:
+			out[n.Name] = cluster.Machine{Why: "the agent is stopping"}
+		case w == nil:
+			out[n.Name] = cluster.Machine{Why: "nobody looks at it"}
+		default:
+			out[n.Name] = w.machine
+		}
+	}
+	return out
+}
+
+// currentKeys are the newest keys, for a new connection.
+func (f *Fleet) currentKeys() (keys, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keys, f.keyTrust
+}
+
+var errClosed = errors.New("the agent is stopping")
+
+// enter begins a change: its context ends with the fleet's too, and Close waits
+// for leave.
+func (f *Fleet) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, nil, errClosed
+	}
+	f.running.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(f.ctx, func() { cancel(errClosed) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		f.running.Done()
+	}, nil
+}
+
+// seen waits until a machine is seen in a way, or until the patience is over.
+// The watcher is asked to look again now and then, so that nobody plans with
+// what was true before a change.
+func (f *Fleet) seen(ctx context.Context, node string, patience time.Duration, ok func(cluster.Machine) bool) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		f.mu.Lock()
+		w := f.watchers[node]
+		if w == nil || ok(w.machine) {
+			f.mu.Unlock()
+			return
+		}
+		moved := w.moved
+		f.mu.Unlock()
+		select {
+		case <-moved:
+		case <-again.C:
+			w.poke()
+			again.Reset(250 * time.Millisecond)
+		case <-ctx.Done():
+			return
+		}
+	}
+}

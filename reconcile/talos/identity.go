@@ -1,0 +1,204 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cosi-project/runtime/pkg/safe"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
+	"github.com/siderolabs/talos/pkg/machinery/resources/network"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// identity is which machine it is that answers.
+type identity struct {
+	uuid string
+	macs []string // of its physical links, upper case, sorted
+}
+
+// identify reads the identity over the link that was vetted.
+func (l *link) identify(ctx context.Context) (identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	info, err := safe.StateGetByID[*hardware.SystemInformation](ctx, l.cosi, hardware.SystemInformationID)
+	if err != nil {
+		return identity{}, fmt.Errorf("read its SMBIOS UUID: %w", err)
+	}
+	id := identity{uuid: strings.ToLower(info.TypedSpec().UUID)}
+	if id.uuid == "" {
+		return identity{}, errors.New("read its SMBIOS UUID: it tells none")
+	}
+	links, err := safe.StateListAll[*network.LinkStatus](ctx, l.cosi)
+	if err != nil {
+		return identity{}, fmt.Errorf("read its network cards: %w", err)
+	}
+	for link := range links.All() {
+		spec := link.TypedSpec()
+		if !spec.Physical() {
+			continue
+		}
+		// A card that is part of a bond goes by the bond's address.
+		mac := spec.PermanentAddr
+		if len(mac) == 0 {
+			mac = spec.HardwareAddr
+		}
+		id.macs = append(id.macs, strings.ToUpper(mac.String()))
+	}
+	slices.Sort(id.macs)
+	return id, nil
+}
+
+// otherUUID says in words why the machine is not a node's by its UUID, "" when
+// it is.
+func (id identity) otherUUID(n cluster.Node) string {
+	if strings.EqualFold(id.uuid, n.UUID) || strings.EqualFold(swapped(id.uuid), n.UUID) {
+		return ""
+	}
+	return fmt.Sprintf("its SMBIOS UUID is %s, expected %s", clip(id.uuid), n.UUID)
+}
+
+// other also compares the network cards.
+func (id identity) other(n cluster.Node) string {
+	if why := id.otherUUID(n); why != "" {
+		return why
+	}
+	if slices.ContainsFunc(id.macs, func(mac string) bool { return strings.EqualFold(mac, n.MAC) }) {
+		return ""
+	}
+	have := "none"
+	if len(id.macs) > 0 {
+		have = strings.Join(id.macs, ", ")
+	}
+	return fmt.Sprintf("it has no network card with MAC %s (it has %s)", n.MAC, have)
+}
+
+// swapped is a UUID with its first three groups in the other byte order.
+// SMBIOS before 2.6 did not say in which order they are; Talos reads them as
+// little-endian always (its source, siderolabs/go-smbios).
+func swapped(uuid string) string {
+	groups := strings.Split(uuid, "-")
+	if len(groups) != 5 {
+		return uuid
+	}
+	for i, g := range groups[:3] {
+		var b strings.Builder
+		for len(g) >= 2 {
+			b.WriteString(g[len(g)-2:])
+			g = g[:len(g)-2]
+		}
+		groups[i] = b.String() + g
+	}
+	return strings.Join(groups, "-")
+}
+
+// version reads the version of Talos that runs, "" when the machine does not
+// tell it. There are two ways, because up to v1.12 the call is Unimplemented in
+// maintenance mode (from the source), and up to v1.9 there is no such resource.
+func (l *link) version(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	r, err := safe.StateGetByID[*runtime.Version](ctx, l.cosi, runtime.NewVersion().Metadata().ID())
+	if err == nil {
+		return r.TypedSpec().Version, nil
+	}
+	if !missing(err) {
+		return "", fmt.Errorf("read its version: %w", err)
+	}
+	resp, err := l.machine.Version(ctx, &emptypb.Empty{})
+	switch {
+	case missing(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read its version: %w", err)
+	case len(resp.GetMessages()) == 0:
+		return "", nil
+	}
+	return resp.GetMessages()[0].GetVersion().GetTag(), nil
+}
+
+// schematic reads the id of the running image's schematic, "" when the machine
+// tells none. The image factory adds it to every image as an extension of that
+// name, whose version it is.
+func (l *link) schematic(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	list, err := safe.StateListAll[*runtime.ExtensionStatus](ctx, l.cosi)
+	switch {
+	case missing(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read its extensions: %w", err)
+	}
+	for e := range list.All() {
+		if e.TypedSpec().Metadata.Name == "schematic" {
+			return e.TypedSpec().Metadata.Version, nil
+		}
+	}
+	return "", nil
+}
+
+// status reads the machine's own word of its stage and readiness.
+func (l *link) status(ctx context.Context) (*runtime.MachineStatusSpec, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	r, err := safe.StateGetByID[*runtime.MachineStatus](ctx, l.cosi, runtime.MachineStatusID)
+	if err != nil {
+		return nil, fmt.Errorf("read its stage: %w", err)
+	}
+	return r.TypedSpec(), nil
+}
+
+// services asks what the machine's services do. The Service resource would not
+// do: it is there only while a service runs, and knows no states (recorded).
+func (l *link) services(ctx context.Context) (map[string]cluster.Service, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	resp, err := l.machine.ServiceList(ctx, &emptypb.Empty{})
+	if err != nil {
+		return nil, fmt.Errorf("list its services: %w", err)
+	}
+	if len(resp.GetMessages()) == 0 {
+		return nil, errors.New("list its services: the answer is empty")
+	}
+	out := map[string]cluster.Service{}
+	for _, s := range resp.GetMessages()[0].GetServices() {
+		seen := cluster.Service{State: s.GetState(), Healthy: s.GetHealth().GetHealthy() && !s.GetHealth().GetUnknown()}
+		switch events := s.GetEvents().GetEvents(); {
+		case seen.Healthy:
+		case s.GetState() != "Running" && len(events) > 0:
+			seen.Message = clip(events[len(events)-1].GetMsg())
+		case s.GetHealth().GetUnknown():
+			seen.Message = "its health is not known yet"
+		default:
+			seen.Message = clip(s.GetHealth().GetLastMessage())
+		}
+		out[s.GetId()] = seen
+	}
+	return out, nil
+}
+
+// missing reports whether an error says that a machine does not have what it
+// was asked for: versions differ in what there is. Talos 1.13.9 answers
+// NotFound for an unknown id and PermissionDenied for an unknown type.
+func missing(err error) bool {
+	if err == nil {
+		return false
+	}
+	if state.IsNotFoundError(err) {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.NotFound, codes.PermissionDenied, codes.Unimplemented:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,184 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// membersWithin bounds one question for the members of etcd: asked of a machine
+// whose etcd cannot answer, the call hangs until its caller gives up (recorded).
+const membersWithin = 3 * time.Second
+
+// membersFor is how long a list in which every control plane votes is good when
+// nothing else changes.
+const membersFor = time.Minute
+
+// ballot is what was last heard of the members of etcd.
+type ballot struct {
+	heard   bool
+	at      time.Time
+	turn    uint64 // of the fleet, when it was asked for
+	members []cluster.Member
+}
+
+// plane is a control plane as it was last seen.
+type plane struct {
+	node    cluster.Node
+	machine cluster.Machine
+	link    *link
+}
+
+// observeMembers asks for the members of etcd, of one control plane after the
+// other, the founder first, until one can tell. Each is asked for the members
+// of its own etcd (queryLocal): without that, a machine answers with whichever
+// etcd of its cluster it reaches, at random where there are two (recorded).
+// Learners cannot answer so, hence only those whose etcd is healthy are asked.
+//
+// Known is never empty: before there is an etcd, it is unknown.
+func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) cluster.Seen[[]cluster.Member] {
+	planes, turn, last := f.planes(d, founder)
+	var able []plane
+	var running []string
+	answers := false
+	for _, p := range planes {
+		if p.machine.Reach != cluster.Configured {
+			continue
+		}
+		answers = true
+		switch etcd := p.machine.Services["etcd"]; {
+		case etcd.State != "Running":
+		case !etcd.Healthy:
+			running = append(running, p.node.Name+": "+orElse(etcd.Message, "not healthy"))
+		case p.link == nil:
+			running = append(running, p.node.Name+": its connection has just ended")
+		default:
+			able = append(able, p)
+		}
+	}
+	switch {
+	case !answers:
+		return cluster.Unseen[[]cluster.Member]("no control plane answers")
+	case len(able) == 0 && len(running) == 0:
+		return cluster.Unseen[[]cluster.Member]("no etcd runs on the control planes that answer")
+	case len(able) == 0:
+		return cluster.Unseen[[]cluster.Member]("no etcd can be asked (" + strings.Join(running, "; ") + ")")
+	}
+	if last.heard && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
+		return cluster.Saw(slices.Clone(last.members))
+	}
+	members, err := askMembers(ctx, able)
+	f.mu.Lock()
+	f.members = ballot{heard: err == nil, at: time.Now(), turn: turn, members: members}
+	f.mu.Unlock()
+	if err != nil {
+		return cluster.Unseen[[]cluster.Member](words(err))
+	}
+	return cluster.Saw(slices.Clone(members))
+}
+
+// planes takes down how the control planes stand, the founder first.
+func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ballot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []plane
+	for _, n := range d.Spec.ControlPlanes() {
+		w := f.watchers[n.Name]
+		if w == nil || f.closed {
+			continue
+		}
+		p := plane{n, w.machine, w.link}
+		if n.Name == founder {
+			out = slices.Insert(out, 0, p)
+		} else {
+			out = append(out, p)
+		}
+	}
+	return out, f.turn, f.members
+}
+
+// askMembers asks one after the other. A list that lacks a machine whose etcd
+// is healthy tells of two etcds: then neither is the cluster's.
+func askMembers(ctx context.Context, able []plane) ([]cluster.Member, error) {
+	var errs []error
+	for _, p := range able {
+		members, err := p.link.members(ctx)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: %w", p.node.Name, err))
+			continue
+		case !belongs(members, p.node):
+			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: it is not one of those it names", p.node.Name))
+			continue
+		}
+		for _, other := range able {
+			if !belongs(members, other.node) {
+				return nil, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
+			}
+		}
+		return members, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+// members asks the machine for the members of its own etcd.
+func (l *link) members(ctx context.Context) ([]cluster.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, membersWithin)
+	defer cancel()
+	resp, err := l.machine.EtcdMemberList(ctx, &machineapi.EtcdMemberListRequest{QueryLocal: true})
+	if err != nil {
+		return nil, err
+	}
+	var out []cluster.Member
+	for _, msg := range resp.GetMessages() {
+		for _, m := range msg.GetMembers() {
+			out = append(out, cluster.Member{ID: m.GetId(), Name: clip(m.GetHostname()), Address: peerAddress(m.GetPeerUrls()), Learner: m.GetIsLearner()})
+		}
+	}
+	return out, nil
+}
+
+// peerAddress is the address in a member's peer URLs, "" when there is none.
+func peerAddress(urls []string) string {
+	for _, s := range urls {
+		u, err := url.Parse(s)
+		if err != nil {
+			continue
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+			return a.String()
+		}
+	}
+	return ""
+}
+
+// memberOf finds a node among the members.
+func memberOf(members []cluster.Member, n cluster.Node) (cluster.Member, bool) {
+	i := slices.IndexFunc(members, func(m cluster.Member) bool { return m.Name == n.Name || m.Address == n.IP.String() })
+	if i < 0 {
+		return cluster.Member{}, false
+	}
+	return members[i], true
+}
+
+func belongs(members []cluster.Member, n cluster.Node) bool {
+	_, ok := memberOf(members, n)
+	return ok
+}
+
+// allVote reports whether every control plane of the inventory has a vote.
+func allVote(planes []plane, members []cluster.Member) bool {
+	return !slices.ContainsFunc(planes, func(p plane) bool {
+		m, ok := memberOf(members, p.node)
+		return !ok || m.Learner
+	})
+}

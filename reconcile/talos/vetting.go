@@ -1,0 +1,178 @@
+package talos
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// standing is what the certificate of a machine says of it.
+type standing int
+
+const (
+	unproven standing = iota
+	// unclaimed: the certificate of the maintenance mode, which proves nothing
+	// (Talos 1.13.9: self-signed, without an issuer, valid for a day).
+	unclaimed
+	// proven: signed by the cluster's own authority, for this address.
+	proven
+)
+
+// keys open a cluster. The zero keys open nothing.
+type keys struct {
+	from        cluster.Credentials
+	authorities []*x509.Certificate
+	roots       *x509.CertPool
+	pair        *tls.Certificate
+}
+
+// parseKeys reads the cluster's credentials. Empty ones are zero keys. The
+// errors say nothing of what is in them.
+func parseKeys(c cluster.Credentials) (keys, error) {
+	if c.CA.IsZero() && c.Cert.IsZero() && c.Key.IsZero() {
+		return keys{from: c}, nil
+	}
+	pair, err := tls.X509KeyPair(c.Cert.Reveal(), c.Key.Reveal())
+	if err != nil {
+		return keys{from: c}, errors.New("read the cluster's credentials: the Talos client certificate and its key do not go together")
+	}
+	k := keys{from: c, roots: x509.NewCertPool(), pair: &pair}
+	for rest := c.CA.Reveal(); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		ca, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return keys{from: c}, errors.New("read the cluster's credentials: the Talos authority is not a certificate")
+		}
+		k.roots.AddCert(ca)
+		k.authorities = append(k.authorities, ca)
+	}
+	if len(k.authorities) == 0 {
+		return keys{from: c}, errors.New("read the cluster's credentials: the Talos authority holds no PEM certificate")
+	}
+	return k, nil
+}
+
+func (k keys) none() bool { return k.pair == nil }
+
+// same reports whether two sets of credentials are the same, byte by byte.
+func same(a, b cluster.Secret) bool { return a.RevealString() == b.RevealString() }
+
+// vetting looks at the certificate of whoever answers, in the middle of the
+// handshake: before the client's own certificate could be sent.
+type vetting struct {
+	keys    keys
+	address netip.Addr
+
+	standing standing
+	verdict  *unreached // why the handshake was broken off
+}
+
+// config is for one handshake. The library's own verification is off, because
+// a machine in maintenance mode has nothing to verify; verify takes its place
+// and lets nobody else pass.
+func (v *vetting) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:           tls.VersionTLS13,
+		NextProtos:           []string{"h2"},
+		InsecureSkipVerify:   true,
+		VerifyConnection:     v.verify,
+		GetClientCertificate: v.certificate,
+	}
+}
+
+// certificate is asked for after verify: only the cluster's own machines get
+// to see the client's certificate.
+func (v *vetting) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if v.standing == proven {
+		return v.keys.pair, nil
+	}
+	return &tls.Certificate{}, nil
+}
+
+func (v *vetting) verify(cs tls.ConnectionState) error {
+	if len(cs.PeerCertificates) == 0 {
+		return v.reject(cluster.Stranger, "it shows no certificate, so it is not Talos", nil)
+	}
+	leaf := cs.PeerCertificates[0]
+	var err error
+	if !v.keys.none() {
+		between := x509.NewCertPool()
+		for _, c := range cs.PeerCertificates[1:] {
+			between.AddCert(c)
+		}
+		if _, err = leaf.Verify(x509.VerifyOptions{Roots: v.keys.roots, Intermediates: between, DNSName: v.address.String()}); err == nil {
+			v.standing = proven
+			return nil
+		}
+	}
+	switch {
+	case leaf.Subject.CommonName == constants.MaintenanceServiceCommonName:
+		v.standing = unclaimed
+		return nil
+	case v.keys.none():
+		return v.reject(cluster.ReachUnknown, "it has a config already, and there are no keys to ask it with", nil)
+	case v.signed(leaf):
+		// Ours by its signature, and still not to be trusted.
+		return v.reject(cluster.ReachUnknown, fmt.Sprintf("its certificate is signed by this cluster's authority, but not good for %s at %s",
+			v.address, time.Now().UTC().Format(time.RFC3339)), err)
+	case v.namesake(leaf):
+		return v.reject(cluster.Stranger, "it belongs to another Talos cluster: its certificate is signed by another authority", nil)
+	default:
+		return v.reject(cluster.Stranger, "its certificate is neither this cluster's nor that of a Talos machine in maintenance mode", nil)
+	}
+}
+
+// signed reports whether a certificate carries the signature of the cluster's
+// authority, whatever else is wrong with it.
+func (v *vetting) signed(leaf *x509.Certificate) bool {
+	for _, ca := range v.keys.authorities {
+		if leaf.CheckSignatureFrom(ca) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// namesake reports whether a certificate names an authority that is called
+// like ours: every Talos cluster's is.
+func (v *vetting) namesake(leaf *x509.Certificate) bool {
+	for _, ca := range v.keys.authorities {
+		if bytes.Equal(ca.RawSubject, leaf.RawIssuer) {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *vetting) reject(r cluster.Reach, why string, err error) error {
+	v.verdict = &unreached{r, why, err}
+	return v.verdict
+}
+
+// refused says what a handshake that failed makes of the machine.
+func (v *vetting) refused(addr string, err error) error {
+	var record tls.RecordHeaderError
+	switch {
+	case v.verdict != nil:
+		return v.verdict
+	case errors.As(err, &record):
+		return &unreached{cluster.Stranger, "who answers at " + addr + " does not speak TLS, so it is not Talos", nil}
+	case silence(err):
+		// Talos closes connections in the middle while it starts and stops.
+		return &unreached{cluster.Silent, addr + " accepts connections and then says nothing", err}
+	default:
+		return &unreached{cluster.ReachUnknown, "the TLS handshake with " + addr + " fails", err}
+	}
+}

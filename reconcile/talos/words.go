@@ -1,0 +1,198 @@
+package talos
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v4"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxWords is how much of what a machine says is repeated, in bytes.
+const maxWords = 600
+
+// clip makes foreign words fit for one line of a log or a terminal.
+func clip(s string) string {
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == unicode.ReplacementChar }), " ")
+	if len(s) > maxWords {
+		s = strings.ToValidUTF8(s[:maxWords], "") + "..."
+	}
+	return s
+}
+
+// words is an error in one line, without gRPC's own preamble.
+func words(err error) string {
+	if st, ok := status.FromError(err); ok && st.Code() != codes.OK {
+		return clip(outer(err, st) + st.Message())
+	}
+	return clip(err.Error())
+}
+
+// plain is an error whose message is its words.
+type plain struct{ error }
+
+func (p plain) Error() string { return words(p.error) }
+func (p plain) Unwrap() error { return p.error }
+
+// outer is what was wrapped around a gRPC error.
+func outer(err error, st *status.Status) string {
+	inner := st.Err().Error()
+	if i := strings.Index(err.Error(), inner); i > 0 {
+		return err.Error()[:i]
+	}
+	return ""
+}
+
+// masked stands where something of a machine config was.
+const masked = "[...]"
+
+// What Talos says of a config it refuses may quote the config: the rest of a
+// document that has settings it does not know, values and all; the difference
+// between two configs; single values (recorded).
+const unknownKeys = "unknown keys found during decoding:"
+
+var (
+	difference = regexp.MustCompile(`(?s)\s*(Config diff|\bdiff):\s*\n.*`)
+	countLine  = regexp.MustCompile(`\d+ errors? occurred:`)
+)
+
+// redacted retells what a machine said of a machine config in one line,
+// without anything of the config that could be a secret.
+func redacted(message string, config []byte) string {
+	values, ok := scalars(config)
+	if !ok {
+		return "(its words are left out: they may quote the config, which cannot be read here)"
+	}
+	message = difference.ReplaceAllString(message, "")
+	message, rest, unknown := strings.Cut(message, unknownKeys)
+	for _, v := range values {
+		message = mask(message, v)
+	}
+	if unknown {
+		message += "there is no setting " + strings.Join(paths(rest), ", ")
+	}
+	message = countLine.ReplaceAllString(message, "")
+	var parts []string
+	for line := range strings.Lines(message) {
+		if line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "* ")); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	return clip(strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": "))
+}
+
+// mask takes a value out of a message: anywhere when it is long, as a word of
+// its own when it is short.
+func mask(message, value string) string {
+	if len(value) >= 16 {
+		return strings.ReplaceAll(message, value, masked)
+	}
+	var b strings.Builder
+	for {
+		i := strings.Index(message, value)
+		if i < 0 {
+			return b.String() + message
+		}
+		end := i + len(value)
+		b.WriteString(message[:i])
+		if (i == 0 || !wordy(message[i-1])) && (end == len(message) || !wordy(message[end])) {
+			b.WriteString(masked)
+		} else {
+			b.WriteString(value)
+		}
+		message = message[end:]
+	}
+}
+
+func wordy(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
+// scalars lists the values of a config, and their lines, that are kept out of
+// messages, longest first. ok is false when the config is not YAML.
+func scalars(config []byte) (values []string, ok bool) {
+	var walk func(n *yaml.Node)
+	walk = func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode {
+			if public(n.Value) {
+				return
+			}
+			for line := range strings.Lines(n.Value) {
+				values = append(values, strings.TrimSpace(line))
+			}
+			values = append(values, strings.FieldsFunc(n.Value, func(r rune) bool { return strings.ContainsRune(" \t\r\n=,;:@&?\"'", r) })...)
+		}
+		for i, c := range n.Content {
+			if n.Kind != yaml.MappingNode || i%2 == 1 {
+				walk(c)
+			}
+		}
+	}
+	for dec := yaml.NewDecoder(bytes.NewReader(config)); ; {
+		var doc yaml.Node
+		err := dec.Decode(&doc)
+		if err != nil {
+			ok = errors.Is(err, io.EOF)
+			break
+		}
+		walk(&doc)
+	}
+	values = slices.DeleteFunc(values, public)
+	slices.SortFunc(values, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	return slices.Compact(values), ok
+}
+
+// public reports whether a value is too plain to be a secret: a person needs
+// these to understand a message.
+func public(v string) bool {
+	if len(v) < 4 {
+		return true
+	}
+	if len(v) <= 12 && strings.IndexFunc(v, func(r rune) bool { return r < 'a' || r > 'z' }) < 0 {
+		return true // controlplane
+	}
+	if _, err := netip.ParseAddr(v); err == nil {
+		return true
+	}
+	if _, err := netip.ParsePrefix(v); err == nil {
+		return true
+	}
+	u, err := url.Parse(v)
+	return err == nil && u.Scheme == "https" && u.User == nil && u.RawQuery == "" && (u.Path == "" || u.Path == "/")
+}
+
+// paths lists the settings in a piece of YAML without their values: three of
+// them, and how many more there are.
+func paths(text string) []string {
+	var doc yaml.Node
+	if yaml.Unmarshal([]byte(text), &doc) != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		return []string{masked}
+	}
+	var out []string
+	var walk func(n *yaml.Node, path string)
+	walk = func(n *yaml.Node, path string) {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := path+n.Content[i].Value, n.Content[i+1]
+			if value.Kind == yaml.MappingNode && len(value.Content) > 0 {
+				walk(value, key+".")
+			} else {
+				out = append(out, key)
+			}
+		}
+	}
+	walk(doc.Content[0], "")
+	if more := len(out) - 3; more > 0 {
+		out = append(out[:3], fmt.Sprintf("and %d more", more))
+	}
+	return out
+}
