@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -76,6 +77,14 @@ type Config struct {
 	Timeout time.Duration
 }
 
+// Format implements fmt.Formatter, so that no verb prints the token.
+func (c Config) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "{Kind:%s Repository:%s}", c.Kind, c.Repository)
+}
+
+// LogValue implements slog.LogValuer.
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+
 // api is how one kind of forge is spoken to.
 type api struct {
 	url    string // default
@@ -114,11 +123,17 @@ var apis = map[Kind]api{
 type Client struct {
 	kind    Kind
 	forge   api
-	base    string
+	base    string // address of the API
+	host    string // of it, for errors
 	repo    string // escaped for a path
 	token   string
 	timeout time.Duration
 	http    *http.Client
+}
+
+// Format implements fmt.Formatter, so that no verb prints the token.
+func (c *Client) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "{%s %s}", c.kind, c.repo)
 }
 
 var (
@@ -133,6 +148,39 @@ func New(c Config) (*Client, error) {
 	if !ok {
 		return nil, &FieldError{Field: "kind", text: fmt.Sprintf("%q is none of github, gitlab and gitea", c.Kind), hint: "for Forgejo write gitea"}
 	}
+	base, pool, err := c.parse(f)
+	if err != nil {
+		return nil, err
+	}
+	repo := c.Repository
+	if c.Kind == GitLab {
+		repo = url.PathEscape(repo) // its API wants the slashes escaped
+	}
+	dial := c.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	var h1 http.Protocols
+	h1.SetHTTP1(true)
+	return &Client{
+		kind: c.Kind, forge: f, host: base.Host, repo: repo, token: c.Token, timeout: cmp.Or(c.Timeout, 30*time.Second),
+		// People paste the address with and without the API's own path.
+		base: strings.TrimSuffix(strings.TrimSuffix(base.String(), "/"), f.root) + f.root,
+		http: &http.Client{
+			Transport: &http.Transport{
+				DialContext:       dial,
+				TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+				DisableKeepAlives: true, // statuses are far apart
+				Protocols:         &h1,
+			},
+			// A redirect would take the token along, or turn the POST into a GET.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+// parse checks the fields, all at once. The pool is nil for the system's.
+func (c Config) parse(f api) (*url.URL, *x509.CertPool, error) {
 	var errs []error
 	refuse := func(field, text, hint string) { errs = append(errs, &FieldError{field, text, hint}) }
 
@@ -153,7 +201,7 @@ func New(c Config) (*Client, error) {
 	if c.Kind == GitLab {
 		valid, form = project, "write the path of the project with its groups, such as group/infra, or its number"
 	}
-	if !valid.MatchString(c.Repository) || strings.Contains("/"+c.Repository+"/", "/../") || strings.Contains("/"+c.Repository+"/", "/./") {
+	if path := "/" + c.Repository + "/"; !valid.MatchString(c.Repository) || strings.Contains(path, "/../") || strings.Contains(path, "/./") {
 		refuse("repository", "is not the name of a repository", form)
 	}
 	if c.Token == "" {
@@ -167,35 +215,7 @@ func New(c Config) (*Client, error) {
 			refuse("ca_file", "holds no PEM certificate", "")
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-
-	repo := c.Repository
-	if c.Kind == GitLab {
-		repo = url.PathEscape(repo) // its API wants the slashes escaped
-	}
-	// People paste the address with and without the API's own path.
-	address := strings.TrimSuffix(strings.TrimSuffix(base.String(), "/"), f.root) + f.root
-	dial := c.Dial
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	var h1 http.Protocols
-	h1.SetHTTP1(true)
-	return &Client{
-		kind: c.Kind, forge: f, base: address, repo: repo, token: c.Token, timeout: cmp.Or(c.Timeout, 30*time.Second),
-		http: &http.Client{
-			Transport: &http.Transport{
-				DialContext:       dial,
-				TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-				DisableKeepAlives: true, // statuses are hours apart
-				Protocols:         &h1,
-			},
-			// A redirect would take the token along, or turn the POST into a GET.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-	}, nil
+	return base, pool, errors.Join(errs...)
 }
 
 func loopback(host string) bool {
@@ -270,15 +290,11 @@ func (c *Client) unanswered(parent context.Context, err error) error {
 	if errors.As(err, &ue) {
 		err = ue.Err // without the URL, which says no more than the host
 	}
-	host := c.base
-	if u, perr := url.Parse(c.base); perr == nil {
-		host = u.Host
-	}
-	e := &Error{Kind: ErrUnavailable, text: "ask " + host, err: err}
+	e := &Error{Kind: ErrUnavailable, text: "ask " + c.host, err: err}
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		e.text, e.err = fmt.Sprintf("no answer from %s within %s", host, c.timeout), nil
+		e.text, e.err = fmt.Sprintf("no answer from %s within %s", c.host, c.timeout), nil
 	case errors.As(err, &cert):
 		e.hint = "if the forge's certificate comes from an authority of your own, give its certificate as ca_file"
 	}

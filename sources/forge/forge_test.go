@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -312,6 +313,25 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 				t.Errorf("the token is in the error %v", err)
 			}
 		})
+	}
+}
+
+func TestNothingPrintsTheToken(t *testing.T) {
+	c := Config{Kind: GitHub, URL: "https://u:" + token + "@x", Repository: "org/infra", Token: token}
+	valid := c
+	valid.URL = ""
+	cl, err := New(valid)
+	check(t, err)
+	var out strings.Builder
+	for _, v := range []any{c, &c, struct{ C Config }{c}, cl, struct{ C *Client }{cl}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q"} {
+			fmt.Fprintf(&out, verb+"\n", v)
+		}
+		slog.New(slog.NewTextHandler(&out, nil)).Info("x", "v", v)
+		slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "v", v)
+	}
+	if strings.Contains(out.String(), token) || strings.Contains(out.String(), fmt.Sprintf("%x", token)) {
+		t.Errorf("the token is printed:\n%s", out.String())
 	}
 }
 

@@ -49,15 +49,24 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// Format implements fmt.Formatter, so that no verb prints a key or token.
+func (c Config) Format(f fmt.State, _ rune) {
+	l, _ := parseURL(c.URL)
+	_, _ = fmt.Fprintf(f, "{URL:%s Branch:%s Dir:%s}", l, c.Branch, c.Dir)
+}
+
+// LogValue implements slog.LogValuer.
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+
 // Limits bound what a repository may make us read. A zero field means its
 // default, which is generous for an inventory and small for the host.
 type Limits struct {
-	Timeout time.Duration // of one Head, network and unpacking; 2m
+	Timeout time.Duration // of one Head, network and unpacking; 5m
 
 	Pack     int64 // bytes of one pack as sent; 256 MiB
 	Objects  int64 // objects in one pack; 500,000
 	Object   int64 // bytes of one unpacked object; 32 MiB
-	Unpacked int64 // bytes of all objects of one pack, unpacked; 4 GiB
+	Unpacked int64 // bytes of all objects of one pack, unpacked; 2 GiB
 
 	Blob    int64 // bytes of one file that is read; 1 MiB
 	Total   int64 // bytes of all files read of one commit; 16 MiB
@@ -66,11 +75,11 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	l.Timeout = cmp.Or(l.Timeout, 2*time.Minute)
+	l.Timeout = cmp.Or(l.Timeout, 5*time.Minute)
 	l.Pack = cmp.Or(l.Pack, 256<<20)
 	l.Objects = cmp.Or(l.Objects, 500_000)
 	l.Object = cmp.Or(l.Object, 32<<20)
-	l.Unpacked = cmp.Or(l.Unpacked, 4<<30)
+	l.Unpacked = cmp.Or(l.Unpacked, 2<<30)
 	l.Blob = cmp.Or(l.Blob, 1<<20)
 	l.Total = cmp.Or(l.Total, 16<<20)
 	l.Entries = cmp.Or(l.Entries, 10_000)
@@ -81,13 +90,31 @@ func (l Limits) withDefaults() Limits {
 func (c Config) withDefaults() Config {
 	c.Branch = cmp.Or(c.Branch, "main")
 	c.Limits = c.Limits.withDefaults()
-	if c.Dial == nil {
-		c.Dial = new(net.Dialer).DialContext
-	}
+	c.Dial = patient(c.Dial)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c
+}
+
+// patience is how long a server may take for each step up to its first answer:
+// the connection, and the handshake.
+const patience = 30 * time.Second
+
+// patient gives up on a host that does not answer before the whole Head does.
+func patient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	return func(parent context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(parent, patience)
+		defer cancel()
+		conn, err := dial(ctx, network, addr)
+		if err != nil && ctx.Err() != nil && parent.Err() == nil {
+			return nil, fault(ErrUnreachable, "", nil, "no connection to %s within %s", addr, patience)
+		}
+		return conn, err
+	}
 }
 
 // location is a URL taken apart. It never holds a password or token, so it may
@@ -147,7 +174,7 @@ func parseURL(s string) (location, *FieldError) {
 	if u.RawQuery != "" || u.Fragment != "" {
 		return bad(urlForms, "has a query or a fragment")
 	}
-	l := location{scheme: u.Scheme, user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: u.Path}
+	l := location{scheme: u.Scheme, user: u.User.Username(), host: strings.ToLower(u.Hostname()), port: u.Port(), path: u.Path}
 	switch l.scheme {
 	case "file":
 		if l.host != "" && l.host != "localhost" || !filepath.IsAbs(l.path) {
@@ -163,7 +190,7 @@ func parseURL(s string) (location, *FieldError) {
 	case "https", "http":
 		l.path = strings.TrimSuffix(l.path, "/")
 	default:
-		return bad(urlForms, "scheme %q is not supported: it proves neither side", l.scheme)
+		return bad(urlForms, "scheme %q is none of ssh, https, http and file", l.scheme)
 	}
 	if l.host == "" || strings.Trim(l.path, "/") == "" {
 		return bad(urlForms, "names no host or no path")
@@ -185,7 +212,7 @@ func parseSCP(s string) (location, *FieldError) {
 	if !hasUser {
 		user = "git"
 	}
-	return location{scheme: "ssh", user: user, host: host, port: "22", path: path}, nil
+	return location{scheme: "ssh", user: user, host: strings.ToLower(host), port: "22", path: path}, nil
 }
 
 // credentials are a Config's secrets, parsed.

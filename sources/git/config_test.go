@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -29,7 +31,7 @@ func TestParseURL(t *testing.T) {
 		"ssh://u@host/~me/a.git":                 {"ssh", "u", "host", "22", "~me/a.git"},
 		"git@example.org:org/infra.git":          {"ssh", "git", "example.org", "22", "org/infra.git"},
 		"example.org:/srv/infra.git":             {"ssh", "git", "example.org", "22", "/srv/infra.git"},
-		"https://example.org/org/infra.git":      {"https", "", "example.org", "", "/org/infra.git"},
+		"https://Example.org/org/Infra.git":      {"https", "", "example.org", "", "/org/Infra.git"},
 		"https://deploy@example.org:8443/a.git/": {"https", "deploy", "example.org", "8443", "/a.git"},
 		"http://127.84.1.9:3000/a.git":           {"http", "", "127.84.1.9", "3000", "/a.git"},
 		"/srv/git/../git/infra.git":              {"file", "", "", "", "/srv/git/infra.git"},
@@ -127,6 +129,34 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 				t.Errorf("fields %v, want %v (%v)", got, tc.fields, err)
 			}
 		})
+	}
+}
+
+func TestNothingPrintsACredential(t *testing.T) {
+	_, key := newKey(t)
+	host, _ := newKey(t)
+	known := []byte(knownhosts.Line([]string{"example.org"}, host.PublicKey()))
+	var out strings.Builder
+	for _, c := range []Config{
+		{URL: "https://me@example.org/x.git", Token: "s3cret"},
+		{URL: "https://u:s3cret@example.org/x.git", Token: "s3cret"},
+		{URL: "ssh://example.org/x.git", SSHKey: key, KnownHosts: known},
+	} {
+		values := []any{c, &c, struct{ C Config }{c}}
+		if s, err := Open(c); err == nil {
+			values = append(values, s)
+		}
+		for _, v := range values {
+			for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q"} {
+				fmt.Fprintf(&out, verb+"\n", v)
+			}
+			slog.New(slog.NewTextHandler(&out, nil)).Info("x", "v", v)
+		}
+	}
+	for _, secret := range []string{"s3cret", fmt.Sprintf("%x", "s3cret"), string(key), fmt.Sprint(key), fmt.Sprintf("%x", key), fmt.Sprintf("%#v", key)} {
+		if strings.Contains(out.String(), secret) {
+			t.Errorf("%.40q is printed", secret)
+		}
 	}
 }
 

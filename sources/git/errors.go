@@ -73,6 +73,14 @@ func known(err error) bool {
 	return errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// unusable makes ErrUnreachable of an error that does not say what it is.
+func unusable(err error, doing string) error {
+	if err == nil || known(err) {
+		return err
+	}
+	return fault(ErrUnreachable, "", err, "%s", doing)
+}
+
 // FieldError is one field of a Config that cannot be used.
 type FieldError struct {
 	// Field is the name the host's configuration has for it, such as "url".

@@ -156,6 +156,26 @@ type sshOrigin struct {
 	clientKey  []byte // PEM
 	knownHosts []byte
 	commands   chan string
+	wrap       atomic.Pointer[string] // shell around the command, as "%s | dd bs=1 count=9"
+	sent       atomic.Int64           // bytes of all connections
+	cut        atomic.Int64           // closes a connection when sent reaches it
+}
+
+// cutConn counts what it sends, and may go away in the middle.
+type cutConn struct {
+	net.Conn
+	s *sshOrigin
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if cut := c.s.cut.Load(); cut > 0 && c.s.sent.Load()+int64(len(b)) > cut {
+		b = b[:max(0, cut-c.s.sent.Load())]
+		n, _ := c.Conn.Write(b)
+		_ = c.Conn.Close()
+		return n, net.ErrClosed
+	}
+	c.s.sent.Add(int64(len(b)))
+	return c.Conn.Write(b)
 }
 
 func newKey(t testing.TB) (ssh.Signer, []byte) {
@@ -194,7 +214,7 @@ func serveSSH(t testing.TB, hostKeys ...ssh.Signer) *sshOrigin {
 			if err != nil {
 				return
 			}
-			wg.Go(func() { s.serve(conn, config) })
+			wg.Go(func() { s.serve(cutConn{conn, s}, config) })
 		}
 	})
 	t.Cleanup(func() { l.Close(); wg.Wait() })
@@ -225,6 +245,9 @@ func (s *sshOrigin) serve(conn net.Conn, config *ssh.ServerConfig) {
 				_ = ssh.Unmarshal(req.Payload, &payload)
 				s.commands <- payload.Command
 				_ = req.Reply(true, nil)
+				if w := s.wrap.Load(); w != nil {
+					payload.Command = fmt.Sprintf(*w, payload.Command)
+				}
 				cmd := exec.Command("sh", "-c", payload.Command)
 				cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GIT_CONFIG_NOSYSTEM=1", "HOME=/nonexistent", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
 				stdin := must(cmd.StdinPipe())

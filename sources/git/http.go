@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -49,7 +48,7 @@ func newHTTPRemote(l location, c Config, cred credentials) (*httpRemote, error) 
 			Transport: &http.Transport{
 				DialContext:           c.Dial,
 				TLSClientConfig:       &tls.Config{RootCAs: cred.pool, MinVersion: tls.VersionTLS12},
-				TLSHandshakeTimeout:   30 * time.Second,
+				TLSHandshakeTimeout:   patience,
 				ResponseHeaderTimeout: 60 * time.Second,
 				IdleConnTimeout:       90 * time.Second,
 				MaxIdleConnsPerHost:   1,
@@ -121,7 +120,7 @@ func (s *httpSession) refs(ctx context.Context) (*packp.AdvRefs, error) {
 	if cerr := res.Body.Close(); err == nil {
 		err = cerr
 	}
-	return refs, err
+	return refs, unusable(err, "read the list of references")
 }
 
 func (s *httpSession) pack(ctx context.Context, req *packp.UploadPackRequest) (io.ReadCloser, error) {
@@ -155,6 +154,7 @@ func (s *httpSession) do(ctx context.Context, method string, u *url.URL, body []
 	if err != nil {
 		return nil, s.connectError(err)
 	}
+	res.Body = lossy{res.Body}
 	if res.StatusCode != http.StatusOK {
 		return nil, errors.Join(s.statusError(res), res.Body.Close())
 	}
@@ -163,6 +163,18 @@ func (s *httpSession) do(ctx context.Context, method string, u *url.URL, body []
 			"the server does not speak git's smart HTTP protocol there (content type %q)", remark(res.Header.Get("Content-Type"))), res.Body.Close())
 	}
 	return res, nil
+}
+
+// lossy names the failure of a connection in the middle of an answer, before
+// the decoders make something else of it.
+type lossy struct{ io.ReadCloser }
+
+func (l lossy) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = unusable(err, "read the answer")
+	}
+	return n, err
 }
 
 // connectError sorts what went wrong before there was an answer.
@@ -182,11 +194,7 @@ func (s *httpSession) connectError(err error) error {
 	if errors.As(err, &record) {
 		return fault(ErrUnreachable, "the port seems to speak http; check url", err, "no TLS there")
 	}
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return fault(ErrUnreachable, "", err, "connect")
-	}
-	return fault(ErrUnreachable, "", err, "ask %s", s.base.Host)
+	return unusable(err, "ask "+s.base.Host)
 }
 
 // statusError sorts an answer that is not 200.

@@ -65,14 +65,12 @@ func (r *sshRemote) close() {}
 func (r *sshRemote) open(ctx context.Context) (session, error) {
 	conn, err := r.dial(ctx, "tcp", r.addr())
 	if err != nil {
-		if known(err) {
-			return nil, err
-		}
-		return nil, fault(ErrUnreachable, "", err, "connect")
+		return nil, unusable(err, "connect")
 	}
 	// The library knows no context: closing the connection is how one ends it.
-	s := &sshSession{stop: context.AfterFunc(ctx, func() { _ = conn.Close() }), conn: conn}
+	s := &sshSession{ctx: ctx, stop: context.AfterFunc(ctx, func() { _ = conn.Close() }), conn: conn}
 	var hostKey error
+	var algorithms *ssh.AlgorithmNegotiationError
 	config := &ssh.ClientConfig{
 		User:              r.loc.user,
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(r.signer)},
@@ -83,9 +81,18 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 		},
 		ClientVersion: "SSH-2.0-talos-agent",
 	}
-	c, chans, reqs, err := ssh.NewClientConn(conn, r.addr(), config)
+	err = conn.SetDeadline(time.Now().Add(patience))
+	var c ssh.Conn
+	var chans <-chan ssh.NewChannel
+	var reqs <-chan *ssh.Request
 	if err == nil {
+		c, chans, reqs, err = ssh.NewClientConn(conn, r.addr(), config)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
 		s.client = ssh.NewClient(c, chans, reqs)
+	}
+	if err == nil {
 		err = s.start("git-upload-pack " + shellQuote(r.loc.path))
 	}
 	switch {
@@ -98,7 +105,7 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 	// golang.org/x/crypto 0.56, ssh/client_auth.go: the only sign of it.
 	case strings.Contains(err.Error(), "ssh: unable to authenticate"):
 		err = fault(ErrAuth, "add this public key at the forge as a deploy key of the repository: "+publicKey(r.signer), nil, "the server refuses the deploy key for user %s", r.loc.user)
-	case strings.Contains(err.Error(), "ssh: no common algorithm for host key"):
+	case errors.As(err, &algorithms) && algorithms.What == "host key":
 		err = fault(ErrHostKey, scanHint(r.loc), nil, "the server has none of the kinds of host key that known_hosts_file names for it")
 	default:
 		err = fault(ErrUnreachable, "", err, "open ssh connection")
@@ -138,6 +145,7 @@ func shellQuote(s string) string {
 
 // sshSession is one run of git-upload-pack at the other end.
 type sshSession struct {
+	ctx    context.Context // of the Head that opened it
 	stop   func() bool
 	conn   net.Conn
 	client *ssh.Client
@@ -145,6 +153,7 @@ type sshSession struct {
 	stdout io.Reader
 	stderr words
 	ended  chan struct{} // closed when the command has ended; nil before it started
+	exit   error         // what it ended with; after ended
 	asked  bool          // for a pack
 	closed bool
 }
@@ -167,50 +176,54 @@ func (s *sshSession) start(command string) error {
 	s.ended = make(chan struct{})
 	go func() {
 		defer close(s.ended)
-		_ = run.Wait() // its exit status says less than its words
+		s.exit = run.Wait()
 	}()
 	return nil
 }
 
-func (s *sshSession) refs(ctx context.Context) (*packp.AdvRefs, error) {
-	refs, err := decodeRefs(&capped{r: s.stdout, left: maxRefs, what: "the list of references"})
-	return refs, s.explain(ctx, err)
+func (s *sshSession) refs(context.Context) (*packp.AdvRefs, error) {
+	refs, err := decodeRefs(&capped{r: s, left: maxRefs, what: "the list of references"})
+	return refs, unusable(err, "read the list of references")
 }
 
-func (s *sshSession) pack(ctx context.Context, req *packp.UploadPackRequest) (io.ReadCloser, error) {
+func (s *sshSession) pack(_ context.Context, req *packp.UploadPackRequest) (io.ReadCloser, error) {
 	body, err := encodeRequest(req, len(req.Haves) > 0)
 	if err != nil {
 		return nil, err
 	}
 	s.asked = true
 	if _, err := s.stdin.Write(body); err != nil {
-		return nil, s.explain(ctx, err)
+		return nil, s.end(err)
 	}
-	pack, err := decodePack(req, io.NopCloser(s.stdout))
-	return pack, s.explain(ctx, err)
+	return decodePack(req, io.NopCloser(s))
 }
 
-// explain puts what the server printed in place of the end of file that came
-// with it.
-func (s *sshSession) explain(ctx context.Context, err error) error {
-	if err == nil || known(err) {
-		return err
+// Read reads what the command prints. Its end is an end of file only if the
+// command says that it succeeded.
+func (s *sshSession) Read(p []byte) (int, error) {
+	n, err := s.stdout.Read(p)
+	if err != nil && n == 0 {
+		err = s.end(err)
 	}
-	if cerr := ctx.Err(); cerr != nil {
-		return cerr
-	}
-	if !errors.Is(err, packp.ErrEmptyInput) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
-	}
-	// The words are whole when the command has ended. A server that does not
+	return n, err
+}
+
+// end tells why there is nothing more to read or nobody to write to.
+func (s *sshSession) end(err error) error {
+	// What the command says is whole when it has ended. A server that does not
 	// end it gets a moment.
 	t := time.AfterFunc(5*time.Second, func() { _ = s.conn.Close() })
 	<-s.ended
 	t.Stop()
-	if text := s.stderr.String(); remark(text) != "" {
+	switch text := s.stderr.String(); {
+	case s.ctx.Err() != nil:
+		return s.ctx.Err()
+	case s.exit == nil:
+		return err
+	case remark(text) != "":
 		return refused(text)
 	}
-	return fault(ErrUnreachable, "", err, "the server ended the connection")
+	return fault(ErrUnreachable, "", s.exit, "the server ended the connection")
 }
 
 // close tells the server that this was all, and waits until nothing of the

@@ -115,6 +115,37 @@ func TestSSHTrust(t *testing.T) {
 	})
 }
 
+// TestSSHConnectionCut closes the connection at every stage of a fetch.
+func TestSSHConnectionCut(t *testing.T) {
+	o := newOrigin(t)
+	s := serveSSH(t)
+	c := s.config(o)
+	noise := make([]byte, 50_000) // so that nearly all that is sent is the pack
+	_, _ = rand.Read(noise)
+	one := o.commit("one", with(first, "a", string(noise)))
+	head(t, open(t, c))
+	whole := s.sent.Load()
+	for _, part := range []int64{1, 2, 3, 4, 5, 20, 50, 90} {
+		s.sent.Store(0)
+		s.cut.Store(whole * part / 100)
+		_, err := open(t, c).Head(t.Context())
+		wantKind(t, err, ErrUnreachable)
+	}
+	s.cut.Store(0)
+
+	// The command itself fails in the middle of the pack, and says so.
+	wrap := "%s | dd bs=1 count=2000 2>/dev/null; echo went away >&2; exit 1"
+	s.wrap.Store(&wrap)
+	_, err := open(t, c).Head(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "the server says: went away") {
+		t.Errorf("error %v", err)
+	}
+	s.wrap.Store(nil)
+	if got := head(t, open(t, c)); got.Hash != one {
+		t.Errorf("head %+v, want %s", got, one)
+	}
+}
+
 // TestSSHIgnoresTheUser shows that neither the user's configuration nor an
 // agent is asked.
 func TestSSHIgnoresTheUser(t *testing.T) {

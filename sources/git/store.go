@@ -89,6 +89,11 @@ func Open(c Config) (*Store, error) {
 	return s, nil
 }
 
+// Format implements fmt.Formatter, so that no verb prints a key or token.
+func (s *Store) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "{%s of %s}", s.cfg.Branch, s.loc)
+}
+
 // Close drops idle connections. What was read before stays readable.
 func (s *Store) Close() error {
 	if s.remote != nil {

@@ -602,7 +602,6 @@ func TestStalledServer(t *testing.T) {
 	})
 	sshConfig := serveSSH(t).config(o)
 	sshConfig.URL = "ssh://git@" + silent.Addr().String() + o.dir
-	sshConfig.KnownHosts = []byte(strings.Replace(string(sshConfig.KnownHosts), "]:", "],*[*]:", 1))
 	sshConfig.KnownHosts = append([]byte("* "), strings.SplitN(string(sshConfig.KnownHosts), " ", 2)[1]...)
 	for name, c := range map[string]Config{"http, in the pack": {URL: h.url()}, "ssh, at once": sshConfig} {
 		t.Run(name, func(t *testing.T) {
@@ -619,6 +618,72 @@ func TestStalledServer(t *testing.T) {
 				t.Errorf("a cancelled read calls the server unreachable: %v", err)
 			}
 		})
+	}
+}
+
+// TestConnectionCut: what was cut off is tried again by the next Head, and is
+// no reason to fetch everything anew.
+func TestConnectionCut(t *testing.T) {
+	o := newOrigin(t)
+	o.commit("one", first)
+	h := serveHTTP(t, o, false)
+	s := open(t, Config{URL: h.url(), Dir: t.TempDir()})
+	head(t, s)
+	two := o.commit("two", with(first, "b", "2"))
+	cut := func(when, kind, body string) {
+		t.Helper()
+		h.setFront(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != when {
+				return false
+			}
+			w.Header().Set("Content-Type", kind)
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, body)
+			return true
+		})
+		before := h.requests.Load()
+		_, err := s.Head(t.Context())
+		wantKind(t, err, ErrUnreachable)
+		if n := h.requests.Load() - before; n > 2 {
+			t.Errorf("%s cut at %q: %d requests", when, body, n)
+		}
+	}
+	cut(http.MethodGet, refsType, "")
+	cut(http.MethodGet, refsType, "001e# service=git-upload-pack\n0000")
+	cut(http.MethodPost, packType, "")
+	cut(http.MethodPost, packType, "0008NAK\n")
+	cut(http.MethodPost, packType, "0008NAK\n0010\x01PACK")
+	h.setFront(nil)
+	if c := head(t, s); c.Hash != two {
+		t.Errorf("head %+v, want %s", c, two)
+	}
+}
+
+// TestServerThatMakesNoSense: the store is made anew once, not for ever.
+func TestServerThatMakesNoSense(t *testing.T) {
+	o := newOrigin(t)
+	o.commit("one", first)
+	h := serveHTTP(t, o, false)
+	s := open(t, Config{URL: h.url(), Dir: t.TempDir()})
+	c := head(t, s)
+	o.commit("two", with(first, "b", "2"))
+	for _, body := range []string{"0008NAK\n0009\x01PACK0000", "0008NAK\n000d\x03fatal: x", "0010ERR not our ref", "nonsense", "0008NAK\n000e\x01PACK\x00\x00\x00\x020000"} {
+		h.setFront(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPost {
+				return false
+			}
+			w.Header().Set("Content-Type", packType)
+			fmt.Fprint(w, body)
+			return true
+		})
+		before := h.requests.Load()
+		if _, err := s.Head(t.Context()); err == nil {
+			t.Errorf("%q accepted", body)
+		}
+		if n := h.requests.Load() - before; n > 4 {
+			t.Errorf("%q: %d requests", body, n)
+		}
+		equal(t, readAll(t, s, c), first) // the old state is still there
 	}
 }
 

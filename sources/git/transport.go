@@ -115,7 +115,9 @@ func encodeRequest(req *packp.UploadPackRequest, flush bool) ([]byte, error) {
 
 // decodePack reads the acknowledgements and leaves a reader at the pack.
 func decodePack(req *packp.UploadPackRequest, body io.ReadCloser) (io.ReadCloser, error) {
-	res := packp.NewUploadPackResponse(req)
+	// Not of req: for that go-git would blame every failure on multi_ack, which
+	// it does not support in its own client but decodes well.
+	res := packp.NewUploadPackResponse(packp.NewUploadPackRequest())
 	if err := res.Decode(body); err != nil {
 		var said *pktline.ErrorLine
 		if errors.As(err, &said) {
