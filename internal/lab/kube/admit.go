@@ -2,13 +2,13 @@ package kube
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -278,7 +278,9 @@ func checkName(res *resource, name string) field.ErrorList {
 	case res == resServices:
 		said = validation.IsDNS1035Label(name)
 	case res.group == "rbac.authorization.k8s.io":
-		said = path.ValidatePathSegmentName(name, false)
+		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/%") {
+			said = []string{"must be a path segment"}
+		}
 	default:
 		said = validation.IsDNS1123Subdomain(name)
 	}
@@ -370,7 +372,9 @@ func (s *store) allocate(body, was map[string]any) field.ErrorList {
 	case had != "" && ip != had:
 		return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs").Index(0), []string{ip}, "may not change once set")}
 	case ip == "":
-		ip = s.freeServiceIP()
+		if ip = s.freeServiceIP(); ip == "" {
+			return field.ErrorList{field.InternalError(field.NewPath("spec", "clusterIPs"), errors.New("failed to allocate a serviceIP: range is full"))}
+		}
 	case ip != "None" && had == "" && !s.inServices(ip):
 		return field.ErrorList{field.Invalid(field.NewPath("spec", "clusterIPs"), []string{ip},
 			fmt.Sprintf("failed to allocate IP %s: the provided network does not match the current range", ip))}
@@ -395,36 +399,44 @@ func (s *store) inServices(ip string) bool {
 	return err == nil && s.services.Contains(addr)
 }
 
-// freeServiceIP returns an address no service has. The first ones of the
-// range, which clusters give out by hand (DNS is the tenth), come last in life
-// too.
+// freeServiceIP returns an address no service has, "" if there is none. The
+// first ones of the range, which clusters give out by hand (DNS is the tenth),
+// come last, as in life.
 func (s *store) freeServiceIP() string {
 	taken := map[string]bool{}
 	services, _ := s.list(resServices, "")
 	for _, o := range services {
 		taken[text(o.body, "spec", "clusterIP")] = true
 	}
-	for n := 256; n < 1<<16; n++ {
-		ip := serviceIP(s.services.String(), n)
-		if !ip.IsValid() || !s.services.Contains(ip) {
-			break
-		}
-		if !taken[ip.String()] {
-			return ip.String()
+	for _, part := range [2][2]int{{256, 1 << 16}, {1, 256}} {
+		for n := part[0]; n < part[1]; n++ {
+			ip := nth(s.services, n)
+			if !ip.IsValid() || !s.services.Contains(ip) {
+				break
+			}
+			if !taken[ip.String()] {
+				return ip.String()
+			}
 		}
 	}
-	return serviceIP(s.services.String(), 11+len(taken)).String()
+	return ""
 }
 
-// serviceIP is the n-th address of a range; the zero Addr if that is none. Of
-// several ranges, separated by commas, the first counts.
-func serviceIP(cidr string, n int) netip.Addr {
-	first, _, _ := strings.Cut(cidr, ",")
+// firstRange reads the first of several ranges separated by commas; the zero
+// Prefix if that is none.
+func firstRange(cidrs string) netip.Prefix {
+	first, _, _ := strings.Cut(cidrs, ",")
 	p, err := netip.ParsePrefix(strings.TrimSpace(first))
 	if err != nil {
-		return netip.Addr{}
+		return netip.Prefix{}
 	}
-	b := p.Masked().Addr().AsSlice()
+	return p.Masked()
+}
+
+// nth is the n-th address of a range, which may lie behind its end; the zero
+// Addr if the range is none.
+func nth(p netip.Prefix, n int) netip.Addr {
+	b := p.Addr().AsSlice()
 	for i := len(b) - 1; i >= 0 && n > 0; i-- {
 		n += int(b[i])
 		b[i] = byte(n)

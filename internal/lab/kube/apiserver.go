@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -225,7 +226,9 @@ func (cl *cluster) apiUp(a *apiserver) {
 			k.register()
 		}
 	}
-	cl.mirror(a.cp.Node)
+	for _, node := range slices.Sorted(maps.Keys(cl.kubelets)) {
+		cl.mirror(node)
+	}
 }
 
 // apiDown counts an API out.
@@ -279,7 +282,7 @@ func (a *apiserver) certificate() (tls.Certificate, error) {
 		},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), a.cp.Address.AsSlice()},
 	}
-	for _, addr := range []netip.Addr{a.cp.VIP, serviceIP(a.cp.ServiceCIDR, 1)} {
+	for _, addr := range []netip.Addr{a.cp.VIP, nth(firstRange(a.cp.ServiceCIDR), 1)} {
 		if addr.IsValid() {
 			tmpl.IPAddresses = append(tmpl.IPAddresses, addr.AsSlice())
 		}

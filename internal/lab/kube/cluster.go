@@ -53,6 +53,10 @@ type ref struct {
 	key string
 }
 
+func compareRefs(a, b ref) int {
+	return cmp.Or(cmp.Compare(a.res.name, b.res.name), cmp.Compare(a.key, b.key))
+}
+
 // node is what controllers know of a Node.
 type node struct {
 	name          string
@@ -132,9 +136,7 @@ func (cl *cluster) settle() bool {
 	if len(cl.dirty) == 0 && !cl.unplaced {
 		return len(changes) > 0
 	}
-	dirty := slices.SortedFunc(maps.Keys(cl.dirty), func(a, b ref) int {
-		return cmp.Or(cmp.Compare(a.res.name, b.res.name), cmp.Compare(a.key, b.key))
-	})
+	dirty := slices.SortedFunc(maps.Keys(cl.dirty), compareRefs)
 	clear(cl.dirty)
 	for _, r := range dirty {
 		controllers[r.res](cl, r.key)
@@ -203,7 +205,7 @@ func (cl *cluster) collect(ch change) {
 		return
 	}
 	uid := text(ch.old.body, "metadata", "uid")
-	for _, r := range slices.SortedFunc(maps.Keys(cl.dependents[uid]), func(a, b ref) int { return cmp.Compare(a.key, b.key) }) {
+	for _, r := range slices.SortedFunc(maps.Keys(cl.dependents[uid]), compareRefs) {
 		if ch.orphan {
 			cl.store.update(r.res, r.key, func(o map[string]any) bool {
 				meta := child(o, "metadata")

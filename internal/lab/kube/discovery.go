@@ -23,53 +23,40 @@ func (r *resource) verbs() []string {
 // discover answers which groups, versions and resources there are: in pieces,
 // or in one for clients that ask for the aggregated form.
 func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	groups := groupsOf(a.cl.store.resources())
 	want, ok := negotiate(r.Header.Get("Accept"), asGroupsKinds)
 	if !ok {
 		writeStatus(w, refusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
 		return
 	}
-	aggregated := want == asGroupsKinds && len(parts) == 1
+	root, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
+	core := root == "api"
+	if core && name != "" {
+		name = "/" + name // the core group has no name
+	}
+	name, version, _ := strings.Cut(name, "/")
+	groups := groupsOf(a.cl.store.resources())
+	top := name == "" && version == ""
+	g := find(groups, name)
 	var answer any
 	switch {
-	case len(parts) == 1 && (parts[0] == "api" || parts[0] == "apis") && aggregated:
-		answer = aggregate(groups, parts[0] == "api")
-	case len(parts) == 1 && parts[0] == "api":
-		answer = metav1.APIVersions{
-			TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
-			ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{
-				ClientCIDR: "0.0.0.0/0", ServerAddress: netip.AddrPortFrom(a.cp.Address, port).String(),
-			}},
-		}
-	case len(parts) == 1 && parts[0] == "apis":
-		list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
-		for _, g := range groups {
-			if g.name != "" {
-				list.Groups = append(list.Groups, g.described())
-			}
-		}
-		answer = list
-	case len(parts) == 2 && parts[0] == "apis":
-		if g := find(groups, parts[1]); g != nil {
-			described := g.described()
-			described.Kind, described.APIVersion = "APIGroup", "v1"
-			answer = described
-		}
-	case len(parts) == 2 && parts[0] == "api":
-		answer = find(groups, "").listed(parts[1])
-	case len(parts) == 3 && parts[0] == "apis":
-		answer = find(groups, parts[1]).listed(parts[2])
+	case !core && root != "apis":
+	case top && want == asGroupsKinds:
+		w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+		answer = aggregate(groups, core)
+	case top && core:
+		answer = a.versions()
+	case top:
+		answer = listGroups(groups)
+	case g == nil:
+	case version == "":
+		described := g.described()
+		described.Kind, described.APIVersion = "APIGroup", "v1"
+		answer = described
+	case slices.Contains(g.versions, version):
+		answer = g.listed(version)
 	}
-	if list, ok := answer.(*metav1.APIResourceList); answer == nil || ok && list == nil {
-		group := ""
-		if parts[0] != "api" && len(parts) > 1 {
-			group = parts[1]
-		}
-		if len(parts) < 2 {
-			group = "none at all"
-		}
-		a.notServed(w, &request{group: group})
+	if answer == nil {
+		notServed(w, g != nil && !top)
 		return
 	}
 	body, err := json.Marshal(answer)
@@ -77,12 +64,28 @@ func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	if aggregated {
-		w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-		_, _ = w.Write(body) // a client that is gone has lost nothing of ours
-		return
-	}
 	writeJSON(w, http.StatusOK, body)
+}
+
+// versions are those of the core group.
+func (a *apiserver) versions() metav1.APIVersions {
+	return metav1.APIVersions{
+		TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
+		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{
+			ClientCIDR: "0.0.0.0/0", ServerAddress: netip.AddrPortFrom(a.cp.Address, port).String(),
+		}},
+	}
+}
+
+// listGroups tells of all groups but the core.
+func listGroups(groups []*group) metav1.APIGroupList {
+	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	for _, g := range groups {
+		if g.name != "" {
+			list.Groups = append(list.Groups, g.described())
+		}
+	}
+	return list
 }
 
 // group is an API group as discovery tells of it.
@@ -131,13 +134,9 @@ func (g *group) described() metav1.APIGroup {
 	return out
 }
 
-// listed tells the resources of one version; nil if the group has no such
-// version, or is none.
-func (g *group) listed(version string) *metav1.APIResourceList {
-	if g == nil || !slices.Contains(g.versions, version) {
-		return nil
-	}
-	list := &metav1.APIResourceList{
+// listed tells the resources of one version.
+func (g *group) listed(version string) metav1.APIResourceList {
+	list := metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 		GroupVersion: schema.GroupVersion{Group: g.name, Version: version}.String(),
 	}

@@ -10,14 +10,22 @@
 //
 // # What is make-believe
 //
-// Only JSON is spoken (a client that accepts nothing but protobuf gets 406).
-// There is no OpenAPI, no field ownership (an apply patch is merged, it takes
-// nothing away and never conflicts), no admission webhooks, no pruning or
-// validation of custom resources, no RBAC: who is in system:masters may do
-// everything, others nothing. Lists are never cut into pages. Resources
-// (memory, CPU) never run out. An image whose registry is in the domain
-// ".invalid" can never be pulled, which makes a workload that never becomes
-// ready.
+// The answers are those of kube-apiserver v1.35 to the same requests, as far as
+// testdata holds recordings of it; a test lists where they differ. Beyond that:
+//
+//   - Answers are JSON only; a client that accepts nothing but protobuf gets
+//     406. What it writes may be protobuf.
+//   - OpenAPI says that the server checks fields itself, and nothing else.
+//   - Nobody owns fields: an apply patch is merged, takes nothing away and never
+//     conflicts.
+//   - Custom resources are neither checked nor pruned, webhooks never called,
+//     disruption budgets never asked, lists never cut into pages.
+//   - Who is in system:masters may do everything, others nothing. /readyz,
+//     /livez, /healthz and /version are open to all.
+//   - Deployments replace all pods at once and never exceed their deadline.
+//     Memory and CPU never run out. There are no scale, exec and log.
+//   - An image whose registry lies in the domain ".invalid" can never be pulled:
+//     that is how to make a workload that never becomes ready.
 //
 // # Spans
 //
@@ -35,7 +43,8 @@
 //	                               after kubelet/<node> and api/<first> where pods use the host's network;
 //	                               0 after cni/<node> for the DaemonSet that is the network
 //
-// What a node pulled it keeps, so that a reboot does not pull again.
+// What a node pulled it keeps, so that a reboot does not pull again (nor does a
+// machine made anew with the same name and VMID: nobody tells them apart here).
 //
 // # Calls
 //

@@ -74,15 +74,6 @@ func stringsAt(obj map[string]any, path ...string) map[string]string {
 	return out
 }
 
-// anys turns a map of strings into what objects hold.
-func anys(m map[string]string) map[string]any {
-	out := make(map[string]any, len(m))
-	for k, v := range m {
-		out[k] = v
-	}
-	return out
-}
-
 // fill sets a key that has no value yet.
 func fill(m map[string]any, key string, value any) {
 	if v, ok := m[key]; !ok || v == nil {

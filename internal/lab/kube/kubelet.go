@@ -266,7 +266,7 @@ func untaint(spec map[string]any, key string) {
 // left. (In life a node without one stays NotReady; here big clusters on small
 // networks just go on.)
 func (cl *cluster) freePodCIDR() string {
-	addr := serviceIP(cl.podCIDR.String(), cl.ranges<<8)
+	addr := nth(cl.podCIDR, cl.ranges<<8)
 	if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
 		return ""
 	}

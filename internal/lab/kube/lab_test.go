@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -220,13 +219,4 @@ func mustReason(t testing.TB, err error, want metav1.StatusReason) {
 	if got := apierrors.ReasonForError(err); got != want {
 		t.Errorf("error %v has reason %q, want %q", err, got, want)
 	}
-}
-
-func toUnstructured(t testing.TB, o any) map[string]any {
-	t.Helper()
-	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }

@@ -39,7 +39,7 @@ func (a *apiserver) describe(w http.ResponseWriter, r *http.Request) bool {
 		}
 	}
 	if answer == nil {
-		http.Error(w, "404 page not found", http.StatusNotFound)
+		notServed(w, false)
 		return true
 	}
 	body, err := json.Marshal(answer)

@@ -180,6 +180,7 @@ func TestClose(t *testing.T) {
 		if _, err := set.AppsV1().Deployments("default").Create(ctx, deployment("web", 3), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(time.Second)
 		l.kube.Close() // while pods are starting and a watch is open
 		if got := next(t, w); got != "closed" {
 			t.Errorf("the watch after Close: %q", got)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -45,6 +44,7 @@ func (cl *cluster) tendPod(key string) {
 			cl.stopPod(p)
 		}
 	case !k.alive() || !p.hostNetwork && !n.ready || p.starting:
+	case cl.pullFails(p):
 	case cl.isNetwork(p) && !k.network:
 		k.connect()
 	case cl.isNetwork(p) && k.connecting:
@@ -52,10 +52,6 @@ func (cl *cluster) tendPod(key string) {
 		k.connecting = false
 		cl.startPod(p)
 	default:
-		if bad := badImage(cl.store.get(resPods, key)); bad != "" {
-			cl.failPull(p, bad)
-			return
-		}
 		p.starting = true
 		cl.after(cl.c.world.Latency.Pods, func() {
 			p.starting = false
@@ -86,29 +82,27 @@ func (cl *cluster) isNetwork(p *pod) bool {
 	return o != nil && text(o.body, "metadata", "uid") == p.owner
 }
 
-// badImage returns the first image of a pod that can never be pulled.
-func badImage(o *object) string {
+// pullFails tells whether an image of a pod can never be pulled, and has the
+// pod say so.
+func (cl *cluster) pullFails(p *pod) bool {
+	o := cl.store.get(resPods, p.key)
 	if o == nil {
-		return ""
+		return false
 	}
 	for _, c := range children(o.body, "spec", "containers") {
 		registry, _, _ := strings.Cut(text(c, "image"), "/")
 		host, _, _ := strings.Cut(registry, ":")
-		if strings.HasSuffix(host, ".invalid") {
-			return text(c, "image")
+		if !strings.HasSuffix(host, ".invalid") {
+			continue
 		}
+		status := child(o.copied(), "status")
+		status["containerStatuses"] = containers(o.body, false, map[string]any{"waiting": map[string]any{
+			"reason": "ImagePullBackOff", "message": fmt.Sprintf("Back-off pulling image %q", text(c, "image")),
+		}})
+		cl.setStatus(ref{resPods, p.key}, status)
+		return true
 	}
-	return ""
-}
-
-// failPull tells that a pod's image cannot be had.
-func (cl *cluster) failPull(p *pod, image string) {
-	o := cl.store.get(resPods, p.key)
-	status := child(o.copied(), "status")
-	status["containerStatuses"] = containers(o.body, false, map[string]any{"waiting": map[string]any{
-		"reason": "ImagePullBackOff", "message": fmt.Sprintf("Back-off pulling image %q", image),
-	}})
-	cl.setStatus(ref{resPods, p.key}, status)
+	return false
 }
 
 // startPod makes a pod run, or be done if it is not meant to run for ever.
@@ -176,10 +170,11 @@ func containers(o map[string]any, ready bool, state map[string]any) []any {
 // nextIP gives a pod an address of its node.
 func (n *node) nextIP() string {
 	n.addresses++
-	if _, err := netip.ParsePrefix(n.podCIDR); err != nil {
+	addr := nth(firstRange(n.podCIDR), 1+n.addresses%253)
+	if !addr.IsValid() {
 		return ""
 	}
-	return serviceIP(n.podCIDR, 1+n.addresses%253).String()
+	return addr.String()
 }
 
 // podsOf returns the pods on a node, in the order of their names.

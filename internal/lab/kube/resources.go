@@ -94,6 +94,7 @@ const (
 var builtins = slices.Concat(
 	rows("", "v1",
 		row{"configmaps", corev1.ConfigMap{}, []string{"cm"}, 0, nil},
+		//lint:ignore SA1019 deprecated, and served by every cluster all the same
 		row{"endpoints", corev1.Endpoints{}, []string{"ep"}, 0, nil},
 		row{"events", corev1.Event{}, []string{"ev"}, 0, nil},
 		row{"limitranges", corev1.LimitRange{}, []string{"limits"}, 0, nil},

@@ -62,7 +62,7 @@ func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	res := a.cl.store.resource(schema.GroupResource{Group: req.group, Resource: req.resource})
 	if res == nil || !res.serves(req.version) || req.namespace != "" && !res.namespaced {
-		a.notServed(w, req)
+		notServed(w, find(groupsOf(a.cl.store.resources()), req.group) != nil)
 		return
 	}
 	if !user.master {
@@ -86,7 +86,7 @@ func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
 func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *request, v view) error {
 	res := v.res
 	if req.subresource != "" && !(res.status && req.subresource == "status") && !slices.Contains(res.subs, req.subresource) {
-		a.notServed(w, req)
+		notServed(w, true)
 		return nil
 	}
 	allowed := req.name != "" || slices.Contains([]string{"list", "watch", "create", "deletecollection"}, req.verb)
@@ -224,8 +224,9 @@ func forbidden(user identity, req *request, res *resource) error {
 	if req.namespace != "" {
 		where = fmt.Sprintf("in the namespace %q", req.namespace)
 	}
-	return apierrors.NewForbidden(res.gr(), req.name, fmt.Errorf("User %q cannot %s resource %q in API group %q %s",
-		user.name, req.verb, strings.TrimSuffix(res.name+"/"+req.subresource, "/"), res.group, where))
+	text := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s",
+		user.name, req.verb, strings.TrimSuffix(res.name+"/"+req.subresource, "/"), res.group, where)
+	return apierrors.NewForbidden(res.gr(), req.name, errors.New(text))
 }
 
 // view is how one request wants to see objects of a resource.
@@ -294,7 +295,9 @@ func partial(o *object) map[string]any {
 }
 
 func writeJSON(w http.ResponseWriter, code int, body []byte) {
-	w.Header().Set("Content-Type", "application/json")
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/json")
+	}
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(code)
 	_, _ = w.Write(body) // a client that is gone has lost nothing of ours
@@ -324,8 +327,8 @@ func writeStatus(w http.ResponseWriter, s metav1.Status) {
 
 // notServed answers for what is not there: with a Status within a group that
 // is, with plain text outside of all.
-func (a *apiserver) notServed(w http.ResponseWriter, req *request) {
-	if find(groupsOf(a.cl.store.resources()), req.group) == nil {
+func notServed(w http.ResponseWriter, inGroup bool) {
+	if !inGroup {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}

@@ -1,9 +1,7 @@
 package kube
 
 import (
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -39,7 +37,7 @@ func (cl *cluster) found(cp world.ControlPlane) {
 	cl.add(resServices, "default", "kubernetes", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
 		"spec": map[string]any{
-			"clusterIP": serviceIP(cp.ServiceCIDR, 1).String(),
+			"clusterIP": nth(firstRange(cp.ServiceCIDR), 1).String(),
 			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(port)}},
 		},
 	})
@@ -59,21 +57,12 @@ func (cl *cluster) found(cp world.ControlPlane) {
 	}
 }
 
-func firstRange(cidrs string) netip.Prefix {
-	first, _, _ := strings.Cut(cidrs, ",")
-	p, err := netip.ParsePrefix(strings.TrimSpace(first))
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p.Masked()
-}
-
 func (cl *cluster) addDNS(cp world.ControlPlane) {
 	cl.add(resServiceAccounts, "kube-system", "coredns", map[string]any{})
 	cl.add(resServices, "kube-system", "kube-dns", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns"}},
 		"spec": map[string]any{
-			"clusterIP": serviceIP(cp.ServiceCIDR, 10).String(),
+			"clusterIP": nth(firstRange(cp.ServiceCIDR), 10).String(),
 			"selector":  map[string]any{"k8s-app": "kube-dns"},
 			"ports": []any{
 				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},

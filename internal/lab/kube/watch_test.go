@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -146,6 +147,44 @@ func TestWatchEnds(t *testing.T) {
 		stop()
 		if got := next(t, w); got != "closed" {
 			t.Errorf("after the API stopped: %q", got)
+		}
+	})
+}
+
+// TestTableWatch watches as "kubectl get -w" does: rows of a table, whose
+// columns are named once.
+func TestTableWatch(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		body, err := set.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").Param("watch", "true").Param("includeObject", "Object").
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Stream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := json.NewDecoder(body)
+		var names []string
+		for range 4 {
+			var e struct {
+				Type   string
+				Object metav1.Table
+			}
+			if err := events.Decode(&e); err != nil {
+				t.Fatal(err)
+			}
+			if first := len(names) == 0; (len(e.Object.ColumnDefinitions) == 3) != first {
+				t.Errorf("event %d names %d columns", len(names)+1, len(e.Object.ColumnDefinitions))
+			}
+			var ns corev1.Namespace
+			if err := json.Unmarshal(e.Object.Rows[0].Object.Raw, &ns); err != nil || ns.Kind != "Namespace" || ns.Status.Phase != corev1.NamespaceActive {
+				t.Errorf("object of the row: %s, %v", e.Object.Rows[0].Object.Raw, err)
+			}
+			names = append(names, fmt.Sprint(e.Object.Rows[0].Cells[0]))
+		}
+		if got := fmt.Sprint(names); got != "[default kube-node-lease kube-public kube-system]" {
+			t.Errorf("rows %s", got)
+		}
+		if err := body.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -114,6 +114,27 @@ func TestCiliumMakesNodesReady(t *testing.T) {
 	})
 }
 
+// TestNoImageNoNetwork: nodes stay NotReady if the network's image cannot be
+// pulled.
+func TestNoImageNoNetwork(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.bare(0)
+		ds := cilium()
+		ds.Spec.Template.Spec.Containers[0].Image = "mirror.invalid:5000/cilium:v1"
+		if _, err := set.AppsV1().DaemonSets("kube-system").Create(ctx, ds, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if err := nodeReady(set, "cp-1"); err == nil {
+			t.Error("the node is Ready")
+		}
+		pods, err := set.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=cilium"})
+		if err != nil || len(pods.Items) != 1 || pods.Items[0].Status.ContainerStatuses[0].State.Waiting.Reason != "ImagePullBackOff" {
+			t.Errorf("pods %+v, %v", pods.Items, err)
+		}
+	})
+}
+
 // apart keeps pods of a selector on different hosts.
 func apart(sel *metav1.LabelSelector) *corev1.Affinity {
 	return &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
