@@ -92,7 +92,7 @@ func (c *Clusters) ServeAPI(ca, etcd string, cp world.ControlPlane, ready func(b
 	cl := c.founded(ca, etcd)
 	a := &apiserver{c: c, cl: cl, cp: cp, ready: ready}
 	cl.apis = append(cl.apis, a)
-	pull, start := c.pull("api/"+etcd+"/"+cp.Node, c.world.Latency.ImagePull), c.world.Latency.API
+	pull, start := c.pull("api/"+ca+"/"+etcd+"/"+cp.Node, c.world.Latency.ImagePull), c.world.Latency.API
 	c.after(pull, func() {
 		if a.stopped {
 			return

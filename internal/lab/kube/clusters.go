@@ -180,7 +180,7 @@ func (c *Clusters) pull(who string, latency time.Duration) time.Duration {
 
 // founded returns the cluster that stores in an etcd.
 func (c *Clusters) founded(ca, etcd string) *cluster {
-	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.etcd == etcd })
+	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.ca == ca && cl.etcd == etcd })
 	if i >= 0 {
 		return c.clusters[i]
 	}

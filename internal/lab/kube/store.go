@@ -22,7 +22,7 @@ import (
 
 // keptEvents is how many events of one resource a watch can be resumed over;
 // older ones answer 410, as a compacted etcd does.
-const keptEvents = 8192
+const keptEvents = 4096
 
 var (
 	errRaced   = errors.New("the object has been modified")
