@@ -1,0 +1,79 @@
+package forge
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/web"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// TestAgainstTheLab tells each of the lab's forges a story, in virtual time.
+func TestAgainstTheLab(t *testing.T) {
+	for kind, words := range map[Kind][]string{
+		GitHub: {"pending", "success", "failure", "error"},
+		GitLab: {"running", "success", "failed", "failed"},
+		Gitea:  {"pending", "success", "failure", "error"},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, err := world.New(world.Config{})
+				check(t, err)
+				defer w.Close()
+				f, err := web.NewForge(web.ForgeConfig{
+					Config: web.Config{World: w, Addr: "10.0.0.8:443"}, Kind: web.ForgeKind(kind),
+					Repository: "org/infra", Token: token, ReadToken: "read-only",
+					Knows: func(id string) bool { return id == commit },
+				})
+				check(t, err)
+				defer func() { check(t, f.Close()) }()
+				config := Config{Kind: kind, URL: f.URL(), Repository: "org/infra", Token: token, CA: w.PKI.PEM, Dial: w.Net.DialContext}
+				c, err := New(config)
+				check(t, err)
+				for i, state := range []State{StatePending, StateSuccess, StateFailure, StateError} {
+					s := good
+					s.State = state
+					check(t, c.Post(t.Context(), s))
+					check(t, c.Post(t.Context(), s)) // once more is no error
+					got, ok := f.Latest(commit, s.Context)
+					if !ok || got.State != words[i] || got.Description != s.Description {
+						t.Errorf("%s arrived as %+v", state, got)
+					}
+				}
+
+				refused := func(what string, change func(*Config, *Status), kind error) {
+					t.Helper()
+					cc, s := config, good
+					change(&cc, &s)
+					client, err := New(cc)
+					check(t, err)
+					if err := client.Post(t.Context(), s); kind == nil {
+						check(t, err)
+					} else {
+						wantKind(t, err, kind)
+					}
+				}
+				refused("a token that may only read", func(c *Config, _ *Status) { c.Token = "read-only" }, ErrAuth)
+				refused("a wrong token", func(c *Config, _ *Status) { c.Token = "wrong" }, ErrAuth)
+				refused("another repository", func(c *Config, _ *Status) { c.Repository = "org/other" }, ErrNotFound)
+				unknown := ErrNotFound
+				if kind == Gitea {
+					unknown = ErrUnavailable // it answers 500
+				}
+				refused("another commit", func(_ *Config, s *Status) { s.Commit = "ff" + s.Commit[2:] }, unknown)
+
+				w.Inject(world.Fault{System: "forge", Kind: world.Answer, Status: http.StatusTooManyRequests, Times: 1})
+				err = c.Post(t.Context(), good)
+				wantKind(t, err, ErrRateLimited)
+				w.Heal()
+				w.Inject(world.Fault{System: "forge", Kind: world.LoseReply, Times: 1})
+				wantKind(t, c.Post(t.Context(), good), ErrUnavailable)
+				w.Heal()
+				w.Inject(world.Fault{System: "forge", Kind: world.Slow, Delay: time.Hour, Times: 1})
+				wantKind(t, c.Post(t.Context(), good), ErrUnavailable)
+			})
+		})
+	}
+}
