@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -199,7 +200,7 @@ func (s *httpSession) connectError(err error) error {
 
 // statusError sorts an answer that is not 200.
 func (s *httpSession) statusError(res *http.Response) error {
-	said := res.Status
+	said := strings.TrimSpace(strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode))
 	if t, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && t == "text/plain" {
 		// A text that cannot be read leaves the status, which says enough.
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))

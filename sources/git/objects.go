@@ -20,7 +20,7 @@ import (
 // than half of it.
 const maxTree = 4 << 20
 
-// maxMessage bounds one commit object.
+// maxCommit bounds one commit object.
 const maxCommit = 1 << 20
 
 // objects reads one object database. go-git's storage is not safe for
@@ -109,6 +109,9 @@ func (o *objects) tree(h plumbing.Hash) ([]object.TreeEntry, error) {
 		return nil, err
 	}
 	t, err := object.DecodeTree(o.sto, obj)
+	if errors.Is(err, object.ErrMalformedTree) {
+		return nil, fault(ErrUnsupported, "commit the directory again with git itself", err, "tree %s", h)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
 	}

@@ -108,7 +108,8 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 	case errors.As(err, &algorithms) && algorithms.What == "host key":
 		err = fault(ErrHostKey, scanHint(r.loc), nil, "the server has none of the kinds of host key that known_hosts_file names for it")
 	default:
-		err = fault(ErrUnreachable, "", err, "open ssh connection")
+		// As a line: a server may say in any bytes why it goes.
+		err = fault(ErrUnreachable, "", errors.New(remark(err.Error())), "open ssh connection")
 	}
 	s.close()
 	return nil, err

@@ -61,7 +61,18 @@ type Store struct {
 	objects *objects    // read from; of the last Head that succeeded
 	store   *bare       // the same, when it is ours; under turn
 	suspect atomic.Bool // an object that should be there could not be read
+	renewed renewal     // under turn
 }
+
+// renewal is when and for which head a store was last made anew. A commit may
+// be broken at its origin, and fetching all of it again each time would not
+// mend it.
+type renewal struct {
+	tip plumbing.Hash
+	at  time.Time
+}
+
+func (r renewal) mayHelp(tip plumbing.Hash) bool { return r.tip != tip || time.Since(r.at) > time.Hour }
 
 // Open checks c and opens the store, without asking the server yet. Errors are
 // FieldErrors, joined, or those of the file system. Close releases it.
@@ -270,7 +281,7 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 	switch {
 	case err != nil:
 		reason = err.Error()
-	case s.suspect.Load():
+	case s.suspect.Load() && s.renewed.mayHelp(tip):
 		reason = "an object could not be read"
 	case have == tip:
 		return tip, nil
@@ -432,6 +443,7 @@ func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, ti
 		}
 	}
 	s.store = b
+	s.renewed = renewal{tip, time.Now()}
 	s.use(&b.objects)
 	return nil
 }

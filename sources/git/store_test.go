@@ -14,7 +14,9 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+	"unicode"
 
+	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/storage/memory"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -264,6 +266,49 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 	check(t, err)
 	_, err = fs.ReadFile(fsys, "same")
 	wantKind(t, err, ErrUnsupported, `"same" twice`)
+}
+
+// TestBrokenAtItsOrigin: what a commit lacks is not fetched again and again.
+// Git itself does not serve such commits; a server with other plans does.
+func TestBrokenAtItsOrigin(t *testing.T) {
+	blob := packObject{kind: plumbing.BlobObject, data: []byte("text")}
+	id := plumbing.ComputeHash(blob.kind, blob.data).String()
+	for name, entry := range map[string][]byte{
+		"a blob for a directory": treeEntry("40000", "x", id),
+		"a tree cut short":       treeEntry("100644", "x", id)[:15],
+		"a tree that is missing": treeEntry("40000", "x", strings.Repeat("ab", 20)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree := packObject{kind: plumbing.TreeObject, data: entry}
+			commit := packObject{kind: plumbing.CommitObject, data: []byte("tree " + plumbing.ComputeHash(tree.kind, tree.data).String() + "\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")}
+			tip := plumbing.ComputeHash(commit.kind, commit.data).String()
+			h := serveHTTP(t, newOrigin(t), false)
+			h.setFront(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodPost {
+					w.Header().Set("Content-Type", packType)
+					_, _ = w.Write(append([]byte("0008NAK\n"), makePack(blob, tree, commit)...))
+					return true
+				}
+				line := tip + " refs/heads/main\x00ofs-delta\n"
+				w.Header().Set("Content-Type", refsType)
+				fmt.Fprintf(w, "001e# service=git-upload-pack\n0000%04x%s0000", len(line)+4, line)
+				return true
+			})
+			s := open(t, Config{URL: h.url(), Dir: t.TempDir()})
+			for i := range 4 {
+				before := h.requests.Load()
+				c := head(t, s)
+				if n := h.requests.Load() - before; n > 2 || i > 1 && n > 1 {
+					t.Errorf("Head %d: %d requests", i, n)
+				}
+				fsys, err := s.Tree(t.Context(), c)
+				check(t, err)
+				if _, err = fs.ReadFile(fsys, "x/y"); err == nil || errors.Is(err, fs.ErrNotExist) {
+					t.Fatalf("error %v: what cannot be read is not absent", err)
+				}
+			}
+		})
+	}
 }
 
 func TestLimitsOfATree(t *testing.T) {
@@ -667,7 +712,7 @@ func TestServerThatMakesNoSense(t *testing.T) {
 	s := open(t, Config{URL: h.url(), Dir: t.TempDir()})
 	c := head(t, s)
 	o.commit("two", with(first, "b", "2"))
-	for _, body := range []string{"0008NAK\n0009\x01PACK0000", "0008NAK\n000d\x03fatal: x", "0010ERR not our ref", "nonsense", "0008NAK\n000e\x01PACK\x00\x00\x00\x020000"} {
+	for _, body := range []string{"0008NAK\n0009\x01PACK0000", "0008NAK\n0013\x03fatal: \x1b[31mx\n\n", "0010ERR not our ref", "nonsense", "0008NAK\n000e\x01PACK\x00\x00\x00\x020000"} {
 		h.setFront(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method != http.MethodPost {
 				return false
@@ -677,8 +722,8 @@ func TestServerThatMakesNoSense(t *testing.T) {
 			return true
 		})
 		before := h.requests.Load()
-		if _, err := s.Head(t.Context()); err == nil {
-			t.Errorf("%q accepted", body)
+		if _, err := s.Head(t.Context()); err == nil || strings.ContainsFunc(err.Error(), unicode.IsControl) {
+			t.Errorf("%q: error %q", body, err)
 		}
 		if n := h.requests.Load() - before; n > 4 {
 			t.Errorf("%q: %d requests", body, n)

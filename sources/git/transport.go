@@ -128,11 +128,26 @@ func decodePack(req *packp.UploadPackRequest, body io.ReadCloser) (io.ReadCloser
 	var pack io.Reader = res
 	switch {
 	case req.Capabilities.Supports(capability.Sideband64k):
-		pack = sideband.NewDemuxer(sideband.Sideband64k, res)
+		pack = printableErrors{sideband.NewDemuxer(sideband.Sideband64k, res)}
 	case req.Capabilities.Supports(capability.Sideband):
-		pack = sideband.NewDemuxer(sideband.Sideband, res)
+		pack = printableErrors{sideband.NewDemuxer(sideband.Sideband, res)}
 	}
 	return readCloser{bufio.NewReader(pack), res}, nil
+}
+
+// printableErrors makes a line of what the server says on the band for errors,
+// which go-git passes on as it came.
+type printableErrors struct{ r io.Reader }
+
+func (p printableErrors) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if err == nil || err == io.EOF || known(err) {
+		return n, err
+	}
+	if said, ok := strings.CutPrefix(err.Error(), "unexpected error: "); ok {
+		return n, refused(said)
+	}
+	return n, errors.New(remark(err.Error()))
 }
 
 type readCloser struct {
