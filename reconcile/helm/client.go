@@ -11,16 +11,17 @@ import (
 
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/kube"
+	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/storage"
 	"helm.sh/helm/v3/pkg/storage/driver"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
@@ -36,7 +37,7 @@ const maxHistory = 5
 // longer life would save no call and only keep what was learned in memory.
 type getter struct {
 	config *rest.Config
-	cached discovery.CachedDiscoveryInterface
+	served *served
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 }
 
@@ -45,8 +46,51 @@ func newGetter(config *rest.Config) (*getter, error) {
 	if err != nil {
 		return nil, err
 	}
-	cached := memory.NewMemCacheClient(client)
-	return &getter{config, cached, restmapper.NewDeferredDiscoveryRESTMapper(cached)}, nil
+	s := &served{DiscoveryClient: client}
+	return &getter{config, s, restmapper.NewDeferredDiscoveryRESTMapper(s)}, nil
+}
+
+// served remembers what the API serves. (That of client-go prints what goes
+// wrong to the standard error output, and sleeps after it.)
+type served struct {
+	*discovery.DiscoveryClient
+
+	mu        sync.Mutex
+	asked     bool
+	groups    []*metav1.APIGroup
+	resources []*metav1.APIResourceList
+	err       error // beside it, groups and resources hold what could be learned
+}
+
+// ServerGroupsAndResources implements discovery.DiscoveryInterface.
+func (s *served) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	return s.ServerGroupsAndResourcesWithContext(context.Background())
+}
+
+// ServerGroupsAndResourcesWithContext implements
+// discovery.DiscoveryInterfaceWithContext.
+func (s *served) ServerGroupsAndResourcesWithContext(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.asked {
+		s.groups, s.resources, s.err = s.DiscoveryClient.ServerGroupsAndResourcesWithContext(ctx)
+		s.asked = s.err == nil || discovery.IsGroupDiscoveryFailedError(s.err)
+	}
+	return s.groups, s.resources, s.err
+}
+
+// Fresh implements discovery.CachedDiscoveryInterface.
+func (s *served) Fresh() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
+// Invalidate implements discovery.CachedDiscoveryInterface.
+func (s *served) Invalidate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = false
 }
 
 // ToRESTConfig implements genericclioptions.RESTClientGetter.
@@ -54,7 +98,7 @@ func (g *getter) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(g
 
 // ToDiscoveryClient implements genericclioptions.RESTClientGetter.
 func (g *getter) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
-	return g.cached, nil
+	return g.served, nil
 }
 
 // ToRESTMapper implements genericclioptions.RESTClientGetter.
@@ -205,7 +249,7 @@ func newWorkshop(ctx context.Context, c *connection, namespace string) (*worksho
 	}
 	client := &kubeClient{Client: kube.New(g), ctx: ctx, wrote: map[object]written{}}
 	client.Namespace = namespace
-	releases := storage.Init(driver.NewSecrets(set.CoreV1().Secrets(namespace)))
+	releases := storage.Init(&patient{driver.NewSecrets(set.CoreV1().Secrets(namespace)), ctx})
 	releases.MaxHistory = maxHistory
 	return &workshop{
 		helm: &action.Configuration{
@@ -217,6 +261,31 @@ func newWorkshop(ctx context.Context, c *connection, namespace string) (*worksho
 		},
 		kube: client, set: set, getter: g,
 	}, nil
+}
+
+// patient writes the record of a release again when the connection broke over
+// it. Helm takes a record it cannot write for one that is written, so that a
+// release would stay pending, or two revisions deployed.
+type patient struct {
+	driver.Driver
+	ctx context.Context
+}
+
+// Update implements driver.Updator. Writing a record twice is writing it once.
+func (p *patient) Update(key string, rel *release.Release) error {
+	const tries = 5
+	for i := range tries {
+		err := p.Driver.Update(key, rel)
+		if status := apierrors.APIStatus(nil); err == nil || i == tries-1 || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
+			return err
+		}
+		select {
+		case <-time.After(time.Second << i):
+		case <-p.ctx.Done():
+			return context.Cause(p.ctx)
+		}
+	}
+	return nil
 }
 
 // readManifest reads the manifest of a revision.

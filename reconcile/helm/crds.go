@@ -66,7 +66,7 @@ func (j *job) applyCRDs(ctx context.Context) error {
 		}
 	}
 	// What was learned of the API before does not have the new kinds.
-	j.getter.cached.Invalidate()
+	j.getter.served.Invalidate()
 	j.getter.mapper.Reset()
 	return nil
 }

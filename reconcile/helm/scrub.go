@@ -55,8 +55,12 @@ func scrub(words string, secrets []string, public func(string) bool) string {
 	}
 	words = dropQuoted(dropGroups(words))
 	words = strings.Join(strings.FieldsFunc(words, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	// How Helm begins the list of what went wrong with objects, mostly one.
+	words = strings.ReplaceAll(words, "1 error occurred: * ", "")
 	if len(words) > maxWords {
-		words = strings.ToValidUTF8(words[:maxWords], "") + "..."
+		// Where it happened comes first and what happened last; in between are
+		// the templates that called each other.
+		words = strings.ToValidUTF8(words[:maxWords/3], "") + " ... " + strings.ToValidUTF8(words[len(words)-maxWords*2/3:], "")
 	}
 	return words
 }

@@ -1,0 +1,171 @@
+package helm
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// canary is a secret that must not be seen anywhere but in the cluster.
+const canary = "c4nary-7Qx9vLmT2pRzK8sWbN3dYh6F"
+
+// mustNotSing fails when the canary is seen in an error, its hint, or anything
+// that was logged.
+func (b *bench) mustNotSing(err error) {
+	b.Helper()
+	said := b.said.String()
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if ours := (*Error)(nil); errors.As(e, &ours) {
+			said += ours.Hint()
+		}
+	}
+	if err != nil {
+		said += err.Error()
+	}
+	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary)), canary[:12], canary[len(canary)-12:]} {
+		if strings.Contains(said, form) {
+			b.Errorf("%s is seen in: %s", form, said)
+		}
+	}
+}
+
+// TestHostileCharts: charts that cannot be installed, or try what a chart must
+// not do. Each is told in words, with a cure, and without the secrets among
+// its values.
+func TestHostileCharts(t *testing.T) {
+	configMap := func(name, value string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\ndata:\n  v: " + value + "\n"
+	}
+	job := func(annotations string) string {
+		return "apiVersion: batch/v1\nkind: Job\nmetadata: {name: hook, annotations: {" + annotations + "}}\nspec:\n  backoffLimit: 0\n  template:\n    spec: {restartPolicy: Never, containers: [{name: c, image: \"never.invalid/i:1\"}]}\n"
+	}
+	for _, c := range []struct {
+		name, words, hint string
+		files             map[string]string
+	}{
+		{"required", "execution error at (web/templates/x.yaml:5:8): the password [redacted] is missing", "does not accept the values", map[string]string{
+			"templates/x.yaml": configMap("x", `{{ required (printf "the password %s is missing" .Values.password) nil }}`)}},
+		{"fail", "no: map[...]", "does not accept the values", map[string]string{
+			"templates/x.yaml": configMap("x", `{{ fail (printf "no: %v" .Values) }}`)}},
+		{"fail in base64", "no: [redacted]", "", map[string]string{
+			"templates/x.yaml": configMap("x", `{{ fail (printf "no: %s" (.Values.password | b64enc)) }}`)}},
+		{"nil", "nil pointer evaluating", "is not set", map[string]string{
+			"templates/x.yaml": configMap("x", `{{ .Values.settings.answer }}`)}},
+		{"wrong type", "error calling", "", map[string]string{
+			"templates/x.yaml": configMap("x", `{{ index .Values.nested.list 5 }}`)}},
+		{"parse", "parse error at (web/templates/x.yaml:1)", "another version", map[string]string{"templates/x.yaml": "{{ if }}"}},
+		{"tpl", "error", "", map[string]string{"templates/x.yaml": configMap("x", `{{ tpl (printf "{{ %s | nosuch }}" .Values.password) . }}`)}},
+		{"no YAML", "YAML parse error on web/templates/x.yaml", "no YAML", map[string]string{
+			"templates/x.yaml": "a: {{ .Values.password }}: {{ .Values.password }}: [\n"}},
+		{"schema", "don't meet the specifications of the schema", "correct the values", map[string]string{
+			"values.schema.json": `{"properties":{"password":{"enum":["a","b"],"pattern":"^[a-z]$","type":"integer"}}}`}},
+		{"loop of includes", "nested reference name", "without end", map[string]string{
+			"templates/_h.tpl": `{{ define "a" }}{{ include "a" . }}{{ end }}`, "templates/x.yaml": `{{ include "a" . }}`}},
+		{"loop of templates", "exceeded maximum template depth", "without end", map[string]string{
+			"templates/_h.tpl": `{{ define "a" }}{{ template "a" . }}{{ end }}`, "templates/x.yaml": `{{ template "a" . }}`}},
+		{"unknown kind", "no matches for kind", "depends_on", map[string]string{
+			"templates/x.yaml": "apiVersion: example.org/v9\nkind: Unheard\nmetadata: {name: {{ .Values.password | quote }}}\n"}},
+		{"refused by the API", "Invalid value", "", map[string]string{
+			"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"_{{ .Values.password }}_\"}\n"}},
+		{"not decoded by the API", "", "", map[string]string{
+			"templates/x.yaml": "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\nspec: {replicas: {{ .Values.password | quote }}}\n"}},
+		{"kubeVersion", "chart requires kubeVersion", "supports the cluster's Kubernetes", map[string]string{
+			"Chart.yaml": "apiVersion: v2\nname: web\nversion: 0.1.0\nkubeVersion: \">= 9.0.0\"\n"}},
+		{"hook that fails", "hook Job hook has not ended after 5m0s", "kubectl logs", map[string]string{
+			"templates/x.yaml": job(`"helm.sh/hook": pre-install`)}},
+		{"table over value", "", "", map[string]string{
+			"values.yaml": "password: {a: b}\nnested: text\n", "templates/x.yaml": configMap("x", "{{ .Values.none.of.this }}")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(b *bench) {
+				b.serve("flannel")
+				a := b.local("web", "default", map[string]any{
+					"password": canary, "nested": map[string]any{"token": canary, "list": []any{canary}}, "text": "user: " + canary + "\n", "b64": base64.StdEncoding.EncodeToString([]byte(canary)),
+				}, c.files)
+				b.want(a)
+				began := time.Now()
+				err := b.install(a)
+				t.Logf("after %v: %v", time.Since(began), err)
+				mustFail(b, err, c.words, c.hint)
+				b.mustNotSing(err)
+				if strings.Contains(fmt.Sprint(err), "\n") {
+					t.Error("it has more than one line")
+				}
+				o := b.look()
+				b.mustNotSing(errors.New(o.Releases.Value["web"].Why))
+				if rel, ok := o.Releases.Value["web"]; ok && (rel.Ready || rel.Status == "deployed") {
+					t.Errorf("the release is %+v", rel)
+				}
+			})
+		})
+	}
+}
+
+// TestChartsAskNobody: templates see nothing of the net and nothing of the
+// host; what they look up in the cluster stays there.
+func TestChartsAskNobody(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		if _, err := b.client().CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Data: map[string][]byte{"k": []byte(canary)}}, metav1.CreateOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		t.Setenv("CANARY", canary)
+		a := b.local("web", "default", nil, map[string]string{
+			"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata:\n" +
+				"  dns: \"{{ getHostByName \"charts.lab\" }}\"\n" +
+				"  file: \"{{ .Files.Get \"../../../../etc/passwd\" }}{{ .Files.Get \"/etc/passwd\" }}\"\n" +
+				"  found: \"{{ (lookup \"v1\" \"Secret\" \"default\" \"other\").metadata.name }}\"\n",
+		})
+		b.want(a)
+		if err := b.install(a); err != nil {
+			b.Fatal(err)
+		}
+		for _, o := range b.objects("", "v1", "configmaps", "default") {
+			if data, _ := o.Object["data"].(map[string]any); o.GetName() == "x" && (data["dns"] != "" || data["file"] != "" || data["found"] != "other") {
+				b.Errorf("the chart found %v", data)
+			}
+		}
+		for _, f := range []string{`{{ env "CANARY" }}`, `{{ expandenv "$CANARY" }}`} {
+			bad := b.local("bad", "default", nil, map[string]string{"templates/x.yaml": f})
+			b.want(bad)
+			err := b.install(bad)
+			mustFail(b, err, "not defined", "")
+			b.mustNotSing(err)
+		}
+	})
+}
+
+// TestSecretsGoNowhereElse: values reach the cluster, and are neither logged
+// nor kept on the host.
+func TestSecretsGoNowhereElse(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		b.join(1)
+		a := b.addon("web", "apps", "podinfo", "6.9.0", map[string]any{"message": canary})
+		b.want(a)
+		for _, op := range []string{"POST /apis/apps/v1/namespaces/{namespace}/deployments", "PUT /api/v1/namespaces/{namespace}/secrets/{name}", "GET /version", "GET /apis"} {
+			for _, kind := range []world.FaultKind{world.LoseReply, world.LoseRequest, world.Answer} {
+				b.world.Inject(world.Fault{Op: op, Nth: 1, Kind: kind, Status: 500, Text: "message " + canary + " is bad"})
+				b.mustNotSing(b.install(a))
+			}
+		}
+		b.settle(a, 10*time.Minute)
+		b.mustNotSing(nil)
+		if message, _, _ := nested(b.objects("apps", "v1", "deployments", "apps")[0].Object); message != canary {
+			b.Errorf("the message is %q", message)
+		}
+		for _, name := range filesIn(b, b.releaser.cache.dir) {
+			if strings.Contains(name, leftover) {
+				b.Errorf("%s is left", name)
+			}
+		}
+	})
+}
