@@ -4,7 +4,7 @@
 // is wrong and what to write instead.
 //
 // It is strict and deterministic. Unknown keys, wrong types, duplicate keys,
-// a second strict.Document, anchors and aliases are refused, and so is whatever is
+// a second document, anchors and aliases are refused, and so is whatever is
 // not built yet. Identities (VMID, MAC, UUID, serials) follow from the owner
 // and from what is written about a node, never from its position in a list.
 //
