@@ -38,14 +38,6 @@ func (l *loader) resolveNodes() {
 	}
 	l.checkCount()
 	l.checkCollisions(drafts)
-	if n := l.spec.Network; n.Mode == cluster.AddressReserved {
-		for i, d := range drafts {
-			if node := l.spec.Nodes[i]; node.MAC != "" && node.IP.IsValid() && node.Name != "" {
-				l.Note(d.field, "", "the DHCP server must give %s its address; for dnsmasq: dhcp-host=%s,%s,%s",
-					node.Name, strings.ToLower(node.MAC), node.IP, node.Name)
-			}
-		}
-	}
 }
 
 // drafts lists all nodes: control planes in inventory order, then workers in
