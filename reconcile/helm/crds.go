@@ -3,12 +3,9 @@ package helm
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -92,20 +89,20 @@ func isServed(o runtime.Object) (bool, error) {
 	if o.GetObjectKind().GroupVersionKind().Kind != "CustomResourceDefinition" {
 		return true, nil
 	}
-	body, err := json.Marshal(o)
-	if err != nil {
-		return false, err
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return false, fmt.Errorf("%T is no definition", o)
 	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := json.Unmarshal(body, &crd); err != nil {
-		return false, err
-	}
-	for _, c := range crd.Status.Conditions {
+	// A definition that was just made has null for conditions.
+	status, _ := u.Object["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	for _, c := range conditions {
+		c, _ := c.(map[string]any)
 		switch {
-		case c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue:
+		case c["type"] == "Established" && c["status"] == "True":
 			return true, nil
-		case c.Type == apiextensionsv1.NamesAccepted && c.Status == apiextensionsv1.ConditionFalse:
-			return false, errors.New(c.Message)
+		case c["type"] == "NamesAccepted" && c["status"] == "False":
+			return false, fmt.Errorf("its names are taken: %v", c["message"])
 		}
 	}
 	return false, nil

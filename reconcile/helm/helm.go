@@ -257,6 +257,7 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired) (map[string]
 	defer cancel()
 	newest := map[string]revision{}
 	err = v.wait(ctx, func() bool {
+		clear(newest)
 		for _, a := range d.Spec.Addons {
 			if rev, ok := v.newest(name{a.Namespace, a.Name}); ok {
 				newest[a.Name] = rev

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"time"
@@ -67,7 +68,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	if err != nil {
 		return fmt.Errorf("make client for %s: %w", server, err)
 	}
-	job := &job{addon: a, digest: digest, chart: made, values: values, workshop: w}
+	job := &job{log: r.log, addon: a, digest: digest, chart: made, values: values, workshop: w}
 	rel, err := job.run(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -123,8 +124,11 @@ func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[o
 	}
 }
 
-// job is one installation or upgrade.
+// job is one installation or upgrade. Helm is given no context: it would leave
+// its work to a goroutine when that ended. Ours ends its requests instead, and
+// so Helm.
 type job struct {
+	log    *slog.Logger
 	addon  cluster.Addon
 	digest string
 	chart  *chart.Chart
@@ -164,6 +168,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		}
 		// Whoever began it is dead: nobody else makes our revisions, and no
 		// other action of ours is under way.
+		j.log.Info("take up a release that was cut off", "addon", j.addon.Name, "status", string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
 			return nil, err
@@ -193,9 +198,7 @@ func (j *job) fresh(ctx context.Context, revision int, again bool) (*release.Rel
 	install := action.NewInstall(j.helm)
 	install.ReleaseName, install.Namespace, install.Labels = j.addon.Name, j.addon.Namespace, j.labels(revision)
 	install.Replace, install.SkipCRDs, install.DisableOpenAPIValidation, install.Timeout = again, true, true, hooksWithin
-	// Helm would leave its work to a goroutine if its context ended; ours ends
-	// the requests instead, and so Helm.
-	return install.RunWithContext(context.WithoutCancel(ctx), j.chart, j.values)
+	return install.Run(j.chart, j.values)
 }
 
 // upgrade makes a new revision of a release that is there.
@@ -206,7 +209,7 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	upgrade := action.NewUpgrade(j.helm)
 	upgrade.Namespace, upgrade.Labels, upgrade.MaxHistory = j.addon.Namespace, j.labels(revision), maxHistory
 	upgrade.ResetValues, upgrade.SkipCRDs, upgrade.DisableOpenAPIValidation, upgrade.Timeout = true, true, true, hooksWithin
-	return upgrade.RunWithContext(context.WithoutCancel(ctx), j.addon.Name, j.chart, j.values)
+	return upgrade.Run(j.addon.Name, j.chart, j.values)
 }
 
 // makeNamespace makes the release's namespace if it is missing, with no labels

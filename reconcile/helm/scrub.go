@@ -193,14 +193,15 @@ func dropQuoted(s string) string {
 	}
 }
 
-// dropGroups empties long groups in square brackets and braces: values printed
-// by Go or as JSON.
+// dropGroups empties long groups in braces, and in square brackets behind a
+// word: values printed by Go, like map[a:b], or as JSON. Brackets that stand for
+// themselves hold what an API finds wrong with an object.
 func dropGroups(s string) string {
 	closing := map[byte]byte{'[': ']', '{': '}'}
 	var out strings.Builder
 	for i := 0; i < len(s); i++ {
 		shut, opens := closing[s[i]]
-		if !opens {
+		if !opens || s[i] == '[' && (i == 0 || !isWord(rune(s[i-1]))) {
 			out.WriteByte(s[i])
 			continue
 		}

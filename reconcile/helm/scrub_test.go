@@ -31,6 +31,7 @@ func TestScrub(t *testing.T) {
 		{"map[password:x token:tok-12345]", "map[password:x token:[redacted]]"},
 		{"map[a:" + strings.Repeat("x", 100) + "] is wrong", "map[...] is wrong"},
 		{`Invalid value: v1.PodSpec{Volumes:[]v1.Volume{` + strings.Repeat("y", 100) + `}}: no`, "Invalid value: v1.PodSpec{...}: no"},
+		{"invalid: [spec.a: Required value, spec.b: Invalid value: {" + strings.Repeat("w", 100) + "}: no]", "invalid: [spec.a: Required value, spec.b: Invalid value: {...}: no]"},
 		{"unclosed {" + strings.Repeat("z", 100), "unclosed {...}"},
 		{`services "web" is invalid`, `services "web" is invalid`},
 		{`quoted "` + strings.Repeat("q", 100) + `" text`, `quoted "..." text`},

@@ -1,0 +1,102 @@
+package kube
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// TestRealAPI looks at a real kube-apiserver with a real etcd, the program
+// built from internal/lab/apiserver and named by TALOS_AGENT_APISERVER, until
+// it dies.
+func TestRealAPI(t *testing.T) {
+	program := os.Getenv("TALOS_AGENT_APISERVER")
+	if program == "" {
+		t.Skip("TALOS_AGENT_APISERVER does not name the program built from internal/lab/apiserver")
+	}
+	prefix, release, err := world.FreePrefix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	net24 := strings.TrimSuffix(prefix.Addr().String(), ".0")
+	b := newBench(t, world.Config{Network: world.Loopback{}}, net24, 1)
+	dir := t.TempDir()
+	for name, content := range map[string][]byte{"ca.crt": b.ca.pem, "ca.key": b.ca.raw} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := exec.Command(program, "serve", "--dir", dir, "--address", net24+".11")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	dead := make(chan error, 1)
+	go func() { dead <- server.Wait() }()
+	kill := func() {
+		_ = server.Process.Kill()
+		<-dead
+		dead <- nil
+	}
+	t.Cleanup(kill)
+
+	soon := func(what string, cond func(cluster.Observed) bool) {
+		t.Helper()
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			o := b.look()
+			if cond(o) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %+v, %+v", what, o.APIs, o.Nodes)
+			}
+		}
+	}
+	soon("ready", func(o cluster.Observed) bool { return o.APIs["cp-1"].Value && o.Nodes.Known })
+	conn, err := connect(b.desired.Access.Kube, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.close()
+	client, err := corev1client.NewForConfigAndClient(&rest.Config{
+		Host: serverOf(b.desired.Spec.Nodes[0].IP), ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
+	}, &http.Client{Transport: conn.transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := client.Nodes().Create(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cp-1"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	soon("registered", func(o cluster.Observed) bool {
+		return o.Nodes.Value["cp-1"] == cluster.KubeNode{Name: "cp-1", Why: "its kubelet has not reported yet"}
+	})
+	changes := b.changes.Load()
+	n.Status.NodeInfo.KubeletVersion = "v1.36.1"
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if _, err := client.Nodes().UpdateStatus(context.Background(), n, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	soon("ready", func(o cluster.Observed) bool {
+		return o.Nodes.Value["cp-1"] == cluster.KubeNode{Name: "cp-1", Ready: true, Kubelet: "v1.36.1"}
+	})
+	if b.changes.Load() == changes {
+		t.Error("nobody was told")
+	}
+	kill()
+	soon("dead", func(o cluster.Observed) bool { return !o.Nodes.Known && !o.APIs["cp-1"].Value })
+}
