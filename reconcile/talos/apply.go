@@ -10,6 +10,7 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -41,7 +42,7 @@ func (f *Fleet) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 	if err := f.apply(ctx, d, n, cfg); err != nil {
 		return fmt.Errorf("apply config to %s (%s): %w", n.Name, n.IP, err)
 	}
-	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.Reach != cluster.Maintenance })
+	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
 	return nil
 }
 
@@ -132,7 +133,7 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sendin
 		return sending{accepted: true}
 	}
 	reading := read("ApplyConfiguration", err)
-	said := errors.New(redacted(words(err), data))
+	said := errors.New(redacted(status.Convert(err).Message(), data))
 	switch reading.meaning {
 	case invalid:
 		return sending{refused: curable{fmt.Errorf("the machine refuses the config: %w", said),
@@ -168,7 +169,11 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 		case err == errUnclaimed && !sent.accepted && waited >= doubtWithin:
 			return fmt.Errorf("it was not taken: %w", sent.unclear)
 		case waited >= patience && sent.accepted:
-			return fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)
+			err = fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)
+			if n.Role == cluster.Worker {
+				err = curable{err, "a worker answers only once a control plane has signed its certificate: look at those first"}
+			}
+			return err
 		case waited >= patience:
 			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", sent.unclear, last)
 		}

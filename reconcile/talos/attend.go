@@ -22,7 +22,7 @@ import (
 
 // settleWithin bounds what a machine may take from the handshake until it has
 // told everything that is asked of it first.
-const settleWithin = 8 * time.Second
+const settleWithin = 10 * time.Second
 
 // The pace at which services are listed: soon after a change, but not once per
 // change of a burst; and again and again while etcd of a control plane does not
@@ -60,21 +60,14 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 	if err := l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), statuses); err != nil {
 		return puzzle(what, fmt.Errorf("watch its stage: %w", because(ctx, err))), false
 	}
-	id, err := l.identify(ctx)
+	id, err := l.portray(ctx, &m)
 	if err != nil {
 		return puzzle(what, because(ctx, err)), false
 	}
-	m = cluster.Machine{Reach: cluster.Maintenance, UUID: id.uuid, MACs: id.macs}
 	if why := id.other(w.node); why != "" {
-		m.Reach, m.Why = cluster.Stranger, why
-		return m, false
+		return cluster.Machine{Reach: cluster.Stranger, Why: why, UUID: m.UUID, MACs: m.MACs}, false
 	}
-	if m.Talos, err = l.version(ctx); err != nil {
-		return puzzle(what, because(ctx, err)), false
-	}
-	if m.Schematic, err = l.schematic(ctx); err != nil {
-		return puzzle(what, because(ctx, err)), false
-	}
+	m.Reach = cluster.Maintenance
 	told := false
 	var look <-chan struct{} // nil until there is something to look at again
 	for {
@@ -107,23 +100,14 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 	const what = "it answers with this cluster's certificates"
 	ctx, settled, leave := stay(ctx)
 	defer leave()
-	id, err := l.identify(ctx)
+	id, err := l.portray(ctx, &m)
 	if err != nil {
 		return puzzle(what, because(ctx, err)), false
 	}
-	m = cluster.Machine{Reach: cluster.Configured, UUID: id.uuid, MACs: id.macs}
 	if why := id.otherUUID(w.node); why != "" {
-		m.Reach, m.Why = cluster.Stranger, "it is another machine of this cluster: "+why
-		return m, false
+		return cluster.Machine{Reach: cluster.Stranger, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
 	}
-	// These two stay as they are while the machine runs, and the connection
-	// does not outlive that.
-	if m.Talos, err = l.version(ctx); err != nil {
-		return puzzle(what, because(ctx, err)), false
-	}
-	if m.Schematic, err = l.schematic(ctx); err != nil {
-		return puzzle(what, because(ctx, err)), false
-	}
+	m.Reach = cluster.Configured
 	v, err := w.open(ctx, l)
 	if err != nil {
 		return puzzle(what, because(ctx, err)), false
@@ -155,7 +139,6 @@ type view struct {
 	list                        *time.Timer // the services are to be listed
 	pace                        time.Duration
 	failed                      int // listings that failed in a row
-	noConfig                    bool
 
 	sawStatus, sawServices, sawConfig, booted bool
 }
@@ -185,8 +168,8 @@ func (v *view) openConfig(ctx context.Context) error {
 	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, config.ActiveID, resource.VersionUndefined)
 	err := v.l.cosi.Watch(ctx, which, v.configs, state.WithWatchUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
 	switch {
-	case missing(err):
-		v.sawConfig = true // it does not let us read it
+	case missing(err), status.Code(err) == codes.ResourceExhausted:
+		v.sawConfig = true // it does not let us read it, or it is larger than anybody's config
 	case err != nil:
 		return fmt.Errorf("watch its config: %w", err)
 	}
@@ -220,7 +203,7 @@ func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 	case e := <-v.configs:
 		switch {
 		case e.Type == state.Errored && status.Code(e.Error) == codes.ResourceExhausted:
-			m.ConfigDigest = "" // larger than anybody's config
+			m.ConfigDigest = ""
 		case e.Type == state.Errored:
 			return fmt.Errorf("watch its config: %w", e.Error)
 		default:

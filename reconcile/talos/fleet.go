@@ -41,8 +41,9 @@ type Fleet struct {
 	mu       sync.Mutex
 	closed   bool
 	keys     keys
-	keyTrust error // why there are no keys although there are credentials
+	keysErr  error // why there are no keys although there are credentials
 	watchers map[string]*watcher
+	round    uint64 // counts the observations
 	turn     uint64 // counts the changes seen on control planes
 	members  ballot
 }
@@ -130,7 +131,7 @@ func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
 	}
 	if have, now := f.keys.from, d.Access.Talos; !same(have.CA, now.CA) || !same(have.Cert, now.Cert) || !same(have.Key, now.Key) {
 		opened := f.keys.none()
-		f.keys, f.keyTrust = parseKeys(now)
+		f.keys, f.keysErr = parseKeys(now)
 		if opened != f.keys.none() || !same(have.CA, now.CA) {
 			// What was proven by other keys is proven no longer.
 			for name, w := range f.watchers {
@@ -139,22 +140,22 @@ func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
 			}
 		}
 	}
-	wanted := make(map[string]bool, len(d.Spec.Nodes))
-	for _, n := range d.Spec.Nodes {
-		wanted[n.Name] = true
+	f.round++
+	for i := range d.Spec.Nodes {
+		n := &d.Spec.Nodes[i]
 		w := f.watchers[n.Name]
-		if w != nil && w.watches(n) {
-			continue
+		if w == nil || !w.watches(n) {
+			if w != nil {
+				w.stop()
+			}
+			w = f.watch(*n)
+			f.watchers[n.Name] = w
+			fresh = append(fresh, w)
 		}
-		if w != nil {
-			w.stop()
-		}
-		w = f.watch(n)
-		f.watchers[n.Name] = w
-		fresh = append(fresh, w)
+		w.round = f.round
 	}
 	for name, w := range f.watchers {
-		if !wanted[name] {
+		if w.round != f.round {
 			w.stop()
 			delete(f.watchers, name)
 		}
@@ -189,14 +190,12 @@ func (f *Fleet) machines(d cluster.Desired, fresh []*watcher) map[string]cluster
 		w.awaited = false // from here on its changes are news
 	}
 	out := make(map[string]cluster.Machine, len(d.Spec.Nodes))
-	for _, n := range d.Spec.Nodes {
-		switch w := f.watchers[n.Name]; {
-		case f.closed:
-			out[n.Name] = cluster.Machine{Why: "the agent is stopping"}
-		case w == nil:
-			out[n.Name] = cluster.Machine{Why: "nobody looks at it"}
-		default:
-			out[n.Name] = w.machine
+	for i := range d.Spec.Nodes {
+		name := d.Spec.Nodes[i].Name
+		if w := f.watchers[name]; w != nil && !f.closed {
+			out[name] = w.machine
+		} else {
+			out[name] = cluster.Machine{Why: errClosed.Error()}
 		}
 	}
 	return out
@@ -206,7 +205,7 @@ func (f *Fleet) machines(d cluster.Desired, fresh []*watcher) map[string]cluster
 func (f *Fleet) currentKeys() (keys, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.keys, f.keyTrust
+	return f.keys, f.keysErr
 }
 
 var errClosed = errors.New("the agent is stopping")

@@ -1,11 +1,13 @@
 package talos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
@@ -55,6 +57,19 @@ func (l *link) identify(ctx context.Context) (identity, error) {
 	}
 	slices.Sort(id.macs)
 	return id, nil
+}
+
+// portray reads, side by side, what stays as it is while a machine runs; the
+// connection does not outlive that.
+func (l *link) portray(ctx context.Context, m *cluster.Machine) (id identity, err error) {
+	var who, which, what error
+	var reading sync.WaitGroup
+	reading.Go(func() { id, who = l.identify(ctx) })
+	reading.Go(func() { m.Talos, which = l.version(ctx) })
+	reading.Go(func() { m.Schematic, what = l.schematic(ctx) })
+	reading.Wait()
+	m.UUID, m.MACs = id.uuid, id.macs
+	return id, cmp.Or(who, which, what)
 }
 
 // otherUUID says in words why the machine is not a node's by its UUID, "" when

@@ -141,7 +141,7 @@ func (l *link) speak(addr string) error {
 		grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		// Connections by the thousand that say little: small buffers.
-		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
 	)
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ type bench struct {
 	lab     *labtalos.Fleet
 	secrets *secrets.Bundle
 	fleet   *Fleet
-	link    *world.Link // all that the fleet dials
+	link    atomic.Pointer[world.Link] // the cable that all of the fleet's connections go through
 	desired cluster.Desired
 	changes chan struct{} // one slot
 	told    atomic.Int64
@@ -88,29 +88,37 @@ func newSecrets() (*secrets.Bundle, error) {
 // inventory of these nodes at this version of Talos, of which nothing runs.
 func inBubble(t *testing.T, version string, nodes []cluster.Node, test func(*bench)) {
 	t.Helper()
+	inBubbleAt(t, 0, version, nodes, test)
+}
+
+// inBubbleAt does so with machines whose services take this long from one
+// state to the next.
+func inBubbleAt(t *testing.T, step time.Duration, version string, nodes []cluster.Node, test func(*bench)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		bundle, err := bubbleSecrets()
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := newBench(t, world.Config{}, bundle, version, nodes)
+		b := newBench(t, world.Config{}, step, bundle, version, nodes)
+		defer b.close()
 		time.Sleep(time.Hour)
 		b.mint()
 		test(b)
-		b.close()
 	})
 }
 
-func newBench(t testing.TB, c world.Config, bundle *secrets.Bundle, version string, nodes []cluster.Node) *bench {
+func newBench(t testing.TB, c world.Config, step time.Duration, bundle *secrets.Bundle, version string, nodes []cluster.Node) *bench {
 	t.Helper()
 	w, err := world.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{TB: t, world: w, secrets: bundle, link: world.NewLink(w.Net), changes: make(chan struct{}, 1), log: &journal{}}
-	if b.lab, err = labtalos.New(labtalos.Config{World: w}); err != nil {
+	b := &bench{TB: t, world: w, secrets: bundle, changes: make(chan struct{}, 1), log: &journal{}}
+	if b.lab, err = labtalos.New(labtalos.Config{World: w, Step: step}); err != nil {
 		t.Fatal(err)
 	}
+	b.link.Store(world.NewLink(w.Net))
 	b.desired.Spec = cluster.Spec{Name: "lab", Versions: cluster.Versions{Talos: version, Kubernetes: "v1.36.1"}, Nodes: nodes}
 	b.desired.Configs = map[string]cluster.Config{}
 	b.fleet = b.newFleet()
@@ -119,7 +127,7 @@ func newBench(t testing.TB, c world.Config, bundle *secrets.Bundle, version stri
 
 func (b *bench) newFleet() *Fleet {
 	return New(Config{
-		Dial:   b.link.DialContext,
+		Dial:   b.dial,
 		Log:    slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Digest: digest,
 		OnChange: func() {
@@ -132,9 +140,16 @@ func (b *bench) newFleet() *Fleet {
 	})
 }
 
+func (b *bench) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return b.link.Load().DialContext(ctx, network, addr)
+}
+
+// open counts the fleet's connections.
+func (b *bench) open() int { return b.link.Load().Open() }
+
 func (b *bench) close() {
 	b.fleet.Close()
-	if n := b.link.Open(); n > 0 {
+	if n := b.open(); n > 0 {
 		b.Errorf("%d connections are open after Close", n)
 	}
 	b.lab.Close()
@@ -440,6 +455,20 @@ func serveTLS(config *tls.Config) func(net.Conn) {
 		conn := tls.Server(c, config)
 		if conn.HandshakeContext(within(time.Second)) == nil {
 			_, _ = conn.Read(make([]byte, 1))
+		}
+	}
+}
+
+// noSecrets looks for anything secret of a config in some text.
+func (b *bench) noSecrets(where string, cfg cluster.Config, text string) {
+	b.Helper()
+	values, ok := scalars(cfg.Bytes.Reveal())
+	if !ok {
+		b.Fatal("the config is not YAML")
+	}
+	for _, v := range values {
+		if len(v) >= 20 && !strings.ContainsAny(v, "./:") && strings.Contains(text, v) {
+			b.Errorf("%s holds %q of the config:\n%s", where, v, text)
 		}
 	}
 }

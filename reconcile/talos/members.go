@@ -17,7 +17,11 @@ import (
 
 // membersWithin bounds one question for the members of etcd: asked of a machine
 // whose etcd cannot answer, the call hangs until its caller gives up (recorded).
-const membersWithin = 3 * time.Second
+// allWithin bounds all questions of one observation.
+const (
+	membersWithin = 3 * time.Second
+	allWithin     = 5 * time.Second
+)
 
 // membersFor is how long a list in which every control plane votes is good when
 // nothing else changes.
@@ -76,7 +80,9 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	if last.heard && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
 		return cluster.Saw(slices.Clone(last.members))
 	}
-	members, err := askMembers(ctx, able)
+	asking, cancel := context.WithTimeout(ctx, allWithin)
+	defer cancel()
+	members, err := askMembers(asking, able)
 	f.mu.Lock()
 	f.members = ballot{heard: err == nil, at: time.Now(), turn: turn, members: members}
 	f.mu.Unlock()

@@ -15,14 +15,14 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// standing is what the certificate of a machine says of it.
+// standing is what the certificate of a machine says of it. The zero standing
+// says nothing.
 type standing int
 
 const (
-	unproven standing = iota
 	// unclaimed: the certificate of the maintenance mode, which proves nothing
 	// (Talos 1.13.9: self-signed, without an issuer, valid for a day).
-	unclaimed
+	unclaimed standing = iota + 1
 	// proven: signed by the cluster's own authority, for this address.
 	proven
 )
@@ -125,13 +125,23 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 		return v.reject(cluster.ReachUnknown, "it has a config already, and there are no keys to ask it with", nil)
 	case v.signed(leaf):
 		// Ours by its signature, and still not to be trusted.
-		return v.reject(cluster.ReachUnknown, fmt.Sprintf("its certificate is signed by this cluster's authority, but not good for %s at %s",
-			v.address, time.Now().UTC().Format(time.RFC3339)), err)
+		return v.reject(cluster.ReachUnknown, "its certificate is signed by this cluster's authority, but not to be trusted", dated(leaf, err))
 	case v.namesake(leaf):
 		return v.reject(cluster.Stranger, "it belongs to another Talos cluster: its certificate is signed by another authority", nil)
 	default:
 		return v.reject(cluster.Stranger, "its certificate is neither this cluster's nor that of a Talos machine in maintenance mode", nil)
 	}
+}
+
+// dated replaces an error that tells the time, so that the same state of things
+// is always told in the same words.
+func dated(leaf *x509.Certificate, err error) error {
+	var invalid x509.CertificateInvalidError
+	if !errors.As(err, &invalid) || invalid.Reason != x509.Expired {
+		return err
+	}
+	return fmt.Errorf("it is good from %s to %s only; compare the clocks of host and machine",
+		leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
 }
 
 // signed reports whether a certificate carries the signature of the cluster's

@@ -23,8 +23,9 @@ type watcher struct {
 	moved   chan struct{} // closed when machine changes
 	first   chan struct{} // closed when machine was first told
 	told    bool
-	awaited bool  // Observe waits for the first word: it is no news
-	link    *link // that was proven; nil: none
+	awaited bool   // Observe waits for the first word: it is no news
+	link    *link  // that was proven; nil: none
+	round   uint64 // of the fleet, when the inventory last had the node
 }
 
 // The pauses between two attempts to reach a machine.
@@ -49,7 +50,7 @@ func (f *Fleet) watch(n cluster.Node) *watcher {
 }
 
 // watches reports whether the watcher looks at this node as it is now.
-func (w *watcher) watches(n cluster.Node) bool {
+func (w *watcher) watches(n *cluster.Node) bool {
 	return w.node.IP == n.IP && w.node.UUID == n.UUID && w.node.MAC == n.MAC && w.node.Role == n.Role
 }
 
@@ -122,28 +123,23 @@ func puzzle(what string, err error) cluster.Machine {
 	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, words(err))}
 }
 
-// publish makes a state the last known one.
+// publish makes a state the last known one, and tells of it when it is news.
+// What the state refers to must not be changed any more.
 func (w *watcher) publish(m cluster.Machine) {
-	w.change(func(old *cluster.Machine) { *old = m })
-}
-
-// change alters the last known state. What it refers to must be new.
-func (w *watcher) change(alter func(*cluster.Machine)) {
 	f := w.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	before := w.machine
-	alter(&w.machine)
 	if !w.told {
 		w.told = true
 		close(w.first)
 	}
-	if reflect.DeepEqual(before, w.machine) {
+	if reflect.DeepEqual(w.machine, m) {
 		return
 	}
-	if before.Reach != w.machine.Reach {
-		f.log.Debug(w.node.Name+" is "+reachWord(w.machine.Reach), "node", w.node.Name, "err", w.machine.Why)
+	if w.machine.Reach != m.Reach {
+		f.log.Debug("machine is "+reachWord(m.Reach), "node", w.node.Name, "err", m.Why)
 	}
+	w.machine = m
 	close(w.moved)
 	w.moved = make(chan struct{})
 	if w.node.Role == cluster.ControlPlane {

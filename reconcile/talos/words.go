@@ -3,6 +3,7 @@ package talos
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -30,12 +31,21 @@ func clip(s string) string {
 	return s
 }
 
-// words is an error in one line, without gRPC's own preamble.
+// noise is what errors carry that people do not need: gRPC's preamble, and the
+// addresses of a connection, whose port is another one every time.
+var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: |dial tcp \S+: `)
+
+// words is an error in one line, and the same words for the same error.
 func words(err error) string {
-	if st, ok := status.FromError(err); ok && st.Code() != codes.OK {
-		return clip(outer(err, st) + st.Message())
+	text := err.Error()
+	var answer interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &answer) {
+		// gRPC has several texts for a time that is over (recorded).
+		if st := answer.GRPCStatus(); st.Code() == codes.DeadlineExceeded && st.Message() != "" {
+			text = strings.ReplaceAll(text, st.Message(), "no answer in time")
+		}
 	}
-	return clip(err.Error())
+	return clip(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), "no answer in time"))
 }
 
 // plain is an error whose message is its words.
@@ -43,15 +53,6 @@ type plain struct{ error }
 
 func (p plain) Error() string { return words(p.error) }
 func (p plain) Unwrap() error { return p.error }
-
-// outer is what was wrapped around a gRPC error.
-func outer(err error, st *status.Status) string {
-	inner := st.Err().Error()
-	if i := strings.Index(err.Error(), inner); i > 0 {
-		return err.Error()[:i]
-	}
-	return ""
-}
 
 // masked stands where something of a machine config was.
 const masked = "[...]"
@@ -75,11 +76,11 @@ func redacted(message string, config []byte) string {
 	}
 	message = difference.ReplaceAllString(message, "")
 	message, rest, unknown := strings.Cut(message, unknownKeys)
-	for _, v := range values {
-		message = mask(message, v)
-	}
 	if unknown {
 		message += "there is no setting " + strings.Join(paths(rest), ", ")
+	}
+	for _, v := range values {
+		message = mask(message, v)
 	}
 	message = countLine.ReplaceAllString(message, "")
 	var parts []string
@@ -94,7 +95,7 @@ func redacted(message string, config []byte) string {
 // mask takes a value out of a message: anywhere when it is long, as a word of
 // its own when it is short.
 func mask(message, value string) string {
-	if len(value) >= 16 {
+	if len(value) >= 8 {
 		return strings.ReplaceAll(message, value, masked)
 	}
 	var b strings.Builder
@@ -118,6 +119,10 @@ func wordy(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
+// identifying are the keys whose values say which document it is. Messages are
+// not understood without them.
+var identifying = []string{"apiVersion", "kind", "version", "type"}
+
 // scalars lists the values of a config, and their lines, that are kept out of
 // messages, longest first. ok is false when the config is not YAML.
 func scalars(config []byte) (values []string, ok bool) {
@@ -133,7 +138,7 @@ func scalars(config []byte) (values []string, ok bool) {
 			values = append(values, strings.FieldsFunc(n.Value, func(r rune) bool { return strings.ContainsRune(" \t\r\n=,;:@&?\"'", r) })...)
 		}
 		for i, c := range n.Content {
-			if n.Kind != yaml.MappingNode || i%2 == 1 {
+			if n.Kind != yaml.MappingNode || i%2 == 1 && !slices.Contains(identifying, n.Content[i-1].Value) {
 				walk(c)
 			}
 		}

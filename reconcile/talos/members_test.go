@@ -1,0 +1,136 @@
+package talos
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+const membersCall = "machine.MachineService/EtcdMemberList"
+
+// TestLearners: a control plane that joins is a learner first.
+func TestLearners(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2)}, func(b *bench) {
+		b.bringUp(cp(1))
+		b.power(cp(2))
+		b.untilReach(cp(2), cluster.Maintenance)
+		b.apply(cp(2))
+		o := b.until("cp-2 learns", func(o cluster.Observed) bool {
+			m, ok := memberOf(o.Members.Value, cp(2))
+			return ok && m.Learner
+		})
+		if len(o.Members.Value) != 2 {
+			t.Errorf("%+v", o.Members)
+		}
+		b.until("cp-2 fails as learners do", func(o cluster.Observed) bool {
+			s := o.Machines["cp-2"].Services["etcd"]
+			return s.State == "Running" && !s.Healthy && s.Message == "etcdserver: rpc not supported for learner"
+		})
+		start := time.Now()
+		b.until("cp-2 votes", func(o cluster.Observed) bool {
+			m, ok := memberOf(o.Members.Value, cp(2))
+			return ok && !m.Learner && o.Machines["cp-2"].Services["etcd"].Healthy
+		})
+		if took := time.Since(start); took > b.world.Latency.Learn {
+			t.Errorf("the vote was seen after %v", took)
+		}
+	})
+}
+
+// TestMembersOfWhomeverCanTell: the next one is asked when the first cannot
+// tell; when nobody can, the members are unknown, also when they were known a
+// moment ago.
+func TestMembersOfWhomeverCanTell(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {
+		b.bringUp(cp(1), cp(2), cp(3))
+		time.Sleep(2 * membersFor)
+		b.world.Inject(world.Fault{System: "talos", Op: membersCall, Subject: "cp-1", Kind: world.Slow, Delay: time.Hour})
+		start := time.Now()
+		if o := b.observe(); len(o.Members.Value) != 3 {
+			t.Errorf("%+v", o.Members)
+		}
+		if took := time.Since(start); took > membersWithin+time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if err := b.lab.Kill(401); err != nil {
+			t.Fatal(err)
+		}
+		b.untilReach(cp(1), cluster.Silent)
+		if o := b.observe(); len(o.Members.Value) != 3 {
+			t.Errorf("with two of three: %+v", o.Members)
+		}
+		if err := b.lab.Kill(402); err != nil {
+			t.Fatal(err)
+		}
+		b.untilReach(cp(2), cluster.Silent)
+		b.until("nobody can tell", func(o cluster.Observed) bool {
+			return !o.Members.Known && strings.Contains(o.Members.Why, "no etcd can be asked (cp-3: ")
+		})
+		if err := b.lab.Kill(403); err != nil {
+			t.Fatal(err)
+		}
+		b.untilReach(cp(3), cluster.Silent)
+		if o := b.observe(); o.Members.Known || o.Members.Why != "no control plane answers" {
+			t.Errorf("%+v", o.Members)
+		}
+	})
+}
+
+func TestMembersFaults(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		fault world.Fault
+		want  string
+	}{
+		{"slow", world.Fault{Kind: world.Slow, Delay: time.Hour}, "ask cp-1 for the members of etcd: no answer in time"},
+		{"refused", world.Fault{Kind: world.Answer, Status: int(codes.Unknown), Text: "etcdserver: rpc not supported for learner"}, "ask cp-1 for the members of etcd: etcdserver: rpc not supported"},
+		{"lost", world.Fault{Kind: world.LoseReply}, "ask cp-1 for the members of etcd: error reading from server: EOF"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				time.Sleep(2 * membersFor)
+				tc.fault.System, tc.fault.Op = "talos", membersCall
+				b.world.Inject(tc.fault)
+				start := time.Now()
+				if o := b.observe(); o.Members.Known || !strings.HasPrefix(o.Members.Why, tc.want) {
+					t.Errorf("%+v, want %q", o.Members, tc.want)
+				}
+				if took := time.Since(start); took > membersWithin {
+					t.Errorf("it took %v", took)
+				}
+				b.world.Heal()
+				if o := b.observe(); !o.Members.Known {
+					t.Errorf("%+v", o.Members)
+				}
+			})
+		})
+	}
+}
+
+// TestMemberAddresses: what stands in peer URLs.
+func TestMemberAddresses(t *testing.T) {
+	for _, tc := range []struct {
+		urls []string
+		want string
+	}{
+		{[]string{"https://10.5.0.11:2380"}, "10.5.0.11"},
+		{[]string{"https://[fd00::11]:2380"}, "fd00::11"},
+		{[]string{"://", "https://cp-1:2380", "https://10.5.0.12:2380"}, "10.5.0.12"},
+		{[]string{"nonsense", ""}, ""},
+		{nil, ""},
+	} {
+		if got := peerAddress(tc.urls); got != tc.want {
+			t.Errorf("%q: %q, want %q", tc.urls, got, tc.want)
+		}
+	}
+	members := []cluster.Member{{Name: "other", Address: cp(1).IP.String()}, {Name: "cp-2"}}
+	if !belongs(members, cp(1)) || !belongs(members, cp(2)) || belongs(members, cp(3)) || belongs(nil, cp(1)) {
+		t.Error("members are found by name or address")
+	}
+}

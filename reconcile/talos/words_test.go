@@ -1,0 +1,310 @@
+package talos
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	cosi "github.com/cosi-project/runtime/api/v1alpha1"
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/protobuf"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func TestWords(t *testing.T) {
+	inner := status.Error(codes.Unavailable, "error reading from server: EOF")
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{inner, "error reading from server: EOF"},
+		{fmt.Errorf("list its services: %w", inner), "list its services: error reading from server: EOF"},
+		{errors.Join(fmt.Errorf("a: %w", inner), fmt.Errorf("b: %w", inner)), "a: error reading from server: EOF b: error reading from server: EOF"},
+		{fmt.Errorf("ask: %w", status.Error(codes.DeadlineExceeded, "stream terminated by RST_STREAM with error code: CANCEL")), "ask: no answer in time"},
+		{fmt.Errorf("ask: %w", context.DeadlineExceeded), "ask: no answer in time"},
+		{status.Error(codes.DeadlineExceeded, ""), ""},
+		{errors.New("plain"), "plain"},
+		{status.Error(codes.Unavailable, "error reading from server: read tcp 10.5.0.1:43210->10.5.0.11:50000: read: connection reset by peer"), "error reading from server: read: connection reset by peer"},
+		{errors.New("write tcp [fd00::1]:56780->[fd00::11]:50000: write: broken pipe"), "write: broken pipe"},
+		{errors.New("dial tcp 10.5.0.11:50000: connect: connection refused"), "connect: connection refused"},
+		{errors.New("a\tb\n\n c\x00d\x1b[31me\xffg"), "a b c d [31me g"},
+	} {
+		if got := words(tc.err); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+	}
+	if got := clip(strings.Repeat("é", 1000)); len(got) > maxWords+3 || !strings.HasSuffix(got, "é...") {
+		t.Errorf("%d bytes, ends in %q", len(got), got[len(got)-8:])
+	}
+}
+
+const sample = `version: v1alpha1
+machine:
+  type: controlplane
+  token: abcdef.0123456789abcdef
+  certSANs: [10.5.0.11, k8s.example.org]
+  env: {HTTPS_PROXY: "http://user:hunter22@proxy.example.org:3128", PIN: "1234"}
+  files:
+    - content: |
+        first line of a secret
+        s3cond
+      path: /var/etc/x
+cluster:
+  id: "1"
+  controlPlane: {endpoint: "https://10.5.0.11:6443"}
+`
+
+func TestRedacted(t *testing.T) {
+	for _, tc := range []struct{ message, want string }{
+		{"1 error occurred:\n\t* v1alpha1.Config: 2 errors occurred:\n\t* cluster controlplane endpoint is required\n\t* b\n\n\n\n", "v1alpha1.Config: cluster controlplane endpoint is required; b"},
+		{`invalid endpoint "https://10.5.0.11:6443" at 10.5.0.11`, `invalid endpoint "https://10.5.0.11:6443" at 10.5.0.11`},
+		{"bad token abcdef.0123456789abcdef", "bad token [...]"},
+		{`parse "http://user:hunter22@proxy.example.org:3128": no`, `parse "[...]": no`},
+		{"password hunter22, pin 1234, port 12345", "password [...], pin [...], port 12345"},
+		{"found `s3cond` and first line of a secret", "found `[...]` and [...]"},
+		{"can't be applied in immediate mode\ndiff:\n-  a: abcdef\n", "can't be applied in immediate mode"},
+		{"Dry run summary:\nx\nConfig diff:\n\n--- a\n+++ b\n", "Dry run summary: x"},
+		{"line 1: unknown keys found during decoding:\nmachine:\n    tokn: anything at all\n    a: {b: 1, c: 2, d: 3}\n", "line 1: there is no setting machine.tokn, machine.a.b, machine.a.c, and 1 more"},
+		{"unknown keys found during decoding:\n\tnot: [yaml", "there is no setting [...]"},
+		{"", ""},
+	} {
+		if got := redacted(tc.message, []byte(sample)); got != tc.want {
+			t.Errorf("%q\nis told as %q,\nwant       %q", tc.message, got, tc.want)
+		}
+	}
+	if got := redacted("anything", []byte("a: [")); strings.Contains(got, "anything") {
+		t.Errorf("without a config to compare with: %q", got)
+	}
+}
+
+// TestRedactedKeepsSecrets: whatever is put together from a config's secrets,
+// none of them comes through.
+func TestRedactedKeepsSecrets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		secret := rapid.OneOf(
+			rapid.Custom(func(t *rapid.T) string { return hex.EncodeToString(rapid.SliceOfN(rapid.Byte(), 8, 40).Draw(t, "hex")) }),
+			rapid.Custom(func(t *rapid.T) string {
+				return base64.StdEncoding.EncodeToString(rapid.SliceOfN(rapid.Byte(), 8, 40).Draw(t, "base64"))
+			}),
+			rapid.StringMatching(`[a-z]{2,10}[0-9A-Z][a-zA-Z0-9_.-]{5,30}`),
+		)
+		secrets := rapid.SliceOfN(secret, 1, 5).Draw(t, "secrets")
+		config := "version: v1alpha1\nmachine:\n  type: worker\n"
+		for i, s := range secrets {
+			config += fmt.Sprintf("  key%d: %q\n", i, s)
+		}
+		glue := rapid.SampledFrom([]string{" ", "\n", "\"", ": ", "`", "unknown keys found during decoding:\n", "* ", "machine:\n  a: ", "x", "\ndiff:\n", "|\n  ", "'"})
+		message := ""
+		for range rapid.IntRange(1, 12).Draw(t, "pieces") {
+			message += glue.Draw(t, "glue") + rapid.SampledFrom(secrets).Draw(t, "secret")
+		}
+		got := redacted(message, []byte(config))
+		for _, s := range secrets {
+			if strings.Contains(got, s) {
+				t.Fatalf("%q of %q comes through: %q", s, message, got)
+			}
+		}
+	})
+}
+
+func FuzzRedacted(f *testing.F) {
+	f.Add("bad token abcdef.0123456789abcdef", sample)
+	f.Add("unknown keys found during decoding:\nmachine: {a: &a [*a]}", sample)
+	f.Add("diff:\n", "a: &a [b]\nc: *a\n---\n")
+	f.Fuzz(func(t *testing.T, message, config string) {
+		got := redacted(message, []byte(config))
+		if len(got) > maxWords+3 || strings.ContainsFunc(got, unicode.IsControl) {
+			t.Errorf("not fit for one line: %q", got)
+		}
+		values, ok := scalars([]byte(config))
+		if !ok {
+			return
+		}
+		for _, v := range values {
+			if len(v) >= 16 && v != masked && strings.Contains(got, v) && !strings.Contains(message, unknownKeys) && !strings.Contains(v, masked) && !strings.Contains(" there is no setting its words are left out", v) && clip(v) == v && !stitched(message, v) {
+				t.Errorf("%q comes through: %q", v, got)
+			}
+		}
+	})
+}
+
+// stitched reports whether a value is not in the message as it stands: then it
+// came about only by taking other parts out.
+func stitched(message, v string) bool { return !strings.Contains(message, v) }
+
+// TestReadingsAreRecorded: every row that names a recorded version is found in
+// the recordings.
+func TestReadingsAreRecorded(t *testing.T) {
+	lines := recordings(t)
+	for _, r := range readings {
+		if !strings.Contains(r.seen, "(1.13.9)") {
+			continue
+		}
+		found := false
+		for _, l := range lines {
+			if l.Error.Code == r.code.String() && (r.method == "" || strings.HasSuffix(l.Method, "/"+r.method)) && strings.Contains(l.Error.Message, r.words) {
+				found = true
+				if got := read(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.code, l.Error.Message)); got.meaning != r.meaning {
+					t.Errorf("%s %s %q reads as %v by %q, want %v", l.Method, l.Error.Code, l.Error.Message, got.meaning, got.seen, r.meaning)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("not recorded: %+v", r)
+		}
+	}
+}
+
+// TestRecordedErrors: no error that was ever recorded reads worse than unclear
+// by accident: what means that a call was carried out, or never will be, is
+// meant so.
+func TestRecordedErrors(t *testing.T) {
+	for _, l := range recordings(t) {
+		method := l.Method[strings.LastIndexByte(l.Method, '/')+1:]
+		if l.Error.Code == "" || method != "Bootstrap" && method != "ApplyConfiguration" {
+			continue
+		}
+		var code codes.Code
+		if err := code.UnmarshalJSON([]byte(`"` + screaming(l.Error.Code) + `"`)); err != nil {
+			t.Fatal(err)
+		}
+		got := read(method, status.Error(code, l.Error.Message)).meaning
+		switch code {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+			if got != unclear {
+				t.Errorf("%s %s %q reads as %v", method, l.Error.Code, l.Error.Message, got)
+			}
+		default:
+			if got == unclear {
+				t.Errorf("%s %s %q is not in the table", method, l.Error.Code, l.Error.Message)
+			}
+		}
+	}
+}
+
+// screaming turns AlreadyExists into ALREADY_EXISTS.
+func screaming(code string) string {
+	var b strings.Builder
+	for i, r := range code {
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return b.String()
+}
+
+// TestRecordedStages: what real machines said of their stage is read.
+func TestRecordedStages(t *testing.T) {
+	stages := map[string]int{}
+	for _, l := range recordings(t) {
+		r := l.Response.Resource
+		if r.Metadata.Type != "MachineStatuses.runtime.talos.dev" || r.Spec.ProtoSpec == "" {
+			continue
+		}
+		raw, err := base64.StdEncoding.DecodeString(r.Spec.ProtoSpec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		half, err := protobuf.Unmarshal(&cosi.Resource{
+			Metadata: &cosi.Metadata{Namespace: runtime.NamespaceName, Type: runtime.MachineStatusType, Id: runtime.MachineStatusID, Version: "1", Phase: "running"},
+			Spec:     &cosi.Spec{ProtoSpec: raw},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := protobuf.UnmarshalResource(half)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m cluster.Machine
+		readStatus(state.Event{Type: state.Updated, Resource: st}, &m)
+		stages[m.Stage]++
+		if want := "stage: " + m.Stage + "\n"; !strings.Contains(r.Spec.YAMLSpec, want) || strings.Contains(r.Spec.YAMLSpec, "ready: true") != m.Ready ||
+			strings.Count(r.Spec.YAMLSpec, "- name: ") != len(m.Unmet) {
+			t.Errorf("%q reads as %+v", r.Spec.YAMLSpec, m)
+		}
+	}
+	if stages["maintenance"] == 0 || stages["booting"] == 0 || stages["running"] == 0 {
+		t.Errorf("stages %v", stages)
+	}
+	var m cluster.Machine
+	readStatus(state.Event{Type: state.Destroyed, Resource: resource.NewTombstone(runtime.NewMachineStatus().Metadata())}, &m)
+	if m.Stage != "" || m.Ready {
+		t.Errorf("a stage that is gone reads as %+v", m)
+	}
+}
+
+// line is what these tests need of a recorded exchange.
+type line struct {
+	Method   string
+	Error    struct{ Code, Message string }
+	Response struct {
+		Resource struct {
+			Metadata struct{ Type string }
+			Spec     spec
+		}
+	}
+}
+
+// spec is that of a resource; secret ones were taken out.
+type spec struct{ ProtoSpec, YAMLSpec string }
+
+func (s *spec) UnmarshalJSON(b []byte) error {
+	if string(b) == `"<secret>"` {
+		return nil
+	}
+	type bare spec
+	return json.Unmarshal(b, (*bare)(s))
+}
+
+// recordings reads the exchanges with real machines.
+func recordings(t *testing.T) (lines []line) {
+	t.Helper()
+	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared")
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "talos", "recorded", "exchanges-*.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Skipf("no recordings of real machines below %s (set TALOS_AGENT_RECORDINGS)", dir)
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := bufio.NewScanner(f)
+		s.Buffer(nil, 16<<20)
+		for s.Scan() {
+			var l line
+			if err := json.Unmarshal(s.Bytes(), &l); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			lines = append(lines, l)
+		}
+		if err := s.Err(); err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+	}
+	return lines
+}
