@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -392,12 +394,19 @@ func TestForeignAuthority(t *testing.T) {
 	})
 }
 
-// server is a server of charts whose answers a test writes itself.
+// serveHTTP serves what a test answers itself, with TLS on port 443.
 func (b *bench) serveHTTP(addr string, h http.HandlerFunc) {
 	b.Helper()
 	l, err := b.world.Net.Listen(addr)
 	if err != nil {
 		b.Fatal(err)
+	}
+	if strings.HasSuffix(addr, ":443") {
+		cert, err := b.world.PKI.Server(strings.TrimSuffix(addr, ":443"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}})
 	}
 	s := &http.Server{Handler: h}
 	done := make(chan error, 1)
@@ -482,6 +491,54 @@ func TestHostileServers(t *testing.T) {
 		if digest, err := b.releaser.FetchChart(ctx, a, ""); err != nil || digest != good.Digest() {
 			b.Errorf("%s, %v", digest, err)
 		}
+	})
+}
+
+// TestHostileRegistries: one wants everybody to fetch a token first, as the
+// large ones do, the others send something else than was asked for.
+func TestHostileRegistries(t *testing.T) {
+	bubble(t, func(b *bench) {
+		good := mustPack(b, map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0+build\n"})
+		manifest := []byte(`{"config":{"mediaType":"` + mediaConfig + `"},"layers":[{"mediaType":"` + mediaChart + `","digest":"sha256:` + good.Digest() + `"}]}`)
+		var asked []string
+		b.serveHTTP("registry2.lab:443", func(w http.ResponseWriter, r *http.Request) {
+			which := strings.Split(strings.TrimPrefix(r.URL.Path, "/v2/"), "/")[0]
+			asked = append(asked, r.URL.Path)
+			switch {
+			case r.URL.Path == "/token":
+				if r.Header.Get("Authorization") != "" {
+					b.Error("credentials are sent for a token")
+				}
+				_, _ = io.WriteString(w, `{"token":"t"}`)
+			case which == "token" && r.Header.Get("Authorization") != "Bearer t":
+				w.Header().Set("WWW-Authenticate", `Bearer realm="https://registry2.lab/token",service="registry2.lab",scope="repository:token/web:pull"`)
+				w.WriteHeader(http.StatusUnauthorized)
+			case which == "login":
+				w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+				w.WriteHeader(http.StatusUnauthorized)
+			case strings.Contains(r.URL.Path, "/manifests/"):
+				_, _ = w.Write(manifest)
+			case which == "lies":
+				_, _ = w.Write(mustPack(b, map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 1.0.0\n"}).Archive)
+			default:
+				_, _ = w.Write(good.Archive)
+			}
+		})
+		fetch := func(which, pin string) error {
+			a := b.oci("web", "web", "1.0.0+build")
+			a.Chart.OCI = "oci://registry2.lab/" + which + "/web"
+			_, err := b.releaser.FetchChart(ctx, a, pin)
+			return err
+		}
+		if err := fetch("token", ""); err != nil {
+			b.Error(err)
+		}
+		if !slices.Contains(asked, "/v2/token/web/manifests/1.0.0_build") {
+			b.Errorf("asked %v", asked)
+		}
+		mustFail(b, fetch("lies", ""), "another archive than the one its manifest names", "")
+		mustFail(b, fetch("open", "sha256:"+strings.Repeat("0", 64)), "another manifest than the one it was asked for", "")
+		mustFail(b, fetch("login", ""), "401", "without credentials")
 	})
 }
 

@@ -137,6 +137,20 @@ func (b *leashed) Close() error {
 	return err
 }
 
+// once is a transport for what is watched. client-go tries the same server
+// again, for up to a minute, after the errors it knows of a connection that
+// broke; here they have no such name, and whoever looks decides.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := o.next.RoundTrip(r)
+	if err != nil {
+		return nil, errors.New(reason(err))
+	}
+	return resp, nil
+}
+
 // conns keeps track of open connections: a transport closes only those that
 // are idle by itself.
 type conns struct {

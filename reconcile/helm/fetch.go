@@ -103,6 +103,9 @@ func open(ctx context.Context, client doer, u *url.URL, accept string, most int6
 	}
 	req.Header.Set("User-Agent", "talos-agent")
 	resp, err := client.Do(req)
+	if answered := (*httpError)(nil); errors.As(err, &answered) {
+		return nil, answered
+	}
 	if err != nil {
 		return nil, unreachable(u.Host, err)
 	}

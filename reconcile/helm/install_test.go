@@ -254,6 +254,28 @@ func TestFailedInstallThatIsMended(t *testing.T) {
 	})
 }
 
+// TestFirstInstallIsDoneAgain: an installation that was cut off is not an
+// upgrade when it is taken up, and its hooks run.
+func TestFirstInstallIsDoneAgain(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		a := b.configAddon("web", nil)
+		a.Chart.Files["templates/hook.yaml"] = []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hook, annotations: {helm.sh/hook: pre-install}}\ndata: {first: \"{{ .Release.IsInstall }}\"}\n")
+		b.want(a)
+		b.world.Inject(world.Fault{Op: "POST /api/v1/namespaces/{namespace}/configmaps", Subject: "default/hook", Nth: 1, Kind: world.LoseRequest})
+		if err := b.install(a); err == nil {
+			b.Fatal("installed without an answer")
+		}
+		b.settle(a, time.Minute)
+		for _, o := range b.objects("", "v1", "configmaps", "default") {
+			if data, _ := o.Object["data"].(map[string]any); o.GetName() == "hook" && data["first"] == "true" {
+				return
+			}
+		}
+		b.Error("the hook has not run, or as one of an upgrade")
+	})
+}
+
 func TestWorkloadThatIsGone(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
@@ -514,6 +536,8 @@ func TestCancelled(t *testing.T) {
 					done := make(chan error, 1)
 					go func() { done <- b.releaser.Install(acting, b.desired, a, digest) }()
 					time.Sleep(after)
+					synctest.Wait()
+					b.world.ForgetCalls()
 					began := time.Now()
 					if closing {
 						b.releaser.Close()
@@ -527,10 +551,9 @@ func TestCancelled(t *testing.T) {
 					if closing && !errors.Is(err, errStopping) || !closing && !errors.Is(err, context.Canceled) {
 						b.Errorf("error is %v", err)
 					}
-					b.world.ForgetCalls()
 					time.Sleep(10 * time.Minute)
 					for _, c := range b.world.Calls() {
-						if c.Mutating {
+						if c.System == "kube" && !strings.HasPrefix(c.Op, "WATCH") {
 							b.Errorf("%s %s afterwards", c.Op, c.Subject)
 						}
 					}
@@ -542,6 +565,36 @@ func TestCancelled(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCancelledWhileTheAPIIsSlow does not wait for its answer.
+func TestCancelledWhileTheAPIIsSlow(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		a := b.configAddon("web", nil)
+		b.want(a)
+		digest := b.digest(a)
+		b.world.Inject(world.Fault{Op: "POST /api/v1/namespaces/{namespace}/configmaps", Kind: world.Slow, Delay: time.Hour})
+		acting, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := b.releaser.Install(acting, b.desired, a, digest); !errors.Is(err, context.DeadlineExceeded) {
+			b.Errorf("error is %v", err)
+		}
+		if took := time.Since(began); took > 6*time.Second {
+			b.Errorf("it took %v", took)
+		}
+		// An API that never answers is given up without anybody's help.
+		began = time.Now()
+		if err := b.install(a); err == nil {
+			b.Error("installed without an answer")
+		}
+		if took := time.Since(began); took > 5*time.Minute {
+			b.Errorf("it took %v", took)
+		}
+		b.world.Heal()
+		b.settle(a, 10*time.Minute)
+	})
 }
 
 func TestClosed(t *testing.T) {
@@ -615,6 +668,10 @@ func TestCredentialsAreRenewed(t *testing.T) {
 		}
 		if b.releaser.conn == first {
 			b.Error("credentials were kept beyond their life")
+		}
+		synctest.Wait()
+		if n := b.link.Open(); n != 1 {
+			b.Errorf("%d connections are open", n)
 		}
 	})
 }

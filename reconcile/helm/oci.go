@@ -11,6 +11,7 @@ import (
 
 	"oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -61,16 +62,32 @@ func archiveIn(b []byte) (string, error) {
 	return "", errors.New("its manifest names no archive of a chart")
 }
 
+// anonymous asks a registry as nobody in particular, who fetches a token where
+// everybody must.
+type anonymous struct{ client *auth.Client }
+
+// Do implements doer.
+func (a anonymous) Do(r *http.Request) (*http.Response, error) {
+	resp, err := a.client.Do(r)
+	var refused *errcode.ErrorResponse
+	switch {
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return nil, &httpError{r.URL.Host, http.StatusUnauthorized, "it wants a name and a password"}
+	case errors.As(err, &refused):
+		return nil, &httpError{refused.URL.Host, refused.StatusCode, http.StatusText(refused.StatusCode)}
+	}
+	return resp, err
+}
+
 // fromRegistry fetches the manifest and the archive of a chart from an OCI
 // registry: by the pinned digest, or by the version when nothing is pinned.
-// Registries that want everybody to fetch a token first get their way.
 func (r *Releaser) fromRegistry(ctx context.Context, c cluster.Chart, pin string) (manifest, archive []byte, err error) {
 	at := r.mirrors.of(c.OCI)
 	ref, err := registry.ParseReference(strings.TrimPrefix(at, "oci://"))
 	if err != nil || !strings.HasPrefix(at, "oci://") {
 		return nil, nil, fault("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
 	}
-	client := &auth.Client{Client: r.client, Cache: auth.NewCache()}
+	client := anonymous{&auth.Client{Client: r.client, Cache: auth.NewCache()}}
 	ctx = auth.AppendRepositoryScope(ctx, ref, auth.ActionPull)
 	base := &url.URL{Scheme: "https", Host: ref.Host(), Path: "/v2/" + ref.Repository}
 	name := strings.ReplaceAll(c.Version, "+", "_")

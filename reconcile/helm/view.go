@@ -68,8 +68,8 @@ type view struct {
 // newView prepares a view that ends with ctx, when cancel is called, or when
 // the server is lost. run must be started by the caller.
 func newView(ctx context.Context, c *connection, change func()) (v *view, run func(), err error) {
-	config := c.config(c.transport)
-	client := &http.Client{Transport: c.transport}
+	config := c.config(once{c.transport})
+	client := &http.Client{Transport: config.Transport}
 	secrets, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client for %s: %w", c.server, err)
@@ -285,13 +285,13 @@ func follow[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], exam
 			o.LabelSelector = selector
 			s.v.update(false, func() { s.watching = false })
 			stream, err := c.Watch(ctx, o)
-			if err != nil {
-				// What would make the reflector try the same server for ever is
-				// disguised, so that it gives up.
-				if _, ok := err.(apierrors.APIStatus); ok && !apierrors.IsTooManyRequests(err) {
-					return nil, err
-				}
+			if apierrors.IsTooManyRequests(err) {
+				// A server that is too busy would make the reflector try it for
+				// ever, so that its answer is disguised.
 				return nil, errors.New(reason(err))
+			}
+			if err != nil {
+				return nil, err
 			}
 			s.v.update(false, func() { s.watching = true })
 			return stream, nil

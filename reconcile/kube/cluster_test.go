@@ -207,6 +207,85 @@ func TestDarkHost(t *testing.T) {
 	})
 }
 
+// TestBrokenWatch: while a watch is being mended, what it saw before is not
+// taken for what is.
+func TestBrokenWatch(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.mustKnow(b.look(), 0)
+		time.Sleep(10 * time.Second)
+		b.world.Net.(*world.Memory).Darken("10.0.0.11", true)
+		time.Sleep(time.Second)
+		began := time.Now()
+		b.mustNotKnow(b.look(), "does not answer")
+		if took := time.Since(began); took > listWithin {
+			b.Errorf("looking took %v", took)
+		}
+		b.world.Net.(*world.Memory).Darken("10.0.0.11", false)
+		b.mustKnow(b.look(), 0)
+	})
+}
+
+// silent is a connection to a host that lost its power: nothing is closed, and
+// nothing comes any more.
+type silent struct {
+	net.Conn
+	since <-chan struct{}
+	gone  chan struct{}
+	once  sync.Once
+}
+
+func (s *silent) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	select {
+	case <-s.since:
+		<-s.gone
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (s *silent) Write(b []byte) (int, error) {
+	select {
+	case <-s.since:
+		return len(b), nil
+	default:
+		return s.Conn.Write(b)
+	}
+}
+
+func (s *silent) Close() error {
+	s.once.Do(func() { close(s.gone) })
+	return s.Conn.Close()
+}
+
+// TestSilentHost: a watch through a host that fell silent is lost within a
+// minute, not when the operating system gives the connection up.
+func TestSilentHost(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		since := make(chan struct{})
+		told := make(chan struct{}, 100)
+		k := New(Config{OnChange: func() { told <- struct{}{} }, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := b.world.Net.DialContext(ctx, network, addr)
+			return &silent{Conn: c, since: since, gone: make(chan struct{})}, err
+		}})
+		defer k.Close()
+		var o cluster.Observed
+		k.Observe(context.Background(), b.desired, &o)
+		b.mustKnow(o, 0)
+		close(since)
+		select {
+		case <-told:
+		case <-time.After(time.Minute):
+			b.Error("nobody was told within a minute")
+		}
+		k.Observe(context.Background(), b.desired, &o)
+		b.mustNotKnow(o, "")
+	})
+}
+
 // TestNeverThroughTheVIP dials nothing but the control planes' own addresses.
 func TestNeverThroughTheVIP(t *testing.T) {
 	bubble(t, 2, func(b *bench) {
@@ -309,6 +388,10 @@ func TestCredentialsAreRenewed(t *testing.T) {
 		}
 		if b.cluster.conn == first {
 			b.Error("credentials were kept beyond their life")
+		}
+		synctest.Wait()
+		if n := b.link.Open(); n != 1 {
+			b.Errorf("%d connections are open", n)
 		}
 	})
 }

@@ -82,6 +82,26 @@ func (c *connection) close() {
 	c.transport.CloseIdleConnections()
 }
 
+// once is a transport for what is watched. client-go tries the same server
+// again, for up to a minute, after the errors it knows of a connection that
+// broke; here they have no such name, and another server is tried.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := o.next.RoundTrip(r)
+	if err != nil {
+		return nil, &lostError{err}
+	}
+	return resp, nil
+}
+
+// lostError is an error whose cause is told in words only.
+type lostError struct{ cause error }
+
+// Error implements error.
+func (e *lostError) Error() string { return reason(e.cause) }
+
 // conns keeps track of open connections: a transport closes only those that
 // are idle by itself.
 type conns struct {

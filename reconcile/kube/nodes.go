@@ -45,7 +45,7 @@ type nodes struct {
 // the server is lost. run must be started by the caller.
 func watchNodes(ctx context.Context, c *connection, server netip.Addr, change func()) (w *nodes, run func(), err error) {
 	config := &rest.Config{Host: serverOf(server), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
-	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: c.transport})
+	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: once{c.transport}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client for %s: %w", server, err)
 	}
@@ -84,26 +84,20 @@ func (w *nodes) run(ctx context.Context) {
 	}
 }
 
-// watch begins one watch request. The errors that would make the reflector try
-// the same server for ever are disguised, so that it gives up.
+// watch begins one watch request. A server that is too busy would make the
+// reflector try it for ever, so that its answer is disguised.
 func (w *nodes) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	w.update(func() bool { w.watching = false; return false })
 	stream, err := w.client.Watch(ctx, o)
-	if err != nil {
-		if _, ok := err.(apierrors.APIStatus); ok && !apierrors.IsTooManyRequests(err) {
-			return nil, err
-		}
+	if apierrors.IsTooManyRequests(err) {
 		return nil, &lostError{err}
+	}
+	if err != nil {
+		return nil, err
 	}
 	w.update(func() bool { w.watching = true; return false })
 	return stream, nil
 }
-
-// lostError is an error whose cause only we look at.
-type lostError struct{ cause error }
-
-// Error implements error.
-func (e *lostError) Error() string { return reason(e.cause) }
 
 // wait returns the nodes as soon as they are listed and watched. The map is
 // shared: nobody may write to it.
