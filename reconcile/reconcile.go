@@ -190,6 +190,15 @@ func (r *Reconciler) Status() cluster.Status {
 	return s
 }
 
+// Desired returns what should be, as of the last pass.
+func (r *Reconciler) Desired() (cluster.Desired, bool) {
+	v := r.view.Load()
+	if v == nil {
+		return cluster.Desired{}, false
+	}
+	return v.desired, true
+}
+
 // Look wakes the loop; fetch also asks the source again.
 func (r *Reconciler) Look(fetch bool) {
 	if fetch {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,9 @@ func (s Secret) Reveal() []byte { return append([]byte(nil), s.b...) }
 
 // RevealString returns the wrapped bytes as a string.
 func (s Secret) RevealString() string { return string(s.b) }
+
+// Equal reports whether both wrap the same bytes.
+func (s Secret) Equal(o Secret) bool { return subtle.ConstantTimeCompare(s.b, o.b) == 1 }
 
 // IsZero reports whether nothing is wrapped.
 func (s Secret) IsZero() bool { return len(s.b) == 0 }

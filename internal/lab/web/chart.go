@@ -89,6 +89,59 @@ func PackChart(files map[string]string) (Chart, error) {
 //go:embed charts
 var chartFiles embed.FS
 
+// stockFiles are the files of a chart that is built in.
+func stockFiles(name string) (map[string]string, error) {
+	root := path.Join("charts", name)
+	files := map[string]string{}
+	err := fs.WalkDir(chartFiles, root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := chartFiles.ReadFile(name)
+		files[strings.TrimPrefix(name, root+"/")] = string(content)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read chart %s: %w", name, err)
+	}
+	return files, nil
+}
+
+// StandIn makes a chart that takes the place of one that is not at hand: of the
+// same name and version, deaf to values, with one workload that becomes ready.
+// Cilium's is the make-believe one, because nodes wait for it.
+func StandIn(name, version string) (Chart, error) {
+	files := map[string]string{"templates/deployment.yaml": standInTemplate}
+	if name == "cilium" {
+		var err error
+		if files, err = stockFiles(name); err != nil {
+			return Chart{}, err
+		}
+	}
+	files["Chart.yaml"] = fmt.Sprintf("apiVersion: v2\nname: %q\nversion: %q\nappVersion: %q\ndescription: A stand-in of the talos-agent lab.\n", name, version, version)
+	return PackChart(files)
+}
+
+const standInTemplate = `apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ .Release.Name }}
+  namespace: {{ .Release.Namespace }}
+spec:
+  replicas: 1
+  selector:
+    matchLabels:
+      app.kubernetes.io/instance: {{ .Release.Name }}
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/instance: {{ .Release.Name }}
+    spec:
+      containers:
+        - name: stand-in
+          image: registry.example.org/stand-in:1
+`
+
 // StockCharts are the charts a repository of the lab holds when nobody says
 // otherwise: cilium (a make-believe one), podinfo in two versions, stuck
 // (never ready) and broken (cannot be rendered).
@@ -101,18 +154,9 @@ func StockCharts() ([]Chart, error) {
 		{name: "stuck"},
 		{name: "broken"},
 	} {
-		root := path.Join("charts", want.name)
-		files := map[string]string{}
-		err := fs.WalkDir(chartFiles, root, func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			content, err := chartFiles.ReadFile(name)
-			files[strings.TrimPrefix(name, root+"/")] = string(content)
-			return err
-		})
+		files, err := stockFiles(want.name)
 		if err != nil {
-			return nil, fmt.Errorf("read chart %s: %w", want.name, err)
+			return nil, err
 		}
 		if want.from != "" {
 			files["Chart.yaml"] = strings.ReplaceAll(files["Chart.yaml"], want.from, want.to)

@@ -81,6 +81,7 @@ type World struct {
 	onCall     func(CallRecord)
 	spans      []Span
 	story      []Event
+	onStory    func(Event)
 	violations []string
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -221,10 +222,21 @@ type Event struct {
 // Tell adds a line to the story.
 func (w *World) Tell(subject, format string, args ...any) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	e := Event{At: w.sinceStart(), Subject: subject, Text: fmt.Sprintf(format, args...)}
 	w.story = append(w.story, e)
+	watch := w.onStory
+	w.mu.Unlock()
 	w.Log.Debug(e.Text, "subject", subject)
+	if watch != nil {
+		watch(e)
+	}
+}
+
+// OnStory sets a listener to the story.
+func (w *World) OnStory(f func(Event)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onStory = f
 }
 
 // Story returns what happened so far.
