@@ -52,6 +52,7 @@ type bench struct {
 	desired cluster.Desired
 	changes chan struct{} // one slot
 	told    atomic.Int64
+	most    atomic.Int64 // bytes that were sent over one connection
 	log     *journal
 }
 
@@ -141,7 +142,28 @@ func (b *bench) newFleet() *Fleet {
 }
 
 func (b *bench) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return b.link.Load().DialContext(ctx, network, addr)
+	c, err := b.link.Load().DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &counted{Conn: c, most: &b.most}, nil
+}
+
+// counted counts what is written to a connection.
+type counted struct {
+	net.Conn
+	sent atomic.Int64
+	most *atomic.Int64
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	sent := c.sent.Add(int64(len(b)))
+	for {
+		most := c.most.Load()
+		if sent <= most || c.most.CompareAndSwap(most, sent) {
+			return c.Conn.Write(b)
+		}
+	}
 }
 
 // open counts the fleet's connections.
