@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// What nobody but its owner, its group and root may do with a file.
+const (
+	othersMayNotRead  fs.FileMode = 0o007
+	othersMayNotWrite fs.FileMode = 0o002
+	onlyOwnerWrites   fs.FileMode = 0o022
+)
+
+// maxHostFile bounds the files a config names: keys, tokens and authorities.
+const maxHostFile = 1 << 20
+
+// readHostFile reads a regular file that has none of the forbidden permissions.
+// Links are followed; a pipe or a device is refused without waiting for it.
+// Errors do not name the file, may carry a Hint, and are fs.ErrNotExist when
+// there is none.
+func readHostFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, unreadable(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, unreadable(err)
+	}
+	switch mode := info.Mode().Perm(); {
+	case !info.Mode().IsRegular():
+		return nil, nil, errors.New("is not a regular file")
+	case mode&forbidden&0o005 != 0:
+		return nil, nil, &hinted{fmt.Errorf("can be read by everybody (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
+	case mode&forbidden != 0:
+		return nil, nil, &hinted{fmt.Errorf("can be changed by others than its owner (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxHostFile+1))
+	switch {
+	case err != nil:
+		return nil, nil, unreadable(err)
+	case len(data) > maxHostFile:
+		return nil, nil, fmt.Errorf("is larger than %d KiB", maxHostFile>>10)
+	}
+	return data, info, nil
+}
+
+// unreadable says why a file cannot be read.
+func unreadable(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fs.ErrNotExist
+	case errors.Is(err, fs.ErrPermission):
+		return &hinted{errors.New("cannot be read by this user"), "let the user of the agent read it: chown root:talos-agent, chmod 0640"}
+	}
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Errorf("cannot be read: %w", err)
+}
+
+// credentialPrefix marks a value that names a credential of systemd instead of
+// a path.
+const credentialPrefix = "credential:"
+
+// hostFile is a file that a config names.
+type hostFile struct {
+	path string
+	// credential files come from systemd, which guards them.
+	credential bool
+}
+
+// locate finds the file of a key: what is written there, else the credential of
+// that name, if there is one. ok is false when there is none, or when it is
+// wrong and said to be.
+func (l *configLoader) locate(field, written, credential string) (hostFile, bool) {
+	name, named := strings.CutPrefix(written, credentialPrefix)
+	switch {
+	case named && l.credentials == "":
+		l.Wrong(field, "start the agent by systemd with LoadCredential="+name+":/path/of/the/file, or write the path here", "there are no credentials: systemd has given the program none")
+		return hostFile{}, false
+	case named:
+		return hostFile{filepath.Join(l.credentials, name), true}, true
+	case written == "" && (credential == "" || l.credentials == ""):
+		return hostFile{}, false
+	case written == "":
+		path := filepath.Join(l.credentials, credential)
+		_, err := os.Stat(path)
+		return hostFile{path, true}, err == nil
+	case filepath.IsAbs(written):
+		return hostFile{path: written}, true
+	}
+	return hostFile{path: filepath.Join(l.dir, written)}, true
+}
+
+// read reads a file that a key names. ok is false when there is none, or when it
+// cannot be read, which is recorded.
+func (l *configLoader) read(field, written, credential string, forbidden fs.FileMode) ([]byte, bool) {
+	f, ok := l.locate(field, written, credential)
+	if !ok {
+		return nil, false
+	}
+	if f.credential {
+		forbidden = 0
+	}
+	data, _, err := readHostFile(f.path, forbidden)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		l.Wrong(field, "a path that does not begin with / is looked for in "+l.dir, "there is no such file")
+	case err != nil:
+		l.Wrong(field, cluster.HintOf(err), "the file %s", err)
+	case len(bytes.TrimSpace(data)) == 0:
+		l.Wrong(field, "", "the file is empty")
+	default:
+		return data, true
+	}
+	return nil, false
+}
+
+// secret reads a file that nobody else may read; what it holds is one line.
+func (l *configLoader) secret(field, written, credential string) (cluster.Secret, bool) {
+	data, ok := l.read(field, written, credential, othersMayNotRead)
+	return cluster.SecretString(strings.TrimSpace(string(data))), ok
+}

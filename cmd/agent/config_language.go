@@ -1,0 +1,82 @@
+package main
+
+import (
+	_ "embed"
+	"reflect"
+	"regexp"
+
+	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/sources/inventory"
+)
+
+// configSource and policySource are where the meaning of every key is written:
+// the comments of the types it is decoded into.
+var (
+	//go:embed config.go
+	configSource string
+	//go:embed policy.go
+	policySource string
+)
+
+// hostLanguage is how the host's files are written. What they name as an
+// inventory does has the inventory's rule.
+var hostLanguage = strict.Language{
+	Formats: map[string]strict.Format{
+		"label":   inventory.Format("label"),
+		"storage": inventory.Format("storage"),
+		"bridge":  inventory.Format("bridge"),
+		"pool":    inventory.Format("pool"),
+
+		"path":        strict.Text("the path of a file, or credential:NAME", "age.key", `^(credential:[A-Za-z0-9][A-Za-z0-9._-]*|[A-Za-z0-9._/][A-Za-z0-9._@+,/ -]*)$`, 500).AsPrivate(),
+		"absolute":    strict.Text("an absolute path", "/var/lib/talos-agent", `^/[A-Za-z0-9._@+,/ -]*$`, 500),
+		"folder":      strict.Text("a folder of the repository", "inventory", `^[A-Za-z0-9._@+-][A-Za-z0-9._@+/-]*$`, 300),
+		"branch":      strict.Text("the name of a branch", "main", `^\S+$`, 200),
+		"giturl":      strict.Text("the address of a repository", `"ssh://git@example.org/infra.git"`, `^\S+$`, 500).AsPrivate(),
+		"httpsurl":    strict.Text("the https address of a server", `"https://127.0.0.1:8006"`, `^https://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?/?$`, 300),
+		"weburl":      strict.Text("a web address without user, query, fragment or escapes", `"https://factory.talos.dev"`, `^https?://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
+		"chartsource": strict.Text("the https or oci address of a chart repository or registry", `"https://helm.cilium.io"`, `^(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
+		"project":     strict.Text("the name of a repository", "org/infra", `^[A-Za-z0-9_][A-Za-z0-9_./-]*$`, 300),
+		"fingerprint": strict.Text("a SHA-256 fingerprint (32 bytes in hex, with or without colons)", "", `^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$`, 95).OrEmpty(),
+	},
+	Scalars: map[reflect.Type]strict.Scalar{
+		reflect.TypeFor[amount](): {What: "an amount with a unit", Write: "64GiB", Pattern: `^[1-9][0-9]*(MiB|GiB|TiB|[MGT]i?)$`, Parse: parseAmount},
+	},
+	Synonyms: map[string][]string{
+		"repository":       {"repo", "git", "source"},
+		"url":              {"address", "endpoint"},
+		"path":             {"folder", "subdir"},
+		"interval":         {"poll", "poll_interval"},
+		"ssh_key_file":     {"ssh_key", "deploy_key", "key_file", "identity_file"},
+		"known_hosts_file": {"known_hosts"},
+		"token_file":       {"token", "api_token"},
+		"age_key_file":     {"age_key", "sops_age_key_file"},
+		"ca_file":          {"ca", "ca_cert", "cacert"},
+		"kind":             {"type", "provider"},
+		"datastores":       {"storages", "storage", "datastore"},
+		"bridges":          {"networks", "bridge"},
+		"vmids":            {"vmid", "vmid_ranges"},
+		"cores":            {"cpu", "cpus", "vcpus"},
+		"ram":              {"memory", "mem"},
+		"image_datastore":  {"image_storage"},
+		"socket":           {"socket_path", "listen"},
+		"state_dir":        {"state", "state_directory", "data_dir"},
+		"cache_dir":        {"cache", "cache_directory"},
+	},
+	Sources: []string{configSource, policySource},
+}
+
+// amount is a number of bytes that is written with a unit.
+type amount strict.Size
+
+var plainDigits = regexp.MustCompile(`^[0-9]+$`)
+
+// parseAmount reads an amount. A plain number is refused: beside the MiB of the
+// inventory's ram and the GiB of its disks nobody knows what it counts, and a
+// limit that is a thousand times too high is none.
+func parseAmount(s string) (any, error) {
+	if plainDigits.MatchString(s) {
+		return nil, strict.Cure("write the unit too, like 64GiB")
+	}
+	size, err := strict.ParseSize(s)
+	return amount(size), err
+}

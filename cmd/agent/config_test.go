@@ -1,0 +1,432 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The secrets of the tests' hosts. None of them may be in a problem or in a
+// printed setting.
+const (
+	canaryToken = "talos-agent@pve!agent=c4n4ry00-0000-0000-0000-000000000000"
+	canaryGit   = "c4n4ry-git"
+	canaryForge = "c4n4ry-forge"
+)
+
+// hostFiles are the files of a host that need not be looked at closely.
+func hostFiles(t testing.TB) map[string]string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := ssh.NewPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0)}
+	cert, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{
+		"age.key":       "# a comment\n" + id.String() + "\n",
+		"proxmox.token": canaryToken + "\n",
+		"git.token":     canaryGit + "\n",
+		"forge.token":   canaryForge + "\n",
+		"deploy.key":    string(pem.EncodeToMemory(block)),
+		"known_hosts":   "example.org " + string(ssh.MarshalAuthorizedKey(host)),
+		"ca.pem":        string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
+		"policy.yaml":   "pool: talos\nvmids: [400-599]\n",
+		"config.yaml":   "",
+	}
+}
+
+// newHost writes the files of a host and returns its folder.
+func newHost(t testing.TB, files ...map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, some := range files {
+		for name, text := range some {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+const (
+	sshConfig = `repository: {url: "ssh://git@example.org/infra.git", ssh_key_file: deploy.key, known_hosts_file: known_hosts}
+age_key_file: age.key
+proxmox: {token_file: proxmox.token}
+`
+	fullConfig = `owner: north
+repository:
+  url: https://example.org/infra.git
+  branch: prod
+  path: clusters
+  interval: 5m
+  token_file: git.token
+clusters: [dev, prod]
+age_key_file: age.key
+proxmox:
+  url: https://pve1.example.org:8006/
+  token_file: proxmox.token
+  ca_file: ca.pem
+  image_datastore: images
+forge: {kind: gitea, url: https://git.example.org, repository: org/infra, token_file: forge.token}
+factory: {url: https://factory.example.org}
+mirrors:
+  charts: {"https://helm.cilium.io": https://mirror.example.org/cilium, oci://ghcr.io: oci://mirror.example.org}
+  registries: {docker.io: https://mirror.example.org, ghcr.io: mirror.example.org}
+ca_file: ca.pem
+policy_file: rules/policy.yaml
+socket: /run/north.sock
+state_dir: /var/lib/north
+cache_dir: /var/cache/north
+`
+)
+
+func TestConfigDefaults(t *testing.T) {
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+	s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for _, c := range []struct{ what, got, want string }{
+		{"owner", s.owner, "talos-agent"}, {"branch", s.repository.Branch, "main"}, {"folder", s.folder, "inventory"},
+		{"interval", s.interval.String(), "1m0s"}, {"proxmox", s.proxmox.URL, "https://127.0.0.1:8006"}, {"pool", s.proxmox.Pool, "talos"},
+		{"image_datastore", s.imageDatastore, "local"}, {"factory", s.factory, "https://factory.talos.dev"},
+		{"socket", s.socket, "/run/talos-agent/agent.sock"}, {"state_dir", s.stateDir, "/var/lib/talos-agent"}, {"cache_dir", s.cacheDir, "/var/cache/talos-agent"},
+		{"policy", s.policyPath, filepath.Join(dir, "policy.yaml")}, {"source", s.source(), "main of ssh://git@example.org/infra.git"},
+		{"token", s.proxmox.Token.RevealString(), canaryToken},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s is %q, want %q", c.what, c.got, c.want)
+		}
+	}
+	if s.forge != nil || len(s.clusters) > 0 || s.identities == nil || len(s.repository.SSHKey) == 0 || len(s.repository.KnownHosts) == 0 || s.policyNow.Load().Pool != "talos" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestConfigFull(t *testing.T) {
+	files := hostFiles(t)
+	dir := newHost(t, files, map[string]string{"config.yaml": fullConfig})
+	if err := os.Mkdir(filepath.Join(dir, "rules"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "rules/policy.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	got := fmt.Sprint(s.owner, s.clusters, s.repository.URL, s.repository.Branch, s.folder, s.interval, s.proxmox.URL, s.imageDatastore, s.forge.Kind, s.forge.URL, s.forge.Repository,
+		s.factory, s.charts, s.registries, s.socket, s.stateDir, s.cacheDir)
+	want := "north[dev prod]https://example.org/infra.gitprodclusters5m0shttps://pve1.example.org:8006imagesgiteahttps://git.example.orgorg/infra" +
+		"https://factory.example.orgmap[https://helm.cilium.io:https://mirror.example.org/cilium oci://ghcr.io:oci://mirror.example.org]" +
+		"map[docker.io:https://mirror.example.org ghcr.io:mirror.example.org]/run/north.sock/var/lib/north/var/cache/north"
+	if strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if s.repository.Token != canaryGit || s.forge.Token != canaryForge || string(s.ca) != files["ca.pem"] || string(s.proxmox.CA) != files["ca.pem"] || string(s.repository.CA) != files["ca.pem"] {
+		t.Error("a file was not read")
+	}
+}
+
+// TestConfigDirectory: a directory of this host instead of a repository.
+func TestConfigDirectory(t *testing.T) {
+	dir := newHost(t, hostFiles(t))
+	config := filepath.Join(dir, "config.yaml")
+	write(t, config, "repository: {directory: "+dir+"}\nage_key_file: age.key\nproxmox: {token_file: proxmox.token}\n", 0o644)
+	s, problems := loadConfigWith(config, "")
+	if len(problems) > 0 || s.directory() != dir || s.source() != dir {
+		t.Errorf("%s, %v", s.source(), problems)
+	}
+}
+
+func write(t testing.TB, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestConfigCredentials: what systemd hands over is found by its name, or by the
+// name the config gives, whatever its permissions are.
+func TestConfigCredentials(t *testing.T) {
+	files := hostFiles(t)
+	credentials := newHost(t)
+	for name, from := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "known_hosts": "known_hosts", "git.token": "git.token", "forge.token": "forge.token", "other": "forge.token"} {
+		write(t, filepath.Join(credentials, name), files[from], 0o444)
+	}
+	load := func(config string) (settings, cluster.Problems) {
+		dir := newHost(t, map[string]string{"config.yaml": config, "policy.yaml": files["policy.yaml"]})
+		return loadConfigWith(filepath.Join(dir, "config.yaml"), credentials)
+	}
+	s, problems := load("repository: {url: \"git@example.org:infra.git\"}\n")
+	if len(problems) > 0 || len(s.repository.SSHKey) == 0 || len(s.repository.KnownHosts) == 0 || s.repository.Token != "" || s.proxmox.Token.RevealString() != canaryToken || s.identities == nil {
+		t.Errorf("ssh: %v", problems)
+	}
+	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nforge: {kind: github, repository: a/b}\n")
+	if len(problems) > 0 || len(s.repository.SSHKey) > 0 || s.repository.Token != canaryGit || s.forge.Token != canaryForge {
+		t.Errorf("https: %v", problems)
+	}
+	s, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:other\"}\n")
+	if len(problems) > 0 || s.repository.Token != canaryForge || s.forge != nil {
+		t.Errorf("named: %v", problems)
+	}
+	_, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:nope\"}\n")
+	if !strings.Contains(problems.Error(), "repository.token_file: there is no such file") {
+		t.Errorf("missing: %v", problems)
+	}
+}
+
+// TestConfigProblems: each thing that is wrong is said at its place, with what
+// to write instead, and nothing besides. DIR stands for the host's folder.
+func TestConfigProblems(t *testing.T) {
+	const ok = "proxmox: {token_file: proxmox.token}\nage_key_file: age.key\n"
+	const remote = "repository: {url: \"https://example.org/infra.git\"}\n"
+	for _, c := range []struct {
+		config string
+		want   []string
+	}{
+		{"", []string{"config.yaml: the file is empty"}},
+		{"owner: North\n" + remote + ok, []string{`config.yaml:1:8: owner: "North" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like talos-agent)`}},
+		{ok, []string{"config.yaml:1:1: repository: is missing (write repository: {url: \"ssh://git@example.org/infra.git\"})"}},
+		{"repository: {branch: main}\n" + ok, []string{"config.yaml:1:1: repository.url: is missing (write url: for a Git repository, or directory: for one of this host)"}},
+		{"repository: {url: \"https://example.org/a\", directory: /srv}\n" + ok, []string{"config.yaml:1:55: repository.directory: url and directory are both written (keep one of them)"}},
+		{"repository: {directory: /does/not/exist, branch: main, token_file: git.token}\n" + ok, []string{
+			"config.yaml:1:25: repository.directory: /does/not/exist does not exist",
+			"config.yaml:1:50: repository.branch: has no use with directory, which is read as it is (remove it)",
+			"config.yaml:1:68: repository.token_file: has no use with directory, which is read as it is (remove it)"}},
+		{"repository: {url: \"ssh://git@example.org/a\"}\n" + ok, []string{
+			"config.yaml:1:1: repository.known_hosts_file: is missing; a host is never trusted on first sight (run ssh-keyscan example.org, compare the fingerprint (ssh-keygen -lf) with the one the server's owner publishes, and add the line to known_hosts_file)",
+			"config.yaml:1:1: repository.ssh_key_file: is missing; ssh needs a deploy key (make one with ssh-keygen -t ed25519 -N '' and add its .pub at the forge as a read-only deploy key)"}},
+		{"repository: {url: \"ssh://git@example.org/a\", ssh_key_file: age.key, known_hosts_file: known_hosts}\n" + ok, []string{
+			"config.yaml:1:60: repository.ssh_key_file: is not a private key (give the private half of a key made with ssh-keygen -t ed25519 -N '')"}},
+		{"repository: {url: \"http://example.org/a\", token_file: git.token}\n" + ok, []string{
+			"config.yaml:1:55: repository.token_file: may only be sent over https (use an https:// URL, or remove the token)"}},
+		{"repository: {url: \"https://me:c4n4ry@example.org/a\"}\n" + ok, []string{
+			"config.yaml:1:19: repository.url: holds a password; it would show up in logs (put the token into token_file)"}},
+		{"repository: {url: \"https://example.org/a\", branch: \"a..b\", path: ../x, interval: 2s}\n" + ok, []string{
+			`config.yaml:1:52: repository.branch: "a..b" is not a branch name (write the short name, such as main)`,
+			`config.yaml:1:66: repository.path: "../x" leaves the repository (write the path from the top of the repository, like inventory)`,
+			"config.yaml:1:82: repository.interval: 2s is too short (write 5s or more; a trigger asks at once anyway)"}},
+		{remote + "clusters: [dev, Dev, dev]\n" + ok, []string{
+			`config.yaml:2:17: clusters[1]: "Dev" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev-cp-1)`,
+			"config.yaml:2:22: clusters[2]: dev is listed twice (remove one)"}},
+		{remote + "proxmox: {token_file: proxmox.token}\n", []string{
+			"config.yaml: age_key_file: is missing: nothing opens the secrets of the clusters (make a key with age-keygen -o age.key, and write its public half into .sops.yaml of the repository)"}},
+		{remote + "proxmox: {token_file: proxmox.token}\nage_key_file: proxmox.token\n", []string{
+			"config.yaml:3:15: age_key_file: the file cannot be used: "}},
+		{remote + "age_key_file: nope\n", []string{
+			"config.yaml: proxmox.token_file: is missing (make a token with `pveum user token add` and name the file that holds it)",
+			"config.yaml:2:15: age_key_file: there is no such file (a path that does not begin with / is looked for in DIR)"}},
+		{remote + "age_key_file: age.key\nproxmox: {token_file: git.token, url: \"http://127.0.0.1:8006\", fingerprint: \"12:34\", ca_file: age.key}\n", []string{
+			"config.yaml:3:23: proxmox.token_file: the file holds no API token (put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints)",
+			`config.yaml:3:39: proxmox.url: "http://127.0.0.1:8006" is not the https address of a server (write one like "https://127.0.0.1:8006")`,
+			`config.yaml:3:77: proxmox.fingerprint: "12:34" is not a SHA-256 fingerprint (32 bytes in hex, with or without colons)`,
+			"config.yaml:3:95: proxmox.ca_file: the file holds no certificate (give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----)"}},
+		{remote + "age_key_file: age.key\nproxmox: {token_file: proxmox.token, ca_file: ca.pem, fingerprint: " + strings.Repeat("aB", 32) + "}\n", []string{
+			"config.yaml:3:47: warning: proxmox.ca_file: has no effect beside fingerprint (remove one of them)"}},
+		{remote + ok + "forge: {kind: gitbub, repository: a/b}\n", []string{`config.yaml:4:15: forge.kind: "gitbub" is not known (did you mean github?)`}},
+		{remote + ok + "forge: {kind: gitea, repository: a/b}\n", []string{
+			"config.yaml:4:1: forge.token_file: is missing (",
+			"config.yaml:4:1: forge.url: is missing (write the address of the forge, such as https://git.example.org)"}},
+		{remote + ok + "forge: {kind: github, repository: infra, token_file: forge.token, url: \"http://example.org\"}\n", []string{
+			"config.yaml:4:35: forge.repository: is not the name of a repository (write owner/name)",
+			"config.yaml:4:72: forge.url: is plain http, over which the token would be readable (use https)"}},
+		{"repository: {directory: DIR}\n" + ok + "forge: {kind: github, repository: a/b, token_file: forge.token}\n", []string{
+			"config.yaml:4:1: warning: forge: has no use with repository.directory: there is no commit to send a status for (remove it, or follow the repository by url)"}},
+		{remote + ok + "factory: {url: \"http://f.example.org\"}\nmirrors: {factory: \"http://10.0.0.1\", charts: {nope: \"https://a.b\", \"https://c.d\": \"http://e.f\", \"oci://g.h\": \"i\"}, registries: {\"a b\": c, d.e: \"http://f.g\", h.i: \"j k\"}}\n", []string{
+			"config.yaml:4:16: factory.url: is plain http: whoever is between could change what comes over it (use https; plain http is for loopback addresses)",
+			"config.yaml:5:20: mirrors.factory: is plain http: whoever is between could change what comes over it (use https; plain http is for loopback addresses)",
+			"config.yaml:5:54: mirrors.charts.nope: the key is not the address of a chart repository or registry (write the beginning of its address, like https://helm.cilium.io)",
+			"config.yaml:5:84: mirrors.charts.https://c.d: is plain http: whoever is between could change what comes over it (use https; plain http is for loopback addresses)",
+			"config.yaml:5:111: mirrors.charts.oci://g.h: is not a web or oci address without user, query, fragment or escapes (write one like https://mirror.example.org/cilium)",
+			"config.yaml:5:137: mirrors.registries.a b: the key is not the name of a registry (write a host, like docker.io)",
+			"config.yaml:5:145: warning: mirrors.registries.d.e: is plain http: whoever is between it and the nodes chooses what they run (use https where you can)",
+			"config.yaml:5:164: mirrors.registries.h.i: is not the address of a registry (write one like https://mirror.example.org)"}},
+		{remote + ok + "mirrors: {factory: \"http://127.84.1.1:8080\", charts: {\"https://c.d\": \"http://localhost:1\"}}\n", nil},
+		{remote + ok + "state_dir: /var/cache/talos-agent/state\nsocket: relative.sock\n", []string{
+			"config.yaml:4:12: state_dir: lies in cache_dir, which may be deleted; what the agent must remember may not (choose another place for one of them)",
+			`config.yaml:5:9: socket: "relative.sock" is not an absolute path (write one like /run/talos-agent/agent.sock)`}},
+		{remote + ok + "socket: /" + strings.Repeat("x", 107) + "\n", []string{
+			"config.yaml:4:9: socket: is longer than the 107 bytes that a socket's path can have (choose a shorter path)"}},
+		{remote + ok + "policy_file: nope.yaml\n", []string{
+			"DIR/nope.yaml: there is no policy, so nothing is allowed (write one; the smallest has the lines pool: talos and vmids: [400-599])"}},
+		{remote + "age_key_file: \"credential:age.key\"\nproxmox: {token_file: \"me@pve!x=c4n4ry\"}\n", []string{
+			"config.yaml:2:15: age_key_file: there are no credentials: systemd has given the program none (start the agent by systemd with LoadCredential=age.key:/path/of/the/file, or write the path here)",
+			"config.yaml:3:23: proxmox.token_file: this is not the path of a file, or credential:NAME (write one like proxmox.token)"}},
+		{remote + ok + "token: c4n4ry\nca: x\n", []string{
+			`config.yaml:4:1: unknown key "token" (known here: `,
+			`config.yaml:5:1: unknown key "ca" (did you mean ca_file?)`}},
+	} {
+		dir := newHost(t, hostFiles(t))
+		write(t, filepath.Join(dir, "config.yaml"), strings.ReplaceAll(c.config, "DIR", dir), 0o600)
+		_, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		text := strings.ReplaceAll(strings.ReplaceAll(problems.Error(), dir+"/config.yaml", "config.yaml"), dir, "DIR")
+		if strings.Contains(text, "c4n4ry") {
+			t.Errorf("a secret is told:\n%s", text)
+		}
+		var lines []string
+		if text != "" {
+			lines = strings.Split(text, "\n")
+		}
+		for i := range max(len(lines), len(c.want)) {
+			var got, want string
+			if i < len(lines) {
+				got = lines[i]
+			}
+			if i < len(c.want) {
+				want = c.want[i]
+			}
+			if got != want && (want == "" || !strings.HasPrefix(got, want) || strings.HasSuffix(want, ")")) {
+				t.Errorf("%s\ngot  %s\nwant %s", c.config, got, want)
+			}
+		}
+	}
+}
+
+// TestConfigFilesMustBeGuarded: what others may read is no secret, and what
+// others may write is nobody's word.
+func TestConfigFilesMustBeGuarded(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode os.FileMode
+		want string
+	}{
+		"proxmox.token": {0o644, "proxmox.token_file: the file can be read by everybody (mode 0644) (chmod 0640 DIR/proxmox.token)"},
+		"age.key":       {0o602, "age_key_file: the file can be changed by others than its owner (mode 0602) (chmod 0600 DIR/age.key)"},
+		"known_hosts":   {0o666, "repository.known_hosts_file: the file can be changed by others than its owner (mode 0666) (chmod 0664 DIR/known_hosts)"},
+		"deploy.key":    {0o604, "repository.ssh_key_file: the file can be read by everybody (mode 0604) (chmod 0600 DIR/deploy.key)"},
+		"policy.yaml":   {0o664, "DIR/policy.yaml: can be changed by others than its owner (mode 0664) (chmod 0644 DIR/policy.yaml)"},
+		"config.yaml":   {0o646, "DIR/config.yaml: can be changed by others than its owner (mode 0646) (chmod 0644 DIR/config.yaml)"},
+	} {
+		dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+		if err := os.Chmod(filepath.Join(dir, name), c.mode); err != nil {
+			t.Fatal(err)
+		}
+		_, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		if text := strings.ReplaceAll(problems.Error(), dir, "DIR"); len(problems) != 1 || !strings.Contains(text, c.want) {
+			t.Errorf("got  %s\nwant %s", text, c.want)
+		}
+	}
+	dir := newHost(t, hostFiles(t))
+	for _, c := range []struct{ file, want string }{{dir, "is not a regular file"}, {"/dev/null", "is not a regular file"}, {filepath.Join(dir, "config.yaml", "x"), "cannot be read: not a directory"}} {
+		if _, _, err := readHostFile(c.file, 0); err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v", c.file, err)
+		}
+	}
+	write(t, filepath.Join(dir, "large"), strings.Repeat("x", maxHostFile+1), 0o600)
+	if _, _, err := readHostFile(filepath.Join(dir, "large"), 0); err == nil {
+		t.Error("a large file was read")
+	}
+	if _, problems := loadConfigWith(filepath.Join(dir, "nope"), ""); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (write it, or name another with --config") {
+		t.Errorf("missing: %v", problems)
+	}
+}
+
+// TestSettingsDoNotPrintSecrets: not with any verb.
+func TestSettingsDoNotPrintSecrets(t *testing.T) {
+	files := hostFiles(t)
+	dir := newHost(t, files, map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1)})
+	s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for _, verb := range []string{"%v", "%+v", "%s", "%q"} {
+		text := fmt.Sprintf(verb, s)
+		for _, secret := range []string{"c4n4ry", "AGE-SECRET-KEY", "PRIVATE KEY"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s shows a secret", verb)
+			}
+		}
+	}
+}
+
+// TestSameBut: only the policy may differ, and whatever else differs shows.
+func TestSameBut(t *testing.T) {
+	files := hostFiles(t)
+	load := func(config, policy, token string) settings {
+		write(t, filepath.Join(files["dir"], "config.yaml"), config, 0o600)
+		write(t, filepath.Join(files["dir"], "policy.yaml"), policy, 0o600)
+		write(t, filepath.Join(files["dir"], "git.token"), token, 0o600)
+		s, problems := loadConfigWith(filepath.Join(files["dir"], "config.yaml"), "")
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		return s
+	}
+	all := hostFiles(t)
+	files["dir"] = newHost(t, all)
+	config := strings.Replace(fullConfig, "rules/", "", 1)
+	base := load(config, "pool: talos\nvmids: [400-599]\n", "a")
+	if again := load(config, "pool: talos\nvmids: [400-499]\nlimits: {nodes: 3}\n", "a"); !again.sameBut(base) {
+		t.Error("another policy is another config")
+	}
+	for name, other := range map[string]settings{
+		"config": load(strings.Replace(config, "branch: prod", "branch: dev", 1), "pool: talos\nvmids: [400-599]\n", "a"),
+		"token":  load(config, "pool: talos\nvmids: [400-599]\n", "b"),
+		"pool":   load(config, "pool: other\nvmids: [400-599]\n", "a"),
+	} {
+		if other.sameBut(base) {
+			t.Errorf("another %s goes unnoticed", name)
+		}
+	}
+}
+
+// FuzzConfig checks that decoding a config ends, that problems are printable and
+// that the secrets of the files are in none of them.
+func FuzzConfig(f *testing.F) {
+	for _, s := range []string{"", sshConfig, fullConfig, "repository: []\nproxmox: 1\nforge: ~\nmirrors: {charts: {a: b}}", "policy_file: \"\"\nsocket: /x", "age_key_file: credential:x\nca_file: /dev/zero"} {
+		f.Add(s)
+	}
+	dir := newHost(f, hostFiles(f))
+	f.Fuzz(func(t *testing.T, text string) {
+		// Whatever a file is called, none outside the folder is read.
+		if strings.Contains(text, "/") && strings.Contains(text, "_file") || strings.Contains(text, "directory") {
+			t.Skip()
+		}
+		write(t, filepath.Join(dir, "config.yaml"), text, 0o600)
+		s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		for _, p := range problems {
+			if line := p.String(); p.File == "" || p.Message == "" || strings.ContainsAny(line, "\n\r\x00\x1b") || strings.Contains(line, "c4n4ry") {
+				t.Errorf("problem %q", line)
+			}
+		}
+		if !problems.HasErrors() && (s.proxmox.Token.IsZero() || s.identities == nil || s.policy.Pool == "" || s.repository.URL == "") {
+			t.Error("no problem, but not whole")
+		}
+	})
+}

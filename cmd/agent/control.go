@@ -1,0 +1,462 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+const defaultSocket = "/run/talos-agent/agent.sock"
+
+// client makes a client of the daemon that the flags name.
+func client(cmd *cobra.Command) *api.Client {
+	socket, err := cmd.Flags().GetString("socket")
+	if err != nil {
+		panic(err) // every command inherits the flag
+	}
+	return api.NewClient(socket)
+}
+
+// outputFlag adds --output.
+func outputFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().StringP("output", "o", "text", "text or json")
+}
+
+// one resolves the cluster a command is about: the argument, or the only one
+// there is.
+func one(ctx context.Context, c *api.Client, args []string) (string, error) {
+	if len(args) > 0 {
+		return args[0], nil
+	}
+	all, err := c.StatusAll(ctx)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Cluster)
+	}
+	switch len(names) {
+	case 1:
+		return names[0], nil
+	case 0:
+		return "", errors.New("the agent looks after no cluster yet")
+	default:
+		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
+	}
+}
+
+func newStatus(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status [CLUSTER]",
+		Short: "Show how the clusters stand, and what each node waits for",
+		Long: `Show how the clusters stand: condition, revision and message, every node with
+its phase and what it waits for, addons, running actions with their progress,
+and the last passes that did something.
+
+Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
+Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
+daemon cannot be reached.`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	output := outputFlag(cmd)
+	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready before answering; 0: do not wait")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		c := client(cmd)
+		all, err := statuses(cmd.Context(), c, args)
+		for deadline := time.Now().Add(*wait); err == nil && *wait > 0 && worst(all) != exitOK && time.Now().Before(deadline); {
+			if err = pause(cmd.Context(), time.Second); err == nil {
+				all, err = statuses(cmd.Context(), c, args)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if p.json {
+			if err := p.jsonOut("StatusList", all); err != nil {
+				return err
+			}
+			return errSilent(worst(all))
+		}
+		p.now = time.Now()
+		if about, err := c.About(cmd.Context()); err == nil {
+			for _, t := range about.Trouble {
+				p.printf("%s %s\n", p.paint("trouble", "31"), t)
+			}
+		}
+		if len(all) == 0 {
+			p.printf("no cluster yet: the repository has not been read, or holds none\n")
+		}
+		for i, s := range all {
+			if i > 0 {
+				p.printf("\n")
+			}
+			p.status(s)
+		}
+		return errSilent(worst(all))
+	}
+	return cmd
+}
+
+func statuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Status, error) {
+	if len(args) == 0 {
+		return c.StatusAll(ctx)
+	}
+	s, err := c.Status(ctx, args[0])
+	return []cluster.Status{s}, err
+}
+
+// worst is the exit code for the worst of the conditions.
+func worst(all []cluster.Status) int {
+	code := exitOK
+	for _, s := range all {
+		switch s.Condition {
+		case cluster.Ready, cluster.Suspended:
+		case cluster.Reconciling:
+			code = max(code, exitReconciling)
+		default:
+			code = max(code, exitStalled)
+		}
+	}
+	if len(all) == 0 {
+		return exitReconciling
+	}
+	return code
+}
+
+func newPlan(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "plan [CLUSTER]",
+		Short: "Tell everything that will happen, in order, before it does",
+		Long: `Tell everything that will happen for the pushed revision, or (with --dir, as
+root) what would happen if a local directory were pushed: the same planner that
+acts, run forward. Steps that destroy something are marked with "-".
+
+Exit codes: 0 nothing to do; 10 there are changes; 11 there are destructive
+ones; 1 the inventory is invalid or a person must act first.`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	output := outputFlag(cmd)
+	dir := cmd.Flags().String("dir", "", "plan this directory instead of the pushed revision")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		c := client(cmd)
+		name, err := one(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		var f cluster.Forecast
+		if *dir == "" {
+			f, err = c.Forecast(cmd.Context(), name)
+		} else {
+			var files fs.FS
+			if files, err = directory(*dir); err == nil {
+				f, err = c.ForecastDir(cmd.Context(), name, files)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if p.json {
+			if err := p.jsonOut("Forecast", f); err != nil {
+				return err
+			}
+		} else {
+			p.forecast(f)
+		}
+		return errSilent(planCode(f))
+	}
+	return cmd
+}
+
+func planCode(f cluster.Forecast) int {
+	switch {
+	case f.Problems.HasErrors() || len(f.Blocked) > 0 && len(f.Steps) == 0:
+		return exitFailed
+	case f.Destructive():
+		return exitDestructive
+	case len(f.Steps) > 0:
+		return exitChanges
+	default:
+		return exitOK
+	}
+}
+
+// directory opens a local directory for reading.
+func directory(path string) (fs.FS, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return nil, &usageError{fmt.Errorf("%s is not a directory", path)}
+	}
+	return os.DirFS(path), nil
+}
+
+// simple makes a command that tells the daemon one thing about one cluster.
+func simple(env *environment, use, short, done string, tell func(context.Context, *api.Client, string) error) *cobra.Command {
+	return &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := client(cmd)
+			name, err := one(cmd.Context(), c, args)
+			if err != nil {
+				return err
+			}
+			if err := tell(cmd.Context(), c, name); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(env.stdout, "%s: %s\n", name, done)
+			return nil
+		}}
+}
+
+func newReconcile(env *environment) *cobra.Command {
+	return simple(env, "reconcile", "Fetch the repository and look at the cluster now", "looking now",
+		func(ctx context.Context, c *api.Client, name string) error { return c.Reconcile(ctx, name) })
+}
+
+func newSuspend(env *environment) *cobra.Command {
+	return simple(env, "suspend", "Change nothing until resume; what is under way ends", "suspended",
+		func(ctx context.Context, c *api.Client, name string) error { return c.Suspend(ctx, name) })
+}
+
+func newResume(env *environment) *cobra.Command {
+	return simple(env, "resume", "Go on after suspend or destroy", "resumed",
+		func(ctx context.Context, c *api.Client, name string) error { return c.Resume(ctx, name) })
+}
+
+func newAccept(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "accept [CLUSTER]",
+		Short: "Accept a revision that does not descend from the applied one",
+		Long: `Accept the newest revision although it does not descend from the one applied
+last: the branch was force-pushed or rolled back, and that was meant.
+
+With --bootstrap, declare instead that etcd of this cluster was never
+bootstrapped, after the agent's own records were lost. If that is wrong the
+cluster may split in two: be sure.`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	bootstrap := cmd.Flags().Bool("bootstrap", false, "declare that bootstrap was never sent to this cluster")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := client(cmd)
+		name, err := one(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		req := api.AcceptRequest{Bootstrap: *bootstrap}
+		done := "bootstrap may be sent"
+		if !*bootstrap {
+			s, err := c.Status(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			if s.Revision == s.Applied {
+				return fmt.Errorf("%s: there is nothing to accept: %s is applied", name, s.Revision.Short())
+			}
+			req.Revision = s.Revision
+			done = "accepted " + s.Revision.Short()
+		}
+		if err := c.Accept(cmd.Context(), name, req); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(env.stdout, "%s: %s\n", name, done)
+		return nil
+	}
+	return cmd
+}
+
+func newDestroy(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "destroy CLUSTER",
+		Short: "Delete every VM of a cluster, after showing which and asking",
+		Long: `Show exactly what goes, ask for the cluster's name, then suspend the cluster
+and delete its VMs with their disks: those that are provably ours, and nothing
+else. The image stays. Nodes that say ` + "`protect: true`" + ` are kept. The cluster
+stays suspended: resume builds it again, with the same VMIDs, MACs and
+addresses.`,
+		Args: cobra.ExactArgs(1),
+	}
+	confirm := cmd.Flags().String("confirm", "", "the cluster's name, instead of typing it")
+	wait := cmd.Flags().Duration("wait", 15*time.Minute, "how long to wait for the end; 0: do not wait")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		name, c := args[0], client(cmd)
+		p, err := newPrinter(env.stdout, "text")
+		if err != nil {
+			return err
+		}
+		f, err := c.ForecastDestroy(cmd.Context(), name)
+		if err != nil {
+			return err
+		}
+		p.forecast(f)
+		if err := confirmed(env, name, *confirm); err != nil {
+			return err
+		}
+		if err := c.Destroy(cmd.Context(), name); err != nil {
+			return err
+		}
+		if *wait == 0 {
+			p.printf("%s is suspended and being destroyed; `talos-agent status %s` tells how far it is\n", name, name)
+			return nil
+		}
+		return awaitDestroyed(cmd.Context(), c, p, name, *wait)
+	}
+	return cmd
+}
+
+// confirmed wants the cluster's name from the flag, or typed.
+func confirmed(env *environment, name, flag string) error {
+	typed := flag
+	if typed == "" {
+		if f, ok := env.stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+			return &usageError{fmt.Errorf("destroy %s: not confirmed; say `--confirm %s` where nobody can type it", name, name)}
+		}
+		_, _ = fmt.Fprintf(env.stdout, "Type the name of the cluster to destroy it: ")
+		line, err := bufio.NewReader(env.stdin).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		typed = strings.TrimSpace(line)
+	}
+	if typed != name {
+		return fmt.Errorf("destroy %s: not confirmed: %q is not its name; nothing was changed", name, typed)
+	}
+	return nil
+}
+
+// awaitDestroyed waits for the end of a tear-down and tells each VM that is
+// gone.
+func awaitDestroyed(ctx context.Context, c *api.Client, p printer, name string, within time.Duration) error {
+	told := map[string]cluster.Phase{}
+	for deadline := time.Now().Add(within); ; {
+		s, err := c.Status(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, n := range s.Nodes {
+			if before, ok := told[n.Name]; ok && before != n.Phase && n.Phase == cluster.PhaseAbsent {
+				p.printf("  vm %d (%s) is gone\n", n.VMID, n.Name)
+			}
+			told[n.Name] = n.Phase
+		}
+		switch {
+		case s.Condition == cluster.Suspended && len(s.Running) == 0:
+			p.printf("%s is destroyed, and suspended until `talos-agent resume %s`\n", name, name)
+			return nil
+		case s.Condition == cluster.Stalled:
+			return &hinted{err: fmt.Errorf("destroy %s: %s", name, s.Message), hint: s.Hint}
+		case time.Now().After(deadline):
+			return &hinted{err: fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), hint: "the daemon goes on: `talos-agent status " + name + "`"}
+		}
+		if err := pause(ctx, 300*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func newKubeconfig(env *environment) *cobra.Command {
+	return credential(env, "kubeconfig", "Write a kubeconfig for people, freshly minted, good for 30 days",
+		func(ctx context.Context, c *api.Client, name string) ([]byte, error) { return c.Kubeconfig(ctx, name) })
+}
+
+func newTalosconfig(env *environment) *cobra.Command {
+	return credential(env, "talosconfig", "Write a talosconfig for people, freshly minted, good for 30 days",
+		func(ctx context.Context, c *api.Client, name string) ([]byte, error) { return c.Talosconfig(ctx, name) })
+}
+
+func credential(env *environment, use, short string, ask func(context.Context, *api.Client, string) ([]byte, error)) *cobra.Command {
+	cmd := &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1)}
+	file := cmd.Flags().StringP("file", "f", "", "write to this file (mode 0600) instead of standard output")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := client(cmd)
+		name, err := one(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		b, err := ask(cmd.Context(), c, name)
+		if err != nil {
+			return err
+		}
+		if *file == "" {
+			_, err = env.stdout.Write(b)
+			return err
+		}
+		return writeSecret(*file, b)
+	}
+	return cmd
+}
+
+// writeSecret replaces a file by one that only its owner can read.
+func writeSecret(path string, b []byte) error {
+	dir, name := filepath.Split(path)
+	s := stateFiles{dir: dir}
+	if dir == "" {
+		s.dir = "."
+	}
+	tmp := "." + name + ".new"
+	if err := s.Write(tmp, b); err != nil {
+		return err
+	}
+	return s.Rename(tmp, name)
+}
+
+func newVersion(env *environment) *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Print the version of this program, and the daemon's if one runs", Args: cobra.NoArgs}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		v := struct {
+			Client string `json:"client"`
+			Daemon string `json:"daemon,omitempty"`
+		}{Client: version}
+		if about, err := client(cmd).About(cmd.Context()); err == nil {
+			v.Daemon = about.Version
+		}
+		if p.json {
+			return p.jsonOut("Version", v)
+		}
+		p.printf("talos-agent %s\n", v.Client)
+		if v.Daemon != "" && v.Daemon != v.Client {
+			p.printf("the daemon runs %s: restart it\n", v.Daemon)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// pause waits for d, or until the command is stopped.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return errStopped
+	case <-t.C:
+		return nil
+	}
+}

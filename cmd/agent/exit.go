@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+)
+
+// The exit codes of the program, as docs/reference/exit-codes.md lists them.
+const (
+	exitOK          = 0
+	exitFailed      = 1  // it failed, or the inventory is invalid
+	exitUsage       = 2  // wrong usage
+	exitReconciling = 3  // status: not Ready, working on it
+	exitStalled     = 4  // status: stalled, blocked or unknown
+	exitNoDaemon    = 5  // the daemon cannot be reached
+	exitChanges     = 10 // plan: there are changes
+	exitDestructive = 11 // plan: there are destructive ones
+)
+
+// usageError is a command line that cannot be obeyed.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// exitError ends the program with a code of its own. With a nil err everything
+// was told already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+func (e *exitError) Unwrap() error { return e.err }
+
+// exitCode is the code for the error a command returned.
+func exitCode(err error) int {
+	var own *exitError
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &own):
+		return own.code
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, api.ErrNoDaemon):
+		return exitNoDaemon
+	default:
+		return exitFailed
+	}
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// stateFiles is the journal's file system: one directory that only the agent
+// may read. Files are never followed through symbolic links, and a rename is
+// durable when it returns.
+type stateFiles struct{ dir string }
+
+// openState makes the state directory and takes its lock, so that exactly one
+// agent works with it. The lock goes with the process.
+func openState(dir string) (stateFiles, func(), error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return stateFiles{}, nil, fmt.Errorf("make state directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return stateFiles{}, nil, fmt.Errorf("open the lock of state directory %s: %w", dir, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return stateFiles{}, nil, &hinted{err: fmt.Errorf("another agent works with state directory %s", dir),
+				hint: "stop it first: two agents on one state directory would fight over the same VMs"}
+		}
+		return stateFiles{}, nil, fmt.Errorf("lock state directory %s: %w", dir, err)
+	}
+	return stateFiles{dir: dir}, func() { _ = f.Close() }, nil
+}
+
+// Read implements reconcile.Files.
+func (s stateFiles) Read(name string) ([]byte, error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	const most = 1 << 20
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, most)
+	}
+	b := make([]byte, info.Size())
+	n, err := f.ReadAt(b, 0)
+	if n == len(b) {
+		err = nil
+	}
+	return b[:n], err
+}
+
+// Write implements reconcile.Files.
+func (s stateFiles) Write(name string, data []byte) error {
+	path := filepath.Join(s.dir, name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		_ = f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// Sync implements reconcile.Files.
+func (s stateFiles) Sync(name string) error { return syncPath(filepath.Join(s.dir, name)) }
+
+// Rename implements reconcile.Files.
+func (s stateFiles) Rename(from, to string) error {
+	if err := os.Rename(filepath.Join(s.dir, from), filepath.Join(s.dir, to)); err != nil {
+		return err
+	}
+	return syncPath(s.dir)
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	return errors.Join(err, f.Close())
+}
+
+// readPrivate reads a file that holds a secret: a regular file that nobody but
+// its owner (and root) can read or change.
+func readPrivate(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > 1<<20 {
+		return nil, fmt.Errorf("%s is not a small regular file", path)
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return nil, &hinted{err: fmt.Errorf("%s can be read by everybody (mode %04o)", path, info.Mode().Perm()), hint: "chmod 0600 " + path}
+	}
+	return os.ReadFile(path)
+}
+
+// hinted is an error with its cure.
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (h *hinted) Error() string { return h.err.Error() }
+func (h *hinted) Unwrap() error { return h.err }
+func (h *hinted) Hint() string  { return h.hint }

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+func newLab(env *environment) *cobra.Command {
+	var dir, prefix, flavour, ageKey string
+	var speed float64
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Run a make-believe Proxmox VE host on loopback, to try the agent on",
+		Long: `Run a make-believe host on this machine's loopback network: Proxmox VE, Talos
+machines, Kubernetes, an image factory, a chart repository, a git server and a
+forge, each speaking the real protocol. The host's files (config, policy,
+tokens) are written to --dir, so that an unmodified agent can run on it; what
+happens is told until the command is stopped.
+
+Linux only: nodes get addresses in 127.0.0.0/8.`,
+		Example: `  talos-agent lab --dir /tmp/lab
+  talos-agent run --config /tmp/lab/config.yaml`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&dir, "dir", "", "write the host's files here (default: a new temporary directory)")
+	flags.StringVar(&prefix, "prefix", "127.84.7.0/24", "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
+	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
+	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
+	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if ageKey == "" {
+			return &usageError{errors.New("say --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
+		}
+		key, err := os.ReadFile(ageKey)
+		if err != nil {
+			return err
+		}
+		if dir == "" {
+			if dir, err = os.MkdirTemp("", "talos-agent-lab-"); err != nil {
+				return err
+			}
+		}
+		h, err := startLab(dir, prefix, flavour, speed, key)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		h.introduce(env)
+		h.World.OnStory(func(e world.Event) {
+			_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+shortDuration(e.At), e.Subject, e.Text)
+		})
+		<-cmd.Context().Done()
+		_, _ = fmt.Fprintln(env.stdout, "the lab is closed")
+		return nil
+	}
+	return cmd
+}
+
+// host is a lab on loopback with the files of a host's administrator.
+type host struct {
+	*lab.Lab
+	dir    string
+	config string
+	prefix netip.Prefix
+}
+
+// startLab starts a lab on loopback and writes the host's files into dir.
+func startLab(dir, prefix, flavour string, speed float64, ageKey []byte) (*host, error) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
+		return nil, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	}
+	if flavour != "9.2" && flavour != "8.4" {
+		return nil, &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
+	}
+	if speed <= 0 {
+		return nil, &usageError{fmt.Errorf("--speed %v: write a number above 0", speed)}
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, err
+	}
+	l, err := lab.Start(lab.Config{Speed: speed, Prefix: p, Flavour: flavour, GitDir: filepath.Join(abs, "git")})
+	if err != nil {
+		return nil, err
+	}
+	config, err := writeHost(l, abs, ageKey, "400-599")
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &host{Lab: l, dir: abs, config: config, prefix: p.Masked()}, nil
+}
+
+// remote is the repository's URL with the user that git sends the token for.
+func (h *host) remote() string {
+	return strings.Replace(h.Repo.URL(), "https://", "https://git@", 1)
+}
+
+func (h *host) introduce(env *environment) {
+	_, _ = fmt.Fprintf(env.stdout, `a make-believe Proxmox VE host is up
+  Proxmox VE   %s
+  repository   %s  (branch main)
+  forge        %s
+
+push a repository:
+  cd REPOSITORY && git -c http.sslCAInfo=%s -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
+run the agent on it:
+  talos-agent run --config %s
+look at it:
+  talos-agent status --socket %s
+
+`, h.PVE.URL(), h.Repo.URL(), h.Forge.URL(), filepath.Join(h.dir, "ca.pem"), lab.GitToken, h.remote(), h.config, h.socket())
+}
+
+func (h *host) socket() string { return filepath.Join(h.dir, "agent.sock") }
+
+// waitUntil waits until ready says so, or ctx ends.
+func waitUntil(ctx context.Context, every time.Duration, ready func() (bool, error)) error {
+	for {
+		ok, err := ready()
+		if err != nil || ok {
+			return err
+		}
+		if err := pause(ctx, every); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// writeHost writes what an administrator of the lab's host would have written:
+// the agent's config and policy, its tokens and keys, and the lab's authority.
+// The agent that reads them is the one people run.
+func writeHost(l *lab.Lab, dir string, ageKey []byte, vmids string) (config string, err error) {
+	config = filepath.Join(dir, "config.yaml")
+	files := map[string]string{
+		"config.yaml": fmt.Sprintf(`# Written by talos-agent lab: a make-believe Proxmox VE host.
+owner: lab
+repository:
+  url: %s
+  branch: main
+  token_file: git.token
+  interval: 10s
+age_key_file: age.key
+proxmox:
+  url: %s
+  token_file: proxmox.token
+  ca_file: ca.pem
+forge:
+  kind: github
+  url: %s
+  repository: %s
+  token_file: forge.token
+mirrors:
+  factory: %s
+  charts:
+    https://helm.cilium.io: %s
+ca_file: ca.pem
+socket: %s
+state_dir: %s
+cache_dir: %s
+`, l.Repo.URL(), l.PVE.URL(), l.Forge.URL(), lab.Repository, l.Factory.URL(), l.Charts.URL(),
+			filepath.Join(dir, "agent.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cache")),
+		"policy.yaml": fmt.Sprintf(`# What the host allows, whatever the repository says.
+pool: talos
+vmids: [%s]
+datastores: [local, local-lvm]
+bridges: [vmbr1]
+limits: {nodes: 20, cores: 128, ram: 512GiB, disk: 4TiB}
+`, vmids),
+		"age.key":       string(ageKey),
+		"proxmox.token": l.Token + "\n",
+		"git.token":     lab.GitToken + "\n",
+		"forge.token":   lab.ForgeToken + "\n",
+		"ca.pem":        string(l.CA()),
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("write the host's files: %w", err)
+	}
+	var errs []error
+	for name, text := range files {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return config, errors.Join(errs...)
+}

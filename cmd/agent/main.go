@@ -1,0 +1,109 @@
+// Command talos-agent makes and keeps Talos Linux clusters on a Proxmox VE
+// host as a Git repository describes them: the daemon, and the commands that
+// people use to look at it and to direct it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// version is set by the linker.
+var version = "v0.0.0-unknown"
+
+func main() { os.Exit(run(osEnvironment(), os.Args[1:])) }
+
+// run is the whole program, for main and for tests.
+func run(env *environment, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// A second signal ends the program at once.
+	context.AfterFunc(ctx, stop)
+	root := newRoot(env)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	code := exitCode(err)
+	if err != nil && err.Error() != "" {
+		_, _ = fmt.Fprintf(env.stderr, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
+		if hint := cluster.HintOf(err); hint != "" {
+			_, _ = fmt.Fprintf(env.stderr, "  -> %s\n", hint)
+		}
+	}
+	return code
+}
+
+// newRoot lists the commands, one file each.
+func newRoot(env *environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "talos-agent",
+		Short: "GitOps for Talos Linux clusters on a Proxmox VE host",
+		Long: `talos-agent runs on a Proxmox VE host, follows a Git repository and makes the
+VMs, Talos nodes, Kubernetes clusters and addons on the host match it.
+
+Exit codes: 0 done and as it should be; 1 it failed, or the inventory is
+invalid; 2 wrong usage; 3 status: not Ready, but working on it; 4 status:
+stalled, blocked or not seen; 5 the daemon cannot be reached; 10 plan: there
+are changes; 11 plan: there are destructive ones.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.SetIn(env.stdin)
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
+	})
+	root.PersistentFlags().String("socket", defaultSocket, "unix socket of the daemon")
+	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "direct", Title: "Direct (root):"}, &cobra.Group{ID: "repo", Title: "The repository, without a daemon:"})
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			usageArgs(c)
+			root.AddCommand(c)
+		}
+	}
+	add("daemon", newRun(env), newVersion(env))
+	add("look", newStatus(env), newPlan(env))
+	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newDestroy(env), newKubeconfig(env), newTalosconfig(env))
+	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
+	return root
+}
+
+// usageArgs makes a wrong number of arguments a wrong usage, here and below.
+func usageArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		usageArgs(sub)
+	}
+}
+
+// errSilent ends a command that has told everything already.
+func errSilent(code int) error {
+	if code == exitOK {
+		return nil
+	}
+	return &exitError{code: code}
+}
+
+var errStopped = errors.New("stopped by a signal")

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
+)
+
+// loadPolicy reads the host's policy. The file must belong to root, or to the
+// user the agent runs as, and nobody else may write it: whoever can change it
+// can lift every bound of the repository.
+func loadPolicy(path string) (cluster.Policy, cluster.Problems) {
+	data, info, err := readHostFile(path, onlyOwnerWrites)
+	if err == nil {
+		err = ownedByUs(path, info)
+	}
+	if err != nil {
+		return cluster.Policy{}, policyUnread(path, err)
+	}
+	return parsePolicy(path, data)
+}
+
+func policyUnread(path string, err error) cluster.Problems {
+	p := cluster.Problem{Severity: cluster.Error, File: path, Message: err.Error(), Hint: cluster.HintOf(err)}
+	if errors.Is(err, fs.ErrNotExist) {
+		p.Message, p.Hint = "there is no policy, so nothing is allowed", "write one; the smallest has the lines pool: talos and vmids: [400-599]"
+	}
+	return cluster.Problems{p}
+}
+
+// ownedByUs refuses a file of anybody but root and the user of this process.
+func ownedByUs(path string, info fs.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.New("its owner cannot be told")
+	}
+	if uid := int(st.Uid); uid != 0 && uid != os.Geteuid() {
+		return &hinted{fmt.Errorf("belongs to user %d, who can change it", uid), "chown root " + path}
+	}
+	return nil
+}
+
+// parsePolicy decodes a policy, whoever may write it.
+func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
+	d := strict.Document{File: path, Report: strict.NewReport()}
+	d.Where[""] = cluster.Position{File: path}
+	n := d.Single(data)
+	if n == nil {
+		return cluster.Policy{}, d.Finish()
+	}
+	var f policyFile
+	hostLanguage.Decode(d, n, "", &f)
+	lines := map[string]int{}
+	for _, rule := range []struct {
+		field string
+		list  int // how long it is; -1 for what is none
+	}{
+		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)},
+		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
+		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
+	} {
+		if !d.Has(rule.field) {
+			continue
+		}
+		lines[rule.field] = d.Place(rule.field).Line
+		if rule.list == 0 && !said(d.Report, rule.field) {
+			// "Nothing" and "anything" are too far apart to be guessed.
+			d.Wrong(rule.field, "list what is allowed; remove the line to allow anything", "is empty")
+		}
+	}
+	for i, u := range f.Sources.Factory {
+		if plainHTTP(u) {
+			d.Wrong(strict.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
+		}
+	}
+	return cluster.Policy{
+		File: path, Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
+		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(strict.MiB), DiskBytes: int64(f.Limits.Disk)},
+		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
+	}, d.Finish()
+}

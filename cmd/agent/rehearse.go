@@ -1,0 +1,424 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/web"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/sources"
+	"github.com/talos-agent/talos-agent/sources/git"
+	"github.com/talos-agent/talos-agent/sources/inventory"
+)
+
+// rehearseFlags are what rehearse is told.
+type rehearseFlags struct {
+	validateFlags
+	from  string
+	speed float64
+	limit time.Duration
+}
+
+func newRehearse(env *environment) *cobra.Command {
+	var f rehearseFlags
+	cmd := &cobra.Command{
+		Use:   "rehearse DIR",
+		Short: "Bring the repository's clusters up on a make-believe host, in seconds",
+		Long: `Rehearse a repository: run the agent, as it is, against a make-believe Proxmox
+VE host with make-believe Talos machines, until the clusters are Ready or it is
+clear why they do not become so. With --from, bring up that directory first (the
+state before a change) and then change to DIR, which shows what the change does.
+
+Nothing real is touched and nothing is fetched: charts are stand-ins of the same
+name and version, and without the age key the secrets are throw-away ones.
+
+Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
+		Example: `  talos-agent rehearse .
+  talos-agent rehearse . --from ../main --cluster dev --policy policy.yaml`,
+		Args: cobra.ExactArgs(1),
+	}
+	output := outputFlag(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&f.cluster, "cluster", "", "rehearse this cluster only, by the name of its folder")
+	flags.StringVar(&f.folder, "path", "inventory", "the folder of the repository that holds the clusters' folders")
+	flags.StringArrayVar(&f.ageKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
+	flags.StringVar(&f.policy, "policy", "", "file with the policy of the host")
+	flags.StringVar(&f.owner, "owner", inventory.DefaultOwner, "owner in the config of the host")
+	flags.StringVar(&f.from, "from", "", "directory with the state before the change")
+	flags.Float64Var(&f.speed, "speed", 50, "how many times faster than life")
+	flags.DurationVar(&f.limit, "timeout", 5*time.Minute, "give up after this time")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		r := &rehearsal{flags: f, dir: args[0], p: p}
+		ctx, cancel := context.WithTimeout(cmd.Context(), f.limit)
+		defer cancel()
+		return r.run(ctx)
+	}
+	return cmd
+}
+
+// rehearsal is one run of rehearse.
+type rehearsal struct {
+	flags rehearseFlags
+	dir   string
+	p     printer
+
+	lab   *lab.Lab
+	agent *agent
+	dirs  *git.Directory
+	stage string // the directory the agent follows
+
+	mu     sync.Mutex
+	charts map[string]bool
+}
+
+// rehearsed is the data of the JSON output.
+type rehearsed struct {
+	Ready    bool               `json:"ready"`
+	Steps    []cluster.Forecast `json:"steps"`
+	Clusters []cluster.Status   `json:"clusters"`
+}
+
+func (r *rehearsal) run(ctx context.Context) error {
+	first := r.dir
+	if r.flags.from != "" {
+		first = r.flags.from
+	}
+	// An invalid repository is told the way validate tells it.
+	for _, dir := range slices.Compact([]string{first, r.dir}) {
+		v, err := validate(ctx, dir, r.flags.validateFlags, time.Now())
+		if err != nil {
+			return err
+		}
+		if !v.Valid {
+			if r.p.json {
+				err = r.p.jsonOut("Validation", v)
+			} else {
+				r.p.validation(v, dir)
+			}
+			return errors.Join(err, errSilent(exitFailed))
+		}
+	}
+	scratch, err := os.MkdirTemp("", "talos-agent-rehearse-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	r.stage = filepath.Join(scratch, "repository")
+	if err := r.put(first); err != nil {
+		return err
+	}
+	if err := r.open(ctx, scratch); err != nil {
+		return err
+	}
+	defer r.close()
+	out := rehearsed{}
+	if err := r.reach(ctx, "bring up "+first, &out); err != nil {
+		return err
+	}
+	if r.flags.from != "" && out.Ready {
+		if err := r.put(r.dir); err != nil {
+			return err
+		}
+		if err := r.reach(ctx, "change to "+r.dir, &out); err != nil {
+			return err
+		}
+	}
+	if err := r.lab.Broken(); err != nil {
+		return fmt.Errorf("the agent broke a law in the rehearsal; this is a bug worth reporting: %w", err)
+	}
+	if r.p.json {
+		if err := r.p.jsonOut("Rehearsal", out); err != nil {
+			return err
+		}
+	}
+	if !out.Ready {
+		return errSilent(exitFailed)
+	}
+	return nil
+}
+
+// put makes the directory the agent follows a copy of dir.
+func (r *rehearsal) put(dir string) error {
+	files, err := web.ReadFiles(dir)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", dir, err)
+	}
+	if err := os.RemoveAll(r.stage); err != nil {
+		return err
+	}
+	for name, data := range files {
+		file := filepath.Join(r.stage, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open starts a lab that has what the inventory asks for, and an agent on it.
+func (r *rehearsal) open(ctx context.Context, scratch string) error {
+	v := &validator{dir: r.stage, flags: r.flags.validateFlags, now: time.Now()}
+	if err := v.open(ctx); err != nil {
+		return err
+	}
+	names := []string{r.flags.cluster}
+	if r.flags.cluster == "" {
+		var err error
+		if names, _, err = v.repo.Clusters(ctx, v.tree); err != nil {
+			return err
+		}
+	}
+	var specs []cluster.Spec
+	for _, name := range names {
+		snap, problems, err := v.repo.Snapshot(ctx, v.tree, name)
+		if err != nil {
+			return err
+		}
+		if err := problems.Err(); err != nil {
+			return err
+		}
+		specs = append(specs, snap.Spec)
+	}
+	c := labFor(specs)
+	c.Speed = r.flags.speed
+	var err error
+	if r.lab, err = lab.Start(c); err != nil {
+		return err
+	}
+	policy := cluster.Policy{Pool: c.Pool}
+	if v.policy != nil {
+		policy = *v.policy
+	}
+	if r.dirs, err = git.OpenDir(git.Config{Dir: r.stage}); err != nil {
+		return err
+	}
+	source := sources.Config{Store: r.dirs, Path: r.flags.folder, Clusters: names, Inventory: inventory.Options{Owner: r.flags.owner, Pool: policy.Pool}}
+	if err := v.readKeys(&source); err != nil {
+		return err
+	}
+	r.charts = map[string]bool{}
+	files, unlock, err := openState(filepath.Join(scratch, "state"))
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, unlock)
+	log := slog.New(slog.DiscardHandler)
+	if !r.p.json {
+		log = slog.New(&handler{level: slog.LevelInfo, write: writeLines(indent{r.p})})
+	}
+	r.agent, err = newAgent(wiring{
+		owner: r.flags.owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },
+		files: files, cacheDir: filepath.Join(scratch, "cache"), dial: r.lab.DialContext, log: log, store: r.dirs, sources: source,
+		proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
+		factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
+		charts:  helm.Config{CA: r.lab.CA()},
+		prepare: r.standIn,
+	})
+	if err != nil {
+		return err
+	}
+	return r.agent.start(context.WithoutCancel(ctx))
+}
+
+func (r *rehearsal) close() {
+	if r.agent != nil {
+		r.agent.stop()
+	}
+	if r.lab != nil {
+		r.lab.Close()
+	}
+}
+
+// standIn puts throw-away keys where the real ones are not known, and stand-ins
+// where charts would have to be fetched.
+func (r *rehearsal) standIn(snap cluster.Snapshot) (cluster.Snapshot, error) {
+	if snap.Bundle.IsZero() {
+		b, err := machineconfig.PlaceholderBundle(snap.Spec.Versions.Contract, r.lab.World.Start())
+		if err != nil {
+			return snap, err
+		}
+		snap.Bundle = b
+	}
+	snap.Spec.Addons = slices.Clone(snap.Spec.Addons)
+	for i := range snap.Spec.Addons {
+		c := &snap.Spec.Addons[i].Chart
+		if c.Path != "" {
+			continue
+		}
+		name := c.Name
+		if name == "" {
+			name = path.Base(c.OCI)
+		}
+		if err := r.publish(name, c.Version); err != nil {
+			return snap, err
+		}
+		*c = cluster.Chart{Repository: r.lab.Charts.URL(), Name: name, Version: c.Version}
+	}
+	return snap, nil
+}
+
+// publish puts a stand-in for a chart into the lab's repository.
+func (r *rehearsal) publish(name, version string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if key := name + " " + version; r.charts[key] {
+		return nil
+	} else {
+		r.charts[key] = true
+	}
+	chart, err := web.StandIn(name, version)
+	if err != nil {
+		return fmt.Errorf("make a stand-in for chart %s: %w", name, err)
+	}
+	r.lab.Charts.Publish(chart)
+	return nil
+}
+
+// reach waits until every cluster is Ready at the directory's state, or a
+// person would have to act.
+func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) error {
+	tree, err := r.dirs.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if !r.p.json {
+		r.p.printf("== %s\n", what)
+	}
+	r.agent.lookAll()
+	for {
+		all := []cluster.Status{}
+		done, ready := true, true
+		for _, name := range r.agent.Clusters() {
+			s, err := r.agent.Status(name)
+			if err != nil {
+				return err
+			}
+			all = append(all, s)
+			at := string(s.Revision) == tree.Revision && s.Revision == s.Applied
+			ready = ready && s.Condition == cluster.Ready && at
+			done = done && string(s.Revision) == tree.Revision && (s.Condition == cluster.Ready && at || s.Condition == cluster.Stalled && len(s.Running) == 0 && time.Since(s.Since) > 2*time.Second)
+		}
+		if done && len(all) > 0 || ctx.Err() != nil {
+			out.Ready, out.Clusters = ready, all
+			r.tell(all, ctx.Err() != nil)
+			return nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+func (r *rehearsal) tell(all []cluster.Status, late bool) {
+	if r.p.json {
+		return
+	}
+	r.p.now = time.Now()
+	for _, s := range all {
+		r.p.printf("\n")
+		r.p.status(s)
+	}
+	if late {
+		r.p.printf("\ngave up: not every cluster became Ready in time\n")
+	}
+	r.p.printf("\n")
+}
+
+// labFor is a host that has what the clusters ask for: hosts, storages,
+// bridges, pool, DHCP reservations.
+func labFor(specs []cluster.Spec) lab.Config {
+	c := lab.Config{Reservations: map[string]netip.Prefix{}}
+	hosts := map[string]*pve.Host{}
+	var order []string
+	content := map[string]map[string]bool{} // storage -> content types
+	use := func(storage, what string) {
+		if content[storage] == nil {
+			content[storage] = map[string]bool{}
+		}
+		content[storage][what] = true
+	}
+	for _, s := range specs {
+		for _, n := range s.Nodes {
+			if n.Pool != "" {
+				c.Pool = n.Pool
+			}
+			h := hosts[n.Host]
+			if h == nil {
+				h = &pve.Host{Name: n.Host, Cores: 64, MemoryBytes: 1 << 40}
+				hosts[n.Host] = h
+				order = append(order, n.Host)
+			}
+			if !slices.Contains(h.Bridges, n.Bridge) {
+				h.Bridges = append(h.Bridges, n.Bridge)
+			}
+			if !slices.Contains(c.Bridges, n.Bridge) {
+				c.Bridges = append(c.Bridges, n.Bridge)
+			}
+			use(n.Datastore, "images")
+			use(n.CloudInitDatastore, "images")
+			use(n.ImageDatastore, "import")
+			for _, d := range n.Disks {
+				use(d.Datastore, "images")
+			}
+			bits := 24
+			if s.Network.CIDR.IsValid() {
+				bits = s.Network.CIDR.Bits()
+			}
+			if s.Network.Mode == cluster.AddressReserved {
+				c.Reservations[strings.ToLower(n.MAC)] = netip.PrefixFrom(n.IP, bits)
+			}
+		}
+	}
+	for name := range content {
+		if name != "" {
+			c.Storages = append(c.Storages, name)
+		}
+	}
+	slices.Sort(c.Storages)
+	for _, host := range order {
+		for _, name := range c.Storages {
+			st := pve.Storage{Name: name, Type: "dir", TotalBytes: 16 << 40}
+			for _, what := range []string{"images", "import"} {
+				if content[name][what] {
+					st.Content = append(st.Content, what)
+				}
+			}
+			hosts[host].Storages = append(hosts[host].Storages, st)
+		}
+		c.Hosts = append(c.Hosts, *hosts[host])
+	}
+	return c
+}
+
+// indent sets the agent's own lines apart.
+type indent struct{ p printer }
+
+func (i indent) Write(b []byte) (int, error) {
+	i.p.printf("  %s", b)
+	return len(b), nil
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+)
+
+// The agent is what the socket serves.
+var _ api.Agent = (*agent)(nil)
+
+// About implements api.Agent.
+func (a *agent) About() api.About {
+	about := api.About{Version: version, Started: a.started.UTC(), Config: a.config}
+	if t := a.trouble.Load(); t != nil {
+		about.Trouble = *t
+	}
+	return about
+}
+
+// Clusters implements api.Agent.
+func (a *agent) Clusters() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(maps.Keys(a.managed))
+}
+
+// Status implements api.Agent.
+func (a *agent) Status(name string) (cluster.Status, error) {
+	m, err := a.find(name)
+	if err != nil {
+		return cluster.Status{}, err
+	}
+	return m.r.Status(), nil
+}
+
+// Forecast implements api.Agent.
+func (a *agent) Forecast(name string) (cluster.Forecast, error) {
+	m, err := a.find(name)
+	if err != nil {
+		return cluster.Forecast{}, err
+	}
+	return m.r.Forecast()
+}
+
+// ForecastDir implements api.Agent.
+func (a *agent) ForecastDir(ctx context.Context, name string, files fs.FS) (cluster.Forecast, error) {
+	m, err := a.find(name)
+	if err != nil {
+		return cluster.Forecast{}, err
+	}
+	snap, problems, err := m.source.of(ctx, files)
+	if err != nil {
+		return cluster.Forecast{}, err
+	}
+	if problems.HasErrors() {
+		return cluster.Forecast{Cluster: name, Problems: problems, Blocked: []cluster.Block{{Subject: name, Reason: "the inventory is invalid"}}}, nil
+	}
+	f, err := m.r.ForecastOf(ctx, snap)
+	var found cluster.Problems
+	if errors.As(err, &found) {
+		return cluster.Forecast{Cluster: name, Problems: found, Blocked: []cluster.Block{{Subject: name, Reason: "the inventory is invalid"}}}, nil
+	}
+	return f, err
+}
+
+// ForecastDestroy implements api.Agent.
+func (a *agent) ForecastDestroy(name string) (cluster.Forecast, error) {
+	m, err := a.find(name)
+	if err != nil {
+		return cluster.Forecast{}, err
+	}
+	return m.r.ForecastDestroy()
+}
+
+// Reconcile implements api.Agent.
+func (a *agent) Reconcile(name string) error {
+	m, err := a.find(name)
+	if err != nil {
+		return err
+	}
+	m.r.Look(true)
+	return nil
+}
+
+// lookAll has every cluster fetch and look.
+func (a *agent) lookAll() {
+	for _, name := range a.Clusters() {
+		if m, err := a.find(name); err == nil {
+			m.r.Look(true)
+		}
+	}
+}
+
+// Suspend implements api.Agent.
+func (a *agent) Suspend(name string) error {
+	m, err := a.find(name)
+	if err != nil {
+		return err
+	}
+	return m.r.Suspend()
+}
+
+// Resume implements api.Agent.
+func (a *agent) Resume(name string) error {
+	m, err := a.find(name)
+	if err != nil {
+		return err
+	}
+	return m.r.Resume()
+}
+
+// Accept implements api.Agent.
+func (a *agent) Accept(name string, revision cluster.Revision) error {
+	m, err := a.find(name)
+	if err != nil {
+		return err
+	}
+	if seen := m.r.Status().Revision; revision == "" || revision != seen {
+		return &hinted{err: errors.New("the revision to accept is not the newest one seen, " + seen.Short()), hint: "look at `talos-agent status " + name + "` and run accept again"}
+	}
+	if err := m.r.Accept(revision); err != nil {
+		return err
+	}
+	m.r.Look(true)
+	return nil
+}
+
+// AcceptBootstrap implements api.Agent.
+func (a *agent) AcceptBootstrap(name string) error {
+	m, err := a.find(name)
+	if err != nil {
+		return err
+	}
+	return m.r.AcceptBootstrap()
+}
+
+// Destroy implements api.Agent.
+func (a *agent) Destroy(name string) error {
+	m, err := a.find(name)
+	if err != nil {
+		return err
+	}
+	return m.r.Destroy()
+}
+
+// peopleTTL is how long a kubeconfig or talosconfig for a person works. They
+// are minted on demand, so that there is no reason to keep one for long.
+const peopleTTL = 30 * 24 * time.Hour
+
+// access mints credentials for a person.
+func (a *agent) access(name string) (*managed, cluster.Desired, cluster.Access, error) {
+	m, err := a.find(name)
+	if err != nil {
+		return nil, cluster.Desired{}, cluster.Access{}, err
+	}
+	d, ok := m.r.Desired()
+	if !ok || d.Bundle.IsZero() {
+		return nil, d, cluster.Access{}, &hinted{err: errors.New("the cluster's secrets have not been read"), hint: "look at `talos-agent status " + name + "`"}
+	}
+	acc, err := machineconfig.Credentials(d.Bundle, time.Now(), peopleTTL)
+	return m, d, acc, err
+}
+
+// Kubeconfig implements api.Agent.
+func (a *agent) Kubeconfig(name string) ([]byte, error) {
+	_, d, acc, err := a.access(name)
+	if err != nil {
+		return nil, err
+	}
+	return machineconfig.Kubeconfig(d.Spec, acc, d.Spec.Network.Endpoint)
+}
+
+// Talosconfig implements api.Agent.
+func (a *agent) Talosconfig(name string) ([]byte, error) {
+	_, d, acc, err := a.access(name)
+	if err != nil {
+		return nil, err
+	}
+	return machineconfig.Talosconfig(d.Spec, acc)
+}

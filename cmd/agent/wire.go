@@ -1,0 +1,518 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/kube"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/reconcile/talos"
+	"github.com/talos-agent/talos-agent/sources"
+	"github.com/talos-agent/talos-agent/sources/forge"
+)
+
+// wiring is everything an agent is made of, resolved: files are read, and the
+// adapters' own configs are filled in.
+type wiring struct {
+	owner    string
+	clusters []string // empty: all in the repository
+	interval time.Duration
+	policy   func() cluster.Policy
+	files    reconcile.Files // of the journal
+	known    []string        // clusters that have a journal already
+	cacheDir string
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	log      *slog.Logger
+
+	sources sources.Config
+	store   closer // of sources.Store
+	proxmox proxmox.Config
+	factory factory.Config
+	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
+	forge   *forge.Config
+
+	// prepare, when set, has a hand in every snapshot before it is used: a
+	// rehearsal puts throw-away keys and stand-ins for charts into it.
+	prepare func(cluster.Snapshot) (cluster.Snapshot, error)
+	// onStatus is called after every pass of any cluster, and must not block.
+	onStatus func(cluster.Status)
+}
+
+type closer interface{ Close() error }
+
+// agent reconciles the clusters of one repository on one host.
+type agent struct {
+	w       wiring
+	hub     *hub
+	pve     *proxmox.Client
+	images  *images
+	forge   poster
+	started time.Time
+	trouble atomic.Pointer[[]string]
+	config  string
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	managed  map[string]*managed
+	stopping bool
+}
+
+// managed is one cluster the agent looks after.
+type managed struct {
+	name     string
+	r        *reconcile.Reconciler
+	source   *source
+	fleet    *talos.Fleet
+	kube     *kube.Cluster
+	helm     *helm.Releaser
+	reporter *reporter
+}
+
+// newAgent wires an agent. Nothing is asked or changed before start.
+func newAgent(w wiring) (*agent, error) {
+	repo, err := sources.New(w.sources)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{w: w, started: time.Now(), managed: map[string]*managed{}}
+	if a.pve, err = proxmox.New(w.proxmox); err != nil {
+		return nil, err
+	}
+	f, err := factory.New(w.factory)
+	if err != nil {
+		a.pve.Close()
+		return nil, err
+	}
+	a.images = &images{factory: f, pve: a.pve}
+	if w.forge != nil {
+		if a.forge, err = forge.New(*w.forge); err != nil {
+			a.pve.Close()
+			return nil, err
+		}
+	}
+	a.hub = &hub{repo: repo, lock: make(chan struct{}, 1)}
+	return a, nil
+}
+
+// start begins to reconcile: the named clusters at once, the clusters of the
+// repository as soon as it is read. stop ends it.
+func (a *agent) start(ctx context.Context) error {
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(a.w.clusters), a.w.known...)))) {
+		if len(a.w.clusters) > 0 && !slices.Contains(a.w.clusters, name) {
+			continue // its journal stays, for the day it is named again
+		}
+		if err := a.manage(name); err != nil {
+			a.stop()
+			return err
+		}
+	}
+	if len(a.w.clusters) == 0 {
+		a.wg.Go(a.discover)
+	}
+	return nil
+}
+
+// discover takes up the clusters that appear in the repository. One that
+// disappears stays managed: a missing inventory changes nothing.
+func (a *agent) discover() {
+	pause := a.w.interval
+	for {
+		t, err := a.hub.tree(a.ctx, a.w.interval)
+		pause = a.w.interval
+		if err == nil {
+			var names []string
+			if names, _, err = a.hub.repo.Clusters(a.ctx, t); err == nil {
+				for _, name := range names {
+					if err := a.manage(name); err != nil {
+						a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", cluster.HintOf(err))
+					}
+				}
+			}
+		}
+		if err != nil {
+			pause = min(5*time.Second, pause)
+			if a.ctx.Err() == nil {
+				a.w.log.Warn("cannot read the clusters of the repository", "err", err, "hint", cluster.HintOf(err))
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-a.ctx.Done():
+			timer.Stop()
+			return
+		case <-a.hub.kicked():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// manage begins to look after a cluster, unless that is done already.
+func (a *agent) manage(name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.managed[name] != nil || a.stopping {
+		return nil
+	}
+	m, err := a.assemble(name)
+	if err != nil {
+		return err
+	}
+	a.managed[name] = m
+	a.wg.Go(func() {
+		m.r.Run(a.ctx)
+		m.helm.Close()
+		m.kube.Close()
+		m.fleet.Close()
+		if m.reporter != nil {
+			m.reporter.close()
+		}
+	})
+	return nil
+}
+
+// assemble wires one cluster.
+func (a *agent) assemble(name string) (*managed, error) {
+	id := cluster.ClusterID(a.w.owner, name)
+	journal, err := reconcile.OpenJournal(a.w.files, name, id)
+	if err != nil {
+		return nil, err
+	}
+	m := &managed{name: name, source: &source{hub: a.hub, name: name, prepare: a.w.prepare}}
+	log := a.w.log.With("cluster", name)
+	look := func() {
+		if m.r != nil {
+			m.r.Look(false)
+		}
+	}
+	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Log: log, Digest: machineconfig.Digest, OnChange: look})
+	m.kube = kube.New(kube.Config{Dial: a.w.dial, Log: log, OnChange: look})
+	render := &renderer{factory: a.images.factory}
+	charts := a.w.charts
+	charts.CacheDir = filepath.Join(a.w.cacheDir, "charts")
+	charts.Dial, charts.Log, charts.OnChange = a.w.dial, log, look
+	charts.API = func() (string, bool) { return m.kube.API(render.last()) }
+	if m.helm, err = helm.New(charts); err != nil {
+		return nil, err
+	}
+	if a.forge != nil {
+		m.reporter = newReporter(a.forge, log)
+	}
+	m.r, err = reconcile.New(reconcile.Config{
+		Cluster: name, ID: id, Source: m.source, Renderer: render, Journal: journal, Policy: a.w.policy,
+		Host:      a.pve,
+		Observers: []reconcile.Observer{a.images, m.fleet, inOrder{m.kube, m.helm}},
+		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
+		Interval: a.w.interval, Log: a.w.log,
+		OnStatus: func(s cluster.Status) {
+			if m.reporter != nil {
+				m.reporter.report(s, time.Now())
+			}
+			if a.w.onStatus != nil {
+				a.w.onStatus(s)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// stop ends everything: no new action begins, those in flight have the grace,
+// and when it returns nothing of the agent runs any more.
+func (a *agent) stop() {
+	a.mu.Lock()
+	a.stopping = true
+	a.mu.Unlock()
+	if a.cancel != nil {
+		a.cancel()
+	}
+	a.wg.Wait()
+	a.pve.Close()
+	if a.w.store != nil {
+		if err := a.w.store.Close(); err != nil {
+			a.w.log.Debug("close the repository", "err", err)
+		}
+	}
+}
+
+// inOrder lets one observer see what the one before it found.
+type inOrder []reconcile.Observer
+
+func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	for _, ob := range obs {
+		ob.Observe(ctx, d, o)
+	}
+}
+
+// vms gives the Proxmox VE client the shape the executor wants.
+type vms struct{ c *proxmox.Client }
+
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, img, p)
+}
+
+func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
+	return v.c.Start(ctx, d, n, p)
+}
+
+func (v vms) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p reconcile.Progress) error {
+	return v.c.Delete(ctx, d, vm, p)
+}
+
+// images brings the image from the factory over the host's cache to its
+// storages.
+type images struct {
+	factory *factory.Factory
+	pve     *proxmox.Client
+}
+
+// Observe implements reconcile.Observer.
+func (i *images) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
+	if d.Image.Name != "" {
+		o.ImageCached = cluster.Saw(i.factory.Cached(d.Image, o.Facts.Images[d.Image.Name]))
+	}
+}
+
+func (i *images) Register(ctx context.Context, s cluster.Schematic) error {
+	_, err := i.factory.Schematic(ctx, s)
+	return err
+}
+
+func (i *images) Download(ctx context.Context, d cluster.Desired, p reconcile.Progress) (cluster.ImagePin, error) {
+	progress := func(done, total int64) { p(cluster.Progress{Done: done, Total: total, Unit: "bytes"}) }
+	pin, err := i.factory.Download(ctx, d.Image, progress)
+	if errors.Is(err, factory.ErrUnknownSchematic) {
+		// The id comes from the journal, and this factory was never told.
+		id, regErr := i.factory.Schematic(ctx, d.Spec.Schematic)
+		if regErr != nil {
+			return cluster.ImagePin{}, regErr
+		}
+		if id != d.Image.Schematic {
+			return cluster.ImagePin{}, fmt.Errorf("%w; it gives %s for what the inventory asks", err, id)
+		}
+		pin, err = i.factory.Download(ctx, d.Image, progress)
+	}
+	return pin, err
+}
+
+func (i *images) Upload(ctx context.Context, host, datastore string, img cluster.Image, p reconcile.Progress) error {
+	f, size, err := i.factory.Open(img)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return i.pve.Upload(ctx, host, datastore, img.Name, size, f, p)
+}
+
+// credentialsTTL is how long the agent's own client certificates live. They
+// never leave the process.
+const credentialsTTL = 24 * time.Hour
+
+// renderer turns snapshots into what should be, and remembers what it cost:
+// configs by their inputs, credentials until half their life is over.
+type renderer struct {
+	factory *factory.Factory
+	configs machineconfig.Renderer
+
+	mu          sync.Mutex
+	checked     cluster.Revision
+	problems    cluster.Problems
+	bundle      cluster.Secret
+	fingerprint string
+	access      cluster.Access
+	minted      time.Time
+	desired     cluster.Desired
+}
+
+func (r *renderer) last() cluster.Desired {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.desired
+}
+
+// Desired implements reconcile.Renderer.
+func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
+	d := cluster.Desired{Snapshot: snap}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.checked != snap.Revision {
+		r.problems, r.checked = machineconfig.Check(snap), snap.Revision
+	}
+	problems := slices.Clone(r.problems)
+	if err := r.open(&d, now); err != nil {
+		problems = append(problems, snap.At(cluster.Error, "", "secrets.sops.yaml: "+err.Error(), cluster.HintOf(err)))
+	}
+	if id, ok := r.factory.Known(snap.Spec.Schematic); ok {
+		d.Schematic = id
+	} else {
+		want := snap.Spec.Schematic.Digest()
+		for _, pin := range facts.Images {
+			if pin.For == want {
+				d.Schematic = pin.Schematic
+			}
+		}
+	}
+	if d.Schematic == "" || problems.HasErrors() {
+		r.desired = d
+		return d, problems
+	}
+	v := snap.Spec.Versions.Talos
+	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic), Version: v, Schematic: d.Schematic}
+	if !snap.Bundle.IsZero() {
+		configs, found := r.configs.Render(snap, d.Schematic)
+		d.Configs = configs
+		problems = append(problems, found...)
+	}
+	r.desired = d
+	return d, problems
+}
+
+// open mints what opens the cluster from its bundle.
+func (r *renderer) open(d *cluster.Desired, now time.Time) error {
+	if d.Bundle.IsZero() {
+		return nil
+	}
+	if !d.Bundle.Equal(r.bundle) || now.Sub(r.minted).Abs() > credentialsTTL/2 {
+		if err := machineconfig.CheckBundle(d.Bundle, d.Spec.Versions.Contract); err != nil {
+			return err
+		}
+		fp, err := machineconfig.Fingerprint(d.Bundle)
+		if err != nil {
+			return err
+		}
+		access, err := machineconfig.Credentials(d.Bundle, now, credentialsTTL)
+		if err != nil {
+			return err
+		}
+		r.bundle, r.fingerprint, r.access, r.minted = d.Bundle, fp, access, now
+	}
+	d.Fingerprint, d.Access = r.fingerprint, r.access
+	return nil
+}
+
+// hub asks the repository once for all clusters.
+type hub struct {
+	repo *sources.Repository
+	lock chan struct{}
+
+	last sources.Tree
+	err  error
+	at   time.Time
+	wake atomic.Pointer[chan struct{}]
+}
+
+// sameAsking is how close together the clusters' questions must be to get one
+// answer.
+const sameAsking = 500 * time.Millisecond
+
+// tree returns the newest tree, at most age old. Clusters that ask at the same
+// time are answered together.
+func (h *hub) tree(ctx context.Context, age time.Duration) (sources.Tree, error) {
+	select {
+	case h.lock <- struct{}{}:
+	case <-ctx.Done():
+		return sources.Tree{}, ctx.Err()
+	}
+	defer func() { <-h.lock }()
+	if !h.at.IsZero() && time.Since(h.at) < age {
+		return h.last, h.err
+	}
+	t, err := h.repo.Fetch(ctx)
+	if ctx.Err() != nil {
+		return sources.Tree{}, ctx.Err()
+	}
+	h.err, h.at = err, time.Now()
+	if err != nil {
+		return sources.Tree{}, err
+	}
+	fresh := t.Revision != h.last.Revision
+	h.last = t
+	if fresh {
+		if c := h.wake.Swap(nil); c != nil {
+			close(*c)
+		}
+	}
+	return t, nil
+}
+
+// kicked is closed when a new revision is seen.
+func (h *hub) kicked() <-chan struct{} {
+	c := make(chan struct{})
+	if h.wake.CompareAndSwap(nil, &c) {
+		return c
+	}
+	if old := h.wake.Load(); old != nil {
+		return *old
+	}
+	close(c)
+	return c
+}
+
+// source is one cluster's view of the repository.
+type source struct {
+	hub     *hub
+	name    string
+	prepare func(cluster.Snapshot) (cluster.Snapshot, error)
+}
+
+// Fetch implements reconcile.Source.
+func (s *source) Fetch(ctx context.Context) (reconcile.Fetched, error) {
+	t, err := s.hub.tree(ctx, sameAsking)
+	if err != nil {
+		return reconcile.Fetched{}, err
+	}
+	snap, problems, err := s.hub.repo.Snapshot(ctx, t, s.name)
+	if err == nil && s.prepare != nil && !problems.HasErrors() {
+		snap, err = s.prepare(snap)
+	}
+	if err != nil {
+		return reconcile.Fetched{}, err
+	}
+	return reconcile.Fetched{Snapshot: snap, Revision: t.Revision, Problems: problems}, nil
+}
+
+// Descends implements reconcile.Source.
+func (s *source) Descends(ctx context.Context, head, ancestor cluster.Revision) (bool, error) {
+	return s.hub.repo.Descends(ctx, head, ancestor)
+}
+
+// of reads the cluster from files that are not the repository's: a directory
+// that somebody wants planned.
+func (s *source) of(ctx context.Context, files fs.FS) (cluster.Snapshot, cluster.Problems, error) {
+	snap, problems, err := s.hub.repo.Snapshot(ctx, sources.Tree{Revision: "dir@sent", FS: files}, s.name)
+	if err == nil && s.prepare != nil && !problems.HasErrors() {
+		snap, err = s.prepare(snap)
+	}
+	return snap, problems, err
+}
+
+// find returns a managed cluster.
+func (a *agent) find(name string) (*managed, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if m := a.managed[name]; m != nil {
+		return m, nil
+	}
+	return nil, fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
+}
