@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -28,4 +29,25 @@ func TestBringUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTriggerRightAfterAPoll pushes just after the repository was read and has
+// the agent look: it must not be answered with what was read before.
+func TestTriggerRightAfterAPoll(t *testing.T) {
+	sz := size{1, 1}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, sz, lab.Config{})
+		defer s.close()
+		s.boot()
+		s.untilReady(20 * time.Minute)
+		must(s.agent.Reconcile("dev"))
+		time.Sleep(100 * time.Millisecond)
+		more := size{1, 2}
+		s.push(more.files(), "one worker more")
+		must(s.agent.Reconcile("dev"))
+		s.until(5*time.Second, "at the pushed revision", func(st cluster.Status) bool { return st.Revision.Commit() == s.head() })
+		s.untilReady(10 * time.Minute)
+		s.lawful(more)
+		s.halt()
+	})
 }

@@ -102,7 +102,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer release()
-	if d.host, err = startLab(filepath.Join(dir, "host"), prefix.String(), d.flavour, d.speed, key); err != nil {
+	if d.host, err = startLab(filepath.Join(dir, "host"), prefix.String(), d.flavour, d.speed, key, []string{demoCluster}); err != nil {
 		return err
 	}
 	defer d.host.Close()
@@ -224,17 +224,19 @@ func (d *demo) readRepo() (map[string][]byte, error) {
 	return files, err
 }
 
-// addWorker adds an entry to the workers of nodes.yaml, as a person would.
+// addWorker asks for one worker more in nodes.yaml, as a person would.
 func (d *demo) addWorker() error {
 	path := filepath.Join(d.work, "inventory", demoCluster, "nodes.yaml")
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	a := d.host.prefix.Addr().As4()
-	line := fmt.Sprintf("  - {name: lab-wk-3, ip: %d.%d.%d.23, cpu: 2, ram: 4096, disk: 20G}\n", a[0], a[1], a[2])
-	d.say("nodes.yaml: + %s", strings.TrimSpace(line))
-	return os.WriteFile(path, append(bytes.TrimRight(b, "\n"), []byte("\n"+line)...), 0o644)
+	const two, three = "role: worker, count: 2", "role: worker, count: 3"
+	if bytes.Count(b, []byte(two)) != 1 {
+		return fmt.Errorf("%s does not have %q once", path, two)
+	}
+	d.say("nodes.yaml: %s -> %s", two, three)
+	return os.WriteFile(path, bytes.Replace(b, []byte(two), []byte(three), 1), 0o644)
 }
 
 // planned shows what the agent would do with the directory before it is pushed.
@@ -249,7 +251,7 @@ func (d *demo) planned(ctx context.Context) error {
 	}
 	d.clear()
 	p := printer{w: d.env.stdout, now: time.Now()}
-	p.printf("talos-agent plan --dir . %s\n", demoCluster)
+	p.printf("\n$ talos-agent plan --dir . %s\n", demoCluster)
 	p.forecast(f)
 	if f.Destructive() || len(f.Blocked) > 0 {
 		return errors.New("adding a worker is planned as something else")

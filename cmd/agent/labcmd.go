@@ -19,6 +19,7 @@ import (
 func newLab(env *environment) *cobra.Command {
 	var dir, prefix, flavour, ageKey string
 	var speed float64
+	var clusters []string
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Run a make-believe Proxmox VE host on loopback, to try the agent on",
@@ -38,6 +39,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	flags.StringVar(&prefix, "prefix", "127.84.7.0/24", "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
+	flags.StringSliceVar(&clusters, "cluster", []string{demoCluster}, "clusters of the repository that this host looks after")
 	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if ageKey == "" {
@@ -52,7 +54,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 				return err
 			}
 		}
-		h, err := startLab(dir, prefix, flavour, speed, key)
+		h, err := startLab(dir, prefix, flavour, speed, key, clusters)
 		if err != nil {
 			return err
 		}
@@ -77,7 +79,7 @@ type host struct {
 }
 
 // startLab starts a lab on loopback and writes the host's files into dir.
-func startLab(dir, prefix, flavour string, speed float64, ageKey []byte) (*host, error) {
+func startLab(dir, prefix, flavour string, speed float64, ageKey []byte, clusters []string) (*host, error) {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
 		return nil, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
@@ -99,7 +101,7 @@ func startLab(dir, prefix, flavour string, speed float64, ageKey []byte) (*host,
 	if err != nil {
 		return nil, err
 	}
-	config, err := writeHost(l, abs, ageKey, "400-599")
+	config, err := writeHost(l, abs, ageKey, clusters)
 	if err != nil {
 		l.Close()
 		return nil, err

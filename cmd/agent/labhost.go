@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
@@ -12,11 +13,13 @@ import (
 // writeHost writes what an administrator of the lab's host would have written:
 // the agent's config and policy, its tokens and keys, and the lab's authority.
 // The agent that reads them is the one people run.
-func writeHost(l *lab.Lab, dir string, ageKey []byte, vmids string) (config string, err error) {
+// The host owns the named clusters of the repository; no name means all.
+func writeHost(l *lab.Lab, dir string, ageKey []byte, clusters []string) (config string, err error) {
 	config = filepath.Join(dir, "config.yaml")
 	files := map[string]string{
 		"config.yaml": fmt.Sprintf(`# Written by talos-agent lab: a make-believe Proxmox VE host.
 owner: lab
+clusters: [%s]
 repository:
   url: %s
   branch: main
@@ -40,15 +43,15 @@ ca_file: ca.pem
 socket: %s
 state_dir: %s
 cache_dir: %s
-`, l.Repo.URL(), l.PVE.URL(), l.Forge.URL(), lab.Repository, l.Factory.URL(), l.Charts.URL(),
+`, strings.Join(clusters, ", "), l.Repo.URL(), l.PVE.URL(), l.Forge.URL(), lab.Repository, l.Factory.URL(), l.Charts.URL(),
 			filepath.Join(dir, "agent.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cache")),
-		"policy.yaml": fmt.Sprintf(`# What the host allows, whatever the repository says.
+		"policy.yaml": `# What the host allows, whatever the repository says.
 pool: talos
-vmids: [%s]
+vmids: [100-9999]
 datastores: [local, local-lvm]
 bridges: [vmbr1]
 limits: {nodes: 20, cores: 128, ram: 512GiB, disk: 4TiB}
-`, vmids),
+`,
 		"age.key":       string(ageKey),
 		"proxmox.token": l.Token + "\n",
 		"git.token":     lab.GitToken + "\n",

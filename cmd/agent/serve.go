@@ -61,12 +61,12 @@ func (a *agent) ForecastDir(ctx context.Context, name string, files fs.FS) (clus
 		return cluster.Forecast{}, err
 	}
 	if problems.HasErrors() {
-		return cluster.Forecast{Cluster: name, Problems: problems, Blocked: []cluster.Block{{Subject: name, Reason: "the inventory is invalid"}}}, nil
+		return cluster.Forecast{Cluster: name, Revision: sentDirectory, Problems: problems, Blocked: []cluster.Block{{Subject: name, Reason: "the inventory is invalid"}}}, nil
 	}
 	f, err := m.r.ForecastOf(ctx, snap)
 	var found cluster.Problems
 	if errors.As(err, &found) {
-		return cluster.Forecast{Cluster: name, Problems: found, Blocked: []cluster.Block{{Subject: name, Reason: "the inventory is invalid"}}}, nil
+		return cluster.Forecast{Cluster: name, Revision: sentDirectory, Problems: found, Blocked: []cluster.Block{{Subject: name, Reason: "the inventory is invalid"}}}, nil
 	}
 	return f, err
 }

@@ -136,7 +136,7 @@ func (a *agent) start(ctx context.Context) error {
 func (a *agent) discover() {
 	pause := a.w.interval
 	for {
-		t, err := a.hub.tree(a.ctx, a.w.interval)
+		t, err := a.hub.tree(a.ctx, time.Now().Add(-a.w.interval))
 		pause = a.w.interval
 		if err == nil {
 			var names []string
@@ -416,33 +416,31 @@ type hub struct {
 	repo *sources.Repository
 	lock chan struct{}
 
-	last sources.Tree
-	err  error
-	at   time.Time
-	wake atomic.Pointer[chan struct{}]
+	last  sources.Tree
+	err   error
+	asked time.Time // when last and err were asked for
+	wake  atomic.Pointer[chan struct{}]
 }
 
-// sameAsking is how close together the clusters' questions must be to get one
-// answer.
-const sameAsking = 500 * time.Millisecond
-
-// tree returns the newest tree, at most age old. Clusters that ask at the same
-// time are answered together.
-func (h *hub) tree(ctx context.Context, age time.Duration) (sources.Tree, error) {
+// tree returns the newest tree, as it was at a time or later. Clusters that ask
+// at the same time are answered together; who asks now, because something was
+// pushed, is never given an answer from before.
+func (h *hub) tree(ctx context.Context, asOf time.Time) (sources.Tree, error) {
 	select {
 	case h.lock <- struct{}{}:
 	case <-ctx.Done():
 		return sources.Tree{}, ctx.Err()
 	}
 	defer func() { <-h.lock }()
-	if !h.at.IsZero() && time.Since(h.at) < age {
+	if !h.asked.IsZero() && !h.asked.Before(asOf) {
 		return h.last, h.err
 	}
+	began := time.Now()
 	t, err := h.repo.Fetch(ctx)
 	if ctx.Err() != nil {
 		return sources.Tree{}, ctx.Err()
 	}
-	h.err, h.at = err, time.Now()
+	h.err, h.asked = err, began
 	if err != nil {
 		return sources.Tree{}, err
 	}
@@ -478,7 +476,7 @@ type source struct {
 
 // Fetch implements reconcile.Source.
 func (s *source) Fetch(ctx context.Context) (reconcile.Fetched, error) {
-	t, err := s.hub.tree(ctx, sameAsking)
+	t, err := s.hub.tree(ctx, time.Now())
 	if err != nil {
 		return reconcile.Fetched{}, err
 	}
@@ -497,10 +495,13 @@ func (s *source) Descends(ctx context.Context, head, ancestor cluster.Revision) 
 	return s.hub.repo.Descends(ctx, head, ancestor)
 }
 
+// sentDirectory is the revision of files that were sent to be planned.
+const sentDirectory cluster.Revision = "dir@sent"
+
 // of reads the cluster from files that are not the repository's: a directory
 // that somebody wants planned.
 func (s *source) of(ctx context.Context, files fs.FS) (cluster.Snapshot, cluster.Problems, error) {
-	snap, problems, err := s.hub.repo.Snapshot(ctx, sources.Tree{Revision: "dir@sent", FS: files}, s.name)
+	snap, problems, err := s.hub.repo.Snapshot(ctx, sources.Tree{Revision: sentDirectory, FS: files}, s.name)
 	if err == nil && s.prepare != nil && !problems.HasErrors() {
 		snap, err = s.prepare(snap)
 	}
