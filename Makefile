@@ -54,4 +54,4 @@ fuzz: ## fuzz every target for FUZZTIME each
 
 .PHONY: docs
 docs: ## write the generated pages of docs/reference
-	$(GO) test ./cmd/agent ./sources/inventory -run 'Reference|Schema' -update
+	$(GO) test ./cmd/agent ./internal/api ./sources/inventory -run 'Reference|Schema' -update
