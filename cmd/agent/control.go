@@ -32,7 +32,9 @@ func client(cmd *cobra.Command) *api.Client {
 
 // outputFlag adds --output.
 func outputFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().StringP("output", "o", "text", "text or json")
+	output := cmd.Flags().StringP("output", "o", "text", "text or json")
+	complete(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return output
 }
 
 // one resolves the cluster a command is about: the argument, or the only one
@@ -70,7 +72,8 @@ and the last passes that did something.
 Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
 Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
 daemon cannot be reached.`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: clusterNames,
 	}
 	output := outputFlag(cmd)
 	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready before answering; 0: do not wait")
@@ -151,14 +154,22 @@ acts, run forward. Steps that destroy something are marked with "-".
 
 Exit codes: 0 nothing to do; 10 there are changes; 11 there are destructive
 ones; 1 the inventory is invalid or a person must act first.`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: clusterNames,
 	}
 	output := outputFlag(cmd)
 	dir := cmd.Flags().String("dir", "", "plan this directory instead of the pushed revision")
+	complete(cmd, "dir", directoryFlag)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
+		}
+		var files fs.FS
+		if *dir != "" {
+			if files, err = directory(*dir); err != nil {
+				return err
+			}
 		}
 		c := client(cmd)
 		name, err := one(cmd.Context(), c, args)
@@ -166,13 +177,10 @@ ones; 1 the inventory is invalid or a person must act first.`,
 			return err
 		}
 		var f cluster.Forecast
-		if *dir == "" {
+		if files == nil {
 			f, err = c.Forecast(cmd.Context(), name)
 		} else {
-			var files fs.FS
-			if files, err = directory(*dir); err == nil {
-				f, err = c.ForecastDir(cmd.Context(), name, files)
-			}
+			f, err = c.ForecastDir(cmd.Context(), name, files)
 		}
 		if err != nil {
 			return err
@@ -205,18 +213,20 @@ func planCode(f cluster.Forecast) int {
 // directory opens a local directory for reading.
 func directory(path string) (fs.FS, error) {
 	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.IsDir() {
-		return nil, &usageError{fmt.Errorf("%s is not a directory", path)}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("--dir: %s does not exist", path)
+	case err != nil:
+		return nil, fmt.Errorf("--dir: %w", err)
+	case !info.IsDir():
+		return nil, &usageError{fmt.Errorf("--dir: %s is not a directory", path)}
 	}
 	return os.DirFS(path), nil
 }
 
 // simple makes a command that tells the daemon one thing about one cluster.
 func simple(env *environment, use, short, done string, tell func(context.Context, *api.Client, string) error) *cobra.Command {
-	return &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1),
+	return &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: clusterNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := client(cmd)
 			name, err := one(cmd.Context(), c, args)
@@ -256,7 +266,8 @@ last: the branch was force-pushed or rolled back, and that was meant.
 With --bootstrap, declare instead that etcd of this cluster was never
 bootstrapped, after the agent's own records were lost. If that is wrong the
 cluster may split in two: be sure.`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: clusterNames,
 	}
 	bootstrap := cmd.Flags().Bool("bootstrap", false, "declare that bootstrap was never sent to this cluster")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -296,7 +307,8 @@ and delete its VMs with their disks: those that are provably ours, and nothing
 else. The image stays. Nodes that say ` + "`protect: true`" + ` are kept. The cluster
 stays suspended: resume builds it again, with the same VMIDs, MACs and
 addresses.`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: clusterNames,
 	}
 	confirm := cmd.Flags().String("confirm", "", "the cluster's name, instead of typing it")
 	wait := cmd.Flags().Duration("wait", 15*time.Minute, "how long to wait for the end; 0: do not wait")
@@ -387,7 +399,7 @@ func newTalosconfig(env *environment) *cobra.Command {
 }
 
 func credential(env *environment, use, short string, ask func(context.Context, *api.Client, string) ([]byte, error)) *cobra.Command {
-	cmd := &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1)}
+	cmd := &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: clusterNames}
 	file := cmd.Flags().StringP("file", "f", "", "write to this file (mode 0600) instead of standard output")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := client(cmd)

@@ -55,7 +55,7 @@ stalled, blocked or not seen; 5 the daemon cannot be reached; 10 plan: there
 are changes; 11 plan: there are destructive ones.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          knownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
@@ -83,11 +83,33 @@ are changes; 11 plan: there are destructive ones.`,
 	return root
 }
 
-// usageArgs makes a wrong number of arguments a wrong usage, here and below.
+// knownCommand refuses what no command is called, and says what was probably
+// meant.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	near := "see `" + cmd.CommandPath() + " --help`"
+	cmd.SuggestionsMinimumDistance = 2
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		near = "did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return &usageError{&hinted{err: fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), hint: near}}
+}
+
+// usageArgs makes a wrong number of arguments a wrong usage, here and below, and
+// keeps the shell from offering files where none are meant.
 func usageArgs(c *cobra.Command) {
+	if c.ValidArgsFunction == nil && c.ValidArgs == nil {
+		c.ValidArgsFunction = cobra.NoFileCompletions
+	}
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
+			err := check(cmd, args)
+			if _, told := errors.AsType[*usageError](err); told {
+				return err
+			}
+			if err != nil {
 				return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
 			}
 			return nil

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -42,8 +46,69 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		UpdateScripts:       *update,
+		Cmds:                scriptCommands,
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" {
+				return os.Getuid() == 0, nil
+			}
+			return false, fmt.Errorf("there is no condition %q", cond)
+		},
 		Setup: func(env *testscript.Env) error {
 			return os.CopyFS(filepath.Join(env.WorkDir, "example"), os.DirFS(examples))
 		},
 	})
+}
+
+// scriptCommands are what the scripts can do besides testscript's own commands.
+var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
+	// code N PROGRAM ARGS: the program ends with exit code N.
+	"code": func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) < 2 {
+			ts.Fatalf("usage: code N program [args...]")
+		}
+		want, err := strconv.Atoi(args[0])
+		ts.Check(err)
+		wantCode(ts, want, ts.Exec(args[1], args[2:]...))
+	},
+	// wrong PROGRAM ARGS: the program calls it wrong usage and prints nothing.
+	"wrong": func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) == 0 {
+			ts.Fatalf("usage: wrong program [args...]")
+		}
+		wantCode(ts, exitUsage, ts.Exec(args[0], args[1:]...))
+		if out := ts.ReadFile("stdout"); out != "" {
+			ts.Fatalf("wrong usage printed to standard output:\n%s", out)
+		}
+	},
+	// as-nobody N PROGRAM ARGS: like code, as a user who is nobody. Root only.
+	"as-nobody": func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) < 2 {
+			ts.Fatalf("usage: as-nobody N program [args...]")
+		}
+		want, err := strconv.Atoi(args[0])
+		ts.Check(err)
+		wantCode(ts, want, ts.Exec("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--"}, args[1:]...)...))
+	},
+	// stale SOCKET: a socket that nobody listens on any more.
+	"stale": func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) != 1 {
+			ts.Fatalf("usage: stale socket")
+		}
+		l, err := net.Listen("unix", ts.MkAbs(args[0]))
+		ts.Check(err)
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		ts.Check(l.Close())
+	},
+}
+
+func wantCode(ts *testscript.TestScript, want int, err error) {
+	got := 0
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
 }

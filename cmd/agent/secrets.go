@@ -29,7 +29,7 @@ func newSecrets(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secrets",
 		Short: "Make the secrets of a cluster",
-		Args:  cobra.NoArgs,
+		Args:  knownCommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSecretsNew(env))
@@ -57,7 +57,8 @@ files, or from standard input as NAME=-, and later with sops.`,
 		Example: `  talos-agent secrets new --cluster dev .
   talos-agent secrets new --cluster dev --value-file tailscale_authkey=- . < authkey
   talos-agent secrets new --cluster old --from secrets.yaml .`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: directories,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.cluster, "cluster", "", "the cluster, by the name of its folder (required)")

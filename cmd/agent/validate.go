@@ -47,7 +47,8 @@ against it.
 Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage.`,
 		Example: `  talos-agent validate .
   talos-agent validate . --cluster dev --age-key age.key --policy policy.yaml`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: directories,
 	}
 	output := outputFlag(cmd)
 	flags := cmd.Flags()

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// The inventory that the mistakes are made in.
+const (
+	rightCluster = `cluster_name: dev
+talos_version: v1.13.9
+kubernetes_version: v1.36.1
+network:
+  cidr: 10.10.0.0/24
+  gateway: 10.10.0.1
+proxmox:
+  node: pve1
+`
+	rightNodes = `controlplane:
+  - {name: cp-1, ip: 10.10.0.11}
+workers:
+  - {name: wk-1, ip: 10.10.0.21}
+`
+)
+
+// TestMistakes makes the mistakes that people make, and holds every word that
+// they are told about them: the place, what is wrong, and what to write.
+func TestMistakes(t *testing.T) {
+	const c, n = "cluster.yaml", "nodes.yaml"
+	for _, m := range []struct {
+		name, file, old, new string
+		want                 string
+	}{
+		{"a tab", n, "  - {name: wk-1", "\t- {name: wk-1",
+			`nodes.yaml:4:1: not valid YAML: while scanning for the next token: found character that cannot start any token (indent with spaces, not tabs, and quote values that begin with a special character)`},
+		{"a key twice", c, "  gateway: 10.10.0.1\n", "  gateway: 10.10.0.1\n  gateway: 10.10.0.2\n",
+			`cluster.yaml:7:3: duplicate key "gateway" (it stands in line 6 already: remove one)`},
+		{"a second document", c, "proxmox:", "---\nproxmox:", `cluster.yaml:8:1: a second document (keep one and remove the --- line)`},
+		{"a key misspelt", n, "workers:", "worker:", `nodes.yaml:3:1: nodes: unknown key "worker" (did you mean workers?)`},
+		{"another tool's key", n, "ip: 10.10.0.21", "ip: 10.10.0.21, cores: 4", `nodes.yaml:4:34: nodes.workers[0]: unknown key "cores" (did you mean cpu?)`},
+		{"no name", c, "cluster_name: dev\n", "", `cluster.yaml:1:1: cluster_name: is missing (write cluster_name: dev)`},
+		{"a name that is none", c, "cluster_name: dev", `cluster_name: "my cluster"`,
+			`cluster.yaml:1:15: cluster_name: "my cluster" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev)`},
+		{"the folder of another name", c, "cluster_name: dev", "cluster_name: prod", `cluster.yaml:1:15: cluster_name: the cluster prod lies in a folder named dev (rename the folder to prod; another cluster_name would be another cluster)`},
+		{"an address twice", n, "10.10.0.21", "10.10.0.11",
+			`nodes.yaml:4:22: nodes.workers[0].ip: 10.10.0.11 is the address of cp-1 (inventory/dev/nodes.yaml:2) (give every node an address of its own)`},
+		{"the gateway's address", n, "10.10.0.21", "10.10.0.1", `nodes.yaml:4:22: nodes.workers[0].ip: 10.10.0.1 is the gateway (choose another one)`},
+		{"an address of elsewhere", n, "10.10.0.21", "10.11.0.21",
+			`nodes.yaml:4:22: nodes.workers[0].ip: 10.11.0.21 is not in network.cidr 10.10.0.0/24 (choose one inside it)`},
+		{"a gateway of elsewhere", c, "gateway: 10.10.0.1", "gateway: 10.10.1.1",
+			`cluster.yaml:6:12: network.gateway: 10.10.1.1 is not in network.cidr 10.10.0.0/24 (choose one inside it)`},
+		{"the pods' network", c, "gateway: 10.10.0.1\n", "gateway: 10.10.0.1\n  pod_cidr: 10.10.0.0/16\n",
+			`cluster.yaml:5:9: network.cidr: the nodes' network 10.10.0.0/24 overlaps with the pods' network 10.10.0.0/16: a node takes its own address for one of theirs and never comes up (move the nodes or write another network.pod_cidr)`},
+		{"a name twice", n, "wk-1,", "cp-1,", `nodes.yaml:4:12: nodes.workers[0].name: cp-1 is the name of another node (inventory/dev/nodes.yaml:2) (give every node a name of its own)`},
+		{"a version without v", c, "v1.36.1", "1.36", `cluster.yaml:3:21: kubernetes_version: "1.36" is not a version: v, then three numbers (write one like v1.36.1)`},
+		{"versions that do not go together", c, "v1.36.1", "v1.20.0",
+			`cluster.yaml:3:21: kubernetes_version: Kubernetes v1.20.0 does not run on Talos v1.13.9 (choose a version from v1.31 to v1.36)`},
+		{"memory with a unit", n, "wk-1,", "wk-1, ram: 1G,", `nodes.yaml:4:23: nodes.workers[0].ram: "1G" is not a number of MiB (write 1024)`},
+		{"memory in gigabytes", n, "wk-1,", "wk-1, ram: 8,", `nodes.yaml:4:23: nodes.workers[0].ram: too little memory for a worker: 8 MiB (write 8192 for 8 GiB: the number counts MiB)`},
+		{"too little memory", n, "wk-1,", "wk-1, ram: 512,", `nodes.yaml:4:23: nodes.workers[0].ram: too little memory for a worker: 512 MiB (write 1024 or more; the number counts MiB)`},
+		{"a VMID Proxmox VE keeps", n, "wk-1,", "wk-1, vmid: 12,", `nodes.yaml:4:24: nodes.workers[0].vmid: 12 is too small for a VMID (write 100 or more)`},
+		{"a MAC that is none", n, "wk-1,", "wk-1, mac: xx,", `nodes.yaml:4:23: nodes.workers[0].mac: "xx" is not a MAC address (write one like "BC:24:11:00:00:21")`},
+		{"two control planes", n, "ip: 10.10.0.11}", "ip: 10.10.0.11}\n  - {name: cp-2, ip: 10.10.0.12}", ``},
+		{"high availability of one", c, "cluster_name: dev\n", "cluster_name: dev\nha_enabled: true\n",
+			`cluster.yaml:2:13: ha_enabled: needs an odd number of control planes, at least 3; the inventory has 1 (make it 3 or 5, or write ha_enabled: false)`},
+		{"no control plane", n, "controlplane:\n  - {name: cp-1, ip: 10.10.0.11}\n", "",
+			`nodes.yaml: nodes.controlplane: a cluster needs at least one control plane (add one under controlplane:, or a counted row with role: controlplane)`},
+		{"Cilium without its chart", c, "proxmox:", "cni: cilium\nproxmox:",
+			`cluster.yaml:7:6: cni: cilium needs an addon of that name (write addons: [addons/cilium.yaml], and into that file: {name: cilium, namespace: kube-system, chart: {repository: "https://helm.cilium.io", name: cilium, version: 1.19.3}})`},
+		{"what is not built yet", c, "proxmox:", "placement: {strategy: spread}\nproxmox:", `cluster.yaml:7:23: placement.strategy: spread is not built yet (write pin)`},
+		{"a patch that is not there", c, "proxmox:", "patches: {all: [p.yaml]}\nproxmox:", `cluster.yaml:7:17: patches.all[0]: there is no file "inventory/dev/p.yaml" (paths are relative to inventory/dev)`},
+		{"an empty file", n, rightNodes, "", `nodes.yaml: the file is empty`},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			files := map[string]string{c: rightCluster, n: rightNodes}
+			if strings.Count(files[m.file], m.old) != 1 {
+				t.Fatalf("%s does not have %q once", m.file, m.old)
+			}
+			files[m.file] = strings.Replace(files[m.file], m.old, m.new, 1)
+			dir := t.TempDir()
+			folder := filepath.Join(dir, "inventory", "dev")
+			must(os.MkdirAll(folder, 0o755))
+			for name, text := range files {
+				must(os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
+			}
+			v, err := validate(context.Background(), dir, validateFlags{folder: "inventory", owner: "talos-agent"}, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, p := range v.Problems {
+				if p.Severity == cluster.Error {
+					got = append(got, strings.TrimPrefix(p.String(), "inventory/dev/"))
+				}
+			}
+			if text := strings.Join(got, "\n"); text != m.want {
+				t.Errorf("told\n%s\nwant\n%s", text, m.want)
+			}
+			if v.Valid != (m.want == "") {
+				t.Errorf("valid: %v", v.Valid)
+			}
+		})
+	}
+}
