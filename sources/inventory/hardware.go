@@ -58,6 +58,10 @@ func pick[T any](o origin, own, profile, standard T) T {
 	return standard
 }
 
+// mostGiB is the most memory that is more likely a number of GiB, written by
+// mistake, than one of MiB.
+const mostGiB = 256
+
 // equip gives a node its hardware: its own, the role's, or the built-in. Zero is
 // a value that could not be read, which is said already.
 func (l *loader) equip(n *cluster.Node, d draft) {
@@ -84,6 +88,8 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	ram := pick(from, d.RAM, role.RAM, need.standard.ram)
 	switch n.MemoryMiB = int64(ram); {
 	case ram == 0:
+	case ram <= mostGiB && ram<<10 >= need.least.ram:
+		l.Wrong(from.field, fmt.Sprintf("write %d for %d GiB: the number counts MiB", ram<<10, ram), "too little memory for %s: %d MiB", need.name, ram)
 	case ram < need.least.ram:
 		l.Wrong(from.field, fmt.Sprintf("write %d or more; the number counts MiB", need.least.ram), "too little memory for %s: %d MiB", need.name, ram)
 	case ram < need.wanted.ram:

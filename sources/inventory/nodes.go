@@ -232,7 +232,7 @@ func (l *loader) checkCount() {
 	case n == 0:
 		l.Wrong("nodes.controlplane", "add one under controlplane:, or a counted row with role: controlplane", "a cluster needs at least one control plane")
 	case l.spec.HA && (n < 3 || n%2 == 0):
-		l.Wrong("ha_enabled", "make it 3 or 5, or write ha_enabled: false", "needs an odd number of control planes, at least 3: there are %d", n)
+		l.Wrong("ha_enabled", "make it 3 or 5, or write ha_enabled: false", "needs an odd number of control planes, at least 3; the inventory has %d", n)
 	case n%2 == 0:
 		l.Warn("nodes.controlplane", "use an odd number", "%d control planes bear no more failures than %d", n, n-1)
 	}
