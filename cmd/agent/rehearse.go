@@ -53,7 +53,8 @@ name and version, and without the age key the secrets are throw-away ones.
 Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		Example: `  talos-agent rehearse .
   talos-agent rehearse . --from ../main --cluster dev --policy policy.yaml`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: directories,
 	}
 	output := outputFlag(cmd)
 	flags := cmd.Flags()
@@ -89,8 +90,9 @@ type rehearsal struct {
 	dirs  *git.Directory
 	stage string // the directory the agent follows
 
-	mu     sync.Mutex
-	charts map[string]bool
+	mu      sync.Mutex
+	charts  map[string]bool
+	bundles map[string]cluster.Secret // by cluster
 }
 
 // rehearsed is the data of the JSON output.
@@ -221,7 +223,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	if err := v.readKeys(&source); err != nil {
 		return err
 	}
-	r.charts = map[string]bool{}
+	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
 	files, unlock, err := openState(filepath.Join(scratch, "state"))
 	if err != nil {
 		return err
@@ -254,11 +256,26 @@ func (r *rehearsal) close() {
 	}
 }
 
+// bundle makes throw-away keys for a cluster, once: other keys after a change
+// would be another cluster.
+func (r *rehearsal) bundle(s cluster.Spec) (cluster.Secret, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b, ok := r.bundles[s.Name]; ok {
+		return b, nil
+	}
+	b, err := machineconfig.PlaceholderBundle(s.Versions.Contract, r.lab.World.Start())
+	if err == nil {
+		r.bundles[s.Name] = b
+	}
+	return b, err
+}
+
 // standIn puts throw-away keys where the real ones are not known, and stand-ins
 // where charts would have to be fetched.
 func (r *rehearsal) standIn(snap cluster.Snapshot) (cluster.Snapshot, error) {
 	if snap.Bundle.IsZero() {
-		b, err := machineconfig.PlaceholderBundle(snap.Spec.Versions.Contract, r.lab.World.Start())
+		b, err := r.bundle(snap.Spec)
 		if err != nil {
 			return snap, err
 		}
@@ -352,7 +369,7 @@ func (r *rehearsal) tell(all []cluster.Status, late bool) {
 // labFor is a host that has what the clusters ask for: hosts, storages,
 // bridges, pool, DHCP reservations.
 func labFor(specs []cluster.Spec) lab.Config {
-	c := lab.Config{Reservations: map[string]netip.Prefix{}}
+	c := lab.Config{Pool: "talos", Reservations: map[string]netip.Prefix{}}
 	hosts := map[string]*pve.Host{}
 	var order []string
 	content := map[string]map[string]bool{} // storage -> content types
