@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -61,10 +62,22 @@ func crashPoints(t *testing.T, sz size) []crashPoint {
 	return points
 }
 
+var allCrashes = flag.Bool("all-crashes", false, "run every crash point of every size")
+
+// every is how many crash points there are to one that is run.
+func every(part int) int {
+	if *allCrashes {
+		return 1
+	}
+	return part * thinner
+}
+
 // TestEveryCrash kills the agent at every instant of a bring-up, starts it
 // again, and wants the same cluster in the end, made once.
 func TestEveryCrash(t *testing.T) {
-	for _, sz := range []size{{1, 2}, {3, 3}} {
+	// A larger cluster repeats much of what a small one does, so that of it a
+	// part is enough for every day.
+	for sz, part := range map[size]int{{1, 2}: 1, {3, 3}: 5} {
 		t.Run(sz.String(), func(t *testing.T) {
 			points := crashPoints(t, sz)
 			if len(points) < 100 {
@@ -73,7 +86,7 @@ func TestEveryCrash(t *testing.T) {
 			var tally tally
 			t.Run("all", func(t *testing.T) {
 				for i, p := range points {
-					if i%thinned() == 0 {
+					if i%every(part) == 0 {
 						t.Run(p.String(), func(t *testing.T) {
 							t.Parallel()
 							synctest.Test(t, func(t *testing.T) { tally.add(crashAt(t, sz, p)) })
@@ -165,7 +178,7 @@ func TestCrashDuringTearDown(t *testing.T) {
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%thinned() == 0 {
+			if i%every(1) == 0 {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) { tally.add(tearDownWith(t, sz, p)) })

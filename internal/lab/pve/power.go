@@ -83,7 +83,8 @@ func (s *Server) startVM(t *task, h *host, id int, fault world.Fault) error {
 	v.conf.apply()
 	v.running, v.paused, v.pid, v.since, v.stopped = true, false, s.nextPID, time.Now(), make(chan struct{})
 	g := s.guest(v)
-	g.Dead = fault.Kind == world.NeverUp
+	v.dead = fault.Kind == world.NeverUp
+	g.Dead = v.dead
 	s.mu.Unlock()
 	s.world.Tell(n, "vm %d (%s) runs", id, g.Name)
 	s.guests.PowerOn(g)

@@ -27,6 +27,7 @@ type VMView struct {
 	UUID    string // SMBIOS, lower case
 	Maker   string // who created it: a user, or a token such as talos-agent@pve!agent
 	Power   Power
+	Dead    bool // the lab keeps the guest from coming up until it is started anew
 	Lock    string
 	Config  map[string]string // as GET config shows it, with what waits for the next stop
 	Pending map[string]string // what waits
@@ -64,7 +65,7 @@ func (s *Server) view(v *vm) VMView {
 	case v.paused:
 		out.Power = Paused
 	case v.running:
-		out.Power = Running
+		out.Power, out.Dead = Running, v.dead
 	}
 	for _, k := range driveKeys(v.conf.base) {
 		if _, vol := v.host.volume(parseDrive(v.conf.base[k])["file"]); vol != nil && vol.disk != nil {

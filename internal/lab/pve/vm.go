@@ -21,6 +21,7 @@ type vm struct {
 	maker string // who created it: a token or a user
 
 	running   bool
+	dead      bool // its guest does not come up, whatever it holds
 	paused    bool
 	pid       int
 	since     time.Time     // when it was started

@@ -82,6 +82,13 @@ func (w *World) Inject(faults ...Fault) {
 	}
 }
 
+// Struck returns how often a fault has struck so far.
+func (w *World) Struck() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.struck
+}
+
 // Heal removes every fault.
 func (w *World) Heal() {
 	w.mu.Lock()
@@ -129,6 +136,7 @@ func (w *World) Begin(c Call, mutating bool) Verdict {
 			continue
 		}
 		f.struck++
+		w.struck++
 		v.Fault = *f
 		break
 	}

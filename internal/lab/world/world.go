@@ -82,6 +82,7 @@ type World struct {
 	spans      []Span
 	story      []Event
 	onStory    func(Event)
+	struck     int
 	violations []string
 	ctx        context.Context
 	cancel     context.CancelFunc

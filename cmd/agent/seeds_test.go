@@ -1,0 +1,377 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+var (
+	seedCount = flag.Int("seeds", 100, "how many seeds of the simulation to run")
+	firstSeed = flag.Uint64("seed", 1, "the first seed to run")
+)
+
+// TestSeeds gives every seed a life of its own: a cluster of some size, on some
+// version of Proxmox VE, with latencies, faults, crashes and people who get in
+// the way, drawn from the seed. Then the world is healed, and the cluster must
+// become what the repository says and stay so.
+//
+// To see one again: go test ./cmd/agent -run TestSeeds -seed N -seeds 1 -v
+func TestSeeds(t *testing.T) {
+	calls := usualCalls(t)
+	var faults, deaths, troubles atomic.Int64
+	t.Run("all", func(t *testing.T) {
+		for i := range max(1, *seedCount/thinner) {
+			seed := *firstSeed + uint64(i)
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					l := newLife(t, seed, calls)
+					l.live()
+					faults.Add(int64(l.lab.World.Struck()))
+					deaths.Add(int64(l.deaths))
+					troubles.Add(int64(l.troubled))
+					if t.Failed() {
+						t.Logf("to see it again: go test ./cmd/agent -run TestSeeds -seed %d -seeds 1 -v\n%s", seed, l.plot())
+					}
+				})
+			})
+		}
+	})
+	t.Logf("%d seeds: %v faults struck, the agent died %v times, people got in the way %v times", *seedCount, faults.Load(), deaths.Load(), troubles.Load())
+	if *seedCount >= 20 && (faults.Load() == 0 || deaths.Load() == 0 || troubles.Load() == 0) {
+		t.Error("nothing ever went wrong: the simulation proves nothing")
+	}
+}
+
+// usualCalls lists the calls of an undisturbed bring-up: what faults can strike.
+func usualCalls(t *testing.T) []world.CallRecord {
+	t.Helper()
+	seen := map[world.Call]world.CallRecord{}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{3, 2}, lab.Config{})
+		defer s.close()
+		s.boot()
+		s.untilReady(20 * time.Minute)
+		for _, c := range s.lab.World.Calls() {
+			seen[c.Call] = c
+		}
+		s.halt()
+	})
+	return slices.SortedFunc(maps.Values(seen), func(a, b world.CallRecord) int {
+		return strings.Compare(a.System+a.Op+a.Subject, b.System+b.Op+b.Subject)
+	})
+}
+
+// life is the run of one seed.
+type life struct {
+	*sim
+	rnd   *rand.Rand
+	size  size // what the repository finally asks for
+	calls []world.CallRecord
+	told  []string // what was planned to go wrong
+
+	troubled int
+	undo     []func()       // what people do to clean up after themselves
+	edited   map[int]string // by VMID, the UUID of a VM that somebody tagged
+	founders map[string]bool
+}
+
+func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}}
+	l.size = []size{{1, 1}, {1, 2}, {1, 3}, {3, 1}, {3, 3}}[l.rnd.IntN(5)]
+	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
+	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
+	l.sim = newSim(t, l.size, c)
+	l.lab.World.OnCall(func(c world.CallRecord) {
+		if strings.HasSuffix(c.Op, "/Bootstrap") {
+			l.founders[c.Subject] = true
+		}
+	})
+	return l
+}
+
+func (l *life) plan(format string, args ...any) {
+	l.told = append(l.told, fmt.Sprintf(format, args...))
+}
+
+// plot tells what was to go wrong and what happened.
+func (l *life) plot() string {
+	return "planned:\n  " + strings.Join(l.told, "\n  ") + "\nhappened:\n" + l.story(60)
+}
+
+// latencies draws how fast this world is: a tenth to three times the usual.
+func (l *life) latencies() world.Latencies {
+	d := world.DefaultLatencies()
+	for _, p := range []*time.Duration{&d.Call, &d.Download, &d.Upload, &d.Import, &d.Create, &d.Start, &d.Stop, &d.Delete, &d.Boot,
+		&d.Apply, &d.Etcd, &d.Learn, &d.ImagePull, &d.API, &d.Chart, &d.CNIPull, &d.Ready, &d.Pods} {
+		*p = time.Duration(float64(*p) * (0.1 + 2.9*l.rnd.Float64()*l.rnd.Float64()))
+	}
+	return d
+}
+
+// live is the whole life: chaos, healing, and what must be true in the end.
+func (l *life) live() {
+	defer l.close()
+	for range l.rnd.IntN(9) {
+		l.addFault()
+	}
+	if l.rnd.IntN(8) == 0 {
+		l.foreign(l.vmid(l.rnd.IntN(l.size.controlPlanes + l.size.workers)))
+	}
+	if l.rnd.IntN(3) == 0 {
+		n := 1 + l.rnd.IntN(12)
+		l.disk.dieAt = n
+		if l.rnd.IntN(2) == 0 {
+			l.disk.dieAt = -n
+		}
+		l.plan("the agent dies at durable step %d", l.disk.dieAt)
+	}
+	l.boot()
+	l.chaos(time.Duration(30+l.rnd.IntN(420)) * time.Second)
+	l.heal()
+	l.pass(3 * time.Minute) // for what was undone to be noticed
+	l.until(time.Hour, "Ready", func(st cluster.Status) bool {
+		return st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == l.head()
+	})
+	if l.t.(*testing.T).Failed() {
+		return
+	}
+	l.quiet(10 * time.Minute)
+	l.lawful(l.size)
+	l.tidy()
+	l.halt()
+}
+
+// kinds are the faults that any call can have; some count more than once, so
+// that they come up more often.
+var kinds = []world.FaultKind{world.LoseRequest, world.LoseReply, world.LoseReply, world.Answer, world.Answer, world.Slow,
+	world.CrashBefore, world.CrashAfter, world.CrashAfter}
+
+// addFault draws one fault and lays it in wait.
+func (l *life) addFault() {
+	c := l.calls[l.rnd.IntN(len(l.calls))]
+	for range 3 { // what changes something is the more interesting
+		if c.Mutating {
+			break
+		}
+		c = l.calls[l.rnd.IntN(len(l.calls))]
+	}
+	f := world.Fault{System: c.System, Op: c.Op, Nth: 1 + l.rnd.IntN(3), Times: 1 + l.rnd.IntN(3), Kind: kinds[l.rnd.IntN(len(kinds))]}
+	if l.rnd.IntN(2) == 0 {
+		f.Subject = c.Subject
+	}
+	if c.System == "pve" {
+		switch {
+		case strings.HasPrefix(c.Op, "GET ") && l.rnd.IntN(3) == 0:
+			f.Kind = world.EmptyList
+		case strings.HasSuffix(c.Op, "/status/start") && l.rnd.IntN(2) == 0:
+			f.Kind, f.Times = world.NeverUp, 1
+		case c.Mutating && l.rnd.IntN(2) == 0:
+			f.Kind = []world.FaultKind{world.FailTask, world.HangTask}[l.rnd.IntN(2)]
+		}
+	}
+	if c.System == "kube" && strings.HasPrefix(c.Op, "GET ") && l.rnd.IntN(3) == 0 {
+		f.Kind = world.EmptyList
+	}
+	switch f.Kind {
+	case world.Answer:
+		f.Status, f.Text = l.refusal(c.System)
+	case world.Slow, world.HangTask:
+		f.Delay = time.Duration(1+l.rnd.IntN(90)) * time.Second
+	case world.FailTask:
+		f.Text = "no space left on device"
+	case world.CrashBefore, world.CrashAfter:
+		f.Times = 1
+	}
+	l.plan("%s %s %s %s, no. %d, %d times, delay %v, status %d", f.Kind, f.System, f.Op, f.Subject, f.Nth, f.Times, f.Delay, f.Status)
+	l.lab.World.Inject(f)
+}
+
+// refusal is an answer that a system gives when something is wrong with it.
+func (l *life) refusal(system string) (int, string) {
+	codes := map[string][]int{"pve": {401, 403, 500, 502, 595, 596, 599}, "talos": {4, 8, 13, 14}, "kube": {401, 429, 500, 503}}[system]
+	if codes == nil {
+		codes = []int{403, 404, 429, 500, 502, 503}
+	}
+	return codes[l.rnd.IntN(len(codes))], "out of order"
+}
+
+// chaos lets time pass while people get in the way.
+func (l *life) chaos(d time.Duration) {
+	end := time.Now().Add(d)
+	for time.Now().Before(end) && !l.t.(*testing.T).Failed() {
+		l.pass(min(time.Duration(5+l.rnd.IntN(90))*time.Second, time.Until(end)))
+		if l.rnd.IntN(2) == 0 {
+			l.trouble()
+		}
+	}
+}
+
+// pass lets time pass, starting the agent again when it dies.
+func (l *life) pass(d time.Duration) {
+	began := time.Now()
+	l.until(d+time.Second, "past", func(cluster.Status) bool { return time.Since(began) >= d })
+}
+
+// vmid is the VMID of the nth node.
+func (l *life) vmid(n int) int {
+	if n < l.size.controlPlanes {
+		return 411 + n
+	}
+	return 541 + n - l.size.controlPlanes
+}
+
+func (l *life) address(n int) string {
+	if n < l.size.controlPlanes {
+		return fmt.Sprintf("10.10.0.%d", 11+n)
+	}
+	return fmt.Sprintf("10.10.0.%d", 41+n-l.size.controlPlanes)
+}
+
+// trouble is one thing that people or the house do.
+func (l *life) trouble() {
+	n := l.rnd.IntN(l.size.controlPlanes + l.size.workers)
+	id := l.vmid(n)
+	vm, exists := l.lab.PVE.VM(id)
+	l.troubled++
+	switch l.rnd.IntN(10) {
+	case 0:
+		l.plan("the agent is killed")
+		l.die()
+	case 1:
+		l.plan("somebody stops vm %d", id)
+		if exists && vm.Lock == "" {
+			_ = l.lab.PVE.Stop(id) // it may be busy; then nothing was done to it
+		}
+	case 2:
+		l.edit(id, vm, exists)
+	case 3:
+		l.plan("somebody adds a tag to vm %d", id)
+		if exists && vm.Maker != "root@pam" && vm.Lock == "" {
+			must(l.lab.PVE.Edit(id, "tags", vm.Config["tags"]+";keep-me"))
+			l.edited[id] = vm.UUID
+		}
+	case 4:
+		l.plan("a backup of vm %d runs", id)
+		if exists && vm.Lock == "" {
+			must(l.lab.PVE.Lock(id, "backup"))
+			l.undo = append(l.undo, func() { _ = l.lab.PVE.Unlock(id) })
+		}
+	case 5:
+		l.plan("%s falls dark", l.address(n))
+		l.darken(l.address(n))
+	case 6:
+		l.plan("Proxmox VE falls dark")
+		l.darken("pve")
+	case 7:
+		l.plan("one worker more is pushed")
+		l.size.workers++
+		l.push(l.size.files(), "one worker more")
+	case 8:
+		l.plan("a broken inventory is pushed, and mended")
+		files := l.size.files()
+		files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
+		l.push(files, "break it")
+		l.undo = append(l.undo, func() { l.push(l.size.files(), "mend it") })
+	case 9:
+		if n < l.size.controlPlanes || !exists || vm.Lock != "" {
+			l.plan("nobody does anything")
+			return
+		}
+		l.plan("somebody removes vm %d and makes another one of its number", id)
+		if l.lab.PVE.Remove(id) == nil && l.rnd.IntN(2) == 0 {
+			l.foreign(id)
+		}
+	}
+}
+
+// edit changes something the inventory fixes, until it is changed back.
+func (l *life) edit(id int, vm pve.VMView, exists bool) {
+	key, value := "memory", "3072"
+	if l.rnd.IntN(2) == 0 {
+		key, value = "description", "mine now"
+	}
+	l.plan("somebody sets %s of vm %d", key, id)
+	if !exists || vm.Lock != "" || vm.Maker == "root@pam" {
+		return
+	}
+	old := vm.Config[key]
+	must(l.lab.PVE.Edit(id, key, value))
+	l.undo = append(l.undo, func() {
+		if now, ok := l.lab.PVE.VM(id); ok && now.UUID == vm.UUID {
+			must(l.lab.PVE.Edit(id, key, old))
+		}
+	})
+}
+
+func (l *life) darken(host string) {
+	net := l.lab.World.Net.(*world.Memory)
+	net.Darken(host, true)
+	l.undo = append(l.undo, func() { net.Darken(host, false) })
+}
+
+// foreign puts somebody else's VM on a VMID of ours.
+func (l *life) foreign(id int) {
+	l.plan("somebody makes a vm %d of their own", id)
+	pool := ""
+	if l.rnd.IntN(2) == 0 {
+		pool = "talos"
+	}
+	if l.lab.PVE.CreateForeign(id, pve.Foreign{Pool: pool, Config: map[string]string{"name": "precious"}}) != nil {
+		return // the agent was faster
+	}
+	l.troubled++
+	l.undo = append(l.undo, func() {
+		vm, ok := l.lab.PVE.VM(id)
+		if !ok || vm.Maker != "root@pam" || vm.Config["name"] != "precious" {
+			l.t.Errorf("somebody's vm %d did not survive", id)
+			return
+		}
+		must(l.lab.PVE.Remove(id))
+	})
+}
+
+// heal lifts every fault and has people clean up after themselves.
+func (l *life) heal() {
+	l.lab.World.Heal()
+	for _, f := range slices.Backward(l.undo) {
+		f()
+	}
+	// A machine that never came up is switched off and on, as its Wait says.
+	for _, vm := range l.lab.PVE.VMs() {
+		if vm.Power == pve.Running && vm.Dead {
+			must(l.lab.PVE.Stop(vm.VMID))
+			must(l.lab.PVE.Start(vm.VMID))
+		}
+	}
+}
+
+// tidy looks for what must not be left: disks of nobody, lost edits.
+func (l *life) tidy() {
+	for _, v := range l.lab.PVE.Volumes("pve1", "local-lvm") {
+		if _, ok := l.lab.PVE.VM(v.VMID); !ok {
+			l.t.Errorf("volume %s was left behind", v.Volid)
+		}
+	}
+	for id, uuid := range l.edited {
+		if vm, ok := l.lab.PVE.VM(id); ok && vm.UUID == uuid && !strings.Contains(vm.Config["tags"], "keep-me") {
+			l.t.Errorf("the tag that somebody added to vm %d was taken away", id)
+		}
+	}
+	if len(l.founders) != 1 {
+		l.t.Errorf("bootstrap was sent to %v", slices.Sorted(maps.Keys(l.founders)))
+	}
+}
