@@ -176,7 +176,9 @@ func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
 func (m *planner) absent(n cluster.Node) {
 	mach := m.o.Machines[n.Name]
 	if mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured || mach.Reach == cluster.Stranger {
-		m.block(cluster.Block{Subject: n.Name, Reason: fmt.Sprintf("its vm does not exist, but a Talos machine already answers at %s", n.IP),
+		// A VM that was deleted a moment ago is believed to answer until its
+		// connection is known to be lost.
+		m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("its vm does not exist, but a Talos machine already answers at %s", n.IP), Within: seeWithin,
 			Hint: "give the node another ip, or switch off the machine that has this one"})
 		return
 	}
