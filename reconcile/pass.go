@@ -38,10 +38,11 @@ func (r *Reconciler) pass(ctx context.Context) {
 		r.tell(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
 		return
 	}
-	r.view.Store(&view{desired: d, observed: o})
+	stop := r.stopper()
+	r.view.Store(&view{desired: d, observed: o, stop: stop})
 	p := plan.Make(d, o, r.c.Policy())
-	if stop := r.stopper(p.Phases); stop != nil && !o.Facts.Destroying {
-		p = *stop
+	if stop != nil && !o.Facts.Destroying {
+		p = plan.Plan{Revision: r.memo.seen, Phases: p.Phases, Blocked: []cluster.Block{stop.block}}
 	}
 	if p.Gone {
 		r.gone()
@@ -54,21 +55,15 @@ func (r *Reconciler) pass(ctx context.Context) {
 	r.tell(began, d, o, p, started)
 }
 
-// stopper returns the plan that stands in for the planner's while the newest
-// revision is invalid or refused: nothing is done, and the reason is told.
-func (r *Reconciler) stopper(phases map[string]cluster.Phase) *plan.Plan {
+// stopper says why nothing is done about the newest revision, nil when it is in
+// force: it is invalid, or refused.
+func (r *Reconciler) stopper() *refusal {
 	m := &r.memo
-	p := &plan.Plan{Revision: m.seen, Phases: phases}
-	switch {
-	case m.problems.HasErrors():
-		p.Blocked = []cluster.Block{{Subject: r.c.Cluster, Reason: "the inventory is invalid: " + m.problems.First(),
+	if m.problems.HasErrors() {
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: "the inventory is invalid: " + m.problems.First(),
 			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; mend it and push"}}
-	case m.refused != nil:
-		p.Blocked = []cluster.Block{m.refused.block}
-	default:
-		return nil
 	}
-	return p
+	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
@@ -272,6 +267,9 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {
 		return cluster.Forecast{}, ErrNoInventory
+	}
+	if v.stop != nil {
+		return cluster.Forecast{Cluster: r.c.Cluster, Revision: v.stop.revision, Blocked: []cluster.Block{v.stop.block}}, nil
 	}
 	o := v.observed
 	o.Facts = r.c.Journal.Facts()

@@ -154,6 +154,7 @@ type Reconciler struct {
 type view struct {
 	desired  cluster.Desired
 	observed cluster.Observed
+	stop     *refusal // why the newest revision is not in force; nil: it is
 }
 
 // New makes a Reconciler. Run it.
