@@ -96,22 +96,6 @@ func syncPath(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// readPrivate reads a file that holds a secret: a regular file that nobody but
-// its owner (and root) can read or change.
-func readPrivate(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > 1<<20 {
-		return nil, fmt.Errorf("%s is not a small regular file", path)
-	}
-	if info.Mode().Perm()&0o007 != 0 {
-		return nil, &hinted{err: fmt.Errorf("%s can be read by everybody (mode %04o)", path, info.Mode().Perm()), hint: "chmod 0600 " + path}
-	}
-	return os.ReadFile(path)
-}
-
 // hinted is an error with its cure.
 type hinted struct {
 	err  error

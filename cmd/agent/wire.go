@@ -134,10 +134,9 @@ func (a *agent) start(ctx context.Context) error {
 // discover takes up the clusters that appear in the repository. One that
 // disappears stays managed: a missing inventory changes nothing.
 func (a *agent) discover() {
-	pause := a.w.interval
 	for {
+		pause := a.w.interval
 		t, err := a.hub.tree(a.ctx, time.Now().Add(-a.w.interval))
-		pause = a.w.interval
 		if err == nil {
 			var names []string
 			if names, _, err = a.hub.repo.Clusters(a.ctx, t); err == nil {

@@ -36,9 +36,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// apiAddr is the address of the only control plane, unless a test has more.
-const apiAddr = "10.0.0.11"
-
 // authority is a Kubernetes CA.
 type authority struct {
 	t        testing.TB

@@ -89,24 +89,23 @@ type Server struct {
 
 	// mu guards everything below. It is never held while time passes or while
 	// Guests is called.
-	mu       sync.Mutex
-	closed   bool
-	hosts    []*host
-	vms      map[int]*vm
-	pools    map[string]*pool
-	users    map[string]*user
-	roles    map[string]*role
-	acls     []acl
-	granted  map[string]set // what privileges found, until something changes
-	member   map[int]string // VMID -> pool
-	tickets  map[string]ticket
-	tasks    []*task // oldest first
-	byUPID   map[string]*task
-	flocks   map[int]chan struct{}
-	nextPID  int
-	boot     time.Time
-	uploads  map[string]int // destination -> uploads of the agent in flight
-	tokenSeq int
+	mu      sync.Mutex
+	closed  bool
+	hosts   []*host
+	vms     map[int]*vm
+	pools   map[string]*pool
+	users   map[string]*user
+	roles   map[string]*role
+	acls    []acl
+	granted map[string]set // what privileges found, until something changes
+	member  map[int]string // VMID -> pool
+	tickets map[string]ticket
+	tasks   []*task // oldest first
+	byUPID  map[string]*task
+	flocks  map[int]chan struct{}
+	nextPID int
+	boot    time.Time
+	uploads map[string]int // destination -> uploads of the agent in flight
 }
 
 // host is one member of the cluster.

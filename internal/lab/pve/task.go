@@ -124,14 +124,6 @@ func (s *Server) say(t *task, format string, args ...any) {
 	t.log = append(t.log, fmt.Sprintf(format, args...))
 }
 
-// warn adds a line that turns success into WARNINGS.
-func (s *Server) warn(t *task, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t.log = append(t.log, "WARN: "+text)
-	t.warnings++
-}
-
 // finish writes down how a worker ended.
 func (s *Server) finish(t *task, err error) {
 	s.mu.Lock()
