@@ -87,10 +87,11 @@ type life struct {
 	undo     []func()       // what people do to clean up after themselves
 	edited   map[int]string // by VMID, the UUID of a VM that somebody tagged
 	founders map[string]bool
+	broken   map[string]bool // commits that no success may be told of
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, broken: map[string]bool{}}
 	l.size = []size{{1, 1}, {1, 2}, {1, 3}, {3, 1}, {3, 3}}[l.rnd.IntN(5)]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
@@ -285,6 +286,7 @@ func (l *life) trouble() {
 		files := l.size.files()
 		files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
 		l.push(files, "break it")
+		l.broken[l.head()] = true
 		l.undo = append(l.undo, func() { l.push(l.size.files(), "mend it") })
 	case 9:
 		if n < l.size.controlPlanes || !exists || vm.Lock != "" {
@@ -359,7 +361,8 @@ func (l *life) heal() {
 	}
 }
 
-// tidy looks for what must not be left: disks of nobody, lost edits.
+// tidy looks for what must not be left: disks of nobody, lost edits, a second
+// founder of etcd, untruths at the forge.
 func (l *life) tidy() {
 	for _, v := range l.lab.PVE.Volumes("pve1", "local-lvm") {
 		if _, ok := l.lab.PVE.VM(v.VMID); !ok {
@@ -370,6 +373,18 @@ func (l *life) tidy() {
 		if vm, ok := l.lab.PVE.VM(id); ok && vm.UUID == uuid && !strings.Contains(vm.Config["tags"], "keep-me") {
 			l.t.Errorf("the tag that somebody added to vm %d was taken away", id)
 		}
+	}
+	last := ""
+	for _, s := range l.lab.Forge.Statuses() {
+		if s.State == "success" && l.broken[s.Commit] {
+			l.t.Errorf("the forge was told success of the broken commit %s", s.Commit)
+		}
+		if s.Commit == l.head() {
+			last = string(s.State)
+		}
+	}
+	if last != "success" {
+		l.t.Errorf("the forge was last told %q of a commit at which the cluster is Ready", last)
 	}
 	if len(l.founders) != 1 {
 		l.t.Errorf("bootstrap was sent to %v", slices.Sorted(maps.Keys(l.founders)))
