@@ -7,7 +7,8 @@
 //	apiserver kubectl ARGS...
 //
 // serve expects ca.crt and ca.key (PEM) in DIR: the cluster's Kubernetes CA. It
-// signs its own serving certificate with it and trusts clients it signed.
+// signs its own serving certificate with it and trusts clients it signed. Every
+// request is recorded in DIR/audit.log, one JSON object a line.
 package main
 
 import (
@@ -65,10 +66,18 @@ func serve(args []string) error {
 	address := fs.String("address", "127.0.0.1", "address to listen at")
 	port := fs.Int("port", 6443, "port to listen at")
 	etcdPort := fs.Int("etcd-port", 2379, "port of etcd; the next one is its peer port")
+	clientCA := fs.String("client-ca", "", "file with the authority whose clients are trusted; default: ca.crt in dir")
+	services := fs.String("service-cidr", "10.96.0.0/12", "addresses of services")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	file := func(name string) string { return filepath.Join(*dir, name) }
+	if *clientCA == "" {
+		*clientCA = file("ca.crt")
+	}
+	if err := os.WriteFile(file("audit.yaml"), []byte(auditPolicy), 0o600); err != nil {
+		return fmt.Errorf("write the audit policy: %w", err)
+	}
 	if err := signServing(file("ca.crt"), file("ca.key"), file("serving.crt"), file("serving.key"), *address); err != nil {
 		return fmt.Errorf("make the serving certificate: %w", err)
 	}
@@ -84,13 +93,15 @@ func serve(args []string) error {
 		"--bind-address=" + *address,
 		fmt.Sprintf("--secure-port=%d", *port),
 		fmt.Sprintf("--etcd-servers=http://%s:%d", *address, *etcdPort),
-		"--client-ca-file=" + file("ca.crt"),
+		"--client-ca-file=" + *clientCA,
 		"--tls-cert-file=" + file("serving.crt"),
 		"--tls-private-key-file=" + file("serving.key"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + file("serving.key"),
 		"--service-account-signing-key-file=" + file("serving.key"),
-		"--service-cluster-ip-range=10.96.0.0/12",
+		"--service-cluster-ip-range=" + *services,
+		"--audit-policy-file=" + file("audit.yaml"),
+		"--audit-log-path=" + file("audit.log"),
 		"--authorization-mode=Node,RBAC",
 		// There are no controllers here that would make the account.
 		"--disable-admission-plugins=ServiceAccount",
@@ -99,6 +110,13 @@ func serve(args []string) error {
 	})
 	return command.Execute()
 }
+
+// auditPolicy records who asked what, once it is answered.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules: [{level: Metadata}]
+`
 
 func startEtcd(dir, address string, port int) (*embed.Etcd, error) {
 	c := embed.NewConfig()
