@@ -39,6 +39,9 @@ type Config struct {
 	// GitDir keeps the repository on disk, so that real git can push to it;
 	// empty: in memory.
 	GitDir string
+	// Kubernetes plays another Kubernetes than the make-believe one; Kube is nil
+	// then. Whoever made it closes it.
+	Kubernetes func(*world.World) world.Kubernetes
 	// NoCall leaves out the latency of calls, for tests that count passes.
 	NoCall bool
 }
@@ -55,7 +58,7 @@ type Lab struct {
 	World    *world.World
 	PVE      *pve.Server
 	Talos    *talos.Fleet
-	Kube     *kube.Clusters
+	Kube     *kube.Clusters // nil: another Kubernetes is played
 	Factory  *web.Factory
 	Charts   *web.Charts
 	Registry *web.Registry
@@ -105,10 +108,16 @@ func Start(c Config) (*Lab, error) {
 // open opens the faces in the order in which they need each other.
 func (l *Lab) open(c Config) error {
 	l.onClose(l.World.Close)
-	l.Kube = kube.New(kube.Config{World: l.World})
-	l.onClose(l.Kube.Close)
+	var kubernetes world.Kubernetes
+	if c.Kubernetes != nil {
+		kubernetes = c.Kubernetes(l.World)
+	} else {
+		l.Kube = kube.New(kube.Config{World: l.World})
+		l.onClose(l.Kube.Close)
+		kubernetes = l.Kube
+	}
 	var err error
-	if l.Talos, err = talos.New(talos.Config{World: l.World, Kubernetes: l.Kube, Reservations: c.Reservations, Off: func(vmid int) {
+	if l.Talos, err = talos.New(talos.Config{World: l.World, Kubernetes: kubernetes, Reservations: c.Reservations, Off: func(vmid int) {
 		// A guest that switched itself off is off for Proxmox VE too.
 		if err := l.PVE.Stop(vmid); err != nil {
 			l.World.Log.Warn("a guest switched itself off, and its host did not follow", "vmid", vmid, "err", err)
