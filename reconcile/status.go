@@ -124,9 +124,14 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 			ns.Kubernetes = kn.Kubelet
 		}
 		ns.Since = r.stamp(r.memo.phases, n.Name, string(ns.Phase), now, func(from string) {
-			if from != "" {
-				r.log.Info(fmt.Sprintf("%s is %s", n.Name, ns.Phase), "node", n.Name, "vmid", n.VMID, "phase", string(ns.Phase))
+			if from == "" {
+				return
 			}
+			text := fmt.Sprintf("%s is %s", n.Name, ns.Phase)
+			if from == string(cluster.PhaseReady) && ns.WaitsFor != "" {
+				text += ", no longer Ready: " + ns.WaitsFor
+			}
+			r.log.Info(text, "node", n.Name, "vmid", n.VMID, "phase", string(ns.Phase))
 		})
 		out = append(out, ns)
 	}
