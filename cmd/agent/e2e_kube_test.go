@@ -58,7 +58,7 @@ type realPlane struct {
 	dir   string
 
 	mu     sync.Mutex
-	server *process // nil: it is not to run
+	server *child // nil: it is not to run
 	end    context.CancelFunc
 }
 
@@ -178,7 +178,7 @@ func (p *realPlane) log() string {
 
 // play waits for the API, tells the node of it, and then reports what
 // controllers and kubelets would, until ctx or the server ends.
-func (p *realPlane) play(ctx context.Context, server *process) {
+func (p *realPlane) play(ctx context.Context, server *child) {
 	config, client, err := p.connect()
 	if err != nil {
 		p.k.world.Log.Error("cannot reach the API", "err", err)

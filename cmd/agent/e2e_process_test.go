@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// process is a program that a test runs. It does not outlive the test, however
+// child is a program that a test runs. It does not outlive the test, however
 // that ends.
-type process struct {
+type child struct {
 	cmd  *exec.Cmd
 	log  string // file with what it says
 	done chan struct{}
@@ -25,13 +25,13 @@ type process struct {
 }
 
 // startProcess starts a program that writes what it has to say to a file.
-func startProcess(log string, program string, args ...string) (*process, error) {
+func startProcess(log string, program string, args ...string) (*child, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = out.Close() }()
-	p := &process{cmd: exec.Command(program, args...), log: log, done: make(chan struct{})}
+	p := &child{cmd: exec.Command(program, args...), log: log, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
@@ -54,13 +54,13 @@ func startProcess(log string, program string, args ...string) (*process, error) 
 }
 
 // kill ends the program at once and waits for its end.
-func (p *process) kill() {
+func (p *child) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended by itself
 	<-p.done
 }
 
 // stop asks the program to end, and returns how it did.
-func (p *process) stop(within time.Duration) error {
+func (p *child) stop(within time.Duration) error {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (p *process) stop(within time.Duration) error {
 }
 
 // tail is the end of what the program said.
-func (p *process) tail(lines int) string {
+func (p *child) tail(lines int) string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
@@ -94,7 +94,7 @@ func realProgram(t *testing.T) string {
 }
 
 // untilReadyz waits until an API server says that it is ready, or has ended.
-func untilReadyz(ctx context.Context, p *process, client *http.Client, server string) error {
+func untilReadyz(ctx context.Context, p *child, client *http.Client, server string) error {
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/readyz", nil)
 		if err != nil {

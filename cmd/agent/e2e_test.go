@@ -80,7 +80,7 @@ type endToEnd struct {
 	real      *realKubernetes
 	config    string
 	client    *api.Client
-	agent     *process // nil: none was started
+	agent     *child // nil: none was started
 	files     map[string][]byte
 	net       string // the first three numbers of all addresses
 	head      string
@@ -268,14 +268,14 @@ func (e *endToEnd) startAgent() {
 	}
 }
 
-// patience is how long anything may take. It is no measure of speed: what takes
+// longest is how long anything may take. It is no measure of speed: what takes
 // longer will not come.
-const patience = 90 * time.Second
+const longest = 90 * time.Second
 
 // await waits until cond holds. cond also tells how things stand.
 func (e *endToEnd) await(what string, cond func() (bool, string)) {
 	e.t.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(longest); ; {
 		ok, now := cond()
 		if ok {
 			return
@@ -288,7 +288,7 @@ func (e *endToEnd) await(what string, cond func() (bool, string)) {
 			}
 		}
 		if time.Now().After(end) {
-			e.t.Fatalf("not %s within %v; it is: %s", what, patience, now)
+			e.t.Fatalf("not %s within %v; it is: %s", what, longest, now)
 		}
 		if err := pause(e.ctx, 50*time.Millisecond); err != nil {
 			e.t.Fatalf("%s: %v", what, context.Cause(e.ctx))

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -83,11 +84,13 @@ type life struct {
 	calls []world.CallRecord
 	told  []string // what was planned to go wrong
 
+	edited map[int]string  // by VMID, the UUID of a VM that somebody tagged
+	broken map[string]bool // commits that no success may be told of
+
+	lock     sync.Mutex // calls reach the world side by side
 	troubled int
-	undo     []func()       // what people do to clean up after themselves
-	edited   map[int]string // by VMID, the UUID of a VM that somebody tagged
+	undo     []func() // what people do to clean up after themselves
 	founders map[string]bool
-	broken   map[string]bool // commits that no success may be told of
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
@@ -96,10 +99,14 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
+	ambush := l.ambush()
 	l.lab.World.OnCall(func(c world.CallRecord) {
 		if strings.HasSuffix(c.Op, "/Bootstrap") {
+			l.lock.Lock()
 			l.founders[c.Subject] = true
+			l.lock.Unlock()
 		}
+		ambush(c)
 	})
 	return l
 }
@@ -247,7 +254,6 @@ func (l *life) trouble() {
 	n := l.rnd.IntN(l.size.controlPlanes + l.size.workers)
 	id := l.vmid(n)
 	vm, exists := l.lab.PVE.VM(id)
-	l.troubled++
 	switch l.rnd.IntN(10) {
 	case 0:
 		l.plan("the agent is killed")
@@ -269,7 +275,7 @@ func (l *life) trouble() {
 		l.plan("a backup of vm %d runs", id)
 		if exists && vm.Lock == "" {
 			must(l.lab.PVE.Lock(id, "backup"))
-			l.undo = append(l.undo, func() { _ = l.lab.PVE.Unlock(id) })
+			l.later(func() { _ = l.lab.PVE.Unlock(id) })
 		}
 	case 5:
 		l.plan("%s falls dark", l.address(n))
@@ -287,7 +293,7 @@ func (l *life) trouble() {
 		files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
 		l.push(files, "break it")
 		l.broken[l.head()] = true
-		l.undo = append(l.undo, func() { l.push(l.size.files(), "mend it") })
+		l.later(func() { l.push(l.size.files(), "mend it") })
 	case 9:
 		if n < l.size.controlPlanes || !exists || vm.Lock != "" {
 			l.plan("nobody does anything")
@@ -298,6 +304,14 @@ func (l *life) trouble() {
 			l.foreign(id)
 		}
 	}
+}
+
+// later has somebody who got in the way undo it when the world is healed.
+func (l *life) later(f func()) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.troubled++
+	l.undo = append(l.undo, f)
 }
 
 // edit changes something the inventory fixes, until it is changed back.
@@ -312,7 +326,7 @@ func (l *life) edit(id int, vm pve.VMView, exists bool) {
 	}
 	old := vm.Config[key]
 	must(l.lab.PVE.Edit(id, key, value))
-	l.undo = append(l.undo, func() {
+	l.later(func() {
 		if now, ok := l.lab.PVE.VM(id); ok && now.UUID == vm.UUID {
 			must(l.lab.PVE.Edit(id, key, old))
 		}
@@ -322,21 +336,41 @@ func (l *life) edit(id int, vm pve.VMView, exists bool) {
 func (l *life) darken(host string) {
 	net := l.lab.World.Net.(*world.Memory)
 	net.Darken(host, true)
-	l.undo = append(l.undo, func() { net.Darken(host, false) })
+	l.later(func() { net.Darken(host, false) })
+}
+
+// ambush draws whether somebody swaps a worker's VM for one of their own in the
+// instant before the agent reads its config: what was known of the VM a moment
+// ago is of no use then.
+func (l *life) ambush() func(world.CallRecord) {
+	if l.rnd.IntN(3) != 0 {
+		return func(world.CallRecord) {}
+	}
+	id := l.vmid(l.size.controlPlanes + l.rnd.IntN(l.size.workers))
+	var left atomic.Int64
+	left.Store(1 + l.rnd.Int64N(8))
+	l.plan("somebody swaps vm %d as it is read the %d. time", id, left.Load())
+	return func(c world.CallRecord) {
+		if c.Op != "GET /nodes/{node}/qemu/{vmid}/config" || c.Subject != fmt.Sprint(id) || left.Add(-1) != 0 {
+			return
+		}
+		if l.lab.PVE.Remove(id) == nil {
+			l.foreignIn(id, "talos")
+		}
+	}
 }
 
 // foreign puts somebody else's VM on a VMID of ours.
 func (l *life) foreign(id int) {
 	l.plan("somebody makes a vm %d of their own", id)
-	pool := ""
-	if l.rnd.IntN(2) == 0 {
-		pool = "talos"
-	}
+	l.foreignIn(id, []string{"", "talos"}[l.rnd.IntN(2)])
+}
+
+func (l *life) foreignIn(id int, pool string) {
 	if l.lab.PVE.CreateForeign(id, pve.Foreign{Pool: pool, Config: map[string]string{"name": "precious"}}) != nil {
 		return // the agent was faster
 	}
-	l.troubled++
-	l.undo = append(l.undo, func() {
+	l.later(func() {
 		vm, ok := l.lab.PVE.VM(id)
 		if !ok || vm.Maker != "root@pam" || vm.Config["name"] != "precious" {
 			l.t.Errorf("somebody's vm %d did not survive", id)
@@ -349,7 +383,10 @@ func (l *life) foreign(id int) {
 // heal lifts every fault and has people clean up after themselves.
 func (l *life) heal() {
 	l.lab.World.Heal()
-	for _, f := range slices.Backward(l.undo) {
+	l.lock.Lock()
+	undo := l.undo
+	l.lock.Unlock()
+	for _, f := range slices.Backward(undo) {
 		f()
 	}
 	// A machine that never came up is switched off and on, as its Wait says.
