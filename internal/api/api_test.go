@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -281,4 +282,19 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("%s %q: %d %q", method, path, w.Code, w.Body)
 		}
 	})
+}
+
+func TestGroupReachesTheSocketWhateverTheUmask(t *testing.T) {
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	_, _, path := serve(t)
+	for name, want := range map[string]fs.FileMode{filepath.Dir(path): 0o755, path: 0o660} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s has mode %04o, want %04o", name, got, want)
+		}
+	}
 }

@@ -37,7 +37,7 @@ type Server struct {
 // Listen opens the socket and serves it until Close. A stale socket is
 // replaced, a live one is not: then another agent runs.
 func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("listen on socket %s: %w", path, err)
 	}
 	if err := removeStale(path); err != nil {
@@ -90,6 +90,18 @@ func (s *Server) Close() error {
 		err = s.http.Close()
 	}
 	return err
+}
+
+// makeDir makes the socket's folder, if there is none, such that the group gets
+// through to the socket whatever the umask is.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
 }
 
 func removeStale(path string) error {
