@@ -243,6 +243,9 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 		return cluster.Reconciling, progress(d, o, p), ""
 	}
 	msg := fmt.Sprintf("%d nodes are Ready at %s", len(d.Spec.Nodes), d.Revision.Short())
+	if len(d.Spec.Nodes) == 1 {
+		msg = "1 node is Ready at " + d.Revision.Short()
+	}
 	if fetchErr != nil {
 		msg += "; the repository cannot be fetched: " + oneLine(fetchErr.Error())
 	}

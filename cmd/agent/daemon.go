@@ -18,6 +18,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -44,6 +45,9 @@ config that cannot be loaded leaves the old one in force and is told in
 		if !ok {
 			w = os.Stderr
 		}
+		if err := harden(); err != nil {
+			return err
+		}
 		d := &service{path: *config, log: newLog(w, *verbose)}
 		return d.run(cmd.Context())
 	}
@@ -63,7 +67,8 @@ type service struct {
 	door     *door
 
 	mu     sync.Mutex
-	states map[string]cluster.Status
+	began  time.Time                 // when the agent was started
+	states map[string]cluster.Status // of the clusters it has told of
 }
 
 // run is the daemon's life.
@@ -79,7 +84,6 @@ func (d *service) run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	d.states = map[string]cluster.Status{}
 	d.door = &door{}
 	if d.socket, err = api.Listen(s.socket, d.door, d.log); err != nil {
 		return err
@@ -159,9 +163,12 @@ func (d *service) begin(ctx context.Context) error {
 	}
 	a, err := newAgent(w)
 	if err != nil {
-		return err
+		return errors.Join(err, w.store.Close())
 	}
 	a.config = d.path
+	d.mu.Lock()
+	d.began, d.states = time.Now(), map[string]cluster.Status{}
+	d.mu.Unlock()
 	if err := a.start(ctx); err != nil {
 		return err
 	}
@@ -190,7 +197,7 @@ func (d *service) end() {
 // policy is in force at the next pass, anything else restarts the agent inside
 // the daemon. What cannot be loaded leaves everything as it is.
 func (d *service) reload(ctx context.Context) {
-	d.notify(daemon.SdNotifyReloading)
+	d.notify(reloading())
 	defer d.notify(daemon.SdNotifyReady)
 	s, problems := loadConfig(d.path)
 	if err := problems.Err(); err != nil {
@@ -199,15 +206,15 @@ func (d *service) reload(ctx context.Context) {
 		for _, p := range problems {
 			trouble = append(trouble, p.String())
 		}
-		d.agent.trouble.Store(&trouble)
+		d.door.trouble(trouble)
 		return
 	}
-	d.agent.trouble.Store(nil)
+	d.door.trouble(nil)
 	same := s.sameBut(d.settings)
 	old := d.settings
 	d.settings = s
 	d.settings.policyNow.Store(&s.policy)
-	if same {
+	if same && d.agent != nil {
 		old.policyNow.Store(&s.policy)
 		d.settings.policyNow = old.policyNow
 		d.log.Info("config and policy loaded")
@@ -221,11 +228,22 @@ func (d *service) reload(ctx context.Context) {
 	d.end()
 	if err := d.begin(ctx); err != nil {
 		d.log.Error("cannot start with the changed config; the old one is in force again", "err", err, "hint", cluster.HintOf(err))
+		d.door.trouble([]string{d.path + ": cannot start with it: " + err.Error()})
 		d.settings = old
 		if err := d.begin(ctx); err != nil {
 			d.log.Error("cannot start with the old config either", "err", err)
 		}
 	}
+}
+
+// reloading is what systemd is told when the files are loaded anew; it wants to
+// know when that began, on its own clock.
+func reloading() string {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return daemon.SdNotifyReloading
+	}
+	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000)
 }
 
 // notify tells systemd, where it listens.
@@ -256,15 +274,21 @@ func (d *service) line() string {
 }
 
 // overdue is how far behind its own announcement a loop may be before it counts
-// as stuck: a pass may wait for answers up to its deadline.
-const overdue = 60 * time.Second
+// as stuck: a pass may wait for the repository, for five minutes at most, and
+// then for everybody else's answers.
+const overdue = 6 * time.Minute
 
 // stuck names a cluster whose loop makes no progress, "" when all do.
 func (d *service) stuck(now time.Time) string {
+	names := d.door.Clusters()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for name, s := range d.states {
-		if now.After(s.NextPass.Add(overdue)) {
+	for _, name := range names {
+		due := d.began // before its first pass
+		if s, ok := d.states[name]; ok {
+			due = s.NextPass
+		}
+		if now.After(due.Add(overdue)) {
 			return name
 		}
 	}
@@ -321,89 +345,4 @@ func watchFiles(ctx context.Context, log *slog.Logger, paths ...string) (<-chan 
 		}
 	}()
 	return changed, func() { _ = w.Close(); <-done }, nil
-}
-
-// door is what the socket serves while agents come and go behind it.
-type door struct {
-	mu sync.RWMutex
-	a  *agent
-}
-
-func (d *door) open(a *agent) { d.mu.Lock(); d.a = a; d.mu.Unlock() }
-func (d *door) shut()         { d.open(nil) }
-
-var errStarting = &hinted{err: errors.New("the daemon is starting"), hint: "ask again in a moment"}
-
-func (d *door) get() (*agent, error) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if d.a == nil {
-		return nil, errStarting
-	}
-	return d.a, nil
-}
-
-func through[T any](d *door, f func(*agent) (T, error)) (T, error) {
-	a, err := d.get()
-	if err != nil {
-		var zero T
-		return zero, err
-	}
-	return f(a)
-}
-
-func (d *door) tell(f func(*agent) error) error {
-	_, err := through(d, func(a *agent) (struct{}, error) { return struct{}{}, f(a) })
-	return err
-}
-
-func (d *door) About() api.About {
-	about, err := through(d, func(a *agent) (api.About, error) { return a.About(), nil })
-	if err != nil {
-		return api.About{Version: version}
-	}
-	return about
-}
-
-func (d *door) Clusters() []string {
-	names, _ := through(d, func(a *agent) ([]string, error) { return a.Clusters(), nil })
-	return names
-}
-
-func (d *door) Status(n string) (cluster.Status, error) {
-	return through(d, func(a *agent) (cluster.Status, error) { return a.Status(n) })
-}
-
-func (d *door) Forecast(n string) (cluster.Forecast, error) {
-	return through(d, func(a *agent) (cluster.Forecast, error) { return a.Forecast(n) })
-}
-
-func (d *door) ForecastDir(ctx context.Context, n string, files fs.FS) (cluster.Forecast, error) {
-	return through(d, func(a *agent) (cluster.Forecast, error) { return a.ForecastDir(ctx, n, files) })
-}
-
-func (d *door) ForecastDestroy(n string) (cluster.Forecast, error) {
-	return through(d, func(a *agent) (cluster.Forecast, error) { return a.ForecastDestroy(n) })
-}
-
-func (d *door) Reconcile(n string) error {
-	return d.tell(func(a *agent) error { return a.Reconcile(n) })
-}
-func (d *door) Suspend(n string) error { return d.tell(func(a *agent) error { return a.Suspend(n) }) }
-func (d *door) Resume(n string) error  { return d.tell(func(a *agent) error { return a.Resume(n) }) }
-func (d *door) Destroy(n string) error { return d.tell(func(a *agent) error { return a.Destroy(n) }) }
-func (d *door) AcceptBootstrap(n string) error {
-	return d.tell(func(a *agent) error { return a.AcceptBootstrap(n) })
-}
-
-func (d *door) Accept(n string, r cluster.Revision) error {
-	return d.tell(func(a *agent) error { return a.Accept(n, r) })
-}
-
-func (d *door) Kubeconfig(n string) ([]byte, error) {
-	return through(d, func(a *agent) ([]byte, error) { return a.Kubeconfig(n) })
-}
-
-func (d *door) Talosconfig(n string) ([]byte, error) {
-	return through(d, func(a *agent) ([]byte, error) { return a.Talosconfig(n) })
 }

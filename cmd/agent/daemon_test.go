@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -67,6 +68,7 @@ func newRig(t *testing.T, c lab.Config) *rig {
 	r.base = r.base[:len(r.base)-1]
 	t.Cleanup(func() {
 		r.kill()
+		r.private()
 		l.Close()
 		release()
 		if err := l.Broken(); err != nil {
@@ -97,6 +99,25 @@ func newRig(t *testing.T, c lab.Config) *rig {
 	r.file("ca.pem", string(l.CA()))
 	r.write()
 	return r
+}
+
+// private makes sure that whatever the daemon has written is for its user only.
+func (r *rig) private() {
+	for _, dir := range []string{"state", "cache"} {
+		err := filepath.WalkDir(filepath.Join(r.dir, dir), func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := e.Info()
+			if err == nil && info.Mode().Perm()&0o077 != 0 {
+				r.t.Errorf("%s has mode %v", path, info.Mode())
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.t.Error(err)
+		}
+	}
 }
 
 func (r *rig) socket() string { return filepath.Join(r.dir, "agent.sock") }
@@ -176,7 +197,8 @@ func (r *rig) start() {
 // launch starts a daemon.
 func (r *rig) launch() {
 	r.t.Helper()
-	cmd := exec.Command("talos-agent", "run", "--config", filepath.Join(r.dir, "config.yaml"))
+	// Whoever starts a daemon may have the umask that forbids nothing.
+	cmd := exec.Command("sh", "-c", `umask 0; exec talos-agent run --config "$1"`, "sh", filepath.Join(r.dir, "config.yaml"))
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}, r.env...)
 	cmd.Stderr, cmd.Stdout = r.log, r.log
 	must(cmd.Start())

@@ -18,11 +18,7 @@ var _ api.Agent = (*agent)(nil)
 
 // About implements api.Agent.
 func (a *agent) About() api.About {
-	about := api.About{Version: version, Started: a.started.UTC(), Config: a.config}
-	if t := a.trouble.Load(); t != nil {
-		about.Trouble = *t
-	}
-	return about
+	return api.About{Version: version, Started: a.started.UTC(), Config: a.config}
 }
 
 // Clusters implements api.Agent.

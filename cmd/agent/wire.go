@@ -63,7 +63,6 @@ type agent struct {
 	images  *images
 	forge   poster
 	started time.Time
-	trouble atomic.Pointer[[]string]
 	config  string
 
 	ctx    context.Context

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// door is what the socket serves while agents come and go behind it.
+type door struct {
+	mu    sync.RWMutex
+	a     *agent
+	wrong []string // with the changed config
+}
+
+func (d *door) open(a *agent) { d.mu.Lock(); d.a = a; d.mu.Unlock() }
+func (d *door) shut()         { d.open(nil) }
+
+// trouble sets what is told to be wrong with the daemon's own files.
+func (d *door) trouble(words []string) { d.mu.Lock(); d.wrong = words; d.mu.Unlock() }
+
+var errStarting = &hinted{err: errors.New("the daemon is starting"), hint: "ask again in a moment"}
+
+func (d *door) get() (*agent, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.a == nil {
+		return nil, errStarting
+	}
+	return d.a, nil
+}
+
+func through[T any](d *door, f func(*agent) (T, error)) (T, error) {
+	a, err := d.get()
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return f(a)
+}
+
+func (d *door) tell(f func(*agent) error) error {
+	_, err := through(d, func(a *agent) (struct{}, error) { return struct{}{}, f(a) })
+	return err
+}
+
+func (d *door) About() api.About {
+	about, err := through(d, func(a *agent) (api.About, error) { return a.About(), nil })
+	if err != nil {
+		about = api.About{Version: version}
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	about.Trouble = d.wrong
+	return about
+}
+
+func (d *door) Clusters() []string {
+	names, _ := through(d, func(a *agent) ([]string, error) { return a.Clusters(), nil })
+	return names
+}
+
+func (d *door) Status(n string) (cluster.Status, error) {
+	return through(d, func(a *agent) (cluster.Status, error) { return a.Status(n) })
+}
+
+func (d *door) Forecast(n string) (cluster.Forecast, error) {
+	return through(d, func(a *agent) (cluster.Forecast, error) { return a.Forecast(n) })
+}
+
+func (d *door) ForecastDir(ctx context.Context, n string, files fs.FS) (cluster.Forecast, error) {
+	return through(d, func(a *agent) (cluster.Forecast, error) { return a.ForecastDir(ctx, n, files) })
+}
+
+func (d *door) ForecastDestroy(n string) (cluster.Forecast, error) {
+	return through(d, func(a *agent) (cluster.Forecast, error) { return a.ForecastDestroy(n) })
+}
+
+func (d *door) Reconcile(n string) error {
+	return d.tell(func(a *agent) error { return a.Reconcile(n) })
+}
+func (d *door) Suspend(n string) error { return d.tell(func(a *agent) error { return a.Suspend(n) }) }
+func (d *door) Resume(n string) error  { return d.tell(func(a *agent) error { return a.Resume(n) }) }
+func (d *door) Destroy(n string) error { return d.tell(func(a *agent) error { return a.Destroy(n) }) }
+func (d *door) AcceptBootstrap(n string) error {
+	return d.tell(func(a *agent) error { return a.AcceptBootstrap(n) })
+}
+
+func (d *door) Accept(n string, r cluster.Revision) error {
+	return d.tell(func(a *agent) error { return a.Accept(n, r) })
+}
+
+func (d *door) Kubeconfig(n string) ([]byte, error) {
+	return through(d, func(a *agent) ([]byte, error) { return a.Kubeconfig(n) })
+}
+
+func (d *door) Talosconfig(n string) ([]byte, error) {
+	return through(d, func(a *agent) ([]byte, error) { return a.Talosconfig(n) })
+}
