@@ -40,7 +40,7 @@ type rig struct {
 	config map[string]any
 
 	log  *output // of all daemons there were
-	proc *process
+	proc *daemonProcess
 	env  []string
 }
 
@@ -202,7 +202,7 @@ func (r *rig) launch() {
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}, r.env...)
 	cmd.Stderr, cmd.Stdout = r.log, r.log
 	must(cmd.Start())
-	p := &process{cmd: cmd, done: make(chan struct{})}
+	p := &daemonProcess{cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		p.err = cmd.Wait()
@@ -210,14 +210,14 @@ func (r *rig) launch() {
 	r.proc = p
 }
 
-// process is a program that runs.
-type process struct {
+// daemonProcess is a program that runs.
+type daemonProcess struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 	err  error
 }
 
-func (p *process) over() bool {
+func (p *daemonProcess) over() bool {
 	select {
 	case <-p.done:
 		return true
@@ -228,7 +228,7 @@ func (p *process) over() bool {
 
 // end waits for the end of a process and returns its exit code. It must come
 // within the time that systemd is told to give it.
-func (p *process) end(t *testing.T) int {
+func (p *daemonProcess) end(t *testing.T) int {
 	t.Helper()
 	const within = 10 * time.Second
 	select {
