@@ -37,7 +37,7 @@ func TestKillMinusNine(t *testing.T) {
 	commit := r.push(r.inventory(1))
 	r.start()
 	killed := 0
-	for end := time.After(2 * patience); ; {
+	for end := time.After(2 * daemonPatience); ; {
 		select {
 		case <-struck:
 			r.kill()

@@ -46,7 +46,7 @@ func TestDaemonsDay(t *testing.T) {
 	r.run(exitFailed, do("status", "nope"), `no such cluster: "nope"`)
 
 	// When it is Ready.
-	r.run(exitOK, do("status", "--wait", patience.String()), "Ready")
+	r.run(exitOK, do("status", "--wait", daemonPatience.String()), "Ready")
 	r.untilReady(first)
 	r.run(exitOK, do("status"), "dev  Ready", "2 nodes are Ready", "v1.13.9", "v1.36.1")
 	r.run(exitOK, do("plan"), "nothing to do")

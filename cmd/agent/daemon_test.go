@@ -25,8 +25,8 @@ import (
 
 // The tests of the daemon run the real program as processes of its own, over
 // real sockets and files, against a lab on loopback. Nothing is timed: they wait
-// for what must happen, and patience only ends a test that hangs.
-const patience = time.Minute
+// for what must happen, and daemonPatience only ends a test that hangs.
+const daemonPatience = time.Minute
 
 // rig is a make-believe host with a daemon of its own.
 type rig struct {
@@ -286,7 +286,7 @@ func (r *rig) try(args ...string) answer {
 // as runs a command as another user.
 func (r *rig) as(cred *syscall.Credential, args ...string) answer {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), daemonPatience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "talos-agent", append([]string{"--socket", r.socket()}, args...)...)
 	cmd.Dir = r.work
@@ -340,7 +340,7 @@ func (r *rig) status() cluster.Status {
 // until waits for something to become true.
 func (r *rig) until(what string, true func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(patience); !true(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(daemonPatience); !true(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("never: %s\n%s\nlab: %s", what, r.try("status"), r.story())
 		}
