@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"unicode"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Error is what went wrong, in words that hold neither values of an addon nor
@@ -49,7 +51,12 @@ func within(what string, err error) error {
 func reason(err error) string {
 	var timeout net.Error
 	var name *net.DNSError
+	var status apierrors.APIStatus
 	switch {
+	case errors.As(err, &status) && (apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)):
+		// No rule keeps system:masters from reading: who is refused was taken
+		// for somebody else.
+		return "it does not accept the agent's certificate: " + oneLine(status.Status().Message)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):

@@ -463,6 +463,33 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 	}
 }
 
+// TestRefused: whoever looks learns that the API refuses to be looked at, and
+// nobody is called to look again for it, or the two would never rest.
+func TestRefused(t *testing.T) {
+	for _, op := range []string{"* /api/v1/secrets", "* /apis/apps/v1/deployments"} {
+		t.Run(strings.ReplaceAll(op, "/", "_"), func(t *testing.T) {
+			bubble(t, func(b *bench) {
+				b.serve("flannel")
+				b.want(b.addon("web", "apps", "podinfo", "6.9.0", nil))
+				b.world.Inject(world.Fault{Op: op, Kind: world.Answer, Status: 403, Text: "this is forbidden"})
+				for range 3 {
+					if o := b.look(); o.Releases.Known || !strings.Contains(o.Releases.Why, "it does not accept the agent's certificate: this is forbidden") {
+						b.Errorf("releases are %+v", o.Releases)
+					}
+					time.Sleep(time.Minute)
+				}
+				if n := b.changes.Load(); n != 0 {
+					b.Errorf("somebody was called to look again %d times", n)
+				}
+				b.world.Heal()
+				if o := b.look(); !o.Releases.Known {
+					b.Errorf("releases are %+v", o.Releases)
+				}
+			})
+		})
+	}
+}
+
 // TestEmptyList: a release that an API's empty answer hides is not made twice.
 func TestEmptyList(t *testing.T) {
 	bubble(t, func(b *bench) {

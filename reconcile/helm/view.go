@@ -60,6 +60,7 @@ type view struct {
 	mu        sync.Mutex
 	moved     chan struct{} // closed and replaced whenever anything below changes
 	lost      error         // why the view ended
+	whole     bool          // everything was listed and watched at the same time, once
 	missed    bool          // somebody gave up waiting for the first lists
 	releases  *shelf[types.NamespacedName, revision]
 	workloads map[string]*shelf[object, workload] // by kind
@@ -122,8 +123,9 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 func (v *view) update(tell bool, f func()) {
 	v.mu.Lock()
 	// Whoever began the view still waits for the first lists, and needs no word.
-	tell = tell && (v.missed || v.complete())
+	tell = tell && (v.missed || v.whole)
 	f()
+	v.whole = v.whole || v.complete()
 	close(v.moved)
 	v.moved = make(chan struct{})
 	v.mu.Unlock()
@@ -132,17 +134,18 @@ func (v *view) update(tell bool, f func()) {
 	}
 }
 
-// lose ends the view for good.
+// lose ends the view for good. It tells of it like update: a view that is
+// refused would call for the next one without end.
 func (v *view) lose(err error) {
 	v.mu.Lock()
-	first := v.lost == nil
+	first, tell := v.lost == nil, v.missed || v.whole
 	if first {
 		v.lost = err
 		close(v.moved)
 		v.moved = make(chan struct{})
 	}
 	v.mu.Unlock()
-	if first && !errors.Is(err, context.Canceled) {
+	if first && tell && !errors.Is(err, context.Canceled) {
 		v.change()
 	}
 }

@@ -103,15 +103,15 @@ func TestQuiet(t *testing.T) {
 		if calls := b.calls(); len(calls) != 0 {
 			b.Errorf("within half a minute: %v", calls)
 		}
-		for range 5 {
+		for range 4 {
 			time.Sleep(time.Minute)
 			b.mustKnow(b.look(), 1)
 		}
-		if calls := b.calls(); len(calls) != 1 || calls["GET /readyz"] != 15 {
-			b.Errorf("in five quiet minutes: %v", calls)
+		if calls := b.calls(); len(calls) != 1 || calls["GET /readyz"] != 12 {
+			b.Errorf("in four quiet minutes: %v", calls)
 		}
-		// Watches are ended by the server every few minutes; going on costs one
-		// call and no list.
+		// Watches are ended by the server after five to ten minutes; going on
+		// costs one call and no list.
 		time.Sleep(time.Hour)
 		b.mustKnow(b.look(), 1)
 		if calls := b.calls(); calls["GET /api/v1/nodes"] != 0 || calls["WATCH /api/v1/nodes"] < 3 || calls["WATCH /api/v1/nodes"] > 13 {
@@ -339,7 +339,7 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
 		b.desired.Access.Kube = b.ca.access(time.Hour, "nobodies")
-		b.mustNotKnow(b.look(), "nodes is forbidden")
+		b.mustNotKnow(b.look(), "it does not accept the agent's certificate: nodes is forbidden")
 
 		other := newAuthority(b).access(time.Hour, "system:masters")
 		other.CA = cluster.NewSecret(b.ca.pem)
@@ -362,6 +362,24 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 		b.mustNotKnow(b.look(), "do not go together")
 
 		b.desired.Access.Kube = b.ca.access(time.Hour, "system:masters")
+		b.mustKnow(b.look(), 0)
+	})
+}
+
+// TestRefused: whoever looks learns that the API refuses to be looked at, and
+// nobody is called to look again for it, or the two would never rest.
+func TestRefused(t *testing.T) {
+	bubble(t, 1, func(b *bench) {
+		b.serve(1)
+		b.world.Inject(world.Fault{Op: "* /api/v1/nodes", Kind: world.Answer, Status: 403, Text: "nodes is forbidden"})
+		for range 3 {
+			b.mustNotKnow(b.look(), "it does not accept the agent's certificate: nodes is forbidden")
+			time.Sleep(time.Minute)
+		}
+		if n := b.changes.Load(); n != 0 {
+			b.Errorf("somebody was called to look again %d times", n)
+		}
+		b.world.Heal()
 		b.mustKnow(b.look(), 0)
 	})
 }

@@ -36,6 +36,7 @@ type nodes struct {
 	listed   bool
 	watching bool
 	lost     error // why the watch ended
+	whole    bool  // they were listed and watched at the same time, once
 	missed   bool  // somebody gave up waiting
 	seen     map[string]cluster.KubeNode
 	shared   map[string]cluster.KubeNode // copy of seen that was handed out, nil after a change
@@ -76,10 +77,7 @@ func (w *nodes) run(ctx context.Context) {
 			// The history it watched was thrown away: list anew.
 			continue
 		}
-		w.update(func() bool { w.lost, w.watching = err, false; return true })
-		if ctx.Err() == nil {
-			w.change()
-		}
+		w.update(func() bool { w.lost, w.watching = err, false; return ctx.Err() == nil })
 		return
 	}
 }
@@ -138,13 +136,15 @@ func (w *nodes) over() bool {
 	return w.lost != nil
 }
 
-// update changes the fields and wakes who waits. It tells of it when the nodes
-// themselves changed, unless whoever began the watch still waits for the first
-// list.
-func (w *nodes) update(f func() (nodesChanged bool)) {
+// update changes the fields and wakes who waits. It tells of it when what is
+// known of the nodes changed, unless whoever began the watch still waits for
+// it: who waits needs no word, and a watch that is refused would call for the
+// next one without end.
+func (w *nodes) update(f func() (changed bool)) {
 	w.mu.Lock()
-	tell := w.listed || w.missed
+	tell := w.whole || w.missed
 	changed := f()
+	w.whole = w.whole || w.listed && w.watching
 	if changed {
 		w.shared = nil
 	}

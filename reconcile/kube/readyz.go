@@ -106,6 +106,10 @@ func reason(err error) string {
 	var timeout net.Error
 	var status apierrors.APIStatus
 	switch {
+	case errors.As(err, &status) && (apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)):
+		// No rule keeps system:masters from reading: who is refused was taken
+		// for somebody else.
+		return "it does not accept the agent's certificate: " + oneLine(status.Status().Message)
 	case errors.As(err, &status):
 		return "it answers: " + oneLine(status.Status().Message)
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -30,7 +30,8 @@ func TestReason(t *testing.T) {
 		{context.DeadlineExceeded, "it does not answer"},
 		{context.Canceled, "it was not waited for"},
 		{io.ErrUnexpectedEOF, "the connection broke"},
-		{fmt.Errorf("failed to list *v1.Node: %w", apierrors.NewUnauthorized("Unauthorized")), "it answers: Unauthorized"},
+		{fmt.Errorf("failed to list *v1.Node: %w", apierrors.NewUnauthorized("Unauthorized")), "it does not accept the agent's certificate: Unauthorized"},
+		{apierrors.NewTooManyRequests("come back later", 1), "it answers: come back later"},
 		{&url.Error{Op: "Get", URL: "https://10.0.0.11:6443/?x=secret", Err: errors.New("odd\nthing")}, "odd thing"},
 		{&lostError{syscall.ECONNREFUSED}, "nothing listens there"},
 	} {

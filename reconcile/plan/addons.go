@@ -13,7 +13,7 @@ import (
 func (m *planner) addons() {
 	if len(m.d.Spec.Addons) == 0 {
 		if m.anyAPI() && !m.o.Nodes.Known {
-			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "the Kubernetes API does not answer" + colon(m.o.Nodes.Why), Within: apiWithin})
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "cannot see the nodes in Kubernetes" + colon(m.o.Nodes.Why), Within: apiWithin})
 		}
 		return
 	}

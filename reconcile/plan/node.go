@@ -89,7 +89,7 @@ func joined(n cluster.Node, o cluster.Observed) string {
 		}
 	}
 	if !o.Nodes.Known {
-		return "the Kubernetes API does not answer" + colon(o.Nodes.Why)
+		return "cannot see the nodes in Kubernetes" + colon(o.Nodes.Why)
 	}
 	kn, ok := o.Nodes.Value[n.Name]
 	switch {
