@@ -88,6 +88,9 @@ func (e *endToEnd) look() {
 // quiet lets the agent look twice at a cluster that is as it should be.
 func (e *endToEnd) quiet() {
 	before := len(e.changes())
+	if before == 0 {
+		e.t.Fatal("the API server's record knows of no change, and there were many")
+	}
 	for range 2 {
 		asked := time.Now()
 		e.nudge()
@@ -220,6 +223,20 @@ func (e *endToEnd) apiDies() {
 	e.ready()
 	e.wantHistory("store", "1 superseded, 2 superseded, 3 superseded, 4 failed, 5 deployed")
 	e.want("fourth", "-n", "apps", "get", "deployment", "store", "-o", "jsonpath={.spec.template.spec.containers[0].env[0].value}")
+}
+
+// strangers puts API servers of another cluster in the place of ours.
+func (e *endToEnd) strangers() {
+	e.real.api().kill()
+	e.startAPI(itsClient)
+	e.away("does not accept the agent's certificate")
+	e.real.api().kill()
+	e.startAPI(itself)
+	e.away("who answers there has a certificate of another cluster")
+	e.real.api().kill()
+	e.startAPI(nobody)
+	e.ready()
+	e.wantHistory("cilium", "1 deployed")
 }
 
 func (e *endToEnd) startAPI(strange stranger) {
