@@ -109,7 +109,7 @@ func (f *Fleet) tell() {
 // Nodes that are new are watched from now on, nodes that have left no longer.
 // It waits up to two seconds for the first word of those that are new; all
 // others cost no call. The members of etcd are asked for only while that can
-// tell something new, and once a minute.
+// tell something new, and every ten minutes.
 func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	fresh := f.tend(d)
 	f.await(ctx, fresh)

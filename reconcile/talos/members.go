@@ -24,8 +24,9 @@ const (
 )
 
 // membersFor is how long a list in which every control plane votes is good when
-// nothing else changes.
-const membersFor = time.Minute
+// nothing else changes: a member that goes takes its etcd service with it, which
+// is watched.
+const membersFor = 10 * time.Minute
 
 // ballot is what was last heard of the members of etcd.
 type ballot struct {
