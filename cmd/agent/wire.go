@@ -82,6 +82,7 @@ type managed struct {
 	fleet    *talos.Fleet
 	kube     *kube.Cluster
 	helm     *helm.Releaser
+	render   *renderer
 	reporter *reporter
 }
 
@@ -204,11 +205,11 @@ func (a *agent) assemble(name string) (*managed, error) {
 	}
 	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Log: log, Digest: machineconfig.Digest, OnChange: look})
 	m.kube = kube.New(kube.Config{Dial: a.w.dial, Log: log, OnChange: look})
-	render := &renderer{factory: a.images.factory}
+	m.render = &renderer{factory: a.images.factory}
 	charts := a.w.charts
 	charts.CacheDir = filepath.Join(a.w.cacheDir, "charts")
 	charts.Dial, charts.Log, charts.OnChange = a.w.dial, log, look
-	charts.API = func() (string, bool) { return m.kube.API(render.last()) }
+	charts.API = func() (string, bool) { return m.kube.API(m.render.last()) }
 	if m.helm, err = helm.New(charts); err != nil {
 		return nil, err
 	}
@@ -216,7 +217,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 		m.reporter = newReporter(a.forge, log)
 	}
 	m.r, err = reconcile.New(reconcile.Config{
-		Cluster: name, ID: id, Source: m.source, Renderer: render, Journal: journal, Policy: a.w.policy,
+		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.w.policy,
 		Host:      a.pve,
 		Observers: []reconcile.Observer{a.images, m.fleet, inOrder{m.kube, m.helm}},
 		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,

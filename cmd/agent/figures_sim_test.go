@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// measureBringUp compares the virtual time from push to Ready with the longest
+// chain of what the lab itself took: nobody could have been faster.
+func measureBringUp(t *testing.T, table *figures) {
+	for _, sz := range []size{{1, 2}, {3, 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSim(t, sz, lab.Config{})
+			defer s.close()
+			s.boot()
+			took := s.untilReady(20 * time.Minute)
+			chain, links := s.lab.World.LongestChain()
+			t.Logf("%s: %v; the longest chain is %v: %s", sz, took, chain, world.ChainText(links))
+			table.add(figure{what: "bring-up of " + sz.String() + " / longest chain", measured: took.Seconds() / chain.Seconds(), must: 1.10,
+				note: fmt.Sprintf("%v / %v of virtual time", took.Round(100*time.Millisecond), chain.Round(100*time.Millisecond))})
+			s.halt()
+		})
+	}
+}
+
+// quietPasses are how many passes in which nothing changes make a measurement:
+// as many as the audit of all VMs is spread over.
+const quietPasses = 10
+
+// passCall is asked exactly once in every pass of a cluster.
+const passCall = "GET /cluster/resources"
+
+// askedIn sums up the calls by system from one pass to the one that comes n
+// later; false: there are not so many yet.
+func askedIn(calls []world.CallRecord, n int) (map[string]int, bool) {
+	passes := 0
+	asked := map[string]int{}
+	for _, c := range calls {
+		if c.System == "pve" && c.Op == passCall {
+			passes++
+		}
+		if passes > n {
+			return asked, true
+		}
+		if passes > 0 {
+			asked[c.System]++
+		}
+	}
+	return nil, false
+}
+
+// TestQuietPass holds what a pass costs in which nothing changes: the list, the
+// tasks and a tenth of the configurations of Proxmox VE, one question to Git,
+// nothing rendered.
+func TestQuietPass(t *testing.T) {
+	for _, sz := range []size{{1, 2}, {3, 7}} {
+		t.Run(sz.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, sz, lab.Config{})
+				defer s.close()
+				s.boot()
+				s.untilReady(20 * time.Minute)
+				time.Sleep(3 * time.Minute) // what came up last is read once more
+				rendered := s.rendered()
+				s.quiet((quietPasses + 2) * time.Minute)
+				asked, ok := askedIn(s.lab.World.Calls(), quietPasses)
+				if !ok {
+					t.Fatalf("there were fewer than %d passes in as many minutes", quietPasses)
+				}
+				nodes := sz.controlPlanes + sz.workers
+				if most := 2*quietPasses + nodes; asked["pve"] > most {
+					t.Errorf("%d passes asked Proxmox VE %d times, want at most %d", quietPasses, asked["pve"], most)
+				}
+				if asked["git"] != quietPasses {
+					t.Errorf("%d passes asked Git %d times", quietPasses, asked["git"])
+				}
+				// Machines are watched; the members of etcd cannot be.
+				if asked["talos"] > 1 {
+					t.Errorf("%d passes asked machines %d times, want at most once", quietPasses, asked["talos"])
+				}
+				if n := s.rendered() - rendered; n != 0 {
+					t.Errorf("%d configs were rendered although nothing changed", n)
+				}
+				t.Log(asked)
+				s.halt()
+			})
+		})
+	}
+}
+
+// killedAt are the changes at which an agent is killed along a bring-up: each
+// reaches the host before its answer can reach the agent.
+var killedAt = []string{
+	"POST /nodes/{node}/qemu", "PUT /nodes/{node}/qemu/{vmid}/resize", "POST /nodes/{node}/qemu/{vmid}/status/start",
+	"machine.MachineService/ApplyConfiguration", "machine.MachineService/Bootstrap",
+}
+
+// changesHost reports whether a call changes the host or a machine: what must
+// not be asked for twice.
+func changesHost(c world.CallRecord) bool {
+	return c.Mutating && (c.System == "pve" || c.System == "talos")
+}
+
+// TestKilledAgentRepeatsNothing kills the agent when a change was carried out
+// and before it learns so. The next one sees what came of it.
+func TestKilledAgentRepeatsNothing(t *testing.T) {
+	for _, op := range killedAt {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, size{1, 2}, lab.Config{})
+				defer s.close()
+				s.lab.World.Inject(world.Fault{Op: op, Nth: 1, Kind: world.CrashAfter})
+				s.boot()
+				s.untilReady(20 * time.Minute)
+				if s.deaths != 1 {
+					t.Fatalf("the agent died %d times, want once", s.deaths)
+				}
+				for _, c := range s.lab.World.Calls() {
+					if changesHost(c) && c.N > 1 {
+						t.Errorf("asked for again: %s %s", c.Op, c.Subject)
+					}
+				}
+				s.halt()
+			})
+		})
+	}
+}
+
+// rendered counts the machine configs the running agent has rendered.
+func (s *sim) rendered() int {
+	s.t.Helper()
+	m, err := s.agent.find("dev")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return m.render.configs.Count()
+}
