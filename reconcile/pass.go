@@ -291,6 +291,7 @@ func (r *Reconciler) ForecastDestroy() (cluster.Forecast, error) {
 	o := v.observed
 	o.Facts = r.c.Journal.Facts()
 	o.Facts.Destroying = true
+	o.Running, o.Resting = r.exec.snapshot()
 	return plan.Forecast(v.desired, o, r.c.Policy()), nil
 }
 

@@ -188,6 +188,27 @@ func TestSuspendDestroyResume(t *testing.T) {
 	})
 }
 
+// TestForecastDestroyCountsWhatIsBeingMade: a VM whose creation began after the
+// last look goes with the others, and is told with them.
+func TestForecastDestroyCountsWhatIsBeingMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.hang["create"] = true
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		for range 60_000 {
+			if s := a.Status(); len(s.Running) == 1 && s.Running[0].Action == "create vm" {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		fc, err := a.ForecastDestroy()
+		if err != nil || len(fc.Steps) != 1 || !fc.Destructive() {
+			t.Errorf("forecast of the tear-down: %+v %v", fc, err)
+		}
+	})
+}
+
 func TestFailuresRestAndAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
