@@ -242,3 +242,54 @@ func TestJournalReference(t *testing.T) {
 	}
 	sameSet(t, "reference/journal.md", firstColumn(t, "reference/journal.md"), has)
 }
+
+// TestDocsConstants: the table of deadlines names constants that exist, in the
+// files that have them, with the values they have.
+func TestDocsConstants(t *testing.T) {
+	const name = "../../docs/explanation/one-pass.md"
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(b), "## Deadlines and intervals")
+	var file string
+	found := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 {
+			continue
+		}
+		if m := goFile.FindString(cells[3]); m != "" {
+			file = m
+		}
+		for _, m := range backquoted.FindAllStringSubmatch(cells[3], -1) {
+			ident := m[1][strings.LastIndexByte(m[1], '.')+1:]
+			src, err := os.ReadFile("../../" + file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			declared := regexp.MustCompile(`\b` + ident + `\b.*?(?:= ?|, ?)(?:(\d+) ?\* ?)?((?:24 \* )?time\.(?:Millisecond|Second|Minute|Hour))\b`).FindSubmatch(src)
+			switch {
+			case !bytes.Contains(src, []byte(ident)):
+				t.Errorf("%s: %s has no %s", name, file, ident)
+			case declared != nil:
+				found++
+				if want := amountOf(string(declared[1]), string(declared[2])); !strings.Contains(cells[2], want) {
+					t.Errorf("%s: %s of %s is %s, and the table says %s", name, ident, file, want, strings.TrimSpace(cells[2]))
+				}
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("only %d values compared", found)
+	}
+}
+
+var goFile = regexp.MustCompile(`[a-z/_]+\.go`)
+
+func amountOf(n, unit string) string {
+	if n == "" {
+		n = "1"
+	}
+	return n + " " + map[string]string{"time.Millisecond": "ms", "time.Second": "s", "time.Minute": "min", "time.Hour": "h", "24 * time.Hour": "days"}[unit]
+}

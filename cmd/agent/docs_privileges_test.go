@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestDocsPrivileges: what the tutorial has an administrator type into Proxmox
+// VE lets the agent bring a cluster up, scale it and tear it down, on either
+// version.
+func TestDocsPrivileges(t *testing.T) {
+	commands := pveumCommands(t)
+	for _, flavour := range []string{"9.2", "8.4"} {
+		t.Run(flavour, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { grantedWorld(t, flavour, commands) })
+		})
+	}
+}
+
+// pveumCommands runs the blocks of the tutorial with a pveum that only notes
+// its arguments.
+func pveumCommands(t *testing.T) [][]string {
+	t.Helper()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	script := fmt.Sprintf("#!/bin/sh\nprintf '%%s\\037' \"$@\" >> %q\nprintf '\\036' >> %q\n", log, log)
+	if err := os.WriteFile(filepath.Join(dir, "pveum"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	blocks := 0
+	for _, p := range readPages(t) {
+		for _, b := range p.blocks {
+			if b.checked != "by TestDocsPrivileges" {
+				continue
+			}
+			blocks++
+			cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", b.text)
+			cmd.Env = append(os.Environ(), "PATH="+dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", b.at(), err, out)
+			}
+		}
+	}
+	if blocks == 0 {
+		t.Fatal("no page grants anything")
+	}
+	noted, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out [][]string
+	for record := range strings.SplitSeq(strings.TrimSuffix(string(noted), "\036"), "\036") {
+		out = append(out, strings.Split(strings.TrimSuffix(record, "\037"), "\037"))
+	}
+	return out
+}
+
+// grantedWorld is a host on which somebody has typed the commands, and an agent
+// with the token that came of it. It must be called in a bubble.
+func grantedWorld(t *testing.T, flavour string, commands [][]string) {
+	sz := size{1, 1}
+	s := newSim(t, sz, lab.Config{Flavour: flavour})
+	defer s.close()
+	root := administrator{t: t, lab: s.lab, token: s.lab.PVE.AdminToken()}
+	// The lab comes with a token for the agent; this host has none yet.
+	for _, made := range []string{"/access/users/talos-agent@pve", "/pools/talos", "/access/roles/TalosAgentVM",
+		"/access/roles/TalosAgentStore", "/access/roles/TalosAgentNet", "/access/roles/TalosAgentHost"} {
+		root.call("DELETE", made, nil)
+	}
+	for _, c := range commands {
+		if secret := root.pveum(c); secret != "" {
+			s.lab.Token = secret
+		}
+	}
+	s.boot()
+	s.untilReady(20 * time.Minute)
+	sz.workers++
+	s.push(sz.files(), "add a worker")
+	s.untilReady(20 * time.Minute)
+	s.lawful(sz)
+	if err := s.agent.Destroy("dev"); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Minute); len(s.lab.PVE.VMs()) > 0; time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("%d VMs are left of the cluster", len(s.lab.PVE.VMs()))
+		}
+	}
+	st, err := s.agent.Status("dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(st.Blocked) > 0 {
+		t.Errorf("blocked: %v", st.Blocked)
+	}
+	s.halt()
+}
+
+// administrator is root of the host at its API.
+type administrator struct {
+	t     *testing.T
+	lab   *lab.Lab
+	token string
+}
+
+func (a administrator) call(method, path string, form url.Values) json.RawMessage {
+	a.t.Helper()
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(a.lab.CA())
+	c := http.Client{Transport: &http.Transport{DialContext: a.lab.DialContext, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	req, err := http.NewRequestWithContext(a.t.Context(), method, a.lab.PVE.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "PVEAPIToken="+a.token)
+	if len(form) > 0 {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		a.t.Fatalf("%s %s: %s %s", method, path, resp.Status, body)
+	}
+	var answer struct{ Data json.RawMessage }
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&answer); err != nil {
+		a.t.Fatal(err)
+	}
+	return answer.Data
+}
+
+// pveum does what the command line tool does with these arguments. It returns
+// the token when they make one.
+func (a administrator) pveum(args []string) string {
+	a.t.Helper()
+	form, rest := url.Values{}, []string{}
+	for i := 0; i < len(args); i++ {
+		if name, ok := strings.CutPrefix(args[i], "--"); ok && i+1 < len(args) {
+			form.Set(name, args[i+1])
+			i++
+		} else {
+			rest = append(rest, args[i])
+		}
+	}
+	is := func(n int, words ...string) bool { return len(rest) == n && slices.Equal(rest[:len(words)], words) }
+	switch {
+	case is(3, "pool", "add"):
+		form.Set("poolid", rest[2])
+		a.call("POST", "/pools", form)
+	case is(3, "role", "add"):
+		form.Set("roleid", rest[2])
+		a.call("POST", "/access/roles", form)
+	case is(3, "user", "add"):
+		form.Set("userid", rest[2])
+		a.call("POST", "/access/users", form)
+	case is(5, "user", "token", "add"):
+		var made struct {
+			ID    string `json:"full-tokenid"`
+			Value string `json:"value"`
+		}
+		if err := json.Unmarshal(a.call("POST", "/access/users/"+rest[3]+"/token/"+rest[4], form), &made); err != nil {
+			a.t.Fatal(err)
+		}
+		return made.ID + "=" + made.Value
+	case is(3, "acl", "modify"):
+		form.Set("path", rest[2])
+		a.call("PUT", "/access/acl", form)
+	default:
+		a.t.Fatalf("pveum %s: this test does not know it", strings.Join(args, " "))
+	}
+	return ""
+}
