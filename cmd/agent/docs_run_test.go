@@ -37,6 +37,7 @@ func TestDocsRun(t *testing.T) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(p.name), ".md"), func(t *testing.T) {
+			t.Parallel() // a reader mostly waits
 			s := newSession(t, p)
 			defer s.close()
 			for _, b := range p.blocks {
