@@ -87,6 +87,7 @@ type life struct {
 	edited map[int]string  // by VMID, the UUID of a VM that somebody tagged
 	broken map[string]bool // commits that no success may be told of
 
+	peace    atomic.Bool
 	lock     sync.Mutex // calls reach the world side by side
 	troubled int
 	undo     []func() // what people do to clean up after themselves
@@ -295,7 +296,7 @@ func (l *life) trouble() {
 		l.broken[l.head()] = true
 		l.later(func() { l.push(l.size.files(), "mend it") })
 	case 9:
-		if n < l.size.controlPlanes || !exists || vm.Lock != "" {
+		if n < l.size.controlPlanes || !exists || vm.Lock != "" || vm.Maker == "root@pam" {
 			l.plan("nobody does anything")
 			return
 		}
@@ -351,10 +352,10 @@ func (l *life) ambush() func(world.CallRecord) {
 	left.Store(1 + l.rnd.Int64N(8))
 	l.plan("somebody swaps vm %d as it is read the %d. time", id, left.Load())
 	return func(c world.CallRecord) {
-		if c.Op != "GET /nodes/{node}/qemu/{vmid}/config" || c.Subject != fmt.Sprint(id) || left.Add(-1) != 0 {
+		if c.Op != "GET /nodes/{node}/qemu/{vmid}/config" || c.Subject != fmt.Sprint(id) || left.Add(-1) != 0 || l.peace.Load() {
 			return
 		}
-		if l.lab.PVE.Remove(id) == nil {
+		if vm, ok := l.lab.PVE.VM(id); ok && vm.Maker != "root@pam" && l.lab.PVE.Remove(id) == nil {
 			l.foreignIn(id, "talos")
 		}
 	}
@@ -382,6 +383,7 @@ func (l *life) foreignIn(id int, pool string) {
 
 // heal lifts every fault and has people clean up after themselves.
 func (l *life) heal() {
+	l.peace.Store(true)
 	l.lab.World.Heal()
 	l.lock.Lock()
 	undo := l.undo

@@ -309,7 +309,11 @@ func (s *Server) handle(c *call) (any, error) {
 	if errs := m.faults(c.in); len(errs) > 0 {
 		return nil, invalid(errs)
 	}
-	return rt.do(c)
+	data, err := rt.do(c)
+	if err == nil {
+		s.glimpse(c, rt)
+	}
+	return data, err
 }
 
 // collect gathers what path, query and body say; the path wins.
@@ -327,30 +331,4 @@ func (c *call) collect(a arrival) error {
 		}
 	}
 	return nil
-}
-
-// holdAgainst tells the world when the agent does what it promised not to do,
-// whether or not Proxmox VE lets it. The call itself goes on as in life.
-func (s *Server) holdAgainst(c *call, rt *route) {
-	if c.who.id != s.agent || rt.method == http.MethodGet || rt.harmless {
-		return
-	}
-	id := c.vmid()
-	s.mu.Lock()
-	v := s.vms[id]
-	var maker string
-	if v != nil {
-		maker = v.maker
-	}
-	s.mu.Unlock()
-	creates := rt.path == createPath
-	switch {
-	case v == nil:
-	case maker != s.agent && creates:
-		s.world.Violate("ownership", "%s %s would create vm %d, which %s made", rt.method, rt.path, id, maker)
-	case maker != s.agent:
-		s.world.Violate("ownership", "%s %s touches vm %d, which %s made", rt.method, rt.path, id, maker)
-	case creates:
-		s.world.Violate("duplicate", "%s %s creates vm %d a second time", rt.method, rt.path, id)
-	}
 }

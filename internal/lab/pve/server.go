@@ -89,23 +89,24 @@ type Server struct {
 
 	// mu guards everything below. It is never held while time passes or while
 	// Guests is called.
-	mu      sync.Mutex
-	closed  bool
-	hosts   []*host
-	vms     map[int]*vm
-	pools   map[string]*pool
-	users   map[string]*user
-	roles   map[string]*role
-	acls    []acl
-	granted map[string]set // what privileges found, until something changes
-	member  map[int]string // VMID -> pool
-	tickets map[string]ticket
-	tasks   []*task // oldest first
-	byUPID  map[string]*task
-	flocks  map[int]chan struct{}
-	nextPID int
-	boot    time.Time
-	uploads map[string]int // destination -> uploads of the agent in flight
+	mu       sync.Mutex
+	closed   bool
+	hosts    []*host
+	vms      map[int]*vm
+	pools    map[string]*pool
+	users    map[string]*user
+	roles    map[string]*role
+	acls     []acl
+	granted  map[string]set // what privileges found, until something changes
+	member   map[int]string // VMID -> pool
+	tickets  map[string]ticket
+	tasks    []*task // oldest first
+	byUPID   map[string]*task
+	flocks   map[int]chan struct{}
+	nextPID  int
+	boot     time.Time
+	uploads  map[string]int    // destination -> uploads of the agent in flight
+	glimpses map[int]time.Time // VMID -> when the agent last saw that it may act on it
 }
 
 // host is one member of the cluster.
@@ -142,7 +143,8 @@ func New(c Config) (*Server, error) {
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),
 		tickets: map[string]ticket{}, flocks: map[int]chan struct{}{}, uploads: map[string]int{},
-		nextPID: 1000, boot: now.Add(-time.Hour),
+		glimpses: map[int]time.Time{},
+		nextPID:  1000, boot: now.Add(-time.Hour),
 	}
 	if s.guests == nil {
 		s.guests = inert{}
