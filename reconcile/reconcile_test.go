@@ -219,6 +219,14 @@ func TestFailuresRestAndAreTold(t *testing.T) {
 		if s := a.Status(); s.Condition != cluster.Stalled || !strings.Contains(s.Message, "no luck") {
 			t.Errorf("after three failures: %s %s", s.Condition, s.Message)
 		}
+		// Trying again is no news: whoever is told of changes hears of none.
+		since := a.Status().Since
+		for range 40 {
+			time.Sleep(time.Second)
+			if s := a.Status(); s.Condition != cluster.Stalled || !s.Since.Equal(since) {
+				t.Fatalf("while it is tried again: %s since %v, not %v", s.Condition, s.Since, since)
+			}
+		}
 		until(t, a, cluster.Ready)
 		if took := time.Since(began); took < 63*time.Second {
 			t.Errorf("six failures were retried within %v", took)

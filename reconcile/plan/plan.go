@@ -95,6 +95,7 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.bootstrap()
 	m.addons()
 	m.strays()
+	m.retries()
 	return m.plan
 }
 
@@ -123,7 +124,7 @@ func (m *planner) do(a Action) bool {
 		return false
 	}
 	if r, ok := m.resting[key]; ok && m.o.Now.Before(r.Until) {
-		m.wait(cluster.Wait{Subject: a.Subject(), Reason: a.Kind() + " failed and is tried again: " + r.Error, Hint: r.Hint, Within: retryWithin(r)})
+		m.wait(retried(r))
 		return false
 	}
 	if s := Storage(a); s != "" {
@@ -137,13 +138,31 @@ func (m *planner) do(a Action) bool {
 	return true
 }
 
-// retryWithin lets a failure count as a stall once it has happened a few times
-// in a row; the agent keeps trying all the same.
-func retryWithin(r cluster.Rest) time.Duration {
-	if r.Failed >= 3 {
-		return time.Nanosecond
+// stalledAfter is how many failures in a row count as a stall; the agent keeps
+// trying all the same.
+const stalledAfter = 3
+
+// retried is the wait for another try of an action.
+func retried(r cluster.Rest) cluster.Wait {
+	w := cluster.Wait{Subject: r.Subject, Reason: r.Action + " failed and is tried again: " + r.Error, Hint: r.Hint, Within: time.Hour}
+	if r.Failed >= stalledAfter {
+		w.Within = time.Nanosecond
 	}
-	return time.Hour
+	return w
+}
+
+// retries keeps telling of what has failed again and again while it is tried
+// once more: otherwise every try would look like the end of the stall, and
+// would be told to everybody.
+func (m *planner) retries() {
+	for _, r := range m.o.Resting {
+		again := m.isRunning(r.Action, r.Subject) || slices.ContainsFunc(m.plan.Actions, func(a Action) bool {
+			return a.Kind() == r.Action && a.Subject() == r.Subject
+		})
+		if again && r.Failed >= stalledAfter {
+			m.wait(retried(r))
+		}
+	}
 }
 
 func (m *planner) wait(w cluster.Wait) {
