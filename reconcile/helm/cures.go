@@ -30,6 +30,8 @@ var cures = []struct {
 	{"is being terminated", "Kubernetes 1.36, plugin/pkg/admission/namespace/lifecycle", "wait until the namespace is gone; it is made anew"},
 	{"failed calling webhook", "Kubernetes 1.36, apiserver/pkg/admission/plugin/webhook",
 		"an admission webhook of the cluster does not answer: look at the pods behind it"},
+	{"denied the request", "Kubernetes 1.36, apiserver/pkg/admission/plugin/webhook/errors",
+		"a rule of the cluster does not allow it, and says why: change the addon's values or the rule"},
 	{"hook Job", "this package", "look at what it said: `kubectl logs` of the job it names"},
 	{"hook Pod", "this package", "look at what it said: `kubectl logs` of the pod it names"},
 	{"Unauthorized", "Kubernetes 0.37, apimachinery/pkg/api/errors", "the API does not accept the agent's certificate: is the secrets file the one the cluster was made with?"},
