@@ -18,13 +18,14 @@ import (
 )
 
 // gate is an admission webhook that holds back the writing of one Deployment,
-// so that a test can let things die while they wait.
+// so that a test can let things die while they wait, or refuses it.
 type gate struct {
 	server *httptest.Server
 	known  chan struct{} // the API server has begun to ask
 
 	mu      sync.Mutex
 	name    string // of the Deployment; "": none is held
+	refusal string // instead of holding
 	arrived chan struct{}
 	opened  chan struct{}
 }
@@ -84,12 +85,20 @@ func (g *gate) hold(name string) (arrived <-chan struct{}) {
 	return g.arrived
 }
 
+// refuse refuses every writing of a Deployment, with these words.
+func (g *gate) refuse(name, words string) {
+	g.hold(name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refusal = words
+}
+
 // open lets everything through, what waits too.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.name != "" {
-		g.name = ""
+		g.name, g.refusal = "", ""
 		close(g.opened)
 	}
 }
@@ -106,26 +115,29 @@ func (g *gate) review(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no admission review", http.StatusBadRequest)
 		return
 	}
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	if review.Request.DryRun != nil && *review.Request.DryRun {
 		select {
 		case g.known <- struct{}{}:
 		default:
 		}
-	} else {
-		g.pass(r.Context(), review.Request.Name)
+	} else if refusal := g.pass(r.Context(), review.Request.Name); refusal != "" {
+		review.Response.Allowed, review.Response.Result = false, &metav1.Status{Message: refusal}
 	}
-	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(review) // who asked may have died
 }
 
 // pass waits until the gate is open for a Deployment, or nobody waits for the
-// answer any more.
-func (g *gate) pass(ctx context.Context, name string) {
+// answer any more; what it returns is the refusal.
+func (g *gate) pass(ctx context.Context, name string) (refusal string) {
 	g.mu.Lock()
-	if name != g.name {
-		g.mu.Unlock()
-		return
+	if name != g.name || g.refusal != "" {
+		defer g.mu.Unlock()
+		if name == g.name {
+			return g.refusal
+		}
+		return ""
 	}
 	opened := g.opened
 	select {
@@ -138,4 +150,5 @@ func (g *gate) pass(ctx context.Context, name string) {
 	case <-opened:
 	case <-ctx.Done():
 	}
+	return ""
 }

@@ -225,6 +225,40 @@ func (e *endToEnd) apiDies() {
 	e.want("fourth", "-n", "apps", "get", "deployment", "store", "-o", "jsonpath={.spec.template.spec.containers[0].env[0].value}")
 }
 
+// refused has an addon's workload refused by the cluster, until somebody mends
+// it there.
+func (e *endToEnd) refused() {
+	const words = "images must come from the house's own registry"
+	e.gate.refuse("late", words)
+	e.edit("addons/late.yaml", "message: third", "message: fourth")
+	e.push("say what is not liked")
+	// It is tried a few times before people are called.
+	s := e.status("Stalled", func(s cluster.Status) bool {
+		return s.Condition == cluster.Stalled && strings.Contains(s.Message, words)
+	})
+	before := e.history("late")
+	e.await("another try", func() (bool, string) {
+		now := e.history("late")
+		return now != before && strings.HasSuffix(now, "failed"), now
+	})
+	if now := e.status("seen", func(cluster.Status) bool { return true }); !now.Since.Equal(s.Since) {
+		e.t.Errorf("while it is tried again, the cluster is %s since %v; it was %s since %v", now.Condition, now.Since, s.Condition, s.Since)
+	}
+	e.gate.open()
+	e.ready()
+	e.await("told at the forge as it went", func() (bool, string) {
+		var told []string
+		for _, st := range e.lab.Forge.Statuses() {
+			if st.Commit == e.head {
+				told = append(told, st.State)
+			}
+		}
+		// Between the last try and being ready it may be pending once more.
+		return slices.Equal(told, []string{"pending", "failure", "pending", "success"}) ||
+			slices.Equal(told, []string{"pending", "failure", "success"}), strings.Join(told, ", ")
+	})
+}
+
 // strangers puts API servers of another cluster in the place of ours.
 func (e *endToEnd) strangers() {
 	e.real.api().kill()

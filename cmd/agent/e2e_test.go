@@ -51,6 +51,7 @@ func TestRealKubernetes(t *testing.T) {
 		{"an upgrade that was cut off is taken up", e.cutUpgrade},
 		{"the API is away and comes back", e.apiAway},
 		{"the API dies under an upgrade", e.apiDies},
+		{"what the cluster refuses is told once", e.refused},
 		{"credentials that are not accepted are told", e.strangers},
 		{"nothing was done that need not be", e.quiet},
 	} {
