@@ -16,21 +16,17 @@ import (
 // it again, and wants what it was at finished, not begun anew.
 func TestKillMinusNine(t *testing.T) {
 	r := newRig(t, lab.Config{Speed: 50})
-	// Proxmox VE is let time to be in the middle of a task.
 	var mu sync.Mutex
 	deaths := map[string]bool{"factory GET /image": false, "pve POST /nodes/{node}/qemu": false, "pve PUT /nodes/{node}/qemu/{vmid}/resize": false,
 		"pve POST /nodes/{node}/qemu/{vmid}/status/start": false, "talos machine.MachineService/ApplyConfiguration": false, "talos machine.MachineService/Bootstrap": false}
-	struck := make(chan string, 1)
+	struck := make(chan string, len(deaths))
 	r.lab.World.OnCall(func(c world.CallRecord) {
 		mu.Lock()
 		defer mu.Unlock()
 		for call, done := range deaths {
 			if !done && strings.HasPrefix(c.System+" "+c.Op, call) {
-				select {
-				case struck <- call:
-					deaths[call] = true
-				default:
-				}
+				deaths[call] = true
+				struck <- call
 			}
 		}
 	})
@@ -53,6 +49,8 @@ func TestKillMinusNine(t *testing.T) {
 		}
 	}
 	t.Logf("killed %d times", killed)
+	mu.Lock()
+	defer mu.Unlock()
 	for call, done := range deaths {
 		if !done {
 			t.Errorf("%s was never seen", call)
