@@ -63,7 +63,9 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 	raw, err := files.Read(j.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		j.fresh = true
+		// A new cluster, or a journal that is gone: it counts as lost, also if
+		// something is written to it, until it was seen that there is nothing.
+		j.fresh, j.facts.Lost = true, true
 		return j, nil
 	case err != nil:
 		return nil, fmt.Errorf("read journal %s: %w", j.name, err)

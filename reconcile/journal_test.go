@@ -11,7 +11,7 @@ import (
 )
 
 func TestJournalSurvivesEveryCrash(t *testing.T) {
-	first := func(f *cluster.Facts) { f.Applied = rev(1) }
+	first := func(f *cluster.Facts) { f.Applied, f.Lost = rev(1), false }
 	second := func(f *cluster.Facts) {
 		f.Bootstrap = &cluster.BootstrapIntent{Node: "cp-1", UUID: "u", At: time.Unix(1, 0).UTC()}
 		f.Images["a"] = cluster.ImagePin{SHA256: "00", Bytes: 5}

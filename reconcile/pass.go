@@ -180,18 +180,14 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts clust
 func (r *Reconciler) learn(o *cluster.Observed) error {
 	before := r.c.Journal.Facts()
 	after := cloneFacts(before)
-	if r.c.Journal.Fresh() {
-		switch {
-		case anyOfOurs(*o):
-			after.Lost = true
-		case !allSeen(*o):
-			// Not known yet whether this is a new cluster or a lost journal:
-			// plan as if it were lost, and decide when everything is seen.
-			o.Facts.Lost = true
-			return nil
-		}
-	}
-	if after.Lost && !r.memo.warnedLost {
+	switch nothing, seen := nothingOfOurs(*o), plan.SeesAllVMs(*o); {
+	case !after.Lost:
+	case seen && nothing:
+		// Nothing was made, or nothing is left: there is nothing to remember.
+		after.Lost = false
+	case nothing && r.c.Journal.Fresh():
+		return nil // it is decided when everything is seen
+	case !r.memo.warnedLost:
 		r.memo.warnedLost = true
 		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", "why", r.c.Journal.Why())
 	}
@@ -223,22 +219,13 @@ func sameFacts(a, b cluster.Facts) bool {
 	return a.Lost == b.Lost && a.Applied == b.Applied && done(a) == done(b)
 }
 
-func anyOfOurs(o cluster.Observed) bool {
+func nothingOfOurs(o cluster.Observed) bool {
 	for _, vm := range o.VMs {
 		if vm.Presence == cluster.Present && vm.Owner == cluster.Ours {
-			return true
-		}
-	}
-	return len(o.Strays.Value) > 0
-}
-
-func allSeen(o cluster.Observed) bool {
-	for _, vm := range o.VMs {
-		if vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown {
 			return false
 		}
 	}
-	return o.Strays.Known
+	return len(o.Strays.Value) == 0
 }
 
 // gone ends a tear-down: nothing of the cluster is left, so that neither the

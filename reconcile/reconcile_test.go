@@ -325,6 +325,40 @@ func TestLostJournalFailsClosed(t *testing.T) {
 	})
 }
 
+// A journal that was lost stays lost when something is written to it before it
+// was seen what there is; and a host that cannot be asked is not called a loss.
+func TestLostJournalThatIsWrittenTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 0), newMemFiles()
+		a := start(t, f, files)
+		for len(f.did()) < 5 { // until the config is applied
+			time.Sleep(100 * time.Millisecond)
+		}
+		a.stop()
+		f.set(func() { f.founded, f.blind = 0, true })
+		a = start(t, f, newMemFiles())
+		if s := until(t, a, cluster.Blind); strings.Contains(s.Message, "lost") {
+			t.Errorf("status %+v", s)
+		}
+		for _, tell := range []func() error{a.Suspend, a.Resume} {
+			if err := tell(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.set(func() { f.blind = false })
+		if s := until(t, a, cluster.Stalled); !strings.Contains(s.Message, "records are lost") || f.founded != 0 {
+			t.Errorf("status %+v, founded %d times", s, f.founded)
+		}
+		a.stop()
+
+		// When nothing is left, there is nothing to remember.
+		f.set(func() { clear(f.vms); clear(f.machines) })
+		a = start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
 func TestNothingBeforeTheJournalIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, files := newFake(1, 0), newMemFiles()

@@ -260,8 +260,9 @@ type Fetched struct {
 // Facts are the few things the agent must remember, because the world does
 // not tell them. Everything else is read from the world.
 type Facts struct {
-	// Lost: there was no journal although VMs of this cluster exist, or it
-	// could not be read. Bootstrap fails closed until etcd is seen.
+	// Lost: there was no journal, or it could not be read, and it was not seen
+	// yet that nothing of the cluster exists. Bootstrap fails closed until that
+	// or etcd is seen.
 	Lost bool
 	// Bootstrap is the durable intent, written before the one call.
 	Bootstrap *BootstrapIntent

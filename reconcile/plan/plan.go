@@ -255,6 +255,9 @@ func (m *planner) bootstrap() {
 			return
 		}
 		chosen = cps[i]
+	} else if m.o.Facts.Lost && !SeesAllVMs(m.o) {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: "cannot see yet whether VMs of this cluster are there already"})
+		return
 	} else if m.o.Facts.Lost {
 		m.block(cluster.Block{Subject: m.d.Spec.Name,
 			Reason: "the agent's own records are lost, so that it cannot know whether bootstrap was sent before",
@@ -282,6 +285,17 @@ func (m *planner) bootstrap() {
 	default:
 		m.do(Bootstrap{Node: chosen})
 	}
+}
+
+// SeesAllVMs reports whether it is known which VMs of the cluster there are, and
+// whose they are.
+func SeesAllVMs(o cluster.Observed) bool {
+	for _, vm := range o.VMs {
+		if vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown {
+			return false
+		}
+	}
+	return o.Strays.Known
 }
 
 // etcdSeen reports whether any etcd of this cluster was seen: then bootstrap
