@@ -18,9 +18,13 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
 // The tests of the daemon run the real program as processes of its own, over
@@ -28,10 +32,35 @@ import (
 // for what must happen, and daemonPatience only ends a test that hangs.
 const daemonPatience = time.Minute
 
+// rigKeys open the clusters of all rigs. They are not the simulation's, which may
+// have been made in a bubble, where it is the year 2000.
+var rigKeys = sync.OnceValue(func() *keyring { return newKeyring("") })
+
+// keyring is what opens a cluster, from an age key on.
+type keyring struct {
+	ageKey    []byte
+	plain     []byte // secrets.sops.yaml, decrypted
+	encrypted []byte
+}
+
+// newKeyring makes keys; more is laid behind the Talos bundle.
+func newKeyring(more string) *keyring {
+	id, err := age.GenerateX25519Identity()
+	must(err)
+	k := &keyring{ageKey: []byte(id.String() + "\n")}
+	k.plain, err = machineconfig.NewBundle("v1.13", time.Now())
+	must(err)
+	k.plain = append(k.plain, more...)
+	k.encrypted, err = secrets.Encrypt(k.plain, []string{id.Recipient().String()})
+	must(err)
+	return k
+}
+
 // rig is a make-believe host with a daemon of its own.
 type rig struct {
 	t    *testing.T
 	lab  *lab.Lab
+	keys *keyring
 	base string // of the lab's addresses, "127.84.7."
 	dir  string // of the host's files
 	work string // a person's
@@ -62,7 +91,7 @@ func newRig(t *testing.T, c lab.Config) *rig {
 		release()
 		t.Fatal(err)
 	}
-	r := &rig{t: t, lab: l, dir: t.TempDir(), work: t.TempDir(), log: &output{}}
+	r := &rig{t: t, lab: l, keys: rigKeys(), dir: t.TempDir(), work: t.TempDir(), log: &output{}}
 	base := prefix.Addr().As4()
 	r.base = netip.AddrFrom4([4]byte{base[0], base[1], base[2], 0}).String()
 	r.base = r.base[:len(r.base)-1]
@@ -92,7 +121,7 @@ func newRig(t *testing.T, c lab.Config) *rig {
 		"cache_dir":    filepath.Join(r.dir, "cache"),
 	}
 	r.file("policy.yaml", "pool: talos\nvmids: [400-599]\nbridges: [vmbr1]\n")
-	r.file("age.key", string(keys().ageKey))
+	r.file("age.key", string(r.keys.ageKey))
 	r.file("proxmox.token", l.Token)
 	r.file("git.token", lab.GitToken)
 	r.file("forge.token", lab.ForgeToken)
@@ -170,7 +199,7 @@ network: {cidr: %s0/24, gateway: %s1}
 proxmox: {node: pve1, bridge: vmbr1}
 `, r.base, r.base),
 		"inventory/dev/nodes.yaml":        []byte(nodes),
-		"inventory/dev/secrets.sops.yaml": keys().encrypted,
+		"inventory/dev/secrets.sops.yaml": r.keys.encrypted,
 	}
 }
 
