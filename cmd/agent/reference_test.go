@@ -243,6 +243,48 @@ func TestJournalReference(t *testing.T) {
 	sameSet(t, "reference/journal.md", firstColumn(t, "reference/journal.md"), has)
 }
 
+// TestNamedCommands: a command that prose, or a hint in the program's own
+// messages, tells people to run is one that the program takes.
+func TestNamedCommands(t *testing.T) {
+	checked := 0
+	check := func(where, text string) {
+		for _, m := range inlineCommand.FindAllStringSubmatch(text, -1) {
+			checked++
+			words, err := shellWords(placeholders.ReplaceAllString(m[1], "dev"))
+			// A command by its bare name is not a line to be typed.
+			if cmd, rest, findErr := commandTree().Find(words); err == nil && (findErr != nil || len(rest) > 0 || cmd == cmd.Root()) {
+				err = parses(words)
+			}
+			if err != nil {
+				t.Errorf("%s: talos-agent %s: %v", where, m[1], err)
+			}
+		}
+	}
+	for _, p := range readPages(t) {
+		check(p.name, strings.ReplaceAll(withoutFences(p.text), "\n", " "))
+	}
+	for _, f := range goFiles(t, "cmd/agent", "internal/api", "internal/cluster", "internal/strict", "reconcile", "sources") {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, err := strconv.Unquote(lit.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check("package "+f.Name.Name, text)
+			}
+			return true
+		})
+	}
+	if checked < 30 {
+		t.Errorf("only %d commands found", checked)
+	}
+}
+
+var (
+	inlineCommand = regexp.MustCompile("`(?:sudo )?talos-agent ([a-z][^`]*)`")
+	placeholders  = regexp.MustCompile(`%[sq]|\[[A-Z]+\]`)
+)
+
 // TestDocsConstants: the table of deadlines names constants that exist, in the
 // files that have them, with the values they have.
 func TestDocsConstants(t *testing.T) {
