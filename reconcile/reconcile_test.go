@@ -216,7 +216,7 @@ func TestFailuresRestAndAreTold(t *testing.T) {
 		a := start(t, f, newMemFiles())
 		began := time.Now()
 		time.Sleep(20 * time.Second)
-		if s := a.Status(); s.Condition != cluster.Stalled || !strings.Contains(s.Message, "no luck") {
+		if s := a.Status(); s.Condition != cluster.Stalled || !strings.HasSuffix(s.Message, "no luck") {
 			t.Errorf("after three failures: %s %s", s.Condition, s.Message)
 		}
 		// Trying again is no news: whoever is told of changes hears of none.

@@ -236,7 +236,11 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 	}
 	for _, w := range waits {
 		if w.Overdue {
-			return cluster.Stalled, w.Subject + ": " + w.Reason + ", for longer than it should", w.Hint
+			why := w.Subject + ": " + w.Reason
+			if w.Within > time.Second { // otherwise it was wrong from the first moment
+				why += " (for longer than it should)"
+			}
+			return cluster.Stalled, why, w.Hint
 		}
 	}
 	if len(p.Actions)+len(o.Running)+len(p.Waiting) > 0 {
