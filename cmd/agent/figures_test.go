@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"text/tabwriter"
@@ -119,5 +120,18 @@ func TestFigureTellsByHowMuchItIsMissed(t *testing.T) {
 	}
 	if got := (sample{4, 1, 3, 2}).median(); got != 2.5 {
 		t.Errorf("median %v, want 2.5", got)
+	}
+}
+
+func TestFrugalUnlessToldOtherwise(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	frugal("100")
+	if got := debug.SetGCPercent(100); got != 100 {
+		t.Errorf("GOGC=100 became %d", got)
+	}
+	frugal("")
+	if got := debug.SetGCPercent(100); got != idleGC {
+		t.Errorf("without GOGC it is %d, want %d", got, idleGC)
 	}
 }
