@@ -106,7 +106,7 @@ func New(c Config) (*Client, error) {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	p.transport = &http.Transport{
-		DialContext: c.Dial, TLSClientConfig: tlsc, IdleConnTimeout: idleAfter, MaxIdleConnsPerHost: sideBySide,
+		DialContext: c.Dial, TLSClientConfig: tlsc, IdleConnTimeout: idleAfter, MaxIdleConnsPerHost: keptOpen,
 		TLSHandshakeTimeout: readWithin,
 	}
 	p.http = &http.Client{
@@ -203,9 +203,14 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sideBySide is how many requests are under way at once; pveproxy has three
-// workers.
-const sideBySide = 8
+// sideBySide is how many questions of one look are under way at once: pveproxy
+// has three workers, and every connection more costs a handshake at every look,
+// because it closes them soon.
+const sideBySide = 3
+
+// keptOpen is how many connections wait for the next request: those of a look,
+// and of the actions beside it.
+const keptOpen = 8
 
 // each calls f for 0 to n-1, several at a time, and returns when all are done.
 func each(n int, f func(int)) {
