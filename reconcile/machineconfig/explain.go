@@ -15,8 +15,8 @@ import (
 // all.
 const unknownKeys = "unknown keys found during decoding:\n"
 
-// identity are the keys whose values say which document it is. Messages need
-// them, and they hold no secrets.
+// identity are the keys at the top of a document whose values say which one it
+// is. Messages need them, and the inventory lets no secrets stand there.
 var identity = []string{"apiVersion", "kind", "name", "type"}
 
 // masked stands where a value of the text was.
@@ -136,15 +136,15 @@ func isLetter(r rune) bool { return 'a' <= r|0x20 && r|0x20 <= 'z' }
 // first.
 func values(texts [][]byte) []string {
 	var out []string
-	var walk func(n *yaml.Node)
-	walk = func(n *yaml.Node) {
+	var walk func(n *yaml.Node, top bool)
+	walk = func(n *yaml.Node, top bool) {
 		if n.Kind == yaml.ScalarNode {
 			out = append(out, n.Value)
 			out = append(out, strings.FieldsFunc(n.Value, func(r rune) bool { return strings.ContainsRune(" \t\r\n=,;:@/?&\"'", r) })...)
 		}
 		for i, c := range n.Content {
-			if n.Kind != yaml.MappingNode || i%2 == 1 && !slices.Contains(identity, n.Content[i-1].Value) {
-				walk(c)
+			if n.Kind != yaml.MappingNode || i%2 == 1 && !(top && slices.Contains(identity, n.Content[i-1].Value)) {
+				walk(c, n.Kind == yaml.DocumentNode)
 			}
 		}
 	}
@@ -155,7 +155,7 @@ func values(texts [][]byte) []string {
 			if dec.Decode(&doc) != nil {
 				break // the end, or what the message is about
 			}
-			walk(&doc)
+			walk(&doc, false)
 		}
 	}
 	out = slices.DeleteFunc(out, func(v string) bool { return len(v) < 4 })

@@ -119,6 +119,7 @@ func (l *loader) readPatch(field, name string) patchFile {
 			continue
 		}
 		checkOwned(d, n)
+		checkIdentity(d, n)
 		kind, service := strict.Lookup(n, "kind"), strict.Lookup(n, "name")
 		if kind != nil && kind.Value == "ExtensionServiceConfig" && service != nil {
 			out.services = append(out.services, service.Value)
@@ -162,6 +163,16 @@ var owned = []struct{ path, instead string }{
 	{"cluster.controlPlane.endpoint", "write network.endpoint in cluster.yaml"},
 	{"cluster.network.podSubnets", "write network.pod_cidr in cluster.yaml"},
 	{"cluster.network.serviceSubnets", "write network.svc_cidr in cluster.yaml"},
+}
+
+// checkIdentity refuses secrets in the keys that say which document it is: they
+// are told in messages, and decide what else is checked.
+func checkIdentity(d strict.Document, n *yaml.Node) {
+	for _, key := range []string{"apiVersion", "kind", "name", "type"} {
+		if at := strict.Lookup(n, key); at != nil && strings.Contains(at.Value, "${") {
+			d.Problem(at.Line, at.Column, key, "${ in what names the document: it is no place for a secret", "write the "+key+" out")
+		}
+	}
 }
 
 // checkOwned refuses a patch of what the inventory says elsewhere: two places
