@@ -30,7 +30,7 @@ import (
 // The tests of the daemon run the real program as processes of its own, over
 // real sockets and files, against a lab on loopback. Nothing is timed: they wait
 // for what must happen, and daemonPatience only ends a test that hangs.
-const daemonPatience = time.Minute
+const daemonPatience = 2 * time.Minute
 
 // rigKeys open the clusters of all rigs. They are not the simulation's, which may
 // have been made in a bubble, where it is the year 2000.
