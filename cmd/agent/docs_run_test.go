@@ -64,11 +64,11 @@ func newSession(t *testing.T, p page) *session {
 	t.Helper()
 	s := &session{t: t, page: p, dir: t.TempDir()}
 	s.cwd, s.bin = filepath.Join(s.dir, "cwd"), filepath.Join(s.dir, "bin")
-	real, err := exec.LookPath("talos-agent")
+	program, err := exec.LookPath("talos-agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.write("bin/talos-agent", fmt.Sprintf("#!/bin/sh\nexec %q --socket %q \"$@\"\n", real, s.socket()))
+	s.write("bin/talos-agent", fmt.Sprintf("#!/bin/sh\nexec %q --socket %q \"$@\"\n", program, s.socket()))
 	s.write("bin/sudo", "#!/bin/sh\nexec \"$@\"\n")
 	for _, name := range []string{"talos-agent", "sudo"} {
 		if err := os.Chmod(filepath.Join(s.bin, name), 0o755); err != nil {
@@ -404,14 +404,15 @@ func (w testWriter) Write(b []byte) (int, error) {
 // ageKeygen is as much of age-keygen as the pages use: -o FILE makes a key, -y
 // FILE prints its public half.
 func ageKeygen() {
-	must2 := func(b []byte, err error) []byte { must(err); return b }
 	switch args := os.Args[1:]; {
 	case len(args) == 2 && args[0] == "-o":
 		id, err := age.GenerateX25519Identity()
 		must(err)
 		must(os.WriteFile(args[1], fmt.Appendf(nil, "# public key: %s\n%s\n", id.Recipient(), id), 0o600))
 	case len(args) == 2 && args[0] == "-y":
-		ids, err := secrets.ParseIdentities(must2(os.ReadFile(args[1])))
+		key, err := os.ReadFile(args[1])
+		must(err)
+		ids, err := secrets.ParseIdentities(key)
 		must(err)
 		fmt.Println(strings.Join(ids.Recipients(), "\n"))
 	default:

@@ -383,7 +383,7 @@ func shellWords(line string) ([]string, error) {
 		word.Reset()
 		in = false
 	}
-	for i, r := range line {
+	for _, r := range line {
 		switch {
 		case quote != 0:
 			if r == quote {
@@ -405,7 +405,6 @@ func shellWords(line string) ([]string, error) {
 			in = true
 			word.WriteRune(r)
 		}
-		_ = i
 	}
 	if quote != 0 {
 		return nil, fmt.Errorf("a quote is not closed")
