@@ -102,6 +102,7 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 	l.sim = newSim(t, l.size, c)
 	ambush := l.ambush()
 	l.lab.World.OnCall(func(c world.CallRecord) {
+		l.witness(c)
 		if strings.HasSuffix(c.Op, "/Bootstrap") {
 			l.lock.Lock()
 			l.founders[c.Subject] = true

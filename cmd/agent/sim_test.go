@@ -147,8 +147,23 @@ func newSim(t testing.TB, sz size, c lab.Config) *sim {
 	}
 	s := &sim{t: t, lab: l, disk: &simDisk{files: map[string][]byte{}}, cache: t.TempDir(), log: slog.New(slog.DiscardHandler)}
 	l.World.OnCrash(func(world.Call) { s.die() })
+	l.World.OnCall(s.witness)
 	s.push(sz.files(), "bring up "+sz.String())
 	return s
+}
+
+// witness looks at the agent's disk when etcd is about to be founded: that this
+// was intended must be there already, or an agent that dies now could choose
+// another founder.
+func (s *sim) witness(c world.CallRecord) {
+	if !strings.HasSuffix(c.Op, "/Bootstrap") {
+		return
+	}
+	s.disk.mu.Lock()
+	defer s.disk.mu.Unlock()
+	if !bytes.Contains(s.disk.files["dev.json"], []byte(`"bootstrap"`)) {
+		s.lab.World.Violate("bootstrap", "%s is to found etcd, and the journal does not know of it", c.Subject)
+	}
 }
 
 func (s *sim) push(files map[string][]byte, message string) {
