@@ -367,13 +367,21 @@ func (r *rig) status() cluster.Status {
 }
 
 // until waits for something to become true.
-func (r *rig) until(what string, true func() bool) {
+func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
-	for end := time.Now().Add(daemonPatience); !true(); time.Sleep(50 * time.Millisecond) {
+	if !soon(holds) {
+		r.t.Fatalf("never: %s\n%s\nlab: %s", what, r.try("status"), r.story())
+	}
+}
+
+// soon waits for something to become true, and reports whether it did.
+func soon(holds func() bool) bool {
+	for end := time.Now().Add(daemonPatience); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			r.t.Fatalf("never: %s\n%s\nlab: %s", what, r.try("status"), r.story())
+			return false
 		}
 	}
+	return true
 }
 
 // untilReady waits for Ready at a commit.

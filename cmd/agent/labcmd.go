@@ -121,7 +121,7 @@ func (h *host) introduce(env *environment) {
   forge        %s
 
 push a repository:
-  cd REPOSITORY && git -c http.sslCAInfo=%s -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
+  cd REPOSITORY && GIT_SSL_CAINFO=%s git -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
 run the agent on it:
   talos-agent run --config %s
 look at it:

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// TestLabCommand tries the agent as `talos-agent lab` tells people to: the lab in
+// one terminal, git push and the daemon in others.
+func TestLabCommand(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("needs git")
+	}
+	t.Parallel()
+	prefix, release, err := world.FreePrefix()
+	must(err)
+	t.Cleanup(release)
+	r := &rig{t: t, dir: t.TempDir(), work: t.TempDir(), log: &output{}}
+	t.Cleanup(r.kill)
+	r.base = strings.TrimSuffix(prefix.Addr().String(), "0")
+	repo := filepath.Join(r.work, "repo")
+	must(os.CopyFS(repo, os.DirFS("../../examples/repo")))
+	for _, name := range []string{"cluster.yaml", "nodes.yaml"} {
+		path := filepath.Join(repo, "inventory", "lab", name)
+		b, err := os.ReadFile(path)
+		must(err)
+		must(os.WriteFile(path, bytes.ReplaceAll(b, []byte("127.84.7."), []byte(r.base)), 0o644))
+	}
+
+	told := &output{}
+	play := exec.Command("talos-agent", "lab", "--dir", r.dir, "--prefix", prefix.String(), "--speed", "200", "--cluster", "lab",
+		"--age-key", filepath.Join(repo, "lab-age-key.txt"))
+	play.Stdout, play.Stderr = told, told
+	must(play.Start())
+	lives := &daemonProcess{cmd: play, done: make(chan struct{})}
+	go func() { defer close(lives.done); lives.err = play.Wait() }()
+	t.Cleanup(func() { _ = play.Process.Kill(); <-lives.done })
+	if !soon(func() bool { return told.has("talos-agent status --socket ") }) {
+		t.Fatalf("the lab does not say what to do: %s", told)
+	}
+
+	// What it says is run as it stands.
+	run := func(dir, script string) {
+		t.Helper()
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_TERMINAL_PROMPT=0",
+			"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s\nthe lab said\n%s", script, err, out, told)
+		}
+	}
+	command := func(with string) string {
+		t.Helper()
+		for line := range strings.Lines(told.String()) {
+			if strings.Contains(line, with) {
+				return strings.TrimSpace(line)
+			}
+		}
+		t.Fatalf("the lab names no command with %q:\n%s", with, told)
+		return ""
+	}
+	run(repo, git+" init -q -b main . && "+git+" add -A && "+git+" commit -qm inventory")
+	run(r.work, strings.Replace(command(" push "), "REPOSITORY", "repo", 1))
+	daemon := exec.Command("sh", "-c", "exec "+command("talos-agent run "))
+	daemon.Stdout, daemon.Stderr = r.log, r.log
+	must(daemon.Start())
+	r.proc = &daemonProcess{cmd: daemon, done: make(chan struct{})}
+	go func(p *daemonProcess) { defer close(p.done); p.err = daemon.Wait() }(r.proc)
+	if !soon(func() bool { return r.try("status", "lab").has("3 nodes are Ready") }) {
+		t.Fatalf("%s\nthe daemon said\n%s", r.try("status"), r.log)
+	}
+	run(r.work, command("talos-agent status "))
+	if told.has(lab.ForgeToken) || !told.has("lab-wk-2") {
+		t.Errorf("the lab told\n%s", told)
+	}
+	if code := r.stop(); code != exitOK {
+		t.Errorf("the daemon ended with code %d", code)
+	}
+	must(play.Process.Signal(syscall.SIGINT))
+	if code := lives.end(t); code != exitOK || !told.has("the lab is closed") {
+		t.Errorf("the lab ended with code %d", code)
+	}
+}
