@@ -11,7 +11,8 @@ import (
 )
 
 // measureBringUp compares the virtual time from push to Ready with the longest
-// chain of what the lab itself took: nobody could have been faster.
+// chain of what the lab itself took: nobody could have been faster. Then it
+// counts what is rendered although nothing changes.
 func measureBringUp(t *testing.T, table *figures) {
 	for _, sz := range []size{{1, 2}, {3, 10}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -23,6 +24,10 @@ func measureBringUp(t *testing.T, table *figures) {
 			t.Logf("%s: %v; the longest chain is %v: %s", sz, took, chain, world.ChainText(links))
 			table.add(figure{what: "bring-up of " + sz.String() + " / longest chain", measured: took.Seconds() / chain.Seconds(), must: 1.10,
 				note: fmt.Sprintf("%v / %v of virtual time", took.Round(100*time.Millisecond), chain.Round(100*time.Millisecond))})
+			rendered := s.rendered()
+			s.quiet(quietPasses * time.Minute)
+			table.add(figure{what: sz.String() + ": configs rendered in quiet passes", measured: float64(s.rendered() - rendered),
+				note: fmt.Sprintf("%d passes", quietPasses)})
 			s.halt()
 		})
 	}

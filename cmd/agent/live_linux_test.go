@@ -182,6 +182,9 @@ func (h *live) start() *process {
 	p := &process{cmd: cmd, ended: make(chan error, 1), out: &bytes.Buffer{}}
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+notify)
 	cmd.Stdout, cmd.Stderr = p.out, p.out
+	if err := systemd.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		h.t.Fatal(err)
+	}
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
@@ -190,9 +193,6 @@ func (h *live) start() *process {
 		p.ended <- cmd.Wait()
 		_ = systemd.SetReadDeadline(time.Now()) // nobody will write any more
 	}()
-	if err := systemd.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		h.t.Fatal(err)
-	}
 	buf := make([]byte, 4096)
 	for {
 		n, err := systemd.Read(buf)
