@@ -524,21 +524,48 @@ func (d *demo) progress(s cluster.Status) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	ready := 0
-	for _, n := range s.Nodes {
-		if n.Phase == cluster.PhaseReady {
-			ready++
+	line := progressLine(s, d.columns())
+	if line == d.bottom {
+		return
+	}
+	d.bottom = line
+	_, _ = fmt.Fprint(d.env.stdout, "\r\x1b[K"+d.bottom)
+}
+
+// columns is how wide the terminal is now: people change it while they watch.
+func (d *demo) columns() int {
+	if f, ok := d.env.stdout.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+			return width
 		}
 	}
-	line := fmt.Sprintf("        [%s%s] %d of %d nodes Ready; %s", strings.Repeat("#", 4*ready), strings.Repeat(".", 4*(len(s.Nodes)-ready)), ready, len(s.Nodes), cut(s.Message, 60))
+	return 80
+}
+
+// progressLine says in fewer than width columns how far a cluster is. A line
+// that fills the last column wraps on some terminals, and one that wraps cannot
+// be taken away again.
+func progressLine(s cluster.Status, width int) string {
+	bar := ""
+	for _, ready := range []bool{true, false} {
+		for _, n := range s.Nodes {
+			if (n.Phase == cluster.PhaseReady) == ready {
+				bar += map[bool]string{true: "##", false: ".."}[ready]
+			}
+		}
+	}
+	if bar != "" {
+		bar = "[" + bar + "] "
+	}
+	amount := ""
 	for _, r := range s.Running {
-		if t := progressText(r); t != "" && r.Total > 0 {
-			line += "; " + t
+		if r.Total > 0 {
+			amount = fmt.Sprintf("; %d%%", 100*r.Done/r.Total)
 			break
 		}
 	}
-	d.bottom = cut(line, 118)
-	_, _ = fmt.Fprint(d.env.stdout, "\r\x1b[K"+d.bottom)
+	room := max(width-1-len(bar)-len(amount), 1)
+	return cut(bar+cut(s.Message, room)+amount, max(width-1, 1))
 }
 
 // clear takes the progress line away.
