@@ -30,6 +30,7 @@ type fake struct {
 	image    bool
 	stored   bool
 	blind    bool
+	veiled   bool           // strays cannot be seen
 	fail     map[string]int // kind -> how many more times it fails
 	hang     map[string]bool
 	done     []string
@@ -118,7 +119,9 @@ func (f hostEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obser
 			strays = append(strays, f.vms[name])
 		}
 	}
-	o.Strays = cluster.Saw(strays)
+	if o.Strays = cluster.Saw(strays); f.veiled {
+		o.Strays = cluster.Unseen[[]cluster.VM]("nobody knows")
+	}
 }
 
 func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -354,6 +355,23 @@ func TestLostJournalThatIsWrittenTo(t *testing.T) {
 		// When nothing is left, there is nothing to remember.
 		f.set(func() { clear(f.vms); clear(f.machines) })
 		a = start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
+// A new cluster whose surroundings cannot be seen whole at first is not taken
+// for an old one whose journal was lost.
+func TestNewClusterInTheMist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.veiled = true
+		a := start(t, f, newMemFiles())
+		time.Sleep(time.Hour)
+		if did := f.did(); slices.ContainsFunc(did, func(s string) bool { return strings.HasPrefix(s, "create") }) {
+			t.Errorf("did %v", did)
+		}
+		f.set(func() { f.veiled = false })
 		until(t, a, cluster.Ready)
 		a.stop()
 	})

@@ -182,7 +182,7 @@ func (m *planner) absent(n cluster.Node) {
 			Hint: "give the node another ip, or switch off the machine that has this one"})
 		return
 	}
-	if n.Role == cluster.ControlPlane && !m.mayJoin(n) {
+	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) {
 		return
 	}
 	h := m.o.Hosts[n.Host]
@@ -238,6 +238,25 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 	}
 	return true
 }
+
+// mayAdd reports whether enough is seen of what there is for one VM more.
+func (m *planner) mayAdd(n cluster.Node) bool {
+	switch {
+	case m.o.Facts.Lost && !SeesAllVMs(m.o):
+		// Later a VM that is made now would look as if it had been there
+		// before the records were lost.
+		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: blindStart})
+		return false
+	case m.p.Limits != (cluster.Limits{}) && !m.o.Strays.Known:
+		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin,
+			Reason: "cannot see which other VMs belong to the cluster, and they count against the limits of the host" + colon(m.o.Strays.Why)})
+		return false
+	}
+	return true
+}
+
+// blindStart is why an agent without records does not begin yet.
+const blindStart = "cannot see yet whether VMs of this cluster are there already"
 
 const lostHint = "remove its member with `talosctl etcd remove-member` on another control plane; never bring an old copy of it back"
 

@@ -102,7 +102,7 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 // refusals are the reasons not to act on the cluster at all. Host policy comes
 // first: it outranks the repository.
 func (m *planner) refusals() []cluster.Block {
-	blocks := violations(m.d, m.p)
+	blocks := violations(m.d, m.p, m.o.Strays.Value)
 	if m.d.Bundle.IsZero() {
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
 			Reason: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",
@@ -120,7 +120,7 @@ func (m *planner) refusals() []cluster.Block {
 // failure. It reports whether the action was planned.
 func (m *planner) do(a Action) bool {
 	key := a.Kind() + "\x00" + a.Subject()
-	if _, ok := m.running[key]; ok {
+	if _, ok := m.running[key]; ok || m.isPlanned(a.Kind(), a.Subject()) {
 		return false
 	}
 	if r, ok := m.resting[key]; ok && m.o.Now.Before(r.Until) {
@@ -156,9 +156,7 @@ func retried(r cluster.Rest) cluster.Wait {
 // would be told to everybody.
 func (m *planner) retries() {
 	for _, r := range m.o.Resting {
-		again := m.isRunning(r.Action, r.Subject) || slices.ContainsFunc(m.plan.Actions, func(a Action) bool {
-			return a.Kind() == r.Action && a.Subject() == r.Subject
-		})
+		again := m.isRunning(r.Action, r.Subject) || m.isPlanned(r.Action, r.Subject)
 		if again && r.Failed >= stalledAfter {
 			m.wait(retried(r))
 		}
@@ -180,6 +178,10 @@ func (m *planner) block(b cluster.Block) {
 func (m *planner) isRunning(kind, subject string) bool {
 	_, ok := m.running[kind+"\x00"+subject]
 	return ok
+}
+
+func (m *planner) isPlanned(kind, subject string) bool {
+	return slices.ContainsFunc(m.plan.Actions, func(a Action) bool { return a.Kind() == kind && a.Subject() == subject })
 }
 
 // image plans what brings the Talos image to every host that needs it. It is
@@ -256,7 +258,7 @@ func (m *planner) bootstrap() {
 		}
 		chosen = cps[i]
 	} else if m.o.Facts.Lost && !SeesAllVMs(m.o) {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: "cannot see yet whether VMs of this cluster are there already"})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: blindStart})
 		return
 	} else if m.o.Facts.Lost {
 		m.block(cluster.Block{Subject: m.d.Spec.Name,

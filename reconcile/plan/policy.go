@@ -11,7 +11,7 @@ import (
 
 // violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
-func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
+func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
 	var out []cluster.Block
 	refuse := func(subject, field, format string, args ...any) {
 		b := cluster.Block{Subject: subject, Reason: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
@@ -43,7 +43,7 @@ func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
 	}
-	out = append(out, overLimits(d, p)...)
+	out = append(out, overLimits(d, p, strays)...)
 	for _, a := range d.Spec.Addons {
 		src := a.Chart.Repository
 		if src == "" {
@@ -57,8 +57,9 @@ func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 }
 
 // overLimits adds up all clusters of the agent: limits are the host's, not one
-// repository directory's.
-func overLimits(d cluster.Desired, p cluster.Policy) []cluster.Block {
+// repository directory's. VMs that the inventory no longer names count as well,
+// or new nodes in the place of old ones would lead past every limit.
+func overLimits(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
 	total := d.Spec.Usage()
 	for _, s := range d.Siblings {
 		total.Nodes += s.Nodes
@@ -66,10 +67,24 @@ func overLimits(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		total.MemoryMiB += s.MemoryMiB
 		total.DiskBytes += s.DiskBytes
 	}
-	who := "this cluster wants"
-	if len(d.Siblings) > 0 {
-		who = fmt.Sprintf("this cluster and %d more of this host together want", len(d.Siblings))
+	for _, vm := range strays {
+		hw := vm.Hardware.Value
+		total.Nodes++
+		total.Cores += hw.Cores
+		total.MemoryMiB += hw.MemoryMiB
+		total.DiskBytes += hw.System.Bytes
+		for _, disk := range hw.Data {
+			total.DiskBytes += disk.Bytes
+		}
 	}
+	who, wants := "this cluster", "wants"
+	if len(d.Siblings) > 0 {
+		who, wants = fmt.Sprintf("this cluster and %d more of this host", len(d.Siblings)), "together want"
+	}
+	if len(strays) > 0 {
+		who += fmt.Sprintf(", with %d vm that the inventory does not name,", len(strays))
+	}
+	who += " " + wants
 	var out []cluster.Block
 	over := func(field, want, allowed string) {
 		out = append(out, cluster.Block{Subject: d.Spec.Name,

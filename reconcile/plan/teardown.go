@@ -60,7 +60,8 @@ func (m *planner) tearDown() {
 		return
 	}
 	for _, vm := range m.o.Strays.Value {
-		one(vm.Node, false, false, vm)
+		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
+		one(vm.Node, n.Protect, n.Locked, vm)
 	}
 	m.plan.Gone = !left && len(m.o.Running) == 0
 }

@@ -166,6 +166,8 @@ func (w *world) run(t *testing.T, line string) string {
 		vm := w.vm(n)
 		vm.Power = cluster.PowerRunning
 		w.o.Strays = cluster.Saw([]cluster.VM{vm})
+	case "strays":
+		w.o.Strays = cluster.Unseen[[]cluster.VM]("403 permission check failed")
 	case "limit":
 		w.p.Limits.Nodes, _ = strconv.Atoi(arg(1))
 	case "charts":

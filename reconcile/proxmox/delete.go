@@ -30,7 +30,7 @@ func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 }
 
 func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
-	if n, ok := d.Spec.Node(vm.Node); ok && (n.Protect || n.Locked) && n.VMID == vm.VMID {
+	if n, ok := d.Spec.Node(vm.Node); ok && (n.Protect || n.Locked) {
 		return fmt.Errorf("node %s is protected or locked in the inventory", n.Name)
 	}
 	var check checks

@@ -198,6 +198,9 @@ func TestDeleteRefuses(t *testing.T) {
 		{"lock", func(s *stand, d *cluster.Desired) { s.must(s.host.Lock(411, "backup")) }, "vm is locked (backup)"},
 		{"protected node", func(s *stand, d *cluster.Desired) { d.Spec.Nodes[0].Protect = true }, "protected or locked in the inventory"},
 		{"locked node", func(s *stand, d *cluster.Desired) { d.Spec.Nodes[0].Locked = true }, "protected or locked in the inventory"},
+		{"protected node that got another vmid", func(s *stand, d *cluster.Desired) {
+			d.Spec.Nodes[0].Protect, d.Spec.Nodes[0].VMID = true, 499
+		}, "protected or locked in the inventory"},
 		{"foreign cluster", func(s *stand, d *cluster.Desired) { d.Spec.ID = cluster.ClusterID("another", "dev") }, "is not ours"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -205,8 +208,9 @@ func TestDeleteRefuses(t *testing.T) {
 				d := desired(1)
 				c := s.made(d)
 				defer c.Close()
+				vm := vmOf(d)
 				tc.do(s, &d)
-				err := c.Delete(context.Background(), d, vmOf(d), nil)
+				err := c.Delete(context.Background(), d, vm, nil)
 				if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v", err)
 				}
