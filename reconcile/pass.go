@@ -82,6 +82,8 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	if ctx.Err() != nil {
 		return
 	}
+	// From its end: a source that takes its time leaves some to look and act.
+	now = time.Now()
 	m.nextFetch = now.Add(r.c.Interval)
 	if err != nil {
 		if m.fetchErr == nil || m.fetchErr.Error() != err.Error() {

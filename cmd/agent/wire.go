@@ -209,7 +209,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 	charts := a.w.charts
 	charts.CacheDir = filepath.Join(a.w.cacheDir, "charts")
 	charts.Dial, charts.Log, charts.OnChange = a.w.dial, log, look
-	charts.API = func() (string, bool) { return m.kube.API(m.render.last()) }
+	charts.API = m.kube.API
 	if m.helm, err = helm.New(charts); err != nil {
 		return nil, err
 	}
@@ -335,19 +335,10 @@ type renderer struct {
 	configs machineconfig.Renderer
 
 	mu          sync.Mutex
-	checked     cluster.Revision
-	problems    cluster.Problems
 	bundle      cluster.Secret
 	fingerprint string
 	access      cluster.Access
 	minted      time.Time
-	desired     cluster.Desired
-}
-
-func (r *renderer) last() cluster.Desired {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.desired
 }
 
 // Desired implements reconcile.Renderer.
@@ -355,10 +346,7 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 	d := cluster.Desired{Snapshot: snap}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.checked != snap.Revision {
-		r.problems, r.checked = machineconfig.Check(snap), snap.Revision
-	}
-	problems := slices.Clone(r.problems)
+	problems := machineconfig.Check(snap)
 	if err := r.open(&d, now); err != nil {
 		problems = append(problems, snap.At(cluster.Error, "", "secrets.sops.yaml: "+err.Error(), cluster.HintOf(err)))
 	}
@@ -373,7 +361,6 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 		}
 	}
 	if d.Schematic == "" || problems.HasErrors() {
-		r.desired = d
 		return d, problems
 	}
 	v := snap.Spec.Versions.Talos
@@ -383,7 +370,6 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 		d.Configs = configs
 		problems = append(problems, found...)
 	}
-	r.desired = d
 	return d, problems
 }
 
@@ -418,28 +404,39 @@ type hub struct {
 	last  sources.Tree
 	err   error
 	asked time.Time // when last and err were asked for
+	ended time.Time // and when they came
 	wake  atomic.Pointer[chan struct{}]
 }
 
+// answerWithin bounds how long a cluster waits for the repository, its turn
+// included.
+const answerWithin = 5 * time.Minute
+
 // tree returns the newest tree, as it was at a time or later. Clusters that ask
 // at the same time are answered together; who asks now, because something was
-// pushed, is never given an answer from before.
-func (h *hub) tree(ctx context.Context, asOf time.Time) (sources.Tree, error) {
+// pushed, is never given an answer from before. A failure is everybody's who
+// waited for it: one after the other they would wait as long again.
+func (h *hub) tree(parent context.Context, asOf time.Time) (sources.Tree, error) {
+	ctx, cancel := context.WithTimeoutCause(parent, answerWithin, fmt.Errorf("the repository does not answer within %v", answerWithin))
+	defer cancel()
 	select {
 	case h.lock <- struct{}{}:
 	case <-ctx.Done():
-		return sources.Tree{}, ctx.Err()
+		return sources.Tree{}, context.Cause(ctx)
 	}
 	defer func() { <-h.lock }()
-	if !h.asked.IsZero() && !h.asked.Before(asOf) {
+	if !h.asked.IsZero() && (!h.asked.Before(asOf) || h.err != nil && !h.ended.Before(asOf)) {
 		return h.last, h.err
 	}
 	began := time.Now()
 	t, err := h.repo.Fetch(ctx)
-	if ctx.Err() != nil {
-		return sources.Tree{}, ctx.Err()
+	if parent.Err() != nil {
+		return sources.Tree{}, parent.Err()
 	}
-	h.err, h.asked = err, began
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	h.err, h.asked, h.ended = err, began, time.Now()
 	if err != nil {
 		return sources.Tree{}, err
 	}

@@ -74,13 +74,13 @@ func (k *Cluster) Close() {
 }
 
 // API returns the base URL of a kube-apiserver on a control plane's own
-// address that answered ready when it was asked last; ok is false while none
-// does. The one the nodes are watched through comes first, so that everybody
+// address, as observed last, that answered ready when it was asked last; ok is
+// false while none does. The one the nodes are watched through comes first, so that everybody
 // talks to the same as long as it lives.
-func (k *Cluster) API(d cluster.Desired) (server string, ok bool) {
+func (k *Cluster) API() (server string, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	addr, ok := k.best(d.Spec.ControlPlanes())
+	addr, ok := k.best()
 	if !ok {
 		return "", false
 	}
@@ -88,11 +88,11 @@ func (k *Cluster) API(d cluster.Desired) (server string, ok bool) {
 }
 
 // best is the address of the ready API to talk to. k.mu is held.
-func (k *Cluster) best(planes []cluster.Node) (netip.Addr, bool) {
+func (k *Cluster) best() (netip.Addr, bool) {
 	var ready []netip.Addr
-	for _, n := range planes {
-		if k.apis[n.IP].ready.Value {
-			ready = append(ready, n.IP)
+	for addr, a := range k.apis {
+		if a.ready.Value {
+			ready = append(ready, addr)
 		}
 	}
 	if len(ready) == 0 {
@@ -222,7 +222,7 @@ func (k *Cluster) seeNodes(ctx context.Context, conn *connection, planes []clust
 	unseen := func(format string, args ...any) cluster.Seen[map[string]cluster.KubeNode] {
 		return cluster.Unseen[map[string]cluster.KubeNode](fmt.Sprintf(format, args...))
 	}
-	w, err := k.watchThrough(conn, planes)
+	w, err := k.watchThrough(conn)
 	switch {
 	case err != nil:
 		return unseen("%v", err)
@@ -245,10 +245,10 @@ func (k *Cluster) seeNodes(ctx context.Context, conn *connection, planes []clust
 
 // watchThrough returns the watch, begun anew if it was lost or its API is not
 // ready while another is; nil while none is.
-func (k *Cluster) watchThrough(conn *connection, planes []cluster.Node) (*nodes, error) {
+func (k *Cluster) watchThrough(conn *connection) (*nodes, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	addr, ok := k.best(planes)
+	addr, ok := k.best()
 	switch {
 	case k.closed:
 		return nil, errors.New("the agent stops")

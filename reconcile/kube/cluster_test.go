@@ -37,7 +37,7 @@ func TestBringUp(t *testing.T) {
 		if s := o.APIs["cp-1"]; s.Known {
 			b.Errorf("an API nobody answered for is %+v", s)
 		}
-		if server, ok := b.cluster.API(b.desired); ok {
+		if server, ok := b.cluster.API(); ok {
 			b.Errorf("API is %s", server)
 		}
 
@@ -47,7 +47,7 @@ func TestBringUp(t *testing.T) {
 		if s := o.APIs["cp-1"]; !s.Known || !s.Value {
 			b.Errorf("the API is %+v", s)
 		}
-		if server, ok := b.cluster.API(b.desired); !ok || server != "https://10.0.0.11:6443" {
+		if server, ok := b.cluster.API(); !ok || server != "https://10.0.0.11:6443" {
 			b.Errorf("API is %s %v", server, ok)
 		}
 		b.mustKnow(o, len(o.Nodes.Value))
@@ -131,7 +131,7 @@ func TestMovesToAnotherAPI(t *testing.T) {
 		b.mustKnow(b.look(), 1)
 		dead := map[string]bool{}
 		for left := 2; left >= 0; left-- {
-			server, ok := b.cluster.API(b.desired)
+			server, ok := b.cluster.API()
 			if !ok {
 				b.Fatalf("no API with %d left", left+1)
 			}
@@ -147,7 +147,7 @@ func TestMovesToAnotherAPI(t *testing.T) {
 			if took := time.Since(began); took > 3*time.Second {
 				b.Errorf("moving took %v", took)
 			}
-			next, ok := b.cluster.API(b.desired)
+			next, ok := b.cluster.API()
 			if left == 0 {
 				b.mustNotKnow(o, "")
 				if ok {
@@ -186,7 +186,7 @@ func TestDarkHost(t *testing.T) {
 		b.serve(1)
 		b.serve(2)
 		b.look()
-		server, _ := b.cluster.API(b.desired)
+		server, _ := b.cluster.API()
 		dark := netip.MustParseAddrPort(strings.TrimPrefix(server, "https://")).Addr()
 		b.world.Net.(*world.Memory).Darken(dark.String(), true)
 		time.Sleep(10 * time.Second)
@@ -201,7 +201,7 @@ func TestDarkHost(t *testing.T) {
 				b.Errorf("%s is %+v", n.Name, s)
 			}
 		}
-		if next, ok := b.cluster.API(b.desired); !ok || next == server {
+		if next, ok := b.cluster.API(); !ok || next == server {
 			b.Errorf("API is %s %v", next, ok)
 		}
 	})
@@ -459,7 +459,7 @@ func TestForgetsControlPlanes(t *testing.T) {
 		if len(o.APIs) != 1 || len(b.cluster.apis) != 1 {
 			b.Errorf("APIs are %v, remembered %v", o.APIs, b.cluster.apis)
 		}
-		if server, ok := b.cluster.API(b.desired); !ok || server != "https://10.0.0.12:6443" {
+		if server, ok := b.cluster.API(); !ok || server != "https://10.0.0.12:6443" {
 			b.Errorf("API is %s %v", server, ok)
 		}
 		b.desired.Spec.Nodes = nil

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/sources"
+	"github.com/talos-agent/talos-agent/sources/git"
+)
+
+// Several states of the files can have one revision: a work tree that is edited
+// (+dirty), directories that are sent to be planned. Each is judged by itself.
+func TestRendererJudgesWhatItIsGiven(t *testing.T) {
+	f, err := factory.New(factory.Config{URL: "https://factory.example.org", CacheDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &renderer{factory: f}
+	for _, c := range []struct {
+		talos string
+		bad   bool
+	}{{"v1.13.9", false}, {"v1.99.0", true}, {"v1.13.9", false}} {
+		snap := cluster.Snapshot{Revision: sentDirectory, Spec: cluster.Spec{Name: "dev",
+			Versions: cluster.Versions{Talos: c.talos, Kubernetes: "v1.36.1", Contract: "v1.13"}}}
+		if _, problems := r.Desired(snap, cluster.Facts{}, time.Now()); problems.HasErrors() != c.bad {
+			t.Errorf("Talos %s: %v", c.talos, problems)
+		}
+	}
+}
+
+// drip is a repository whose server says a little now and then: every question
+// takes nearly as long as it may, and those after the first come to nothing.
+type drip struct{ asked *int }
+
+func (d drip) Head(ctx context.Context) (git.Commit, error) {
+	*d.asked++
+	select {
+	case <-time.After(answerWithin - time.Second):
+	case <-ctx.Done():
+		return git.Commit{}, ctx.Err()
+	}
+	if *d.asked > 1 {
+		return git.Commit{}, errors.New("the server hangs up")
+	}
+	return git.Commit{Revision: "main@sha1:1111111111111111111111111111111111111111"}, nil
+}
+
+func (drip) Tree(context.Context, git.Commit) (fs.FS, error) { return fstest.MapFS{}, nil }
+
+func (drip) Descends(context.Context, string, string) (bool, error) { return true, nil }
+
+// A server that takes all the time there is must not make the clusters that
+// wait for each other look stuck to the watchdog, whether it answers in the end
+// or not.
+func TestClustersThatWaitForOneRepository(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		asked int // questions before
+	}{{"the first is answered", 0}, {"none is answered", 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				repo, err := sources.New(sources.Config{Store: drip{&c.asked}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				h := &hub{repo: repo, lock: make(chan struct{}, 1)}
+				for range 4 {
+					go func() {
+						began := time.Now()
+						if _, err := h.tree(t.Context(), began); time.Since(began) >= overdue {
+							t.Errorf("%v after %v", err, time.Since(began))
+						}
+					}()
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
