@@ -85,7 +85,7 @@ type life struct {
 	told  []string // what was planned to go wrong
 
 	edited map[int]string  // by VMID, the UUID of a VM that somebody tagged
-	broken map[string]bool // commits that no success may be told of
+	asked  map[string]size // by commit, what it asks for; a broken one is not here
 
 	peace    atomic.Bool
 	lock     sync.Mutex // calls reach the world side by side
@@ -95,11 +95,12 @@ type life struct {
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, broken: map[string]bool{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, asked: map[string]size{}}
 	l.size = []size{{1, 1}, {1, 2}, {1, 3}, {3, 1}, {3, 3}}[l.rnd.IntN(5)]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
+	l.asked[l.head()[:12]] = l.size
 	ambush := l.ambush()
 	l.lab.World.OnCall(func(c world.CallRecord) {
 		l.witness(c)
@@ -172,12 +173,17 @@ var kinds = []world.FaultKind{world.LoseRequest, world.LoseReply, world.LoseRepl
 
 // addFault draws one fault and lays it in wait.
 func (l *life) addFault() {
+	// What changes something is the more interesting, and each kind of change
+	// as much as any other.
 	c := l.calls[l.rnd.IntN(len(l.calls))]
-	for range 3 { // what changes something is the more interesting
-		if c.Mutating {
-			break
+	if l.rnd.IntN(3) > 0 {
+		ops := map[string]world.CallRecord{}
+		for _, c := range l.calls {
+			if c.Mutating && c.System != "forge" {
+				ops[c.System+c.Op] = c
+			}
 		}
-		c = l.calls[l.rnd.IntN(len(l.calls))]
+		c = ops[slices.Sorted(maps.Keys(ops))[l.rnd.IntN(len(ops))]]
 	}
 	f := world.Fault{System: c.System, Op: c.Op, Nth: 1 + l.rnd.IntN(3), Times: 1 + l.rnd.IntN(3), Kind: kinds[l.rnd.IntN(len(kinds))]}
 	if l.rnd.IntN(2) == 0 {
@@ -228,6 +234,12 @@ func (l *life) chaos(d time.Duration) {
 			l.trouble()
 		}
 	}
+}
+
+// ask pushes what the cluster should be now.
+func (l *life) ask(message string) {
+	l.push(l.size.files(), message)
+	l.asked[l.head()[:12]] = l.size
 }
 
 // pass lets time pass, starting the agent again when it dies.
@@ -288,14 +300,13 @@ func (l *life) trouble() {
 	case 7:
 		l.plan("one worker more is pushed")
 		l.size.workers++
-		l.push(l.size.files(), "one worker more")
+		l.ask("one worker more")
 	case 8:
 		l.plan("a broken inventory is pushed, and mended")
 		files := l.size.files()
 		files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
 		l.push(files, "break it")
-		l.broken[l.head()] = true
-		l.later(func() { l.push(l.size.files(), "mend it") })
+		l.later(func() { l.ask("mend it") })
 	case 9:
 		if n < l.size.controlPlanes || !exists || vm.Lock != "" || vm.Maker == "root@pam" {
 			l.plan("nobody does anything")
@@ -414,19 +425,42 @@ func (l *life) tidy() {
 			l.t.Errorf("the tag that somebody added to vm %d was taken away", id)
 		}
 	}
-	last := ""
-	for _, s := range l.lab.Forge.Statuses() {
-		if s.State == "success" && l.broken[s.Commit] {
-			l.t.Errorf("the forge was told success of the broken commit %s", s.Commit)
+	l.truthful()
+	if len(l.founders) != 1 {
+		l.t.Errorf("bootstrap was sent to %v", slices.Sorted(maps.Keys(l.founders)))
+	}
+}
+
+// truthful looks at what the forge was told: success of a commit only after
+// every node that it asks for had been Ready, and success in the end.
+func (l *life) truthful() {
+	ready, last := map[string]bool{}, ""
+	for _, e := range l.lab.World.Story() {
+		if e.Text == "is Ready" {
+			ready[e.Subject] = true
 		}
-		if s.Commit == l.head() {
-			last = string(s.State)
+		commit, told, _ := strings.Cut(e.Text, " talos-agent/dev: ")
+		if e.Subject != "forge" || told == "" {
+			continue
+		}
+		state, _, _ := strings.Cut(told, ":")
+		if strings.HasPrefix(l.head(), commit) {
+			last = state
+		}
+		if state != "success" {
+			continue
+		}
+		sz, ok := l.asked[commit]
+		if !ok {
+			l.t.Errorf("the forge was told success of %s, which is broken", commit)
+		}
+		for n := range sz.controlPlanes + sz.workers {
+			if name := sz.name(n); !ready[name] {
+				l.t.Errorf("the forge was told success of %s when %s had never been Ready", commit, name)
+			}
 		}
 	}
 	if last != "success" {
 		l.t.Errorf("the forge was last told %q of a commit at which the cluster is Ready", last)
-	}
-	if len(l.founders) != 1 {
-		l.t.Errorf("bootstrap was sent to %v", slices.Sorted(maps.Keys(l.founders)))
 	}
 }

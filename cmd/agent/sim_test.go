@@ -66,6 +66,14 @@ type size struct{ controlPlanes, workers int }
 
 func (s size) String() string { return fmt.Sprintf("%d+%d", s.controlPlanes, s.workers) }
 
+// name is the name of the nth node, control planes first.
+func (s size) name(n int) string {
+	if n < s.controlPlanes {
+		return fmt.Sprintf("dev-cp-%d", n+1)
+	}
+	return fmt.Sprintf("dev-wk-%d", n-s.controlPlanes+1)
+}
+
 // files is the repository of a cluster of that size, with Cilium and an addon
 // behind it.
 func (s size) files() map[string][]byte {
