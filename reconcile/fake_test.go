@@ -35,6 +35,7 @@ type fake struct {
 	hang     map[string]bool
 	done     []string
 	panics   bool
+	poison   bool // reading the repository panics
 }
 
 func newFake(cps, workers int) *fake {
@@ -65,6 +66,9 @@ func (f *fake) push(child, parent cluster.Revision) {
 func (f *fake) Fetch(context.Context) (Fetched, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.poison {
+		panic("index out of range")
+	}
 	if f.fetchErr != nil {
 		return Fetched{}, f.fetchErr
 	}

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -35,7 +37,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 			case <-pause.C:
 			}
 		}
-		r.pass(ctx)
+		r.guarded(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -53,6 +55,25 @@ func (r *Reconciler) Run(ctx context.Context) {
 		}
 		timer.Reset(d)
 	}
+}
+
+// guarded makes a pass. What panics in it is told like everything that keeps
+// the agent from seeing, and tried again: the daemon has other clusters too.
+func (r *Reconciler) guarded(ctx context.Context) {
+	began := time.Now()
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		what := fmt.Sprintf("internal error: %v", v)
+		if s := r.status.Load(); s.Message != what {
+			r.log.Error("a pass panicked", "err", what, "stack", string(debug.Stack()))
+		}
+		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
+			Suspended: r.c.Journal.Facts().Suspended, Condition: cluster.Blind, Message: what, Hint: "please report it, with the agent's log"}, what)
+	}()
+	r.pass(ctx)
 }
 
 // gap is the least time between two passes.

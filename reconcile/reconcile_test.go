@@ -248,6 +248,28 @@ func TestPanicFailsOneActionOnly(t *testing.T) {
 	})
 }
 
+// A panic in the loop itself, over a file nobody thought of, leaves the other
+// clusters of the daemon alone, is told, and is over when its cause is.
+func TestPanicFailsOnePassOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		did := len(f.did())
+		f.set(func() { f.poison = true })
+		if s := until(t, a, cluster.Blind); !strings.Contains(s.Message, "index out of range") || s.Revision != rev(1) {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(time.Hour)
+		f.set(func() { f.poison = false })
+		until(t, a, cluster.Ready)
+		if now := len(f.did()); now != did {
+			t.Errorf("did %v", f.did()[did:])
+		}
+		a.stop()
+	})
+}
+
 func TestStopsWithinTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)

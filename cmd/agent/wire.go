@@ -136,15 +136,10 @@ func (a *agent) start(ctx context.Context) error {
 func (a *agent) discover() {
 	for {
 		pause := a.w.interval
-		t, err := a.hub.tree(a.ctx, time.Now().Add(-a.w.interval))
-		if err == nil {
-			var names []string
-			if names, _, err = a.hub.repo.Clusters(a.ctx, t); err == nil {
-				for _, name := range names {
-					if err := a.manage(name); err != nil {
-						a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", cluster.HintOf(err))
-					}
-				}
+		names, err := a.hub.clusters(a.ctx, time.Now().Add(-a.w.interval))
+		for _, name := range names {
+			if err := a.manage(name); err != nil {
+				a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", cluster.HintOf(err))
 			}
 		}
 		if err != nil {
@@ -448,6 +443,22 @@ func (h *hub) tree(parent context.Context, asOf time.Time) (sources.Tree, error)
 		}
 	}
 	return t, nil
+}
+
+// clusters lists the clusters of the newest tree, as it was at a time or later.
+// What panics over the repository's files is an error.
+func (h *hub) clusters(ctx context.Context, asOf time.Time) (names []string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("internal error: %v", v)
+		}
+	}()
+	t, err := h.tree(ctx, asOf)
+	if err != nil {
+		return nil, err
+	}
+	names, _, err = h.repo.Clusters(ctx, t)
+	return names, err
 }
 
 // kicked is closed when a new revision is seen.

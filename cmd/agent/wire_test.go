@@ -85,3 +85,22 @@ func TestClustersThatWaitForOneRepository(t *testing.T) {
 		})
 	}
 }
+
+// A panic over the repository's files is told, and does not end the daemon.
+func TestPanicOverTheRepository(t *testing.T) {
+	repo, err := sources.New(sources.Config{Store: rotten{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hub{repo: repo, lock: make(chan struct{}, 1)}
+	for range 2 { // the second one finds no lock held
+		if names, err := h.clusters(t.Context(), time.Now()); err == nil || names != nil {
+			t.Errorf("%v, %v", names, err)
+		}
+	}
+}
+
+// rotten is a repository over which the library that reads it panics.
+type rotten struct{ drip }
+
+func (rotten) Head(context.Context) (git.Commit, error) { panic("index out of range") }
