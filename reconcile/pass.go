@@ -16,6 +16,7 @@ import (
 // plan, begin what may be done, tell.
 func (r *Reconciler) pass(ctx context.Context) {
 	began := time.Now()
+	r.memo.heard = r.said.Load()
 	r.fetchIfDue(ctx, began)
 	if ctx.Err() != nil {
 		return
@@ -129,7 +130,7 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 			if m.refused == nil || m.refused.revision != f.Revision {
 				r.log.Warn("refuse a revision that does not descend from the applied one", "revision", f.Revision.Short(), "applied", applied.Short())
 			}
-			m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster,
+			m.refused = &refusal{revision: f.Revision, history: true, block: cluster.Block{Subject: r.c.Cluster,
 				Reason: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
 				Hint:   fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
 			if m.last == nil {

@@ -145,6 +145,8 @@ type Reconciler struct {
 	fetch   atomic.Bool   // and fetch, although it is not time
 	status  atomic.Pointer[cluster.Status]
 	view    atomic.Pointer[view]
+	said    atomic.Int64 // how often root said something
+	heard   atomic.Int64 // how much of it the status knows
 
 	exec *executor
 	memo memo
@@ -186,8 +188,31 @@ func New(c Config) (*Reconciler, error) {
 
 // Status returns how things stand. The value is shared: do not write to it.
 func (r *Reconciler) Status() cluster.Status {
+	heard := r.heard.Load() // first: a status is never older than what it heard
 	s := *r.status.Load()
+	if heard < r.said.Load() {
+		s = r.obeyed(s)
+	}
 	s.Running = r.exec.status()
+	return s
+}
+
+// obeyed is a status from before root's last word in the light of that word. To
+// whoever waits for the end of a tear-down, the older one would be its end.
+func (r *Reconciler) obeyed(s cluster.Status) cluster.Status {
+	before, facts := s.Condition, r.c.Journal.Facts()
+	switch {
+	case facts.Destroying:
+		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Reconciling, beingDestroyed, "", []cluster.Block{}
+	case facts.Suspended:
+		s.Condition, s.Message, s.Hint = cluster.Suspended, suspendedWords(s.Cluster), ""
+	case before == cluster.Suspended || before == cluster.Stalled:
+		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Reconciling, "about to look again", "", []cluster.Block{}
+	}
+	s.Suspended = facts.Suspended
+	if s.Condition != before {
+		s.Since = time.Now().UTC()
+	}
 	return s
 }
 
@@ -223,14 +248,25 @@ func (r *Reconciler) Resume() error {
 }
 
 // Accept lets a head that does not descend from the last applied revision be
-// applied.
+// applied. It is for the revision that was refused, and for nothing else: any
+// other would become the one that later heads must descend from.
 func (r *Reconciler) Accept(revision cluster.Revision) error {
+	v := r.view.Load()
+	switch {
+	case v == nil || v.stop == nil || v.stop.revision != revision:
+		return fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short())
+	case !v.stop.history:
+		return fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Reason)
+	}
 	return r.command("accepted "+revision.Short(), func(f *cluster.Facts) { f.Applied = revision })
 }
 
 // AcceptBootstrap declares, by root's word, that bootstrap was never sent to
 // this cluster although the records that would tell are lost.
 func (r *Reconciler) AcceptBootstrap() error {
+	if !r.c.Journal.Facts().Lost {
+		return errors.New("there is nothing to declare: the agent's records of this cluster are not lost")
+	}
 	return r.command("accepted that bootstrap was never sent", func(f *cluster.Facts) { f.Lost = false })
 }
 
@@ -238,6 +274,7 @@ func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
 	if err := r.c.Journal.Update(change); err != nil {
 		return err
 	}
+	r.said.Add(1)
 	r.log.Info("root " + what)
 	r.Look(false)
 	return nil
@@ -263,6 +300,7 @@ func (r *Reconciler) Destroy() error {
 // memo is what the loop remembers between passes for telling, never for
 // deciding.
 type memo struct {
+	heard      int64    // how often root had said something when the pass began
 	last       *Fetched // newest that was valid and accepted
 	nextFetch  time.Time
 	fetchErr   error
@@ -289,6 +327,7 @@ type stamp struct {
 
 type refusal struct {
 	revision cluster.Revision
+	history  bool // it does not descend from the applied one; accept lifts this
 	block    cluster.Block
 }
 

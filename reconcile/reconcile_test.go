@@ -114,10 +114,22 @@ func TestInvalidInventoryChangesNothing(t *testing.T) {
 		if !strings.Contains(s.Message, "nodes.yaml:3") || s.Revision != rev(2) || s.Applied != rev(1) {
 			t.Errorf("status %+v", s)
 		}
+		if err := a.Accept(rev(2)); err == nil || !strings.Contains(err.Error(), "nodes.yaml:3") {
+			t.Errorf("accept is for a history that was refused, not for an invalid inventory: %v", err)
+		}
+		if applied := a.c.Journal.Facts().Applied; applied != rev(1) {
+			t.Errorf("applied %s", applied)
+		}
+		if err := a.AcceptBootstrap(); err == nil {
+			t.Error("bootstrap is declared never sent to a cluster whose records say that it was")
+		}
 		f.set(func() { f.problems = nil })
 		a.Look(true)
 		time.Sleep(time.Second)
 		until(t, a, cluster.Ready)
+		if err := a.Accept(rev(2)); err == nil {
+			t.Error("a revision is accepted that is applied already")
+		}
 		a.stop()
 	})
 }
@@ -136,6 +148,7 @@ func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 		if err := a.Accept(rev(7)); err != nil {
 			t.Fatal(err)
 		}
+		told(t, a, cluster.Reconciling)
 		a.Look(true)
 		time.Sleep(time.Second)
 		if s := until(t, a, cluster.Ready); s.Applied != rev(7) {
@@ -153,6 +166,7 @@ func TestSuspendDestroyResume(t *testing.T) {
 		if err := a.Suspend(); err != nil {
 			t.Fatal(err)
 		}
+		told(t, a, cluster.Suspended)
 		until(t, a, cluster.Suspended)
 		fc, err := a.ForecastDestroy()
 		if err != nil || len(fc.Steps) != 3 || !fc.Destructive() {
@@ -161,6 +175,7 @@ func TestSuspendDestroyResume(t *testing.T) {
 		if err := a.Destroy(); err != nil {
 			t.Fatal(err)
 		}
+		told(t, a, cluster.Reconciling)
 		time.Sleep(1500 * time.Millisecond) // one VM is gone, one going
 		a.stop()
 		a = start(t, f, files) // a crash does not stop a tear-down
@@ -184,9 +199,49 @@ func TestSuspendDestroyResume(t *testing.T) {
 		if err := a.Resume(); err != nil {
 			t.Fatal(err)
 		}
+		told(t, a, cluster.Reconciling)
 		until(t, a, cluster.Ready)
 		a.stop()
 	})
+}
+
+// TestDestroyUnderAnInvalidInventory: the last valid one says what goes, and the
+// tear-down is not taken for refused because the newest is.
+func TestDestroyUnderAnInvalidInventory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 1)
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		f.set(func() {
+			f.head, f.parents[rev(2)] = rev(2), rev(1)
+			f.problems = cluster.Problems{{Severity: cluster.Error, File: "nodes.yaml", Line: 3, Message: "cpu is a number"}}
+		})
+		a.Look(true)
+		until(t, a, cluster.Stalled)
+		if err := a.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		told(t, a, cluster.Reconciling)
+		for range 100 {
+			if s := a.Status(); s.Condition != cluster.Reconciling {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if s := a.Status(); s.Condition != cluster.Suspended || len(f.vms) != 0 {
+			t.Errorf("after the tear-down: %s (%s), left: %v", s.Condition, s.Message, f.vms)
+		}
+	})
+}
+
+// told checks that the status knows what root said as soon as it is said:
+// whoever waits for the end of it would take an older status for the end.
+func told(t *testing.T, a agent, want cluster.Condition) {
+	t.Helper()
+	if s := a.Status(); s.Condition != want {
+		t.Errorf("right after root's word the cluster is %s (%s), want %s", s.Condition, s.Message, want)
+	}
 }
 
 // TestForecastDestroyCountsWhatIsBeingMade: a VM whose creation began after the

@@ -73,6 +73,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	s.Blocked = append([]cluster.Block{}, s.Blocked...)
 	s.Problems = append(cluster.Problems{}, s.Problems...)
 	r.status.Store(&s)
+	r.heard.Store(m.heard)
 }
 
 func signature(p plan.Plan, s cluster.Status) string {
@@ -202,6 +203,12 @@ func (r *Reconciler) waiting(now time.Time, p plan.Plan) []cluster.WaitStatus {
 	return out
 }
 
+const beingDestroyed = "being destroyed"
+
+func suspendedWords(name string) string {
+	return "suspended; `talos-agent resume " + name + "` goes on"
+}
+
 // condition is the one word for a cluster, with the first reason in words.
 func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus, fetchErr error) (cluster.Condition, string, string) {
 	if o.Facts.Destroying {
@@ -211,10 +218,10 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 		if len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0 {
 			return cluster.Stalled, "being destroyed: " + p.Blocked[0].Subject + ": " + p.Blocked[0].Reason, p.Blocked[0].Hint
 		}
-		return cluster.Reconciling, "being destroyed", ""
+		return cluster.Reconciling, beingDestroyed, ""
 	}
 	if o.Facts.Suspended {
-		return cluster.Suspended, "suspended; `talos-agent resume " + d.Spec.Name + "` goes on", ""
+		return cluster.Suspended, suspendedWords(d.Spec.Name), ""
 	}
 	if len(p.Blocked) > 0 {
 		b := p.Blocked[0]
