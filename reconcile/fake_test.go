@@ -36,6 +36,7 @@ type fake struct {
 	done     []string
 	panics   bool
 	poison   bool // reading the repository panics
+	looks    int  // at the host
 }
 
 func newFake(cps, workers int) *fake {
@@ -102,6 +103,7 @@ func (f hostEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obser
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o.VMs = map[string]cluster.VM{}
+	f.looks++
 	if f.blind {
 		return
 	}

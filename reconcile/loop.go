@@ -17,7 +17,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	defer r.exec.stop(r.c.Grace)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	last := time.Time{}
+	last, busy := time.Time{}, time.Duration(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,7 +28,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 		}
 		// Many things change at once while a cluster comes up; one look sees
 		// them all.
-		if rest := gap - time.Since(last); rest > 0 {
+		rest := gap
+		if busy > bustle {
+			rest = shortest
+		}
+		if rest -= time.Since(last); rest > 0 {
 			pause := time.NewTimer(rest)
 			select {
 			case <-ctx.Done():
@@ -41,7 +45,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		last = time.Now()
+		now := time.Now()
+		busy = max(0, busy+shortest-now.Sub(last))
+		last = now
 		d := r.delay(last)
 		s := *r.status.Load()
 		s.NextPass = last.Add(d)
@@ -76,8 +82,14 @@ func (r *Reconciler) guarded(ctx context.Context) {
 	r.pass(ctx)
 }
 
-// gap is the least time between two passes.
-const gap = 20 * time.Millisecond
+// gap is the least time between two passes. It becomes shortest when passes
+// have followed each other faster than that for so long that they are bustle
+// ahead: no cluster takes so many to come up, but a machine that never comes to
+// rest must not have Proxmox VE asked fifty times a second.
+const (
+	gap    = 20 * time.Millisecond
+	bustle = 5 * time.Minute
+)
 
 // The bounds of delay.
 const (

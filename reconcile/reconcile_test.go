@@ -325,6 +325,24 @@ func TestPanicFailsOnePassOnly(t *testing.T) {
 	})
 }
 
+// A machine that tells something new all the time does not have the host asked
+// all the time.
+func TestRestlessMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		f.set(func() { f.looks = 0 })
+		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(5 * time.Millisecond) {
+			a.Look(false)
+		}
+		if most := int((time.Hour + bustle) / shortest); f.looks > most+10 {
+			t.Errorf("looked %d times in an hour", f.looks)
+		}
+		a.stop()
+	})
+}
+
 func TestStopsWithinTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// maxJournal bounds a file of the state directory: thousands of pins fit.
+const maxJournal = 1 << 20
+
 // stateFiles is the journal's file system: one directory that only the agent
 // may read. Files are never followed through symbolic links, and a rename is
 // durable when it returns.
@@ -47,9 +50,8 @@ func (s stateFiles) Read(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	const most = 1 << 20
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, most)
+	if !info.Mode().IsRegular() || info.Size() > maxJournal {
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, maxJournal)
 	}
 	b := make([]byte, info.Size())
 	n, err := f.ReadAt(b, 0)
@@ -59,8 +61,11 @@ func (s stateFiles) Read(name string) ([]byte, error) {
 	return b[:n], err
 }
 
-// Write implements reconcile.Files.
+// Write implements reconcile.Files. It refuses what Read would refuse.
 func (s stateFiles) Write(name string, data []byte) error {
+	if len(data) > maxJournal {
+		return fmt.Errorf("%s would be larger than %d bytes", name, maxJournal)
+	}
 	path := filepath.Join(s.dir, name)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
