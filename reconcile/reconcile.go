@@ -282,7 +282,14 @@ func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
 
 // ErrNoInventory is returned where an inventory is needed and none was read
 // since the agent started.
-var ErrNoInventory = errors.New("the inventory of this cluster has not been read yet")
+var ErrNoInventory error = noInventory{}
+
+type noInventory struct{}
+
+func (noInventory) Error() string { return "the inventory of this cluster has not been read yet" }
+
+// Hint says where the reason stands.
+func (noInventory) Hint() string { return "`talos-agent status` says why" }
 
 // Destroy begins the tear-down of the cluster: it is suspended, so that the
 // next pass does not build it again, and everything of it that is provably ours

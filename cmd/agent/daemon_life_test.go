@@ -43,7 +43,7 @@ func TestDaemonsDay(t *testing.T) {
 	r.run(exitChanges, do("plan"), "bootstrap etcd on dev-cp-1", "0 destructive")
 	r.run(exitChanges, do("plan", "dev", "-o", "json"), `"kind": "Forecast"`, `"steps"`)
 	r.run(exitFailed, do("plan", "nope"), `no such cluster: "nope"`)
-	r.run(exitFailed, do("status", "nope"), `no such cluster: "nope"`)
+	r.run(exitFailed, do("status", "nope"), `no such cluster: "nope"`, "-> this host looks after dev")
 
 	// When it is Ready.
 	r.run(exitOK, do("status", "--wait", daemonPatience.String()), "Ready")

@@ -30,18 +30,18 @@ tokens) are written to --dir, so that an unmodified agent can run on it; what
 happens is told until the command is stopped.
 
 Linux only: nodes get addresses in 127.0.0.0/8.`,
-		Example: `  talos-agent lab --dir /tmp/lab
+		Example: `  talos-agent lab --dir /tmp/lab --age-key examples/repo/lab-age-key.txt
   talos-agent run --config /tmp/lab/config.yaml`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&dir, "dir", "", "write the host's files here (default: a new temporary directory)")
+	flags.StringVar(&dir, "dir", "", "write the host's files here (default: a temporary directory, removed at the end)")
 	flags.StringVar(&prefix, "prefix", "127.84.7.0/24", "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.StringSliceVar(&clusters, "cluster", []string{demoCluster}, "clusters of the repository that this host looks after")
 	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required)")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if ageKey == "" {
 			return &usageError{errors.New("say --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
 		}
@@ -53,6 +53,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 			if dir, err = os.MkdirTemp("", "talos-agent-lab-"); err != nil {
 				return err
 			}
+			defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		}
 		h, err := startLab(dir, prefix, flavour, speed, key, clusters)
 		if err != nil {

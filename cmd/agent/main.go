@@ -110,7 +110,8 @@ func usageArgs(c *cobra.Command) {
 				return err
 			}
 			if err != nil {
-				return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
+				use := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+				return &usageError{fmt.Errorf("%s: %w; write `%s`, and see `%s --help`", cmd.CommandPath(), err, use, cmd.CommandPath())}
 			}
 			return nil
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -107,17 +108,36 @@ func (p printer) status(s cluster.Status) {
 		}
 		p.table(rows)
 	}
-	p.waits(s)
-	for _, b := range s.Blocked {
+	p.paragraph(func(p printer) {
+		p.waits(s)
+		p.blocked(s.Blocked)
+	})
+	p.paragraph(func(p printer) {
+		for _, pr := range s.Problems {
+			p.printf("  %s\n", pr)
+		}
+	})
+	p.passes(s.Passes)
+}
+
+// paragraph prints what write has to say, if anything, after an empty line.
+func (p printer) paragraph(write func(printer)) {
+	var b bytes.Buffer
+	to := p.w
+	p.w = &b
+	write(p)
+	if b.Len() > 0 {
+		_, _ = fmt.Fprintf(to, "\n%s", &b)
+	}
+}
+
+func (p printer) blocked(all []cluster.Block) {
+	for _, b := range all {
 		p.printf("  %s %s: %s\n", p.paint("blocked", "31"), b.Subject, b.Reason)
 		if b.Hint != "" {
 			p.printf("    -> %s\n", b.Hint)
 		}
 	}
-	for _, pr := range s.Problems {
-		p.printf("  %s\n", pr)
-	}
-	p.passes(s.Passes)
 }
 
 func (p printer) waits(s cluster.Status) {
@@ -227,12 +247,7 @@ func (p printer) forecast(f cluster.Forecast) {
 	for _, w := range f.Waiting {
 		p.printf("  then waits for %s: %s\n", w.Subject, w.Reason)
 	}
-	for _, b := range f.Blocked {
-		p.printf("  %s %s: %s\n", p.paint("blocked", "31"), b.Subject, b.Reason)
-		if b.Hint != "" {
-			p.printf("    -> %s\n", b.Hint)
-		}
-	}
+	p.blocked(f.Blocked)
 	destructive, reboots := 0, 0
 	for _, s := range f.Steps {
 		if s.Destructive {
@@ -243,7 +258,7 @@ func (p printer) forecast(f cluster.Forecast) {
 		}
 	}
 	if len(f.Steps) > 0 {
-		p.printf("%d steps, %d destructive, %d reboots\n", len(f.Steps), destructive, reboots)
+		p.printf("%s, %d destructive, %s\n", count(len(f.Steps), "step"), destructive, count(reboots, "reboot"))
 	}
 }
 

@@ -376,6 +376,7 @@ func (p printer) validation(v validation, dir string) {
 	}
 }
 
+// count is a number of things in words: 1 node, 2 nodes.
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

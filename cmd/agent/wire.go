@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -522,5 +524,9 @@ func (a *agent) find(name string) (*managed, error) {
 	if m := a.managed[name]; m != nil {
 		return m, nil
 	}
-	return nil, fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
+	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
+	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
+		return nil, &hinted{err: err, hint: "this host looks after " + strings.Join(known, ", ")}
+	}
+	return nil, err
 }

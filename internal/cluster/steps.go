@@ -1,6 +1,9 @@
 package cluster
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Phase is where a node stands. It is derived from what was observed, never
 // stored.
@@ -65,6 +68,15 @@ type Forecast struct {
 	Problems Problems `json:"problems,omitempty"`
 	// Digest identifies exactly these steps; an approval names it.
 	Digest string `json:"digest"`
+}
+
+// MarshalJSON writes no steps as an empty list, never as null: programs walk it.
+func (f Forecast) MarshalJSON() ([]byte, error) {
+	type plain Forecast
+	if f.Steps == nil {
+		f.Steps = []Step{}
+	}
+	return json.Marshal(plain(f))
 }
 
 // Destructive reports whether any step destroys something.

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func TestForecastOutput(t *testing.T) {
+	var out bytes.Buffer
+	p := printer{w: &out}
+	if err := p.jsonOut("Forecast", cluster.Forecast{Cluster: "dev"}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), `"steps": []`) {
+		t.Errorf("programs that walk the steps get no empty list: %s", &out)
+	}
+	out.Reset()
+	p.forecast(cluster.Forecast{Cluster: "dev", Steps: []cluster.Step{{Text: "delete vm 412", Destructive: true, Reboots: true}}})
+	if !strings.Contains(out.String(), "1 step, 1 destructive, 1 reboot\n") {
+		t.Errorf("one step: %s", &out)
+	}
+}
+
+// TestStatusParagraphs: what a person must read is no row of the table above it.
+func TestStatusParagraphs(t *testing.T) {
+	var out bytes.Buffer
+	printer{w: &out}.status(cluster.Status{
+		Cluster: "dev", Condition: cluster.Stalled,
+		Nodes:    []cluster.NodeStatus{{Name: "dev-cp-1"}},
+		Blocked:  []cluster.Block{{Subject: "dev-cp-1", Reason: "a person must act"}},
+		Problems: cluster.Problems{{Severity: cluster.Warning, File: "nodes.yaml", Message: "is odd"}},
+	})
+	if !strings.Contains(out.String(), "\n\n  blocked dev-cp-1: a person must act\n\n  nodes.yaml: warning: is odd\n") {
+		t.Errorf("the blocked and the problems are not paragraphs of their own:\n%s", &out)
+	}
+}
