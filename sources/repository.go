@@ -226,8 +226,23 @@ func (r *Repository) at(t Tree) (*state, error) {
 	return &r.state, nil
 }
 
+// maxClusters bounds the clusters of one host. Each is compared with all others
+// and looked after by itself: a push of a thousand small folders would keep the
+// host busy with nothing else.
+const maxClusters = 250
+
 // choose keeps the clusters that this host owns.
 func (r *Repository) choose(s *state) {
+	r.own(s)
+	if n := len(s.folders); n > maxClusters {
+		s.folders = nil
+		s.found = append(s.found, cluster.Problem{Severity: cluster.Error, File: r.c.Path,
+			Message: fmt.Sprintf("holds %d clusters for this host, and it looks after %d at most", n, maxClusters),
+			Hint:    "name those of this host under `clusters` in its config"})
+	}
+}
+
+func (r *Repository) own(s *state) {
 	if len(r.c.Clusters) == 0 || len(s.folders) == 0 {
 		return
 	}

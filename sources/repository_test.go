@@ -3,6 +3,7 @@ package sources
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -318,6 +319,25 @@ type fake struct {
 func (f *fake) Head(context.Context) (git.Commit, error)               { return f.head, f.err }
 func (f *fake) Tree(context.Context, git.Commit) (fs.FS, error)        { return f.fsys, f.err }
 func (f *fake) Descends(context.Context, string, string) (bool, error) { return true, f.err }
+
+// TestTooManyClusters: a flood of folders is refused as a whole, and is none of
+// the business of a host that owns a few of them.
+func TestTooManyClusters(t *testing.T) {
+	fsys := files("dev")
+	for i := range maxClusters {
+		set(fsys, fmt.Sprintf("flood-%d", i), "cluster.yaml", "")
+	}
+	r := repository(t, Config{})
+	if names, problems, err := r.Clusters(t.Context(), Tree{Revision: revision, FS: fsys}); len(names) != 0 || !problems.HasErrors() || err != nil {
+		t.Errorf("%d clusters, %v, %v", len(names), problems, err)
+	}
+	if _, problems := snapshot(t, r, Tree{Revision: revision, FS: fsys}, "dev"); !strings.Contains(problems.Error(), "251 clusters") {
+		t.Error(problems)
+	}
+	if _, problems := snapshot(t, repository(t, Config{Clusters: []string{"dev"}}), Tree{Revision: revision, FS: fsys}, "dev"); problems.HasErrors() {
+		t.Error(problems)
+	}
+}
 
 func TestFetch(t *testing.T) {
 	store := &fake{head: git.Commit{Revision: revision, Content: "a"}, fsys: files("dev")}

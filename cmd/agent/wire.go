@@ -202,7 +202,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 	}
 	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Log: log, Digest: machineconfig.Digest, OnChange: look})
 	m.kube = kube.New(kube.Config{Dial: a.w.dial, Log: log, OnChange: look})
-	m.render = &renderer{factory: a.images.factory}
+	m.render = &renderer{factory: a.images.factory, policy: a.w.policy}
 	charts := a.w.charts
 	charts.CacheDir = filepath.Join(a.w.cacheDir, "charts")
 	charts.Dial, charts.Log, charts.OnChange = a.w.dial, log, look
@@ -329,6 +329,7 @@ const credentialsTTL = 24 * time.Hour
 // configs by their inputs, credentials until half their life is over.
 type renderer struct {
 	factory *factory.Factory
+	policy  func() cluster.Policy
 	configs machineconfig.Renderer
 
 	mu          sync.Mutex
@@ -362,12 +363,24 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 	}
 	v := snap.Spec.Versions.Talos
 	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic), Version: v, Schematic: d.Schematic}
-	if !snap.Bundle.IsZero() {
+	if !snap.Bundle.IsZero() && !r.tooLarge(snap) {
 		configs, found := r.configs.Render(snap, d.Schematic)
 		d.Configs = configs
 		problems = append(problems, found...)
 	}
 	return d, problems
+}
+
+// tooLarge reports whether the clusters have more nodes than the host's policy
+// allows: they are refused, and thousands of configs would be rendered for
+// nothing.
+func (r *renderer) tooLarge(snap cluster.Snapshot) bool {
+	nodes := len(snap.Spec.Nodes)
+	for _, s := range snap.Siblings {
+		nodes += s.Nodes
+	}
+	most := r.policy().Limits.Nodes
+	return most > 0 && nodes > most
 }
 
 // open mints what opens the cluster from its bundle.
