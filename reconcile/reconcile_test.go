@@ -192,6 +192,9 @@ func TestSuspendDestroyResume(t *testing.T) {
 		if len(f.vms) != 0 {
 			t.Fatalf("built again although suspended: %v", f.vms)
 		}
+		if s := a.Status(); s.Condition != cluster.Suspended || !strings.Contains(s.Message, "`talos-agent resume dev` builds it") {
+			t.Errorf("long after the tear-down: %s: %s", s.Condition, s.Message)
+		}
 		if facts := a.c.Journal.Facts(); facts.Bootstrap != nil || facts.Fingerprint != "" || !facts.Suspended {
 			t.Errorf("facts after the tear-down: %+v", facts)
 		}

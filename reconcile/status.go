@@ -221,6 +221,9 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 		return cluster.Reconciling, beingDestroyed, ""
 	}
 	if o.Facts.Suspended {
+		if nothingBuilt(p) {
+			return cluster.Suspended, "suspended, and none of its VMs exists; `talos-agent resume " + d.Spec.Name + "` builds it", ""
+		}
 		return cluster.Suspended, suspendedWords(d.Spec.Name), ""
 	}
 	if len(p.Blocked) > 0 {
@@ -261,6 +264,17 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 		msg += "; the repository cannot be fetched: " + oneLine(fetchErr.Error())
 	}
 	return cluster.Ready, msg, cluster.HintOf(fetchErr)
+}
+
+// nothingBuilt reports whether every node is seen to have no VM: to resume such a
+// cluster is to build it.
+func nothingBuilt(p plan.Plan) bool {
+	for _, ph := range p.Phases {
+		if ph != cluster.PhaseAbsent {
+			return false
+		}
+	}
+	return len(p.Phases) > 0
 }
 
 // progress says in one line what goes on.
