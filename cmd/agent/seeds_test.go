@@ -189,13 +189,16 @@ func (l *life) addFault() {
 	if l.rnd.IntN(2) == 0 {
 		f.Subject = c.Subject
 	}
+	if c.Mutating && l.rnd.IntN(3) == 0 {
+		f.Kind = world.LoseReply // the one that tempts to ask twice
+	}
 	if c.System == "pve" {
 		switch {
 		case strings.HasPrefix(c.Op, "GET ") && l.rnd.IntN(3) == 0:
 			f.Kind = world.EmptyList
 		case strings.HasSuffix(c.Op, "/status/start") && l.rnd.IntN(2) == 0:
 			f.Kind, f.Times = world.NeverUp, 1
-		case c.Mutating && l.rnd.IntN(2) == 0:
+		case c.Mutating && l.rnd.IntN(3) == 0:
 			f.Kind = []world.FaultKind{world.FailTask, world.HangTask}[l.rnd.IntN(2)]
 		}
 	}
@@ -283,7 +286,9 @@ func (l *life) trouble() {
 		l.plan("somebody adds a tag to vm %d", id)
 		if exists && vm.Maker != "root@pam" && vm.Lock == "" {
 			must(l.lab.PVE.Edit(id, "tags", vm.Config["tags"]+";keep-me"))
+			l.lock.Lock()
 			l.edited[id] = vm.UUID
+			l.lock.Unlock()
 		}
 	case 4:
 		l.plan("a backup of vm %d runs", id)
@@ -313,7 +318,7 @@ func (l *life) trouble() {
 			return
 		}
 		l.plan("somebody removes vm %d and makes another one of its number", id)
-		if l.lab.PVE.Remove(id) == nil && l.rnd.IntN(2) == 0 {
+		if l.remove(id) && l.rnd.IntN(2) == 0 {
 			l.foreign(id)
 		}
 	}
@@ -367,10 +372,21 @@ func (l *life) ambush() func(world.CallRecord) {
 		if c.Op != "GET /nodes/{node}/qemu/{vmid}/config" || c.Subject != fmt.Sprint(id) || left.Add(-1) != 0 || l.peace.Load() {
 			return
 		}
-		if vm, ok := l.lab.PVE.VM(id); ok && vm.Maker != "root@pam" && l.lab.PVE.Remove(id) == nil {
+		if vm, ok := l.lab.PVE.VM(id); ok && vm.Maker != "root@pam" && l.remove(id) {
 			l.foreignIn(id, "talos")
 		}
 	}
+}
+
+// remove takes a VM away with all that was ever done to it.
+func (l *life) remove(id int) bool {
+	if l.lab.PVE.Remove(id) != nil {
+		return false
+	}
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	delete(l.edited, id)
+	return true
 }
 
 // foreign puts somebody else's VM on a VMID of ours.
