@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
 // complete tells the shell what a flag takes.
@@ -33,6 +36,29 @@ func clusterNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completi
 		names = append(names, cobra.CompletionWithDesc(s.Cluster, string(s.Condition)))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// folderNames completes the name of a cluster where there is no daemon: the
+// repository has a folder for each.
+func folderNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	dir := "."
+	if len(args) > 0 {
+		dir = args[0]
+	}
+	path, err := cmd.Flags().GetString("path")
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
+	}
+	names, problems := inventory.Clusters(os.DirFS(dir), path)
+	for _, p := range problems {
+		cobra.CompDebugln(p.String(), false)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// flavours completes the version of Proxmox VE that the lab plays.
+func flavours(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return []cobra.Completion{"9.2", "8.4"}, cobra.ShellCompDirectiveNoFileComp
 }
 
 // directoryFlag completes a flag that takes a directory.

@@ -45,6 +45,7 @@ It needs git, and examples/repo of talos-agent's own repository.`,
 	flags.StringVar(&d.flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&d.speed, "speed", 10, "how many times faster than life")
 	flags.BoolVar(&d.keep, "keep", false, "keep the files of the demo's host")
+	complete(cmd, "flavour", flavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), 5*time.Minute)
 		defer cancel()

@@ -41,6 +41,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.StringSliceVar(&clusters, "cluster", []string{demoCluster}, "clusters of the repository that this host looks after")
 	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required)")
+	complete(cmd, "flavour", flavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if ageKey == "" {
 			return &usageError{errors.New("say --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}

@@ -66,6 +66,7 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 	flags.StringVar(&f.from, "from", "", "directory with the state before the change")
 	flags.Float64Var(&f.speed, "speed", 50, "how many times faster than life")
 	flags.DurationVar(&f.limit, "timeout", 5*time.Minute, "give up after this time")
+	complete(cmd, "cluster", folderNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {

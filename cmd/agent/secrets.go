@@ -66,6 +66,7 @@ files, or from standard input as NAME=-, and later with sops.`,
 	flags.StringVar(&f.from, "from", "", "file with the secrets of a cluster that exists, as talosctl gen secrets wrote them")
 	flags.StringArrayVar(&f.values, "value-file", nil, "NAME=FILE: a value for patches and addons; may be given several times")
 	flags.StringArrayVar(&f.ageKeys, "age-key", nil, "file with an age key that must be able to open the result")
+	complete(cmd, "cluster", folderNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.cluster == "" {
 			return &usageError{errors.New("secrets new: which cluster? say --cluster NAME")}

@@ -57,6 +57,7 @@ Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage.`,
 	flags.StringArrayVar(&f.ageKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
 	flags.StringVar(&f.policy, "policy", "", "file with the policy of the host")
 	flags.StringVar(&f.owner, "owner", inventory.DefaultOwner, "owner in the config of the host; MAC addresses follow from it")
+	complete(cmd, "cluster", folderNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
