@@ -136,7 +136,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		return err
 	}
 	defer r.close()
-	out := rehearsed{}
+	out := rehearsed{Steps: []cluster.Forecast{}} // an empty list in the JSON, never null
 	if err := r.reach(ctx, "bring up "+first, &out); err != nil {
 		return err
 	}
