@@ -141,9 +141,9 @@ func (d *service) serve(ctx context.Context, hup <-chan os.Signal, changed <-cha
 			d.log.Info("stopping: what is under way has a few seconds, what runs in Proxmox VE goes on and is found again")
 			return nil
 		case <-hup:
-			d.reload(ctx)
+			err = d.reload(ctx)
 		case <-changed:
-			d.reload(ctx)
+			err = d.reload(ctx)
 		case <-tick.C:
 			state := "STATUS=" + d.line()
 			if stuck := d.stuck(time.Now()); stuck == "" {
@@ -152,6 +152,9 @@ func (d *service) serve(ctx context.Context, hup <-chan os.Signal, changed <-cha
 				d.log.Error("a cluster's loop makes no progress; the watchdog will restart the agent", "cluster", stuck)
 			}
 			d.notify(state)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -209,8 +212,9 @@ func (d *service) end() {
 
 // reload loads config and policy anew. Only what changed is touched: a new
 // policy is in force at the next pass, anything else restarts the agent inside
-// the daemon. What cannot be loaded leaves everything as it is.
-func (d *service) reload(ctx context.Context) {
+// the daemon. What cannot be loaded leaves everything as it is. An error means
+// that nothing works any more, neither with the new config nor with the old one.
+func (d *service) reload(ctx context.Context) error {
 	d.notify(reloading())
 	defer d.notify(daemon.SdNotifyReady)
 	s, problems := loadConfig(d.path)
@@ -221,7 +225,7 @@ func (d *service) reload(ctx context.Context) {
 			trouble = append(trouble, p.String())
 		}
 		d.door.trouble(trouble)
-		return
+		return nil
 	}
 	d.door.trouble(nil)
 	same := s.sameBut(d.settings)
@@ -233,7 +237,7 @@ func (d *service) reload(ctx context.Context) {
 		d.settings.policyNow = old.policyNow
 		d.log.Info("config and policy loaded")
 		d.agent.lookAll()
-		return
+		return nil
 	}
 	if s.socket != old.socket || s.stateDir != old.stateDir {
 		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
@@ -245,9 +249,10 @@ func (d *service) reload(ctx context.Context) {
 		d.door.trouble([]string{d.path + ": cannot start with it: " + err.Error()})
 		d.settings = old
 		if err := d.begin(ctx); err != nil {
-			d.log.Error("cannot start with the old config either", "err", err)
+			return fmt.Errorf("start over with the old config: %w", err)
 		}
 	}
+	return nil
 }
 
 // reloading is what systemd is told when the files are loaded anew; it wants to

@@ -147,6 +147,28 @@ func TestDaemonAndItsHost(t *testing.T) {
 	}
 }
 
+// TestDaemonThatCannotStartOver: a daemon that has lost its agent to a changed
+// config, and cannot go back to the old one either, ends, so that systemd starts
+// it until it works: alive and idle, nobody would notice.
+func TestDaemonThatCannotStartOver(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	delete(r.config, "forge")
+	repo := filepath.Join(r.dir, "infra")
+	r.config["repository"] = map[string]any{"directory": repo, "interval": "1h"}
+	r.write()
+	save(repo, r.inventory(0))
+	r.start()
+	r.until("the cluster is looked after", func() bool { return r.try("status").has("dev  ") })
+	journal := filepath.Join(r.dir, "state", "dev.json")
+	must(os.RemoveAll(journal))
+	must(os.Mkdir(journal, 0o700))
+	r.config["repository"] = map[string]any{"directory": repo, "interval": "2h"}
+	r.write()
+	if code := r.proc.end(t); code != exitFailed || !r.log.has("start over with the old config: read journal dev.json") {
+		t.Errorf("it ended with code %d", code)
+	}
+}
+
 // reload takes up changed files, and keeps the old ones when the new are wrong.
 func reload(t *testing.T, r *rig, manager *systemd) {
 	ready := manager.heard("READY=1")
