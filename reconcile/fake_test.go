@@ -343,6 +343,9 @@ func (m *memFiles) Rename(from, to string) error {
 		return err
 	}
 	b, ok := m.files[from]
+	if half, unsynced := m.unsaved[from]; unsynced {
+		b, ok = half[:len(half)/2], true // all the disk has of it when the power goes
+	}
 	if !ok {
 		return fs.ErrNotExist
 	}

@@ -28,6 +28,9 @@ func TestJournalSurvivesEveryCrash(t *testing.T) {
 			before := j.Facts()
 			err2 := j.Update(second)
 			after := j.Facts()
+			if (err1 == nil) != (die > 3) || (err2 == nil) != (die > 6) {
+				t.Fatalf("with three steps each: %v, %v", err1, err2)
+			}
 			if err2 != nil && !cmp.Equal(before, after) {
 				t.Errorf("an update that failed changed the facts in memory: %s", cmp.Diff(before, after))
 			}

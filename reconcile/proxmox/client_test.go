@@ -291,3 +291,17 @@ func TestClosedClientLeavesNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestFreeIsSaidOfTheVMID: only the VMID itself in the answer says that it is
+// free; anything else says nothing.
+func TestFreeIsSaidOfTheVMID(t *testing.T) {
+	for answer, free := range map[string]bool{
+		`{"data":"411"}`: true, `{"data":411}`: true,
+		`{"data":"412"}`: false, `{"data":"0411"}`: false, `{"data":""}`: false, `{"data":null}`: false, `{}`: false,
+	} {
+		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) })
+		if got, err := c.free(context.Background(), 411); got != free || (err == nil) != free {
+			t.Errorf("%s: %v, %v", answer, got, err)
+		}
+	}
+}

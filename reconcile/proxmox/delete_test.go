@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -231,11 +232,18 @@ func TestDeleteLeavesOthersVolumes(t *testing.T) {
 		defer c.Close()
 		s.must(s.host.AddFile(testHost, "local-lvm", "vm-9999-pvc-1", 1<<30, world.Image{}))
 		s.must(s.host.Edit(411, "scsi7", "local-lvm:vm-9999-pvc-1,size=1G"))
+		// A disk somebody keeps under the VM's number, in no config.
+		s.must(s.host.AddFile(testHost, "local-lvm", "vm-411-disk-9", 1<<30, world.Image{}))
 		s.must(s.host.Edit(411, "sata0", "local:iso/talos.iso,media=cdrom"))
 		s.must(s.host.Edit(411, "ide0", "none,media=cdrom"))
 		s.must(c.Delete(context.Background(), d, vmOf(d), nil))
-		if v := s.host.Volumes(testHost, "local-lvm"); len(v) != 1 || v[0].Volid != "local-lvm:vm-9999-pvc-1" {
-			t.Errorf("left: %+v", v)
+		var left []string
+		for _, v := range s.host.Volumes(testHost, "local-lvm") {
+			left = append(left, v.Volid)
+		}
+		slices.Sort(left)
+		if !slices.Equal(left, []string{"local-lvm:vm-411-disk-9", "local-lvm:vm-9999-pvc-1"}) {
+			t.Errorf("left: %v", left)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -193,9 +194,17 @@ func (s *Server) AddFile(host, storageName, name string, bytes int64, image worl
 	s.keep(st, name, received{bytes: bytes})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.volumes[name].image = image
+	v := st.volumes[name]
+	v.image = image
+	if m := diskName.FindStringSubmatch(name); m != nil {
+		// Proxmox VE knows whose disk it is by its name alone.
+		v.content = "images"
+		v.vmid, _ = strconv.Atoi(m[1]) // digits
+	}
 	return nil
 }
+
+var diskName = regexp.MustCompile(`^(?:\d+/)?(?:vm|base)-(\d{1,9})-`)
 
 // RemoveFile removes a file from a storage of a host.
 func (s *Server) RemoveFile(host, storageName, name string) error {
