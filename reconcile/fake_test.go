@@ -35,8 +35,9 @@ type fake struct {
 	hang     map[string]bool
 	done     []string
 	panics   bool
-	poison   bool // reading the repository panics
-	looks    int  // at the host
+	poison   bool  // reading the repository panics
+	looks    int   // at the host
+	unsure   error // why no history can be compared
 }
 
 func newFake(cps, workers int) *fake {
@@ -79,6 +80,9 @@ func (f *fake) Fetch(context.Context) (Fetched, error) {
 func (f *fake) Descends(_ context.Context, head, ancestor cluster.Revision) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.unsure != nil {
+		return false, f.unsure
+	}
 	for r := head; r != ""; r = f.parents[r] {
 		if r == ancestor {
 			return true, nil

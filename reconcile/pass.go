@@ -124,6 +124,11 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 		if err != nil {
 			m.fetchErr = err
 			r.log.Warn("cannot tell whether the new revision descends from the applied one", "err", err)
+			if m.last != nil {
+				// What is in force is not this revision, and must not be told as it.
+				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: cluster.HintOf(err),
+					Reason: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), oneLine(err.Error()))}}
+			}
 			return
 		}
 		if !ok {

@@ -158,6 +158,27 @@ func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 	})
 }
 
+// While it cannot be told whether a revision descends from the applied one, the
+// cluster is not called Ready at it.
+func TestUnknownDescentIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		f.set(func() { f.unsure = errors.New("the history has a hole") })
+		f.push(rev(2), rev(1))
+		a.Look(true)
+		if s := until(t, a, cluster.Stalled); s.Revision != rev(2) || s.Applied != rev(1) || !strings.Contains(s.Message, "the history has a hole") {
+			t.Errorf("%+v", s)
+		}
+		f.set(func() { f.unsure = nil })
+		if s := until(t, a, cluster.Ready); s.Applied != rev(2) {
+			t.Errorf("%+v", s)
+		}
+		a.stop()
+	})
+}
+
 func TestSuspendDestroyResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, files := newFake(1, 2), newMemFiles()
