@@ -209,11 +209,15 @@ func suspendedWords(name string) string {
 	return "suspended; `talos-agent resume " + name + "` goes on"
 }
 
+func nothingBuiltWords(name string) string {
+	return "suspended, and none of its VMs exists; `talos-agent resume " + name + "` builds it"
+}
+
 // condition is the one word for a cluster, with the first reason in words.
 func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus, fetchErr error) (cluster.Condition, string, string) {
 	if o.Facts.Destroying {
 		if p.Gone {
-			return cluster.Suspended, "the cluster is destroyed; `talos-agent resume " + d.Spec.Name + "` builds it again", ""
+			return cluster.Suspended, nothingBuiltWords(d.Spec.Name), ""
 		}
 		if len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0 {
 			return cluster.Stalled, "being destroyed: " + p.Blocked[0].Subject + ": " + p.Blocked[0].Reason, p.Blocked[0].Hint
@@ -222,7 +226,7 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 	}
 	if o.Facts.Suspended {
 		if nothingBuilt(p) {
-			return cluster.Suspended, "suspended, and none of its VMs exists; `talos-agent resume " + d.Spec.Name + "` builds it", ""
+			return cluster.Suspended, nothingBuiltWords(d.Spec.Name), ""
 		}
 		return cluster.Suspended, suspendedWords(d.Spec.Name), ""
 	}

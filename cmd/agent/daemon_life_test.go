@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -25,6 +26,15 @@ import (
 func TestDaemonsDay(t *testing.T) {
 	r := newRig(t, lab.Config{Speed: 100})
 	first := r.push(r.inventory(1))
+	// The image comes when everything has been seen that goes before it.
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open)
+	r.lab.World.OnCall(func(c world.CallRecord) {
+		if c.System == "factory" && strings.HasPrefix(c.Op, "GET /image/") {
+			<-gate
+		}
+	})
 	r.start()
 
 	// While it comes up.
@@ -44,6 +54,8 @@ func TestDaemonsDay(t *testing.T) {
 	r.run(exitChanges, do("plan", "dev", "-o", "json"), `"kind": "Forecast"`, `"steps"`)
 	r.run(exitFailed, do("plan", "nope"), `no such cluster: "nope"`)
 	r.run(exitFailed, do("status", "nope"), `no such cluster: "nope"`, "-> this host looks after dev")
+
+	open()
 
 	// When it is Ready.
 	r.run(exitOK, do("status", "--wait", daemonPatience.String()), "Ready")
