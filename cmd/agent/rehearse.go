@@ -57,16 +57,11 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		ValidArgsFunction: directories,
 	}
 	output := outputFlag(cmd)
+	f.offer(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.cluster, "cluster", "", "rehearse this cluster only, by the name of its folder")
-	flags.StringVar(&f.folder, "path", "inventory", "the folder of the repository that holds the clusters' folders")
-	flags.StringArrayVar(&f.ageKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
-	flags.StringVar(&f.policy, "policy", "", "file with the policy of the host")
-	flags.StringVar(&f.owner, "owner", inventory.DefaultOwner, "owner in the config of the host")
 	flags.StringVar(&f.from, "from", "", "directory with the state before the change")
 	flags.Float64Var(&f.speed, "speed", 50, "how many times faster than life")
 	flags.DurationVar(&f.limit, "timeout", 5*time.Minute, "give up after this time")
-	complete(cmd, "cluster", folderNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {

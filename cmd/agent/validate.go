@@ -29,6 +29,17 @@ type validateFlags struct {
 	ageKeys                        []string
 }
 
+// offer adds the flags to a command.
+func (f *validateFlags) offer(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.cluster, "cluster", "", "look at this cluster only, by the name of its folder")
+	flags.StringVar(&f.folder, "path", "inventory", "the folder of the repository that holds the clusters' folders")
+	flags.StringArrayVar(&f.ageKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
+	flags.StringVar(&f.policy, "policy", "", "file with the policy of the host")
+	flags.StringVar(&f.owner, "owner", inventory.DefaultOwner, "owner in the config of the host; MAC addresses follow from it")
+	complete(cmd, "cluster", folderNames)
+}
+
 func newValidate(env *environment) *cobra.Command {
 	var f validateFlags
 	cmd := &cobra.Command{
@@ -51,13 +62,7 @@ Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage.`,
 		ValidArgsFunction: directories,
 	}
 	output := outputFlag(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&f.cluster, "cluster", "", "check this cluster only, by the name of its folder")
-	flags.StringVar(&f.folder, "path", "inventory", "the folder of the repository that holds the clusters' folders")
-	flags.StringArrayVar(&f.ageKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
-	flags.StringVar(&f.policy, "policy", "", "file with the policy of the host")
-	flags.StringVar(&f.owner, "owner", inventory.DefaultOwner, "owner in the config of the host; MAC addresses follow from it")
-	complete(cmd, "cluster", folderNames)
+	f.offer(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
@@ -342,11 +347,11 @@ func (v *validator) againstPolicy(snap cluster.Snapshot) cluster.Problems {
 		if slices.Contains(anyway, b) {
 			continue
 		}
-		field := "nodes." + b.Subject
+		field, text := "nodes."+b.Subject, b.Reason
 		if _, ok := snap.Where[field]; !ok {
-			field = ""
+			field, text = "", b.Subject+": "+b.Reason
 		}
-		problems = append(problems, snap.At(cluster.Error, field, b.Subject+": "+b.Reason, b.Hint))
+		problems = append(problems, snap.At(cluster.Error, field, text, b.Hint))
 	}
 	return problems
 }

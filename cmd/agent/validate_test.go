@@ -81,11 +81,11 @@ func TestValidateTellsPolicyBlocksOnly(t *testing.T) {
 		}
 	}
 	want := []string{
-		`inventory/prod/nodes.yaml:2 node-0: it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
-		`inventory/prod/nodes.yaml:3 node-1: it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
-		`inventory/prod/nodes.yaml:4 node-2: it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
-		`inventory/prod/nodes.yaml:6 node-3: it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
-		`inventory/prod/nodes.yaml:6 node-3: its vmid 1003 lies outside 1000-1002 (host policy, ` + policy + `:2: vmids)`,
+		`inventory/prod/nodes.yaml:2 it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
+		`inventory/prod/nodes.yaml:3 it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
+		`inventory/prod/nodes.yaml:4 it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
+		`inventory/prod/nodes.yaml:6 it wants bridge "vmbr2", and the host allows vmbr9 (host policy, ` + policy + `:3: bridges)`,
+		`inventory/prod/nodes.yaml:6 its vmid 1003 lies outside 1000-1002 (host policy, ` + policy + `:2: vmids)`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
