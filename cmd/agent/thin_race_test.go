@@ -5,4 +5,4 @@ package main
 // thinner is by how much fewer crash points and seeds are run than otherwise:
 // the race detector costs ten times the time, and races are found in any of
 // them.
-const thinner = 60
+const thinner = 20
