@@ -54,6 +54,8 @@ var rooms = map[string]room{
 	"reconcile/kube":          {may: []string{"internal/cluster"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
 	"reconcile/helm":          {may: []string{"internal/cluster"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
+	"internal/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
+
 	"internal/api": {may: []string{"internal/cluster"}, never: clients},
 
 	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},

@@ -1,0 +1,129 @@
+package setup
+
+import (
+	"slices"
+	"strings"
+)
+
+// The account of the agent in Proxmox VE.
+const (
+	User      = "talos-agent@pve"
+	TokenName = "agent"
+	Token     = User + "!" + TokenName
+)
+
+// Privilege is one privilege of Proxmox VE, and what the agent needs it for.
+type Privilege struct {
+	Name string
+	For  string
+	// Optional privileges make something visible; without them the agent says
+	// what it cannot see, and works.
+	Optional bool
+}
+
+// Role is a named set of privileges that the agent's user and token get at some
+// paths. The privileges are the same in Proxmox VE 8.4 and 9.
+type Role struct {
+	Name       string
+	Privileges []Privilege
+}
+
+// The roles of the agent.
+const (
+	RoleVM      = "TalosAgentVM"
+	RoleStorage = "TalosAgentStorage"
+	RoleImages  = "TalosAgentImages"
+	RoleBridge  = "TalosAgentBridge"
+	RoleHost    = "TalosAgentHost"
+)
+
+// Roles returns the roles that the agent needs, each with its least privileges.
+func Roles() []Role {
+	return []Role{
+		{RoleVM, []Privilege{
+			{Name: "VM.Allocate", For: "create and delete VMs"},
+			{Name: "VM.Audit", For: "see VMs and their configuration"},
+			{Name: "VM.PowerMgmt", For: "start, stop and reboot VMs"},
+			{Name: "VM.Config.CPU", For: "set cores and the type of processor"},
+			{Name: "VM.Config.Memory", For: "set memory"},
+			{Name: "VM.Config.Disk", For: "make, attach and grow disks"},
+			{Name: "VM.Config.CDROM", For: "attach the cloud-init drive"},
+			{Name: "VM.Config.Network", For: "attach VMs to bridges"},
+			{Name: "VM.Config.HWType", For: "set machine type, UUID, serial console and watchdog"},
+			{Name: "VM.Config.Options", For: "set name, description, tags and protection"},
+			{Name: "VM.Config.Cloudinit", For: "give VMs their address"},
+			{Name: "VM.Console", For: "show what the console of a node says that does not come up", Optional: true},
+			{Name: "Pool.Audit", For: "see what is in the pool"},
+		}},
+		{RoleStorage, []Privilege{
+			{Name: "Datastore.AllocateSpace", For: "make disks"},
+			{Name: "Datastore.Audit", For: "see the storage and its free space"},
+		}},
+		{RoleImages, []Privilege{
+			{Name: "Datastore.AllocateTemplate", For: "upload Talos images"},
+			{Name: "Datastore.Audit", For: "see the storage and the images on it"},
+		}},
+		{RoleBridge, []Privilege{{Name: "SDN.Use", For: "attach VMs to the bridge"}}},
+		{RoleHost, []Privilege{{Name: "Sys.Audit", For: "see cores and memory of the host, and whether the Proxmox VE cluster has quorum", Optional: true}}},
+	}
+}
+
+// Names returns the names of the role's privileges, in order.
+func (r Role) Names() []string {
+	var names []string
+	for _, p := range r.Privileges {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Scope is what the agent's token is let at.
+type Scope struct {
+	Pool       string   // of its VMs
+	Datastores []string // for disks
+	Images     string   // the storage that Talos images are uploaded to
+	Bridges    []string
+	Hosts      []string // the machines of the Proxmox VE cluster
+}
+
+// Grant is a role at a path. It is given to the user and to the token: a token
+// with separated privileges has only what both have.
+type Grant struct {
+	Role      string
+	Path      string
+	Propagate bool // to everything below the path
+	Why       string
+	// Optional grants only make something visible.
+	Optional bool
+}
+
+// Grants returns which roles are needed where, in the order in which people
+// read them.
+func Grants(s Scope) []Grant {
+	out := []Grant{{Role: RoleVM, Path: "/pool/" + s.Pool, Propagate: true, Why: "make, start, stop, read and delete VMs, in this pool and nowhere else"}}
+	for _, d := range s.Datastores {
+		out = append(out, Grant{Role: RoleStorage, Path: "/storage/" + d, Propagate: true, Why: "put disks there"})
+	}
+	out = append(out, Grant{Role: RoleImages, Path: "/storage/" + s.Images, Propagate: true, Why: "upload Talos images there"})
+	for _, b := range s.Bridges {
+		out = append(out, Grant{Role: RoleBridge, Path: "/sdn/zones/localnetwork/" + b, Propagate: true, Why: "attach VMs to it"})
+	}
+	for _, h := range s.Hosts {
+		out = append(out, Grant{Role: RoleHost, Path: "/nodes/" + h, Propagate: true, Why: "see how many cores it has", Optional: true})
+	}
+	return append(out, Grant{Role: RoleHost, Path: "/", Why: "see whether the Proxmox VE cluster has quorum", Optional: true})
+}
+
+// RoleNamed returns the role of that name; false if it is none of the agent's.
+func RoleNamed(name string) (Role, bool) {
+	i := slices.IndexFunc(Roles(), func(r Role) bool { return r.Name == name })
+	if i < 0 {
+		return Role{}, false
+	}
+	return Roles()[i], true
+}
+
+// IsOurs reports whether an entry of the access control list, by its user or
+// token, is the agent's.
+func IsOurs(id string) bool { return id == User || strings.HasPrefix(id, User+"!") }
