@@ -78,11 +78,7 @@ func grantedWorld(t *testing.T, flavour string, commands [][]string) {
 	s := newSim(t, sz, lab.Config{Flavour: flavour})
 	defer s.close()
 	root := administrator{t: t, lab: s.lab, token: s.lab.PVE.AdminToken()}
-	// The lab comes with a token for the agent; this host has none yet.
-	for _, made := range []string{"/access/users/talos-agent@pve", "/pools/talos", "/access/roles/TalosAgentVM",
-		"/access/roles/TalosAgentStore", "/access/roles/TalosAgentNet", "/access/roles/TalosAgentHost"} {
-		root.call("DELETE", made, nil)
-	}
+	root.forget()
 	for _, c := range commands {
 		if secret := root.pveum(c); secret != "" {
 			s.lab.Token = secret

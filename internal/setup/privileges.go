@@ -55,10 +55,7 @@ func Roles() []Role {
 			{Name: "VM.Console", For: "show what the console of a node says that does not come up", Optional: true},
 			{Name: "Pool.Audit", For: "see what is in the pool"},
 		}},
-		{RoleStorage, []Privilege{
-			{Name: "Datastore.AllocateSpace", For: "make disks"},
-			{Name: "Datastore.Audit", For: "see the storage and its free space"},
-		}},
+		{RoleStorage, []Privilege{{Name: "Datastore.AllocateSpace", For: "make disks, and see the storage and its free space"}}},
 		{RoleImages, []Privilege{
 			{Name: "Datastore.AllocateTemplate", For: "upload Talos images"},
 			{Name: "Datastore.Audit", For: "see the storage and the images on it"},
