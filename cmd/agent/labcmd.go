@@ -20,6 +20,7 @@ func newLab(env *environment) *cobra.Command {
 	var dir, prefix, flavour, ageKey string
 	var speed float64
 	var clusters []string
+	var bare bool
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Run a make-believe Proxmox VE host on loopback, to try the agent on",
@@ -29,9 +30,15 @@ forge, each speaking the real protocol. The host's files (config, policy,
 tokens) are written to --dir, so that an unmodified agent can run on it; what
 happens is told until the command is stopped.
 
+With --bare the host is as the installer of Proxmox VE leaves it, with nothing
+for the agent, to try talos-agent init on: --dir gets a stand-in for pvesh
+(usr/bin/pvesh), the host's certificates (etc/pve), and the list of deploy keys
+of the git server (authorized_keys), which is empty.
+
 Linux only: nodes get addresses in 127.0.0.0/8.`,
 		Example: `  talos-agent lab --dir /tmp/lab --age-key examples/repo/lab-age-key.txt
-  talos-agent run --config /tmp/lab/config.yaml`,
+  talos-agent run --config /tmp/lab/config.yaml
+  talos-agent lab --bare --dir /tmp/bare`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -40,9 +47,13 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.StringSliceVar(&clusters, "cluster", []string{demoCluster}, "clusters of the repository that this host looks after")
-	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required)")
+	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required without --bare)")
+	flags.BoolVar(&bare, "bare", false, "a host on which nothing is set up for the agent yet")
 	complete(cmd, "flavour", flavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if bare {
+			return runBareLab(cmd.Context(), env, dir, prefix, flavour, speed)
+		}
 		if ageKey == "" {
 			return &usageError{errors.New("say --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
 		}
@@ -62,14 +73,20 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 		}
 		defer h.Close()
 		h.introduce(env)
-		h.World.OnStory(func(e world.Event) {
-			_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+shortDuration(e.At), e.Subject, e.Text)
-		})
-		<-cmd.Context().Done()
-		_, _ = fmt.Fprintln(env.stdout, "the lab is closed")
+		tellStory(cmd.Context(), env, h.Lab)
 		return nil
 	}
+	cmd.AddCommand(newLabPvesh(env))
 	return cmd
+}
+
+// tellStory tells what happens in a lab until the command is stopped.
+func tellStory(ctx context.Context, env *environment, l *lab.Lab) {
+	l.World.OnStory(func(e world.Event) {
+		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+shortDuration(e.At), e.Subject, e.Text)
+	})
+	<-ctx.Done()
+	_, _ = fmt.Fprintln(env.stdout, "the lab is closed")
 }
 
 // host is a lab on loopback with the files of a host's administrator.
@@ -82,24 +99,11 @@ type host struct {
 
 // startLab starts a lab on loopback and writes the host's files into dir.
 func startLab(dir, prefix, flavour string, speed float64, ageKey []byte, clusters []string) (*host, error) {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
-		return nil, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
-	}
-	if flavour != "9.2" && flavour != "8.4" {
-		return nil, &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
-	}
-	if speed <= 0 {
-		return nil, &usageError{fmt.Errorf("--speed %v: write a number above 0", speed)}
-	}
-	abs, err := filepath.Abs(dir)
+	c, abs, err := labConfig(dir, prefix, flavour, speed)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return nil, err
-	}
-	l, err := lab.Start(lab.Config{Speed: speed, Prefix: p, Flavour: flavour, GitDir: filepath.Join(abs, "git")})
+	l, err := lab.Start(c)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +112,30 @@ func startLab(dir, prefix, flavour string, speed float64, ageKey []byte, cluster
 		l.Close()
 		return nil, err
 	}
-	return &host{Lab: l, dir: abs, config: config, prefix: p.Masked()}, nil
+	return &host{Lab: l, dir: abs, config: config, prefix: c.Prefix.Masked()}, nil
+}
+
+// labConfig checks what a lab is asked to be, and makes its folder. It returns
+// the folder's absolute path too.
+func labConfig(dir, prefix, flavour string, speed float64) (lab.Config, string, error) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
+		return lab.Config{}, "", &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	}
+	if flavour != "9.2" && flavour != "8.4" {
+		return lab.Config{}, "", &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
+	}
+	if speed <= 0 {
+		return lab.Config{}, "", &usageError{fmt.Errorf("--speed %v: write a number above 0", speed)}
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return lab.Config{}, "", err
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return lab.Config{}, "", err
+	}
+	return lab.Config{Speed: speed, Prefix: p, Flavour: flavour, GitDir: filepath.Join(abs, "git")}, abs, nil
 }
 
 // remote is the repository's URL with the user that git sends the token for.

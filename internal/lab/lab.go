@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/talos-agent/talos-agent/internal/lab/kube"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/talos"
@@ -42,6 +44,12 @@ type Config struct {
 	// Kubernetes plays another Kubernetes than the make-believe one; Kube is nil
 	// then. Whoever made it closes it.
 	Kubernetes func(*world.World) world.Kubernetes
+	// Bare is a host as the installer of Proxmox VE leaves it: nothing is there
+	// for the agent, no pool, role, user or token, and no storage takes images
+	// to import. It also opens an ssh server for the repository, which lets in
+	// whoever DeployKeys knows.
+	Bare       bool
+	DeployKeys func(ssh.PublicKey) bool
 	// NoCall leaves out the latency of calls, for tests that count passes.
 	NoCall bool
 }
@@ -63,10 +71,12 @@ type Lab struct {
 	Charts   *web.Charts
 	Registry *web.Registry
 	Git      *web.Git
+	SSH      *web.SSH // of a bare host; else nil
 	Repo     *web.Repo
 	Forge    *web.Forge
 
-	// Token is the agent's Proxmox VE token, "user@realm!name=secret".
+	// Token is the agent's Proxmox VE token, "user@realm!name=secret"; "" on a
+	// bare host.
 	Token string
 
 	closers []func()
@@ -126,11 +136,16 @@ func (l *Lab) open(c Config) error {
 		return err
 	}
 	l.onClose(l.Talos.Close)
+	if c.Bare && len(c.Hosts) == 0 {
+		c.Hosts = []pve.Host{{Storages: pve.InstalledStorages()}}
+	}
 	if l.PVE, err = pve.New(pve.Config{World: l.World, Addr: c.at("pve", 2, 8006), Hosts: c.Hosts, Flavour: c.Flavour, Guests: l.Talos}); err != nil {
 		return err
 	}
 	l.onClose(l.PVE.Close)
-	l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
+	if !c.Bare {
+		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
+	}
 
 	face := func(name string, last byte, port int) web.Config {
 		return web.Config{World: l.World, Addr: c.at(name, last, port)}
@@ -153,6 +168,12 @@ func (l *Lab) open(c Config) error {
 	l.onClose(closing(l.Git.Close))
 	if l.Repo, err = l.Git.Repository(Repository); err != nil {
 		return err
+	}
+	if c.Bare {
+		if l.SSH, err = web.NewSSH(web.SSHConfig{World: l.World, Addr: c.at("git", 6, 2222), Git: l.Git, Admits: c.DeployKeys}); err != nil {
+			return err
+		}
+		l.onClose(closing(l.SSH.Close))
 	}
 	if l.Forge, err = web.NewForge(web.ForgeConfig{Config: face("forge", 7, 8443), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
 		return err

@@ -19,51 +19,6 @@ func bit(b bool) int {
 	return 0
 }
 
-func listRoles(c *call) (any, error) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	out := []row{}
-	for _, name := range sortedKeys(c.s.roles) {
-		r := c.s.roles[name]
-		out = append(out, row{"roleid": name, "privs": strings.Join(sortedKeys(r.privileges), ","), "special": bit(r.special)})
-	}
-	return out, nil
-}
-
-func createRole(c *call) (any, error) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	name := c.str("roleid")
-	if c.s.roles[name] != nil {
-		return nil, die("create role failed: role '%s' already exists", name)
-	}
-	privileges := splitList(c.str("privs"))
-	for _, p := range privileges {
-		if !c.s.roles["Administrator"].privileges[p] {
-			return nil, invalidParam("privs", "invalid format - invalid privilege '%s'\n", p)
-		}
-	}
-	c.s.roles[name] = &role{privileges: setOf(privileges...)}
-	c.s.granted = nil
-	return nil, nil
-}
-
-func deleteRole(c *call) (any, error) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	name := c.str("roleid")
-	switch r := c.s.roles[name]; {
-	case r == nil:
-		return nil, die("delete role failed: role '%s' does not exist", name)
-	case r.special:
-		return nil, die("auto-generated role '%s' cannot be deleted", name)
-	}
-	delete(c.s.roles, name)
-	c.s.granted = nil
-	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.role == name })
-	return nil, nil
-}
-
 func createUser(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -129,6 +84,67 @@ func readUser(c *call) (any, error) {
 		tokens[name] = t.row()
 	}
 	return row{"enable": bit(u.enabled), "expire": u.expire, "groups": []string{}, "comment": u.comment, "email": u.email, "tokens": tokens}, nil
+}
+
+// listUsers answers GET /access/users, of which everybody sees themselves and
+// only auditors and administrators the rest.
+func listUsers(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	all := c.s.needAny(c.who, "/access/groups", "User.Modify", "Sys.Audit") == nil
+	out := []row{}
+	for _, id := range sortedKeys(c.s.users) {
+		u := c.s.users[id]
+		if !all && id != c.who.user || c.has("enabled") && c.flag("enabled") != u.enabled {
+			continue
+		}
+		_, realm, _ := strings.Cut(id, "@")
+		r := row{"userid": id, "enable": bit(u.enabled), "expire": u.expire, "realm-type": realm}
+		for key, value := range map[string]string{"comment": u.comment, "email": u.email} {
+			if value != "" {
+				r[key] = value
+			}
+		}
+		if c.flag("full") {
+			r["groups"] = ""
+			if len(u.tokens) > 0 {
+				r["tokens"] = u.tokenRows()
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// tokenRows lists an account's tokens.
+func (u *user) tokenRows() []row {
+	out := []row{}
+	for _, name := range sortedKeys(u.tokens) {
+		r := u.tokens[name].row()
+		r["tokenid"] = name
+		out = append(out, r)
+	}
+	return out
+}
+
+func listTokens(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	u := c.s.users[c.str("userid")]
+	if u == nil {
+		return nil, die("no such user ('%s')", c.str("userid"))
+	}
+	return u.tokenRows(), nil
+}
+
+func readToken(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	_, t, err := findToken(c)
+	if err != nil {
+		return nil, err
+	}
+	return t.row(), nil
 }
 
 func (t *token) row() row {

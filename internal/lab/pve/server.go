@@ -199,12 +199,19 @@ func (h Host) withDefaults(i int) Host {
 		h.Bridges = []string{"vmbr0", "vmbr1"}
 	}
 	if h.Storages == nil {
-		h.Storages = []Storage{
-			{Name: "local", Content: []string{"import", "iso", "vztmpl", "snippets", "backup"}},
-			{Name: "local-lvm", Type: "lvmthin", Content: []string{"images", "rootdir"}},
-		}
+		h.Storages = InstalledStorages()
+		h.Storages[0].Content = []string{"import", "iso", "vztmpl", "snippets", "backup"}
 	}
 	return h
+}
+
+// InstalledStorages are the storages as the installer of Proxmox VE makes them:
+// none of them takes images to import.
+func InstalledStorages() []Storage {
+	return []Storage{
+		{Name: "local", Content: []string{"iso", "vztmpl", "backup"}},
+		{Name: "local-lvm", Type: "lvmthin", Content: []string{"rootdir", "images"}},
+	}
 }
 
 // listen opens the API. Proxmox VE speaks HTTP/1.1 only.

@@ -1,8 +1,6 @@
 package pve
 
 import (
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"path"
 	"slices"
@@ -339,35 +337,4 @@ func readStorageStatus(c *call) (any, error) {
 		return nil, invalidParam("storage", "No such storage.")
 	}
 	return st.statusRow(), nil
-}
-
-// listStorageConfig answers GET /storage: the storages of the whole cluster.
-func listStorageConfig(c *call) (any, error) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	out, seen, all := []row{}, set{}, ""
-	for _, h := range c.s.hosts {
-		for _, st := range h.storages {
-			all += st.name + st.kind + st.path
-			if seen[st.name] || c.s.mayReadVolume(c.who, st) != nil || c.has("type") && c.str("type") != st.kind {
-				continue
-			}
-			seen[st.name] = true
-			r := row{"storage": st.name, "type": st.kind, "content": strings.Join(st.content, ",")}
-			if st.kind == "dir" {
-				r["path"] = st.path
-			} else {
-				r["vgname"], r["thinpool"] = "pve", "data"
-			}
-			if st.shared {
-				r["shared"] = 1
-			}
-			out = append(out, r)
-		}
-	}
-	sum := sha1.Sum([]byte(all))
-	for _, r := range out {
-		r["digest"] = hex.EncodeToString(sum[:])
-	}
-	return out, nil
 }

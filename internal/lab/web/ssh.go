@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ed25519"
@@ -29,6 +30,9 @@ type SSHConfig struct {
 	// Client is the one key that may log in; nil: a pair is made, and
 	// ClientKey returns its private half.
 	Client ssh.PublicKey
+	// Admits, if set, says who may log in instead, as a forge with a list of
+	// deploy keys does.
+	Admits func(ssh.PublicKey) bool
 }
 
 // SSH serves a Git's repositories over ssh, to whoever has the client's key. A
@@ -64,16 +68,20 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 			return nil, fmt.Errorf("open ssh server: %w", err)
 		}
 	}
-	allowed := c.Client
-	if allowed == nil {
+	admits := c.Admits
+	if c.Client != nil {
+		admits = func(key ssh.PublicKey) bool { return bytes.Equal(key.Marshal(), c.Client.Marshal()) }
+	}
+	if admits == nil {
 		signer, private, err := newKey()
 		if err != nil {
 			return nil, fmt.Errorf("open ssh server: %w", err)
 		}
-		allowed, s.clientKey = signer.PublicKey(), private
+		s.clientKey = private
+		admits = func(key ssh.PublicKey) bool { return bytes.Equal(key.Marshal(), signer.PublicKey().Marshal()) }
 	}
 	s.config = &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-		if string(key.Marshal()) != string(allowed.Marshal()) {
+		if !admits(key) {
 			return nil, errors.New("unknown key")
 		}
 		return nil, nil

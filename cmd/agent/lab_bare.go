@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// labPassword is what root@pam logs in with at a bare lab.
+const labPassword = "lab-root-password"
+
+// bareHost is a lab on loopback whose Proxmox VE has nothing for the agent yet.
+type bareHost struct {
+	*lab.Lab
+	dir string // the host's files lie below it: etc/pve, usr/bin/pvesh
+}
+
+// startBareLab starts one and writes what a fresh host has into dir.
+func startBareLab(dir, prefix, flavour string, speed float64) (*bareHost, error) {
+	c, abs, err := labConfig(dir, prefix, flavour, speed)
+	if err != nil {
+		return nil, err
+	}
+	keys := filepath.Join(abs, "authorized_keys")
+	c.Bare, c.DeployKeys = true, func(key ssh.PublicKey) bool { return listed(keys, key) }
+	l, err := lab.Start(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeBareHost(l, abs); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &bareHost{Lab: l, dir: abs}, nil
+}
+
+// listed reports whether a file in the format of authorized_keys has a key. It
+// is read at each login, as a forge asks its database.
+func listed(file string, key ssh.PublicKey) bool {
+	rest, err := os.ReadFile(file)
+	for err == nil && len(rest) > 0 {
+		var one ssh.PublicKey
+		if one, _, _, rest, err = ssh.ParseAuthorizedKey(rest); err == nil && bytes.Equal(one.Marshal(), key.Marshal()) {
+			return true
+		}
+	}
+	return false
+}
+
+func writeBareHost(l *lab.Lab, dir string) error {
+	l.PVE.SetPassword("root@pam", labPassword)
+	pve := filepath.Join(dir, "etc", "pve")
+	if err := os.MkdirAll(pve, 0o755); err != nil {
+		return fmt.Errorf("write the host's files: %w", err)
+	}
+	errs := []error{writePvesh(dir, labDoor{URL: l.PVE.URL(), CA: string(l.CA()), Password: labPassword})}
+	for name, text := range map[string]string{
+		filepath.Join(pve, "pve-root-ca.pem"): string(l.CA()),
+		filepath.Join(dir, "ca.pem"):          string(l.CA()),
+		filepath.Join(dir, "authorized_keys"): "",
+		filepath.Join(dir, "known_hosts"):     string(l.SSH.KnownHosts()),
+		filepath.Join(dir, "forge.token"):     lab.ForgeToken + "\n",
+	} {
+		errs = append(errs, os.WriteFile(name, []byte(text), 0o600))
+	}
+	return errors.Join(errs...)
+}
+
+// initFlags are what init has to be told of this host, besides what it finds
+// out by itself and what it asks.
+func (h *bareHost) initFlags() []string {
+	file := func(name string) string { return filepath.Join(h.dir, name) }
+	return []string{"--proxmox-url", h.PVE.URL(),
+		"--repository", h.SSH.URL(lab.Repository), "--known-hosts-file", file("known_hosts"),
+		"--forge", "github", "--forge-url", h.Forge.URL(), "--forge-repository", lab.Repository, "--forge-token-file", file("forge.token"),
+		"--ca-file", file("ca.pem"), "--mirror-factory", h.Factory.URL(), "--mirror-charts", "https://helm.cilium.io=" + h.Charts.URL()}
+}
+
+// runBareLab is talos-agent lab --bare.
+func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour string, speed float64) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "talos-agent-lab-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	h, err := startBareLab(dir, prefix, flavour, speed)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	words := []string{"talos-agent", "init", "--root", h.dir}
+	for _, f := range h.initFlags() {
+		words = append(words, shellWord(f))
+	}
+	_, _ = fmt.Fprintf(env.stdout, `a make-believe Proxmox VE host is up, as its installer leaves it
+  Proxmox VE   %s
+  repository   %s  (branch main)
+  deploy keys  %s
+  forge        %s
+
+set it up:
+  %s
+push a repository:
+  cd REPOSITORY && GIT_SSL_CAINFO=%s git -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
+
+`, h.PVE.URL(), h.SSH.URL(lab.Repository), filepath.Join(h.dir, "authorized_keys"), h.Forge.URL(),
+		strings.Join(words, " "), filepath.Join(h.dir, "ca.pem"), lab.GitToken, strings.Replace(h.Repo.URL(), "https://", "https://git@", 1))
+	tellStory(ctx, env, h.Lab)
+	return nil
+}
