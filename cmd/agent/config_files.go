@@ -75,11 +75,46 @@ func unreadable(err error) error {
 // a path.
 const credentialPrefix = "credential:"
 
+// credentialStore is where systemd looks for what the unit loads, and
+// credentialMark what the names of the agent's credentials begin with there:
+// the unit says LoadCredential=age.key:talos-agent.age.key.
+const (
+	credentialStore = "/etc/credstore"
+	credentialMark  = "talos-agent."
+)
+
+// credentialSource is where credentials lie: files of a directory, each named
+// after its credential behind a mark. The zero value has none.
+type credentialSource struct {
+	dir, mark string
+	// guarded files come from systemd, which sees to their permissions.
+	guarded bool
+}
+
+// bySystemd are the credentials that systemd has put into a directory.
+func bySystemd(dir string) credentialSource { return credentialSource{dir: dir, guarded: true} }
+
+// inStore are the credentials that lie in a store of the host.
+func inStore(dir string) credentialSource { return credentialSource{dir: dir, mark: credentialMark} }
+
+// path is where a credential lies, if there is one.
+func (c credentialSource) path(name string) string { return filepath.Join(c.dir, c.mark+name) }
+
+// has reports whether there is a credential of that name. A store that this
+// user may not look into has none.
+func (c credentialSource) has(name string) bool {
+	if c.dir == "" {
+		return false
+	}
+	_, err := os.Stat(c.path(name))
+	return err == nil
+}
+
 // hostFile is a file that a config names.
 type hostFile struct {
 	path string
-	// credential files come from systemd, which guards them.
-	credential bool
+	// guarded files are systemd's credentials.
+	guarded bool
 }
 
 // locate finds the file of a key: what is written there, else the credential of
@@ -88,17 +123,15 @@ type hostFile struct {
 func (l *configLoader) locate(field, written, credential string) (hostFile, bool) {
 	name, named := strings.CutPrefix(written, credentialPrefix)
 	switch {
-	case named && l.credentials == "":
+	case named && !l.credentials.guarded && !l.credentials.has(name):
 		l.Wrong(field, "start the agent by systemd with LoadCredential="+name+":/path/of/the/file, or write the path here", "there are no credentials: systemd has given the program none")
 		return hostFile{}, false
 	case named:
-		return hostFile{filepath.Join(l.credentials, name), true}, true
-	case written == "" && (credential == "" || l.credentials == ""):
+		return hostFile{l.credentials.path(name), l.credentials.guarded}, true
+	case written == "" && (credential == "" || !l.credentials.has(credential)):
 		return hostFile{}, false
 	case written == "":
-		path := filepath.Join(l.credentials, credential)
-		_, err := os.Stat(path)
-		return hostFile{path, true}, err == nil
+		return hostFile{l.credentials.path(credential), l.credentials.guarded}, true
 	case filepath.IsAbs(written):
 		return hostFile{path: written}, true
 	}
@@ -112,7 +145,7 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 	if !ok {
 		return nil, false
 	}
-	if f.credential {
+	if f.guarded {
 		forbidden = 0
 	}
 	data, _, err := readHostFile(f.path, forbidden)

@@ -96,13 +96,17 @@ func (s settings) sameBut(other settings) bool {
 // loadConfig reads the host's config, its policy and every file they name. It
 // finds all that is wrong at once; with an error among the problems the
 // settings are not to be used. Nothing is asked of anybody, and of the
-// environment only where systemd has put the credentials.
+// environment only where systemd has put the credentials. Who runs a command by
+// hand has none from systemd, and takes them from where systemd would.
 func loadConfig(path string) (settings, cluster.Problems) {
-	return loadConfigWith(path, os.Getenv("CREDENTIALS_DIRECTORY"))
+	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
+		return loadConfigFrom(path, bySystemd(dir))
+	}
+	return loadConfigFrom(path, inStore(credentialStore))
 }
 
-func loadConfigWith(path, credentials string) (settings, cluster.Problems) {
-	l := &configLoader{Report: strict.NewReport(), credentials: credentials}
+func loadConfigFrom(path string, from credentialSource) (settings, cluster.Problems) {
+	l := &configLoader{Report: strict.NewReport(), credentials: from}
 	l.Where[""] = cluster.Position{File: path}
 	l.out = settings{path: path, policyNow: &atomic.Pointer[cluster.Policy]{}}
 	if !l.decode(path) {
@@ -122,7 +126,7 @@ func loadConfigWith(path, credentials string) (settings, cluster.Problems) {
 type configLoader struct {
 	*strict.Report
 	dir         string // of config.yaml; relative paths begin there
-	credentials string // systemd's directory, or ""
+	credentials credentialSource
 	file        configFile
 	out         settings
 }

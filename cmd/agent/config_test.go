@@ -114,7 +114,7 @@ cache_dir: /var/cache/north
 
 func TestConfigDefaults(t *testing.T) {
 	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
-	s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -144,7 +144,7 @@ func TestConfigFull(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "rules/policy.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -166,7 +166,7 @@ func TestConfigDirectory(t *testing.T) {
 	dir := newHost(t, hostFiles(t))
 	config := filepath.Join(dir, "config.yaml")
 	write(t, config, "repository: {directory: "+dir+"}\nage_key_file: age.key\nproxmox: {token_file: proxmox.token}\n", 0o644)
-	s, problems := loadConfigWith(config, "")
+	s, problems := loadConfigFrom(config, credentialSource{})
 	if len(problems) > 0 || s.directory() != dir || s.source() != dir {
 		t.Errorf("%s, %v", s.source(), problems)
 	}
@@ -192,7 +192,7 @@ func TestConfigCredentials(t *testing.T) {
 	}
 	load := func(config string) (settings, cluster.Problems) {
 		dir := newHost(t, map[string]string{"config.yaml": config, "policy.yaml": files["policy.yaml"]})
-		return loadConfigWith(filepath.Join(dir, "config.yaml"), credentials)
+		return loadConfigFrom(filepath.Join(dir, "config.yaml"), bySystemd(credentials))
 	}
 	s, problems := load("repository: {url: \"git@example.org:infra.git\"}\n")
 	if len(problems) > 0 || len(s.repository.SSHKey) == 0 || len(s.repository.KnownHosts) == 0 || s.repository.Token != "" || s.proxmox.Token.RevealString() != canaryToken || s.identities == nil {
@@ -209,6 +209,31 @@ func TestConfigCredentials(t *testing.T) {
 	_, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:nope\"}\n")
 	if !strings.Contains(problems.Error(), "repository.token_file: there is no such file") {
 		t.Errorf("missing: %v", problems)
+	}
+}
+
+// TestConfigCredentialStore: who runs a command by hand, without systemd, takes
+// the credentials from where systemd would, and is as careful with them as with
+// other files.
+func TestConfigCredentialStore(t *testing.T) {
+	files := hostFiles(t)
+	store := newHost(t)
+	dir := newHost(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]})
+	load := func() (settings, cluster.Problems) {
+		return loadConfigFrom(filepath.Join(dir, "config.yaml"), inStore(store))
+	}
+	if _, problems := load(); !problems.HasErrors() {
+		t.Error("an empty store was enough")
+	}
+	for _, name := range []string{"age.key", "proxmox.token", "git.token"} {
+		write(t, filepath.Join(store, "talos-agent."+name), files[name], 0o600)
+	}
+	if s, problems := load(); len(problems) > 0 || s.repository.Token != canaryGit || s.proxmox.Token.RevealString() != canaryToken || s.identities == nil {
+		t.Errorf("%v", problems)
+	}
+	write(t, filepath.Join(store, "talos-agent.age.key"), files["age.key"], 0o644)
+	if _, problems := load(); !strings.Contains(problems.Error(), "age_key_file: the file can be read by everybody") {
+		t.Errorf("an open key: %v", problems)
 	}
 }
 
@@ -295,7 +320,7 @@ func TestConfigProblems(t *testing.T) {
 	} {
 		dir := newHost(t, hostFiles(t))
 		write(t, filepath.Join(dir, "config.yaml"), strings.ReplaceAll(c.config, "DIR", dir), 0o600)
-		_, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		_, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 		text := strings.ReplaceAll(strings.ReplaceAll(problems.Error(), dir+"/config.yaml", "config.yaml"), dir, "DIR")
 		if strings.Contains(text, "c4n4ry") {
 			t.Errorf("a secret is told:\n%s", text)
@@ -337,7 +362,7 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 		if err := os.Chmod(filepath.Join(dir, name), c.mode); err != nil {
 			t.Fatal(err)
 		}
-		_, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		_, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 		if text := strings.ReplaceAll(problems.Error(), dir, "DIR"); len(problems) != 1 || !strings.Contains(text, c.want) {
 			t.Errorf("got  %s\nwant %s", text, c.want)
 		}
@@ -352,7 +377,7 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 	if _, _, err := readHostFile(filepath.Join(dir, "large"), 0); err == nil {
 		t.Error("a large file was read")
 	}
-	if _, problems := loadConfigWith(filepath.Join(dir, "nope"), ""); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (write it, or name another with --config") {
+	if _, problems := loadConfigFrom(filepath.Join(dir, "nope"), credentialSource{}); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (write it, or name another with --config") {
 		t.Errorf("missing: %v", problems)
 	}
 }
@@ -361,7 +386,7 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 func TestSettingsDoNotPrintSecrets(t *testing.T) {
 	files := hostFiles(t)
 	dir := newHost(t, files, map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1)})
-	s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -382,7 +407,7 @@ func TestSameBut(t *testing.T) {
 		write(t, filepath.Join(files["dir"], "config.yaml"), config, 0o600)
 		write(t, filepath.Join(files["dir"], "policy.yaml"), policy, 0o600)
 		write(t, filepath.Join(files["dir"], "git.token"), token, 0o600)
-		s, problems := loadConfigWith(filepath.Join(files["dir"], "config.yaml"), "")
+		s, problems := loadConfigFrom(filepath.Join(files["dir"], "config.yaml"), credentialSource{})
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -419,7 +444,7 @@ func FuzzConfig(f *testing.F) {
 			t.Skip()
 		}
 		write(t, filepath.Join(dir, "config.yaml"), text, 0o600)
-		s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 		for _, p := range problems {
 			if line := p.String(); p.File == "" || p.Message == "" || strings.ContainsAny(line, "\n\r\x00\x1b") || strings.Contains(line, "c4n4ry") {
 				t.Errorf("problem %q", line)

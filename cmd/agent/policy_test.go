@@ -92,14 +92,14 @@ func TestPolicyOutranksTheConfig(t *testing.T) {
 		"config.yaml": sshConfig + "factory: {url: https://other.example.org}\n",
 		"policy.yaml": "pool: talos\nvmids: [400-599]\nsources:\n  factory: [https://factory.talos.dev/]\n"})
 	config := filepath.Join(dir, "config.yaml")
-	_, problems := loadConfigWith(config, "")
+	_, problems := loadConfigFrom(config, credentialSource{})
 	want := config + ":4:16: factory.url: https://other.example.org is not among the factories that the policy allows (" + dir + "/policy.yaml:4: sources.factory) (add it to the policy, or write one of https://factory.talos.dev/)"
 	if problems.Error() != want {
 		t.Errorf("got  %v\nwant %s", problems, want)
 	}
 	for _, fine := range []string{"factory: {url: https://factory.talos.dev}\n", "", "mirrors: {factory: https://mirror.example.org}\n"} {
 		write(t, config, sshConfig+fine, 0o600)
-		if _, problems := loadConfigWith(config, ""); len(problems) > 0 {
+		if _, problems := loadConfigFrom(config, credentialSource{}); len(problems) > 0 {
 			t.Errorf("%s: %v", fine, problems)
 		}
 	}

@@ -63,7 +63,7 @@ func TestCLIReferenceIsCurrent(t *testing.T) {
 func describeCommand(b *bytes.Buffer, c *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
 	use := c.UseLine()
-	if c.HasSubCommands() {
+	if c.HasAvailableSubCommands() {
 		use = c.CommandPath() + " COMMAND"
 		if c.Name() == "completion" {
 			use = c.CommandPath() + " bash|zsh|fish|powershell"

@@ -162,7 +162,7 @@ func TestPackagedFiles(t *testing.T) {
 			files[name] = uncomment(string(b))
 		}
 		dir := newHost(t, files)
-		s, problems := loadConfigWith(filepath.Join(dir, "config.yaml"), "")
+		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
 		if len(problems) > 0 {
 			t.Errorf("%v\n%s", problems, files["config.yaml"])
 		}
