@@ -55,6 +55,7 @@ var rooms = map[string]room{
 	"reconcile/helm":          {may: []string{"internal/cluster"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
 	"internal/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
+	"internal/calls": {never: clients[:len(clients)-1]},
 
 	"internal/api": {may: []string{"internal/cluster"}, never: clients},
 

@@ -20,6 +20,7 @@ type executor struct {
 	r    *Reconciler
 	wake chan struct{} // one slot: an action ended
 
+	run    context.Context // of the loop: when it ends the agent stops
 	ctx    context.Context // of all actions
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -105,7 +106,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 		switch {
 		case err == nil:
 			log.Info("done: "+a.String(), "duration_ms", took.Milliseconds())
-		case e.ctx.Err() != nil:
+		case e.run.Err() != nil:
 			log.Info("given up, because the agent stops: "+a.String(), "err", err)
 		default:
 			log.Warn("could not "+a.String(), "err", err, "hint", cluster.HintOf(err), "duration_ms", took.Milliseconds())
@@ -130,7 +131,7 @@ func (e *executor) finish(key string, a plan.Action, err error) {
 	delete(e.running, key)
 	if err == nil {
 		delete(e.resting, key)
-	} else if e.ctx.Err() == nil {
+	} else if e.run.Err() == nil {
 		rest := e.resting[key]
 		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), cluster.HintOf(err)
 		rest.Failed++

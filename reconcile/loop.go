@@ -13,6 +13,7 @@ import (
 // status and tried again. When ctx ends no new action begins, those in flight
 // have the grace, and Run returns when all have ended.
 func (r *Reconciler) Run(ctx context.Context) {
+	r.exec.run = ctx
 	r.exec.ctx, r.exec.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	defer r.exec.stop(r.c.Grace)
 	timer := time.NewTimer(0)

@@ -110,7 +110,7 @@ func (d *service) run(ctx context.Context) error {
 	if err := d.begin(ctx); err != nil {
 		return err
 	}
-	defer func() { d.end() }()
+	defer d.quit()
 
 	changed, stopWatching, err := watchFiles(ctx, d.log, d.path, s.policyPath)
 	if err != nil {
@@ -207,6 +207,26 @@ func (d *service) end() {
 		d.door.shut()
 		d.agent.stop()
 		d.agent = nil
+	}
+}
+
+// quitWithin is how long the daemon takes to stop, at most: what hangs even when
+// its calls are cut off ends with the process.
+const quitWithin = 9500 * time.Millisecond
+
+// quit stops the agent for good.
+func (d *service) quit() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.end()
+	}()
+	late := time.NewTimer(quitWithin)
+	defer late.Stop()
+	select {
+	case <-ended:
+	case <-late.C:
+		d.log.Warn("something does not let go; the agent ends without waiting for it. What it was doing is found again by the next one")
 	}
 }
 

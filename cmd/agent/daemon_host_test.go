@@ -91,7 +91,9 @@ func TestDaemonAndItsHost(t *testing.T) {
 	manager := newSystemd(t, filepath.Join(r.dir, "notify.sock"))
 	r.env = []string{"CREDENTIALS_DIRECTORY=" + creds, "NOTIFY_SOCKET=" + filepath.Join(r.dir, "notify.sock"), "WATCHDOG_USEC=150000"}
 	r.start()
-	if said := manager.lines(); !slices.Contains(said, "READY=1") || said[0] != "READY=1" && !strings.HasPrefix(said[0], "STATUS=") {
+	// The socket answers before everything is ready.
+	r.until("systemd is told", func() bool { return slices.Contains(manager.lines(), "READY=1") })
+	if said := manager.lines(); said[0] != "READY=1" && !strings.HasPrefix(said[0], "STATUS=") {
 		t.Errorf("told systemd: %q", said)
 	}
 

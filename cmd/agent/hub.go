@@ -15,6 +15,7 @@ import (
 // hub asks the repository once for all clusters.
 type hub struct {
 	repo *sources.Repository
+	did  func(error) // told how every fetch ended
 	lock chan struct{}
 
 	last  sources.Tree
@@ -52,6 +53,7 @@ func (h *hub) tree(parent context.Context, asOf time.Time) (sources.Tree, error)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
+	h.did(err)
 	h.err, h.asked, h.ended = err, began, time.Now()
 	if err != nil {
 		return sources.Tree{}, err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/calls"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -59,6 +60,7 @@ type closer interface{ Close() error }
 type agent struct {
 	w       wiring
 	hub     *hub
+	gate    *calls.Gate // of everything that is asked of others
 	pve     *proxmox.Client
 	images  *images
 	forge   poster
@@ -93,6 +95,9 @@ func newAgent(w wiring) (*agent, error) {
 		return nil, err
 	}
 	a := &agent{w: w, started: time.Now(), managed: map[string]*managed{}}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.gate = calls.New(a.ctx)
+	w.proxmox.Wrap, w.factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
 	if a.pve, err = proxmox.New(w.proxmox); err != nil {
 		return nil, err
 	}
@@ -103,19 +108,21 @@ func newAgent(w wiring) (*agent, error) {
 	}
 	a.images = &images{factory: f, pve: a.pve}
 	if w.forge != nil {
-		if a.forge, err = forge.New(*w.forge); err != nil {
+		f := *w.forge
+		f.Wrap = a.gate.HTTP("forge")
+		if a.forge, err = forge.New(f); err != nil {
 			a.pve.Close()
 			return nil, err
 		}
 	}
-	a.hub = &hub{repo: repo, lock: make(chan struct{}, 1)}
+	a.hub = &hub{repo: repo, did: func(err error) { a.gate.Did("git", err) }, lock: make(chan struct{}, 1)}
 	return a, nil
 }
 
 // start begins to reconcile: the named clusters at once, the clusters of the
 // repository as soon as it is read. stop ends it.
 func (a *agent) start(ctx context.Context) error {
-	a.ctx, a.cancel = context.WithCancel(ctx)
+	context.AfterFunc(ctx, a.cancel)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(a.w.clusters), a.w.known...)))) {
 		if len(a.w.clusters) > 0 && !slices.Contains(a.w.clusters, name) {
 			continue // its journal stays, for the day it is named again
@@ -198,12 +205,13 @@ func (a *agent) assemble(name string) (*managed, error) {
 			m.r.Look(false)
 		}
 	}
-	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Log: log, Digest: machineconfig.Digest, OnChange: look})
-	m.kube = kube.New(kube.Config{Dial: a.w.dial, Log: log, OnChange: look})
+	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, OnChange: look})
+	m.kube = kube.New(kube.Config{Dial: a.w.dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look})
 	m.render = &renderer{factory: a.images.factory, policy: a.w.policy}
 	charts := a.w.charts
 	charts.CacheDir = filepath.Join(a.w.cacheDir, "charts")
 	charts.Dial, charts.Log, charts.OnChange = a.w.dial, log, look
+	charts.WrapCharts, charts.WrapAPI = a.gate.HTTP("charts"), a.gate.HTTP("kubernetes")
 	charts.API = m.kube.API
 	if m.helm, err = helm.New(charts); err != nil {
 		return nil, err
@@ -232,15 +240,14 @@ func (a *agent) assemble(name string) (*managed, error) {
 	return m, nil
 }
 
-// stop ends everything: no new action begins, those in flight have the grace,
-// and when it returns nothing of the agent runs any more.
+// stop ends everything: nothing new is asked of anybody, calls in flight have
+// the grace to be answered, and when it returns nothing of the agent runs any
+// more.
 func (a *agent) stop() {
 	a.mu.Lock()
 	a.stopping = true
 	a.mu.Unlock()
-	if a.cancel != nil {
-		a.cancel()
-	}
+	a.cancel()
 	a.wg.Wait()
 	a.pve.Close()
 	if a.w.store != nil {

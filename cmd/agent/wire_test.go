@@ -72,7 +72,7 @@ func TestClustersThatWaitForOneRepository(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				h := &hub{repo: repo, lock: make(chan struct{}, 1)}
+				h := &hub{repo: repo, did: func(error) {}, lock: make(chan struct{}, 1)}
 				for range 4 {
 					go func() {
 						began := time.Now()
@@ -94,7 +94,7 @@ func TestPanicOverTheRepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hub{repo: repo, lock: make(chan struct{}, 1)}
+	h := &hub{repo: repo, did: func(error) {}, lock: make(chan struct{}, 1)}
 	for range 2 { // the second one finds no lock held
 		if names, err := h.clusters(t.Context(), time.Now()); err == nil || names != nil {
 			t.Errorf("%v, %v", names, err)

@@ -35,6 +35,8 @@ type Config struct {
 	CA []byte
 	// Dial replaces the real dialer and, with it, the proxy of the environment.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Wrap puts something between the client and its connections; nil: nothing.
+	Wrap func(http.RoundTripper) http.RoundTripper
 	Log  *slog.Logger // nil: none
 }
 
@@ -111,10 +113,14 @@ func New(c Config) (*Factory, error) {
 		transport.DialContext = (&net.Dialer{Timeout: connectWithin}).DialContext
 		transport.Proxy = http.ProxyFromEnvironment
 	}
+	var through http.RoundTripper = transport
+	if c.Wrap != nil {
+		through = c.Wrap(through)
+	}
 	f := &Factory{
 		url:    u,
 		dir:    c.CacheDir,
-		client: &http.Client{Transport: transport, CheckRedirect: checkRedirect},
+		client: &http.Client{Transport: through, CheckRedirect: checkRedirect},
 		log:    c.Log,
 		free:   freeSpace,
 		ids:    map[string]string{},

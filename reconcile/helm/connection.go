@@ -41,10 +41,11 @@ type connection struct {
 	renew     time.Time // when newer credentials are worth a new connection
 	conns     *conns
 	transport *http.Transport
+	through   http.RoundTripper // what is asked through: the transport, or what wraps it
 }
 
 // connect prepares connections to a server. It asks nobody yet.
-func connect(server string, c cluster.Credentials, dial dialFunc) (*connection, error) {
+func connect(server string, c cluster.Credentials, dial dialFunc, wrap func(http.RoundTripper) http.RoundTripper) (*connection, error) {
 	ca, cert := c.CA.Reveal(), c.Cert.Reveal()
 	pair, err := tls.X509KeyPair(cert, c.Key.Reveal())
 	if err != nil {
@@ -58,7 +59,7 @@ func connect(server string, c cluster.Credentials, dial dialFunc) (*connection, 
 		dial = (&net.Dialer{}).DialContext
 	}
 	open := &conns{dial: dial, open: map[*tracked]struct{}{}}
-	return &connection{
+	conn := &connection{
 		server: server, ca: ca, cert: cert,
 		renew: pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) * 3 / 4),
 		conns: open,
@@ -72,7 +73,12 @@ func connect(server string, c cluster.Credentials, dial dialFunc) (*connection, 
 			ForceAttemptHTTP2:     true,
 			HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pongWithin},
 		},
-	}, nil
+	}
+	conn.through = conn.transport
+	if wrap != nil {
+		conn.through = wrap(conn.transport)
+	}
+	return conn, nil
 }
 
 // serves reports whether the connection can go on: it leads to the server, and

@@ -43,7 +43,11 @@ func fetchClient(c Config) (*http.Client, error) {
 		transport.DialContext = (&net.Dialer{Timeout: connectWithin}).DialContext
 		transport.Proxy = http.ProxyFromEnvironment
 	}
-	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}, nil
+	var through http.RoundTripper = transport
+	if c.WrapCharts != nil {
+		through = c.WrapCharts(through)
+	}
+	return &http.Client{Transport: through, CheckRedirect: checkRedirect}, nil
 }
 
 // checkRedirect follows a server to its object storage, but never out of TLS.

@@ -34,7 +34,10 @@ type Config struct {
 	// Dial makes connections; nil: the operating system's, and the proxy of the
 	// environment for charts.
 	Dial dialFunc
-	Log  *slog.Logger
+	// WrapCharts and WrapAPI put something between the client of chart sources,
+	// or of Kubernetes, and its connections; nil: nothing.
+	WrapCharts, WrapAPI func(http.RoundTripper) http.RoundTripper
+	Log                 *slog.Logger
 	// API tells the base URL of a kube-apiserver that is ready; required.
 	API func() (server string, ok bool)
 	// OnChange is called when a release or a workload of one changed: it is
@@ -47,6 +50,7 @@ type Config struct {
 type Releaser struct {
 	api     func() (string, bool)
 	dial    dialFunc
+	wrap    func(http.RoundTripper) http.RoundTripper
 	log     *slog.Logger
 	change  func()
 	mirrors mirrors
@@ -92,7 +96,7 @@ func New(c Config) (*Releaser, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Releaser{
-		api: c.API, dial: c.Dial, log: c.Log, change: c.OnChange, mirrors: c.Mirrors, client: client, cache: cache,
+		api: c.API, dial: c.Dial, wrap: c.WrapAPI, log: c.Log, change: c.OnChange, mirrors: c.Mirrors, client: client, cache: cache,
 		ctx: ctx, cancel: cancel, observing: make(chan struct{}, 1),
 		parsed: map[types.UID][]object{}, pins: map[string]string{}, busy: map[name]chan struct{}{},
 	}, nil
@@ -147,7 +151,7 @@ func (r *Releaser) connection(server string, c cluster.Credentials) (*connection
 	case r.conn != nil && r.conn.serves(server, c, time.Now()):
 		return r.conn, nil
 	}
-	conn, err := connect(server, c, r.dial)
+	conn, err := connect(server, c, r.dial, r.wrap)
 	if err != nil {
 		return nil, err
 	}

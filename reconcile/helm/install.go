@@ -59,7 +59,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	}
 	// The connection is the action's own: what is looked at may move to another
 	// server meanwhile.
-	conn, err := connect(server, d.Access.Kube, r.dial)
+	conn, err := connect(server, d.Access.Kube, r.dial, r.wrap)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ import (
 // human is Helm in the hands of a person.
 func (b *bench) human(namespace string) *action.Configuration {
 	b.Helper()
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext)
+	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

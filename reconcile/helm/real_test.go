@@ -53,7 +53,7 @@ func newReal(t *testing.T) *bench {
 		_ = server.Wait()
 		_ = said.Close()
 	})
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, nil)
+	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

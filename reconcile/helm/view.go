@@ -69,7 +69,7 @@ type view struct {
 // newView prepares a view that ends with ctx, when cancel is called, or when
 // the server is lost. run must be started by the caller.
 func newView(ctx context.Context, c *connection, change func()) (v *view, run func(), err error) {
-	config := c.config(once{c.transport})
+	config := c.config(once{c.through})
 	client := &http.Client{Transport: config.Transport}
 	secrets, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
 	if err != nil {

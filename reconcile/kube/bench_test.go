@@ -20,7 +20,7 @@ import (
 // register puts Node objects of a usual size into the cluster.
 func (b *bench) register(nodes int) {
 	b.Helper()
-	conn, err := connect(b.desired.Access.Kube, b.world.Net.DialContext)
+	conn, err := connect(b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,6 +22,8 @@ const listWithin = 5 * time.Second
 type Config struct {
 	// Dial makes connections; nil: the operating system's.
 	Dial dialFunc
+	// Wrap puts something between the client and its connections; nil: nothing.
+	Wrap func(http.RoundTripper) http.RoundTripper
 	Log  *slog.Logger
 	// OnChange is called when a node changed, or when the watch of them was
 	// lost: it is worth looking again. It must not block; nil: nobody asks.
@@ -30,6 +33,7 @@ type Config struct {
 // Cluster sees one Kubernetes cluster. Close it when done.
 type Cluster struct {
 	dial   dialFunc
+	wrap   func(http.RoundTripper) http.RoundTripper
 	log    *slog.Logger
 	change func()
 
@@ -55,7 +59,7 @@ func New(c Config) *Cluster {
 		c.OnChange = func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Cluster{dial: c.Dial, log: c.Log, change: c.OnChange, ctx: ctx, cancel: cancel,
+	return &Cluster{dial: c.Dial, wrap: c.Wrap, log: c.Log, change: c.OnChange, ctx: ctx, cancel: cancel,
 		observing: make(chan struct{}, 1), apis: map[netip.Addr]api{}}
 }
 
@@ -146,7 +150,7 @@ func (k *Cluster) connection(c cluster.Credentials, now time.Time) (*connection,
 	case k.conn != nil && k.conn.serves(c, now):
 		return k.conn, nil
 	}
-	conn, err := connect(c, k.dial)
+	conn, err := connect(c, k.dial, k.wrap)
 	if err != nil {
 		return nil, err
 	}

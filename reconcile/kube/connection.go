@@ -35,10 +35,11 @@ type connection struct {
 	renew     time.Time // when newer credentials are worth a new connection
 	conns     *conns
 	transport *http.Transport
+	through   http.RoundTripper // what is asked through: the transport, or what wraps it
 }
 
 // connect prepares connections with the given credentials. It asks nobody yet.
-func connect(c cluster.Credentials, dial dialFunc) (*connection, error) {
+func connect(c cluster.Credentials, dial dialFunc, wrap func(http.RoundTripper) http.RoundTripper) (*connection, error) {
 	ca, cert := c.CA.Reveal(), c.Cert.Reveal()
 	pair, err := tls.X509KeyPair(cert, c.Key.Reveal())
 	if err != nil {
@@ -52,7 +53,7 @@ func connect(c cluster.Credentials, dial dialFunc) (*connection, error) {
 		dial = (&net.Dialer{}).DialContext
 	}
 	open := &conns{dial: dial, open: map[*tracked]struct{}{}}
-	return &connection{
+	conn := &connection{
 		ca: ca, cert: cert,
 		renew: pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) * 3 / 4),
 		conns: open,
@@ -66,7 +67,12 @@ func connect(c cluster.Credentials, dial dialFunc) (*connection, error) {
 			ForceAttemptHTTP2:     true,
 			HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pongWithin},
 		},
-	}, nil
+	}
+	conn.through = conn.transport
+	if wrap != nil {
+		conn.through = wrap(conn.transport)
+	}
+	return conn, nil
 }
 
 // serves reports whether the connection can go on under these credentials:

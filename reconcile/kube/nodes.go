@@ -46,7 +46,7 @@ type nodes struct {
 // the server is lost. run must be started by the caller.
 func watchNodes(ctx context.Context, c *connection, server netip.Addr, change func()) (w *nodes, run func(), err error) {
 	config := &rest.Config{Host: serverOf(server), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
-	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: once{c.transport}})
+	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: once{c.through}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client for %s: %w", server, err)
 	}

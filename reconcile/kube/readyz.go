@@ -55,7 +55,7 @@ func askReady(ctx context.Context, c *connection, addr netip.Addr) cluster.Seen[
 	if err != nil {
 		return cluster.Unseen[bool](err.Error())
 	}
-	resp, err := c.transport.RoundTrip(req)
+	resp, err := c.through.RoundTrip(req)
 	if err != nil {
 		return unanswered(addr, err)
 	}

@@ -67,7 +67,7 @@ func TestRealAPI(t *testing.T) {
 		}
 	}
 	soon("ready", func(o cluster.Observed) bool { return o.APIs["cp-1"].Value && o.Nodes.Known })
-	conn, err := connect(b.desired.Access.Kube, nil)
+	conn, err := connect(b.desired.Access.Kube, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

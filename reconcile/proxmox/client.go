@@ -49,6 +49,8 @@ type Config struct {
 	Pool string
 	// Dial opens connections; nil means the real network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Wrap puts something between the client and its connections; nil: nothing.
+	Wrap func(http.RoundTripper) http.RoundTripper
 	Log  *slog.Logger // nil: none
 	// AuditEvery is in how many passes every config of a quiet cluster is read
 	// once; 0 means 10.
@@ -109,8 +111,12 @@ func New(c Config) (*Client, error) {
 		DialContext: c.Dial, TLSClientConfig: tlsc, IdleConnTimeout: idleAfter, MaxIdleConnsPerHost: keptOpen,
 		TLSHandshakeTimeout: readWithin,
 	}
+	var through http.RoundTripper = p.transport
+	if c.Wrap != nil {
+		through = c.Wrap(through)
+	}
 	p.http = &http.Client{
-		Transport: &checker{next: p.transport, token: id, pool: c.Pool},
+		Transport: &checker{next: through, token: id, pool: c.Pool},
 		// A redirect could carry the token elsewhere: it is a refusal.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
@@ -15,7 +17,9 @@ import (
 type Config struct {
 	// Dial makes the connections; nil: the host's own network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	Log  *slog.Logger // nil: silent
+	// Options are put onto every gRPC connection.
+	Options []grpc.DialOption
+	Log     *slog.Logger // nil: silent
 	// Digest identifies what a machine config means. nil: the configs of
 	// machines stay unread.
 	Digest func(config []byte) (string, error)
@@ -29,6 +33,7 @@ type Config struct {
 // Observer and Machines. Its methods may be called side by side.
 type Fleet struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	options  []grpc.DialOption
 	log      *slog.Logger
 	digest   func(config []byte) (string, error)
 	onChange func()
@@ -58,7 +63,7 @@ const tellPause = 50 * time.Millisecond
 // New makes a fleet that watches nothing yet. Close it when done.
 func New(c Config) *Fleet {
 	f := &Fleet{
-		dial: c.Dial, log: c.Log, digest: c.Digest, onChange: c.OnChange,
+		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, onChange: c.OnChange,
 		changed: make(chan struct{}, 1), watchers: map[string]*watcher{},
 	}
 	if f.dial == nil {

@@ -97,7 +97,7 @@ func (f *Fleet) connect(ctx context.Context, ip netip.Addr, k keys) (*link, erro
 		return nil, v.refused(addr, err)
 	}
 	l := &link{standing: v.standing, conn: conn}
-	if err := l.speak(addr); err != nil {
+	if err := l.speak(addr, f.options); err != nil {
 		_ = conn.Close()
 		return nil, &unreached{cluster.ReachUnknown, "cannot speak gRPC with " + addr, err}
 	}
@@ -119,7 +119,7 @@ var errSpent = errors.New("the connection is over")
 
 // speak puts gRPC on top of the connection. The dialer hands it out once, so
 // that nothing is ever said to anybody but who was vetted.
-func (l *link) speak(addr string) error {
+func (l *link) speak(addr string, more []grpc.DialOption) error {
 	once := make(chan net.Conn, 1)
 	once <- l.conn
 	dial := func(context.Context, string) (net.Conn, error) {
@@ -130,7 +130,7 @@ func (l *link) speak(addr string) error {
 			return nil, errSpent
 		}
 	}
-	c, err := grpc.NewClient("passthrough:///"+addr,
+	c, err := grpc.NewClient("passthrough:///"+addr, append([]grpc.DialOption{
 		grpc.WithContextDialer(dial),
 		grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(vetted{}),
@@ -141,8 +141,8 @@ func (l *link) speak(addr string) error {
 		grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		// Connections by the thousand that say little: small buffers.
-		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
-	)
+		grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(4 << 10),
+	}, more...)...)
 	if err != nil {
 		return err
 	}

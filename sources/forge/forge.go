@@ -73,6 +73,8 @@ type Config struct {
 	CA []byte
 	// Dial opens connections; nil means the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Wrap puts something between the client and its connections; nil: nothing.
+	Wrap func(http.RoundTripper) http.RoundTripper
 	// Timeout bounds one Post; 30s when zero.
 	Timeout time.Duration
 }
@@ -162,17 +164,21 @@ func New(c Config) (*Client, error) {
 	}
 	var h1 http.Protocols
 	h1.SetHTTP1(true)
+	var through http.RoundTripper = &http.Transport{
+		DialContext:       dial,
+		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true, // statuses are far apart
+		Protocols:         &h1,
+	}
+	if c.Wrap != nil {
+		through = c.Wrap(through)
+	}
 	return &Client{
 		kind: c.Kind, forge: f, host: base.Host, repo: repo, token: c.Token, timeout: cmp.Or(c.Timeout, 30*time.Second),
 		// People paste the address with and without the API's own path.
 		base: strings.TrimSuffix(strings.TrimSuffix(base.String(), "/"), f.root) + f.root,
 		http: &http.Client{
-			Transport: &http.Transport{
-				DialContext:       dial,
-				TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-				DisableKeepAlives: true, // statuses are far apart
-				Protocols:         &h1,
-			},
+			Transport: through,
 			// A redirect would take the token along, or turn the POST into a GET.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
