@@ -72,10 +72,11 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 	}
 	rec, err := decodeRecord(raw)
 	if err == nil && rec.Cluster != clusterID {
-		return nil, fmt.Errorf("read journal %s: it belongs to another cluster: `owner` in the host's config or `cluster_name` was changed; change it back, or move the file away if that cluster is gone", j.name)
+		return nil, &foreignJournal{fmt.Errorf("read journal %s: it belongs to another cluster: `owner` in the host's config or `cluster_name` was changed", j.name),
+			"change it back, or move the file away if that cluster is gone"}
 	}
 	if errors.Is(err, errNewer) {
-		return nil, fmt.Errorf("read journal %s: %w", j.name, err)
+		return nil, &foreignJournal{fmt.Errorf("read journal %s: %w", j.name, err), "install that version of talos-agent again, or a newer one"}
 	}
 	if err != nil {
 		j.why = err.Error()
@@ -203,6 +204,17 @@ func decodeRecord(raw []byte) (record, error) {
 	}
 	return r, nil
 }
+
+// foreignJournal is a journal that is whole and not ours, and what a person can
+// do about it.
+type foreignJournal struct {
+	err  error
+	cure string
+}
+
+func (f *foreignJournal) Error() string { return f.err.Error() }
+func (f *foreignJournal) Unwrap() error { return f.err }
+func (f *foreignJournal) Hint() string  { return f.cure }
 
 // errNewer is a journal of a newer agent. It is not lost, only not ours to
 // overwrite.

@@ -186,9 +186,7 @@ func (d *service) begin(ctx context.Context) error {
 	d.mu.Lock()
 	d.began, d.states = time.Now(), map[string]cluster.Status{}
 	d.mu.Unlock()
-	if err := a.start(ctx); err != nil {
-		return err
-	}
+	a.start(ctx)
 	if dir := d.settings.directory(); dir != "" {
 		a.wg.Go(func() {
 			if err := sources.Watch(a.ctx, dir, a.lookAll); err != nil && a.ctx.Err() == nil {

@@ -318,9 +318,7 @@ func newDocsDaemon(s *session) *docsDaemon {
 	if d.server, err = api.Listen(s.socket(), d.agent, log); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.agent.start(context.WithoutCancel(ctx)); err != nil {
-		t.Fatal(err)
-	}
+	d.agent.start(context.WithoutCancel(ctx))
 	d.sees(s)
 	return d
 }

@@ -240,7 +240,8 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	if err != nil {
 		return err
 	}
-	return r.agent.start(context.WithoutCancel(ctx))
+	r.agent.start(context.WithoutCancel(ctx))
+	return nil
 }
 
 func (r *rehearsal) close() {

@@ -25,11 +25,17 @@ func (a *agent) About() api.About {
 func (a *agent) Clusters() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Sorted(maps.Keys(a.managed))
+	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(a.managed)), slices.Collect(maps.Keys(a.refused))...)))
 }
 
 // Status implements api.Agent.
 func (a *agent) Status(name string) (cluster.Status, error) {
+	a.mu.Lock()
+	s, refused := a.refused[name]
+	a.mu.Unlock()
+	if refused {
+		return s, nil
+	}
 	m, err := a.find(name)
 	if err != nil {
 		return cluster.Status{}, err

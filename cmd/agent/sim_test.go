@@ -214,7 +214,7 @@ func (s *sim) boot() {
 	a, err := newAgent(s.wiring())
 	if err == nil {
 		s.agent = a
-		err = a.start(context.Background())
+		a.start(context.Background())
 	}
 	if err != nil && !s.isDead() {
 		s.t.Fatal(err)

@@ -73,6 +73,7 @@ type agent struct {
 
 	mu       sync.Mutex
 	managed  map[string]*managed
+	refused  map[string]cluster.Status // clusters that cannot be looked after
 	stopping bool
 }
 
@@ -94,7 +95,7 @@ func newAgent(w wiring) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{w: w, started: time.Now(), managed: map[string]*managed{}}
+	a := &agent{w: w, started: time.Now(), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = calls.New(a.ctx)
 	w.proxmox.Wrap, w.factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
@@ -121,33 +122,29 @@ func newAgent(w wiring) (*agent, error) {
 
 // start begins to reconcile: the named clusters at once, the clusters of the
 // repository as soon as it is read. stop ends it.
-func (a *agent) start(ctx context.Context) error {
+func (a *agent) start(ctx context.Context) {
 	context.AfterFunc(ctx, a.cancel)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(a.w.clusters), a.w.known...)))) {
 		if len(a.w.clusters) > 0 && !slices.Contains(a.w.clusters, name) {
 			continue // its journal stays, for the day it is named again
 		}
-		if err := a.manage(name); err != nil {
-			a.stop()
-			return err
-		}
+		a.manage(name)
 	}
-	if len(a.w.clusters) == 0 {
-		a.wg.Go(a.discover)
-	}
-	return nil
+	a.wg.Go(a.discover)
 }
 
-// discover takes up the clusters that appear in the repository. One that
-// disappears stays managed: a missing inventory changes nothing.
+// discover takes up the clusters that appear in the repository, and those that
+// could not be taken up before. One that disappears stays managed: a missing
+// inventory changes nothing.
 func (a *agent) discover() {
 	for {
 		pause := a.w.interval
-		names, err := a.hub.clusters(a.ctx, time.Now().Add(-a.w.interval))
+		names, err := a.w.clusters, error(nil)
+		if len(names) == 0 {
+			names, err = a.hub.clusters(a.ctx, time.Now().Add(-a.w.interval))
+		}
 		for _, name := range names {
-			if err := a.manage(name); err != nil {
-				a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", cluster.HintOf(err))
-			}
+			a.manage(name)
 		}
 		if err != nil {
 			pause = min(5*time.Second, pause)
@@ -167,17 +164,20 @@ func (a *agent) discover() {
 	}
 }
 
-// manage begins to look after a cluster, unless that is done already.
-func (a *agent) manage(name string) error {
+// manage begins to look after a cluster, unless that is done already. One that
+// cannot be looked after is told as Stalled; the others are not concerned.
+func (a *agent) manage(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.managed[name] != nil || a.stopping {
-		return nil
+		return
 	}
 	m, err := a.assemble(name)
 	if err != nil {
-		return err
+		a.refuse(name, err)
+		return
 	}
+	delete(a.refused, name)
 	a.managed[name] = m
 	a.wg.Go(func() {
 		m.r.Run(a.ctx)
@@ -188,7 +188,24 @@ func (a *agent) manage(name string) error {
 			m.reporter.close()
 		}
 	})
-	return nil
+}
+
+// refuse tells why a cluster is not looked after, in the log only when that is
+// news. a.mu is held.
+func (a *agent) refuse(name string, err error) {
+	now := time.Now().UTC()
+	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + oneLine(err.Error()), Hint: cluster.HintOf(err),
+		Since: now, NextPass: now.Add(a.w.interval), Nodes: []cluster.NodeStatus{}, Addons: []cluster.AddonStatus{}, Running: []cluster.RunningStatus{},
+		Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}, Problems: cluster.Problems{}, Passes: []cluster.PassStatus{}}
+	if before, ok := a.refused[name]; ok && before.Message == s.Message {
+		s.Since = before.Since
+	} else {
+		a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", s.Hint)
+	}
+	a.refused[name] = s
+	if a.w.onStatus != nil {
+		a.w.onStatus(s)
+	}
 }
 
 // assemble wires one cluster.
@@ -332,6 +349,9 @@ func (a *agent) find(name string) (*managed, error) {
 	defer a.mu.Unlock()
 	if m := a.managed[name]; m != nil {
 		return m, nil
+	}
+	if s, ok := a.refused[name]; ok {
+		return nil, &hinted{err: errors.New(s.Message), hint: s.Hint}
 	}
 	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {

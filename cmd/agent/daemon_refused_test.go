@@ -1,0 +1,48 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestOneClusterThatCannotBeLookedAfter: the records of one cluster are those of
+// a newer agent, as after a downgrade. The daemon runs all the same, tells it
+// once, looks after the others, and takes the cluster up when that is mended.
+func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	delete(r.config, "clusters")
+	r.config["repository"].(map[string]any)["interval"] = "5s"
+	r.write()
+	must(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700))
+	records := filepath.Join(r.dir, "state", "old.json")
+	line := `{"version":9}`
+	must(os.WriteFile(records, fmt.Appendf(nil, "%s\n%x\n", line, sha256.Sum256([]byte(line))), 0o600))
+	commit := r.push(r.inventory(0))
+	r.start()
+	r.untilReady(commit)
+
+	const why = "read journal old.json: a newer agent wrote it"
+	r.run(exitStalled, do("status"), "nothing is done about this cluster: "+why, "install that version of talos-agent again")
+	r.run(exitFailed, do("suspend", "old"), why)
+	if n := strings.Count(r.log.String(), why); n != 1 {
+		t.Errorf("told %d times: %s", n, r.log)
+	}
+
+	must(os.Remove(records))
+	files := map[string][]byte{}
+	for name, text := range r.inventory(0) {
+		files[strings.Replace(name, "/dev/", "/old/", 1)] = text
+	}
+	r.push(files)
+	r.until("the cluster is looked after", func() bool { return !r.try("status", "old").has(why) })
+	if s := r.status(); s.Condition != cluster.Ready {
+		t.Errorf("the other cluster is %s", s.Condition)
+	}
+}
