@@ -64,6 +64,7 @@ type Client struct {
 	auditEvery int
 	log        *slog.Logger
 	token      string // its id, user@realm!name
+	pinned     bool   // a fingerprint is what is trusted
 
 	api       *api.Client
 	http      *http.Client
@@ -97,7 +98,7 @@ func New(c Config) (*Client, error) {
 	}
 	id, secret, _ := strings.Cut(c.Token.RevealString(), "=")
 	p := &Client{
-		pool: c.Pool, auditEvery: c.AuditEvery, log: c.Log, token: id,
+		pool: c.Pool, auditEvery: c.AuditEvery, log: c.Log, token: id, pinned: c.Fingerprint != "",
 		base: "https://" + base.Host + apiPath, header: cluster.SecretString("PVEAPIToken=" + id + "=" + secret),
 		memory: newMemory(),
 	}

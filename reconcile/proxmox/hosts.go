@@ -101,13 +101,13 @@ func contentOf(list text) []string {
 
 // storages asks a host for its storages.
 func (l *look) storages(host string) cluster.Seen[map[string]cluster.Storage] {
-	var rows []struct{ Storage, Active, Shared, Content, Avail text }
-	if err := l.c.get(l.ctx, hostPath(host, "storage"), nil, &rows); err != nil {
+	states, err := l.c.Storages(l.ctx, host)
+	if err != nil {
 		return cluster.Unseen[map[string]cluster.Storage](because(err))
 	}
 	out := map[string]cluster.Storage{}
-	for _, r := range rows {
-		out[string(r.Storage)] = cluster.Storage{Active: r.Active.on(), Shared: r.Shared.on(), Content: contentOf(r.Content), FreeBytes: r.Avail.number()}
+	for name, st := range states {
+		out[name] = cluster.Storage{Active: st.Active, Shared: st.Shared, Content: st.Content, FreeBytes: st.Free}
 	}
 	return cluster.Saw(out)
 }
@@ -180,15 +180,9 @@ type quorumSeen struct {
 }
 
 func (l *look) askQuorum() quorumSeen {
-	var rows []struct{ Type, Quorate text }
-	if err := l.c.get(l.ctx, "/cluster/status", nil, &rows); err != nil {
+	quorate, err := l.c.Quorate(l.ctx)
+	if err != nil {
 		return quorumSeen{cluster.Unseen[bool](because(err)), errors.Is(err, errForbidden)}
 	}
-	for _, r := range rows {
-		if r.Type == "cluster" {
-			return quorumSeen{Seen: cluster.Saw(r.Quorate.on())}
-		}
-	}
-	// A host by itself has nobody to agree with.
-	return quorumSeen{Seen: cluster.Saw(true)}
+	return quorumSeen{Seen: cluster.Saw(quorate)}
 }

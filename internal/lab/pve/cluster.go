@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -172,9 +173,6 @@ func readOptions(c *call) (any, error) {
 	return r, nil
 }
 
-// nothing answers a list that is always empty here: HA manages no VM.
-func nothing(*call) (any, error) { return []row{}, nil }
-
 // readFirewallOptions answers with the options of a firewall nobody set up.
 func readFirewallOptions(c *call) (any, error) {
 	c.s.mu.Lock()
@@ -186,8 +184,10 @@ func readFirewallOptions(c *call) (any, error) {
 }
 
 func readVersion(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
 	f := c.s.flavour
-	return row{"version": f.version, "release": f.name, "repoid": "private0000000000"}, nil
+	return row{"version": cmp.Or(c.s.called, f.version), "release": f.name, "repoid": "private0000000000"}, nil
 }
 
 // fingerprint is a certificate's SHA-256 as Proxmox VE prints it.

@@ -1,7 +1,6 @@
 package pve
 
 import (
-	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -85,18 +84,21 @@ func listNetwork(c *call) (any, error) {
 		if !c.s.holds(c.who, "/sdn/zones/localnetwork/"+bridge, true, "SDN.Audit", "SDN.Use") {
 			continue
 		}
-		address := fmt.Sprintf("10.%d.0.1", 77+i)
-		if i == 0 {
-			address = c.node.address()
+		b := c.node.bridge(bridge)
+		r := row{
+			"iface": bridge, "type": "bridge", "method": "manual", "method6": "manual", "families": []string{"inet"}, "autostart": 1,
+			"bridge_ports": b.Ports, "bridge_stp": "off", "bridge_fd": "0", "priority": 3 + i,
 		}
-		ports := fmt.Sprintf("nic%d", i)
-		if c.node.portless {
-			ports = ""
+		if address, bits, ok := strings.Cut(b.Address, "/"); ok {
+			r["method"], r["address"], r["netmask"], r["cidr"] = "static", address, bits, b.Address
 		}
-		out = append(out, row{
-			"iface": bridge, "type": "bridge", "method": "static", "method6": "manual", "families": []string{"inet"}, "active": 1, "autostart": 1,
-			"address": address, "netmask": "24", "cidr": address + "/24", "bridge_ports": ports, "bridge_stp": "off", "bridge_fd": "0", "priority": 3 + i,
-		})
+		if !b.Down {
+			r["active"] = 1
+		}
+		if b.VLANAware {
+			r["bridge_vlan_aware"], r["bridge_vids"] = 1, "2-4094"
+		}
+		out = append(out, r)
 	}
 	return out, nil
 }

@@ -142,13 +142,13 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 		if !isNet(k) || bridge == "" {
 			continue
 		}
-		exists, trouble := slices.Contains(h.bridges, bridge), ""
+		exists, trouble, is := slices.Contains(h.bridges, bridge), "", h.bridge(bridge)
 		switch {
 		case !exists && s.flavour.nine:
 			return die("bridge '%s' does not exist", bridge)
 		case !exists:
 			trouble = fmt.Sprintf("bridge '%s' does not exist", bridge)
-		case card["tag"] != "" && h.portless:
+		case card["tag"] != "" && is.Ports == "" && !is.VLANAware:
 			trouble = fmt.Sprintf("no physical interface on bridge '%s'", bridge)
 		default:
 			continue

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -81,6 +82,8 @@ type Server struct {
 	agent   string
 	url     string
 	log     *slog.Logger
+	cert    atomic.Pointer[tls.Certificate]
+	ahead   atomic.Int64 // of its clock, in nanoseconds
 
 	http   *http.Server
 	ctx    context.Context // ends with Close
@@ -105,7 +108,10 @@ type Server struct {
 	flocks   map[int]chan struct{}
 	nextPID  int
 	boot     time.Time
-	uploads  map[string]int    // destination -> uploads of the agent in flight
+	uploads  map[string]int // destination -> uploads of the agent in flight
+	managed  []string       // by high availability
+	backups  []BackupJob
+	called   string            // another version than the flavour's
 	glimpses map[int]time.Time // VMID -> when the agent last saw that it may act on it
 }
 
@@ -117,6 +123,7 @@ type host struct {
 	memory      int64
 	bridges     []string
 	portless    bool
+	changed     map[string]Bridge // bridges that are not as they were
 	storages    []*storage
 	fingerprint string
 }
@@ -231,6 +238,7 @@ func (s *Server) listen(addr string) error {
 	for _, h := range s.hosts {
 		h.fingerprint = fingerprint(cert.Certificate[0])
 	}
+	s.cert.Store(&cert)
 	l, err := s.world.Net.Listen(addr)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", addr, err)
@@ -238,7 +246,7 @@ func (s *Server) listen(addr string) error {
 	s.url = "https://" + l.Addr().String()
 	s.http = &http.Server{
 		Handler:      s.world.HTTP(s.name, s.refuse, http.HandlerFunc(s.serve)),
-		TLSConfig:    &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+		TLSConfig:    &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		BaseContext:  func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:     log.New(debugWriter{s.log}, "", 0),

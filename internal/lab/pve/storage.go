@@ -17,7 +17,7 @@ type storage struct {
 	name, kind, path string
 	content          []string
 	total, used      int64
-	shared           bool
+	shared, inactive bool
 	// copying is held while an image is copied onto the storage: one at a
 	// time.
 	copying chan struct{}
@@ -302,6 +302,9 @@ func deleteContent(c *call) (any, error) {
 // statusRow is what the storage lists say. s.mu is held.
 func (st *storage) statusRow() row {
 	used := st.usedBytes()
+	if st.inactive {
+		return row{"type": st.kind, "content": strings.Join(st.content, ","), "active": 0, "enabled": 1, "shared": bit(st.shared), "total": 0, "used": 0, "avail": 0}
+	}
 	return row{
 		"type": st.kind, "content": strings.Join(st.content, ","), "active": 1, "enabled": 1, "shared": bit(st.shared),
 		"total": st.total, "used": used, "avail": max(0, st.total-used),

@@ -111,7 +111,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *failure) {
 	var b bytes.Buffer
 	reason := strings.NewReplacer("\r", " ", "\n", " ").Replace(f.text)
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", f.status, reason)
-	h := commonHeader()
+	h := s.commonHeader()
 	h.Set("Connection", "close")
 	h.Set("Content-Length", strconv.Itoa(len(payload)))
 	if contentType != "" {
@@ -149,7 +149,7 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any) {
 	}
 	payload := encode(answer)
 	h := w.Header()
-	for k, v := range commonHeader() {
+	for k, v := range s.commonHeader() {
 		h[k] = v
 	}
 	h.Set("Connection", "Keep-Alive")
@@ -160,8 +160,8 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any) {
 	}
 }
 
-func commonHeader() http.Header {
-	now := time.Now().UTC().Format(http.TimeFormat)
+func (s *Server) commonHeader() http.Header {
+	now := time.Now().Add(time.Duration(s.ahead.Load())).UTC().Format(http.TimeFormat)
 	return http.Header{
 		"Cache-Control": {"max-age=0"}, "Pragma": {"no-cache"}, "Server": {"pve-api-daemon/3.0"},
 		"Date": {now}, "Expires": {now},

@@ -51,6 +51,11 @@ func newPKI() (*PKI, error) {
 
 // Server makes a server certificate for the given host names and addresses.
 func (p *PKI) Server(hosts ...string) (tls.Certificate, error) {
+	return p.ServerUntil(time.Now().AddDate(2, 0, 0), hosts...)
+}
+
+// ServerUntil makes one that ends at a time, which may have been.
+func (p *PKI) ServerUntil(end time.Time, hosts ...string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -58,8 +63,8 @@ func (p *PKI) Server(hosts ...string) (tls.Certificate, error) {
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: hosts[0]},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().AddDate(2, 0, 0),
+		NotBefore:    end.AddDate(-2, 0, 0).Add(-time.Hour),
+		NotAfter:     end,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
