@@ -57,7 +57,9 @@ var rooms = map[string]room{
 	"internal/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/calls": {never: clients[:len(clients)-1]},
 
-	"internal/api": {may: []string{"internal/cluster"}, never: clients},
+	"internal/doctor": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+
+	"internal/api": {may: []string{"internal/cluster", "internal/doctor"}, never: clients},
 
 	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},
 	"internal/lab/world": {},

@@ -79,30 +79,44 @@ func (a anonymous) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// fromRegistry fetches the manifest and the archive of a chart from an OCI
-// registry: by the pinned digest, or by the version when nothing is pinned.
-func (r *Releaser) fromRegistry(ctx context.Context, c cluster.Chart, pin string) (manifest, archive []byte, err error) {
+// place is where a chart lies in an OCI registry.
+func (r *Releaser) place(c cluster.Chart) (registry.Reference, error) {
 	at := r.mirrors.of(c.OCI)
 	ref, err := registry.ParseReference(strings.TrimPrefix(at, "oci://"))
 	if err != nil || !strings.HasPrefix(at, "oci://") {
-		return nil, nil, fault("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
+		return ref, fault("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
 	}
-	client := anonymous{&auth.Client{Client: r.client, Cache: auth.NewCache()}}
-	ctx = auth.AppendRepositoryScope(ctx, ref, auth.ActionPull)
-	base := &url.URL{Scheme: "https", Host: ref.Host(), Path: "/v2/" + ref.Repository}
+	return ref, nil
+}
+
+// manifestOf fetches the manifest of a chart.
+func (r *Releaser) manifestOf(ctx context.Context, client doer, base *url.URL, c cluster.Chart, pin string) ([]byte, error) {
 	name := strings.ReplaceAll(c.Version, "+", "_")
 	if pin != "" {
 		name = "sha256:" + hexOf(pin)
 	}
-	manifest, err = fetch(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
+	b, err := fetch(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
 	if gone := (*httpError)(nil); pin != "" && errors.As(err, &gone) && gone.status == http.StatusNotFound {
-		return nil, nil, fault("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", ref.Host(), name)
+		return nil, fault("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", base.Host, name)
 	}
+	return b, err
+}
+
+// fromRegistry fetches the manifest and the archive of a chart from an OCI
+// registry: by the pinned digest, or by the version when nothing is pinned.
+func (r *Releaser) fromRegistry(ctx context.Context, c cluster.Chart, pin string) (manifest, archive []byte, err error) {
+	ref, err := r.place(c)
 	if err != nil {
 		return nil, nil, err
 	}
+	client := anonymous{&auth.Client{Client: r.client, Cache: auth.NewCache()}}
+	ctx = auth.AppendRepositoryScope(ctx, ref, auth.ActionPull)
+	base := &url.URL{Scheme: "https", Host: ref.Host(), Path: "/v2/" + ref.Repository}
+	if manifest, err = r.manifestOf(ctx, client, base, c, pin); err != nil {
+		return nil, nil, err
+	}
 	if pin != "" && digestOf(manifest) != hexOf(pin) {
-		return nil, nil, fmt.Errorf("%s sends another manifest than the one it was asked for", ref.Host())
+		return nil, nil, fmt.Errorf("%s sends another manifest than the one it was asked for", base.Host)
 	}
 	hex, err := archiveIn(manifest)
 	if err != nil {

@@ -229,6 +229,32 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
+// noCommit is an id that no commit has: git's own for "none".
+const noCommit = "0000000000000000000000000000000000000000"
+
+// Look looks whether statuses could be posted: the forge knows the token and the
+// repository, and takes from the token a status, of a commit that is not there,
+// so that nothing is set. Errors are as those of Post.
+func (c *Client) Look(ctx context.Context) error {
+	repository, _, _ := strings.Cut(fmt.Sprintf(c.forge.path, c.repo, ""), "/statuses/")
+	if err := c.ask(ctx, http.MethodGet, repository, nil, Status{}); err != nil {
+		return fmt.Errorf("look for the repository: %w", err)
+	}
+	err := c.post(ctx, Status{Commit: noCommit, State: StatePending, Context: "talos-agent"})
+	var e *Error
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, ErrAuth):
+		return fmt.Errorf("set a commit status: %w", err)
+	// GitHub tells a token that lacks the scope that there is no such thing; of
+	// the commit alone it says so with 422.
+	case c.kind == GitHub && errors.As(err, &e) && e.Status == http.StatusNotFound:
+		return fmt.Errorf("set a commit status: %w", &Error{Kind: ErrAuth, Status: e.Status, text: "the token may not", hint: c.forge.scope})
+	}
+	return nil // refused for the commit's sake, each forge in its own way
+}
+
 // Post sets one status. Posting what is set already is no error. Errors are
 // *Error, or say which field of s is wrong, or are the context's.
 func (c *Client) Post(ctx context.Context, s Status) error {
@@ -259,9 +285,14 @@ func (c *Client) post(parent context.Context, s Status) error {
 	if err != nil {
 		return err
 	}
+	return c.ask(parent, http.MethodPost, fmt.Sprintf(c.forge.path, c.repo, s.Commit), body, s)
+}
+
+// ask sends a request about a status, and judges the answer.
+func (c *Client) ask(parent context.Context, method, path string, body []byte, s Status) error {
 	ctx, cancel := context.WithTimeout(parent, c.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+fmt.Sprintf(c.forge.path, c.repo, s.Commit), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

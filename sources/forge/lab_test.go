@@ -2,10 +2,12 @@ package forge
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -63,6 +65,25 @@ func TestAgainstTheLab(t *testing.T) {
 					unknown = ErrUnavailable // it answers 500
 				}
 				refused("another commit", func(_ *Config, s *Status) { s.Commit = "ff" + s.Commit[2:] }, unknown)
+
+				taken := len(f.Statuses())
+				check(t, c.Look(t.Context()))
+				for what, change := range map[string]func(*Config){
+					"a token that may only read": func(c *Config) { c.Token = "read-only" },
+					"a wrong token":              func(c *Config) { c.Token = "wrong" },
+					"another repository":         func(c *Config) { c.Repository = "org/other" },
+				} {
+					cc := config
+					change(&cc)
+					client, err := New(cc)
+					check(t, err)
+					if err = client.Look(t.Context()); err == nil || !strings.Contains(cluster.HintOf(err), "token") {
+						t.Errorf("look with %s: %v (%s)", what, err, cluster.HintOf(err))
+					}
+				}
+				if n := len(f.Statuses()); n != taken {
+					t.Errorf("looking set %d statuses", n-taken)
+				}
 
 				w.Inject(world.Fault{System: "forge", Kind: world.Answer, Status: http.StatusTooManyRequests, Times: 1})
 				err = c.Post(t.Context(), good)

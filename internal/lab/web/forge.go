@@ -78,14 +78,17 @@ func NewForge(c ForgeConfig) (*Forge, error) {
 	case GitHub:
 		t.refuse = refuseGitHub
 		t.handle("POST /repos/{owner}/{repo}/statuses/{commit}", true, commit, f.postGitHub)
+		t.handle("GET /repos/{owner}/{repo}", false, noSubject, f.showGitHub)
 		t.nothingElse("Not Found")
 	case GitLab:
 		t.refuse = refuseGitLab
 		t.handle("POST /api/v4/projects/{project}/statuses/{commit}", true, commit, f.postGitLab)
+		t.handle("GET /api/v4/projects/{project}", false, noSubject, f.showGitLab)
 		t.nothingElse("404 Not Found")
 	case Gitea:
 		t.refuse = f.refuseGitea
 		t.handle("POST /api/v1/repos/{owner}/{repo}/statuses/{commit}", true, commit, f.postGitea)
+		t.handle("GET /api/v1/repos/{owner}/{repo}", false, noSubject, f.showGitea)
 		t.nothingElse("The target couldn't be found.")
 	}
 	f.serve(c.World, &t.mux)
@@ -161,7 +164,7 @@ func authorization(r *http.Request, schemes ...string) string {
 
 // knows reports whether a commit exists.
 func (f *Forge) knows(commit string) bool {
-	return commitName.MatchString(commit) && (f.config.Knows == nil || f.config.Knows(commit))
+	return commitName.MatchString(commit) && strings.Trim(commit, "0") != "" && (f.config.Knows == nil || f.config.Knows(commit))
 }
 
 var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)

@@ -18,18 +18,8 @@ func (f *Forge) refuseGitea(rw http.ResponseWriter, status int, text string) {
 
 func (f *Forge) postGitea(rw http.ResponseWriter, r *http.Request) {
 	repository, commit := r.PathValue("owner")+"/"+r.PathValue("repo"), r.PathValue("commit")
-	switch may := f.access(authorization(r, "token", "Bearer")); {
-	case may == accessWrong:
-		f.refuseGitea(rw, http.StatusUnauthorized, "invalid username, password or token")
-		return
-	case !f.is(repository):
-		f.refuseGitea(rw, http.StatusNotFound, "The target couldn't be found.")
-		return
-	case may == accessNone:
-		f.refuseGitea(rw, http.StatusUnauthorized, "token is required")
-		return
-	case may == accessRead:
-		f.refuseGitea(rw, http.StatusForbidden, "token does not have at least one of required scope(s): [write:repository]")
+	if status, text := f.admitGitea(r, repository); status != 0 {
+		f.refuseGitea(rw, status, text)
 		return
 	}
 	b, err := readStatus(rw, r)
@@ -54,4 +44,29 @@ func (f *Forge) postGitea(rw http.ResponseWriter, r *http.Request) {
 		State: b.State, Context: b.Context, Description: b.Description, TargetURL: b.TargetURL,
 	})
 	writeJSON(rw, http.StatusCreated, answer(s, len(f.statuses)))
+}
+
+// showGitea answers what the repository is, to whoever may read it.
+func (f *Forge) showGitea(rw http.ResponseWriter, r *http.Request) {
+	repository := r.PathValue("owner") + "/" + r.PathValue("repo")
+	if status, text := f.admitGitea(r, repository); status != 0 && status != http.StatusForbidden {
+		f.refuseGitea(rw, status, text)
+		return
+	}
+	writeJSON(rw, http.StatusOK, map[string]any{"full_name": repository, "private": true})
+}
+
+// admitGitea judges token and repository; status 0 lets the request in.
+func (f *Forge) admitGitea(r *http.Request, repository string) (status int, text string) {
+	switch may := f.access(authorization(r, "token", "Bearer")); {
+	case may == accessWrong:
+		return http.StatusUnauthorized, "invalid username, password or token"
+	case !f.is(repository):
+		return http.StatusNotFound, "The target couldn't be found."
+	case may == accessNone:
+		return http.StatusUnauthorized, "token is required"
+	case may == accessRead:
+		return http.StatusForbidden, "token does not have at least one of required scope(s): [write:repository]"
+	}
+	return 0, ""
 }

@@ -76,6 +76,16 @@ func (f *Forge) postGitHub(rw http.ResponseWriter, r *http.Request) {
 	writeJSON(rw, http.StatusCreated, answer(s, len(f.statuses)))
 }
 
+// showGitHub answers what the repository is, to whoever may read it.
+func (f *Forge) showGitHub(rw http.ResponseWriter, r *http.Request) {
+	repository := r.PathValue("owner") + "/" + r.PathValue("repo")
+	if status, text := f.admitGitHub(r, repository); status != 0 && status != http.StatusForbidden {
+		refuseGitHub(rw, status, text)
+		return
+	}
+	writeJSON(rw, http.StatusOK, map[string]any{"full_name": repository, "private": true})
+}
+
 // admitGitHub judges token and repository; status 0 lets the request in. The
 // repositories are private, and GitHub does not tell strangers that they are.
 func (f *Forge) admitGitHub(r *http.Request, repository string) (status int, text string) {

@@ -82,6 +82,16 @@ func (f *Forge) postGitLab(rw http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// showGitLab answers what the project is, to whoever may read it.
+func (f *Forge) showGitLab(rw http.ResponseWriter, r *http.Request) {
+	project := r.PathValue("project")
+	if status, text := f.admitGitLab(r, project); status != 0 && status != http.StatusForbidden {
+		refuseGitLab(rw, status, text)
+		return
+	}
+	writeJSON(rw, http.StatusOK, map[string]any{"id": cmp.Or(f.config.ProjectID, 1), "path_with_namespace": project})
+}
+
 // admitGitLab judges token and project; status 0 lets the request in.
 func (f *Forge) admitGitLab(r *http.Request, project string) (status int, text string) {
 	token := cmp.Or(r.Header.Get("Private-Token"), authorization(r, "Bearer"))

@@ -1,0 +1,345 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Host is what is seen on the host itself, by root as far as it takes root.
+type Host struct {
+	Wants Wants
+
+	// Clock is the kernel's word on the host's clock.
+	Clock Fact[Clock]
+	// TimeServers are those of the nodes, by name.
+	TimeServers map[string]Fact[time.Duration] // how far theirs is ahead
+
+	Files []File
+
+	// Ways are the routes to the addresses of nodes, VIPs and gateways, and who
+	// answers there.
+	Ways map[netip.Addr]Fact[Way]
+	// Seen are all entries of the neighbour table.
+	Seen Fact[[]Neighbour]
+	// DHCP are the local addresses on which this host listens for DHCP requests.
+	DHCP Fact[[]netip.Addr]
+	// Addresses are the host's own, by interface.
+	Addresses Fact[map[string][]netip.Prefix]
+}
+
+// Clock is the state of the host's clock.
+type Clock struct {
+	Synchronised bool
+	MaxError     time.Duration
+}
+
+// File is a file or folder whose mode matters.
+type File struct {
+	Path  string
+	Is    FileKind
+	Dir   bool
+	Mode  fs.FileMode // permission bits
+	Owner string      // names where there are any, else numbers
+	Group string
+	Err   string // why it could not be looked at
+}
+
+// FileKind is what a file is for.
+type FileKind string
+
+// The kinds of files.
+const (
+	KeyFile    FileKind = "key"        // nobody else reads it
+	StoreFile  FileKind = "credential" // in root's credential store: root's alone
+	ConfigFile FileKind = "config"     // nobody else changes it
+	PolicyFile FileKind = "policy"     // only root changes it
+	PublicFile FileKind = "public"     // nobody else changes it
+)
+
+// Way is how the host reaches an address.
+type Way struct {
+	Link string     // interface
+	Via  netip.Addr // router; zero: on the link itself
+	MAC  string     // who answers there, upper case; "" : nobody
+	// Loopback says that the address is on this host itself.
+	Loopback bool
+}
+
+// Neighbour is an entry of the neighbour table.
+type Neighbour struct {
+	Link string
+	IP   netip.Addr
+	MAC  string // upper case
+}
+
+// Bounds of the host's clock.
+const (
+	// clockError is the kernel's own bound above which its clock counts as off.
+	clockError = time.Second
+)
+
+// Judge says what the view from the host comes to.
+func (h Host) Judge() []Check {
+	var out []Check
+	for _, f := range h.Files {
+		if c, told := f.judge(); told {
+			out = append(out, c)
+		}
+	}
+	if !slices.ContainsFunc(out, func(c Check) bool { return c.Level != Skipped }) && len(h.Files) > len(out) {
+		out = append(out, Check{Name: "files", Level: Pass, Message: fmt.Sprintf("%d files and folders have the right owners and modes", len(h.Files)-len(out))})
+	}
+	out = append(out, h.clock())
+	for _, c := range h.Wants.Clusters {
+		out = append(out, h.cluster(c)...)
+	}
+	return append(out, h.timeServers()...)
+}
+
+// judge says what is wrong with a file; nothing, when nothing is.
+func (f File) judge() (Check, bool) {
+	c := Check{Name: "files", Subject: f.Path, Level: Fail}
+	if f.Err != "" {
+		c.Level, c.Message = Skipped, f.Err
+		return c, true
+	}
+	ours := func(name string) bool { return name == "root" || name == "talos-agent" }
+	mode := f.Mode.Perm()
+	chmod := func(drop fs.FileMode) string { return fmt.Sprintf("`chmod %04o %s`", mode&^drop, f.Path) }
+	switch {
+	case f.Is == StoreFile && (f.Owner != "root" || mode&0o077 != 0):
+		c.Message = fmt.Sprintf("is %s's with mode %04o: credentials are root's alone, systemd hands them to the agent", f.Owner, mode)
+		want := "0600"
+		if f.Dir {
+			want = "0700"
+		}
+		c.Hint = fmt.Sprintf("`chown root:root %s && chmod %s %s`", f.Path, want, f.Path)
+	case f.Is == KeyFile && mode&0o007 != 0:
+		c.Message, c.Hint = fmt.Sprintf("everybody can get at it (mode %04o): what it opens must be changed too", mode), chmod(0o007)
+	case f.Is == KeyFile && mode&0o070 != 0 && !ours(f.Group):
+		c.Message = fmt.Sprintf("the group %s can get at it (mode %04o)", f.Group, mode)
+		c.Hint = "`chgrp talos-agent " + f.Path + "`, if the agent reads it; else " + chmod(0o070)
+	case f.Is == PolicyFile && f.Owner != "root":
+		c.Message = fmt.Sprintf("is %s's, who can lift every bound with it", f.Owner)
+		c.Hint = "`chown root:root " + f.Path + "`"
+	case f.Is == PolicyFile && mode&0o020 != 0 && f.Group != "root":
+		c.Message = fmt.Sprintf("the group %s can change it (mode %04o), and lift every bound with it", f.Group, mode)
+		c.Hint = chmod(0o022)
+	case mode&0o002 != 0:
+		c.Message, c.Hint = fmt.Sprintf("everybody can change it (mode %04o)", mode), chmod(0o022)
+	case (f.Is == ConfigFile || f.Is == PublicFile) && mode&0o020 != 0 && f.Group != "root":
+		c.Level = Warn
+		c.Message, c.Hint = fmt.Sprintf("the group %s can change it (mode %04o)", f.Group, mode), chmod(0o020)
+	case (f.Is == ConfigFile || f.Is == PublicFile) && f.Owner != "root":
+		c.Level = Warn
+		c.Message, c.Hint = fmt.Sprintf("is %s's, who can change it", f.Owner), "`chown root "+f.Path+"`"
+	default:
+		return c, false
+	}
+	return c, true
+}
+
+func (h Host) clock() Check {
+	c := Check{Name: "clock", Level: Pass, Message: "synchronised"}
+	switch {
+	case !h.Clock.Known:
+		return skipped(c.Name, "", h.Clock)
+	case !h.Clock.Value.Synchronised:
+		c.Level = Fail
+		c.Message = "the clock of the host is not synchronised: certificates that the agent mints may not be valid on the nodes, and etcd wants clocks that agree"
+		c.Hint = "`systemctl enable --now chrony`, then `chronyc tracking`; `timedatectl` shows the state"
+	case h.Clock.Value.MaxError > clockError:
+		c.Level = Warn
+		c.Message = fmt.Sprintf("synchronised, but it may be off by %v", h.Clock.Value.MaxError.Round(100*time.Millisecond))
+		c.Hint = "`chronyc sources -v` shows which time servers answer"
+	}
+	return c
+}
+
+// cluster judges the network of one cluster, seen from this host.
+func (h Host) cluster(c Cluster) []Check {
+	var out []Check
+	out = append(out, h.route(c))
+	out = append(out, h.addresses(c)...)
+	if c.Gateway.IsValid() {
+		out = append(out, h.gateway(c))
+	}
+	if c.Mode == "dhcp-reservation" {
+		out = append(out, h.dhcp(c)...)
+	}
+	return out
+}
+
+// route judges how the nodes are reached. All of a cluster go the same way, or
+// the odd ones are told.
+func (h Host) route(c Cluster) Check {
+	out := Check{Name: "route", Subject: c.Name, Level: Pass}
+	var links []string
+	for _, n := range c.Nodes {
+		f := h.Ways[n.IP]
+		if !f.Known {
+			s := skipped("route", c.Name, f)
+			if f.Why != "" {
+				s.Level, s.Message = Fail, fmt.Sprintf("there is no way to %s (%s): %s", n.Name, n.IP, f.Why)
+				s.Hint = "give the host an address on " + n.Bridge + " in the nodes' network, in /etc/network/interfaces, then `ifreload -a`"
+			}
+			return s
+		}
+		w := f.Value
+		direct := w.Link == n.Bridge || strings.HasPrefix(w.Link, n.Bridge+".") || w.Loopback
+		switch {
+		case w.Via.IsValid():
+			out.Level = Warn
+			out.Message = fmt.Sprintf("%s (%s) is reached over the router %s: the agent works, but nothing here shows who answers at the nodes' addresses", n.Name, n.IP, w.Via)
+			out.Hint = "give the host an address on " + n.Bridge + " in the nodes' network"
+			return out
+		case !direct:
+			out.Level = Warn
+			out.Message = fmt.Sprintf("%s (%s) is looked for on %s, and its VM is put on %s", n.Name, n.IP, w.Link, n.Bridge)
+			out.Hint = "name the bridge of that network in cluster.yaml, or give the host its address on " + n.Bridge
+			return out
+		case !slices.Contains(links, w.Link):
+			links = append(links, w.Link)
+		}
+	}
+	out.Message = "the nodes are reached directly, over " + strings.Join(links, ", ")
+	return out
+}
+
+// addresses judges who answers at the addresses of nodes and VIP, and whether
+// our MACs are anywhere else.
+func (h Host) addresses(c Cluster) []Check {
+	var out []Check
+	ours := map[string]Node{}
+	var planes []string
+	for _, n := range c.Nodes {
+		ours[n.MAC] = n
+		if n.ControlPlane {
+			planes = append(planes, n.MAC)
+		}
+	}
+	seen, told := 0, 0
+	look := func(what string, ip netip.Addr, macs []string, cure string) {
+		f := h.Ways[ip]
+		if f.Known && f.Value.Loopback && !ip.IsLoopback() {
+			told++
+			out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Fail,
+				Message: fmt.Sprintf("this host itself has %s, the address of %s", ip, what), Hint: cure})
+			return
+		}
+		if !f.Known || f.Value.Via.IsValid() || f.Value.Loopback {
+			return
+		}
+		seen++
+		if mac := f.Value.MAC; mac != "" && !slices.Contains(macs, mac) {
+			told++
+			out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Fail,
+				Message: fmt.Sprintf("another machine (%s) answers at %s, the address of %s", mac, ip, what),
+				Hint:    fmt.Sprintf("%s; `ip neigh show %s` shows it", cure, ip)})
+		}
+	}
+	for _, n := range c.Nodes {
+		look(n.Name, n.IP, []string{n.MAC}, "choose another ip in nodes.yaml, or take the address away from that machine")
+	}
+	if c.VIP.IsValid() {
+		look("the VIP", c.VIP, planes, "choose another network.vip, or take the address away from that machine")
+	}
+	for _, e := range h.Seen.Value {
+		n, is := ours[e.MAC]
+		if !is || !e.IP.Is4() || e.IP == n.IP || e.IP == c.VIP && n.ControlPlane {
+			continue
+		}
+		told++
+		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Warn,
+			Message: fmt.Sprintf("the MAC of %s (%s) is at %s, and should be at %s", n.Name, n.MAC, e.IP, n.IP),
+			Hint:    "did a DHCP server give it that address, or has another machine the same MAC?"})
+	}
+	switch {
+	case told > 0:
+	case seen > 0:
+		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Pass, Message: fmt.Sprintf("nobody else answers at the %d addresses", seen)})
+	default:
+		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Skipped, Message: "the nodes are not on a network of this host, so that it does not see who answers"})
+	}
+	return out
+}
+
+func (h Host) gateway(c Cluster) Check {
+	out := Check{Name: "gateway", Subject: c.Name, Level: Pass, Message: c.Gateway.String() + " answers"}
+	f := h.Ways[c.Gateway]
+	switch {
+	case f.Known && f.Value.Loopback:
+		out.Message = c.Gateway.String() + " is this host"
+	case !f.Known || f.Value.Via.IsValid():
+		why := f
+		why.Why = "it is not on a network of this host"
+		return skipped(out.Name, out.Subject, why)
+	case f.Value.MAC == "":
+		out.Level, out.Message = Warn, fmt.Sprintf("nobody answers at %s on %s: the nodes have no way out", c.Gateway, f.Value.Link)
+		out.Hint = "correct network.gateway in cluster.yaml, or start the router"
+	}
+	return out
+}
+
+// dhcp judges whether somebody can give the nodes their reserved addresses. A
+// server elsewhere on the network cannot be seen without asking for an address.
+func (h Host) dhcp(c Cluster) []Check {
+	if !h.DHCP.Known {
+		return []Check{skipped("dhcp", c.Name, h.DHCP)}
+	}
+	var bridges []string
+	for _, n := range c.Nodes {
+		if !slices.Contains(bridges, n.Bridge) {
+			bridges = append(bridges, n.Bridge)
+		}
+	}
+	var out []Check
+	for _, bridge := range bridges {
+		served := slices.ContainsFunc(h.DHCP.Value, func(at netip.Addr) bool {
+			return at.IsUnspecified() || slices.ContainsFunc(h.Addresses.Value[bridge], func(p netip.Prefix) bool { return p.Addr() == at })
+		})
+		k := Check{Name: "dhcp", Subject: c.Name + "/" + bridge, Level: Pass, Message: "a DHCP server of this host listens there; `talos-agent validate` prints the reservations that it must know"}
+		if !served {
+			k.Level = Warn
+			k.Message = "no DHCP server of this host listens there: the nodes come up only if another machine of that network has their reservations"
+			k.Hint = "if none has, set up dnsmasq on the host, or write network.cidr and network.gateway, so that no server is needed"
+		}
+		out = append(out, k)
+	}
+	return out
+}
+
+// timeServers judges the time servers of all clusters. A node whose clock is
+// not in sync never joins.
+func (h Host) timeServers() []Check {
+	var names []string
+	for _, c := range h.Wants.Clusters {
+		for _, s := range c.TimeServers {
+			if !slices.Contains(names, s) {
+				names = append(names, s)
+			}
+		}
+	}
+	slices.Sort(names)
+	var out []Check
+	for _, name := range names {
+		f := h.TimeServers[name]
+		c := Check{Name: "timeserver", Subject: name, Level: Pass, Message: "answers"}
+		switch {
+		case !f.Known:
+			c.Level = Fail
+			c.Message = fmt.Sprintf("does not answer this host (%s): a node whose clock is not in sync never joins", f.Why)
+			c.Hint = "name one that answers the nodes under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"
+		case f.Value.Abs() > skewWarn:
+			c.Level = Warn
+			c.Message = fmt.Sprintf("its clock and this host's differ by %v", f.Value.Abs().Round(time.Second))
+			c.Hint = "synchronise both with the same source"
+		}
+		out = append(out, c)
+	}
+	return out
+}

@@ -1,0 +1,356 @@
+package doctor
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+type hinted struct{ error }
+
+func (hinted) Hint() string { return "the cure" }
+
+var errUnseen = hinted{errors.New("it was out of sight")}
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// well is what a healthy host shows an agent with one cluster on it.
+func well() Agent {
+	w := Wants{Token: "talos-agent@pve!agent", Pool: "talos", Images: "local", Clusters: []Cluster{{
+		Name: "dev", Mode: "static", Gateway: ip("10.10.0.1"), VIP: ip("10.10.0.5"), TimeServers: []string{"10.10.0.1"},
+		Nodes: []Node{
+			{Name: "dev-cp-1", ControlPlane: true, Host: "pve1", VMID: 411, IP: ip("10.10.0.11"), MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}}},
+			{Name: "dev-wk-1", Host: "pve1", VMID: 521, IP: ip("10.10.0.21"), MAC: "BC:24:11:00:00:21", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}, {"data", 100 << 30}}},
+		},
+	}}}
+	forge := Saw("org/infra")
+	return Agent{
+		Now: now, Wants: w,
+		Needs: []Need{
+			{Path: "/pool/talos", Role: "TalosAgentVM", Privileges: []string{"VM.Allocate", "VM.Audit"}, Optional: []string{"VM.Console"}, Why: "make VMs"},
+			{Path: "/", Role: "TalosAgentHost", Optional: []string{"Sys.Audit"}, Why: "see quorum"},
+		},
+		API:     API{URL: "https://127.0.0.1:8006", Door: Saw(Door{Version: "9.2.11", Blur: time.Second, NotAfter: now.AddDate(1, 0, 0)})},
+		Granted: Saw(map[string][]string{"/pool/talos": {"VM.Allocate", "VM.Audit", "VM.Console"}, "/": {"Sys.Audit"}}),
+		Held:    map[string]Fact[[]string]{"/pool/talos": Saw([]string{"VM.Allocate", "VM.Audit", "VM.Console"}), "/": Saw([]string{"Sys.Audit"})},
+		Pool:    Saw(true), Quorum: Saw(true), VMs: Saw([]int{411}), HA: Saw([]string{"vm:100"}), Backups: Saw([]Backup{{ID: "nightly", Enabled: true, Mode: "snapshot", All: true}}),
+		Hosts: []Machine{{Name: "pve1",
+			Storages: Saw(map[string]Storage{
+				"local":     {Type: "dir", Active: true, Content: []string{"import", "iso"}, Total: 100 << 30, Free: 60 << 30},
+				"local-lvm": {Type: "lvmthin", Active: true, Content: []string{"images"}, Total: 500 << 30, Free: 400 << 30},
+				"data":      {Type: "lvm", Active: true, Content: []string{"images"}, Total: 500 << 30, Free: 400 << 30},
+			}),
+			Bridges: Saw(map[string]Bridge{"vmbr1": {Active: true, Address: "10.10.0.2/24"}}),
+		}},
+		Repository: Saw("main@sha1:0123456789ab"), Inventories: []Inventory{{Cluster: "dev"}}, Forge: &forge,
+		Sources: []Source{{What: "image factory", Address: "factory.talos.dev", Seen: Saw("answers")}, {What: "registry", Address: "ghcr.io", Seen: Saw("answers"), Guests: true}},
+	}
+}
+
+// rootsView is what root sees on it.
+func rootsView() Host {
+	direct := func(mac string) Fact[Way] { return Saw(Way{Link: "vmbr1", MAC: mac}) }
+	return Host{
+		Wants: well().Wants, Clock: Saw(Clock{Synchronised: true, MaxError: time.Millisecond}), TimeServers: map[string]Fact[time.Duration]{"10.10.0.1": Saw(time.Duration(0))},
+		Files: []File{
+			{Path: "/etc/talos-agent/config.yaml", Is: ConfigFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
+			{Path: "/etc/talos-agent/policy.yaml", Is: PolicyFile, Mode: 0o644, Owner: "root", Group: "root"},
+			{Path: "/etc/talos-agent/age.key", Is: KeyFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
+			{Path: "/etc/credstore", Is: StoreFile, Dir: true, Mode: 0o700, Owner: "root", Group: "root"},
+		},
+		Ways: map[netip.Addr]Fact[Way]{ip("10.10.0.1"): direct("AA:AA:AA:AA:AA:AA"), ip("10.10.0.5"): direct("BC:24:11:00:00:11"), ip("10.10.0.11"): direct("BC:24:11:00:00:11"), ip("10.10.0.21"): direct("")},
+		Seen: Saw([]Neighbour{{"vmbr1", ip("10.10.0.11"), "BC:24:11:00:00:11"}}), DHCP: Saw([]netip.Addr{ip("0.0.0.0")}), Addresses: Saw(map[string][]netip.Prefix{}),
+	}
+}
+
+// verdict is a check by its kind and level, with words of its message or hint.
+type verdict struct {
+	name  string
+	level Level
+	words string
+}
+
+// told looks for a verdict among checks.
+func told(checks []Check, v verdict) bool {
+	return slices.ContainsFunc(checks, func(c Check) bool {
+		return c.Name == v.name && c.Level == v.level && strings.Contains(c.Subject+" "+c.Message+" -> "+c.Hint, v.words)
+	})
+}
+
+var agentCases = []struct {
+	what   string
+	change func(*Agent)
+	want   verdict
+}{
+	{"nobody listens", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errors.New("connection refused")), FaultAddress }, verdict{"api", Fail, "systemctl status pveproxy"}},
+	{"nobody listens: the rest", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errors.New("connection refused")), FaultAddress }, verdict{"certificate", Skipped, "not reached"}},
+	{"another authority", func(a *Agent) {
+		a.API.Door, a.API.Fault = Unseen[Door](errors.New("unknown authority")), FaultAuthority
+	}, verdict{"certificate", Fail, "pve-root-ca.pem"}},
+	{"another name", func(a *Agent) {
+		a.API.Door, a.API.Fault, a.API.Names = Unseen[Door](errors.New("wrong name")), FaultName, []string{"pve1.example.org", "10.77.0.2"}
+	}, verdict{"certificate", Fail, "pve1.example.org, 10.77.0.2"}},
+	{"expired", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errUnseen), FaultExpired }, verdict{"certificate", Fail, "the cure"}},
+	{"about to expire", func(a *Agent) { a.API.Door.Value.NotAfter = now.AddDate(0, 0, 12) }, verdict{"certificate", Warn, "only until 2026-12-04"}},
+	{"pinned", func(a *Agent) { a.API.Door.Value.NotAfter = time.Time{} }, verdict{"certificate", Pass, "pinned"}},
+	{"the token is refused", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errUnseen), FaultToken }, verdict{"token", Fail, "the cure"}},
+	{"the token is refused: the version", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errUnseen), FaultToken }, verdict{"version", Skipped, ""}},
+	{"too old", func(a *Agent) { a.API.Door.Value.Version = "8.3.5" }, verdict{"version", Fail, "upgrade"}},
+	{"old, but new enough", func(a *Agent) { a.API.Door.Value.Version = "8.4.21" }, verdict{"version", Pass, ""}},
+	{"unheard of", func(a *Agent) { a.API.Door.Value.Version = "10.0" }, verdict{"version", Warn, "newer"}},
+	{"no version", func(a *Agent) { a.API.Door.Value.Version = "x" }, verdict{"version", Skipped, ""}},
+	{"the privsep trap", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"token", Fail, "pveum user token permissions talos-agent@pve agent"}},
+	{"the privsep trap: privileges", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"privileges", Skipped, "none"}},
+	{"not told", func(a *Agent) { a.Granted = Unseen[map[string][]string](errUnseen) }, verdict{"token", Skipped, "the cure"}},
+	{"a privilege is missing", func(a *Agent) { a.Held["/pool/talos"] = Saw([]string{"VM.Audit"}) },
+		verdict{"privileges", Fail, "/pool/talos missing: VM.Allocate (to make VMs) -> `talos-agent init`, or, where the role TalosAgentVM has them: `pveum acl modify /pool/talos --roles TalosAgentVM --users talos-agent@pve --tokens 'talos-agent@pve!agent'`"}},
+	{"an optional one is missing", func(a *Agent) { a.Held["/"] = Saw([]string{}) }, verdict{"privileges", Warn, "--propagate 0"}},
+	{"one path is not told", func(a *Agent) { a.Held["/"] = Unseen[[]string](errUnseen) }, verdict{"privileges", Skipped, "the cure"}},
+	{"too much", func(a *Agent) {
+		a.Granted.Value["/"] = []string{"Sys.Audit", "Sys.Modify", "VM.Allocate"}
+		a.Granted.Value["/vms"] = []string{"Sys.Modify"}
+	}, verdict{"excess", Warn, "more than it needs: /: Sys.Modify VM.Allocate -> "}},
+	{"excess is not told", func(a *Agent) { a.Granted = Unseen[map[string][]string](errUnseen) }, verdict{"excess", Skipped, ""}},
+	{"no pool", func(a *Agent) { a.Pool.Value = false }, verdict{"pool", Fail, "pveum pool add talos"}},
+	{"the pool is out of sight", func(a *Agent) { a.Pool = Unseen[bool](errUnseen) }, verdict{"pool", Skipped, "out of sight"}},
+	{"no quorum", func(a *Agent) { a.Quorum.Value = false }, verdict{"quorum", Fail, "pvecm status"}},
+	{"quorum is out of sight", func(a *Agent) { a.Quorum = Unseen[bool](errUnseen) }, verdict{"quorum", Skipped, "the cure"}},
+	{"HA", func(a *Agent) { a.HA.Value = []string{"vm:411"} }, verdict{"ha", Warn, "ha-manager remove vm:411"}},
+	{"HA is out of sight", func(a *Agent) { a.HA = Unseen[[]string](errUnseen) }, verdict{"ha", Skipped, ""}},
+	{"no inventory", func(a *Agent) { a.Wants.Clusters = nil }, verdict{"ha", Skipped, "no inventory"}},
+	{"backups that stop", func(a *Agent) { a.Backups.Value[0].Mode = "stop" }, verdict{"backup", Warn, "dev-cp-1, dev-wk-1 up in mode stop"}},
+	{"backups that leave one out", func(a *Agent) { a.Backups.Value[0].Mode, a.Backups.Value[0].Exclude = "stop", []int{411} }, verdict{"backup", Warn, "backs dev-wk-1 up"}},
+	{"backups of our pool", func(a *Agent) { a.Backups.Value[0] = Backup{ID: "p", Enabled: true, Mode: "suspend", Pool: "talos"} }, verdict{"backup", Warn, "suspend"}},
+	{"backups of another pool", func(a *Agent) { a.Backups.Value[0] = Backup{ID: "p", Enabled: true, Mode: "stop", Pool: "other"} }, verdict{"backup", Pass, ""}},
+	{"backups that are off", func(a *Agent) { a.Backups.Value[0] = Backup{ID: "p", Mode: "stop", All: true} }, verdict{"backup", Pass, ""}},
+	{"backups of another host", func(a *Agent) {
+		a.Backups.Value[0] = Backup{ID: "p", Enabled: true, Mode: "stop", All: true, Host: "pve2"}
+	}, verdict{"backup", Pass, ""}},
+	{"backups by number", func(a *Agent) { a.Backups.Value[0] = Backup{ID: "p", Enabled: true, Mode: "stop", VMIDs: []int{521}} }, verdict{"backup", Warn, "dev-wk-1"}},
+	{"gentle backups", func(a *Agent) {}, verdict{"backup", Pass, "waits"}},
+	{"backups are out of sight", func(a *Agent) { a.Backups = Unseen[[]Backup](errUnseen) }, verdict{"backup", Skipped, ""}},
+
+	{"no storage", func(a *Agent) { delete(a.Hosts[0].Storages.Value, "data") }, verdict{"storage", Fail, "pve1/data there is no such storage"}},
+	{"a storage that the token may not see", func(a *Agent) {
+		delete(a.Hosts[0].Storages.Value, "data")
+		a.Held["/storage/data"] = Saw([]string{})
+	}, verdict{"storage", Skipped, "Datastore.Audit on /storage/data"}},
+	{"a storage is away", func(a *Agent) { change(a, "data", func(s *Storage) { s.Active = false }) }, verdict{"storage", Fail, "not active"}},
+	{"no images are taken", func(a *Agent) { change(a, "local", func(s *Storage) { s.Content = []string{"iso"} }) }, verdict{"storage", Fail, "`pvesm set local --content iso,import`"}},
+	{"no images can be taken", func(a *Agent) { a.Wants.Clusters[0].Nodes[0].Images = "local-lvm" }, verdict{"storage", Fail, "holds no files"}},
+	{"no disks are taken", func(a *Agent) { change(a, "data", func(s *Storage) { s.Content = []string{"rootdir"} }) }, verdict{"storage", Fail, "`pvesm set data --content rootdir,images`"}},
+	{"storages are out of sight", func(a *Agent) { a.Hosts[0].Storages = Unseen[map[string]Storage](errUnseen) }, verdict{"storage", Skipped, "the cure"}},
+	{"another host", func(a *Agent) { a.Wants.Clusters[0].Nodes[0].Host = "pve9" }, verdict{"storage", Fail, "the hosts are pve1"}},
+	{"no host is known", func(a *Agent) { a.Wants.Clusters, a.Hosts = nil, nil }, verdict{"storage", Skipped, "which hosts"}},
+	{"nothing was reached", func(a *Agent) { a.API.Door, a.API.Fault, a.Hosts = Unseen[Door](errUnseen), FaultSilent, nil }, verdict{"storage", Skipped, "not reached"}},
+	{"a thin pool that will not do", func(a *Agent) { change(a, "local-lvm", func(s *Storage) { s.Free = 30 << 30 }) }, verdict{"space", Warn, "30 GiB free, and the 1 VM still to be made may grow to 40 GiB"}},
+	{"a thick one that will not do", func(a *Agent) { change(a, "data", func(s *Storage) { s.Free = 30 << 30 }) }, verdict{"space", Fail, "ask for 100 GiB"}},
+	{"nearly full", func(a *Agent) { change(a, "local", func(s *Storage) { s.Free = 9 << 30 }) }, verdict{"space", Warn, "91% are in use"}},
+	{"the VMs are there already", func(a *Agent) {
+		a.VMs.Value = []int{411, 521}
+		change(a, "data", func(s *Storage) { s.Free = 60 << 30 })
+	}, verdict{"space", Pass, "pve1/data 60 GiB free"}},
+	{"space is out of sight", func(a *Agent) { a.Hosts[0].Storages = Unseen[map[string]Storage](errUnseen) }, verdict{"space", Skipped, ""}},
+	{"no bridge", func(a *Agent) { delete(a.Hosts[0].Bridges.Value, "vmbr1") }, verdict{"bridge", Fail, "no such bridge"}},
+	{"a bridge that the token may not see", func(a *Agent) {
+		delete(a.Hosts[0].Bridges.Value, "vmbr1")
+		a.Held["/sdn/zones/localnetwork/vmbr1"] = Saw([]string{})
+	}, verdict{"bridge", Skipped, "SDN.Use on /sdn/zones/localnetwork/vmbr1"}},
+	{"a bridge that is down", func(a *Agent) { a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{} }, verdict{"bridge", Fail, "ifup vmbr1"}},
+	{"a bridge without an address", func(a *Agent) { a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{Active: true} }, verdict{"bridge", Warn, "/etc/network/interfaces"}},
+	{"a vnet", func(a *Agent) { a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{Vnet: true} }, verdict{"bridge", Pass, "vnet"}},
+	{"the VLAN trap", func(a *Agent) { a.Wants.Clusters[0].VLAN = 20 }, verdict{"vlan", Fail, "bridge-vlan-aware yes"}},
+	{"a VLAN on a port", func(a *Agent) {
+		a.Wants.Clusters[0].VLAN = 20
+		a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{Active: true, Ports: "eno1"}
+	}, verdict{"vlan", Pass, "VLAN 20 of dev"}},
+	{"a VLAN on an aware bridge", func(a *Agent) {
+		a.Wants.Clusters[0].VLAN = 20
+		a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{Active: true, VLANAware: true}
+	}, verdict{"vlan", Pass, ""}},
+	{"bridges are out of sight", func(a *Agent) { a.Hosts[0].Bridges = Unseen[map[string]Bridge](errUnseen) }, verdict{"bridge", Skipped, ""}},
+	{"VLANs are out of sight", func(a *Agent) { a.Hosts[0].Bridges = Unseen[map[string]Bridge](errUnseen) }, verdict{"vlan", Skipped, ""}},
+
+	{"a clock ahead", func(a *Agent) { a.API.Door.Value.Skew = time.Minute }, verdict{"skew", Warn, "59s ahead"}},
+	{"a clock far behind", func(a *Agent) { a.API.Door.Value.Skew = -time.Hour }, verdict{"skew", Fail, "behind"}},
+	{"within the blur", func(a *Agent) { a.API.Door.Value.Skew, a.API.Door.Value.Blur = 8*time.Second, 4*time.Second }, verdict{"skew", Pass, ""}},
+	{"no clock", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errUnseen), FaultOther }, verdict{"skew", Skipped, ""}},
+
+	{"no repository", func(a *Agent) { a.Repository = Unseen[string](errUnseen) }, verdict{"repository", Fail, "the cure"}},
+	{"an invalid inventory", func(a *Agent) { a.Inventories[0].Problem = "cluster.yaml:1: no" }, verdict{"inventory", Fail, "dev cluster.yaml:1"}},
+	{"the forge refuses", func(a *Agent) { f := Unseen[string](errUnseen); a.Forge = &f }, verdict{"forge", Fail, "the cure"}},
+	{"no forge", func(a *Agent) { a.Forge = nil }, verdict{"repository", Pass, "main@"}},
+	{"no factory", func(a *Agent) { a.Sources[0].Seen = Unseen[string](errUnseen) }, verdict{"source", Fail, "the cure"}},
+	{"no registry", func(a *Agent) { a.Sources[1].Seen = Unseen[string](errUnseen) }, verdict{"source", Warn, "another way"}},
+}
+
+func change(a *Agent, storage string, f func(*Storage)) {
+	s := a.Hosts[0].Storages.Value[storage]
+	f(&s)
+	a.Hosts[0].Storages.Value[storage] = s
+}
+
+var hostCases = []struct {
+	what   string
+	change func(*Host)
+	want   verdict
+}{
+	{"a key for everybody", func(h *Host) { h.Files[2].Mode = 0o644 }, verdict{"files", Fail, "`chmod 0640 /etc/talos-agent/age.key`"}},
+	{"a key for another group", func(h *Host) { h.Files[2].Group = "users" }, verdict{"files", Fail, "chgrp talos-agent"}},
+	{"a policy of the agent's", func(h *Host) { h.Files[1].Owner = "talos-agent" }, verdict{"files", Fail, "chown root:root /etc/talos-agent/policy.yaml"}},
+	{"a policy that the agent can change", func(h *Host) { h.Files[1].Mode, h.Files[1].Group = 0o664, "talos-agent" }, verdict{"files", Fail, "`chmod 0644 /etc/talos-agent/policy.yaml`"}},
+	{"a policy that everybody can change", func(h *Host) { h.Files[1].Mode = 0o646 }, verdict{"files", Fail, "everybody can change"}},
+	{"a config that a group can change", func(h *Host) { h.Files[0].Mode = 0o660 }, verdict{"files", Warn, "`chmod 0640"}},
+	{"a config of somebody's", func(h *Host) { h.Files[0].Owner = "jo" }, verdict{"files", Warn, "chown root"}},
+	{"an open store", func(h *Host) { h.Files[3].Mode = 0o755 }, verdict{"files", Fail, "`chown root:root /etc/credstore && chmod 0700 /etc/credstore`"}},
+	{"a credential that a group reads", func(h *Host) { h.Files[3].Mode, h.Files[3].Dir = 0o640, false }, verdict{"files", Fail, "chmod 0600"}},
+	{"a file out of sight", func(h *Host) { h.Files[0].Err = "permission denied" }, verdict{"files", Skipped, "permission denied"}},
+
+	{"no synchronisation", func(h *Host) { h.Clock.Value.Synchronised = false }, verdict{"clock", Fail, "chronyc"}},
+	{"a rough clock", func(h *Host) { h.Clock.Value.MaxError = 3 * time.Second }, verdict{"clock", Warn, "off by 3s"}},
+	{"no clock", func(h *Host) { h.Clock = Unseen[Clock](errUnseen) }, verdict{"clock", Skipped, ""}},
+	{"a silent time server", func(h *Host) { h.TimeServers["10.10.0.1"] = Unseen[time.Duration](errUnseen) }, verdict{"timeserver", Fail, "network.time_servers"}},
+	{"a time server that is off", func(h *Host) { h.TimeServers["10.10.0.1"] = Saw(-time.Minute) }, verdict{"timeserver", Warn, "1m0s"}},
+
+	{"no way", func(h *Host) { h.Ways[ip("10.10.0.21")] = Unseen[Way](errors.New("network is unreachable")) }, verdict{"route", Fail, "no way to dev-wk-1"}},
+	{"over a router", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr0", Via: ip("192.168.1.1")}) }, verdict{"route", Warn, "router 192.168.1.1"}},
+	{"over another bridge", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr0"}) }, verdict{"route", Warn, "looked for on vmbr0"}},
+	{"over a VLAN of the bridge", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1.20"}) }, verdict{"route", Pass, "vmbr1, vmbr1.20"}},
+	{"nobody looked", func(h *Host) { h.Ways = nil }, verdict{"route", Skipped, ""}},
+	{"another machine has the address", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1", MAC: "AA:AA:AA:AA:AA:01"}) }, verdict{"addresses", Fail, "AA:AA:AA:AA:AA:01) answers at 10.10.0.21, the address of dev-wk-1"}},
+	{"another machine has the VIP", func(h *Host) { h.Ways[ip("10.10.0.5")] = Saw(Way{Link: "vmbr1", MAC: "BC:24:11:00:00:21"}) }, verdict{"addresses", Fail, "network.vip"}},
+	{"the host has the address", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "lo", Loopback: true}) }, verdict{"addresses", Fail, "this host itself has 10.10.0.21"}},
+	{"our MAC is elsewhere", func(h *Host) {
+		h.Seen.Value = append(h.Seen.Value, Neighbour{"vmbr1", ip("10.10.0.99"), "BC:24:11:00:00:21"})
+	}, verdict{"addresses", Warn, "is at 10.10.0.99, and should be at 10.10.0.21"}},
+	{"addresses out of sight", func(h *Host) { h.Ways = nil }, verdict{"addresses", Skipped, ""}},
+	{"a dead gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "vmbr1"}) }, verdict{"gateway", Warn, "nobody answers at 10.10.0.1"}},
+	{"the host is the gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "lo", Loopback: true}) }, verdict{"gateway", Pass, "this host"}},
+	{"a gateway elsewhere", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Via: ip("192.168.1.1")}) }, verdict{"gateway", Skipped, ""}},
+	{"a DHCP server", func(h *Host) { h.Wants.Clusters[0].Mode = "dhcp-reservation" }, verdict{"dhcp", Pass, "dev/vmbr1"}},
+	{"no DHCP server", func(h *Host) { h.Wants.Clusters[0].Mode, h.DHCP.Value = "dhcp-reservation", nil }, verdict{"dhcp", Warn, "dnsmasq"}},
+	{"a DHCP server on another bridge", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.DHCP.Value = "dhcp-reservation", []netip.Addr{ip("10.99.0.1")}
+		h.Addresses.Value["vmbr1"] = []netip.Prefix{netip.MustParsePrefix("10.10.0.2/24")}
+	}, verdict{"dhcp", Warn, ""}},
+	{"a DHCP server on this bridge", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.DHCP.Value = "dhcp-reservation", []netip.Addr{ip("10.10.0.2")}
+		h.Addresses.Value["vmbr1"] = []netip.Prefix{netip.MustParsePrefix("10.10.0.2/24")}
+	}, verdict{"dhcp", Pass, ""}},
+	{"DHCP out of sight", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.DHCP = "dhcp-reservation", Unseen[[]netip.Addr](errUnseen)
+	}, verdict{"dhcp", Skipped, ""}},
+}
+
+// TestJudge: a healthy host passes everything, and every way in which one can be
+// wrong is told, at the level that the catalogue gives and with its cure.
+func TestJudge(t *testing.T) {
+	seen := map[string]map[Level]bool{}
+	note := func(what string, checks []Check) {
+		for _, c := range checks {
+			if seen[c.Name] == nil {
+				seen[c.Name] = map[Level]bool{}
+			}
+			seen[c.Name][c.Level] = true
+			if (c.Level == Fail || c.Level == Warn) && c.Hint == "" && c.Name != "inventory" {
+				t.Errorf("%s: %+v has no cure", what, c)
+			}
+			if c.Message == "" {
+				t.Errorf("%s: %+v says nothing", what, c)
+			}
+		}
+	}
+	healthy := append(well().Judge(), rootsView().Judge()...)
+	note("a healthy host", healthy)
+	for _, c := range healthy {
+		if c.Level != Pass {
+			t.Errorf("a healthy host: %+v", c)
+		}
+	}
+	for _, tc := range agentCases {
+		a := well()
+		tc.change(&a)
+		checks := a.Judge()
+		note(tc.what, checks)
+		if !told(checks, tc.want) {
+			t.Errorf("%s: want %v of %+v", tc.what, tc.want, checks)
+		}
+	}
+	for _, tc := range hostCases {
+		h := rootsView()
+		tc.change(&h)
+		checks := h.Judge()
+		note(tc.what, checks)
+		if !told(checks, tc.want) {
+			t.Errorf("%s: want %v of %+v", tc.what, tc.want, checks)
+		}
+	}
+	for _, k := range Catalogue {
+		// The command tells these two itself.
+		if k.Name == "config" || k.Name == "daemon" {
+			continue
+		}
+		for _, l := range []Level{Pass, Warn, Fail, Skipped} {
+			promised := l == Pass || slices.Contains(strings.Split(k.Levels, ", "), string(l))
+			if promised != seen[k.Name][l] {
+				t.Errorf("%s at %s: the catalogue says %v, and it is %v", k.Name, l, promised, seen[k.Name][l])
+			}
+		}
+		delete(seen, k.Name)
+	}
+	for name := range seen {
+		t.Errorf("%s is not in the catalogue", name)
+	}
+}
+
+// TestPolicyBeforeTheInventory: while the repository asks for nothing, what the
+// policy allows is looked at, on every host.
+func TestPolicyBeforeTheInventory(t *testing.T) {
+	a := well()
+	a.Wants.Clusters, a.Wants.Datastores, a.Wants.Bridges = nil, []string{"local", "data"}, []string{"vmbr9"}
+	checks := a.Judge()
+	for _, v := range []verdict{{"storage", Pass, "pve1/local "}, {"storage", Pass, "pve1/data"}, {"bridge", Fail, "pve1/vmbr9"}} {
+		if !told(checks, v) {
+			t.Errorf("want %v of %+v", v, checks)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := NewReport([]Check{{Name: "source", Level: Warn}, {Name: "api", Level: Pass}, {Name: "files", Level: Fail}, {Name: "api", Level: Skipped}})
+	var names []string
+	for _, c := range r.Checks {
+		names = append(names, c.Name)
+	}
+	if !slices.Equal(names, []string{"files", "api", "api", "source"}) || r.Summary != (Summary{Pass: 1, Warn: 1, Fail: 1, Skipped: 1}) {
+		t.Errorf("%v, %+v", names, r.Summary)
+	}
+	if r := NewReport(nil); r.Checks == nil {
+		t.Error("no checks are null in JSON")
+	}
+}
+
+// TestClusterOf: what a spec asks for is taken over.
+func TestClusterOf(t *testing.T) {
+	c := ClusterOf(cluster.Spec{Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, VLAN: 7, VIP: ip("10.0.0.5")}, Nodes: []cluster.Node{{
+		Name: "a", Role: cluster.ControlPlane, Host: "pve1", VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b"}}})
+	n := c.Nodes[0]
+	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 MiB", -5: "0 MiB", 3 << 20: "3 MiB", 40 << 30: "40 GiB", 3 << 39: "1.5 TiB"} {
+		if got := Size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

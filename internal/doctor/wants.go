@@ -1,0 +1,130 @@
+package doctor
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Wants is what config, policy and inventories ask of the host.
+type Wants struct {
+	// Token is the name of the agent's token, user@realm!name.
+	Token string `json:"token"`
+	Pool  string `json:"pool"`
+	// Images is the storage that images are uploaded to, for clusters that name
+	// none.
+	Images string `json:"images"`
+	// Datastores and Bridges are those that the policy names: what will be asked
+	// for while there is no inventory yet.
+	Datastores []string  `json:"datastores"`
+	Bridges    []string  `json:"bridges"`
+	Clusters   []Cluster `json:"clusters"`
+}
+
+// Cluster is what one cluster asks for.
+type Cluster struct {
+	Name        string       `json:"name"`
+	Mode        string       `json:"mode"` // cluster.AddressMode
+	CIDR        netip.Prefix `json:"cidr"`
+	Gateway     netip.Addr   `json:"gateway"`
+	VIP         netip.Addr   `json:"vip"`
+	VLAN        int          `json:"vlan,omitempty"`
+	TimeServers []string     `json:"timeServers"` // empty: Talos' own
+	Nodes       []Node       `json:"nodes"`
+}
+
+// Node is what one node asks for.
+type Node struct {
+	Name         string     `json:"name"`
+	ControlPlane bool       `json:"controlPlane"`
+	Host         string     `json:"host"`
+	VMID         int        `json:"vmid"`
+	IP           netip.Addr `json:"ip"`
+	MAC          string     `json:"mac"` // upper case
+	Bridge       string     `json:"bridge"`
+	Images       string     `json:"images"`
+	CloudInit    string     `json:"cloudInit"`
+	Disks        []Disk     `json:"disks"`
+}
+
+// Disk is one disk of a node.
+type Disk struct {
+	Datastore string `json:"datastore"`
+	Bytes     int64  `json:"bytes"`
+}
+
+// ClusterOf takes what is asked for out of a spec.
+func ClusterOf(s cluster.Spec) Cluster {
+	c := Cluster{
+		Name: s.Name, Mode: string(s.Network.Mode), CIDR: s.Network.CIDR, Gateway: s.Network.Gateway, VIP: s.Network.VIP,
+		VLAN: s.Network.VLAN, TimeServers: slices.Clone(s.Network.TimeServers),
+	}
+	for _, n := range s.Nodes {
+		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: n.Host, VMID: n.VMID, IP: n.IP, MAC: n.MAC,
+			Bridge: n.Bridge, Images: n.ImageDatastore, CloudInit: n.CloudInitDatastore, Disks: []Disk{{n.Datastore, n.DiskBytes}}}
+		for _, extra := range n.Disks {
+			d.Disks = append(d.Disks, Disk{extra.Datastore, extra.Bytes})
+		}
+		c.Nodes = append(c.Nodes, d)
+	}
+	return c
+}
+
+// Place is what is asked for on one host.
+type Place struct {
+	Host       string
+	Images     []string // storages for images
+	Datastores []string // storages for disks
+	Bridges    []string
+}
+
+// Places returns what is asked for on each host, by its name. While no cluster
+// asks for anything it is what the policy names, on every host there is.
+func (w Wants) Places(hosts []string) []Place {
+	by := map[string]*Place{}
+	add := func(list *[]string, name string) {
+		if name != "" && !slices.Contains(*list, name) {
+			*list = append(*list, name)
+		}
+	}
+	for _, c := range w.Clusters {
+		for _, n := range c.Nodes {
+			p := by[n.Host]
+			if p == nil {
+				p = &Place{Host: n.Host}
+				by[n.Host] = p
+			}
+			add(&p.Images, n.Images)
+			add(&p.Bridges, n.Bridge)
+			add(&p.Datastores, n.CloudInit)
+			for _, d := range n.Disks {
+				add(&p.Datastores, d.Datastore)
+			}
+		}
+	}
+	var out []Place
+	for _, p := range by {
+		out = append(out, *p)
+	}
+	if len(out) == 0 {
+		for _, h := range hosts {
+			p := Place{Host: h, Bridges: w.Bridges}
+			add(&p.Images, w.Images)
+			for _, d := range w.Datastores {
+				if d != w.Images {
+					add(&p.Datastores, d)
+				}
+			}
+			out = append(out, p)
+		}
+	}
+	for i := range out {
+		slices.Sort(out[i].Images)
+		slices.Sort(out[i].Datastores)
+		out[i].Bridges = slices.Sorted(slices.Values(out[i].Bridges))
+	}
+	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Host, b.Host) })
+	return out
+}
