@@ -59,7 +59,9 @@ var rooms = map[string]room{
 
 	"internal/doctor": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
-	"internal/api": {may: []string{"internal/cluster", "internal/doctor"}, never: clients},
+	"internal/api":     {may: []string{"internal/cluster", "internal/doctor", "internal/listen"}, never: clients},
+	"internal/listen":  {never: clients},
+	"internal/metrics": {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
 
 	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},
 	"internal/lab/world": {},

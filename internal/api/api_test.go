@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -215,7 +216,7 @@ func TestNoDaemonSaysWhatToDo(t *testing.T) {
 func TestACrowdDoesNotEatTheDaemon(t *testing.T) {
 	_, c, path := serve(t)
 	var idle []net.Conn
-	for range maxConns {
+	for range listen.MaxConns {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +227,7 @@ func TestACrowdDoesNotEatTheDaemon(t *testing.T) {
 	defer cancel()
 	// The slow ones lose their slots to the header timeout; the client is served then.
 	if _, err := c.StatusAll(ctx); err != nil {
-		t.Errorf("status behind %d idle connections: %v", maxConns, err)
+		t.Errorf("status behind %d idle connections: %v", listen.MaxConns, err)
 	}
 	for _, conn := range idle {
 		_ = conn.Close()

@@ -13,26 +13,19 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
 // Group is the group whose members may read over the socket.
 const Group = "talos-agent"
 
-// maxConns bounds the connections served at once: a crowd at the socket must
-// not eat the daemon.
-const maxConns = 64
-
 // Server serves the socket.
-type Server struct {
-	http     *http.Server
-	listener net.Listener
-	path     string
-}
+type Server struct{ *listen.Server }
 
 // Listen opens the socket and serves it until Close. A stale socket is
 // replaced, a live one is not: then another agent runs.
@@ -60,36 +53,12 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	s := &Server{listener: limit(l, maxConns), path: path}
-	s.http = &http.Server{
-		Handler:           Handler(a),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      60 * time.Second,
-		IdleTimeout:       30 * time.Second,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, peerOf(c))
-		},
+	h := listen.HTTP(Handler(a), log)
+	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, peerKey{}, peerOf(c))
 	}
-	go func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the socket is not served any more", "err", err)
-		}
-	}()
-	return s, nil
-}
-
-// Close stops serving and removes the socket.
-func (s *Server) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	err := s.http.Shutdown(ctx)
-	if err != nil {
-		err = s.http.Close()
-	}
-	return err
+	return &Server{listen.Serve(l, h, log)}, nil
 }
 
 // makeDir makes the socket's folder, if there is none, such that the group gets
@@ -143,8 +112,8 @@ type peer struct {
 }
 
 func peerOf(c net.Conn) peer {
-	if lc, ok := c.(*limitConn); ok {
-		c = lc.Conn
+	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = inner.NetConn()
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
@@ -229,47 +198,4 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(b, '\n')) // a client that is gone does not want it
-}
-
-// limit accepts no more than n connections at once.
-func limit(l net.Listener, n int) net.Listener {
-	return &limitListener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
-}
-
-type limitListener struct {
-	net.Listener
-	slots  chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *limitListener) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &limitConn{Conn: c, release: func() { <-l.slots }}, nil
-}
-
-func (l *limitListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type limitConn struct {
-	net.Conn
-	once    sync.Once
-	release func()
-}
-
-func (c *limitConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.release)
-	return err
 }
