@@ -103,14 +103,19 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			}
 		})
 		took := time.Since(run.Since)
+		outcome := cluster.Outcome{Action: a.Kind(), Subject: a.Subject(), Took: took}
 		switch {
 		case err == nil:
+			outcome.Result = cluster.Done
 			log.Info("done: "+a.String(), "duration_ms", took.Milliseconds())
 		case e.run.Err() != nil:
+			outcome.Result = cluster.CutOff
 			log.Info("given up, because the agent stops: "+a.String(), "err", err)
 		default:
+			outcome.Result = cluster.Failed
 			log.Warn("could not "+a.String(), "err", err, "hint", cluster.HintOf(err), "duration_ms", took.Milliseconds())
 		}
+		e.r.c.OnAction(outcome)
 		e.finish(key, a, err)
 	}()
 }

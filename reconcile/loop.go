@@ -42,17 +42,20 @@ func (r *Reconciler) Run(ctx context.Context) {
 			case <-pause.C:
 			}
 		}
+		began := time.Now()
 		r.guarded(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		now := time.Now()
+		r.c.OnPass(now.Sub(began))
 		busy = max(0, busy+shortest-now.Sub(last))
 		last = now
 		d := r.delay(last)
 		s := *r.status.Load()
 		s.NextPass = last.Add(d)
 		r.status.Store(&s)
+		s.Running = r.exec.status()
 		r.c.OnStatus(s)
 		if !timer.Stop() {
 			select {

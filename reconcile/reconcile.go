@@ -116,6 +116,10 @@ type Config struct {
 	// OnStatus is called after every pass, on the loop's goroutine; it must
 	// not block.
 	OnStatus func(cluster.Status)
+	// OnPass is told how long every pass took, on the loop's goroutine, and
+	// OnAction how every action ended, on the action's; they must not block.
+	OnPass   func(took time.Duration)
+	OnAction func(cluster.Outcome)
 	Log      *slog.Logger
 }
 
@@ -178,6 +182,12 @@ func New(c Config) (*Reconciler, error) {
 	}
 	if c.OnStatus == nil {
 		c.OnStatus = func(cluster.Status) {}
+	}
+	if c.OnPass == nil {
+		c.OnPass = func(time.Duration) {}
+	}
+	if c.OnAction == nil {
+		c.OnAction = func(cluster.Outcome) {}
 	}
 	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec = newExecutor(r)

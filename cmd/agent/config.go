@@ -25,6 +25,8 @@ type configFile struct {
 	Proxmox proxmoxFile `yaml:"proxmox" example:"{url: \"https://127.0.0.1:8006\", token_file: proxmox.token}"`
 	// Where commit statuses are sent. Without it none are.
 	Forge forgeFile `yaml:"forge"`
+	// Numbers for Prometheus.
+	Metrics metricsFile `yaml:"metrics" example:"{listen: \"127.0.0.1:9477\"}"`
 	// The image factory that Talos images come from.
 	Factory factoryFile `yaml:"factory"`
 	// Places that serve what others serve, for hosts without internet.
@@ -94,6 +96,15 @@ type forgeFile struct {
 	// A token that may set commit statuses, and nothing more. Credential:
 	// forge.token.
 	TokenFile string `yaml:"token_file" is:"path" default:"the credential forge.token" example:"forge.token"`
+}
+
+type metricsFile struct {
+	// The address and port to serve /metrics at. Whoever can reach it can read
+	// the names and the states of the clusters.
+	Listen string `yaml:"listen" is:"listen" example:"\"127.0.0.1:9477\""`
+	// A file to write the same to, for the textfile collector of node_exporter.
+	// Its name ends in .prom, and the agent must be able to write to its folder.
+	Textfile string `yaml:"textfile" is:"absolute" example:"/run/talos-agent/agent.prom"`
 }
 
 type factoryFile struct {

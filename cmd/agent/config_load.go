@@ -55,6 +55,7 @@ type settings struct {
 	charts         map[string]string
 	registries     map[string]string
 	ca             []byte // PEM; empty: the system's authorities only
+	metrics        monitoring
 
 	socket, stateDir, cacheDir string
 }
@@ -118,6 +119,7 @@ func loadConfigFrom(path string, from credentialSource) (settings, cluster.Probl
 	l.loadProxmox()
 	l.loadForge()
 	l.loadSources()
+	l.loadMetrics()
 	l.out.policyNow.Store(&l.out.policy)
 	return l.out, l.Finish()
 }

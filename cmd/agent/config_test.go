@@ -105,6 +105,7 @@ mirrors:
   charts: {"https://helm.cilium.io": https://mirror.example.org/cilium, oci://ghcr.io: oci://mirror.example.org}
   registries: {docker.io: https://mirror.example.org, ghcr.io: mirror.example.org}
 ca_file: ca.pem
+metrics: {listen: "192.0.2.1:9477", textfile: /run/north/agent.prom}
 policy_file: rules/policy.yaml
 socket: /run/north.sock
 state_dir: /var/lib/north
@@ -149,10 +150,10 @@ func TestConfigFull(t *testing.T) {
 		t.Fatal(problems)
 	}
 	got := fmt.Sprint(s.owner, s.clusters, s.repository.URL, s.repository.Branch, s.folder, s.interval, s.proxmox.URL, s.imageDatastore, s.forge.Kind, s.forge.URL, s.forge.Repository,
-		s.factory, s.charts, s.registries, s.socket, s.stateDir, s.cacheDir)
+		s.factory, s.charts, s.registries, s.socket, s.stateDir, s.cacheDir, s.metrics)
 	want := "north[dev prod]https://example.org/infra.gitprodclusters5m0shttps://pve1.example.org:8006imagesgiteahttps://git.example.orgorg/infra" +
 		"https://factory.example.orgmap[https://helm.cilium.io:https://mirror.example.org/cilium oci://ghcr.io:oci://mirror.example.org]" +
-		"map[docker.io:https://mirror.example.org ghcr.io:mirror.example.org]/run/north.sock/var/lib/north/var/cache/north"
+		"map[docker.io:https://mirror.example.org ghcr.io:mirror.example.org]/run/north.sock/var/lib/north/var/cache/north{192.0.2.1:9477/run/north/agent.prom}"
 	if strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -309,6 +310,16 @@ func TestConfigProblems(t *testing.T) {
 			`config.yaml:5:9: socket: "relative.sock" is not an absolute path (write one like /run/talos-agent/agent.sock)`}},
 		{remote + ok + "socket: /" + strings.Repeat("x", 107) + "\n", []string{
 			"config.yaml:4:9: socket: is longer than the 107 bytes that a socket's path can have (choose a shorter path)"}},
+		{remote + ok + "metrics: {listen: \"localhost:9477\", textfile: /run/metrics.txt}\n", []string{
+			`config.yaml:4:19: metrics.listen: "localhost:9477" is not an IP address and a port (write one like "127.0.0.1:9477")`,
+			"config.yaml:4:47: metrics.textfile: does not end in .prom (node_exporter reads files whose names end in .prom)"}},
+		{remote + ok + "metrics: {}\n", []string{
+			"config.yaml:4:1: metrics: says neither where to listen nor which file to write (write listen: for Prometheus to ask, or textfile: for node_exporter to read)"}},
+		{remote + ok + "metrics: {listen: \"127.0.0.1:0\"}\n", []string{
+			"config.yaml:4:19: metrics.listen: the port must not be 0: nobody would know which one it is (write one like 127.0.0.1:9477)"}},
+		{remote + ok + "metrics: {listen: \"127.0.0.999:1\"}\n", []string{
+			"config.yaml:4:19: metrics.listen: 127.0.0.999:1 is not an IP address and a port (write one like 127.0.0.1:9477)"}},
+		{remote + ok + "metrics: {listen: \"[::1]:9477\"}\n", nil},
 		{remote + ok + "policy_file: nope.yaml\n", []string{
 			"DIR/nope.yaml: there is no policy, so nothing is allowed (write one; the smallest has the lines pool: talos and vmids: [400-599])"}},
 		{remote + "age_key_file: \"credential:age.key\"\nproxmox: {token_file: \"me@pve!x=c4n4ry\"}\n", []string{

@@ -79,6 +79,7 @@ type service struct {
 	agent    *agent
 	socket   *api.Server
 	door     *door
+	monitor  *monitor
 
 	mu     sync.Mutex
 	began  time.Time                 // when the agent was started
@@ -107,10 +108,13 @@ func (d *service) run(ctx context.Context) error {
 			d.log.Debug("close the socket", "err", err)
 		}
 	}()
+	d.monitor = newMonitor(d.door, d.log)
+	defer d.monitor.retire()
 	if err := d.begin(ctx); err != nil {
 		return err
 	}
 	defer d.quit()
+	d.monitor.Reload(true, time.Now())
 
 	changed, stopWatching, err := watchFiles(ctx, d.log, d.path, s.policyPath)
 	if err != nil {
@@ -168,21 +172,32 @@ func tickEvery(watchdog time.Duration) time.Duration {
 }
 
 // begin starts an agent with the settings in force.
-func (d *service) begin(ctx context.Context) error {
+func (d *service) begin(ctx context.Context) (err error) {
+	if err := d.monitor.open(d.settings.metrics); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			d.monitor.close()
+		}
+	}()
 	w, err := d.settings.wiring(d.files, d.log)
 	if err != nil {
 		return err
 	}
 	w.onStatus = func(s cluster.Status) {
+		d.monitor.status(s)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.states[s.Cluster] = s
 	}
+	w.onPass, w.onAction = d.monitor.Pass, d.monitor.Action
 	a, err := newAgent(w)
 	if err != nil {
 		return errors.Join(err, w.store.Close())
 	}
 	a.config = d.path
+	d.monitor.counts(a.gate)
 	d.mu.Lock()
 	d.began, d.states = time.Now(), map[string]cluster.Status{}
 	d.mu.Unlock()
@@ -205,6 +220,8 @@ func (d *service) end() {
 		d.door.shut()
 		d.agent.stop()
 		d.agent = nil
+		d.monitor.counts(nil)
+		d.monitor.close()
 	}
 }
 
@@ -243,9 +260,11 @@ func (d *service) reload(ctx context.Context) error {
 			trouble = append(trouble, p.String())
 		}
 		d.door.trouble(trouble)
+		d.monitor.Reload(false, time.Now())
 		return nil
 	}
 	d.door.trouble(nil)
+	d.monitor.Reload(true, time.Now())
 	same := s.sameBut(d.settings)
 	old := d.settings
 	d.settings = s
@@ -265,6 +284,7 @@ func (d *service) reload(ctx context.Context) error {
 	if err := d.begin(ctx); err != nil {
 		d.log.Error("cannot start with the changed config; the old one is in force again", "err", err, "hint", cluster.HintOf(err))
 		d.door.trouble([]string{d.path + ": cannot start with it: " + err.Error()})
+		d.monitor.Reload(false, time.Now())
 		d.settings = old
 		if err := d.begin(ctx); err != nil {
 			return fmt.Errorf("start over with the old config: %w", err)

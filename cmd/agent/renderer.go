@@ -2,6 +2,7 @@ package main
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -25,6 +26,8 @@ type renderer struct {
 	fingerprint string
 	access      cluster.Access
 	minted      time.Time
+
+	certificates atomic.Pointer[[]cluster.Certificate] // of what is open
 }
 
 // Desired implements reconcile.Renderer.
@@ -88,7 +91,15 @@ func (r *renderer) open(d *cluster.Desired, now time.Time) error {
 		if err != nil {
 			return err
 		}
+		certificates, err := machineconfig.Authorities(d.Bundle)
+		if err != nil {
+			return err
+		}
+		certificates = append(certificates,
+			cluster.Certificate{Name: "agent for talos", NotBefore: now, NotAfter: access.Talos.NotAfter},
+			cluster.Certificate{Name: "agent for kubernetes", NotBefore: now, NotAfter: access.Kube.NotAfter})
 		r.bundle, r.fingerprint, r.access, r.minted = d.Bundle, fp, access, now
+		r.certificates.Store(&certificates)
 	}
 	d.Fingerprint, d.Access = r.fingerprint, r.access
 	return nil

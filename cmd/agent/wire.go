@@ -50,8 +50,11 @@ type wiring struct {
 	// prepare, when set, has a hand in every snapshot before it is used: a
 	// rehearsal puts throw-away keys and stand-ins for charts into it.
 	prepare func(cluster.Snapshot) (cluster.Snapshot, error)
-	// onStatus is called after every pass of any cluster, and must not block.
+	// onStatus is called after every pass of any cluster, onPass with how long it
+	// took, and onAction when an action ended; they must not block.
 	onStatus func(cluster.Status)
+	onPass   func(name string, took time.Duration)
+	onAction func(name string, o cluster.Outcome)
 }
 
 type closer interface{ Close() error }
@@ -248,6 +251,16 @@ func (a *agent) assemble(name string) (*managed, error) {
 			}
 			if a.w.onStatus != nil {
 				a.w.onStatus(s)
+			}
+		},
+		OnPass: func(took time.Duration) {
+			if a.w.onPass != nil {
+				a.w.onPass(name, took)
+			}
+		},
+		OnAction: func(o cluster.Outcome) {
+			if a.w.onAction != nil {
+				a.w.onAction(name, o)
 			}
 		},
 	})

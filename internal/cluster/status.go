@@ -92,3 +92,28 @@ type PassStatus struct {
 	Blocked    int       `json:"blocked"`
 	Error      string    `json:"error,omitempty"`
 }
+
+// Result is how an action ended, in one word.
+type Result string
+
+// The results. CutOff is an action that was given up because the agent stops:
+// the next agent finds what it left.
+const (
+	Done   Result = "done"
+	Failed Result = "failed"
+	CutOff Result = "cut off"
+)
+
+// Outcome is an action that ended.
+type Outcome struct {
+	Action  string // its kind, "create vm"
+	Subject string
+	Took    time.Duration
+	Result  Result
+}
+
+// Certificate is how long a certificate is good for, and nothing else of it.
+type Certificate struct {
+	Name                string // "talos ca"
+	NotBefore, NotAfter time.Time
+}

@@ -176,6 +176,32 @@ func Fingerprint(bundle cluster.Secret) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
+// Authorities tells how long the authorities of a bundle are good for. The
+// bundle must have passed CheckBundle.
+func Authorities(bundle cluster.Secret) ([]cluster.Certificate, error) {
+	b, err := readBundle(bundle)
+	if err != nil {
+		return nil, err
+	}
+	var out []cluster.Certificate
+	for _, a := range []struct {
+		name string
+		pair *x509.PEMEncodedCertificateAndKey
+	}{
+		{"talos ca", b.Certs.OS}, {"kubernetes ca", b.Certs.K8s}, {"kubernetes aggregator ca", b.Certs.K8sAggregator}, {"etcd ca", b.Certs.Etcd},
+	} {
+		if a.pair == nil {
+			return nil, fmt.Errorf("secrets bundle: there is no %s", a.name)
+		}
+		crt, err := a.pair.GetCert()
+		if err != nil {
+			return nil, fmt.Errorf("secrets bundle: the %s cannot be read", a.name)
+		}
+		out = append(out, cluster.Certificate{Name: a.name, NotBefore: crt.NotBefore, NotAfter: crt.NotAfter})
+	}
+	return out, nil
+}
+
 // readBundle decodes a bundle. All its sections are there afterwards, though
 // perhaps empty. Its errors never carry the decoder's words, which quote what
 // they stumble over.

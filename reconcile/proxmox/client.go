@@ -73,6 +73,7 @@ type Client struct {
 	header    cluster.Secret // Authorization
 
 	turns turns
+	shown certificate // of the API
 
 	mu     sync.Mutex
 	memory memory
@@ -108,6 +109,7 @@ func New(c Config) (*Client, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
+	p.shown.note(tlsc)
 	p.transport = &http.Transport{
 		DialContext: c.Dial, TLSClientConfig: tlsc, IdleConnTimeout: idleAfter, MaxIdleConnsPerHost: keptOpen,
 		TLSHandshakeTimeout: readWithin,
@@ -123,6 +125,16 @@ func New(c Config) (*Client, error) {
 	}
 	p.api = api.NewClient(p.base, api.WithHTTPClient(p.http), api.WithAPIToken(id, secret), api.WithUserAgent("talos-agent"), api.WithLogger(mute{}))
 	return p, nil
+}
+
+// Certificate is the certificate that the API showed last, and false before any
+// was seen and trusted.
+func (c *Client) Certificate() (cluster.Certificate, bool) {
+	seen := c.shown.Load()
+	if seen == nil {
+		return cluster.Certificate{}, false
+	}
+	return *seen, true
 }
 
 // Close closes the connections. Calls in flight end by their contexts.

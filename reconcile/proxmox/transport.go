@@ -12,7 +12,10 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 const (
@@ -168,4 +171,24 @@ func tlsConfig(c Config) (*tls.Config, error) {
 		}
 	}
 	return t, nil
+}
+
+// certificate remembers how long a server's certificate is good for.
+type certificate struct {
+	atomic.Pointer[cluster.Certificate]
+}
+
+// note has every handshake that succeeds leave its certificate here.
+func (c *certificate) note(t *tls.Config) {
+	verify := t.VerifyConnection
+	t.VerifyConnection = func(s tls.ConnectionState) error {
+		if verify != nil {
+			if err := verify(s); err != nil {
+				return err
+			}
+		}
+		leaf := s.PeerCertificates[0]
+		c.Store(&cluster.Certificate{Name: "proxmox", NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter})
+		return nil
+	}
 }

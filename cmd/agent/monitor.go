@@ -1,0 +1,189 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/calls"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/metrics"
+)
+
+// monitor gathers the daemon's numbers for as long as the daemon lives, and
+// tells them while an agent runs: to whoever asks, in a text file, or both.
+type monitor struct {
+	*metrics.Metrics
+	log *slog.Logger
+
+	to     monitoring
+	server *listen.Server // nil: nobody may ask
+
+	mu      sync.Mutex
+	gate    *calls.Gate         // of the agent that runs; nil: none does
+	earlier map[[2]string]int64 // calls of agents that ended, by system and outcome
+
+	wake chan struct{} // one slot: the file is out of date
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+// leastBetweenFiles keeps a cluster that comes up from having the text file
+// written at each of its passes.
+const leastBetweenFiles = time.Second
+
+func newMonitor(d *door, log *slog.Logger) *monitor {
+	m := &monitor{log: log, wake: make(chan struct{}, 1), earlier: map[[2]string]int64{}}
+	m.Metrics = metrics.New(metrics.Config{Version: version, Clusters: d.Clusters, Certificates: d.certificates, Calls: m.calls})
+	return m
+}
+
+// counts has the calls through a gate counted with those of all agents before;
+// nil when the agent has ended.
+func (m *monitor) counts(g *calls.Gate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gate != nil {
+		for _, c := range m.gate.Counts() {
+			m.earlier[[2]string{c.System, string(c.Outcome)}] += c.N
+		}
+	}
+	m.gate = g
+}
+
+// calls are the calls of all agents there were.
+func (m *monitor) calls() []metrics.Calls {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := maps.Clone(m.earlier)
+	if m.gate != nil {
+		for _, c := range m.gate.Counts() {
+			all[[2]string{c.System, string(c.Outcome)}] += c.N
+		}
+	}
+	var out []metrics.Calls
+	for k, n := range all {
+		out = append(out, metrics.Calls{System: k[0], Outcome: k[1], N: n})
+	}
+	return out
+}
+
+// certificates are those of a cluster, or with "" the host's.
+func (d *door) certificates(name string) []cluster.Certificate {
+	certificates, err := through(d, func(a *agent) ([]cluster.Certificate, error) { return a.certificates(name), nil })
+	if err != nil {
+		return nil // between two agents there are none
+	}
+	return certificates
+}
+
+func (a *agent) certificates(name string) []cluster.Certificate {
+	if name == "" {
+		if c, ok := a.pve.Certificate(); ok {
+			return []cluster.Certificate{c}
+		}
+		return nil
+	}
+	m, err := a.find(name)
+	if err != nil {
+		return nil
+	}
+	if of := m.render.certificates.Load(); of != nil {
+		return *of
+	}
+	return nil
+}
+
+// open begins to tell. What cannot be opened or written is told at once: it is
+// in the config.
+func (m *monitor) open(to monitoring) error {
+	if to.textfile != m.to.textfile {
+		m.retire()
+	}
+	m.to = to
+	if to.textfile != "" {
+		if err := m.WriteText(to.textfile); err != nil {
+			return &hinted{fmt.Errorf("metrics.textfile: %w", err), "its folder must be there, and the agent's user must be able to write to it"}
+		}
+	}
+	if to.listen != "" {
+		s, err := listen.TCP(to.listen, m.Handler(), m.log)
+		if err != nil {
+			return &hinted{fmt.Errorf("metrics.listen: %w", err), "choose an address of this host, and a port that nobody else listens at"}
+		}
+		m.server = s
+	}
+	m.stop = make(chan struct{})
+	if to.textfile != "" {
+		m.wg.Go(m.write)
+	}
+	return nil
+}
+
+// close ends what open began. The text file stays: another agent begins in a
+// moment.
+func (m *monitor) close() {
+	if m.server != nil {
+		if err := m.server.Close(); err != nil {
+			m.log.Debug("close the metrics' listener", "err", err)
+		}
+		m.server = nil
+	}
+	if m.stop != nil {
+		close(m.stop)
+		m.wg.Wait()
+		m.stop = nil
+	}
+}
+
+// retire takes the text file away: nobody brings it up to date any more, and
+// what it says would be read as if it were so.
+func (m *monitor) retire() {
+	if m.to.textfile == "" {
+		return
+	}
+	if err := os.Remove(m.to.textfile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.log.Warn("cannot remove the metrics' text file, which is out of date now", "err", err)
+	}
+}
+
+// status takes how a cluster stands; it never blocks.
+func (m *monitor) status(s cluster.Status) {
+	m.Status(s, time.Now())
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write keeps the text file up to date.
+func (m *monitor) write() {
+	said := false // that it cannot be written
+	for {
+		select {
+		case <-m.stop:
+			return
+		case <-m.wake:
+		}
+		switch err := m.WriteText(m.to.textfile); {
+		case err == nil:
+			said = false
+		case !said:
+			said = true
+			m.log.Warn("the metrics' text file is out of date", "err", err)
+		}
+		pause := time.NewTimer(leastBetweenFiles)
+		select {
+		case <-m.stop:
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package metrics
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Family is one metric there is, for its reference.
+type Family struct {
+	Name   string
+	Type   string // gauge, counter or histogram
+	Labels []string
+	Help   string
+}
+
+// prefix begins the name of every family.
+const prefix = "talos_agent_"
+
+// The families.
+var (
+	buildInfo = gauge("build_info", "Always 1; the labels say which program runs.", "version", "goversion")
+
+	condition      = gauge("cluster_condition", "1 for the condition that the cluster is in, 0 for the others.", "cluster", "condition")
+	conditionSince = gauge("cluster_condition_since_timestamp_seconds", "Since when the cluster is in its condition. While it is Stalled: since when it is stuck.", "cluster")
+	suspended      = gauge("cluster_suspended", "1 while the cluster is suspended, so that nothing is changed.", "cluster")
+	inForce        = gauge("cluster_revision_in_force", "1 when the newest revision that was seen is the one that the cluster is made to match; 0 while it is refused or invalid.", "cluster")
+	lastPass       = gauge("cluster_last_pass_timestamp_seconds", "When the last pass ended. A quiet cluster is looked at every interval.", "cluster")
+	nextPass       = gauge("cluster_next_pass_timestamp_seconds", "When the next pass begins at the latest. A time that is minutes in the past means that nobody looks any more.", "cluster")
+	lastReady      = gauge("cluster_last_ready_timestamp_seconds", "When the cluster was last seen Ready; missing until it was.", "cluster")
+	drift          = gauge("cluster_drift", "What keeps the cluster from matching its inventory, by kind: actions under way, waits and blocks. All are 0 when it matches.", "cluster", "kind")
+	overdue        = gauge("cluster_waits_overdue", "How many waits have taken longer than they may reasonably take.", "cluster")
+	oldestWait     = gauge("cluster_oldest_wait_timestamp_seconds", "Since when the oldest wait lasts; missing when nothing is waited for.", "cluster")
+	nodes          = gauge("cluster_nodes", "How many nodes of the inventory are in a phase.", "cluster", "phase")
+	addons         = gauge("cluster_addons", "How many addons are in a state; what Helm calls pending or otherwise is other.", "cluster", "state")
+	problems       = gauge("cluster_inventory_problems", "How many problems the newest inventory has, by severity.", "cluster", "severity")
+
+	notBefore = gauge("certificate_not_before_timestamp_seconds", "When the validity of a certificate began. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
+	notAfter  = gauge("certificate_not_after_timestamp_seconds", "When a certificate runs out. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
+
+	calls = counter("api_calls_total", "Calls to another system, by outcome: ok, refused (it would not), failed (it could not) or lost (there was no answer).", "system", "outcome")
+
+	passDuration = Family{prefix + "pass_duration_seconds", "histogram", []string{"cluster"}, "How long passes took."}
+	actions      = counter("actions_total", "Actions that ended, by kind and result: done, failed, or cut off by the end of the agent.", "cluster", "action", "result")
+
+	reloaded      = gauge("config_last_reload_successful", "1 when the config and policy files are in force as they are, 0 while a changed one cannot be loaded.")
+	reloadedAt    = gauge("config_last_reload_success_timestamp_seconds", "When the config and policy files in force were loaded.")
+	notifications = counter("notifications_total", "Attempts to send a notification, by target and result: sent or failed.", "target", "result")
+	webhooks      = counter("webhook_requests_total", "Requests to the webhook listener, by result: accepted, ignored (another event, branch or repository), refused (no valid signature) or invalid.", "result")
+)
+
+// Families lists every family, in the order of the reference.
+func Families() []Family {
+	return []Family{
+		condition, conditionSince, lastReady, lastPass, nextPass, drift, oldestWait, overdue, inForce, suspended, nodes, addons, problems,
+		passDuration, actions, calls, notBefore, notAfter,
+		reloaded, reloadedAt, notifications, webhooks, buildInfo,
+	}
+}
+
+func gauge(name, help string, labels ...string) Family {
+	return Family{prefix + name, "gauge", labels, help}
+}
+
+func counter(name, help string, labels ...string) Family {
+	return Family{prefix + name, "counter", labels, help}
+}
+
+func (f Family) desc() *prometheus.Desc { return prometheus.NewDesc(f.Name, f.Help, f.Labels, nil) }
+
+func (f Family) counter() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Name, Help: f.Help}, f.Labels)
+}
+
+// sample is one value of a family that is not counted here.
+func (f Family) sample(v float64, labels ...string) prometheus.Metric {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(f.Name, "_total") {
+		kind = prometheus.CounterValue
+	}
+	return prometheus.MustNewConstMetric(f.desc(), kind, v, labels...)
+}

@@ -1,0 +1,92 @@
+package metrics
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// What the labels can be. All are told, with 0 for those that are not so: a
+// series that comes and goes is hard to alert on.
+var (
+	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Blind}
+	phases     = []cluster.Phase{cluster.PhaseUnknown, cluster.PhaseAbsent, cluster.PhaseForeign, cluster.PhaseLocked, cluster.PhaseCreating, cluster.PhaseStopped,
+		cluster.PhaseBooting, cluster.PhaseMaintenance, cluster.PhaseJoining, cluster.PhaseReady, cluster.PhaseLeaving, cluster.PhaseUnreachable}
+	// A release can be in more states than these, all of them short: "other".
+	states     = []string{"unknown", "absent", "installing", "deployed", "ready", "failed", "other"}
+	severities = []cluster.Severity{cluster.Error, cluster.Warning, cluster.Note}
+)
+
+// samples are the last word of a cluster in numbers. Pure.
+func samples(w seen) []prometheus.Metric {
+	s := w.status
+	name := s.Cluster
+	out := []prometheus.Metric{
+		conditionSince.sample(seconds(s.Since), name),
+		suspended.sample(number(s.Suspended), name),
+		inForce.sample(number(s.Revision != "" && s.Revision == s.Applied), name),
+		lastPass.sample(seconds(w.at), name),
+		nextPass.sample(seconds(s.NextPass), name),
+		drift.sample(float64(len(s.Running)), name, "action"),
+		drift.sample(float64(len(s.Waiting)), name, "wait"),
+		drift.sample(float64(len(s.Blocked)), name, "block"),
+	}
+	if !w.ready.IsZero() {
+		out = append(out, lastReady.sample(seconds(w.ready), name))
+	}
+	for _, c := range conditions {
+		out = append(out, condition.sample(number(c == s.Condition), name, string(c)))
+	}
+	late, oldest := 0, time.Time{}
+	for _, wait := range s.Waiting {
+		if wait.Overdue {
+			late++
+		}
+		if oldest.IsZero() || wait.Since.Before(oldest) {
+			oldest = wait.Since
+		}
+	}
+	out = append(out, overdue.sample(float64(late), name))
+	if !oldest.IsZero() {
+		out = append(out, oldestWait.sample(seconds(oldest), name))
+	}
+	for _, p := range phases {
+		n := count(s.Nodes, func(n cluster.NodeStatus) bool { return n.Phase == p })
+		out = append(out, nodes.sample(n, name, string(p)))
+	}
+	for _, state := range states {
+		n := count(s.Addons, func(a cluster.AddonStatus) bool {
+			return a.State == state || state == "other" && !slices.Contains(states, a.State)
+		})
+		out = append(out, addons.sample(n, name, state))
+	}
+	for _, severity := range severities {
+		n := count(s.Problems, func(p cluster.Problem) bool { return cmp.Or(p.Severity, cluster.Error) == severity })
+		out = append(out, problems.sample(n, name, string(severity)))
+	}
+	return out
+}
+
+func count[T any](all []T, is func(T) bool) float64 {
+	n := 0
+	for _, v := range all {
+		if is(v) {
+			n++
+		}
+	}
+	return float64(n)
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// seconds is a time as Prometheus writes it: seconds since 1970.
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
