@@ -4,6 +4,16 @@
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-unknown)
 LDFLAGS   = -s -w -X main.version=$(VERSION)
+# How the program is built: the same commit gives the same file wherever it is.
+BUILD     = $(GO) build -p $(PARALLEL) -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+# What `make deb` makes packages for, out of what, and where. Every date in a
+# package is that of the commit.
+ARCH     ?= amd64 arm64
+DIST     ?= dist
+STAGE     = $(abspath $(DIST))/stage
+# What an installed agent needs that has nothing to do.
+FIGURES_OF_PACKAGE = (cd cmd/agent && $(GO) test -run '^TestPackageFigures$$' -count=1 -figures -agent '$(STAGE)/$(NATIVE)/packaged')
+NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
 SEEDS    ?= 1000
@@ -21,7 +31,23 @@ build: bin/talos-agent ## build bin/talos-agent, one static file
 
 .PHONY: bin/talos-agent
 bin/talos-agent:
-	$(GO) build -p $(PARALLEL) -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o $@ ./cmd/agent
+	$(BUILD) -o $@ ./cmd/agent
+
+.PHONY: deb
+deb: packages ## build the Debian packages in dist/ and print their figures (ARCH=amd64 for one)
+	@set -e; $(foreach arch,$(ARCH),$(if $(filter $(NATIVE),$(arch)),$(FIGURES_OF_PACKAGE);,echo '$(arch): not started, this machine is $(NATIVE)';))
+
+.PHONY: packages
+packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+packages:
+	rm -rf '$(STAGE)'
+	$(GO) test ./cmd/agent -run '^TestManual$$' -count=1 -manual '$(STAGE)/manual'
+	set -e; for arch in $(ARCH); do GOOS=linux GOARCH=$$arch $(BUILD) -o '$(STAGE)'/$$arch/talos-agent ./cmd/agent; done
+	$(GO) -C packaging/deb/tools run ./mkdeb -top '$(CURDIR)' -version '$(VERSION)' -stage '$(STAGE)' -out '$(abspath $(DIST))' $(ARCH)
+
+.PHONY: version
+version:
+	@echo '$(VERSION)'
 
 .PHONY: test
 test: ## run all tests, with 100 seeds of the simulation

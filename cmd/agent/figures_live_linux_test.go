@@ -155,16 +155,52 @@ func (h *live) firstChange() <-chan time.Time {
 
 // measureStart measures from exec to READY with a cluster of a hundred nodes.
 func measureStart(t *testing.T, table *figures) {
+	_, took := restarted(t, size{3, 97})
+	table.add(figure{what: "100 nodes: start to READY", measured: took.median(), must: 300, unit: "ms", note: took.String()})
+}
+
+// restarted brings a cluster up and starts the agent anew on it several times. It
+// returns how long each start took, to READY, in milliseconds.
+func restarted(t *testing.T, sz size) (*live, sample) {
+	t.Helper()
 	h := newLive(t, hurried)
 	h.start()
-	h.grow(size{3, 97})
+	h.grow(sz)
 	var took sample
 	for range runs {
 		h.stop()
 		took = append(took, milliseconds(h.start().ready))
 		h.untilReady(time.Minute, 100*time.Millisecond)
 	}
-	table.add(figure{what: "100 nodes: start to READY", measured: took.median(), must: 300, unit: "ms", note: took.String()})
+	return h, took
+}
+
+// TestPackageFigures measures, for `make deb`, what an installed agent needs that
+// has nothing to do: it starts the program of a package on a lab.
+func TestPackageFigures(t *testing.T) {
+	if !*measure || *program == "" {
+		t.Skip("run by make deb")
+	}
+	h, took := restarted(t, size{1, 2})
+	// The first passes after a start are young yet.
+	passed := make(chan struct{}, 3)
+	h.lab.World.OnCall(func(c world.CallRecord) {
+		if c.System == "pve" && c.Op == passCall {
+			select {
+			case passed <- struct{}{}:
+			default:
+			}
+		}
+	})
+	for range cap(passed) {
+		<-passed
+	}
+	h.lab.World.OnCall(nil)
+	anonymous, err := h.agent.anonymous()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("the packaged program: start to READY %.0f ms (%s), memory at rest %.1f MiB, with a cluster of 3 nodes\n", took.median(), took, float64(anonymous)/(1<<20))
 }
 
 // measureKill kills the agent at changes all along a bring-up, starts it again

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,8 +36,35 @@ func TestUnit(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "talos-agent.service")
 	write(t, file, strings.ReplaceAll(string(b), start[1], program), 0o644)
-	if out, err := exec.CommandContext(t.Context(), analyze, "verify", file).CombinedOutput(); err != nil || len(out) > 0 {
+	if out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
+	}
+	// In tenths: what is left is that the agent has the host's network and sees
+	// its files.
+	out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=13", "--no-pager", file).CombinedOutput()
+	if err != nil {
+		t.Errorf("the unit is more exposed than it may be: %v\n%s", err, out)
+	}
+}
+
+// TestUnitCredentials: the unit hands over every credential that a config may
+// take, each from the place where keys of this agent lie, and each once: of two
+// lines of one name systemd heeds the last one only.
+func TestUnitCredentials(t *testing.T) {
+	b, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var handed []string
+	for _, m := range regexp.MustCompile(`(?m)^LoadCredential(?:Encrypted)?=([^:\n]+):?(.*)$`).FindAllStringSubmatch(string(b), -1) {
+		if m[2] != "talos-agent."+m[1] {
+			t.Errorf("the credential %s is taken from %q", m[1], m[2])
+		}
+		handed = append(handed, m[1])
+	}
+	slices.Sort(handed)
+	if want := []string{"age.key", "forge.token", "git.token", "proxmox.token", "ssh.key", "webhook.secret"}; !slices.Equal(handed, want) {
+		t.Errorf("the unit hands over %v, want %v", handed, want)
 	}
 }
 
