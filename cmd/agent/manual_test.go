@@ -114,9 +114,9 @@ var (
 	table    = regexp.MustCompile(`(?m)(?:^\|.*\n)+`)
 )
 
-// listed makes a list of a table, whose columns would not fit on a terminal: the
+// listedTable makes a list of a table, whose columns would not fit on a terminal: the
 // first column of each row, and below it the last one and what the others say.
-func listed(table string) string {
+func listedTable(table string) string {
 	var heads []string
 	var b strings.Builder
 	for line := range strings.Lines(table) {
@@ -154,7 +154,7 @@ func referencePage(t *testing.T, file string, date time.Time) []byte {
 	text := title.ReplaceAllString(comment.ReplaceAllString(string(b), ""), "")
 	text = pageLink.ReplaceAllString(text, "$1")
 	text = heading.ReplaceAllString(text, "# $1")
-	text = table.ReplaceAllStringFunc(text, listed)
+	text = table.ReplaceAllStringFunc(text, listedTable)
 	head := fmt.Sprintf("%% %q \"5\" %q \"talos-agent\" \"talos-agent\"\n# NAME\n%s - /etc/talos-agent/%s.yaml\n\n# DESCRIPTION\n", strings.ToUpper(name), date.Format("Jan 2006"), name, file)
 	return md2man.Render([]byte(head + text))
 }
