@@ -70,6 +70,8 @@ var rooms = map[string]room{
 	"internal/lab/kube":  {may: []string{"internal/lab/world"}},
 	"internal/lab/web":   {may: []string{"internal/lab/world"}},
 
+	"packaging/deb": {never: append([]string{"os", "net", "net/http"}, clients...)},
+
 	"cmd/agent": {may: []string{"*"}},
 }
 

@@ -160,6 +160,17 @@ func (l *configLoader) decode(path string) bool {
 	return true
 }
 
+// parseConfig checks a config by itself, without the files it names.
+func parseConfig(path string, data []byte) cluster.Problems {
+	d := strict.Document{File: path, Report: strict.NewReport()}
+	d.Where[""] = cluster.Position{File: path}
+	if n := d.Single(data); n != nil {
+		var f configFile
+		hostLanguage.Decode(d, n, "", &f)
+	}
+	return d.Finish()
+}
+
 // loadPolicy reads the policy, whose problems stand in a file of their own.
 func (l *configLoader) loadPolicy() {
 	if l.Has("policy_file") && l.file.PolicyFile == "" {

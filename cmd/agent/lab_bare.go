@@ -20,11 +20,13 @@ const labPassword = "lab-root-password"
 // bareHost is a lab on loopback whose Proxmox VE has nothing for the agent yet.
 type bareHost struct {
 	*lab.Lab
-	dir string // the host's files lie below it: etc/pve, usr/bin/pvesh
+	dir  string // the host's files lie below it: etc/pve, usr/bin/pvesh
+	door labDoor
 }
 
-// startBareLab starts one and writes what a fresh host has into dir.
-func startBareLab(dir, prefix, flavour string, speed float64) (*bareHost, error) {
+// startBareLab starts one and writes what a fresh host has into dir. program is
+// this program, which its pvesh runs.
+func startBareLab(dir, program, prefix, flavour string, speed float64) (*bareHost, error) {
 	c, abs, err := labConfig(dir, prefix, flavour, speed)
 	if err != nil {
 		return nil, err
@@ -35,11 +37,12 @@ func startBareLab(dir, prefix, flavour string, speed float64) (*bareHost, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := writeBareHost(l, abs); err != nil {
+	h := &bareHost{Lab: l, dir: abs, door: labDoor{URL: l.PVE.URL(), CA: string(l.CA()), Password: labPassword}}
+	if err := h.writeFiles(program); err != nil {
 		l.Close()
 		return nil, err
 	}
-	return &bareHost{Lab: l, dir: abs}, nil
+	return h, nil
 }
 
 // listed reports whether a file in the format of authorized_keys has a key. It
@@ -55,19 +58,19 @@ func listed(file string, key ssh.PublicKey) bool {
 	return false
 }
 
-func writeBareHost(l *lab.Lab, dir string) error {
-	l.PVE.SetPassword("root@pam", labPassword)
-	pve := filepath.Join(dir, "etc", "pve")
+func (h *bareHost) writeFiles(program string) error {
+	h.PVE.SetPassword("root@pam", labPassword)
+	pve := filepath.Join(h.dir, "etc", "pve")
 	if err := os.MkdirAll(pve, 0o755); err != nil {
 		return fmt.Errorf("write the host's files: %w", err)
 	}
-	errs := []error{writePvesh(dir, labDoor{URL: l.PVE.URL(), CA: string(l.CA()), Password: labPassword})}
+	errs := []error{writePvesh(h.dir, program, h.door)}
 	for name, text := range map[string]string{
-		filepath.Join(pve, "pve-root-ca.pem"): string(l.CA()),
-		filepath.Join(dir, "ca.pem"):          string(l.CA()),
-		filepath.Join(dir, "authorized_keys"): "",
-		filepath.Join(dir, "known_hosts"):     string(l.SSH.KnownHosts()),
-		filepath.Join(dir, "forge.token"):     lab.ForgeToken + "\n",
+		filepath.Join(pve, "pve-root-ca.pem"):   string(h.CA()),
+		filepath.Join(h.dir, "ca.pem"):          string(h.CA()),
+		filepath.Join(h.dir, "authorized_keys"): "",
+		filepath.Join(h.dir, "known_hosts"):     string(h.SSH.KnownHosts()),
+		filepath.Join(h.dir, "forge.token"):     lab.ForgeToken + "\n",
 	} {
 		errs = append(errs, os.WriteFile(name, []byte(text), 0o600))
 	}
@@ -92,7 +95,11 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	}
-	h, err := startBareLab(dir, prefix, flavour, speed)
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	h, err := startBareLab(dir, program, prefix, flavour, speed)
 	if err != nil {
 		return err
 	}

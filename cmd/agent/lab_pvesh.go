@@ -70,6 +70,7 @@ func standIn(ctx context.Context, env *environment, door labDoor, args []string)
 	if err != nil {
 		return err
 	}
+	defer root.client.CloseIdleConnections()
 	status, answer, err := root.do(ctx, q.method, q.path, q.options)
 	switch {
 	case err != nil:
@@ -179,15 +180,17 @@ func (d labDoor) login(ctx context.Context) (*labRoot, error) {
 		return nil, errors.New("the door of the lab has no certificate")
 	}
 	r := &labRoot{door: d, client: &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
+		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
 	status, answer, err := r.do(ctx, http.MethodPost, "/access/ticket", url.Values{"username": {"root@pam"}, "password": {d.Password}})
 	if err != nil {
+		r.client.CloseIdleConnections()
 		return nil, err
 	}
 	data, _ := answer.Data.(map[string]any)
 	r.ticket, _ = data["ticket"].(string)
 	r.csrf, _ = data["CSRFPreventionToken"].(string)
 	if status != http.StatusOK || r.ticket == "" {
+		r.client.CloseIdleConnections()
 		return nil, fmt.Errorf("log in to the lab as root@pam: %d %s", status, answer.Message)
 	}
 	return r, nil
@@ -233,12 +236,9 @@ func (r *labRoot) do(ctx context.Context, method, path string, options url.Value
 	return resp.StatusCode, answer, nil
 }
 
-// writePvesh writes the stand-in and what it needs below dir.
-func writePvesh(dir string, door labDoor) error {
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
+// writePvesh writes the stand-in and what it needs below dir. program is this
+// program.
+func writePvesh(dir, program string, door labDoor) error {
 	text, err := json.Marshal(door)
 	if err != nil {
 		return err

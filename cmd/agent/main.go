@@ -76,7 +76,7 @@ are changes; 11 plan: there are destructive ones.`,
 			root.AddCommand(c)
 		}
 	}
-	add("daemon", newRun(env), newVersion(env))
+	add("daemon", newInit(env), newRun(env), newVersion(env))
 	add("look", newStatus(env), newPlan(env))
 	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newDestroy(env), newKubeconfig(env), newTalosconfig(env))
 	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"maps"
 	"net/url"
 	"slices"
@@ -119,4 +120,14 @@ func (a administrator) forget() {
 		"/access/roles/TalosAgentStore", "/access/roles/TalosAgentNet", "/access/roles/TalosAgentHost"} {
 		a.call("DELETE", made, nil)
 	}
+}
+
+// permissions are the privileges of the administrator's token, by path.
+func (a administrator) permissions() map[string]map[string]int {
+	a.t.Helper()
+	var have map[string]map[string]int
+	if err := json.Unmarshal(a.call("GET", "/access/permissions", nil), &have); err != nil {
+		a.t.Fatal(err)
+	}
+	return have
 }

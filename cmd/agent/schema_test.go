@@ -161,8 +161,11 @@ func TestPackagedFiles(t *testing.T) {
 			}
 			files[name] = uncomment(string(b))
 		}
-		dir := newHost(t, files)
-		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+		dir, store := newHost(t, files), newHost(t)
+		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token"} {
+			write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
+		}
+		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), inStore(store))
 		if len(problems) > 0 {
 			t.Errorf("%v\n%s", problems, files["config.yaml"])
 		}

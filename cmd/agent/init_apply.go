@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"filippo.io/age"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/setup"
+)
+
+// readRecord reads what init remembers. Where there is none it was never run.
+func (h pveHost) readRecord() (setup.Record, error) {
+	text, _, err := readHostFile(h.path(setup.RecordFile), onlyOwnerWrites)
+	if errors.Is(err, fs.ErrNotExist) {
+		return setup.Record{Version: 1}, nil
+	}
+	var r setup.Record
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err == nil && r.Version != 1 {
+		err = fmt.Errorf("is of version %d, which this program does not know", r.Version)
+	}
+	if err != nil {
+		return setup.Record{}, &hinted{fmt.Errorf("%s, what init remembers of its work: %w", setup.RecordFile, err),
+			"move it away: init then asks before it replaces a file, and undo leaves what it cannot tell to be its own"}
+	}
+	return r, nil
+}
+
+// writeRecord makes a record durable.
+func (h pveHost) writeRecord(r setup.Record) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(h.path(setup.ConfigDir), 0o755); err != nil {
+		return err
+	}
+	return h.write(setup.NewFile{Path: setup.RecordFile, Mode: 0o600}, append(text, '\n'))
+}
+
+// carryOut does the steps of a plan in their order. What must be known if one is
+// cut off is recorded before it is begun.
+func (h pveHost) carryOut(ctx context.Context, steps []setup.Step, r setup.Record, tell func(setup.Step)) (setup.Record, error) {
+	for _, s := range steps {
+		if err := ctx.Err(); err != nil {
+			return r, err
+		}
+		r = r.Before(s)
+		if err := h.writeRecord(r); err != nil {
+			return r, fmt.Errorf("%s: %w", s.What, err)
+		}
+		content, err := h.do(ctx, s)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", s.What, err)
+		}
+		r = r.After(s, content)
+		if err := h.writeRecord(r); err != nil {
+			return r, fmt.Errorf("%s: %w", s.What, err)
+		}
+		tell(s)
+	}
+	return r, nil
+}
+
+// do does one step. It returns what was written into a file.
+func (h pveHost) do(ctx context.Context, s setup.Step) ([]byte, error) {
+	switch {
+	case s.Call != nil && s.Call.SecretTo != nil:
+		var made struct {
+			ID    string `json:"full-tokenid"`
+			Value string `json:"value"`
+		}
+		if err := h.pvesh(ctx, &made, s.Call.Args()...); err != nil {
+			return nil, err
+		}
+		if made.ID == "" || made.Value == "" {
+			return nil, errors.New("pvesh told no secret of the new token")
+		}
+		content := []byte(made.ID + "=" + made.Value + "\n")
+		return content, h.write(*s.Call.SecretTo, content)
+	case s.Call != nil:
+		return nil, h.pvesh(ctx, nil, s.Call.Args()...)
+	case s.Dir != nil:
+		return nil, h.makeDir(*s.Dir)
+	case s.File != nil:
+		content, err := contentOf(*s.File)
+		if err != nil {
+			return nil, err
+		}
+		return content, h.write(*s.File, content)
+	case s.Remove != "":
+		err := os.Remove(h.path(s.Remove))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return nil, err
+	}
+	_, err := h.run(ctx, s.Run[0], s.Run[1:]...)
+	return nil, err
+}
+
+// makeDir makes a directory with exactly its mode.
+func (h pveHost) makeDir(d setup.NewFile) error {
+	path := h.path(d.Path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := os.Mkdir(path, d.Mode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = os.Chmod(path, d.Mode) // the umask took some away
+	}
+	return err
+}
+
+// contentOf is what goes into a file; keys are made now.
+func contentOf(f setup.NewFile) ([]byte, error) {
+	switch f.Origin {
+	case setup.FromAgeKey:
+		id, err := age.GenerateX25519Identity()
+		if err != nil {
+			return nil, err
+		}
+		return fmt.Appendf(nil, "# public key: %s\n%s\n", id.Recipient(), id), nil
+	case setup.FromSSHKey:
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		block, err := ssh.MarshalPrivateKey(key, "talos-agent")
+		if err != nil {
+			return nil, err
+		}
+		return pem.EncodeToMemory(block), nil
+	}
+	return f.Content, nil
+}
+
+// write writes a file whole or not at all, with its owner and mode from the
+// first moment on at which it has its name.
+func (h pveHost) write(f setup.NewFile, content []byte) (err error) {
+	path := h.path(f.Path)
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	out, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(fresh))
+		}
+	}()
+	_, err = out.Write(content)
+	if err == nil {
+		err = h.own(out, f.Group)
+	}
+	if err == nil {
+		err = out.Chmod(f.Mode)
+	}
+	err = errors.Join(err, out.Sync(), out.Close())
+	if err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
+		return err
+	}
+	return syncPath(filepath.Dir(path))
+}
+
+// own gives a file to root and a group.
+func (h pveHost) own(f *os.File, group string) error {
+	if h.root != "" {
+		return nil
+	}
+	gid := 0
+	if group != "" {
+		g, err := user.LookupGroup(group)
+		if err != nil {
+			return err
+		}
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return err
+		}
+	}
+	return f.Chown(0, gid)
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/sources/git"
+)
+
+// asker asks the person at a terminal.
+type asker struct {
+	in  *bufio.Reader
+	out io.Writer
+}
+
+func newAsker(env *environment) *asker { return &asker{bufio.NewReader(env.stdin), env.stdout} }
+
+// word asks for a value; an empty answer takes the one that is shown. An answer
+// that wrong complains of is asked for again.
+func (a *asker) word(question, usual string, wrong func(string) error) (string, error) {
+	for {
+		shown := ""
+		if usual != "" {
+			shown = " [" + usual + "]"
+		}
+		_, _ = fmt.Fprintf(a.out, "%s%s: ", question, shown)
+		line, err := a.in.ReadString('\n')
+		if err != nil {
+			_, _ = fmt.Fprintln(a.out)
+			return "", errors.New("nothing more was typed, and nothing was changed")
+		}
+		answer := strings.TrimSpace(line)
+		if answer == "" {
+			answer = usual
+		}
+		if wrong == nil {
+			return answer, nil
+		}
+		problem := wrong(answer)
+		if problem == nil {
+			return answer, nil
+		}
+		_, _ = fmt.Fprintf(a.out, "  %s\n", problem)
+	}
+}
+
+// yes asks for agreement.
+func (a *asker) yes(question string, usual bool) (bool, error) {
+	hint := "y/N"
+	if usual {
+		hint = "Y/n"
+	}
+	answer, err := a.word(question+" ["+hint+"]", "", func(s string) error {
+		switch strings.ToLower(s) {
+		case "", "y", "yes", "n", "no":
+			return nil
+		}
+		return errors.New("type y or n")
+	})
+	if answer == "" {
+		return usual, err
+	}
+	return strings.HasPrefix(strings.ToLower(answer), "y"), err
+}
+
+// decideWishes finds out what is wanted: what was wanted last, or what fits the
+// host, then what flags say, then what the person at the terminal says.
+func (i *initRun) decideWishes(ctx context.Context) error {
+	if i.record.Wishes.Pool != "" {
+		i.wishes = i.record.Wishes
+	} else {
+		i.wishes = setup.Defaults(i.facts)
+	}
+	i.wishes.Root = i.flags.root
+	if err := i.readGiven(); err != nil {
+		return err
+	}
+	if err := i.heedFlags(); err != nil {
+		return err
+	}
+	if i.asks != nil && !i.flags.undo {
+		if err := i.ask(ctx); err != nil {
+			return err
+		}
+	}
+	if i.wishes.Fingerprint == "" && !i.wishes.SystemTrust {
+		ca, err := os.ReadFile(i.host.path("/etc/pve/pve-root-ca.pem"))
+		if err != nil {
+			return &hinted{fmt.Errorf("read the authority of Proxmox VE: %w", err), "is pve-cluster running? systemctl status pve-cluster"}
+		}
+		i.files.RootCA = ca
+	}
+	return nil
+}
+
+// heedFlags lays what the flags say over the wishes.
+func (i *initRun) heedFlags() error {
+	f, w := i.flags, &i.wishes
+	for name, set := range map[string]func(){
+		"pool":            func() { w.Pool = f.pool },
+		"bridge":          func() { w.Bridges = f.bridges },
+		"datastore":       func() { w.Datastores = f.datastores },
+		"image-datastore": func() { w.Images = f.images },
+		"limit-nodes":     func() { w.Limits.Nodes = f.nodes },
+		"limit-cores":     func() { w.Limits.Cores = f.cores },
+		"limit-ram":       func() { w.Limits.RAM = f.ram },
+		"limit-disk":      func() { w.Limits.Disk = f.disk },
+		"repository":      func() { w.Repository.URL, w.Repository.Directory = f.repository, "" },
+		"directory":       func() { w.Repository.URL, w.Repository.Directory = "", f.directory },
+		"branch":          func() { w.Repository.Branch = f.branch },
+		"path":            func() { w.Repository.Path = f.folder },
+		"proxmox-url":     func() { w.ProxmoxURL = f.proxmoxURL },
+		"fingerprint":     func() { w.Fingerprint, w.SystemTrust = f.fingerprint, false },
+		"mirror-factory":  func() { w.Mirrors.Factory = f.mirrorFactory },
+		"mirror-charts":   func() { w.Mirrors.Charts = maps.Clone(f.mirrorCharts) },
+	} {
+		if i.given(name) {
+			set()
+		}
+	}
+	switch {
+	case f.forge == "" && (f.forgeRepo != "" || f.forgeURL != "" || f.forgeTokenFile != ""):
+		return &usageError{errors.New("init: which kind of forge is it? say --forge github, gitlab or gitea")}
+	case f.forge != "" && f.forgeRepo == "":
+		return &usageError{errors.New("init: --forge needs --forge-repository, like org/infra")}
+	case f.forge != "":
+		w.Forge = &setup.Forge{Kind: f.forge, URL: f.forgeURL, Repository: f.forgeRepo}
+	}
+	if i.given("vmids") {
+		ranges, ok := setup.ParseRanges(f.vmids)
+		if !ok {
+			return &usageError{fmt.Errorf("init: --vmids %q: write ranges of VMIDs from 100 on, like 400-599", f.vmids)}
+		}
+		w.VMIDs = ranges
+	}
+	w.Import = !f.noImport
+	w.Authorities = w.Authorities || i.files.Authorities != nil
+	return nil
+}
+
+// ask asks for what no flag says.
+func (i *initRun) ask(ctx context.Context) error {
+	w := &i.wishes
+	_, _ = fmt.Fprintf(i.env.stdout, "Enter takes what is in brackets.\n\n")
+	list := func(flag, question string, to *[]string, there []string) error {
+		if i.given(flag) {
+			return nil
+		}
+		answer, err := i.asks.word(fmt.Sprintf("%s (there is %s)", question, strings.Join(there, ", ")), strings.Join(*to, ","), notEmpty)
+		*to = strings.FieldsFunc(answer, func(r rune) bool { return r == ',' || r == ' ' })
+		return err
+	}
+	word := func(flag, question string, to *string, wrong func(string) error) error {
+		if i.given(flag) {
+			return nil
+		}
+		answer, err := i.asks.word(question, *to, wrong)
+		*to = answer
+		return err
+	}
+	var storages, bridges []string
+	for _, s := range i.facts.Storages {
+		storages = append(storages, s.Name)
+	}
+	for _, b := range i.facts.Bridges {
+		bridges = append(bridges, strings.TrimSpace(b.Name+" "+b.Address))
+	}
+	vmids := strings.Trim(fmt.Sprint(w.VMIDs), "[]")
+	for _, question := range []func() error{
+		func() error {
+			if i.given("repository") || i.given("directory") || w.Repository.Directory != "" {
+				return nil
+			}
+			return word("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &w.Repository.URL, notEmpty)
+		},
+		func() error { return word("branch", "Branch", &w.Repository.Branch, notEmpty) },
+		func() error { return word("pool", "Pool for the agent's VMs", &w.Pool, notEmpty) },
+		func() error {
+			return word("vmids", "VMIDs that nodes may have", &vmids, func(s string) error {
+				ranges, ok := setup.ParseRanges(strings.ReplaceAll(s, " ", ","))
+				if !ok {
+					return errors.New("write ranges of VMIDs from 100 on, like 400-599")
+				}
+				w.VMIDs = ranges
+				return nil
+			})
+		},
+		func() error { return list("bridge", "Bridges for nodes", &w.Bridges, bridges) },
+		func() error { return list("datastore", "Storages for disks", &w.Datastores, storages) },
+		func() error {
+			return word("image-datastore", "Storage for Talos images", &w.Images, notEmpty)
+		},
+		i.askImport,
+		i.askForge,
+		func() error { return i.askHostKeys(ctx) },
+		i.askStart,
+	} {
+		if err := question(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func notEmpty(s string) error {
+	if s == "" {
+		return errors.New("it is needed")
+	}
+	return nil
+}
+
+// askImport asks before the storage for images is changed.
+func (i *initRun) askImport() (err error) {
+	for _, s := range i.facts.Storages {
+		if s.Name == i.wishes.Images && !s.Holds("import") && !i.given("no-import") {
+			i.wishes.Import, err = i.asks.yes(fmt.Sprintf("Storage %s takes %s, and no images to import. Let it?", s.Name, strings.Join(s.Content, ", ")), true)
+		}
+	}
+	return err
+}
+
+// askForge asks where commit statuses go.
+func (i *initRun) askForge() error {
+	if i.given("forge") || i.wishes.Forge != nil || i.wishes.Repository.Directory != "" {
+		return nil
+	}
+	kind, err := i.asks.word("Forge to send commit statuses to (github, gitlab, gitea or none)", "none", func(s string) error {
+		switch s {
+		case "github", "gitlab", "gitea", "none":
+			return nil
+		}
+		return errors.New("type github, gitlab, gitea or none")
+	})
+	if err != nil || kind == "none" {
+		return err
+	}
+	forge := &setup.Forge{Kind: kind}
+	if forge.Repository, err = i.asks.word("Repository there, like org/infra", "", notEmpty); err != nil {
+		return err
+	}
+	if kind == "gitea" {
+		if forge.URL, err = i.asks.word("Its address, like https://git.example.org", "", notEmpty); err != nil {
+			return err
+		}
+	}
+	i.flags.forgeTokenFile, err = i.asks.word("File with a token that may set commit statuses", "", func(path string) error {
+		data, _, err := readHostFile(path, othersMayNotRead)
+		i.files.ForgeToken = data
+		return err
+	})
+	i.wishes.Forge = forge
+	return err
+}
+
+// askHostKeys shows the host keys of the ssh server, which nothing proves but
+// the person who compares them.
+func (i *initRun) askHostKeys(ctx context.Context) error {
+	r := i.wishes.Repository
+	if !r.SSH() || i.files.KnownHosts != nil || knowsHost(i.host.path(setup.KnownHostsFile), r.URL) {
+		return nil
+	}
+	addr, err := git.SSHAddress(r.URL)
+	if err != nil {
+		return fmt.Errorf("--repository: %w", err)
+	}
+	keys, err := scanHostKeys(ctx, addr)
+	if err != nil {
+		return &hinted{err, "give its host keys with --known-hosts-file if it cannot be reached now"}
+	}
+	_, _ = fmt.Fprintf(i.env.stdout, "\n%s shows these host keys. Compare them with what its owner publishes:\n", addr)
+	for _, k := range keys {
+		_, _ = fmt.Fprintf(i.env.stdout, "  %-20s %s\n", k.Type(), ssh.FingerprintSHA256(k))
+	}
+	ok, err := i.asks.yes("Are they the server's?", false)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errors.New("the ssh server is not trusted, and nothing was changed")
+	}
+	i.files.KnownHosts = knownHostsLines(addr, keys)
+	return nil
+}
+
+// askStart asks whether to start the agent.
+func (i *initRun) askStart() (err error) {
+	if !i.given("start") && i.facts.Unit.Installed && !i.facts.Unit.Active {
+		i.flags.start, err = i.asks.yes("Start the agent when all is done?", true)
+	}
+	return err
+}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/setup"
+)
+
+// runner runs a program and returns what it prints. Arguments are never secret;
+// what it prints may be.
+type runner func(ctx context.Context, name string, args ...string) ([]byte, error)
+
+// callPatience is how long pvesh and systemctl may take.
+const callPatience = 2 * time.Minute
+
+// execute is the runner that runs programs.
+func execute(ctx context.Context, name string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C") // Proxmox VE answers in the language of the environment
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	if err == nil {
+		return out.Bytes(), nil
+	}
+	if words := strings.Join(strings.Fields(said.String()), " "); words != "" {
+		err = errors.New(words)
+	}
+	return nil, err
+}
+
+// pveHost is the machine that is set up, seen by its root.
+type pveHost struct {
+	// root is the folder below which everything lies; "" is the machine itself.
+	// Below another folder nobody is root: files keep the user who writes them,
+	// and there is no systemd.
+	root string
+	run  runner
+}
+
+func (h pveHost) path(path string) string { return h.root + path }
+
+// pvesh calls the API as root and decodes its answer into out, unless it is
+// nil.
+func (h pveHost) pvesh(ctx context.Context, out any, args ...string) error {
+	text, err := h.run(ctx, h.path("/usr/bin/pvesh"), append(args, "--output-format", "json")...)
+	if err != nil {
+		return fmt.Errorf("pvesh %s %s: %w", args[0], args[1], err)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("pvesh %s %s: its answer is not what was expected", args[0], args[1]) // and may hold a secret
+	}
+	return nil
+}
+
+// isThere refuses a machine that is no Proxmox VE host, or whoever is not its
+// root.
+func (h pveHost) isThere() error {
+	if _, err := os.Stat(h.path("/usr/bin/pvesh")); err != nil {
+		return &hinted{errors.New("this is not a Proxmox VE host: there is no /usr/bin/pvesh"), "run init on the host itself; `talos-agent lab --bare` plays one"}
+	}
+	if h.root == "" && os.Geteuid() != 0 {
+		return &hinted{errors.New("only root can set up the host"), "sudo talos-agent init"}
+	}
+	return nil
+}
+
+// see looks at everything that the steps depend on.
+func (h pveHost) see(ctx context.Context) (setup.Facts, error) {
+	var f setup.Facts
+	for _, look := range []func(context.Context, *setup.Facts) error{
+		h.seeHosts, h.seeAccess, h.seePlaces, h.seeVMs, h.seeFiles, h.seeCertificate, h.seeService,
+	} {
+		if err := look(ctx, &f); err != nil {
+			return setup.Facts{}, err
+		}
+	}
+	return f, nil
+}
+
+func (h pveHost) seeHosts(ctx context.Context, f *setup.Facts) error {
+	var version struct{ Version string }
+	var members []struct {
+		Type, Name string
+		Local      pveFlag
+	}
+	err := errors.Join(h.pvesh(ctx, &version, "get", "/version"), h.pvesh(ctx, &members, "get", "/cluster/status"))
+	f.Version = version.Version
+	for _, m := range members {
+		if m.Type != "node" {
+			continue
+		}
+		f.Hosts = append(f.Hosts, m.Name)
+		if m.Local {
+			f.Host = m.Name
+		}
+	}
+	slices.Sort(f.Hosts)
+	if err == nil && f.Host == "" {
+		err = errors.New("pvesh get /cluster/status does not say which host this is")
+	}
+	return err
+}
+
+// pveFlag is a boolean in Proxmox VE's JSON: 0, 1, or the same as text.
+type pveFlag bool
+
+func (b *pveFlag) UnmarshalJSON(text []byte) error {
+	word := strings.Trim(string(text), `"`)
+	*b = pveFlag(word == "1" || word == "true")
+	return nil
+}
+
+func (h pveHost) seeAccess(ctx context.Context, f *setup.Facts) error {
+	var pools []struct{ PoolID string }
+	var roles []struct{ RoleID, Privs string }
+	var users []struct {
+		UserID string
+		Enable *pveFlag
+		Tokens []struct{ TokenID string }
+	}
+	var entries []struct {
+		Path, UGID, RoleID string
+		Propagate          pveFlag
+	}
+	err := errors.Join(h.pvesh(ctx, &pools, "get", "/pools"), h.pvesh(ctx, &roles, "get", "/access/roles"),
+		h.pvesh(ctx, &users, "get", "/access/users", "--full", "1"), h.pvesh(ctx, &entries, "get", "/access/acl"))
+	for _, p := range pools {
+		f.Pools = append(f.Pools, p.PoolID)
+	}
+	f.Roles, f.Users = map[string][]string{}, map[string]setup.Account{}
+	for _, r := range roles {
+		f.Roles[r.RoleID] = strings.FieldsFunc(r.Privs, func(c rune) bool { return c == ',' || c == ' ' })
+	}
+	for _, u := range users {
+		a := setup.Account{Disabled: u.Enable != nil && !bool(*u.Enable)}
+		for _, t := range u.Tokens {
+			a.Tokens = append(a.Tokens, t.TokenID)
+		}
+		f.Users[u.UserID] = a
+	}
+	for _, e := range entries {
+		f.ACL = append(f.ACL, setup.Entry{Path: e.Path, Who: e.UGID, Role: e.RoleID, Propagate: bool(e.Propagate)})
+	}
+	return err
+}
+
+func (h pveHost) seePlaces(ctx context.Context, f *setup.Facts) error {
+	var storages []struct {
+		Storage, Type, Content, Digest string
+		Disable                        pveFlag
+	}
+	var bridges []struct{ Iface, CIDR string }
+	err := errors.Join(h.pvesh(ctx, &storages, "get", "/storage"), h.pvesh(ctx, &bridges, "get", "/nodes/"+f.Host+"/network", "--type", "any_bridge"))
+	for _, s := range storages {
+		if !s.Disable {
+			f.Storages = append(f.Storages, setup.Storage{Name: s.Storage, Type: s.Type, Content: strings.Split(s.Content, ","), Digest: s.Digest})
+		}
+	}
+	for _, b := range bridges {
+		f.Bridges = append(f.Bridges, setup.Bridge{Name: b.Iface, Address: b.CIDR})
+	}
+	slices.SortFunc(f.Storages, func(a, b setup.Storage) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(f.Bridges, func(a, b setup.Bridge) int { return strings.Compare(a.Name, b.Name) })
+	return err
+}
+
+func (h pveHost) seeVMs(ctx context.Context, f *setup.Facts) error {
+	var vms []struct {
+		VMID       int
+		Name, Pool string
+	}
+	err := h.pvesh(ctx, &vms, "get", "/cluster/resources", "--type", "vm")
+	for _, v := range vms {
+		f.VMs = append(f.VMs, setup.VM{ID: v.VMID, Name: v.Name, Pool: v.Pool})
+	}
+	slices.SortFunc(f.VMs, func(a, b setup.VM) int { return a.ID - b.ID })
+	return err
+}
+
+// seeFiles reads what is at the paths that matter. A link, or what is no file,
+// is nothing that init would write through.
+func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
+	f.Files = map[string]setup.File{}
+	for _, path := range setup.Files() {
+		info, err := os.Lstat(h.path(path))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		case !info.Mode().IsRegular() && !info.IsDir():
+			return &hinted{fmt.Errorf("%s is not a regular file", path), "remove it, or move it away"}
+		}
+		file := setup.File{Mode: info.Mode().Perm()}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && h.root == "" {
+			file.Group = fmt.Sprint(stat.Gid)
+			if g, err := user.LookupGroupId(file.Group); err == nil {
+				file.Group = g.Name
+			}
+		}
+		if !info.IsDir() {
+			if file.Data, _, err = readHostFile(h.path(path), 0); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+		}
+		f.Files[path] = file
+	}
+	return nil
+}
+
+// seeCertificate looks for one in the place of Proxmox VE's own: uploaded, or
+// by ACME.
+func (h pveHost) seeCertificate(_ context.Context, f *setup.Facts) error {
+	text, err := os.ReadFile(h.path("/etc/pve/nodes/" + f.Host + "/pveproxy-ssl.pem"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var chain []*x509.Certificate
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			chain = append(chain, cert)
+		}
+	}
+	if len(chain) == 0 {
+		return fmt.Errorf("/etc/pve/nodes/%s/pveproxy-ssl.pem holds no certificate", f.Host)
+	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err = chain[0].Verify(x509.VerifyOptions{Intermediates: between})
+	f.Certificate = &setup.Certificate{Fingerprint: fingerprintOf(chain[0].Raw), Names: chain[0].DNSNames, Trusted: err == nil}
+	return nil
+}
+
+func (h pveHost) seeService(ctx context.Context, f *setup.Facts) error {
+	for _, dir := range []string{"/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/"} {
+		if _, err := os.Stat(h.path(dir + setup.UnitName)); err == nil {
+			f.Unit.Installed = true
+		}
+	}
+	if h.root != "" {
+		f.ServiceUser = true
+		return nil
+	}
+	_, errUser := user.Lookup(setup.ServiceUser)
+	_, errGroup := user.LookupGroup(setup.ServiceUser)
+	f.ServiceUser = errUser == nil && errGroup == nil
+	if f.Unit.Installed {
+		// It fails when the unit is not active: that is the answer.
+		_, err := h.run(ctx, "systemctl", "is-active", "--quiet", setup.UnitName)
+		f.Unit.Active = err == nil
+	}
+	return nil
+}
+
+// fingerprintOf is a certificate's SHA-256 as Proxmox VE shows it.
+func fingerprintOf(der []byte) string {
+	sum := sha256.Sum256(der)
+	return strings.ToUpper(strings.ReplaceAll(fmt.Sprintf("% x", sum[:]), " ", ":"))
+}

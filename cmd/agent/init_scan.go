@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/skeema/knownhosts"
+	"golang.org/x/crypto/ssh"
+	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/talos-agent/talos-agent/sources/git"
+)
+
+// scanPatience is how long an ssh server may take to show one key.
+const scanPatience = 15 * time.Second
+
+// hostKeyAlgorithms are asked for one after the other: a server shows one key in
+// one connection.
+var hostKeyAlgorithms = [][]string{
+	{ssh.KeyAlgoED25519},
+	{ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521},
+	{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256},
+}
+
+// scanHostKeys asks an ssh server for its host keys. Nothing proves them: they
+// are for a person to compare.
+func scanHostKeys(ctx context.Context, addr string) ([]ssh.PublicKey, error) {
+	var keys []ssh.PublicKey
+	var last error
+	for _, algorithms := range hostKeyAlgorithms {
+		key, err := scanHostKey(ctx, addr, algorithms)
+		if err != nil {
+			last = err
+			continue
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("ask %s for its host keys: %w", addr, last)
+	}
+	return keys, nil
+}
+
+// errScanned ends a connection whose host key was seen.
+var errScanned = errors.New("seen")
+
+func scanHostKey(ctx context.Context, addr string, algorithms []string) (ssh.PublicKey, error) {
+	ctx, cancel := context.WithTimeout(ctx, scanPatience)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	// The library knows no context.
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer func() {
+		stop()
+		_ = conn.Close()
+	}()
+	var seen ssh.PublicKey
+	_, _, _, err = ssh.NewClientConn(conn, addr, &ssh.ClientConfig{
+		User: "git", ClientVersion: "SSH-2.0-talos-agent", HostKeyAlgorithms: algorithms,
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			seen = key
+			return errScanned
+		},
+	})
+	if seen != nil {
+		return seen, nil
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return nil, err
+}
+
+// knownHostsLines are the lines that trust keys of a server.
+func knownHostsLines(addr string, keys []ssh.PublicKey) []byte {
+	var b strings.Builder
+	for _, k := range keys {
+		b.WriteString(xknownhosts.Line([]string{addr}, k) + "\n")
+	}
+	return []byte(b.String())
+}
+
+// knowsHost reports whether a file of known hosts has a key for the ssh server
+// of a repository.
+func knowsHost(file, repository string) bool {
+	addr, err := git.SSHAddress(repository)
+	if err != nil {
+		return false
+	}
+	if _, err := os.Stat(file); err != nil {
+		return false
+	}
+	db, err := knownhosts.NewDB(file)
+	return err == nil && len(db.HostKeyAlgorithms(addr)) > 0
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"filippo.io/age"
+	"github.com/pmezard/go-difflib/difflib"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/talos-agent/talos-agent/internal/setup"
+)
+
+// initStep is a step as JSON has it: its words, and what is done.
+type initStep struct {
+	What    string   `json:"what"`
+	Pvesh   []string `json:"pvesh,omitempty"` // arguments
+	File    string   `json:"file,omitempty"`  // written
+	Dir     string   `json:"directory,omitempty"`
+	Mode    string   `json:"mode,omitempty"`
+	Group   string   `json:"group,omitempty"`
+	Remove  string   `json:"remove,omitempty"`
+	Command []string `json:"command,omitempty"`
+}
+
+// showPlan shows every step, and what is left as it is.
+func showPlan(p printer, plan setup.Plan) error {
+	if p.json {
+		return p.jsonOut("InitPlan", struct {
+			Steps []initStep `json:"steps"`
+			Notes []string   `json:"notes"`
+		}{stepsAsJSON(plan.Steps), append([]string{}, plan.Notes...)})
+	}
+	for _, s := range plan.Steps {
+		p.printf("- %s\n    %s\n", s.What, s.Shown())
+	}
+	for _, n := range plan.Notes {
+		p.printf("note: %s\n", n)
+	}
+	if len(plan.Steps) == 0 {
+		p.printf("nothing to do\n")
+	}
+	return nil
+}
+
+func stepsAsJSON(steps []setup.Step) []initStep {
+	out := []initStep{}
+	for _, s := range steps {
+		one := initStep{What: s.What, Remove: s.Remove, Command: s.Run}
+		file := s.File
+		switch {
+		case s.Call != nil:
+			one.Pvesh, file = s.Call.Args(), s.Call.SecretTo
+		case s.Dir != nil:
+			one.Dir, one.Mode, one.Group = s.Dir.Path, fmt.Sprintf("%04o", s.Dir.Mode), "root"
+		}
+		if file != nil {
+			one.File, one.Mode, one.Group = file.Path, fmt.Sprintf("%04o", file.Mode), "root"
+			if file.Group != "" {
+				one.Group = file.Group
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// showConflict shows how a file differs from what would be written. What is
+// secret is not shown.
+func showConflict(p printer, c setup.Conflict) {
+	if p.json {
+		return
+	}
+	if c.Secret {
+		p.printf("%s holds something else\n", c.Path)
+		return
+	}
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+		A: difflib.SplitLines(string(c.Have)), FromFile: c.Path,
+		B: difflib.SplitLines(string(c.Want)), ToFile: "what init would write", Context: 2,
+	})
+	if err != nil {
+		text = c.Path + " holds something else\n"
+	}
+	p.printf("%s", text)
+}
+
+// next says what a person has to do now, with the public halves of the keys.
+func (i *initRun) next(p printer) error {
+	read := func(name string) ([]byte, bool, error) {
+		data, _, err := readHostFile(i.host.path(setup.Credential(name)), 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, false, nil
+		}
+		return data, err == nil, err
+	}
+	ageKey, hasAge, errAge := read(setup.AgeKey)
+	sshKey, hasSSH, errSSH := read(setup.SSHKey)
+	if err := errors.Join(errAge, errSSH); err != nil {
+		return err
+	}
+	if hasAge {
+		if recipients := recipientsOf(ageKey); len(recipients) > 0 {
+			p.printf("\nThe host opens secrets that are encrypted to this recipient (.sops.yaml):\n  %s\n", strings.Join(recipients, "\n  "))
+			p.printf("Keep a copy of %s in your safe.\n", setup.Credential(setup.AgeKey))
+		}
+	}
+	if hasSSH && i.wishes.Repository.SSH() {
+		signer, err := ssh.ParsePrivateKey(sshKey)
+		if err != nil {
+			return fmt.Errorf("%s is not a private key without a passphrase", setup.Credential(setup.SSHKey))
+		}
+		p.printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
+			bytes.TrimSpace(ssh.MarshalAuthorizedKey(signer.PublicKey())), i.facts.Host)
+	}
+	switch {
+	case i.flags.start || i.facts.Unit.Active:
+		p.printf("\nThe agent runs: talos-agent status, journalctl -u talos-agent\n")
+	case i.facts.Unit.Installed:
+		p.printf("\nThen: systemctl enable --now talos-agent\n")
+	}
+	return nil
+}
+
+// recipientsOf are the public halves of age keys.
+func recipientsOf(keys []byte) []string {
+	identities, err := age.ParseIdentities(bytes.NewReader(keys))
+	if err != nil {
+		return nil // ssh keys, which have another form
+	}
+	var out []string
+	for _, id := range identities {
+		switch id := id.(type) {
+		case *age.X25519Identity:
+			out = append(out, id.Recipient().String())
+		case *age.HybridIdentity:
+			out = append(out, id.Recipient().String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// forget removes what init remembers.
+func (h pveHost) forget() error {
+	err := os.Remove(h.path(setup.RecordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return err
+}

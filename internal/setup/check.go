@@ -1,0 +1,135 @@
+package setup
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// poolName is what Proxmox VE takes for the name of a pool, as far as the agent
+// does too.
+var poolName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// Check returns what keeps a host from being set up as wished, all of it, and
+// warnings. A problem's field is the flag that says it otherwise.
+func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
+	c := &checker{f: f}
+	if !supported(f.Version) {
+		c.wrong("", "the agent works with Proxmox VE 9 and 8.4", "this is Proxmox VE %s", f.Version)
+	}
+	if !f.ServiceUser {
+		c.wrong("", "install the package, or make them: adduser --system --group --home /var/lib/talos-agent --no-create-home "+ServiceUser, "there are no user and group %s, which the agent runs as", ServiceUser)
+	}
+	c.places(w)
+	c.repository(w, g)
+	if o.Start && !f.Unit.Installed {
+		c.wrong("--start", "install the package, or packaging/systemd/"+UnitName+" in /etc/systemd/system", "there is no unit %s", UnitName)
+	}
+	p := planner{f: f}
+	if f.hasToken() && !p.holds(ProxmoxToken) && !r.Token && !o.RotateToken {
+		c.wrong("--rotate-token", "say --rotate-token to make a new one in its place; whatever uses the old one stops working",
+			"the token %s is there, and its secret is not on this host: Proxmox VE tells it only once", Token)
+	}
+	return c.problems
+}
+
+type checker struct {
+	f        Facts
+	problems cluster.Problems
+}
+
+func (c *checker) say(severity cluster.Severity, flag, hint, format string, args ...any) {
+	c.problems = append(c.problems, cluster.Problem{Severity: severity, Field: flag, Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+func (c *checker) wrong(flag, hint, format string, args ...any) {
+	c.say(cluster.Error, flag, hint, format, args...)
+}
+
+// places checks what of Proxmox VE is meant.
+func (c *checker) places(w Wishes) {
+	if !poolName.MatchString(w.Pool) {
+		c.wrong("--pool", "write one like talos", "%q is not the name of a pool", w.Pool)
+	}
+	for _, b := range w.Bridges {
+		i := slices.IndexFunc(c.f.Bridges, func(o Bridge) bool { return o.Name == b })
+		switch {
+		case i < 0:
+			c.wrong("--bridge", "there is "+names(sortedBy(c.f.Bridges, func(b Bridge) string { return b.Name })), "there is no bridge %s on %s", b, c.f.Host)
+		case c.f.Bridges[i].Address == "":
+			c.say(cluster.Warning, "--bridge", "give it one, or a route to the nodes' network", "this host has no address on %s: the agent talks to the nodes directly", b)
+		}
+	}
+	if len(w.Bridges) == 0 {
+		c.wrong("--bridge", "make one in Proxmox VE first", "there is no bridge to attach VMs to")
+	}
+	if len(w.Datastores) == 0 {
+		c.wrong("--datastore", "give one the content type images", "no storage takes disks of VMs")
+	}
+	for _, d := range w.Datastores {
+		s, there := c.f.storage(d)
+		switch {
+		case !there:
+			c.wrong("--datastore", "there is "+names(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", d)
+		case !s.Holds("images"):
+			c.wrong("--datastore", "choose another, or give it the content type images", "storage %s takes no disks of VMs", d)
+		}
+	}
+	switch s, there := c.f.storage(w.Images); {
+	case w.Images == "":
+		c.wrong("--image-datastore", "add a directory or an NFS or CIFS share in Proxmox VE", "no storage can hold Talos images")
+	case !there:
+		c.wrong("--image-datastore", "there is "+names(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", w.Images)
+	case !s.Holds("import") && !slices.Contains(fileBased, s.Type):
+		c.wrong("--image-datastore", "choose a directory or a share", "storage %s is of type %s and cannot hold images to import", s.Name, s.Type)
+	}
+	c.vmids(w)
+}
+
+func (c *checker) vmids(w Wishes) {
+	if len(w.VMIDs) == 0 {
+		c.wrong("--vmids", "write a range like 400-599", "no VMIDs are given")
+	}
+	for _, r := range w.VMIDs {
+		var taken []string
+		for _, v := range c.f.VMs {
+			if r.Contains(v.ID) && v.Pool != w.Pool {
+				taken = append(taken, fmt.Sprint(v.ID))
+			}
+		}
+		if len(taken) > 0 {
+			c.say(cluster.Warning, "--vmids", "the agent leaves them alone; a node that should have one of these VMIDs is refused", "of %s others have %s already", r, strings.Join(taken, ", "))
+		}
+	}
+}
+
+// repository checks what is to be followed, as far as it can be told without
+// asking it.
+func (c *checker) repository(w Wishes, g Given) {
+	r := w.Repository
+	has := func(given []byte, path string) bool {
+		_, there := c.f.Files[path]
+		return given != nil || there
+	}
+	switch {
+	case r.URL == "" && r.Directory == "":
+		c.wrong("--repository", "say --repository ssh://git@git.example.org/infra.git", "which repository is to be followed?")
+	case r.SSH() && !has(g.KnownHosts, KnownHostsFile):
+		c.wrong("--known-hosts-file", "give the lines of ssh-keyscan once you have compared their fingerprints: --known-host 'LINE' or --known-hosts-file FILE", "nothing proves the ssh server of %s: no server is trusted on first sight", r.URL)
+	}
+	p := planner{f: c.f}
+	if f := w.Forge; f != nil && g.ForgeToken == nil && !p.holds(ForgeToken) {
+		c.wrong("--forge-token-file", "make one there that may set commit statuses, and name the file that holds it", "there is no token for the forge")
+	}
+}
+
+// names lists names for people.
+func names(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,288 @@
+package setup
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Given is what files are filled with. nil is: keep what is there; where there
+// is nothing, keys are made, and the rest is left out.
+type Given struct {
+	RootCA      []byte // Proxmox VE's own authority
+	KnownHosts  []byte // the host keys of the ssh server
+	Authorities []byte // to trust besides the system's
+	AgeKey      []byte
+	SSHKey      []byte
+	GitToken    []byte
+	ForgeToken  []byte
+
+	// Config and Policy are the commented files of the package, which are filled
+	// in.
+	Config, Policy []byte
+}
+
+// Options are what a person allows for one run.
+type Options struct {
+	// Force replaces files that somebody else wrote or changed.
+	Force bool
+	// RotateToken makes a new token in the place of one that is there.
+	RotateToken bool
+	// Start enables the unit and starts it.
+	Start bool
+}
+
+// planner is one run of Make.
+type planner struct {
+	f Facts
+	w Wishes
+	g Given
+	r Record
+	o Options
+	Plan
+}
+
+// Make returns what a host still needs: nothing for one that is set up. Check
+// has found nothing wrong with the wishes.
+func Make(f Facts, w Wishes, g Given, r Record, o Options) Plan {
+	p := &planner{f: f, w: w, g: g, r: r, o: o}
+	p.directories()
+	p.pool()
+	p.roles()
+	renewed := p.account()
+	p.access(renewed)
+	p.content()
+	p.keys()
+	p.files()
+	p.unit()
+	return p.Plan
+}
+
+func (p *planner) add(s Step) { p.Steps = append(p.Steps, s) }
+
+func (p *planner) call(name, what string, makes bool, verb, path string, options ...Option) {
+	p.add(Step{Name: name, What: what, Makes: makes, Call: &Call{Verb: verb, Path: path, Options: options}})
+}
+
+// directories are made where there is none yet. Of one that is there nothing is
+// changed: it may be the package's, or systemd's.
+func (p *planner) directories() {
+	for _, d := range []NewFile{{Path: ConfigDir, Mode: 0o755}, {Path: CredentialDir, Mode: 0o700}} {
+		if _, there := p.f.Files[d.Path]; !there {
+			p.add(Step{Name: "directory " + d.Path, What: "make the directory " + d.Path, Makes: true, Dir: &d})
+		}
+	}
+}
+
+func (p *planner) pool() {
+	if slices.Contains(p.f.Pools, p.w.Pool) {
+		return
+	}
+	p.call(poolStep(p.w.Pool), "make the pool "+p.w.Pool+", which is the wall between the agent and everything else here", true,
+		"create", "/pools", Option{"poolid", p.w.Pool}, Option{"comment", "VMs of talos-agent"})
+}
+
+func poolStep(pool string) string { return "pool " + pool }
+
+func (p *planner) roles() {
+	for _, role := range Roles() {
+		privileges := strings.Join(role.Names(), ",")
+		have, there := p.f.Roles[role.Name]
+		have = slices.Clone(have)
+		slices.Sort(have)
+		switch {
+		case !there:
+			p.call("role "+role.Name, "make the role "+role.Name, true, "create", "/access/roles", Option{"roleid", role.Name}, Option{"privs", privileges})
+		case !slices.Equal(have, role.Names()):
+			p.call("role "+role.Name, "give the role "+role.Name+" the privileges that the agent needs, and no others", false, "set", "/access/roles/"+role.Name, Option{"privs", privileges})
+		}
+	}
+}
+
+// account makes the user and its token. It tells whether the token is a new one.
+func (p *planner) account() bool {
+	account, there := p.f.Users[User]
+	switch {
+	case !there:
+		p.call("user "+User, "make the user "+User, true, "create", "/access/users", Option{"userid", User}, Option{"comment", "talos-agent"})
+	case account.Disabled:
+		p.call("user "+User, "enable the user "+User, false, "set", "/access/users/"+User, Option{"enable", "1"})
+	}
+	path := "/access/users/" + User + "/token/" + TokenName
+	stored := p.holds(ProxmoxToken)
+	if p.f.hasToken() {
+		// One that was under way has told its secret to nobody.
+		if !p.o.RotateToken && !p.r.Token && stored {
+			return false
+		}
+		p.call("old token "+Token, "delete the token "+Token+", which another takes the place of", false, "delete", path)
+	}
+	p.add(Step{Name: "token " + Token, What: "make the token " + Token + ", with privileges of its own", Makes: true, Call: &Call{Verb: "create", Path: path,
+		Options:  []Option{{"privsep", "1"}, {"comment", "talos-agent"}},
+		SecretTo: &NewFile{Path: Credential(ProxmoxToken), Mode: 0o600, Origin: FromProxmoxVE, Secret: true}}})
+	return true
+}
+
+// access gives the roles to the user and the token, where either lacks one, and
+// takes back those that are not needed any more. A token that is new has none.
+func (p *planner) access(renewed bool) {
+	has := func(e Entry) bool {
+		return slices.Contains(p.f.ACL, e) && !(renewed && e.Who == Token)
+	}
+	wanted := map[Entry]bool{}
+	for _, g := range Grants(p.w.Scope(p.f.Hosts)) {
+		forUser := Entry{g.Path, User, g.Role, g.Propagate}
+		forToken := Entry{g.Path, Token, g.Role, g.Propagate}
+		wanted[forUser], wanted[forToken] = true, true
+		if has(forUser) && has(forToken) {
+			continue
+		}
+		p.call("access "+g.Path+" "+g.Role, fmt.Sprintf("let the agent at %s: %s", g.Path, g.Why), false, "set", "/access/acl",
+			Option{"path", g.Path}, Option{"roles", g.Role}, Option{"users", User}, Option{"tokens", Token}, Option{"propagate", bit(g.Propagate)})
+	}
+	for _, e := range p.f.ACL {
+		_, ours := RoleNamed(e.Role)
+		// Setting an entry replaces one that differs in nothing but whether it
+		// goes for what is below.
+		other := e
+		other.Propagate = !e.Propagate
+		if !ours || wanted[e] || wanted[other] || e.Who != User && e.Who != Token || renewed && e.Who == Token {
+			continue
+		}
+		who := Option{"users", e.Who}
+		if e.Who == Token {
+			who.Name = "tokens"
+		}
+		p.call("no access "+e.Path+" "+e.Role+" "+e.Who, fmt.Sprintf("take %s at %s back from %s: it is not needed there any more", e.Role, e.Path, e.Who), false, "set", "/access/acl",
+			Option{"path", e.Path}, Option{"roles", e.Role}, who, Option{"delete", "1"})
+	}
+}
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// content lets the storage for images hold some to import.
+func (p *planner) content() {
+	s, ok := p.f.storage(p.w.Images)
+	if !ok || s.Holds("import") {
+		return
+	}
+	content := strings.Join(append(slices.Clone(s.Content), "import"), ",")
+	if !p.w.Import {
+		p.note("storage %s does not take images to import, and is left so: no VM can be made until `pvesh set /storage/%s --content %s`", s.Name, s.Name, content)
+		return
+	}
+	options := []Option{{"content", content}}
+	if s.Digest != "" {
+		options = append(options, Option{"digest", s.Digest})
+	}
+	p.call("content "+s.Name, "let storage "+s.Name+" hold images to import", true, "set", "/storage/"+s.Name, options...)
+}
+
+// holds tells whether a credential is there, in clear or encrypted.
+func (p *planner) holds(name string) bool {
+	_, clear := p.f.Files[Credential(name)]
+	_, sealed := p.f.Files[encrypted(name)]
+	return clear || sealed
+}
+
+// keys are the credentials but the token of Proxmox VE.
+func (p *planner) keys() {
+	for _, k := range []struct {
+		name, what string
+		given      []byte
+		make       Origin
+		needed     bool
+	}{
+		{AgeKey, "the age key, which opens the secrets of the clusters", p.g.AgeKey, FromAgeKey, true},
+		{SSHKey, "the deploy key, which reads the repository", p.g.SSHKey, FromSSHKey, p.w.Repository.SSH()},
+		{GitToken, "the token that reads the repository", p.g.GitToken, "", false},
+		{ForgeToken, "the token that sets commit statuses", p.g.ForgeToken, "", false},
+	} {
+		file := NewFile{Path: Credential(k.name), Mode: 0o600, Content: k.given, Secret: true}
+		switch {
+		case k.given != nil:
+			p.file(k.what, file)
+		case k.needed && !p.holds(k.name):
+			file.Origin = k.make
+			p.add(Step{Name: "file " + file.Path, What: "make " + k.what, Makes: true, File: &file})
+		default:
+			p.mode(k.what, file)
+		}
+	}
+}
+
+// files are the public ones. The config comes last: without it the unit does
+// not start.
+func (p *planner) files() {
+	for _, f := range []struct {
+		path, what string
+		given      []byte
+	}{
+		{RootCAFile, "a copy of Proxmox VE's authority, which the agent's user cannot read itself", p.g.RootCA},
+		{KnownHostsFile, "the host keys of the ssh server", p.g.KnownHosts},
+		{AuthoritiesFile, "the authorities to trust besides the system's", p.g.Authorities},
+	} {
+		if f.given != nil {
+			p.file(f.what, NewFile{Path: f.path, Mode: 0o644, Content: f.given})
+		}
+	}
+	p.file("the policy: what the repository may ask of this host", NewFile{Path: PolicyFile, Mode: 0o644, Content: Policy(p.g.Policy, p.w)})
+	p.file("the config", NewFile{Path: ConfigFile, Mode: 0o640, Group: ServiceUser, Content: Config(p.g.Config, p.w)})
+}
+
+// file writes a file, unless it is as it should be, or somebody else's.
+func (p *planner) file(what string, f NewFile) {
+	have, there := p.f.Files[f.Path]
+	step := Step{Name: "file " + f.Path, What: "write " + what, Makes: true, File: &f}
+	switch {
+	case !there:
+		p.add(step)
+	case bytes.Equal(have.Data, f.Content):
+		p.mode(what, f)
+	// An age key is never replaced unasked, not even one that init made: it may be
+	// all that opens the secrets of a repository.
+	case p.o.Force || p.r.wrote(f.Path, have.Data) && f.Path != Credential(AgeKey) || bytes.Equal(have.Data, p.g.Config) || bytes.Equal(have.Data, p.g.Policy):
+		step.What, step.Makes = "replace "+what, p.r.made(step.Name)
+		p.add(step)
+	case reflect.DeepEqual(p.w, p.r.Wishes) && p.r.made(step.Name) && !f.Secret:
+		p.note("%s was changed by hand since, and is left as it is", f.Path)
+		p.mode(what, f)
+	default:
+		p.Conflicts = append(p.Conflicts, Conflict{Path: f.Path, Have: have.Data, Want: f.Content, Secret: f.Secret})
+	}
+}
+
+// mode gives a file that is there its permissions and its group.
+func (p *planner) mode(what string, f NewFile) {
+	have, there := p.f.Files[f.Path]
+	if !there || have.Mode == f.Mode && (have.Group == "" || have.Group == owner(f)) {
+		return
+	}
+	f.Content, f.Origin = have.Data, FromContent
+	p.add(Step{Name: "file " + f.Path, What: fmt.Sprintf("give %s its owner and mode (mode was %04o)", what, have.Mode), File: &f})
+}
+
+func owner(f NewFile) string {
+	if f.Group == "" {
+		return "root"
+	}
+	return f.Group
+}
+
+// unit starts the daemon, or has it take over what has changed.
+func (p *planner) unit() {
+	switch {
+	case !p.o.Start || !p.f.Unit.Installed:
+	case !p.f.Unit.Active:
+		p.add(Step{Name: "start", What: "enable the agent and start it", Run: []string{"systemctl", "enable", "--now", UnitName}})
+	case len(p.Steps) > 0:
+		p.add(Step{Name: "restart", What: "start the agent anew with what has changed", Run: []string{"systemctl", "restart", UnitName}})
+	}
+}
