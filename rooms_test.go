@@ -62,6 +62,8 @@ var rooms = map[string]room{
 	"internal/api":     {may: []string{"internal/cluster", "internal/doctor", "internal/listen"}, never: clients},
 	"internal/listen":  {never: clients},
 	"internal/metrics": {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
+	"internal/history": {may: []string{"internal/cluster"},
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
 	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},
 	"internal/lab/world": {},

@@ -106,6 +106,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 		r.exec.forget()
 		m.seen = f.Revision
 	}
+	m.subject = f.Subject
 	m.problems = f.Problems
 	if f.Problems.HasErrors() {
 		r.logProblems(f)
@@ -275,6 +276,16 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	f := plan.Forecast(v.desired, o, r.c.Policy())
 	f.Problems = v.desired.Warnings
 	return f, nil
+}
+
+// Foretold is what was going to happen when the last pass looked, before it began
+// anything: the plan of what goes on.
+func (r *Reconciler) Foretold() []cluster.Step {
+	v := r.view.Load()
+	if v == nil || v.stop != nil {
+		return nil
+	}
+	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps
 }
 
 // ForecastDestroy tells what a tear-down would take away.

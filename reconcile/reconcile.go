@@ -18,6 +18,7 @@ type Fetched struct {
 	Snapshot cluster.Snapshot
 	// Revision is the head, also when its inventory is invalid.
 	Revision cluster.Revision
+	Subject  string // of the head's commit, for people
 	Problems cluster.Problems
 }
 
@@ -120,7 +121,12 @@ type Config struct {
 	// OnAction how every action ended, on the action's; they must not block.
 	OnPass   func(took time.Duration)
 	OnAction func(cluster.Outcome)
-	Log      *slog.Logger
+	// OnDeed is called when an action has ended, on its own goroutine and
+	// before a pass can know of it, and OnSaid when root has said something.
+	// They are for telling people, and must not block.
+	OnDeed func(cluster.Deed)
+	OnSaid func(what string)
+	Log    *slog.Logger
 }
 
 // Validate names the field that is missing.
@@ -188,6 +194,12 @@ func New(c Config) (*Reconciler, error) {
 	}
 	if c.OnAction == nil {
 		c.OnAction = func(cluster.Outcome) {}
+	}
+	if c.OnDeed == nil {
+		c.OnDeed = func(cluster.Deed) {}
+	}
+	if c.OnSaid == nil {
+		c.OnSaid = func(string) {}
 	}
 	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec = newExecutor(r)
@@ -285,6 +297,7 @@ func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
 		return err
 	}
 	r.said.Add(1)
+	r.c.OnSaid(what)
 	r.log.Info("root " + what)
 	r.Look(false)
 	return nil
@@ -325,6 +338,7 @@ type memo struct {
 	refused    *refusal
 	problems   cluster.Problems // of the newest revision
 	seen       cluster.Revision // newest revision, valid or not
+	subject    string           // of its commit
 
 	waits      map[string]time.Time // since when each wait lasts
 	phases     map[string]stamp

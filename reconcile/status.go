@@ -18,7 +18,7 @@ const keepPasses = 20
 // tellBlind tells that there is nothing to work from yet.
 func (r *Reconciler) tellBlind(now time.Time) {
 	m := &r.memo
-	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: r.c.Journal.Facts().Applied, Problems: m.problems}
+	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: r.c.Journal.Facts().Applied, Subject: m.subject, Problems: m.problems}
 	s.Suspended = r.c.Journal.Facts().Suspended
 	switch {
 	case m.problems.HasErrors():
@@ -36,7 +36,7 @@ func (r *Reconciler) tellBlind(now time.Time) {
 func (r *Reconciler) tell(began time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, started []string) {
 	m := &r.memo
 	now := time.Now()
-	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Suspended: o.Facts.Suspended,
+	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Subject: m.subject, Suspended: o.Facts.Suspended,
 		Blocked: p.Blocked, Problems: d.Warnings}
 	if len(m.problems) > 0 {
 		s.Problems = m.problems

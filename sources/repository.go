@@ -53,6 +53,8 @@ type Tree struct {
 	// Content identifies the files: trees of equal content are read once. Empty
 	// means that nobody knows, and the tree is read anew each time.
 	Content string
+	// Subject is the first line of the commit's message, "" where there is none.
+	Subject string
 	FS      fs.FS
 }
 
@@ -111,7 +113,7 @@ func (r *Repository) Fetch(ctx context.Context) (Tree, error) {
 	if err != nil {
 		return Tree{}, fmt.Errorf("read revision %s: %w", head.Revision, err)
 	}
-	return Tree{Revision: cluster.Revision(head.Revision), Content: head.Content, FS: files}, nil
+	return Tree{Revision: cluster.Revision(head.Revision), Content: head.Content, Subject: head.Subject, FS: files}, nil
 }
 
 // Descends reports whether head has ancestor in its history. An ancestor that

@@ -117,7 +117,7 @@ func (s *source) Fetch(ctx context.Context) (reconcile.Fetched, error) {
 	if err != nil {
 		return reconcile.Fetched{}, err
 	}
-	return reconcile.Fetched{Snapshot: snap, Revision: t.Revision, Problems: problems}, nil
+	return reconcile.Fetched{Snapshot: snap, Revision: t.Revision, Subject: t.Subject, Problems: problems}, nil
 }
 
 // Descends implements reconcile.Source.

@@ -27,6 +27,7 @@ type Status struct {
 	// to match. They differ while a newer one is refused.
 	Revision  Revision `json:"revision"`
 	Applied   Revision `json:"applied"`
+	Subject   string   `json:"subject,omitempty"` // first line of the newest commit's message
 	Suspended bool     `json:"suspended"`
 
 	Nodes    []NodeStatus    `json:"nodes"`

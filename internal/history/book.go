@@ -1,0 +1,282 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// DefaultKeep is how many runs of a cluster are kept.
+const DefaultKeep = 50
+
+// What one run holds at most, so that a book stays small with a thousand nodes.
+const (
+	mostSteps = 200
+	mostDeeds = 200
+	mostWaits = 5
+)
+
+// Book is the history of one cluster: a fold of its statuses, its actions and
+// root's words into runs. It is for one goroutine at a time.
+type Book struct {
+	cluster string
+	keep    int
+	runs    []cluster.Run // oldest first; the last may be going on
+	last    *cluster.Status
+	said    string // by root, since the last run began
+	heard   int    // statuses since then that it led to nothing in
+	waits   map[wait]time.Duration
+}
+
+type wait struct{ subject, reason string }
+
+// NewBook opens the book of a cluster with the runs of earlier lives, in any
+// order; of two with one number the later counts. One that was going on was
+// interrupted.
+func NewBook(name string, keep int, old []cluster.Run) *Book {
+	b := &Book{cluster: name, keep: keep, waits: map[wait]time.Duration{}}
+	at := map[int]int{}
+	for _, r := range old {
+		if r.Number < 1 || r.Cluster != name {
+			continue
+		}
+		if i, ok := at[r.Number]; ok {
+			b.runs[i] = r
+			continue
+		}
+		at[r.Number] = len(b.runs)
+		b.runs = append(b.runs, r)
+	}
+	slices.SortFunc(b.runs, func(x, y cluster.Run) int { return cmp.Compare(x.Number, y.Number) })
+	for i := range b.runs {
+		if r := &b.runs[i]; r.Ended.IsZero() {
+			r.Result, r.Message = cluster.Interrupted, "the agent ended; what it began was found again by looking"
+			r.Ended = r.Began
+			if n := len(r.Deeds); n > 0 {
+				d := r.Deeds[n-1]
+				r.Ended = d.Began.Add(time.Duration(d.DurationMS) * time.Millisecond)
+			}
+		}
+	}
+	b.cut()
+	return b
+}
+
+// Runs returns the runs, newest first.
+func (b *Book) Runs() []cluster.Run {
+	out := []cluster.Run{}
+	for _, r := range slices.Backward(b.runs) {
+		out = append(out, b.shown(r))
+	}
+	return out
+}
+
+// Run returns one run.
+func (b *Book) Run(number int) (cluster.Run, bool) {
+	for _, r := range b.runs {
+		if r.Number == number {
+			return b.shown(r), true
+		}
+	}
+	return cluster.Run{}, false
+}
+
+// shown is a run for readers: with the waits so far while it goes on, and with
+// lists of its own that are never null.
+func (b *Book) shown(r cluster.Run) cluster.Run {
+	if r.Ended.IsZero() {
+		r.Waits = b.longest()
+	}
+	r.Plan = append([]cluster.Step{}, r.Plan...)
+	r.Deeds = append([]cluster.Deed{}, r.Deeds...)
+	r.Waits = append([]cluster.LongWait{}, r.Waits...)
+	return r
+}
+
+// Said takes root's word: it is the cause of what comes next.
+func (b *Book) Said(what string) { b.said, b.heard = "root "+what, 0 }
+
+// Did takes an action that has ended. It belongs to the run that goes on, or to
+// the last one: not everything ends when a cluster stalls. The run is returned
+// if it has been told to have ended already.
+func (b *Book) Did(d cluster.Deed) (changed []cluster.Run) {
+	if len(b.runs) == 0 {
+		return nil
+	}
+	r := &b.runs[len(b.runs)-1]
+	if len(r.Deeds) >= mostDeeds {
+		r.DeedsMore++
+	} else {
+		r.Deeds = append(r.Deeds, d)
+	}
+	if r.Ended.IsZero() {
+		return nil
+	}
+	return []cluster.Run{b.shown(*r)}
+}
+
+// Told takes a status and returns the runs that began or ended with it. plan
+// foretells what will happen; it is asked when a run begins.
+func (b *Book) Told(s cluster.Status, now time.Time, plan func() []cluster.Step) (changed []cluster.Run) {
+	if s.Condition == cluster.Blind {
+		return nil // neither work nor rest: it is not known
+	}
+	before := b.last
+	b.last = &s
+	open := b.open()
+	if open != nil {
+		b.watch(open, s, now)
+		if why := superseded(*open, before, s, b.said); why != "" {
+			changed = append(changed, b.end(open, now, cluster.Superseded, why, ""))
+			open = nil
+		}
+	}
+	if open == nil {
+		if !b.begins(s) {
+			// The first status may be of a pass from before the word.
+			if b.heard++; b.heard > 1 {
+				b.said = ""
+			}
+			return changed
+		}
+		b.runs = append(b.runs, cluster.Run{Number: b.next(), Cluster: b.cluster, Revision: s.Revision, Subject: s.Subject, Cause: b.cause(before, s), Began: now.UTC()})
+		b.said = ""
+		clear(b.waits)
+		open = &b.runs[len(b.runs)-1]
+		open.Plan = plan()
+		if over := len(open.Plan) - mostSteps; over > 0 {
+			open.Plan, open.PlanMore = open.Plan[:mostSteps:mostSteps], over
+		}
+		b.watch(open, s, now)
+		if s.Condition == cluster.Reconciling {
+			changed = append(changed, b.shown(*open))
+		}
+	}
+	if s.Condition != cluster.Reconciling {
+		changed = append(changed, b.end(open, now, s.Condition, s.Message, s.Hint))
+		b.said = ""
+	}
+	b.cut()
+	return changed
+}
+
+// open is the run that goes on, nil when there is none.
+func (b *Book) open() *cluster.Run {
+	if n := len(b.runs); n > 0 && b.runs[n-1].Ended.IsZero() {
+		return &b.runs[n-1]
+	}
+	return nil
+}
+
+func (b *Book) next() int {
+	if n := len(b.runs); n > 0 {
+		return b.runs[n-1].Number + 1
+	}
+	return 1
+}
+
+// begins reports whether a status is not the rest that the last run led to.
+func (b *Book) begins(s cluster.Status) bool {
+	if s.Condition == cluster.Reconciling {
+		return true
+	}
+	if len(b.runs) == 0 {
+		return s.Condition == cluster.Stalled
+	}
+	last := b.runs[len(b.runs)-1]
+	if last.Result == cluster.Interrupted && s.Condition == cluster.Ready && s.Revision == last.Revision {
+		return false // it had come to its end without the agent
+	}
+	return s.Revision != last.Revision || s.Condition != last.Result
+}
+
+// superseded says why a run ends although the cluster has not come to rest.
+func superseded(r cluster.Run, before *cluster.Status, s cluster.Status, said string) string {
+	switch {
+	case s.Revision != r.Revision && r.Revision != "":
+		return s.Revision.Short() + " was pushed"
+	case said != "" && before != nil && before.Suspended != s.Suspended && s.Condition == cluster.Reconciling:
+		return said
+	}
+	return ""
+}
+
+// cause says why a run begins.
+func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
+	var last cluster.Run
+	if n := len(b.runs); n > 0 {
+		last = b.runs[n-1]
+	}
+	switch {
+	case b.said != "":
+		return b.said
+	case s.Revision != last.Revision:
+		return "a new revision"
+	case before == nil:
+		return "the agent started"
+	}
+	was := map[string]cluster.Phase{}
+	for _, n := range before.Nodes {
+		was[n.Name] = n.Phase
+	}
+	for _, n := range s.Nodes {
+		if was[n.Name] == cluster.PhaseReady && n.Phase != cluster.PhaseReady {
+			return fmt.Sprintf("%s is %s, no longer Ready", n.Name, n.Phase)
+		}
+	}
+	ready := map[string]bool{}
+	for _, a := range before.Addons {
+		ready[a.Name] = a.State == "ready"
+	}
+	for _, a := range s.Addons {
+		if ready[a.Name] && a.State != "ready" {
+			return fmt.Sprintf("addon %s is %s, no longer ready", a.Name, a.State)
+		}
+	}
+	if before.Condition == cluster.Stalled && s.Condition == cluster.Reconciling {
+		return "what kept it stalled is gone"
+	}
+	return "the world differs from the inventory"
+}
+
+// watch notes where a run stands, and how long it has waited for what.
+func (b *Book) watch(r *cluster.Run, s cluster.Status, now time.Time) {
+	r.Message, r.Hint = s.Message, s.Hint
+	for _, w := range s.Waiting {
+		since := w.Since
+		if since.Before(r.Began) {
+			since = r.Began
+		}
+		key := wait{w.Subject, w.Reason}
+		b.waits[key] = max(b.waits[key], now.Sub(since))
+	}
+}
+
+// longest are the longest waits of the run that goes on, of a second at least.
+func (b *Book) longest() []cluster.LongWait {
+	out := []cluster.LongWait{}
+	for w, took := range b.waits {
+		if took >= time.Second {
+			out = append(out, cluster.LongWait{Subject: w.subject, Reason: w.reason, DurationMS: took.Milliseconds()})
+		}
+	}
+	slices.SortFunc(out, func(x, y cluster.LongWait) int {
+		return cmp.Or(-cmp.Compare(x.DurationMS, y.DurationMS), cmp.Compare(x.Subject, y.Subject), cmp.Compare(x.Reason, y.Reason))
+	})
+	return out[:min(len(out), mostWaits)]
+}
+
+func (b *Book) end(r *cluster.Run, now time.Time, result cluster.Condition, message, hint string) cluster.Run {
+	r.Waits = b.longest()
+	r.Ended, r.Result, r.Message, r.Hint = now.UTC(), result, message, hint
+	return b.shown(*r)
+}
+
+func (b *Book) cut() {
+	if over := len(b.runs) - b.keep; over > 0 {
+		b.runs = slices.Delete(b.runs, 0, over)
+	}
+}

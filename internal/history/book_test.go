@@ -1,0 +1,243 @@
+package history
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+const (
+	one cluster.Revision = "main@sha1:0000000000000000000000000000000000000001"
+	two cluster.Revision = "main@sha1:0000000000000000000000000000000000000002"
+)
+
+var begin = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+
+// st is a status; each word of how says something about it.
+func st(rev cluster.Revision, c cluster.Condition, how ...string) cluster.Status {
+	s := cluster.Status{Cluster: "dev", Revision: rev, Condition: c, Message: string(c) + " it is", Nodes: []cluster.NodeStatus{{Name: "wk-1", Phase: cluster.PhaseReady}}}
+	for _, h := range how {
+		switch h {
+		case "suspended":
+			s.Suspended = true
+		case "wk-1 stopped":
+			s.Nodes[0].Phase = cluster.PhaseStopped
+		case "addon ready":
+			s.Addons = []cluster.AddonStatus{{Name: "cilium", State: "ready"}}
+		case "addon failed":
+			s.Addons = []cluster.AddonStatus{{Name: "cilium", State: "failed"}}
+		default:
+			panic(h)
+		}
+	}
+	return s
+}
+
+// tell feeds a book, one status a minute; a string is root's word.
+func tell(b *Book, story ...any) {
+	now := begin
+	for _, s := range story {
+		switch s := s.(type) {
+		case cluster.Status:
+			b.Told(s, now, func() []cluster.Step { return []cluster.Step{{Text: "step"}} })
+		case cluster.Deed:
+			b.Did(s)
+		case string:
+			b.Said(s)
+		}
+		now = now.Add(time.Minute)
+	}
+}
+
+// text is a book in one line a run.
+func text(b *Book) string {
+	var out []string
+	for _, r := range b.Runs() {
+		out = append([]string{fmt.Sprintf("%d %s %s: %s", r.Number, r.Revision[len(r.Revision)-1:], r.Cause, r.Result)}, out...)
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		story []any
+		want  string
+	}{
+		"a first push": {[]any{st("", cluster.Blind), st(one, cluster.Reconciling), st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Ready)},
+			"1 1 a new revision: Ready"},
+		"nothing happens": {[]any{st(one, cluster.Blind), st(one, cluster.Ready), st(one, cluster.Blind), st(one, cluster.Ready)}, ""},
+		"goes on":         {[]any{st(one, cluster.Reconciling)}, "1 1 a new revision: "},
+		"a push that needs nothing": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), st(two, cluster.Ready)},
+			"1 1 a new revision: Ready\n2 2 a new revision: Ready"},
+		"a push in the middle": {[]any{st(one, cluster.Reconciling), st(two, cluster.Reconciling), st(two, cluster.Ready)},
+			"1 1 a new revision: Superseded\n2 2 a new revision: Ready"},
+		"an invalid push in the middle": {[]any{st(one, cluster.Reconciling), st(two, cluster.Stalled), st(two, cluster.Stalled)},
+			"1 1 a new revision: Superseded\n2 2 a new revision: Stalled"},
+		"drift": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Reconciling, "wk-1 stopped"), st(one, cluster.Ready)},
+			"1 1 a new revision: Ready\n2 1 wk-1 is Stopped, no longer Ready: Ready"},
+		"an addon falls": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready, "addon ready"), st(one, cluster.Reconciling, "addon failed")},
+			"1 1 a new revision: Ready\n2 1 addon cilium is failed, no longer ready: "},
+		"stalled and free again": {[]any{st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Reconciling), st(one, cluster.Ready)},
+			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: Ready"},
+		"blind in the middle": {[]any{st(one, cluster.Reconciling), st(one, cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Ready"},
+		"suspend and resume": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), "suspended", st(one, cluster.Suspended, "suspended"), "resumed", st(one, cluster.Ready)},
+			"1 1 a new revision: Ready\n2 1 root suspended: Suspended\n3 1 root resumed: Ready"},
+		"suspended in the middle": {[]any{st(one, cluster.Reconciling), "suspended", st(one, cluster.Reconciling), st(one, cluster.Suspended, "suspended")},
+			"1 1 a new revision: Suspended"},
+		"destroyed in the middle": {[]any{st(one, cluster.Reconciling), "asked", st(one, cluster.Reconciling, "suspended"), st(one, cluster.Suspended, "suspended")},
+			"1 1 a new revision: Superseded\n2 1 root asked: Suspended"},
+		"a word that led to nothing is not the cause of what comes later": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), "suspended", "resumed", st(one, cluster.Ready), st(one, cluster.Ready), st(one, cluster.Reconciling, "wk-1 stopped")},
+			"1 1 a new revision: Ready\n2 1 wk-1 is Stopped, no longer Ready: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBook("dev", 10, nil)
+			tell(b, c.story...)
+			if got := text(b); got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestALaterLife(t *testing.T) {
+	first := NewBook("dev", 10, nil)
+	tell(first, st(one, cluster.Reconciling), cluster.Deed{Text: "create vm", Began: begin.Add(time.Minute), DurationMS: 60_000})
+	for name, c := range map[string]struct {
+		story []any
+		want  string
+	}{
+		"found ready":       {[]any{st("", cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted"},
+		"goes on":           {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted\n2 1 the agent started: Ready"},
+		"pushed meanwhile":  {[]any{st(two, cluster.Ready)}, "1 1 a new revision: Interrupted\n2 2 a new revision: Ready"},
+		"stalled meanwhile": {[]any{st(one, cluster.Stalled)}, "1 1 a new revision: Interrupted\n2 1 the agent started: Stalled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBook("dev", 10, first.Runs())
+			if r, ok := b.Run(1); !ok || !r.Ended.Equal(begin.Add(2*time.Minute)) {
+				t.Errorf("the interrupted run ended %v, want when its last action did", r.Ended)
+			}
+			tell(b, c.story...)
+			if got := text(b); got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+	again := NewBook("dev", 10, first.Runs())
+	tell(again, st(one, cluster.Ready), st(one, cluster.Ready))
+	b := NewBook("dev", 10, again.Runs())
+	tell(b, st(one, cluster.Ready))
+	if got := text(b); got != "1 1 a new revision: Interrupted" {
+		t.Errorf("a start in which nothing happens makes a run: %s", got)
+	}
+}
+
+func TestWhatARunHolds(t *testing.T) {
+	b := NewBook("dev", 2, nil)
+	s := st(one, cluster.Reconciling)
+	s.Subject = "add a worker"
+	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: "boots"}, Since: begin.Add(-time.Hour)}}
+	tell(b, s, s, cluster.Deed{Text: "create vm 520"}, st(one, cluster.Stalled), cluster.Deed{Text: "late", Error: "no"})
+	r, _ := b.Run(1)
+	if r.Subject != "add a worker" || len(r.Plan) != 1 || len(r.Deeds) != 2 || r.Deeds[1].Error != "no" || r.Message != "Stalled it is" ||
+		len(r.Waits) != 1 || r.Waits[0] != (cluster.LongWait{Subject: "wk-1", Reason: "boots", DurationMS: 60_000}) || r.Ended.Sub(r.Began) != 3*time.Minute {
+		t.Errorf("%+v", r)
+	}
+	if changed := b.Did(cluster.Deed{}); len(changed) != 1 || changed[0].Number != 1 {
+		t.Errorf("an action that ends after its run is to be written: %v", changed)
+	}
+	for range mostDeeds {
+		b.Did(cluster.Deed{})
+	}
+	if r, _ = b.Run(1); len(r.Deeds) != mostDeeds || r.DeedsMore != 3 {
+		t.Errorf("%d actions and %d more", len(r.Deeds), r.DeedsMore)
+	}
+	b.Told(st(two, cluster.Reconciling), begin, func() []cluster.Step { return make([]cluster.Step, mostSteps+7) })
+	if r, _ = b.Run(2); len(r.Plan) != mostSteps || r.PlanMore != 7 {
+		t.Errorf("%d steps and %d more", len(r.Plan), r.PlanMore)
+	}
+	tell(b, st(two, cluster.Ready), st(one, cluster.Ready))
+	if got := text(b); got != "2 2 a new revision: Ready\n3 1 a new revision: Ready" {
+		t.Errorf("two are kept, and the numbers go on: %s", got)
+	}
+}
+
+func TestLines(t *testing.T) {
+	var file []byte
+	for _, r := range []cluster.Run{{Number: 1, Cluster: "dev"}, {Number: 2, Cluster: "dev", Result: cluster.Ready}} {
+		line, err := Line(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file = append(file, line...)
+	}
+	if runs, bad := Lines[cluster.Run](append([]byte("garbage\n\n"), file...)); len(runs) != 2 || bad != 1 || runs[1].Result != cluster.Ready {
+		t.Errorf("%+v, %d bad", runs, bad)
+	}
+	if runs, bad := Lines[cluster.Run](file[:len(file)-3]); len(runs) != 1 || bad != 1 {
+		t.Errorf("torn: %+v, %d bad", runs, bad)
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("{\"number\":1,\"cluster\":\"dev\"}\n{"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		runs, _ := Lines[cluster.Run](text)
+		b := NewBook("dev", 3, runs)
+		b.Told(st(one, cluster.Reconciling), begin, func() []cluster.Step { return nil })
+		if all := b.Runs(); len(all) == 0 || len(all) > 3 || !all[0].Ended.IsZero() {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+func TestRing(t *testing.T) {
+	r := NewRing(3)
+	at := begin
+	add := func(cl, node string) cluster.Event {
+		return r.Add(cluster.Event{At: at, Cluster: cl, Node: node})
+	}
+	changed := r.Changed()
+	a := add("dev", "cp-1")
+	b := add("", "")
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is told of an event")
+	}
+	at = at.Add(-time.Hour) // a clock that is set back
+	c := add("prod", "cp-1")
+	if !(a.Seq < b.Seq && b.Seq < c.Seq) {
+		t.Errorf("numbers do not grow: %d %d %d", a.Seq, b.Seq, c.Seq)
+	}
+	for _, q := range []struct {
+		q    cluster.EventQuery
+		want []cluster.Event
+	}{
+		{cluster.EventQuery{}, []cluster.Event{a, b, c}},
+		{cluster.EventQuery{Cluster: "dev"}, []cluster.Event{a, b}},
+		{cluster.EventQuery{Node: "cp-1"}, []cluster.Event{a, c}},
+		{cluster.EventQuery{After: a.Seq}, []cluster.Event{b, c}},
+		{cluster.EventQuery{Since: begin}, []cluster.Event{a, b}},
+		{cluster.EventQuery{Last: 1}, []cluster.Event{c}},
+	} {
+		if got := r.Select(q.q); fmt.Sprint(got) != fmt.Sprint(q.want) {
+			t.Errorf("%+v picks %v, want %v", q.q, got, q.want)
+		}
+	}
+	at = begin.Add(time.Hour)
+	d := add("dev", "")
+	if got := r.Select(cluster.EventQuery{}); fmt.Sprint(got) != fmt.Sprint([]cluster.Event{b, c, d}) {
+		t.Errorf("three are kept, not %v", got)
+	}
+
+	// What an earlier life kept comes before, in order, within the bound.
+	later := NewRing(3)
+	e := later.Add(cluster.Event{At: at.Add(time.Hour)})
+	later.Recall([]cluster.Event{a, c, b, d, {Seq: e.Seq + 1}})
+	if got := later.Select(cluster.EventQuery{}); fmt.Sprint(got) != fmt.Sprint([]cluster.Event{c, d, e}) {
+		t.Errorf("recalled %v", got)
+	}
+}
