@@ -36,6 +36,8 @@ type configFile struct {
 	CAFile string `yaml:"ca_file" is:"path" example:"ca.pem"`
 	// What the repository may ask of this host.
 	PolicyFile string `yaml:"policy_file" is:"path" default:"policy.yaml beside this file" example:"policy.yaml"`
+	// How much of the past is kept for `talos-agent history`.
+	History historyFile `yaml:"history"`
 	// The unix socket that the commands talk to.
 	Socket string `yaml:"socket" is:"absolute" default:"/run/talos-agent/agent.sock" example:"/run/talos-agent/agent.sock"`
 	// What the agent must remember: little, and written rarely.
@@ -105,6 +107,12 @@ type metricsFile struct {
 	// A file to write the same to, for the textfile collector of node_exporter.
 	// Its name ends in .prom, and the agent must be able to write to its folder.
 	Textfile string `yaml:"textfile" is:"absolute" example:"/run/talos-agent/agent.prom"`
+}
+
+type historyFile struct {
+	// Runs of each cluster that are kept, the newest. Of very long ones fewer
+	// are: the file of a cluster never has more than 1 MiB.
+	Keep int `yaml:"keep" default:"50" min:"1" max:"500" example:"50"`
 }
 
 type factoryFile struct {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/strict"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources/forge"
@@ -58,6 +59,7 @@ type settings struct {
 	metrics        monitoring
 
 	socket, stateDir, cacheDir string
+	keepRuns                   int // of each cluster's history
 }
 
 // Format implements fmt.Formatter: settings hold secrets, and fmt does not ask
@@ -199,6 +201,7 @@ func (l *configLoader) general() {
 		}
 	}
 	l.out.socket = cmp.Or(f.Socket, defaultSocket)
+	l.out.keepRuns = cmp.Or(f.History.Keep, history.DefaultKeep)
 	l.out.stateDir = filepath.Clean(cmp.Or(f.StateDir, "/var/lib/talos-agent"))
 	l.out.cacheDir = filepath.Clean(cmp.Or(f.CacheDir, "/var/cache/talos-agent"))
 	if rel, err := filepath.Rel(l.out.cacheDir, l.out.stateDir); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -50,7 +51,8 @@ config that cannot be loaded leaves the old one in force and is told in
 			return err
 		}
 		frugal(os.Getenv("GOGC"))
-		d := &service{path: *config, log: newLog(w, *verbose)}
+		d := &service{path: *config, told: newTold()}
+		d.log = newLog(w, *verbose, d.told.take)
 		return d.run(cmd.Context())
 	}
 	return cmd
@@ -80,6 +82,7 @@ type service struct {
 	socket   *api.Server
 	door     *door
 	monitor  *monitor
+	told     *told
 
 	mu     sync.Mutex
 	began  time.Time                 // when the agent was started
@@ -99,7 +102,8 @@ func (d *service) run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	d.door = &door{}
+	d.told.open(d.files, withoutAlso(d.log))
+	d.door = &door{events: d.told, pulse: &history.Pulse{}}
 	if d.socket, err = api.Listen(s.socket, d.door, d.log); err != nil {
 		return err
 	}
@@ -185,6 +189,7 @@ func (d *service) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	w.told, w.pulse, w.chronicle = d.told, d.door.pulse, newChronicle(&d.files, d.settings.keepRuns, d.log)
 	w.onStatus = func(s cluster.Status) {
 		d.monitor.status(s)
 		d.mu.Lock()

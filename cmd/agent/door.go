@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
 )
 
 // door is what the socket serves while agents come and go behind it.
@@ -15,10 +16,19 @@ type door struct {
 	mu    sync.RWMutex
 	a     *agent
 	wrong []string // with the changed config
+
+	// What outlives the agents.
+	events *told
+	pulse  *history.Pulse
 }
 
-func (d *door) open(a *agent) { d.mu.Lock(); d.a = a; d.mu.Unlock() }
-func (d *door) shut()         { d.open(nil) }
+func (d *door) open(a *agent) {
+	d.mu.Lock()
+	d.a = a
+	d.mu.Unlock()
+	d.pulse.Beat()
+}
+func (d *door) shut() { d.open(nil) }
 
 // trouble sets what is told to be wrong with the daemon's own files.
 func (d *door) trouble(words []string) { d.mu.Lock(); d.wrong = words; d.mu.Unlock() }
@@ -66,6 +76,16 @@ func (d *door) Clusters() []string {
 
 func (d *door) Status(n string) (cluster.Status, error) {
 	return through(d, func(a *agent) (cluster.Status, error) { return a.Status(n) })
+}
+
+func (d *door) Changed() <-chan struct{} { return d.pulse.Next() }
+
+func (d *door) Events(q cluster.EventQuery) []cluster.Event { return d.events.ring.Select(q) }
+
+func (d *door) EventsChanged() <-chan struct{} { return d.events.ring.Changed() }
+
+func (d *door) History(n string) ([]cluster.Run, error) {
+	return through(d, func(a *agent) ([]cluster.Run, error) { return a.History(n) })
 }
 
 func (d *door) Forecast(n string) (cluster.Forecast, error) {

@@ -81,6 +81,26 @@ func (s stateFiles) Write(name string, data []byte) error {
 	return f.Close()
 }
 
+// Append adds to a file that only its owner may read, and makes it if there is
+// none. It is not durable when it returns.
+func (s stateFiles) Append(name string, data []byte) error {
+	f, err := os.OpenFile(filepath.Join(s.dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file", name)
+	case info.Size()+int64(len(data)) > maxJournal:
+		err = fmt.Errorf("%s would be larger than %d bytes", name, maxJournal)
+	default:
+		_, err = f.Write(data)
+	}
+	return errors.Join(err, f.Close())
+}
+
 // Sync implements reconcile.Files.
 func (s stateFiles) Sync(name string) error { return syncPath(filepath.Join(s.dir, name)) }
 

@@ -15,15 +15,31 @@ import (
 
 // newLog makes the log of the program: records with fields in the journal when
 // systemd has connected standard error to it, lines for people otherwise.
-func newLog(w *os.File, verbose bool) *slog.Logger {
-	level := slog.LevelInfo
+//
+// also, when there is one, is handed every record of Info and above that is
+// written, as it is written: what keeps the log for people can never tell
+// another story than the journal.
+func newLog(w *os.File, verbose bool, also func(slog.Record, []slog.Attr)) *slog.Logger {
+	h := &handler{level: slog.LevelInfo, also: also, write: writeLines(w)}
 	if verbose {
-		level = slog.LevelDebug
+		h.level = slog.LevelDebug
 	}
 	if ok, err := journal.StderrIsJournalStream(); err == nil && ok {
-		return slog.New(&handler{level: level, write: writeJournal(journal.Send)})
+		h.write = writeJournal(journal.Send)
 	}
-	return slog.New(&handler{level: level, write: writeLines(w)})
+	return slog.New(h)
+}
+
+// withoutAlso is the same log without whoever is handed its records: for the
+// trouble of that one, which must not go round in a circle.
+func withoutAlso(log *slog.Logger) *slog.Logger {
+	h, ok := log.Handler().(*handler)
+	if !ok {
+		return log
+	}
+	c := *h
+	c.also = nil
+	return slog.New(&c)
 }
 
 // handler is a slog.Handler over one function that writes a record.
@@ -31,6 +47,7 @@ type handler struct {
 	level slog.Level
 	attrs []slog.Attr
 	write func(slog.Record, []slog.Attr) error
+	also  func(slog.Record, []slog.Attr) // nil: nobody
 }
 
 func (h *handler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
@@ -45,6 +62,9 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 		if s := a.Value.String(); s != "" && !(a.Key == "vmid" && s == "0") {
 			kept = append(kept, a)
 		}
+	}
+	if h.also != nil && r.Level >= slog.LevelInfo {
+		h.also(r, kept)
 	}
 	return h.write(r, kept)
 }

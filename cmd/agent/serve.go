@@ -43,6 +43,23 @@ func (a *agent) Status(name string) (cluster.Status, error) {
 	return m.r.Status(), nil
 }
 
+// Changed implements api.Agent.
+func (a *agent) Changed() <-chan struct{} { return a.w.pulse.Next() }
+
+// Events implements api.Agent.
+func (a *agent) Events(q cluster.EventQuery) []cluster.Event { return a.w.told.ring.Select(q) }
+
+// EventsChanged implements api.Agent.
+func (a *agent) EventsChanged() <-chan struct{} { return a.w.told.ring.Changed() }
+
+// History implements api.Agent.
+func (a *agent) History(name string) ([]cluster.Run, error) {
+	if _, err := a.find(name); err != nil {
+		return nil, err
+	}
+	return a.w.chronicle.runs(name), nil
+}
+
 // Forecast implements api.Agent.
 func (a *agent) Forecast(name string) (cluster.Forecast, error) {
 	m, err := a.find(name)

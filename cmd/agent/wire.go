@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/calls"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -55,6 +56,11 @@ type wiring struct {
 	onStatus func(cluster.Status)
 	onPass   func(name string, took time.Duration)
 	onAction func(name string, o cluster.Outcome)
+	// told, chronicle and pulse keep and tell what happens, for people; nil: in
+	// memory, for as long as the agent lives.
+	told      *told
+	chronicle *chronicle
+	pulse     *history.Pulse // beats whenever a status may have changed
 }
 
 type closer interface{ Close() error }
@@ -97,6 +103,15 @@ func newAgent(w wiring) (*agent, error) {
 	repo, err := sources.New(w.sources)
 	if err != nil {
 		return nil, err
+	}
+	if w.told == nil {
+		w.told = newTold()
+	}
+	if w.chronicle == nil {
+		w.chronicle = newChronicle(nil, history.DefaultKeep, w.log)
+	}
+	if w.pulse == nil {
+		w.pulse = &history.Pulse{}
 	}
 	a := &agent{w: w, started: time.Now(), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -249,9 +264,11 @@ func (a *agent) assemble(name string) (*managed, error) {
 			if m.reporter != nil {
 				m.reporter.report(s, time.Now())
 			}
+			a.w.chronicle.told(s, time.Now(), m.r.Foretold)
 			if a.w.onStatus != nil {
 				a.w.onStatus(s)
 			}
+			a.w.pulse.Beat()
 		},
 		OnPass: func(took time.Duration) {
 			if a.w.onPass != nil {
@@ -263,6 +280,8 @@ func (a *agent) assemble(name string) (*managed, error) {
 				a.w.onAction(name, o)
 			}
 		},
+		OnDeed: func(d cluster.Deed) { a.w.chronicle.did(name, d) },
+		OnSaid: func(what string) { a.w.chronicle.said(name, what) },
 	})
 	if err != nil {
 		return nil, err
@@ -279,6 +298,7 @@ func (a *agent) stop() {
 	a.mu.Unlock()
 	a.cancel()
 	a.wg.Wait()
+	a.w.chronicle.close()
 	a.pve.Close()
 	if a.w.store != nil {
 		if err := a.w.store.Close(); err != nil {

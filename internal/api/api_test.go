@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -29,7 +30,48 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // stub is an agent with one cluster that remembers what was asked.
-type stub struct{ did []string }
+type stub struct {
+	did []string
+
+	mu      sync.Mutex
+	state   cluster.Status // of dev, when it has a condition
+	events  []cluster.Event
+	changed chan struct{} // closed by the next change
+}
+
+// change changes what the stub says, and tells so.
+func (s *stub) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+func (s *stub) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+func (s *stub) EventsChanged() <-chan struct{} { return s.Changed() }
+
+func (s *stub) Events(q cluster.EventQuery) []cluster.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []cluster.Event{}
+	for _, e := range s.events {
+		if q.Picks(e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
 
 func (s *stub) note(what, name string) error {
 	if name != "dev" {
@@ -42,6 +84,11 @@ func (s *stub) note(what, name string) error {
 func (s *stub) About() About       { return About{Version: "v0", Config: "/etc/talos-agent/config.yaml"} }
 func (s *stub) Clusters() []string { return []string{"dev"} }
 func (s *stub) Status(name string) (cluster.Status, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.state; st.Condition != "" && name == "dev" {
+		return st, nil
+	}
 	return cluster.Status{Cluster: name, Condition: cluster.Ready}, s.note("status", name)
 }
 func (s *stub) Forecast(name string) (cluster.Forecast, error) {
@@ -56,6 +103,9 @@ func (s *stub) ForecastDir(_ context.Context, name string, files fs.FS) (cluster
 }
 func (s *stub) ForecastDestroy(name string) (cluster.Forecast, error) {
 	return cluster.Forecast{Steps: []cluster.Step{{Text: "delete", Destructive: true}}}, s.note("preview", name)
+}
+func (s *stub) History(name string) ([]cluster.Run, error) {
+	return []cluster.Run{{Number: 8}, {Number: 7}}, s.note("history", name)
 }
 func (s *stub) Reconcile(name string) error { return s.note("reconcile", name) }
 func (s *stub) Suspend(name string) error   { return s.note("suspend", name) }
@@ -101,7 +151,14 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		t.Errorf("status %+v %v", all, err)
 	}
 	for name, call := range map[string]func() error{
-		"status":      func() error { _, err := c.Status(ctx, "dev"); return err },
+		"status": func() error { _, err := c.Status(ctx, "dev"); return err },
+		"history": func() error {
+			runs, err := c.History(ctx, "dev")
+			if len(runs) != 2 {
+				t.Errorf("runs %+v", runs)
+			}
+			return err
+		},
 		"plan":        func() error { _, err := c.Forecast(ctx, "dev"); return err },
 		"preview":     func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
 		"reconcile":   func() error { return c.Reconcile(ctx, "dev") },
@@ -142,12 +199,15 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 // TestChangesAreForRoot: without a connection that proves root, every route
 // that is not for readers is refused, and nothing is asked of the agent.
 func TestChangesAreForRoot(t *testing.T) {
+	// A stream ends with the first line for whoever has left.
+	over, leave := context.WithCancel(t.Context())
+	leave()
 	for _, rt := range routes {
 		a := &stub{}
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		for _, p := range []any{nil, peer{}, peer{known: true, uid: 65534}} {
-			r := httptest.NewRequest(method, strings.ReplaceAll(path, "{name}", "dev"), strings.NewReader(`{"confirm":"dev"}`))
-			r = r.WithContext(context.WithValue(r.Context(), peerKey{}, p))
+			r := httptest.NewRequest(method, strings.NewReplacer("{name}", "dev", "{number}", "7").Replace(path), strings.NewReader(`{"confirm":"dev"}`))
+			r = r.WithContext(context.WithValue(over, peerKey{}, p))
 			w := httptest.NewRecorder()
 			Handler(a).ServeHTTP(w, r)
 			if rt.access == forRoot && (w.Code != http.StatusForbidden || len(a.did) > 0) {
@@ -266,16 +326,30 @@ func FuzzReadTar(f *testing.F) {
 func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/v1/clusters/dev/accept", `{"revision":"x"}`)
 	f.Add("GET", "/v1/clusters/%2e%2e/status", "")
+	f.Add("GET", "/v1/events?after=x&since=y&last=-1", "")
+	f.Add("GET", "/v1/watch?cluster=other", "")
+	f.Add("GET", "/v1/clusters/dev/runs/07", "")
 	f.Fuzz(func(t *testing.T, method, path, body string) {
 		r, err := http.NewRequest(method, "http://x"+path, strings.NewReader(body))
 		if err != nil {
 			return
 		}
+		over, leave := context.WithCancel(t.Context())
+		leave()
+		r = r.WithContext(over)
 		a := &stub{}
 		w := httptest.NewRecorder()
 		Handler(a).ServeHTTP(w, r)
+		if w.Header().Get("Content-Type") == "application/jsonl" {
+			for line := range bytes.Lines(w.Body.Bytes()) {
+				if !json.Valid(line) {
+					t.Errorf("%s %q: line %q", method, path, line)
+				}
+			}
+			return
+		}
 		for _, d := range a.did {
-			if d != "status" && d != "plan" && d != "preview" {
+			if d != "status" && d != "plan" && d != "preview" && d != "history" {
 				t.Errorf("%s %q without credentials did %q", method, path, d)
 			}
 		}

@@ -78,16 +78,26 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return c.explain(err)
+		return c.failed(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	return c.answer(resp, out)
+}
+
+// failed explains why a question was not answered.
+func (c *Client) failed(ctx context.Context, err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return c.explain(err)
+}
+
+// answer decodes an answer's data into out (nil: dropped).
+func (c *Client) answer(resp *http.Response, out any) error {
 	var env struct {
 		Data  json.RawMessage `json:"data"`
 		Error *Error          `json:"error"`

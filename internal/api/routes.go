@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -28,6 +29,14 @@ type Agent interface {
 	ForecastDir(ctx context.Context, name string, files fs.FS) (cluster.Forecast, error)
 	// ForecastDestroy tells what a tear-down would take away.
 	ForecastDestroy(name string) (cluster.Forecast, error)
+	// Changed is closed when a status may have changed.
+	Changed() <-chan struct{}
+	// Events tells what has happened lately, oldest first. EventsChanged is
+	// closed when there is more.
+	Events(q cluster.EventQuery) []cluster.Event
+	EventsChanged() <-chan struct{}
+	// History tells the runs of a cluster, newest first.
+	History(name string) ([]cluster.Run, error)
 	// Reconcile fetches and looks now.
 	Reconcile(name string) error
 	Suspend(name string) error
@@ -75,6 +84,9 @@ type route struct {
 	kind    string // of the answer
 	does    string // for the reference page
 	serve   func(*http.Request, Agent) (any, error)
+	// stream takes the place of serve where the answer goes on: a line for each
+	// value.
+	stream func(*http.Request, Agent, sender) error
 }
 
 // AcceptRequest is the body of an accept.
@@ -100,10 +112,10 @@ const maxTree = 20 << 20
 // routes is everything the socket can be asked, with the access of each beside
 // it. docs/reference/api.md is made from it.
 var routes = []route{
-	{"GET /v1/about", forReaders, "About", "the daemon: version, start, trouble with its own files", func(_ *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/about", access: forReaders, kind: "About", does: "the daemon: version, start, trouble with its own files", serve: func(_ *http.Request, a Agent) (any, error) {
 		return a.About(), nil
 	}},
-	{"GET /v1/status", forReaders, "StatusList", "the status of every cluster", func(_ *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/status", access: forReaders, kind: "StatusList", does: "the status of every cluster", serve: func(_ *http.Request, a Agent) (any, error) {
 		all := []cluster.Status{}
 		for _, name := range a.Clusters() {
 			s, err := a.Status(name)
@@ -114,32 +126,45 @@ var routes = []route{
 		}
 		return all, nil
 	}},
-	{"GET /v1/clusters/{name}/status", forReaders, "Status", "the status of one cluster", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/watch", access: forReaders, kind: "Status", does: "a line for each cluster (`?cluster=NAME`: for one), and one more whenever its status changes", stream: watch},
+	{pattern: "GET /v1/events", access: forReaders, kind: "EventList", does: "what the log told, oldest first; `?cluster=`, `node=`, `since=`, `after=` (a seq) and `last=` pick", serve: func(r *http.Request, a Agent) (any, error) {
+		q, err := eventQuery(r.URL.Query())
+		if err != nil {
+			return nil, err
+		}
+		return a.Events(q), nil
+	}},
+	{pattern: "GET /v1/events/stream", access: forReaders, kind: "Event", does: "the same, a line for each, and one more whenever something is told", stream: follow},
+	{pattern: "GET /v1/clusters/{name}/status", access: forReaders, kind: "Status", does: "the status of one cluster", serve: func(r *http.Request, a Agent) (any, error) {
 		return a.Status(r.PathValue("name"))
 	}},
-	{"GET /v1/clusters/{name}/plan", forReaders, "Forecast", "everything that will happen for the pushed revision", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/plan", access: forReaders, kind: "Forecast", does: "everything that will happen for the pushed revision", serve: func(r *http.Request, a Agent) (any, error) {
 		return a.Forecast(r.PathValue("name"))
 	}},
-	{"GET /v1/clusters/{name}/destroy", forReaders, "Forecast", "what a tear-down would take away", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/runs", access: forReaders, kind: "RunList", does: "the history of the cluster: its runs, newest first", serve: func(r *http.Request, a Agent) (any, error) {
+		return a.History(r.PathValue("name"))
+	}},
+	{pattern: "GET /v1/clusters/{name}/runs/{number}", access: forReaders, kind: "Run", does: "one run", serve: readRun},
+	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what a tear-down would take away", serve: func(r *http.Request, a Agent) (any, error) {
 		return a.ForecastDestroy(r.PathValue("name"))
 	}},
-	{"POST /v1/clusters/{name}/plan", forRoot, "Forecast", "everything that would happen if the tar in the body were the repository", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/plan", access: forRoot, kind: "Forecast", does: "everything that would happen if the tar in the body were the repository", serve: func(r *http.Request, a Agent) (any, error) {
 		files, err := readTar(http.MaxBytesReader(nil, r.Body, maxTree))
 		if err != nil {
 			return nil, err
 		}
 		return a.ForecastDir(r.Context(), r.PathValue("name"), files)
 	}},
-	{"POST /v1/clusters/{name}/reconcile", forRoot, "Done", "fetch the repository and look at the cluster now", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/reconcile", access: forRoot, kind: "Done", does: "fetch the repository and look at the cluster now", serve: func(r *http.Request, a Agent) (any, error) {
 		return done(a.Reconcile(r.PathValue("name")))
 	}},
-	{"POST /v1/clusters/{name}/suspend", forRoot, "Done", "change nothing until resumed", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/suspend", access: forRoot, kind: "Done", does: "change nothing until resumed", serve: func(r *http.Request, a Agent) (any, error) {
 		return done(a.Suspend(r.PathValue("name")))
 	}},
-	{"POST /v1/clusters/{name}/resume", forRoot, "Done", "end a suspension", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/resume", access: forRoot, kind: "Done", does: "end a suspension", serve: func(r *http.Request, a Agent) (any, error) {
 		return done(a.Resume(r.PathValue("name")))
 	}},
-	{"POST /v1/clusters/{name}/accept", forRoot, "Done", "apply a revision that does not descend from the last one, or declare that bootstrap was never sent", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/accept", access: forRoot, kind: "Done", does: "apply a revision that does not descend from the last one, or declare that bootstrap was never sent", serve: func(r *http.Request, a Agent) (any, error) {
 		var req AcceptRequest
 		if err := decode(r, &req); err != nil {
 			return nil, err
@@ -149,7 +174,7 @@ var routes = []route{
 		}
 		return done(a.Accept(r.PathValue("name"), req.Revision))
 	}},
-	{"POST /v1/clusters/{name}/destroy", forRoot, "Done", "suspend the cluster and delete everything of it that is ours; the body names it once more", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, a Agent) (any, error) {
 		var req DestroyRequest
 		if err := decode(r, &req); err != nil {
 			return nil, err
@@ -159,14 +184,33 @@ var routes = []route{
 		}
 		return done(a.Destroy(r.PathValue("name")))
 	}},
-	{"GET /v1/clusters/{name}/kubeconfig", forRoot, "File", "a kubeconfig for people, freshly minted", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/kubeconfig", access: forRoot, kind: "File", does: "a kubeconfig for people, freshly minted", serve: func(r *http.Request, a Agent) (any, error) {
 		b, err := a.Kubeconfig(r.PathValue("name"))
 		return File{Name: "kubeconfig", Content: string(b)}, err
 	}},
-	{"GET /v1/clusters/{name}/talosconfig", forRoot, "File", "a talosconfig for people, freshly minted", func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/talosconfig", access: forRoot, kind: "File", does: "a talosconfig for people, freshly minted", serve: func(r *http.Request, a Agent) (any, error) {
 		b, err := a.Talosconfig(r.PathValue("name"))
 		return File{Name: "talosconfig", Content: string(b)}, err
 	}},
+}
+
+// readRun answers for one run.
+func readRun(r *http.Request, a Agent) (any, error) {
+	name, number := r.PathValue("name"), r.PathValue("number")
+	runs, err := a.History(name)
+	if err != nil {
+		return nil, err
+	}
+	for _, run := range runs {
+		if strconv.Itoa(run.Number) == number {
+			return run, nil
+		}
+	}
+	e := &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("%s has no run %s", name, number), Help: "no run of it is known yet"}
+	if n := len(runs); n > 0 {
+		e.Help = fmt.Sprintf("runs %d to %d are kept: `talos-agent history %s`", runs[n-1].Number, runs[0].Number, name)
+	}
+	return nil, e
 }
 
 func done(err error) (any, error) { return struct{}{}, err }

@@ -53,12 +53,20 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	h := listen.HTTP(Handler(a), log)
+	return &Server{listen.Serve(l, settings(a, log), log)}, nil
+}
+
+// settings are those of the server: what the routes need beside the bounds that
+// every listener has.
+func settings(a Agent, log *slog.Logger) *http.Server {
+	ctx, cancel := context.WithCancel(context.Background())
+	h := listen.HTTP(handler(a, &streams{ctx: ctx, slots: make(chan struct{}, maxStreams)}), log)
 	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peerOf(c))
 	}
-	return &Server{listen.Serve(l, h, log)}, nil
+	h.RegisterOnShutdown(cancel)
+	return h
 }
 
 // makeDir makes the socket's folder, if there is none, such that the group gets
@@ -143,12 +151,20 @@ func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.
 // Handler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
 func Handler(a Agent) http.Handler {
+	return handler(a, &streams{ctx: context.Background(), slots: make(chan struct{}, maxStreams)})
+}
+
+func handler(a Agent, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
 			p, _ := r.Context().Value(peerKey{}).(peer)
 			if rt.access == forRoot && !p.isRoot() {
 				writeError(w, &Error{Status: http.StatusForbidden, Message: "this is for root of the host", Help: "run it with sudo"})
+				return
+			}
+			if rt.stream != nil {
+				st.serve(w, r, rt, a)
 				return
 			}
 			data, err := rt.serve(r, a)

@@ -1,0 +1,343 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// maxStreams bounds the answers that go on for ever: they must not keep the
+// short ones from being served.
+const maxStreams = 16
+
+// lineWithin is how long one line of a stream may take to be taken.
+const lineWithin = 30 * time.Second
+
+// sampled is how often the progress of running actions is looked at for those
+// who watch: nobody tells of it by itself.
+const sampled = time.Second
+
+// sender writes one line of a stream. Its error ends the stream.
+type sender func(data any) error
+
+// errTooMany refuses one stream more.
+var errTooMany = &Error{Status: http.StatusServiceUnavailable, Message: fmt.Sprintf("%d others watch or follow already", maxStreams), Help: "end one of them, or ask without --watch and --follow"}
+
+// streams serves a route whose answer goes on until the client leaves or the
+// daemon stops: one envelope on each line.
+func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agent) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		writeError(w, errTooMany)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	out := http.NewResponseController(w)
+	// The deadline for the request, which is read, would end the answer with it.
+	if err := out.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return
+	}
+	began := false
+	// The first line, or the first moment without one, tells that the question
+	// was understood.
+	begin := func() error {
+		began = true
+		w.Header().Set("Content-Type", "application/jsonl")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.WriteHeader(http.StatusOK)
+		return out.Flush()
+	}
+	send := func(data any) error {
+		if !began {
+			if err := begin(); err != nil {
+				return err
+			}
+		}
+		if data == nil {
+			return nil
+		}
+		b, err := json.Marshal(envelope{Kind: rt.kind, APIVersion: Version, Data: data})
+		if err != nil {
+			return err
+		}
+		// Whoever stops reading is not waited for; a server that is no real one
+		// has no deadlines.
+		if err := out.SetWriteDeadline(time.Now().Add(lineWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
+		if _, err := w.Write(append(b, '\n')); err != nil {
+			return err
+		}
+		return out.Flush()
+	}
+	err := rt.stream(r.WithContext(ctx), a, send)
+	if err != nil && !began && !errors.Is(err, context.Canceled) {
+		writeError(w, err)
+	}
+}
+
+// streams bounds and ends the streams of a server.
+type streams struct {
+	ctx   context.Context // ends with the server
+	slots chan struct{}
+}
+
+// watch sends the status of each cluster, or of one, and again whenever it has
+// changed.
+func watch(r *http.Request, a Agent, send sender) error {
+	only := r.URL.Query().Get("cluster")
+	told := map[string]string{}
+	for first := true; ; first = false {
+		changed := a.Changed()
+		names := a.Clusters()
+		if only != "" {
+			names = []string{only}
+		}
+		busy := false
+		for _, name := range names {
+			s, err := a.Status(name)
+			if first && only != "" && err != nil {
+				return err
+			}
+			if err != nil {
+				continue // the agent behind the door is being exchanged
+			}
+			busy = busy || len(s.Running) > 0
+			if n := news(s); n != told[name] {
+				told[name] = n
+				if err := send(s); err != nil {
+					return err
+				}
+			}
+		}
+		if first && len(told) == 0 {
+			if err := send(nil); err != nil {
+				return err
+			}
+		}
+		if err := await(r.Context(), changed, busy); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits for a change; while something runs, for a moment at most.
+func await(ctx context.Context, changed <-chan struct{}, busy bool) error {
+	var sample <-chan time.Time
+	if busy {
+		t := time.NewTimer(sampled)
+		defer t.Stop()
+		sample = t.C
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-changed:
+	case <-sample:
+	}
+	return nil
+}
+
+// news is what is new in a status when it differs: not when the agent looks
+// next, and not a pass in which nothing happened.
+func news(s cluster.Status) string {
+	s.NextPass = time.Time{}
+	var passes []cluster.PassStatus
+	for _, p := range s.Passes {
+		if len(p.Started)+len(p.Failed) > 0 || p.Error != "" {
+			passes = append(passes, p)
+		}
+	}
+	s.Passes = passes
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// follow sends the events that a query picks, and those that come.
+func follow(r *http.Request, a Agent, send sender) error {
+	q, err := eventQuery(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		changed := a.EventsChanged()
+		events := a.Events(q)
+		for _, e := range events {
+			q.After = e.Seq
+			if err := send(e); err != nil {
+				return err
+			}
+		}
+		if first && len(events) == 0 {
+			if err := send(nil); err != nil {
+				return err
+			}
+		}
+		q.Last = 0 // of what was there at first
+		if err := await(r.Context(), changed, false); err != nil {
+			return err
+		}
+	}
+}
+
+// eventQuery reads the parameters of a question for events.
+func eventQuery(v url.Values) (cluster.EventQuery, error) {
+	q := cluster.EventQuery{Cluster: v.Get("cluster"), Node: v.Get("node")}
+	wrong := func(name, want string) error {
+		return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("parameter %s: %q is not %s", name, v.Get(name), want)}
+	}
+	var err error
+	if s := v.Get("after"); s != "" {
+		if q.After, err = strconv.ParseUint(s, 10, 64); err != nil {
+			return q, wrong("after", "the seq of an event")
+		}
+	}
+	if s := v.Get("since"); s != "" {
+		if q.Since, err = time.Parse(time.RFC3339Nano, s); err != nil {
+			return q, wrong("since", "a time in RFC 3339")
+		}
+	}
+	if s := v.Get("last"); s != "" {
+		if q.Last, err = strconv.Atoi(s); err != nil || q.Last < 0 {
+			return q, wrong("last", "a number")
+		}
+	}
+	return q, nil
+}
+
+// values writes a query as parameters.
+func values(q cluster.EventQuery) string {
+	v := url.Values{}
+	for name, s := range map[string]string{"cluster": q.Cluster, "node": q.Node} {
+		if s != "" {
+			v.Set(name, s)
+		}
+	}
+	if q.After > 0 {
+		v.Set("after", strconv.FormatUint(q.After, 10))
+	}
+	if !q.Since.IsZero() {
+		v.Set("since", q.Since.Format(time.RFC3339Nano))
+	}
+	if q.Last > 0 {
+		v.Set("last", strconv.Itoa(q.Last))
+	}
+	return v.Encode()
+}
+
+// maxLine bounds one line of a stream: the status of a thousand nodes has half
+// a megabyte.
+const maxLine = 64 << 20
+
+// ErrEnded means that a stream has ended because the daemon did.
+var ErrEnded = errors.New("the daemon has stopped")
+
+// stream asks a route whose answer goes on, and calls each with every value. It
+// ends with ctx, with an error of each, or with ErrEnded. asked is called when
+// the daemon has taken the question.
+func stream[T any](ctx context.Context, c *Client, path string, asked func(), each func(T) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://talos-agent"+path, nil)
+	if err != nil {
+		return err
+	}
+	patient := &http.Client{Transport: c.http.Transport}
+	resp, err := patient.Do(req)
+	if err != nil {
+		return c.failed(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return c.answer(resp, nil)
+	}
+	asked()
+	lines := bufio.NewReader(io.LimitReader(resp.Body, 1<<40))
+	for {
+		line, err := readLine(lines)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errLong):
+			return err
+		case err != nil:
+			return ErrEnded
+		}
+		var env struct {
+			Data T `json:"data"`
+		}
+		if err := json.Unmarshal(line, &env); err != nil {
+			return fmt.Errorf("read the daemon's answer: %w", err)
+		}
+		if err := each(env.Data); err != nil {
+			return err
+		}
+	}
+}
+
+var errLong = fmt.Errorf("read the daemon's answer: a line has more than %d MiB", maxLine>>20)
+
+// readLine reads a whole line, of a bounded length.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxLine:
+			return nil, errLong
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err != nil:
+			return nil, err
+		default:
+			return bytes.TrimSpace(line), nil
+		}
+	}
+}
+
+// Watch calls each with the status of every cluster, or of one, and again
+// whenever it has changed. It returns when ctx ends, when each fails, or
+// ErrEnded. asked is called once the daemon listens.
+func (c *Client) Watch(ctx context.Context, name string, asked func(), each func(cluster.Status) error) error {
+	path := "/v1/watch"
+	if name != "" {
+		path += "?" + url.Values{"cluster": {name}}.Encode()
+	}
+	return stream(ctx, c, path, asked, each)
+}
+
+// Follow calls each with the events that a query picks, then with those that
+// come, and returns as Watch does.
+func (c *Client) Follow(ctx context.Context, q cluster.EventQuery, asked func(), each func(cluster.Event) error) error {
+	return stream(ctx, c, "/v1/events/stream?"+values(q), asked, each)
+}
+
+// Events asks for the events that a query picks, oldest first.
+func (c *Client) Events(ctx context.Context, q cluster.EventQuery) ([]cluster.Event, error) {
+	return ask[[]cluster.Event](ctx, c, "GET", "/v1/events?"+values(q), nil)
+}
+
+// History asks for the runs of a cluster, newest first.
+func (c *Client) History(ctx context.Context, name string) ([]cluster.Run, error) {
+	return ask[[]cluster.Run](ctx, c, "GET", at(name, "runs"), nil)
+}
+
+// Run asks for one run of a cluster.
+func (c *Client) Run(ctx context.Context, name string, number int) (cluster.Run, error) {
+	return ask[cluster.Run](ctx, c, "GET", at(name, "runs/")+strconv.Itoa(number), nil)
+}

@@ -1,0 +1,167 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestWatch: whoever watches is told what is, then what changes, and nothing
+// when nothing has changed.
+func TestWatch(t *testing.T) {
+	a, c, _ := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asked, lines, ended := make(chan struct{}), make(chan cluster.Status), make(chan error, 1)
+	go func() {
+		ended <- c.Watch(ctx, "dev", func() { close(asked) }, func(s cluster.Status) error { lines <- s; return nil })
+	}()
+	<-asked
+	if s := <-lines; s.Condition != cluster.Ready {
+		t.Errorf("first %+v", s)
+	}
+	quiet := cluster.Status{Cluster: "dev", Condition: cluster.Reconciling, NextPass: time.Now(), Passes: []cluster.PassStatus{{Waiting: 1}}}
+	a.change(func() { a.state = quiet })
+	if s := <-lines; s.Condition != cluster.Reconciling {
+		t.Errorf("second %+v", s)
+	}
+	quiet.NextPass, quiet.Passes = time.Now().Add(time.Hour), []cluster.PassStatus{{Waiting: 1, DurationMS: 3}}
+	a.change(func() { a.state = quiet })
+	quiet.Message = "something happens"
+	a.change(func() { a.state = quiet })
+	if s := <-lines; s.Message == "" {
+		t.Error("a pass in which nothing happened is told")
+	}
+	// What runs has its progress told although nobody says that it changed.
+	quiet.Running = []cluster.RunningStatus{{Action: "upload image", Done: 1}}
+	a.change(func() { a.state = quiet })
+	<-lines
+	a.mu.Lock()
+	a.state.Running = []cluster.RunningStatus{{Action: "upload image", Done: 2}}
+	a.mu.Unlock()
+	if s := <-lines; len(s.Running) != 1 || s.Running[0].Done != 2 {
+		t.Errorf("progress %+v", s.Running)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the end: %v", err)
+	}
+}
+
+func TestFollow(t *testing.T) {
+	a, c, _ := serve(t)
+	a.events = []cluster.Event{{Seq: 1, Cluster: "prod"}, {Seq: 2, Cluster: "dev", Node: "cp-1"}, {Seq: 3, Message: "the daemon"}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines, ended := make(chan cluster.Event), make(chan error, 1)
+	go func() {
+		ended <- c.Follow(ctx, cluster.EventQuery{Cluster: "dev"}, func() {}, func(e cluster.Event) error { lines <- e; return nil })
+	}()
+	for _, want := range []uint64{2, 3} {
+		if e := <-lines; e.Seq != want {
+			t.Errorf("event %d, want %d", e.Seq, want)
+		}
+	}
+	a.change(func() {
+		a.events = append(a.events, cluster.Event{Seq: 4, Cluster: "prod"}, cluster.Event{Seq: 5, Cluster: "dev"})
+	})
+	if e := <-lines; e.Seq != 5 {
+		t.Errorf("event %d, want 5", e.Seq)
+	}
+	cancel()
+	<-ended
+}
+
+// TestStreamsEnd: the daemon's end is the end of its streams, and a question
+// that is wrong is none.
+func TestStreamsEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	srv, err := Listen(path, &stub{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(path)
+	asked, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- c.Watch(t.Context(), "", func() { close(asked) }, func(cluster.Status) error { return nil })
+	}()
+	<-asked
+	var e *Error
+	if err := c.Watch(t.Context(), "other", func() { t.Error("asked") }, nil); !errors.As(err, &e) || e.Status != http.StatusNotFound {
+		t.Errorf("unknown cluster: %v", err)
+	}
+	broken := errors.New("broken pipe")
+	if err := c.Watch(t.Context(), "dev", func() {}, func(cluster.Status) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("a reader that fails: %v", err)
+	}
+	if err := srv.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, ErrEnded) {
+		t.Errorf("the end: %v", err)
+	}
+	if err := c.Watch(t.Context(), "", func() {}, nil); !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("no daemon: %v", err)
+	}
+}
+
+// TestStreamsAreBounded: those who watch leave room for those who ask.
+func TestStreamsAreBounded(t *testing.T) {
+	_, c, _ := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, maxStreams)
+	for range maxStreams {
+		asked := make(chan struct{})
+		go func() {
+			ended <- c.Watch(ctx, "", func() { close(asked) }, func(cluster.Status) error { return nil })
+		}()
+		<-asked
+	}
+	var e *Error
+	if err := c.Follow(ctx, cluster.EventQuery{}, func() {}, nil); !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Hint() == "" {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := c.StatusAll(ctx); err != nil {
+		t.Errorf("a short question: %v", err)
+	}
+	cancel()
+	for range maxStreams {
+		<-ended
+	}
+}
+
+func TestEventQueryCrosses(t *testing.T) {
+	a, c, _ := serve(t)
+	at := time.Date(2026, 3, 1, 10, 0, 0, 5, time.UTC)
+	a.events = []cluster.Event{{Seq: 6, At: at.Add(-1)}, {Seq: 7, At: at, Cluster: "dev", Node: "cp-1"}}
+	got, err := c.Events(t.Context(), cluster.EventQuery{Cluster: "dev", Node: "cp-1", After: 5, Since: at, Last: 9})
+	if err != nil || !reflect.DeepEqual(got, a.events[1:]) {
+		t.Errorf("%+v %v", got, err)
+	}
+	for _, bad := range []string{"after=-1", "since=yesterday", "last=x", "last=-1"} {
+		name, _, _ := strings.Cut(bad, "=")
+		var e *Error
+		if _, err := ask[[]cluster.Event](t.Context(), c, "GET", "/v1/events?"+bad, nil); !errors.As(err, &e) || e.Status != http.StatusBadRequest || !strings.Contains(e.Message, name) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func TestOneRun(t *testing.T) {
+	_, c, _ := serve(t)
+	if run, err := c.Run(t.Context(), "dev", 7); err != nil || run.Number != 7 {
+		t.Errorf("%+v %v", run, err)
+	}
+	var e *Error
+	if _, err := c.Run(t.Context(), "dev", 3); !errors.As(err, &e) || e.Status != http.StatusNotFound || !strings.Contains(e.Hint(), "7 to 8") {
+		t.Errorf("a run that is not kept: %v", err)
+	}
+}
