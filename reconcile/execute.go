@@ -89,7 +89,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 	e.wg.Add(1)
 	e.mu.Unlock()
 
-	log := e.r.log.With("action", a.Kind(), "node", nodeOf(a), "vmid", vmidOf(a), "revision", d.Revision.Short())
+	log := e.r.log.With("action", a.Kind(), "node", nodeOf(a), "vmid", vmidOf(a), "addon", addonOf(a), "revision", d.Revision.Short())
 	log.Info(a.String())
 	go func() {
 		defer e.wg.Done()
@@ -272,6 +272,18 @@ func nodeOf(a plan.Action) string {
 	switch a := a.(type) {
 	case plan.CreateVM, plan.StartVM, plan.ApplyConfig, plan.Bootstrap, plan.DeleteVM:
 		return a.Subject()
+	default:
+		return ""
+	}
+}
+
+// addonOf is the addon an action concerns, "" when it concerns none.
+func addonOf(a plan.Action) string {
+	switch a := a.(type) {
+	case plan.FetchChart:
+		return a.Addon.Name
+	case plan.InstallAddon:
+		return a.Addon.Name
 	default:
 		return ""
 	}

@@ -174,7 +174,7 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 		}
 		as.Since = r.stamp(r.memo.addons, a.Name, as.State, now, func(from string) {
 			if from != "" {
-				r.log.Info(fmt.Sprintf("addon %s is %s", a.Name, as.State), "action", "addon "+a.Name)
+				r.log.Info(fmt.Sprintf("addon %s is %s", a.Name, as.State), "addon", a.Name)
 			}
 		})
 		out = append(out, as)
