@@ -279,13 +279,14 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 }
 
 // Foretold is what was going to happen when the last pass looked, before it began
-// anything: the plan of what goes on.
-func (r *Reconciler) Foretold() []cluster.Step {
+// anything: the plan of what goes on. whole is false while the image's name is
+// not known, and with it nothing behind it.
+func (r *Reconciler) Foretold() (steps []cluster.Step, whole bool) {
 	v := r.view.Load()
 	if v == nil || v.stop != nil {
-		return nil
+		return nil, true
 	}
-	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps
+	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps, v.desired.Schematic != "" || v.observed.Facts.Destroying
 }
 
 // ForecastDestroy tells what a tear-down would take away.

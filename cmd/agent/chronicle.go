@@ -67,7 +67,7 @@ func (b *book) write(changed []cluster.Run) {
 }
 
 // told takes a status. plan is asked when a run begins with it.
-func (c *chronicle) told(s cluster.Status, now time.Time, plan func() []cluster.Step) {
+func (c *chronicle) told(s cluster.Status, now time.Time, plan func() ([]cluster.Step, bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.of(s.Cluster)

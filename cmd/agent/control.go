@@ -69,6 +69,11 @@ func newStatus(env *environment) *cobra.Command {
 its phase and what it waits for, addons, running actions with their progress,
 and the last passes that did something.
 
+With --watch it goes on until it is stopped, also while the daemon restarts: in
+place on a terminal; elsewhere a line for each change, or with --output json a
+value for each change on a line of its own. Its exit code is for what it saw
+last.
+
 Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
 Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
 daemon cannot be reached.`,
@@ -76,6 +81,7 @@ daemon cannot be reached.`,
 		ValidArgsFunction: clusterNames,
 	}
 	output := outputFlag(cmd)
+	watch := cmd.Flags().BoolP("watch", "w", false, "go on showing how they stand, until stopped")
 	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready before answering; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
@@ -83,6 +89,12 @@ daemon cannot be reached.`,
 			return err
 		}
 		c := client(cmd)
+		if *watch {
+			if *wait > 0 {
+				return &usageError{errors.New("status: --watch and --wait do not go together")}
+			}
+			return watchStatus(cmd.Context(), env, c, p, args)
+		}
 		all, err := statuses(cmd.Context(), c, args)
 		for deadline := time.Now().Add(*wait); err == nil && *wait > 0 && worst(all) != exitOK && time.Now().Before(deadline); {
 			if err = pause(cmd.Context(), time.Second); err == nil {
@@ -104,15 +116,7 @@ daemon cannot be reached.`,
 				p.printf("%s %s\n", p.paint("trouble", "31"), t)
 			}
 		}
-		if len(all) == 0 {
-			p.printf("no cluster yet: the repository has not been read, or holds none\n")
-		}
-		for i, s := range all {
-			if i > 0 {
-				p.printf("\n")
-			}
-			p.status(s)
-		}
+		p.statuses(all)
 		return errSilent(worst(all))
 	}
 	return cmd

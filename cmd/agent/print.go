@@ -26,10 +26,10 @@ type printer struct {
 }
 
 func newPrinter(w io.Writer, output string) (printer, error) {
-	p := printer{w: w, now: time.Now()}
+	p := printer{w: clean{w}, now: time.Now()}
 	switch output {
 	case "json":
-		p.json = true
+		p.json, p.w = true, w
 	case "", "text":
 		if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
 			p.colour = term.IsTerminal(int(f.Fd()))
@@ -45,11 +45,14 @@ func newPrinter(w io.Writer, output string) (printer, error) {
 func (p printer) jsonOut(kind string, v any) error {
 	enc := json.NewEncoder(p.w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(struct {
-		Kind       string `json:"kind"`
-		APIVersion string `json:"apiVersion"`
-		Data       any    `json:"data"`
-	}{kind, "v1", v})
+	return enc.Encode(envelope{kind, "v1", v})
+}
+
+// envelope is around every JSON output of the program.
+type envelope struct {
+	Kind       string `json:"kind"`
+	APIVersion string `json:"apiVersion"`
+	Data       any    `json:"data"`
 }
 
 func (p printer) printf(format string, args ...any) { _, _ = fmt.Fprintf(p.w, format, args...) }
@@ -70,6 +73,19 @@ func (p printer) condition(c cluster.Condition) string {
 		return p.paint(string(c), "31")
 	default:
 		return p.paint(string(c), "33")
+	}
+}
+
+// statuses prints the trees of several clusters.
+func (p printer) statuses(all []cluster.Status) {
+	if len(all) == 0 {
+		p.printf("no cluster yet: the repository has not been read, or holds none\n")
+	}
+	for i, s := range all {
+		if i > 0 {
+			p.printf("\n")
+		}
+		p.status(s)
 	}
 }
 
@@ -180,9 +196,17 @@ func (p printer) passes(all []cluster.PassStatus) {
 // table prints rows in columns, the first being the head.
 func (p printer) table(rows [][]string) {
 	p.printf("\n")
+	for _, r := range rows {
+		r[0] = "  " + r[0]
+	}
+	p.rows(rows)
+}
+
+// rows prints rows in columns.
+func (p printer) rows(rows [][]string) {
 	tw := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
-		_, _ = fmt.Fprintln(tw, "  "+strings.TrimRight(strings.Join(r, "\t"), "\t"))
+		_, _ = fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t"))
 	}
 	_ = tw.Flush()
 }

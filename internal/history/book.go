@@ -29,6 +29,7 @@ type Book struct {
 	said    string // by root, since the last run began
 	heard   int    // statuses since then that it led to nothing in
 	waits   map[wait]time.Duration
+	partly  bool // the plan of the run that goes on is not the whole one yet
 }
 
 type wait struct{ subject, reason string }
@@ -119,8 +120,9 @@ func (b *Book) Did(d cluster.Deed) (changed []cluster.Run) {
 }
 
 // Told takes a status and returns the runs that began or ended with it. plan
-// foretells what will happen; it is asked when a run begins.
-func (b *Book) Told(s cluster.Status, now time.Time, plan func() []cluster.Step) (changed []cluster.Run) {
+// foretells what will happen; it is asked when a run begins, and again until it
+// knows the whole.
+func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) (changed []cluster.Run) {
 	if s.Condition == cluster.Blind {
 		return nil // neither work nor rest: it is not known
 	}
@@ -129,6 +131,9 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() []cluster.Step)
 	open := b.open()
 	if open != nil {
 		b.watch(open, s, now)
+		if b.partly {
+			b.foretell(open, plan)
+		}
 		if why := superseded(*open, before, s, b.said); why != "" {
 			changed = append(changed, b.end(open, now, cluster.Superseded, why, ""))
 			open = nil
@@ -143,13 +148,10 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() []cluster.Step)
 			return changed
 		}
 		b.runs = append(b.runs, cluster.Run{Number: b.next(), Cluster: b.cluster, Revision: s.Revision, Subject: s.Subject, Cause: b.cause(before, s), Began: now.UTC()})
-		b.said = ""
+		b.said, b.partly = "", false
 		clear(b.waits)
 		open = &b.runs[len(b.runs)-1]
-		open.Plan = plan()
-		if over := len(open.Plan) - mostSteps; over > 0 {
-			open.Plan, open.PlanMore = open.Plan[:mostSteps:mostSteps], over
-		}
+		b.foretell(open, plan)
 		b.watch(open, s, now)
 		if s.Condition == cluster.Reconciling {
 			changed = append(changed, b.shown(*open))
@@ -252,6 +254,19 @@ func (b *Book) watch(r *cluster.Run, s cluster.Status, now time.Time) {
 		}
 		key := wait{w.Subject, w.Reason}
 		b.waits[key] = max(b.waits[key], now.Sub(since))
+	}
+}
+
+// foretell notes what will happen in a run. Of a plan that was not the whole one
+// the steps were done first.
+func (b *Book) foretell(r *cluster.Run, plan func() ([]cluster.Step, bool)) {
+	steps, whole := plan()
+	if b.partly && !whole {
+		return // no wiser than before
+	}
+	r.Plan, b.partly = append(r.Plan, steps...), !whole
+	if over := len(r.Plan) - mostSteps; over > 0 {
+		r.Plan, r.PlanMore = r.Plan[:mostSteps:mostSteps], over
 	}
 }
 

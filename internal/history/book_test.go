@@ -42,7 +42,7 @@ func tell(b *Book, story ...any) {
 	for _, s := range story {
 		switch s := s.(type) {
 		case cluster.Status:
-			b.Told(s, now, func() []cluster.Step { return []cluster.Step{{Text: "step"}} })
+			b.Told(s, now, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: "step"}}, true })
 		case cluster.Deed:
 			b.Did(s)
 		case string:
@@ -154,13 +154,27 @@ func TestWhatARunHolds(t *testing.T) {
 	if r, _ = b.Run(1); len(r.Deeds) != mostDeeds || r.DeedsMore != 3 {
 		t.Errorf("%d actions and %d more", len(r.Deeds), r.DeedsMore)
 	}
-	b.Told(st(two, cluster.Reconciling), begin, func() []cluster.Step { return make([]cluster.Step, mostSteps+7) })
+	b.Told(st(two, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return make([]cluster.Step, mostSteps+7), true })
 	if r, _ = b.Run(2); len(r.Plan) != mostSteps || r.PlanMore != 7 {
 		t.Errorf("%d steps and %d more", len(r.Plan), r.PlanMore)
 	}
 	tell(b, st(two, cluster.Ready), st(one, cluster.Ready))
 	if got := text(b); got != "2 2 a new revision: Ready\n3 1 a new revision: Ready" {
 		t.Errorf("two are kept, and the numbers go on: %s", got)
+	}
+}
+
+// TestAPlanThatGrows: while only a part is known, the rest is added when it is.
+func TestAPlanThatGrows(t *testing.T) {
+	b := NewBook("dev", 5, nil)
+	for _, p := range []struct {
+		text  string
+		whole bool
+	}{{"register", false}, {"register", false}, {"create", true}, {"start", true}} {
+		b.Told(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: p.text}}, p.whole })
+	}
+	if r, _ := b.Run(1); len(r.Plan) != 2 || r.Plan[0].Text != "register" || r.Plan[1].Text != "create" {
+		t.Errorf("plan %+v", r.Plan)
 	}
 }
 
@@ -186,7 +200,7 @@ func FuzzLines(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		runs, _ := Lines[cluster.Run](text)
 		b := NewBook("dev", 3, runs)
-		b.Told(st(one, cluster.Reconciling), begin, func() []cluster.Step { return nil })
+		b.Told(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return nil, true })
 		if all := b.Runs(); len(all) == 0 || len(all) > 3 || !all[0].Ended.IsZero() {
 			t.Errorf("%+v", all)
 		}

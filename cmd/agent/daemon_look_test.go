@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// background starts a command that goes on, and returns what it says and how to
+// stop it as Ctrl-C does.
+func (r *rig) background(stdout *os.File, args ...string) (*output, func() int) {
+	r.t.Helper()
+	out := &output{}
+	cmd := exec.Command("talos-agent", append([]string{"--socket", r.socket()}, args...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if stdout != nil {
+		cmd.Stdout = stdout
+	}
+	must(cmd.Start())
+	p := &daemonProcess{cmd: cmd, done: make(chan struct{})}
+	go func() { defer close(p.done); p.err = cmd.Wait() }()
+	r.t.Cleanup(func() { _ = cmd.Process.Kill(); <-p.done })
+	return out, func() int {
+		r.t.Helper()
+		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended: its code says so
+		return p.end(r.t)
+	}
+}
+
+// terminal makes a terminal of a size, and gathers what is written to it.
+func terminal(t *testing.T, cols, rows uint16) (tty *os.File, shown *output, resize func(cols, rows uint16)) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skip("there are no terminals here:", err)
+	}
+	must(unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(err)
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	must(err)
+	resize = func(cols, rows uint16) {
+		must(unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: cols, Row: rows}))
+	}
+	resize(cols, rows)
+	shown = &output{}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		b := make([]byte, 4096)
+		for {
+			n, err := master.Read(b)
+			if err != nil {
+				return
+			}
+			_, _ = shown.Write(b[:n]) // it never fails
+		}
+	}()
+	t.Cleanup(func() { _, _ = tty.Close(), master.Close(); <-read })
+	return tty, shown, resize
+}
+
+// TestLooking looks at a daemon with everything there is to look with: while it
+// works, while it is restarted, and afterwards.
+func TestLooking(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	a := r.run(exitNoDaemon, do("status", "--watch"))
+	if a.out != "" {
+		t.Errorf("no daemon, and %v", a)
+	}
+	r.run(exitNoDaemon, do("events", "--follow"))
+	r.run(exitNoDaemon, do("history", "dev"))
+
+	commit := r.push(r.inventory(0))
+	r.start()
+	lines, stopLines := r.background(nil, "status", "--watch")
+	values, stopValues := r.background(nil, "status", "dev", "--watch", "--output", "json")
+	events, stopEvents := r.background(nil, "events", "dev", "--follow", "--since", "1h")
+	tty, shown, resize := terminal(t, 60, 30)
+	trouble, stopTTY := r.background(tty, "status", "--watch")
+	r.untilReady(commit)
+	ready := "1 node is Ready at main@sha1:" + commit[:12]
+	r.until("everybody is told", func() bool {
+		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("the cluster is Ready: "+ready) && shown.has(ready)
+	})
+
+	r.run(exitOK, do("history"), "Ready", "a new revision: a change", "main@sha1:"+commit[:12])
+	r.run(exitOK, do("history", "1"), "FORETOLD", "create vm 412", "DONE", "bootstrap etcd")
+	r.run(exitOK, do("history", "dev", "1", "--output", "json"), `"kind": "Run"`, `"result": "Ready"`)
+	r.run(exitFailed, do("history", "dev", "7"), "dev has no run 7", "runs 1 to 1 are kept")
+	r.run(exitFailed, do("history", "other"), "no such cluster")
+	r.run(exitOK, do("events", "--node", "dev-cp-1"), "[dev] create vm 412 (dev-cp-1)")
+	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
+
+	// A daemon that is killed and comes back is waited for, and nothing of what
+	// was told is told twice.
+	r.kill()
+	r.until("everybody misses the daemon", func() bool {
+		return lines.has("the daemon is away") && events.has("the daemon is away") && shown.has("the daemon is away")
+	})
+	r.start()
+	second := r.push(r.inventory(1))
+	r.run(exitOK, do("reconcile", "dev"))
+	r.untilReady(second)
+	r.until("everybody is told of the second revision", func() bool {
+		text := "2 nodes are Ready at main@sha1:" + second[:12]
+		return lines.has(text) && values.has(text) && events.has(text) && shown.has(text)
+	})
+	if n := strings.Count(events.String(), "[dev] create vm 412 (dev-cp-1)"); n != 1 {
+		t.Errorf("an event was told %d times:\n%s", n, events)
+	}
+	r.run(exitOK, do("history"), "\n2 ", "\n1 ")
+	resize(20, 5)
+	r.until("the screen is drawn anew, in 20 columns", func() bool {
+		return shown.has("\x1b[H"+("dev  \x1b[32mReady\x1b[0m  for ")[:24]) && shown.has("more line")
+	})
+
+	for name, stop := range map[string]func() int{"lines": stopLines, "values": stopValues, "events": stopEvents, "terminal": stopTTY} {
+		if code := stop(); code != exitOK {
+			t.Errorf("%s ended with code %d: %s", name, code, trouble)
+		}
+	}
+	for line := range strings.Lines(values.String()) {
+		var v struct {
+			Kind string
+			Data cluster.Status
+		}
+		if err := json.Unmarshal([]byte(line), &v); err != nil || v.Kind != "Status" || v.Data.Cluster != "dev" {
+			t.Errorf("line %q: %v", line, err)
+		}
+	}
+	if s := shown.String(); !strings.HasPrefix(s, enterScreen) || !strings.HasSuffix(s, leaveScreen) {
+		t.Errorf("the terminal is not left as it was: %q ... %q", s[:min(len(s), 40)], s[max(0, len(s)-40):])
+	}
+	if lines.has("\x1b") {
+		t.Error("colours in what is no terminal")
+	}
+	if bytes.Contains([]byte(shown.String()), []byte("\x1b[2J")) {
+		t.Error("the terminal is wiped, which flickers")
+	}
+}

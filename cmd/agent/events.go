@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func newEvents(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "events [CLUSTER]",
+		Short: "Show what happened lately, and what happens",
+		Long: `Show what the agent's log told, oldest first: what was done, what failed and
+why, which nodes changed. It is the journal's story, for those who may read over
+the socket, and survives a restart of the daemon; the journal reaches further
+back. Without --since the last 50 events are shown.
+
+With --follow it goes on until it is stopped, also while the daemon restarts.`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: clusterNames,
+	}
+	output := outputFlag(cmd)
+	follow := cmd.Flags().BoolP("follow", "f", false, "go on with what happens")
+	since := cmd.Flags().String("since", "", "from then on: a time in RFC 3339, or how long ago (2h, 30m)")
+	node := cmd.Flags().String("node", "", "of this node only")
+	last := cmd.Flags().Int("last", 0, "at most so many, the newest (default 50 without --since)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		q := cluster.EventQuery{Node: *node, Last: *last}
+		if len(args) > 0 {
+			q.Cluster = args[0]
+		}
+		if *last < 0 {
+			return &usageError{fmt.Errorf("--last %d: write a number of events", *last)}
+		}
+		if q.Since, err = sinceFlag(*since, time.Now()); err != nil {
+			return err
+		}
+		if *last == 0 && *since == "" {
+			q.Last = 50
+		}
+		c := client(cmd)
+		if *follow {
+			return followEvents(cmd, p, c, q)
+		}
+		all, err := c.Events(cmd.Context(), q)
+		if err != nil {
+			return err
+		}
+		if p.json {
+			return p.jsonOut("EventList", all)
+		}
+		if len(all) == 0 {
+			p.printf("nothing was told\n")
+		}
+		for _, e := range all {
+			p.event(e)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// sinceFlag reads a time, or how long ago it was.
+func sinceFlag(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, &usageError{fmt.Errorf("--since %q: write how long ago (2h, 30m), or a time like 2026-03-01T10:00:00Z", text)}
+	}
+	return at, nil
+}
+
+// followEvents goes on with what happens. A daemon that comes back goes on
+// where the one before ended.
+func followEvents(cmd *cobra.Command, p printer, c *api.Client, q cluster.EventQuery) error {
+	ctx := cmd.Context()
+	away := func(err error) error {
+		switch {
+		case p.json:
+		case err != nil:
+			p.printf("%s %v\n", p.moment(time.Now()), err)
+		default:
+			p.printf("%s the daemon is back\n", p.moment(time.Now()))
+		}
+		return nil
+	}
+	err := persist(ctx, away, func(asked func()) error {
+		return c.Follow(ctx, q, asked, func(e cluster.Event) error {
+			q.After, q.Last = e.Seq, 0
+			if p.json {
+				return jsonLine(p.w, "Event", e)
+			}
+			p.event(e)
+			return nil
+		})
+	})
+	if errors.Is(err, errStopped) {
+		return nil
+	}
+	return err
+}
+
+// moment is a point in time as a column of a list.
+func (p printer) moment(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+
+// event prints an event: when, of which cluster, what, and the cure below it.
+func (p printer) event(e cluster.Event) {
+	text := oneLine(e.Message)
+	if e.Error != "" {
+		text += ": " + oneLine(e.Error)
+	}
+	switch e.Level {
+	case "error":
+		text = p.paint("error", "31") + " " + text
+	case "warning":
+		text = p.paint("warning", "33") + " " + text
+	}
+	if e.Cluster != "" {
+		text = "[" + e.Cluster + "] " + text
+	}
+	p.printf("%s %s\n", p.moment(e.At), text)
+	if e.Hint != "" {
+		p.printf("                    -> %s\n", oneLine(e.Hint))
+	}
+}

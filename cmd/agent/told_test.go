@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
+)
+
+// TestEventsAreTheJournal: an event has, word for word, what the journal has of
+// the same record.
+func TestEventsAreTheJournal(t *testing.T) {
+	td := newTold()
+	var fields map[string]string
+	var message string
+	log := slog.New(&handler{level: slog.LevelDebug, also: td.take, write: writeJournal(func(m string, _ journal.Priority, f map[string]string) error {
+		message, fields = m, f
+		return nil
+	})}).With("cluster", "dev")
+	log.Debug("nobody needs it")
+	log.With("node", "cp-1", "vmid", 411).Warn("could not create vm 411", "err", errors.New("no room"), "hint", "make room",
+		"duration_ms", 12, "token", cluster.SecretString("s3cret"), "upid", "")
+	all := td.ring.Select(cluster.EventQuery{})
+	if len(all) != 1 {
+		t.Fatalf("events %+v", all)
+	}
+	e := all[0]
+	has := map[string]string{"SYSLOG_IDENTIFIER": "talos-agent", "CLUSTER": e.Cluster, "NODE": e.Node, "ERROR": e.Error, "HINT": e.Hint}
+	for k, v := range e.Fields {
+		has[k] = v
+	}
+	if e.Level != "warning" || e.Message+": "+e.Error+" ("+e.Hint+")" != message || fmt.Sprint(has) != fmt.Sprint(fields) {
+		t.Errorf("event %+v\njournal %q %v", e, message, fields)
+	}
+	if fields["TOKEN"] != "[redacted]" {
+		t.Errorf("a secret is told: %v", fields)
+	}
+	log.Info(strings.Repeat("x", 2*maxField))
+	if all := td.ring.Select(cluster.EventQuery{Last: 1}); len(all[0].Message) > maxField+3 {
+		t.Errorf("a message of %d bytes is kept", len(all[0].Message))
+	}
+}
+
+// tolded keeps events in a directory as a daemon does.
+func tolded(t *testing.T, dir string) (*told, *slog.Logger, *bytes.Buffer) {
+	t.Helper()
+	td, said := newTold(), &bytes.Buffer{}
+	log := slog.New(&handler{level: slog.LevelInfo, also: td.take, write: writeLines(said)})
+	td.open(stateFiles{dir: dir}, withoutAlso(log))
+	return td, log, said
+}
+
+func TestEventsSurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	_, log, _ := tolded(t, dir)
+	log.Info("one")
+	log.Info("two")
+	if info, err := os.Stat(filepath.Join(dir, eventsFile)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	td, log, _ := tolded(t, dir)
+	log.Info("three")
+	messages := func(td *told) (out []string) {
+		for _, e := range td.ring.Select(cluster.EventQuery{}) {
+			out = append(out, e.Message)
+		}
+		return out
+	}
+	if got := messages(td); fmt.Sprint(got) != "[one two three]" {
+		t.Errorf("events %v", got)
+	}
+
+	// A torn end and garbage cost what they are, and are told.
+	path := filepath.Join(dir, eventsFile)
+	b, err := os.ReadFile(path)
+	must(err)
+	must(os.WriteFile(path, append([]byte("\x00garbage\n"), b[:len(b)-4]...), 0o600))
+	td, _, said := tolded(t, dir)
+	if got := messages(td); fmt.Sprint(got) != "[one two]" || !strings.Contains(said.String(), "lines=2") {
+		t.Errorf("events %v; said %s", got, said)
+	}
+
+	// What is no file of ours is not followed, and the daemon goes on.
+	must(os.Remove(path))
+	must(os.Symlink("/etc/passwd", path))
+	td, log, said = tolded(t, dir)
+	log.Info("four")
+	log.Info("five")
+	if got := messages(td); fmt.Sprint(got) != "[four five]" || strings.Count(said.String(), "begin anew") != 1 {
+		t.Errorf("events %v; said %s", got, said)
+	}
+}
+
+// TestEventsFileIsBounded: it is written anew from its newer half, and never
+// larger than any file of the state directory.
+func TestEventsFileIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	_, log, said := tolded(t, dir)
+	long := strings.Repeat("y", maxField)
+	for range 3 * maxJournal / maxField {
+		log.Info(long)
+	}
+	info, err := os.Stat(filepath.Join(dir, eventsFile))
+	if err != nil || info.Size() > maxJournal || info.Size() < maxJournal/4 {
+		t.Errorf("%v %v", info.Size(), err)
+	}
+	if strings.Contains(said.String(), "warning") {
+		t.Error("it is told to be in trouble")
+	}
+	td, _, _ := tolded(t, dir)
+	if n := len(td.ring.Select(cluster.EventQuery{})); n < maxJournal/4/maxField {
+		t.Errorf("%d events left", n)
+	}
+}
+
+// TestATroubledDiskIsToldOnce: without room events are kept in memory, and one
+// line says so.
+func TestATroubledDiskIsToldOnce(t *testing.T) {
+	dir := t.TempDir()
+	td, log, said := tolded(t, dir)
+	td.file.files.dir = filepath.Join(dir, "gone")
+	for range 3 {
+		log.Info("x")
+	}
+	if n := strings.Count(said.String(), "cannot keep"); n != 1 || len(td.ring.Select(cluster.EventQuery{})) != 3 {
+		t.Errorf("told %d times: %s", n, said)
+	}
+	td.file.files.dir = dir
+	log.Info("again")
+	if _, err := os.Stat(filepath.Join(dir, eventsFile)); errors.Is(err, fs.ErrNotExist) {
+		t.Error("nothing is kept after the trouble")
+	}
+}
+
+func TestChronicleSurvivesARestart(t *testing.T) {
+	dir := t.TempDir()
+	files := stateFiles{dir: dir}
+	var said bytes.Buffer
+	log := slog.New(&handler{level: slog.LevelInfo, write: writeLines(&said)})
+	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	tell := func(c *chronicle, revision cluster.Revision, cond cluster.Condition) {
+		now = now.Add(time.Minute)
+		c.told(cluster.Status{Cluster: "dev", Revision: revision, Condition: cond}, now, func() ([]cluster.Step, bool) { return nil, true })
+	}
+	first := newChronicle(&files, 2, log)
+	tell(first, "a", cluster.Reconciling)
+	tell(first, "a", cluster.Ready)
+	tell(first, "b", cluster.Reconciling)
+	first.did("dev", cluster.Deed{Text: "create vm", Began: now})
+	first.close()
+
+	second := newChronicle(&files, 2, log)
+	runs := second.runs("dev")
+	if len(runs) != 2 || runs[1].Result != cluster.Ready || runs[0].Result != cluster.Interrupted || len(runs[0].Deeds) != 1 {
+		t.Errorf("%+v", runs)
+	}
+	second.said("dev", "suspended")
+	tell(second, "b", cluster.Suspended)
+	if r := second.runs("dev"); len(r) != 2 || r[0].Number != 3 || r[0].Cause != "root suspended" {
+		t.Errorf("%+v", r)
+	}
+	// Many runs: the file is written anew, and what is left is the newest.
+	for i := range 2000 {
+		second.told(cluster.Status{Cluster: "dev", Revision: cluster.Revision(fmt.Sprint(i)), Condition: cluster.Stalled, Message: strings.Repeat("z", 2000)}, now,
+			func() ([]cluster.Step, bool) { return nil, true })
+	}
+	if info, err := os.Stat(filepath.Join(dir, "history-dev.jsonl")); err != nil || info.Size() > maxJournal {
+		t.Errorf("%v %v", info, err)
+	}
+	if r := newChronicle(&files, 2, log).runs("dev"); len(r) != 2 || r[0].Revision != "1999" {
+		t.Errorf("%+v", r)
+	}
+	// Garbage is told, and no obstacle.
+	must(os.WriteFile(filepath.Join(dir, "history-dev.jsonl"), []byte("garbage\n"), 0o600))
+	if r := newChronicle(&files, history.DefaultKeep, log).runs("dev"); len(r) != 0 || !strings.Contains(said.String(), "lines=1") {
+		t.Errorf("%+v; said %s", r, &said)
+	}
+	if names, err := journals(dir); err != nil || len(names) != 0 {
+		t.Errorf("the history is taken for the journal of a cluster: %v %v", names, err)
+	}
+}

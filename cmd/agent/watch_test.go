@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestForeignWordsCommandNothing: what others say is shown, and never obeyed.
+func TestForeignWordsCommandNothing(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain\tand\nlines ü€": "plain\tand\nlines ü€",
+		"\x1b[31mred\x1b[0m":   "\x1b[31mred\x1b[0m",
+		"\x1b[2J\x1b[Hgone":    "?[2J?[Hgone",
+		"\x1b]0;title\x07":     "?]0;title?",
+		"a\rb\x00\x7f\u009b5n": "a?b????5n"[:5] + "?5n",
+		"abc\u202edef\u2066":   "abc?def?",
+		"broken \xff utf-8":    "broken ? utf-8",
+		"\x1b[":                "?[",
+		"\x1b[99999999999m":    "?[99999999999m",
+	} {
+		var b bytes.Buffer
+		if _, err := (clean{&b}).Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if b.String() != want {
+			t.Errorf("%q is shown as %q, want %q", text, b.String(), want)
+		}
+	}
+	var b bytes.Buffer
+	p, err := newPrinter(&b, "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.status(cluster.Status{Cluster: "dev", Message: "wiped\x1b[2J", Nodes: []cluster.NodeStatus{{Name: "cp-1", WaitsFor: "\x1b]52;c;x\x07"}}})
+	if strings.ContainsAny(b.String(), "\x1b\x07") {
+		t.Errorf("a status commands the terminal: %q", b.String())
+	}
+}
+
+// TestFrame: a frame draws over the one before, within the terminal.
+func TestFrame(t *testing.T) {
+	for _, c := range []struct {
+		text       string
+		cols, rows int
+		want       string
+	}{
+		{"one\ntwo\n", 10, 5, "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J"},
+		{"wide line\n", 4, 5, "\x1b[Hwide\x1b[K\x1b[J"},
+		{"äöüß\n", 3, 5, "\x1b[Häöü\x1b[K\x1b[J"},
+		{"a \x1b[31mlong\x1b[0m word\n", 4, 5, "\x1b[Ha \x1b[31mlo\x1b[0m\x1b[K\x1b[J"},
+		{"a \x1b[31mb\x1b[0m word\n", 4, 5, "\x1b[Ha \x1b[31mb\x1b[0m \x1b[K\x1b[J"},
+		{"1\n2\n3\n4\n", 40, 3, "\x1b[H1\x1b[K\r\n2\x1b[K\r\n... 2 more lines\x1b[K\x1b[J"},
+		{"1\n2\n3\n", 40, 3, "\x1b[H1\x1b[K\r\n2\x1b[K\r\n3\x1b[K\x1b[J"},
+	} {
+		if got := string(frameOf([]byte(c.text), c.cols, c.rows)); got != c.want {
+			t.Errorf("%q on %dx%d:\n%q\nwant\n%q", c.text, c.cols, c.rows, got, c.want)
+		}
+	}
+}
+
+func TestChanges(t *testing.T) {
+	before := cluster.Status{Revision: "main@sha1:0123456789abcdef", Subject: "begin", Condition: cluster.Reconciling, Message: "1 of 2",
+		Nodes: []cluster.NodeStatus{{Name: "cp-1", Phase: cluster.PhaseReady}, {Name: "wk-1", Phase: cluster.PhaseBooting}}}
+	after := before
+	after.Condition, after.Message, after.Hint = cluster.Stalled, "wk-1: boots\nfor long", "look"
+	after.Nodes = []cluster.NodeStatus{before.Nodes[0], {Name: "wk-1", Phase: cluster.PhaseUnreachable}}
+	after.Addons = []cluster.AddonStatus{{Name: "cilium", State: "ready"}}
+	if got, want := changes(before, after, false), []string{"Stalled: wk-1: boots for long", "-> look", "wk-1 is Unreachable", "addon cilium is ready"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := changes(after, after, false); got != nil {
+		t.Errorf("nothing has changed, and is told: %q", got)
+	}
+	if got, want := changes(cluster.Status{}, before, true), []string{"revision main@sha1:0123456789ab begin", "Reconciling: 1 of 2", "cp-1 is Ready", "wk-1 is Booting"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
