@@ -23,7 +23,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -103,7 +102,7 @@ func (d *service) run(ctx context.Context) error {
 	}
 	defer unlock()
 	d.told.open(d.files, withoutAlso(d.log))
-	d.door = &door{events: d.told, pulse: &history.Pulse{}}
+	d.door = &door{events: d.told}
 	if d.socket, err = api.Listen(s.socket, d.door, d.log); err != nil {
 		return err
 	}
@@ -189,7 +188,7 @@ func (d *service) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	w.told, w.pulse, w.chronicle = d.told, d.door.pulse, newChronicle(&d.files, d.settings.keepRuns, d.log)
+	w.told, w.pulse, w.chronicle = d.told, &d.door.pulse, newChronicle(&d.files, d.settings.keepRuns, d.log)
 	w.onStatus = func(s cluster.Status) {
 		d.monitor.status(s)
 		d.mu.Lock()

@@ -19,7 +19,7 @@ type door struct {
 
 	// What outlives the agents.
 	events *told
-	pulse  *history.Pulse
+	pulse  history.Pulse
 }
 
 func (d *door) open(a *agent) {

@@ -54,7 +54,7 @@ func (a *agent) EventsChanged() <-chan struct{} { return a.w.told.ring.Changed()
 
 // History implements api.Agent.
 func (a *agent) History(name string) ([]cluster.Run, error) {
-	if _, err := a.find(name); err != nil {
+	if _, err := a.Status(name); err != nil {
 		return nil, err
 	}
 	return a.w.chronicle.runs(name), nil

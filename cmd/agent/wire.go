@@ -224,6 +224,7 @@ func (a *agent) refuse(name string, err error) {
 	if a.w.onStatus != nil {
 		a.w.onStatus(s)
 	}
+	a.w.pulse.Beat()
 }
 
 // assemble wires one cluster.
