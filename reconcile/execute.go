@@ -103,23 +103,22 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			}
 		})
 		took := time.Since(run.Since)
-		outcome := cluster.Outcome{Action: a.Kind(), Subject: a.Subject(), Took: took}
-		deed := cluster.Deed{Action: a.Kind(), Subject: a.Subject(), Text: a.String(), Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
+		outcome := cluster.Outcome{Action: a.Kind(), Subject: a.Subject(), Text: a.String(), Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
+		if err != nil {
+			outcome.Error, outcome.Hint = oneLine(err.Error()), cluster.HintOf(err)
+		}
 		switch {
 		case err == nil:
 			outcome.Result = cluster.Done
 			log.Info("done: "+a.String(), "duration_ms", took.Milliseconds())
 		case e.run.Err() != nil:
 			outcome.Result = cluster.CutOff
-			deed.Error = "given up, because the agent stopped: " + oneLine(err.Error())
 			log.Info("given up, because the agent stops: "+a.String(), "err", err)
 		default:
 			outcome.Result = cluster.Failed
-			deed.Error, deed.Hint = oneLine(err.Error()), cluster.HintOf(err)
-			log.Warn("could not "+a.String(), "err", err, "hint", cluster.HintOf(err), "duration_ms", took.Milliseconds())
+			log.Warn("could not "+a.String(), "err", err, "hint", outcome.Hint, "duration_ms", took.Milliseconds())
 		}
 		e.r.c.OnAction(outcome)
-		e.r.c.OnDeed(deed)
 		e.finish(key, a, err)
 	}()
 }

@@ -118,13 +118,12 @@ type Config struct {
 	// not block.
 	OnStatus func(cluster.Status)
 	// OnPass is told how long every pass took, on the loop's goroutine, and
-	// OnAction how every action ended, on the action's; they must not block.
+	// OnAction how every action ended, on the action's and before a pass can know
+	// of it; they must not block.
 	OnPass   func(took time.Duration)
 	OnAction func(cluster.Outcome)
-	// OnDeed is called when an action has ended, on its own goroutine and
-	// before a pass can know of it, and OnSaid when root has said something.
-	// They are for telling people, and must not block.
-	OnDeed func(cluster.Deed)
+	// OnSaid is called when root has said something, before a pass can know of
+	// it; it must not block.
 	OnSaid func(what string)
 	Log    *slog.Logger
 }
@@ -194,9 +193,6 @@ func New(c Config) (*Reconciler, error) {
 	}
 	if c.OnAction == nil {
 		c.OnAction = func(cluster.Outcome) {}
-	}
-	if c.OnDeed == nil {
-		c.OnDeed = func(cluster.Deed) {}
 	}
 	if c.OnSaid == nil {
 		c.OnSaid = func(string) {}

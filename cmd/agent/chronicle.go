@@ -75,7 +75,7 @@ func (c *chronicle) told(s cluster.Status, now time.Time, plan func() ([]cluster
 }
 
 // did takes an action that has ended, said root's word.
-func (c *chronicle) did(name string, d cluster.Deed) {
+func (c *chronicle) did(name string, d cluster.Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.of(name)

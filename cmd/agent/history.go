@@ -139,9 +139,9 @@ func (p printer) run(r cluster.Run) {
 		}
 		p.more(r.PlanMore)
 	}
-	if len(r.Deeds) > 0 {
+	if len(r.Actions) > 0 {
 		rows := [][]string{{"AFTER", "TOOK", "DONE"}}
-		for _, d := range r.Deeds {
+		for _, d := range r.Actions {
 			text := d.Text
 			if d.Error != "" {
 				text = "FAILED " + cut(text+": "+d.Error, 150)
@@ -149,7 +149,7 @@ func (p printer) run(r cluster.Run) {
 			rows = append(rows, []string{shortDuration(d.Began.Sub(r.Began)), exactDuration(d.DurationMS), text})
 		}
 		p.table(rows)
-		p.more(r.DeedsMore)
+		p.more(r.ActionsMore)
 	}
 	if len(r.Waits) > 0 {
 		rows := [][]string{{"WAITED", "FOR"}}

@@ -157,12 +157,12 @@ func TestChronicleSurvivesARestart(t *testing.T) {
 	tell(first, "a", cluster.Reconciling)
 	tell(first, "a", cluster.Ready)
 	tell(first, "b", cluster.Reconciling)
-	first.did("dev", cluster.Deed{Text: "create vm", Began: now})
+	first.did("dev", cluster.Outcome{Text: "create vm", Began: now})
 	first.close()
 
 	second := newChronicle(&files, 2, log)
 	runs := second.runs("dev")
-	if len(runs) != 2 || runs[1].Result != cluster.Ready || runs[0].Result != cluster.Interrupted || len(runs[0].Deeds) != 1 {
+	if len(runs) != 2 || runs[1].Result != cluster.Ready || runs[0].Result != cluster.Interrupted || len(runs[0].Actions) != 1 {
 		t.Errorf("%+v", runs)
 	}
 	second.said("dev", "suspended")

@@ -277,11 +277,11 @@ func (a *agent) assemble(name string) (*managed, error) {
 			}
 		},
 		OnAction: func(o cluster.Outcome) {
+			a.w.chronicle.did(name, o)
 			if a.w.onAction != nil {
 				a.w.onAction(name, o)
 			}
 		},
-		OnDeed: func(d cluster.Deed) { a.w.chronicle.did(name, d) },
 		OnSaid: func(what string) { a.w.chronicle.said(name, what) },
 	})
 	if err != nil {

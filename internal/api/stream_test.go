@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
 // TestWatch: whoever watches is told what is, then what changes, and nothing
@@ -111,6 +113,39 @@ func TestStreamsEnd(t *testing.T) {
 	if err := c.Watch(t.Context(), "", func() {}, nil); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("no daemon: %v", err)
 	}
+}
+
+// TestStreamsOutliveTheRequest: the time that a question may take to arrive is
+// not the time that its answer may take.
+func TestStreamsOutliveTheRequest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &stub{}
+	log := slog.New(slog.DiscardHandler)
+	h := settings(a, log)
+	const within = 50 * time.Millisecond
+	h.ReadTimeout, h.WriteTimeout = within, within
+	srv := listen.Serve(l, h, log)
+	asked, lines, ended := make(chan struct{}), make(chan cluster.Event), make(chan error, 1)
+	go func() {
+		ended <- NewClient(path).Follow(t.Context(), cluster.EventQuery{}, func() { close(asked) }, func(e cluster.Event) error { lines <- e; return nil })
+	}()
+	<-asked
+	time.Sleep(2 * within) // until the deadlines have passed
+	a.change(func() { a.events = []cluster.Event{{Seq: 1}} })
+	select {
+	case <-lines:
+	case err := <-ended:
+		t.Errorf("it ended by itself: %v", err)
+		ended <- err
+	}
+	if err := srv.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
 }
 
 // TestStreamsAreBounded: those who watch leave room for those who ask.

@@ -107,10 +107,14 @@ const (
 
 // Outcome is an action that ended.
 type Outcome struct {
-	Action  string // its kind, "create vm"
-	Subject string
-	Took    time.Duration
-	Result  Result
+	Action     string    `json:"action"` // its kind, "create vm"
+	Subject    string    `json:"subject"`
+	Text       string    `json:"text"` // the whole sentence
+	Began      time.Time `json:"began"`
+	DurationMS int64     `json:"durationMs"`
+	Result     Result    `json:"result"`
+	Error      string    `json:"error,omitempty"`
+	Hint       string    `json:"hint,omitempty"`
 }
 
 // Certificate is how long a certificate is good for, and nothing else of it.

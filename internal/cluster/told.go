@@ -37,17 +37,6 @@ func (q EventQuery) Picks(e Event) bool {
 		(q.Node == "" || e.Node == q.Node)
 }
 
-// Deed is an action that has ended.
-type Deed struct {
-	Action     string    `json:"action"` // as in Step
-	Subject    string    `json:"subject"`
-	Text       string    `json:"text"`
-	Began      time.Time `json:"began"`
-	DurationMS int64     `json:"durationMs"`
-	Error      string    `json:"error,omitempty"` // "": it was done
-	Hint       string    `json:"hint,omitempty"`
-}
-
 // The results of a run that no condition has a word for.
 const (
 	// Superseded is a run that a newer revision or root's word cut short.
@@ -73,14 +62,14 @@ type Run struct {
 	Message string    `json:"message,omitempty"` // why it ended so, or where it stands
 	Hint    string    `json:"hint,omitempty"`
 
-	// Plan is what was foretold when it began, Deeds what was done, and Waits
+	// Plan is what was foretold when it began, Actions what was done, and Waits
 	// what it waited for longest, the longest first. Long lists are cut; More
 	// counts what was.
-	Plan      []Step     `json:"plan"`
-	PlanMore  int        `json:"planMore,omitempty"`
-	Deeds     []Deed     `json:"deeds"`
-	DeedsMore int        `json:"deedsMore,omitempty"`
-	Waits     []LongWait `json:"waits"`
+	Plan        []Step     `json:"plan"`
+	PlanMore    int        `json:"planMore,omitempty"`
+	Actions     []Outcome  `json:"actions"`
+	ActionsMore int        `json:"actionsMore,omitempty"`
+	Waits       []LongWait `json:"waits"`
 }
 
 // LongWait is a wait that has ended, or goes on, and how long it took so far.

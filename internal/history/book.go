@@ -14,9 +14,9 @@ const DefaultKeep = 50
 
 // What one run holds at most, so that a book stays small with a thousand nodes.
 const (
-	mostSteps = 200
-	mostDeeds = 200
-	mostWaits = 5
+	mostSteps   = 200
+	mostActions = 200
+	mostWaits   = 5
 )
 
 // Book is the history of one cluster: a fold of its statuses, its actions and
@@ -56,8 +56,8 @@ func NewBook(name string, keep int, old []cluster.Run) *Book {
 		if r := &b.runs[i]; r.Ended.IsZero() {
 			r.Result, r.Message = cluster.Interrupted, "the agent ended; what it began was found again by looking"
 			r.Ended = r.Began
-			if n := len(r.Deeds); n > 0 {
-				d := r.Deeds[n-1]
+			if n := len(r.Actions); n > 0 {
+				d := r.Actions[n-1]
 				r.Ended = d.Began.Add(time.Duration(d.DurationMS) * time.Millisecond)
 			}
 		}
@@ -92,7 +92,7 @@ func (b *Book) shown(r cluster.Run) cluster.Run {
 		r.Waits = b.longest()
 	}
 	r.Plan = append([]cluster.Step{}, r.Plan...)
-	r.Deeds = append([]cluster.Deed{}, r.Deeds...)
+	r.Actions = append([]cluster.Outcome{}, r.Actions...)
 	r.Waits = append([]cluster.LongWait{}, r.Waits...)
 	return r
 }
@@ -103,15 +103,15 @@ func (b *Book) Said(what string) { b.said, b.heard = "root "+what, 0 }
 // Did takes an action that has ended. It belongs to the run that goes on, or to
 // the last one: not everything ends when a cluster stalls. The run is returned
 // if it has been told to have ended already.
-func (b *Book) Did(d cluster.Deed) (changed []cluster.Run) {
+func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
 	if len(b.runs) == 0 {
 		return nil
 	}
 	r := &b.runs[len(b.runs)-1]
-	if len(r.Deeds) >= mostDeeds {
-		r.DeedsMore++
+	if len(r.Actions) >= mostActions {
+		r.ActionsMore++
 	} else {
-		r.Deeds = append(r.Deeds, d)
+		r.Actions = append(r.Actions, d)
 	}
 	if r.Ended.IsZero() {
 		return nil

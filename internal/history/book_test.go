@@ -43,7 +43,7 @@ func tell(b *Book, story ...any) {
 		switch s := s.(type) {
 		case cluster.Status:
 			b.Told(s, now, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: "step"}}, true })
-		case cluster.Deed:
+		case cluster.Outcome:
 			b.Did(s)
 		case string:
 			b.Said(s)
@@ -104,7 +104,7 @@ func TestRuns(t *testing.T) {
 
 func TestALaterLife(t *testing.T) {
 	first := NewBook("dev", 10, nil)
-	tell(first, st(one, cluster.Reconciling), cluster.Deed{Text: "create vm", Began: begin.Add(time.Minute), DurationMS: 60_000})
+	tell(first, st(one, cluster.Reconciling), cluster.Outcome{Text: "create vm", Began: begin.Add(time.Minute), DurationMS: 60_000})
 	for name, c := range map[string]struct {
 		story []any
 		want  string
@@ -139,20 +139,20 @@ func TestWhatARunHolds(t *testing.T) {
 	s := st(one, cluster.Reconciling)
 	s.Subject = "add a worker"
 	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: "boots"}, Since: begin.Add(-time.Hour)}}
-	tell(b, s, s, cluster.Deed{Text: "create vm 520"}, st(one, cluster.Stalled), cluster.Deed{Text: "late", Error: "no"})
+	tell(b, s, s, cluster.Outcome{Text: "create vm 520"}, st(one, cluster.Stalled), cluster.Outcome{Text: "late", Error: "no"})
 	r, _ := b.Run(1)
-	if r.Subject != "add a worker" || len(r.Plan) != 1 || len(r.Deeds) != 2 || r.Deeds[1].Error != "no" || r.Message != "Stalled it is" ||
+	if r.Subject != "add a worker" || len(r.Plan) != 1 || len(r.Actions) != 2 || r.Actions[1].Error != "no" || r.Message != "Stalled it is" ||
 		len(r.Waits) != 1 || r.Waits[0] != (cluster.LongWait{Subject: "wk-1", Reason: "boots", DurationMS: 60_000}) || r.Ended.Sub(r.Began) != 3*time.Minute {
 		t.Errorf("%+v", r)
 	}
-	if changed := b.Did(cluster.Deed{}); len(changed) != 1 || changed[0].Number != 1 {
+	if changed := b.Did(cluster.Outcome{}); len(changed) != 1 || changed[0].Number != 1 {
 		t.Errorf("an action that ends after its run is to be written: %v", changed)
 	}
-	for range mostDeeds {
-		b.Did(cluster.Deed{})
+	for range mostActions {
+		b.Did(cluster.Outcome{})
 	}
-	if r, _ = b.Run(1); len(r.Deeds) != mostDeeds || r.DeedsMore != 3 {
-		t.Errorf("%d actions and %d more", len(r.Deeds), r.DeedsMore)
+	if r, _ = b.Run(1); len(r.Actions) != mostActions || r.ActionsMore != 3 {
+		t.Errorf("%d actions and %d more", len(r.Actions), r.ActionsMore)
 	}
 	b.Told(st(two, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return make([]cluster.Step, mostSteps+7), true })
 	if r, _ = b.Run(2); len(r.Plan) != mostSteps || r.PlanMore != 7 {
