@@ -47,10 +47,6 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agen
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	out := http.NewResponseController(w)
-	// The deadline for the request, which is read, would end the answer with it.
-	if err := out.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return
-	}
 	began := false
 	// The first line, or the first moment without one, tells that the question
 	// was understood.
