@@ -25,6 +25,8 @@ type configFile struct {
 	Proxmox proxmoxFile `yaml:"proxmox" example:"{url: \"https://127.0.0.1:8006\", token_file: proxmox.token}"`
 	// Where commit statuses are sent. Without it none are.
 	Forge forgeFile `yaml:"forge"`
+	// Where forges say that something was pushed, so that it is fetched at once.
+	Webhook webhookFile `yaml:"webhook" example:"{listen: \"127.0.0.1:9478\", secret_file: webhook.secret}"`
 	// Numbers for Prometheus.
 	Metrics metricsFile `yaml:"metrics" example:"{listen: \"127.0.0.1:9477\"}"`
 	// The image factory that Talos images come from.
@@ -98,6 +100,15 @@ type forgeFile struct {
 	// A token that may set commit statuses, and nothing more. Credential:
 	// forge.token.
 	TokenFile string `yaml:"token_file" is:"path" default:"the credential forge.token" example:"forge.token"`
+}
+
+type webhookFile struct {
+	// The address and port to listen at. On a loopback address a reverse proxy
+	// on this host gives it TLS and a name.
+	Listen string `yaml:"listen" is:"listen" required:"true" example:"\"127.0.0.1:9478\""`
+	// The secret that the forge knows too, at least 16 characters, one line.
+	// Credential: webhook.secret.
+	SecretFile string `yaml:"secret_file" is:"path" default:"the credential webhook.secret" example:"webhook.secret"`
 }
 
 type metricsFile struct {

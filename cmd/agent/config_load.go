@@ -57,6 +57,7 @@ type settings struct {
 	registries     map[string]string
 	ca             []byte // PEM; empty: the system's authorities only
 	metrics        monitoring
+	webhook        hooks
 
 	socket, stateDir, cacheDir string
 	keepRuns                   int // of each cluster's history
@@ -122,6 +123,7 @@ func loadConfigFrom(path string, from credentialSource) (settings, cluster.Probl
 	l.loadForge()
 	l.loadSources()
 	l.loadMetrics()
+	l.loadWebhook()
 	l.out.policyNow.Store(&l.out.policy)
 	return l.out, l.Finish()
 }

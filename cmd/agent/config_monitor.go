@@ -3,6 +3,8 @@ package main
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // monitoring says where the agent's numbers go; both may be empty.
@@ -24,6 +26,41 @@ func (l *configLoader) loadMetrics() {
 	}
 	if f.Textfile != "" && !strings.HasSuffix(f.Textfile, ".prom") {
 		l.Wrong("metrics.textfile", "node_exporter reads files whose names end in .prom", "does not end in .prom")
+	}
+}
+
+// hooks says where forges may knock.
+type hooks struct {
+	listen string // address and port; empty: nowhere
+	secret cluster.Secret
+}
+
+// leastSecret is how many characters a secret of a webhook has at least: what it
+// signs can be seen, so that a short one could be found by trying.
+const leastSecret = 16
+
+func (l *configLoader) loadWebhook() {
+	const field = "webhook"
+	f := l.file.Webhook
+	if !l.Has(field) {
+		return
+	}
+	if l.listens(field+".listen", f.Listen) {
+		l.out.webhook.listen = f.Listen
+	}
+	if f.Listen != "" && f.Listen == l.file.Metrics.Listen {
+		l.Wrong(field+".listen", "choose another port for one of them", "metrics.listen is the same")
+	}
+	secret, ok := l.secret(field+".secret_file", f.SecretFile, "webhook.secret")
+	switch n := len(secret.RevealString()); {
+	case !ok && !said(l.Report, field+".secret_file"):
+		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "is missing: anybody could pretend to be the forge")
+	case ok && n < leastSecret:
+		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "the file holds %d characters, and at least %d are needed", n, leastSecret)
+	}
+	l.out.webhook.secret = secret
+	if l.out.directory() != "" {
+		l.Warn(field, "remove it: a directory is watched", "has no use with repository.directory")
 	}
 }
 

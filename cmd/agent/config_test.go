@@ -62,6 +62,7 @@ func hostFiles(t testing.TB) map[string]string {
 		"known_hosts":   "example.org " + string(ssh.MarshalAuthorizedKey(host)),
 		"ca.pem":        string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
 		"policy.yaml":   "pool: talos\nvmids: [400-599]\n",
+		"short":         "c4n4ry-short\n",
 		"config.yaml":   "",
 	}
 }
@@ -188,7 +189,7 @@ func write(t testing.TB, path, text string, mode os.FileMode) {
 func TestConfigCredentials(t *testing.T) {
 	files := hostFiles(t)
 	credentials := newHost(t)
-	for name, from := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "known_hosts": "known_hosts", "git.token": "git.token", "forge.token": "forge.token", "other": "forge.token"} {
+	for name, from := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "known_hosts": "known_hosts", "git.token": "git.token", "forge.token": "forge.token", "webhook.secret": "age.key", "other": "forge.token"} {
 		write(t, filepath.Join(credentials, name), files[from], 0o444)
 	}
 	load := func(config string) (settings, cluster.Problems) {
@@ -202,6 +203,10 @@ func TestConfigCredentials(t *testing.T) {
 	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nforge: {kind: github, repository: a/b}\n")
 	if len(problems) > 0 || len(s.repository.SSHKey) > 0 || s.repository.Token != canaryGit || s.forge.Token != canaryForge {
 		t.Errorf("https: %v", problems)
+	}
+	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nwebhook: {listen: \"127.0.0.1:9478\"}\n")
+	if len(problems) > 0 || s.webhook.secret.RevealString() != strings.TrimSpace(files["age.key"]) {
+		t.Errorf("webhook: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:other\"}\n")
 	if len(problems) > 0 || s.repository.Token != canaryForge || s.forge != nil {
@@ -320,6 +325,14 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "metrics: {listen: \"127.0.0.999:1\"}\n", []string{
 			"config.yaml:4:19: metrics.listen: 127.0.0.999:1 is not an IP address and a port (write one like 127.0.0.1:9477)"}},
 		{remote + ok + "metrics: {listen: \"[::1]:9477\"}\n", nil},
+		{remote + ok + "webhook: {listen: \"127.0.0.1:1\"}\nmetrics: {listen: \"127.0.0.1:1\"}\n", []string{
+			"config.yaml:4:1: webhook.secret_file: is missing: anybody could pretend to be the forge (make one with `openssl rand -hex 32`, and give the same to the forge)",
+			"config.yaml:4:19: webhook.listen: metrics.listen is the same (choose another port for one of them)"}},
+		{remote + ok + "webhook: {secret_file: short}\n", []string{
+			"config.yaml:4:10: webhook.listen: is missing (write listen: \"127.0.0.1:9478\")",
+			"config.yaml:4:24: webhook.secret_file: the file holds 12 characters, and at least 16 are needed (make one with `openssl rand -hex 32`, and give the same to the forge)"}},
+		{"repository: {directory: DIR}\n" + ok + "webhook: {listen: \"127.0.0.1:1\", secret_file: age.key}\n", []string{
+			"config.yaml:4:1: warning: webhook: has no use with repository.directory (remove it: a directory is watched)"}},
 		{remote + ok + "policy_file: nope.yaml\n", []string{
 			"DIR/nope.yaml: there is no policy, so nothing is allowed (write one; the smallest has the lines pool: talos and vmids: [400-599])"}},
 		{remote + "age_key_file: \"credential:age.key\"\nproxmox: {token_file: \"me@pve!x=c4n4ry\"}\n", []string{

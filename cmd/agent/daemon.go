@@ -23,6 +23,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/listen"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -82,6 +83,7 @@ type service struct {
 	door     *door
 	monitor  *monitor
 	told     *told
+	hooks    *listen.Server // nil: nobody may knock
 
 	mu     sync.Mutex
 	began  time.Time                 // when the agent was started
@@ -200,6 +202,11 @@ func (d *service) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, w.store.Close())
 	}
+	hint := make(chan struct{}, 1)
+	if d.hooks, err = d.settings.openHooks(hint, d.monitor.Webhook, d.log); err != nil {
+		a.stop()
+		return err
+	}
 	a.config = d.path
 	d.monitor.counts(a.gate)
 	d.mu.Lock()
@@ -213,6 +220,7 @@ func (d *service) begin(ctx context.Context) (err error) {
 			}
 		})
 	}
+	a.wg.Go(func() { paced(a.ctx.Done(), hint, leastBetweenHints, a.lookAll) })
 	d.agent = a
 	d.door.open(a)
 	return nil
@@ -222,6 +230,12 @@ func (d *service) begin(ctx context.Context) (err error) {
 func (d *service) end() {
 	if d.agent != nil {
 		d.door.shut()
+		if d.hooks != nil {
+			if err := d.hooks.Close(); err != nil {
+				d.log.Debug("close the webhooks' listener", "err", err)
+			}
+			d.hooks = nil
+		}
 		d.agent.stop()
 		d.agent = nil
 		d.monitor.counts(nil)

@@ -115,7 +115,7 @@ func (m *monitor) open(to monitoring) error {
 	if to.listen != "" {
 		s, err := listen.TCP(to.listen, m.Handler(), m.log)
 		if err != nil {
-			return &hinted{fmt.Errorf("metrics.listen: %w", err), "choose an address of this host, and a port that nobody else listens at"}
+			return &hinted{fmt.Errorf("metrics.listen: %w", err), takenHint}
 		}
 		m.server = s
 	}
@@ -156,34 +156,17 @@ func (m *monitor) retire() {
 // status takes how a cluster stands; it never blocks.
 func (m *monitor) status(s cluster.Status) {
 	m.Status(s, time.Now())
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	nudge(m.wake)
 }
 
 // write keeps the text file up to date.
 func (m *monitor) write() {
 	said := false // that it cannot be written
-	for {
-		select {
-		case <-m.stop:
-			return
-		case <-m.wake:
-		}
-		switch err := m.WriteText(m.to.textfile); {
-		case err == nil:
-			said = false
-		case !said:
-			said = true
+	paced(m.stop, m.wake, leastBetweenFiles, func() {
+		err := m.WriteText(m.to.textfile)
+		if err != nil && !said {
 			m.log.Warn("the metrics' text file is out of date", "err", err)
 		}
-		pause := time.NewTimer(leastBetweenFiles)
-		select {
-		case <-m.stop:
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
-	}
+		said = err != nil
+	})
 }

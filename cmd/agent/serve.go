@@ -109,8 +109,12 @@ func (a *agent) Reconcile(name string) error {
 	return nil
 }
 
-// lookAll has every cluster fetch and look.
+// lookAll has every cluster fetch and look, those too that nobody knows yet.
 func (a *agent) lookAll() {
+	select {
+	case a.asked <- time.Now():
+	default: // somebody asked a moment ago, and was not heard yet
+	}
 	for _, name := range a.Clusters() {
 		if m, err := a.find(name); err == nil {
 			m.r.Look(true)

@@ -80,6 +80,8 @@ type agent struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	asked chan time.Time // one slot: since when the clusters of the repository are asked for
+
 	mu       sync.Mutex
 	managed  map[string]*managed
 	refused  map[string]cluster.Status // clusters that cannot be looked after
@@ -113,7 +115,7 @@ func newAgent(w wiring) (*agent, error) {
 	if w.pulse == nil {
 		w.pulse = &history.Pulse{}
 	}
-	a := &agent{w: w, started: time.Now(), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
+	a := &agent{w: w, started: time.Now(), asked: make(chan time.Time, 1), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = calls.New(a.ctx)
 	w.proxmox.Wrap, w.factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
@@ -155,11 +157,12 @@ func (a *agent) start(ctx context.Context) {
 // could not be taken up before. One that disappears stays managed: a missing
 // inventory changes nothing.
 func (a *agent) discover() {
+	asOf := time.Now().Add(-a.w.interval)
 	for {
 		pause := a.w.interval
 		names, err := a.w.clusters, error(nil)
 		if len(names) == 0 {
-			names, err = a.hub.clusters(a.ctx, time.Now().Add(-a.w.interval))
+			names, err = a.hub.clusters(a.ctx, asOf)
 		}
 		for _, name := range names {
 			a.manage(name)
@@ -175,10 +178,14 @@ func (a *agent) discover() {
 		case <-a.ctx.Done():
 			timer.Stop()
 			return
+		case asOf = <-a.asked:
+			timer.Stop()
+			continue
 		case <-a.hub.kicked():
 			timer.Stop()
 		case <-timer.C:
 		}
+		asOf = time.Now().Add(-a.w.interval)
 	}
 }
 

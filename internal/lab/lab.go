@@ -179,6 +179,7 @@ func (l *Lab) open(c Config) error {
 		return err
 	}
 	l.onClose(closing(l.Forge.Close))
+	l.Repo.OnPush(func(ref, before, after string) { l.Forge.Pushed(Repository, l.Repo.URL(), ref, before, after) })
 	return nil
 }
 

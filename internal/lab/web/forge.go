@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -46,8 +47,21 @@ type Forge struct {
 	config ForgeConfig
 	world  *world.World
 
-	mu       sync.Mutex
-	statuses []Status
+	ctx     context.Context // of what the forge sends
+	cancel  context.CancelFunc
+	sending sync.WaitGroup
+
+	mu         sync.Mutex
+	statuses   []Status
+	hooks      []Hook
+	deliveries []Delivery
+}
+
+// Close closes the forge, and gives up the webhooks under way.
+func (f *Forge) Close() error {
+	f.cancel()
+	f.sending.Wait()
+	return f.face.Close()
 }
 
 // Status is a commit status a forge took, in the forge's own words: GitLab
@@ -72,6 +86,7 @@ func NewForge(c ForgeConfig) (*Forge, error) {
 		return nil, fmt.Errorf("open forge: %w", err)
 	}
 	f := &Forge{face: face, config: c, world: c.World}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
 	t := &routes{world: c.World, system: "forge"}
 	commit := pathValue("commit")
 	switch c.Kind {

@@ -361,6 +361,6 @@ func (r *Repo) command(s storage.Storer, c *packp.Command, unpacked bool) (why s
 	if err := s.SetReference(plumbing.NewHashReference(c.Name, c.New)); err != nil {
 		return "", err
 	}
-	r.world.Tell("git", "%s: %s is now %.12s", r.name, c.Name.Short(), c.New.String())
+	r.moved(c.Name, c.Old, c.New)
 	return "", nil
 }

@@ -36,8 +36,25 @@ type Repo struct {
 	dir   string // bare repository on disk; empty: in memory
 	world *world.World
 
-	mu  sync.Mutex
-	mem storage.Storer // nil on disk
+	mu     sync.Mutex
+	mem    storage.Storer                  // nil on disk
+	pushed func(ref, before, after string) // nil: nobody is told
+}
+
+// OnPush has f called whenever a branch was moved, by a push or by the methods
+// here. It must not block, nor use the repository.
+func (r *Repo) OnPush(f func(ref, before, after string)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pushed = f
+}
+
+// moved tells that a reference was moved. r.mu is held.
+func (r *Repo) moved(name plumbing.ReferenceName, before, after plumbing.Hash) {
+	r.world.Tell("git", "%s: %s is now %.12s", r.name, name.Short(), after.String())
+	if r.pushed != nil {
+		r.pushed(name.String(), before.String(), after.String())
+	}
 }
 
 // openRepo opens a repository, or makes it.
@@ -146,10 +163,14 @@ func (r *Repo) point(s storage.Storer, branch string, hash plumbing.Hash) error 
 	if err := name.Validate(); err != nil {
 		return fmt.Errorf("branch %q of %s: %w", branch, r.name, err)
 	}
+	before := plumbing.ZeroHash
+	if old, err := s.Reference(name); err == nil {
+		before = old.Hash()
+	}
 	if err := s.SetReference(plumbing.NewHashReference(name, hash)); err != nil {
 		return fmt.Errorf("move branch %s of %s: %w", branch, r.name, err)
 	}
-	r.world.Tell("git", "%s: %s is now %.12s", r.name, branch, hash.String())
+	r.moved(name, before, hash)
 	return nil
 }
 
