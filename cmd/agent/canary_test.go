@@ -176,6 +176,13 @@ func TestNoSecretEscapes(t *testing.T) {
 		r.until("the wrong "+file+" is in force", func() bool { return strings.Count(r.log.String(), "starting over") > lines })
 		r.until("it is refused", func() bool { return r.try("status").code != exitOK || file == "forge.token" })
 		look()
+		for _, output := range []string{"text", "json"} {
+			a := r.try("doctor", "--config", filepath.Join(r.dir, "config.yaml"), "-o", output)
+			if a.code != exitFailed {
+				t.Errorf("a wrong %s passes the doctor: %v", file, a)
+			}
+			fmt.Fprint(heard, a.out, a.errOut)
+		}
 		r.file(file, string(old))
 		lines = strings.Count(r.log.String(), "starting over")
 		r.write()

@@ -117,6 +117,12 @@ type hostFile struct {
 	guarded bool
 }
 
+// namedFile is a file that a config names.
+type namedFile struct {
+	path   string
+	secret bool
+}
+
 // locate finds the file of a key: what is written there, else the credential of
 // that name, if there is one. ok is false when there is none, or when it is
 // wrong and said to be.
@@ -145,6 +151,7 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 	if !ok {
 		return nil, false
 	}
+	l.out.named = append(l.out.named, namedFile{f.path, forbidden == othersMayNotRead})
 	if f.guarded {
 		forbidden = 0
 	}

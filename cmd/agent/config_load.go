@@ -34,6 +34,7 @@ import (
 type settings struct {
 	path       string // of config.yaml
 	policyPath string
+	named      []namedFile // by the config, in the order in which they were read
 
 	owner    string
 	clusters []string // empty: all in the repository

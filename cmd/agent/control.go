@@ -111,12 +111,15 @@ daemon cannot be reached.`,
 			return errSilent(worst(all))
 		}
 		p.now = time.Now()
+		var trouble []string
 		if about, err := c.About(cmd.Context()); err == nil {
-			for _, t := range about.Trouble {
+			trouble = about.Trouble
+			for _, t := range trouble {
 				p.printf("%s %s\n", p.paint("trouble", "31"), t)
 			}
 		}
 		p.statuses(all)
+		p.pointAtDoctor(all, trouble)
 		return errSilent(worst(all))
 	}
 	return cmd

@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 	"github.com/talos-agent/talos-agent/internal/history"
 )
 
@@ -56,6 +57,10 @@ func through[T any](d *door, f func(*agent) (T, error)) (T, error) {
 func (d *door) tell(f func(*agent) error) error {
 	_, err := through(d, func(a *agent) (struct{}, error) { return struct{}{}, f(a) })
 	return err
+}
+
+func (d *door) Examine(ctx context.Context) (doctor.Examination, error) {
+	return through(d, func(a *agent) (doctor.Examination, error) { return a.Examine(ctx) })
 }
 
 func (d *door) About() api.About {

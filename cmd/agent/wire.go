@@ -72,7 +72,7 @@ type agent struct {
 	gate    *calls.Gate // of everything that is asked of others
 	pve     *proxmox.Client
 	images  *images
-	forge   poster
+	forge   *forge.Client // nil: none
 	started time.Time
 	config  string
 

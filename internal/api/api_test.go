@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
@@ -81,7 +82,10 @@ func (s *stub) note(what, name string) error {
 	return nil
 }
 
-func (s *stub) About() About       { return About{Version: "v0", Config: "/etc/talos-agent/config.yaml"} }
+func (s *stub) About() About { return About{Version: "v0", Config: "/etc/talos-agent/config.yaml"} }
+func (s *stub) Examine(context.Context) (doctor.Examination, error) {
+	return doctor.Examination{Wants: doctor.Wants{Pool: "talos"}, Checks: []doctor.Check{{Name: "api", Level: doctor.Pass, Message: "answers"}}}, nil
+}
 func (s *stub) Clusters() []string { return []string{"dev"} }
 func (s *stub) Status(name string) (cluster.Status, error) {
 	s.mu.Lock()
@@ -146,6 +150,9 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 	}
 	if about, err := c.About(ctx); err != nil || about.Version != "v0" {
 		t.Errorf("about %+v %v", about, err)
+	}
+	if exam, err := c.Examine(ctx); err != nil || exam.Wants.Pool != "talos" || len(exam.Checks) != 1 || exam.Checks[0].Level != doctor.Pass {
+		t.Errorf("examination %+v %v", exam, err)
 	}
 	if all, err := c.StatusAll(ctx); err != nil || len(all) != 1 || all[0].Condition != cluster.Ready {
 		t.Errorf("status %+v %v", all, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 )
 
 // Client speaks to a daemon over its socket. Close it when done.
@@ -137,6 +138,11 @@ func jsonBody(v any) io.Reader {
 // About asks what the daemon says of itself.
 func (c *Client) About(ctx context.Context) (About, error) {
 	return ask[About](ctx, c, "GET", "/v1/about", nil)
+}
+
+// Examine has the daemon look at its host.
+func (c *Client) Examine(ctx context.Context) (doctor.Examination, error) {
+	return ask[doctor.Examination](ctx, c, "GET", "/v1/doctor", nil)
 }
 
 // StatusAll asks for the status of every cluster.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 )
 
 // Version is the version of the socket's API.
@@ -20,6 +21,8 @@ const Version = "v1"
 // Agent is what the socket serves.
 type Agent interface {
 	About() About
+	// Examine looks at the host with the agent's own credentials.
+	Examine(ctx context.Context) (doctor.Examination, error)
 	// Clusters names the clusters of this host, sorted.
 	Clusters() []string
 	Status(name string) (cluster.Status, error)
@@ -114,6 +117,9 @@ const maxTree = 20 << 20
 var routes = []route{
 	{pattern: "GET /v1/about", access: forReaders, kind: "About", does: "the daemon: version, start, trouble with its own files", serve: func(_ *http.Request, a Agent) (any, error) {
 		return a.About(), nil
+	}},
+	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: func(r *http.Request, a Agent) (any, error) {
+		return a.Examine(r.Context())
 	}},
 	{pattern: "GET /v1/status", access: forReaders, kind: "StatusList", does: "the status of every cluster", serve: func(_ *http.Request, a Agent) (any, error) {
 		all := []cluster.Status{}

@@ -49,7 +49,7 @@ var Catalogue = []Kind{
 	{"gateway", groupNetwork, "the gateway of the nodes answers", "warn, skipped", "correct `network.gateway`, or start the router", true},
 	{"dhcp", groupNetwork, "with reservations, a DHCP server serves the bridge", "warn, skipped", "start one on the host, or make sure that the network has one", true},
 
-	{"clock", groupTime, "the clock of the host is synchronised", "warn, fail, skipped", "`systemctl enable --now chrony`, then `chronyc tracking`", true},
+	{"clock", groupTime, "the clock of the host is synchronised", "warn, skipped", "`systemctl enable --now chrony`, then `chronyc tracking`", true},
 	{"skew", groupTime, "the clocks of the agent and of the API agree", "warn, fail, skipped", "synchronise both", false},
 	{"timeserver", groupTime, "the time servers of the nodes answer", "warn, fail", "name one that answers under `network.time_servers`", true},
 

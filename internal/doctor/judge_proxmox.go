@@ -157,12 +157,12 @@ func (a Agent) privileges() []Check {
 	if a.Granted.Known && len(a.Granted.Value) == 0 {
 		return []Check{{Name: "privileges", Subject: a.Wants.Token, Level: Skipped, Message: "the token has none"}}
 	}
+	if !a.Granted.Known {
+		return []Check{skipped("privileges", a.Wants.Token, a.Granted)}
+	}
 	for _, n := range a.Needs {
 		held := a.Held[n.Path]
 		if !held.Known {
-			if len(a.Held) == 0 {
-				return []Check{skipped("privileges", a.Wants.Token, held)}
-			}
 			out = append(out, skipped("privileges", n.Path, held))
 			continue
 		}
@@ -213,7 +213,7 @@ func (a Agent) excess() Check {
 	var told []string
 	for _, path := range slices.Sorted(maps.Keys(a.Granted.Value)) {
 		// What comes down from / is told there.
-		extra := without(a.Granted.Value[path], append(slices.Clone(needed[path]), harmless...))
+		extra := without(without(a.Granted.Value[path], slices.Concat(needed[path], harmless)), a.offered(path))
 		if path != "/" {
 			extra = without(extra, atTop)
 		}
@@ -232,6 +232,19 @@ func (a Agent) excess() Check {
 		c.Hint = fmt.Sprintf("if that is not meant, `pveum acl list | grep %s` shows where it comes from, and `pveum acl delete PATH --roles ROLE --tokens '%s'` takes it away", a.Wants.Token, a.Wants.Token)
 	}
 	return c
+}
+
+// offered is what the token may do at a path because the policy offers the
+// storage or bridge to clusters, whether or not one has taken it up.
+func (a Agent) offered(path string) []string {
+	within := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+	if name, ok := strings.CutPrefix(path, "/storage/"); ok && (within(a.Wants.Datastores, name) || name == a.Wants.Images) {
+		return []string{"Datastore.AllocateSpace", "Datastore.AllocateTemplate"}
+	}
+	if name, ok := strings.CutPrefix(path, "/sdn/zones/localnetwork/"); ok && within(a.Wants.Bridges, name) {
+		return []string{"SDN.Use"}
+	}
+	return nil
 }
 
 // harmless are privileges that an administrator may well add: they show

@@ -117,6 +117,16 @@ var agentCases = []struct {
 		a.Granted.Value["/"] = []string{"Sys.Audit", "Sys.Modify", "VM.Allocate"}
 		a.Granted.Value["/vms"] = []string{"Sys.Modify"}
 	}, verdict{"excess", Warn, "more than it needs: /: Sys.Modify VM.Allocate -> "}},
+	{"what the policy offers", func(a *Agent) {
+		a.Wants.Bridges, a.Wants.Datastores = []string{"vmbr1", "vmbr2"}, []string{"spare"}
+		a.Granted.Value["/sdn/zones/localnetwork/vmbr2"] = []string{"SDN.Use"}
+		a.Granted.Value["/storage/spare"] = []string{"Datastore.AllocateSpace"}
+	}, verdict{"excess", Pass, ""}},
+	{"what the policy does not offer", func(a *Agent) {
+		a.Wants.Bridges, a.Wants.Datastores = []string{"vmbr1"}, []string{"spare"}
+		a.Granted.Value["/sdn/zones/localnetwork/vmbr2"] = []string{"SDN.Use"}
+		a.Granted.Value["/storage/data"] = []string{"Datastore.AllocateSpace"}
+	}, verdict{"excess", Warn, "/sdn/zones/localnetwork/vmbr2: SDN.Use; /storage/data: Datastore.AllocateSpace"}},
 	{"excess is not told", func(a *Agent) { a.Granted = Unseen[map[string][]string](errUnseen) }, verdict{"excess", Skipped, ""}},
 	{"no pool", func(a *Agent) { a.Pool.Value = false }, verdict{"pool", Fail, "pveum pool add talos"}},
 	{"the pool is out of sight", func(a *Agent) { a.Pool = Unseen[bool](errUnseen) }, verdict{"pool", Skipped, "out of sight"}},
@@ -213,7 +223,7 @@ var hostCases = []struct {
 	{"a credential that a group reads", func(h *Host) { h.Files[3].Mode, h.Files[3].Dir = 0o640, false }, verdict{"files", Fail, "chmod 0600"}},
 	{"a file out of sight", func(h *Host) { h.Files[0].Err = "permission denied" }, verdict{"files", Skipped, "permission denied"}},
 
-	{"no synchronisation", func(h *Host) { h.Clock.Value.Synchronised = false }, verdict{"clock", Fail, "chronyc"}},
+	{"no synchronisation", func(h *Host) { h.Clock.Value.Synchronised = false }, verdict{"clock", Warn, "chronyc"}},
 	{"a rough clock", func(h *Host) { h.Clock.Value.MaxError = 3 * time.Second }, verdict{"clock", Warn, "off by 3s"}},
 	{"no clock", func(h *Host) { h.Clock = Unseen[Clock](errUnseen) }, verdict{"clock", Skipped, ""}},
 	{"a silent time server", func(h *Host) { h.TimeServers["10.10.0.1"] = Unseen[time.Duration](errUnseen) }, verdict{"timeserver", Fail, "network.time_servers"}},

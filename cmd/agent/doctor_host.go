@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/beevik/ntp"
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/doctor"
+)
+
+// hostView is what is looked at on the host itself.
+type hostView struct {
+	config string
+	policy string // "" : the config could not be loaded
+	named  []namedFile
+	store  string // root's credential store
+}
+
+// hostWithin bounds everything that is waited for on the host's network.
+const hostWithin = 10 * time.Second
+
+func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
+	ctx, cancel := context.WithTimeout(parent, hostWithin)
+	defer cancel()
+	h := doctor.Host{Wants: w, Files: v.files(), Clock: clockOfHost(), DHCP: dhcpListeners("/proc/net/udp"), Addresses: addressesOfHost(),
+		TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	look := func(ip netip.Addr) {
+		if _, done := h.Ways[ip]; done || !ip.IsValid() {
+			return
+		}
+		h.Ways[ip] = doctor.Fact[doctor.Way]{}
+		wg.Go(func() {
+			f := doctor.Look(wayTo(ctx, ip))
+			mu.Lock()
+			defer mu.Unlock()
+			h.Ways[ip] = f
+		})
+	}
+	mu.Lock() // until everything is asked for
+	for _, c := range w.Clusters {
+		look(c.Gateway)
+		look(c.VIP)
+		for _, n := range c.Nodes {
+			look(n.IP)
+		}
+		for _, server := range c.TimeServers {
+			if _, done := h.TimeServers[server]; done {
+				continue
+			}
+			h.TimeServers[server] = doctor.Fact[time.Duration]{}
+			wg.Go(func() {
+				f := doctor.Look(askTime(ctx, server))
+				mu.Lock()
+				defer mu.Unlock()
+				h.TimeServers[server] = f
+			})
+		}
+	}
+	mu.Unlock()
+	wg.Wait()
+	h.Seen = doctor.Look(neighbours())
+	return h
+}
+
+// files looks at the modes of everything that the config names, and of what
+// root keeps for the agent.
+func (v hostView) files() []doctor.File {
+	out := []doctor.File{fileAt(filepath.Dir(v.config), doctor.ConfigFile), fileAt(v.config, doctor.ConfigFile)}
+	if v.policy != "" {
+		out = append(out, fileAt(v.policy, doctor.PolicyFile))
+	}
+	// What is missing the config is told of.
+	out = slices.DeleteFunc(out, func(f doctor.File) bool { _, err := os.Stat(f.Path); return errors.Is(err, fs.ErrNotExist) })
+	told := map[string]bool{}
+	for _, n := range v.named {
+		if told[n.path] || filepath.Dir(n.path) == v.store {
+			continue
+		}
+		told[n.path] = true
+		kind := doctor.PublicFile
+		if n.secret {
+			kind = doctor.KeyFile
+		}
+		out = append(out, fileAt(n.path, kind))
+	}
+	return append(out, stored(v.store)...)
+}
+
+// stored are the files of a credential store that are the agent's, and the store.
+func stored(dir string) []doctor.File {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	out := []doctor.File{fileAt(dir, doctor.StoreFile)}
+	if err != nil {
+		out[0].Err = because(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), credentialMark) {
+			out = append(out, fileAt(filepath.Join(dir, e.Name()), doctor.StoreFile))
+		}
+	}
+	return out
+}
+
+// fileAt looks at one file, without opening it.
+func fileAt(path string, kind doctor.FileKind) doctor.File {
+	f := doctor.File{Path: path, Is: kind}
+	info, err := os.Stat(path)
+	if err != nil {
+		f.Err = because(err)
+		return f
+	}
+	f.Mode, f.Dir = info.Mode().Perm(), info.IsDir()
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.Owner, f.Group = strconv.Itoa(int(st.Uid)), strconv.Itoa(int(st.Gid))
+		if u, err := user.LookupId(f.Owner); err == nil {
+			f.Owner = u.Username
+		}
+		if g, err := user.LookupGroupId(f.Group); err == nil {
+			f.Group = g.Name
+		}
+	}
+	return f
+}
+
+// because is why a file cannot be looked at, without its path.
+func because(err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return "this user may not look at it: run it with sudo"
+	}
+	return err.Error()
+}
+
+// clockOfHost asks the kernel how sure it is of its clock (adjtimex(2)).
+func clockOfHost() doctor.Fact[doctor.Clock] {
+	var t unix.Timex
+	if _, err := unix.Adjtimex(&t); err != nil {
+		return doctor.Unseen[doctor.Clock](fmt.Errorf("ask the kernel for its clock: %w", err))
+	}
+	return doctor.Saw(doctor.Clock{Synchronised: t.Status&unix.STA_UNSYNC == 0, MaxError: time.Duration(t.Maxerror) * time.Microsecond})
+}
+
+// timeWithin bounds one question to a time server.
+const timeWithin = 4 * time.Second
+
+// askTime asks a time server how far its clock is ahead of ours.
+func askTime(ctx context.Context, server string) (time.Duration, error) {
+	if strings.HasPrefix(server, "/") {
+		return 0, fmt.Errorf("it is a device of the nodes, %s, which this host does not have", server)
+	}
+	options := ntp.QueryOptions{Timeout: timeWithin, Dialer: func(_, remote string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "udp", remote)
+	}}
+	answer, err := ntp.QueryWithOptions(server, options)
+	if err != nil {
+		if oe, ok := errors.AsType[*net.OpError](err); ok && oe.Timeout() {
+			err = fmt.Errorf("no answer within %v", timeWithin)
+		}
+		return 0, err
+	}
+	if err := answer.Validate(); err != nil {
+		return 0, err
+	}
+	return answer.ClockOffset, nil
+}
+
+// dhcpPort is where DHCP servers listen.
+const dhcpPort = 67
+
+// dhcpListeners are the addresses on which somebody on this host listens for
+// DHCP requests, from the kernel's table of UDP sockets.
+func dhcpListeners(table string) doctor.Fact[[]netip.Addr] {
+	b, err := os.ReadFile(table)
+	if err != nil {
+		return doctor.Unseen[[]netip.Addr](fmt.Errorf("read the table of sockets: %w", err))
+	}
+	return doctor.Look(listenersIn(string(b), dhcpPort))
+}
+
+// listenersIn reads /proc/net/udp: one socket a line, its local address as the
+// hexadecimal word in memory, a colon, and the port (proc(5)).
+func listenersIn(table string, port uint16) ([]netip.Addr, error) {
+	var out []netip.Addr
+	lines := strings.Split(strings.TrimSpace(table), "\n")
+	for _, line := range lines[1:] {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			return nil, fmt.Errorf("read the table of sockets: %q is no line of it", line)
+		}
+		host, at, _ := strings.Cut(fields[1], ":")
+		n, err := strconv.ParseUint(host, 16, 32)
+		p, err2 := strconv.ParseUint(at, 16, 16)
+		if err != nil || err2 != nil {
+			return nil, fmt.Errorf("read the table of sockets: %q is no address", fields[1])
+		}
+		if uint16(p) == port {
+			out = append(out, netip.AddrFrom4([4]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)}))
+		}
+	}
+	return out, nil
+}
+
+// addressesOfHost are the host's own addresses, by interface.
+func addressesOfHost() doctor.Fact[map[string][]netip.Prefix] {
+	links, err := net.Interfaces()
+	if err != nil {
+		return doctor.Unseen[map[string][]netip.Prefix](err)
+	}
+	out := map[string][]netip.Prefix{}
+	for _, l := range links {
+		addrs, err := l.Addrs()
+		if err != nil {
+			return doctor.Unseen[map[string][]netip.Prefix](err)
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				out[l.Name] = append(out[l.Name], p)
+			}
+		}
+	}
+	return doctor.Saw(out)
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// newPatient makes a host with a cluster of one control plane and one worker in
+// its repository, Cilium among its addons. No daemon runs on it.
+func newPatient(t *testing.T) *rig {
+	r := newRig(t, lab.Config{Bridges: []string{"vmbr1"}})
+	r.config["mirrors"].(map[string]any)["registries"] = map[string]any{
+		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
+	r.write()
+	r.push(r.settled())
+	return r
+}
+
+// settled is the inventory of a patient.
+func (r *rig) settled(more ...string) map[string][]byte {
+	files := with(r.inventory(1), "inventory/dev/addons/cilium.yaml",
+		"name: cilium\nnamespace: kube-system\nchart: {repository: https://helm.cilium.io, name: cilium, version: 1.19.3}\n")
+	files["inventory/dev/cluster.yaml"] = append(files["inventory/dev/cluster.yaml"], "cni: cilium\naddons: [addons/cilium.yaml]\n"...)
+	for _, line := range more {
+		files["inventory/dev/cluster.yaml"] = append(files["inventory/dev/cluster.yaml"], line...)
+	}
+	return files
+}
+
+// examine looks at the host as the daemon would, without one.
+func (r *rig) examine() []doctor.Check {
+	r.t.Helper()
+	s, problems := loadConfig(filepath.Join(r.dir, "config.yaml"))
+	if err := problems.Err(); err != nil {
+		r.t.Fatal(err)
+	}
+	exam, err := inItsPlace(r.t.Context(), s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return exam.Checks
+}
+
+// find returns the checks of a kind that are about a subject.
+func find(checks []doctor.Check, name, subject string) (out []doctor.Check) {
+	for _, c := range checks {
+		if c.Name == name && strings.Contains(c.Subject, subject) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// TestDoctorSees: on a host where all is well everything passes; and whatever is
+// made wrong on it, over the real protocols, is found, and passes again when it
+// was mended.
+func TestDoctorSees(t *testing.T) {
+	r := newPatient(t)
+	host := r.lab.PVE
+	for _, c := range r.examine() {
+		if c.Level != doctor.Pass {
+			t.Errorf("on a healthy host: %+v", c)
+		}
+	}
+	if t.Failed() {
+		return
+	}
+	stranger, err := world.New(world.Config{})
+	must(err)
+	defer stranger.Close()
+	proxmox := r.config["proxmox"].(map[string]any)
+	url := proxmox["url"]
+	set := func(key string, value any) { proxmox[key] = value; r.write() }
+	present := func(cert tls.Certificate, err error) { must(err); host.Present(cert) }
+	mine := strings.TrimSuffix(strings.TrimPrefix(r.lab.PVE.URL(), "https://"), ":8006")
+	images, disks := []string{"import", "iso", "vztmpl", "snippets", "backup"}, []string{"images", "rootdir"}
+	policy := func(pool string) {
+		r.file("policy.yaml", "pool: "+pool+"\nvmids: [400-599]\nbridges: [vmbr1]\n")
+	}
+	both := func(role, path string) {
+		host.Grant("talos-agent@pve", role, path)
+		host.Grant("talos-agent@pve!agent", role, path)
+	}
+	store := []string{"Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit"}
+	for _, tc := range []struct {
+		what       string
+		name, at   string // the check, and what its subject holds
+		level      doctor.Level
+		words      string // of its message or cure
+		wrong, not func()
+	}{
+		{"nobody listens", "api", "", doctor.Fail, "connection refused", func() { set("url", "https://127.0.0.1:1") }, func() { set("url", url) }},
+		{"another authority", "certificate", "", doctor.Fail, "proxmox.ca_file", func() { r.file("ca.pem", string(stranger.PKI.PEM)); r.write() }, func() { r.file("ca.pem", string(r.lab.CA())) }},
+		{"another name", "certificate", "", doctor.Fail, "pve1.example.org", func() { present(r.lab.World.PKI.Server("pve1.example.org")) }, func() { present(r.lab.World.PKI.Server(mine)) }},
+		{"expired", "certificate", "", doctor.Fail, "renew", func() { present(r.lab.World.PKI.ServerUntil(time.Now().Add(-time.Hour), mine)) }, func() { present(r.lab.World.PKI.Server(mine)) }},
+		{"about to expire", "certificate", "", doctor.Warn, "only until", func() { present(r.lab.World.PKI.ServerUntil(time.Now().Add(72*time.Hour), mine)) }, func() { present(r.lab.World.PKI.Server(mine)) }},
+		{"an old Proxmox VE", "version", "", doctor.Fail, "8.2.4", func() { host.SetVersion("8.2.4") }, func() { host.SetVersion("") }},
+		{"a clock that is ahead", "skew", "", doctor.Fail, "ahead of ours", func() { host.SetClock(time.Hour) }, func() { host.SetClock(0) }},
+		{"a token that is refused", "token", "", doctor.Fail, "pveum user token list", func() { r.file("proxmox.token", "talos-agent@pve!agent=wrong") }, func() { r.file("proxmox.token", r.lab.Token) }},
+		{"a token without privileges of its own", "token", "", doctor.Fail, "pveum user token permissions talos-agent@pve bare",
+			func() { r.file("proxmox.token", host.Token("talos-agent@pve", "bare", true)) }, func() { r.file("proxmox.token", r.lab.Token) }},
+		{"a role that lacks one", "privileges", "/storage/local", doctor.Fail, "missing: Datastore.AllocateTemplate", func() { host.Role("TalosAgentStore", "Datastore.AllocateSpace", "Datastore.Audit") }, func() { host.Role("TalosAgentStore", store...) }},
+		{"a role that shows nothing", "privileges", "/nodes/pve1", doctor.Warn, "Sys.Audit", func() { host.Role("TalosAgentHost", "Sys.Syslog") }, func() { host.Role("TalosAgentHost", "Sys.Audit") }},
+		{"quorum out of sight", "quorum", "", doctor.Skipped, "Sys.Audit on /", func() { host.Role("TalosAgentHost", "Sys.Syslog") }, func() { host.Role("TalosAgentHost", "Sys.Audit") }},
+		{"too many privileges", "excess", "", doctor.Warn, "Sys.PowerMgmt", func() { host.Role("TalosAgentHost", "Sys.Audit", "Sys.PowerMgmt") }, func() { host.Role("TalosAgentHost", "Sys.Audit") }},
+		{"no pool", "pool", "gone", doctor.Fail, "pveum pool add gone", func() { both("TalosAgentVM", "/pool/gone"); policy("gone") }, func() { policy("talos") }},
+		{"HA", "ha", "", doctor.Warn, "dev-wk-1", func() { host.Manage("vm:522", "vm:100") }, func() { host.Manage() }},
+		{"backups that stop", "backup", "", doctor.Warn, "mode stop", func() { host.Backup(pve.BackupJob{"id": "b", "all": 1, "mode": "stop"}) }, func() { host.Backup() }},
+		{"a storage that is away", "storage", "local-lvm", doctor.Fail, "not active", func() { host.ChangeStorage("pve1", "local-lvm", disks, false, 0) }, func() { host.ChangeStorage("pve1", "local-lvm", disks, true, 0) }},
+		{"no images are taken", "storage", "pve1/local", doctor.Fail, "`pvesm set local --content backup,iso,import`", func() { host.ChangeStorage("pve1", "local", []string{"iso", "backup"}, true, 0) }, func() { host.ChangeStorage("pve1", "local", images, true, 0) }},
+		{"no room", "space", "local-lvm", doctor.Warn, "I/O errors", func() { host.ChangeStorage("pve1", "local-lvm", disks, true, 1<<40-10<<30) }, func() { host.ChangeStorage("pve1", "local-lvm", disks, true, 0) }},
+		{"a bridge that is down", "bridge", "", doctor.Fail, "ifup vmbr1", func() { host.ChangeBridge("pve1", "vmbr1", pve.Bridge{Down: true}) }, func() { host.ChangeBridge("pve1", "vmbr1", pve.Bridge{Address: "10.78.0.1/24"}) }},
+		{"a bridge without an address", "bridge", "", doctor.Warn, "no address", func() { host.ChangeBridge("pve1", "vmbr1", pve.Bridge{Ports: "nic1"}) }, func() { host.ChangeBridge("pve1", "vmbr1", pve.Bridge{Address: "10.78.0.1/24"}) }},
+		{"the VLAN trap", "vlan", "", doctor.Fail, "bridge-vlan-aware", func() {
+			r.push(with(r.settled(), "inventory/dev/cluster.yaml", strings.Replace(string(r.settled()["inventory/dev/cluster.yaml"]), "network: {", "network: {vlan: 20, ", 1)))
+		}, func() { host.ChangeBridge("pve1", "vmbr1", pve.Bridge{VLANAware: true, Address: "10.78.0.1/24"}) }},
+		{"a repository that is refused", "repository", "", doctor.Fail, "token", func() { r.file("git.token", "wrong") }, func() { r.file("git.token", lab.GitToken) }},
+		{"an invalid inventory", "inventory", "dev", doctor.Fail, "cluster.yaml:", func() { r.push(r.settled("nonsense: 1\n")) }, func() { r.push(r.settled()) }},
+		{"a forge that refuses", "forge", "", doctor.Fail, "Commit statuses: write", func() { r.file("forge.token", "wrong") }, func() { r.file("forge.token", lab.ForgeToken) }},
+		{"no factory", "source", "", doctor.Fail, "image factory", func() { r.lab.World.Inject(world.Fault{System: "factory", Kind: world.LoseRequest}) }, r.lab.World.Heal},
+		{"no charts", "source", "", doctor.Fail, "chart cilium", func() { r.lab.World.Inject(world.Fault{System: "charts", Kind: world.LoseRequest}) }, r.lab.World.Heal},
+		{"no registry", "source", "", doctor.Warn, "it is the nodes that need it", func() { r.lab.World.Inject(world.Fault{System: "registry", Kind: world.LoseRequest}) }, r.lab.World.Heal},
+	} {
+		tc.wrong()
+		checks := r.examine()
+		if !slices.ContainsFunc(find(checks, tc.name, tc.at), func(c doctor.Check) bool {
+			return c.Level == tc.level && strings.Contains(c.Message+" -> "+c.Hint, tc.words)
+		}) {
+			t.Errorf("%s: want %s %s with %q of %+v", tc.what, tc.name, tc.level, tc.words, checks)
+		}
+		tc.not()
+		after := find(r.examine(), tc.name, "")
+		if len(after) == 0 || slices.ContainsFunc(after, func(c doctor.Check) bool { return c.Level != doctor.Pass }) {
+			t.Errorf("%s, mended: %+v", tc.what, after)
+		}
+	}
+}
+
+// TestDoctorCommand: with a daemon the command has it look, without one it looks
+// in its place; a failure is exit code 1; the JSON has the documented shape; and
+// who may only read is told what takes root.
+func TestDoctorCommand(t *testing.T) {
+	r := newPatient(t)
+	config := filepath.Join(r.dir, "config.yaml")
+	ask := func(want int) doctor.Report {
+		t.Helper()
+		a := r.run(want, do("doctor", "--config", config, "-o", "json"))
+		var report struct {
+			Kind       string
+			APIVersion string
+			Data       doctor.Report
+		}
+		if err := json.Unmarshal([]byte(a.out), &report); err != nil || report.Kind != "Doctor" || report.APIVersion != "v1" {
+			t.Fatalf("%v: %v", err, a)
+		}
+		return report.Data
+	}
+	level := func(rep doctor.Report, name string) doctor.Level {
+		if c := find(rep.Checks, name, ""); len(c) > 0 {
+			return c[0].Level
+		}
+		return "not told"
+	}
+	without := ask(0)
+	r.start()
+	with := ask(0)
+	if level(without, "daemon") != doctor.Warn || level(with, "daemon") != doctor.Pass {
+		t.Errorf("the daemon: %s without, %s with", level(without, "daemon"), level(with, "daemon"))
+	}
+	for _, k := range doctor.Catalogue {
+		if a, b := level(without, k.Name), level(with, k.Name); a != b && k.Name != "daemon" && k.Name != "space" {
+			t.Errorf("%s: %s without the daemon, %s with it", k.Name, a, b)
+		}
+	}
+	r.lab.PVE.SetVersion("7.4")
+	a := r.run(exitFailed, do("doctor", "--config", config), "fail    version", "-> upgrade the host to 8.4 or 9", "1 failed")
+	if !strings.Contains(a.out, "Proxmox VE\n  pass    api ") {
+		t.Errorf("no groups: %v", a)
+	}
+	r.lab.PVE.SetVersion("")
+	r.file("config.yaml", "owner: 7\n")
+	r.run(exitFailed, do("doctor", "--config", config), "fail    config", "config.yaml:1:", "pass    daemon", "pass    api")
+}
+
+// TestStatusPointsAtDoctor: only where something is off.
+func TestStatusPointsAtDoctor(t *testing.T) {
+	for condition, points := range map[cluster.Condition]bool{cluster.Ready: false, cluster.Reconciling: false, cluster.Suspended: false, cluster.Stalled: true, cluster.Blind: true} {
+		var b strings.Builder
+		printer{w: &b}.pointAtDoctor([]cluster.Status{{Condition: cluster.Ready}, {Condition: condition}}, nil)
+		if strings.Contains(b.String(), "talos-agent doctor") != points {
+			t.Errorf("%s: %q", condition, b.String())
+		}
+	}
+	var b strings.Builder
+	printer{w: &b}.pointAtDoctor(nil, []string{"config.yaml:1: no"})
+	if !strings.Contains(b.String(), "talos-agent doctor") {
+		t.Error("trouble with the daemon's files does not point at doctor")
+	}
+}
