@@ -86,6 +86,9 @@ func TestNoSecretEscapes(t *testing.T) {
 		t.Fatalf("only %d secrets", len(c))
 	}
 	r.file("age.key", string(r.keys.ageKey))
+	r.config["mirrors"].(map[string]any)["registries"] = map[string]any{
+		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
+	r.write()
 
 	heard := &output{} // what the commands and the socket said
 	look := func() cluster.Status {

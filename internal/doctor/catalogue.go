@@ -24,7 +24,7 @@ const (
 // Catalogue lists every kind of check, in the order of the report.
 // docs/reference/doctor.md is made from it.
 var Catalogue = []Kind{
-	{"config", groupAgent, "config and policy can be loaded, and every file they name", "fail", "correct the line of the file that it names", true},
+	{"config", groupAgent, "config and policy can be loaded, and every file they name", "warn, fail, skipped", "correct the line of the file that it names", true},
 	{"daemon", groupAgent, "the daemon answers on its socket", "warn", "`systemctl start talos-agent`, then `journalctl -u talos-agent`", true},
 	{"files", groupAgent, "keys and tokens are readable by nobody else, config and policy changed by nobody else, /etc/credstore is root's alone", "warn, fail, skipped", "the `chown` and `chmod` that it prints", true},
 
