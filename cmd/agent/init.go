@@ -13,7 +13,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/setup"
-	"github.com/talos-agent/talos-agent/packaging/deb"
 )
 
 // initFlags are what init is told on its command line.
@@ -148,11 +147,14 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if err := i.host.isThere(); err != nil {
 		return err
 	}
-	if i.asks, err = i.whoAnswers(); err != nil {
+	if i.asks, err = i.whoAnswers(ctx); err != nil {
 		return err
 	}
 	if i.record, err = i.host.readRecord(); err != nil {
 		return err
+	}
+	if !p.json {
+		p.printf("looking at the host\n")
 	}
 	if i.facts, err = i.host.see(ctx); err != nil {
 		return fmt.Errorf("look at the host: %w", err)
@@ -177,7 +179,7 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 }
 
 // whoAnswers returns who is asked: the person at the terminal, or nobody.
-func (i *initRun) whoAnswers() (*asker, error) {
+func (i *initRun) whoAnswers(ctx context.Context) (*asker, error) {
 	in, ok := i.env.stdin.(*os.File)
 	terminal := ok && term.IsTerminal(int(in.Fd()))
 	switch {
@@ -186,7 +188,7 @@ func (i *initRun) whoAnswers() (*asker, error) {
 	case !terminal:
 		return nil, &usageError{&hinted{errors.New("init: nobody is there to ask"), "say --yes, and with flags what has no default; --dry-run shows the steps"}}
 	}
-	return newAsker(i.env), nil
+	return newAsker(ctx, i.env), nil
 }
 
 // options are what the person at the terminal, or the flags, allow.
@@ -234,8 +236,9 @@ func conflictNames(plan setup.Plan) string {
 // wouldLoad holds the config and the policy that would be written against the
 // daemon's own rules, as far as that goes before their files are there.
 func (i *initRun) wouldLoad() cluster.Problems {
-	_, problems := parsePolicy(setup.PolicyFile, setup.Policy(i.files.Policy, i.wishes))
-	problems = append(problems, parseConfig(setup.ConfigFile, setup.Config(i.files.Config, i.wishes))...)
+	const yet = " (as it would be written)"
+	_, problems := parsePolicy(setup.PolicyFile+yet, setup.Policy(i.files.Policy, i.wishes))
+	problems = append(problems, parseConfig(setup.ConfigFile+yet, setup.Config(i.files.Config, i.wishes))...)
 	return problems
 }
 
@@ -320,36 +323,4 @@ func (i *initRun) undo(ctx context.Context, p printer) error {
 	}
 	p.printf("init is undone\n")
 	return nil
-}
-
-// readGiven reads the files that flags name.
-func (i *initRun) readGiven() error {
-	i.files = setup.Given{Config: deb.Config, Policy: deb.Policy}
-	f := i.flags
-	var errs []error
-	for _, one := range []struct {
-		flag, path string
-		forbidden  os.FileMode
-		to         *[]byte
-	}{
-		{"age-key", f.ageKeyFile, othersMayNotRead, &i.files.AgeKey}, {"ssh-key", f.sshKeyFile, othersMayNotRead, &i.files.SSHKey},
-		{"git-token-file", f.gitTokenFile, othersMayNotRead, &i.files.GitToken}, {"forge-token-file", f.forgeTokenFile, othersMayNotRead, &i.files.ForgeToken},
-		{"known-hosts-file", f.knownHostsFile, othersMayNotWrite, &i.files.KnownHosts}, {"ca-file", f.caFile, othersMayNotWrite, &i.files.Authorities},
-	} {
-		if one.path == "" {
-			continue
-		}
-		data, _, err := readHostFile(one.path, one.forbidden)
-		switch {
-		case err != nil:
-			errs = append(errs, &hinted{fmt.Errorf("--%s: %s: %w", one.flag, one.path, err), cluster.HintOf(err)})
-		case len(strings.TrimSpace(string(data))) == 0:
-			errs = append(errs, fmt.Errorf("--%s: %s is empty", one.flag, one.path))
-		}
-		*one.to = data
-	}
-	for _, line := range f.knownHosts {
-		i.files.KnownHosts = append(i.files.KnownHosts, line+"\n"...)
-	}
-	return errors.Join(errs...)
 }

@@ -12,17 +12,48 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/setup"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
 
 // asker asks the person at a terminal.
 type asker struct {
-	in  *bufio.Reader
-	out io.Writer
+	ctx   context.Context // ends when the person has had enough
+	typed chan string     // lines; closed when there are no more
+	out   io.Writer
 }
 
-func newAsker(env *environment) *asker { return &asker{bufio.NewReader(env.stdin), env.stdout} }
+// newAsker listens to the terminal until the program ends.
+func newAsker(ctx context.Context, env *environment) *asker {
+	a := &asker{ctx: ctx, typed: make(chan string), out: env.stdout}
+	go func() {
+		defer close(a.typed)
+		for in := bufio.NewScanner(env.stdin); in.Scan(); {
+			select {
+			case a.typed <- in.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return a
+}
+
+// line waits for a line.
+func (a *asker) line() (string, error) {
+	select {
+	case <-a.ctx.Done():
+		_, _ = fmt.Fprintln(a.out)
+		return "", errStopped
+	case line, ok := <-a.typed:
+		if !ok {
+			_, _ = fmt.Fprintln(a.out)
+			return "", errors.New("nothing more was typed, and nothing was changed")
+		}
+		return strings.TrimSpace(line), nil
+	}
+}
 
 // word asks for a value; an empty answer takes the one that is shown. An answer
 // that wrong complains of is asked for again.
@@ -33,12 +64,10 @@ func (a *asker) word(question, usual string, wrong func(string) error) (string, 
 			shown = " [" + usual + "]"
 		}
 		_, _ = fmt.Fprintf(a.out, "%s%s: ", question, shown)
-		line, err := a.in.ReadString('\n')
+		answer, err := a.line()
 		if err != nil {
-			_, _ = fmt.Fprintln(a.out)
-			return "", errors.New("nothing more was typed, and nothing was changed")
+			return "", err
 		}
-		answer := strings.TrimSpace(line)
 		if answer == "" {
 			answer = usual
 		}
@@ -142,6 +171,11 @@ func (i *initRun) heedFlags() error {
 		}
 		w.VMIDs = ranges
 	}
+	if w.Repository.URL != "" {
+		if err := aRepository(w.Repository.URL); err != nil {
+			return &usageError{&hinted{fmt.Errorf("init: --repository: %w", err), cluster.HintOf(err)}}
+		}
+	}
 	w.Import = !f.noImport
 	w.Authorities = w.Authorities || i.files.Authorities != nil
 	return nil
@@ -180,7 +214,7 @@ func (i *initRun) ask(ctx context.Context) error {
 			if i.given("repository") || i.given("directory") || w.Repository.Directory != "" {
 				return nil
 			}
-			return word("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &w.Repository.URL, notEmpty)
+			return word("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &w.Repository.URL, aRepository)
 		},
 		func() error { return word("branch", "Branch", &w.Repository.Branch, notEmpty) },
 		func() error { return word("pool", "Pool for the agent's VMs", &w.Pool, notEmpty) },
@@ -209,6 +243,12 @@ func (i *initRun) ask(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// aRepository complains of what is no address of a repository.
+func aRepository(s string) error {
+	_, err := git.SSHServer(s)
+	return err
 }
 
 func notEmpty(s string) error {
@@ -268,9 +308,9 @@ func (i *initRun) askHostKeys(ctx context.Context) error {
 	if !r.SSH() || i.files.KnownHosts != nil || knowsHost(i.host.path(setup.KnownHostsFile), r.URL) {
 		return nil
 	}
-	addr, err := git.SSHAddress(r.URL)
+	addr, err := git.SSHServer(r.URL)
 	if err != nil {
-		return fmt.Errorf("--repository: %w", err)
+		return err
 	}
 	keys, err := scanHostKeys(ctx, addr)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"os/user"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -85,17 +86,24 @@ func (h pveHost) isThere() error {
 	return nil
 }
 
-// see looks at everything that the steps depend on.
+// see looks at everything that the steps depend on. A call of pvesh takes a
+// second on a real host, so they are made side by side: each looks after fields
+// of its own.
 func (h pveHost) see(ctx context.Context) (setup.Facts, error) {
 	var f setup.Facts
-	for _, look := range []func(context.Context, *setup.Facts) error{
-		h.seeHosts, h.seeAccess, h.seePlaces, h.seeVMs, h.seeFiles, h.seeCertificate, h.seeService,
-	} {
-		if err := look(ctx, &f); err != nil {
-			return setup.Facts{}, err
-		}
+	if err := h.seeHosts(ctx, &f); err != nil {
+		return setup.Facts{}, err
 	}
-	return f, nil
+	looks := []func(context.Context, *setup.Facts) error{
+		h.seePools, h.seeRoles, h.seeUsers, h.seeACL, h.seeStorages, h.seeBridges, h.seeVMs, h.seeFiles, h.seeCertificate, h.seeService,
+	}
+	errs := make([]error, len(looks))
+	var all sync.WaitGroup
+	for i, look := range looks {
+		all.Go(func() { errs[i] = look(ctx, &f) })
+	}
+	all.Wait()
+	return f, errors.Join(errs...)
 }
 
 func (h pveHost) seeHosts(ctx context.Context, f *setup.Facts) error {
@@ -131,27 +139,33 @@ func (b *pveFlag) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func (h pveHost) seeAccess(ctx context.Context, f *setup.Facts) error {
+func (h pveHost) seePools(ctx context.Context, f *setup.Facts) error {
 	var pools []struct{ PoolID string }
+	err := h.pvesh(ctx, &pools, "get", "/pools")
+	for _, p := range pools {
+		f.Pools = append(f.Pools, p.PoolID)
+	}
+	return err
+}
+
+func (h pveHost) seeRoles(ctx context.Context, f *setup.Facts) error {
 	var roles []struct{ RoleID, Privs string }
+	err := h.pvesh(ctx, &roles, "get", "/access/roles")
+	f.Roles = map[string][]string{}
+	for _, r := range roles {
+		f.Roles[r.RoleID] = strings.FieldsFunc(r.Privs, func(c rune) bool { return c == ',' || c == ' ' })
+	}
+	return err
+}
+
+func (h pveHost) seeUsers(ctx context.Context, f *setup.Facts) error {
 	var users []struct {
 		UserID string
 		Enable *pveFlag
 		Tokens []struct{ TokenID string }
 	}
-	var entries []struct {
-		Path, UGID, RoleID string
-		Propagate          pveFlag
-	}
-	err := errors.Join(h.pvesh(ctx, &pools, "get", "/pools"), h.pvesh(ctx, &roles, "get", "/access/roles"),
-		h.pvesh(ctx, &users, "get", "/access/users", "--full", "1"), h.pvesh(ctx, &entries, "get", "/access/acl"))
-	for _, p := range pools {
-		f.Pools = append(f.Pools, p.PoolID)
-	}
-	f.Roles, f.Users = map[string][]string{}, map[string]setup.Account{}
-	for _, r := range roles {
-		f.Roles[r.RoleID] = strings.FieldsFunc(r.Privs, func(c rune) bool { return c == ',' || c == ' ' })
-	}
+	err := h.pvesh(ctx, &users, "get", "/access/users", "--full", "1")
+	f.Users = map[string]setup.Account{}
 	for _, u := range users {
 		a := setup.Account{Disabled: u.Enable != nil && !bool(*u.Enable)}
 		for _, t := range u.Tokens {
@@ -159,28 +173,42 @@ func (h pveHost) seeAccess(ctx context.Context, f *setup.Facts) error {
 		}
 		f.Users[u.UserID] = a
 	}
+	return err
+}
+
+func (h pveHost) seeACL(ctx context.Context, f *setup.Facts) error {
+	var entries []struct {
+		Path, UGID, RoleID string
+		Propagate          pveFlag
+	}
+	err := h.pvesh(ctx, &entries, "get", "/access/acl")
 	for _, e := range entries {
 		f.ACL = append(f.ACL, setup.Entry{Path: e.Path, Who: e.UGID, Role: e.RoleID, Propagate: bool(e.Propagate)})
 	}
 	return err
 }
 
-func (h pveHost) seePlaces(ctx context.Context, f *setup.Facts) error {
+func (h pveHost) seeStorages(ctx context.Context, f *setup.Facts) error {
 	var storages []struct {
 		Storage, Type, Content, Digest string
 		Disable                        pveFlag
 	}
-	var bridges []struct{ Iface, CIDR string }
-	err := errors.Join(h.pvesh(ctx, &storages, "get", "/storage"), h.pvesh(ctx, &bridges, "get", "/nodes/"+f.Host+"/network", "--type", "any_bridge"))
+	err := h.pvesh(ctx, &storages, "get", "/storage")
 	for _, s := range storages {
 		if !s.Disable {
 			f.Storages = append(f.Storages, setup.Storage{Name: s.Storage, Type: s.Type, Content: strings.Split(s.Content, ","), Digest: s.Digest})
 		}
 	}
+	slices.SortFunc(f.Storages, func(a, b setup.Storage) int { return strings.Compare(a.Name, b.Name) })
+	return err
+}
+
+func (h pveHost) seeBridges(ctx context.Context, f *setup.Facts) error {
+	var bridges []struct{ Iface, CIDR string }
+	err := h.pvesh(ctx, &bridges, "get", "/nodes/"+f.Host+"/network", "--type", "any_bridge")
 	for _, b := range bridges {
 		f.Bridges = append(f.Bridges, setup.Bridge{Name: b.Iface, Address: b.CIDR})
 	}
-	slices.SortFunc(f.Storages, func(a, b setup.Storage) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(f.Bridges, func(a, b setup.Bridge) int { return strings.Compare(a.Name, b.Name) })
 	return err
 }

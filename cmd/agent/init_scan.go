@@ -91,8 +91,8 @@ func knownHostsLines(addr string, keys []ssh.PublicKey) []byte {
 // knowsHost reports whether a file of known hosts has a key for the ssh server
 // of a repository.
 func knowsHost(file, repository string) bool {
-	addr, err := git.SSHAddress(repository)
-	if err != nil {
+	addr, err := git.SSHServer(repository)
+	if err != nil || addr == "" {
 		return false
 	}
 	if _, err := os.Stat(file); err != nil {

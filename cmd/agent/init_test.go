@@ -3,16 +3,25 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/setup"
 )
@@ -256,5 +265,119 @@ func (h *fresh) works() {
 	s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
 	if len(problems) > 0 || s.proxmox.Token.RevealString() != token {
 		h.t.Errorf("the agent cannot work with its config: %v", problems)
+	}
+}
+
+// certificate puts a certificate in the place of Proxmox VE's own, as an upload
+// or ACME does.
+func (h *fresh) certificate(names ...string) []byte {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, "etc/pve/nodes/pve1")
+	must(os.MkdirAll(dir, 0o755))
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: names, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	must(err)
+	write(h.t, filepath.Join(dir, "pveproxy-ssl.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), 0o640)
+	return der
+}
+
+// TestInitWithAnotherCertificate: where Proxmox VE shows one that its own
+// authority has not signed, the agent is told its fingerprint.
+func TestInitWithAnotherCertificate(t *testing.T) {
+	h := newFresh(t, "8.4")
+	der := h.certificate("pve1.example.org")
+	h.done()
+	s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
+	if len(problems) > 0 || s.proxmox.Fingerprint != fingerprintOf(der) || s.proxmox.CA != nil {
+		t.Errorf("%v %q", problems, s.proxmox.Fingerprint)
+	}
+	if a := h.done(); !strings.Contains(a.out, "nothing to do") {
+		t.Errorf("a second run finds something to do: %v", a)
+	}
+}
+
+// TestInitRefuses: what is not right is told before anything is changed.
+func TestInitRefuses(t *testing.T) {
+	h := newFresh(t, "9.2")
+	before := h.state()
+	for want, args := range map[string][]string{
+		"--bridge: there is no bridge vmbr9 on pve1 (there is vmbr0, vmbr1)":           {"--bridge", "vmbr9"},
+		"--datastore: storage local takes no disks of VMs":                             {"--datastore", "local"},
+		"--vmids \"7\": write ranges of VMIDs from 100 on":                             {"--vmids", "7"},
+		"policy.yaml (as it would be written):":                                        {"--limit-ram", "64"},
+		"config.yaml (as it would be written):":                                        {"--proxmox-url", "http://127.0.0.1:8006"},
+		"--repository: url: holds a password; it would show up in logs":                {"--repository", "https://me:c4n4ry@example.org/a"},
+		"--known-host: is not what known_hosts has":                                    {"--known-host", "nonsense"},
+		"--forge needs --forge-repository":                                             {"--forge-repository", ""},
+		"--output json goes with --dry-run":                                            {"-o", "json"},
+		"--ssh-key: " + h.dir + "/forge.token: is not a private key":                   {"--ssh-key", h.dir + "/forge.token"},
+		"--ca-file: " + h.dir + "/authorized_keys: holds no certificate":               {"--ca-file", h.dir + "/authorized_keys"},
+		"--git-token-file: " + h.dir + "/authorized_keys: is empty":                    {"--git-token-file", h.dir + "/authorized_keys"},
+		"--image-datastore: storage local-lvm is of type lvmthin and cannot hold imag": {"--image-datastore", "local-lvm"},
+	} {
+		a := h.init(t.Context(), append([]string{"--yes"}, args...)...)
+		if a.err == nil || !strings.Contains(a.err.Error(), want) || strings.Contains(a.String(), "c4n4ry") {
+			t.Errorf("%v: %v\nwant %s", args, a, want)
+		}
+	}
+	if a := h.init(t.Context()); a.err == nil || exitCode(a.err) != exitUsage || !strings.Contains(cluster.HintOf(a.err), "say --yes") {
+		t.Errorf("with nobody to ask: %v", a)
+	}
+	if h.state() != before || len(h.pveshs) > 0 {
+		t.Errorf("something was changed: %v", h.pveshs)
+	}
+}
+
+// TestInitLeavesStoragesAlone: the content types of a storage are not changed
+// against somebody's will, and it is said what follows.
+func TestInitLeavesStoragesAlone(t *testing.T) {
+	h := newFresh(t, "9.2")
+	a := h.done("--no-import")
+	if !strings.Contains(a.out, "storage local does not take images to import, and is left so: no VM can be made until `pvesh set /storage/local --content iso,vztmpl,backup,import`") {
+		t.Errorf("%v", a)
+	}
+	if got := (administrator{t: t, lab: h.Lab, token: h.PVE.AdminToken()}).storages(); !slices.Contains(got, "local: iso,vztmpl,backup") {
+		t.Errorf("%v", got)
+	}
+	if a := h.done(); !strings.Contains(a.out, "done: let storage local hold images") {
+		t.Errorf("changed its mind: %v", a)
+	}
+}
+
+// TestInitDryRun: the steps are told exactly as they are taken then, and nothing
+// is changed.
+func TestInitDryRun(t *testing.T) {
+	h := newFresh(t, "9.2")
+	before := h.state()
+	a := h.init(t.Context(), "--dry-run", "-o", "json")
+	var told struct {
+		Kind string
+		Data struct {
+			Steps []initStep
+			Notes []string
+		}
+	}
+	if a.err != nil || json.Unmarshal([]byte(a.out), &told) != nil || told.Kind != "InitPlan" {
+		t.Fatal(a)
+	}
+	if h.state() != before || len(h.pveshs) > 0 {
+		t.Errorf("something was changed: %v", h.pveshs)
+	}
+	h.done()
+	var calls [][]string
+	for _, s := range told.Data.Steps {
+		if s.Pvesh != nil {
+			calls = append(calls, append(s.Pvesh, "--output-format", "json"))
+		}
+		if s.File != "" {
+			if info, err := os.Stat(h.dir + s.File); err != nil || fmt.Sprintf("%04o", info.Mode()) != s.Mode {
+				t.Errorf("%s: %v, and not %s (%v)", s.File, info.Mode(), s.Mode, err)
+			}
+		}
+	}
+	if !slices.EqualFunc(calls, h.pveshs, slices.Equal[[]string]) {
+		t.Errorf("told\n%v\ndone\n%v", calls, h.pveshs)
 	}
 }

@@ -131,3 +131,17 @@ func (a administrator) permissions() map[string]map[string]int {
 	}
 	return have
 }
+
+// storages are the storages with their content types.
+func (a administrator) storages() []string {
+	a.t.Helper()
+	var have []struct{ Storage, Content string }
+	if err := json.Unmarshal(a.call("GET", "/storage", nil), &have); err != nil {
+		a.t.Fatal(err)
+	}
+	var out []string
+	for _, s := range have {
+		out = append(out, s.Storage+": "+s.Content)
+	}
+	return out
+}

@@ -279,10 +279,11 @@ func owner(f NewFile) string {
 // unit starts the daemon, or has it take over what has changed.
 func (p *planner) unit() {
 	switch {
-	case !p.o.Start || !p.f.Unit.Installed:
-	case !p.f.Unit.Active:
+	case !p.f.Unit.Installed:
+	case !p.f.Unit.Active && p.o.Start:
 		p.add(Step{Name: "start", What: "enable the agent and start it", Run: []string{"systemctl", "enable", "--now", UnitName}})
-	case len(p.Steps) > 0:
+	case p.f.Unit.Active && len(p.Steps) > 0:
+		// Credentials are handed over when it starts, and only then.
 		p.add(Step{Name: "restart", What: "start the agent anew with what has changed", Run: []string{"systemctl", "restart", UnitName}})
 	}
 }

@@ -80,13 +80,7 @@ func pageOf(text []byte) page { return strings.Split(strings.TrimRight(string(te
 func (p page) bytes() []byte { return []byte(strings.Join(p, "\n") + "\n") }
 
 // list writes a flow sequence.
-func list[T any](items []T) string {
-	var words []string
-	for _, i := range items {
-		words = append(words, fmt.Sprint(i))
-	}
-	return "[" + strings.Join(words, ", ") + "]"
-}
+func list(words []string) string { return "[" + strings.Join(words, ", ") + "]" }
 
 // Config fills in the config. Keys and tokens are not named in it: they are the
 // credentials that the unit loads.
@@ -153,7 +147,11 @@ func base(path string) string { return strings.TrimPrefix(path, ConfigDir+"/") }
 func Policy(template []byte, w Wishes) []byte {
 	p := pageOf(template)
 	p.set("", "pool", w.Pool)
-	p.set("", "vmids", list(w.VMIDs))
+	var vmids []string
+	for _, r := range w.VMIDs {
+		vmids = append(vmids, fmt.Sprintf("%d-%d", r.First, r.Last)) // a single one too
+	}
+	p.set("", "vmids", list(vmids))
 	p.set("", "datastores", list(w.allDatastores()))
 	p.set("", "bridges", list(w.Bridges))
 	for _, limit := range []struct{ key, value string }{

@@ -97,7 +97,7 @@ func (u *undoer) pool() {
 	case !u.r.made(poolStep(pool)):
 		u.note("the pool %s stays: it was there before, or nobody knows who made it", pool)
 	default:
-		u.call(poolStep(pool), "delete the pool "+pool+", which is empty", false, "delete", "/pools/"+pool)
+		u.call(poolStep(pool), "delete the pool "+pool+", which is empty", false, "delete", "/pools", Option{"poolid", pool})
 	}
 }
 

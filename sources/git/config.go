@@ -286,15 +286,16 @@ func scanHint(l location) string {
 	return fmt.Sprintf("run ssh-keyscan %s%s, compare the fingerprint (ssh-keygen -lf) with the one the server's owner publishes, and add the line to known_hosts_file", port, l.host)
 }
 
-// SSHAddress returns the host:port of a repository behind an ssh server, and an
-// error for any other address.
-func SSHAddress(repository string) (string, error) {
+// SSHServer returns the host:port of the ssh server that a repository is behind,
+// "" for one that is reached otherwise, and an error for what is no address of a
+// repository. The error does not quote it.
+func SSHServer(repository string) (string, error) {
 	l, bad := parseURL(repository)
 	switch {
 	case bad != nil:
 		return "", bad
 	case l.scheme != "ssh":
-		return "", &FieldError{Field: "url", text: "is not reached by ssh"}
+		return "", nil
 	}
 	return net.JoinHostPort(l.host, l.port), nil
 }

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/packaging/deb"
+	"github.com/talos-agent/talos-agent/sources/secrets"
+)
+
+// readGiven reads the files that flags name, and refuses what the agent could
+// not work with. What they hold is not quoted.
+func (i *initRun) readGiven() error {
+	i.files = setup.Given{Config: deb.Config, Policy: deb.Policy}
+	f, g := i.flags, &i.files
+	var errs []error
+	for _, one := range []struct {
+		flag, path string
+		forbidden  fs.FileMode
+		to         *[]byte
+		usable     func([]byte) error
+	}{
+		{"age-key", f.ageKeyFile, othersMayNotRead, &g.AgeKey, usableAgeKey},
+		{"ssh-key", f.sshKeyFile, othersMayNotRead, &g.SSHKey, usableSSHKey},
+		{"git-token-file", f.gitTokenFile, othersMayNotRead, &g.GitToken, notBlank},
+		{"forge-token-file", f.forgeTokenFile, othersMayNotRead, &g.ForgeToken, notBlank},
+		{"known-hosts-file", f.knownHostsFile, othersMayNotWrite, &g.KnownHosts, usableKnownHosts},
+		{"ca-file", f.caFile, othersMayNotWrite, &g.Authorities, usableAuthorities},
+	} {
+		if one.path == "" {
+			continue
+		}
+		data, _, err := readHostFile(one.path, one.forbidden)
+		if err == nil {
+			err = one.usable(data)
+		}
+		if err != nil {
+			errs = append(errs, &hinted{fmt.Errorf("--%s: %s: %w", one.flag, one.path, err), cluster.HintOf(err)})
+		}
+		*one.to = data
+	}
+	for _, line := range f.knownHosts {
+		if err := usableKnownHosts([]byte(line)); err != nil {
+			errs = append(errs, &hinted{fmt.Errorf("--known-host: %w", err), cluster.HintOf(err)})
+		}
+		g.KnownHosts = append(g.KnownHosts, line+"\n"...)
+	}
+	return errors.Join(errs...)
+}
+
+func notBlank(data []byte) error {
+	if strings.TrimSpace(string(data)) == "" {
+		return errors.New("is empty")
+	}
+	return nil
+}
+
+func usableAgeKey(data []byte) error {
+	_, err := secrets.ParseIdentities(data)
+	return err
+}
+
+func usableSSHKey(data []byte) error {
+	if _, err := ssh.ParsePrivateKey(data); err != nil {
+		return &hinted{errors.New("is not a private key without a passphrase"), "give one made with ssh-keygen -t ed25519 -N ''"}
+	}
+	return nil
+}
+
+func usableKnownHosts(data []byte) error {
+	for lines := 0; ; lines++ {
+		_, _, _, _, rest, err := ssh.ParseKnownHosts(data)
+		switch {
+		case errors.Is(err, io.EOF) && lines > 0:
+			return nil
+		case err != nil:
+			return &hinted{errors.New("is not what known_hosts has"), "give lines as ssh-keyscan prints them: host, kind of key, key"}
+		}
+		data = rest
+	}
+}
+
+func usableAuthorities(data []byte) error {
+	if !x509.NewCertPool().AppendCertsFromPEM(data) {
+		return errors.New("holds no certificate in PEM")
+	}
+	return nil
+}
