@@ -246,8 +246,18 @@ func progressText(r cluster.RunningStatus) string {
 	case r.Done > 0:
 		return amount(r.Done)
 	default:
-		return r.UPID
+		return taskText(r.UPID)
 	}
+}
+
+// taskText names a task of Proxmox VE for people; its UPID is for programs.
+func taskText(upid string) string {
+	// UPID:host:pid:pstart:starttime:type:id:user:
+	parts := strings.Split(upid, ":")
+	if len(parts) < 8 || parts[0] != "UPID" {
+		return ""
+	}
+	return fmt.Sprintf("task %s on %s", parts[5], parts[1])
 }
 
 // forecast prints everything that will happen.

@@ -24,6 +24,20 @@ func TestForecastOutput(t *testing.T) {
 	}
 }
 
+// TestProgress: how far an action is, in words; the name of a task is for programs.
+func TestProgress(t *testing.T) {
+	for want, r := range map[string]cluster.RunningStatus{
+		"50% (1.0 MiB of 2.0 MiB)": {Done: 1 << 20, Total: 2 << 20, Unit: "bytes", UPID: "UPID:pve1:0001:0002:0003:imgcopy::x@pve!y:"},
+		"3 steps":                  {Done: 3, Unit: "steps"},
+		"task qmcreate on pve1":    {UPID: "UPID:pve1:000003E8:00057E40:69B2C0D1:qmcreate:411:talos-agent@pve!agent:"},
+		"":                         {UPID: "garbage"},
+	} {
+		if got := progressText(r); got != want {
+			t.Errorf("%+v: %q, want %q", r, got, want)
+		}
+	}
+}
+
 // TestStatusParagraphs: what a person must read is no row of the table above it.
 func TestStatusParagraphs(t *testing.T) {
 	var out bytes.Buffer
