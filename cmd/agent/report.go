@@ -23,8 +23,8 @@ type reporter struct {
 	log   *slog.Logger
 
 	mu     sync.Mutex
-	next   *forge.Status
-	last   forge.Status
+	next   *news
+	last   news
 	blind  time.Time // since when the agent cannot see
 	wake   chan struct{}
 	ctx    context.Context
@@ -59,23 +59,31 @@ func (r *reporter) report(s cluster.Status, now time.Time) {
 		r.blind = now
 	}
 	st, ok := commitStatus(s)
+	n := news{st, s.Condition}
 	if !ok || s.Condition == cluster.Blind && now.Sub(r.blind) < blindFor {
 		return
 	}
-	if r.next != nil && sameNews(*r.next, st) || r.next == nil && sameNews(r.last, st) {
+	if r.next != nil && sameNews(*r.next, n) || r.next == nil && sameNews(r.last, n) {
 		return
 	}
-	r.next = &st
+	r.next = &n
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
+// news is a status for the forge and the condition it is told of: pending is
+// told of two.
+type news struct {
+	forge.Status
+	condition cluster.Condition
+}
+
 // sameNews reports whether two statuses tell the same: progress in other words
 // is no news, another failure is.
-func sameNews(a, b forge.Status) bool {
-	return a.Commit == b.Commit && a.Context == b.Context && a.State == b.State &&
+func sameNews(a, b news) bool {
+	return a.Commit == b.Commit && a.Context == b.Context && a.State == b.State && a.condition == b.condition &&
 		(a.Description == b.Description || a.State == forge.StatePending || a.State == forge.StateSuccess)
 }
 
@@ -120,7 +128,7 @@ func (r *reporter) run() {
 				break
 			}
 			ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
-			err := r.forge.Post(ctx, *next)
+			err := r.forge.Post(ctx, next.Status)
 			cancel()
 			if r.ctx.Err() != nil {
 				return

@@ -1,11 +1,41 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/sources/forge"
 )
+
+// recorder is a forge that remembers.
+type recorder chan forge.Status
+
+func (r recorder) Post(_ context.Context, s forge.Status) error { r <- s; return nil }
+
+// TestDestroyedIsTold: what a commit says last of a cluster that was destroyed is
+// not that it is being destroyed.
+func TestDestroyedIsTold(t *testing.T) {
+	posts := make(recorder, 10)
+	r := newReporter(posts, slog.New(slog.DiscardHandler))
+	defer r.close()
+	s := cluster.Status{Cluster: "dev", Condition: cluster.Reconciling, Revision: "main@sha1:2222222222222222222222222222222222222222", Message: beingDestroyed}
+	r.report(s, time.Now())
+	if got := <-posts; got.Description != beingDestroyed {
+		t.Errorf("told %+v", got)
+	}
+	s.Message = "being destroyed, in other words"
+	r.report(s, time.Now())
+	s.Condition, s.Message = cluster.Suspended, "suspended, and none of its VMs exists"
+	r.report(s, time.Now())
+	if got := <-posts; got.State != forge.StatePending || got.Description != s.Message {
+		t.Errorf("told %+v", got)
+	}
+}
+
+const beingDestroyed = "being destroyed"
 
 // A commit is told to be a success only when the cluster is Ready and that very
 // commit was applied.
