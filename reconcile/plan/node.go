@@ -47,8 +47,13 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 	case cluster.Maintenance:
 		return cluster.PhaseMaintenance
 	case cluster.Configured:
-		if joined(n, o) == "" {
+		switch what, unseen := lacking(n, o); {
+		case what == "":
 			return cluster.PhaseReady
+		case unseen && m.Ready:
+			// Talos itself says that all is well with it, its Kubernetes node
+			// included: it has joined, and only cannot be asked about.
+			return cluster.PhaseUnknown
 		}
 		return cluster.PhaseJoining
 	case cluster.Silent:
@@ -64,43 +69,49 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 // joined says what a configured machine still lacks to be a Ready node, ""
 // when nothing.
 func joined(n cluster.Node, o cluster.Observed) string {
+	what, _ := lacking(n, o)
+	return what
+}
+
+// lacking is joined, and whether that is unknown rather than missing.
+func lacking(n cluster.Node, o cluster.Observed) (what string, unseen bool) {
 	m := o.Machines[n.Name]
 	if m.Stage != "running" {
-		return "Talos is " + orElse(m.Stage, "starting")
+		return "Talos is " + orElse(m.Stage, "starting"), false
 	}
 	if n.Role == cluster.ControlPlane {
 		if !o.Members.Known {
-			return "the members of etcd are not known: " + o.Members.Why
+			return "the members of etcd are not known: " + o.Members.Why, true
 		}
 		i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool {
 			return mem.Name == n.Name || mem.Address == n.IP.String()
 		})
 		switch {
 		case i < 0:
-			return "it has not joined etcd yet"
+			return "it has not joined etcd yet", false
 		case o.Members.Value[i].Learner:
-			return "it is still a learner of etcd"
+			return "it is still a learner of etcd", false
 		}
 		if etcd := m.Services["etcd"]; !etcd.Healthy {
-			return "its etcd is not healthy" + colon(etcd.Message)
+			return "its etcd is not healthy" + colon(etcd.Message), false
 		}
 		if api := o.APIs[n.Name]; !api.Known || !api.Value {
-			return "its kube-apiserver is not ready" + colon(api.Why)
+			return "its kube-apiserver is not ready" + colon(api.Why), !api.Known
 		}
 	}
 	if !o.Nodes.Known {
-		return "cannot see the nodes in Kubernetes" + colon(o.Nodes.Why)
+		return "cannot see the nodes in Kubernetes" + colon(o.Nodes.Why), true
 	}
 	kn, ok := o.Nodes.Value[n.Name]
 	switch {
 	case !ok:
-		return "it has not registered with Kubernetes yet"
+		return "it has not registered with Kubernetes yet", false
 	case !kn.Ready:
-		return "Kubernetes says NotReady" + colon(kn.Why)
+		return "Kubernetes says NotReady" + colon(kn.Why), false
 	case !m.Ready:
-		return "Talos says it is not ready" + colon(strings.Join(m.Unmet, ", "))
+		return "Talos says it is not ready" + colon(strings.Join(m.Unmet, ", ")), false
 	}
-	return ""
+	return "", false
 }
 
 func colon(s string) string {
@@ -121,6 +132,11 @@ func (m *planner) node(n cluster.Node) {
 	}
 	switch phase {
 	case cluster.PhaseUnknown:
+		if what := joined(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && what != "" {
+			m.wait(cluster.Wait{Subject: n.Name, Reason: what, Within: apiWithin})
+			m.differences(n, vm, mach)
+			return
+		}
 		m.wait(cluster.Wait{Subject: n.Name, Reason: "cannot see it: " + whyUnseen(vm, mach), Within: seeWithin})
 	case cluster.PhaseAbsent:
 		m.absent(n)

@@ -166,6 +166,11 @@ func (w *world) run(t *testing.T, line string) string {
 		vm := w.vm(n)
 		vm.Power = cluster.PowerRunning
 		w.o.Strays = cluster.Saw([]cluster.VM{vm})
+	case "kubernetes": // does not answer any more
+		w.o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("connection refused")
+		for name := range w.o.APIs {
+			w.o.APIs[name] = cluster.Unseen[bool]("connection refused")
+		}
 	case "strays":
 		w.o.Strays = cluster.Unseen[[]cluster.VM]("403 permission check failed")
 	case "limit":
