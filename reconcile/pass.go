@@ -79,6 +79,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	if !asked && now.Before(m.nextFetch) {
 		return
 	}
+	asOf := time.Now()
 	f, err := r.c.Source.Fetch(ctx)
 	if ctx.Err() != nil {
 		return
@@ -100,7 +101,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	if m.fetchErr != nil {
 		r.log.Info("the repository answers again")
 	}
-	m.fetchErr = nil
+	m.fetchErr, m.fetched = nil, asOf.UTC()
 	if f.Revision != m.seen {
 		r.log.Info("saw a new revision", "revision", f.Revision.Short())
 		r.exec.forget()

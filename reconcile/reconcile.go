@@ -335,6 +335,7 @@ type memo struct {
 	problems   cluster.Problems // of the newest revision
 	seen       cluster.Revision // newest revision, valid or not
 	subject    string           // of its commit
+	fetched    time.Time        // when the source was last asked and answered
 
 	waits      map[string]time.Time // since when each wait lasts
 	phases     map[string]stamp

@@ -64,7 +64,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	if sig != m.signature || m.changed.IsZero() {
 		m.signature, m.changed = sig, now
 	}
-	s.Since = m.since.UTC()
+	s.Since, s.Fetched = m.since.UTC(), m.fetched
 	s.Passes = append([]cluster.PassStatus{}, m.passes...)
 	// Readers of the JSON get empty lists, never null.
 	s.Nodes = append([]cluster.NodeStatus{}, s.Nodes...)
@@ -235,8 +235,9 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 		return cluster.Stalled, b.Subject + ": " + b.Reason, b.Hint
 	}
 	unseen := 0
-	for _, ph := range p.Phases {
-		if ph == cluster.PhaseUnknown {
+	for name, ph := range p.Phases {
+		// Who hears from the machine is not blind.
+		if ph == cluster.PhaseUnknown && o.Machines[name].Reach != cluster.Configured {
 			unseen++
 		}
 	}

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +84,7 @@ daemon cannot be reached.`,
 	}
 	output := outputFlag(cmd)
 	watch := cmd.Flags().BoolP("watch", "w", false, "go on showing how they stand, until stopped")
-	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready before answering; 0: do not wait")
+	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready at what is in the repository now; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
@@ -95,12 +97,7 @@ daemon cannot be reached.`,
 			}
 			return watchStatus(cmd.Context(), env, c, p, args)
 		}
-		all, err := statuses(cmd.Context(), c, args)
-		for deadline := time.Now().Add(*wait); err == nil && *wait > 0 && worst(all) != exitOK && time.Now().Before(deadline); {
-			if err = pause(cmd.Context(), time.Second); err == nil {
-				all, err = statuses(cmd.Context(), c, args)
-			}
-		}
+		all, late, err := awaitReady(cmd.Context(), c, args, *wait)
 		if err != nil {
 			return err
 		}
@@ -108,7 +105,7 @@ daemon cannot be reached.`,
 			if err := p.jsonOut("StatusList", all); err != nil {
 				return err
 			}
-			return errSilent(worst(all))
+			return errors.Join(late, errSilent(worst(all)))
 		}
 		p.now = time.Now()
 		var trouble []string
@@ -120,9 +117,45 @@ daemon cannot be reached.`,
 		}
 		p.statuses(all)
 		p.pointAtDoctor(all, trouble)
-		return errSilent(worst(all))
+		return errors.Join(late, errSilent(worst(all)))
 	}
 	return cmd
+}
+
+// awaitReady asks how the clusters stand, and goes on asking until all are Ready
+// or the time is over. An answer from before the question does not count: what
+// was pushed a moment ago is in the repository, and perhaps not yet in the
+// status. late says that nothing newer came.
+func awaitReady(ctx context.Context, c *api.Client, args []string, within time.Duration) (all []cluster.Status, late, err error) {
+	asked := time.Now()
+	all, err = statuses(ctx, c, args)
+	if err != nil || within == 0 {
+		return all, nil, err
+	}
+	for _, s := range all {
+		// Root need not wait until it is time to look at the repository.
+		var e *api.Error
+		if err := c.Reconcile(ctx, s.Cluster); err != nil && !(errors.As(err, &e) && e.Status == http.StatusForbidden) {
+			return all, nil, err
+		}
+	}
+	stale := func(s cluster.Status) bool { return s.Fetched.Before(asked) }
+	for worst(all) != exitOK || slices.ContainsFunc(all, stale) {
+		if time.Since(asked) >= within {
+			break
+		}
+		if err := pause(ctx, min(time.Second, within)); err != nil {
+			return all, nil, err
+		}
+		if all, err = statuses(ctx, c, args); err != nil {
+			return all, nil, err
+		}
+	}
+	if i := slices.IndexFunc(all, stale); i >= 0 && worst(all) == exitOK {
+		late = &exitError{code: exitReconciling, err: &hinted{err: fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
+			hint: "wait longer than repository.interval of the config, or ask as root"}}
+	}
+	return all, late, nil
 }
 
 func statuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Status, error) {

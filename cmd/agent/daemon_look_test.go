@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // background starts a command that goes on, and returns what it says and how to
@@ -148,4 +149,20 @@ func TestLooking(t *testing.T) {
 	if bytes.Contains([]byte(shown.String()), []byte("\x1b[2J")) {
 		t.Error("the terminal is wiped, which flickers")
 	}
+}
+
+// TestWaitIsForWhatWasPushed: whoever pushes and waits is not answered for the
+// revision before.
+func TestWaitIsForWhatWasPushed(t *testing.T) {
+	r := newRig(t, lab.Config{}) // which looks at the repository once an hour
+	r.push(r.inventory(0))
+	r.start()
+	r.run(exitOK, do("status", "--wait", "2m"), "1 node is Ready")
+	second := r.push(r.inventory(1))
+	r.run(exitOK, do("status", "dev", "--wait", "2m"), "2 nodes are Ready at main@sha1:"+second[:12])
+
+	r.lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "down"})
+	r.run(exitReconciling, do("status", "--wait", "1s"), "Ready", "dev: the repository was not read within 1s", "-> wait longer")
+	r.lab.World.Heal()
+	r.run(exitOK, do("status", "--wait", "2m"), "2 nodes are Ready")
 }

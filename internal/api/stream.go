@@ -151,7 +151,7 @@ func await(ctx context.Context, changed <-chan struct{}, busy bool) error {
 // news is what is new in a status when it differs: not when the agent looks
 // next, and not a pass in which nothing happened.
 func news(s cluster.Status) string {
-	s.NextPass = time.Time{}
+	s.NextPass, s.Fetched = time.Time{}, time.Time{}
 	var passes []cluster.PassStatus
 	for _, p := range s.Passes {
 		if len(p.Started)+len(p.Failed) > 0 || p.Error != "" {

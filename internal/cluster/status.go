@@ -25,10 +25,13 @@ type Status struct {
 	Since     time.Time `json:"since"` // since when the condition holds
 	// Revision is the newest one seen, Applied the one the world is being made
 	// to match. They differ while a newer one is refused.
-	Revision  Revision `json:"revision"`
-	Applied   Revision `json:"applied"`
-	Subject   string   `json:"subject,omitempty"` // first line of the newest commit's message
-	Suspended bool     `json:"suspended"`
+	Revision Revision `json:"revision"`
+	Applied  Revision `json:"applied"`
+	Subject  string   `json:"subject,omitempty"` // first line of the newest commit's message
+	// Fetched is when the repository was last asked and answered: what was
+	// pushed before is known.
+	Fetched   time.Time `json:"fetched,omitzero"`
+	Suspended bool      `json:"suspended"`
 
 	Nodes    []NodeStatus    `json:"nodes"`
 	Addons   []AddonStatus   `json:"addons"`
