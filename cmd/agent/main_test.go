@@ -12,6 +12,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestMain lets scripts run this very program as talos-agent.
@@ -91,6 +94,28 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 		want, err := strconv.Atoi(args[0])
 		ts.Check(err)
 		wantCode(ts, want, ts.Exec("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", "--"}, args[1:]...)...))
+	},
+	// bare DIR [FLAVOUR]: a Proxmox VE host as its installer leaves it, in DIR,
+	// until the end of the script. $REPO is the address of its repository.
+	"bare": func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) < 1 || len(args) > 2 {
+			ts.Fatalf("usage: bare dir [flavour]")
+		}
+		program, err := exec.LookPath("talos-agent")
+		ts.Check(err)
+		prefix, release, err := world.FreePrefix()
+		ts.Check(err)
+		h, err := startBareLab(ts.MkAbs(args[0]), program, prefix.String(), append(args, "9.2")[1], 200)
+		if err != nil {
+			release()
+			ts.Check(err)
+		}
+		ts.Defer(func() {
+			h.Close()
+			release()
+		})
+		ts.Setenv("REPO", h.SSH.URL(lab.Repository))
+		ts.Setenv("PROXMOX", h.PVE.URL())
 	},
 	// stale SOCKET: a socket that nobody listens on any more.
 	"stale": func(ts *testscript.TestScript, neg bool, args []string) {
