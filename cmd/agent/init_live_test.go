@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +98,7 @@ func (s *bareStand) bringsUp() {
 	s.push(recipient)
 
 	stop := s.daemon()
+	s.examined()
 	status := s.program("status", "dev", "--wait", "2m", "--socket", s.socket())
 	if !strings.Contains(status, "Ready") {
 		t.Errorf("not Ready:\n%s", status)
@@ -114,6 +118,31 @@ func (s *bareStand) bringsUp() {
 	left := strings.Replace(before, "local: iso,vztmpl,backup\n", "local: iso,vztmpl,backup,import\n", 1) + "etc/credstore/talos-agent.age.key\n"
 	if after != left {
 		t.Errorf("the host was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// examined: what the daemon sees of Proxmox VE is as doctor would have it.
+func (s *bareStand) examined() {
+	s.t.Helper()
+	// It fails where this machine is no Proxmox VE host; what it says counts.
+	out, err := exec.CommandContext(s.t.Context(), "talos-agent", "doctor", "-o", "json", "--socket", s.socket(), "--config", s.dir+setup.ConfigFile).Output()
+	var told struct {
+		Data struct {
+			Checks []struct{ Name, Subject, Level, Message string }
+		}
+	}
+	if json.Unmarshal(out, &told) != nil {
+		s.t.Fatalf("%v %s", err, out)
+	}
+	seen := map[string]bool{}
+	for _, c := range told.Data.Checks {
+		seen[c.Name] = true
+		if slices.Contains([]string{"api", "certificate", "version", "token", "privileges", "excess", "pool", "storage"}, c.Name) && c.Level != "pass" {
+			s.t.Errorf("doctor: %+v", c)
+		}
+	}
+	if !seen["privileges"] || !seen["excess"] || !seen["pool"] {
+		s.t.Errorf("doctor examines only %v", slices.Sorted(maps.Keys(seen)))
 	}
 }
 

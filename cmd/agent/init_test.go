@@ -254,7 +254,7 @@ func (h *fresh) works() {
 	token := strings.TrimSpace(h.file(setup.Credential(setup.ProxmoxToken)))
 	a := administrator{t: h.t, lab: h.Lab, token: token}
 	have := a.permissions()
-	for _, g := range setup.Grants(setup.Scope{Pool: "talos", Datastores: []string{"local-lvm"}, Images: "local", Bridges: []string{"vmbr0"}, Hosts: []string{"pve1"}}) {
+	for _, g := range setup.Grants(setup.Scope{Pool: "talos", Datastores: []string{"local", "local-lvm"}, Images: "local", Bridges: []string{"vmbr0"}, Hosts: []string{"pve1"}}) {
 		role, _ := setup.RoleNamed(g.Role)
 		for _, p := range role.Names() {
 			if _, ok := have[g.Path][p]; !ok {

@@ -71,9 +71,10 @@ type Mirrors struct {
 	Charts  map[string]string `json:"charts,omitempty"`
 }
 
-// Scope is what the agent's token has to be let at for these wishes.
+// Scope is what the agent's token has to be let at for these wishes: whatever
+// the policy allows.
 func (w Wishes) Scope(hosts []string) Scope {
-	return Scope{Pool: w.Pool, Datastores: w.Datastores, Images: w.Images, Bridges: w.Bridges, Hosts: hosts}
+	return Scope{Pool: w.Pool, Datastores: w.allDatastores(), Images: w.Images, Bridges: w.Bridges, Hosts: hosts}
 }
 
 // allDatastores are the storages that the policy allows: for disks, and for
