@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -84,6 +81,7 @@ type service struct {
 	monitor  *monitor
 	told     *told
 	hooks    *listen.Server // nil: nobody may knock
+	watch    *fileWatch
 
 	mu     sync.Mutex
 	began  time.Time                 // when the agent was started
@@ -121,22 +119,24 @@ func (d *service) run(ctx context.Context) error {
 	defer d.quit()
 	d.monitor.Reload(true, time.Now())
 
-	changed, stopWatching, err := watchFiles(ctx, d.log, d.path, s.policyPath)
-	if err != nil {
+	if d.watch, err = newFileWatch(d.log); err != nil {
 		return err
 	}
-	defer stopWatching()
+	defer d.watch.close()
+	if err := d.watch.look(d.path, s.policyPath); err != nil {
+		return err
+	}
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	d.notify(daemon.SdNotifyReady + "\n" + "STATUS=" + d.line())
 	d.log.Info("talos-agent " + version + " follows " + s.source())
-	return d.serve(ctx, hup, changed)
+	return d.serve(ctx, hup)
 }
 
 // serve reacts to signals, changed files and the watchdog's clock until ctx
 // ends.
-func (d *service) serve(ctx context.Context, hup <-chan os.Signal, changed <-chan struct{}) error {
+func (d *service) serve(ctx context.Context, hup <-chan os.Signal) error {
 	period, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		return fmt.Errorf("read the watchdog's period: %w", err)
@@ -151,7 +151,7 @@ func (d *service) serve(ctx context.Context, hup <-chan os.Signal, changed <-cha
 			return nil
 		case <-hup:
 			err = d.reload(ctx)
-		case <-changed:
+		case <-d.watch.changed:
 			err = d.reload(ctx)
 		case <-tick.C:
 			state := "STATUS=" + d.line()
@@ -283,6 +283,9 @@ func (d *service) reload(ctx context.Context) error {
 	}
 	d.door.trouble(nil)
 	d.monitor.Reload(true, time.Now())
+	if err := d.watch.look(d.path, s.policyPath); err != nil {
+		d.log.Warn("cannot watch the config; a change of it takes `systemctl reload talos-agent`", "err", err)
+	}
 	same := s.sameBut(d.settings)
 	old := d.settings
 	d.settings = s
@@ -368,56 +371,4 @@ func (d *service) stuck(now time.Time) string {
 		}
 	}
 	return ""
-}
-
-// watchFiles tells when one of the files changes. It watches their folders,
-// because editors and package managers replace files.
-func watchFiles(ctx context.Context, log *slog.Logger, paths ...string) (<-chan struct{}, func(), error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, nil, fmt.Errorf("watch the config: %w", err)
-	}
-	watched := map[string]bool{}
-	for _, p := range paths {
-		abs, err := filepath.Abs(p)
-		if err != nil {
-			return nil, nil, errors.Join(err, w.Close())
-		}
-		watched[abs] = true
-		if err := w.Add(filepath.Dir(abs)); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, nil, errors.Join(fmt.Errorf("watch %s: %w", filepath.Dir(abs), err), w.Close())
-		}
-	}
-	changed := make(chan struct{}, 1)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// A file is written in several steps; the last one counts.
-		var settle <-chan time.Time
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case ev, ok := <-w.Events:
-				if !ok {
-					return
-				}
-				if watched[ev.Name] {
-					settle = time.After(200 * time.Millisecond)
-				}
-			case err, ok := <-w.Errors:
-				if !ok {
-					return
-				}
-				log.Debug("watch the config", "err", err)
-			case <-settle:
-				settle = nil
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
-			}
-		}
-	}()
-	return changed, func() { _ = w.Close(); <-done }, nil
 }

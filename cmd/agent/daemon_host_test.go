@@ -205,6 +205,22 @@ func reload(t *testing.T, r *rig, manager *systemd) {
 		}
 		return strings.HasPrefix(last, "STATUS=dev Ready")
 	})
+
+	// A policy elsewhere is watched from the moment the config names it.
+	must(os.Mkdir(filepath.Join(r.dir, "elsewhere"), 0o700))
+	policy := filepath.Join("elsewhere", "policy.yaml")
+	r.file(policy, "pool: talos\nvmids: [400-599]\nbridges: [vmbr1]\n")
+	const over = "the config has changed; starting over with it"
+	loaded = strings.Count(r.log.String(), over)
+	r.config["policy_file"] = policy
+	r.write()
+	r.until("it is loaded", func() bool {
+		return strings.Count(r.log.String(), over) > loaded && r.try("status").has("dev  Ready")
+	})
+	r.file(policy, "pool: talos\nvmids: [400-599]\nbridges: [vmbr9]\n")
+	r.until("its change is in force", func() bool { return r.try("status").has("elsewhere/policy.yaml:3: bridges") })
+	r.file(policy, "pool: talos\nvmids: [400-599]\nbridges: [vmbr1]\n")
+	r.untilReady("")
 }
 
 // planDirectory tells what a directory would do if it were pushed.
