@@ -37,6 +37,10 @@ bin/talos-agent:
 deb: packages ## build the Debian packages in dist/ and print their figures (ARCH=amd64 for one)
 	@set -e; $(foreach arch,$(ARCH),$(if $(filter $(NATIVE),$(arch)),$(FIGURES_OF_PACKAGE);,echo '$(arch): not started, this machine is $(NATIVE)';))
 
+.PHONY: boot
+boot: ## see the package through its life on Debian 12 and 13, booted in containers (root)
+	.ci/boot
+
 .PHONY: packages
 packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 packages:

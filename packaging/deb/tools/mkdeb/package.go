@@ -119,7 +119,7 @@ func (r release) place(info *nfpm.Info, values map[string]string) {
 		return filepath.Join(r.top, path)
 	}
 	info.MTime = r.date
-	for _, s := range []*string{&info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove} {
+	for _, s := range []*string{&info.Scripts.PreInstall, &info.Scripts.PostInstall, &info.Scripts.PreRemove, &info.Scripts.PostRemove} {
 		*s = at(*s)
 	}
 	for _, c := range info.Contents {
