@@ -93,6 +93,10 @@ func (d *door) History(n string) ([]cluster.Run, error) {
 	return through(d, func(a *agent) ([]cluster.Run, error) { return a.History(n) })
 }
 
+func (d *door) Console(ctx context.Context, n, node string, each func(string) error) error {
+	return d.tell(func(a *agent) error { return a.Console(ctx, n, node, each) })
+}
+
 func (d *door) Forecast(n string) (cluster.Forecast, error) {
 	return through(d, func(a *agent) (cluster.Forecast, error) { return a.Forecast(n) })
 }

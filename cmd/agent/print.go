@@ -110,6 +110,7 @@ func (p printer) status(s cluster.Status) {
 		}
 		p.table(rows)
 	}
+	p.paragraph(func(p printer) { p.consoles(s.Nodes) })
 	if len(s.Addons) > 0 {
 		rows := [][]string{{"ADDON", "NAMESPACE", "VERSION", "STATE", "SINCE", "MESSAGE"}}
 		for _, a := range s.Addons {
@@ -152,6 +153,22 @@ func (p printer) blocked(all []cluster.Block) {
 		p.printf("  %s %s: %s\n", p.paint("blocked", "31"), b.Subject, b.Reason)
 		if b.Hint != "" {
 			p.printf("    -> %s\n", b.Hint)
+		}
+	}
+}
+
+// consoles prints what machines said last that do not come up.
+func (p printer) consoles(nodes []cluster.NodeStatus) {
+	for _, n := range nodes {
+		if n.Console == nil {
+			continue
+		}
+		p.printf("  console of %s, %s ago:\n", n.Name, p.ago(n.Console.At))
+		for _, line := range n.Console.Lines {
+			p.printf("    | %s\n", line)
+		}
+		if n.Console.Note != "" {
+			p.printf("    %s\n", n.Console.Note)
 		}
 	}
 }

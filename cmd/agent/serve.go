@@ -40,7 +40,7 @@ func (a *agent) Status(name string) (cluster.Status, error) {
 	if err != nil {
 		return cluster.Status{}, err
 	}
-	return m.r.Status(), nil
+	return a.consoles.show(m.r.Status()), nil
 }
 
 // Changed implements api.Agent.

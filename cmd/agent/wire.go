@@ -67,14 +67,16 @@ type closer interface{ Close() error }
 
 // agent reconciles the clusters of one repository on one host.
 type agent struct {
-	w       wiring
-	hub     *hub
-	gate    *calls.Gate // of everything that is asked of others
-	pve     *proxmox.Client
-	images  *images
-	forge   *forge.Client // nil: none
-	started time.Time
-	config  string
+	w      wiring
+	hub    *hub
+	gate   *calls.Gate // of everything that is asked of others
+	pve    *proxmox.Client
+	images *images
+	// consoles listens to machines that do not come up.
+	consoles *consoles
+	forge    *forge.Client // nil: none
+	started  time.Time
+	config   string
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -128,6 +130,8 @@ func newAgent(w wiring) (*agent, error) {
 		return nil, err
 	}
 	a.images = &images{factory: f, pve: a.pve}
+	a.consoles = &consoles{read: a.pve.Console, log: w.log, done: w.pulse.Beat, ctx: a.ctx, wg: &a.wg,
+		nodes: map[consoleKey]*listened{}, wanted: map[consoleKey]int{}, cancel: map[consoleKey]context.CancelFunc{}}
 	if w.forge != nil {
 		f := *w.forge
 		f.Wrap = a.gate.HTTP("forge")
@@ -272,6 +276,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 			if m.reporter != nil {
 				m.reporter.report(s, time.Now())
 			}
+			a.consoles.told(s, time.Now())
 			a.w.chronicle.told(s, time.Now(), m.r.Foretold)
 			if a.w.onStatus != nil {
 				a.w.onStatus(s)

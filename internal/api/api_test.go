@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -111,6 +112,12 @@ func (s *stub) ForecastDestroy(name string) (cluster.Forecast, error) {
 func (s *stub) History(name string) ([]cluster.Run, error) {
 	return []cluster.Run{{Number: 8}, {Number: 7}}, s.note("history", name)
 }
+func (s *stub) Console(_ context.Context, name, node string, each func(string) error) error {
+	if err := s.note("console "+node, name); err != nil {
+		return err
+	}
+	return each("hello")
+}
 func (s *stub) Reconcile(name string) error { return s.note("reconcile", name) }
 func (s *stub) Suspend(name string) error   { return s.note("suspend", name) }
 func (s *stub) Resume(name string) error    { return s.note("resume", name) }
@@ -166,6 +173,18 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			}
 			return err
 		},
+		"console cp-1": func() error {
+			err := c.Console(ctx, "dev", "cp-1", func() {}, func(text string) error {
+				if text != "hello" {
+					t.Errorf("console %q", text)
+				}
+				return nil
+			})
+			if !errors.Is(err, ErrEnded) {
+				return fmt.Errorf("the end of a console: %w", err)
+			}
+			return nil
+		},
 		"plan":        func() error { _, err := c.Forecast(ctx, "dev"); return err },
 		"preview":     func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
 		"reconcile":   func() error { return c.Reconcile(ctx, "dev") },
@@ -213,7 +232,7 @@ func TestChangesAreForRoot(t *testing.T) {
 		a := &stub{}
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		for _, p := range []any{nil, peer{}, peer{known: true, uid: 65534}} {
-			r := httptest.NewRequest(method, strings.NewReplacer("{name}", "dev", "{number}", "7").Replace(path), strings.NewReader(`{"confirm":"dev"}`))
+			r := httptest.NewRequest(method, strings.NewReplacer("{name}", "dev", "{number}", "7", "{node}", "cp-1").Replace(path), strings.NewReader(`{"confirm":"dev"}`))
 			r = r.WithContext(context.WithValue(over, peerKey{}, p))
 			w := httptest.NewRecorder()
 			Handler(a).ServeHTTP(w, r)

@@ -47,6 +47,9 @@ type Agent interface {
 	Accept(name string, revision cluster.Revision) error
 	AcceptBootstrap(name string) error
 	Destroy(name string) error
+	// Console calls each with what a node's VM prints, as it comes, until ctx
+	// ends.
+	Console(ctx context.Context, name, node string, each func(text string) error) error
 	// Kubeconfig and Talosconfig mint credentials for people.
 	Kubeconfig(name string) ([]byte, error)
 	Talosconfig(name string) ([]byte, error)
@@ -107,6 +110,12 @@ type DestroyRequest struct {
 type File struct {
 	Name    string `json:"name"`
 	Content string `json:"content"`
+}
+
+// ConsoleText is a piece of what a VM printed, without anything that a terminal
+// could obey.
+type ConsoleText struct {
+	Text string `json:"text"`
 }
 
 // maxTree bounds the tar of a directory to be planned: the caps of a repository.
@@ -189,6 +198,11 @@ var routes = []route{
 			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("destroy %s: not confirmed", name), Help: "the body's `confirm` must be the cluster's name"}
 		}
 		return done(a.Destroy(r.PathValue("name")))
+	}},
+	{pattern: "GET /v1/clusters/{name}/nodes/{node}/console", access: forRoot, kind: "Console", does: "what the node's VM prints on its serial port, in pieces, as it comes", stream: func(r *http.Request, a Agent, send sender) error {
+		return a.Console(r.Context(), r.PathValue("name"), r.PathValue("node"), func(text string) error {
+			return send(ConsoleText{Text: text})
+		})
 	}},
 	{pattern: "GET /v1/clusters/{name}/kubeconfig", access: forRoot, kind: "File", does: "a kubeconfig for people, freshly minted", serve: func(r *http.Request, a Agent) (any, error) {
 		b, err := a.Kubeconfig(r.PathValue("name"))

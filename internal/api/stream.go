@@ -323,6 +323,11 @@ func (c *Client) Follow(ctx context.Context, q cluster.EventQuery, asked func(),
 	return stream(ctx, c, "/v1/events/stream?"+values(q), asked, each)
 }
 
+// Console calls each with what a node's VM prints, and returns as Watch does.
+func (c *Client) Console(ctx context.Context, name, node string, asked func(), each func(string) error) error {
+	return stream(ctx, c, at(name, "nodes/")+url.PathEscape(node)+"/console", asked, func(t ConsoleText) error { return each(t.Text) })
+}
+
 // Events asks for the events that a query picks, oldest first.
 func (c *Client) Events(ctx context.Context, q cluster.EventQuery) ([]cluster.Event, error) {
 	return ask[[]cluster.Event](ctx, c, "GET", "/v1/events?"+values(q), nil)

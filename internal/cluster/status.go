@@ -55,6 +55,9 @@ type NodeStatus struct {
 	Kubernetes string    `json:"kubernetes,omitempty"`
 	WaitsFor   string    `json:"waitsFor,omitempty"`
 	Since      time.Time `json:"since"` // since when it is in this phase
+	// Console is what its VM printed last, of a machine that should answer and
+	// does not; nil of all others.
+	Console *ConsoleTail `json:"console,omitempty"`
 }
 
 // AddonStatus is one addon of a Status.

@@ -262,6 +262,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, asFailure(err))
 		return
 	}
+	if take, ok := data.(upgrade); ok {
+		take(w, c.r)
+		return
+	}
 	s.reply(w, c, data)
 }
 

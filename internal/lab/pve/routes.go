@@ -84,6 +84,8 @@ var routes = []route{
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reset", do: runningFirst(powerTask("qmreset", reset))},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/suspend", do: runningFirst(powerTask("qmpause", suspend))},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/resume", do: runningFirst(powerTask("qmresume", resume))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/termproxy", do: termProxy, harmless: true},
+	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/vncwebsocket", do: vncWebsocket},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", do: agentCall},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/agent/info", do: agentCall},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/agent/get-osinfo", do: agentCall},

@@ -92,27 +92,29 @@ type Server struct {
 
 	// mu guards everything below. It is never held while time passes or while
 	// Guests is called.
-	mu       sync.Mutex
-	closed   bool
-	hosts    []*host
-	vms      map[int]*vm
-	pools    map[string]*pool
-	users    map[string]*user
-	roles    map[string]*role
-	acls     []acl
-	granted  map[string]set // what privileges found, until something changes
-	member   map[int]string // VMID -> pool
-	tickets  map[string]ticket
-	tasks    []*task // oldest first
-	byUPID   map[string]*task
-	flocks   map[int]chan struct{}
-	nextPID  int
-	boot     time.Time
-	uploads  map[string]int // destination -> uploads of the agent in flight
-	managed  []string       // by high availability
-	backups  []BackupJob
-	called   string            // another version than the flavour's
-	glimpses map[int]time.Time // VMID -> when the agent last saw that it may act on it
+	mu        sync.Mutex
+	closed    bool
+	hosts     []*host
+	vms       map[int]*vm
+	pools     map[string]*pool
+	users     map[string]*user
+	roles     map[string]*role
+	acls      []acl
+	granted   map[string]set // what privileges found, until something changes
+	member    map[int]string // VMID -> pool
+	tickets   map[string]ticket
+	tasks     []*task // oldest first
+	byUPID    map[string]*task
+	flocks    map[int]chan struct{}
+	nextPID   int
+	boot      time.Time
+	uploads   map[string]int // destination -> uploads of the agent in flight
+	managed   []string       // by high availability
+	backups   []BackupJob
+	called    string            // another version than the flavour's
+	terminals map[int]*terminal // by port
+	readers   map[int]*terminal // VMID -> who reads its serial port
+	glimpses  map[int]time.Time // VMID -> when the agent last saw that it may act on it
 }
 
 // host is one member of the cluster.
@@ -150,8 +152,8 @@ func New(c Config) (*Server, error) {
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),
 		tickets: map[string]ticket{}, flocks: map[int]chan struct{}{}, uploads: map[string]int{},
-		glimpses: map[int]time.Time{},
-		nextPID:  1000, boot: now.Add(-time.Hour),
+		glimpses: map[int]time.Time{}, terminals: map[int]*terminal{}, readers: map[int]*terminal{},
+		nextPID: 1000, boot: now.Add(-time.Hour),
 	}
 	if s.guests == nil {
 		s.guests = inert{}

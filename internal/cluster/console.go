@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"strings"
+	"time"
+)
+
+// What is kept of a console.
+const (
+	consoleLines = 20
+	consoleWidth = 200 // characters of a line
+)
+
+// ConsoleTail is the end of what a VM printed on its serial port. It is the
+// guest's word, cleaned of everything a terminal could obey, and not to be
+// trusted.
+type ConsoleTail struct {
+	At    time.Time `json:"at"`
+	Lines []string  `json:"lines"`
+	// Note says why there are no lines, or how to see more.
+	Note string `json:"note,omitempty"`
+}
+
+// Console cleans what comes from a serial port, piece by piece: escape sequences
+// and control characters go, lines and tabs stay. The zero value is ready.
+type Console struct{ state consoleState }
+
+type consoleState int
+
+const (
+	consoleText     consoleState = iota
+	consoleEscape                // after ESC
+	consoleSequence              // in a CSI sequence, which ends with a letter
+	consoleString                // in an OSC or the like, which ends with BEL or ESC \
+	consoleCharset               // one character more
+)
+
+// Clean returns the text of a piece.
+func (c *Console) Clean(piece []byte) string {
+	var b strings.Builder
+	for _, r := range piece {
+		switch c.state {
+		case consoleEscape:
+			switch r {
+			case '[':
+				c.state = consoleSequence
+			case ']', 'P', 'X', '^', '_':
+				c.state = consoleString
+			case '(', ')', '*', '+', '#', '%', ' ':
+				c.state = consoleCharset
+			default:
+				c.state = consoleText
+			}
+			continue
+		case consoleSequence:
+			if r >= 0x40 && r <= 0x7e {
+				c.state = consoleText
+			}
+			continue
+		case consoleString:
+			if r == 0x07 {
+				c.state = consoleText
+			} else if r == 0x1b {
+				c.state = consoleCharset // the backslash that ends it
+			}
+			continue
+		case consoleCharset:
+			c.state = consoleText
+			continue
+		}
+		switch {
+		case r == 0x1b:
+			c.state = consoleEscape
+		case r == '\n' || r == '\t' || r >= 0x20 && r != 0x7f:
+			b.WriteByte(r)
+		}
+	}
+	return strings.Map(func(r rune) rune {
+		if r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(b.String(), "?"))
+}
+
+// LastLines are the last lines of a cleaned console, cut to a bearable length.
+// Empty ones are left out, and of equal ones in a row all but one.
+func LastLines(text string) []string {
+	out := []string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
+		if r := []rune(line); len(r) > consoleWidth {
+			line = string(r[:consoleWidth-1]) + "…"
+		}
+		if line == "" || len(out) > 0 && out[len(out)-1] == line {
+			continue
+		}
+		out = append(out, line)
+	}
+	return out[max(0, len(out)-consoleLines):]
+}

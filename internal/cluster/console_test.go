@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestConsoleIsCleaned(t *testing.T) {
+	for raw, want := range map[string]string{
+		"[talos] up\r\nnext\n":                      "[talos] up\nnext\n",
+		"\x1b[2J\x1b[01;01HBooting\x1b[0m":          "Booting",
+		"\x1b]0;title\x07text\x1b]52;c;x\x1b\\more": "textmore",
+		"\x1b(Ba\x1bcb\x08\x00\x7f":                 "ab",
+		"caf\xc3\xa9 \xff \u202eevil\u009b":         "café ? evil",
+		"\x1b[38;5;1":                               "",
+	} {
+		var c Console
+		if got := c.Clean([]byte(raw)); got != want {
+			t.Errorf("%q: %q, want %q", raw, got, want)
+		}
+		// In pieces of one byte: as far as no character is split the same.
+		var whole strings.Builder
+		c = Console{}
+		for i := range len(raw) {
+			whole.WriteString(c.Clean([]byte(raw[i : i+1])))
+		}
+		if got := whole.String(); !strings.ContainsAny(raw, "\xc3\xff\u202e\u009b") && got != want {
+			t.Errorf("%q in pieces: %q, want %q", raw, got, want)
+		}
+	}
+}
+
+func TestLastLines(t *testing.T) {
+	var text strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(&text, "line %d\n\nline %d\n", i, i)
+	}
+	text.WriteString(strings.Repeat("x", 500))
+	lines := LastLines(text.String())
+	if len(lines) != 20 || lines[0] != "line 31" || lines[18] != "line 49" || utf8.RuneCountInString(lines[19]) != 200 {
+		t.Errorf("%q", lines)
+	}
+	if got := LastLines("\n\n"); got == nil || len(got) != 0 {
+		t.Errorf("of nothing: %q", got)
+	}
+}
+
+func FuzzConsole(f *testing.F) {
+	f.Add([]byte("\x1b[2Jx"), []byte("\x1b]"))
+	f.Fuzz(func(t *testing.T, one, two []byte) {
+		var c Console
+		text := c.Clean(one) + c.Clean(two)
+		if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < 0x20 && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 }) {
+			t.Errorf("%q", text)
+		}
+		if lines := LastLines(text); len(lines) > 20 {
+			t.Errorf("%d lines", len(lines))
+		}
+	})
+}

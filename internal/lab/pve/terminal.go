@@ -1,0 +1,202 @@
+package pve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Consoles is what Guests may implement to print on serial ports. Console
+// returns what a guest prints now, as it will again; nothing when it is silent.
+type Consoles interface {
+	Console(vmid int) []string
+}
+
+// The times of a terminal.
+const (
+	termWait    = 10 * time.Second       // termproxy waits so long for its client
+	termPrint   = 500 * time.Millisecond // between two lines of a guest
+	termSilence = 5 * time.Minute        // after which a client that says nothing is gone
+)
+
+// terminal is a termproxy that waits for its client, or serves it.
+type terminal struct {
+	vmid   int
+	who    identity
+	ticket string
+	taken  chan struct{} // closed when the client has come
+	ended  chan struct{} // closed when it has gone
+}
+
+// firstTermPort is the first of the ports that terminals and screens share.
+const firstTermPort = 5900
+
+// termProxy starts a terminal on a guest's serial port.
+func termProxy(c *call) (any, error) {
+	s := c.s
+	s.mu.Lock()
+	v, err := s.vmAt(c.node, c.vmid())
+	port := firstTermPort
+	for s.terminals[port] != nil {
+		port++
+	}
+	serial := c.str("serial")
+	switch {
+	case err != nil:
+	case serial != "" && v.conf.base[serial] == "", v.conf.base["serial0"] == "":
+		err = die("unable to find a serial interface")
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	var random [24]byte
+	// crypto/rand.Read never fails: it crashes the program instead.
+	_, _ = rand.Read(random[:])
+	t := &terminal{vmid: v.id, who: c.who, taken: make(chan struct{}), ended: make(chan struct{}),
+		ticket: fmt.Sprintf("PVEVNC:%08X::%s", time.Now().Unix(), base64.StdEncoding.EncodeToString(random[:]))}
+	s.terminals[port] = t
+	s.mu.Unlock()
+	upid, err := s.fork(c.who, c.node, "vncproxy", strconv.Itoa(v.id), world.Fault{}, func(task *task) error { return s.attend(task, port, t) })
+	if err != nil {
+		return nil, err
+	}
+	return row{"user": c.who.id, "ticket": t.ticket, "port": port, "upid": upid}, nil
+}
+
+// attend is the worker of a terminal: it ends with its client, or without one.
+func (s *Server) attend(task *task, port int, t *terminal) error {
+	defer func() {
+		s.mu.Lock()
+		delete(s.terminals, port)
+		s.mu.Unlock()
+	}()
+	wait, cancel := context.WithTimeout(task.ctx, s.world.Scale(termWait))
+	defer cancel()
+	select {
+	case <-t.taken:
+	case <-wait.Done():
+		if task.ctx.Err() != nil {
+			return context.Cause(task.ctx)
+		}
+		return die("command '/usr/bin/termproxy %d --path /vms/%d --perm VM.Console -- /usr/sbin/qm terminal %d -escape 0 -iface serial0' failed: exit code 1", port, t.vmid, t.vmid)
+	}
+	select {
+	case <-t.ended:
+		return nil
+	case <-task.ctx.Done():
+		return context.Cause(task.ctx)
+	}
+}
+
+// upgrade is an answer that takes the connection over.
+type upgrade func(http.ResponseWriter, *http.Request)
+
+// vncWebsocket hands a client to the terminal it has a ticket for.
+func vncWebsocket(c *call) (any, error) {
+	s := c.s
+	s.mu.Lock()
+	t := s.terminals[c.num("port", 0)]
+	s.mu.Unlock()
+	if t == nil || t.vmid != c.vmid() || t.ticket != c.str("vncticket") || t.who != c.who {
+		return nil, &failure{status: http.StatusUnauthorized, text: "permission denied - invalid PVEVNC ticket", slow: true}
+	}
+	return upgrade(func(w http.ResponseWriter, r *http.Request) {
+		up := websocket.Upgrader{Subprotocols: []string{"binary"}, CheckOrigin: func(*http.Request) bool { return true }}
+		conn, err := up.Upgrade(w, r, nil)
+		if err != nil {
+			s.log.Debug("upgrade to a terminal", "err", err)
+			return
+		}
+		close(t.taken)
+		defer close(t.ended)
+		if err := errors.Join(s.talk(conn, t), conn.Close()); err != nil {
+			s.log.Debug("a terminal ended", "vmid", t.vmid, "err", err)
+		}
+	}), nil
+}
+
+// talk is a terminal's conversation with its client: who it is, then what the
+// guest prints.
+func (s *Server) talk(conn *websocket.Conn, t *terminal) error {
+	_, first, err := conn.ReadMessage()
+	if err != nil {
+		return err
+	}
+	// termproxy has the API confirm the ticket. That of 8.4 takes no token for a
+	// user, and the client sees the connection end; 9 has a call for it.
+	if string(first) != t.who.id+":"+t.ticket+"\n" || t.who.token != "" && !s.flavour.nine {
+		return errors.New("the ticket is not confirmed")
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, func() { _ = conn.Close() })()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		defer cancel()
+		for {
+			if conn.SetReadDeadline(time.Now().Add(s.world.Scale(termSilence))) != nil {
+				return
+			}
+			if _, _, err := conn.ReadMessage(); err != nil {
+				return // whatever it types, the guest does not care
+			}
+		}
+	}()
+	defer func() { _ = conn.Close(); <-gone }()
+	print := func(text string) error { return conn.WriteMessage(websocket.BinaryMessage, []byte(text)) }
+	if err := print("OK"); err != nil {
+		return err
+	}
+	if err := print("starting serial terminal on interface serial0 (press Ctrl+O to exit)\r\n"); err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		if s.world.Sleep(ctx, termPrint) != nil {
+			return nil
+		}
+		if line := s.printed(t, i); line != "" {
+			if err := print(line + "\r\n"); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// printed is what a guest prints next, "" for nothing. A serial port has one
+// reader: whoever came first.
+func (s *Server) printed(t *terminal, i int) string {
+	s.mu.Lock()
+	v := s.vms[t.vmid]
+	runs := v != nil && v.running
+	if s.readers[t.vmid] == nil {
+		s.readers[t.vmid] = t
+	}
+	first := s.readers[t.vmid]
+	select {
+	case <-first.ended:
+		s.readers[t.vmid], first = t, t
+	default:
+	}
+	s.mu.Unlock()
+	guests, ok := s.guests.(Consoles)
+	if !runs || !ok || first != t {
+		return ""
+	}
+	lines := guests.Console(t.vmid)
+	if len(lines) == 0 {
+		return ""
+	}
+	return strings.TrimRight(lines[i%len(lines)], "\r\n")
+}

@@ -1,0 +1,116 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// chatty are guests that print.
+type chatty struct{}
+
+func (chatty) PowerOn(world.Guest)       {}
+func (chatty) PowerOff(int)              {}
+func (chatty) Shutdown(int, func()) bool { return false }
+func (chatty) Console(vmid int) []string {
+	if vmid != 411 {
+		return nil
+	}
+	return []string{"[talos] one", "[talos] two"}
+}
+
+// guest makes a VM in the agent's pool that runs.
+func (s *stand) guest(vmid int, config map[string]string) {
+	s.t.Helper()
+	if err := s.host.CreateForeign(vmid, pve.Foreign{Pool: testPool, Config: config, Running: true}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+var serial = map[string]string{"serial0": "socket"}
+
+// listen reads a console until it holds a text.
+func listen(ctx context.Context, c *Client, vmid int, until string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	var heard strings.Builder
+	err := c.Console(ctx, testHost, vmid, func(b []byte) error {
+		heard.Write(b)
+		if strings.Contains(heard.String(), until) {
+			cancel()
+		}
+		return nil
+	})
+	return heard.String(), err
+}
+
+func TestConsole(t *testing.T) {
+	inBubble(t, pve.Config{Guests: chatty{}}, func(t *testing.T, s *stand) {
+		s.guest(411, serial)
+		s.guest(412, serial)
+		s.guest(413, nil)
+		c := s.client()
+		defer c.Close()
+		heard, err := listen(t.Context(), c, 411, "two\r\n")
+		if err != nil || !strings.HasSuffix(heard, "[talos] one\r\n[talos] two\r\n") || strings.Contains(heard, "OK") {
+			t.Errorf("heard %q, %v", heard, err)
+		}
+		// Half an hour of silence is longer than termproxy bears without a ping.
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+		defer cancel()
+		if err := c.Console(ctx, testHost, 412, func([]byte) error { return nil }); err != nil || time.Since(began) < 30*time.Minute {
+			t.Errorf("a silent console ended after %v: %v", time.Since(began), err)
+		}
+		broken := errors.New("nobody listens")
+		if err := c.Console(t.Context(), testHost, 411, func([]byte) error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("a reader that fails: %v", err)
+		}
+		if err := c.Console(t.Context(), testHost, 413, nil); !errors.Is(err, ErrNoConsole) || !strings.Contains(err.Error(), "unable to find a serial interface") {
+			t.Errorf("without a serial port: %v", err)
+		}
+		if err := c.Console(t.Context(), testHost, 499, nil); !errors.Is(err, ErrNoConsole) {
+			t.Errorf("a vm that is not there: %v", err)
+		}
+		// The host that goes away ends it.
+		ended := make(chan error, 1)
+		go func() { ended <- c.Console(t.Context(), testHost, 412, func([]byte) error { return nil }) }()
+		time.Sleep(time.Second)
+		s.link.Cut()
+		if err := <-ended; !errors.Is(err, ErrNoConsole) {
+			t.Errorf("a link that is cut: %v", err)
+		}
+	})
+}
+
+// TestConsoleOf84: before 9 no token is let at a terminal, and the agent says so.
+func TestConsoleOf84(t *testing.T) {
+	inBubble(t, pve.Config{Flavour: "8.4", Guests: chatty{}}, func(t *testing.T, s *stand) {
+		s.guest(411, serial)
+		c := s.client()
+		defer c.Close()
+		_, err := listen(t.Context(), c, 411, "two")
+		if !errors.Is(err, ErrNoConsole) || !strings.Contains(cluster.HintOf(err), "qm terminal 411") || strings.Contains(err.Error(), "PVEVNC") {
+			t.Errorf("%v (%s)", err, cluster.HintOf(err))
+		}
+	})
+}
+
+func TestConsoleWithoutPrivilege(t *testing.T) {
+	inBubble(t, pve.Config{Guests: chatty{}}, func(t *testing.T, s *stand) {
+		s.guest(411, serial)
+		s.host.Role("TalosAgentVM", "VM.Audit", "VM.Allocate")
+		c := s.client()
+		defer c.Close()
+		err := c.Console(t.Context(), testHost, 411, nil)
+		if !errors.Is(err, ErrNoConsole) || !strings.Contains(cluster.HintOf(err), "give VM.Console on /pool/"+testPool) {
+			t.Errorf("%v (%s)", err, cluster.HintOf(err))
+		}
+	})
+}
