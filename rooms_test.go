@@ -60,6 +60,8 @@ var rooms = map[string]room{
 
 	"internal/doctor": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
+	"internal/starter": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+
 	"internal/api":     {may: []string{"internal/cluster", "internal/doctor", "internal/listen"}, never: clients},
 	"internal/listen":  {never: clients},
 	"internal/metrics": {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},

@@ -63,6 +63,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 		Args: knownCommand,
 	}
 	f.declare(cmd)
+	cmd.AddCommand(newInitRepo(env))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return runInit(cmd.Context(), env, cmd, f, run)
 	}

@@ -8,8 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
+	"filippo.io/age"
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
@@ -60,6 +62,12 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("there is no condition %q", cond)
 		},
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("RECIPIENT", exampleRecipient)
+			id, err := age.ParseX25519Identity(strings.TrimSpace(anotherKey()))
+			if err != nil {
+				return err
+			}
+			env.Setenv("OTHER", id.Recipient().String())
 			return os.CopyFS(filepath.Join(env.WorkDir, "example"), os.DirFS(examples))
 		},
 	})

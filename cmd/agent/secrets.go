@@ -78,34 +78,13 @@ files, or from standard input as NAME=-, and later with sops.`,
 
 // makeSecrets makes the secrets file of a cluster and tells what to do next.
 func makeSecrets(ctx context.Context, env *environment, dir string, f secretsFlags, now time.Time) error {
-	// In the repository, with slashes; and on disk.
-	name := path.Join(f.folder, f.cluster, inventory.SecretsFile)
-	file := filepath.Join(dir, filepath.FromSlash(name))
+	name, file := f.files(dir)
 	if _, err := os.Lstat(file); err == nil {
 		return &hinted{fmt.Errorf("%s exists: other secrets would be another cluster", file),
 			fmt.Sprintf("add values with `sops %s`; for a new cluster in its place, destroy the old one and remove the file first", file)}
 	}
-	contract, err := contractOf(ctx, dir, f)
+	encrypted, recipients, err := sealSecrets(ctx, env, dir, f, now)
 	if err != nil {
-		return err
-	}
-	recipients, err := recipientsFor(dir, name)
-	if err != nil {
-		return err
-	}
-	plain, err := plainSecrets(env, f, contract, now)
-	if err != nil {
-		return err
-	}
-	defer clear(plain)
-	if err := checkSecrets(name, plain, contract); err != nil {
-		return err
-	}
-	encrypted, err := secrets.Encrypt(plain, recipients)
-	if err != nil {
-		return fmt.Errorf("encrypt %s: %w", name, err)
-	}
-	if err := opens(ctx, name, encrypted, f.ageKeys); err != nil {
 		return err
 	}
 	if err := writeNew(file, encrypted); err != nil {
@@ -124,6 +103,37 @@ func makeSecrets(ctx context.Context, env *environment, dir string, f secretsFla
 	say("  sops %s   # to add values for patches and addons under values:", file)
 	say("  then commit %s and push", name)
 	return nil
+}
+
+// files names the secrets file, in the repository, with slashes, and on disk.
+func (f secretsFlags) files(dir string) (name, file string) {
+	name = path.Join(f.folder, f.cluster, inventory.SecretsFile)
+	return name, filepath.Join(dir, filepath.FromSlash(name))
+}
+
+// sealSecrets makes the secrets of a cluster and encrypts them to those who can
+// read them.
+func sealSecrets(ctx context.Context, env *environment, dir string, f secretsFlags, now time.Time) (encrypted []byte, recipients []string, err error) {
+	name, _ := f.files(dir)
+	contract, err := contractOf(ctx, dir, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	if recipients, err = recipientsFor(dir, name); err != nil {
+		return nil, nil, err
+	}
+	plain, err := plainSecrets(env, f, contract, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer clear(plain)
+	if err := checkSecrets(name, plain, contract); err != nil {
+		return nil, nil, err
+	}
+	if encrypted, err = secrets.Encrypt(plain, recipients); err != nil {
+		return nil, nil, fmt.Errorf("encrypt %s: %w", name, err)
+	}
+	return encrypted, recipients, opens(ctx, name, encrypted, f.ageKeys)
 }
 
 // exampleRecipient is the public half of examples/repo/lab-age-key.txt, whose

@@ -182,6 +182,9 @@ func (c *Client) Inhabitants(ctx context.Context) (hosts []string, guests []int,
 	return hosts, guests, nil
 }
 
+// VMIDFree reports whether no guest has a VMID, whatever the token may see.
+func (c *Client) VMIDFree(ctx context.Context, vmid int) (bool, error) { return c.free(ctx, vmid) }
+
 // StorageState is a storage as a host shows it.
 type StorageState struct {
 	Type           string // dir, lvmthin, zfspool, ...

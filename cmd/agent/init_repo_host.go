@@ -1,0 +1,181 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/starter"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+)
+
+// hostKnowledge is what the host of an agent tells of itself.
+type hostKnowledge struct {
+	settings settings
+	pve      *proxmox.Client // nil: it could not be asked
+
+	host     string
+	storages map[string]proxmox.StorageState
+	bridges  map[string]proxmox.BridgeState
+	router   netip.Addr // of the host itself; zero: none
+}
+
+func (k *hostKnowledge) close() {
+	if k.pve != nil {
+		k.pve.Close()
+	}
+}
+
+// learnWithin bounds what is waited for of the host.
+const learnWithin = 15 * time.Second
+
+// learn reads the config of this host and asks its Proxmox VE. Where there is no
+// config, which is so on every workstation, it returns nothing.
+func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
+	config := filepath.Join(r.flags.root, r.flags.config)
+	if _, err := os.Stat(config); errors.Is(err, fs.ErrNotExist) && !r.given("config") {
+		return nil, nil
+	}
+	s, problems := loadConfig(config)
+	if r.flags.root != "" {
+		s, problems = loadConfigFrom(config, inStore(filepath.Join(r.flags.root, credentialStore)))
+	}
+	if err := problems.Err(); err != nil {
+		return nil, &hinted{err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed"}
+	}
+	k := &hostKnowledge{settings: s, router: routerOfHost()}
+	ctx, cancel := context.WithTimeout(parent, learnWithin)
+	defer cancel()
+	pve, err := proxmox.New(s.proxmox)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.see(ctx, pve); err != nil {
+		pve.Close()
+		r.say("warning: Proxmox VE cannot be asked, so that VMIDs are taken for free: %v", err)
+		if hint := cluster.HintOf(err); hint != "" {
+			r.say("  -> %s", hint)
+		}
+		return k, parent.Err()
+	}
+	k.pve = pve
+	return k, nil
+}
+
+// see asks Proxmox VE for the host that this is, or the only one there is, and
+// what is on it.
+func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
+	hosts, _, err := pve.Inhabitants(ctx)
+	if err != nil {
+		return err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	name, _, _ = strings.Cut(name, ".")
+	switch {
+	case slices.Contains(hosts, name):
+		k.host = name
+	case len(hosts) == 1:
+		k.host = hosts[0]
+	default:
+		return &hinted{fmt.Errorf("which of %s are the VMs for?", strings.Join(hosts, ", ")), "say --host"}
+	}
+	if k.storages, err = pve.Storages(ctx, k.host); err != nil {
+		return err
+	}
+	k.bridges, err = pve.Bridges(ctx, k.host)
+	return err
+}
+
+// fill fills in what no flag says.
+func (k *hostKnowledge) fill(w starter.Wishes) starter.Wishes {
+	s := k.settings
+	w.Folder, w.Host = cmp.Or(w.Folder, s.folder), cmp.Or(w.Host, k.host)
+	w.VMIDs = s.policy.VMIDs
+	if len(w.Recipients) == 0 {
+		w.Recipients = s.identities.Recipients()
+	}
+	if w.Bridge == "" {
+		if w.Bridge = first(s.policy.Bridges); w.Bridge == "" {
+			w.Bridge = k.bridgeWithAddress()
+		}
+	}
+	w.Datastore = cmp.Or(w.Datastore, k.roomiest())
+	if p, err := netip.ParsePrefix(k.bridges[w.Bridge].Address); err == nil && !w.Network.IsValid() {
+		w.Network = p.Masked()
+	}
+	if mine, err := netip.ParsePrefix(k.bridges[w.Bridge].Address); !w.Gateway.IsValid() && err == nil {
+		// On a bridge of its own the host is the router.
+		if w.Gateway = mine.Addr(); w.Network.Contains(k.router) {
+			w.Gateway = k.router
+		}
+	}
+	if s.directory() == "" {
+		w.Remote, w.Branch = shownURL(s.repository.URL), s.repository.Branch
+	}
+	if len(w.CI) == 0 && s.forge != nil {
+		w.CI = []string{string(s.forge.Kind)}
+	}
+	return w
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+// bridgeWithAddress is the first bridge, by name, on which the host has an
+// address.
+func (k *hostKnowledge) bridgeWithAddress() string {
+	var names []string
+	for name, b := range k.bridges {
+		if b.Address != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return first(names)
+}
+
+// roomiest is the storage for disks with the most room, among those that the
+// policy allows.
+func (k *hostKnowledge) roomiest() string {
+	best, room := "", int64(-1)
+	for name, s := range k.storages {
+		allowed := len(k.settings.policy.Datastores) == 0 || slices.Contains(k.settings.policy.Datastores, name)
+		if allowed && s.Active && slices.Contains(s.Content, "images") && (s.Free > room || s.Free == room && name < best) {
+			best, room = name, s.Free
+		}
+	}
+	return best
+}
+
+// routerOfHost is where this host sends what is not for its own networks; zero
+// when there is no such place, or nobody knows.
+func routerOfHost() netip.Addr {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, r := range routes {
+		if ip, ok := netip.AddrFromSlice(r.Gw); ok && (r.Dst == nil || r.Dst.IP.IsUnspecified()) {
+			return ip.Unmap()
+		}
+	}
+	return netip.Addr{}
+}
