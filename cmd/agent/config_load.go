@@ -152,7 +152,7 @@ func (l *configLoader) decode(path string) bool {
 	data, _, err := readHostFile(abs, othersMayNotWrite)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return whole("there is no config", "write it, or name another with --config; `talos-agent schema config` describes it")
+		return whole("there is no config", "`talos-agent init` writes it; or name another with --config")
 	case err != nil:
 		return whole(err.Error(), cluster.HintOf(err))
 	}
@@ -233,7 +233,7 @@ func (l *configLoader) loadIdentities() {
 	data, ok := l.read(field, l.file.AgeKeyFile, "age.key", othersMayNotRead)
 	switch {
 	case !ok && !said(l.Report, field):
-		l.Wrong(field, "make a key with age-keygen -o age.key, and write its public half into .sops.yaml of the repository", "is missing: nothing opens the secrets of the clusters")
+		l.Wrong(field, "`talos-agent init` makes a key; or age-keygen -o age.key; its public half belongs into .sops.yaml of the repository", "is missing: nothing opens the secrets of the clusters")
 		return
 	case !ok:
 		return
@@ -377,7 +377,7 @@ func (l *configLoader) loadProxmox() {
 	case ok && !tokenForm.MatchString(token.RevealString()):
 		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "the file holds no API token")
 	case !ok && !said(l.Report, field) && !said(l.Report, field+".token_file"):
-		l.Wrong(field+".token_file", "make a token with `pveum user token add` and name the file that holds it", "is missing")
+		l.Wrong(field+".token_file", "`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it", "is missing")
 	}
 	c.Token = token
 	l.out.proxmox = c

@@ -278,11 +278,11 @@ func TestConfigProblems(t *testing.T) {
 			`config.yaml:2:17: clusters[1]: "Dev" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev-cp-1)`,
 			"config.yaml:2:22: clusters[2]: dev is listed twice (remove one)"}},
 		{remote + "proxmox: {token_file: proxmox.token}\n", []string{
-			"config.yaml: age_key_file: is missing: nothing opens the secrets of the clusters (make a key with age-keygen -o age.key, and write its public half into .sops.yaml of the repository)"}},
+			"config.yaml: age_key_file: is missing: nothing opens the secrets of the clusters (`talos-agent init` makes a key; or age-keygen -o age.key; its public half belongs into .sops.yaml of the repository)"}},
 		{remote + "proxmox: {token_file: proxmox.token}\nage_key_file: proxmox.token\n", []string{
 			"config.yaml:3:15: age_key_file: the file cannot be used: "}},
 		{remote + "age_key_file: nope\n", []string{
-			"config.yaml: proxmox.token_file: is missing (make a token with `pveum user token add` and name the file that holds it)",
+			"config.yaml: proxmox.token_file: is missing (`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it)",
 			"config.yaml:2:15: age_key_file: there is no such file (a path that does not begin with / is looked for in DIR)"}},
 		{remote + "age_key_file: age.key\nproxmox: {token_file: git.token, url: \"http://127.0.0.1:8006\", fingerprint: \"12:34\", ca_file: age.key}\n", []string{
 			"config.yaml:3:23: proxmox.token_file: the file holds no API token (put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints)",
@@ -401,7 +401,7 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 	if _, _, err := readHostFile(filepath.Join(dir, "large"), 0); err == nil {
 		t.Error("a large file was read")
 	}
-	if _, problems := loadConfigFrom(filepath.Join(dir, "nope"), credentialSource{}); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (write it, or name another with --config") {
+	if _, problems := loadConfigFrom(filepath.Join(dir, "nope"), credentialSource{}); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (`talos-agent init` writes it; or name another with --config") {
 		t.Errorf("missing: %v", problems)
 	}
 }

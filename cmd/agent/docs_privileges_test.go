@@ -19,13 +19,15 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
-// TestDocsPrivileges: what the tutorial has an administrator type into Proxmox
-// VE lets the agent bring a cluster up, scale it and tear it down, on either
-// version.
+// TestDocsPrivileges: what a page has an administrator type into Proxmox VE gives
+// the agent what init gives it, and lets it bring a cluster up, scale it and tear
+// it down, on either version.
 func TestDocsPrivileges(t *testing.T) {
 	commands := pveumCommands(t)
+	asInitDoes(t, commands)
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { grantedWorld(t, flavour, commands) })
@@ -33,7 +35,44 @@ func TestDocsPrivileges(t *testing.T) {
 	}
 }
 
-// pveumCommands runs the blocks of the tutorial with a pveum that only notes
+// asInitDoes holds the commands against the roles and the access of init.
+func asInitDoes(t *testing.T, commands [][]string) {
+	t.Helper()
+	roles, access := map[string]string{}, map[string]bool{}
+	for _, c := range commands {
+		line := strings.Join(c, " ")
+		switch {
+		case strings.HasPrefix(line, "role add "):
+			names := strings.Fields(c[len(c)-1])
+			slices.Sort(names)
+			roles[c[2]] = strings.Join(names, " ")
+		case strings.HasPrefix(line, "acl modify "):
+			access[line] = true
+		}
+	}
+	for _, r := range setup.Roles() {
+		if want := strings.Join(r.Names(), " "); roles[r.Name] != want {
+			t.Errorf("the role %s is shown with %q, and init gives it %q", r.Name, roles[r.Name], want)
+		}
+	}
+	wanted := 0
+	for _, g := range setup.Grants(setup.Scope{Pool: "talos", Datastores: []string{"local", "local-lvm"}, Images: "local", Bridges: []string{"vmbr1"}, Hosts: []string{"pve1"}}) {
+		for _, who := range []string{"--users " + setup.User, "--tokens " + setup.Token} {
+			line := "acl modify " + g.Path + " " + who + " --roles " + g.Role
+			if !g.Propagate {
+				line += " --propagate 0"
+			}
+			if wanted++; !access[line] {
+				t.Errorf("no page shows `pveum %s`, which init does", line)
+			}
+		}
+	}
+	if len(roles) != len(setup.Roles()) || len(access) != wanted {
+		t.Errorf("pages show %d roles and %d entries of access, and init makes %d and %d", len(roles), len(access), len(setup.Roles()), wanted)
+	}
+}
+
+// pveumCommands runs the blocks of a page with a pveum that only notes
 // its arguments.
 func pveumCommands(t *testing.T) [][]string {
 	t.Helper()

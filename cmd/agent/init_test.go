@@ -64,6 +64,9 @@ func newFresh(t *testing.T, flavour string) *fresh {
 
 // run is pvesh in this process.
 func (h *fresh) run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	if _, err := os.Stat(h.dir + "/etc/systemd/system/" + setup.UnitName); err == nil && name == "systemctl" {
+		return nil, nil
+	}
 	if filepath.Base(name) != "pvesh" {
 		return nil, fmt.Errorf("%s was run below another root", name)
 	}

@@ -23,7 +23,7 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 			Message: fmt.Sprintf("the pool %s has %d VMs: %s", u.w.Pool, len(vms), strings.Join(ids, ", ")),
 			Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or say --leave-vms, and they go on running without the agent"}}
 	}
-	if f.Unit.Installed {
+	if f.Unit.Active || f.Unit.Installed && len(r.Made) > 0 {
 		u.add(Step{Name: "stop", What: "stop the agent, and start it no more", Run: []string{"systemctl", "disable", "--now", UnitName}})
 	}
 	u.account()
