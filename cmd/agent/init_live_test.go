@@ -124,16 +124,27 @@ func (s *bareStand) bringsUp() {
 // examined: what the daemon sees of Proxmox VE is as doctor would have it.
 func (s *bareStand) examined() {
 	s.t.Helper()
-	// It fails where this machine is no Proxmox VE host; what it says counts.
-	out, err := exec.CommandContext(s.t.Context(), "talos-agent", "doctor", "-o", "json", "--socket", s.socket(), "--config", s.dir+setup.ConfigFile).Output()
 	var told struct {
 		Data struct {
 			Checks []struct{ Name, Subject, Level, Message string }
 		}
 	}
-	if json.Unmarshal(out, &told) != nil {
-		s.t.Fatalf("%v %s", err, out)
-	}
+	// A daemon that has just begun may be busy with its first look.
+	ctx, cancel := context.WithTimeout(s.t.Context(), daemonPatience)
+	defer cancel()
+	must(waitUntil(ctx, 50*time.Millisecond, func() (bool, error) {
+		// It fails where this machine is no Proxmox VE host; what it says counts.
+		out, err := exec.CommandContext(ctx, "talos-agent", "doctor", "-o", "json", "--socket", s.socket(), "--config", s.dir+setup.ConfigFile).Output()
+		if json.Unmarshal(out, &told) != nil {
+			return false, fmt.Errorf("%w: %s", err, out)
+		}
+		for _, c := range told.Data.Checks {
+			if c.Name == "daemon" {
+				return c.Level == "pass", nil
+			}
+		}
+		return false, nil
+	}))
 	seen := map[string]bool{}
 	for _, c := range told.Data.Checks {
 		seen[c.Name] = true
