@@ -51,8 +51,9 @@ func life(t *testing.T, release string, p packages) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := startLab(c, filepath.Join(c.work, "program/usr/bin/talos-agent"), example)
+	l := startLab(c, filepath.Join(c.work, "program/usr/bin/talos-agent"), flavours[release], example)
 	before := c.files()
+	c.unbooted(p.older, before)
 
 	c.boot()
 	for _, step := range []struct {
@@ -69,6 +70,7 @@ func life(t *testing.T, release string, p packages) {
 		{"reload", func() { c.reload() }},
 		{"journal", func() { c.journal() }},
 		{"stopped stays stopped", func() { c.stopped(p.newer) }},
+		{"encrypted", func() { c.encrypted(); l.untilReady(5) }},
 		{"remove", func() { c.remove(); c.again(p.newer); l.untilReady(5) }},
 		{"undo", func() { c.refused(1, "VMs", "talos-agent", "init", "--undo", "--yes") }},
 		{"purge", func() { c.purge(before) }},
@@ -82,6 +84,22 @@ func life(t *testing.T, release string, p packages) {
 			t.Fatalf("%s: %s", release, step.name)
 		}
 	}
+}
+
+// flavours are the versions of Proxmox VE that are made of a release.
+var flavours = map[string]string{"bookworm": "8.4", "trixie": "9.2"}
+
+// unbooted installs and purges the package where systemd does not run, as one
+// does who makes the image of a disk.
+func (c *container) unbooted(deb string, before map[string]bool) {
+	c.t.Helper()
+	outside(c.t, "cp", deb, filepath.Join(c.root, "tmp"))
+	outside(c.t, "chroot", c.root, "dpkg", "--install", "/tmp/"+filepath.Base(deb))
+	if _, err := os.Lstat(filepath.Join(c.root, "etc/systemd/system/multi-user.target.wants/talos-agent.service")); err != nil {
+		c.t.Errorf("installed without systemd the unit is not enabled: %v", err)
+	}
+	outside(c.t, "chroot", c.root, "dpkg", "--purge", "talos-agent")
+	c.left(before)
 }
 
 // bring puts a package where the container sees it.
@@ -171,6 +189,7 @@ func (c *container) confined() {
 	for key, want := range map[string]string{"CapInh": none, "CapPrm": none, "CapEff": none, "CapBnd": none, "CapAmb": none, "NoNewPrivs": "1", "Seccomp": "2"} {
 		c.same("the daemon's "+key, want, state[key])
 	}
+	c.run("systemd-analyze", "security", "--threshold=13", "--no-pager", "talos-agent.service")
 	uid := c.run("id", "--user", "talos-agent")
 	c.same("the daemon's user", strings.Join([]string{uid, uid, uid, uid}, "\t"), state["Uid"])
 	// Its secrets are neither in its arguments nor in its environment; what can
@@ -281,6 +300,37 @@ func (c *container) stopped(deb string) {
 	c.run("systemctl", "start", "talos-agent.service")
 }
 
+// fence is a block of a page of the documentation.
+var fence = regexp.MustCompile("(?ms)^```(sh|ini)\n(.*?)^```$")
+
+// encrypted does what the page about encrypted keys says, and sees that the
+// daemon has its key.
+func (c *container) encrypted() {
+	page, err := os.ReadFile("../../../../docs/how-to/encrypted-credentials.md")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	const edited = "/etc/systemd/system/talos-agent.service.d"
+	blocks := fence.FindAllStringSubmatch(string(page), -1)
+	if len(blocks) < 3 {
+		c.t.Fatalf("the page has %d blocks", len(blocks))
+	}
+	for _, b := range blocks {
+		if b[1] == "sh" {
+			c.sh(b[2])
+			continue
+		}
+		// What systemctl edit does.
+		c.run("mkdir", "--parents", edited)
+		if err := os.WriteFile(filepath.Join(c.root, edited, "override.conf"), []byte(b[2]), 0o644); err != nil {
+			c.t.Fatal(err)
+		}
+		c.run("systemctl", "daemon-reload")
+	}
+	c.refused(1, "", "test", "-e", "/etc/credstore/talos-agent.age.key")
+	c.run("systemctl", "restart", "talos-agent.service")
+}
+
 // remove removes the package, which keeps everything that is not in it.
 func (c *container) remove() {
 	out := c.apt("remove", "talos-agent")
@@ -292,7 +342,7 @@ func (c *container) remove() {
 	c.same("processes of the user", "", c.sh("ps -u talos-agent -o pid= || true"))
 	c.same("/run/talos-agent", "", c.sh("ls -d /run/talos-agent 2>/dev/null || true"))
 	c.run("test", "-s", "/etc/talos-agent/config.yaml")
-	c.run("test", "-s", "/etc/credstore/talos-agent.age.key")
+	c.run("test", "-s", "/etc/credstore.encrypted/talos-agent.age.key")
 	if c.sh("ls -A /var/lib/talos-agent") == "" {
 		c.t.Error("the state is gone")
 	}
@@ -314,6 +364,14 @@ func (c *container) purge(before map[string]bool) {
 	c.same("the group", "", c.sh("getent group talos-agent || true"))
 	c.run("userdel", "anna")
 	c.run("userdel", "bert")
+	c.run("rm", "--recursive", "/etc/systemd/system/talos-agent.service.d") // is the administrator's own
+	c.left(before)
+}
+
+// left checks that nothing is on the disk that was not before, but what Debian
+// itself keeps.
+func (c *container) left(before map[string]bool) {
+	c.t.Helper()
 	var left []string
 	for path := range c.files() {
 		if !before[path] && !ofDebian.MatchString(path) {

@@ -28,10 +28,10 @@ type lab struct {
 
 // startLab starts one with the program that is under test, and gives the
 // container what makes it a Proxmox VE host.
-func startLab(c *container, program, example string) *lab {
+func startLab(c *container, program, flavour, example string) *lab {
 	c.t.Helper()
 	l := &lab{c: c, dir: filepath.Join(c.work, "lab"), repo: filepath.Join(c.work, "repo")}
-	cmd := c.beside(program, "lab", "--bare", "--dir", l.dir)
+	cmd := c.beside(program, "lab", "--bare", "--flavour", flavour, "--dir", l.dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		c.t.Fatal(err)
