@@ -156,9 +156,9 @@ func (x *examiner) proxmox(ctx context.Context) {
 	hosts, guests, err := pve.Inhabitants(ctx)
 	x.out.VMs = doctor.Look(guests, err)
 	x.out.Granted = doctor.Look(pve.Privileges(ctx, ""))
-	x.out.Needs = needs(x.out.Wants, hosts)
+	x.out.Wants.Needs = needs(x.out.Wants, hosts)
 	x.out.Held = map[string]doctor.Fact[[]string]{}
-	for _, n := range x.out.Needs {
+	for _, n := range x.out.Wants.Needs {
 		may, err := pve.Privileges(ctx, n.Path)
 		x.out.Held[n.Path] = doctor.Look(may[n.Path], err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,6 +30,7 @@ type hostView struct {
 	policy string // "" : the config could not be loaded
 	named  []namedFile
 	store  string // root's credential store
+	pve    pveHost
 }
 
 // hostWithin bounds everything that is waited for on the host's network.
@@ -41,6 +43,7 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 		TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+	wg.Go(func() { h.Separation = doctor.Look(v.separation(ctx, w.Token)) })
 	look := func(ip netip.Addr) {
 		if _, done := h.Ways[ip]; done || !ip.IsValid() {
 			return
@@ -60,7 +63,11 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 		for _, n := range c.Nodes {
 			look(n.IP)
 		}
-		for _, server := range c.TimeServers {
+		servers := c.TimeServers
+		if len(servers) == 0 {
+			servers = []string{doctor.TalosTimeServer}
+		}
+		for _, server := range servers {
 			if _, done := h.TimeServers[server]; done {
 				continue
 			}
@@ -77,6 +84,34 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 	wg.Wait()
 	h.Seen = doctor.Look(neighbours())
 	return h
+}
+
+// separation asks Proxmox VE, as its root, what the agent's token and its user
+// may do.
+func (v hostView) separation(ctx context.Context, token string) (doctor.Separation, error) {
+	var out doctor.Separation
+	user, _, ok := strings.Cut(token, "!")
+	if !ok {
+		return out, errors.New("nobody knows the agent's token")
+	}
+	if err := v.pve.isThere(); err != nil {
+		return out, errors.New("it takes root of the Proxmox VE host to see what user and token were given")
+	}
+	for id, into := range map[string]*doctor.Grants{user: &out.User, token: &out.Token} {
+		// A privilege's value says whether it holds below the path too: 1, or "1".
+		var answer map[string]map[string]json.RawMessage
+		if err := v.pve.pvesh(ctx, &answer, "get", "/access/permissions", "--userid", id); err != nil {
+			return out, err
+		}
+		*into = doctor.Grants{}
+		for path, held := range answer {
+			(*into)[path] = map[string]bool{}
+			for privilege, below := range held {
+				(*into)[path][privilege] = strings.Trim(string(below), `"`) != "0"
+			}
+		}
+	}
+	return out, nil
 }
 
 // files looks at the modes of everything that the config names, and of what

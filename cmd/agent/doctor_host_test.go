@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestListenersIn reads what the kernel of a Proxmox VE host with dnsmasq on a
@@ -96,11 +98,12 @@ func TestClockOfHost(t *testing.T) {
 	}
 }
 
-// TestAskTime speaks to a time server of its own.
-func TestAskTime(t *testing.T) {
-	ahead := time.Minute
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	must(err)
+// timeServer serves the time, which is ahead of ours.
+func timeServer(addr string, ahead time.Duration) (at string, stop func(), err error) {
+	conn, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return "", nil, err
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -113,7 +116,7 @@ func TestAskTime(t *testing.T) {
 			if n < 48 {
 				continue
 			}
-			// RFC 5905: version 4, a server of stratum 2, whose clock is ahead.
+			// RFC 5905: version 4, a server of stratum 2.
 			answer := make([]byte, 48)
 			answer[0], answer[1] = 4<<3|4, 2
 			stamp := uint64(time.Now().Add(ahead).Unix()+2208988800) << 32
@@ -123,8 +126,16 @@ func TestAskTime(t *testing.T) {
 			_, _ = conn.WriteTo(answer, from)
 		}
 	}()
-	defer func() { _ = conn.Close(); <-done }()
-	off, err := askTime(t.Context(), conn.LocalAddr().String())
+	return conn.LocalAddr().String(), func() { _ = conn.Close(); <-done }, nil
+}
+
+// TestAskTime speaks to a time server of its own.
+func TestAskTime(t *testing.T) {
+	const ahead = time.Minute
+	at, stop, err := timeServer("127.0.0.1:0", ahead)
+	must(err)
+	defer stop()
+	off, err := askTime(t.Context(), at)
 	if err != nil || (off-ahead).Abs() > 2*time.Second {
 		t.Errorf("ahead by %v, %v", off, err)
 	}
@@ -232,4 +243,47 @@ func inNetwork(t *testing.T) error {
 		t.Errorf("addresses: %+v", f)
 	}
 	return nil
+}
+
+// TestSeparation: Proxmox VE's root sees what the token itself may not ask: that
+// its user was given what it was not.
+func TestSeparation(t *testing.T) {
+	program, err := exec.LookPath("talos-agent")
+	must(err)
+	prefix, release, err := world.FreePrefix()
+	must(err)
+	defer release()
+	dir := t.TempDir()
+	h, err := startBareLab(dir, program, prefix.String(), "9.2", 200)
+	must(err)
+	defer h.Close()
+	const user, token, path = "talos-agent@pve", "talos-agent@pve!agent", "/pool/talos"
+	h.PVE.Role("TalosAgentVM", "VM.Allocate", "VM.Audit")
+	h.PVE.Token(user, "agent", true)
+	h.PVE.Grant(user, "TalosAgentVM", path)
+	v := hostView{pve: pveHost{root: dir, run: execute}}
+	judged := func() doctor.Check {
+		t.Helper()
+		h := doctor.Host{Wants: doctor.Wants{Token: token, Needs: []doctor.Need{{Path: path, Role: "TalosAgentVM", Privileges: []string{"VM.Allocate"}}}},
+			Separation: doctor.Look(v.separation(t.Context(), token))}
+		found := find(h.Judge(), "privsep", "")
+		if len(found) != 1 {
+			t.Fatalf("%+v", found)
+		}
+		return found[0]
+	}
+	if c := judged(); c.Level != doctor.Fail || !strings.Contains(c.Message, "has VM.Allocate there") {
+		t.Errorf("the user has it, and the token has not: %+v", c)
+	}
+	h.PVE.Grant(token, "TalosAgentVM", path)
+	if c := judged(); c.Level != doctor.Pass {
+		t.Errorf("both have it: %+v", c)
+	}
+	v.pve.root = t.TempDir()
+	if c := judged(); c.Level != doctor.Skipped || !strings.Contains(c.Message, "root of the Proxmox VE host") {
+		t.Errorf("no Proxmox VE host: %+v", c)
+	}
+	if _, err := v.separation(t.Context(), ""); err == nil {
+		t.Error("nobody's token is looked at")
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,15 +24,28 @@ func newPatient(t *testing.T) *rig {
 	r.config["mirrors"].(map[string]any)["registries"] = map[string]any{
 		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
 	r.write()
+	if os.Geteuid() == 0 {
+		_, stop, err := timeServer(r.timeServer()+":123", 0)
+		must(err)
+		t.Cleanup(stop)
+	}
 	r.push(r.settled())
 	return r
 }
+
+// timeServer is the address of a patient's time server.
+func (r *rig) timeServer() string { return r.base + "9" }
 
 // settled is the inventory of a patient.
 func (r *rig) settled(more ...string) map[string][]byte {
 	files := with(r.inventory(1), "inventory/dev/addons/cilium.yaml",
 		"name: cilium\nnamespace: kube-system\nchart: {repository: https://helm.cilium.io, name: cilium, version: 1.19.3}\n")
 	files["inventory/dev/cluster.yaml"] = append(files["inventory/dev/cluster.yaml"], "cni: cilium\naddons: [addons/cilium.yaml]\n"...)
+	// Only root can serve at the port of NTP.
+	if os.Geteuid() == 0 {
+		text := strings.Replace(string(files["inventory/dev/cluster.yaml"]), "network: {", "network: {time_servers: ["+r.timeServer()+"], ", 1)
+		files["inventory/dev/cluster.yaml"] = []byte(text)
+	}
 	for _, line := range more {
 		files["inventory/dev/cluster.yaml"] = append(files["inventory/dev/cluster.yaml"], line...)
 	}
@@ -182,6 +196,9 @@ func TestDoctorCommand(t *testing.T) {
 		if a, b := level(without, k.Name), level(with, k.Name); a != b && k.Name != "daemon" && k.Name != "space" {
 			t.Errorf("%s: %s without the daemon, %s with it", k.Name, a, b)
 		}
+	}
+	if os.Geteuid() == 0 && level(with, "timeserver") != doctor.Pass {
+		t.Errorf("the time server: %+v", find(with.Checks, "timeserver", ""))
 	}
 	r.lab.PVE.SetVersion("7.4")
 	a := r.run(exitFailed, do("doctor", "--config", config), "fail    version", "-> upgrade the host to 8.4 or 9", "1 failed")

@@ -6,10 +6,7 @@ import "time"
 type Agent struct {
 	Now   time.Time
 	Wants Wants
-	// Needs are the privileges that are needed for what is asked.
-	Needs []Need
-
-	API API
+	API   API
 	// Granted is what the token may do, by every path where it was given
 	// something; Held is what it may do at the path of each need.
 	Granted Fact[map[string][]string]
@@ -30,12 +27,12 @@ type Agent struct {
 
 // Need is a role's privileges at a path.
 type Need struct {
-	Path       string
-	Role       string
-	Privileges []string
-	// Optional privileges only make something visible; For says what.
-	Optional []string
-	Why      string
+	Path       string   `json:"path"`
+	Role       string   `json:"role"`
+	Privileges []string `json:"privileges"`
+	// Optional privileges only make something visible.
+	Optional []string `json:"optional"`
+	Why      string   `json:"why"`
 }
 
 // API is how the API of Proxmox VE was reached.

@@ -34,6 +34,7 @@ var Catalogue = []Kind{
 	{"token", groupProxmox, "the token is accepted, and has any privilege at all", "fail, skipped", "`talos-agent init`; give every privilege to the token as well as to its user", false},
 	{"privileges", groupProxmox, "at each path the token has the privileges that are needed there", "warn, fail, skipped", "the `pveum acl modify` that it prints, or `talos-agent init`", false},
 	{"excess", groupProxmox, "the token has no privileges that are not needed", "warn, skipped", "take them away: `pveum acl delete`", false},
+	{"privsep", groupProxmox, "what the token's user was given where it is needed, the token was given, too", "fail, skipped", "the `pveum acl modify` that it prints, or `talos-agent init`", true},
 	{"pool", groupProxmox, "the pool of the policy exists", "fail, skipped", "`pveum pool add NAME`", false},
 	{"quorum", groupProxmox, "the Proxmox VE cluster can be written to", "fail, skipped", "bring the missing hosts back", false},
 	{"ha", groupProxmox, "high availability does not manage our VMs", "warn, skipped", "`ha-manager remove vm:ID`", false},

@@ -3,7 +3,9 @@ package doctor
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +21,9 @@ type Host struct {
 	TimeServers map[string]Fact[time.Duration] // how far theirs is ahead
 
 	Files []File
+	// Separation is what the agent's user and its token were given, in the word of
+	// Proxmox VE's root: the token itself may not ask for its user.
+	Separation Fact[Separation]
 
 	// Ways are the routes to the addresses of nodes, VIPs and gateways, and who
 	// answers there.
@@ -29,6 +34,33 @@ type Host struct {
 	DHCP Fact[[]netip.Addr]
 	// Addresses are the host's own, by interface.
 	Addresses Fact[map[string][]netip.Prefix]
+}
+
+// Separation is what a user and its token may do. A token with separated
+// privileges has only what both were given.
+type Separation struct{ User, Token Grants }
+
+// Grants are privileges by path; a true one holds below the path as well.
+type Grants map[string]map[string]bool
+
+// at returns what is granted at a path, there or above it.
+func (g Grants) at(where string) []string {
+	if here, ok := g[where]; ok {
+		return slices.Sorted(maps.Keys(here))
+	}
+	for up := path.Dir(where); where != "/"; up = path.Dir(up) {
+		var out []string
+		for privilege, below := range g[up] {
+			if below {
+				out = append(out, privilege)
+			}
+		}
+		if len(out) > 0 || up == "/" {
+			slices.Sort(out)
+			return out
+		}
+	}
+	return nil
 }
 
 // Clock is the state of the host's clock.
@@ -93,6 +125,7 @@ func (h Host) Judge() []Check {
 	if !slices.ContainsFunc(out, func(c Check) bool { return c.Level != Skipped }) && len(h.Files) > len(out) {
 		out = append(out, Check{Name: "files", Level: Pass, Message: fmt.Sprintf("%d files and folders have the right owners and modes", len(h.Files)-len(out))})
 	}
+	out = append(out, h.separation()...)
 	out = append(out, h.clock())
 	for _, c := range h.Wants.Clusters {
 		out = append(out, h.cluster(c)...)
@@ -141,6 +174,30 @@ func (f File) judge() (Check, bool) {
 		return c, false
 	}
 	return c, true
+}
+
+// separation judges whether the token was given less than its user. What both
+// lack, the privileges tell.
+func (h Host) separation() []Check {
+	if !h.Separation.Known {
+		return []Check{skipped("privsep", h.Wants.Token, h.Separation)}
+	}
+	user, _, _ := strings.Cut(h.Wants.Token, "!")
+	var out []Check
+	for _, n := range h.Wants.Needs {
+		lacks := without(slices.Concat(n.Privileges, n.Optional), h.Separation.Value.Token.at(n.Path))
+		has := h.Separation.Value.User.at(n.Path)
+		lacks = slices.DeleteFunc(lacks, func(p string) bool { return !slices.Contains(has, p) })
+		if len(lacks) > 0 {
+			out = append(out, Check{Name: "privsep", Subject: n.Path, Level: Fail,
+				Message: fmt.Sprintf("the user %s has %s there, and the token has not", user, strings.Join(lacks, " ")),
+				Hint:    fmt.Sprintf("`pveum acl modify %s --roles %s --tokens '%s'`, or `talos-agent init`", n.Path, n.Role, h.Wants.Token)})
+		}
+	}
+	if len(out) == 0 {
+		out = []Check{{Name: "privsep", Subject: h.Wants.Token, Level: Pass, Message: "the token was given what its user has"}}
+	}
+	return out
 }
 
 func (h Host) clock() Check {
@@ -313,16 +370,25 @@ func (h Host) dhcp(c Cluster) []Check {
 	return out
 }
 
+// TalosTimeServer is what nodes ask whose inventory names no time server.
+// Source: Talos, pkg/machinery/constants.DefaultNTPServer.
+const TalosTimeServer = "time.cloudflare.com"
+
 // timeServers judges the time servers of all clusters. A node whose clock is
 // not in sync never joins.
 func (h Host) timeServers() []Check {
 	var names []string
+	theirs := false // Talos' own is asked
 	for _, c := range h.Wants.Clusters {
 		for _, s := range c.TimeServers {
 			if !slices.Contains(names, s) {
 				names = append(names, s)
 			}
 		}
+		theirs = theirs || len(c.TimeServers) == 0
+	}
+	if theirs && !slices.Contains(names, TalosTimeServer) {
+		names = append(names, TalosTimeServer)
 	}
 	slices.Sort(names)
 	var out []Check
@@ -330,6 +396,10 @@ func (h Host) timeServers() []Check {
 		f := h.TimeServers[name]
 		c := Check{Name: "timeserver", Subject: name, Level: Pass, Message: "answers"}
 		switch {
+		case !f.Known && theirs && name == TalosTimeServer:
+			c.Level = Warn
+			c.Message = fmt.Sprintf("does not answer this host (%s), and no other is named: if it does not answer the nodes either, they never join", f.Why)
+			c.Hint = "name one of the network under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"
 		case !f.Known:
 			c.Level = Fail
 			c.Message = fmt.Sprintf("does not answer this host (%s): a node whose clock is not in sync never joins", f.Why)

@@ -160,7 +160,7 @@ func (a Agent) privileges() []Check {
 	if !a.Granted.Known {
 		return []Check{skipped("privileges", a.Wants.Token, a.Granted)}
 	}
-	for _, n := range a.Needs {
+	for _, n := range a.Wants.Needs {
 		held := a.Held[n.Path]
 		if !held.Known {
 			out = append(out, skipped("privileges", n.Path, held))
@@ -206,7 +206,7 @@ func (a Agent) excess() Check {
 		return skipped(c.Name, c.Subject, a.Granted)
 	}
 	needed := map[string][]string{}
-	for _, n := range a.Needs {
+	for _, n := range a.Wants.Needs {
 		needed[n.Path] = append(append(needed[n.Path], n.Privileges...), n.Optional...)
 	}
 	atTop := a.Granted.Value["/"]

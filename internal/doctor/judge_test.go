@@ -23,20 +23,21 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // well is what a healthy host shows an agent with one cluster on it.
 func well() Agent {
-	w := Wants{Token: "talos-agent@pve!agent", Pool: "talos", Images: "local", Clusters: []Cluster{{
-		Name: "dev", Mode: "static", Gateway: ip("10.10.0.1"), VIP: ip("10.10.0.5"), TimeServers: []string{"10.10.0.1"},
-		Nodes: []Node{
-			{Name: "dev-cp-1", ControlPlane: true, Host: "pve1", VMID: 411, IP: ip("10.10.0.11"), MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}}},
-			{Name: "dev-wk-1", Host: "pve1", VMID: 521, IP: ip("10.10.0.21"), MAC: "BC:24:11:00:00:21", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}, {"data", 100 << 30}}},
-		},
-	}}}
-	forge := Saw("org/infra")
-	return Agent{
-		Now: now, Wants: w,
+	w := Wants{Token: "talos-agent@pve!agent", Pool: "talos", Images: "local",
 		Needs: []Need{
 			{Path: "/pool/talos", Role: "TalosAgentVM", Privileges: []string{"VM.Allocate", "VM.Audit"}, Optional: []string{"VM.Console"}, Why: "make VMs"},
 			{Path: "/", Role: "TalosAgentHost", Optional: []string{"Sys.Audit"}, Why: "see quorum"},
 		},
+		Clusters: []Cluster{{
+			Name: "dev", Mode: "static", Gateway: ip("10.10.0.1"), VIP: ip("10.10.0.5"), TimeServers: []string{"10.10.0.1"},
+			Nodes: []Node{
+				{Name: "dev-cp-1", ControlPlane: true, Host: "pve1", VMID: 411, IP: ip("10.10.0.11"), MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}}},
+				{Name: "dev-wk-1", Host: "pve1", VMID: 521, IP: ip("10.10.0.21"), MAC: "BC:24:11:00:00:21", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}, {"data", 100 << 30}}},
+			},
+		}}}
+	forge := Saw("org/infra")
+	return Agent{
+		Now: now, Wants: w,
 		API:     API{URL: "https://127.0.0.1:8006", Door: Saw(Door{Version: "9.2.11", Blur: time.Second, NotAfter: now.AddDate(1, 0, 0)})},
 		Granted: Saw(map[string][]string{"/pool/talos": {"VM.Allocate", "VM.Audit", "VM.Console"}, "/": {"Sys.Audit"}}),
 		Held:    map[string]Fact[[]string]{"/pool/talos": Saw([]string{"VM.Allocate", "VM.Audit", "VM.Console"}), "/": Saw([]string{"Sys.Audit"})},
@@ -54,11 +55,20 @@ func well() Agent {
 	}
 }
 
+// grantsOf is an access control list with some privileges on the pool.
+func grantsOf(privileges ...string) Grants {
+	g := Grants{"/": {"Sys.Audit": false}, "/pool/talos": {}}
+	for _, p := range privileges {
+		g["/pool/talos"][p] = true
+	}
+	return g
+}
+
 // rootsView is what root sees on it.
 func rootsView() Host {
 	direct := func(mac string) Fact[Way] { return Saw(Way{Link: "vmbr1", MAC: mac}) }
 	return Host{
-		Wants: well().Wants, Clock: Saw(Clock{Synchronised: true, MaxError: time.Millisecond}), TimeServers: map[string]Fact[time.Duration]{"10.10.0.1": Saw(time.Duration(0))},
+		Wants: well().Wants, Separation: Saw(Separation{User: grantsOf("VM.Allocate", "VM.Audit", "VM.Console"), Token: grantsOf("VM.Allocate", "VM.Audit", "VM.Console")}), Clock: Saw(Clock{Synchronised: true, MaxError: time.Millisecond}), TimeServers: map[string]Fact[time.Duration]{"10.10.0.1": Saw(time.Duration(0))},
 		Files: []File{
 			{Path: "/etc/talos-agent/config.yaml", Is: ConfigFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
 			{Path: "/etc/talos-agent/policy.yaml", Is: PolicyFile, Mode: 0o644, Owner: "root", Group: "root"},
@@ -223,10 +233,24 @@ var hostCases = []struct {
 	{"a credential that a group reads", func(h *Host) { h.Files[3].Mode, h.Files[3].Dir = 0o640, false }, verdict{"files", Fail, "chmod 0600"}},
 	{"a file out of sight", func(h *Host) { h.Files[0].Err = "permission denied" }, verdict{"files", Skipped, "permission denied"}},
 
+	{"the privsep trap", func(h *Host) { h.Separation.Value.Token = Grants{} },
+		verdict{"privsep", Fail, "/pool/talos the user talos-agent@pve has VM.Allocate VM.Audit VM.Console there, and the token has not -> `pveum acl modify /pool/talos --roles TalosAgentVM --tokens 'talos-agent@pve!agent'`"}},
+	{"one privilege less", func(h *Host) { h.Separation.Value.Token = grantsOf("VM.Allocate", "VM.Audit") }, verdict{"privsep", Fail, "has VM.Console there"}},
+	{"inherited", func(h *Host) {
+		h.Separation.Value = Separation{User: Grants{"/pool": {"VM.Allocate": true, "VM.Audit": false}}, Token: Grants{"/pool/talos": {"VM.Allocate": true}}}
+	}, verdict{"privsep", Pass, ""}},
+	{"neither has it", func(h *Host) { h.Separation.Value = Separation{} }, verdict{"privsep", Pass, ""}},
+	{"no Proxmox VE here", func(h *Host) { h.Separation = Unseen[Separation](errUnseen) }, verdict{"privsep", Skipped, "out of sight"}},
 	{"no synchronisation", func(h *Host) { h.Clock.Value.Synchronised = false }, verdict{"clock", Warn, "chronyc"}},
 	{"a rough clock", func(h *Host) { h.Clock.Value.MaxError = 3 * time.Second }, verdict{"clock", Warn, "off by 3s"}},
 	{"no clock", func(h *Host) { h.Clock = Unseen[Clock](errUnseen) }, verdict{"clock", Skipped, ""}},
 	{"a silent time server", func(h *Host) { h.TimeServers["10.10.0.1"] = Unseen[time.Duration](errUnseen) }, verdict{"timeserver", Fail, "network.time_servers"}},
+	{"Talos' own is silent", func(h *Host) {
+		h.Wants.Clusters[0].TimeServers, h.TimeServers = nil, map[string]Fact[time.Duration]{TalosTimeServer: Unseen[time.Duration](errUnseen)}
+	}, verdict{"timeserver", Warn, "no other is named"}},
+	{"Talos' own answers", func(h *Host) {
+		h.Wants.Clusters[0].TimeServers, h.TimeServers = nil, map[string]Fact[time.Duration]{TalosTimeServer: Saw(time.Duration(0))}
+	}, verdict{"timeserver", Pass, TalosTimeServer}},
 	{"a time server that is off", func(h *Host) { h.TimeServers["10.10.0.1"] = Saw(-time.Minute) }, verdict{"timeserver", Warn, "1m0s"}},
 
 	{"no way", func(h *Host) { h.Ways[ip("10.10.0.21")] = Unseen[Way](errors.New("network is unreachable")) }, verdict{"route", Fail, "no way to dev-wk-1"}},

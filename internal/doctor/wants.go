@@ -12,6 +12,8 @@ import (
 type Wants struct {
 	// Token is the name of the agent's token, user@realm!name.
 	Token string `json:"token"`
+	// Needs are the privileges that are needed for what is asked, one a path.
+	Needs []Need `json:"needs"`
 	Pool  string `json:"pool"`
 	// Images is the storage that images are uploaded to, for clusters that name
 	// none.
