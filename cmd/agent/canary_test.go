@@ -194,6 +194,13 @@ func TestNoSecretEscapes(t *testing.T) {
 	}
 	r.run(exitOK, do("reconcile"))
 
+	for _, args := range [][]string{{"events", "--since", "1h"}, {"events", "--since", "1h", "-o", "json"}, {"history"}, {"history", "-o", "json"}, {"history", "1"}} {
+		a := r.try(args...)
+		fmt.Fprint(heard, a.out, a.errOut)
+	}
+	bundle := filepath.Join(r.work, "bundle.tar.gz")
+	r.run(exitOK, do("support-bundle", "--config", filepath.Join(r.dir, "config.yaml"), "--file", bundle))
+
 	var statuses bytes.Buffer
 	must(json.NewEncoder(&statuses).Encode(r.lab.Forge.Statuses()))
 	var story bytes.Buffer
@@ -217,7 +224,10 @@ func TestNoSecretEscapes(t *testing.T) {
 			return err
 		}))
 	}
-	if len(where) < 10 || statuses.Len() < 100 || heard.b.Len() < 10_000 {
+	for name, text := range unpack(t, bundle) {
+		where["the bundle's "+name] = []byte(text)
+	}
+	if len(where) < 25 || statuses.Len() < 100 || heard.b.Len() < 10_000 {
 		t.Fatalf("there is too little to look at: %d places", len(where))
 	}
 	for place, b := range where {

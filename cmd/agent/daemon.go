@@ -113,6 +113,7 @@ func (d *service) run(ctx context.Context) error {
 	}()
 	d.monitor = newMonitor(d.door, d.log)
 	defer d.monitor.retire()
+	d.door.measured(d.monitor.Text)
 	if err := d.begin(ctx); err != nil {
 		return err
 	}

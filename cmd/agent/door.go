@@ -18,6 +18,9 @@ type door struct {
 	a     *agent
 	wrong []string // with the changed config
 
+	// numbers are the daemon's metrics as text; nil: there are none yet.
+	numbers func() (string, error)
+
 	// What outlives the agents.
 	events *told
 	pulse  history.Pulse
@@ -91,6 +94,27 @@ func (d *door) EventsChanged() <-chan struct{} { return d.events.ring.Changed() 
 
 func (d *door) History(n string) ([]cluster.Run, error) {
 	return through(d, func(a *agent) ([]cluster.Run, error) { return a.History(n) })
+}
+
+func (d *door) Inside() api.Inside {
+	d.mu.RLock()
+	numbers := d.numbers
+	d.mu.RUnlock()
+	if numbers == nil {
+		return inside(errStarting.Error())
+	}
+	text, err := numbers()
+	if err != nil {
+		text = err.Error()
+	}
+	return inside(text)
+}
+
+// measured says where the daemon's metrics come from.
+func (d *door) measured(numbers func() (string, error)) {
+	d.mu.Lock()
+	d.numbers = numbers
+	d.mu.Unlock()
 }
 
 func (d *door) Console(ctx context.Context, n, node string, each func(string) error) error {

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"runtime"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/api"
@@ -41,6 +44,24 @@ func (a *agent) Status(name string) (cluster.Status, error) {
 		return cluster.Status{}, err
 	}
 	return a.consoles.show(m.r.Status()), nil
+}
+
+// Inside implements api.Agent.
+func (a *agent) Inside() api.Inside { return inside("an agent by itself has none") }
+
+// inside looks at this very process. Of the stacks it takes the places only:
+// arguments are words of memory, and some of those are secret.
+func inside(metrics string) api.Inside {
+	var b strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&b, 1); err != nil {
+		b.WriteString(err.Error())
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return api.Inside{Goroutines: b.String(), Metrics: metrics, Memory: map[string]int64{
+		"heapInUse": int64(m.HeapInuse), "heapIdle": int64(m.HeapIdle), "heapObjects": int64(m.HeapObjects), "stacks": int64(m.StackInuse),
+		"fromSystem": int64(m.Sys), "collections": int64(m.NumGC), "goroutines": int64(runtime.NumGoroutine()),
+	}}
 }
 
 // Changed implements api.Agent.

@@ -112,6 +112,7 @@ func (s *stub) ForecastDestroy(name string) (cluster.Forecast, error) {
 func (s *stub) History(name string) ([]cluster.Run, error) {
 	return []cluster.Run{{Number: 8}, {Number: 7}}, s.note("history", name)
 }
+func (s *stub) Inside() Inside { s.did = append(s.did, "inside"); return Inside{} }
 func (s *stub) Console(_ context.Context, name, node string, each func(string) error) error {
 	if err := s.note("console "+node, name); err != nil {
 		return err
@@ -173,6 +174,7 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			}
 			return err
 		},
+		"inside": func() error { _, err := c.Inside(ctx); return err },
 		"console cp-1": func() error {
 			err := c.Console(ctx, "dev", "cp-1", func() {}, func(text string) error {
 				if text != "hello" {

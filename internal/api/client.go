@@ -145,6 +145,11 @@ func (c *Client) Examine(ctx context.Context) (doctor.Examination, error) {
 	return ask[doctor.Examination](ctx, c, "GET", "/v1/doctor", nil)
 }
 
+// Inside asks for the daemon's own insides.
+func (c *Client) Inside(ctx context.Context) (Inside, error) {
+	return ask[Inside](ctx, c, "GET", "/v1/inside", nil)
+}
+
 // StatusAll asks for the status of every cluster.
 func (c *Client) StatusAll(ctx context.Context) ([]cluster.Status, error) {
 	return ask[[]cluster.Status](ctx, c, "GET", "/v1/status", nil)

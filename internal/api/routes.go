@@ -47,6 +47,8 @@ type Agent interface {
 	Accept(name string, revision cluster.Revision) error
 	AcceptBootstrap(name string) error
 	Destroy(name string) error
+	// Inside is what the daemon knows of its own insides.
+	Inside() Inside
 	// Console calls each with what a node's VM prints, as it comes, until ctx
 	// ends.
 	Console(ctx context.Context, name, node string, each func(text string) error) error
@@ -110,6 +112,14 @@ type DestroyRequest struct {
 type File struct {
 	Name    string `json:"name"`
 	Content string `json:"content"`
+}
+
+// Inside is what a maintainer wants to know of a daemon that misbehaves. It
+// holds no value of any variable.
+type Inside struct {
+	Goroutines string           `json:"goroutines"` // where they are
+	Memory     map[string]int64 `json:"memory"`     // in bytes, and counts
+	Metrics    string           `json:"metrics"`    // Prometheus' text; why there are none
 }
 
 // ConsoleText is a piece of what a VM printed, without anything that a terminal
@@ -198,6 +208,9 @@ var routes = []route{
 			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("destroy %s: not confirmed", name), Help: "the body's `confirm` must be the cluster's name"}
 		}
 		return done(a.Destroy(r.PathValue("name")))
+	}},
+	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for whoever mends it", serve: func(_ *http.Request, a Agent) (any, error) {
+		return a.Inside(), nil
 	}},
 	{pattern: "GET /v1/clusters/{name}/nodes/{node}/console", access: forRoot, kind: "Console", does: "what the node's VM prints on its serial port, in pieces, as it comes", stream: func(r *http.Request, a Agent, send sender) error {
 		return a.Console(r.Context(), r.PathValue("name"), r.PathValue("node"), func(text string) error {

@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -118,6 +120,21 @@ func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{m.own, m.process}, promhttp.HandlerOpts{}))
 	return mux
+}
+
+// Text is everything that /metrics serves.
+func (m *Metrics) Text() (string, error) {
+	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
+	if err != nil {
+		return "", fmt.Errorf("gather metrics: %w", err)
+	}
+	var b strings.Builder
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			return "", fmt.Errorf("write metrics: %w", err)
+		}
+	}
+	return b.String(), nil
 }
 
 // WriteText writes a file for the textfile collector of node_exporter, in one
