@@ -234,6 +234,8 @@ func (i *initRun) ask(ctx context.Context) error {
 			return word("image-datastore", "Storage for Talos images", &w.Images, notEmpty)
 		},
 		i.askImport,
+		i.askLimits,
+		i.askGitToken,
 		i.askForge,
 		func() error { return i.askHostKeys(ctx) },
 		i.askStart,
@@ -268,6 +270,45 @@ func (i *initRun) askImport() (err error) {
 	return err
 }
 
+// askLimits asks what all nodes together may take of the host.
+func (i *initRun) askLimits() error {
+	for _, name := range []string{"limit-nodes", "limit-cores", "limit-ram", "limit-disk"} {
+		if i.given(name) {
+			return nil
+		}
+	}
+	_, err := i.asks.word("Limits for all nodes together, like nodes=10,cores=32,ram=64GiB,disk=1TiB", i.wishes.Limits.String(), func(s string) error {
+		limits, ok := setup.ParseLimits(s)
+		if !ok {
+			return errors.New("write some of nodes=10,cores=32,ram=64GiB,disk=1TiB, or none")
+		}
+		i.wishes.Limits = limits
+		return nil
+	})
+	return err
+}
+
+// askGitToken asks for what reads a repository behind https, which may be
+// nothing.
+func (i *initRun) askGitToken() error {
+	_, stored := i.facts.Files[setup.Credential(setup.GitToken)]
+	if !strings.HasPrefix(i.wishes.Repository.URL, "https://") || i.given("git-token-file") || stored {
+		return nil
+	}
+	_, err := i.asks.word("File with a token that reads the repository", "none", func(path string) error {
+		if path == "none" {
+			return nil
+		}
+		data, _, err := readHostFile(path, othersMayNotRead)
+		if err == nil {
+			err = notBlank(data)
+		}
+		i.files.GitToken = data
+		return err
+	})
+	return err
+}
+
 // askForge asks where commit statuses go.
 func (i *initRun) askForge() error {
 	if i.given("forge") || i.wishes.Forge != nil || i.wishes.Repository.Directory != "" {
@@ -294,6 +335,9 @@ func (i *initRun) askForge() error {
 	}
 	i.flags.forgeTokenFile, err = i.asks.word("File with a token that may set commit statuses", "", func(path string) error {
 		data, _, err := readHostFile(path, othersMayNotRead)
+		if err == nil {
+			err = notBlank(data)
+		}
 		i.files.ForgeToken = data
 		return err
 	})

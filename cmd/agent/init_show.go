@@ -118,11 +118,12 @@ func (i *initRun) next(p printer) error {
 		p.printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
 			bytes.TrimSpace(ssh.MarshalAuthorizedKey(signer.PublicKey())), i.facts.Host)
 	}
+	p.printf("\nA repository to start from: talos-agent init repo DIR\n")
 	switch {
 	case i.flags.start || i.facts.Unit.Active:
-		p.printf("\nThe agent runs: talos-agent status, journalctl -u talos-agent\n")
+		p.printf("The agent runs: talos-agent status, journalctl -u talos-agent\n")
 	case i.facts.Unit.Installed:
-		p.printf("\nThen: systemctl enable --now talos-agent\n")
+		p.printf("Then: systemctl enable --now talos-agent\n")
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -368,6 +369,7 @@ func TestInitDryRun(t *testing.T) {
 	if h.state() != before || len(h.pveshs) > 0 {
 		t.Errorf("something was changed: %v", h.pveshs)
 	}
+	h.showsTheSame(told.Data.Steps)
 	h.done()
 	var calls [][]string
 	for _, s := range told.Data.Steps {
@@ -382,5 +384,29 @@ func TestInitDryRun(t *testing.T) {
 	}
 	if !slices.EqualFunc(calls, h.pveshs, slices.Equal[[]string]) {
 		t.Errorf("told\n%v\ndone\n%v", calls, h.pveshs)
+	}
+}
+
+// showsTheSame holds the steps that a page shows against those that are told.
+func (h *fresh) showsTheSame(told []initStep) {
+	h.t.Helper()
+	shown := 0
+	for _, p := range readPages(h.t) {
+		for _, b := range p.blocks {
+			if b.language != "json" || !strings.Contains(b.text, `"InitPlan"`) {
+				continue
+			}
+			var page struct{ Data struct{ Steps []initStep } }
+			must(json.Unmarshal([]byte(b.text), &page))
+			for _, s := range page.Data.Steps {
+				shown++
+				if !slices.ContainsFunc(told, func(o initStep) bool { return reflect.DeepEqual(s, o) }) {
+					h.t.Errorf("%s: %+v is none of the steps", b.at(), s)
+				}
+			}
+		}
+	}
+	if shown < 3 {
+		h.t.Errorf("pages show only %d steps", shown)
 	}
 }

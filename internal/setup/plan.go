@@ -112,6 +112,9 @@ func (p *planner) account() bool {
 	}
 	path := "/access/users/" + User + "/token/" + TokenName
 	stored := p.holds(ProxmoxToken)
+	if _, sealed := p.f.Files[encrypted(ProxmoxToken)]; sealed && (p.o.RotateToken || p.r.Token) {
+		p.note("%s holds the old token: encrypt the new one in its place, or remove it and what the unit says of it", encrypted(ProxmoxToken))
+	}
 	if p.f.hasToken() {
 		// One that was under way has told its secret to nobody.
 		if !p.o.RotateToken && !p.r.Token && stored {

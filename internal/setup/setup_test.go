@@ -389,3 +389,17 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("of nothing: %+v", w)
 	}
 }
+
+// TestLimits: limits are read as they are written.
+func TestLimits(t *testing.T) {
+	for _, text := range []string{"none", "nodes=7", "nodes=7,cores=20,ram=64GiB,disk=1TiB", "disk=500GiB"} {
+		if l, ok := ParseLimits(text); !ok || l.String() != text {
+			t.Errorf("%s: %v %v", text, l, ok)
+		}
+	}
+	for _, text := range []string{"", "7", "ram=64", "nodes=0", "nodes=7GiB", "vmids=400-500", "nodes=7,", "none,ram=1GiB"} {
+		if l, ok := ParseLimits(text); ok {
+			t.Errorf("%q is taken for %v", text, l)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,53 @@ type Limits struct {
 	Cores int    `json:"cores,omitempty"`
 	RAM   string `json:"ram,omitempty"`
 	Disk  string `json:"disk,omitempty"`
+}
+
+// String writes limits as ParseLimits reads them.
+func (l Limits) String() string {
+	var parts []string
+	for _, p := range []struct{ key, value string }{{"nodes", number(l.Nodes)}, {"cores", number(l.Cores)}, {"ram", l.RAM}, {"disk", l.Disk}} {
+		if p.value != "" {
+			parts = append(parts, p.key+"="+p.value)
+		}
+	}
+	if len(parts) == 0 {
+		return noLimits
+	}
+	return strings.Join(parts, ",")
+}
+
+// noLimits are none.
+const noLimits = "none"
+
+// amountForm is how the policy takes an amount.
+var amountForm = regexp.MustCompile(`^[1-9][0-9]*(MiB|GiB|TiB)$`)
+
+// ParseLimits reads limits as people write them: nodes=10,ram=64GiB, or none.
+func ParseLimits(text string) (Limits, bool) {
+	var l Limits
+	if strings.TrimSpace(text) == noLimits {
+		return l, true
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		n, err := strconv.Atoi(value)
+		count := err == nil && n > 0
+		amount := amountForm.MatchString(value)
+		switch {
+		case key == "nodes" && count:
+			l.Nodes = n
+		case key == "cores" && count:
+			l.Cores = n
+		case key == "ram" && amount:
+			l.RAM = value
+		case key == "disk" && amount:
+			l.Disk = value
+		default:
+			return Limits{}, false
+		}
+	}
+	return l, true
 }
 
 // Repository is what the agent follows: URL or Directory.
