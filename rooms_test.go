@@ -42,6 +42,7 @@ var rooms = map[string]room{
 	"sources/git":       {never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
 	"sources/secrets":   {never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
 	"sources/forge":     {never: clients},
+	"sources/notify":    {never: append([]string{"os"}, clients...)},
 	"sources/webhook":   {never: append([]string{"os"}, clients...)},
 	"sources/inventory": {may: []string{"internal/cluster", "internal/strict"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 

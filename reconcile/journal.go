@@ -157,14 +157,23 @@ func (j *Journal) write() error {
 	if err != nil {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
-	tmp := j.name + ".new"
+	if err := Replace(j.files, j.name, raw); err != nil {
+		return fmt.Errorf("write journal %s: %w", j.name, err)
+	}
+	return nil
+}
+
+// Replace makes a file's new content durable: temporary file, sync, rename. Who
+// reads it finds the old content or the new one, whenever the power fails.
+func Replace(files Files, name string, data []byte) error {
+	tmp := name + ".new"
 	for _, step := range []func() error{
-		func() error { return j.files.Write(tmp, raw) },
-		func() error { return j.files.Sync(tmp) },
-		func() error { return j.files.Rename(tmp, j.name) },
+		func() error { return files.Write(tmp, data) },
+		func() error { return files.Sync(tmp) },
+		func() error { return files.Rename(tmp, name) },
 	} {
 		if err := step(); err != nil {
-			return fmt.Errorf("write journal %s: %w", j.name, err)
+			return err
 		}
 	}
 	return nil

@@ -22,8 +22,10 @@ func (r *Reconciler) tellBlind(now time.Time) {
 	s.Suspended = r.c.Journal.Facts().Suspended
 	switch {
 	case m.problems.HasErrors():
-		s.Condition, s.Message = cluster.Stalled, "the inventory is invalid: "+m.problems.First()
-		s.Blocked = []cluster.Block{{Subject: r.c.Cluster, Reason: s.Message}}
+		// In the words of a cluster that was valid before: to whoever was told, a
+		// restart is no news.
+		b := r.stopper().block
+		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Subject+": "+b.Reason, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
 		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+oneLine(m.fetchErr.Error()), cluster.HintOf(m.fetchErr)
 	default:

@@ -82,7 +82,25 @@ func TestNoSecretEscapes(t *testing.T) {
 	c.add("the token of Proxmox VE", token)
 	c.add("the token of git", lab.GitToken)
 	c.add("the token of the forge", lab.ForgeToken)
-	if len(c) < 30 {
+	for name, secret := range map[string]string{
+		"webhook.secret": "canary-webhook-secret-4c1d", "hook.key": "canary-notify-key-77aa",
+		// Nobody is there, so that there are errors to be told.
+		"hook.url": "http://127.0.0.1:1/canary-notify-path-20be", "chat.url": "ntfy://me:canary-chat-password-9e3f@127.0.0.1:1/canary-topic-5d5d?scheme=http",
+	} {
+		r.file(name, secret+"\n")
+		for part := range strings.FieldsFuncSeq(secret, func(c rune) bool { return strings.ContainsRune("/:@?", c) }) {
+			if strings.HasPrefix(part, "canary-") {
+				c.add(name+": "+part, part)
+			}
+		}
+	}
+	prom := filepath.Join(t.TempDir(), "agent.prom")
+	r.config["webhook"] = map[string]any{"listen": r.base + "200:9478", "secret_file": "webhook.secret"}
+	r.config["metrics"] = map[string]any{"listen": r.base + "200:9477", "textfile": prom}
+	r.config["notifications"] = []map[string]any{
+		{"name": "program", "kind": "webhook", "url_file": "hook.url", "secret_file": "hook.key"}, {"name": "phone", "kind": "chat", "url_file": "chat.url"}}
+	r.write()
+	if len(c) < 40 {
 		t.Fatalf("only %d secrets", len(c))
 	}
 	r.file("age.key", string(r.keys.ageKey))
@@ -209,7 +227,14 @@ func TestNoSecretEscapes(t *testing.T) {
 			must(json.NewEncoder(&story).Encode(call))
 		}
 	}
-	where := map[string][]byte{"the log": []byte(r.log.String()), "the commands": []byte(heard.String()), "the forge": statuses.Bytes(), "what was asked of whom": story.Bytes()}
+	told, err := os.ReadFile(prom)
+	must(err)
+	for _, name := range []string{"program", "phone"} {
+		if !r.log.has("cannot notify " + name) {
+			t.Errorf("nothing is told of %s, which nobody can reach", name)
+		}
+	}
+	where := map[string][]byte{"the metrics": told, "the log": []byte(r.log.String()), "the commands": []byte(heard.String()), "the forge": statuses.Bytes(), "what was asked of whom": story.Bytes()}
 	for _, name := range []string{"cmdline", "environ"} {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", r.proc.cmd.Process.Pid, name))
 		must(err)

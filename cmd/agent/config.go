@@ -25,6 +25,8 @@ type configFile struct {
 	Proxmox proxmoxFile `yaml:"proxmox" example:"{url: \"https://127.0.0.1:8006\", token_file: proxmox.token}"`
 	// Where commit statuses are sent. Without it none are.
 	Forge forgeFile `yaml:"forge"`
+	// Who is told when a cluster changes its condition.
+	Notifications []notificationFile `yaml:"notifications"`
 	// Where forges say that something was pushed, so that it is fetched at once.
 	Webhook webhookFile `yaml:"webhook" example:"{listen: \"127.0.0.1:9478\", secret_file: webhook.secret}"`
 	// Numbers for Prometheus.
@@ -34,7 +36,8 @@ type configFile struct {
 	// Places that serve what others serve, for hosts without internet.
 	Mirrors mirrorsFile `yaml:"mirrors"`
 	// Authorities (PEM) to trust besides those of the system, for every https
-	// connection except that to Proxmox VE, which has a ca_file of its own.
+	// connection except that to Proxmox VE, which has a ca_file of its own, and
+	// those to chat services.
 	CAFile string `yaml:"ca_file" is:"path" example:"ca.pem"`
 	// What the repository may ask of this host.
 	PolicyFile string `yaml:"policy_file" is:"path" default:"policy.yaml beside this file" example:"policy.yaml"`
@@ -100,6 +103,24 @@ type forgeFile struct {
 	// A token that may set commit statuses, and nothing more. Credential:
 	// forge.token.
 	TokenFile string `yaml:"token_file" is:"path" default:"the credential forge.token" example:"forge.token"`
+}
+
+type notificationFile struct {
+	// What the target is called in the log and in metrics.
+	Name string `yaml:"name" is:"label" required:"true" example:"phone"`
+	// webhook: a POST of JSON to a web address. chat: a message for people, over
+	// the service that the address names.
+	Kind string `yaml:"kind" enum:"webhook,chat" required:"true" example:"chat"`
+	// The file that holds the address, one line. It is a secret: whoever knows
+	// it can speak there. Credential: notify-NAME.
+	URLFile string `yaml:"url_file" is:"path" default:"the credential notify-NAME" example:"phone.url"`
+	// A key that signs what is sent, so that the other side knows who sent it.
+	// Only for a webhook. Credential: notify-NAME.secret.
+	SecretFile string `yaml:"secret_file" is:"path" default:"the credential notify-NAME.secret, if there is one" example:"hook.secret"`
+	// The clusters that are told of.
+	Clusters []string `yaml:"clusters" is:"label" default:"all" example:"[dev]"`
+	// The conditions that are told.
+	On []string `yaml:"on" enum:"Ready,Reconciling,Stalled,Suspended,Unknown" default:"[Ready, Stalled, Unknown]" example:"[Stalled]"`
 }
 
 type webhookFile struct {

@@ -59,6 +59,7 @@ type settings struct {
 	ca             []byte // PEM; empty: the system's authorities only
 	metrics        monitoring
 	webhook        hooks
+	notifications  []notification
 
 	socket, stateDir, cacheDir string
 	keepRuns                   int // of each cluster's history
@@ -125,6 +126,7 @@ func loadConfigFrom(path string, from credentialSource) (settings, cluster.Probl
 	l.loadSources()
 	l.loadMetrics()
 	l.loadWebhook()
+	l.loadNotifications()
 	l.out.policyNow.Store(&l.out.policy)
 	return l.out, l.Finish()
 }

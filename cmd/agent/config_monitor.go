@@ -2,9 +2,12 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
 // monitoring says where the agent's numbers go; both may be empty.
@@ -79,4 +82,40 @@ func (l *configLoader) listens(field, address string) bool {
 		return false
 	}
 	return true
+}
+
+func (l *configLoader) loadNotifications() {
+	for i, f := range l.file.Notifications {
+		at := strict.Element("notifications", i)
+		if f.Name == "" || f.Kind == "" {
+			continue // said to be wrong
+		}
+		if slices.ContainsFunc(l.out.notifications, func(n notification) bool { return n.name == f.Name }) {
+			l.Wrong(strict.Join(at, "name"), "choose another", "another target is called %s", f.Name)
+		}
+		n := notification{name: f.Name, to: notify.Config{Kind: notify.Kind(f.Kind), CA: l.out.ca}, clusters: f.Clusters}
+		for j, name := range f.Clusters {
+			if len(l.out.clusters) > 0 && !slices.Contains(l.out.clusters, name) && name != "" {
+				l.Wrong(strict.Element(strict.Join(at, "clusters"), j), "this host looks after "+strings.Join(l.out.clusters, ", "), "%s is not among the clusters of this host", name)
+			}
+		}
+		for _, c := range f.On {
+			n.on = append(n.on, cluster.Condition(c))
+		}
+		if len(n.on) == 0 {
+			n.on = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind}
+		}
+		field := strict.Join(at, "url_file")
+		address, ok := l.secret(field, f.URLFile, "notify-"+f.Name)
+		key, _ := l.secret(strict.Join(at, "secret_file"), f.SecretFile, "notify-"+f.Name+".secret")
+		n.to.URL, n.to.Secret = address.RevealString(), key.RevealString()
+		if !ok {
+			if !said(l.Report, field) {
+				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: nobody knows where to send to")
+			}
+		} else if _, err := notify.New(n.to); err != nil {
+			l.Wrong(field, cluster.HintOf(err), "the address in the file cannot be used: %s", err)
+		}
+		l.out.notifications = append(l.out.notifications, n)
+	}
 }

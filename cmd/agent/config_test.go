@@ -63,6 +63,8 @@ func hostFiles(t testing.TB) map[string]string {
 		"ca.pem":        string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
 		"policy.yaml":   "pool: talos\nvmids: [400-599]\n",
 		"short":         "c4n4ry-short\n",
+		"hook.url":      "https://hooks.example.org/c4n4ry\n",
+		"plain.url":     "http://hooks.example.org/c4n4ry\n",
 		"config.yaml":   "",
 	}
 }
@@ -333,6 +335,17 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:4:24: webhook.secret_file: the file holds 12 characters, and at least 16 are needed (make one with `openssl rand -hex 32`, and give the same to the forge)"}},
 		{"repository: {directory: DIR}\n" + ok + "webhook: {listen: \"127.0.0.1:1\", secret_file: age.key}\n", []string{
 			"config.yaml:4:1: warning: webhook: has no use with repository.directory (remove it: a directory is watched)"}},
+		{remote + ok + "clusters: [dev]\nnotifications:\n  - {name: a, kind: chat, url_file: hook.url, clusters: [dev, prod], on: [Ready, Broken]}\n  - {name: a, kind: webhook, url_file: hook.url, secret_file: short}\n" +
+			"  - {name: b, kind: webhook}\n  - {name: c, kind: webhook, url_file: plain.url}\n  - {kind: mail}\n", []string{
+			`config.yaml:6:37: notifications[0].url_file: the address in the file cannot be used: its service is not known (known are `,
+			"config.yaml:6:63: notifications[0].clusters[1]: prod is not among the clusters of this host (this host looks after dev)",
+			`config.yaml:6:82: notifications[0].on[1]: "Broken" is not known (write Ready or Reconciling or Stalled or Suspended or Unknown)`,
+			"config.yaml:7:12: notifications[1].name: another target is called a (choose another)",
+			"config.yaml:8:5: notifications[2].url_file: is missing: nobody knows where to send to (put the address into a file that nobody else can read, and name it here)",
+			"config.yaml:9:40: notifications[3].url_file: the address in the file cannot be used: it is plain http, over which anybody between could read and write (use https; plain http is for loopback addresses)",
+			"config.yaml:10:5: notifications[4].name: is missing (write name: phone)",
+			`config.yaml:10:12: notifications[4].kind: "mail" is not known (write webhook or chat)`}},
+		{remote + ok + "notifications: [{name: a, kind: webhook, url_file: hook.url, secret_file: short}]\n", nil},
 		{remote + ok + "policy_file: nope.yaml\n", []string{
 			"DIR/nope.yaml: there is no policy, so nothing is allowed (write one; the smallest has the lines pool: talos and vmids: [400-599])"}},
 		{remote + "age_key_file: \"credential:age.key\"\nproxmox: {token_file: \"me@pve!x=c4n4ry\"}\n", []string{

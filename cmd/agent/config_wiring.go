@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -39,6 +40,10 @@ func (s settings) wiring(files stateFiles, log *slog.Logger) (wiring, error) {
 	if err != nil {
 		return wiring{}, fmt.Errorf("open the repository: %w", err)
 	}
+	host, err := os.Hostname()
+	if err != nil {
+		return wiring{}, errors.Join(fmt.Errorf("ask for this host's name: %w", err), store.Close())
+	}
 	pve := s.proxmox
 	pve.Log = log
 	return wiring{
@@ -56,6 +61,7 @@ func (s settings) wiring(files stateFiles, log *slog.Logger) (wiring, error) {
 		factory: factory.Config{URL: s.factory, CacheDir: filepath.Join(s.cacheDir, "images"), CA: s.ca, Log: log},
 		charts:  helm.Config{Mirrors: s.charts, CA: s.ca},
 		forge:   s.forge,
+		notify:  s.notifications, spoken: openSpoken(files, s.notifications, log), host: host,
 	}, nil
 }
 

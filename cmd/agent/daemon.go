@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -48,6 +49,8 @@ config that cannot be loaded leaves the old one in force and is told in
 			return err
 		}
 		frugal(os.Getenv("GOGC"))
+		// The library for chat services uses it, and would wait for ever.
+		http.DefaultClient.Timeout = sendWithin
 		d := &service{path: *config, told: newTold()}
 		d.log = newLog(w, *verbose, d.told.take)
 		return d.run(cmd.Context())
@@ -198,7 +201,7 @@ func (d *service) begin(ctx context.Context) (err error) {
 		defer d.mu.Unlock()
 		d.states[s.Cluster] = s
 	}
-	w.onPass, w.onAction = d.monitor.Pass, d.monitor.Action
+	w.onPass, w.onAction, w.onNotified = d.monitor.Pass, d.monitor.Action, d.monitor.notified
 	a, err := newAgent(w)
 	if err != nil {
 		return errors.Join(err, w.store.Close())

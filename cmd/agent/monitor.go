@@ -170,3 +170,12 @@ func (m *monitor) write() {
 		said = err != nil
 	})
 }
+
+// notified takes how an attempt to notify a target ended.
+func (m *monitor) notified(target string, err error) {
+	result := "sent"
+	if err != nil {
+		result = "failed"
+	}
+	m.Notification(target, result)
+}

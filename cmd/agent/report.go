@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -15,62 +14,47 @@ type poster interface {
 	Post(ctx context.Context, s forge.Status) error
 }
 
-// reporter tells the forge how a cluster stands, on change only, beside the
-// loop: a forge that is slow or down delays nothing. Only the newest word
-// counts, so that the queue is one slot.
-type reporter struct {
-	forge poster
-	log   *slog.Logger
-
-	mu     sync.Mutex
-	next   *news
-	last   news
-	blind  time.Time // since when the agent cannot see
-	wake   chan struct{}
-	ctx    context.Context
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-// blindFor is how long the agent must have been unable to see before the forge
-// is told: every start and every short outage begins that way.
-const blindFor = time.Minute
+// reporter tells the forge how a cluster stands, on change only.
+type reporter struct{ out *outbox[news] }
 
 func newReporter(p poster, log *slog.Logger) *reporter {
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &reporter{forge: p, log: log, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel, done: make(chan struct{})}
-	go r.run()
-	return r
+	return &reporter{newOutbox(outboxConfig[news]{
+		Send: func(ctx context.Context, n news) error { return p.Post(ctx, n.Status) },
+		Same: sameNews,
+		Told: func(_ string, _ news, err error) {
+			if err != nil {
+				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", cluster.HintOf(err))
+			}
+		},
+	}, nil)}
 }
 
-// close gives up what is not sent yet.
-func (r *reporter) close() {
-	r.cancel()
-	<-r.done
-}
+func (r *reporter) close() { r.out.close() }
 
 // report takes a status; it never blocks.
-func (r *reporter) report(s cluster.Status, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (r *reporter) report(s cluster.Status) {
+	if st, ok := commitStatus(s); ok {
+		r.out.put("", news{st, s.Condition})
+	}
+}
+
+// blindFor is how long the agent must have been unable to see before anybody
+// outside is told: every start and every short outage begins that way.
+const blindFor = time.Minute
+
+// sight knows since when the agent cannot see a cluster.
+type sight struct{ blind time.Time }
+
+// worthTelling reports whether a status is for others than who asks for it.
+func (v *sight) worthTelling(s cluster.Status, now time.Time) bool {
 	if s.Condition != cluster.Blind {
-		r.blind = time.Time{}
-	} else if r.blind.IsZero() {
-		r.blind = now
+		v.blind = time.Time{}
+		return true
 	}
-	st, ok := commitStatus(s)
-	n := news{st, s.Condition}
-	if !ok || s.Condition == cluster.Blind && now.Sub(r.blind) < blindFor {
-		return
+	if v.blind.IsZero() {
+		v.blind = now
 	}
-	if r.next != nil && sameNews(*r.next, n) || r.next == nil && sameNews(r.last, n) {
-		return
-	}
-	r.next = &n
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	return now.Sub(v.blind) >= blindFor
 }
 
 // news is a status for the forge and the condition it is told of: pending is
@@ -109,49 +93,4 @@ func commitStatus(s cluster.Status) (forge.Status, bool) {
 		st.State = forge.StateError
 	}
 	return st, true
-}
-
-func (r *reporter) run() {
-	defer close(r.done)
-	pause := time.Second
-	for {
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-r.wake:
-		}
-		for {
-			r.mu.Lock()
-			next := r.next
-			r.mu.Unlock()
-			if next == nil {
-				break
-			}
-			ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
-			err := r.forge.Post(ctx, next.Status)
-			cancel()
-			if r.ctx.Err() != nil {
-				return
-			}
-			if err == nil {
-				r.mu.Lock()
-				r.last = *next
-				if r.next == next {
-					r.next = nil
-				}
-				r.mu.Unlock()
-				pause = time.Second
-				continue
-			}
-			r.log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", cluster.HintOf(err))
-			t := time.NewTimer(pause)
-			pause = min(2*pause, 5*time.Minute)
-			select {
-			case <-r.ctx.Done():
-				t.Stop()
-				return
-			case <-t.C:
-			}
-		}
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/sources/forge"
@@ -22,14 +21,14 @@ func TestDestroyedIsTold(t *testing.T) {
 	r := newReporter(posts, slog.New(slog.DiscardHandler))
 	defer r.close()
 	s := cluster.Status{Cluster: "dev", Condition: cluster.Reconciling, Revision: "main@sha1:2222222222222222222222222222222222222222", Message: beingDestroyed}
-	r.report(s, time.Now())
+	r.report(s)
 	if got := <-posts; got.Description != beingDestroyed {
 		t.Errorf("told %+v", got)
 	}
 	s.Message = "being destroyed, in other words"
-	r.report(s, time.Now())
+	r.report(s)
 	s.Condition, s.Message = cluster.Suspended, "suspended, and none of its VMs exists"
-	r.report(s, time.Now())
+	r.report(s)
 	if got := <-posts; got.State != forge.StatePending || got.Description != s.Message {
 		t.Errorf("told %+v", got)
 	}

@@ -47,6 +47,9 @@ type wiring struct {
 	factory factory.Config
 	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
 	forge   *forge.Config
+	notify  []notification
+	spoken  *spoken
+	host    string // its name
 
 	// prepare, when set, has a hand in every snapshot before it is used: a
 	// rehearsal puts throw-away keys and stand-ins for charts into it.
@@ -56,6 +59,8 @@ type wiring struct {
 	onStatus func(cluster.Status)
 	onPass   func(name string, took time.Duration)
 	onAction func(name string, o cluster.Outcome)
+	// onNotified is told how each attempt to notify a target ended.
+	onNotified func(target string, err error)
 	// told, chronicle and pulse keep and tell what happens, for people; nil: in
 	// memory, for as long as the agent lives.
 	told      *told
@@ -73,10 +78,11 @@ type agent struct {
 	pve    *proxmox.Client
 	images *images
 	// consoles listens to machines that do not come up.
-	consoles *consoles
-	forge    *forge.Client // nil: none
-	started  time.Time
-	config   string
+	consoles  *consoles
+	forge     *forge.Client // nil: none
+	notifiers []*notifier
+	started   time.Time
+	config    string
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -100,6 +106,7 @@ type managed struct {
 	helm     *helm.Releaser
 	render   *renderer
 	reporter *reporter
+	sight    sight
 }
 
 // newAgent wires an agent. Nothing is asked or changed before start.
@@ -141,6 +148,10 @@ func newAgent(w wiring) (*agent, error) {
 		}
 	}
 	a.hub = &hub{repo: repo, did: func(err error) { a.gate.Did("git", err) }, lock: make(chan struct{}, 1)}
+	if err := a.announce(); err != nil {
+		a.pve.Close()
+		return nil, err
+	}
 	return a, nil
 }
 
@@ -232,6 +243,7 @@ func (a *agent) refuse(name string, err error) {
 		a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", s.Hint)
 	}
 	a.refused[name] = s
+	a.notify(s)
 	if a.w.onStatus != nil {
 		a.w.onStatus(s)
 	}
@@ -273,8 +285,11 @@ func (a *agent) assemble(name string) (*managed, error) {
 		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
 		Interval: a.w.interval, Log: a.w.log,
 		OnStatus: func(s cluster.Status) {
-			if m.reporter != nil {
-				m.reporter.report(s, time.Now())
+			if m.sight.worthTelling(s, time.Now()) {
+				if m.reporter != nil {
+					m.reporter.report(s)
+				}
+				a.notify(s)
 			}
 			a.consoles.told(s, time.Now())
 			a.w.chronicle.told(s, time.Now(), m.r.Foretold)
@@ -311,6 +326,7 @@ func (a *agent) stop() {
 	a.mu.Unlock()
 	a.cancel()
 	a.wg.Wait()
+	a.hush()
 	a.w.chronicle.close()
 	a.pve.Close()
 	if a.w.store != nil {

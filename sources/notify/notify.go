@@ -1,0 +1,135 @@
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Kind is a way to send.
+type Kind string
+
+// The kinds.
+const (
+	Webhook Kind = "webhook"
+	Chat    Kind = "chat"
+)
+
+// Notice is what there is to say. Its JSON is what a webhook gets.
+type Notice struct {
+	Agent     string    `json:"agent"` // its owner, as in the config
+	Host      string    `json:"host"`
+	Cluster   string    `json:"cluster"`
+	Condition string    `json:"condition"`
+	Message   string    `json:"message"`
+	Hint      string    `json:"hint,omitempty"`
+	Since     time.Time `json:"since"` // since when the condition holds
+	Revision  string    `json:"revision"`
+	Applied   string    `json:"applied"`
+}
+
+// title is the notice in a few words.
+func (n Notice) title() string { return n.Cluster + " is " + n.Condition }
+
+// text is the notice for people, without its title.
+func (n Notice) text() string {
+	out := n.Message
+	if n.Hint != "" {
+		out += "\n-> " + n.Hint
+	}
+	out += "\n" + n.Agent + " on " + n.Host
+	if n.Revision != "" {
+		out += ", " + short(n.Revision)
+	}
+	return out
+}
+
+// short cuts the hash of a revision to the digits that people read.
+func short(revision string) string {
+	const digits = 12
+	if i := strings.LastIndexByte(revision, ':') + 1; len(revision) > i+digits {
+		return revision[:i+digits]
+	}
+	return revision
+}
+
+// Config says where to and how. Kind and URL are required.
+type Config struct {
+	Kind Kind
+	// URL is a web address, or one of shoutrrr's (ntfy://..., slack://...).
+	URL string
+	// Secret signs what a webhook gets; empty: nothing does.
+	Secret string
+	// CA holds PEM certificates to trust besides the system's. Chat services are
+	// trusted by the system's alone.
+	CA []byte
+	// Dial opens the connections of a webhook; nil means the network.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Wrap puts something in front of a webhook's transport; nil: nothing.
+	Wrap func(http.RoundTripper) http.RoundTripper
+}
+
+// Format implements fmt.Formatter, so that no verb prints the secrets.
+func (c Config) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "{Kind:%s}", c.Kind) }
+
+// LogValue implements slog.LogValuer.
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+
+// Target is somebody who can be told.
+type Target interface {
+	// Send sends a notice, or gives up when ctx ends. Its errors hold nothing of
+	// the target's address.
+	Send(ctx context.Context, n Notice) error
+}
+
+// New checks c; it sends nothing. An error says what is wrong with the address or
+// the secret, without them, and carries a hint.
+func New(c Config) (Target, error) {
+	if strings.TrimSpace(c.URL) != c.URL || strings.ContainsAny(c.URL, "\n\r\t ") {
+		return nil, &Error{text: "it holds more than an address", hint: "the file holds the address, in one line, and nothing else"}
+	}
+	switch c.Kind {
+	case Webhook:
+		return newWebhook(c)
+	case Chat:
+		if c.Secret != "" {
+			return nil, &Error{text: "a chat service takes no signature", hint: "remove secret_file"}
+		}
+		return newChat(c.URL)
+	}
+	return nil, &Error{text: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
+}
+
+// Error is a notice that was not sent, or an address that cannot be used.
+type Error struct {
+	text, hint string
+	err        error // nil, or a cause without anything secret
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.err == nil {
+		return e.text
+	}
+	return e.text + ": " + e.err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.err }
+
+// Hint says what to do about it; empty when there is nothing to do but wait.
+func (e *Error) Hint() string { return e.hint }
+
+// stopped is the error of a context that ended, told apart from a service that
+// is slow.
+func stopped(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &Error{text: "there was no answer in time"}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,119 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+)
+
+// SignatureHeader carries the HMAC-SHA256 of the body, as "sha256=" and hex: the
+// header, and the form, that GitHub made common.
+const SignatureHeader = "X-Hub-Signature-256"
+
+// envelope is the shape of the body, the same as of every answer of the socket.
+type envelope struct {
+	Kind       string `json:"kind"`
+	APIVersion string `json:"apiVersion"`
+	Data       Notice `json:"data"`
+}
+
+type webhook struct {
+	url    string
+	secret string
+	http   *http.Client
+}
+
+func newWebhook(c Config) (*webhook, error) {
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+		return nil, &Error{text: "it is not a web address", hint: "write one like https://hooks.example.org/talos-agent; for a chat service write kind: chat"}
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		return nil, &Error{text: "it is plain http, over which anybody between could read and write", hint: "use https; plain http is for loopback addresses"}
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if len(c.CA) > 0 && !pool.AppendCertsFromPEM(c.CA) {
+		return nil, &Error{text: "ca_file holds no PEM certificate"}
+	}
+	dial := c.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	var transport http.RoundTripper = &http.Transport{
+		Proxy:             http.ProxyFromEnvironment,
+		DialContext:       dial,
+		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true, // notices are far apart
+	}
+	if c.Wrap != nil {
+		transport = c.Wrap(transport)
+	}
+	return &webhook{url: c.URL, secret: c.Secret, http: &http.Client{
+		Transport: transport,
+		// A redirect would turn the POST into a GET, or carry it elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// Send implements Target.
+func (w *webhook) Send(ctx context.Context, n Notice) error {
+	body, err := json.Marshal(envelope{Kind: "Notice", APIVersion: "v1", Data: n})
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+	if err != nil {
+		return &Error{text: "it is not a web address"}
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "talos-agent")
+	if w.secret != "" {
+		mac := hmac.New(sha256.New, []byte(w.secret))
+		mac.Write(body)
+		r.Header.Set(SignatureHeader, "sha256="+hex.EncodeToString(mac.Sum(nil)))
+	}
+	res, err := w.http.Do(r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return stopped(ctx)
+		}
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err // without the address
+		}
+		return &Error{text: "it cannot be reached", err: err}
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // what it says is nobody's business
+	_ = res.Body.Close()
+	switch status := res.StatusCode; {
+	case status >= 200 && status < 300:
+		return nil
+	case status >= 300 && status < 400:
+		return &Error{text: "it answers " + answer(status), hint: "it has moved; write the new address into url_file"}
+	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusNotFound:
+		return &Error{text: "it answers " + answer(status), hint: "check the address in url_file, and the key in secret_file"}
+	default:
+		return &Error{text: "it answers " + answer(status)}
+	}
+}
+
+func answer(status int) string { return strconv.Itoa(status) + " " + http.StatusText(status) }
