@@ -55,8 +55,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 		s := *r.status.Load()
 		s.NextPass = last.Add(d)
 		r.status.Store(&s)
-		s.Running = r.exec.status()
-		r.c.OnStatus(s)
+		told := s // what is published is shared, and not written to
+		told.Running = r.exec.status()
+		r.c.OnStatus(told)
 		if !timer.Stop() {
 			select {
 			case <-timer.C:

@@ -79,6 +79,39 @@ func TestBringUpInThreeCrashes(t *testing.T) {
 	})
 }
 
+// TestStatusIsNotWrittenAgain: what was published is shared, and stays as it was.
+func TestStatusIsNotWrittenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r *Reconciler
+		told := 0
+		r, err = New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
+			Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} },
+			OnStatus: func(s cluster.Status) {
+				told += len(s.Running)
+				if n := len(r.status.Load().Running); n > 0 {
+					t.Errorf("the published status was given %d actions that run", n)
+				}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { r.Run(ctx); close(done) }()
+		until(t, agent{r, nil}, cluster.Ready)
+		cancel()
+		<-done
+		if told == 0 {
+			t.Error("nobody was told of an action that runs")
+		}
+	})
+}
+
 func TestQuietWhenReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, files := newFake(1, 1), newMemFiles()
