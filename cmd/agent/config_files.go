@@ -81,6 +81,9 @@ const credentialPrefix = "credential:"
 const (
 	credentialStore = "/etc/credstore"
 	credentialMark  = "talos-agent."
+	// encryptedStore ends the name of the store beside it, for credentials that
+	// systemd-creds has encrypted.
+	encryptedStore = ".encrypted"
 )
 
 // credentialSource is where credentials lie: files of a directory, each named
@@ -110,6 +113,21 @@ func (c credentialSource) has(name string) bool {
 	return err == nil
 }
 
+// hidden says why a credential that is not seen may be there all the same, nil
+// when it is not.
+func (c credentialSource) hidden(name string) error {
+	if c.dir == "" || c.guarded {
+		return nil
+	}
+	if _, err := os.Stat(c.path(name)); errors.Is(err, fs.ErrPermission) {
+		return &hinted{fmt.Errorf("cannot be looked for: this user may not look into %s", c.dir), "run it with sudo"}
+	}
+	if _, err := os.Stat(filepath.Join(c.dir+encryptedStore, c.mark+name)); err == nil {
+		return &hinted{errors.New("is encrypted: only the daemon gets it opened, by systemd"), "look at `talos-agent status`, which the daemon answers"}
+	}
+	return nil
+}
+
 // hostFile is a file that a config names.
 type hostFile struct {
 	path string
@@ -134,7 +152,13 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 		return hostFile{}, false
 	case named:
 		return hostFile{l.credentials.path(name), l.credentials.guarded}, true
-	case written == "" && (credential == "" || !l.credentials.has(credential)):
+	case written == "" && credential == "":
+		return hostFile{}, false
+	case written == "" && !l.credentials.has(credential):
+		if err := l.credentials.hidden(credential); err != nil {
+			l.Wrong(field, cluster.HintOf(err), "the credential %s %s", credential, err)
+			l.out.hidden = append(l.out.hidden, field)
+		}
 		return hostFile{}, false
 	case written == "":
 		return hostFile{l.credentials.path(credential), l.credentials.guarded}, true

@@ -35,6 +35,7 @@ type settings struct {
 	path       string // of config.yaml
 	policyPath string
 	named      []namedFile // by the config, in the order in which they were read
+	hidden     []string    // fields whose credential may be there and cannot be seen by this program
 
 	owner    string
 	clusters []string // empty: all in the repository

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 )
 
 // The secrets of the tests' hosts. None of them may be in a problem or in a
@@ -242,6 +243,38 @@ func TestConfigCredentialStore(t *testing.T) {
 	write(t, filepath.Join(store, "talos-agent.age.key"), files["age.key"], 0o644)
 	if _, problems := load(); !strings.Contains(problems.Error(), "age_key_file: the file can be read by everybody") {
 		t.Errorf("an open key: %v", problems)
+	}
+}
+
+// TestSealedCredentials: a key that only systemd can open is not told to be
+// missing, neither by the loader nor by doctor, who did not look at it.
+func TestSealedCredentials(t *testing.T) {
+	files := hostFiles(t)
+	host := newHost(t)
+	store := filepath.Join(host, "credstore")
+	for _, dir := range []string{store, store + ".encrypted"} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(newHost(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]}), "config.yaml")
+	write(t, filepath.Join(store, "talos-agent.proxmox.token"), files["proxmox.token"], 0o600)
+	write(t, filepath.Join(store+".encrypted", "talos-agent.age.key"), "sealed", 0o600)
+	s, problems := loadConfigFrom(path, inStore(store))
+	if len(problems) != 1 || !strings.Contains(problems.Error(), "age_key_file: the credential age.key is encrypted: only the daemon gets it opened, by systemd") {
+		t.Errorf("the loader: %v", problems)
+	}
+	checks, usable := configChecks(path, problems, s.hidden)
+	if usable || len(checks) != 1 || checks[0].Level != doctor.Skipped || !strings.Contains(checks[0].Message, "age.key") {
+		t.Errorf("doctor: %+v, %v", checks, usable)
+	}
+	// The other way is told as ever.
+	if err := os.Remove(filepath.Join(store+".encrypted", "talos-agent.age.key")); err != nil {
+		t.Fatal(err)
+	}
+	s, problems = loadConfigFrom(path, inStore(store))
+	if checks, _ := configChecks(path, problems, s.hidden); len(checks) != 1 || checks[0].Level != doctor.Fail {
+		t.Errorf("without any key: %+v", checks)
 	}
 }
 

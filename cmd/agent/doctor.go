@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -85,12 +87,9 @@ func visit(ctx context.Context, config, socket string) (doctor.Report, error) {
 		return doctor.Report{}, err
 	}
 	s, problems := loadConfig(config)
-	checks, usable := configChecks(config, problems)
+	checks, usable := configChecks(config, problems, s.hidden)
 	if socket == "" {
-		socket = defaultSocket
-		if usable {
-			socket = s.socket
-		}
+		socket = cmp.Or(s.socket, defaultSocket)
 	}
 	exam, more, err := examination(ctx, s, usable, socket)
 	if err != nil {
@@ -101,9 +100,9 @@ func visit(ctx context.Context, config, socket string) (doctor.Report, error) {
 	return doctor.NewReport(append(checks, host.see(ctx, exam.Wants).Judge()...)), nil
 }
 
-// configChecks judges the config by what loading it came to. One that this user
-// may not read was not looked at.
-func configChecks(path string, problems cluster.Problems) ([]doctor.Check, bool) {
+// configChecks judges the config by what loading it came to. What this user may
+// not read was not looked at, the hidden fields' credentials among it.
+func configChecks(path string, problems cluster.Problems, hidden []string) ([]doctor.Check, bool) {
 	if f, err := os.Open(path); errors.Is(err, fs.ErrPermission) {
 		return []doctor.Check{{Name: "config", Subject: path, Level: doctor.Skipped, Message: "this user may not read it", Hint: "run it with sudo"}}, false
 	} else if err == nil {
@@ -117,6 +116,9 @@ func configChecks(path string, problems cluster.Problems) ([]doctor.Check, bool)
 			c.Level = doctor.Warn
 		case cluster.Note:
 			continue
+		}
+		if slices.Contains(hidden, p.Field) {
+			c.Level = doctor.Skipped
 		}
 		p.Hint, p.Severity = "", cluster.Error
 		c.Message = p.String()
@@ -137,7 +139,7 @@ func examination(ctx context.Context, s settings, usable bool, socket string) (d
 	}
 	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), cluster.HintOf(err)
 	if !usable {
-		check.Message += "; without a config its part cannot be looked at"
+		check.Message += "; without its config and keys its part cannot be looked at"
 		return doctor.Examination{}, []doctor.Check{check}, nil
 	}
 	check.Message += "; what it sees was looked at in its place"

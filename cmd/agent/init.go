@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -283,11 +284,9 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 
 // loads has the daemon's own loader read what was written.
 func (i *initRun) loads() error {
-	_, problems := loadConfigFrom(i.host.path(setup.ConfigFile), inStore(i.host.path(setup.CredentialDir)))
-	if sealed, err := filepath.Glob(i.host.path(setup.EncryptedDir) + "/talos-agent.*"); err != nil || len(sealed) > 0 {
-		// Only systemd can open them.
-		problems = nil
-	}
+	settings, problems := loadConfigFrom(i.host.path(setup.ConfigFile), inStore(i.host.path(setup.CredentialDir)))
+	// What is encrypted only systemd can open.
+	problems = slices.DeleteFunc(problems, func(p cluster.Problem) bool { return slices.Contains(settings.hidden, p.Field) })
 	if problems.HasErrors() {
 		return fmt.Errorf("the files are written, and the agent cannot work with them:\n%w", problems)
 	}
