@@ -69,8 +69,9 @@ func life(t *testing.T, release string, p packages) {
 		{"reboot midway", func() { l.workers(4); l.push("another worker"); l.untilMidway(); c.reboot(); l.untilReady(5) }},
 		{"reload", func() { c.reload() }},
 		{"journal", func() { c.journal() }},
+		{"doctor", func() { c.doctor("root", "pass"); c.doctor("anna", "skipped") }},
 		{"stopped stays stopped", func() { c.stopped(p.newer) }},
-		{"encrypted", func() { c.encrypted(); l.untilReady(5) }},
+		{"encrypted", func() { c.encrypted(); l.untilReady(5); c.doctor("root", "skipped") }},
 		{"remove", func() { c.remove(); c.again(p.newer); l.untilReady(5) }},
 		{"undo", func() { c.refused(1, "VMs", "talos-agent", "init", "--undo", "--yes") }},
 		{"purge", func() { c.purge(before) }},
@@ -287,6 +288,46 @@ func (c *container) journal() {
 			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && strings.Contains(all, line) {
 				c.t.Errorf("the journal holds what is in %s", file)
 			}
+		}
+	}
+}
+
+// doctor checks what doctor says to a user: the host is as it must be, and the
+// level of the config is as wanted. It does not judge the network, which has
+// nothing in it but the lab.
+func (c *container) doctor(user, config string) {
+	// It fails because the lab keeps no time.
+	out, err := c.try("runuser", "--user", user, "--", "talos-agent", "doctor", "--output", "json")
+	var answer struct {
+		Data struct {
+			Checks []struct{ Name, Level, Subject, Message string }
+		}
+	}
+	if json.Unmarshal([]byte(out), &answer) != nil {
+		c.t.Fatalf("doctor says to %s: %v\n%s", user, err, out)
+	}
+	told := map[string]bool{}
+	for _, check := range answer.Data.Checks {
+		told[check.Name] = true
+		want := "pass"
+		switch check.Name {
+		case "config":
+			want = config
+		case "files":
+			if user != "root" && check.Level == "skipped" {
+				continue
+			}
+		case "daemon", "api", "certificate", "version", "token", "privileges", "excess", "pool", "repository", "inventory", "forge", "storage":
+		default:
+			continue
+		}
+		if check.Level != want {
+			c.t.Errorf("doctor says to %s: %+v, want %s", user, check, want)
+		}
+	}
+	for _, name := range []string{"config", "daemon", "files", "token", "privileges", "repository"} {
+		if !told[name] {
+			c.t.Errorf("doctor says nothing of %s to %s", name, user)
 		}
 	}
 }
