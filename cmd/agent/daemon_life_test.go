@@ -137,6 +137,15 @@ func credentials(t *testing.T, r *rig) {
 	r.run(exitFailed, do("kubeconfig", "--file", "nowhere/kubeconfig"), "no such file or directory")
 }
 
+// enterable lets everybody into the folders of the rig, and at the program.
+func (r *rig) enterable() {
+	reachable(r.t)
+	for dir := r.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		must(os.Chmod(dir, 0o755))
+	}
+	must(os.Chmod(r.work, 0o777))
+}
+
 // peers may read when they can open the socket; changes and secrets are root's,
 // whatever the socket's mode.
 func peers(t *testing.T, r *rig) {
@@ -149,11 +158,7 @@ func peers(t *testing.T, r *rig) {
 		t.Skip("needs root, to run commands as somebody else")
 	}
 	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
-	reachable(t)
-	for dir := r.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		must(os.Chmod(dir, 0o755))
-	}
-	must(os.Chmod(r.work, 0o777))
+	r.enterable()
 	must(os.Mkdir(filepath.Join(r.work, "empty"), 0o755))
 	if a := r.as(nobody, "status"); a.code != exitNoDaemon || !a.has("permission denied") || !a.has("member of group talos-agent") {
 		t.Errorf("closed socket: %v", a)

@@ -30,6 +30,13 @@ const (
 func (a *agent) Examine(parent context.Context) (doctor.Examination, error) {
 	ctx, cancel := context.WithTimeout(parent, examineWithin)
 	defer cancel()
+	// One at a time: it asks a lot of others, and whoever may read may ask for it.
+	select {
+	case a.examining <- struct{}{}:
+		defer func() { <-a.examining }()
+	case <-ctx.Done():
+		return doctor.Examination{}, &hinted{errors.New("another examination is under way"), "ask again in a moment"}
+	}
 	x := &examiner{a: a, charts: a.w.charts}
 	x.charts.Dial, x.charts.WrapCharts = a.w.dial, a.gate.HTTP("charts")
 	x.see(ctx)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,6 +200,14 @@ func TestDoctorCommand(t *testing.T) {
 	}
 	if os.Geteuid() == 0 && level(with, "timeserver") != doctor.Pass {
 		t.Errorf("the time server: %+v", find(with.Checks, "timeserver", ""))
+	}
+	if os.Geteuid() == 0 {
+		r.enterable()
+		must(os.Chmod(r.socket(), 0o666)) // as if they were in its group
+		a := r.as(&syscall.Credential{Uid: 65534, Gid: 65534}, "doctor", "--config", config)
+		if a.code != exitOK || !a.has("this user may not read it") || !a.has("-> run it with sudo") || !a.has("  pass    api ") {
+			t.Errorf("as somebody who may read the socket: %v", a)
+		}
 	}
 	r.lab.PVE.SetVersion("7.4")
 	a := r.run(exitFailed, do("doctor", "--config", config), "fail    version", "-> upgrade the host to 8.4 or 9", "1 failed")

@@ -80,6 +80,7 @@ type agent struct {
 	// consoles listens to machines that do not come up.
 	consoles  *consoles
 	forge     *forge.Client // nil: none
+	examining chan struct{} // held by the one examination that is under way
 	notifiers []*notifier
 	started   time.Time
 	config    string
@@ -124,7 +125,7 @@ func newAgent(w wiring) (*agent, error) {
 	if w.pulse == nil {
 		w.pulse = &history.Pulse{}
 	}
-	a := &agent{w: w, started: time.Now(), asked: make(chan time.Time, 1), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
+	a := &agent{w: w, started: time.Now(), examining: make(chan struct{}, 1), asked: make(chan time.Time, 1), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = calls.New(a.ctx)
 	w.proxmox.Wrap, w.factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
