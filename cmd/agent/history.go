@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
 )
 
 func newHistory(env *environment) *cobra.Command {
@@ -82,13 +83,17 @@ func (p printer) runs(name string, runs []cluster.Run) {
 	}
 	rows := [][]string{{"RUN", "BEGAN", "TOOK", "RESULT", "REVISION", "CAUSE"}}
 	for _, r := range runs {
-		cause := r.Cause
-		if r.Subject != "" {
-			cause += ": " + r.Subject
-		}
-		rows = append(rows, []string{strconv.Itoa(r.Number), p.moment(r.Began), p.took(r), p.result(r), orDash(r.Revision.Short()), cut(cause, 70)})
+		rows = append(rows, []string{strconv.Itoa(r.Number), p.moment(r.Began), p.took(r), p.result(r), orDash(r.Revision.Short()), cut(causeOf(r), 70)})
 	}
 	p.rows(rows)
+}
+
+// causeOf is why a run began; of a new revision with what its author says of it.
+func causeOf(r cluster.Run) string {
+	if r.Subject != "" && r.Cause == history.NewRevision {
+		return r.Cause + ": " + r.Subject
+	}
+	return r.Cause
 }
 
 // took is how long a run took, or has taken so far.
@@ -116,11 +121,8 @@ func (p printer) result(r cluster.Run) string {
 
 // run prints one run in full.
 func (p printer) run(r cluster.Run) {
-	p.printf("%s run %d: %s", r.Cluster, r.Number, r.Cause)
-	if r.Subject != "" {
-		p.printf(": %s", oneLine(r.Subject))
-	}
-	p.printf("\n  revision %s\n  began %s, ", orDash(r.Revision.Short()), p.moment(r.Began))
+	p.printf("%s run %d: %s\n", r.Cluster, r.Number, oneLine(causeOf(r)))
+	p.printf("  revision %s\n  began %s, ", orDash(r.Revision.Short()), p.moment(r.Began))
 	if r.Ended.IsZero() {
 		p.printf("goes on for %s\n", p.took(r))
 	} else {

@@ -221,11 +221,16 @@ func (p printer) table(rows [][]string) {
 
 // rows prints rows in columns.
 func (p printer) rows(rows [][]string) {
-	tw := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
+	var b strings.Builder
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
-		_, _ = fmt.Fprintln(tw, strings.TrimRight(strings.Join(r, "\t"), "\t"))
+		_, _ = fmt.Fprintln(tw, strings.Join(r, "\t"))
 	}
-	_ = tw.Flush()
+	_ = tw.Flush() // into memory
+	// An empty last cell is part of its column, and leaves no blanks.
+	for line := range strings.Lines(b.String()) {
+		p.printf("%s\n", strings.TrimRight(line, " \n"))
+	}
 }
 
 // ago is a duration until now, in the one or two units people use.

@@ -24,6 +24,15 @@ func TestForecastOutput(t *testing.T) {
 	}
 }
 
+// TestColumns: a row whose last cells are empty does not shift the rows below.
+func TestColumns(t *testing.T) {
+	var out bytes.Buffer
+	printer{w: &out}.rows([][]string{{"NODE", "KUBERNETES", "WAITS FOR"}, {"cp-1", "v1.36.1", ""}, {"wk-1", "-", "boots"}})
+	if want := "NODE  KUBERNETES  WAITS FOR\ncp-1  v1.36.1\nwk-1  -           boots\n"; out.String() != want {
+		t.Errorf("printed\n%s\nwant\n%s", &out, want)
+	}
+}
+
 // TestProgress: how far an action is, in words; the name of a task is for programs.
 func TestProgress(t *testing.T) {
 	for want, r := range map[string]cluster.RunningStatus{

@@ -12,6 +12,9 @@ import (
 // DefaultKeep is how many runs of a cluster are kept.
 const DefaultKeep = 50
 
+// NewRevision is the cause of a run that a push began.
+const NewRevision = "a new revision"
+
 // What one run holds at most, so that a book stays small with a thousand nodes.
 const (
 	mostSteps   = 200
@@ -26,8 +29,9 @@ type Book struct {
 	keep    int
 	runs    []cluster.Run // oldest first; the last may be going on
 	last    *cluster.Status
-	said    string // by root, since the last run began
-	heard   int    // statuses since then that it led to nothing in
+	said    string            // by root, since the last run began
+	heard   int               // statuses since then that it led to nothing in
+	early   []cluster.Outcome // of the run to come
 	waits   map[wait]time.Duration
 	partly  bool // the plan of the run that goes on is not the whole one yet
 }
@@ -100,14 +104,22 @@ func (b *Book) shown(r cluster.Run) cluster.Run {
 // Said takes root's word: it is the cause of what comes next.
 func (b *Book) Said(what string) { b.said, b.heard = "root "+what, 0 }
 
-// Did takes an action that has ended. It belongs to the run that goes on, or to
-// the last one: not everything ends when a cluster stalls. The run is returned
-// if it has been told to have ended already.
+// Did takes an action that has ended. It belongs to the run that goes on. Without
+// one, it belongs to the last if it began in it, because not everything ends when
+// a cluster stalls; else it was quicker than the status of the pass that began
+// it, and belongs to the run to come. A run is returned if it has been told to
+// have ended already.
 func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
-	if len(b.runs) == 0 {
+	var r *cluster.Run
+	if n := len(b.runs); n > 0 {
+		r = &b.runs[n-1]
+	}
+	if r == nil || !r.Ended.IsZero() && d.Began.After(r.Ended) {
+		if len(b.early) < mostActions {
+			b.early = append(b.early, d)
+		}
 		return nil
 	}
-	r := &b.runs[len(b.runs)-1]
 	if len(r.Actions) >= mostActions {
 		r.ActionsMore++
 	} else {
@@ -151,6 +163,12 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluste
 		b.said, b.partly = "", false
 		clear(b.waits)
 		open = &b.runs[len(b.runs)-1]
+		open.Actions, b.early = b.early, nil
+		for _, d := range open.Actions {
+			if d.Began.Before(open.Began) {
+				open.Began = d.Began.UTC()
+			}
+		}
 		b.foretell(open, plan)
 		b.watch(open, s, now)
 		if s.Condition == cluster.Reconciling {
@@ -216,7 +234,7 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 	case b.said != "":
 		return b.said
 	case s.Revision != last.Revision:
-		return "a new revision"
+		return NewRevision
 	case before == nil:
 		return "the agent started"
 	}

@@ -164,6 +164,30 @@ func TestWhatARunHolds(t *testing.T) {
 	}
 }
 
+// TestAnActionThatIsQuick: one that ends before the status of the pass that began
+// it is an action of the run that this status begins.
+func TestAnActionThatIsQuick(t *testing.T) {
+	b := NewBook("dev", 5, nil)
+	b.Did(cluster.Outcome{Text: "register", Began: begin.Add(-time.Second)})
+	tell(b, st(one, cluster.Reconciling), st(one, cluster.Ready)) // ends a minute after begin
+	b.Did(cluster.Outcome{Text: "late", Began: begin.Add(30 * time.Second)})
+	b.Did(cluster.Outcome{Text: "start", Began: begin.Add(2 * time.Minute)})
+	tell(b, st(one, cluster.Reconciling, "wk-1 stopped"))
+	texts := func(number int) (out []string) {
+		r, _ := b.Run(number)
+		for _, a := range r.Actions {
+			out = append(out, a.Text)
+		}
+		return out
+	}
+	if first, second := texts(1), texts(2); fmt.Sprint(first) != "[register late]" || fmt.Sprint(second) != "[start]" {
+		t.Errorf("the first run did %v, the second %v", first, second)
+	}
+	if r, _ := b.Run(1); !r.Began.Equal(begin.Add(-time.Second)) {
+		t.Errorf("the run began at %v, after what was done in it", r.Began)
+	}
+}
+
 // TestAPlanThatGrows: while only a part is known, the rest is added when it is.
 func TestAPlanThatGrows(t *testing.T) {
 	b := NewBook("dev", 5, nil)
