@@ -125,7 +125,7 @@ func (l *Listener) standard(h http.Header, body []byte, now time.Time) string {
 		return "it is signed with a signing token, and the secret here is none (whsec_...)"
 	}
 	key, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
+	if err != nil || len(key) == 0 { // with an empty key everybody could sign
 		return "the signing token here is not of the form whsec_ and base64"
 	}
 	at, err := strconv.ParseInt(h.Get("Webhook-Timestamp"), 10, 64)

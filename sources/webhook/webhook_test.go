@@ -83,6 +83,7 @@ func TestJudge(t *testing.T) {
 		"gitlab, signed long ago":    {signing, standardHeaders(signingKey, mainLab, noon.Add(-6*time.Minute)), mainLab, Refused, "clocks"},
 		"gitlab, signed tomorrow":    {signing, standardHeaders(signingKey, mainLab, noon.Add(time.Hour)), mainLab, Refused, "clocks"},
 		"gitlab, signed, old secret": {"", standardHeaders(signingKey, mainLab, noon), mainLab, Refused, "whsec_"},
+		"gitlab, an empty key":       {signingPrefix, standardHeaders(nil, mainLab, noon), mainLab, Refused, "whsec_"},
 		"gitlab, another time said":  {signing, append(standardHeaders(signingKey, mainLab, noon.Add(-time.Hour)), "Webhook-Timestamp", fmt.Sprint(noon.Unix())), mainLab, Refused, "another secret"},
 		"another branch":             {"", github(push("refs/heads/next", "org/infra"), "push", secret), push("refs/heads/next", "org/infra"), Ignored, "branch"},
 		"a branch named alike":       {"", github(push("refs/tags/main", "org/infra"), "push", secret), push("refs/tags/main", "org/infra"), Ignored, "branch"},
