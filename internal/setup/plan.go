@@ -211,7 +211,7 @@ func (p *planner) keys() {
 		file := NewFile{Path: Credential(k.name), Mode: 0o600, Content: k.given, Secret: true}
 		switch {
 		case k.given != nil:
-			p.file(k.what, file)
+			p.file(k.what, file, false)
 		case k.needed && !p.holds(k.name):
 			file.Origin = k.make
 			p.add(Step{Name: "file " + file.Path, What: "make " + k.what, Makes: true, File: &file})
@@ -233,15 +233,19 @@ func (p *planner) files() {
 		{AuthoritiesFile, "the authorities to trust besides the system's", p.g.Authorities},
 	} {
 		if f.given != nil {
-			p.file(f.what, NewFile{Path: f.path, Mode: 0o644, Content: f.given})
+			p.file(f.what, NewFile{Path: f.path, Mode: 0o644, Content: f.given}, reflect.DeepEqual(p.w, p.r.Wishes))
 		}
 	}
-	p.file("the policy: what the repository may ask of this host", NewFile{Path: PolicyFile, Mode: 0o644, Content: Policy(p.g.Policy, p.w)})
-	p.file("the config", NewFile{Path: ConfigFile, Mode: 0o640, Group: ServiceUser, Content: Config(p.g.Config, p.w)})
+	policy, config := Policy(p.g.Policy, p.w), Config(p.g.Config, p.w)
+	p.file("the policy: what the repository may ask of this host", NewFile{Path: PolicyFile, Mode: 0o644, Content: policy},
+		bytes.Equal(policy, Policy(p.g.Policy, p.r.Wishes)))
+	p.file("the config", NewFile{Path: ConfigFile, Mode: 0o640, Group: ServiceUser, Content: config},
+		bytes.Equal(config, Config(p.g.Config, p.r.Wishes)))
 }
 
-// file writes a file, unless it is as it should be, or somebody else's.
-func (p *planner) file(what string, f NewFile) {
+// file writes a file, unless it is as it should be, or somebody else's. same
+// tells that what is wanted of it is what was wanted last.
+func (p *planner) file(what string, f NewFile, same bool) {
 	have, there := p.f.Files[f.Path]
 	step := Step{Name: "file " + f.Path, What: "write " + what, Makes: true, File: &f}
 	switch {
@@ -254,7 +258,7 @@ func (p *planner) file(what string, f NewFile) {
 	case p.o.Force || p.r.wrote(f.Path, have.Data) && f.Path != Credential(AgeKey) || bytes.Equal(have.Data, p.g.Config) || bytes.Equal(have.Data, p.g.Policy):
 		step.What, step.Makes = "replace "+what, p.r.made(step.Name)
 		p.add(step)
-	case reflect.DeepEqual(p.w, p.r.Wishes) && p.r.made(step.Name) && !f.Secret:
+	case same && p.r.made(step.Name):
 		p.note("%s was changed by hand since, and is left as it is", f.Path)
 		p.mode(what, f)
 	default:

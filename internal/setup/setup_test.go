@@ -7,8 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // installed is a host as the installer of Proxmox VE leaves it.
 func installed() Facts {
@@ -323,6 +327,21 @@ func TestFilesOfPeople(t *testing.T) {
 				t.Errorf("steps\n%s\nwant %s", shown(plan.Steps), c.steps)
 			}
 		})
+	}
+}
+
+// TestChangedConfigAndAnotherBridge: a config that somebody has changed stands in
+// the way of nothing that it does not say.
+func TestChangedConfigAndAnotherBridge(t *testing.T) {
+	f, g := installed(), packaged(t)
+	w := wished(f)
+	r := Record{Version: 1, Wishes: w}
+	f, r = carryOut(f, r, Make(f, w, g, r, Options{}).Steps)
+	f.Files[ConfigFile] = File{Data: []byte("# mine\n"), Mode: 0o640}
+	w.Bridges = []string{"vmbr0", "vmbr1"}
+	plan := Make(f, w, g, r, Options{})
+	if len(plan.Conflicts) > 0 || len(plan.Steps) != 2 || !strings.Contains(shown(plan.Steps), PolicyFile) || !strings.Contains(fmt.Sprint(plan.Notes), ConfigFile+" was changed by hand") {
+		t.Errorf("%s%v %q", shown(plan.Steps), plan.Conflicts, plan.Notes)
 	}
 }
 

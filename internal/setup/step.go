@@ -124,6 +124,9 @@ type Conflict struct {
 	Secret     bool // not to be shown
 }
 
+// String keeps what the files hold out of logs and errors.
+func (c Conflict) String() string { return c.Path }
+
 func (p *Plan) note(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
