@@ -31,7 +31,9 @@ type lab struct {
 func startLab(c *container, program, flavour, example string) *lab {
 	c.t.Helper()
 	l := &lab{c: c, dir: filepath.Join(c.work, "lab"), repo: filepath.Join(c.work, "repo")}
-	cmd := c.beside(program, "lab", "--bare", "--flavour", flavour, "--dir", l.dir)
+	// Half as fast as it is by itself: rollouts are to last long enough for
+	// something to happen in the middle of them.
+	cmd := c.beside(program, "lab", "--bare", "--speed", "5", "--flavour", flavour, "--dir", l.dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		c.t.Fatal(err)
