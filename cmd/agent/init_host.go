@@ -190,14 +190,18 @@ func (h pveHost) seeACL(ctx context.Context, f *setup.Facts) error {
 
 func (h pveHost) seeStorages(ctx context.Context, f *setup.Facts) error {
 	var storages []struct {
-		Storage, Type, Content, Digest string
-		Disable                        pveFlag
+		Storage, Type, Content, Nodes, Digest string
+		Disable                               pveFlag
 	}
 	err := h.pvesh(ctx, &storages, "get", "/storage")
 	for _, s := range storages {
-		if !s.Disable {
-			f.Storages = append(f.Storages, setup.Storage{Name: s.Storage, Type: s.Type, Content: strings.Split(s.Content, ","), Digest: s.Digest})
+		elsewhere := s.Nodes != "" && !slices.Contains(strings.Split(s.Nodes, ","), f.Host)
+		if bool(s.Disable) || elsewhere {
+			continue
 		}
+		// "none" stands for an empty list.
+		content := slices.DeleteFunc(strings.Split(s.Content, ","), func(c string) bool { return c == "none" || c == "" })
+		f.Storages = append(f.Storages, setup.Storage{Name: s.Storage, Type: s.Type, Content: content, Digest: s.Digest})
 	}
 	slices.SortFunc(f.Storages, func(a, b setup.Storage) int { return strings.Compare(a.Name, b.Name) })
 	return err

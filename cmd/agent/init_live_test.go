@@ -61,7 +61,8 @@ func (s *bareStand) program(args ...string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), daemonPatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "talos-agent", args...).CombinedOutput()
+	// Whoever runs it may have the umask that forbids nothing.
+	out, err := exec.CommandContext(ctx, "sh", append([]string{"-c", `umask 0; exec talos-agent "$@"`, "sh"}, args...)...).CombinedOutput()
 	if err != nil {
 		s.t.Fatalf("talos-agent %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -86,6 +87,14 @@ func (s *bareStand) bringsUp() {
 	_, secret, _ := strings.Cut(strings.TrimSpace(string(token)), "=")
 	if len(secret) < 30 || strings.Contains(said, secret) {
 		t.Fatalf("the token is %d bytes long, or told:\n%s", len(secret), said)
+	}
+	for path, mode := range map[string]fs.FileMode{
+		setup.ConfigDir: 0o755, setup.CredentialDir: 0o700, setup.ConfigFile: 0o640, setup.PolicyFile: 0o644, setup.KnownHostsFile: 0o644, setup.RecordFile: 0o600,
+		setup.Credential(setup.ProxmoxToken): 0o600, setup.Credential(setup.AgeKey): 0o600, setup.Credential(setup.SSHKey): 0o600, setup.Credential(setup.ForgeToken): 0o600,
+	} {
+		if info, err := os.Stat(s.dir + path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, mode)
+		}
 	}
 	// What a person does with what init has said.
 	_, key, found := strings.Cut(said, "ssh-ed25519 ")

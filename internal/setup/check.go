@@ -30,7 +30,7 @@ func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
 	}
 	p := planner{f: f}
 	if f.hasToken() && !p.holds(ProxmoxToken) && !r.Token && !o.RotateToken {
-		c.wrong("--rotate-token", "say --rotate-token to make a new one in its place; whatever uses the old one stops working",
+		c.wrong("--rotate-token", "copy "+Credential(ProxmoxToken)+" from where it is, or say --rotate-token to make a new one in its place; whatever uses the old one stops working",
 			"the token %s is there, and its secret is not on this host: Proxmox VE tells it only once", Token)
 	}
 	return c.problems
