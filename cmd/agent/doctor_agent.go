@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/sources/git"
 )
 
 // examineWithin bounds an examination: the socket gives up on an answer after a
@@ -101,7 +102,7 @@ func (x *examiner) repository(ctx context.Context) {
 	defer cancel()
 	tree, err := x.a.hub.tree(ctx, time.Now())
 	if err != nil {
-		x.out.Repository = doctor.Unseen[string](err)
+		x.out.Repository, x.out.Vacant = doctor.Unseen[string](err), errors.Is(err, git.ErrEmpty)
 		for _, name := range x.a.Clusters() {
 			if m, err := x.a.find(name); err == nil {
 				if d, ok := m.r.Desired(); ok {
@@ -113,9 +114,6 @@ func (x *examiner) repository(ctx context.Context) {
 	}
 	x.out.Repository = doctor.Saw(tree.Revision.Short())
 	names, problems, err := x.a.hub.repo.Clusters(ctx, tree)
-	if err == nil && len(names) == 0 && !problems.HasErrors() {
-		err = errors.New("it describes no cluster")
-	}
 	x.judged("", problems, err)
 	for _, name := range names {
 		snap, problems, err := x.a.hub.repo.Snapshot(ctx, tree, name)
@@ -147,7 +145,7 @@ func (x *examiner) judged(name string, problems cluster.Problems, err error) boo
 	return wrong
 }
 
-var errUnreached = errors.New("Proxmox VE was not reached")
+var errUnreached = errors.New("the API of Proxmox VE was not reached")
 
 // unreached says of everything behind the API why it is not known.
 func (x *examiner) unreached() {

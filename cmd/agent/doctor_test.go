@@ -21,6 +21,7 @@ import (
 // newPatient makes a host with a cluster of one control plane and one worker in
 // its repository, Cilium among its addons. No daemon runs on it.
 func newPatient(t *testing.T) *rig {
+	t.Helper()
 	r := newRig(t, lab.Config{Bridges: []string{"vmbr1"}})
 	r.config["mirrors"].(map[string]any)["registries"] = map[string]any{
 		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
@@ -29,6 +30,9 @@ func newPatient(t *testing.T) *rig {
 		_, stop, err := timeServer(r.timeServer()+":123", 0)
 		must(err)
 		t.Cleanup(stop)
+	}
+	if c := find(r.examine(), "repository", ""); len(c) != 1 || c[0].Level != doctor.Warn || !strings.Contains(c[0].Hint, "push a first commit") {
+		t.Errorf("before the first push: %+v", c)
 	}
 	r.push(r.settled())
 	return r

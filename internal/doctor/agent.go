@@ -19,7 +19,9 @@ type Agent struct {
 	HA      Fact[[]string]
 	Backups Fact[[]Backup]
 
-	Repository  Fact[string] // the revision
+	Repository Fact[string] // the revision
+	// Vacant: it answers the agent, and nothing was pushed to it yet.
+	Vacant      bool
 	Inventories []Inventory
 	Forge       *Fact[string] // its repository; nil: none is configured
 	Sources     []Source

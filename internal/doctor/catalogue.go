@@ -54,7 +54,7 @@ var Catalogue = []Kind{
 	{"skew", groupTime, "the clocks of the agent and of the API agree", "warn, fail, skipped", "synchronise both", false},
 	{"timeserver", groupTime, "the time servers of the nodes answer", "warn, fail", "name one that answers under `network.time_servers`", true},
 
-	{"repository", groupSources, "the repository can be fetched with the agent's credentials", "fail", "what it prints: the key, the token, the host key, the address", false},
+	{"repository", groupSources, "the repository can be fetched with the agent's credentials", "warn, fail", "what it prints: the key, the token, the host key, the address", false},
 	{"inventory", groupSources, "the clusters of this host are valid", "fail", "correct the line that it names; `talos-agent validate` tells more", false},
 	{"forge", groupSources, "the forge takes commit statuses from the token", "fail", "make a token that may set commit statuses", false},
 	{"source", groupSources, "image factory, charts and registries answer, over mirrors and authorities of the config", "warn, fail", "open the way, name a proxy or a mirror", false},

@@ -17,7 +17,7 @@ func (a Agent) places() []Check {
 	if len(places) == 0 {
 		why := Fact[bool]{Why: "nobody knows which hosts there are"}
 		if !a.API.Door.Known {
-			why.Why = "Proxmox VE was not reached"
+			why.Why = "the API of Proxmox VE was not reached"
 		}
 		return []Check{skipped("storage", "", why), skipped("space", "", why), skipped("bridge", "", why), skipped("vlan", "", why)}
 	}
@@ -37,7 +37,7 @@ func (a Agent) places() []Check {
 // unknownHost is told of a host that the inventory names and the API does not.
 func (a Agent) unknownHost(p Place) []Check {
 	if !a.API.Door.Known {
-		why := Fact[bool]{Why: "Proxmox VE was not reached"}
+		why := Fact[bool]{Why: "the API of Proxmox VE was not reached"}
 		return []Check{skipped("storage", p.Host, why), skipped("space", p.Host, why), skipped("bridge", p.Host, why), skipped("vlan", p.Host, why)}
 	}
 	var names []string
@@ -258,6 +258,9 @@ func (a Agent) sources() []Check {
 	c := Check{Name: "repository", Level: Pass, Message: "at " + a.Repository.Value}
 	if !a.Repository.Known {
 		c = Check{Name: "repository", Level: Fail, Message: a.Repository.Why, Hint: a.Repository.Hint}
+		if a.Vacant {
+			c.Level = Warn // every host begins so
+		}
 	}
 	out := []Check{c}
 	for _, i := range a.Inventories {

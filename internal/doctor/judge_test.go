@@ -204,6 +204,7 @@ var agentCases = []struct {
 	{"no clock", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errUnseen), FaultOther }, verdict{"skew", Skipped, ""}},
 
 	{"no repository", func(a *Agent) { a.Repository = Unseen[string](errUnseen) }, verdict{"repository", Fail, "the cure"}},
+	{"an empty repository", func(a *Agent) { a.Repository, a.Vacant = Unseen[string](errUnseen), true }, verdict{"repository", Warn, "the cure"}},
 	{"an invalid inventory", func(a *Agent) { a.Inventories[0].Problem = "cluster.yaml:1: no" }, verdict{"inventory", Fail, "dev cluster.yaml:1"}},
 	{"the forge refuses", func(a *Agent) { f := Unseen[string](errUnseen); a.Forge = &f }, verdict{"forge", Fail, "the cure"}},
 	{"no forge", func(a *Agent) { a.Forge = nil }, verdict{"repository", Pass, "main@"}},

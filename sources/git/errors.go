@@ -21,6 +21,8 @@ var (
 	ErrNotFound = errors.New("repository not found")
 	// ErrNoBranch: the repository has no such branch; it may be empty.
 	ErrNoBranch = errors.New("no such branch")
+	// ErrEmpty is ErrNoBranch of a repository to which nothing was pushed yet.
+	ErrEmpty = fmt.Errorf("%w, nor any other", ErrNoBranch)
 	// ErrUnsupported: the repository is of a kind that cannot be read here.
 	ErrUnsupported = errors.New("unsupported repository")
 	// ErrLimit: something is larger than the limits allow.

@@ -34,7 +34,7 @@ func TestAgainstTheLab(t *testing.T) {
 				}
 				s := open(t, c)
 				_, err = s.Head(t.Context())
-				wantKind(t, err, ErrNoBranch, "empty")
+				wantKind(t, err, ErrEmpty, "empty")
 
 				one, err := repo.Commit("main", map[string][]byte{"inventory/dev/cluster.yaml": []byte("cluster_name: dev\n")}, "one")
 				check(t, err)

@@ -257,7 +257,7 @@ func openLocal(path string, up bool) (*gogit.Repository, error) {
 
 func (s *Store) noBranch(names []string) error {
 	if len(names) == 0 {
-		return fault(ErrNoBranch, "push a first commit to "+s.cfg.Branch, nil, "the repository is empty")
+		return fault(ErrEmpty, "push a first commit to "+s.cfg.Branch, nil, "the repository is empty")
 	}
 	const most = 5
 	slices.Sort(names)

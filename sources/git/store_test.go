@@ -69,7 +69,7 @@ func TestBranchThroughItsLife(t *testing.T) {
 			s := open(t, c)
 
 			_, err := s.Head(t.Context())
-			wantKind(t, err, ErrNoBranch, "empty", "push a first commit to main")
+			wantKind(t, err, ErrEmpty, "empty", "push a first commit to main")
 
 			one := o.commit("one\n\nmore", first)
 			c1 := head(t, s)
