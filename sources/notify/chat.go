@@ -2,15 +2,19 @@ package notify
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/nicholas-fedor/shoutrrr/pkg/router"
+	"github.com/nicholas-fedor/shoutrrr/pkg/services/push/ntfy"
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util/jsonclient"
@@ -110,6 +114,7 @@ func (c *chat) send(n Notice) (err error) {
 	if err != nil {
 		return err
 	}
+	defer leave(s)()
 	params := types.Params{}
 	text := n.title() + ": " + n.text()
 	if u, err := url.Parse(c.address); slices.Contains(titled, c.service) && err == nil && !u.Query().Has("title") && !u.Query().Has("subject") {
@@ -117,6 +122,28 @@ func (c *chat) send(n Notice) (err error) {
 		text = n.text()
 	}
 	return s.Send(text, &params)
+}
+
+// leave returns what closes the connections that a service leaves behind: some
+// make a transport for themselves, which nobody could reach afterwards.
+func leave(s types.Service) func() {
+	switch s := s.(type) {
+	case *ntfy.Service:
+		// It keeps its client to itself, but takes another.
+		c := &http.Client{Timeout: ntfy.HTTPTimeout * time.Second, Transport: &http.Transport{
+			Proxy:           http.ProxyFromEnvironment,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: s.Config.DisableTLSVerification},
+		}}
+		s.SetHTTPClient(c)
+		return c.CloseIdleConnections
+	case interface{ GetHTTPClient() *http.Client }:
+		return func() { // some make it with the first message only
+			if c := s.GetHTTPClient(); c != nil && c.Transport != nil && c.Transport != http.DefaultTransport {
+				c.CloseIdleConnections()
+			}
+		}
+	}
+	return func() {}
 }
 
 var (

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -397,5 +398,43 @@ func TestNoticeIsJSON(t *testing.T) {
 	check(t, err)
 	if strings.Contains(string(b), "hint") {
 		t.Errorf("%s", b)
+	}
+}
+
+// TestChatLeavesNoConnections: services that make transports of their own would
+// leave a connection behind with every message, for a server that keeps it open.
+func TestChatLeavesNoConnections(t *testing.T) {
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	s.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		if state == http.StateClosed {
+			delete(open, c)
+		} else {
+			open[c] = true
+		}
+	}
+	s.Start()
+	defer s.Close()
+	host := strings.TrimPrefix(s.URL, "http://")
+	for _, address := range []string{"ntfy://" + host + "/topic?scheme=http", "mattermost://" + host + "/token?disabletls=yes", "gotify://" + host + "/AzyoeNS.D4iJLVa?disabletls=yes"} {
+		target, err := New(Config{Kind: Chat, URL: address})
+		check(t, err)
+		for range 3 {
+			check(t, target.Send(t.Context(), notice))
+		}
+		left := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(open)
+		}
+		for end := time.Now().Add(10 * time.Second); left() > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // the server learns of it some time
+		}
+		if n := left(); n > 0 {
+			t.Errorf("%s: %d connections are open", address, n)
+		}
 	}
 }
