@@ -52,6 +52,9 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 		done := patience(env)
 		report, err := visit(cmd.Context(), *config, socket)
 		done()
+		if cmd.Context().Err() != nil {
+			return errStopped
+		}
 		if err != nil {
 			return err
 		}
