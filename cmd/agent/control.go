@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -61,127 +59,6 @@ func one(ctx context.Context, c *api.Client, args []string) (string, error) {
 	default:
 		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}
-}
-
-func newStatus(env *environment) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "status [CLUSTER]",
-		Short: "Show how the clusters stand, and what each node waits for",
-		Long: `Show how the clusters stand: condition, revision and message, every node with
-its phase and what it waits for, addons, running actions with their progress,
-and the last passes that did something.
-
-With --watch it goes on until it is stopped, also while the daemon restarts: in
-place on a terminal; elsewhere a line for each change, or with --output json a
-value for each change on a line of its own. Its exit code is for what it saw
-last.
-
-Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
-Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
-daemon cannot be reached.`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: clusterNames,
-	}
-	output := outputFlag(cmd)
-	watch := cmd.Flags().BoolP("watch", "w", false, "go on showing how they stand, until stopped")
-	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready at what is in the repository now; 0: do not wait")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		p, err := newPrinter(env.stdout, *output)
-		if err != nil {
-			return err
-		}
-		c := client(cmd)
-		if *watch {
-			if *wait > 0 {
-				return &usageError{errors.New("status: --watch and --wait do not go together")}
-			}
-			return watchStatus(cmd.Context(), env, c, p, args)
-		}
-		all, late, err := awaitReady(cmd.Context(), c, args, *wait)
-		if err != nil {
-			return err
-		}
-		if p.json {
-			if err := p.jsonOut("StatusList", all); err != nil {
-				return err
-			}
-			return errors.Join(late, errSilent(worst(all)))
-		}
-		p.now = time.Now()
-		var trouble []string
-		if about, err := c.About(cmd.Context()); err == nil {
-			trouble = about.Trouble
-			for _, t := range trouble {
-				p.printf("%s %s\n", p.paint("trouble", "31"), t)
-			}
-		}
-		p.statuses(all)
-		p.pointAtDoctor(all, trouble)
-		return errors.Join(late, errSilent(worst(all)))
-	}
-	return cmd
-}
-
-// awaitReady asks how the clusters stand, and goes on asking until all are Ready
-// or the time is over. An answer from before the question does not count: what
-// was pushed a moment ago is in the repository, and perhaps not yet in the
-// status. late says that nothing newer came.
-func awaitReady(ctx context.Context, c *api.Client, args []string, within time.Duration) (all []cluster.Status, late, err error) {
-	asked := time.Now()
-	all, err = statuses(ctx, c, args)
-	if err != nil || within == 0 {
-		return all, nil, err
-	}
-	for _, s := range all {
-		// Root need not wait until it is time to look at the repository.
-		var e *api.Error
-		if err := c.Reconcile(ctx, s.Cluster); err != nil && !(errors.As(err, &e) && e.Status == http.StatusForbidden) {
-			return all, nil, err
-		}
-	}
-	stale := func(s cluster.Status) bool { return s.Fetched.Before(asked) }
-	for worst(all) != exitOK || slices.ContainsFunc(all, stale) {
-		if time.Since(asked) >= within {
-			break
-		}
-		if err := pause(ctx, min(time.Second, within)); err != nil {
-			return all, nil, err
-		}
-		if all, err = statuses(ctx, c, args); err != nil {
-			return all, nil, err
-		}
-	}
-	if i := slices.IndexFunc(all, stale); i >= 0 && worst(all) == exitOK {
-		late = &exitError{code: exitReconciling, err: &hinted{err: fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
-			hint: "wait longer than repository.interval of the config, or ask as root"}}
-	}
-	return all, late, nil
-}
-
-func statuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Status, error) {
-	if len(args) == 0 {
-		return c.StatusAll(ctx)
-	}
-	s, err := c.Status(ctx, args[0])
-	return []cluster.Status{s}, err
-}
-
-// worst is the exit code for the worst of the conditions.
-func worst(all []cluster.Status) int {
-	code := exitOK
-	for _, s := range all {
-		switch s.Condition {
-		case cluster.Ready, cluster.Suspended:
-		case cluster.Reconciling:
-			code = max(code, exitReconciling)
-		default:
-			code = max(code, exitStalled)
-		}
-	}
-	if len(all) == 0 {
-		return exitReconciling
-	}
-	return code
 }
 
 func newPlan(env *environment) *cobra.Command {

@@ -158,7 +158,7 @@ func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 				b.WriteString(": " + oneLine(a.Value.String()))
 			case "hint":
 				hint = a.Value.String()
-			case "cluster", "node", "vmid", "action", "addon", "console", "phase", "revision", "duration_ms":
+			case "cluster", "node", "vmid", "action", "addon", "console", "image", "upid", "log", "reason", "status", "phase", "revision", "duration_ms":
 				// The sentence says it already; the journal has the field.
 			default:
 				fmt.Fprintf(&b, " %s=%s", a.Key, a.Value)

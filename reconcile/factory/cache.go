@@ -82,7 +82,7 @@ func (f *Factory) Cached(img cluster.Image, pin cluster.ImagePin) bool {
 			n, err = now, f.remember(img.Name, now)
 		}
 		if err != nil {
-			f.log.Warn("cannot use an image of the cache", "image", img.Name, "err", err)
+			f.log.Warn("cannot use image "+img.Name+" of the cache", "image", img.Name, "err", err)
 			return false
 		}
 	}

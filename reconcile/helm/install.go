@@ -168,7 +168,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		}
 		// Whoever began it is dead: nobody else makes our revisions, and no
 		// other action of ours is under way.
-		j.log.Info("take up a release that was cut off", "addon", j.addon.Name, "status", string(status))
+		j.log.Info(fmt.Sprintf("take up the release of addon %s, which was cut off (%s)", j.addon.Name, status), "addon", j.addon.Name, "status", string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
 			return nil, err

@@ -161,7 +161,7 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 		var e *Error
 		refused := errors.As(err, &e) && (errors.Is(err, errForbidden) || e.Params["tags"] != "")
 		if refused && c.setUntagged(id.vmid, true) {
-			c.log.Warn("Proxmox VE does not let the agent tag a vm; it goes without tags", "vmid", id.vmid, "node", id.node, "tags", wanted, "err", err,
+			c.log.Warn(fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s); it goes without tags", id.vmid, id.node), "vmid", id.vmid, "node", id.node, "tags", wanted, "err", err,
 				"hint", "allow them: `user-tag-access` in Datacenter > Options")
 		}
 		return refused

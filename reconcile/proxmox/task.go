@@ -125,7 +125,11 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 	}
 	tail, err := c.taskLog(ctx, u)
 	if succeeded(exit) {
-		c.log.Warn("a task of Proxmox VE ended with warnings", "upid", u.text, "vmid", u.vmid(), "log", strings.Join(tail, " / "))
+		what := "task " + u.kind
+		if id := u.vmid(); id != 0 {
+			what += fmt.Sprintf(" of vm %d", id)
+		}
+		c.log.Warn(what+" ended with warnings: "+oneLine(strings.Join(tail, " / ")), "upid", u.text, "vmid", u.vmid(), "log", strings.Join(tail, " / "))
 		return nil
 	}
 	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: oneLine(exit), Log: tail}

@@ -301,7 +301,7 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 			return plumbing.ZeroHash, err
 		}
 	}
-	s.log.Info("git store is made anew", "reason", reason)
+	s.log.Info("the copy of the repository in the cache is made anew: "+reason, "reason", reason)
 	return tip, s.renew(ctx, sess, refs, tip)
 }
 
@@ -390,7 +390,7 @@ const (
 func (s *Store) openStore() error {
 	b, err := s.openBare(storeDir)
 	if err != nil {
-		s.log.Info("git store is made anew", "reason", err.Error())
+		s.log.Info("the copy of the repository in the cache is made anew: "+err.Error(), "reason", err.Error())
 		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
 			return err
 		}
