@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/sources/git"
 )
 
 // initFlags are what init is told on its command line.
@@ -201,7 +202,7 @@ func (i *initRun) options() setup.Options {
 // plan makes the plan, once everything is known to be right.
 func (i *initRun) plan(p printer) (setup.Plan, error) {
 	problems := setup.Check(i.facts, i.wishes, i.record, i.files, i.options())
-	problems = append(problems, i.wouldLoad()...)
+	problems = append(append(problems, i.wouldLoad()...), i.wouldTrust()...)
 	if problems.HasErrors() {
 		return setup.Plan{}, fmt.Errorf("this host cannot be set up so:\n%w", problems)
 	}
@@ -242,6 +243,21 @@ func (i *initRun) wouldLoad() cluster.Problems {
 	_, problems := parsePolicy(setup.PolicyFile+yet, setup.Policy(i.files.Policy, i.wishes))
 	problems = append(problems, parseConfig(setup.ConfigFile+yet, setup.Config(i.files.Config, i.wishes))...)
 	return problems
+}
+
+// wouldTrust holds the host keys against the address of the repository.
+func (i *initRun) wouldTrust() cluster.Problems {
+	keys := i.files.KnownHosts
+	if keys == nil {
+		keys = i.facts.Files[setup.KnownHostsFile].Data
+	}
+	if !i.wishes.Repository.SSH() || keys == nil {
+		return nil // Check says what is missing
+	}
+	if err := git.CheckKnownHosts(i.wishes.Repository.URL, keys); err != nil {
+		return cluster.Problems{{Severity: cluster.Error, Field: "--known-hosts-file", Message: strings.TrimPrefix(err.Error(), "known_hosts_file: "), Hint: cluster.HintOf(err)}}
+	}
+	return nil
 }
 
 // apply carries a plan out and says what is next.

@@ -349,7 +349,7 @@ func (i *initRun) askForge() error {
 // the person who compares them.
 func (i *initRun) askHostKeys(ctx context.Context) error {
 	r := i.wishes.Repository
-	if !r.SSH() || i.files.KnownHosts != nil || knowsHost(i.host.path(setup.KnownHostsFile), r.URL) {
+	if !r.SSH() || i.files.KnownHosts != nil || git.CheckKnownHosts(r.URL, i.facts.Files[setup.KnownHostsFile].Data) == nil {
 		return nil
 	}
 	addr, err := git.SSHServer(r.URL)

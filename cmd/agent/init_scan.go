@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
-
-	"github.com/talos-agent/talos-agent/sources/git"
 )
 
 // scanPatience is how long an ssh server may take to show one key.
@@ -86,18 +82,4 @@ func knownHostsLines(addr string, keys []ssh.PublicKey) []byte {
 		b.WriteString(xknownhosts.Line([]string{addr}, k) + "\n")
 	}
 	return []byte(b.String())
-}
-
-// knowsHost reports whether a file of known hosts has a key for the ssh server
-// of a repository.
-func knowsHost(file, repository string) bool {
-	addr, err := git.SSHServer(repository)
-	if err != nil || addr == "" {
-		return false
-	}
-	if _, err := os.Stat(file); err != nil {
-		return false
-	}
-	db, err := knownhosts.NewDB(file)
-	return err == nil && len(db.HostKeyAlgorithms(addr)) > 0
 }

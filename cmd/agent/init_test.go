@@ -315,6 +315,7 @@ func TestInitRefuses(t *testing.T) {
 		"config.yaml (as it would be written):":                                        {"--proxmox-url", "http://127.0.0.1:8006"},
 		"--repository: url: holds a password; it would show up in logs":                {"--repository", "https://me:c4n4ry@example.org/a"},
 		"--known-host: is not what known_hosts has":                                    {"--known-host", "nonsense"},
+		"--known-hosts-file: has no key for other.example.org:22":                      {"--repository", "git@other.example.org:infra.git"},
 		"--forge needs --forge-repository":                                             {"--forge-repository", ""},
 		"--output json goes with --dry-run":                                            {"-o", "json"},
 		"--ssh-key: " + h.dir + "/forge.token: is not a private key":                   {"--ssh-key", h.dir + "/forge.token"},

@@ -297,5 +297,15 @@ func SSHServer(repository string) (string, error) {
 	case l.scheme != "ssh":
 		return "", nil
 	}
-	return net.JoinHostPort(l.host, l.port), nil
+	return l.server(), nil
+}
+
+// CheckKnownHosts tells whether host keys prove the ssh server of a repository.
+func CheckKnownHosts(repository string, knownHosts []byte) error {
+	l, bad := parseURL(repository)
+	if bad != nil {
+		return bad
+	}
+	_, err := knownHostsFor(l, knownHosts)
+	return err
 }

@@ -29,15 +29,23 @@ type sshRemote struct {
 }
 
 func newSSHRemote(l location, c Config, cred credentials) (*sshRemote, error) {
-	hosts, err := parseKnownHosts(c.KnownHosts)
+	hosts, err := knownHostsFor(l, c.KnownHosts)
 	if err != nil {
 		return nil, err
 	}
-	r := &sshRemote{loc: l, dial: c.Dial, signer: cred.signer, hosts: hosts}
-	if len(hosts.HostKeyAlgorithms(r.addr())) == 0 {
-		return nil, &FieldError{Field: "known_hosts_file", text: "has no key for " + r.addr(), hint: scanHint(l)}
+	return &sshRemote{loc: l, dial: c.Dial, signer: cred.signer, hosts: hosts}, nil
+}
+
+// knownHostsFor reads host keys, among which there must be one of the server.
+func knownHostsFor(l location, b []byte) (*knownhosts.HostKeyDB, error) {
+	hosts, err := parseKnownHosts(b)
+	if err != nil {
+		return nil, err
 	}
-	return r, nil
+	if len(hosts.HostKeyAlgorithms(l.server())) == 0 {
+		return nil, &FieldError{Field: "known_hosts_file", text: "has no key for " + l.server(), hint: scanHint(l)}
+	}
+	return hosts, nil
 }
 
 // parseKnownHosts hands the bytes to the library, which reads files only.
@@ -58,7 +66,10 @@ func parseKnownHosts(b []byte) (_ *knownhosts.HostKeyDB, err error) {
 	return db, nil
 }
 
-func (r *sshRemote) addr() string { return net.JoinHostPort(r.loc.host, r.loc.port) }
+func (r *sshRemote) addr() string { return r.loc.server() }
+
+// server is the host:port of a server.
+func (l location) server() string { return net.JoinHostPort(l.host, l.port) }
 
 func (r *sshRemote) close() {}
 
