@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +41,52 @@ func start(t *testing.T, f *fake, files *memFiles) agent {
 	done := make(chan struct{})
 	go func() { r.Run(ctx); close(done) }()
 	return agent{r, func() { cancel(); <-done }}
+}
+
+// TestOutcomesAndPassesAreTold: whoever counts hears of every action that ended,
+// how, and of every pass.
+func TestOutcomesAndPassesAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.fail["create"] = 2
+		j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		ended, passes, running := map[string]int{}, 0, 0
+		r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
+			Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} },
+			OnAction: func(o cluster.Outcome) {
+				mu.Lock()
+				defer mu.Unlock()
+				ended[o.Action+" "+string(o.Result)]++
+			},
+			OnPass:   func(time.Duration) { passes++ },
+			OnStatus: func(s cluster.Status) { running = max(running, len(s.Running)) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { r.Run(ctx); close(done) }()
+		a := agent{r, func() { cancel(); <-done }}
+		until(t, a, cluster.Ready)
+		f.set(func() { f.hang["delete"] = true })
+		if err := r.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		a.stop()
+		for what, want := range map[string]int{"create vm failed": 2, "create vm done": 1, "bootstrap etcd done": 1, "delete vm cut off": 1} {
+			if ended[what] != want {
+				t.Errorf("%s: told %d times, want %d (%v)", what, ended[what], want, ended)
+			}
+		}
+		if passes < 5 || running == 0 {
+			t.Errorf("%d passes, at most %d actions under way", passes, running)
+		}
+	})
 }
 
 // until waits, in virtual time, until the condition is met.

@@ -54,6 +54,15 @@ func TestNewBundle(t *testing.T) {
 	if err := CheckBundle(cluster.NewSecret(b), "v1.13"); err != nil {
 		t.Error(err)
 	}
+	authorities, err := Authorities(cluster.NewSecret(b))
+	if err != nil || len(authorities) != 4 {
+		t.Errorf("authorities %v, %v", authorities, err)
+	}
+	for _, a := range authorities {
+		if years := a.NotAfter.Sub(testNow).Hours() / 24 / 365; a.NotBefore.After(testNow) || years < 9.9 || years > 10.1 || a.Name == "" {
+			t.Errorf("%+v", a)
+		}
+	}
 	s := snapshot(t, "v1.13")
 	s.Bundle = cluster.NewSecret(b)
 	mustRender(t, s)

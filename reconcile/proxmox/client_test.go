@@ -116,6 +116,11 @@ func TestTrust(t *testing.T) {
 			defer c.Close()
 			var v struct{ Version text }
 			err = c.get(t.Context(), "/version", nil, &v)
+			// Only a certificate that is trusted is told of.
+			seen, ok := c.Certificate()
+			if ok != (tc.hint == "") || ok && !seen.NotAfter.Equal(s.Certificate().NotAfter) {
+				t.Errorf("certificate %v, %v", seen, ok)
+			}
 			if tc.hint == "" {
 				if err != nil || v.Version != "9" {
 					t.Errorf("got %v, %v", v, err)
