@@ -122,14 +122,15 @@ func (p *planner) account() bool {
 		}
 		p.call("old token "+Token, "delete the token "+Token+", which another takes the place of", false, "delete", path)
 	}
-	p.add(Step{Name: "token " + Token, What: "make the token " + Token + ", with privileges of its own", Makes: true, Call: &Call{Verb: "create", Path: path,
+	p.add(Step{Name: tokenStep, What: "make the token " + Token + ", with privileges of its own", Makes: true, Call: &Call{Verb: "create", Path: path,
 		Options:  []Option{{"privsep", "1"}, {"comment", "talos-agent"}},
 		SecretTo: &NewFile{Path: Credential(ProxmoxToken), Mode: 0o600, Origin: FromProxmoxVE, Secret: true}}})
 	return true
 }
 
 // access gives the roles to the user and the token, where either lacks one, and
-// takes back those that are not needed any more. A token that is new has none.
+// takes back those of its own that are not needed any more. A token that is new
+// has none.
 func (p *planner) access(renewed bool) {
 	has := func(e Entry) bool {
 		return slices.Contains(p.f.ACL, e) && !(renewed && e.Who == Token)
@@ -142,7 +143,7 @@ func (p *planner) access(renewed bool) {
 		if has(forUser) && has(forToken) {
 			continue
 		}
-		p.call("access "+g.Path+" "+g.Role, fmt.Sprintf("let the agent at %s: %s", g.Path, g.Why), false, "set", "/access/acl",
+		p.call(accessStep(g.Path, g.Role), fmt.Sprintf("let the agent at %s: %s", g.Path, g.Why), !has(forUser), "set", "/access/acl",
 			Option{"path", g.Path}, Option{"roles", g.Role}, Option{"users", User}, Option{"tokens", Token}, Option{"propagate", bit(g.Propagate)})
 	}
 	for _, e := range p.f.ACL {
@@ -154,6 +155,12 @@ func (p *planner) access(renewed bool) {
 		if !ours || wanted[e] || wanted[other] || e.Who != User && e.Who != Token || renewed && e.Who == Token {
 			continue
 		}
+		if !p.r.made(accessStep(e.Path, e.Role)) {
+			if e.Who == User {
+				p.note("%s has %s at %s still: init did not give it here, and it may be for the agent of another host", User, e.Role, e.Path)
+			}
+			continue
+		}
 		who := Option{"users", e.Who}
 		if e.Who == Token {
 			who.Name = "tokens"
@@ -162,6 +169,11 @@ func (p *planner) access(renewed bool) {
 			Option{"path", e.Path}, Option{"roles", e.Role}, who, Option{"delete", "1"})
 	}
 }
+
+func accessStep(path, role string) string { return "access " + path + " " + role }
+
+// tokenStep is the name of the step that makes the token.
+const tokenStep = "token " + Token
 
 func bit(b bool) string {
 	if b {

@@ -160,7 +160,8 @@ func TestMakeConverges(t *testing.T) {
 		"quorum goes for all that is below": func(f *Facts, _ *Wishes, _ *Record, _ *Options) {
 			f.ACL = []Entry{{"/", User, RoleHost, true}, {"/", Token, RoleHost, true}}
 		},
-		"rights on another bridge": func(f *Facts, _ *Wishes, _ *Record, _ *Options) {
+		"rights on another bridge": func(f *Facts, _ *Wishes, r *Record, _ *Options) {
+			r.Made = []string{"access /sdn/zones/localnetwork/vmbr9 " + RoleBridge}
 			f.Users[User], f.Files[Credential(ProxmoxToken)] = Account{Tokens: []string{TokenName}}, File{Mode: 0o600}
 			f.ACL = []Entry{{"/sdn/zones/localnetwork/vmbr9", User, RoleBridge, true}, {"/sdn/zones/localnetwork/vmbr9", Token, RoleBridge, true}}
 		},
@@ -227,6 +228,14 @@ func TestUndoIsTheWayBack(t *testing.T) {
 			left: func(f Facts) bool { return len(f.Pools) == 1 }},
 		"a role that somebody uses": {since: func(f *Facts) { f.ACL = append(f.ACL, Entry{"/vms/100", "me@pve", RoleVM, true}) },
 			stays: []string{"role TalosAgentVM stays: me@pve has it at /vms/100"}, left: func(f Facts) bool { return len(f.ACL) == 1 && len(f.Roles) == 2 }},
+		"a token of somebody else's": {before: func(f *Facts) {
+			f.Users[User] = Account{Tokens: []string{TokenName}}
+			f.ACL = []Entry{{"/pool/theirs", User, RoleVM, true}, {"/pool/theirs", Token, RoleVM, true}}
+			f.Files[Credential(ProxmoxToken)] = File{Data: []byte("theirs"), Mode: 0o600}
+		}, stays: []string{"token talos-agent@pve!agent stays: it was there before", "user talos-agent@pve stays"},
+			left: func(f Facts) bool {
+				return f.hasToken() && slices.Contains(f.ACL, Entry{"/pool/theirs", User, RoleVM, true})
+			}},
 		"another token": {since: func(f *Facts) { f.Users[User] = Account{Tokens: []string{TokenName, "mine"}} },
 			stays: []string{"user talos-agent@pve stays: it has other tokens (mine)"}, left: func(f Facts) bool { return len(f.Users) == 2 && len(f.ACL) == 0 }},
 		"a changed file": {since: func(f *Facts) { f.Files[ConfigFile] = File{Data: []byte("mine"), Mode: 0o640} },
@@ -262,6 +271,24 @@ func TestUndoIsTheWayBack(t *testing.T) {
 				t.Error("the age key is gone")
 			}
 		})
+	}
+}
+
+// TestUndoWithoutARecord: user, token and roles are of the whole Proxmox VE
+// cluster. On a host that was never set up they are another host's, whose agent
+// works with them.
+func TestUndoWithoutARecord(t *testing.T) {
+	f := installed()
+	w := wished(f)
+	r := Record{Version: 1, Wishes: w}
+	f, _ = carryOut(f, r, Make(f, w, packaged(t), r, Options{Start: true}).Steps)
+	f.Files, f.Unit = map[string]File{}, Unit{Installed: true}
+	plan, problems := Undo(f, Record{Version: 1}, false)
+	if problems.HasErrors() || len(plan.Steps) > 0 {
+		t.Errorf("%v\n%s", problems, shown(plan.Steps))
+	}
+	if !strings.Contains(strings.Join(plan.Notes, "\n"), "the token "+Token+" stays") {
+		t.Errorf("nothing is said of the token: %q", plan.Notes)
 	}
 }
 

@@ -41,16 +41,21 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 type undoer struct{ planner }
 
 // account takes the token away, and the user unless there are other tokens of
-// its.
+// its. Both are of the whole Proxmox VE cluster: what init did not make here
+// another host's agent may be working with.
 func (u *undoer) account() {
 	account, there := u.f.Users[User]
 	if !there {
 		return
 	}
-	if u.f.hasToken() {
-		u.call("token "+Token, "delete the token "+Token, false, "delete", "/access/users/"+User+"/token/"+TokenName)
+	others := slices.DeleteFunc(slices.Clone(account.Tokens), func(t string) bool { return t == TokenName && u.ownToken() })
+	switch {
+	case !u.f.hasToken():
+	case u.ownToken():
+		u.call(tokenStep, "delete the token "+Token, false, "delete", "/access/users/"+User+"/token/"+TokenName)
+	default:
+		u.note("the token %s stays: it was there before, or nobody knows who made it", Token)
 	}
-	others := slices.DeleteFunc(slices.Clone(account.Tokens), func(t string) bool { return t == TokenName })
 	switch {
 	case len(others) > 0:
 		u.note("the user %s stays: it has other tokens (%s)", User, names(others))
@@ -62,11 +67,28 @@ func (u *undoer) account() {
 	}
 	// With the user its entries would go by themselves.
 	for _, e := range u.f.ACL {
-		if _, ours := RoleNamed(e.Role); ours && e.Who == User {
+		if e.Who == User && u.ownEntry(e) {
 			u.call("no access "+e.Path+" "+e.Role, fmt.Sprintf("take %s at %s back from %s", e.Role, e.Path, User), false, "set", "/access/acl",
 				Option{"path", e.Path}, Option{"roles", e.Role}, Option{"users", User}, Option{"delete", "1"})
 		}
 	}
+}
+
+func (u *undoer) ownToken() bool { return u.r.made(tokenStep) }
+
+// ownEntry reports whether init made an entry, which goes then, or goes with
+// what does.
+func (u *undoer) ownEntry(e Entry) bool {
+	if _, ours := RoleNamed(e.Role); !ours {
+		return false
+	}
+	switch e.Who {
+	case User:
+		return u.r.made("user "+User) || u.r.made(accessStep(e.Path, e.Role))
+	case Token:
+		return u.ownToken()
+	}
+	return false
 }
 
 // roles go unless somebody else has them: with a role Proxmox VE deletes every
@@ -76,7 +98,7 @@ func (u *undoer) roles() {
 		if _, there := u.f.Roles[role.Name]; !there {
 			continue
 		}
-		i := slices.IndexFunc(u.f.ACL, func(e Entry) bool { return e.Role == role.Name && e.Who != User && e.Who != Token })
+		i := slices.IndexFunc(u.f.ACL, func(e Entry) bool { return e.Role == role.Name && !u.ownEntry(e) })
 		switch {
 		case i >= 0:
 			u.note("the role %s stays: %s has it at %s", role.Name, u.f.ACL[i].Who, u.f.ACL[i].Path)
