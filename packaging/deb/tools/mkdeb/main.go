@@ -18,6 +18,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/goreleaser/nfpm/v2"
 )
 
 func main() {
@@ -61,11 +63,15 @@ func run() error {
 	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "PACKAGE\tSIZE\tINSTALLED\tMODULES")
 	for _, arch := range flag.Args() {
-		m, err := r.prepare(arch)
+		info, err := r.list(arch)
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
-		p, err := r.pack(arch, *out)
+		m, err := r.prepare(arch, info)
+		if err != nil {
+			return fmt.Errorf("%s: %w", arch, err)
+		}
+		p, err := pack(info, *out)
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
@@ -80,7 +86,7 @@ func run() error {
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // prepare writes what is made for one architecture besides the program.
-func (r release) prepare(arch string) ([]module, error) {
+func (r release) prepare(arch string, info *nfpm.Info) ([]module, error) {
 	dir := filepath.Join(r.stage, arch)
 	goVersion, modules, err := r.linked(filepath.Join(dir, "talos-agent"), arch)
 	if err != nil {
@@ -90,7 +96,7 @@ func (r release) prepare(arch string) ([]module, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := r.changelog()
+	log, err := r.changelog(info)
 	if err != nil {
 		return nil, err
 	}

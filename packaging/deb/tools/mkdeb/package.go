@@ -22,24 +22,29 @@ type packed struct {
 	size, installed int64 // bytes
 }
 
-// pack writes the package of one architecture as packaging/deb/nfpm.yaml lists
-// it.
-func (r release) pack(arch, out string) (packed, error) {
+// list reads what packaging/deb/nfpm.yaml says of the package of one
+// architecture.
+func (r release) list(arch string) (*nfpm.Info, error) {
 	version, err := debianVersion(r.version, r.date)
 	if err != nil {
-		return packed{}, err
+		return nil, err
 	}
 	values := map[string]string{"ARCH": arch, "VERSION": version, "STAGE": r.stage}
-	list := filepath.Join(r.top, "packaging/deb/nfpm.yaml")
-	c, err := nfpm.ParseFileWithEnvMapping(list, func(name string) string { return values[name] })
+	path := filepath.Join(r.top, "packaging/deb/nfpm.yaml")
+	c, err := nfpm.ParseFileWithEnvMapping(path, func(name string) string { return values[name] })
 	if err != nil {
-		return packed{}, fmt.Errorf("read %s: %w", list, err)
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	info, err := c.Get("deb")
 	if err != nil {
-		return packed{}, err
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	r.place(info, values)
+	return info, nil
+}
+
+// pack writes a package into a folder.
+func pack(info *nfpm.Info, out string) (packed, error) {
 	deb, err := nfpm.Get("deb")
 	if err != nil {
 		return packed{}, err

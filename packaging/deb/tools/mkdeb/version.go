@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/goreleaser/nfpm/v2"
 )
 
 var (
@@ -44,30 +46,19 @@ func debianVersion(described string, date time.Time) (string, error) {
 	return out, nil
 }
 
-// revision is Debian's part of the version: how often this upstream version was
-// packaged. nfpm.yaml has it, too.
-const revision = "1"
-
-// maintainer is who packages, as nfpm.yaml has it.
-const maintainer = "The talos-agent maintainers <talos-agent@users.noreply.github.com>"
-
-// changelog is the package's changelog: one entry, of the commits since the last
-// release.
-func (r release) changelog() ([]byte, error) {
-	version, err := debianVersion(r.version, r.date)
-	if err != nil {
-		return nil, err
-	}
+// changelog is the changelog of a package: one entry, of the commits since the
+// last release.
+func (r release) changelog(info *nfpm.Info) ([]byte, error) {
 	subjects, err := r.subjects()
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "talos-agent (%s-%s) stable; urgency=medium\n\n", version, revision)
+	fmt.Fprintf(&b, "talos-agent (%s-%s) stable; urgency=medium\n\n", info.Version, info.Release)
 	for _, s := range subjects {
 		b.WriteString(wrap("  * ", "    ", s, 79))
 	}
-	fmt.Fprintf(&b, "\n -- %s  %s\n", maintainer, r.date.Format(time.RFC1123Z))
+	fmt.Fprintf(&b, "\n -- %s  %s\n", info.Maintainer, r.date.Format(time.RFC1123Z))
 	return b.Bytes(), nil
 }
 
