@@ -161,8 +161,9 @@ func TestPackagedFiles(t *testing.T) {
 			}
 			files[name] = uncomment(string(b))
 		}
+		files["phone.url"], files["webhook.secret"] = "ntfy://ntfy.sh/topic", strings.Repeat("0123456789abcdef", 4)
 		dir, store := newHost(t, files), newHost(t)
-		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token"} {
+		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token", "webhook.secret": "webhook.secret"} {
 			write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
 		}
 		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), inStore(store))
