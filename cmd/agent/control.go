@@ -55,7 +55,7 @@ func one(ctx context.Context, c *api.Client, args []string) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", errors.New("the agent looks after no cluster yet")
+		return "", &hinted{errors.New("the agent looks after no cluster yet"), "`talos-agent status` says why; `talos-agent reconcile NAME` has the repository read at once"}
 	default:
 		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}

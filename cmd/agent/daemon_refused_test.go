@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestOneClusterThatCannotBeLookedAfter: the records of one cluster are those of
@@ -45,4 +46,43 @@ func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
 	if s := r.status(); s.Condition != cluster.Ready {
 		t.Errorf("the other cluster is %s", s.Condition)
 	}
+}
+
+// TestARepositoryThatIsEmptyYet: an agent that runs before anything is pushed
+// says so where people look, and in its log once, however often it tries. What
+// is pushed then is taken up when somebody asks for it.
+func TestARepositoryThatIsEmptyYet(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	delete(r.config, "clusters")
+	r.write()
+	r.start()
+
+	const why = "cannot read the clusters of the repository: "
+	r.until("status says why there is no cluster", func() bool { return r.try("status").has("trouble " + why) })
+	r.run(exitReconciling, do("status"), "push a first commit to main", "no cluster yet", "talos-agent doctor")
+	r.run(exitFailed, do("reconcile"), "the agent looks after no cluster yet", "-> `talos-agent status` says why")
+	for range 3 {
+		tried := r.tried()
+		r.run(exitFailed, do("reconcile", "dev"), `no such cluster: "dev"`, "-> no cluster has been read from the repository yet")
+		r.until("the repository is asked again", func() bool { return r.tried() > tried })
+	}
+	if n := strings.Count(r.log.String(), why); n != 1 {
+		t.Errorf("told %d times: %s", n, r.log)
+	}
+
+	commit := r.push(r.inventory(0))
+	r.try("reconcile", "dev")
+	r.untilReady(commit)
+	if a := r.try("status"); a.has("trouble") {
+		t.Errorf("the trouble is over: %v", a)
+	}
+}
+
+// tried counts what the daemon asked of the repository's server.
+func (r *rig) tried() int {
+	n := 0
+	for _, c := range r.calls(func(c world.CallRecord) bool { return c.System == "git" }) {
+		n += c
+	}
+	return n
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/api"
@@ -73,7 +74,7 @@ func (d *door) About() api.About {
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	about.Trouble = d.wrong
+	about.Trouble = append(slices.Clone(d.wrong), about.Trouble...)
 	return about
 }
 

@@ -21,7 +21,7 @@ var _ api.Agent = (*agent)(nil)
 
 // About implements api.Agent.
 func (a *agent) About() api.About {
-	return api.About{Version: version, Started: a.started.UTC(), Config: a.config}
+	return api.About{Version: version, Started: a.started.UTC(), Config: a.config, Trouble: a.trouble()}
 }
 
 // Clusters implements api.Agent.
@@ -123,6 +123,9 @@ func (a *agent) ForecastDestroy(name string) (cluster.Forecast, error) {
 // Reconcile implements api.Agent.
 func (a *agent) Reconcile(name string) error {
 	m, err := a.find(name)
+	if errors.Is(err, api.ErrUnknownCluster) {
+		a.readClusters() // it may have been pushed a moment ago
+	}
 	if err != nil {
 		return err
 	}
@@ -130,12 +133,17 @@ func (a *agent) Reconcile(name string) error {
 	return nil
 }
 
-// lookAll has every cluster fetch and look, those too that nobody knows yet.
-func (a *agent) lookAll() {
+// readClusters has the repository read for clusters that nobody knows yet.
+func (a *agent) readClusters() {
 	select {
 	case a.asked <- time.Now():
 	default: // somebody asked a moment ago, and was not heard yet
 	}
+}
+
+// lookAll has every cluster fetch and look, those too that nobody knows yet.
+func (a *agent) lookAll() {
+	a.readClusters()
 	for _, name := range a.Clusters() {
 		if m, err := a.find(name); err == nil {
 			m.r.Look(true)

@@ -94,6 +94,7 @@ type agent struct {
 	mu       sync.Mutex
 	managed  map[string]*managed
 	refused  map[string]cluster.Status // clusters that cannot be looked after
+	unread   error                     // why the clusters of the repository are not known
 	stopping bool
 }
 
@@ -174,6 +175,9 @@ func (a *agent) start(ctx context.Context) {
 // inventory changes nothing.
 func (a *agent) discover() {
 	asOf := time.Now().Add(-a.w.interval)
+	// How long a repository that cannot be read is left alone: its server may
+	// shut out whoever it refuses too often.
+	soon := firstRetry
 	for {
 		pause := a.w.interval
 		names, err := a.w.clusters, error(nil)
@@ -184,10 +188,13 @@ func (a *agent) discover() {
 			a.manage(name)
 		}
 		if err != nil {
-			pause = min(5*time.Second, pause)
-			if a.ctx.Err() == nil {
-				a.w.log.Warn("cannot read the clusters of the repository", "err", err, "hint", cluster.HintOf(err))
-			}
+			pause = min(soon, pause)
+			soon = min(2*soon, a.w.interval)
+		} else {
+			soon = firstRetry
+		}
+		if a.ctx.Err() == nil {
+			a.foundOut(err)
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -203,6 +210,42 @@ func (a *agent) discover() {
 		}
 		asOf = time.Now().Add(-a.w.interval)
 	}
+}
+
+// firstRetry is when a repository that could not be read is asked again; the
+// pause doubles from there up to the interval.
+const firstRetry = 5 * time.Second
+
+// foundOut takes how it went to read which clusters there are. The log has it
+// when it is news: not as often as it is tried.
+func (a *agent) foundOut(err error) {
+	a.mu.Lock()
+	before := a.unread
+	a.unread = err
+	a.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		a.w.log.Warn(cannotRead, "err", err, "hint", cluster.HintOf(err))
+	case err == nil && before != nil:
+		a.w.log.Info("the clusters of the repository are read")
+	}
+}
+
+const cannotRead = "cannot read the clusters of the repository"
+
+// trouble is why there is no cluster to tell of. What keeps one that is known
+// from going on stands in its own status.
+func (a *agent) trouble() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.unread == nil || len(a.managed)+len(a.refused) > 0 {
+		return nil
+	}
+	words := cannotRead + ": " + a.unread.Error()
+	if hint := cluster.HintOf(a.unread); hint != "" {
+		words += " (" + hint + ")"
+	}
+	return []string{words}
 }
 
 // manage begins to look after a cluster, unless that is done already. One that
@@ -420,5 +463,5 @@ func (a *agent) find(name string) (*managed, error) {
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
 		return nil, &hinted{err: err, hint: "this host looks after " + strings.Join(known, ", ")}
 	}
-	return nil, err
+	return nil, &hinted{err: err, hint: "no cluster has been read from the repository yet: `talos-agent status` says why"}
 }

@@ -62,8 +62,9 @@ type About struct {
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	Config  string    `json:"config"`
-	// Trouble is what is wrong with the daemon's own files, for example a
-	// changed config that could not be loaded; the old one is in force.
+	// Trouble is what is wrong and no cluster's: a changed config that could not
+	// be loaded, where the old one is in force, or a repository of which no
+	// cluster is known because it cannot be read.
 	Trouble []string `json:"trouble,omitempty"`
 }
 
@@ -134,7 +135,7 @@ const maxTree = 20 << 20
 // routes is everything the socket can be asked, with the access of each beside
 // it. docs/reference/api.md is made from it.
 var routes = []route{
-	{pattern: "GET /v1/about", access: forReaders, kind: "About", does: "the daemon: version, start, trouble with its own files", serve: func(_ *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/about", access: forReaders, kind: "About", does: "the daemon: version, start, and trouble that is no cluster's", serve: func(_ *http.Request, a Agent) (any, error) {
 		return a.About(), nil
 	}},
 	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: func(r *http.Request, a Agent) (any, error) {
