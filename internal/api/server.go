@@ -53,14 +53,14 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	return &Server{listen.Serve(l, settings(a, log), log)}, nil
+	return &Server{listen.Serve(keepRoom(l, peerOf, log), settings(a, log), log)}, nil
 }
 
 // settings are those of the server: what the routes need beside the bounds that
 // every listener has.
 func settings(a Agent, log *slog.Logger) *http.Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := listen.HTTP(handler(a, &streams{ctx: ctx, slots: make(chan struct{}, maxStreams)}), log)
+	h := listen.HTTP(handler(a, newStreams(ctx)), log)
 	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peerOf(c))
@@ -120,7 +120,11 @@ type peer struct {
 }
 
 func peerOf(c net.Conn) peer {
-	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
+	for {
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
 		c = inner.NetConn()
 	}
 	u, ok := c.(*net.UnixConn)
@@ -151,7 +155,7 @@ func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.
 // Handler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
 func Handler(a Agent) http.Handler {
-	return handler(a, &streams{ctx: context.Background(), slots: make(chan struct{}, maxStreams)})
+	return handler(a, newStreams(context.Background()))
 }
 
 func handler(a Agent, st *streams) http.Handler {

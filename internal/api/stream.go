@@ -16,8 +16,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// maxStreams bounds the answers that go on for ever: they must not keep the
-// short ones from being served.
+// maxStreams bounds the answers that go on for ever, readers' and root's each:
+// they must not keep the short ones from being served.
 const maxStreams = 16
 
 // lineWithin is how long one line of a stream may take to be taken.
@@ -36,9 +36,13 @@ var errTooMany = &Error{Status: http.StatusServiceUnavailable, Message: fmt.Spri
 // streams serves a route whose answer goes on until the client leaves or the
 // daemon stops: one envelope on each line.
 func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agent) {
+	slots := s.readers
+	if p, _ := r.Context().Value(peerKey{}).(peer); p.isRoot() {
+		slots = s.root
+	}
 	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	default:
 		writeError(w, errTooMany)
 		return
@@ -88,8 +92,12 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agen
 
 // streams bounds and ends the streams of a server.
 type streams struct {
-	ctx   context.Context // ends with the server
-	slots chan struct{}
+	ctx           context.Context // ends with the server
+	readers, root chan struct{}
+}
+
+func newStreams(ctx context.Context) *streams {
+	return &streams{ctx: ctx, readers: make(chan struct{}, maxStreams), root: make(chan struct{}, maxStreams)}
 }
 
 // watch sends the status of each cluster, or of one, and again whenever it has
