@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -21,7 +23,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/listen"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -83,7 +84,7 @@ type service struct {
 	door     *door
 	monitor  *monitor
 	told     *told
-	hooks    *listen.Server // nil: nobody may knock
+	hooks    io.Closer // nil: nobody may knock
 	watch    *fileWatch
 
 	mu     sync.Mutex
@@ -117,7 +118,7 @@ func (d *service) run(ctx context.Context) error {
 	d.monitor = newMonitor(d.door, d.log)
 	defer d.monitor.retire()
 	d.door.measured(d.monitor.Text)
-	if err := d.begin(ctx); err != nil {
+	if err := d.begin(ctx, d.lacks); err != nil {
 		return err
 	}
 	defer d.quit()
@@ -180,9 +181,10 @@ func tickEvery(watchdog time.Duration) time.Duration {
 	return 5 * time.Second
 }
 
-// begin starts an agent with the settings in force.
-func (d *service) begin(ctx context.Context) (err error) {
-	if err := d.monitor.open(d.settings.metrics); err != nil {
+// begin starts an agent with the settings in force. Where it may begin without
+// something that they name, lacks is told; nil: it may not.
+func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
+	if err := d.monitor.open(d.settings.metrics, lacks); err != nil {
 		return err
 	}
 	defer func() {
@@ -207,7 +209,7 @@ func (d *service) begin(ctx context.Context) (err error) {
 		return errors.Join(err, w.store.Close())
 	}
 	hint := make(chan struct{}, 1)
-	if d.hooks, err = d.settings.openHooks(hint, d.monitor.Webhook, d.log); err != nil {
+	if d.hooks, err = d.settings.openHooks(hint, d.monitor.Webhook, lacks, d.log); err != nil {
 		a.stop()
 		return err
 	}
@@ -244,6 +246,19 @@ func (d *service) end() {
 		d.agent = nil
 		d.monitor.counts(nil)
 		d.monitor.close()
+		d.door.lacksNothing()
+	}
+}
+
+// lacks tells of what the config names and cannot be had: the daemon goes on
+// without it, and has it as soon as it can.
+func (d *service) lacks(field string, err error) {
+	switch changed := d.door.lacks(field, err); {
+	case !changed:
+	case err != nil:
+		d.log.Warn(d.path+": "+field+" cannot be had yet; it is tried again", "err", err, "hint", cmp.Or(cluster.HintOf(err), takenHint))
+	default:
+		d.log.Info(d.path + ": " + field + " is there now")
 	}
 }
 
@@ -306,12 +321,12 @@ func (d *service) reload(ctx context.Context) error {
 	}
 	d.log.Info("the config has changed; starting over with it")
 	d.end()
-	if err := d.begin(ctx); err != nil {
+	if err := d.begin(ctx, nil); err != nil {
 		d.log.Error("cannot start with the changed config; the old one is in force again", "err", err, "hint", cluster.HintOf(err))
 		d.door.trouble([]string{d.path + ": cannot start with it: " + err.Error()})
 		d.monitor.Reload(false, time.Now())
 		d.settings = old
-		if err := d.begin(ctx); err != nil {
+		if err := d.begin(ctx, d.lacks); err != nil {
 			return fmt.Errorf("start over with the old config: %w", err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 
@@ -17,7 +18,8 @@ import (
 type door struct {
 	mu    sync.RWMutex
 	a     *agent
-	wrong []string // with the changed config
+	wrong []string          // with the changed config
+	lack  map[string]string // what cannot be had, by the config's field
 
 	// numbers are the daemon's metrics as text; nil: there are none yet.
 	numbers func() (string, error)
@@ -37,6 +39,26 @@ func (d *door) shut() { d.open(nil) }
 
 // trouble sets what is told to be wrong with the daemon's own files.
 func (d *door) trouble(words []string) { d.mu.Lock(); d.wrong = words; d.mu.Unlock() }
+
+// lacks notes that what a field of the config names cannot be had, or with nil
+// that it can. It reports whether that is news.
+func (d *door) lacks(field string, err error) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, before := d.lack[field]
+	if err == nil {
+		delete(d.lack, field)
+		return before
+	}
+	if d.lack == nil {
+		d.lack = map[string]string{}
+	}
+	d.lack[field] = field + ": " + err.Error() + "; it is tried again"
+	return !before
+}
+
+// lacksNothing forgets what the config of before could not have.
+func (d *door) lacksNothing() { d.mu.Lock(); clear(d.lack); d.mu.Unlock() }
 
 var errStarting = &hinted{err: errors.New("the daemon is starting"), hint: "ask again in a moment"}
 
@@ -74,7 +96,7 @@ func (d *door) About() api.About {
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	about.Trouble = append(slices.Clone(d.wrong), about.Trouble...)
+	about.Trouble = slices.Concat(d.wrong, about.Trouble, slices.Sorted(maps.Values(d.lack)))
 	return about
 }
 

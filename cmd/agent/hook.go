@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/listen"
@@ -15,7 +17,7 @@ const leastBetweenHints = 5 * time.Second
 
 // openHooks listens for forges that say that something was pushed. wake is
 // filled then.
-func (s settings) openHooks(wake chan<- struct{}, count func(string), log *slog.Logger) (*listen.Server, error) {
+func (s settings) openHooks(wake chan<- struct{}, count func(string), lacks lacking, log *slog.Logger) (io.Closer, error) {
 	if s.webhook.listen == "" {
 		return nil, nil
 	}
@@ -23,9 +25,24 @@ func (s settings) openHooks(wake chan<- struct{}, count func(string), log *slog.
 		Secret: s.webhook.secret.RevealString(), Branch: s.repository.Branch, Repository: s.repository.URL,
 		Hint: func() { nudge(wake) }, Count: func(r webhook.Result) { count(string(r)) }, Log: log,
 	})
-	server, err := listen.TCP(s.webhook.listen, l, log)
+	return listenAt("webhook.listen", s.webhook.listen, l, lacks, log)
+}
+
+// lacking is told that what a field of the config names cannot be had, and with
+// nil that it can be had now.
+type lacking func(field string, err error)
+
+// listenAt serves an address of the config. A config that was just changed is
+// wrong where it names one that cannot be had. With lacks that is no error: the
+// address is tried again, so that nobody who has it keeps the agent from its
+// clusters.
+func listenAt(field, addr string, h http.Handler, lacks lacking, log *slog.Logger) (io.Closer, error) {
+	if lacks != nil {
+		return listen.Patiently(addr, h, log, func(err error) { lacks(field, err) }), nil
+	}
+	server, err := listen.TCP(addr, h, log)
 	if err != nil {
-		return nil, &hinted{fmt.Errorf("webhook.listen: %w", err), takenHint}
+		return nil, &hinted{fmt.Errorf("%s: %w", field, err), takenHint}
 	}
 	return server, nil
 }

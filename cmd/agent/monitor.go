@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/calls"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/listen"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -23,7 +23,7 @@ type monitor struct {
 	log *slog.Logger
 
 	to     monitoring
-	server *listen.Server // nil: nobody may ask
+	server io.Closer // nil: nobody may ask
 
 	mu      sync.Mutex
 	gate    *calls.Gate         // of the agent that runs; nil: none does
@@ -100,28 +100,34 @@ func (a *agent) certificates(name string) []cluster.Certificate {
 	return nil
 }
 
-// open begins to tell. What cannot be opened or written is told at once: it is
-// in the config.
-func (m *monitor) open(to monitoring) error {
+// open begins to tell. What cannot be opened or written is an error; with lacks
+// it is told and tried again.
+func (m *monitor) open(to monitoring, lacks lacking) error {
 	if to.textfile != m.to.textfile {
 		m.retire()
 	}
 	m.to = to
+	late := false
 	if to.textfile != "" {
 		if err := m.WriteText(to.textfile); err != nil {
-			return &hinted{fmt.Errorf("metrics.textfile: %w", err), "its folder must be there, and the agent's user must be able to write to it"}
+			err = &hinted{err, "its folder must be there, and the agent's user must be able to write to it"}
+			if lacks == nil {
+				return &hinted{fmt.Errorf("metrics.textfile: %w", err), cluster.HintOf(err)}
+			}
+			lacks("metrics.textfile", err)
+			late = true
 		}
 	}
 	if to.listen != "" {
-		s, err := listen.TCP(to.listen, m.Handler(), m.log)
+		s, err := listenAt("metrics.listen", to.listen, m.Handler(), lacks, m.log)
 		if err != nil {
-			return &hinted{fmt.Errorf("metrics.listen: %w", err), takenHint}
+			return err
 		}
 		m.server = s
 	}
 	m.stop = make(chan struct{})
 	if to.textfile != "" {
-		m.wg.Go(m.write)
+		m.wg.Go(func() { m.write(lacks, late) })
 	}
 	return nil
 }
@@ -159,13 +165,16 @@ func (m *monitor) status(s cluster.Status) {
 	nudge(m.wake)
 }
 
-// write keeps the text file up to date.
-func (m *monitor) write() {
-	said := false // that it cannot be written
+// write keeps the text file up to date. said tells whether it is known already
+// that it cannot be written.
+func (m *monitor) write(lacks lacking, said bool) {
 	paced(m.stop, m.wake, leastBetweenFiles, func() {
 		err := m.WriteText(m.to.textfile)
-		if err != nil && !said {
+		switch {
+		case err != nil && !said:
 			m.log.Warn("the metrics' text file is out of date", "err", err)
+		case err == nil && lacks != nil:
+			lacks("metrics.textfile", nil)
 		}
 		said = err != nil
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -154,4 +155,45 @@ func TestMetricsOfADaemon(t *testing.T) {
 	if r.stop(); r.scrape(other) != nil {
 		t.Error("somebody serves the metrics of a daemon that has ended")
 	}
+}
+
+// TestDaemonWithoutItsListeners: somebody who has the ports keeps the daemon
+// from being asked, and not from its clusters. As soon as they can be had it
+// listens.
+func TestDaemonWithoutItsListeners(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	metrics, hook := r.base+"200:9477", r.base+"200:9478"
+	var taken []net.Listener
+	for _, address := range []string{metrics, hook} {
+		l, err := net.Listen("tcp", address)
+		must(err)
+		taken = append(taken, l)
+	}
+	folder := filepath.Join(r.dir, "textfile")
+	file := filepath.Join(folder, "agent.prom")
+	r.file("webhook.secret", "canary-hook-of-nobody\n")
+	r.config["webhook"] = map[string]any{"listen": hook, "secret_file": "webhook.secret"}
+	r.config["metrics"] = map[string]any{"listen": metrics, "textfile": file}
+	r.write()
+	commit := r.push(r.inventory(0))
+	r.start()
+	r.untilReady(commit)
+	r.run(exitOK, do("status"), "metrics.listen: listen on "+metrics, "webhook.listen: listen on "+hook, "address already in use", "metrics.textfile")
+
+	for _, l := range taken {
+		must(l.Close())
+	}
+	must(os.Mkdir(folder, 0o700))
+	r.until("the numbers are told", func() bool { return r.scrape(metrics) != nil })
+	r.until("forges are heard", func() bool {
+		res, err := http.Post("http://"+hook, "application/json", strings.NewReader("{}"))
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusUnauthorized
+	})
+	r.run(exitOK, do("reconcile"))
+	r.until("the file is written", func() bool { _, err := os.Stat(file); return err == nil })
+	r.until("nothing is told to be wrong", func() bool { return !r.try("status").has("tried again") })
 }
