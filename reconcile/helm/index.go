@@ -60,7 +60,7 @@ func entryOf(in io.Reader, name string) ([]byte, error) {
 	var block []byte
 	inside, found, indent := false, false, -1
 	for lines.Scan() {
-		line := lines.Bytes()
+		line := withoutBreaks(lines.Bytes())
 		text := bytes.TrimLeft(line, " ")
 		depth := len(line) - len(text)
 		blank := len(text) == 0 || text[0] == '#'
@@ -96,6 +96,14 @@ func entryOf(in io.Reader, name string) ([]byte, error) {
 	}
 	return block, endOfEntries(found)
 }
+
+// oddBreaks are the line breaks of YAML 1.1 besides those of everybody: next
+// line, line separator and paragraph separator.
+const oddBreaks = "\u0085\u2028\u2029"
+
+// withoutBreaks is a line without odd breaks before it: what follows them is
+// indented like any line.
+func withoutBreaks(line []byte) []byte { return bytes.TrimLeft(line, oddBreaks) }
 
 func endOfEntries(found bool) error {
 	if !found {

@@ -85,6 +85,18 @@ func TestVersionsLikeAParser(t *testing.T) {
 	})
 }
 
+// TestVersionsBehindAnOddBreak: YAML 1.1 has line breaks besides the usual ones,
+// which begin a line without being part of it.
+func TestVersionsBehindAnOddBreak(t *testing.T) {
+	for _, br := range []string{"\u0085", "\u2028", "\u2029\u2028"} {
+		index := "entries:\n  a:\n  - description: |-\n      x\n" + br + "      y\n    version: 1.0.0\n    urls: [a.tgz]\n  web:\n  - version: 2.0.0\n    urls: [a.tgz]\n"
+		got, err := versionsIn(strings.NewReader(index), "web")
+		if err != nil || len(got) != 1 || got[0].Version != "2.0.0" {
+			t.Errorf("%q: %+v, %v", br, got, err)
+		}
+	}
+}
+
 func FuzzVersionsIn(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nentries:\n  web:\n  - version: 1.0.0\n    urls: [x]\n"))
 	f.Add([]byte(`{"entries":{"web":[{"version":"1"}]}}`))
