@@ -103,6 +103,13 @@ func TestLooking(t *testing.T) {
 	r.run(exitOK, do("events", "--node", "dev-cp-1"), "[dev] create vm 412 (dev-cp-1)")
 	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
 
+	console, stopConsole := r.background(nil, "console", "dev-cp-1")
+	r.until("the console is read", func() bool { return console.has("the console of dev-cp-1; Ctrl-C ends it\n") && console.has("\n[talos] ") })
+	if code := stopConsole(); code != exitOK {
+		t.Errorf("console ended with code %d: %s", code, console)
+	}
+	r.run(exitFailed, do("console", "dev", "other"), `has no node "other"`, "its nodes are dev-cp-1")
+
 	// A daemon that is killed and comes back is waited for, and nothing of what
 	// was told is told twice.
 	r.kill()
