@@ -143,6 +143,7 @@ func examination(ctx context.Context, s settings, usable bool, socket string) (d
 	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), cluster.HintOf(err)
 	if !usable {
 		check.Message += "; without its config and keys its part cannot be looked at"
+		check.Hint = "mend the config first, and start the daemon then: `systemctl start talos-agent`"
 		return doctor.Examination{}, []doctor.Check{check}, nil
 	}
 	check.Message += "; what it sees was looked at in its place"

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/api"
@@ -30,5 +32,25 @@ func TestExitCode(t *testing.T) {
 		if got := exitCode(c.err); got != c.want {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)
 		}
+	}
+}
+
+// TestCureOfAHostThatIsNotSetUp: starting the unit would do nothing, and init is
+// the cure; not for a daemon that somebody named.
+func TestCureOfAHostThatIsNotSetUp(t *testing.T) {
+	away := &hinted{err: fmt.Errorf("status: %w", api.ErrNoDaemon), hint: "start it"}
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if got := cure(away, false, config); !strings.Contains(got, "`talos-agent init`") {
+		t.Errorf("without a config: %q", got)
+	}
+	if got := cure(away, true, config); got != "start it" {
+		t.Errorf("with --socket: %q", got)
+	}
+	if got := cure(&hinted{err: errors.New("other"), hint: "mend it"}, false, config); got != "mend it" {
+		t.Errorf("another error: %q", got)
+	}
+	write(t, config, "owner: mine\n", 0o600)
+	if got := cure(away, false, config); got != "start it" {
+		t.Errorf("with a config: %q", got)
 	}
 }

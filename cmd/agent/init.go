@@ -202,7 +202,10 @@ func (i *initRun) options() setup.Options {
 // plan makes the plan, once everything is known to be right.
 func (i *initRun) plan(p printer) (setup.Plan, error) {
 	problems := setup.Check(i.facts, i.wishes, i.record, i.files, i.options())
-	problems = append(append(problems, i.wouldLoad()...), i.wouldTrust()...)
+	if !problems.HasErrors() { // what is wrong with a wish would be told twice
+		problems = append(problems, i.wouldLoad()...)
+	}
+	problems = append(problems, i.wouldTrust()...)
 	if problems.HasErrors() {
 		return setup.Plan{}, fmt.Errorf("this host cannot be set up so:\n%w", problems)
 	}

@@ -189,16 +189,23 @@ func (i *initRun) ask(ctx context.Context) error {
 		if i.given(flag) {
 			return nil
 		}
-		answer, err := i.asks.word(fmt.Sprintf("%s (there is %s)", question, strings.Join(there, ", ")), strings.Join(*to, ","), notEmpty)
-		*to = strings.FieldsFunc(answer, func(r rune) bool { return r == ',' || r == ' ' })
+		_, err := i.asks.word(fmt.Sprintf("%s (there is %s)", question, strings.Join(there, ", ")), strings.Join(*to, ","), func(s string) error {
+			*to = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+			return i.wrongWith(flag)
+		})
 		return err
 	}
 	word := func(flag, question string, to *string, wrong func(string) error) error {
 		if i.given(flag) {
 			return nil
 		}
-		answer, err := i.asks.word(question, *to, wrong)
-		*to = answer
+		_, err := i.asks.word(question, *to, func(s string) error {
+			if err := wrong(s); err != nil {
+				return err
+			}
+			*to = s
+			return i.wrongWith(flag)
+		})
 		return err
 	}
 	var storages, bridges []string
@@ -242,6 +249,17 @@ func (i *initRun) ask(ctx context.Context) error {
 	} {
 		if err := question(); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// wrongWith complains of what was wished where a flag would say it otherwise, so
+// that it is asked for again at once and not refused after the last question.
+func (i *initRun) wrongWith(flag string) error {
+	for _, p := range setup.Check(i.facts, i.wishes, i.record, i.files, i.options()) {
+		if p.Field == "--"+flag && p.Severity == cluster.Error {
+			return fmt.Errorf("%s (%s)", p.Message, p.Hint)
 		}
 	}
 	return nil

@@ -328,6 +328,10 @@ func TestInitRefuses(t *testing.T) {
 			t.Errorf("%v: %v\nwant %s", args, a, want)
 		}
 	}
+	unnamed := h.init(t.Context(), "--yes", "--repository", "")
+	if unnamed.err == nil || !strings.HasSuffix(unnamed.err.Error(), "so:\n--repository: which repository is to be followed? (say --repository ssh://git@git.example.org/infra.git)") {
+		t.Errorf("without a repository: %v", unnamed)
+	}
 	if a := h.init(t.Context()); a.err == nil || exitCode(a.err) != exitUsage || !strings.Contains(cluster.HintOf(a.err), "say --yes") {
 		t.Errorf("with nobody to ask: %v", a)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -14,7 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
 // version is set by the linker.
@@ -34,11 +37,22 @@ func run(env *environment, args []string) int {
 	code := exitCode(err)
 	if err != nil && err.Error() != "" {
 		_, _ = fmt.Fprintf(env.stderr, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
-		if hint := cluster.HintOf(err); hint != "" {
+		if hint := cure(err, root.PersistentFlags().Changed("socket"), setup.ConfigFile); hint != "" {
 			_, _ = fmt.Fprintf(env.stderr, "  -> %s\n", hint)
 		}
 	}
 	return code
+}
+
+// cure is what to do about an error, "" if nobody knows. Without a config, a
+// start of the unit does nothing and succeeds: it is no cure then.
+func cure(err error, elsewhere bool, config string) string {
+	if errors.Is(err, api.ErrNoDaemon) && !elsewhere {
+		if _, missing := os.Stat(config); errors.Is(missing, fs.ErrNotExist) {
+			return "this host is not set up yet: `talos-agent init`, as root on the Proxmox VE host; a daemon that listens elsewhere is named with `--socket`"
+		}
+	}
+	return cluster.HintOf(err)
 }
 
 // newRoot lists the commands, one file each.
