@@ -20,6 +20,7 @@ const (
 	mostSteps   = 200
 	mostActions = 200
 	mostWaits   = 5
+	mostWatched = 3000 // waits among which these are found
 )
 
 // Book is the history of one cluster: a fold of its statuses, its actions and
@@ -272,6 +273,13 @@ func (b *Book) watch(r *cluster.Run, s cluster.Status, now time.Time) {
 		}
 		key := wait{w.Subject, w.Reason}
 		b.waits[key] = max(b.waits[key], now.Sub(since))
+	}
+	if len(b.waits) > mostWatched {
+		longest := b.longest()
+		clear(b.waits)
+		for _, w := range longest {
+			b.waits[wait{w.Subject, w.Reason}] = time.Duration(w.DurationMS) * time.Millisecond
+		}
 	}
 }
 

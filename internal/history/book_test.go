@@ -188,6 +188,26 @@ func TestAnActionThatIsQuick(t *testing.T) {
 	}
 }
 
+// TestReasonsThatChange: a run that never ends, with ever new reasons, stays small
+// and keeps what it waited for longest.
+func TestReasonsThatChange(t *testing.T) {
+	b := NewBook("dev", 5, nil)
+	s := st(one, cluster.Reconciling)
+	tell(b, s)
+	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: "boots"}, Since: begin}}
+	b.Told(s, begin.Add(time.Hour), nil)
+	for i := range 3 * mostWatched {
+		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "dev", Reason: fmt.Sprint("try ", i)}, Since: begin.Add(2 * time.Hour)}}
+		b.Told(s, begin.Add(2*time.Hour+time.Minute), nil)
+		if len(b.waits) > mostWatched {
+			t.Fatalf("%d waits are watched", len(b.waits))
+		}
+	}
+	if r, _ := b.Run(1); len(r.Waits) == 0 || r.Waits[0].Reason != "boots" || r.Waits[0].DurationMS != time.Hour.Milliseconds() {
+		t.Errorf("%+v", r.Waits)
+	}
+}
+
 // TestAPlanThatGrows: while only a part is known, the rest is added when it is.
 func TestAPlanThatGrows(t *testing.T) {
 	b := NewBook("dev", 5, nil)
