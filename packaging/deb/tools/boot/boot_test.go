@@ -69,6 +69,7 @@ func life(t *testing.T, release string, p packages) {
 		{"reboot midway", func() { l.workers(4); l.push("another worker"); l.untilMidway(); c.reboot(); l.untilReady(5) }},
 		{"reload", func() { c.reload() }},
 		{"journal", func() { c.journal() }},
+		{"support bundle", func() { c.bundle() }},
 		{"doctor", func() { c.doctor("root", "pass"); c.doctor("anna", "skipped") }},
 		{"stopped stays stopped", func() { c.stopped(p.newer) }},
 		{"encrypted", func() { c.encrypted(); l.untilReady(5); c.doctor("root", "skipped") }},
@@ -282,11 +283,35 @@ func (c *container) journal() {
 			c.t.Errorf("no record has the field %s", field)
 		}
 	}
-	all := c.run("journalctl", "--output=verbose", "--all", "--no-pager")
+	c.noSecret("the journal", c.run("journalctl", "--output=verbose", "--all", "--no-pager"))
+}
+
+// bundle checks that a support bundle can be had whole where systemd runs, and
+// that it holds no secret.
+func (c *container) bundle() {
+	const file = "/root/bundle.tar.gz"
+	if out := c.run("talos-agent", "support-bundle", "--file", file); strings.Contains(out, "without") {
+		c.t.Errorf("something could not be had:\n%s", out)
+	}
+	c.owned(file, "root:root 600")
+	all := c.run("tar", "--extract", "--gzip", "--to-stdout", "--file", file)
+	for _, part := range []string{"saw a new revision", "LoadState=loaded", "goroutine "} {
+		if !strings.Contains(all, part) {
+			c.t.Errorf("the bundle does not hold %q", part)
+		}
+	}
+	c.noSecret("the bundle", all)
+}
+
+// noSecret checks that a text holds none of the keys and tokens of this host.
+func (c *container) noSecret(what, text string) {
+	c.t.Helper()
 	for _, file := range strings.Fields(c.sh("ls /etc/credstore/talos-agent.*")) {
 		for line := range strings.Lines(c.run("cat", file)) {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && strings.Contains(all, line) {
-				c.t.Errorf("the journal holds what is in %s", file)
+			// What begins a key's file is the same in all of them.
+			line = strings.TrimSpace(line)
+			if line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "-----") && strings.Contains(text, line) {
+				c.t.Errorf("%s holds what is in %s", what, file)
 			}
 		}
 	}
