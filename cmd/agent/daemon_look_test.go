@@ -104,7 +104,9 @@ func TestLooking(t *testing.T) {
 	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
 
 	console, stopConsole := r.background(nil, "console", "dev-cp-1")
-	r.until("the console is read", func() bool { return console.has("the console of dev-cp-1; Ctrl-C ends it\n") && console.has("\n[talos] ") })
+	r.until("the console is read", func() bool {
+		return console.has("the console of dev-cp-1; Ctrl-C ends it\n") && console.has("\n[talos] ")
+	})
 	if code := stopConsole(); code != exitOK {
 		t.Errorf("console ended with code %d: %s", code, console)
 	}
