@@ -103,6 +103,14 @@ func TestLooking(t *testing.T) {
 	r.run(exitOK, do("events", "--node", "dev-cp-1"), "[dev] create vm 412 (dev-cp-1)")
 	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
 
+	// There is a cluster, and nobody is told for a moment that there is none.
+	late, latest, _ := terminal(t, 60, 30)
+	_, stopLate := r.background(late, "status", "--watch")
+	r.until("who comes late is told", func() bool { return latest.has(ready) })
+	if stopLate(); latest.has("no cluster yet") {
+		t.Errorf("shown before: %q", latest)
+	}
+
 	console, stopConsole := r.background(nil, "console", "dev-cp-1")
 	r.until("the console is read", func() bool {
 		return console.has("the console of dev-cp-1; Ctrl-C ends it\n") && console.has("\n[talos] ")

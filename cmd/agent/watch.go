@@ -153,6 +153,9 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 					return err
 				}
 				began = true
+				if n == (news{}) {
+					continue // what there is comes next: that nothing is known is not shown before
+				}
 			}
 			away, changed = n.away, n.status
 			if changed != nil {
