@@ -18,6 +18,7 @@ import (
 // What nobody but its owner, its group and root may do with a file.
 const (
 	othersMayNotRead  fs.FileMode = 0o007
+	onlyOwnerReads    fs.FileMode = 0o077
 	othersMayNotWrite fs.FileMode = 0o002
 	onlyOwnerWrites   fs.FileMode = 0o022
 )
@@ -44,6 +45,8 @@ func readHostFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, erro
 		return nil, nil, errors.New("is not a regular file")
 	case mode&forbidden&0o005 != 0:
 		return nil, nil, &hinted{fmt.Errorf("can be read by everybody (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
+	case mode&forbidden&0o050 != 0:
+		return nil, nil, &hinted{fmt.Errorf("can be read by its group (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
 	case mode&forbidden != 0:
 		return nil, nil, &hinted{fmt.Errorf("can be changed by others than its owner (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
 	}
@@ -103,6 +106,11 @@ func inStore(dir string) credentialSource { return credentialSource{dir: dir, ma
 // path is where a credential lies, if there is one.
 func (c credentialSource) path(name string) string { return filepath.Join(c.dir, c.mark+name) }
 
+// file is a credential, whether it is there or not.
+func (c credentialSource) file(name string) hostFile {
+	return hostFile{path: c.path(name), guarded: c.guarded, stored: !c.guarded && c.mark != ""}
+}
+
 // has reports whether there is a credential of that name. A store that this
 // user may not look into has none.
 func (c credentialSource) has(name string) bool {
@@ -133,6 +141,9 @@ type hostFile struct {
 	path string
 	// guarded files are systemd's credentials.
 	guarded bool
+	// stored files are credentials in the store, which root hands to systemd: no
+	// group needs them.
+	stored bool
 }
 
 // namedFile is a file that a config names.
@@ -151,7 +162,7 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 		l.Wrong(field, "start the agent by systemd with LoadCredential="+name+":/path/of/the/file, or write the path here", "there are no credentials: systemd has given the program none")
 		return hostFile{}, false
 	case named:
-		return hostFile{l.credentials.path(name), l.credentials.guarded}, true
+		return l.credentials.file(name), true
 	case written == "" && credential == "":
 		return hostFile{}, false
 	case written == "" && !l.credentials.has(credential):
@@ -161,7 +172,7 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 		}
 		return hostFile{}, false
 	case written == "":
-		return hostFile{l.credentials.path(credential), l.credentials.guarded}, true
+		return l.credentials.file(credential), true
 	case filepath.IsAbs(written):
 		return hostFile{path: written}, true
 	}
@@ -176,8 +187,11 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 		return nil, false
 	}
 	l.out.named = append(l.out.named, namedFile{f.path, forbidden == othersMayNotRead})
-	if f.guarded {
+	switch {
+	case f.guarded:
 		forbidden = 0
+	case f.stored && forbidden == othersMayNotRead:
+		forbidden = onlyOwnerReads
 	}
 	data, _, err := readHostFile(f.path, forbidden)
 	switch {

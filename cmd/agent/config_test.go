@@ -241,8 +241,12 @@ func TestConfigCredentialStore(t *testing.T) {
 		t.Errorf("%v", problems)
 	}
 	write(t, filepath.Join(store, "talos-agent.age.key"), files["age.key"], 0o644)
-	if _, problems := load(); !strings.Contains(problems.Error(), "age_key_file: the file can be read by everybody") {
+	if _, problems := load(); !strings.Contains(problems.Error(), "age_key_file: the file can be read by everybody (mode 0644) (chmod 0600 ") {
 		t.Errorf("an open key: %v", problems)
+	}
+	must(os.Chmod(filepath.Join(store, "talos-agent.age.key"), 0o640))
+	if _, problems := load(); !strings.Contains(problems.Error(), "age_key_file: the file can be read by its group (mode 0640) (chmod 0600 ") {
+		t.Errorf("a key for its group: %v", problems)
 	}
 }
 
