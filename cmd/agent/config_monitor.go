@@ -57,7 +57,7 @@ func (l *configLoader) loadWebhook() {
 	secret, ok := l.secret(field+".secret_file", f.SecretFile, "webhook.secret")
 	switch n := len(secret.RevealString()); {
 	case !ok && !said(l.Report, field+".secret_file"):
-		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "is missing: anybody could pretend to be the forge")
+		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, write it into "+inStore(credentialStore).path("webhook.secret")+", restart the agent, and give the same to the forge", "is missing: anybody could pretend to be the forge")
 	case ok && n < leastSecret:
 		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "the file holds %d characters, and at least %d are needed", n, leastSecret)
 	}

@@ -365,7 +365,7 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:4:19: metrics.listen: 127.0.0.999:1 is not an IP address and a port (write one like 127.0.0.1:9477)"}},
 		{remote + ok + "metrics: {listen: \"[::1]:9477\"}\n", nil},
 		{remote + ok + "webhook: {listen: \"127.0.0.1:1\"}\nmetrics: {listen: \"127.0.0.1:1\"}\n", []string{
-			"config.yaml:4:1: webhook.secret_file: is missing: anybody could pretend to be the forge (make one with `openssl rand -hex 32`, and give the same to the forge)",
+			"config.yaml:4:1: webhook.secret_file: is missing: anybody could pretend to be the forge (make one with `openssl rand -hex 32`, write it into /etc/credstore/talos-agent.webhook.secret, restart the agent, and give the same to the forge)",
 			"config.yaml:4:19: webhook.listen: metrics.listen is the same (choose another port for one of them)"}},
 		{remote + ok + "webhook: {secret_file: short}\n", []string{
 			"config.yaml:4:10: webhook.listen: is missing (write listen: \"127.0.0.1:9478\")",
