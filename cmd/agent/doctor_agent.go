@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/setup"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -279,6 +280,13 @@ func (x *examiner) sources(ctx context.Context, wg *sync.WaitGroup) {
 		*s = doctor.Source{What: "image factory", Address: host, Seen: answers(err)}
 	})
 	for _, spec := range x.specs {
+		// Who may push must not choose whom the agent, or root, asks.
+		if refused := plan.Violations(spec, x.a.w.policy()); len(refused) > 0 {
+			for _, b := range refused {
+				x.out.Inventories = append(x.out.Inventories, doctor.Inventory{Cluster: spec.Name, Problem: b.Subject + ": " + b.Reason, Hint: b.Hint})
+			}
+			continue
+		}
 		for _, addon := range spec.Addons {
 			if addon.Chart.Path != "" {
 				continue

@@ -146,6 +146,9 @@ func TestDoctorSees(t *testing.T) {
 		}, func() { host.ChangeBridge("pve1", "vmbr1", pve.Bridge{VLANAware: true, Address: "10.78.0.1/24"}) }},
 		{"a repository that is refused", "repository", "", doctor.Fail, "token", func() { r.file("git.token", "wrong") }, func() { r.file("git.token", lab.GitToken) }},
 		{"an invalid inventory", "inventory", "dev", doctor.Fail, "cluster.yaml:", func() { r.push(r.settled("nonsense: 1\n")) }, func() { r.push(r.settled()) }},
+		{"more than the policy allows", "inventory", "dev", doctor.Fail, "sources.charts", func() {
+			r.file("policy.yaml", "pool: talos\nvmids: [400-599]\nbridges: [vmbr1]\nsources: {charts: [\"https://charts.example.org\"]}\n")
+		}, func() { policy("talos") }},
 		{"a forge that refuses", "forge", "", doctor.Fail, "Commit statuses: write", func() { r.file("forge.token", "wrong") }, func() { r.file("forge.token", lab.ForgeToken) }},
 		{"no factory", "source", "", doctor.Fail, "image factory", func() { r.lab.World.Inject(world.Fault{System: "factory", Kind: world.LoseRequest}) }, r.lab.World.Heal},
 		{"no charts", "source", "", doctor.Fail, "chart cilium", func() { r.lab.World.Inject(world.Fault{System: "charts", Kind: world.LoseRequest}) }, r.lab.World.Heal},

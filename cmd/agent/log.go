@@ -170,7 +170,7 @@ func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		_, err := io.WriteString(w, b.String())
+		_, err := clean{w}.Write([]byte(b.String()))
 		return err
 	}
 }

@@ -27,6 +27,7 @@ func main() { os.Exit(run(osEnvironment(), os.Args[1:])) }
 
 // run is the whole program, for main and for tests.
 func run(env *environment, args []string) int {
+	told := clean{env.stderr} // errors repeat what others said
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the program at once.
@@ -36,9 +37,9 @@ func run(env *environment, args []string) int {
 	err := root.ExecuteContext(ctx)
 	code := exitCode(err)
 	if err != nil && err.Error() != "" {
-		_, _ = fmt.Fprintf(env.stderr, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
+		_, _ = fmt.Fprintf(told, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
 		if hint := cure(err, root.PersistentFlags().Changed("socket"), setup.ConfigFile); hint != "" {
-			_, _ = fmt.Fprintf(env.stderr, "  -> %s\n", hint)
+			_, _ = fmt.Fprintf(told, "  -> %s\n", hint)
 		}
 	}
 	return code

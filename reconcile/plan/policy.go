@@ -11,6 +11,11 @@ import (
 
 // violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
+// Violations says what a spec asks for that the host's policy does not allow.
+func Violations(s cluster.Spec, p cluster.Policy) []cluster.Block {
+	return violations(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, p, nil)
+}
+
 func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
 	var out []cluster.Block
 	refuse := func(subject, field, format string, args ...any) {
