@@ -144,7 +144,7 @@ type metricsFile struct {
 type historyFile struct {
 	// Runs of each cluster that are kept, the newest. Of very long ones fewer
 	// are: the file of a cluster never has more than 1 MiB.
-	Keep int `yaml:"keep" default:"50" min:"1" max:"500" example:"50"`
+	Keep int `yaml:"keep" unit:"number of runs" default:"50" min:"1" max:"500" example:"50"`
 }
 
 type factoryFile struct {
