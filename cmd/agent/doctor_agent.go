@@ -119,13 +119,21 @@ func (x *examiner) repository(ctx context.Context) {
 	for _, name := range names {
 		snap, problems, err := x.a.hub.repo.Snapshot(ctx, tree, name)
 		if err == nil && !problems.HasErrors() {
-			problems = append(problems, machineconfig.Check(snap)...)
+			problems = append(append(problems, machineconfig.Check(snap)...), x.refused(snap.Spec)...)
 			x.specs = append(x.specs, snap.Spec)
 		}
 		if !x.judged(name, problems, err) {
 			x.out.Inventories = append(x.out.Inventories, doctor.Inventory{Cluster: name})
 		}
 	}
+}
+
+// refused is what a cluster asks for that the host's policy does not allow.
+func (x *examiner) refused(s cluster.Spec) (out cluster.Problems) {
+	for _, b := range plan.Violations(s, x.a.w.policy()) {
+		out = append(out, cluster.Problem{Severity: cluster.Error, Message: b.Subject + ": " + b.Reason, Hint: b.Hint})
+	}
+	return out
 }
 
 // judged notes what is wrong with a cluster, and reports whether anything is.
@@ -281,10 +289,7 @@ func (x *examiner) sources(ctx context.Context, wg *sync.WaitGroup) {
 	})
 	for _, spec := range x.specs {
 		// Who may push must not choose whom the agent, or root, asks.
-		if refused := plan.Violations(spec, x.a.w.policy()); len(refused) > 0 {
-			for _, b := range refused {
-				x.out.Inventories = append(x.out.Inventories, doctor.Inventory{Cluster: spec.Name, Problem: b.Subject + ": " + b.Reason, Hint: b.Hint})
-			}
+		if len(x.refused(spec)) > 0 {
 			continue
 		}
 		for _, addon := range spec.Addons {

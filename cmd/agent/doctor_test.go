@@ -161,6 +161,12 @@ func TestDoctorSees(t *testing.T) {
 		}) {
 			t.Errorf("%s: want %s %s with %q of %+v", tc.what, tc.name, tc.level, tc.words, checks)
 		}
+		// One cluster is not told to be valid and invalid.
+		for _, c := range find(checks, "inventory", "") {
+			if c.Level == doctor.Pass && slices.ContainsFunc(checks, func(o doctor.Check) bool { return o.Name == c.Name && o.Subject == c.Subject && o.Level != c.Level }) {
+				t.Errorf("%s: %s passes and does not: %+v", tc.what, c.Subject, checks)
+			}
+		}
 		tc.not()
 		after := find(r.examine(), tc.name, "")
 		if len(after) == 0 || slices.ContainsFunc(after, func(c doctor.Check) bool { return c.Level != doctor.Pass }) {

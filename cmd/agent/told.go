@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -81,7 +82,7 @@ func eventOf(r slog.Record, attrs []slog.Attr) cluster.Event {
 
 func bounded(s string) string {
 	if len(s) > maxField {
-		return s[:maxField] + "..."
+		return strings.ToValidUTF8(s[:maxField], "") + "..."
 	}
 	return s
 }

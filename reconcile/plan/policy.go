@@ -9,13 +9,14 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// violations lists where a repository asks for more than its host allows. Each
-// names the line of the policy; nothing is touched while there is one.
-// Violations says what a spec asks for that the host's policy does not allow.
+// Violations lists where a cluster, taken by itself, asks for more than its host
+// allows. A pass counts what the host's other clusters have, too.
 func Violations(s cluster.Spec, p cluster.Policy) []cluster.Block {
 	return violations(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, p, nil)
 }
 
+// violations lists where a repository asks for more than its host allows. Each
+// names the line of the policy; nothing is touched while there is one.
 func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
 	var out []cluster.Block
 	refuse := func(subject, field, format string, args ...any) {
