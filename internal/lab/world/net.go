@@ -22,8 +22,18 @@ type Network interface {
 // Loopback is the real network, for labs that run beside real programs.
 type Loopback struct{}
 
-// Listen implements Network.
-func (Loopback) Listen(addr string) (net.Listener, error) { return net.Listen("tcp", addr) }
+// Listen implements Network. An address that was closed a moment ago may still
+// be taken: a program that this process starts holds a copy of every open
+// socket between its fork and the end of its exec. So a taken address is tried
+// again for a second before it counts as somebody else's.
+func (Loopback) Listen(addr string) (net.Listener, error) {
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(2 * time.Millisecond) {
+		l, err := net.Listen("tcp", addr)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+			return l, err
+		}
+	}
+}
 
 // DialContext implements Network.
 func (Loopback) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
