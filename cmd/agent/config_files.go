@@ -187,6 +187,7 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 		return nil, false
 	}
 	l.out.named = append(l.out.named, namedFile{f.path, forbidden == othersMayNotRead})
+	l.out.credentials = l.out.credentials || f.guarded
 	switch {
 	case f.guarded:
 		forbidden = 0

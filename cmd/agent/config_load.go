@@ -35,7 +35,9 @@ type settings struct {
 	path       string // of config.yaml
 	policyPath string
 	named      []namedFile // by the config, in the order in which they were read
-	hidden     []string    // fields whose credential may be there and cannot be seen by this program
+	// credentials says that systemd has handed some of the files over.
+	credentials bool
+	hidden      []string // fields whose credential may be there and cannot be seen by this program
 
 	owner    string
 	clusters []string // empty: all in the repository

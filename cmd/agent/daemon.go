@@ -203,7 +203,7 @@ func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
 		defer d.mu.Unlock()
 		d.states[s.Cluster] = s
 	}
-	w.onPass, w.onAction, w.onNotified = d.monitor.Pass, d.monitor.Action, d.monitor.notified
+	w.onPass, w.onAction, w.onNotified, w.onUnheard = d.monitor.Pass, d.monitor.Action, d.monitor.notified, d.door.unheard
 	a, err := newAgent(w)
 	if err != nil {
 		return errors.Join(err, w.store.Close())
@@ -312,7 +312,7 @@ func (d *service) reload(ctx context.Context) error {
 	if same && d.agent != nil {
 		old.policyNow.Store(&s.policy)
 		d.settings.policyNow = old.policyNow
-		d.log.Info("config and policy loaded")
+		d.log.Info("config and policy loaded", "hint", d.settings.handedOver())
 		d.agent.lookAll()
 		return nil
 	}
@@ -331,6 +331,14 @@ func (d *service) reload(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// handedOver says what a reload cannot load anew, "" when it can load everything.
+func (s settings) handedOver() string {
+	if !s.credentials {
+		return ""
+	}
+	return "keys and tokens that systemd hands over are those of the start; new ones take `systemctl restart talos-agent`"
 }
 
 // reloading is what systemd is told when the files are loaded anew; it wants to

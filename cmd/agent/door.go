@@ -19,7 +19,7 @@ type door struct {
 	mu    sync.RWMutex
 	a     *agent
 	wrong []string          // with the changed config
-	lack  map[string]string // what cannot be had, by the config's field
+	lack  map[string]string // what cannot be had, and who cannot be told, by the config's field
 
 	// numbers are the daemon's metrics as text; nil: there are none yet.
 	numbers func() (string, error)
@@ -43,17 +43,40 @@ func (d *door) trouble(words []string) { d.mu.Lock(); d.wrong = words; d.mu.Unlo
 // lacks notes that what a field of the config names cannot be had, or with nil
 // that it can. It reports whether that is news.
 func (d *door) lacks(field string, err error) bool {
+	if err == nil {
+		return d.note(field, "")
+	}
+	return d.note(field, err.Error()+"; it is tried again")
+}
+
+// unheard notes that somebody whom the config names cannot be told how the
+// clusters stand, or with nil that they can.
+func (d *door) unheard(who string, err error) {
+	if err == nil {
+		d.note(who, "")
+		return
+	}
+	words := "cannot be told how things stand: " + oneLine(err.Error())
+	if hint := cluster.HintOf(err); hint != "" {
+		words += " (" + hint + ")"
+	}
+	d.note(who, words)
+}
+
+// note keeps what is wrong with a field of the config, "" for nothing, and reports
+// whether anything is wrong now that was not before, or the other way round.
+func (d *door) note(field, wrong string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_, before := d.lack[field]
-	if err == nil {
+	if wrong == "" {
 		delete(d.lack, field)
 		return before
 	}
 	if d.lack == nil {
 		d.lack = map[string]string{}
 	}
-	d.lack[field] = field + ": " + err.Error() + "; it is tried again"
+	d.lack[field] = field + ": " + wrong
 	return !before
 }
 

@@ -42,20 +42,18 @@ type notifier struct {
 
 // newNotifier starts a notifier. ended is told how each attempt ended.
 func newNotifier(c notification, target notify.Target, sp *spoken, ended func(target string, err error), log *slog.Logger) *notifier {
-	said := "" // the error that was logged last
+	var said complaint
 	return &notifier{c: c, spoken: sp, out: newOutbox(outboxConfig[notify.Notice]{
 		Send: target.Send, Same: sameNotice,
 		Gap: leastBetweenNotices, Burst: noticesInARow, Refill: leastBetweenTheSames,
 		Told: func(name string, word notify.Notice, err error) {
 			ended(c.name, err)
 			if err == nil {
-				said = ""
 				sp.set(c.name, name, &word)
-				return
+			} else {
+				sp.set(c.name, name, nil)
 			}
-			sp.set(c.name, name, nil)
-			if err.Error() != said {
-				said = err.Error()
+			if said.news(err) {
 				log.Warn("cannot notify "+c.name+"; it is tried again", "err", err, "hint", cluster.HintOf(err))
 			}
 		},
@@ -196,9 +194,11 @@ func (a *agent) notify(s cluster.Status) {
 
 // announce starts the notifiers.
 func (a *agent) announce() error {
-	ended := a.w.onNotified
-	if ended == nil {
-		ended = func(string, error) {}
+	ended := func(target string, err error) {
+		a.unheard("notifications: "+target, err)
+		if a.w.onNotified != nil {
+			a.w.onNotified(target, err)
+		}
 	}
 	for _, c := range a.w.notify {
 		c.to.Wrap = a.gate.HTTP("notify")
@@ -213,6 +213,14 @@ func (a *agent) announce() error {
 		a.notifiers = append(a.notifiers, newNotifier(c, target, a.w.spoken, ended, a.w.log))
 	}
 	return nil
+}
+
+// unheard notes that somebody who is to be told of the clusters cannot be, or with
+// nil that they can.
+func (a *agent) unheard(who string, err error) {
+	if a.w.onUnheard != nil {
+		a.w.onUnheard(who, err)
+	}
 }
 
 // hush ends the notifiers.

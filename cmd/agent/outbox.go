@@ -48,6 +48,20 @@ type outboxSlot[T any] struct {
 	pace  *rate.Limiter
 }
 
+// complaint keeps one trouble from being told at every attempt that it spoils.
+type complaint struct{ said string }
+
+// news reports whether an attempt failed otherwise than the one before; nil ends
+// the trouble.
+func (c *complaint) news(err error) bool {
+	before := c.said
+	c.said = ""
+	if err != nil {
+		c.said = err.Error()
+	}
+	return err != nil && c.said != before
+}
+
 // sendWithin bounds one attempt, and resend how far apart attempts are that fail.
 const (
 	sendWithin  = 30 * time.Second

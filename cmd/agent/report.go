@@ -17,12 +17,15 @@ type poster interface {
 // reporter tells the forge how a cluster stands, on change only.
 type reporter struct{ out *outbox[news] }
 
-func newReporter(p poster, log *slog.Logger) *reporter {
+// newReporter starts a reporter. ended is told how each attempt ended.
+func newReporter(p poster, ended func(error), log *slog.Logger) *reporter {
+	var said complaint
 	return &reporter{newOutbox(outboxConfig[news]{
 		Send: func(ctx context.Context, n news) error { return p.Post(ctx, n.Status) },
 		Same: sameNews,
 		Told: func(_ string, _ news, err error) {
-			if err != nil {
+			ended(err)
+			if said.news(err) {
 				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", cluster.HintOf(err))
 			}
 		},

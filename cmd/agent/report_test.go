@@ -18,7 +18,7 @@ func (r recorder) Post(_ context.Context, s forge.Status) error { r <- s; return
 // not that it is being destroyed.
 func TestDestroyedIsTold(t *testing.T) {
 	posts := make(recorder, 10)
-	r := newReporter(posts, slog.New(slog.DiscardHandler))
+	r := newReporter(posts, func(error) {}, slog.New(slog.DiscardHandler))
 	defer r.close()
 	s := cluster.Status{Cluster: "dev", Condition: cluster.Reconciling, Revision: "main@sha1:2222222222222222222222222222222222222222", Message: beingDestroyed}
 	r.report(s)

@@ -61,6 +61,9 @@ type wiring struct {
 	onAction func(name string, o cluster.Outcome)
 	// onNotified is told how each attempt to notify a target ended.
 	onNotified func(target string, err error)
+	// onUnheard is told of somebody outside who could not be told how a cluster
+	// stands, and with nil that they could be again.
+	onUnheard func(who string, err error)
 	// told, chronicle and pulse keep and tell what happens, for people; nil: in
 	// memory, for as long as the agent lives.
 	told      *told
@@ -320,7 +323,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 		return nil, err
 	}
 	if a.forge != nil {
-		m.reporter = newReporter(a.forge, log)
+		m.reporter = newReporter(a.forge, func(err error) { a.unheard("forge: "+name, err) }, log)
 	}
 	m.r, err = reconcile.New(reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.w.policy,

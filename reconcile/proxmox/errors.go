@@ -66,7 +66,7 @@ func (e *Error) Hint() string {
 	}
 	switch e.Status {
 	case http.StatusUnauthorized:
-		return fmt.Sprintf("check the token in the host config (user@realm!name=secret): `pveum user token list %s` shows whether %s is there, enabled and not expired", userOf(e.token), e.token)
+		return fmt.Sprintf("check the token in the host config (user@realm!name=secret): `pveum user token list %s` shows whether %s is there, enabled and not expired; `talos-agent init --rotate-token` makes another", userOf(e.token), e.token)
 	case http.StatusForbidden:
 		return e.privilegeHint()
 	}

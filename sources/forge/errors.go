@@ -92,7 +92,7 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && limited(res.Header):
 		e.Kind, e.RetryAfter = ErrRateLimited, retryAfter(res.Header)
 	case res.StatusCode == http.StatusUnauthorized:
-		e.Kind, e.hint = ErrAuth, "the token may have expired or been revoked; "+c.forge.scope
+		e.Kind, e.hint = ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; "+c.forge.scope
 	case res.StatusCode == http.StatusForbidden:
 		e.Kind, e.hint = ErrAuth, c.forge.scope
 	case res.StatusCode == http.StatusNotFound:

@@ -215,7 +215,7 @@ func (s *httpSession) statusError(res *http.Response) error {
 	case res.StatusCode == http.StatusUnauthorized && s.remote.token == "":
 		return fault(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", said)
 	case res.StatusCode == http.StatusUnauthorized:
-		return fault(ErrAuth, "the token may have expired or been revoked; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", said)
+		return fault(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", said)
 	case res.StatusCode == http.StatusForbidden:
 		return fault(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", said)
 	case res.StatusCode == http.StatusNotFound:
