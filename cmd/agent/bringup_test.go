@@ -1,6 +1,9 @@
 package main
 
 import (
+	"io"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,11 +14,13 @@ import (
 )
 
 func TestBringUp(t *testing.T) {
-	for _, sz := range []size{{1, 2}, {3, 3}} {
+	for _, sz := range []size{{1, 0}, {1, 2}, {3, 3}} {
 		t.Run(sz.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSim(t, sz, lab.Config{})
 				defer s.close()
+				td := newTold()
+				s.log = slog.New(&handler{level: slog.LevelInfo, also: td.take, write: writeLines(io.Discard)})
 				s.boot()
 				took := s.untilReady(20 * time.Minute)
 				chain, links := s.lab.World.LongestChain()
@@ -25,9 +30,37 @@ func TestBringUp(t *testing.T) {
 				}
 				s.quiet(15 * time.Minute)
 				s.lawful(sz)
+				s.toldOnce(td)
 				s.halt()
 			})
 		})
+	}
+}
+
+// toldOnce: the forge and the history hear of one stretch of work, which led to
+// Ready. That a machine takes its readiness back for a moment is no news to them.
+func (s *sim) toldOnce(td *told) {
+	s.t.Helper()
+	lapsed := false
+	for _, e := range td.ring.Select(cluster.EventQuery{}) {
+		lapsed = lapsed || strings.Contains(e.Message, "no longer Ready: Talos says it is not ready")
+	}
+	if !lapsed {
+		s.t.Error("no machine took its readiness back")
+	}
+	for _, r := range s.agent.w.chronicle.runs("dev") {
+		if r.Number != 1 || r.Result != cluster.Ready {
+			s.t.Errorf("run %d, because %s: %s", r.Number, r.Cause, r.Result)
+		}
+	}
+	var posts []string
+	for _, e := range s.lab.World.Story() {
+		if _, told, ok := strings.Cut(e.Text, " talos-agent/dev: "); ok && e.Subject == "forge" {
+			posts = append(posts, told)
+		}
+	}
+	if len(posts) != 2 || !strings.HasPrefix(posts[0], "pending") || !strings.HasPrefix(posts[1], "success") {
+		s.t.Errorf("the forge was told %q", posts)
 	}
 }
 

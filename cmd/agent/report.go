@@ -45,19 +45,37 @@ func (r *reporter) report(s cluster.Status) {
 // outside is told: every start and every short outage begins that way.
 const blindFor = time.Minute
 
-// sight knows since when the agent cannot see a cluster.
-type sight struct{ blind time.Time }
+// lapseFor is how long a Ready cluster must have been waited for before that is
+// told. A machine that has just become ready takes it back for a while: Talos was
+// recorded to be ready, 3 s later not to be because of the scheduler's pod, and
+// 17 s later to be again.
+const lapseFor = 30 * time.Second
 
-// worthTelling reports whether a status is for others than who asks for it.
+// sight knows what of the statuses of a cluster is for others than who asks for
+// them.
+type sight struct {
+	blind time.Time        // since when the agent cannot see it
+	ready cluster.Revision // at which it was told to be Ready last, unless it was told to be something else since
+}
+
+// worthTelling reports whether a status is for the forge, for who is notified,
+// and for the history.
 func (v *sight) worthTelling(s cluster.Status, now time.Time) bool {
-	if s.Condition != cluster.Blind {
-		v.blind = time.Time{}
-		return true
+	if s.Condition == cluster.Blind {
+		if v.blind.IsZero() {
+			v.blind = now
+		}
+		return now.Sub(v.blind) >= blindFor
 	}
-	if v.blind.IsZero() {
-		v.blind = now
+	v.blind = time.Time{}
+	if s.Waits() && s.Revision == v.ready && now.Sub(s.Since) < lapseFor {
+		return false
 	}
-	return now.Sub(v.blind) >= blindFor
+	v.ready = ""
+	if s.Condition == cluster.Ready {
+		v.ready = s.Revision
+	}
+	return true
 }
 
 // news is a status for the forge and the condition it is told of: pending is

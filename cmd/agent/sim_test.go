@@ -102,6 +102,10 @@ namespace: apps
 chart: {repository: https://charts.example.org, name: podinfo, version: 6.9.0}
 depends_on: [cilium]
 `
+	addons := "[addons/cilium.yaml, addons/podinfo.yaml]"
+	if s.workers == 0 {
+		addons = "[addons/cilium.yaml]" // a control plane runs nobody's pods
+	}
 	return map[string][]byte{
 		"inventory/dev/cluster.yaml": []byte(`cluster_name: dev
 talos_version: v1.13.9
@@ -119,7 +123,7 @@ network:
 cni: cilium
 talos:
   schematic: {extensions: [siderolabs/iscsi-tools, siderolabs/util-linux-tools]}
-addons: [addons/cilium.yaml, addons/podinfo.yaml]
+addons: ` + addons + `
 `),
 		"inventory/dev/nodes.yaml":          []byte(nodes.String()),
 		"inventory/dev/addons/cilium.yaml":  []byte(cilium),

@@ -337,9 +337,9 @@ func (a *agent) assemble(name string) (*managed, error) {
 					m.reporter.report(s)
 				}
 				a.notify(s)
+				a.w.chronicle.told(s, time.Now(), m.r.Foretold)
 			}
 			a.consoles.told(s, time.Now())
-			a.w.chronicle.told(s, time.Now(), m.r.Foretold)
 			if a.w.onStatus != nil {
 				a.w.onStatus(s)
 			}

@@ -43,6 +43,12 @@ type Status struct {
 	NextPass time.Time       `json:"nextPass"`
 }
 
+// Waits reports whether a status tells of waiting and of nothing else: nothing is
+// under way, and the pass that it tells of began nothing.
+func (s Status) Waits() bool {
+	return s.Condition == Reconciling && !s.Suspended && len(s.Running) == 0 && (len(s.Passes) == 0 || len(s.Passes[0].Started) == 0)
+}
+
 // NodeStatus is one node of a Status.
 type NodeStatus struct {
 	Name       string    `json:"name"`

@@ -164,6 +164,9 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluste
 		b.said, b.partly = "", false
 		clear(b.waits)
 		open = &b.runs[len(b.runs)-1]
+		if before != nil && before.Condition != s.Condition && before.Revision == s.Revision && !s.Since.IsZero() {
+			open.Began = s.Since.UTC() // it may have been told a while later only
+		}
 		open.Actions, b.early = b.early, nil
 		for _, d := range open.Actions {
 			if d.Began.Before(open.Began) {

@@ -102,6 +102,24 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+// TestARunBeganWhenItDid: what is told late began when the cluster left its rest.
+func TestARunBeganWhenItDid(t *testing.T) {
+	b := NewBook("dev", 10, nil)
+	late := st(one, cluster.Reconciling, "wk-1 stopped")
+	late.Since = begin.Add(90 * time.Second)
+	tell(b, st(one, cluster.Reconciling), st(one, cluster.Ready), late)
+	if r, _ := b.Run(2); !r.Began.Equal(late.Since) {
+		t.Errorf("the run began %v, want %v", r.Began, late.Since)
+	}
+	pushed := st(two, cluster.Reconciling)
+	pushed.Since = late.Since
+	b = NewBook("dev", 10, nil)
+	tell(b, st(one, cluster.Reconciling), pushed)
+	if r, _ := b.Run(2); !r.Began.Equal(begin.Add(time.Minute)) {
+		t.Errorf("the run of a new revision began %v, before it was pushed", r.Began)
+	}
+}
+
 func TestALaterLife(t *testing.T) {
 	first := NewBook("dev", 10, nil)
 	tell(first, st(one, cluster.Reconciling), cluster.Outcome{Text: "create vm", Began: begin.Add(time.Minute), DurationMS: 60_000})
