@@ -62,15 +62,20 @@ daemon cannot be reached.`,
 		var trouble []string
 		if about, err := c.About(cmd.Context()); err == nil {
 			trouble = about.Trouble
-			for _, t := range trouble {
-				p.printf("%s %s\n", p.paint("trouble", "31"), t)
-			}
+			p.trouble(trouble)
 		}
 		p.statuses(all)
 		p.pointAtDoctor(all, trouble)
 		return errors.Join(late, errSilent(worst(all)))
 	}
 	return cmd
+}
+
+// trouble prints what is no cluster's trouble.
+func (p printer) trouble(words []string) {
+	for _, t := range words {
+		p.printf("%s %s\n", p.paint("trouble", "31"), oneLine(t))
+	}
 }
 
 // awaitReady asks how the clusters stand, and goes on asking until all are Ready

@@ -79,7 +79,7 @@ func watchStatus(ctx context.Context, env *environment, c *api.Client, p printer
 	default:
 		show = &lineWatcher{p: p, had: map[string]cluster.Status{}}
 	}
-	w := &watched{show: show, all: map[string]cluster.Status{}}
+	w := &watched{show: show, all: map[string]cluster.Status{}, plain: p.json}
 	err := w.run(ctx, c, name)
 	if errors.Is(err, errStopped) || err == nil {
 		return errSilent(worst(w.list()))
@@ -89,8 +89,9 @@ func watchStatus(ctx context.Context, env *environment, c *api.Client, p printer
 
 // watcher shows what changes.
 type watcher interface {
-	// show takes what is there now, of which changed is what is new.
-	show(all []cluster.Status, changed *cluster.Status, away error) error
+	// show takes what is there now, of which changed is what is new, and the
+	// trouble that is no cluster's.
+	show(all []cluster.Status, changed *cluster.Status, trouble []string, away error) error
 	// ticks tells when to show the same again, because time goes by; nil: never.
 	ticks() <-chan time.Time
 	begin() error
@@ -99,8 +100,10 @@ type watcher interface {
 
 // watched is what whoever watches has been told.
 type watched struct {
-	show watcher
-	all  map[string]cluster.Status
+	show    watcher
+	all     map[string]cluster.Status
+	trouble []string
+	plain   bool // statuses, and nothing else
 }
 
 func (w *watched) list() []cluster.Status {
@@ -118,6 +121,7 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 	defer cancel()
 	type news struct {
 		status *cluster.Status
+		about  *api.About
 		away   error
 	}
 	came, ended := make(chan news), make(chan error, 1)
@@ -129,9 +133,13 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 			return ctx.Err()
 		}
 	}
+	about := func(a api.About) error { return hand(news{about: &a}) }
+	if w.plain {
+		about = nil
+	}
 	go func() {
 		ended <- persist(ctx, func(err error) error { return hand(news{away: err}) }, func(asked func()) error {
-			return c.Watch(ctx, name, func() { asked(); _ = hand(news{}) }, func(s cluster.Status) error { return hand(news{status: &s}) })
+			return c.Watch(ctx, name, func() { asked(); _ = hand(news{}) }, func(s cluster.Status) error { return hand(news{status: &s}) }, about)
 		})
 	}()
 	began := false
@@ -161,11 +169,14 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 			if changed != nil {
 				w.all[changed.Cluster] = *changed
 			}
+			if n.about != nil {
+				w.trouble = n.about.Trouble
+			}
 		}
 		if !began {
 			continue
 		}
-		if err := w.show.show(w.list(), changed, away); err != nil {
+		if err := w.show.show(w.list(), changed, w.trouble, away); err != nil {
 			cancel()
 			<-ended
 			return err
@@ -176,7 +187,7 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 // jsonWatcher writes one envelope a line.
 type jsonWatcher struct{ w io.Writer }
 
-func (j jsonWatcher) show(_ []cluster.Status, changed *cluster.Status, _ error) error {
+func (j jsonWatcher) show(_ []cluster.Status, changed *cluster.Status, _ []string, _ error) error {
 	if changed == nil {
 		return nil
 	}
@@ -193,12 +204,13 @@ func jsonLine(w io.Writer, kind string, v any) error {
 
 // lineWatcher writes a line for each change.
 type lineWatcher struct {
-	p   printer
-	had map[string]cluster.Status
-	was error // away
+	p       printer
+	had     map[string]cluster.Status
+	trouble []string
+	was     error // away
 }
 
-func (l *lineWatcher) show(_ []cluster.Status, changed *cluster.Status, away error) error {
+func (l *lineWatcher) show(_ []cluster.Status, changed *cluster.Status, trouble []string, away error) error {
 	at := time.Now().Format(time.TimeOnly)
 	if away != nil && l.was == nil {
 		l.p.printf("%s %v\n", at, away)
@@ -207,6 +219,17 @@ func (l *lineWatcher) show(_ []cluster.Status, changed *cluster.Status, away err
 		l.p.printf("%s the daemon is back\n", at)
 	}
 	l.was = away
+	for _, t := range trouble {
+		if !slices.Contains(l.trouble, t) {
+			l.p.printf("%s trouble %s\n", at, oneLine(t))
+		}
+	}
+	for _, t := range l.trouble {
+		if !slices.Contains(trouble, t) {
+			l.p.printf("%s trouble is over: %s\n", at, oneLine(t))
+		}
+	}
+	l.trouble = trouble
 	if changed == nil {
 		return nil
 	}
@@ -317,13 +340,14 @@ func (s *screen) end() {
 
 func (s *screen) ticks() <-chan time.Time { return s.ticked }
 
-func (s *screen) show(all []cluster.Status, _ *cluster.Status, away error) error {
+func (s *screen) show(all []cluster.Status, _ *cluster.Status, trouble []string, away error) error {
 	var b bytes.Buffer
 	p := s.p
 	p.w, p.now = clean{&b}, time.Now()
 	if away != nil {
 		p.printf("%s\n\n", p.paint(away.Error(), "33"))
 	}
+	p.trouble(trouble)
 	p.statuses(all)
 	cols, rows := s.size()
 	frame := frameOf(b.Bytes(), cols, rows)

@@ -231,7 +231,10 @@ func (a *agent) foundOut(err error) {
 		a.w.log.Warn(cannotRead, "err", err, "hint", cluster.HintOf(err))
 	case err == nil && before != nil:
 		a.w.log.Info("the clusters of the repository are read")
+	default:
+		return
 	}
+	a.w.pulse.Beat()
 }
 
 const cannotRead = "cannot read the clusters of the repository"

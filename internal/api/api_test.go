@@ -38,6 +38,7 @@ type stub struct {
 	mu      sync.Mutex
 	state   cluster.Status // of dev, when it has a condition
 	events  []cluster.Event
+	trouble []string
 	changed chan struct{} // closed by the next change
 }
 
@@ -83,7 +84,11 @@ func (s *stub) note(what, name string) error {
 	return nil
 }
 
-func (s *stub) About() About { return About{Version: "v0", Config: "/etc/talos-agent/config.yaml"} }
+func (s *stub) About() About {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return About{Version: "v0", Config: "/etc/talos-agent/config.yaml", Trouble: s.trouble}
+}
 func (s *stub) Examine(context.Context) (doctor.Examination, error) {
 	return doctor.Examination{Wants: doctor.Wants{Pool: "talos"}, Checks: []doctor.Check{{Name: "api", Level: doctor.Pass, Message: "answers"}}}, nil
 }

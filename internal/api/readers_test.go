@@ -80,12 +80,12 @@ func TestWatchersLeaveRoomForRoot(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, maxStreams)
 	watch := func(c *Client) error {
-		return c.Watch(ctx, "", func() {}, func(cluster.Status) error { return nil })
+		return c.Watch(ctx, "", func() {}, func(cluster.Status) error { return nil }, nil)
 	}
 	for range maxStreams {
 		asked := make(chan struct{})
 		go func() {
-			ended <- c.Watch(ctx, "", func() { close(asked) }, func(cluster.Status) error { return nil })
+			ended <- c.Watch(ctx, "", func() { close(asked) }, func(cluster.Status) error { return nil }, nil)
 		}()
 		<-asked
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,7 +28,8 @@ const lineWithin = 30 * time.Second
 // who watch: nobody tells of it by itself.
 const sampled = time.Second
 
-// sender writes one line of a stream. Its error ends the stream.
+// sender writes one line of a stream: of the route's kind, or an envelope as it
+// is. Its error ends the stream.
 type sender func(data any) error
 
 // errTooMany refuses one stream more.
@@ -70,7 +72,11 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agen
 		if data == nil {
 			return nil
 		}
-		b, err := json.Marshal(envelope{Kind: rt.kind, APIVersion: Version, Data: data})
+		env, ok := data.(envelope)
+		if !ok {
+			env = envelope{Kind: rt.kind, APIVersion: Version, Data: data}
+		}
+		b, err := json.Marshal(env)
 		if err != nil {
 			return err
 		}
@@ -100,11 +106,17 @@ func newStreams(ctx context.Context) *streams {
 	return &streams{ctx: ctx, readers: make(chan struct{}, maxStreams), root: make(chan struct{}, maxStreams)}
 }
 
+// kindAbout is the kind of what the daemon says of itself.
+const kindAbout = "About"
+
 // watch sends the status of each cluster, or of one, and again whenever it has
-// changed.
+// changed; and where that is asked for, what the daemon says of itself, and
+// again whenever its trouble has changed.
 func watch(r *http.Request, a Agent, send sender) error {
 	only := r.URL.Query().Get("cluster")
+	about := r.URL.Query().Has("about")
 	told := map[string]string{}
+	var trouble []string
 	for first := true; ; first = false {
 		changed := a.Changed()
 		names := a.Clusters()
@@ -126,6 +138,12 @@ func watch(r *http.Request, a Agent, send sender) error {
 				if err := send(s); err != nil {
 					return err
 				}
+			}
+		}
+		if now := a.About(); about && (first || !slices.Equal(now.Trouble, trouble)) {
+			trouble = now.Trouble
+			if err := send(envelope{Kind: kindAbout, APIVersion: Version, Data: now}); err != nil {
+				return err
 			}
 		}
 		if first && len(told) == 0 {
@@ -253,10 +271,24 @@ const maxLine = 64 << 20
 // ErrEnded means that a stream has ended because the daemon did.
 var ErrEnded = errors.New("the daemon has stopped")
 
-// stream asks a route whose answer goes on, and calls each with every value. It
+// taker takes a line of a stream.
+type taker func(kind string, data json.RawMessage) error
+
+// take makes a taker of all lines of one type.
+func take[T any](each func(T) error) taker {
+	return func(_ string, data json.RawMessage) error {
+		var v T
+		if err := json.Unmarshal(data, &v); err != nil {
+			return fmt.Errorf("read the daemon's answer: %w", err)
+		}
+		return each(v)
+	}
+}
+
+// stream asks a route whose answer goes on, and calls each with every line. It
 // ends with ctx, with an error of each, or with ErrEnded. asked is called when
 // the daemon has taken the question.
-func stream[T any](ctx context.Context, c *Client, path string, asked func(), each func(T) error) error {
+func (c *Client) stream(ctx context.Context, path string, asked func(), each taker) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://talos-agent"+path, nil)
 	if err != nil {
 		return err
@@ -283,12 +315,13 @@ func stream[T any](ctx context.Context, c *Client, path string, asked func(), ea
 			return ErrEnded
 		}
 		var env struct {
-			Data T `json:"data"`
+			Kind string          `json:"kind"`
+			Data json.RawMessage `json:"data"`
 		}
 		if err := json.Unmarshal(line, &env); err != nil {
 			return fmt.Errorf("read the daemon's answer: %w", err)
 		}
-		if err := each(env.Data); err != nil {
+		if err := each(env.Kind, env.Data); err != nil {
 			return err
 		}
 	}
@@ -315,25 +348,37 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // Watch calls each with the status of every cluster, or of one, and again
-// whenever it has changed. It returns when ctx ends, when each fails, or
-// ErrEnded. asked is called once the daemon listens.
-func (c *Client) Watch(ctx context.Context, name string, asked func(), each func(cluster.Status) error) error {
-	path := "/v1/watch"
+// whenever it has changed; and about, unless it is nil, with what the daemon says
+// of itself, and again whenever its trouble has changed. It returns when ctx
+// ends, when one of them fails, or ErrEnded. asked is called once the daemon
+// listens.
+func (c *Client) Watch(ctx context.Context, name string, asked func(), each func(cluster.Status) error, about func(About) error) error {
+	query, lines := url.Values{}, take(each)
 	if name != "" {
-		path += "?" + url.Values{"cluster": {name}}.Encode()
+		query.Set("cluster", name)
 	}
-	return stream(ctx, c, path, asked, each)
+	if about != nil {
+		query.Set("about", "")
+		statuses, abouts := lines, take(about)
+		lines = func(kind string, data json.RawMessage) error {
+			if kind == kindAbout {
+				return abouts(kind, data)
+			}
+			return statuses(kind, data)
+		}
+	}
+	return c.stream(ctx, "/v1/watch?"+query.Encode(), asked, lines)
 }
 
 // Follow calls each with the events that a query picks, then with those that
 // come, and returns as Watch does.
 func (c *Client) Follow(ctx context.Context, q cluster.EventQuery, asked func(), each func(cluster.Event) error) error {
-	return stream(ctx, c, "/v1/events/stream?"+values(q), asked, each)
+	return c.stream(ctx, "/v1/events/stream?"+values(q), asked, take(each))
 }
 
 // Console calls each with what a node's VM prints, and returns as Watch does.
 func (c *Client) Console(ctx context.Context, name, node string, asked func(), each func(string) error) error {
-	return stream(ctx, c, at(name, "nodes/")+url.PathEscape(node)+"/console", asked, func(t ConsoleText) error { return each(t.Text) })
+	return c.stream(ctx, at(name, "nodes/")+url.PathEscape(node)+"/console", asked, take(func(t ConsoleText) error { return each(t.Text) }))
 }
 
 // Events asks for the events that a query picks, oldest first.

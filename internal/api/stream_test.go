@@ -24,7 +24,7 @@ func TestWatch(t *testing.T) {
 	defer cancel()
 	asked, lines, ended := make(chan struct{}), make(chan cluster.Status), make(chan error, 1)
 	go func() {
-		ended <- c.Watch(ctx, "dev", func() { close(asked) }, func(s cluster.Status) error { lines <- s; return nil })
+		ended <- c.Watch(ctx, "dev", func() { close(asked) }, func(s cluster.Status) error { lines <- s; return nil }, nil)
 	}()
 	<-asked
 	if s := <-lines; s.Condition != cluster.Ready {
@@ -55,6 +55,44 @@ func TestWatch(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the end: %v", err)
+	}
+}
+
+// TestWatchTheDaemon: who asks is told of the daemon's own trouble, when it comes
+// and when it goes, and who does not ask is not.
+func TestWatchTheDaemon(t *testing.T) {
+	a, c, _ := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines, abouts, ended := make(chan cluster.Status), make(chan About), make(chan error, 2)
+	go func() {
+		ended <- c.Watch(ctx, "dev", func() {}, func(cluster.Status) error { return nil }, func(v About) error { abouts <- v; return nil })
+	}()
+	go func() {
+		ended <- c.Watch(ctx, "dev", func() {}, func(s cluster.Status) error { lines <- s; return nil }, nil)
+	}()
+	if v := <-abouts; v.Version != "v0" || v.Trouble != nil {
+		t.Errorf("at first: %+v", v)
+	}
+	if s := <-lines; s.Cluster != "dev" {
+		t.Errorf("who watches clusters is told %+v", s)
+	}
+	a.change(func() { a.trouble = []string{"a key is gone"} })
+	if v := <-abouts; !reflect.DeepEqual(v.Trouble, []string{"a key is gone"}) {
+		t.Errorf("the trouble: %+v", v)
+	}
+	// Nothing of a change elsewhere, then that it is over.
+	a.change(func() { a.state = cluster.Status{Cluster: "dev", Condition: cluster.Stalled} })
+	if s := <-lines; s.Condition != cluster.Stalled {
+		t.Errorf("who watches clusters is told %+v", s)
+	}
+	a.change(func() { a.trouble = nil })
+	if v := <-abouts; v.Trouble != nil {
+		t.Errorf("when it is over: %+v", v)
+	}
+	cancel()
+	for range 2 {
+		<-ended
 	}
 }
 
@@ -93,15 +131,15 @@ func TestStreamsEnd(t *testing.T) {
 	c := NewClient(path)
 	asked, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- c.Watch(t.Context(), "", func() { close(asked) }, func(cluster.Status) error { return nil })
+		ended <- c.Watch(t.Context(), "", func() { close(asked) }, func(cluster.Status) error { return nil }, nil)
 	}()
 	<-asked
 	var e *Error
-	if err := c.Watch(t.Context(), "other", func() { t.Error("asked") }, nil); !errors.As(err, &e) || e.Status != http.StatusNotFound {
+	if err := c.Watch(t.Context(), "other", func() { t.Error("asked") }, nil, nil); !errors.As(err, &e) || e.Status != http.StatusNotFound {
 		t.Errorf("unknown cluster: %v", err)
 	}
 	broken := errors.New("broken pipe")
-	if err := c.Watch(t.Context(), "dev", func() {}, func(cluster.Status) error { return broken }); !errors.Is(err, broken) {
+	if err := c.Watch(t.Context(), "dev", func() {}, func(cluster.Status) error { return broken }, nil); !errors.Is(err, broken) {
 		t.Errorf("a reader that fails: %v", err)
 	}
 	if err := srv.Close(); err != nil {
@@ -110,7 +148,7 @@ func TestStreamsEnd(t *testing.T) {
 	if err := <-ended; !errors.Is(err, ErrEnded) {
 		t.Errorf("the end: %v", err)
 	}
-	if err := c.Watch(t.Context(), "", func() {}, nil); !errors.Is(err, ErrNoDaemon) {
+	if err := c.Watch(t.Context(), "", func() {}, nil, nil); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("no daemon: %v", err)
 	}
 }
@@ -156,7 +194,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	for range maxStreams {
 		asked := make(chan struct{})
 		go func() {
-			ended <- c.Watch(ctx, "", func() { close(asked) }, func(cluster.Status) error { return nil })
+			ended <- c.Watch(ctx, "", func() { close(asked) }, func(cluster.Status) error { return nil }, nil)
 		}()
 		<-asked
 	}
