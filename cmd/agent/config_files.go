@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 )
 
 // What nobody but its owner, its group and root may do with a file.
@@ -146,12 +147,6 @@ type hostFile struct {
 	stored bool
 }
 
-// namedFile is a file that a config names.
-type namedFile struct {
-	path   string
-	secret bool
-}
-
 // locate finds the file of a key: what is written there, else the credential of
 // that name, if there is one. ok is false when there is none, or when it is
 // wrong and said to be.
@@ -166,6 +161,9 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 	case written == "" && credential == "":
 		return hostFile{}, false
 	case written == "" && !l.credentials.has(credential):
+		if l.credentials.dir != "" {
+			l.uses(l.credentials.path(credential), doctor.KeyFile) // it may come
+		}
 		if err := l.credentials.hidden(credential); err != nil {
 			l.Wrong(field, cluster.HintOf(err), "the credential %s %s", credential, err)
 			l.out.hidden = append(l.out.hidden, field)
@@ -186,7 +184,11 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 	if !ok {
 		return nil, false
 	}
-	l.out.named = append(l.out.named, namedFile{f.path, forbidden == othersMayNotRead})
+	kind := doctor.PublicFile
+	if forbidden == othersMayNotRead {
+		kind = doctor.KeyFile
+	}
+	l.uses(f.path, kind)
 	l.out.credentials = l.out.credentials || f.guarded
 	switch {
 	case f.guarded:
@@ -201,12 +203,16 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 	case err != nil:
 		l.Wrong(field, cluster.HintOf(err), "the file %s", err)
 	case len(bytes.TrimSpace(data)) == 0:
-		l.Wrong(field, "", "the file is empty")
+		l.Wrong(field, "write it anew", "the file %s is empty", f.path)
 	default:
+		l.paths[field] = f.path
 		return data, true
 	}
 	return nil, false
 }
+
+// inFile names the file that was read for a field.
+func (l *configLoader) inFile(field string) string { return "the file " + l.paths[field] }
 
 // secret reads a file that nobody else may read; what it holds is one line.
 func (l *configLoader) secret(field, written, credential string) (cluster.Secret, bool) {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/strict"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
@@ -34,7 +35,7 @@ import (
 type settings struct {
 	path       string // of config.yaml
 	policyPath string
-	named      []namedFile // by the config, in the order in which they were read
+	used       []usedFile // in the order in which they were read
 	// credentials says that systemd has handed some of the files over.
 	credentials bool
 	hidden      []string // fields whose credential may be there and cannot be seen by this program
@@ -95,8 +96,10 @@ func shownURL(s string) string {
 }
 
 // sameBut reports whether settings differ in the policy at most, so that what
-// runs with the others needs not be started anew.
+// runs with the others needs not be started anew. Files that hold the same are
+// the same, whenever they were written.
 func (s settings) sameBut(other settings) bool {
+	s.used, other.used = nil, nil
 	s.policy, other.policy = cluster.Policy{}, cluster.Policy{}
 	s.policyNow, other.policyNow = nil, nil
 	return reflect.DeepEqual(s, other)
@@ -104,7 +107,8 @@ func (s settings) sameBut(other settings) bool {
 
 // loadConfig reads the host's config, its policy and every file they name. It
 // finds all that is wrong at once; with an error among the problems the
-// settings are not to be used. Nothing is asked of anybody, and of the
+// settings are not to be used, and tell only which files were looked at.
+// Nothing is asked of anybody, and of the
 // environment only where systemd has put the credentials. Who runs a command by
 // hand has none from systemd, and takes them from where systemd would.
 func loadConfig(path string) (settings, cluster.Problems) {
@@ -115,11 +119,11 @@ func loadConfig(path string) (settings, cluster.Problems) {
 }
 
 func loadConfigFrom(path string, from credentialSource) (settings, cluster.Problems) {
-	l := &configLoader{Report: strict.NewReport(), credentials: from}
+	l := &configLoader{Report: strict.NewReport(), credentials: from, paths: map[string]string{}}
 	l.Where[""] = cluster.Position{File: path}
 	l.out = settings{path: path, policyNow: &atomic.Pointer[cluster.Policy]{}}
 	if !l.decode(path) {
-		return settings{}, l.Finish()
+		return l.out, l.Finish()
 	}
 	l.loadPolicy()
 	l.general()
@@ -140,6 +144,7 @@ type configLoader struct {
 	dir         string // of config.yaml; relative paths begin there
 	credentials credentialSource
 	file        configFile
+	paths       map[string]string // of the files that were read, by field
 	out         settings
 }
 
@@ -154,6 +159,7 @@ func (l *configLoader) decode(path string) bool {
 		return whole("cannot be found: "+err.Error(), "")
 	}
 	l.dir = filepath.Dir(abs)
+	l.uses(abs, doctor.ConfigFile)
 	data, _, err := readHostFile(abs, othersMayNotWrite)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -191,6 +197,7 @@ func (l *configLoader) loadPolicy() {
 		return
 	}
 	l.out.policyPath = f.path
+	l.uses(f.path, doctor.PolicyFile)
 	policy, problems := loadPolicy(f.path)
 	for _, p := range problems {
 		l.Add(p)
@@ -227,7 +234,7 @@ func (l *configLoader) general() {
 func (l *configLoader) authorities(field, written string) []byte {
 	data, ok := l.read(field, written, "", othersMayNotWrite)
 	if ok && !x509.NewCertPool().AppendCertsFromPEM(data) {
-		l.Wrong(field, "give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----", "the file holds no certificate")
+		l.Wrong(field, "give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----", "%s holds no certificate", l.inFile(field))
 		return nil
 	}
 	return data
@@ -245,7 +252,7 @@ func (l *configLoader) loadIdentities() {
 	}
 	ids, err := secrets.ParseIdentities(data)
 	if err != nil {
-		l.Wrong(field, cluster.HintOf(err), "the file cannot be used: %s", err)
+		l.Wrong(field, cluster.HintOf(err), "%s cannot be used: %s", l.inFile(field), err)
 		return
 	}
 	l.out.identities = ids
@@ -288,6 +295,7 @@ func (l *configLoader) loadDirectory(f repositoryFile) {
 	if f.Directory == "" {
 		return
 	}
+	l.uses(f.Directory, "")
 	l.out.repository = git.Config{Dir: f.Directory}
 	d, err := git.OpenDir(l.out.repository)
 	if err != nil {
@@ -380,7 +388,7 @@ func (l *configLoader) loadProxmox() {
 	token, ok := l.secret(field+".token_file", f.TokenFile, "proxmox.token")
 	switch {
 	case ok && !tokenForm.MatchString(token.RevealString()):
-		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "the file holds no API token")
+		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "%s holds no API token", l.inFile(field+".token_file"))
 	case !ok && !said(l.Report, field) && !said(l.Report, field+".token_file"):
 		l.Wrong(field+".token_file", "`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it", "is missing")
 	}

@@ -59,7 +59,7 @@ func (l *configLoader) loadWebhook() {
 	case !ok && !said(l.Report, field+".secret_file"):
 		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, write it into "+inStore(credentialStore).path("webhook.secret")+", restart the agent, and give the same to the forge", "is missing: anybody could pretend to be the forge")
 	case ok && n < leastSecret:
-		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "the file holds %d characters, and at least %d are needed", n, leastSecret)
+		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "%s holds %d characters, and at least %d are needed", l.inFile(field+".secret_file"), n, leastSecret)
 	}
 	l.out.webhook.secret = secret
 	if l.out.directory() != "" {
@@ -114,7 +114,7 @@ func (l *configLoader) loadNotifications() {
 				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: nobody knows where to send to")
 			}
 		} else if _, err := notify.New(n.to); err != nil {
-			l.Wrong(field, cluster.HintOf(err), "the address in the file cannot be used: %s", err)
+			l.Wrong(field, cluster.HintOf(err), "the address in %s cannot be used: %s", l.inFile(field), err)
 		}
 		l.out.notifications = append(l.out.notifications, n)
 	}

@@ -319,15 +319,15 @@ func TestConfigProblems(t *testing.T) {
 		{remote + "proxmox: {token_file: proxmox.token}\n", []string{
 			"config.yaml: age_key_file: is missing: nothing opens the secrets of the clusters (`talos-agent init` makes a key; or age-keygen -o age.key; its public half belongs into .sops.yaml of the repository)"}},
 		{remote + "proxmox: {token_file: proxmox.token}\nage_key_file: proxmox.token\n", []string{
-			"config.yaml:3:15: age_key_file: the file cannot be used: "}},
+			"config.yaml:3:15: age_key_file: the file DIR/proxmox.token cannot be used: "}},
 		{remote + "age_key_file: nope\n", []string{
 			"config.yaml: proxmox.token_file: is missing (`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it)",
 			"config.yaml:2:15: age_key_file: there is no such file (a path that does not begin with / is looked for in DIR)"}},
 		{remote + "age_key_file: age.key\nproxmox: {token_file: git.token, url: \"http://127.0.0.1:8006\", fingerprint: \"12:34\", ca_file: age.key}\n", []string{
-			"config.yaml:3:23: proxmox.token_file: the file holds no API token (put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints)",
+			"config.yaml:3:23: proxmox.token_file: the file DIR/git.token holds no API token (put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints)",
 			`config.yaml:3:39: proxmox.url: "http://127.0.0.1:8006" is not the https address of a server (write one like "https://127.0.0.1:8006")`,
 			`config.yaml:3:77: proxmox.fingerprint: "12:34" is not a SHA-256 fingerprint (32 bytes in hex, with or without colons)`,
-			"config.yaml:3:95: proxmox.ca_file: the file holds no certificate (give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----)"}},
+			"config.yaml:3:95: proxmox.ca_file: the file DIR/age.key holds no certificate (give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----)"}},
 		{remote + "age_key_file: age.key\nproxmox: {token_file: proxmox.token, ca_file: ca.pem, fingerprint: " + strings.Repeat("aB", 32) + "}\n", []string{
 			"config.yaml:3:47: warning: proxmox.ca_file: has no effect beside fingerprint (remove one of them)"}},
 		{remote + ok + "forge: {kind: gitbub, repository: a/b}\n", []string{`config.yaml:4:15: forge.kind: "gitbub" is not known (did you mean github?)`}},
@@ -369,17 +369,17 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:4:19: webhook.listen: metrics.listen is the same (choose another port for one of them)"}},
 		{remote + ok + "webhook: {secret_file: short}\n", []string{
 			"config.yaml:4:10: webhook.listen: is missing (write listen: \"127.0.0.1:9478\")",
-			"config.yaml:4:24: webhook.secret_file: the file holds 12 characters, and at least 16 are needed (make one with `openssl rand -hex 32`, and give the same to the forge)"}},
+			"config.yaml:4:24: webhook.secret_file: the file DIR/short holds 12 characters, and at least 16 are needed (make one with `openssl rand -hex 32`, and give the same to the forge)"}},
 		{"repository: {directory: DIR}\n" + ok + "webhook: {listen: \"127.0.0.1:1\", secret_file: age.key}\n", []string{
 			"config.yaml:4:1: warning: webhook: has no use with repository.directory (remove it: a directory is watched)"}},
 		{remote + ok + "clusters: [dev]\nnotifications:\n  - {name: a, kind: chat, url_file: hook.url, clusters: [dev, prod], on: [Ready, Broken]}\n  - {name: a, kind: webhook, url_file: hook.url, secret_file: short}\n" +
 			"  - {name: b, kind: webhook}\n  - {name: c, kind: webhook, url_file: plain.url}\n  - {kind: mail}\n", []string{
-			`config.yaml:6:37: notifications[0].url_file: the address in the file cannot be used: its service is not known (known are `,
+			`config.yaml:6:37: notifications[0].url_file: the address in the file DIR/hook.url cannot be used: its service is not known (known are `,
 			"config.yaml:6:63: notifications[0].clusters[1]: prod is not among the clusters of this host (this host looks after dev)",
 			`config.yaml:6:82: notifications[0].on[1]: "Broken" is not known (write Ready or Reconciling or Stalled or Suspended or Unknown)`,
 			"config.yaml:7:12: notifications[1].name: another target is called a (choose another)",
 			"config.yaml:8:5: notifications[2].url_file: is missing: nobody knows where to send to (put the address into a file that nobody else can read, and name it here)",
-			"config.yaml:9:40: notifications[3].url_file: the address in the file cannot be used: it is plain http, over which anybody between could read and write (use https; plain http is for loopback addresses)",
+			"config.yaml:9:40: notifications[3].url_file: the address in the file DIR/plain.url cannot be used: it is plain http, over which anybody between could read and write (use https; plain http is for loopback addresses)",
 			"config.yaml:10:5: notifications[4].name: is missing (write name: phone)",
 			`config.yaml:10:12: notifications[4].kind: "mail" is not known (write webhook or chat)`}},
 		{remote + ok + "notifications: [{name: a, kind: webhook, url_file: hook.url, secret_file: short}]\n", nil},

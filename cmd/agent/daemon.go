@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -34,9 +35,9 @@ func newRun(env *environment) *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon: follow the repository and make the host match it, until
 stopped. It speaks to systemd (readiness, one-line status, watchdog) and to the
-journal. SIGHUP, or a change of the config or policy file, loads both anew; a
-config that cannot be loaded leaves the old one in force and is told in
-` + "`talos-agent status`" + `.`,
+journal. SIGHUP, or a change of the config, the policy or any file that the
+config names, loads all of them anew. What cannot be loaded leaves in force what
+was loaded before, and is told in ` + "`talos-agent status`" + ` until it is mended.`,
 		Args: cobra.NoArgs,
 	}
 	config := cmd.Flags().String("config", defaultConfig, "the host's config file")
@@ -85,7 +86,7 @@ type service struct {
 	monitor  *monitor
 	told     *told
 	hooks    io.Closer // nil: nobody may knock
-	watch    *fileWatch
+	own      ownFiles  // of the last load, whether it succeeded or not
 
 	mu     sync.Mutex
 	began  time.Time                 // when the agent was started
@@ -98,7 +99,7 @@ func (d *service) run(ctx context.Context) error {
 	if err := problems.Err(); err != nil {
 		return err
 	}
-	d.settings = s
+	d.settings, d.own = s, ownFiles{used: s.used}
 	var unlock func()
 	var err error
 	if d.files, unlock, err = openState(s.stateDir); err != nil {
@@ -124,13 +125,6 @@ func (d *service) run(ctx context.Context) error {
 	defer d.quit()
 	d.monitor.Reload(true, time.Now())
 
-	if d.watch, err = newFileWatch(d.log); err != nil {
-		return err
-	}
-	defer d.watch.close()
-	if err := d.watch.look(d.path, s.policyPath); err != nil {
-		return err
-	}
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -138,6 +132,9 @@ func (d *service) run(ctx context.Context) error {
 	d.log.Info("talos-agent " + version + " follows " + s.source())
 	return d.serve(ctx, hup)
 }
+
+// lookEvery is how often the daemon looks whether its own files have changed.
+const lookEvery = time.Second
 
 // serve reacts to signals, changed files and the watchdog's clock until ctx
 // ends.
@@ -148,6 +145,8 @@ func (d *service) serve(ctx context.Context, hup <-chan os.Signal) error {
 	}
 	tick := time.NewTicker(tickEvery(period))
 	defer tick.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -155,9 +154,11 @@ func (d *service) serve(ctx context.Context, hup <-chan os.Signal) error {
 			d.log.Info("stopping: what is under way has a few seconds, what runs in Proxmox VE goes on and is found again")
 			return nil
 		case <-hup:
-			err = d.reload(ctx)
-		case <-d.watch.changed:
-			err = d.reload(ctx)
+			err = d.reload(ctx, true)
+		case <-look.C:
+			if d.own.look() {
+				err = d.reload(ctx, false)
+			}
 		case <-tick.C:
 			state := "STATUS=" + d.line()
 			if stuck := d.stuck(time.Now()); stuck == "" {
@@ -282,53 +283,56 @@ func (d *service) quit() {
 	}
 }
 
-// reload loads config and policy anew. Only what changed is touched: a new
+// reload loads config, policy and the files that they name anew, because some
+// have changed or somebody asks for it. Only what differs is touched: a new
 // policy is in force at the next pass, anything else restarts the agent inside
 // the daemon. What cannot be loaded leaves everything as it is. An error means
-// that nothing works any more, neither with the new config nor with the old one.
-func (d *service) reload(ctx context.Context) error {
+// that nothing works any more, neither with the new settings nor with the old
+// ones.
+func (d *service) reload(ctx context.Context, asked bool) error {
 	d.notify(reloading())
 	defer d.notify(daemon.SdNotifyReady)
+	changed := cmp.Or(strings.Join(d.own.changed(), ", "), d.path)
 	s, problems := loadConfig(d.path)
-	if err := problems.Err(); err != nil {
-		d.log.Error("the changed config cannot be loaded; the old one stays in force", "err", err)
-		var trouble []string
-		for _, p := range problems {
-			trouble = append(trouble, p.String())
-		}
-		d.door.trouble(trouble)
-		d.monitor.Reload(false, time.Now())
+	d.own = ownFiles{used: s.used}
+	if problems.HasErrors() {
+		d.loaded(problems, asked)
 		return nil
 	}
-	d.door.trouble(nil)
-	d.monitor.Reload(true, time.Now())
-	if err := d.watch.look(d.path, s.policyPath); err != nil {
-		d.log.Warn("cannot watch the config; a change of it takes `systemctl reload talos-agent`", "err", err)
-	}
-	same := s.sameBut(d.settings)
 	old := d.settings
-	d.settings = s
-	d.settings.policyNow.Store(&s.policy)
-	if same && d.agent != nil {
+	if s.sameBut(old) && d.agent != nil {
+		d.loaded(nil, asked)
+		if asked || !reflect.DeepEqual(s.policy, old.policy) {
+			d.log.Info("config and policy loaded", "hint", s.handedOver())
+		}
 		old.policyNow.Store(&s.policy)
-		d.settings.policyNow = old.policyNow
-		d.log.Info("config and policy loaded", "hint", d.settings.handedOver())
+		s.policyNow = old.policyNow
+		d.settings = s
 		d.agent.lookAll()
 		return nil
 	}
 	if s.socket != old.socket || s.stateDir != old.stateDir {
 		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
 	}
-	d.log.Info("the config has changed; starting over with it")
+	d.log.Info("starting over with the changed " + changed)
+	// An address that the daemon does without already must not keep it from the
+	// rest.
+	lacks := d.lacks
+	if s.metrics != old.metrics || s.webhook.listen != old.webhook.listen {
+		lacks = nil
+	}
 	d.end()
-	if err := d.begin(ctx, nil); err != nil {
-		d.log.Error("cannot start with the changed config; the old one is in force again", "err", err, "hint", cluster.HintOf(err))
-		d.door.trouble([]string{d.path + ": cannot start with it: " + err.Error()})
-		d.monitor.Reload(false, time.Now())
-		d.settings = old
-		if err := d.begin(ctx, d.lacks); err != nil {
-			return fmt.Errorf("start over with the old config: %w", err)
-		}
+	d.settings = s
+	err := d.begin(ctx, lacks)
+	if err == nil {
+		d.loaded(nil, asked)
+		return nil
+	}
+	d.loaded(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
+		Hint: cmp.Or(cluster.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
+	d.settings = old
+	if err := d.begin(ctx, d.lacks); err != nil {
+		return fmt.Errorf("start over with the old config: %w", err)
 	}
 	return nil
 }
@@ -339,6 +343,26 @@ func (s settings) handedOver() string {
 		return ""
 	}
 	return "keys and tokens that systemd hands over are those of the start; new ones take `systemctl restart talos-agent`"
+}
+
+// loaded tells how it went to take up the daemon's own files: status has what is
+// wrong with them until it is mended, and the log when it is news or somebody
+// asked.
+func (d *service) loaded(problems cluster.Problems, asked bool) {
+	var trouble []string
+	for _, p := range problems {
+		if p.Severity == cluster.Error {
+			trouble = append(trouble, p.String()+"; what was loaded before stays in force")
+		}
+	}
+	d.monitor.Reload(trouble == nil, time.Now())
+	switch news := d.door.trouble(trouble); {
+	case trouble == nil && !news, trouble != nil && !news && !asked:
+	case trouble == nil:
+		d.log.Info("the agent's own files are in order again")
+	default:
+		d.log.Error("the agent's own files cannot be taken up as they are now; what was loaded before stays in force", "err", problems)
+	}
 }
 
 // reloading is what systemd is told when the files are loaded anew; it wants to

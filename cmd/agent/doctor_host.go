@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,9 +26,8 @@ import (
 // hostView is what is looked at on the host itself.
 type hostView struct {
 	config string
-	policy string // "" : the config could not be loaded
-	named  []namedFile
-	store  string // root's credential store
+	used   []usedFile // config, policy and what the config names
+	store  string     // root's credential store
 	pve    pveHost
 }
 
@@ -114,26 +112,16 @@ func (v hostView) separation(ctx context.Context, token string) (doctor.Separati
 	return out, nil
 }
 
-// files looks at the modes of everything that the config names, and of what
-// root keeps for the agent.
+// files looks at the modes of the config and everything that it names, and of
+// what root keeps for the agent. What is missing the config is told of.
 func (v hostView) files() []doctor.File {
-	out := []doctor.File{fileAt(filepath.Dir(v.config), doctor.ConfigFile), fileAt(v.config, doctor.ConfigFile)}
-	if v.policy != "" {
-		out = append(out, fileAt(v.policy, doctor.PolicyFile))
-	}
-	// What is missing the config is told of.
-	out = slices.DeleteFunc(out, func(f doctor.File) bool { _, err := os.Stat(f.Path); return errors.Is(err, fs.ErrNotExist) })
-	told := map[string]bool{}
-	for _, n := range v.named {
-		if told[n.path] || filepath.Dir(n.path) == v.store {
+	all := append([]usedFile{{path: filepath.Dir(v.config), kind: doctor.ConfigFile}}, v.used...)
+	var out []doctor.File
+	for _, u := range all {
+		if _, err := os.Stat(u.path); u.kind == "" || filepath.Dir(u.path) == v.store || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		told[n.path] = true
-		kind := doctor.PublicFile
-		if n.secret {
-			kind = doctor.KeyFile
-		}
-		out = append(out, fileAt(n.path, kind))
+		out = append(out, fileAt(u.path, u.kind))
 	}
 	return append(out, stored(v.store)...)
 }

@@ -59,9 +59,10 @@ func TestFilesOfHost(t *testing.T) {
 	must(os.Mkdir(store, 0o755))
 	write(t, filepath.Join(store, "talos-agent.age.key"), "x", 0o640)
 	write(t, filepath.Join(store, "another.secret"), "x", 0o644)
-	key := file("age.key", 0o644)
-	v := hostView{config: file("config.yaml", 0o640), policy: file("policy.yaml", 0o666), store: store,
-		named: []namedFile{{key, true}, {key, true}, {file("ca.pem", 0o644), false}, {filepath.Join(store, "talos-agent.age.key"), true}}}
+	v := hostView{config: file("config.yaml", 0o640), store: store, used: []usedFile{
+		{path: filepath.Join(dir, "config.yaml"), kind: doctor.ConfigFile}, {path: file("policy.yaml", 0o666), kind: doctor.PolicyFile},
+		{path: file("age.key", 0o644), kind: doctor.KeyFile}, {path: file("ca.pem", 0o644), kind: doctor.PublicFile}, {path: dir},
+		{path: filepath.Join(dir, "none.token"), kind: doctor.KeyFile}, {path: filepath.Join(store, "talos-agent.age.key"), kind: doctor.KeyFile}}}
 	got := map[string]doctor.File{}
 	for _, f := range v.files() {
 		got[filepath.Base(f.Path)] = f

@@ -18,7 +18,7 @@ import (
 type door struct {
 	mu    sync.RWMutex
 	a     *agent
-	wrong []string          // with the changed config
+	wrong []string          // with the daemon's own files
 	lack  map[string]string // what cannot be had, and who cannot be told, by the config's field
 
 	// numbers are the daemon's metrics as text; nil: there are none yet.
@@ -37,8 +37,18 @@ func (d *door) open(a *agent) {
 }
 func (d *door) shut() { d.open(nil) }
 
-// trouble sets what is told to be wrong with the daemon's own files.
-func (d *door) trouble(words []string) { d.mu.Lock(); d.wrong = words; d.mu.Unlock() }
+// trouble sets what is told to be wrong with the daemon's own files, and reports
+// whether that is news.
+func (d *door) trouble(words []string) bool {
+	d.mu.Lock()
+	changed := !slices.Equal(words, d.wrong)
+	d.wrong = words
+	d.mu.Unlock()
+	if changed {
+		d.pulse.Beat()
+	}
+	return changed
+}
 
 // lacks notes that what a field of the config names cannot be had, or with nil
 // that it can. It reports whether that is news.
@@ -66,18 +76,25 @@ func (d *door) unheard(who string, err error) {
 // note keeps what is wrong with a field of the config, "" for nothing, and reports
 // whether anything is wrong now that was not before, or the other way round.
 func (d *door) note(field, wrong string) bool {
+	words := ""
+	if wrong != "" {
+		words = field + ": " + wrong
+	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, before := d.lack[field]
-	if wrong == "" {
+	before := d.lack[field]
+	switch {
+	case words == "":
 		delete(d.lack, field)
-		return before
+	case d.lack == nil:
+		d.lack = map[string]string{field: words}
+	default:
+		d.lack[field] = words
 	}
-	if d.lack == nil {
-		d.lack = map[string]string{}
+	d.mu.Unlock()
+	if words != before {
+		d.pulse.Beat()
 	}
-	d.lack[field] = field + ": " + wrong
-	return !before
+	return (words == "") != (before == "")
 }
 
 // lacksNothing forgets what the config of before could not have.

@@ -179,6 +179,14 @@ func TestDaemonWithoutItsListeners(t *testing.T) {
 	r.start()
 	r.untilReady(commit)
 	r.run(exitOK, do("status"), "metrics.listen: listen on "+metrics, "webhook.listen: listen on "+hook, "address already in use", "metrics.textfile")
+	// Nor do they keep it from another key.
+	r.file("webhook.secret", "canary-another-hook\n")
+	const over = "starting over with the changed "
+	r.until("the other secret is taken up", func() bool { return r.log.has(over + filepath.Join(r.dir, "webhook.secret")) })
+	r.untilReady(commit)
+	if a := r.run(exitOK, do("status"), "webhook.listen: listen on "+hook); a.has("cannot start") {
+		t.Errorf("what it did without keeps it from the rest: %v", a)
+	}
 
 	for _, l := range taken {
 		must(l.Close())

@@ -43,8 +43,8 @@ var (
 	passDuration = Family{prefix + "pass_duration_seconds", "histogram", []string{"cluster"}, "How long passes took."}
 	actions      = counter("actions_total", "Actions that ended, by kind and result: done, failed, or cut off by the end of the agent.", "cluster", "action", "result")
 
-	reloaded      = gauge("config_last_reload_successful", "1 when the config and policy files are in force as they are, 0 while a changed one cannot be loaded.")
-	reloadedAt    = gauge("config_last_reload_success_timestamp_seconds", "When the config and policy files in force were loaded.")
+	reloaded      = gauge("config_last_reload_successful", "1 when the config, the policy and the files that they name are in force as they are, 0 while a changed one cannot be loaded.")
+	reloadedAt    = gauge("config_last_reload_success_timestamp_seconds", "When the config, the policy and the files that they name were last loaded.")
 	notifications = counter("notifications_total", "Attempts to send a notification, by target and result: sent or failed.", "target", "result")
 	webhooks      = counter("webhook_requests_total", "Requests to the webhook listener, by result: accepted, ignored (another event, branch or repository), refused (no valid signature) or invalid.", "result")
 )
