@@ -131,6 +131,8 @@ type initRun struct {
 	record setup.Record
 	wishes setup.Wishes
 	files  setup.Given
+	// scanned is what the ssh server of the repository shows, to be compared.
+	scanned *hostKeys
 }
 
 func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFlags, run runner) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"strings"
@@ -77,6 +78,9 @@ func (a *asker) word(question, usual string, wrong func(string) error) (string, 
 		problem := wrong(answer)
 		if problem == nil {
 			return answer, nil
+		}
+		if hint := cluster.HintOf(problem); hint != "" {
+			problem = fmt.Errorf("%w (%s)", problem, hint)
 		}
 		_, _ = fmt.Fprintf(a.out, "  %s\n", problem)
 	}
@@ -221,9 +225,14 @@ func (i *initRun) ask(ctx context.Context) error {
 			if i.given("repository") || i.given("directory") || w.Repository.Directory != "" {
 				return nil
 			}
-			return word("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &w.Repository.URL, aRepository)
+			return word("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &w.Repository.URL, func(s string) error {
+				if err := aRepository(s); err != nil {
+					return err
+				}
+				return i.scan(ctx, s)
+			})
 		},
-		func() error { return word("branch", "Branch", &w.Repository.Branch, notEmpty) },
+		func() error { return word("branch", "Branch", &w.Repository.Branch, writtenAs("branch", "main")) },
 		func() error { return word("pool", "Pool for the agent's VMs", &w.Pool, notEmpty) },
 		func() error {
 			return word("vmids", "VMIDs that nodes may have", &vmids, func(s string) error {
@@ -271,6 +280,21 @@ func aRepository(s string) error {
 	return err
 }
 
+// writtenAs complains of what the config could not hold, with an example of what
+// it could.
+func writtenAs(format, like string) func(string) error {
+	f := hostLanguage.Formats[format]
+	return func(s string) error {
+		if err := notEmpty(s); err != nil {
+			return err
+		}
+		if len(s) > f.Max || !f.Pattern.MatchString(s) {
+			return fmt.Errorf("%q is not %s (write one like %s)", s, f.What, like)
+		}
+		return nil
+	}
+}
+
 func notEmpty(s string) error {
 	if s == "" {
 		return errors.New("it is needed")
@@ -296,9 +320,9 @@ func (i *initRun) askLimits() error {
 		}
 	}
 	_, err := i.asks.word("Limits for all nodes together, like nodes=10,cores=32,ram=64GiB,disk=1TiB", i.wishes.Limits.String(), func(s string) error {
-		limits, ok := setup.ParseLimits(s)
-		if !ok {
-			return errors.New("write some of nodes=10,cores=32,ram=64GiB,disk=1TiB, or none")
+		limits, err := setup.ParseLimits(s)
+		if err != nil {
+			return err
 		}
 		i.wishes.Limits = limits
 		return nil
@@ -308,23 +332,35 @@ func (i *initRun) askLimits() error {
 
 // askGitToken asks for what reads a repository behind https, which may be
 // nothing.
-func (i *initRun) askGitToken() error {
+func (i *initRun) askGitToken() (err error) {
 	_, stored := i.facts.Files[setup.Credential(setup.GitToken)]
 	if !strings.HasPrefix(i.wishes.Repository.URL, "https://") || i.given("git-token-file") || stored {
 		return nil
 	}
-	_, err := i.asks.word("File with a token that reads the repository", "none", func(path string) error {
+	_, err = i.asks.word("File with a token that reads the repository", "none", func(path string) error {
 		if path == "none" {
 			return nil
 		}
-		data, _, err := readHostFile(path, othersMayNotRead)
-		if err == nil {
-			err = notBlank(data)
-		}
-		i.files.GitToken = data
+		i.files.GitToken, err = readToken(path)
 		return err
 	})
 	return err
+}
+
+// readToken reads the file that a person names at the terminal, where no token
+// should ever be typed.
+func readToken(path string) ([]byte, error) {
+	if err := notEmpty(path); err != nil {
+		return nil, err
+	}
+	data, _, err := readHostFile(path, othersMayNotRead)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, errors.New("there is no such file (write the token into one in another terminal: umask 077; cat > /root/token)")
+	case err != nil:
+		return nil, err
+	}
+	return data, notBlank(data)
 }
 
 // askForge asks where commit statuses go.
@@ -343,41 +379,65 @@ func (i *initRun) askForge() error {
 		return err
 	}
 	forge := &setup.Forge{Kind: kind}
-	if forge.Repository, err = i.asks.word("Repository there, like org/infra", "", notEmpty); err != nil {
+	if forge.Repository, err = i.asks.word("Repository there, like org/infra", i.wishes.Repository.Project(), writtenAs("project", "org/infra")); err != nil {
 		return err
 	}
 	if kind == "gitea" {
-		if forge.URL, err = i.asks.word("Its address, like https://git.example.org", "", notEmpty); err != nil {
+		if forge.URL, err = i.asks.word("Its address, like https://git.example.org", "", writtenAs("weburl", "https://git.example.org")); err != nil {
 			return err
 		}
 	}
-	i.flags.forgeTokenFile, err = i.asks.word("File with a token that may set commit statuses", "", func(path string) error {
-		data, _, err := readHostFile(path, othersMayNotRead)
-		if err == nil {
-			err = notBlank(data)
+	path, err := i.asks.word("File with a token that may set commit statuses, or none to do without", "", func(path string) (err error) {
+		if path == "none" {
+			return nil
 		}
-		i.files.ForgeToken = data
+		i.files.ForgeToken, err = readToken(path)
 		return err
 	})
-	i.wishes.Forge = forge
-	return err
+	if err != nil || path == "none" {
+		return err
+	}
+	i.flags.forgeTokenFile, i.wishes.Forge = path, forge
+	return nil
 }
 
-// askHostKeys shows the host keys of the ssh server, which nothing proves but
-// the person who compares them.
-func (i *initRun) askHostKeys(ctx context.Context) error {
-	r := i.wishes.Repository
-	if !r.SSH() || i.files.KnownHosts != nil || git.CheckKnownHosts(r.URL, i.facts.Files[setup.KnownHostsFile].Data) == nil {
+// scan asks an ssh server that is not known yet for its host keys, so that an
+// address at which there is none is asked for again at once.
+func (i *initRun) scan(ctx context.Context, url string) error {
+	r := setup.Repository{URL: url}
+	if !r.SSH() || i.files.KnownHosts != nil || git.CheckKnownHosts(url, i.facts.Files[setup.KnownHostsFile].Data) == nil {
 		return nil
 	}
-	addr, err := git.SSHServer(r.URL)
+	addr, err := git.SSHServer(url)
 	if err != nil {
 		return err
 	}
 	keys, err := scanHostKeys(ctx, addr)
 	if err != nil {
-		return &hinted{err, "give its host keys with --known-hosts-file if it cannot be reached now"}
+		return &hinted{err, "if it cannot be reached now, give its host keys with --known-hosts-file"}
 	}
+	i.scanned = &hostKeys{addr, keys}
+	return nil
+}
+
+// hostKeys are what an ssh server shows, and nothing proves.
+type hostKeys struct {
+	addr string
+	keys []ssh.PublicKey
+}
+
+// askHostKeys shows the host keys of the ssh server, which nothing proves but
+// the person who compares them.
+func (i *initRun) askHostKeys(ctx context.Context) error {
+	if i.scanned == nil { // the address was not asked for, but given
+		if err := i.scan(ctx, i.wishes.Repository.URL); err != nil {
+			return err
+		}
+	}
+	if i.scanned == nil {
+		return nil
+	}
+	addr, keys := i.scanned.addr, i.scanned.keys
 	_, _ = fmt.Fprintf(i.env.stdout, "\n%s shows these host keys. Compare them with what its owner publishes:\n", addr)
 	for _, k := range keys {
 		_, _ = fmt.Fprintf(i.env.stdout, "  %-20s %s\n", k.Type(), ssh.FingerprintSHA256(k))

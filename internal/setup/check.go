@@ -120,6 +120,9 @@ func (c *checker) repository(w Wishes, g Given) {
 	case r.SSH() && !has(g.KnownHosts, KnownHostsFile):
 		c.wrong("--known-hosts-file", "give the lines of ssh-keyscan once you have compared their fingerprints: --known-host 'LINE' or --known-hosts-file FILE", "nothing proves the ssh server of %s: no server is trusted on first sight", r.URL)
 	}
+	if strings.HasPrefix(r.URL, "http://") {
+		c.say(cluster.Warning, "--repository", "choose ssh or https", "nothing protects what comes over http: whoever is on the way can change what the agent does")
+	}
 	p := planner{f: c.f}
 	if f := w.Forge; f != nil && g.ForgeToken == nil && !p.holds(ForgeToken) {
 		c.wrong("--forge-token-file", "make one there that may set commit statuses, and name the file that holds it", "there is no token for the forge")

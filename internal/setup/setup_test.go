@@ -385,6 +385,9 @@ func TestCheck(t *testing.T) {
 		"--datastore: storage local takes no disks":                          func(_ *Facts, w *Wishes, _ *Options) { w.Datastores = []string{"local"} },
 		"--image-datastore: storage local-lvm is of type lvmthin":            func(_ *Facts, w *Wishes, _ *Options) { w.Images = "local-lvm" },
 		"--vmids: no VMIDs are given":                                        func(_ *Facts, w *Wishes, _ *Options) { w.VMIDs = nil },
+		"warning: --repository: nothing protects what comes over http": func(_ *Facts, w *Wishes, _ *Options) {
+			w.Repository.URL = "http://git.example.org/infra.git"
+		},
 		"warning: --vmids: of 100-199 others have 101 already": func(f *Facts, w *Wishes, _ *Options) {
 			f.VMs = []VM{{101, "mail", ""}, {102, "dev-cp-1", "talos"}}
 			w.VMIDs = []cluster.Range{{First: 100, Last: 199}}
@@ -439,13 +442,37 @@ func TestDefaults(t *testing.T) {
 // TestLimits: limits are read as they are written.
 func TestLimits(t *testing.T) {
 	for _, text := range []string{"none", "nodes=7", "nodes=7,cores=20,ram=64GiB,disk=1TiB", "disk=500GiB"} {
-		if l, ok := ParseLimits(text); !ok || l.String() != text {
-			t.Errorf("%s: %v %v", text, l, ok)
+		if l, err := ParseLimits(text); err != nil || l.String() != text {
+			t.Errorf("%s: %v %v", text, l, err)
 		}
 	}
 	for _, text := range []string{"", "7", "ram=64", "nodes=0", "nodes=7GiB", "vmids=400-500", "nodes=7,", "none,ram=1GiB"} {
-		if l, ok := ParseLimits(text); ok {
+		if l, err := ParseLimits(text); err == nil {
 			t.Errorf("%q is taken for %v", text, l)
+		}
+	}
+	for text, want := range map[string]string{
+		"nodes=7,ram=64": "ram=64 has no unit (write ram=64GiB)",
+		"cpu=3":          `"cpu=3" is no limit (write some of nodes=10,cores=32,ram=64GiB,disk=1TiB, or none)`,
+	} {
+		if _, err := ParseLimits(text); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// TestProject: what a forge calls a repository is in its address.
+func TestProject(t *testing.T) {
+	for url, want := range map[string]string{
+		"ssh://git@git.example.org/org/infra.git":      "org/infra",
+		"ssh://git@git.example.org:2222/org/infra.git": "org/infra",
+		"git@github.com:org/infra.git":                 "org/infra",
+		"https://gitlab.com/group/sub/infra":           "group/sub/infra",
+		"/srv/infra":                                   "",
+		"":                                             "",
+	} {
+		if got := (Repository{URL: url}).Project(); got != want {
+			t.Errorf("%s: %q, want %q", url, got, want)
 		}
 	}
 }

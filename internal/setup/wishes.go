@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -63,14 +64,16 @@ const noLimits = "none"
 // amountForm is how the policy takes an amount.
 var amountForm = regexp.MustCompile(`^[1-9][0-9]*(MiB|GiB|TiB)$`)
 
-// ParseLimits reads limits as people write them: nodes=10,ram=64GiB, or none.
-func ParseLimits(text string) (Limits, bool) {
+// ParseLimits reads limits as people write them: nodes=10,ram=64GiB, or none. An
+// error says what to write instead.
+func ParseLimits(text string) (Limits, error) {
 	var l Limits
 	if strings.TrimSpace(text) == noLimits {
-		return l, true
+		return l, nil
 	}
 	for part := range strings.SplitSeq(text, ",") {
-		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		part = strings.TrimSpace(part)
+		key, value, _ := strings.Cut(part, "=")
 		n, err := strconv.Atoi(value)
 		count := err == nil && n > 0
 		amount := amountForm.MatchString(value)
@@ -83,11 +86,13 @@ func ParseLimits(text string) (Limits, bool) {
 			l.RAM = value
 		case key == "disk" && amount:
 			l.Disk = value
+		case (key == "ram" || key == "disk") && count:
+			return Limits{}, fmt.Errorf("%s has no unit (write %sGiB)", part, part)
 		default:
-			return Limits{}, false
+			return Limits{}, fmt.Errorf("%q is no limit (write some of nodes=10,cores=32,ram=64GiB,disk=1TiB, or none)", part)
 		}
 	}
-	return l, true
+	return l, nil
 }
 
 // Repository is what the agent follows: URL or Directory.
@@ -104,6 +109,20 @@ func (r Repository) SSH() bool {
 		return strings.HasPrefix(r.URL, "ssh://")
 	}
 	return r.URL != "" && !strings.HasPrefix(r.URL, "/")
+}
+
+// Project is what a forge calls the repository, if it is one's: org/infra. ""
+// where its address does not say.
+func (r Repository) Project() string {
+	address := r.URL
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		_, address, _ = strings.Cut(rest, "/")
+	} else if _, rest, ok := strings.Cut(address, ":"); ok {
+		address = rest
+	} else {
+		return ""
+	}
+	return strings.TrimSuffix(strings.Trim(address, "/"), ".git")
 }
 
 // Forge is where commit statuses go.
