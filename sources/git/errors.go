@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"unicode"
 )
 
@@ -25,6 +26,8 @@ var (
 	ErrEmpty = fmt.Errorf("%w, nor any other", ErrNoBranch)
 	// ErrUnsupported: the repository is of a kind that cannot be read here.
 	ErrUnsupported = errors.New("unsupported repository")
+	// ErrDisk: the copy in Config.Dir cannot be written: no room, or read-only.
+	ErrDisk = errors.New("the copy of the repository cannot be written")
 	// ErrLimit: something is larger than the limits allow.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrNotRegular: the path is a symbolic link, a submodule, a device or a
@@ -81,6 +84,18 @@ func unusable(err error, doing string) error {
 		return err
 	}
 	return fault(ErrUnreachable, "", err, "%s", doing)
+}
+
+// onDisk makes ErrDisk of an error of the file system that a copy made anew would
+// meet again. Any other it returns as it is.
+func onDisk(dir string, err error) error {
+	for _, is := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
+		if errors.Is(err, is) && !known(err) {
+			return fault(ErrDisk, "make room on the file system of "+dir+" and let the agent write to it, or set cache_dir to a directory on another one", err,
+				"the copy of the repository cannot be written")
+		}
+	}
+	return err
 }
 
 // FieldError is one field of a Config that cannot be used.

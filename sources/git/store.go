@@ -95,7 +95,7 @@ func Open(c Config) (*Store, error) {
 		return nil, err
 	}
 	if err := s.openStore(); err != nil {
-		return nil, fmt.Errorf("open git store %s: %w", c.Dir, err)
+		return nil, fmt.Errorf("open git store %s: %w", c.Dir, onDisk(c.Dir, err))
 	}
 	return s, nil
 }
@@ -118,7 +118,7 @@ func (s *Store) Close() error {
 // fetch. A store that does not work is made anew from the server once.
 //
 // The error is an *Error of kind ErrUnreachable, ErrAuth, ErrHostKey,
-// ErrNotFound, ErrNoBranch, ErrUnsupported or ErrLimit, or the context's, or
+// ErrNotFound, ErrNoBranch, ErrUnsupported, ErrDisk or ErrLimit, or the context's, or
 // says what the server sent that made no sense.
 func (s *Store) Head(ctx context.Context) (Commit, error) {
 	c, err := s.head(ctx)
@@ -345,7 +345,8 @@ func (s *Store) state() (plumbing.Hash, int, error) {
 }
 
 // fetch gets what is missing between have and tip into b.
-func (s *Store) fetch(ctx context.Context, sess session, refs *packp.AdvRefs, have, tip plumbing.Hash, b *bare) error {
+func (s *Store) fetch(ctx context.Context, sess session, refs *packp.AdvRefs, have, tip plumbing.Hash, b *bare) (err error) {
+	defer func() { err = onDisk(s.cfg.Dir, err) }()
 	haves, err := b.haves(have)
 	if err != nil {
 		return err
@@ -389,6 +390,9 @@ const (
 // is only a copy of what the server has.
 func (s *Store) openStore() error {
 	b, err := s.openBare(storeDir)
+	if errors.Is(onDisk(s.cfg.Dir, err), ErrDisk) {
+		return err
+	}
 	if err != nil {
 		s.log.Info("the copy of the repository in the cache is made anew: "+err.Error(), "reason", err.Error())
 		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
@@ -416,7 +420,8 @@ func (s *Store) openBare(name string) (*bare, error) {
 
 // renew fetches the whole history into a fresh store and puts it in the place
 // of the old one, which is kept as it is if that fails.
-func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, tip plumbing.Hash) error {
+func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, tip plumbing.Hash) (err error) {
+	defer func() { err = onDisk(s.cfg.Dir, err) }()
 	fresh := filepath.Join(s.cfg.Dir, freshDir)
 	if s.cfg.Dir != "" {
 		if err := os.RemoveAll(fresh); err != nil {
