@@ -27,6 +27,18 @@ type Files interface {
 	Rename(from, to string) error
 }
 
+// RecordsHint is the cure of records that cannot be written.
+const RecordsHint = "make room on the file system of state_dir, or correct its permissions"
+
+// unwritten is a journal that could not be written, so that nothing has changed.
+type unwritten struct{ error }
+
+// Unwrap returns the cause.
+func (u unwritten) Unwrap() error { return u.error }
+
+// Hint says what to do about it.
+func (u unwritten) Hint() string { return RecordsHint }
+
 // Journal keeps the few facts the world does not tell, one file per cluster.
 // It is a cache plus intents: a lost or torn journal is rebuilt from the
 // world, and only bootstrap fails closed because of it.
@@ -158,7 +170,7 @@ func (j *Journal) write() error {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
 	if err := Replace(j.files, j.name, raw); err != nil {
-		return fmt.Errorf("write journal %s: %w", j.name, err)
+		return unwritten{fmt.Errorf("write journal %s: %w", j.name, err)}
 	}
 	return nil
 }

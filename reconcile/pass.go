@@ -35,7 +35,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		return
 	}
 	if err := r.learn(&o); err != nil {
-		r.log.Error("cannot write the journal; nothing is changed until it can be written", "err", err)
+		r.unwritten(err)
 		r.tell(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
 		return
 	}
@@ -45,15 +45,33 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if stop != nil && !o.Facts.Destroying {
 		p = plan.Plan{Revision: r.memo.seen, Phases: p.Phases, Blocked: []cluster.Block{stop.block}}
 	}
+	var err error
 	if p.Gone {
-		r.gone()
+		if err = r.gone(); err != nil {
+			p.Gone, p.Blocked = false, append(p.Blocked, journalBlock(r.c.Cluster, err))
+		}
 	}
+	r.unwritten(err)
 	var started []string
 	for _, a := range p.Actions {
 		r.exec.start(d, a)
 		started = append(started, a.String())
 	}
 	r.tell(began, d, o, p, started)
+}
+
+// unwritten logs that the journal cannot be written, when that is news; nil: it
+// can.
+func (r *Reconciler) unwritten(err error) {
+	before := r.memo.unwritten
+	r.memo.unwritten = ""
+	if err == nil {
+		return
+	}
+	r.memo.unwritten = err.Error()
+	if before != r.memo.unwritten {
+		r.log.Error("cannot write the journal; nothing is changed until it can be written", "err", err, "hint", RecordsHint)
+	}
 }
 
 // stopper says why nothing is done about the newest revision, nil when it is in
@@ -68,7 +86,7 @@ func (r *Reconciler) stopper() *refusal {
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: "the agent cannot write its records: " + err.Error(), Hint: "make room on the file system of state_dir, or correct its permissions"}
+	return cluster.Block{Subject: name, Reason: "the agent cannot write its records: " + err.Error(), Hint: RecordsHint}
 }
 
 // fetchIfDue asks the source when it is time or somebody said so. A source
@@ -240,15 +258,15 @@ func nothingOfOurs(o cluster.Observed) bool {
 
 // gone ends a tear-down: nothing of the cluster is left, so that neither the
 // intent nor the keys' fingerprint mean anything any more. It stays suspended.
-func (r *Reconciler) gone() {
+func (r *Reconciler) gone() error {
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Destroying, f.Bootstrap, f.Fingerprint, f.Lost, f.Suspended = false, nil, "", false, true
 	})
 	if err != nil {
-		r.log.Error("cannot write the journal", "err", err)
-		return
+		return err
 	}
 	r.log.Info("the cluster is destroyed; it stays suspended until `talos-agent resume " + r.c.Cluster + "`")
+	return nil
 }
 
 func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {

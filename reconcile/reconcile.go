@@ -330,6 +330,7 @@ type memo struct {
 	last       *Fetched // newest that was valid and accepted
 	nextFetch  time.Time
 	fetchErr   error
+	unwritten  string // why the journal could not be written, as it was logged
 	fetchSince time.Time
 	refused    *refusal
 	problems   cluster.Problems // of the newest revision

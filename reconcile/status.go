@@ -74,6 +74,10 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	s.Waiting = append([]cluster.WaitStatus{}, s.Waiting...)
 	s.Blocked = append([]cluster.Block{}, s.Blocked...)
 	s.Problems = append(cluster.Problems{}, s.Problems...)
+	if err := m.fetchErr; err != nil && !strings.Contains(s.Message, oneLine(err.Error())) {
+		// Whoever pushes the cure of something else waits for it in vain.
+		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + oneLine(err.Error()), Hint: cluster.HintOf(err)})
+	}
 	r.status.Store(&s)
 	r.heard.Store(m.heard)
 }

@@ -116,7 +116,7 @@ func (d *service) run(ctx context.Context) error {
 			d.log.Debug("close the socket", "err", err)
 		}
 	}()
-	d.monitor = newMonitor(d.door, d.log)
+	d.monitor = newMonitor(d.door, d.lacks, d.log)
 	defer d.monitor.retire()
 	d.door.measured(d.monitor.Text)
 	if err := d.begin(ctx, d.lacks); err != nil {

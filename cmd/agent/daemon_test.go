@@ -71,6 +71,9 @@ type rig struct {
 	log  *output // of all daemons there were
 	proc *daemonProcess
 	env  []string
+	// before is what a shell does in a mount namespace of the daemon's own before
+	// it becomes the daemon; "": there is no such namespace.
+	before string
 }
 
 // newRig starts a lab and writes the files of a host, for a daemon that start
@@ -227,7 +230,11 @@ func (r *rig) start() {
 func (r *rig) launch() {
 	r.t.Helper()
 	// Whoever starts a daemon may have the umask that forbids nothing.
-	cmd := exec.Command("sh", "-c", `umask 0; exec talos-agent run --config "$1"`, "sh", filepath.Join(r.dir, "config.yaml"))
+	args := []string{"sh", "-c", r.before + `umask 0 && exec talos-agent run --config "$1"`, "sh", filepath.Join(r.dir, "config.yaml")}
+	if r.before != "" {
+		args = append([]string{"unshare", "--mount"}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}, r.env...)
 	cmd.Stderr, cmd.Stdout = r.log, r.log
 	must(cmd.Start())

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/reconcile"
 )
 
 // maxJournal bounds a file of the state directory: thousands of pins fit.
@@ -22,11 +24,11 @@ type stateFiles struct{ dir string }
 // agent works with it. The lock goes with the process.
 func openState(dir string) (stateFiles, func(), error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return stateFiles{}, nil, fmt.Errorf("make state directory: %w", err)
+		return stateFiles{}, nil, &hinted{fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint}
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return stateFiles{}, nil, fmt.Errorf("open the lock of state directory %s: %w", dir, err)
+		return stateFiles{}, nil, &hinted{fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint}
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
@@ -96,7 +98,10 @@ func (s stateFiles) Append(name string, data []byte) error {
 	case info.Size()+int64(len(data)) > maxJournal:
 		err = fmt.Errorf("%s would be larger than %d bytes", name, maxJournal)
 	default:
-		_, err = f.Write(data)
+		if _, err = f.Write(data); err != nil {
+			// Where there was room for a part, what comes next would be glued to it.
+			err = errors.Join(err, f.Truncate(info.Size()))
+		}
 	}
 	return errors.Join(err, f.Close())
 }

@@ -20,7 +20,8 @@ import (
 // tells them while an agent runs: to whoever asks, in a text file, or both.
 type monitor struct {
 	*metrics.Metrics
-	log *slog.Logger
+	lacks lacking // told of a text file that cannot be written
+	log   *slog.Logger
 
 	to     monitoring
 	server io.Closer // nil: nobody may ask
@@ -38,8 +39,8 @@ type monitor struct {
 // written at each of its passes.
 const leastBetweenFiles = time.Second
 
-func newMonitor(d *door, log *slog.Logger) *monitor {
-	m := &monitor{log: log, wake: make(chan struct{}, 1), earlier: map[[2]string]int64{}}
+func newMonitor(d *door, lacks lacking, log *slog.Logger) *monitor {
+	m := &monitor{lacks: lacks, log: log, wake: make(chan struct{}, 1), earlier: map[[2]string]int64{}}
 	m.Metrics = metrics.New(metrics.Config{Version: version, Clusters: d.Clusters, Certificates: d.certificates, Calls: m.calls})
 	return m
 }
@@ -107,15 +108,12 @@ func (m *monitor) open(to monitoring, lacks lacking) error {
 		m.retire()
 	}
 	m.to = to
-	late := false
 	if to.textfile != "" {
-		if err := m.WriteText(to.textfile); err != nil {
-			err = &hinted{err, "its folder must be there, and the agent's user must be able to write to it"}
+		if err := unwritable(m.WriteText(to.textfile)); err != nil {
 			if lacks == nil {
 				return &hinted{fmt.Errorf("metrics.textfile: %w", err), cluster.HintOf(err)}
 			}
 			lacks("metrics.textfile", err)
-			late = true
 		}
 	}
 	if to.listen != "" {
@@ -127,7 +125,7 @@ func (m *monitor) open(to monitoring, lacks lacking) error {
 	}
 	m.stop = make(chan struct{})
 	if to.textfile != "" {
-		m.wg.Go(func() { m.write(lacks, late) })
+		m.wg.Go(m.write)
 	}
 	return nil
 }
@@ -165,19 +163,17 @@ func (m *monitor) status(s cluster.Status) {
 	nudge(m.wake)
 }
 
-// write keeps the text file up to date. said tells whether it is known already
-// that it cannot be written.
-func (m *monitor) write(lacks lacking, said bool) {
-	paced(m.stop, m.wake, leastBetweenFiles, func() {
-		err := m.WriteText(m.to.textfile)
-		switch {
-		case err != nil && !said:
-			m.log.Warn("the metrics' text file is out of date", "err", err)
-		case err == nil && lacks != nil:
-			lacks("metrics.textfile", nil)
-		}
-		said = err != nil
-	})
+// write keeps the text file up to date, and tells when it cannot.
+func (m *monitor) write() {
+	paced(m.stop, m.wake, leastBetweenFiles, func() { m.lacks("metrics.textfile", unwritable(m.WriteText(m.to.textfile))) })
+}
+
+// unwritable gives its cure to an error of the text file.
+func unwritable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &hinted{err, "its folder must be there, with room, and the agent's user must be able to write to it"}
 }
 
 // notified takes how an attempt to notify a target ended.

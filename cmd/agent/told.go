@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/reconcile"
 )
 
 // keepEvents is how many events are kept: some days of a lively host.
@@ -110,6 +111,9 @@ func (k *keptLines) open(files stateFiles, name string, log *slog.Logger) ([]byt
 	if err != nil {
 		k.size = maxJournal // the next line writes it anew
 	}
+	if n := len(text); n > 0 && text[n-1] != '\n' {
+		k.size = maxJournal // torn: nothing may be glued to it
+	}
 	k.size += len(text)
 	return text, err
 }
@@ -131,7 +135,7 @@ func addLine[T any](k *keptLines, v T, whole func() []T) {
 	})
 	if err != nil && !k.sick {
 		k.log.Warn("cannot keep what is told on disk; it is kept in memory", "file", k.name, "err", err,
-			"hint", "make room on the file system of state_dir, or correct its permissions")
+			"hint", reconcile.RecordsHint)
 	}
 	k.sick = err != nil
 }

@@ -91,6 +91,14 @@ func TestEventsSurviveARestart(t *testing.T) {
 		t.Errorf("events %v; said %s", got, said)
 	}
 
+	// Nothing is glued to the torn end.
+	must(os.WriteFile(path, b[:len(b)-4], 0o600))
+	_, log, _ = tolded(t, dir)
+	log.Info("four")
+	if td, _, _ = tolded(t, dir); fmt.Sprint(messages(td)) != "[one two four]" {
+		t.Errorf("events %v", messages(td))
+	}
+
 	// What is no file of ours is not followed, and the daemon goes on.
 	must(os.Remove(path))
 	must(os.Symlink("/etc/passwd", path))
