@@ -46,7 +46,7 @@ func (a *asker) line() (string, error) {
 	select {
 	case <-a.ctx.Done():
 		_, _ = fmt.Fprintln(a.out)
-		return "", errStopped
+		return "", fmt.Errorf("%w, and nothing was changed", errStopped)
 	case line, ok := <-a.typed:
 		if !ok {
 			_, _ = fmt.Fprintln(a.out)

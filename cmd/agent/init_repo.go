@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -121,8 +122,12 @@ func (r *repoRun) run(ctx context.Context) error {
 		return err
 	}
 	r.wishes = r.wishes.WithDefaults()
-	if err := r.wishes.Check(); err != nil {
-		return &usageError{err}
+	if wrong := r.wishes.Check(); len(wrong) > 0 {
+		var errs []error
+		for _, w := range wrong {
+			errs = append(errs, w)
+		}
+		return &usageError{errors.Join(errs...)}
 	}
 	free := func(int) (bool, error) { return true, nil }
 	if r.host != nil && r.host.pve != nil {
@@ -200,11 +205,13 @@ func (r *repoRun) ask(ctx context.Context) error {
 		if r.given(flag) {
 			return nil
 		}
-		answer, err := a.word(question, usual, func(s string) error { return take(s) })
-		if err != nil {
-			return err
-		}
-		return take(answer)
+		_, err := a.word(question, usual, func(s string) error {
+			if err := take(s); err != nil {
+				return err
+			}
+			return r.wrongWith(flag)
+		})
+		return err
 	}
 	plain := func(into *string) func(string) error {
 		return func(s string) error { *into = s; return notEmpty(s) }
@@ -219,9 +226,11 @@ func (r *repoRun) ask(ctx context.Context) error {
 	}
 	number := func(into *int) func(string) error {
 		return func(s string) error {
-			if _, err := fmt.Sscanf(s, "%d", into); err != nil {
+			n, err := strconv.Atoi(s)
+			if err != nil {
 				return errors.New("write a number")
 			}
+			*into = n
 			return nil
 		}
 	}
@@ -243,7 +252,12 @@ func (r *repoRun) ask(ctx context.Context) error {
 				return nil
 			})
 		},
-		func() error { return text("gateway", "Router of the nodes", shown(w.Gateway), address(&w.Gateway)) },
+		func() error {
+			if w.Network.IsValid() && !w.Network.Contains(w.Gateway) {
+				w.Gateway = w.Network.Masked().Addr().Next()
+			}
+			return text("gateway", "Router of the nodes", shown(w.Gateway), address(&w.Gateway))
+		},
 		func() error {
 			return text("control-planes", "Control planes", fmt.Sprint(w.ControlPlanes), number(&w.ControlPlanes))
 		},
@@ -266,6 +280,21 @@ func (r *repoRun) ask(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// wrongWith complains of an answer to what a flag would say, so that it is asked
+// for again at once. That there is no room for the nodes' addresses is seen when
+// they are counted.
+func (r *repoRun) wrongWith(flag string) error {
+	wrong := r.wishes.WithDefaults().Check()
+	i := slices.IndexFunc(wrong, func(w *starter.Wrong) bool { return w.Flag == flag })
+	if i < 0 && flag == "workers" {
+		i = slices.IndexFunc(wrong, func(w *starter.Wrong) bool { return w.Flag == "first-address" })
+	}
+	if i < 0 {
+		return nil
+	}
+	return fmt.Errorf("%s (%s)", wrong[i].Text, wrong[i].Hint)
 }
 
 // write makes everything in a folder of its own beside the repository, where it

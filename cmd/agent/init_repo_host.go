@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -114,6 +115,7 @@ func (k *hostKnowledge) fill(w starter.Wishes) starter.Wishes {
 		}
 	}
 	w.Datastore = cmp.Or(w.Datastore, k.roomiest())
+	w.Offer = k.offer()
 	if p, err := netip.ParsePrefix(k.bridges[w.Bridge].Address); err == nil && !w.Network.IsValid() {
 		w.Network = p.Masked()
 	}
@@ -150,6 +152,27 @@ func (k *hostKnowledge) bridgeWithAddress() string {
 	}
 	slices.Sort(names)
 	return first(names)
+}
+
+// offer is what the host has and the policy allows; nothing where Proxmox VE
+// could not be asked.
+func (k *hostKnowledge) offer() starter.Offer {
+	if k.pve == nil {
+		return starter.Offer{}
+	}
+	o := starter.Offer{Host: k.host}
+	allows := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+	for _, name := range slices.Sorted(maps.Keys(k.bridges)) {
+		if allows(k.settings.policy.Bridges, name) {
+			o.Bridges = append(o.Bridges, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(k.storages)) {
+		if allows(k.settings.policy.Datastores, name) && slices.Contains(k.storages[name].Content, "images") {
+			o.Datastores = append(o.Datastores, name)
+		}
+	}
+	return o
 }
 
 // roomiest is the storage for disks with the most room, among those that the

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,14 +70,23 @@ func itoa(n int) string { return cluster.Range{First: n, Last: n}.String() }
 
 // TestCheck: what cannot be is refused by the flag that says it.
 func TestCheck(t *testing.T) {
-	if err := usual().Check(); err != nil {
-		t.Errorf("usual wishes: %v", err)
+	offered := usual()
+	offered.Offer = Offer{Host: offered.Host, Bridges: []string{"vmbr0", offered.Bridge}, Datastores: []string{offered.Datastore}}
+	elsewhere := usual()
+	elsewhere.Offer = Offer{Host: "pve9"}
+	for _, w := range []Wishes{usual(), offered, elsewhere} {
+		if wrong := w.Check(); len(wrong) > 0 {
+			t.Errorf("usual wishes: %v", wrong)
+		}
 	}
 	for flag, change := range map[string]func(*Wishes){
-		"--cluster":        func(w *Wishes) { w.Cluster = "a b" },
-		"--host":           func(w *Wishes) { w.Host = "" },
-		"--bridge":         func(w *Wishes) { w.Bridge = "" },
-		"--network":        func(w *Wishes) { w.Network = netip.MustParsePrefix("fd00::/64") },
+		"--cluster": func(w *Wishes) { w.Cluster = "a b" },
+		"--host":    func(w *Wishes) { w.Host = "" },
+		"--bridge":  func(w *Wishes) { w.Bridge = "" },
+		"--network": func(w *Wishes) {
+			w.Network, w.First = netip.MustParsePrefix("fd00::/64"), netip.Addr{}
+			*w = w.WithDefaults()
+		},
 		"--gateway":        func(w *Wishes) { w.Gateway = netip.MustParseAddr("10.11.0.1") },
 		"--vip":            func(w *Wishes) { w.VIP = w.Gateway },
 		"--first-address":  func(w *Wishes) { w.First = netip.MustParseAddr("10.10.0.250") },
@@ -88,9 +98,19 @@ func TestCheck(t *testing.T) {
 	} {
 		w := usual()
 		change(&w)
-		if err := w.Check(); err == nil || !strings.Contains(err.Error(), flag+": ") {
-			t.Errorf("%s: %v", flag, err)
+		if wrong := w.Check(); len(wrong) == 0 || !strings.HasPrefix(wrong[0].Error(), flag+": ") {
+			t.Errorf("%s: %v", flag, wrong)
 		}
+	}
+	offered.Bridge, offered.Datastore = "vmbr9", "local"
+	want := []string{`--bridge: pve1 has no bridge "vmbr9" that VMs may use (choose of vmbr0, vmbr1, or have the policy of the host allow another)`,
+		`--datastore: pve1 has no storage "local" that takes disks of VMs (choose of local-lvm, or have the policy of the host allow another)`}
+	var got []string
+	for _, w := range offered.Check() {
+		got = append(got, w.Error())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -1,11 +1,11 @@
 package starter
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -43,6 +43,14 @@ type Wishes struct {
 	Version string
 	// Remote is where the repository will be pushed to; "" : nobody knows.
 	Remote, Branch string
+	// Offer is what the host is known to have, and its policy to allow.
+	Offer Offer
+}
+
+// Offer is what VMs may use on a host. Of other hosts nothing is known.
+type Offer struct {
+	Host                string // "": none is known
+	Bridges, Datastores []string
 }
 
 // WithDefaults fills in what was left out and can be known.
@@ -62,7 +70,7 @@ func (w Wishes) WithDefaults() Wishes {
 	}
 	if w.Network.IsValid() {
 		w.Network = w.Network.Masked()
-		if !w.First.IsValid() {
+		if !w.First.IsValid() && w.Network.Addr().Is4() {
 			w.First = offset(w.Network.Addr(), 11)
 		}
 	}
@@ -74,20 +82,20 @@ var (
 	forges = []string{"github", "gitlab", "gitea"}
 )
 
-// wrong is a wish that cannot be fulfilled, by the flag that says it.
-type wrong struct {
-	flag, text, hint string
+// Wrong is a wish that cannot be fulfilled, by the flag that says it, with what to
+// write instead.
+type Wrong struct {
+	Flag, Text, Hint string
 }
 
 // Error implements error.
-func (w *wrong) Error() string { return fmt.Sprintf("--%s: %s (%s)", w.flag, w.text, w.hint) }
+func (w *Wrong) Error() string { return fmt.Sprintf("--%s: %s (%s)", w.Flag, w.Text, w.Hint) }
 
-// Check tells everything that is wrong with the wishes, joined; nil if nothing
-// is. Each error names its flag and says what to write.
-func (w Wishes) Check() error {
-	var errs []error
+// Check tells everything that is wrong with the wishes.
+func (w Wishes) Check() []*Wrong {
+	var all []*Wrong
 	refuse := func(flag, hint, format string, args ...any) {
-		errs = append(errs, &wrong{flag, fmt.Sprintf(format, args...), hint})
+		all = append(all, &Wrong{flag, fmt.Sprintf(format, args...), hint})
 	}
 	if !label.MatchString(w.Cluster) {
 		refuse("cluster", "lower case, digits and dashes, like dev", "%q is no name of a cluster", w.Cluster)
@@ -95,6 +103,14 @@ func (w Wishes) Check() error {
 	for _, f := range []struct{ flag, value, what string }{{"host", w.Host, "the name of the Proxmox VE machine, like pve1"}, {"bridge", w.Bridge, "the bridge for the VMs, like vmbr1"}} {
 		if f.value == "" {
 			refuse(f.flag, f.what, "is missing")
+		}
+	}
+	if o := w.Offer; o.Host != "" && o.Host == w.Host {
+		if w.Bridge != "" && !slices.Contains(o.Bridges, w.Bridge) {
+			refuse("bridge", "choose of "+list(o.Bridges)+", or have the policy of the host allow another", "%s has no bridge %q that VMs may use", o.Host, w.Bridge)
+		}
+		if !slices.Contains(o.Datastores, w.Datastore) {
+			refuse("datastore", "choose of "+list(o.Datastores)+", or have the policy of the host allow another", "%s has no storage %q that takes disks of VMs", o.Host, w.Datastore)
 		}
 	}
 	switch {
@@ -105,7 +121,7 @@ func (w Wishes) Check() error {
 	case w.VIP.IsValid() && !w.Network.Contains(w.VIP):
 		refuse("vip", "a free address of the network", "%s is not in %s", w.VIP, w.Network)
 	default:
-		errs = append(errs, w.addresses()...)
+		all = append(all, w.addresses()...)
 	}
 	switch {
 	case w.ControlPlanes < 1 || w.ControlPlanes%2 == 0 || w.ControlPlanes > 9:
@@ -127,26 +143,33 @@ func (w Wishes) Check() error {
 			refuse("ci", "github, gitlab, gitea (Forgejo, too) or none", "%q is none that is offered here", ci)
 		}
 	}
-	return errors.Join(errs...)
+	return all
+}
+
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }
 
 // addresses checks that the nodes' addresses lie in the network, beside each
 // other, the gateway and the VIP.
-func (w Wishes) addresses() []error {
-	var errs []error
+func (w Wishes) addresses() []*Wrong {
+	var errs []*Wrong
 	seen := map[netip.Addr]string{w.Gateway: "the gateway", w.Network.Addr(): "the network itself", last(w.Network): "its broadcast address"}
 	if w.VIP.IsValid() {
 		if other := seen[w.VIP]; other != "" {
-			errs = append(errs, &wrong{"vip", fmt.Sprintf("%s is %s", w.VIP, other), "choose another"})
+			errs = append(errs, &Wrong{"vip", fmt.Sprintf("%s is %s", w.VIP, other), "choose another"})
 		}
 		seen[w.VIP] = "the VIP"
 	}
 	for _, n := range w.places() {
 		switch other := seen[n.ip]; {
 		case !w.Network.Contains(n.ip):
-			return append(errs, &wrong{"first-address", fmt.Sprintf("%s would be %s, which is not in %s", n.name, n.ip, w.Network), "begin lower, ask for fewer nodes, or use a larger network"})
+			return append(errs, &Wrong{"first-address", fmt.Sprintf("%s would be %s, which is not in %s", n.name, n.ip, w.Network), "begin lower, ask for fewer nodes, or use a larger network"})
 		case other != "":
-			return append(errs, &wrong{"first-address", fmt.Sprintf("%s would be %s, which is %s", n.name, n.ip, other), "begin elsewhere"})
+			return append(errs, &Wrong{"first-address", fmt.Sprintf("%s would be %s, which is %s", n.name, n.ip, other), "begin elsewhere, or ask for fewer nodes"})
 		}
 		seen[n.ip] = n.name
 	}
@@ -230,7 +253,7 @@ func (w Wishes) Nodes(free func(vmid int) (bool, error)) ([]Node, error) {
 		ok, err := has(id, ids)
 		for next := ids.First; err == nil && !ok; next++ {
 			if next > ids.Last {
-				return nil, &wrong{"vmids", fmt.Sprintf("no VMID from %s is free for %s", ids, p.name), "let the policy allow more, or ask for fewer nodes"}
+				return nil, &Wrong{"vmids", fmt.Sprintf("no VMID from %s is free for %s", ids, p.name), "let the policy allow more, or ask for fewer nodes"}
 			}
 			id, n.VMID = next, next
 			ok, err = has(id, ids)
