@@ -80,6 +80,8 @@ func (s *stub) note(what, name string) error {
 	if name != "dev" {
 		return ErrUnknownCluster
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.did = append(s.did, what)
 	return nil
 }
@@ -95,8 +97,9 @@ func (s *stub) Examine(context.Context) (doctor.Examination, error) {
 func (s *stub) Clusters() []string { return []string{"dev"} }
 func (s *stub) Status(name string) (cluster.Status, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st := s.state; st.Condition != "" && name == "dev" {
+	st := s.state
+	s.mu.Unlock()
+	if st.Condition != "" && name == "dev" {
 		return st, nil
 	}
 	return cluster.Status{Cluster: name, Condition: cluster.Ready}, s.note("status", name)
