@@ -99,7 +99,7 @@ func visit(ctx context.Context, config, socket string) (doctor.Report, error) {
 		return doctor.Report{}, err
 	}
 	checks = append(append(checks, more...), exam.Checks...)
-	host := hostView{config: config, used: s.used, store: credentialStore, pve: pveHost{run: execute}}
+	host := hostView{config: config, used: s.used, store: credentialStore, given: handedOver, pve: pveHost{run: execute}}
 	return doctor.NewReport(append(checks, host.see(ctx, exam.Wants).Judge()...)), nil
 }
 

@@ -28,6 +28,7 @@ type hostView struct {
 	config string
 	used   []usedFile // config, policy and what the config names
 	store  string     // root's credential store
+	given  string     // where systemd lays what it has handed to the daemon
 	pve    pveHost
 }
 
@@ -37,7 +38,7 @@ const hostWithin = 10 * time.Second
 func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 	ctx, cancel := context.WithTimeout(parent, hostWithin)
 	defer cancel()
-	h := doctor.Host{Wants: w, Files: v.files(), Clock: clockOfHost(), DHCP: dhcpListeners("/proc/net/udp"), Addresses: addressesOfHost(),
+	h := doctor.Host{Wants: w, Files: v.files(), Credentials: v.credentials(), Clock: clockOfHost(), DHCP: dhcpListeners("/proc/net/udp"), Addresses: addressesOfHost(),
 		TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -21,6 +21,9 @@ type Host struct {
 	TimeServers map[string]Fact[time.Duration] // how far theirs is ahead
 
 	Files []File
+	// Credentials are those in root's store, beside what the agent that runs was
+	// handed when it started; not looked at where systemd does not run it.
+	Credentials Fact[[]Credential]
 	// Separation is what the agent's user and its token were given, in the word of
 	// Proxmox VE's root: the token itself may not ask for its user.
 	Separation Fact[Separation]
@@ -80,6 +83,13 @@ type File struct {
 	Err   string // why it could not be looked at
 }
 
+// Credential is a key or token in root's store, and what the agent has of it.
+type Credential struct {
+	Path  string
+	Given bool // the agent was handed one of this name
+	Same  bool // and it is the one that lies there now
+}
+
 // FileKind is what a file is for.
 type FileKind string
 
@@ -125,6 +135,7 @@ func (h Host) Judge() []Check {
 	if !slices.ContainsFunc(out, func(c Check) bool { return c.Level != Skipped }) && len(h.Files) > len(out) {
 		out = append(out, Check{Name: "files", Level: Pass, Message: fmt.Sprintf("%d files and folders have the right owners and modes", len(h.Files)-len(out))})
 	}
+	out = append(out, h.credentials()...)
 	out = append(out, h.separation()...)
 	out = append(out, h.clock())
 	for _, c := range h.Wants.Clusters {
@@ -174,6 +185,33 @@ func (f File) judge() (Check, bool) {
 		return c, false
 	}
 	return c, true
+}
+
+// credentials judges whether the agent works with the keys that lie in the
+// store: systemd hands them over when it starts the agent, and not again.
+func (h Host) credentials() []Check {
+	switch {
+	case !h.Credentials.Known && h.Credentials.Why == "":
+		return nil
+	case !h.Credentials.Known:
+		return []Check{skipped("credentials", "", h.Credentials)}
+	}
+	const restart = "`systemctl restart talos-agent`, which disturbs nothing that runs"
+	var out []Check
+	for _, c := range h.Credentials.Value {
+		switch {
+		case !c.Given:
+			_, name, _ := strings.Cut(path.Base(c.Path), ".")
+			out = append(out, Check{Name: "credentials", Subject: c.Path, Level: Warn, Message: "the agent that runs was not given it",
+				Hint: restart + fmt.Sprintf("; a name that the unit does not know takes `LoadCredential=%s:%s` in `systemctl edit talos-agent`", name, path.Base(c.Path))})
+		case !c.Same:
+			out = append(out, Check{Name: "credentials", Subject: c.Path, Level: Warn, Message: "has changed since the agent started, which still uses the old one", Hint: restart})
+		}
+	}
+	if len(out) == 0 {
+		out = []Check{{Name: "credentials", Level: Pass, Message: fmt.Sprintf("the agent that runs has the %d of the store as they are", len(h.Credentials.Value))}}
+	}
+	return out
 }
 
 // separation judges whether the token was given less than its user. What both

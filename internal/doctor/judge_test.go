@@ -75,8 +75,9 @@ func rootsView() Host {
 			{Path: "/etc/talos-agent/age.key", Is: KeyFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
 			{Path: "/etc/credstore", Is: StoreFile, Dir: true, Mode: 0o700, Owner: "root", Group: "root"},
 		},
-		Ways: map[netip.Addr]Fact[Way]{ip("10.10.0.1"): direct("AA:AA:AA:AA:AA:AA"), ip("10.10.0.5"): direct("BC:24:11:00:00:11"), ip("10.10.0.11"): direct("BC:24:11:00:00:11"), ip("10.10.0.21"): direct("")},
-		Seen: Saw([]Neighbour{{"vmbr1", ip("10.10.0.11"), "BC:24:11:00:00:11"}}), DHCP: Saw([]netip.Addr{ip("0.0.0.0")}), Addresses: Saw(map[string][]netip.Prefix{}),
+		Credentials: Saw([]Credential{{Path: "/etc/credstore/talos-agent.age.key", Given: true, Same: true}, {Path: "/etc/credstore/talos-agent.proxmox.token", Given: true, Same: true}}),
+		Ways:        map[netip.Addr]Fact[Way]{ip("10.10.0.1"): direct("AA:AA:AA:AA:AA:AA"), ip("10.10.0.5"): direct("BC:24:11:00:00:11"), ip("10.10.0.11"): direct("BC:24:11:00:00:11"), ip("10.10.0.21"): direct("")},
+		Seen:        Saw([]Neighbour{{"vmbr1", ip("10.10.0.11"), "BC:24:11:00:00:11"}}), DHCP: Saw([]netip.Addr{ip("0.0.0.0")}), Addresses: Saw(map[string][]netip.Prefix{}),
 	}
 }
 
@@ -230,6 +231,9 @@ var hostCases = []struct {
 	{"a policy that everybody can change", func(h *Host) { h.Files[1].Mode = 0o646 }, verdict{"files", Fail, "everybody can change"}},
 	{"a config that a group can change", func(h *Host) { h.Files[0].Mode = 0o660 }, verdict{"files", Warn, "`chmod 0640"}},
 	{"a config of somebody's", func(h *Host) { h.Files[0].Owner = "jo" }, verdict{"files", Warn, "chown root"}},
+	{"a token that was replaced", func(h *Host) { h.Credentials.Value[1].Same = false }, verdict{"credentials", Warn, "/etc/credstore/talos-agent.proxmox.token has changed since the agent started, which still uses the old one -> `systemctl restart"}},
+	{"a key that came later", func(h *Host) { h.Credentials.Value[0] = Credential{Path: "/etc/credstore/talos-agent.notify-phone"} }, verdict{"credentials", Warn, "LoadCredential=notify-phone:talos-agent.notify-phone"}},
+	{"credentials that may not be read", func(h *Host) { h.Credentials = Unseen[[]Credential](errUnseen) }, verdict{"credentials", Skipped, "the cure"}},
 	{"an open store", func(h *Host) { h.Files[3].Mode = 0o755 }, verdict{"files", Fail, "`chown root:root /etc/credstore && chmod 0700 /etc/credstore`"}},
 	{"a credential that a group reads", func(h *Host) { h.Files[3].Mode, h.Files[3].Dir = 0o640, false }, verdict{"files", Fail, "chmod 0600"}},
 	{"a file out of sight", func(h *Host) { h.Files[0].Err = "permission denied" }, verdict{"files", Skipped, "permission denied"}},

@@ -70,7 +70,7 @@ func life(t *testing.T, release string, p packages) {
 		{"reload", func() { c.reload() }},
 		{"journal", func() { c.journal() }},
 		{"support bundle", func() { c.bundle() }},
-		{"doctor", func() { c.doctor("root", "pass"); c.doctor("anna", "skipped") }},
+		{"doctor", func() { c.replaced(); c.doctor("root", "pass"); c.doctor("anna", "skipped") }},
 		{"stopped stays stopped", func() { c.stopped(p.newer) }},
 		{"encrypted", func() { c.encrypted(); l.untilReady(5); c.doctor("root", "skipped") }},
 		{"remove", func() { c.remove(); c.again(p.newer); l.untilReady(5) }},
@@ -317,6 +317,18 @@ func (c *container) noSecret(what, text string) {
 	}
 }
 
+// replaced checks that doctor sees with which key of the store the daemon was not
+// started, and that a restart is the cure.
+func (c *container) replaced() {
+	const token = "/etc/credstore/talos-agent.proxmox.token"
+	c.sh("echo >> " + token) // which opens the same
+	out, err := c.try("talos-agent", "doctor")
+	if want := token + ": has changed since the agent started"; !strings.Contains(out, want) {
+		c.t.Errorf("doctor does not say %q: %v\n%s", want, err, out)
+	}
+	c.run("systemctl", "restart", "talos-agent.service")
+}
+
 // doctor checks what doctor says to a user: the host is as it must be, and the
 // level of the config is as wanted. It does not judge the network, which has
 // nothing in it but the lab.
@@ -338,7 +350,7 @@ func (c *container) doctor(user, config string) {
 		switch check.Name {
 		case "config":
 			want = config
-		case "files":
+		case "files", "credentials":
 			if user != "root" && check.Level == "skipped" {
 				continue
 			}
@@ -350,7 +362,7 @@ func (c *container) doctor(user, config string) {
 			c.t.Errorf("doctor says to %s: %+v, want %s", user, check, want)
 		}
 	}
-	for _, name := range []string{"config", "daemon", "files", "token", "privileges", "repository"} {
+	for _, name := range []string{"config", "daemon", "files", "credentials", "token", "privileges", "repository"} {
 		if !told[name] {
 			c.t.Errorf("doctor says nothing of %s to %s", name, user)
 		}
