@@ -101,6 +101,8 @@ type repoRun struct {
 
 	host   *hostKnowledge // nil: there is no config here
 	wishes starter.Wishes
+	// readers are the recipients that the secrets were encrypted to.
+	readers []string
 }
 
 func (r *repoRun) say(format string, args ...any) {
@@ -328,10 +330,11 @@ func (r *repoRun) write(ctx context.Context, files map[string]string) (written [
 		}
 	}
 	f := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}
-	encrypted, _, err := sealSecrets(ctx, r.env, stage, f, time.Now())
+	encrypted, recipients, err := sealSecrets(ctx, r.env, stage, f, time.Now())
 	if err != nil {
 		return nil, err
 	}
+	r.readers = recipients
 	name, _ := f.files(stage)
 	files[name] = string(encrypted)
 	return r.place(files)
@@ -399,6 +402,14 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 			r.say("  git remote add origin URL")
 		}
 		r.say("  git push -u origin HEAD:%s", r.wishes.Branch)
+	}
+	if len(r.readers) == 1 {
+		r.say("\nOnly the key of %s opens the secrets of %s. Whoever loses it has lost them:", r.readers[0], r.wishes.Cluster)
+		r.say("keep a copy of it elsewhere, or let a second key open them. Write its recipient into")
+		r.say("%s behind the first, with a comma between them, and run", filepath.Join(r.dir, ".sops.yaml"))
+		_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
+		r.say("  sops updatekeys %s", file)
+		r.say("With --recipient, once for each, the next cluster has both from the beginning.")
 	}
 	return nil
 }
