@@ -164,6 +164,7 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 		if l.credentials.dir != "" {
 			l.uses(l.credentials.path(credential), doctor.KeyFile) // it may come
 		}
+		l.absent[field] = credential
 		if err := l.credentials.hidden(credential); err != nil {
 			l.Wrong(field, cluster.HintOf(err), "the credential %s %s", credential, err)
 			l.out.hidden = append(l.out.hidden, field)
@@ -209,6 +210,17 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 		return data, true
 	}
 	return nil, false
+}
+
+// afterStart adds to the cure of what is missing that systemd hands over what
+// was put into the store since it started the agent only when it does so again.
+func (l *configLoader) afterStart() {
+	for i, p := range l.Problems {
+		if name, ok := l.absent[p.Field]; ok && l.credentials.guarded && p.Severity == cluster.Error {
+			again := "if " + inStore(credentialStore).path(name) + " is there, `systemctl restart talos-agent` hands it over"
+			l.Problems[i].Hint = strings.TrimPrefix(p.Hint+"; "+again, "; ")
+		}
+	}
 }
 
 // inFile names the file that was read for a field.

@@ -119,7 +119,7 @@ func loadConfig(path string) (settings, cluster.Problems) {
 }
 
 func loadConfigFrom(path string, from credentialSource) (settings, cluster.Problems) {
-	l := &configLoader{Report: strict.NewReport(), credentials: from, paths: map[string]string{}}
+	l := &configLoader{Report: strict.NewReport(), credentials: from, paths: map[string]string{}, absent: map[string]string{}}
 	l.Where[""] = cluster.Position{File: path}
 	l.out = settings{path: path, policyNow: &atomic.Pointer[cluster.Policy]{}}
 	if !l.decode(path) {
@@ -134,6 +134,7 @@ func loadConfigFrom(path string, from credentialSource) (settings, cluster.Probl
 	l.loadMetrics()
 	l.loadWebhook()
 	l.loadNotifications()
+	l.afterStart()
 	l.out.policyNow.Store(&l.out.policy)
 	return l.out, l.Finish()
 }
@@ -145,6 +146,7 @@ type configLoader struct {
 	credentials credentialSource
 	file        configFile
 	paths       map[string]string // of the files that were read, by field
+	absent      map[string]string // credentials that are not there, by field
 	out         settings
 }
 

@@ -219,6 +219,11 @@ func TestConfigCredentials(t *testing.T) {
 	if !strings.Contains(problems.Error(), "repository.token_file: there is no such file") {
 		t.Errorf("missing: %v", problems)
 	}
+	must(os.Remove(filepath.Join(credentials, "forge.token")))
+	_, problems = load("repository: {url: \"https://example.org/infra.git\"}\nforge: {kind: github, repository: a/b}\n")
+	if len(problems) != 1 || !strings.HasSuffix(problems[0].Hint, "; if /etc/credstore/talos-agent.forge.token is there, `systemctl restart talos-agent` hands it over") {
+		t.Errorf("put there after the start: %v", problems)
+	}
 }
 
 // TestConfigCredentialStore: who runs a command by hand, without systemd, takes
