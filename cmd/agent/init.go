@@ -155,6 +155,13 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if i.asks, err = i.whoAnswers(ctx); err != nil {
 		return err
 	}
+	if !f.dryRun {
+		unlock, err := i.host.lock()
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	if i.record, err = i.host.readRecord(); err != nil {
 		return err
 	}

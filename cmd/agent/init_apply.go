@@ -29,6 +29,9 @@ func (h pveHost) readRecord() (setup.Record, error) {
 	}
 	var r setup.Record
 	if err == nil {
+		err = h.rootsOwn(setup.RecordFile)
+	}
+	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
 	if err == nil && r.Version != 1 {

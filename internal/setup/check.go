@@ -23,6 +23,7 @@ func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
 	if !f.ServiceUser {
 		c.wrong("", "install the package, or make them: adduser --system --group --home /var/lib/talos-agent --no-create-home "+ServiceUser, "there are no user and group %s, which the agent runs as", ServiceUser)
 	}
+	c.roles(r)
 	c.places(w)
 	c.repository(w, g)
 	if o.Start && !f.Unit.Installed {
@@ -47,6 +48,37 @@ func (c *checker) say(severity cluster.Severity, flag, hint, format string, args
 
 func (c *checker) wrong(flag, hint, format string, args ...any) {
 	c.say(cluster.Error, flag, hint, format, args...)
+}
+
+// roles refuses to change a role of our name that is somebody's: one that holds
+// what the agent never asks for, or that others have. What init made itself it may
+// change.
+func (c *checker) roles(r Record) {
+	for _, role := range Roles() {
+		have, there := c.f.Roles[role.Name]
+		if !there || r.made("role "+role.Name) {
+			continue
+		}
+		wanted := role.Names()
+		has := func(list []string) func(string) bool {
+			return func(name string) bool { return slices.Contains(list, name) }
+		}
+		strange := slices.DeleteFunc(slices.Clone(have), has(wanted))
+		slices.Sort(strange)
+		var others []string
+		for _, e := range c.f.ACL {
+			if e.Role == role.Name && !IsOurs(e.Who) {
+				others = append(others, e.Who+" at "+e.Path)
+			}
+		}
+		cure := fmt.Sprintf("make a role of another name in its place (`pveum role add NAME --privs '%s'`), give that to whoever needs it, and `pveum role delete %s`", strings.Join(have, " "), role.Name)
+		switch lacks := slices.ContainsFunc(wanted, func(name string) bool { return !has(have)(name) }); {
+		case len(strange) > 0:
+			c.wrong("", cure, "there is a role %s with %s, which the agent never asks for: it is somebody else's", role.Name, strings.Join(strange, ", "))
+		case lacks && len(others) > 0:
+			c.wrong("", cure, "there is a role %s that %s has, with other privileges than the agent needs: it is somebody else's", role.Name, strings.Join(others, ", "))
+		}
+	}
 }
 
 // places checks what of Proxmox VE is meant.

@@ -12,6 +12,9 @@ const (
 	AuthoritiesFile = ConfigDir + "/ca.pem"
 	RecordFile      = ConfigDir + "/init.json"
 
+	// LockFile is held by the one init that is at work.
+	LockFile = "/run/talos-agent-init.lock"
+
 	// ServiceUser is the user, and the group, that the daemon runs as.
 	ServiceUser = "talos-agent"
 	// UnitName is the daemon's unit.

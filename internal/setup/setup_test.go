@@ -395,7 +395,14 @@ func TestCheck(t *testing.T) {
 		"--repository: which repository":                                                               func(_ *Facts, w *Wishes, _ *Options) { w.Repository.URL = "" },
 		"--forge-token-file: there is no token for the f":                                              func(_ *Facts, w *Wishes, _ *Options) { w.Forge = &Forge{Kind: "gitlab", Repository: "a/b"} },
 		"--rotate-token: the token talos-agent@pve!agent is there, and its secret is not on this host": func(f *Facts, _ *Wishes, _ *Options) { f.Users[User] = Account{Tokens: []string{TokenName}} },
+		"there is a role TalosAgentHost with Permissions.Modify, Sys.Modify, which the agent never asks for: it is somebody else's (make a role of another name in its place (`pveum role add NAME --privs 'Sys.Modify Sys.Audit Permissions.Modify'`)": func(f *Facts, _ *Wishes, _ *Options) {
+			f.Roles[RoleHost] = []string{"Sys.Modify", "Sys.Audit", "Permissions.Modify"}
+		},
+		"there is a role TalosAgentVM that me@pve at /vms has, with other privileges than the agent needs: it is somebody else's": func(f *Facts, _ *Wishes, _ *Options) {
+			f.Roles[RoleVM], f.ACL = []string{"VM.Audit"}, append(f.ACL, Entry{"/vms", "me@pve", RoleVM, true})
+		},
 		"": func(f *Facts, _ *Wishes, o *Options) {
+			f.Roles[RoleVM] = []string{"VM.Audit"} // made by hand, and nobody else's
 			f.Users[User] = Account{Tokens: []string{TokenName}}
 			o.RotateToken = true
 		},
@@ -408,6 +415,11 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	f := installed()
+	f.Roles[RoleHost] = []string{"Sys.Modify"}
+	if got := Check(f, wished(f), Record{Made: []string{"role " + RoleHost}}, packaged(t), Options{}).Error(); got != "" {
+		t.Errorf("a role that init made: %q", got)
+	}
+	f = installed()
 	if got := Check(f, wished(f), Record{}, Given{}, Options{}).Error(); !strings.HasPrefix(got, "--known-hosts-file: nothing proves the ssh server") {
 		t.Errorf("without host keys: %q", got)
 	}

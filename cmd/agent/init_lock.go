@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/setup"
+)
+
+// lock makes this the one init that works on the host: two would each do what the
+// other has done already, and one's record would be lost. The lock goes with the
+// process, and its file with the next boot.
+func (h pveHost) lock() (unlock func(), err error) {
+	path := h.path(setup.LockFile)
+	if h.root != "" {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return nil, fmt.Errorf("lock the host: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the host: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		who := holder(f)
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, &hinted{fmt.Errorf("another init%s is at work on this host", who), "let it end, or end it; then run init again"}
+		}
+		return nil, fmt.Errorf("lock the host: %w", err)
+	}
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock the host: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// holder is who wrote into a lock, for people; "" if it does not say.
+func holder(f *os.File) string {
+	text, err := io.ReadAll(io.LimitReader(f, 32))
+	pid := strings.TrimSpace(string(text))
+	if err != nil || pid == "" || strings.Trim(pid, "0123456789") != "" {
+		return ""
+	}
+	return " (process " + pid + ")"
+}
+
+// rootsOwn refuses a file that somebody else could have written: what init did is
+// root's word alone.
+func (h pveHost) rootsOwn(path string) error {
+	info, err := os.Lstat(h.path(path))
+	if err != nil {
+		return nil // whoever reads it finds out
+	}
+	if !info.Mode().IsRegular() {
+		return errors.New("is not a regular file")
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("belongs to user %d", st.Uid)
+	}
+	return nil
+}
