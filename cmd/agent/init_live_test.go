@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -75,6 +76,46 @@ func (s *bareStand) program(args ...string) string {
 func TestInitBringsUp(t *testing.T) {
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) { newBareStand(t, flavour).bringsUp() })
+	}
+}
+
+// TestBareLabLeadsOn: what lab --bare tells to type sets its host up and runs the
+// agent there.
+func TestBareLabLeadsOn(t *testing.T) {
+	s := newBareStand(t, "9.2")
+	// after is the lines that follow a heading.
+	after := func(heading string) (lines []string) {
+		_, rest, _ := strings.Cut(s.instructions(), "\n"+heading+"\n")
+		for line := range strings.SplitSeq(rest, "\n") {
+			text, indented := strings.CutPrefix(line, "  ")
+			if !indented {
+				break
+			}
+			lines = append(lines, text)
+		}
+		return append(lines, "exit 9 # not told", "exit 9 # not told")
+	}
+	shell := func(ctx context.Context, line string) *exec.Cmd { return exec.CommandContext(ctx, "sh", "-euc", line) }
+	run := after("run the agent, with its keys as systemd would hand them to it:")
+	for _, line := range []string{after("set it up:")[0] + " --yes --bridge vmbr1", run[0]} {
+		if out, err := shell(t.Context(), line).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+	daemon := shell(t.Context(), "exec env "+run[1])
+	daemon.Cancel = func() error { return daemon.Process.Signal(os.Interrupt) }
+	must(daemon.Start())
+	defer func() { must(errors.Join(daemon.Process.Signal(os.Interrupt), daemon.Wait())) }()
+	look := strings.TrimSuffix(after("look, in another terminal:")[0], "--watch")
+	// It is at the door of the repository, with the key that nobody let in yet.
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		out, err := shell(t.Context(), look).CombinedOutput()
+		if strings.Contains(string(out), "refuses the deploy key") {
+			return
+		}
+		if time.Since(began) > daemonPatience {
+			t.Fatalf("%s: %v\n%s", look, err, out)
+		}
 	}
 }
 

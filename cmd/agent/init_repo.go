@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -394,14 +395,15 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 	}
 	r.say("Next:")
 	r.say("  talos-agent rehearse %s --cluster %s   # brings it up on a make-believe host", r.dir, r.wishes.Cluster)
-	if git {
-		r.say("  cd %s && git add --all && git commit -m \"Describe the cluster %s\"", r.dir, r.wishes.Cluster)
-		if r.wishes.Remote != "" {
-			r.say("  git remote add origin %s", r.wishes.Remote)
-		} else {
-			r.say("  git remote add origin URL")
+	if !r.flags.noGit {
+		if !git {
+			r.say("  apt install git   # or copy the folder to where git is, and go on there")
+			r.say("  git init --initial-branch=%s %s", r.wishes.Branch, r.dir)
 		}
-		r.say("  git push -u origin HEAD:%s", r.wishes.Branch)
+		r.say("  cd %s && git add --all && git commit -m \"Describe the cluster %s\"", r.dir, r.wishes.Cluster)
+		r.say("  git remote add origin %s", cmp.Or(r.wishes.Remote, "URL"))
+		r.say("  git push -u origin HEAD:%s   # with a key of your own: the agent's only reads", r.wishes.Branch)
+		r.say("  talos-agent status --watch   # on the host of the agent: from then on it works")
 	}
 	if len(r.readers) == 1 {
 		r.say("\nOnly the key of %s opens the secrets of %s. Whoever loses it has lost them:", r.readers[0], r.wishes.Cluster)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,6 +88,32 @@ func (h *bareHost) initFlags() []string {
 		"--ca-file", file("ca.pem"), "--mirror-factory", h.Factory.URL(), "--mirror-charts", "https://helm.cilium.io=" + h.Charts.URL()}
 }
 
+// instructions say what is there and how to go on.
+func (h *bareHost) instructions() string {
+	words := []string{"talos-agent", "init", "--root", h.dir}
+	for _, f := range h.initFlags() {
+		words = append(words, shellWord(f))
+	}
+	return fmt.Sprintf(`a make-believe Proxmox VE host is up, as its installer leaves it
+  Proxmox VE   %s
+  repository   %s  (branch main)
+  deploy keys  %s
+  forge        %s
+
+set it up:
+  %s
+push a repository:
+  cd REPOSITORY && GIT_SSL_CAINFO=%s git -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
+run the agent, with its keys as systemd would hand them to it:
+  mkdir -m 0700 %[9]s/keys && for f in %[9]s/etc/credstore/talos-agent.*; do cp $f %[9]s/keys/${f##*/talos-agent.}; done
+  CREDENTIALS_DIRECTORY=%[9]s/keys talos-agent run --config %[9]s/etc/talos-agent/config.yaml
+look, in another terminal:
+  talos-agent --socket %[9]s/run/talos-agent/agent.sock status --watch
+
+`, h.PVE.URL(), h.SSH.URL(lab.Repository), filepath.Join(h.dir, "authorized_keys"), h.Forge.URL(),
+		strings.Join(words, " "), filepath.Join(h.dir, "ca.pem"), lab.GitToken, strings.Replace(h.Repo.URL(), "https://", "https://git@", 1), shellWord(h.dir))
+}
+
 // runBareLab is talos-agent lab --bare.
 func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour string, speed float64) (err error) {
 	if dir == "" {
@@ -104,23 +131,7 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 		return err
 	}
 	defer h.Close()
-	words := []string{"talos-agent", "init", "--root", h.dir}
-	for _, f := range h.initFlags() {
-		words = append(words, shellWord(f))
-	}
-	_, _ = fmt.Fprintf(env.stdout, `a make-believe Proxmox VE host is up, as its installer leaves it
-  Proxmox VE   %s
-  repository   %s  (branch main)
-  deploy keys  %s
-  forge        %s
-
-set it up:
-  %s
-push a repository:
-  cd REPOSITORY && GIT_SSL_CAINFO=%s git -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
-
-`, h.PVE.URL(), h.SSH.URL(lab.Repository), filepath.Join(h.dir, "authorized_keys"), h.Forge.URL(),
-		strings.Join(words, " "), filepath.Join(h.dir, "ca.pem"), lab.GitToken, strings.Replace(h.Repo.URL(), "https://", "https://git@", 1))
+	_, _ = io.WriteString(env.stdout, h.instructions())
 	tellStory(ctx, env, h.Lab)
 	return nil
 }
