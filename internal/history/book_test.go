@@ -1,7 +1,9 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +266,26 @@ func FuzzLines(f *testing.F) {
 		b := NewBook("dev", 3, runs)
 		b.Told(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return nil, true })
 		if all := b.Runs(); len(all) == 0 || len(all) > 3 || !all[0].Ended.IsZero() {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+// FuzzEvents: whatever an earlier life has left, what is added later is found by
+// who has seen the one before.
+func FuzzEvents(f *testing.F) {
+	f.Add([]byte("{\"seq\":18446744073709551614,\"message\":\"one\"}\n{\"seq\":3}\n{"))
+	f.Add([]byte("{\"seq\":1}\n{\"seq\":2,\"at\":\"2300-01-01T00:00:00Z\"}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		old, _ := Lines[cluster.Event](text)
+		r := NewRing(4)
+		r.Recall(old)
+		before := r.Add(cluster.Event{At: begin})
+		after := r.Add(cluster.Event{At: begin})
+		if got := r.Select(cluster.EventQuery{After: before.Seq}); len(got) != 1 || got[0].Seq != after.Seq {
+			t.Errorf("%d, then %d: found %+v", before.Seq, after.Seq, got)
+		}
+		if all := r.Select(cluster.EventQuery{}); len(all) > 4 || !slices.IsSortedFunc(all, func(a, b cluster.Event) int { return cmp.Compare(a.Seq, b.Seq) }) {
 			t.Errorf("%+v", all)
 		}
 	})

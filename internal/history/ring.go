@@ -1,6 +1,7 @@
 package history
 
 import (
+	"math"
 	"slices"
 	"sync"
 
@@ -47,6 +48,10 @@ type Ring struct {
 	last   uint64          // Seq of the newest there ever was
 }
 
+// farthest is a number that no clock comes to. One that is larger leaves no room
+// for what comes after it.
+const farthest = uint64(math.MaxInt64)
+
 // NewRing makes a ring of at most keep events.
 func NewRing(keep int) *Ring { return &Ring{keep: keep} }
 
@@ -55,7 +60,7 @@ func NewRing(keep int) *Ring { return &Ring{keep: keep} }
 func (r *Ring) Recall(old []cluster.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := ^uint64(0)
+	before := farthest
 	if len(r.events) > 0 {
 		before = r.events[0].Seq
 	}

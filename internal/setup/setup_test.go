@@ -37,7 +37,7 @@ func wished(f Facts) Wishes {
 }
 
 // packaged are the files of the package, and what else a run is given.
-func packaged(t *testing.T) Given {
+func packaged(t testing.TB) Given {
 	t.Helper()
 	g := Given{RootCA: []byte("ca\n"), KnownHosts: []byte("git.example.org ssh-ed25519 AAAA\n")}
 	for name, to := range map[string]*[]byte{"config.yaml": &g.Config, "policy.yaml": &g.Policy} {
