@@ -411,7 +411,7 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 		r.say("%s behind the first, with a comma between them, and run", filepath.Join(r.dir, ".sops.yaml"))
 		_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
 		r.say("  sops updatekeys %s", file)
-		r.say("With --recipient, once for each, the next cluster has both from the beginning.")
+		r.say("A new repository has both from the beginning with --recipient, once for each.")
 	}
 	return nil
 }
