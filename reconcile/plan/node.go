@@ -190,6 +190,12 @@ func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
 
 // absent plans the making of a VM.
 func (m *planner) absent(n cluster.Node) {
+	if twin, ok := m.twin(n); ok {
+		m.block(cluster.Block{Subject: n.Name,
+			Reason: fmt.Sprintf("it is vm %d, and the inventory now says vm %d; giving a node another vmid or ip is not built yet", twin.VMID, n.VMID),
+			Hint:   fmt.Sprintf("undo the change in nodes.yaml; its vmid follows from its ip where none is written (vmid: %d)", twin.VMID)})
+		return
+	}
 	mach := m.o.Machines[n.Name]
 	if mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured || mach.Reach == cluster.Stranger {
 		// A VM that was deleted a moment ago is believed to answer until its
@@ -255,6 +261,16 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 	return true
 }
 
+// twin is the VM that carries a node under a VMID that the inventory does not
+// give it: one made beside it would be a second machine for one node.
+func (m *planner) twin(n cluster.Node) (cluster.VM, bool) {
+	i := slices.IndexFunc(m.o.Strays.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })
+	if i < 0 {
+		return cluster.VM{}, false
+	}
+	return m.o.Strays.Value[i], true
+}
+
 // mayAdd reports whether enough is seen of what there is for one VM more.
 func (m *planner) mayAdd(n cluster.Node) bool {
 	switch {
@@ -263,9 +279,9 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 		// before the records were lost.
 		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: blindStart})
 		return false
-	case m.p.Limits != (cluster.Limits{}) && !m.o.Strays.Known:
-		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin,
-			Reason: "cannot see which other VMs belong to the cluster, and they count against the limits of the host" + colon(m.o.Strays.Why)})
+	case !m.o.Strays.Known:
+		// One of them may be this node, and they count against the limits.
+		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: "cannot see which other VMs belong to the cluster" + colon(m.o.Strays.Why)})
 		return false
 	}
 	return true

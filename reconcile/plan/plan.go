@@ -338,6 +338,17 @@ func (m *planner) strays() {
 		return
 	}
 	for _, vm := range m.o.Strays.Value {
+		i := slices.IndexFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == vm.Node })
+		switch {
+		case i >= 0 && m.plan.Phases[vm.Node] == cluster.PhaseAbsent:
+			continue // told at the node
+		case i >= 0:
+			m.block(cluster.Block{Subject: vm.Node,
+				Reason: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, m.d.Spec.Nodes[i].VMID),
+				Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, take it away by hand: `qm stop %d && qm destroy %d --purge` on %s",
+					vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)})
+			continue
+		}
 		m.block(cluster.Block{Subject: vm.Node,
 			Reason: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
 			Hint:   "put the node back into nodes.yaml"})

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,6 +25,14 @@ func anyWorld(t *rapid.T) *world {
 		n.Locked = rapid.IntRange(0, 9).Draw(t, "locked") == 0
 		w.o.VMs[n.Name] = anyVM(t, w, *n)
 		w.o.Machines[n.Name] = anyMachine(t, *n)
+	}
+	switch rapid.IntRange(0, 5).Draw(t, "strays") {
+	case 0:
+		w.o.Strays = cluster.Unseen[[]cluster.VM]("timeout")
+	case 1:
+		other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "stray")
+		other.VMID = 599
+		w.o.Strays = cluster.Saw([]cluster.VM{w.vm(other)})
 	}
 	if rapid.Bool().Draw(t, "image stored") {
 		h := w.o.Hosts["pve1"]
@@ -148,6 +157,8 @@ func lawOf(t *rapid.T, w *world, a Action) {
 			}
 		} else if vm.Presence != cluster.Absent {
 			t.Errorf("%s, but the vm is not known to be absent: %+v", a, vm)
+		} else if others := w.o.Strays; !others.Known || slices.ContainsFunc(others.Value, func(vm cluster.VM) bool { return vm.Node == n.Name }) {
+			t.Errorf("%s, but it may have another vm: %+v", a, others)
 		}
 		if h := w.o.Hosts[n.Host]; !h.Known || h.Quorate.Known && !h.Quorate.Value {
 			t.Errorf("%s on a host that is not seen or has no quorum", a)
