@@ -345,10 +345,18 @@ func writeSecret(path string, b []byte) error {
 		s.dir = "."
 	}
 	tmp := "." + name + ".new"
-	if err := s.Write(tmp, b); err != nil {
-		return err
+	err := s.Write(tmp, b)
+	if err == nil {
+		err = s.Rename(tmp, name)
 	}
-	return s.Rename(tmp, name)
+	var at *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &hinted{fmt.Errorf("write %s: there is no directory %s", path, s.dir), "make it first, or name another file"}
+	case errors.As(err, &at):
+		return fmt.Errorf("write %s: %w", path, at.Err)
+	}
+	return err
 }
 
 func newVersion(env *environment) *cobra.Command {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // A journal that could not be read back is not written: with it, no start of
@@ -21,5 +23,27 @@ func TestNothingIsWrittenThatCannotBeRead(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "dev.json.new")); err == nil {
 		t.Error("left a file that is too large to be read")
+	}
+}
+
+// TestWriteSecret: a file that is there is replaced, and what stands in the way is
+// told of the file that was named.
+func TestWriteSecret(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "dev.kubeconfig")
+	must(os.WriteFile(path, []byte("old"), 0o644))
+	must(writeSecret(path, []byte("new")))
+	if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
+		t.Errorf("%q %v", b, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	err := writeSecret(filepath.Join(dir, "nowhere", "x"), []byte("new"))
+	if want := "write " + dir + "/nowhere/x: there is no directory " + dir + "/nowhere/"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if err := writeSecret(dir+"/", []byte("new")); err == nil {
+		t.Error("a directory is written")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -179,13 +180,20 @@ func (v *validator) open(ctx context.Context) error {
 	if v.repo, err = sources.New(config); err != nil {
 		return &usageError{fmt.Errorf("--path: %w", err)}
 	}
+	// First, because to read a directory that is no repository may take minutes.
+	missing := &hinted{fmt.Errorf("there is no folder %s in %s", v.flags.folder, v.dir), "name the top of the repository; if the clusters lie elsewhere in it, name that folder with --path"}
+	if info, err := os.Stat(v.dir); err == nil && info.IsDir() {
+		if _, err := os.Lstat(filepath.Join(v.dir, filepath.FromSlash(v.flags.folder))); errors.Is(err, fs.ErrNotExist) {
+			return missing
+		}
+	}
 	v.tree, err = localTree(ctx, v.dir)
 	if err != nil {
 		return err
 	}
 	v.out.Revision = v.tree.Revision
 	if _, err := fs.Stat(v.tree.FS, path.Clean(v.flags.folder)); errors.Is(err, fs.ErrNotExist) {
-		return &hinted{fmt.Errorf("there is no folder %s in %s", v.flags.folder, v.dir), "name the top of the repository; if the clusters lie elsewhere in it, name that folder with --path"}
+		return missing // there is one, and Git ignores it
 	}
 	return nil
 }
