@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -138,4 +139,41 @@ func notificationRefused(t *testing.T, r *rig) {
 	r.file("phone.url", takes.URL)
 	r.signal(syscall.SIGHUP)
 	r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
+}
+
+// TestTokenRevokedMidway: a token that is taken away while VMs are being made
+// leaves nothing behind that the next token does not finish: the same VMs, none
+// made twice, and one etcd.
+func TestTokenRevokedMidway(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	commit := r.push(r.inventory(2))
+	reached, revoked := make(chan struct{}), make(chan struct{})
+	arrived, let := sync.OnceFunc(func() { close(reached) }), sync.OnceFunc(func() { close(revoked) })
+	t.Cleanup(let)
+	r.lab.World.OnCall(func(c world.CallRecord) {
+		if c.System == "pve" && strings.HasPrefix(c.Op, "POST ") && strings.HasSuffix(c.Op, "/qemu") {
+			arrived()
+			<-revoked
+		}
+	})
+	r.start()
+	<-reached
+	token := r.lab.PVE.Token("talos-agent@pve", "agent", true)
+	let()
+	r.until("the refused token is told", func() bool { return r.try("status").has("401 Authentication failed!") })
+	r.file("proxmox.token", token)
+	r.signal(syscall.SIGHUP)
+	r.untilReady(commit)
+	if n := len(r.vms()); n != 3 {
+		t.Errorf("%d VMs", n)
+	}
+	founded := 0
+	for _, e := range r.lab.World.Story() {
+		if strings.Contains(e.Text, "founds etcd") {
+			founded++
+		}
+	}
+	if founded != 1 {
+		t.Errorf("etcd was founded %d times", founded)
+	}
 }

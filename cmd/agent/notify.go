@@ -181,7 +181,7 @@ func (sp *spoken) set(target, name string, word *notify.Notice) {
 		err = reconcile.Replace(sp.files, spokenFile, raw)
 	}
 	if err != nil {
-		sp.log.Warn("cannot write down what was notified; after a restart it is notified again", "err", err)
+		sp.log.Warn("cannot write down what was notified; after a restart it is notified again", "err", err, "hint", reconcile.RecordsHint)
 	}
 }
 
