@@ -48,6 +48,11 @@ func TestLabCommand(t *testing.T) {
 		t.Fatalf("the lab does not say what to do: %s", told)
 	}
 
+	second, err := exec.Command("talos-agent", "lab", "--bare", "--prefix", prefix.String()).CombinedOutput()
+	if err == nil || !strings.Contains(string(second), "choose another network with --prefix") {
+		t.Errorf("a second lab at the same addresses: %v\n%s", err, second)
+	}
+
 	// What it says is run as it stands.
 	run := func(dir, script string) {
 		t.Helper()

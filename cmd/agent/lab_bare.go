@@ -128,7 +128,7 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 	}
 	h, err := startBareLab(dir, program, prefix, flavour, speed)
 	if err != nil {
-		return err
+		return besideAnother(err)
 	}
 	defer h.Close()
 	_, _ = io.WriteString(env.stdout, h.instructions())

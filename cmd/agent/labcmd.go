@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,7 +44,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&dir, "dir", "", "write the host's files here (default: a temporary directory, removed at the end)")
-	flags.StringVar(&prefix, "prefix", "127.84.7.0/24", "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
+	flags.StringVar(&prefix, "prefix", world.DefaultPrefix, "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.StringSliceVar(&clusters, "cluster", []string{demoCluster}, "clusters of the repository that this host looks after")
@@ -69,7 +70,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 		}
 		h, err := startLab(dir, prefix, flavour, speed, key, clusters)
 		if err != nil {
-			return err
+			return besideAnother(err)
 		}
 		defer h.Close()
 		h.introduce(env)
@@ -78,6 +79,14 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	}
 	cmd.AddCommand(newLabPvesh(env))
 	return cmd
+}
+
+// besideAnother adds the cure to the error of a lab whose addresses are taken.
+func besideAnother(err error) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	return &hinted{err, "stop the lab that runs there, or choose another network with --prefix"}
 }
 
 // tellStory tells what happens in a lab until the command is stopped.
