@@ -78,6 +78,30 @@ func TestARepositoryThatIsEmptyYet(t *testing.T) {
 	}
 }
 
+// TestARepositoryWithoutClusters: an agent that looks into the wrong folder says
+// so, where people look and in its log.
+func TestARepositoryWithoutClusters(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	delete(r.config, "clusters")
+	r.config["repository"].(map[string]any)["path"] = "clusters"
+	r.write()
+	r.push(r.inventory(0))
+	r.start()
+
+	const why = "cannot read the clusters of the repository: clusters: there is no such folder"
+	r.until("status says why there is no cluster", func() bool { return r.try("status").has("trouble " + why) })
+	r.run(exitReconciling, do("status"), "check the path of the repository in the host's config", "no cluster yet")
+	r.until("the log says why there is no cluster", func() bool { return strings.Count(r.log.String(), why) == 1 })
+
+	files := map[string][]byte{}
+	for name, text := range r.inventory(0) {
+		files[strings.Replace(name, "inventory/", "clusters/", 1)] = text
+	}
+	commit := r.push(files)
+	r.until("the cluster is looked after", func() bool { r.try("reconcile", "dev"); return !r.try("status", "dev").has("no such cluster") })
+	r.untilReady(commit)
+}
+
 // tried counts what the daemon asked of the repository's server.
 func (r *rig) tried() int {
 	n := 0

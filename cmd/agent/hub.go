@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"sync/atomic"
@@ -80,8 +81,16 @@ func (h *hub) clusters(ctx context.Context, asOf time.Time) (names []string, err
 	if err != nil {
 		return nil, err
 	}
-	names, _, err = h.repo.Clusters(ctx, t)
-	return names, err
+	names, problems, err := h.repo.Clusters(ctx, t)
+	if err != nil || len(names) > 0 {
+		return names, err
+	}
+	for _, p := range problems {
+		if p.Severity == cluster.Error { // why there is none at all
+			err = errors.Join(err, &hinted{fmt.Errorf("%s: %s", p.File, p.Message), p.Hint})
+		}
+	}
+	return nil, err
 }
 
 // kicked is closed when a new revision is seen.
