@@ -89,7 +89,7 @@ func TestNoRoomForRecords(t *testing.T) {
 		t.Error("suspended, and after a restart it would not be")
 	}
 	// What people are told goes on in memory, and leaves no half lines.
-	for n := 0; !r.log.has("it is kept in memory file="+eventsFile); n++ {
+	for n := 0; !r.log.has("it is kept in memory file=" + eventsFile); n++ {
 		commit = r.push(map[string][]byte{"README.md": fmt.Appendf(nil, "change %d\n", n)})
 		r.run(exitOK, do("reconcile"))
 		r.until("it is seen", func() bool { return r.status().Revision.Commit() == commit })
