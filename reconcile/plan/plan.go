@@ -351,7 +351,8 @@ func (m *planner) strays() {
 		}
 		m.block(cluster.Block{Subject: vm.Node,
 			Reason: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
-			Hint:   "put the node back into nodes.yaml"})
+			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be taken away by hand: `kubectl drain %s`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
+				vm.Node, vm.Node, vm.Host, vm.VMID, vm.VMID)})
 	}
 }
 

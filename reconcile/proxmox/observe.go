@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -135,7 +136,11 @@ func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM,
 // because puts an error and its cure into one line, for reasons of things not
 // seen.
 func because(err error) string {
-	if hint := cluster.HintOf(err); hint != "" {
+	hint := cluster.HintOf(err)
+	if hint == "" && errors.Is(err, syscall.ECONNREFUSED) {
+		hint = "does it run? `systemctl status pveproxy`; proxmox.url of the host config says where it is asked"
+	}
+	if hint != "" {
 		return fmt.Sprintf("%s (%s)", oneLine(err.Error()), hint)
 	}
 	return oneLine(err.Error())

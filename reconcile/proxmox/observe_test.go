@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -411,5 +412,28 @@ func TestForeignInTheWay(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestNobodyListens: where Proxmox VE does not run, what is not seen is told with
+// where to look.
+func TestNobodyListens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "https://" + l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{URL: url, Token: cluster.SecretString("talos-agent@pve!agent=00000000-0000-0000-0000-000000000000"), Pool: "talos"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var o cluster.Observed
+	c.Observe(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Host: "pve1", VMID: 411}}}}}, &o)
+	if why := o.VMs["cp-1"].Why; !strings.Contains(why, "connection refused (does it run? `systemctl status pveproxy`") {
+		t.Errorf("told: %s", why)
 	}
 }

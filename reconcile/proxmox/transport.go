@@ -116,7 +116,7 @@ func explainTLS(err error) error {
 	case errors.As(err, &pin):
 		return &cure{err, "if the certificate was renewed, take its fingerprint anew: `openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem` (pveproxy-ssl.pem where there is one)"}
 	case errors.As(err, &unknown):
-		return &cure{err, "set ca_file to /etc/pve/pve-root-ca.pem, or fingerprint to the certificate's own"}
+		return &cure{err, "the agent trusts a copy of /etc/pve/pve-root-ca.pem, which `talos-agent init` makes: run it again; or set ca_file to a copy that the agent can read, or fingerprint to the certificate's own"}
 	case errors.As(err, &host):
 		return &cure{err, "use a name in url that the certificate has, or set fingerprint"}
 	case errors.As(err, &invalid):
