@@ -360,9 +360,10 @@ func (s *screen) show(all []cluster.Status, _ *cluster.Status, trouble []string,
 }
 
 // frameOf is what draws a text over the one before, in one piece so that nothing
-// flickers: each line cut to the width, and what is left of older ones wiped.
+// flickers: tables cut to the width, cures and what they cure wrapped, and what is
+// left of older lines wiped.
 func frameOf(text []byte, cols, rows int) []byte {
-	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	lines := wrapCures(strings.Split(strings.TrimRight(string(text), "\n"), "\n"), cols)
 	if over := len(lines) - rows; over > 0 && rows > 1 {
 		lines = append(lines[:rows-1:rows-1], fmt.Sprintf("... %d more lines", over+1))
 	}
@@ -377,6 +378,59 @@ func frameOf(text []byte, cols, rows int) []byte {
 	}
 	b.WriteString("\x1b[J")
 	return b.Bytes()
+}
+
+// wrapCures breaks the lines that begin with an arrow, and those before them, where
+// they are wider than the screen: what to do is of no use by half.
+func wrapCures(lines []string, cols int) []string {
+	cures := func(i int) bool { return i < len(lines) && strings.HasPrefix(strings.TrimLeft(lines[i], " "), "-> ") }
+	var out []string
+	for i, line := range lines {
+		if cures(i) || cures(i+1) {
+			out = append(out, wrap(line, cols)...)
+			continue
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// wrap breaks a line between words. What follows is indented as its text is.
+func wrap(line string, cols int) []string {
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return []string{line}
+	}
+	indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+	now, arrow := indent+words[0], indent+"->"
+	if now == arrow {
+		indent += "   "
+	}
+	var out []string
+	for _, w := range words[1:] {
+		if now == arrow || widthOf(now)+1+widthOf(w) <= cols {
+			now += " " + w
+			continue
+		}
+		out = append(out, now)
+		now = indent + w
+	}
+	return append(out, now)
+}
+
+// widthOf is how many columns a text takes; colours take none.
+func widthOf(text string) int {
+	n := 0
+	for i := 0; i < len(text); n++ {
+		if c := colour([]byte(text[i:])); c > 0 {
+			i += c
+			n--
+			continue
+		}
+		_, size := utf8.DecodeRuneInString(text[i:])
+		i += size
+	}
+	return n
 }
 
 // fit cuts a line to a width. Colours take no room, and are ended where the line
