@@ -260,7 +260,7 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 			return fmt.Sprintf("addon %s is %s, no longer ready", a.Name, a.State)
 		}
 	}
-	if before.Condition == cluster.Stalled && s.Condition == cluster.Reconciling {
+	if before.Condition == cluster.Stalled {
 		return "what kept it stalled is gone"
 	}
 	return "the world differs from the inventory"
