@@ -16,6 +16,8 @@ FIGURES_OF_PACKAGE = (cd cmd/agent && $(GO) test -run '^TestPackageFigures$$' -c
 NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
+# Four tests of a package at a time: those of a daemon mostly wait.
+TESTS    ?= -parallel 4 -timeout 30m
 SEEDS    ?= 1000
 
 export CGO_ENABLED ?= 0
@@ -56,7 +58,7 @@ version:
 .PHONY: test
 test: ## run all tests, with 100 seeds of the simulation
 	$(GO) vet -p $(PARALLEL) ./...
-	$(GO) test -p $(PARALLEL) -timeout 30m ./...
+	$(GO) test -p $(PARALLEL) $(TESTS) ./...
 
 .PHONY: demo
 demo: bin/talos-agent ## show the main job on the embedded lab

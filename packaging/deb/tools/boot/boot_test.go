@@ -26,6 +26,7 @@ type packages struct{ older, newer string }
 
 // TestBooted is the life of a package on each release of Debian.
 func TestBooted(t *testing.T) {
+	t.Parallel()
 	releases := strings.Fields(os.Getenv(releasesVariable))
 	debs := strings.Fields(os.Getenv(packagesVariable))
 	if len(releases) == 0 {

@@ -13,6 +13,7 @@ import (
 // power cut does, and empties /run with it. dpkg asked again must bring about what
 // it would have: nothing kept is lost, and the daemon runs that would run.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	releases := strings.Fields(os.Getenv(releasesVariable))
 	debs := strings.Fields(os.Getenv(packagesVariable))
 	if len(releases) == 0 || len(debs) != 2 {
