@@ -340,10 +340,7 @@ func credential(env *environment, use, short string, ask func(context.Context, *
 // writeSecret replaces a file by one that only its owner can read.
 func writeSecret(path string, b []byte) error {
 	dir, name := filepath.Split(path)
-	s := stateFiles{dir: dir}
-	if dir == "" {
-		s.dir = "."
-	}
+	s := stateFiles{dir: filepath.Clean(dir)}
 	tmp := "." + name + ".new"
 	err := s.Write(tmp, b)
 	if err == nil {

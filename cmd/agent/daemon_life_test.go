@@ -134,7 +134,7 @@ func credentials(t *testing.T, r *rig) {
 	if err != nil || len(nodes.Items) != 2 {
 		t.Errorf("nodes seen with the kubeconfig: %v, %v", len(nodes.Items), err)
 	}
-	r.run(exitFailed, do("kubeconfig", "--file", "nowhere/kubeconfig"), "no such file or directory")
+	r.run(exitFailed, do("kubeconfig", "--file", "nowhere/kubeconfig"), "write nowhere/kubeconfig: there is no directory nowhere\n")
 }
 
 // enterable lets everybody into the folders of the rig, and at the program.
