@@ -40,7 +40,7 @@ func TestWriteSecret(t *testing.T) {
 		t.Errorf("%v %v", info, err)
 	}
 	err := writeSecret(filepath.Join(dir, "nowhere", "x"), []byte("new"))
-	if want := "write " + dir + "/nowhere/x: there is no directory " + dir + "/nowhere/"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
+	if want := "write " + dir + "/nowhere/x: there is no directory " + dir + "/nowhere"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if err := writeSecret(dir+"/", []byte("new")); err == nil {
