@@ -1,17 +1,14 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
+	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,25 +25,8 @@ func TestACrowdLeavesNothingBehind(t *testing.T) {
 		t.Skip("descriptors cannot be counted here:", err)
 	}
 	goroutines, descriptors := runtime.NumGoroutine(), openFiles(t)
-	path := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var root atomic.Bool // whoever comes now
-	who := func(c net.Conn) peer {
-		if root.Load() {
-			return peerOf(c)
-		}
-		return peer{known: true, uid: 65534}
-	}
 	a := &stub{}
-	log := slog.New(slog.DiscardHandler)
-	h := settings(a, log)
-	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		return context.WithValue(ctx, peerKey{}, who(c))
-	}
-	srv := listen.Serve(keepRoom(l, who, log), h, log)
+	path, root, srv := crowdable(t, a, func(*http.Server) {})
 
 	var crowd []net.Conn
 	for i := range crowded {

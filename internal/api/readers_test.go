@@ -15,15 +15,15 @@ import (
 	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
-// TestReadersLeaveRoomForRoot: readers who open every connection that they get,
-// and say nothing, keep other readers out, and not root.
-func TestReadersLeaveRoomForRoot(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.sock")
+// crowdable serves an agent at a socket at which everybody is a reader until root
+// is set; whoever comes from then on is who they are.
+func crowdable(t *testing.T, a Agent, change func(*http.Server)) (path string, root *atomic.Bool, srv *listen.Server) {
+	t.Helper()
+	path, root = filepath.Join(t.TempDir(), "agent.sock"), new(atomic.Bool)
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var root atomic.Bool // whoever comes now
 	who := func(c net.Conn) peer {
 		if root.Load() {
 			return peerOf(c)
@@ -31,9 +31,20 @@ func TestReadersLeaveRoomForRoot(t *testing.T) {
 		return peer{known: true, uid: 65534}
 	}
 	log := slog.New(slog.DiscardHandler)
-	h := settings(&stub{}, log)
-	h.ReadHeaderTimeout, h.ReadTimeout = 0, 0 // they are never cut off
-	srv := listen.Serve(keepRoom(l, who, log), h, log)
+	h := settings(a, log)
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, peerKey{}, who(c))
+	}
+	change(h)
+	return path, root, listen.Serve(keepRoom(l, who, log), h, log)
+}
+
+// TestReadersLeaveRoomForRoot: readers who open every connection that they get,
+// and say nothing, keep other readers out, and not root.
+func TestReadersLeaveRoomForRoot(t *testing.T) {
+	path, root, srv := crowdable(t, &stub{}, func(h *http.Server) {
+		h.ReadHeaderTimeout, h.ReadTimeout = 0, 0 // they are never cut off
+	})
 	var crowd []net.Conn
 	for range 2 * listen.MaxConns {
 		c, err := net.Dial("unix", path)
@@ -60,22 +71,7 @@ func TestReadersLeaveRoomForRoot(t *testing.T) {
 
 // TestWatchersLeaveRoomForRoot: so it is with answers that go on.
 func TestWatchersLeaveRoomForRoot(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var root atomic.Bool
-	log := slog.New(slog.DiscardHandler)
-	h := settings(&stub{}, log)
-	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
-		p := peer{known: true, uid: 65534}
-		if root.Load() {
-			p = peerOf(c)
-		}
-		return context.WithValue(ctx, peerKey{}, p)
-	}
-	srv := listen.Serve(l, h, log)
+	path, root, srv := crowdable(t, &stub{}, func(*http.Server) {})
 	c := NewClient(path)
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, maxStreams)
