@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -73,6 +74,10 @@ func newContainer(t *testing.T, release string) *container {
 	return c
 }
 
+// bases are the file systems of the releases, by release: tests of one release run
+// side by side, and one of them fetches it for all.
+var bases sync.Map // release → func() error
+
 // debian is the file system of a release, which is fetched once.
 func debian(t *testing.T, release string) string {
 	t.Helper()
@@ -80,20 +85,29 @@ func debian(t *testing.T, release string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const packages = "systemd,systemd-sysv,dbus,ca-certificates,procps"
-	dir, done := filepath.Join(cache, release), filepath.Join(cache, release+".done")
-	if has, err := os.ReadFile(done); err == nil && string(has) == packages {
-		return dir
-	}
-	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(cache, 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("fetching Debian %s into %s", release, dir)
-	outside(t, "debootstrap", "--variant=minbase", "--include="+packages, release, dir)
-	if err := os.WriteFile(done, []byte(packages), 0o644); err != nil {
+	dir := filepath.Join(cache, release)
+	fetch, _ := bases.LoadOrStore(release, sync.OnceValue(func() error { return bootstrap(release, dir) }))
+	if err := fetch.(func() error)(); err != nil {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// bootstrap fetches a release of Debian into a folder, when it is not there whole.
+func bootstrap(release, dir string) error {
+	const packages = "systemd,systemd-sysv,dbus,ca-certificates,procps"
+	done := dir + ".done"
+	if has, err := os.ReadFile(done); err == nil && string(has) == packages {
+		return nil
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o755)); err != nil {
+		return err
+	}
+	out, err := exec.Command("debootstrap", "--variant=minbase", "--include="+packages, release, dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("debootstrap of %s: %w\n%s", release, err, out)
+	}
+	return os.WriteFile(done, []byte(packages), 0o644)
 }
 
 // outside runs a command on this machine.
