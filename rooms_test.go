@@ -50,14 +50,17 @@ var rooms = map[string]room{
 	"reconcile/plan": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/machineconfig": {may: []string{"internal/cluster"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
-	"reconcile/factory":       {may: []string{"internal/cluster"}, never: clients},
-	"reconcile/proxmox":       {may: []string{"internal/cluster"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
-	"reconcile/talos":         {may: []string{"internal/cluster"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
-	"reconcile/kube":          {may: []string{"internal/cluster"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
-	"reconcile/helm":          {may: []string{"internal/cluster"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
+	"reconcile/factory":       {may: []string{"internal/cluster", "internal/plain"}, never: clients},
+	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/plain"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
+	"reconcile/talos":         {may: []string{"internal/cluster", "internal/plain"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
+	"reconcile/kube":          {may: []string{"internal/cluster", "internal/kubeapi"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
+	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/plain"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
 	"internal/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/calls": {never: clients[:len(clients)-1]},
+	"internal/plain": {never: append([]string{"net/http", "log", "log/slog"}, clients...)},
+	"internal/kubeapi": {may: []string{"internal/cluster", "internal/plain"},
+		never: []string{"github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox", "helm.sh", "os/exec"}},
 
 	"internal/doctor": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 

@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net/http"
@@ -119,15 +118,15 @@ const (
 func (p *realPlane) start(strange stranger) error {
 	files := map[string][]byte{"ca.crt": p.cp.CACert, "ca.key": p.cp.CAKey}
 	args := []string{"serve", "--dir", p.dir, "--address", p.cp.Address.String(), "--service-cidr", strings.Split(p.cp.ServiceCIDR, ",")[0]}
-	cert, key, err := newAuthority()
+	other, err := world.NewPKI(pkix.Name{CommonName: "another cluster"})
 	if err != nil {
 		return err
 	}
 	switch strange {
 	case itself:
-		files["ca.crt"], files["ca.key"] = cert, key
+		files["ca.crt"], files["ca.key"] = other.PEM, other.KeyPEM
 	case itsClient:
-		files["clients.crt"] = cert
+		files["clients.crt"] = other.PEM
 		args = append(args, "--client-ca", filepath.Join(p.dir, "clients.crt"))
 	}
 	if err := writeFiles(p.dir, files); err != nil {
@@ -251,28 +250,6 @@ func clientCertificate(caCert, caKey []byte, who pkix.Name) (tls.Certificate, er
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca.Leaf, &key.PublicKey, ca.PrivateKey)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
-}
-
-// newAuthority makes the authority of another cluster.
-func newAuthority() (cert, key []byte, err error) {
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "another cluster"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &k.PublicKey, k)
-	if err != nil {
-		return nil, nil, err
-	}
-	raw, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), nil
 }
 
 // close ends everything that is played. The lab must be closed already, so that

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
-	"unicode"
+
+	"github.com/talos-agent/talos-agent/internal/plain"
 )
 
 // Error is what came between us and the factory, or the cache, in words that
@@ -46,15 +46,14 @@ func passing(cause error, hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint, transient: true, cause: cause}
 }
 
-// reason is the text of a transport's error without the request it is about:
-// after a redirect that has a signed URL in it.
-func reason(err error) string {
-	var u *url.Error
-	for errors.As(err, &u) {
-		err = u.Err
-	}
-	return oneLine(err.Error())
-}
+// mostWords is how much of what a stranger says is repeated, in bytes.
+const mostWords = 300
+
+// reason is the text of a transport's error, in the words of people.
+func reason(err error) string { return plain.Reason(err, mostWords) }
+
+// oneLine makes a stranger's text fit to be shown.
+func oneLine(s string) string { return plain.Line(s, mostWords) }
 
 // refusals are the factory's words that have a cure. Source: the Image
 // Factory's own messages (internal/profile and its HTTP front end, 2026-08).
@@ -91,20 +90,4 @@ func refused(what string, status int, body []byte) *Error {
 		}
 	}
 	return e
-}
-
-// oneLine makes a stranger's text fit to be shown: printable, on one line, at
-// most 300 bytes.
-func oneLine(s string) string {
-	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) || unicode.IsSpace(r) {
-			return r
-		}
-		return -1
-	}, s)), " ")
-	const most = 300
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
 }

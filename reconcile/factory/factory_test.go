@@ -828,10 +828,10 @@ func TestLoopback(t *testing.T) {
 func TestOneLine(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                    "",
-		"a\r\n\tb\x1b[31m c":                  "a b[31m c",
+		"a\r\n\tb\x1b[31m c":                  "a b [31m c",
 		strings.Repeat("\u00e4", 400):         strings.Repeat("\u00e4", 150) + "...",
 		"x" + strings.Repeat("\u00e4", 400):   "x" + strings.Repeat("\u00e4", 149) + "...",
-		"\xff\xfe bad bytes \u202e backwards": "\ufffd\ufffd bad bytes backwards",
+		"\xff\xfe bad bytes \u202e backwards": "bad bytes backwards",
 	} {
 		if got := oneLine(in); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)

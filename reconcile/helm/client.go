@@ -237,7 +237,7 @@ type workshop struct {
 // newWorkshop prepares an action in a namespace. Every request of it ends with
 // ctx.
 func newWorkshop(ctx context.Context, c *connection, namespace string) (*workshop, error) {
-	config := c.config(&leash{ctx, c.through})
+	config := c.config(&leash{ctx, c})
 	config.Timeout = callWithin
 	g, err := newGetter(config)
 	if err != nil {
@@ -290,7 +290,7 @@ func (p *patient) Update(key string, rel *release.Release) error {
 
 // readManifest reads the manifest of a revision.
 func readManifest(ctx context.Context, c *connection, rev revision) (string, error) {
-	set, err := kubernetes.NewForConfigAndClient(c.config(c.through), &http.Client{Transport: c.through})
+	set, err := kubernetes.NewForConfigAndClient(c.config(c), &http.Client{Transport: c})
 	if err != nil {
 		return "", err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
 // listWithin is how long Observe waits for the first list of releases.
@@ -33,7 +34,7 @@ type Config struct {
 	CA []byte
 	// Dial makes connections; nil: the operating system's, and the proxy of the
 	// environment for charts.
-	Dial dialFunc
+	Dial kubeapi.Dial
 	// WrapCharts and WrapAPI put something between the client of chart sources,
 	// or of Kubernetes, and its connections; nil: nothing.
 	WrapCharts, WrapAPI func(http.RoundTripper) http.RoundTripper
@@ -49,8 +50,8 @@ type Config struct {
 // done.
 type Releaser struct {
 	api     func() (string, bool)
-	dial    dialFunc
-	wrap    func(http.RoundTripper) http.RoundTripper
+	dial    kubeapi.Dial
+	wrap    kubeapi.Wrap
 	log     *slog.Logger
 	change  func()
 	mirrors mirrors
@@ -111,7 +112,7 @@ func (r *Releaser) Close() {
 	r.mu.Unlock()
 	r.cancel()
 	if conn != nil {
-		conn.close()
+		conn.Close()
 	}
 	r.wg.Wait()
 	r.client.CloseIdleConnections()
@@ -156,7 +157,7 @@ func (r *Releaser) connection(server string, c cluster.Credentials) (*connection
 		return nil, err
 	}
 	if r.conn != nil {
-		r.conn.close()
+		r.conn.Close()
 	}
 	if r.view != nil {
 		r.view.cancel()
@@ -179,7 +180,7 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 	}
 	releases, err := r.releases(ctx, d)
 	if err != nil {
-		o.Releases = cluster.Unseen[map[string]cluster.Release](reason(err))
+		o.Releases = cluster.Unseen[map[string]cluster.Release](kubeapi.Reason(err))
 		return
 	}
 	o.Releases = cluster.Saw(releases)
@@ -358,7 +359,7 @@ func (r *Releaser) workloadsOf(ctx context.Context, conn *connection, rev revisi
 	}
 	manifest, err := readManifest(ctx, conn, rev)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, reason(err))
+		return nil, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, kubeapi.Reason(err))
 	}
 	objects = workloadsIn(manifest, rev.name.namespace)
 	r.mu.Lock()

@@ -63,7 +63,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	if err != nil {
 		return err
 	}
-	defer conn.close()
+	defer conn.Close()
 	w, err := newWorkshop(ctx, conn, a.Namespace)
 	if err != nil {
 		return fmt.Errorf("make client for %s: %w", server, err)

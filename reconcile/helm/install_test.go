@@ -28,7 +28,7 @@ func (b *bench) human(namespace string) *action.Configuration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(conn.close)
+	b.Cleanup(conn.Close)
 	w, err := newWorkshop(ctx, conn, namespace)
 	if err != nil {
 		b.Fatal(err)

@@ -3,19 +3,11 @@ package helm
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"log"
 	"log/slog"
-	"math/big"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -38,68 +30,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // authority is a Kubernetes CA.
 type authority struct {
-	t        testing.TB
-	cert     *x509.Certificate
-	key      *ecdsa.PrivateKey
-	pem, raw []byte // certificate and key
+	*world.PKI
+	t testing.TB
 }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := world.NewPKI(pkix.Name{Organization: []string{"kubernetes"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"kubernetes"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{t: t, cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), raw: keyPEM(t, key)}
+	return &authority{ca, t}
 }
 
-func keyPEM(t testing.TB, key *ecdsa.PrivateKey) []byte {
-	t.Helper()
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-}
-
-func (a *authority) id() string {
-	sum := sha256.Sum256(a.cert.Raw)
-	return hex.EncodeToString(sum[:])
-}
-
-// access mints an administrator's credentials.
+// access mints credentials that live for ttl, for an administrator.
 func (a *authority) access(ttl time.Duration) cluster.Credentials {
 	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := a.Client(ttl, "admin", "system:masters")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(ttl),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cluster.Credentials{
-		CA: cluster.NewSecret(a.pem), Cert: cluster.NewSecret(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		Key: cluster.NewSecret(keyPEM(a.t, key)), NotAfter: tmpl.NotAfter,
-	}
+	return cluster.Credentials{CA: cluster.NewSecret(a.PEM), Cert: cluster.NewSecret(cert), Key: cluster.NewSecret(key), NotAfter: time.Now().Add(ttl)}
 }
 
 // bench is a world with a cluster, sources of charts and a Releaser.
@@ -229,8 +180,8 @@ func (b *bench) serve(cni string) (stop func()) {
 	b.Helper()
 	node := b.desired.Spec.Nodes[0]
 	up := make(chan bool, 16)
-	stop = b.kube.ServeAPI(b.ca.id(), "etcd-1", world.ControlPlane{
-		Node: node.Name, Address: node.IP, CACert: b.ca.pem, CAKey: b.ca.raw, Kubernetes: "v1.36.1",
+	stop = b.kube.ServeAPI(b.ca.Fingerprint(), "etcd-1", world.ControlPlane{
+		Node: node.Name, Address: node.IP, CACert: b.ca.PEM, CAKey: b.ca.KeyPEM, Kubernetes: "v1.36.1",
 		CNI: cni, KubeProxy: cni != "none", PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
 	}, func(ready bool) { up <- ready })
 	if !<-up {
@@ -243,7 +194,7 @@ func (b *bench) serve(cni string) (stop func()) {
 func (b *bench) join(workers int) {
 	node := b.desired.Spec.Nodes[0]
 	run := func(name string, ip netip.Addr, vmid int, control bool) {
-		b.kube.RunKubelet(b.ca.id(), world.Kubelet{Node: name, Address: ip, Kubernetes: "v1.36.1", Talos: "v1.14.1", Control: control, VMID: vmid}, func(bool) {})
+		b.kube.RunKubelet(b.ca.Fingerprint(), world.Kubelet{Node: name, Address: ip, Kubernetes: "v1.36.1", Talos: "v1.14.1", Control: control, VMID: vmid}, func(bool) {})
 	}
 	run(node.Name, node.IP, 401, true)
 	ip := node.IP
@@ -369,8 +320,8 @@ func (b *bench) client() kubernetes.Interface {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(conn.close)
-	set, err := kubernetes.NewForConfig(conn.config(conn.transport))
+	b.Cleanup(conn.Close)
+	set, err := kubernetes.NewForConfig(conn.config(conn))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -379,7 +330,7 @@ func (b *bench) client() kubernetes.Interface {
 
 // objects are those of a resource, in a namespace.
 func (b *bench) objects(group, version, resource, namespace string) []unstructured.Unstructured {
-	return b.kube.Objects(b.ca.id(), schema.GroupVersionResource{Group: group, Version: version, Resource: resource}, namespace)
+	return b.kube.Objects(b.ca.Fingerprint(), schema.GroupVersionResource{Group: group, Version: version, Resource: resource}, namespace)
 }
 
 // calls counts the calls of a system since it was asked last.

@@ -34,7 +34,7 @@ func newReal(t *testing.T) *bench {
 	net24 := strings.TrimSuffix(prefix.Addr().String(), ".0")
 	b := newBench(t, world.Config{Speed: 1000, Network: world.Loopback{}}, net24)
 	dir := t.TempDir()
-	for name, content := range map[string][]byte{"ca.crt": b.ca.pem, "ca.key": b.ca.raw} {
+	for name, content := range map[string][]byte{"ca.crt": b.ca.PEM, "ca.key": b.ca.KeyPEM} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -57,8 +57,8 @@ func newReal(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.close()
-	client := &http.Client{Transport: conn.transport, Timeout: time.Second}
+	defer conn.Close()
+	client := &http.Client{Transport: conn, Timeout: time.Second}
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		resp, err := client.Get(conn.server + "/readyz")
 		if err == nil {

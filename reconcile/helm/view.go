@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
 // The labels of what Helm makes. Source: Helm 3.22, pkg/storage/driver/secrets.go
@@ -69,7 +71,7 @@ type view struct {
 // newView prepares a view that ends with ctx, when cancel is called, or when
 // the server is lost. run must be started by the caller.
 func newView(ctx context.Context, c *connection, change func()) (v *view, run func(), err error) {
-	config := c.config(once{c.through})
+	config := c.config(kubeapi.Once(c))
 	client := &http.Client{Transport: config.Transport}
 	secrets, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
 	if err != nil {
@@ -291,7 +293,7 @@ func follow[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], exam
 			if apierrors.IsTooManyRequests(err) {
 				// A server that is too busy would make the reflector try it for
 				// ever, so that its answer is disguised.
-				return nil, errors.New(reason(err))
+				return nil, kubeapi.InWords(err)
 			}
 			if err != nil {
 				return nil, err

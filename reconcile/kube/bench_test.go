@@ -14,20 +14,21 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // register puts Node objects of a usual size into the cluster.
 func (b *bench) register(nodes int) {
 	b.Helper()
-	conn, err := connect(b.desired.Access.Kube, b.world.Net.DialContext, nil)
+	conn, err := kubeapi.Connect(b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.close()
+	defer conn.Close()
 	client, err := corev1client.NewForConfigAndClient(&rest.Config{
 		Host: serverOf(b.desired.Spec.Nodes[0].IP), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
-	}, &http.Client{Transport: conn.transport})
+	}, &http.Client{Transport: conn})
 	if err != nil {
 		b.Fatal(err)
 	}

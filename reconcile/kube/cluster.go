@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
 // listWithin is how long Observe waits for the first list of nodes.
@@ -21,9 +21,9 @@ const listWithin = 5 * time.Second
 // Config says how a Cluster is reached. The zero value works.
 type Config struct {
 	// Dial makes connections; nil: the operating system's.
-	Dial dialFunc
+	Dial kubeapi.Dial
 	// Wrap puts something between the client and its connections; nil: nothing.
-	Wrap func(http.RoundTripper) http.RoundTripper
+	Wrap kubeapi.Wrap
 	Log  *slog.Logger
 	// OnChange is called when a node changed, or when the watch of them was
 	// lost: it is worth looking again. It must not block; nil: nobody asks.
@@ -32,8 +32,8 @@ type Config struct {
 
 // Cluster sees one Kubernetes cluster. Close it when done.
 type Cluster struct {
-	dial   dialFunc
-	wrap   func(http.RoundTripper) http.RoundTripper
+	dial   kubeapi.Dial
+	wrap   kubeapi.Wrap
 	log    *slog.Logger
 	change func()
 
@@ -45,7 +45,7 @@ type Cluster struct {
 
 	mu     sync.Mutex
 	closed bool
-	conn   *connection // nil: no credentials yet
+	conn   *kubeapi.Connection // nil: no credentials yet
 	apis   map[netip.Addr]api
 	watch  *nodes // nil: none
 }
@@ -72,7 +72,7 @@ func (k *Cluster) Close() {
 	k.mu.Unlock()
 	k.cancel()
 	if conn != nil {
-		conn.close()
+		conn.Close()
 	}
 	k.wg.Wait()
 }
@@ -139,7 +139,7 @@ func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obs
 
 // connection returns the connection for the credentials; a change that matters
 // ends what went through the one before.
-func (k *Cluster) connection(c cluster.Credentials, now time.Time) (*connection, error) {
+func (k *Cluster) connection(c cluster.Credentials, now time.Time) (*kubeapi.Connection, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -147,16 +147,16 @@ func (k *Cluster) connection(c cluster.Credentials, now time.Time) (*connection,
 		return nil, errors.New("the agent stops")
 	case c.Cert.IsZero():
 		return nil, errors.New("the cluster has no secrets yet")
-	case k.conn != nil && k.conn.serves(c, now):
+	case k.conn != nil && k.conn.Serves(c, now):
 		return k.conn, nil
 	}
-	conn, err := connect(c, k.dial, k.wrap)
+	conn, err := kubeapi.Connect(c, k.dial, k.wrap)
 	if err != nil {
 		return nil, err
 	}
 	if k.conn != nil {
 		k.log.Debug("take new Kubernetes credentials")
-		k.conn.close()
+		k.conn.Close()
 	}
 	k.conn, k.apis = conn, map[netip.Addr]api{}
 	k.drop()
@@ -173,7 +173,7 @@ func (k *Cluster) drop() {
 
 // askAll asks the APIs whose word does not hold any more, side by side, and
 // returns what is known of each.
-func (k *Cluster) askAll(ctx context.Context, conn *connection, planes []cluster.Node) map[string]cluster.Seen[bool] {
+func (k *Cluster) askAll(ctx context.Context, conn *kubeapi.Connection, planes []cluster.Node) map[string]cluster.Seen[bool] {
 	now := time.Now()
 	k.mu.Lock()
 	if k.watch != nil && k.watch.over() {
@@ -222,7 +222,7 @@ func (k *Cluster) askAll(ctx context.Context, conn *connection, planes []cluster
 
 // seeNodes returns the nodes from the watch, after moving it to an API that is
 // ready if need be.
-func (k *Cluster) seeNodes(ctx context.Context, conn *connection, planes []cluster.Node, apis map[string]cluster.Seen[bool]) cluster.Seen[map[string]cluster.KubeNode] {
+func (k *Cluster) seeNodes(ctx context.Context, conn *kubeapi.Connection, planes []cluster.Node, apis map[string]cluster.Seen[bool]) cluster.Seen[map[string]cluster.KubeNode] {
 	unseen := func(format string, args ...any) cluster.Seen[map[string]cluster.KubeNode] {
 		return cluster.Unseen[map[string]cluster.KubeNode](fmt.Sprintf(format, args...))
 	}
@@ -242,14 +242,14 @@ func (k *Cluster) seeNodes(ctx context.Context, conn *connection, planes []clust
 	defer cancel()
 	list, err := w.wait(ctx)
 	if err != nil {
-		return unseen("the API at %s: %s", w.server, reason(err))
+		return unseen("the API at %s: %s", w.server, kubeapi.Reason(err))
 	}
 	return cluster.Saw(list)
 }
 
 // watchThrough returns the watch, begun anew if it was lost or its API is not
 // ready while another is; nil while none is.
-func (k *Cluster) watchThrough(conn *connection) (*nodes, error) {
+func (k *Cluster) watchThrough(conn *kubeapi.Connection) (*nodes, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	addr, ok := k.best()

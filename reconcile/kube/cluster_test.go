@@ -342,7 +342,7 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 		b.mustNotKnow(b.look(), "it does not accept the agent's certificate: nodes is forbidden")
 
 		other := newAuthority(b).access(time.Hour, "system:masters")
-		other.CA = cluster.NewSecret(b.ca.pem)
+		other.CA = cluster.NewSecret(b.ca.PEM)
 		b.desired.Access.Kube = other
 		b.mustNotKnow(b.look(), "") // the old ones are good for long
 

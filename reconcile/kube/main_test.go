@@ -2,16 +2,8 @@ package kube
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -29,69 +21,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // authority is a Kubernetes CA.
 type authority struct {
-	t        testing.TB
-	cert     *x509.Certificate
-	key      *ecdsa.PrivateKey
-	pem, raw []byte // certificate and key
+	*world.PKI
+	t testing.TB
 }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := world.NewPKI(pkix.Name{Organization: []string{"kubernetes"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"kubernetes"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{t: t, cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), raw: keyPEM(t, key)}
-}
-
-func keyPEM(t testing.TB, key *ecdsa.PrivateKey) []byte {
-	t.Helper()
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-}
-
-func (a *authority) id() string {
-	sum := sha256.Sum256(a.cert.Raw)
-	return hex.EncodeToString(sum[:])
+	return &authority{ca, t}
 }
 
 // access mints credentials that live for ttl, for somebody in a group.
 func (a *authority) access(ttl time.Duration, group string) cluster.Credentials {
 	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := a.Client(ttl, "admin", group)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	until := time.Now().Add(ttl)
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "admin", Organization: []string{group}},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: until,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cluster.Credentials{
-		CA: cluster.NewSecret(a.pem), Cert: cluster.NewSecret(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		Key: cluster.NewSecret(keyPEM(a.t, key)), NotAfter: until,
-	}
+	return cluster.Credentials{CA: cluster.NewSecret(a.PEM), Cert: cluster.NewSecret(cert), Key: cluster.NewSecret(key), NotAfter: time.Now().Add(ttl)}
 }
 
 // bench is a world with Kubernetes clusters and a Cluster that looks at one.
@@ -139,8 +89,8 @@ func (b *bench) serve(n int) (stop func()) {
 	b.Helper()
 	node := b.desired.Spec.Nodes[n-1]
 	up := make(chan bool, 16)
-	stop = b.kube.ServeAPI(b.ca.id(), "etcd-1", world.ControlPlane{
-		Node: node.Name, Address: node.IP, VIP: b.desired.Spec.Network.VIP, CACert: b.ca.pem, CAKey: b.ca.raw, Kubernetes: "v1.36.1",
+	stop = b.kube.ServeAPI(b.ca.Fingerprint(), "etcd-1", world.ControlPlane{
+		Node: node.Name, Address: node.IP, VIP: b.desired.Spec.Network.VIP, CACert: b.ca.PEM, CAKey: b.ca.KeyPEM, Kubernetes: "v1.36.1",
 		CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
 	}, func(ready bool) { up <- ready })
 	if !<-up {
@@ -152,7 +102,7 @@ func (b *bench) serve(n int) (stop func()) {
 // join lets a kubelet register, and returns a channel that tells of Ready.
 func (b *bench) join(name, addr string, vmid int) (ready <-chan bool, stop func()) {
 	told := make(chan bool, 16)
-	stop = b.kube.RunKubelet(b.ca.id(), world.Kubelet{Node: name, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid},
+	stop = b.kube.RunKubelet(b.ca.Fingerprint(), world.Kubelet{Node: name, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid},
 		func(ready bool) { told <- ready })
 	return told, stop
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
 // nodes is a watch of the Node objects through one kube-apiserver. It ends by
@@ -44,9 +45,9 @@ type nodes struct {
 
 // watchNodes begins a watch that ends with ctx, when cancel is called, or when
 // the server is lost. run must be started by the caller.
-func watchNodes(ctx context.Context, c *connection, server netip.Addr, change func()) (w *nodes, run func(), err error) {
+func watchNodes(ctx context.Context, c *kubeapi.Connection, server netip.Addr, change func()) (w *nodes, run func(), err error) {
 	config := &rest.Config{Host: serverOf(server), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
-	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: once{c.through}})
+	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: kubeapi.Once(c)})
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client for %s: %w", server, err)
 	}
@@ -88,7 +89,7 @@ func (w *nodes) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	w.update(func() bool { w.watching = false; return false })
 	stream, err := w.client.Watch(ctx, o)
 	if apierrors.IsTooManyRequests(err) {
-		return nil, &lostError{err}
+		return nil, kubeapi.InWords(err)
 	}
 	if err != nil {
 		return nil, err
@@ -233,7 +234,7 @@ func nodeOf(obj any) (cluster.KubeNode, error) {
 		if c.Type != corev1.NodeReady {
 			continue
 		}
-		n.Ready, n.Why = c.Status == corev1.ConditionTrue, oneLine(c.Message)
+		n.Ready, n.Why = c.Status == corev1.ConditionTrue, kubeapi.Line(c.Message)
 		if n.Ready {
 			n.Why = ""
 		}

@@ -2,23 +2,18 @@ package kube
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
 const (
@@ -48,14 +43,14 @@ func serverOf(addr netip.Addr) string {
 }
 
 // askReady asks one kube-apiserver whether it is ready.
-func askReady(ctx context.Context, c *connection, addr netip.Addr) cluster.Seen[bool] {
+func askReady(ctx context.Context, c *kubeapi.Connection, addr netip.Addr) cluster.Seen[bool] {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, serverOf(addr)+"/readyz", nil)
 	if err != nil {
 		return cluster.Unseen[bool](err.Error())
 	}
-	resp, err := c.through.RoundTrip(req)
+	resp, err := c.RoundTrip(req)
 	if err != nil {
 		return unanswered(addr, err)
 	}
@@ -81,68 +76,18 @@ func notReady(why string) cluster.Seen[bool] { return cluster.Seen[bool]{Known: 
 func firstFailed(status, body string) string {
 	for line := range strings.Lines(body) {
 		if check, ok := strings.CutPrefix(strings.TrimSpace(line), "[-]"); ok {
-			return oneLine(check)
+			return kubeapi.Line(check)
 		}
 	}
-	return oneLine(status)
+	return kubeapi.Line(status)
 }
 
 // unanswered is what an API that did not answer is: surely not ready when its
 // host refuses the connection, unknown otherwise.
 func unanswered(addr netip.Addr, err error) cluster.Seen[bool] {
-	why := fmt.Sprintf("%s: %s", netip.AddrPortFrom(addr, port), reason(err))
+	why := fmt.Sprintf("%s: %s", netip.AddrPortFrom(addr, port), kubeapi.Reason(err))
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return notReady(why)
 	}
 	return cluster.Unseen[bool](why)
-}
-
-// reason is the text of a connection's error, in the words of people.
-func reason(err error) string {
-	var stranger x509.UnknownAuthorityError
-	var name x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var alert tls.AlertError
-	var timeout net.Error
-	var status apierrors.APIStatus
-	switch {
-	case errors.As(err, &status) && (apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)):
-		// No rule keeps system:masters from reading: who is refused was taken
-		// for somebody else.
-		return "it does not accept the agent's certificate: " + oneLine(status.Status().Message)
-	case errors.As(err, &status):
-		return "it answers: " + oneLine(status.Status().Message)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "there is no way to it"
-	case errors.As(err, &stranger):
-		return "who answers there has a certificate of another cluster"
-	case errors.As(err, &name), errors.As(err, &invalid):
-		return "its certificate is not good: " + oneLine(err.Error())
-	case errors.As(err, &alert):
-		return "it does not accept the agent's certificate: " + oneLine(alert.Error())
-	case errors.Is(err, context.Canceled):
-		return "it was not waited for"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "it does not answer"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-		return "the connection broke"
-	default:
-		var u *url.Error
-		for errors.As(err, &u) {
-			err = u.Err
-		}
-		return oneLine(err.Error())
-	}
-}
-
-// oneLine makes a stranger's words fit for a line of a log.
-func oneLine(s string) string {
-	const most = 300
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
 }

@@ -2,44 +2,14 @@ package kube
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/netip"
-	"net/url"
 	"strings"
 	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-func TestReason(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{syscall.ECONNREFUSED, "nothing listens there"},
-		{&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, "there is no way to it"},
-		{x509.UnknownAuthorityError{}, "who answers there has a certificate of another cluster"},
-		{x509.CertificateInvalidError{Reason: x509.Expired}, "its certificate is not good: x509: certificate has expired or is not yet valid: "},
-		{context.DeadlineExceeded, "it does not answer"},
-		{context.Canceled, "it was not waited for"},
-		{io.ErrUnexpectedEOF, "the connection broke"},
-		{fmt.Errorf("failed to list *v1.Node: %w", apierrors.NewUnauthorized("Unauthorized")), "it does not accept the agent's certificate: Unauthorized"},
-		{apierrors.NewTooManyRequests("come back later", 1), "it answers: come back later"},
-		{&url.Error{Op: "Get", URL: "https://10.0.0.11:6443/?x=secret", Err: errors.New("odd\nthing")}, "odd thing"},
-		{&lostError{syscall.ECONNREFUSED}, "nothing listens there"},
-	} {
-		if got := reason(c.err); got != strings.TrimSpace(c.want) {
-			t.Errorf("%v: %q, want %q", c.err, got, c.want)
-		}
-	}
-}
 
 func TestUnanswered(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.11")

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -36,7 +37,7 @@ func TestRealAPI(t *testing.T) {
 	net24 := strings.TrimSuffix(prefix.Addr().String(), ".0")
 	b := newBench(t, world.Config{Network: world.Loopback{}}, net24, 1)
 	dir := t.TempDir()
-	for name, content := range map[string][]byte{"ca.crt": b.ca.pem, "ca.key": b.ca.raw} {
+	for name, content := range map[string][]byte{"ca.crt": b.ca.PEM, "ca.key": b.ca.KeyPEM} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -67,14 +68,14 @@ func TestRealAPI(t *testing.T) {
 		}
 	}
 	soon("ready", func(o cluster.Observed) bool { return o.APIs["cp-1"].Value && o.Nodes.Known })
-	conn, err := connect(b.desired.Access.Kube, nil, nil)
+	conn, err := kubeapi.Connect(b.desired.Access.Kube, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.close()
+	defer conn.Close()
 	client, err := corev1client.NewForConfigAndClient(&rest.Config{
 		Host: serverOf(b.desired.Spec.Nodes[0].IP), ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON},
-	}, &http.Client{Transport: conn.transport})
+	}, &http.Client{Transport: conn})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/plain"
 )
 
 const (
@@ -80,14 +81,7 @@ func reasonOf(r *http.Response) string {
 }
 
 // oneLine makes foreign words fit for a line of a log.
-func oneLine(s string) string {
-	const most = 500
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
-}
+func oneLine(s string) string { return plain.Line(s, 500) }
 
 // limited is a body that may not be endless.
 type limited struct {

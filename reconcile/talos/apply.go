@@ -84,7 +84,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 func (l *link) confirm(ctx context.Context, n cluster.Node) error {
 	id, err := l.identify(ctx)
 	if err != nil {
-		return plain{err}
+		return worded{err}
 	}
 	if why := id.otherUUID(n); why != "" {
 		return errors.New("another machine of this cluster answers: " + why)
@@ -97,14 +97,14 @@ func (l *link) confirm(ctx context.Context, n cluster.Node) error {
 func (l *link) prove(ctx context.Context, n cluster.Node) error {
 	id, err := l.identify(ctx)
 	if err != nil {
-		return plain{err}
+		return worded{err}
 	}
 	if why := id.other(n); why != "" {
 		return errors.New("who answers is not the machine that was made for it, so nothing was sent: " + why)
 	}
 	st, err := l.status(ctx)
 	if err != nil {
-		return plain{err}
+		return worded{err}
 	}
 	if st.Stage != runtime.MachineStageMaintenance {
 		return fmt.Errorf("it says that it is %s, so nothing was sent", st.Stage)

@@ -72,7 +72,7 @@ func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 	if err == nil {
 		return nil
 	}
-	said := plain{err}
+	said := worded{err}
 	switch read("Bootstrap", err).meaning {
 	case already:
 		return nil
@@ -111,7 +111,7 @@ func (l *link) waitsForBootstrap(ctx context.Context, n cluster.Node) (founded b
 	}
 	services, err := l.services(ctx)
 	if err != nil {
-		return false, plain{err}
+		return false, worded{err}
 	}
 	switch etcd, ok := services["etcd"]; {
 	case !ok:
@@ -123,7 +123,7 @@ func (l *link) waitsForBootstrap(ctx context.Context, n cluster.Node) (founded b
 	}
 	st, err := l.status(ctx)
 	if err != nil {
-		return false, plain{err}
+		return false, worded{err}
 	}
 	if st.Stage != runtime.MachineStageBooting && st.Stage != runtime.MachineStageRunning {
 		return false, fmt.Errorf("it says that it is %s", st.Stage)

@@ -12,24 +12,19 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
 	"go.yaml.in/yaml/v4"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/talos-agent/talos-agent/internal/plain"
 )
 
 // maxWords is how much of what a machine says is repeated, in bytes.
 const maxWords = 600
 
 // clip makes foreign words fit for one line of a log or a terminal.
-func clip(s string) string {
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == unicode.ReplacementChar }), " ")
-	if len(s) > maxWords {
-		s = strings.ToValidUTF8(s[:maxWords], "") + "..."
-	}
-	return s
-}
+func clip(s string) string { return plain.Line(s, maxWords) }
 
 // noise is what errors carry that people do not need: gRPC's preamble, and the
 // addresses of a connection, whose port is another one every time.
@@ -48,11 +43,11 @@ func words(err error) string {
 	return clip(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), "no answer in time"))
 }
 
-// plain is an error whose message is its words.
-type plain struct{ error }
+// worded is an error whose message is its words.
+type worded struct{ error }
 
-func (p plain) Error() string { return words(p.error) }
-func (p plain) Unwrap() error { return p.error }
+func (w worded) Error() string { return words(w.error) }
+func (w worded) Unwrap() error { return w.error }
 
 // masked stands where something of a machine config was.
 const masked = "[...]"

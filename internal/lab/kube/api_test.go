@@ -166,7 +166,7 @@ func TestDoors(t *testing.T) {
 			t.Errorf("GET with a certificate of another CA: %d, want 401", code)
 		}
 		distrust := l.config(apiAddr)
-		distrust.CAData = other.caPEM
+		distrust.CAData = other.ca.PEM
 		client, err := rest.HTTPClientFor(distrust)
 		if err != nil {
 			t.Fatal(err)

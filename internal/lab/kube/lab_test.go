@@ -2,16 +2,8 @@ package kube_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -33,14 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // lab is a world with Kubernetes clusters and one CA.
 type lab struct {
-	t      testing.TB
-	world  *world.World
-	kube   *kube.Clusters
-	ca     *x509.Certificate
-	key    *ecdsa.PrivateKey
-	caPEM  []byte
-	keyPEM []byte
-	id     string // fingerprint of the CA
+	t     testing.TB
+	world *world.World
+	kube  *kube.Clusters
+	ca    *world.PKI
+	id    string // fingerprint of the CA
 }
 
 // newLab makes a lab that ends with the test.
@@ -50,10 +39,11 @@ func newLab(t testing.TB, c world.Config) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, world: w, kube: kube.New(kube.Config{World: w})}
-	l.ca, l.key, l.caPEM, l.keyPEM = newCA(t)
-	sum := sha256.Sum256(l.ca.Raw)
-	l.id = hex.EncodeToString(sum[:])
+	ca, err := world.NewPKI(pkix.Name{Organization: []string{"kubernetes"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, world: w, kube: kube.New(kube.Config{World: w}), ca: ca, id: ca.Fingerprint()}
 	t.Cleanup(func() {
 		l.kube.Close()
 		w.Close()
@@ -61,54 +51,14 @@ func newLab(t testing.TB, c world.Config) *lab {
 	return l
 }
 
-func newCA(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"kubernetes"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(10, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM(t, key)
-}
-
-func keyPEM(t testing.TB, key *ecdsa.PrivateKey) []byte {
-	t.Helper()
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
-}
-
 // client makes a client certificate.
-func (l *lab) client(name string, groups ...string) (certPEM, key []byte) {
+func (l *lab) client(name string, groups ...string) (cert, key []byte) {
 	l.t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := l.ca.Client(24*time.Hour, name, groups...)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: groups},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(24 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, l.ca, &k.PublicKey, l.key)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM(l.t, k)
+	return cert, key
 }
 
 // config is an administrator's client config for the API at an address.
@@ -118,7 +68,7 @@ func (l *lab) config(addr string) *rest.Config {
 	return &rest.Config{
 		Host: "https://" + addr + ":6443", Dial: l.world.Net.DialContext, QPS: -1,
 		ContentConfig:   rest.ContentConfig{ContentType: "application/json"},
-		TLSClientConfig: rest.TLSClientConfig{CAData: l.caPEM, CertData: cert, KeyData: key},
+		TLSClientConfig: rest.TLSClientConfig{CAData: l.ca.PEM, CertData: cert, KeyData: key},
 	}
 }
 
@@ -141,7 +91,7 @@ func (l *lab) typed(addr string) kubernetes.Interface {
 // control is a control plane with flannel and kube-proxy.
 func (l *lab) control(node, addr string) world.ControlPlane {
 	return world.ControlPlane{
-		Node: node, Address: netip.MustParseAddr(addr), CACert: l.caPEM, CAKey: l.keyPEM, Kubernetes: "v1.36.1",
+		Node: node, Address: netip.MustParseAddr(addr), CACert: l.ca.PEM, CAKey: l.ca.KeyPEM, Kubernetes: "v1.36.1",
 		CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
 	}
 }

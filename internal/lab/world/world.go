@@ -10,6 +10,7 @@ package world
 
 import (
 	"context"
+	"crypto/x509/pkix"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -102,7 +103,7 @@ func New(c Config) (*World, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	pki, err := newPKI()
+	pki, err := NewPKI(pkix.Name{CommonName: "talos-agent lab"})
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package kube
+package kubeapi
 
 import (
 	"bytes"
@@ -25,12 +25,15 @@ const (
 	idleFor      = 2 * time.Minute
 )
 
-// dialFunc is how connections are made.
-type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+// Dial is how connections are made; nil is the network of this host.
+type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// connection is everything that depends on the credentials: they are minted
-// anew from time to time.
-type connection struct {
+// Wrap puts something in front of a transport; nil puts nothing there.
+type Wrap = func(http.RoundTripper) http.RoundTripper
+
+// Connection is what requests under the same credentials go through: an
+// http.RoundTripper for all servers of a cluster. Many goroutines may use it.
+type Connection struct {
 	ca, cert  []byte
 	renew     time.Time // when newer credentials are worth a new connection
 	conns     *conns
@@ -38,8 +41,9 @@ type connection struct {
 	through   http.RoundTripper // what is asked through: the transport, or what wraps it
 }
 
-// connect prepares connections with the given credentials. It asks nobody yet.
-func connect(c cluster.Credentials, dial dialFunc, wrap func(http.RoundTripper) http.RoundTripper) (*connection, error) {
+// Connect prepares connections with the given credentials. It asks nobody yet.
+// Whoever connects must Close.
+func Connect(c cluster.Credentials, dial Dial, wrap Wrap) (*Connection, error) {
 	ca, cert := c.CA.Reveal(), c.Cert.Reveal()
 	pair, err := tls.X509KeyPair(cert, c.Key.Reveal())
 	if err != nil {
@@ -53,7 +57,7 @@ func connect(c cluster.Credentials, dial dialFunc, wrap func(http.RoundTripper) 
 		dial = (&net.Dialer{}).DialContext
 	}
 	open := &conns{dial: dial, open: map[*tracked]struct{}{}}
-	conn := &connection{
+	conn := &Connection{
 		ca: ca, cert: cert,
 		renew: pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) * 3 / 4),
 		conns: open,
@@ -75,43 +79,29 @@ func connect(c cluster.Credentials, dial dialFunc, wrap func(http.RoundTripper) 
 	return conn, nil
 }
 
-// serves reports whether the connection can go on under these credentials:
+// RoundTrip implements http.RoundTripper.
+func (c *Connection) RoundTrip(r *http.Request) (*http.Response, error) {
+	return c.through.RoundTrip(r)
+}
+
+// Serves reports whether the connection can go on under these credentials:
 // they are signed by the same authority, and the present ones have a good part
 // of their life before them, or are no older.
-func (c *connection) serves(want cluster.Credentials, now time.Time) bool {
+func (c *Connection) Serves(want cluster.Credentials, now time.Time) bool {
 	return bytes.Equal(c.ca, want.CA.Reveal()) && (now.Before(c.renew) || bytes.Equal(c.cert, want.Cert.Reveal()))
 }
 
-// close breaks every connection that is open.
-func (c *connection) close() {
+// Close breaks every connection that is open, in the middle of whatever goes
+// through it, and lets none be made any more.
+func (c *Connection) Close() {
 	c.conns.close()
 	c.transport.CloseIdleConnections()
 }
 
-// once is a transport for what is watched. client-go tries the same server
-// again, for up to a minute, after the errors it knows of a connection that
-// broke; here they have no such name, and another server is tried.
-type once struct{ next http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := o.next.RoundTrip(r)
-	if err != nil {
-		return nil, &lostError{err}
-	}
-	return resp, nil
-}
-
-// lostError is an error whose cause is told in words only.
-type lostError struct{ cause error }
-
-// Error implements error.
-func (e *lostError) Error() string { return reason(e.cause) }
-
 // conns keeps track of open connections: a transport closes only those that
 // are idle by itself.
 type conns struct {
-	dial dialFunc
+	dial Dial
 
 	mu     sync.Mutex
 	closed bool
