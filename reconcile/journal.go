@@ -67,11 +67,14 @@ type record struct {
 	Charts      map[string]string           `json:"charts,omitempty"`
 }
 
+// JournalName is the name of the file that holds a cluster's journal.
+func JournalName(clusterName string) string { return clusterName + ".json" }
+
 // OpenJournal reads a cluster's journal. It never fails for what the file
 // holds: a journal that cannot be read is lost, kept aside as name.corrupt, and
 // said so. It fails when the file system does.
 func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
-	j := &Journal{files: files, name: clusterName + ".json", id: clusterID}
+	j := &Journal{files: files, name: JournalName(clusterName), id: clusterID}
 	raw, err := files.Read(j.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,41 @@ func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
 	r.until("the cluster is looked after", func() bool { return !r.try("status", "old").has(why) })
 	if s := r.status(); s.Condition != cluster.Ready {
 		t.Errorf("the other cluster is %s", s.Condition)
+	}
+}
+
+// TestARefusedClusterIsTriedAgain: a cluster that cannot be looked after, and of
+// which the repository knows nothing, is tried again when its status says so, also
+// while the repository cannot be read: nobody may take it for a loop that hangs.
+// When its records are taken away it is gone.
+func TestARefusedClusterIsTriedAgain(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	delete(r.config, "clusters")
+	r.config["repository"].(map[string]any)["interval"] = "5s"
+	r.write()
+	must(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700))
+	records := filepath.Join(r.dir, "state", "old.json")
+	line := `{"version":9}`
+	must(os.WriteFile(records, fmt.Appendf(nil, "%s\n%x\n", line, sha256.Sum256([]byte(line))), 0o600))
+	commit := r.push(r.inventory(0))
+	r.start()
+	r.untilReady(commit)
+	triedAgain := func() {
+		t.Helper()
+		first := r.statusOf("old").NextPass
+		r.until("the refused cluster is tried again", func() bool { return r.statusOf("old").NextPass.After(first) })
+	}
+	triedAgain()
+	r.lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "down"})
+	r.until("the repository cannot be read", func() bool { return r.log.has("cannot read the clusters of the repository") })
+	triedAgain()
+	r.lab.World.Heal()
+	triedAgain()
+
+	must(os.Remove(records))
+	r.until("the cluster is gone", func() bool { return r.try("status", "old").has("no such cluster") })
+	if left, err := os.ReadDir(filepath.Join(r.dir, "state")); err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "old") }) {
+		t.Errorf("records of a cluster that is gone: %v %v", left, err)
 	}
 }
 

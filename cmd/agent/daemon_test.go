@@ -362,7 +362,13 @@ func do(args ...string) []string { return args }
 // status is the status of the cluster dev, as JSON.
 func (r *rig) status() cluster.Status {
 	r.t.Helper()
-	a := r.try("status", "dev", "--output", "json")
+	return r.statusOf("dev")
+}
+
+// statusOf is the status of a cluster, as JSON.
+func (r *rig) statusOf(name string) cluster.Status {
+	r.t.Helper()
+	a := r.try("status", name, "--output", "json")
 	var list struct {
 		Kind string
 		Data []cluster.Status

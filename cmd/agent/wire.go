@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -187,7 +188,7 @@ func (a *agent) discover() {
 		if len(names) == 0 {
 			names, err = a.hub.clusters(a.ctx, asOf)
 		}
-		for _, name := range names {
+		for _, name := range append(slices.Clone(names), a.stillRefused(names, err == nil)...) {
 			a.manage(name)
 		}
 		if err != nil {
@@ -213,6 +214,28 @@ func (a *agent) discover() {
 		}
 		asOf = time.Now().Add(-a.w.interval)
 	}
+}
+
+// stillRefused are the clusters that could not be looked after and are not in the
+// repository, or not known to be: they are tried again too, for what is wrong with
+// their records may be mended. One that is in neither any more is forgotten.
+func (a *agent) stillRefused(names []string, known bool) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []string
+	for name := range a.refused {
+		if slices.Contains(names, name) {
+			continue
+		}
+		if _, err := a.w.files.Read(reconcile.JournalName(name)); known && errors.Is(err, fs.ErrNotExist) {
+			delete(a.refused, name)
+			a.w.log.Info("a cluster that could not be looked after is gone, and its records too", "cluster", name)
+			a.w.pulse.Beat()
+			continue
+		}
+		out = append(out, name)
+	}
+	return out
 }
 
 // firstRetry is when a repository that could not be read is asked again; the
