@@ -337,7 +337,6 @@ func (a *agent) assemble(name string) (*managed, error) {
 			m.r.Look(false)
 		}
 	}
-	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, OnChange: look})
 	m.kube = kube.New(kube.Config{Dial: a.w.dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look})
 	m.render = &renderer{factory: a.images.factory, policy: a.w.policy}
 	charts := a.w.charts
@@ -348,6 +347,8 @@ func (a *agent) assemble(name string) (*managed, error) {
 	if m.helm, err = helm.New(charts); err != nil {
 		return nil, err
 	}
+	// What has goroutines comes after what can fail.
+	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, OnChange: look})
 	if a.forge != nil {
 		m.reporter = newReporter(a.forge, func(err error) { a.unheard("forge: "+name, err) }, log)
 	}

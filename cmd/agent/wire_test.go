@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -131,4 +137,27 @@ func TestNothingIsRenderedForARefusal(t *testing.T) {
 			t.Errorf("limit %d: %d configs rendered, want %d: %v", limit, r.configs.Count(), want, problems)
 		}
 	}
+}
+
+// TestRefusedClusterLeavesNothingBehind: a cluster that cannot be looked after is
+// tried again and again.
+func TestRefusedClusterLeavesNothingBehind(t *testing.T) {
+	state, cache := t.TempDir(), t.TempDir()
+	must(os.WriteFile(filepath.Join(cache, "charts"), nil, 0o600)) // where a folder is wanted
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + state + "\ncache_dir: " + cache + "\n"})
+	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	must(problems.Err())
+	w, err := s.wiring(stateFiles{dir: state}, slog.New(slog.DiscardHandler))
+	must(err)
+	a, err := newAgent(w)
+	must(err)
+	defer a.stop()
+	before := goleak.IgnoreCurrent()
+	for range 3 {
+		a.manage("dev")
+	}
+	if s, err := a.Status("dev"); err != nil || !strings.Contains(s.Message, "make chart cache") {
+		t.Errorf("%+v %v", s, err)
+	}
+	goleak.VerifyNone(t, before)
 }
