@@ -43,21 +43,19 @@ type notifier struct {
 // newNotifier starts a notifier. ended is told how each attempt ended.
 func newNotifier(c notification, target notify.Target, sp *spoken, ended func(target string, err error), log *slog.Logger) *notifier {
 	var said complaint
-	return &notifier{c: c, spoken: sp, out: newOutbox(outboxConfig[notify.Notice]{
+	n := &notifier{c: c, spoken: sp}
+	n.out = newOutbox(outboxConfig[notify.Notice]{
 		Send: target.Send, Same: sameNotice,
 		Gap: leastBetweenNotices, Burst: noticesInARow, Refill: leastBetweenTheSames,
-		Told: func(name string, word notify.Notice, err error) {
+		Told: func(name string, _ notify.Notice, err error) {
 			ended(c.name, err)
-			if err == nil {
-				sp.set(c.name, name, &word)
-			} else {
-				sp.set(c.name, name, nil)
-			}
+			sp.set(c.name, name, n.out.known(name))
 			if said.news(err) {
 				log.Warn("cannot notify "+c.name+"; it is tried again", "err", err, "hint", cluster.HintOf(err))
 			}
 		},
-	}, sp.of(c.name))}
+	}, sp.of(c.name))
+	return n
 }
 
 // counted has the messages to a target counted that do not go through the gate:

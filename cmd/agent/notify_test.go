@@ -196,13 +196,38 @@ func TestNoticesAreNews(t *testing.T) {
 	}
 }
 
-// noted takes every notice.
-type noted struct{ sent []string }
+// TestTroubleThatComesBackAfterARestart: a cluster is well again while its trouble
+// is being told. The next agent takes the same trouble for a new one.
+func TestTroubleThatComesBackAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		c := notification{name: "x", on: []cluster.Condition{cluster.Stalled}}
+		files, target := stateFiles{dir: t.TempDir()}, &noted{takes: 10 * time.Second}
+		for range 2 {
+			n := newNotifier(c, target, openSpoken(files, []notification{c}, log), func(string, error) {}, log)
+			n.report(cluster.Status{Cluster: "dev", Condition: cluster.Stalled, Message: "no room"}, "north", "pve1")
+			time.Sleep(time.Second)
+			n.report(cluster.Status{Cluster: "dev", Condition: cluster.Ready}, "north", "pve1")
+			time.Sleep(time.Minute)
+			n.close()
+		}
+		if len(target.sent) != 2 {
+			t.Errorf("told %v, want it twice", target.sent)
+		}
+	})
+}
+
+// noted takes every notice, and its time.
+type noted struct {
+	sent  []string
+	takes time.Duration
+}
 
 func (r *noted) Send(_ context.Context, n notify.Notice) error {
 	if n.Cluster != "dev" {
 		return errors.New("nobody asked for " + n.Cluster)
 	}
+	time.Sleep(r.takes)
 	r.sent = append(r.sent, n.Condition+":"+n.Message)
 	return nil
 }

@@ -33,8 +33,7 @@ type outboxConfig[T any] struct {
 	Gap    time.Duration
 	Burst  int
 	Refill time.Duration
-	// Told is called after each attempt, with the word that the place now has;
-	// nil: nobody is.
+	// Told is called after each attempt; nil: nobody is.
 	Told func(subject string, word T, err error)
 }
 
@@ -44,6 +43,8 @@ type outboxSlot[T any] struct {
 	since time.Time // next
 	busy  *T        // being told
 	told  *T        // what the place has; nil: nobody knows
+	over  bool      // busy was taken back meanwhile: it is not tried again
+	past  bool      // busy was forgotten meanwhile: the same is news
 	hold  time.Time // nothing is told before
 	pace  *rate.Limiter
 }
@@ -109,8 +110,8 @@ func (o *outbox[T]) put(subject string, word T) {
 		last = s.busy
 	}
 	switch {
-	case last != nil && o.Same(*last, word):
-		s.next = nil
+	case last != nil && !s.past && o.Same(*last, word):
+		s.next, s.over = nil, false
 	case s.next == nil:
 		s.next, s.since = &word, time.Now()
 		nudge(o.wake)
@@ -126,10 +127,17 @@ func (o *outbox[T]) drop(subject string, forget bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s := o.slot(subject)
-	s.next = nil
+	s.next, s.over = nil, s.busy != nil
 	if forget {
-		s.told = nil
+		s.told, s.past = nil, s.busy != nil
 	}
+}
+
+// known returns what the place has been told of a subject; nil: nobody knows.
+func (o *outbox[T]) known(subject string) *T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.slot(subject).told
 }
 
 // pick takes the word that has waited longest, or says how long none is due.
@@ -197,15 +205,18 @@ func (o *outbox[T]) run() {
 func (o *outbox[T]) ended(s *outboxSlot[T], word T, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s.busy = nil
+	over, past := s.over, s.past
+	s.busy, s.over, s.past = nil, false, false
 	if err != nil {
 		s.told = nil // it may have arrived all the same
-		if s.next == nil {
+		if s.next == nil && !over {
 			s.next = &word
 		}
 		return
 	}
-	s.told = &word
+	if s.told = &word; past {
+		s.told = nil
+	}
 	if s.pace != nil {
 		s.pace.Allow()
 		next := s.pace.Reserve()

@@ -116,6 +116,21 @@ func TestOutbox(t *testing.T) {
 		"what is forgotten is news": {gap: time.Minute,
 			puts: []put{{0, "dev", "a"}, {time.Hour, "dev", forget}, {time.Second, "dev", "a"}},
 			want: "a@0s a@1h0m1s"},
+		"what is dropped while it is told is not tried again": {fails: 1, takes: 10 * time.Second,
+			puts: []put{{0, "dev", "a"}, {time.Second, "dev", drop}},
+			want: ""},
+		"what is dropped while it is told, and said again, is": {fails: 1, takes: 10 * time.Second,
+			puts: []put{{0, "dev", "a"}, {time.Second, "dev", drop}, {time.Second, "dev", "a"}},
+			want: "a@21s"},
+		"what is dropped while it is told and arrives is no news": {takes: 10 * time.Second,
+			puts: []put{{0, "dev", "a"}, {time.Second, "dev", drop}, {time.Second, "dev", "a"}, {time.Hour, "dev", "a"}},
+			want: "a@10s"},
+		"what is forgotten while it is told is news": {takes: 10 * time.Second,
+			puts: []put{{0, "dev", "a"}, {time.Second, "dev", forget}, {time.Hour, "dev", "a"}},
+			want: "a@10s a@1h0m11s"},
+		"what is forgotten while it is told, and said again, is told twice": {takes: 10 * time.Second,
+			puts: []put{{0, "dev", "a"}, {time.Second, "dev", forget}, {time.Second, "dev", "a"}},
+			want: "a@10s a@20s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
