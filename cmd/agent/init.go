@@ -277,8 +277,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 	for _, n := range plan.Notes {
 		p.printf("note: %s\n", n)
 	}
-	record := i.record
-	record.Wishes = i.wishes
+	record := i.record.Begun(i.wishes, plan)
 	if len(plan.Steps) == 0 {
 		p.printf("nothing to do: this host is set up\n")
 		return i.next(p)

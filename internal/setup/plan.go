@@ -284,7 +284,7 @@ func (p *planner) mode(what string, f NewFile) {
 	if !there || have.Mode == f.Mode && (have.Group == "" || have.Group == owner(f)) {
 		return
 	}
-	f.Content, f.Origin = have.Data, FromContent
+	f.Content, f.Origin, f.Kept = have.Data, FromContent, true
 	p.add(Step{Name: "file " + f.Path, What: fmt.Sprintf("give %s its owner and mode (mode was %04o)", what, have.Mode), File: &f})
 }
 
@@ -295,14 +295,20 @@ func owner(f NewFile) string {
 	return f.Group
 }
 
+// The names of the steps that end a plan.
+const (
+	startStep   = "start"
+	restartStep = "restart"
+)
+
 // unit starts the daemon, or has it take over what has changed.
 func (p *planner) unit() {
 	switch {
 	case !p.f.Unit.Installed:
 	case !p.f.Unit.Active && p.o.Start:
-		p.add(Step{Name: "start", What: "enable the agent and start it", Run: []string{"systemctl", "enable", "--now", UnitName}})
-	case p.f.Unit.Active && len(p.Steps) > 0:
+		p.add(Step{Name: startStep, What: "enable the agent and start it", Run: []string{"systemctl", "enable", "--now", UnitName}})
+	case p.f.Unit.Active && (len(p.Steps) > 0 || p.r.Restart):
 		// Credentials are handed over when it starts, and only then.
-		p.add(Step{Name: "restart", What: "start the agent anew with what has changed", Run: []string{"systemctl", "restart", UnitName}})
+		p.add(Step{Name: restartStep, What: "start the agent anew with what has changed", Run: []string{"systemctl", "restart", UnitName}})
 	}
 }

@@ -20,6 +20,9 @@ type Record struct {
 	// Token tells that the token was about to be made, or is made and its secret
 	// not stored yet: one that is there then is nobody's.
 	Token bool `json:"tokenUnderWay,omitempty"`
+	// Restart tells that the agent is about to be started anew with what changes:
+	// until it is, it works with what was there before.
+	Restart bool `json:"restartUnderWay,omitempty"`
 }
 
 // Sum is the digest that a record keeps of a file.
@@ -33,6 +36,13 @@ func (r Record) wrote(path string, have []byte) bool { return r.Files[path] == S
 
 // made reports whether init made something.
 func (r Record) made(name string) bool { return slices.Contains(r.Made, name) }
+
+// Begun is the record with what must be known before a plan is carried out.
+func (r Record) Begun(w Wishes, p Plan) Record {
+	r.Wishes = w
+	r.Restart = r.Restart || slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Name == restartStep })
+	return r
+}
 
 // Before is the record with what must be known of a step before it is begun.
 func (r Record) Before(s Step) Record {
@@ -54,6 +64,10 @@ func (r Record) After(s Step, content []byte) Record {
 		files[path] = sum
 	}
 	switch {
+	case s.Name == restartStep || s.Name == startStep:
+		r.Restart = false
+	case s.File != nil && s.File.Kept:
+		// Who wrote it is the same as before.
 	case s.File != nil:
 		files[s.File.Path] = Sum(content)
 	case s.Call != nil && s.Call.SecretTo != nil:

@@ -65,6 +65,9 @@ type NewFile struct {
 	Group   string // "" is root's
 	Content []byte // of origin FromContent
 	Origin  Origin
+	// Kept content is what the file holds already: only its owner and mode are
+	// given to it.
+	Kept bool
 	// Secret content is never shown.
 	Secret bool
 }
