@@ -14,21 +14,29 @@ import (
 // without an agent.
 func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	u := &undoer{planner{f: f, r: r, w: r.Wishes}}
-	if vms := f.inPool(u.w.Pool); len(vms) > 0 && !leaveVMs && u.w.Pool != "" {
+	var problems cluster.Problems
+	for _, pool := range u.pools() {
 		var ids []string
-		for _, v := range vms {
+		for _, v := range f.inPool(pool) {
 			ids = append(ids, strings.TrimSpace(fmt.Sprintf("%d %s", v.ID, v.Name)))
 		}
-		return Plan{}, cluster.Problems{{Severity: cluster.Error, Field: "--leave-vms",
-			Message: fmt.Sprintf("the pool %s has %d VMs: %s", u.w.Pool, len(vms), strings.Join(ids, ", ")),
-			Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or say --leave-vms, and they go on running without the agent"}}
+		if len(ids) > 0 && !leaveVMs {
+			problems = append(problems, cluster.Problem{Severity: cluster.Error, Field: "--leave-vms",
+				Message: fmt.Sprintf("the pool %s has %d VMs: %s", pool, len(ids), strings.Join(ids, ", ")),
+				Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or say --leave-vms, and they go on running without the agent"})
+		}
+	}
+	if problems.HasErrors() {
+		return Plan{}, problems
 	}
 	if f.Unit.Active || f.Unit.Installed && len(r.Made) > 0 {
 		u.add(Step{Name: "stop", What: "stop the agent, and start it no more", Run: []string{"systemctl", "disable", "--now", UnitName}})
 	}
 	u.account()
 	u.roles()
-	u.pool()
+	for _, pool := range u.pools() {
+		u.pool(pool)
+	}
 	u.files()
 	for _, name := range r.Made {
 		if storage, ok := strings.CutPrefix(name, "content "); ok {
@@ -110,10 +118,14 @@ func (u *undoer) roles() {
 	}
 }
 
-func (u *undoer) pool() {
-	pool := u.w.Pool
+// pools are those that are there of the agent's: the one that was wished last, and
+// those that init made for earlier wishes.
+func (u *undoer) pools() []string {
+	return slices.DeleteFunc(slices.Clone(u.f.Pools), func(pool string) bool { return pool != u.w.Pool && !u.r.made(poolStep(pool)) })
+}
+
+func (u *undoer) pool(pool string) {
 	switch vms := u.f.inPool(pool); {
-	case !slices.Contains(u.f.Pools, pool):
 	case len(vms) > 0:
 		u.note("the pool %s stays: it has %d VMs", pool, len(vms))
 	case !u.r.made(poolStep(pool)):
