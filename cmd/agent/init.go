@@ -190,12 +190,13 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	return i.apply(ctx, p, plan)
 }
 
-// whoAnswers returns who is asked: the person at the terminal, or nobody.
+// whoAnswers returns who is asked: the person at the terminal, or nobody. What a
+// program reads holds no questions.
 func (i *initRun) whoAnswers(ctx context.Context) (*asker, error) {
 	in, ok := i.env.stdin.(*os.File)
 	terminal := ok && term.IsTerminal(int(in.Fd()))
 	switch {
-	case i.flags.yes || i.flags.dryRun && !terminal:
+	case i.flags.yes || i.flags.dryRun && (!terminal || i.flags.output == "json"):
 		return nil, nil
 	case !terminal:
 		return nil, &usageError{&hinted{errors.New("init: nobody is there to ask"), "say --yes, and with flags what has no default; --dry-run shows the steps"}}
@@ -274,8 +275,10 @@ func (i *initRun) wouldTrust() cluster.Problems {
 
 // apply carries a plan out and says what is next.
 func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
-	for _, n := range plan.Notes {
-		p.printf("note: %s\n", n)
+	if i.asks == nil || len(plan.Steps) == 0 { // else they are shown with the steps
+		for _, n := range plan.Notes {
+			p.printf("note: %s\n", n)
+		}
 	}
 	record := i.record.Begun(i.wishes, plan)
 	if len(plan.Steps) == 0 {

@@ -50,7 +50,7 @@ func (h pveHost) writeRecord(r setup.Record) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(h.path(setup.ConfigDir), 0o755); err != nil {
+	if err := h.makeDir(setup.NewFile{Path: setup.ConfigDir, Mode: 0o755}); err != nil {
 		return err
 	}
 	return h.write(setup.NewFile{Path: setup.RecordFile, Mode: 0o600}, append(text, '\n'))

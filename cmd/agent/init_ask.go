@@ -161,6 +161,8 @@ func (i *initRun) heedFlags() error {
 		}
 	}
 	switch {
+	case f.repository != "" && f.directory != "":
+		return &usageError{&hinted{errors.New("init: --repository and --directory exclude each other"), "follow a Git repository, or a directory of this host"}}
 	case f.forge == "" && (f.forgeRepo != "" || f.forgeURL != "" || f.forgeTokenFile != ""):
 		return &usageError{errors.New("init: which kind of forge is it? say --forge github, gitlab or gitea")}
 	case f.forge != "" && f.forgeRepo == "":
@@ -178,6 +180,11 @@ func (i *initRun) heedFlags() error {
 	if w.Repository.URL != "" {
 		if err := aRepository(w.Repository.URL); err != nil {
 			return &usageError{&hinted{fmt.Errorf("init: --repository: %w", err), cluster.HintOf(err)}}
+		}
+	}
+	if dir := w.Repository.Directory; dir != "" {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return &usageError{&hinted{fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or say another"}}
 		}
 	}
 	w.Import = !f.noImport

@@ -51,9 +51,17 @@ func (i *initRun) readGiven() error {
 		if err := usableKnownHosts([]byte(line)); err != nil {
 			errs = append(errs, &hinted{fmt.Errorf("--known-host: %w", err), cluster.HintOf(err)})
 		}
-		g.KnownHosts = append(g.KnownHosts, line+"\n"...)
+		g.KnownHosts = append(withEnd(g.KnownHosts), line+"\n"...)
 	}
 	return errors.Join(errs...)
+}
+
+// withEnd ends the last line of a text, so that another can follow.
+func withEnd(text []byte) []byte {
+	if len(text) == 0 || text[len(text)-1] == '\n' {
+		return text
+	}
+	return append(text, '\n')
 }
 
 func notBlank(data []byte) error {

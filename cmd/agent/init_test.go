@@ -318,6 +318,7 @@ func TestInitRefuses(t *testing.T) {
 		"--known-hosts-file: has no key for other.example.org:22":                      {"--repository", "git@other.example.org:infra.git"},
 		"--forge needs --forge-repository":                                             {"--forge-repository", ""},
 		"--output json goes with --dry-run":                                            {"-o", "json"},
+		"--repository and --directory exclude each other":                              {"--directory", "/srv/infra"},
 		"--ssh-key: " + h.dir + "/forge.token: is not a private key":                   {"--ssh-key", h.dir + "/forge.token"},
 		"--ca-file: " + h.dir + "/authorized_keys: holds no certificate":               {"--ca-file", h.dir + "/authorized_keys"},
 		"--git-token-file: " + h.dir + "/authorized_keys: is empty":                    {"--git-token-file", h.dir + "/authorized_keys"},
