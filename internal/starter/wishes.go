@@ -18,6 +18,12 @@ const (
 	Cilium     = "1.19.3"
 )
 
+// The most nodes that a cluster begins with.
+const (
+	maxControlPlanes = 9
+	maxWorkers       = 200
+)
+
 // Wishes is what is wanted of a repository.
 type Wishes struct {
 	Cluster       string // its name
@@ -120,17 +126,17 @@ func (w Wishes) Check() []*Wrong {
 		refuse("gateway", "the router of the nodes, like "+offset(w.Network.Addr(), 1).String(), "%s is not in %s", shown(w.Gateway), w.Network)
 	case w.VIP.IsValid() && !w.Network.Contains(w.VIP):
 		refuse("vip", "a free address of the network", "%s is not in %s", w.VIP, w.Network)
-	default:
+	case w.ControlPlanes <= maxControlPlanes && w.Workers <= maxWorkers: // what is refused below is not counted here
 		all = append(all, w.addresses()...)
 	}
 	switch {
-	case w.ControlPlanes < 1 || w.ControlPlanes%2 == 0 || w.ControlPlanes > 9:
+	case w.ControlPlanes < 1 || w.ControlPlanes%2 == 0 || w.ControlPlanes > maxControlPlanes:
 		refuse("control-planes", "etcd wants an odd number: 1, 3 or 5", "%d", w.ControlPlanes)
 	case w.ControlPlanes > 1 && !w.VIP.IsValid():
 		refuse("vip", "a free address of the nodes' network that moves between them", "%d control planes need one", w.ControlPlanes)
 	}
-	if w.Workers < 0 || w.Workers > 200 {
-		refuse("workers", "0 to 200", "%d", w.Workers)
+	if w.Workers < 0 || w.Workers > maxWorkers {
+		refuse("workers", fmt.Sprintf("0 to %d", maxWorkers), "%d", w.Workers)
 	}
 	if w.CNI != "cilium" && w.CNI != "flannel" {
 		refuse("cni", "cilium or flannel", "%q is no network that is offered here", w.CNI)
