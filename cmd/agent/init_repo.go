@@ -256,7 +256,7 @@ func (r *repoRun) ask(ctx context.Context) error {
 			})
 		},
 		func() error {
-			if w.Network.IsValid() && !w.Network.Contains(w.Gateway) {
+			if w.Network.IsValid() && !w.Network.Contains(w.Gateway) && !r.given("gateway") {
 				w.Gateway = w.Network.Masked().Addr().Next()
 			}
 			return text("gateway", "Router of the nodes", shown(w.Gateway), address(&w.Gateway))
@@ -393,6 +393,7 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 	if !v.Valid {
 		return &hinted{errors.New("the cluster is not valid on this host"), "correct the files; `talos-agent validate` checks them"}
 	}
+	r.warnOfReaders()
 	r.say("Next:")
 	r.say("  talos-agent rehearse %s --cluster %s   # brings it up on a make-believe host", r.dir, r.wishes.Cluster)
 	if !r.flags.noGit {
@@ -401,7 +402,9 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 			r.say("  git init --initial-branch=%s %s", r.wishes.Branch, r.dir)
 		}
 		r.say("  cd %s && git add --all && git commit -m \"Describe the cluster %s\"", r.dir, r.wishes.Cluster)
-		r.say("  git remote add origin %s", cmp.Or(r.wishes.Remote, "URL"))
+		if !git || exec.CommandContext(ctx, "git", "-C", r.dir, "remote", "get-url", "origin").Run() != nil {
+			r.say("  git remote add origin %s", cmp.Or(r.wishes.Remote, "URL"))
+		}
 		r.say("  git push -u origin HEAD:%s   # with a key of your own: the agent's only reads", r.wishes.Branch)
 		r.say("  talos-agent status --watch   # on the host of the agent: from then on it works")
 	}
@@ -414,6 +417,30 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 		r.say("A new repository has both from the beginning with --recipient, once for each.")
 	}
 	return nil
+}
+
+// warnOfReaders tells who was meant to read the secrets and cannot: who can is
+// said by a .sops.yaml that was there, or by flags that leave the host out.
+func (r *repoRun) warnOfReaders() {
+	rules := filepath.Join(r.dir, ".sops.yaml")
+	_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
+	warn := func(format string, args ...any) {
+		r.say("warning: "+format, args...)
+		r.say("  -> write it there behind the others, with a comma between them, and run, with a key that is there: sops updatekeys %s", file)
+	}
+	reads := func(recipient string) bool { return slices.Contains(r.readers, recipient) }
+	var own []string // one of them is enough
+	if r.host != nil {
+		own = r.host.settings.identities.Recipients()
+	}
+	if len(own) > 0 && !slices.ContainsFunc(own, reads) {
+		warn("the agent of this host cannot read the secrets of %s: %s names other keys than its %s", r.wishes.Cluster, rules, strings.Join(own, ", "))
+	}
+	for _, recipient := range r.wishes.Recipients {
+		if !reads(recipient) && !slices.Contains(own, recipient) {
+			warn("%s cannot read the secrets of %s: %s, which was there, does not name it", recipient, r.wishes.Cluster, rules)
+		}
+	}
 }
 
 // git makes the folder a Git repository, unless it lies in one, there is no git,
