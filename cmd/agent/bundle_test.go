@@ -49,7 +49,7 @@ func TestRedaction(t *testing.T) {
 	const secret = "s3cr3t-canary-7f"
 	must(os.WriteFile(path, []byte(`# `+secret+`
 owner: &o talos-agent
-repository: {url: "https://user:`+secret+`@git.example.org/infra.git?token=`+secret+`", branch: main, interval: 5m, token_file: `+secret+`}
+repository: {url: "https://user:`+secret+`@git.example.org/infra.git?token=`+secret+`", branch: main, interval: 5m30s, token_file: `+secret+`}
 clusters: [dev, *o]
 age_key_file: AGE-SECRET-KEY-`+secret+`
 proxmox: {url: "https://127.0.0.1:8006", token_file: proxmox.token, ca_file: "credential:ca", token: `+secret+`}
@@ -57,6 +57,7 @@ forge: {kind: `+secret+`, repository: org/infra, token_file: [`+secret+`]}
 mirrors: {charts: {"https://u:`+secret+`@a.example.org": "https://u:`+secret+`@b.example.org/x#`+secret+`"}, registries: {docker.io: "https://mirror.example.org", "`+secret+`@x": y}}
 socket: /nowhere/`+secret+`
 history: {keep: 7}
+webhook: {listen: `+secret+`}
 `+secret+`: {a: b}
 `), 0o600))
 	b, err := redacted(path, configFile{})
@@ -67,7 +68,7 @@ history: {keep: 7}
 	if strings.Contains(text, secret) {
 		t.Errorf("a secret is shown:\n%s", text)
 	}
-	for _, want := range []string{"owner: talos-agent", "url: https://git.example.org/infra.git", "branch: main", "interval: 5m", "token_file: proxmox.token", "ca_file: credential:ca",
+	for _, want := range []string{"owner: talos-agent", "url: https://git.example.org/infra.git", "branch: main", "interval: 5m30s", "token_file: proxmox.token", "ca_file: credential:ca",
 		"https://a.example.org: https://b.example.org/x", "docker.io: https://mirror.example.org", "keep: \"7\"", "repository: org/infra", unknownKey} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not shown:\n%s", want, text)
@@ -175,4 +176,28 @@ func TestSupportBundle(t *testing.T) {
 		t.Error("contents of files are listed")
 	}
 	r.run(exitFailed, do("support-bundle", "--config", config, "--file", filepath.Join(r.work, "up.tar.gz")), "file exists")
+}
+
+// TestRedactionOfNumbers: where a number belongs, only numbers are shown.
+func TestRedactionOfNumbers(t *testing.T) {
+	dir := t.TempDir()
+	show := func(name, text string, of any) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		write(t, path, text, 0o600)
+		b, err := redacted(path, of)
+		must(err)
+		return string(b)
+	}
+	const secret = "s3cr3t-canary-7f"
+	config := show("config.yaml", "repository: {interval: "+secret+"}\nhistory: {keep: "+secret+"}\n", configFile{})
+	policy := show("policy.yaml", "vmids: [400-599, 7 00, "+secret+"]\nlimits: {nodes: "+secret+", cores: 12, ram: 64GiB, disk: "+secret+"}\n", policyFile{})
+	if strings.Contains(config+policy, secret) {
+		t.Errorf("a secret is shown:\n%s%s", config, policy)
+	}
+	for _, want := range []string{"- 400-599", `cores: "12"`, "ram: 64GiB"} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("%q is not shown:\n%s", want, policy)
+		}
+	}
 }

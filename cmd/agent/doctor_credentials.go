@@ -40,7 +40,7 @@ func (v hostView) credentials() doctor.Fact[[]doctor.Credential] {
 	for _, e := range stored {
 		name, ours := strings.CutPrefix(e.Name(), credentialMark)
 		// Of one that is there encrypted, too, only the unit knows which counts.
-		if _, err := os.Stat(filepath.Join(v.store+encryptedStore, e.Name())); !ours || err == nil {
+		if _, err := os.Stat(filepath.Join(v.store+encryptedStore, e.Name())); !ours || isPublic(name) || err == nil {
 			continue
 		}
 		c := doctor.Credential{Path: filepath.Join(v.store, e.Name()), Given: has[name]}

@@ -31,6 +31,7 @@ func TestCredentialsOfARunningAgent(t *testing.T) {
 	store("talos-agent.forge.token", "a copy that is not used")
 	write(t, filepath.Join(v.store+encryptedStore, "talos-agent.forge.token"), "cipher", 0o600)
 	store("another.secret", "not ours")
+	store("talos-agent.ssh.key.pub", "what ssh-keygen lays beside a key")
 	at := func(name string) string { return filepath.Join(v.store, "talos-agent."+name) }
 	want := []doctor.Credential{{Path: at("age.key"), Given: true, Same: true}, {Path: at("proxmox.token"), Given: true}, {Path: at("webhook.secret")}}
 	if f := v.credentials(); !f.Known || !slices.Equal(f.Value, want) {

@@ -138,12 +138,15 @@ func stored(dir string) []doctor.File {
 		out[0].Err = because(err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), credentialMark) {
+		if strings.HasPrefix(e.Name(), credentialMark) && !isPublic(e.Name()) {
 			out = append(out, fileAt(filepath.Join(dir, e.Name()), doctor.StoreFile))
 		}
 	}
 	return out
 }
+
+// isPublic tells a public half, which ssh-keygen lays beside the key, by its name.
+func isPublic(name string) bool { return strings.HasSuffix(name, ".pub") }
 
 // fileAt looks at one file, without opening it.
 func fileAt(path string, kind doctor.FileKind) doctor.File {

@@ -59,6 +59,7 @@ func TestFilesOfHost(t *testing.T) {
 	must(os.Mkdir(store, 0o755))
 	write(t, filepath.Join(store, "talos-agent.age.key"), "x", 0o640)
 	write(t, filepath.Join(store, "another.secret"), "x", 0o644)
+	write(t, filepath.Join(store, "talos-agent.ssh.key.pub"), "everybody may read it", 0o644)
 	v := hostView{config: file("config.yaml", 0o640), store: store, used: []usedFile{
 		{path: filepath.Join(dir, "config.yaml"), kind: doctor.ConfigFile}, {path: file("policy.yaml", 0o666), kind: doctor.PolicyFile},
 		{path: file("age.key", 0o644), kind: doctor.KeyFile}, {path: file("ca.pem", 0o644), kind: doctor.PublicFile}, {path: dir},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -25,6 +26,9 @@ var showable = map[string]func(dir, text string) string{
 	"listen": asItIs, "fingerprint": asItIs, "absolute": func(_, text string) string { return pathOnly("/", text) },
 	"path": pathOnly, "giturl": addressOnly, "weburl": addressOnly, "httpsurl": addressOnly, "chartsource": addressOnly,
 }
+
+// aNumber matches numbers, ranges, sizes and durations.
+var aNumber = regexp.MustCompile(`^([0-9]+(-[0-9]+)?|[0-9.]+ ?[KMGT]i?B?|([0-9.]+(ns|us|ms|s|m|h))+)$`)
 
 func asItIs(_, text string) string { return text }
 
@@ -133,8 +137,7 @@ func shownNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 		}
 		return notShown
 	case t.Kind() == reflect.Struct || t.Kind() == reflect.Int || t.Kind() == reflect.Int64 || t.Kind() == reflect.Bool:
-		// Numbers, ranges, sizes and durations: short, and of digits mostly.
-		if len(n.Value) <= 20 && strings.ContainsAny(n.Value, "0123456789") || n.Value == "true" || n.Value == "false" {
+		if len(n.Value) <= 20 && aNumber.MatchString(n.Value) || n.Value == "true" || n.Value == "false" {
 			return n.Value
 		}
 	}
