@@ -60,6 +60,7 @@ func (x *examiner) see(ctx context.Context) {
 	policy := x.a.w.policy()
 	x.out.Wants = doctor.Wants{Token: x.a.pve.TokenID(), Pool: policy.Pool, Images: cmp.Or(x.a.w.sources.Inventory.ImageDatastore, "local"),
 		Datastores: policy.Datastores, Bridges: policy.Bridges}
+	x.out.Doubt = policy.Doubt.First()
 	var wg sync.WaitGroup
 	wg.Go(func() { x.door(ctx) })
 	wg.Go(func() { x.repository(ctx) })

@@ -6,6 +6,8 @@ import "time"
 type Agent struct {
 	Now   time.Time
 	Wants Wants
+	// Doubt is why the agent does not know what its host allows; "": it does.
+	Doubt string
 	API   API
 	// Granted is what the token may do, by every path where it was given
 	// something; Held is what it may do at the path of each need.

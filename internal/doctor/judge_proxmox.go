@@ -24,6 +24,10 @@ const (
 // Judge says what an agent's own view of its host comes to.
 func (a Agent) Judge() []Check {
 	var out []Check
+	if a.Doubt != "" {
+		out = append(out, Check{Name: "config", Subject: "the daemon", Level: Fail, Message: "nothing is changed while it is not known what the host allows: " + a.Doubt,
+			Hint: "mend what it names; the daemon looks every second"})
+	}
 	out = append(out, a.door()...)
 	out = append(out, a.privileges()...)
 	out = append(out, a.excess(), a.pool(), a.quorum())

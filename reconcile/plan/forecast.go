@@ -19,7 +19,8 @@ const maxRounds = 200
 // Forecast runs the planner forward over the expected effects of its own
 // actions, until nothing is left to do or only a person can go on. What it
 // returns is everything that is going to happen, in order: one planner, no
-// second opinion.
+// second opinion. Under a policy that is in doubt it is what would happen if the
+// rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision}
 	o = clone(o)
@@ -31,7 +32,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 
 	var last Plan
 	for round := 1; round <= maxRounds; round++ {
-		last = Make(d, o, p)
+		last = decide(d, o, p)
 		for _, a := range last.Actions {
 			step := Step(a)
 			step.Round = round
@@ -42,7 +43,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			break
 		}
 	}
-	f.Waiting, f.Blocked = last.Waiting, last.Blocked
+	f.Waiting, f.Blocked = last.Waiting, append(inDoubt(d.Spec.Name, p), last.Blocked...)
 	f.Digest = digest(f)
 	return f
 }

@@ -52,8 +52,18 @@ type planner struct {
 	plan    Plan
 }
 
-// Make plans. It never fails: what it cannot decide is a Wait or a Block.
+// Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
+// policy that is in doubt the plan has no actions, a tear-down's neither.
 func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
+	plan := decide(d, o, p)
+	if b := inDoubt(d.Spec.Name, p); len(b) > 0 {
+		plan.Actions, plan.Blocked = nil, append(b, plan.Blocked...)
+	}
+	return plan
+}
+
+// decide plans under the rules of a policy, be it in doubt or not.
+func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m := &planner{d: d, o: o, p: p,
 		running: map[string]cluster.Running{},
 		resting: map[string]cluster.Rest{},

@@ -15,6 +15,18 @@ func Violations(s cluster.Spec, p cluster.Policy) []cluster.Block {
 	return violations(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, p, nil)
 }
 
+// inDoubt blocks a cluster as a whole while it is not known what its host allows.
+func inDoubt(name string, p cluster.Policy) []cluster.Block {
+	if len(p.Doubt) == 0 {
+		return nil
+	}
+	why := p.Doubt[0]
+	hint := why.Hint
+	why.Hint = ""
+	return []cluster.Block{{Subject: name, Reason: "nothing is changed while it is not known what the host allows: " + why.String(),
+		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has mended it", "; ")}}
+}
+
 // violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
 func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
