@@ -58,6 +58,7 @@ type settings struct {
 	imageDatastore string
 	forge          *forge.Config // nil: none
 	factory        string        // URL; the mirror, where there is one
+	ownFactory     string        // URL; "" where there is a mirror, which no policy bounds
 	charts         map[string]string
 	registries     map[string]string
 	ca             []byte // PEM; empty: the system's authorities only
@@ -111,21 +112,32 @@ func (s settings) sameBut(other settings) bool {
 // Nothing is asked of anybody, and of the
 // environment only where systemd has put the credentials. Who runs a command by
 // hand has none from systemd, and takes them from where systemd would.
-func loadConfig(path string) (settings, cluster.Problems) {
+func loadConfig(path string) (settings, cluster.Problems) { return loadConfigAnew(path, "") }
+
+// loadConfigAnew is loadConfig for who has loaded the config before. The settings
+// have the policy in any case, and tell in it what is wrong with it: one that
+// cannot say which file the policy is leaves it at the one of before.
+func loadConfigAnew(path, policyPath string) (settings, cluster.Problems) {
+	from := inStore(credentialStore)
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
-		return loadConfigFrom(path, bySystemd(dir))
+		from = bySystemd(dir)
 	}
-	return loadConfigFrom(path, inStore(credentialStore))
+	return loadSettings(path, policyPath, from)
 }
 
 func loadConfigFrom(path string, from credentialSource) (settings, cluster.Problems) {
+	return loadSettings(path, "", from)
+}
+
+func loadSettings(path, policyPath string, from credentialSource) (settings, cluster.Problems) {
 	l := &configLoader{Report: strict.NewReport(), credentials: from, paths: map[string]string{}, absent: map[string]string{}}
 	l.Where[""] = cluster.Position{File: path}
-	l.out = settings{path: path, policyNow: &atomic.Pointer[cluster.Policy]{}}
-	if !l.decode(path) {
+	l.out = settings{path: path, policyPath: policyPath, policyNow: &atomic.Pointer[cluster.Policy]{}}
+	whole := l.decode(path)
+	l.loadPolicy(whole)
+	if !whole {
 		return l.out, l.Finish()
 	}
-	l.loadPolicy()
 	l.general()
 	l.loadRepository()
 	l.loadProxmox()
@@ -187,24 +199,6 @@ func parseConfig(path string, data []byte) cluster.Problems {
 		hostLanguage.Decode(d, n, "", &f)
 	}
 	return d.Finish()
-}
-
-// loadPolicy reads the policy, whose problems stand in a file of their own.
-func (l *configLoader) loadPolicy() {
-	if l.Has("policy_file") && l.file.PolicyFile == "" {
-		return // wrong, and said to be
-	}
-	f, ok := l.locate("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), "")
-	if !ok {
-		return
-	}
-	l.out.policyPath = f.path
-	l.uses(f.path, doctor.PolicyFile)
-	policy, problems := loadPolicy(f.path)
-	for _, p := range problems {
-		l.Add(p)
-	}
-	l.out.policy = policy
 }
 
 // general fills in what stands at the top of the file.
@@ -421,9 +415,11 @@ func (l *configLoader) loadSources() {
 	l.guarded("factory.url", f.Factory.URL)
 	l.guarded("mirrors.factory", f.Mirrors.Factory)
 	factory := cmp.Or(f.Factory.URL, "https://factory.talos.dev")
-	allowed := l.out.policy.Factories
-	if f.Mirrors.Factory == "" && len(allowed) > 0 && !slices.ContainsFunc(allowed, func(u string) bool { return strings.TrimSuffix(u, "/") == strings.TrimSuffix(factory, "/") }) {
-		l.Wrong("factory.url", "add it to the policy, or write one of "+strings.Join(allowed, ", "), "%s is not among the factories that the policy allows (%s: sources.factory)", factory, l.out.policy.Line("sources.factory"))
+	if f.Mirrors.Factory == "" {
+		l.out.ownFactory = factory
+	}
+	if message, hint := l.out.factoryRefused(); message != "" {
+		l.Wrong("factory.url", hint, "%s", message)
 	}
 	l.out.factory = strings.TrimSuffix(cmp.Or(f.Mirrors.Factory, factory), "/")
 	l.out.charts = f.Mirrors.Charts

@@ -75,13 +75,21 @@ func (o *ownFiles) changed() []string {
 }
 
 // look reports whether files have changed, once they stay as they are from one
-// look to the next: what is still being written is nobody's to read.
+// look to the next: what is still being written is nobody's to read. The policy
+// waits for itself only: a key that is written again and again does not keep a
+// tightened one from being read.
 func (o *ownFiles) look() bool {
 	now := make([]stamp, len(o.used))
+	changed, policy := false, false
 	for i, f := range o.used {
 		now[i] = stampOf(f.path)
+		if now[i] == f.was {
+			continue
+		}
+		changed = true
+		policy = policy || f.kind == doctor.PolicyFile && i < len(o.seen) && o.seen[i] == now[i]
 	}
 	settled := slices.Equal(now, o.seen)
 	o.seen = now
-	return settled && len(o.changed()) > 0
+	return policy || settled && changed
 }

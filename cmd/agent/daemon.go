@@ -37,7 +37,8 @@ func newRun(env *environment) *cobra.Command {
 stopped. It speaks to systemd (readiness, one-line status, watchdog) and to the
 journal. SIGHUP, or a change of the config, the policy or any file that the
 config names, loads all of them anew. What cannot be loaded leaves in force what
-was loaded before, and is told in ` + "`talos-agent status`" + ` until it is mended.`,
+was loaded before; only a policy that cannot be loaded leaves nothing allowed.
+` + "`talos-agent status`" + ` tells it until it is mended.`,
 		Args: cobra.NoArgs,
 	}
 	config := cmd.Flags().String("config", defaultConfig, "the host's config file")
@@ -286,55 +287,75 @@ func (d *service) quit() {
 // reload loads config, policy and the files that they name anew, because some
 // have changed or somebody asks for it. Only what differs is touched: a new
 // policy is in force at the next pass, anything else restarts the agent inside
-// the daemon. What cannot be loaded leaves everything as it is. An error means
-// that nothing works any more, neither with the new settings nor with the old
-// ones.
+// the daemon. What cannot be loaded leaves everything as it is, but the policy:
+// that on the disk is the one in force, and where it is not known which it is,
+// nothing is changed. An error means that nothing works any more, neither with
+// the new settings nor with the old ones.
 func (d *service) reload(ctx context.Context, asked bool) error {
 	d.notify(reloading())
 	defer d.notify(daemon.SdNotifyReady)
 	changed := cmp.Or(strings.Join(d.own.changed(), ", "), d.path)
-	s, problems := loadConfig(d.path)
-	d.own = ownFiles{used: s.used}
+	running := d.settings
+	next, problems := loadConfigAnew(d.path, running.policyPath)
+	d.own = ownFiles{used: next.used}
+	old := running.under(policyBeside(running, next, problems))
 	if problems.HasErrors() {
-		d.loaded(problems, asked)
-		return nil
+		next = old
 	}
-	old := d.settings
-	if s.sameBut(old) && d.agent != nil {
-		d.loaded(nil, asked)
-		if asked || !reflect.DeepEqual(s.policy, old.policy) {
-			d.log.Info("config and policy loaded", "hint", s.handedOver())
+	if next.sameBut(running) && d.agent != nil {
+		d.adopt(next)
+		d.loaded(problems, asked)
+		if differs := !reflect.DeepEqual(next.policy, running.policy); !problems.HasErrors() && (asked || differs) {
+			d.log.Info("config and policy loaded", "hint", next.handedOver())
+		} else if differs && next.policy.Doubt == nil {
+			d.log.Info("the policy is loaded, and holds whatever is wrong beside it")
 		}
-		old.policyNow.Store(&s.policy)
-		s.policyNow = old.policyNow
-		d.settings = s
 		d.agent.lookAll()
 		return nil
 	}
-	if s.socket != old.socket || s.stateDir != old.stateDir {
+	if next.socket != running.socket || next.stateDir != running.stateDir {
 		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
 	}
 	d.log.Info("starting over with the changed " + changed)
 	// An address that the daemon does without already must not keep it from the
 	// rest.
 	lacks := d.lacks
-	if s.metrics != old.metrics || s.webhook.listen != old.webhook.listen {
+	if next.metrics != running.metrics || next.webhook.listen != running.webhook.listen {
 		lacks = nil
 	}
 	d.end()
-	d.settings = s
+	d.adopt(next)
 	err := d.begin(ctx, lacks)
 	if err == nil {
-		d.loaded(nil, asked)
+		d.loaded(problems, asked)
 		return nil
 	}
+	d.adopt(old)
 	d.loaded(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
 		Hint: cmp.Or(cluster.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
-	d.settings = old
 	if err := d.begin(ctx, d.lacks); err != nil {
 		return fmt.Errorf("start over with the old config: %w", err)
 	}
 	return nil
+}
+
+// policyBeside is the policy on the disk, for the settings that run and beside
+// those that were loaded. A config that is wrong and names another policy is no
+// reason to hold to either.
+func policyBeside(running, loaded settings, problems cluster.Problems) cluster.Policy {
+	p := loaded.policy
+	if problems.HasErrors() && p.Doubt == nil && loaded.policyPath != running.policyPath {
+		p.Doubt = cluster.Problems{{Severity: cluster.Error, File: loaded.path, Field: "policy_file",
+			Message: "names another policy than " + running.policyPath + ", in a config that cannot be loaded", Hint: "mend what else is wrong with it"}}
+	}
+	return p
+}
+
+// adopt puts settings in force, and their policy with them.
+func (d *service) adopt(s settings) {
+	s.policyNow = d.settings.policyNow
+	s.policyNow.Store(&s.policy)
+	d.settings = s
 }
 
 // handedOver says what a reload cannot load anew, "" when it can load everything.
@@ -349,8 +370,15 @@ func (s settings) handedOver() string {
 // wrong with them until it is mended, and the log when it is news or somebody
 // asked.
 func (d *service) loaded(problems cluster.Problems, asked bool) {
+	doubt := d.settings.policy.Doubt
+	rest := slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(doubt, p) })
+	words := "the agent's own files cannot be taken up as they are now; what was loaded before stays in force"
 	var trouble []string
-	for _, p := range problems {
+	for _, p := range doubt {
+		words = "it is not known what the host allows; nothing is changed until it is"
+		trouble = append(trouble, p.String()+"; nothing is changed until it is mended")
+	}
+	for _, p := range rest {
 		if p.Severity == cluster.Error {
 			trouble = append(trouble, p.String()+"; what was loaded before stays in force")
 		}
@@ -361,7 +389,7 @@ func (d *service) loaded(problems cluster.Problems, asked bool) {
 	case trouble == nil:
 		d.log.Info("the agent's own files are in order again")
 	default:
-		d.log.Error("the agent's own files cannot be taken up as they are now; what was loaded before stays in force", "err", problems)
+		d.log.Error(words, "err", slices.Concat(doubt, rest))
 	}
 }
 

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/doctor"
 	"github.com/talos-agent/talos-agent/internal/strict"
 )
 
@@ -83,4 +87,52 @@ func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(strict.MiB), DiskBytes: int64(f.Limits.Disk)},
 		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
 	}, d.Finish()
+}
+
+// loadPolicy reads the policy, whose problems stand in a file of their own. named
+// says that the config can tell which file it is.
+func (l *configLoader) loadPolicy(named bool) {
+	if named && (l.file.PolicyFile != "" || !l.Has("policy_file")) { // else it is wrong, and said to be
+		if f, ok := l.locate("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), ""); ok {
+			l.out.policyPath = f.path
+		}
+	}
+	if l.out.policyPath == "" {
+		return
+	}
+	l.uses(l.out.policyPath, doctor.PolicyFile)
+	policy, problems := loadPolicy(l.out.policyPath)
+	for _, p := range problems {
+		l.Add(p)
+		if p.Severity == cluster.Error {
+			policy.Doubt = append(policy.Doubt, p)
+		}
+	}
+	l.out.policy = policy
+}
+
+// under are the same settings under a policy that was read later. One that is in
+// doubt leaves the rules as they were.
+func (s settings) under(p cluster.Policy) settings {
+	if p.Doubt != nil {
+		s.policy.Doubt = p.Doubt
+		return s
+	}
+	s.policy, s.proxmox.Pool = p, p.Pool
+	if message, hint := s.factoryRefused(); message != "" {
+		s.policy.Doubt = cluster.Problems{{Severity: cluster.Error, File: s.path, Field: "factory.url", Message: message, Hint: hint}}
+	}
+	return s
+}
+
+// factoryRefused says why the policy does not allow the config's factory, and the
+// cure; "" when it does.
+func (s settings) factoryRefused() (message, hint string) {
+	trimmed := func(u string) string { return strings.TrimSuffix(u, "/") }
+	allowed := s.policy.Factories
+	if s.ownFactory == "" || s.policy.Doubt != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {
+		return "", ""
+	}
+	return fmt.Sprintf("%s is not among the factories that the policy allows (%s: sources.factory)", s.ownFactory, s.policy.Line("sources.factory")),
+		"add it to the policy, or write one of " + strings.Join(allowed, ", ")
 }

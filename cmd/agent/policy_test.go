@@ -105,6 +105,64 @@ func TestPolicyOutranksTheConfig(t *testing.T) {
 	}
 }
 
+// TestSettingsUnderAPolicy: settings that stay in force are held to the policy as
+// it is now. One that does not allow their factory, which no inventory names,
+// leaves nothing allowed.
+func TestSettingsUnderAPolicy(t *testing.T) {
+	wide := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}}
+	s := settings{path: "config.yaml", policy: wide, ownFactory: "https://factory.talos.dev"}
+	gone := wide
+	gone.Doubt = cluster.Problems{{File: "policy.yaml", Message: "there is no policy"}}
+	tight := cluster.Policy{File: "policy.yaml", Pool: "other", Factories: []string{"https://factory.example.org"}, Lines: map[string]int{"sources.factory": 3}}
+	mirrored := s
+	mirrored.ownFactory = ""
+	for _, c := range []struct {
+		what  string
+		s     settings
+		p     cluster.Policy
+		pool  string
+		doubt string
+	}{
+		{"the same", s, wide, "talos", ""},
+		{"none", s, cluster.Policy{Doubt: gone.Doubt}, "talos", "policy.yaml: there is no policy"},
+		{"one again", s.under(gone), wide, "talos", ""},
+		{"another pool and factory", s, tight, "other", "config.yaml: factory.url: https://factory.talos.dev is not among the factories that the policy allows (policy.yaml:3: sources.factory) (add it to the policy, or write one of https://factory.example.org)"},
+		{"another factory, and a mirror", mirrored, tight, "other", ""},
+	} {
+		got := c.s.under(c.p)
+		if got.policy.Pool != c.pool || got.policy.Doubt.Error() != c.doubt || c.p.Doubt == nil && got.proxmox.Pool != c.pool {
+			t.Errorf("%s: pool %q, asked for in %q, doubt %q", c.what, got.policy.Pool, got.proxmox.Pool, got.policy.Doubt)
+		}
+	}
+}
+
+// TestPolicyIsReadAlone: a policy is read when it stays as it is, whatever is
+// being written beside it.
+func TestPolicyIsReadAlone(t *testing.T) {
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	must(problems.Err())
+	own := ownFiles{used: s.used}
+	key, looks := filepath.Join(dir, "age.key"), 0
+	look := func() bool {
+		looks++
+		must(os.WriteFile(key, []byte(strings.Repeat("#", looks)), 0o600))
+		return own.look()
+	}
+	for range 3 {
+		if look() {
+			t.Fatal("a key is read while it is being written")
+		}
+	}
+	write(t, filepath.Join(dir, "policy.yaml"), tightPolicy, 0o600)
+	if look() {
+		t.Error("a policy is read before it has settled")
+	}
+	if !look() {
+		t.Error("a policy is not read while a key is being written")
+	}
+}
+
 // TestPolicyOwner: a policy of somebody else's is no policy.
 func TestPolicyOwner(t *testing.T) {
 	path := filepath.Join(newHost(t, map[string]string{"policy.yaml": "pool: talos\nvmids: [400-599]\n"}), "policy.yaml")
