@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -445,6 +446,27 @@ func TestRestlessMachine(t *testing.T) {
 		}
 		a.stop()
 	})
+}
+
+// TestAWaitInOtherWords: a wait whose details change lasts on, and is overdue when
+// it should be; another kind of wait begins anew.
+func TestAWaitInOtherWords(t *testing.T) {
+	r := &Reconciler{}
+	begin := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	at := func(minute int, reason string) cluster.WaitStatus {
+		return r.waiting(begin.Add(time.Duration(minute)*time.Minute), plan.Plan{Waiting: []cluster.Wait{{Subject: "cilium", Reason: reason, Hint: "look at its pods", Within: 15 * time.Minute}}})[0]
+	}
+	for minute := range 16 {
+		if w := at(minute, fmt.Sprintf("becomes ready: %d of 9 pods ready", minute%3)); w.Overdue || !w.Since.Equal(begin) {
+			t.Errorf("after %d minutes: %+v", minute, w)
+		}
+	}
+	if w := at(16, "becomes ready: 1 of 9 pods ready"); !w.Overdue || w.Hint == "" {
+		t.Errorf("it never becomes ready, and is not overdue: %+v", w)
+	}
+	if w := at(17, "somebody is uninstalling its release"); w.Overdue || !w.Since.Equal(begin.Add(17*time.Minute)) {
+		t.Errorf("another wait: %+v", w)
+	}
 }
 
 func TestStopsWithinTheGrace(t *testing.T) {

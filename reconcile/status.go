@@ -193,7 +193,7 @@ func (r *Reconciler) waiting(now time.Time, p plan.Plan) []cluster.WaitStatus {
 	since := make(map[string]time.Time, len(p.Waiting))
 	out := make([]cluster.WaitStatus, 0, len(p.Waiting))
 	for _, w := range p.Waiting {
-		key := keyOf(w.Subject, w.Reason)
+		key := keyOf(w.Subject, w.Kind())
 		at, ok := m.waits[key]
 		if !ok {
 			at = now

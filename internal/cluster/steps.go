@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -42,11 +43,20 @@ type Step struct {
 // that the agent does not do itself.
 type Wait struct {
 	Subject string `json:"subject"`
-	Reason  string `json:"reason"`
-	Hint    string `json:"hint,omitempty"` // what to look at when it takes too long
+	// Reason says what is waited for and, after a colon, how it stands: "becomes
+	// ready: 2 of 3 pods ready".
+	Reason string `json:"reason"`
+	Hint   string `json:"hint,omitempty"` // what to look at when it takes too long
 	// Within is how long the wait may reasonably take; 0: for ever. A wait that
 	// outlives it makes the cluster Stalled.
 	Within time.Duration `json:"-"`
+}
+
+// Kind is what is waited for without how it stands: while that changes, the wait
+// is the same.
+func (w Wait) Kind() string {
+	kind, _, _ := strings.Cut(w.Reason, ": ")
+	return kind
 }
 
 // Block is something the agent will not do until a person changes something.

@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,17 +34,28 @@ type Book struct {
 	said    string            // by root, since the last run began
 	heard   int               // statuses since then that it led to nothing in
 	early   []cluster.Outcome // of the run to come
-	waits   map[wait]time.Duration
+	waits   map[wait]lasted
 	partly  bool // the plan of the run that goes on is not the whole one yet
 }
 
-type wait struct{ subject, reason string }
+// wait is one for a subject, by its kind: its words change while it lasts.
+type wait struct{ subject, kind string }
+
+// lasted is how long a wait has taken, and its words then.
+type lasted struct {
+	reason string
+	took   time.Duration
+}
+
+func (l lasted) told(w wait) cluster.LongWait {
+	return cluster.LongWait{Subject: w.subject, Reason: l.reason, DurationMS: l.took.Milliseconds()}
+}
 
 // NewBook opens the book of a cluster with the runs of earlier lives, in any
 // order; of two with one number the later counts. One that was going on was
 // interrupted.
 func NewBook(name string, keep int, old []cluster.Run) *Book {
-	b := &Book{cluster: name, keep: keep, waits: map[wait]time.Duration{}}
+	b := &Book{cluster: name, keep: keep, waits: map[wait]lasted{}}
 	at := map[int]int{}
 	for _, r := range old {
 		if r.Number < 1 || r.Cluster != name {
@@ -274,15 +286,14 @@ func (b *Book) watch(r *cluster.Run, s cluster.Status, now time.Time) {
 		if since.Before(r.Began) {
 			since = r.Began
 		}
-		key := wait{w.Subject, w.Reason}
-		b.waits[key] = max(b.waits[key], now.Sub(since))
+		key := wait{w.Subject, w.Kind()}
+		if took := now.Sub(since); took >= b.waits[key].took {
+			b.waits[key] = lasted{w.Reason, took}
+		}
 	}
 	if len(b.waits) > mostWatched {
 		longest := b.longest()
-		clear(b.waits)
-		for _, w := range longest {
-			b.waits[wait{w.Subject, w.Reason}] = time.Duration(w.DurationMS) * time.Millisecond
-		}
+		maps.DeleteFunc(b.waits, func(w wait, l lasted) bool { return !slices.Contains(longest, l.told(w)) })
 	}
 }
 
@@ -302,9 +313,9 @@ func (b *Book) foretell(r *cluster.Run, plan func() ([]cluster.Step, bool)) {
 // longest are the longest waits of the run that goes on, of a second at least.
 func (b *Book) longest() []cluster.LongWait {
 	out := []cluster.LongWait{}
-	for w, took := range b.waits {
-		if took >= time.Second {
-			out = append(out, cluster.LongWait{Subject: w.subject, Reason: w.reason, DurationMS: took.Milliseconds()})
+	for w, l := range b.waits {
+		if l.took >= time.Second {
+			out = append(out, l.told(w))
 		}
 	}
 	slices.SortFunc(out, func(x, y cluster.LongWait) int {

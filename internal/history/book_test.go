@@ -230,6 +230,28 @@ func TestReasonsThatChange(t *testing.T) {
 	}
 }
 
+// TestAWaitInOtherWords: a wait whose details change is one wait, told in its last
+// words.
+func TestAWaitInOtherWords(t *testing.T) {
+	b := NewBook("dev", 5, nil)
+	s := st(one, cluster.Reconciling)
+	tell(b, s)
+	for i := range 3 * mostWatched {
+		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "cilium", Reason: fmt.Sprintf("becomes ready: %d of 9999 pods ready", i)}, Since: begin}}
+		if i == 0 {
+			s.Waiting = append(s.Waiting, cluster.WaitStatus{Wait: cluster.Wait{Subject: "cilium", Reason: "waits for its chart"}, Since: begin})
+		}
+		b.Told(s, begin.Add(time.Minute+time.Duration(i)*time.Second), nil)
+	}
+	got, _ := b.Run(1)
+	want := []cluster.LongWait{
+		{Subject: "cilium", Reason: fmt.Sprintf("becomes ready: %d of 9999 pods ready", 3*mostWatched-1), DurationMS: 1000 * (60 + 3*mostWatched - 1)},
+		{Subject: "cilium", Reason: "waits for its chart", DurationMS: 60_000}}
+	if !slices.Equal(got.Waits, want) || len(b.waits) != 2 {
+		t.Errorf("%d are watched\ngot  %+v\nwant %+v", len(b.waits), got.Waits, want)
+	}
+}
+
 // TestAPlanThatGrows: while only a part is known, the rest is added when it is.
 func TestAPlanThatGrows(t *testing.T) {
 	b := NewBook("dev", 5, nil)
