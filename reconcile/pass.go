@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -293,7 +294,7 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 		o.Facts.Suspended = false // what resume would do
 	}
 	f := plan.Forecast(v.desired, o, r.c.Policy())
-	f.Problems = v.desired.Warnings
+	f.Problems = slices.Concat(v.desired.Warnings, f.Problems)
 	return f, nil
 }
 
@@ -348,7 +349,7 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	}
 	o.Machines = machines
 	f := plan.Forecast(d, o, r.c.Policy())
-	f.Problems = append(append(cluster.Problems(nil), snap.Warnings...), problems...)
+	f.Problems = slices.Concat(snap.Warnings, problems, f.Problems)
 	return f, nil
 }
 

@@ -43,6 +43,7 @@ func (r *Reconciler) tell(began time.Time, d cluster.Desired, o cluster.Observed
 	if len(m.problems) > 0 {
 		s.Problems = m.problems
 	}
+	s.Problems = slices.Concat(s.Problems, plan.Elsewhere(d, o))
 	s.Nodes = r.nodes(now, d, o, p)
 	s.Addons = r.addons(now, d, o)
 	s.Waiting = r.waiting(now, p)
@@ -125,7 +126,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 	}
 	out := make([]cluster.NodeStatus, 0, len(d.Spec.Nodes))
 	for _, n := range d.Spec.Nodes {
-		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: n.Host, Address: n.IP.String(), Phase: p.Phases[n.Name],
+		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Host), Address: n.IP.String(), Phase: p.Phases[n.Name],
 			Talos: o.Machines[n.Name].Talos, WaitsFor: reason[n.Name]}
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
 			ns.Kubernetes = kn.Kubelet

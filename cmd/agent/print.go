@@ -289,7 +289,10 @@ func (p printer) forecast(f cluster.Forecast) {
 		p.printf("  %s\n", pr)
 	}
 	if len(f.Steps) == 0 && len(f.Blocked) == 0 && len(f.Waiting) == 0 {
-		p.printf("  nothing to do: the world is as the repository says\n")
+		if p.printf("  nothing to do"); len(f.Problems) == 0 {
+			p.printf(": the world is as the repository says")
+		}
+		p.printf("\n")
 	}
 	for i, s := range f.Steps {
 		mark := " "

@@ -38,7 +38,7 @@ type Status struct {
 	Running  []RunningStatus `json:"running"`
 	Waiting  []WaitStatus    `json:"waiting"`
 	Blocked  []Block         `json:"blocked"`
-	Problems Problems        `json:"problems"` // of the inventory, warnings too
+	Problems Problems        `json:"problems"` // of the inventory, warnings too, and where the world is not as it says
 	Passes   []PassStatus    `json:"passes"`   // newest first
 	NextPass time.Time       `json:"nextPass"`
 }
@@ -54,7 +54,7 @@ type NodeStatus struct {
 	Name       string    `json:"name"`
 	Role       Role      `json:"role"`
 	VMID       int       `json:"vmid"`
-	Host       string    `json:"host"`
+	Host       string    `json:"host"` // that carries its VM, or will
 	Address    string    `json:"address"`
 	Phase      Phase     `json:"phase"`
 	Talos      string    `json:"talos,omitempty"`

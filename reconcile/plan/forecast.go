@@ -22,7 +22,7 @@ const maxRounds = 200
 // second opinion. Under a policy that is in doubt it is what would happen if the
 // rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
-	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision}
+	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Elsewhere(d, o)}
 	o = clone(o)
 	// What is under way ends, what rests is tried again: neither is news here.
 	for _, r := range o.Running {

@@ -152,10 +152,10 @@ func (m *planner) node(n cluster.Node) {
 		m.stopped(n, vm)
 	case cluster.PhaseBooting:
 		if !m.isRunning(StartVM{}.Kind(), n.Name) {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("boots: nothing answers at %s:50000 yet", n.IP), Within: bootWithin, Hint: consoleHint(n)})
+			m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("boots: nothing answers at %s:50000 yet", n.IP), Within: bootWithin, Hint: consoleHint(n, vm)})
 		}
 	case cluster.PhaseUnreachable:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("its vm runs but nothing answers at %s:50000", n.IP), Within: seeWithin, Hint: consoleHint(n)})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("its vm runs but nothing answers at %s:50000", n.IP), Within: seeWithin, Hint: consoleHint(n, vm)})
 	case cluster.PhaseMaintenance:
 		m.maintenance(n)
 	case cluster.PhaseLeaving:
@@ -173,8 +173,8 @@ func (m *planner) node(n cluster.Node) {
 	}
 }
 
-func consoleHint(n cluster.Node) string {
-	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and is it on bridge %s?", n.VMID, n.Host, n.Bridge)
+func consoleHint(n cluster.Node, vm cluster.VM) string {
+	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and is it on bridge %s?", n.VMID, carrier(n, vm), n.Bridge)
 }
 
 func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
@@ -367,10 +367,10 @@ func (m *planner) locked(n cluster.Node, vm cluster.VM) {
 	switch {
 	case vm.Power == cluster.Paused:
 		m.block(cluster.Block{Subject: n.Name, Reason: fmt.Sprintf("vm %d is paused", n.VMID),
-			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, n.Host)})
+			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, carrier(n, vm))})
 	case vm.Lock == "create" || vm.Lock == "clone":
 		m.block(cluster.Block{Subject: n.Name, Reason: fmt.Sprintf("vm %d was left locked (%s) by a task that died", n.VMID, vm.Lock),
-			Hint: fmt.Sprintf("as root on %s: `qm unlock %d` and `qm destroy %d`; it is made again then", n.Host, n.VMID, n.VMID)})
+			Hint: fmt.Sprintf("as root on %s: `qm unlock %d` and `qm destroy %d`; it is made again then", carrier(n, vm), n.VMID, n.VMID)})
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	}
@@ -378,7 +378,7 @@ func (m *planner) locked(n cluster.Node, vm cluster.VM) {
 
 // stopped finishes a VM that was cut off while it was made, then starts it.
 func (m *planner) stopped(n cluster.Node, vm cluster.VM) {
-	if !m.hostUsable(n.Name, m.o.Hosts[n.Host], n.Host) {
+	if host := carrier(n, vm); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
 		return
 	}
 	if !vm.Hardware.Known {

@@ -237,6 +237,9 @@ func (w *world) run(t *testing.T, line string) string {
 		for _, x := range fc.Blocked {
 			fmt.Fprintf(&b, "block %s: %s\n", x.Subject, x.Reason)
 		}
+		for _, x := range fc.Problems {
+			fmt.Fprintln(&b, x)
+		}
 		return b.String()
 	default:
 		t.Fatalf("unknown command %q", line)
@@ -258,6 +261,8 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.Protect = true
 		case "locked":
 			n.Locked = true
+		case "host":
+			n.Host = v
 		default:
 			t.Fatalf("node: %q", kv)
 		}
@@ -268,6 +273,10 @@ func (w *world) host(t *testing.T, words []string) {
 	h := w.o.Hosts["pve1"]
 	for _, x := range words {
 		switch x {
+		case "pve2": // there is another
+			w.o.Hosts[x] = cluster.Host{Name: x, Known: true}
+		case "pve9": // is named, and there is none
+			w.o.Hosts[x] = cluster.Host{Name: x, Why: "Proxmox VE knows no host pve9"}
 		case "unknown":
 			h = cluster.Host{Name: "pve1", Why: "connection refused"}
 		case "noquorum":
@@ -315,6 +324,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Deleting, vm.Power = true, cluster.Stopped
 		case "cores":
 			vm.Hardware.Value.Cores, _ = strconv.Atoi(v)
+		case "on":
+			vm.Host = v
 		default:
 			t.Fatalf("vm: %q", x)
 		}

@@ -96,6 +96,28 @@ func (s *Server) Lock(vmid int, lock string) error { return s.Edit(vmid, "lock",
 // Unlock is qm unlock.
 func (s *Server) Unlock(vmid int) error { return s.Edit(vmid, "lock", "") }
 
+// Migrate is qm migrate --online --with-local-disks: a VM is on another host from
+// now on, its volumes on that host's storages of the same names, and runs on.
+func (s *Server) Migrate(vmid int, to string) error {
+	target := s.host(to)
+	if target == nil {
+		return fmt.Errorf("migrate vm %d: there is no host %s", vmid, to)
+	}
+	s.world.Tell(strconv.Itoa(vmid), "somebody migrates vm %d to %s", vmid, to)
+	return s.edit(vmid, "migrate", func(v *vm) {
+		for _, st := range v.host.storages {
+			there := target.storage(st.name)
+			for name, vol := range st.volumes {
+				if vol.vmid == vmid && there != nil && there != st {
+					delete(st.volumes, name)
+					there.volumes[name] = vol
+				}
+			}
+		}
+		v.host = target
+	})
+}
+
 // HoldFile keeps a VM's lock file, as a command at the console does while it
 // runs, until release is called. It waits until it gets it.
 func (s *Server) HoldFile(ctx context.Context, vmid int) (release func(), err error) {

@@ -1,0 +1,35 @@
+package plan
+
+import (
+	"fmt"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Elsewhere tells of the VMs that are on another host than the inventory says:
+// somebody migrated them. They are looked after where they are, so that a cluster
+// is Ready all the same; but a VM that is made anew is made where the inventory
+// says.
+func Elsewhere(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	for _, n := range d.Spec.Nodes {
+		vm := o.VMs[n.Name]
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || carrier(n, vm) == n.Host {
+			continue
+		}
+		message := fmt.Sprintf("vm %d is on %s, and the inventory says %s", vm.VMID, vm.Host, n.Host)
+		hint := fmt.Sprintf("write `node: %s` for %s in nodes.yaml", vm.Host, n.Name)
+		switch h := o.Hosts[n.Host]; {
+		case h.Known:
+			hint += fmt.Sprintf(", or migrate it back: `qm migrate %d %s --online --with-local-disks` as root on %s", vm.VMID, n.Host, vm.Host)
+		case h.Why != "":
+			message += ": " + h.Why
+		}
+		out = append(out, d.At(cluster.Warning, "nodes."+n.Name, message, hint))
+	}
+	return out
+}
+
+// carrier is the host that carries a node's VM; while that is not seen, the one
+// that should.
+func carrier(n cluster.Node, vm cluster.VM) string { return orElse(vm.Host, n.Host) }
