@@ -113,7 +113,8 @@ func (c *container) cutOff(script string, lives int, args ...string) bool {
 	_, text, _ := strings.Cut(string(whole), "\n")
 	mark := filepath.Join(c.root, "root/cut")
 	dies := fmt.Sprintf("#!/bin/bash\nlived=0\ntrap '((++lived > %d)) && { : > /root/cut; kill -9 $$; }' DEBUG\n", lives)
-	if err := os.WriteFile(path, []byte(dies+text), 0o755); err != nil {
+	// One command more: a script may also die when it has done everything.
+	if err := os.WriteFile(path, []byte(dies+text+"\n:\n"), 0o755); err != nil {
 		c.t.Fatal(err)
 	}
 	out, err := c.dpkg(args...)
@@ -202,6 +203,32 @@ func (c *container) upgradeCutOff(older, newer string) {
 	}
 }
 
+// removeGivenUp lets prerm fail wherever it can: dpkg gives the removal up and has
+// postinst unwind it. The daemon is then as it was.
+func (c *container) removeGivenUp(deb string) {
+	for _, was := range []string{"active", "inactive"} {
+		for lives, cut := 0, true; cut; lives++ {
+			when := fmt.Sprintf("%s, and its removal given up after %d commands of prerm", was, lives)
+			c.mustDpkg("--install", deb)
+			c.daemon(was)
+			if cut = c.cutOff("prerm", lives, "--remove", "talos-agent"); !cut {
+				break // it is removed
+			}
+			is, err := os.ReadFile(filepath.Join(c.root, "root/is"))
+			if strings.TrimSpace(string(is)) != was || err != nil {
+				c.t.Errorf("%s: the daemon is %q, %v", when, is, err)
+			}
+			c.mended(when, "deinstall ok installed", "") // wanted away, and there
+			// What was stopped afterwards stays stopped at the next upgrade.
+			c.daemon("inactive")
+			c.mustDpkg("--install", deb)
+			if text, err := os.ReadFile(filepath.Join(c.root, "root/told")); err != nil || len(text) > 0 {
+				c.t.Errorf("%s, stopped and upgraded: the daemon was told %q, %v", when, text, err)
+			}
+		}
+	}
+}
+
 func (c *container) removeCutOff(deb string, before map[string]bool) {
 	for _, script := range []string{"prerm", "postrm"} {
 		for lives, cut := 0, true; cut; lives++ {
@@ -216,6 +243,7 @@ func (c *container) removeCutOff(deb string, before map[string]bool) {
 			c.kept(when)
 		}
 	}
+	c.removeGivenUp(deb)
 	for lives, cut := 0, true; cut; lives++ {
 		c.mustDpkg("--install", deb)
 		c.keep()
