@@ -62,22 +62,18 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 		for _, n := range c.Nodes {
 			look(n.IP)
 		}
-		servers := c.TimeServers
-		if len(servers) == 0 {
-			servers = []string{doctor.TalosTimeServer}
+	}
+	h.NotAsked = w.NotAsked(routeTo)
+	for server, why := range h.NotAsked {
+		if why != "" {
+			continue
 		}
-		for _, server := range servers {
-			if _, done := h.TimeServers[server]; done {
-				continue
-			}
-			h.TimeServers[server] = doctor.Fact[time.Duration]{}
-			wg.Go(func() {
-				f := doctor.Look(askTime(ctx, server))
-				mu.Lock()
-				defer mu.Unlock()
-				h.TimeServers[server] = f
-			})
-		}
+		wg.Go(func() {
+			f := doctor.Look(askTime(ctx, server))
+			mu.Lock()
+			defer mu.Unlock()
+			h.TimeServers[server] = f
+		})
 	}
 	mu.Unlock()
 	wg.Wait()
@@ -194,9 +190,6 @@ const timeWithin = 4 * time.Second
 
 // askTime asks a time server how far its clock is ahead of ours.
 func askTime(ctx context.Context, server string) (time.Duration, error) {
-	if strings.HasPrefix(server, "/") {
-		return 0, fmt.Errorf("it is a device of the nodes, %s, which this host does not have", server)
-	}
 	options := ntp.QueryOptions{Timeout: timeWithin, Dialer: func(_, remote string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "udp", remote)

@@ -18,6 +18,20 @@ import (
 // wayTo finds how this host reaches an address, and who answers there, if it is
 // on one of the host's own networks.
 func wayTo(ctx context.Context, ip netip.Addr) (doctor.Way, error) {
+	w, err := routeTo(ip)
+	if err != nil || w.Loopback || w.Via.IsValid() {
+		return w, err
+	}
+	link, err := netlink.LinkByName(w.Link)
+	if err != nil {
+		return w, fmt.Errorf("look for the interface of the route: %w", err)
+	}
+	w.MAC, err = whoAnswers(ctx, link.Attrs().Index, ip)
+	return w, err
+}
+
+// routeTo finds how this host would reach an address, and sends nothing.
+func routeTo(ip netip.Addr) (doctor.Way, error) {
 	routes, err := netlink.RouteGet(ip.AsSlice())
 	if err != nil {
 		return doctor.Way{}, fmt.Errorf("look for a route: %w", err)
@@ -33,11 +47,7 @@ func wayTo(ctx context.Context, ip netip.Addr) (doctor.Way, error) {
 	if via, ok := netip.AddrFromSlice(routes[0].Gw); ok {
 		w.Via = via.Unmap()
 	}
-	if w.Loopback || w.Via.IsValid() {
-		return w, nil
-	}
-	w.MAC, err = whoAnswers(ctx, link.Attrs().Index, ip)
-	return w, err
+	return w, nil
 }
 
 // resolveWithin is how long the kernel may ask for a neighbour: it does so

@@ -53,7 +53,7 @@ var Catalogue = []Kind{
 
 	{"clock", groupTime, "the clock of the host is synchronised", "warn, skipped", "`systemctl enable --now chrony`, then `chronyc tracking`", true},
 	{"skew", groupTime, "the clocks of the agent and of the API agree", "warn, fail, skipped", "synchronise both", false},
-	{"timeserver", groupTime, "the time servers of the nodes answer", "warn, fail", "name one that answers under `network.time_servers`", true},
+	{"timeserver", groupTime, "the time servers of the nodes answer", "warn, fail, skipped", "name one that answers under `network.time_servers`", true},
 
 	{"repository", groupSources, "the repository can be fetched with the agent's credentials", "warn, fail", "what it prints: the key, the token, the host key, the address", false},
 	{"inventory", groupSources, "the clusters of this host are valid", "fail", "correct the line that it names; `talos-agent validate` tells more", false},

@@ -17,8 +17,10 @@ type Host struct {
 
 	// Clock is the kernel's word on the host's clock.
 	Clock Fact[Clock]
-	// TimeServers are those of the nodes, by name.
+	// TimeServers are those of the nodes that were asked, by name; NotAsked says of
+	// the others why not.
 	TimeServers map[string]Fact[time.Duration] // how far theirs is ahead
+	NotAsked    map[string]string
 
 	Files []File
 	// Credentials are those in root's store, beside what the agent that runs was
@@ -109,6 +111,11 @@ type Way struct {
 	MAC  string     // who answers there, upper case; "" : nobody
 	// Loopback says that the address is on this host itself.
 	Loopback bool
+}
+
+// over reports whether the way leads over a bridge, or a VLAN of it.
+func (w Way) over(bridge string) bool {
+	return w.Link == bridge || strings.HasPrefix(w.Link, bridge+".")
 }
 
 // Neighbour is an entry of the neighbour table.
@@ -285,7 +292,7 @@ func (h Host) route(c Cluster) Check {
 			return s
 		}
 		w := f.Value
-		direct := w.Link == n.Bridge || strings.HasPrefix(w.Link, n.Bridge+".") || w.Loopback
+		direct := w.over(n.Bridge) || w.Loopback
 		switch {
 		case w.Via.IsValid():
 			out.Level = Warn
@@ -404,50 +411,6 @@ func (h Host) dhcp(c Cluster) []Check {
 			k.Hint = "if none has, set up dnsmasq on the host, or write network.cidr and network.gateway, so that no server is needed"
 		}
 		out = append(out, k)
-	}
-	return out
-}
-
-// TalosTimeServer is what nodes ask whose inventory names no time server.
-// Source: Talos, pkg/machinery/constants.DefaultNTPServer.
-const TalosTimeServer = "time.cloudflare.com"
-
-// timeServers judges the time servers of all clusters. A node whose clock is
-// not in sync never joins.
-func (h Host) timeServers() []Check {
-	var names []string
-	theirs := false // Talos' own is asked
-	for _, c := range h.Wants.Clusters {
-		for _, s := range c.TimeServers {
-			if !slices.Contains(names, s) {
-				names = append(names, s)
-			}
-		}
-		theirs = theirs || len(c.TimeServers) == 0
-	}
-	if theirs && !slices.Contains(names, TalosTimeServer) {
-		names = append(names, TalosTimeServer)
-	}
-	slices.Sort(names)
-	var out []Check
-	for _, name := range names {
-		f := h.TimeServers[name]
-		c := Check{Name: "timeserver", Subject: name, Level: Pass, Message: "answers"}
-		switch {
-		case !f.Known && theirs && name == TalosTimeServer:
-			c.Level = Warn
-			c.Message = fmt.Sprintf("does not answer this host (%s), and no other is named: if it does not answer the nodes either, they never join", f.Why)
-			c.Hint = "name one of the network under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"
-		case !f.Known:
-			c.Level = Fail
-			c.Message = fmt.Sprintf("does not answer this host (%s): a node whose clock is not in sync never joins", f.Why)
-			c.Hint = "name one that answers the nodes under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"
-		case f.Value.Abs() > skewWarn:
-			c.Level = Warn
-			c.Message = fmt.Sprintf("its clock and this host's differ by %v", f.Value.Abs().Round(time.Second))
-			c.Hint = "synchronise both with the same source"
-		}
-		out = append(out, c)
 	}
 	return out
 }

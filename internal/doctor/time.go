@@ -1,0 +1,101 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// TalosTimeServer is what nodes ask whose inventory names no time server.
+// Source: Talos, pkg/machinery/constants.DefaultNTPServer.
+const TalosTimeServer = "time.cloudflare.com"
+
+// NotAsked says of each time server of the nodes why root does not ask it, "" of
+// one that is asked. The repository names them, and who may push must not choose to
+// whom root sends anything: so it is Talos' own, this host itself, and who is on a
+// bridge that the nodes are on and the policy allows. way looks for a route, and
+// sends nothing.
+func (w Wants) NotAsked(way func(netip.Addr) (Way, error)) map[string]string {
+	out := map[string]string{}
+	for _, c := range w.Clusters {
+		servers := c.TimeServers
+		if len(servers) == 0 {
+			servers = []string{TalosTimeServer}
+		}
+		for _, s := range servers {
+			if why, told := out[s]; !told || why != "" {
+				out[s] = w.notAsked(c, s, way)
+			}
+		}
+	}
+	return out
+}
+
+func (w Wants) notAsked(c Cluster, server string, way func(netip.Addr) (Way, error)) string {
+	if server == TalosTimeServer {
+		return ""
+	}
+	ip, err := netip.ParseAddr(server)
+	if err != nil {
+		return "the repository gives a name, which may lead anywhere"
+	}
+	to, err := way(ip.Unmap())
+	bridged := func(n Node) bool {
+		return to.over(n.Bridge) && (len(w.Bridges) == 0 || slices.Contains(w.Bridges, n.Bridge))
+	}
+	switch {
+	case err != nil:
+		return err.Error()
+	case to.Loopback:
+		return ""
+	case to.Via.IsValid():
+		return "it is on no network of this host"
+	case !slices.ContainsFunc(c.Nodes, bridged):
+		return fmt.Sprintf("it is on %s, and not on a bridge that the nodes are on and the policy allows", to.Link)
+	}
+	return ""
+}
+
+// timeServers judges the time servers of all clusters. A node whose clock is
+// not in sync never joins.
+func (h Host) timeServers() []Check {
+	var names []string
+	theirs := false // Talos' own is asked
+	for _, c := range h.Wants.Clusters {
+		for _, s := range c.TimeServers {
+			if !slices.Contains(names, s) {
+				names = append(names, s)
+			}
+		}
+		theirs = theirs || len(c.TimeServers) == 0
+	}
+	if theirs && !slices.Contains(names, TalosTimeServer) {
+		names = append(names, TalosTimeServer)
+	}
+	slices.Sort(names)
+	var out []Check
+	for _, name := range names {
+		f := h.TimeServers[name]
+		c := Check{Name: "timeserver", Subject: name, Level: Pass, Message: "answers"}
+		switch why := h.NotAsked[name]; {
+		case why != "":
+			c.Level, c.Message = Skipped, "not asked: "+why
+			c.Hint = fmt.Sprintf("name one on a network of the nodes under network.time_servers; or ask it yourself: `chronyd -Q 'server %s iburst'`", name)
+		case !f.Known && theirs && name == TalosTimeServer:
+			c.Level = Warn
+			c.Message = fmt.Sprintf("does not answer this host (%s), and no other is named: if it does not answer the nodes either, they never join", f.Why)
+			c.Hint = "name one of the network under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"
+		case !f.Known:
+			c.Level = Fail
+			c.Message = fmt.Sprintf("does not answer this host (%s): a node whose clock is not in sync never joins", f.Why)
+			c.Hint = "name one that answers the nodes under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"
+		case f.Value.Abs() > skewWarn:
+			c.Level = Warn
+			c.Message = fmt.Sprintf("its clock and this host's differ by %v", f.Value.Abs().Round(time.Second))
+			c.Hint = "synchronise both with the same source"
+		}
+		out = append(out, c)
+	}
+	return out
+}
