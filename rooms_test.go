@@ -39,10 +39,10 @@ var rooms = map[string]room{
 
 	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster"},
 		never: []string{"github.com/getsops", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
-	"sources/git":       {never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
+	"sources/git":       {may: []string{"internal/trust"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
 	"sources/secrets":   {never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
-	"sources/forge":     {never: clients},
-	"sources/notify":    {never: append([]string{"os"}, clients...)},
+	"sources/forge":     {may: []string{"internal/trust"}, never: clients},
+	"sources/notify":    {may: []string{"internal/trust"}, never: append([]string{"os"}, clients...)},
 	"sources/webhook":   {never: append([]string{"os"}, clients...)},
 	"sources/inventory": {may: []string{"internal/cluster", "internal/strict"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
@@ -50,15 +50,16 @@ var rooms = map[string]room{
 	"reconcile/plan": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/machineconfig": {may: []string{"internal/cluster"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
-	"reconcile/factory":       {may: []string{"internal/cluster", "internal/plain"}, never: clients},
+	"reconcile/factory":       {may: []string{"internal/cluster", "internal/plain", "internal/trust"}, never: clients},
 	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/plain"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
 	"reconcile/talos":         {may: []string{"internal/cluster", "internal/plain"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"reconcile/kube":          {may: []string{"internal/cluster", "internal/kubeapi"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
-	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/plain"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
+	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/plain", "internal/trust"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
 	"internal/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/calls": {never: clients[:len(clients)-1]},
 	"internal/plain": {never: append([]string{"net/http", "log", "log/slog"}, clients...)},
+	"internal/trust": {never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/kubeapi": {may: []string{"internal/cluster", "internal/plain"},
 		never: []string{"github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox", "helm.sh", "os/exec"}},
 

@@ -2,7 +2,9 @@ package main
 
 import (
 	"crypto/ed25519"
+	"crypto/x509/pkix"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -43,6 +45,23 @@ func TestDaemonOverSSH(t *testing.T) {
 	if n := r.calls(func(c world.CallRecord) bool { return c.System == "git" && !strings.HasPrefix(c.Op, "SSH ") }); len(n) != 0 {
 		t.Errorf("git was not spoken over ssh alone: %v", n)
 	}
+}
+
+// TestOwnAuthoritiesAreAddedToTheSystems: an authority for a mirror or for people's
+// webhooks takes nothing away from the servers that the system trusts.
+func TestOwnAuthoritiesAreAddedToTheSystems(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	r.file("system.pem", string(r.lab.CA()))
+	r.env = []string{"SSL_CERT_FILE=" + filepath.Join(r.dir, "system.pem")}
+	r.config["ca_file"] = "own.pem"
+	own, err := world.NewPKI(pkix.Name{CommonName: "an authority of one's own"})
+	must(err)
+	r.file("own.pem", string(own.PEM))
+	r.write()
+	commit := r.push(r.inventory(0))
+	r.start()
+	r.untilReady(commit)
+	r.told(commit, "success")
 }
 
 // strangersKey is the public key of nobody, as known_hosts has it.

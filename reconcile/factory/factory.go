@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // Config says which factory is asked and where images are kept.
@@ -97,11 +98,7 @@ func New(c Config) (*Factory, error) {
 	if err := os.MkdirAll(c.CacheDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make image cache: %w", err)
 	}
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool() // no certificates on this host; the given ones may do
-	}
-	roots.AppendCertsFromPEM(c.CA)
+	roots, _ := trust.Authorities(c.CA) // they were checked
 	transport := &http.Transport{
 		DialContext:         c.Dial,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},

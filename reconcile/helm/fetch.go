@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // The deadlines of fetching.
@@ -25,11 +26,8 @@ const (
 
 // fetchClient makes the client that fetches charts.
 func fetchClient(c Config) (*http.Client, error) {
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool() // no certificates on this host; the given ones may do
-	}
-	if len(c.CA) > 0 && !roots.AppendCertsFromPEM(c.CA) {
+	roots, ok := trust.Authorities(c.CA)
+	if !ok {
 		return nil, fault("give a file with certificates in PEM", "the authority for chart mirrors holds no PEM certificate")
 	}
 	transport := &http.Transport{

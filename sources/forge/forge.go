@@ -20,6 +20,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // Kind is a forge's API.
@@ -69,7 +71,7 @@ type Config struct {
 	// groups, or its number.
 	Repository string
 	Token      string
-	// CA holds PEM certificates to trust instead of the system's.
+	// CA holds PEM certificates to trust besides the system's.
 	CA []byte
 	// Dial opens connections; nil means the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -185,7 +187,7 @@ func New(c Config) (*Client, error) {
 	}, nil
 }
 
-// parse checks the fields, all at once. The pool is nil for the system's.
+// parse checks the fields, all at once.
 func (c Config) parse(f api) (*url.URL, *x509.CertPool, error) {
 	var errs []error
 	refuse := func(field, text, hint string) { errs = append(errs, &FieldError{field, text, hint}) }
@@ -215,11 +217,9 @@ func (c Config) parse(f api) (*url.URL, *x509.CertPool, error) {
 	} else if strings.ContainsFunc(c.Token, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
 		refuse("token_file", "holds a space, a line break or a control character", "the file holds the token and nothing else")
 	}
-	var pool *x509.CertPool
-	if len(c.CA) > 0 {
-		if pool = x509.NewCertPool(); !pool.AppendCertsFromPEM(c.CA) {
-			refuse("ca_file", "holds no PEM certificate", "")
-		}
+	pool, ok := trust.Authorities(c.CA)
+	if !ok {
+		refuse("ca_file", "holds no PEM certificate", "")
 	}
 	return base, pool, errors.Join(errs...)
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // Config says which repository to read, and how. The zero value of every
@@ -39,7 +41,7 @@ type Config struct {
 	// The user name is the one in the URL, or "x-access-token", which GitHub,
 	// GitLab and Gitea all accept with an access token.
 	Token string
-	// CA holds PEM certificates to trust for https instead of the system's.
+	// CA holds PEM certificates to trust for https besides the system's.
 	CA []byte
 	// Dial opens connections; nil means the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -218,7 +220,7 @@ func parseSCP(s string) (location, *FieldError) {
 // credentials are a Config's secrets, parsed.
 type credentials struct {
 	signer ssh.Signer
-	pool   *x509.CertPool // nil: the system's
+	pool   *x509.CertPool
 }
 
 // parse checks the fields that Open uses, all at once.
@@ -260,11 +262,9 @@ func (c Config) parse() (location, credentials, error) {
 	if strings.ContainsFunc(c.Token, unicode.IsControl) {
 		refuse("token_file", "holds a line break or a control character", "the file holds the token and nothing else")
 	}
-	if len(c.CA) > 0 {
-		cred.pool = x509.NewCertPool()
-		if !cred.pool.AppendCertsFromPEM(c.CA) {
-			refuse("ca_file", "holds no PEM certificate", "")
-		}
+	var ok bool
+	if cred.pool, ok = trust.Authorities(c.CA); !ok {
+		refuse("ca_file", "holds no PEM certificate", "")
 	}
 	return loc, cred, errors.Join(errs...)
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -16,6 +15,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+
+	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // SignatureHeader carries the HMAC-SHA256 of the body, as "sha256=" and hex: the
@@ -43,11 +44,8 @@ func newWebhook(c Config) (*webhook, error) {
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return nil, &Error{text: "it is plain http, over which anybody between could read and write", hint: "use https; plain http is for loopback addresses"}
 	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if len(c.CA) > 0 && !pool.AppendCertsFromPEM(c.CA) {
+	pool, ok := trust.Authorities(c.CA)
+	if !ok {
 		return nil, &Error{text: "ca_file holds no PEM certificate"}
 	}
 	dial := c.Dial
