@@ -151,8 +151,8 @@ func (i *initRun) heedFlags() error {
 		"directory":       func() { w.Repository.URL, w.Repository.Directory = "", f.directory },
 		"branch":          func() { w.Repository.Branch = f.branch },
 		"path":            func() { w.Repository.Path = f.folder },
-		"proxmox-url":     func() { w.ProxmoxURL = f.proxmoxURL },
-		"fingerprint":     func() { w.Fingerprint, w.SystemTrust = f.fingerprint, false },
+		"proxmox-url":     func() { w.ProxmoxURL, w.URLSaid = f.proxmoxURL, true },
+		"fingerprint":     func() { w.Fingerprint, w.SystemTrust, w.PinSaid = f.fingerprint, false, true },
 		"mirror-factory":  func() { w.Mirrors.Factory = f.mirrorFactory },
 		"mirror-charts":   func() { w.Mirrors.Charts = maps.Clone(f.mirrorCharts) },
 	} {
@@ -187,6 +187,7 @@ func (i *initRun) heedFlags() error {
 			return &usageError{&hinted{fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or say another"}}
 		}
 	}
+	*w = w.WithCertificate(i.facts)
 	w.Import = !f.noImport
 	w.Authorities = w.Authorities || i.files.Authorities != nil
 	return nil

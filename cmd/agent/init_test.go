@@ -301,6 +301,28 @@ func TestInitWithAnotherCertificate(t *testing.T) {
 	if a := h.done(); !strings.Contains(a.out, "nothing to do") {
 		t.Errorf("a second run finds something to do: %v", a)
 	}
+	// It is renewed, then taken away again; then somebody says what counts.
+	load := func() settings {
+		s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
+		if len(problems) > 0 {
+			t.Error(problems)
+		}
+		return s
+	}
+	der = h.certificate("pve1.example.org")
+	if h.done(); load().proxmox.Fingerprint != fingerprintOf(der) {
+		t.Errorf("renewed: %q", load().proxmox.Fingerprint)
+	}
+	must(os.Remove(filepath.Join(h.dir, "etc/pve/nodes/pve1/pveproxy-ssl.pem")))
+	if h.done(); load().proxmox.Fingerprint != "" || load().proxmox.CA == nil {
+		t.Errorf("taken away: %q", load().proxmox.Fingerprint)
+	}
+	said := strings.Repeat("AB:", 31) + "AB"
+	h.done("--fingerprint", said)
+	h.certificate("pve1.example.org")
+	if h.done(); load().proxmox.Fingerprint != said {
+		t.Errorf("said: %q", load().proxmox.Fingerprint)
+	}
 }
 
 // TestInitRefuses: what is not right is told before anything is changed.

@@ -89,6 +89,16 @@ type Certificate struct {
 	Trusted bool
 }
 
+// nameOf is the first name that the certificate is good for. Where it has only
+// wildcards, it is the host's in the domain of the first.
+func (c Certificate) nameOf(host string) string {
+	wildcard := func(name string) bool { return strings.HasPrefix(name, "*") }
+	if i := slices.IndexFunc(c.Names, func(name string) bool { return !wildcard(name) }); i >= 0 {
+		return c.Names[i]
+	}
+	return host + strings.TrimPrefix(c.Names[0], "*")
+}
+
 // Unit is the agent's service.
 type Unit struct{ Installed, Active bool }
 

@@ -442,6 +442,12 @@ func TestDefaults(t *testing.T) {
 	if w := Defaults(f); w.ProxmoxURL != "https://pve1.example.org:8006" || !w.SystemTrust || w.Fingerprint != "" {
 		t.Errorf("with a certificate that is trusted: %+v", w)
 	}
+	for name, names := range map[string][]string{"pve.example.org": {"*.example.org", "pve.example.org"}, "pve1.example.org": {"*.example.org"}} {
+		f.Certificate.Names = names
+		if w := Defaults(f); w.ProxmoxURL != "https://"+name+":8006" {
+			t.Errorf("with a certificate for %v: %s", names, w.ProxmoxURL)
+		}
+	}
 	f.Certificate.Trusted = false
 	if w := Defaults(f); w.ProxmoxURL != "" || w.SystemTrust || w.Fingerprint != "AA:BB" {
 		t.Errorf("with a certificate of one's own: %+v", w)

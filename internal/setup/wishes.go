@@ -28,6 +28,10 @@ type Wishes struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// SystemTrust leaves the API's certificate to the system's authorities.
 	SystemTrust bool `json:"systemTrust,omitempty"`
+	// URLSaid and PinSaid tell that a person said what ProxmoxURL and Fingerprint
+	// are. Else they follow the certificate of the host.
+	URLSaid bool `json:"proxmoxUrlSaid,omitempty"`
+	PinSaid bool `json:"fingerprintSaid,omitempty"`
 	// Import allows the storage for images to get the content type import.
 	Import bool `json:"import"`
 	// Authorities tells that there are some to trust besides the system's.
@@ -176,11 +180,26 @@ func Defaults(f Facts) Wishes {
 		w.Bridges = []string{bridge.Name}
 	}
 	w.VMIDs = []cluster.Range{freeRange(f, w.Pool)}
-	// A certificate of somebody else's is not good for 127.0.0.1.
-	if c := f.Certificate; c != nil && c.Trusted && len(c.Names) > 0 {
-		w.ProxmoxURL, w.SystemTrust = "https://"+c.Names[0]+":8006", true
-	} else if c != nil {
-		w.Fingerprint = c.Fingerprint
+	return w.WithCertificate(f)
+}
+
+// WithCertificate is the wishes with the way to the API that fits the certificate
+// of the host, as far as nobody said another: one that is not Proxmox VE's own is
+// not good for 127.0.0.1, and it is renewed.
+func (w Wishes) WithCertificate(f Facts) Wishes {
+	c := f.Certificate
+	known := c != nil && c.Trusted && len(c.Names) > 0
+	if !w.PinSaid {
+		w.Fingerprint, w.SystemTrust = "", known
+		if c != nil && !known {
+			w.Fingerprint = c.Fingerprint
+		}
+	}
+	if !w.URLSaid {
+		w.ProxmoxURL = ""
+		if known && w.SystemTrust {
+			w.ProxmoxURL = "https://" + c.nameOf(f.Host) + ":8006"
+		}
 	}
 	return w
 }
