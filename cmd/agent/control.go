@@ -339,12 +339,18 @@ func credential(env *environment, use, short string, ask func(context.Context, *
 
 // writeSecret replaces a file by one that only its owner can read.
 func writeSecret(path string, b []byte) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return &hinted{fmt.Errorf("write %s: it is a directory", path), "name a file in it"}
+	}
 	dir, name := filepath.Split(path)
 	s := stateFiles{dir: filepath.Clean(dir)}
 	tmp := "." + name + ".new"
 	err := s.Write(tmp, b)
 	if err == nil {
 		err = s.Rename(tmp, name)
+	}
+	if err != nil {
+		_ = os.Remove(filepath.Join(s.dir, tmp)) // as far as it was written
 	}
 	var at *fs.PathError
 	switch {

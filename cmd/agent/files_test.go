@@ -43,7 +43,18 @@ func TestWriteSecret(t *testing.T) {
 	if want := "write " + dir + "/nowhere/x: there is no directory " + dir + "/nowhere"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if err := writeSecret(dir+"/", []byte("new")); err == nil {
-		t.Error("a directory is written")
+	// A secret that does not come to its place is left nowhere.
+	folder := filepath.Join(dir, "folder")
+	must(os.Mkdir(folder, 0o755))
+	for _, path := range []string{folder, folder + "/"} {
+		err := writeSecret(path, []byte("new"))
+		if want := "write " + path + ": it is a directory"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for _, in := range []string{dir, folder} {
+		if left, err := filepath.Glob(filepath.Join(in, ".*")); err != nil || len(left) != 0 {
+			t.Errorf("left behind: %v %v", left, err)
+		}
 	}
 }
