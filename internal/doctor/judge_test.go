@@ -257,6 +257,9 @@ var hostCases = []struct {
 	{"Talos' own answers", func(h *Host) {
 		h.Wants.Clusters[0].TimeServers, h.TimeServers = nil, map[string]Fact[time.Duration]{TalosTimeServer: Saw(time.Duration(0))}
 	}, verdict{"timeserver", Pass, TalosTimeServer}},
+	{"a time server that is not asked", func(h *Host) {
+		h.TimeServers, h.NotAsked = nil, map[string]string{"10.10.0.1": "there is no route"}
+	}, verdict{"timeserver", Skipped, "not asked: there is no route -> name one on a network of the nodes under network.time_servers; or ask it yourself: `chronyd -Q 'server 10.10.0.1 iburst'`"}},
 	{"a time server that is off", func(h *Host) { h.TimeServers["10.10.0.1"] = Saw(-time.Minute) }, verdict{"timeserver", Warn, "1m0s"}},
 
 	{"no way", func(h *Host) { h.Ways[ip("10.10.0.21")] = Unseen[Way](errors.New("network is unreachable")) }, verdict{"route", Fail, "no way to dev-wk-1"}},
