@@ -27,6 +27,8 @@ type labDoor struct {
 	URL      string `json:"url"`
 	CA       string `json:"ca"`
 	Password string `json:"password"` // of root@pam
+	// Host is the member of the Proxmox VE cluster that is asked; "" is the first.
+	Host string `json:"host,omitempty"`
 }
 
 // newLabPvesh is what the pvesh runs that a bare lab host has.
@@ -210,6 +212,7 @@ func (r *labRoot) do(ctx context.Context, method, path string, options url.Value
 	if body != "" {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
+	req.Host = cmp.Or(r.door.Host, req.Host)
 	if r.ticket != "" {
 		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: r.ticket})
 		req.Header.Set("CSRFPreventionToken", r.csrf)

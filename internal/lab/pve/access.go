@@ -446,6 +446,8 @@ func deletePool(c *call) (any, error) {
 		return nil, die("delete pool failed: pool '%s' is not empty (contains VM %d)", name, members[0].id)
 	}
 	delete(c.s.pools, name)
+	c.s.granted = nil
+	c.s.acls = slices.DeleteFunc(c.s.acls, func(a acl) bool { return a.path == "/pool/"+name })
 	maps.DeleteFunc(c.s.member, func(_ int, pool string) bool { return pool == name })
 	return nil, nil
 }

@@ -139,13 +139,13 @@ func readClusterStatus(c *call) (any, error) {
 	if n := len(c.s.hosts); n > 1 {
 		out = append(out, row{"type": "cluster", "id": "cluster", "name": "lab", "version": n, "nodes": n, "quorate": 1})
 	}
-	for i, h := range c.s.hosts {
+	for _, h := range c.s.hosts {
 		id := h.id
 		if len(c.s.hosts) == 1 {
 			id = 0
 		}
 		out = append(out, row{"type": "node", "id": "node/" + h.name, "name": h.name, "nodeid": id, "ip": h.address(), "online": 1,
-			"local": bit(i == 0), "level": ""})
+			"local": bit(h == c.s.asked(c.r)), "level": ""})
 	}
 	return out, nil
 }

@@ -352,8 +352,18 @@ func TestHosts(t *testing.T) {
 		if vms, _ := root.ok("GET", "/cluster/resources?type=vm", "").([]any); len(vms) != 1 || vms[0].(map[string]any)["node"] != "pve2" {
 			t.Errorf("resources: %v", vms)
 		}
-		if rows, _ := root.ok("GET", "/cluster/status", "").([]any); len(rows) != 3 || rows[0].(map[string]any)["quorate"] != 1.0 {
+		rows, _ := root.ok("GET", "/cluster/status", "").([]any)
+		if len(rows) != 3 || rows[0].(map[string]any)["quorate"] != 1.0 || rows[1].(map[string]any)["local"] != 1.0 {
 			t.Errorf("status: %v", rows)
+		}
+		req, err := http.NewRequest(http.MethodGet, l.pve.URL()+"/api2/json/cluster/status", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "pve2:8006"
+		a, err := root.do(req)
+		if rows, _ := a.data.([]any); err != nil || len(rows) != 3 || rows[1].(map[string]any)["local"] != 0.0 || rows[2].(map[string]any)["local"] != 1.0 {
+			t.Errorf("status of the other host: %v %v", a.data, err)
 		}
 	})
 }

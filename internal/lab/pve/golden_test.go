@@ -252,6 +252,15 @@ func TestLaws(t *testing.T) {
 			}
 			l.ok("GET", "/nodes/pve1/qemu/411/config", "")
 		}, ""},
+		{"another agent's VM, which that one has just looked at", func(l *testLab) {
+			l.ok("POST", "/nodes/pve1/qemu", "vmid=410&pool=talos")
+			l.ok("GET", "/nodes/pve1/qemu/410/config", "")
+			l.as(l.pve.Token("talos-agent@pve", "pve2", false)).call("PUT", "/nodes/pve1/qemu/410/config", "cores=2")
+		}, "ownership"},
+		{"one image by two agents at a time", func(l *testLab) {
+			l.upload(imageName)
+			l.as(l.pve.Token("talos-agent@pve", "pve2", false)).upload(imageName)
+		}, ""},
 		{"somebody else's doing", func(l *testLab) {
 			if err := l.pve.CreateForeign(411, Foreign{}); err != nil {
 				l.t.Fatal(err)

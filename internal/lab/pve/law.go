@@ -2,6 +2,7 @@ package pve
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -12,10 +13,23 @@ import (
 // who takes a VM's place in between cannot be noticed.
 const atAGlance = 20
 
+// agents reports whether a token is an agent's: in a cluster of Proxmox VE each host
+// has one, with a token of its own of the one user.
+func (s *Server) agents(id string) bool {
+	user, _, _ := strings.Cut(s.agent, "!")
+	return strings.HasPrefix(id, user+"!")
+}
+
+// glance is who looked, and at which VMID.
+type glance struct {
+	who  string
+	vmid int
+}
+
 // glimpse takes note of what the agent was shown: a VM of its own under a
 // VMID, or nothing at all.
 func (s *Server) glimpse(c *call, rt *route) {
-	if c.who.id != s.agent || rt.method != http.MethodGet {
+	if !s.agents(c.who.id) || rt.method != http.MethodGet {
 		return
 	}
 	id := c.vmid()
@@ -24,12 +38,12 @@ func (s *Server) glimpse(c *call, rt *route) {
 	v := s.vms[id]
 	switch rt.path {
 	case "/nodes/{node}/qemu/{vmid}/config":
-		if v != nil && v.maker == s.agent {
-			s.glimpses[id] = time.Now()
+		if v != nil && v.maker == c.who.id {
+			s.glimpses[glance{c.who.id, id}] = time.Now()
 		}
 	case "/cluster/nextid":
 		if id > 0 && v == nil {
-			s.glimpses[id] = time.Now()
+			s.glimpses[glance{c.who.id, id}] = time.Now()
 		}
 	}
 }
@@ -37,7 +51,7 @@ func (s *Server) glimpse(c *call, rt *route) {
 // holdAgainst tells the world when the agent does what it promised not to do,
 // whether or not Proxmox VE lets it. The call itself goes on as in life.
 func (s *Server) holdAgainst(c *call, rt *route) {
-	if c.who.id != s.agent || rt.method == http.MethodGet || rt.harmless {
+	if !s.agents(c.who.id) || rt.method == http.MethodGet || rt.harmless {
 		return
 	}
 	sent := time.Now()
@@ -51,14 +65,14 @@ func (s *Server) holdAgainst(c *call, rt *route) {
 	if v != nil {
 		maker = v.maker
 	}
-	looked := sent.Sub(s.glimpses[id]) <= s.world.Scale(atAGlance*s.world.Latency.Call)
+	looked := sent.Sub(s.glimpses[glance{c.who.id, id}]) <= s.world.Scale(atAGlance*s.world.Latency.Call)
 	s.mu.Unlock()
 	creates := rt.path == createPath
 	switch {
-	case v == nil, maker != s.agent && looked:
-	case maker != s.agent && creates:
+	case v == nil, maker != c.who.id && looked:
+	case maker != c.who.id && creates:
 		s.world.Violate("ownership", "%s %s would create vm %d, which %s made", rt.method, rt.path, id, maker)
-	case maker != s.agent:
+	case maker != c.who.id:
 		s.world.Violate("ownership", "%s %s touches vm %d, which %s made", rt.method, rt.path, id, maker)
 	case creates:
 		s.world.Violate("duplicate", "%s %s creates vm %d a second time", rt.method, rt.path, id)

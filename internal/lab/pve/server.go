@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,16 +26,17 @@ type Config struct {
 	Addr string
 	// Hosts are the machines of the cluster; none means one, pve1, with the
 	// storages and bridges of Host's zero value. The API answers for all of
-	// them at Addr, as any member of a Proxmox VE cluster does.
+	// them at Addr, as any member of a Proxmox VE cluster does: the one whose
+	// name is the request's host, else the first.
 	Hosts []Host
 	// Flavour is the version that is played: "9.2" (the default) or "8.4".
 	Flavour string
 	// Guests plays the operating systems; nil means machines that run and
 	// react to nothing. It may also implement GuestAgent.
 	Guests world.Guests
-	// Agent is the token whose deeds are held against the laws: it must not
-	// touch what it did not make, nor make anything twice. "" means
-	// talos-agent@pve!agent.
+	// Agent is the agent's token, "" means talos-agent@pve!agent. The deeds of
+	// every token of its user are held against the laws: it must not touch what
+	// it did not make, nor make anything twice.
 	Agent string
 }
 
@@ -111,10 +113,10 @@ type Server struct {
 	uploads   map[string]int // destination -> uploads of the agent in flight
 	managed   []string       // by high availability
 	backups   []BackupJob
-	called    string            // another version than the flavour's
-	terminals map[int]*terminal // by port
-	readers   map[int]*terminal // VMID -> who reads its serial port
-	glimpses  map[int]time.Time // VMID -> when the agent last saw that it may act on it
+	called    string               // another version than the flavour's
+	terminals map[int]*terminal    // by port
+	readers   map[int]*terminal    // VMID -> who reads its serial port
+	glimpses  map[glance]time.Time // when an agent last saw that it may act on a VMID
 }
 
 // host is one member of the cluster.
@@ -152,7 +154,7 @@ func New(c Config) (*Server, error) {
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),
 		tickets: map[string]ticket{}, flocks: map[int]chan struct{}{}, uploads: map[string]int{},
-		glimpses: map[int]time.Time{}, terminals: map[int]*terminal{}, readers: map[int]*terminal{},
+		glimpses: map[glance]time.Time{}, terminals: map[int]*terminal{}, readers: map[int]*terminal{},
 		nextPID: 1000, boot: now.Add(-time.Hour),
 	}
 	if s.guests == nil {
@@ -306,6 +308,15 @@ func (s *Server) host(name string) *host {
 		}
 	}
 	return nil
+}
+
+// asked is the member that answers a request.
+func (s *Server) asked(r *http.Request) *host {
+	name, _, _ := strings.Cut(r.Host, ":")
+	if i := slices.IndexFunc(s.hosts, func(h *host) bool { return h.name == name }); i >= 0 {
+		return s.hosts[i]
+	}
+	return s.hosts[0]
 }
 
 // inert are guests that run and react to nothing.

@@ -170,10 +170,10 @@ func (s *Server) destination(c *call, file string) (*storage, error) {
 // uploading notes an upload that is under way. The agent promised not to
 // upload one image twice at a time.
 func (s *Server) uploading(c *call, file string) (done func()) {
-	if c.who.id != s.agent {
+	if !s.agents(c.who.id) {
 		return func() {}
 	}
-	key := c.node.name + "/" + c.str("storage") + "/" + file
+	key := c.who.id + " " + c.node.name + "/" + c.str("storage") + "/" + file
 	s.mu.Lock()
 	s.uploads[key]++
 	twice := s.uploads[key] > 1
