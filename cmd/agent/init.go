@@ -51,6 +51,9 @@ and a token that can do what the agent does in that pool only; keys and tokens
 where systemd hands them to the daemon; config and policy. On a terminal it
 asks what it cannot know; in scripts flags say it, and --yes agrees to the rest.
 
+In a cluster of Proxmox VE every host that has an agent is set up by itself: user
+and roles are there for all of them, and each has a token with the host's name.
+
 It shows every step before it takes it, and --dry-run does nothing else. Steps
 that are done are not done again: a second run finishes what was cut off, or
 finds nothing to do. A file that people have changed is not replaced unless
@@ -75,7 +78,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 // declare declares the flags.
 func (f *initFlags) declare(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.pool, "pool", "", "the resource pool of the agent's VMs (default talos)")
+	flags.StringVar(&f.pool, "pool", "", "the resource pool of the agent's VMs (default talos, or talos-HOST where that is another host's)")
 	flags.StringVar(&f.vmids, "vmids", "", "the VMIDs that nodes may have, like 400-599 (default: 200 free ones)")
 	flags.StringSliceVar(&f.bridges, "bridge", nil, "bridges that nodes may be attached to (default: the first on which this host has an address)")
 	flags.StringSliceVar(&f.datastores, "datastore", nil, "storages for disks (default: the first with thin volumes)")
@@ -110,7 +113,7 @@ func (f *initFlags) declare(cmd *cobra.Command) {
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show the steps and change nothing")
 	flags.BoolVar(&f.start, "start", false, "enable the agent and start it")
 	flags.BoolVar(&f.force, "force", false, "replace files that people have changed")
-	flags.BoolVar(&f.rotate, "rotate-token", false, "make a new token in the place of one that is there")
+	flags.BoolVar(&f.rotate, "rotate-token", false, "make a new token in the place of this host's that is there; other hosts keep theirs")
 	flags.BoolVar(&f.undo, "undo", false, "take back what init made, and say what stays")
 	flags.BoolVar(&f.leaveVMs, "leave-vms", false, "with --undo: even while there are VMs in the pool, which go on running")
 	flags.StringVarP(&f.output, "output", "o", "text", "with --dry-run: how to print, text or json")

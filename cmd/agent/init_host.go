@@ -140,10 +140,11 @@ func (b *pveFlag) UnmarshalJSON(text []byte) error {
 }
 
 func (h pveHost) seePools(ctx context.Context, f *setup.Facts) error {
-	var pools []struct{ PoolID string }
+	var pools []struct{ PoolID, Comment string }
 	err := h.pvesh(ctx, &pools, "get", "/pools")
+	f.Pools = map[string]string{}
 	for _, p := range pools {
-		f.Pools = append(f.Pools, p.PoolID)
+		f.Pools[p.PoolID] = p.Comment
 	}
 	return err
 }
@@ -160,14 +161,14 @@ func (h pveHost) seeRoles(ctx context.Context, f *setup.Facts) error {
 
 func (h pveHost) seeUsers(ctx context.Context, f *setup.Facts) error {
 	var users []struct {
-		UserID string
-		Enable *pveFlag
-		Tokens []struct{ TokenID string }
+		UserID, Comment string
+		Enable          *pveFlag
+		Tokens          []struct{ TokenID string }
 	}
 	err := h.pvesh(ctx, &users, "get", "/access/users", "--full", "1")
 	f.Users = map[string]setup.Account{}
 	for _, u := range users {
-		a := setup.Account{Disabled: u.Enable != nil && !bool(*u.Enable)}
+		a := setup.Account{Disabled: u.Enable != nil && !bool(*u.Enable), Comment: u.Comment}
 		for _, t := range u.Tokens {
 			a.Tokens = append(a.Tokens, t.TokenID)
 		}
@@ -219,12 +220,12 @@ func (h pveHost) seeBridges(ctx context.Context, f *setup.Facts) error {
 
 func (h pveHost) seeVMs(ctx context.Context, f *setup.Facts) error {
 	var vms []struct {
-		VMID       int
-		Name, Pool string
+		VMID             int
+		Name, Pool, Node string
 	}
 	err := h.pvesh(ctx, &vms, "get", "/cluster/resources", "--type", "vm")
 	for _, v := range vms {
-		f.VMs = append(f.VMs, setup.VM{ID: v.VMID, Name: v.Name, Pool: v.Pool})
+		f.VMs = append(f.VMs, setup.VM{ID: v.VMID, Name: v.Name, Pool: v.Pool, Host: v.Node})
 	}
 	slices.SortFunc(f.VMs, func(a, b setup.VM) int { return a.ID - b.ID })
 	return err

@@ -48,13 +48,17 @@ const (
 	replyLost            // the change is made, and nobody hears of it
 )
 
-func newFresh(t *testing.T, flavour string) *fresh {
+func newFresh(t *testing.T, flavour string) *fresh { return newFreshCluster(t, flavour)[0] }
+
+// newFreshCluster are the hosts of a cluster of Proxmox VE; without names it is
+// pve1, by itself.
+func newFreshCluster(t *testing.T, flavour string, names ...string) []*fresh {
 	t.Helper()
 	prefix, release, err := world.FreePrefix()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := startBareLab(t.TempDir(), "/bin/false", prefix.String(), flavour, 200)
+	h, err := startBareLab(t.TempDir(), "/bin/false", prefix.String(), flavour, 200, names...)
 	if err != nil {
 		release()
 		t.Fatal(err)
@@ -63,7 +67,17 @@ func newFresh(t *testing.T, flavour string) *fresh {
 		h.Close()
 		release()
 	})
-	return &fresh{bareHost: h, t: t}
+	hosts := []*fresh{{bareHost: h, t: t}}
+	for i, name := range names {
+		if i == 0 {
+			continue
+		}
+		other := &bareHost{Lab: h.Lab, dir: t.TempDir(), door: h.door}
+		other.door.Host = name
+		must(other.writeFiles("/bin/false"))
+		hosts = append(hosts, &fresh{bareHost: other, t: t})
+	}
+	return hosts
 }
 
 // run is pvesh in this process.
@@ -136,19 +150,27 @@ func (h *fresh) done(args ...string) initAnswer {
 func (h *fresh) state() string {
 	h.t.Helper()
 	var b strings.Builder
-	for _, path := range []string{"/pools", "/access/roles", "/access/users --full 1", "/access/acl", "/storage"} {
-		text, err := h.run(h.t.Context(), "pvesh", append([]string{"get"}, append(strings.Fields(path), "--output-format", "json")...)...)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		b.Write(text)
-	}
+	b.WriteString(h.says("/pools", "/access/roles", "/access/users --full 1", "/access/acl", "/storage"))
 	for _, path := range setup.Files() {
 		info, err := os.Stat(h.dir + path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		fmt.Fprintf(&b, "%s %s\n", path, info.Mode())
+	}
+	return b.String()
+}
+
+// says is what Proxmox VE has at paths.
+func (h *fresh) says(paths ...string) string {
+	h.t.Helper()
+	var b strings.Builder
+	for _, path := range paths {
+		text, err := h.run(h.t.Context(), "pvesh", append([]string{"get"}, append(strings.Fields(path), "--output-format", "json")...)...)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		b.Write(text)
 	}
 	return b.String()
 }
@@ -254,12 +276,15 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 // works holds the agent's token, as it is stored, against what the agent needs.
-func (h *fresh) works() {
+func (h *fresh) works() { h.worksIn("talos", "pve1") }
+
+// worksIn does so for a pool and the hosts there are.
+func (h *fresh) worksIn(pool string, hosts ...string) {
 	h.t.Helper()
 	token := strings.TrimSpace(h.file(setup.Credential(setup.ProxmoxToken)))
 	a := administrator{t: h.t, lab: h.Lab, token: token}
 	have := a.permissions()
-	for _, g := range setup.Grants(setup.Scope{Pool: "talos", Datastores: []string{"local", "local-lvm"}, Images: "local", Bridges: []string{"vmbr0"}, Hosts: []string{"pve1"}}) {
+	for _, g := range setup.Grants(setup.Scope{Pool: pool, Datastores: []string{"local", "local-lvm"}, Images: "local", Bridges: []string{"vmbr0"}, Hosts: hosts}) {
 		role, _ := setup.RoleNamed(g.Role)
 		for _, p := range role.Names() {
 			if _, ok := have[g.Path][p]; !ok {
@@ -446,12 +471,12 @@ func TestInitSees(t *testing.T) {
 	said := map[string]string{
 		"/version":            `{"release":"9.2","version":"9.2.11"}`,
 		"/cluster/status":     `[{"type":"cluster","name":"c","quorate":1},{"type":"node","name":"pve2","local":0},{"type":"node","name":"pve1","local":1}]`,
-		"/pools":              `[{"poolid":"talos","comment":"x"},{"poolid":"other"}]`,
+		"/pools":              `[{"poolid":"talos","comment":"x: y"},{"poolid":"other"}]`,
 		"/access/roles":       `[{"roleid":"NoAccess","privs":"","special":1},{"roleid":"TalosAgentVM","privs":"VM.Audit,VM.Allocate"}]`,
-		"/access/users":       `[{"userid":"root@pam","enable":1,"tokens":null},{"userid":"talos-agent@pve","enable":"0","tokens":[{"tokenid":"agent","privsep":1,"expire":0}]},{"userid":"old@pve"}]`,
+		"/access/users":       `[{"userid":"root@pam","enable":1,"tokens":null},{"userid":"talos-agent@pve","enable":"0","comment":"z","tokens":[{"tokenid":"pve1","privsep":1,"expire":0},{"tokenid":"host_2","comment":"c"}]},{"userid":"old@pve"}]`,
 		"/access/acl":         `[{"path":"/","ugid":"admins","roleid":"Administrator","type":"group","propagate":1},{"path":"/pool/talos","ugid":"talos-agent@pve","roleid":"TalosAgentVM","type":"user","propagate":"0"}]`,
 		"/storage":            `[{"storage":"nfs","type":"nfs","content":"none","digest":"d"},{"storage":"far","type":"dir","content":"images","nodes":"pve2,pve3"},{"storage":"off","type":"dir","content":"images","disable":1},{"storage":"local","type":"dir","content":"iso,import","nodes":"pve1"}]`,
-		"/cluster/resources":  `[{"vmid":405,"id":"qemu/405","type":"qemu","name":"dev-cp-1","pool":"talos"},{"vmid":100,"id":"lxc/100","type":"lxc"}]`,
+		"/cluster/resources":  `[{"vmid":405,"id":"qemu/405","type":"qemu","name":"dev-cp-1","pool":"talos","node":"pve2"},{"vmid":100,"id":"lxc/100","type":"lxc"}]`,
 		"/nodes/pve1/network": `[{"iface":"vmbr1","type":"OVSBridge"},{"iface":"vmbr0","type":"bridge","cidr":"10.0.0.2/24"}]`,
 	}
 	h := pveHost{root: t.TempDir(), run: func(_ context.Context, _ string, args ...string) ([]byte, error) {
@@ -465,13 +490,13 @@ func TestInitSees(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := setup.Facts{
-		Version: "9.2.11", Host: "pve1", Hosts: []string{"pve1", "pve2"}, Pools: []string{"talos", "other"},
+		Version: "9.2.11", Host: "pve1", Hosts: []string{"pve1", "pve2"}, Pools: map[string]string{"talos": "x: y", "other": ""},
 		Roles:    map[string][]string{"NoAccess": {}, "TalosAgentVM": {"VM.Audit", "VM.Allocate"}},
-		Users:    map[string]setup.Account{"root@pam": {}, "old@pve": {}, setup.User: {Disabled: true, Tokens: []string{"agent"}}},
+		Users:    map[string]setup.Account{"root@pam": {}, "old@pve": {}, setup.User: {Disabled: true, Comment: "z", Tokens: []string{"pve1", "host_2"}}},
 		ACL:      []setup.Entry{{Path: "/", Who: "admins", Role: "Administrator", Propagate: true}, {Path: "/pool/talos", Who: setup.User, Role: "TalosAgentVM"}},
 		Storages: []setup.Storage{{Name: "local", Type: "dir", Content: []string{"iso", "import"}}, {Name: "nfs", Type: "nfs", Content: []string{}, Digest: "d"}},
 		Bridges:  []setup.Bridge{{Name: "vmbr0", Address: "10.0.0.2/24"}, {Name: "vmbr1"}},
-		VMs:      []setup.VM{{ID: 100}, {ID: 405, Name: "dev-cp-1", Pool: "talos"}},
+		VMs:      []setup.VM{{ID: 100}, {ID: 405, Name: "dev-cp-1", Pool: "talos", Host: "pve2"}},
 		Files:    map[string]setup.File{}, ServiceUser: true,
 	}
 	if diff := cmp.Diff(want, f, cmpopts.EquateEmpty()); diff != "" {

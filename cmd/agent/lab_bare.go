@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
 
 // labPassword is what root@pam logs in with at a bare lab.
@@ -26,14 +27,18 @@ type bareHost struct {
 }
 
 // startBareLab starts one and writes what a fresh host has into dir. program is
-// this program, which its pvesh runs.
-func startBareLab(dir, program, prefix, flavour string, speed float64) (*bareHost, error) {
+// this program, which its pvesh runs. The host is the first of the cluster of
+// Proxmox VE that hosts names; none means pve1, by itself.
+func startBareLab(dir, program, prefix, flavour string, speed float64, hosts ...string) (*bareHost, error) {
 	c, abs, err := labConfig(dir, prefix, flavour, speed)
 	if err != nil {
 		return nil, err
 	}
 	keys := filepath.Join(abs, "authorized_keys")
 	c.Bare, c.DeployKeys = true, func(key ssh.PublicKey) bool { return listed(keys, key) }
+	for _, name := range hosts {
+		c.Hosts = append(c.Hosts, pve.Host{Name: name, Storages: pve.InstalledStorages()})
+	}
 	l, err := lab.Start(c)
 	if err != nil {
 		return nil, err
@@ -61,13 +66,13 @@ func listed(file string, key ssh.PublicKey) bool {
 
 func (h *bareHost) writeFiles(program string) error {
 	h.PVE.SetPassword("root@pam", labPassword)
-	pve := filepath.Join(h.dir, "etc", "pve")
-	if err := os.MkdirAll(pve, 0o755); err != nil {
+	etc := filepath.Join(h.dir, "etc", "pve")
+	if err := os.MkdirAll(etc, 0o755); err != nil {
 		return fmt.Errorf("write the host's files: %w", err)
 	}
 	errs := []error{writePvesh(h.dir, program, h.door)}
 	for name, text := range map[string]string{
-		filepath.Join(pve, "pve-root-ca.pem"):   string(h.CA()),
+		filepath.Join(etc, "pve-root-ca.pem"):   string(h.CA()),
 		filepath.Join(h.dir, "ca.pem"):          string(h.CA()),
 		filepath.Join(h.dir, "authorized_keys"): "",
 		filepath.Join(h.dir, "known_hosts"):     string(h.SSH.KnownHosts()),

@@ -32,7 +32,7 @@ func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
 	p := planner{f: f}
 	if f.hasToken() && !p.holds(ProxmoxToken) && !r.Token && !o.RotateToken {
 		c.wrong("--rotate-token", "copy "+Credential(ProxmoxToken)+" from where it is, or say --rotate-token to make a new one in its place; whatever uses the old one stops working",
-			"the token %s is there, and its secret is not on this host: Proxmox VE tells it only once", Token)
+			"the token %s is there, and its secret is not on this host: Proxmox VE tells it only once", f.token())
 	}
 	return c.problems
 }
@@ -56,7 +56,7 @@ func (c *checker) wrong(flag, hint, format string, args ...any) {
 func (c *checker) roles(r Record) {
 	for _, role := range Roles() {
 		have, there := c.f.Roles[role.Name]
-		if !there || r.made("role "+role.Name) {
+		if !there || r.made(roleStep(role.Name)) {
 			continue
 		}
 		wanted := role.Names()
@@ -85,6 +85,10 @@ func (c *checker) roles(r Record) {
 func (c *checker) places(w Wishes) {
 	if !poolName.MatchString(w.Pool) {
 		c.wrong("--pool", "write one like talos", "%q is not the name of a pool", w.Pool)
+	}
+	if others := c.f.othersAt("/pool/"+w.Pool, ""); len(others) > 0 {
+		c.say(cluster.Warning, "--pool", "take a pool that is this host's alone, or see that they never follow clusters of one name",
+			"the pool %s is for %s too: both can change what is in it, and take clusters of one name for the same one", w.Pool, c.f.whose(others))
 	}
 	for _, b := range w.Bridges {
 		i := slices.IndexFunc(c.f.Bridges, func(o Bridge) bool { return o.Name == b })

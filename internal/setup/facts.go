@@ -10,10 +10,10 @@ import (
 
 // Facts are what was seen of a host.
 type Facts struct {
-	Version  string   // of Proxmox VE, "9.2.11"
-	Host     string   // the name of this machine in Proxmox VE
-	Hosts    []string // of all machines of its cluster, this one included
-	Pools    []string
+	Version  string              // of Proxmox VE, "9.2.11"
+	Host     string              // the name of this machine in Proxmox VE
+	Hosts    []string            // of all machines of its cluster, this one included
+	Pools    map[string]string   // comments by name
 	Roles    map[string][]string // privileges by role
 	Users    map[string]Account
 	ACL      []Entry
@@ -33,6 +33,7 @@ type Facts struct {
 // Account is a user of Proxmox VE.
 type Account struct {
 	Disabled bool
+	Comment  string
 	Tokens   []string // names
 }
 
@@ -68,6 +69,7 @@ type VM struct {
 	ID   int
 	Name string
 	Pool string
+	Host string
 }
 
 // File is a file that was found. What it holds may be a secret.
@@ -115,9 +117,6 @@ func (f Facts) storage(name string) (Storage, bool) {
 func (f Facts) inPool(pool string) []VM {
 	return slices.DeleteFunc(slices.Clone(f.VMs), func(v VM) bool { return v.Pool != pool })
 }
-
-// hasToken tells whether the agent's token is there.
-func (f Facts) hasToken() bool { return slices.Contains(f.Users[User].Tokens, TokenName) }
 
 // supported tells whether the agent works with a version of Proxmox VE.
 func supported(version string) bool {

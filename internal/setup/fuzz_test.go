@@ -18,7 +18,7 @@ func FuzzRecord(f *testing.F) {
 	r := Record{Version: 1, Wishes: w}
 	made, r = carryOut(made, r, Make(made, w, g, r, Options{}).Steps)
 	// What is others'.
-	made.Pools = append(made.Pools, "office")
+	made.Pools["office"] = "VMs of the office"
 	made.Users["me@pve"] = Account{Tokens: []string{"mine"}}
 	made.ACL = append(made.ACL, Entry{"/", "me@pve", "Administrator", true}, Entry{"/vms", "me@pve", "PVEAuditor", true})
 	good, err := json.Marshal(r)
@@ -35,27 +35,27 @@ func FuzzRecord(f *testing.F) {
 		}
 		host := made
 		host.Files, host.Users, host.Roles = maps.Clone(made.Files), maps.Clone(made.Users), maps.Clone(made.Roles)
-		host.Pools, host.ACL = slices.Clone(made.Pools), slices.Clone(made.ACL)
+		host.Pools, host.ACL = maps.Clone(made.Pools), slices.Clone(made.ACL)
 		plan, problems := Undo(host, r, false)
 		if !problems.HasErrors() {
 			for _, s := range plan.Steps {
-				if !ours(s, r) {
+				if !agents(s, made, r) {
 					t.Errorf("undo: %+v", s)
 				}
 			}
 			carryOut(host, r, plan.Steps)
 		}
 		host.Files, host.Users, host.Roles = maps.Clone(made.Files), maps.Clone(made.Users), maps.Clone(made.Roles)
-		host.Pools, host.ACL = slices.Clone(made.Pools), slices.Clone(made.ACL)
+		host.Pools, host.ACL = maps.Clone(made.Pools), slices.Clone(made.ACL)
 		if w := r.Wishes; !Check(host, w, r, g, Options{}).HasErrors() {
 			carryOut(host, r, Make(host, w, g, r, Options{}).Steps)
 		}
 	})
 }
 
-// ours reports whether a step of undo touches only what the agent has by its name,
-// or what the record says init made.
-func ours(s Step, r Record) bool {
+// agents reports whether a step of undo touches only what the agent has by its name,
+// or what the record or a comment says init made.
+func agents(s Step, f Facts, r Record) bool {
 	switch {
 	case s.Remove != "":
 		return slices.Contains(Files(), s.Remove)
@@ -71,10 +71,11 @@ func ours(s Step, r Record) bool {
 	case isRole:
 		return known
 	case path == "/pools":
-		return slices.Contains(r.Made, poolStep(r.Wishes.Pool)) && strings.Contains(o, r.Wishes.Pool)
+		pool := s.Call.Options[0].Value
+		return slices.Contains(r.Made, poolStep(pool)) || f.Pools[pool] == poolComment
 	case path == "/access/acl":
 		return strings.Contains(o, User) && strings.Contains(o, "{delete 1}")
 	default:
-		return path == "/access/users/"+User || path == "/access/users/"+User+"/token/"+TokenName
+		return path == "/access/users/"+User || path == "/access/users/"+User+"/token/pve1"
 	}
 }

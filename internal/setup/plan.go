@@ -62,8 +62,13 @@ func Make(f Facts, w Wishes, g Given, r Record, o Options) Plan {
 
 func (p *planner) add(s Step) { p.Steps = append(p.Steps, s) }
 
+// call adds a call. makes tells that it makes what bears the step's name.
 func (p *planner) call(name, what string, makes bool, verb, path string, options ...Option) {
-	p.add(Step{Name: name, What: what, Makes: makes, Call: &Call{Verb: verb, Path: path, Options: options}})
+	s := Step{Name: name, What: what, Call: &Call{Verb: verb, Path: path, Options: options}}
+	if makes {
+		s.Makes = []string{name}
+	}
+	p.add(s)
 }
 
 // directories are made where there is none yet. Of one that is there nothing is
@@ -71,17 +76,17 @@ func (p *planner) call(name, what string, makes bool, verb, path string, options
 func (p *planner) directories() {
 	for _, d := range []NewFile{{Path: ConfigDir, Mode: 0o755}, {Path: CredentialDir, Mode: 0o700}} {
 		if _, there := p.f.Files[d.Path]; !there {
-			p.add(Step{Name: "directory " + d.Path, What: "make the directory " + d.Path, Makes: true, Dir: &d})
+			p.add(Step{Name: "directory " + d.Path, What: "make the directory " + d.Path, Makes: []string{"directory " + d.Path}, Dir: &d})
 		}
 	}
 }
 
 func (p *planner) pool() {
-	if slices.Contains(p.f.Pools, p.w.Pool) {
+	if _, there := p.f.Pools[p.w.Pool]; there {
 		return
 	}
 	p.call(poolStep(p.w.Pool), "make the pool "+p.w.Pool+", which is the wall between the agent and everything else here", true,
-		"create", "/pools", Option{"poolid", p.w.Pool}, Option{"comment", "VMs of talos-agent"})
+		"create", "/pools", Option{"poolid", p.w.Pool}, Option{"comment", poolComment})
 }
 
 func poolStep(pool string) string { return "pool " + pool }
@@ -94,23 +99,19 @@ func (p *planner) roles() {
 		slices.Sort(have)
 		switch {
 		case !there:
-			p.call("role "+role.Name, "make the role "+role.Name, true, "create", "/access/roles", Option{"roleid", role.Name}, Option{"privs", privileges})
+			p.call(roleStep(role.Name), "make the role "+role.Name, true, "create", "/access/roles", Option{"roleid", role.Name}, Option{"privs", privileges})
 		case !slices.Equal(have, role.Names()):
-			p.call("role "+role.Name, "give the role "+role.Name+" the privileges that the agent needs, and no others", false, "set", "/access/roles/"+role.Name, Option{"privs", privileges})
+			p.call(roleStep(role.Name), "give the role "+role.Name+" the privileges that the agent needs, and no others", false, "set", "/access/roles/"+role.Name, Option{"privs", privileges})
 		}
 	}
 }
 
-// account makes the user and its token. It tells whether the token is a new one.
+// account makes the user, and this host's token. It tells whether the token is a
+// new one.
 func (p *planner) account() bool {
-	account, there := p.f.Users[User]
-	switch {
-	case !there:
-		p.call("user "+User, "make the user "+User, true, "create", "/access/users", Option{"userid", User}, Option{"comment", "talos-agent"})
-	case account.Disabled:
-		p.call("user "+User, "enable the user "+User, false, "set", "/access/users/"+User, Option{"enable", "1"})
-	}
-	path := "/access/users/" + User + "/token/" + TokenName
+	p.user()
+	token := p.f.token()
+	path := "/access/users/" + User + "/token/" + TokenName(p.f.Host)
 	stored := p.holds(ProxmoxToken)
 	if _, sealed := p.f.Files[encrypted(ProxmoxToken)]; sealed && (p.o.RotateToken || p.r.Token) {
 		p.note("%s holds the old token: encrypt the new one in its place, or remove it and what the unit says of it", encrypted(ProxmoxToken))
@@ -120,31 +121,78 @@ func (p *planner) account() bool {
 		if !p.o.RotateToken && !p.r.Token && stored {
 			return false
 		}
-		p.call("old token "+Token, "delete the token "+Token+", which another takes the place of", false, "delete", path)
+		p.call("old token "+token, "delete the token "+token+", which another takes the place of", false, "delete", path)
 	}
-	p.add(Step{Name: tokenStep, What: "make the token " + Token + ", with privileges of its own", Makes: true, Call: &Call{Verb: "create", Path: path,
-		Options:  []Option{{"privsep", "1"}, {"comment", "talos-agent"}},
-		SecretTo: &NewFile{Path: Credential(ProxmoxToken), Mode: 0o600, Origin: FromProxmoxVE, Secret: true}}})
+	name, file := tokenStep(p.f.Host), NewFile{Path: Credential(ProxmoxToken), Mode: 0o600, Origin: FromProxmoxVE, Secret: true}
+	have, there := p.f.Files[file.Path]
+	// Somebody's, such as a copy of another host's.
+	if there && !p.r.wrote(file.Path, have.Data) && !p.r.Token && !p.o.RotateToken && !p.o.Force {
+		p.Conflicts = append(p.Conflicts, Conflict{Path: file.Path, Have: have.Data, Secret: true})
+	}
+	p.add(Step{Name: name, What: "make the token " + token + ", with privileges of its own", Makes: []string{name}, Call: &Call{Verb: "create", Path: path,
+		Options: []Option{{"privsep", "1"}, {"comment", "talos-agent on " + p.f.Host}}, SecretTo: &file}})
 	return true
+}
+
+// user makes the user that all hosts share.
+func (p *planner) user() {
+	account, there := p.f.Users[User]
+	if !there {
+		p.call(userStep, "make the user "+User, true, "create", "/access/users", Option{"userid", User}, Option{"comment", userComment + withRoles(p.ownRoles())})
+		return
+	}
+	if account.Disabled {
+		p.call(userStep, "enable the user "+User, false, "set", "/access/users/"+User, Option{"enable", "1"})
+	}
+	p.tellRoles()
+}
+
+// ownRoles are those that this plan makes, or that were made on this host before.
+func (p *planner) ownRoles() []string {
+	var roles []string
+	for _, role := range Roles() {
+		if _, there := p.f.Roles[role.Name]; !there || p.r.made(roleStep(role.Name)) {
+			roles = append(roles, role.Name)
+		}
+	}
+	return roles
+}
+
+// tellRoles has the comment of a user that init made say which roles init made on
+// this host: another host's undo may be the last.
+func (p *planner) tellRoles() {
+	comment := p.f.Users[User].Comment
+	known, made := madeWith(comment)
+	unknown := slices.DeleteFunc(p.ownRoles(), func(role string) bool { return slices.Contains(known, role) })
+	if made && len(unknown) > 0 {
+		p.call("comment "+User, "have the comment of the user "+User+" say which roles init made", false, "set", "/access/users/"+User,
+			Option{"comment", comment + withRoles(unknown)})
+	}
 }
 
 // access gives the roles to the user and the token, where either lacks one, and
 // takes back those of its own that are not needed any more. A token that is new
 // has none.
 func (p *planner) access(renewed bool) {
+	token := p.f.token()
 	has := func(e Entry) bool {
-		return slices.Contains(p.f.ACL, e) && !(renewed && e.Who == Token)
+		return slices.Contains(p.f.ACL, e) && !(renewed && e.Who == token)
 	}
 	wanted := map[Entry]bool{}
 	for _, g := range Grants(p.w.Scope(p.f.Hosts)) {
-		forUser := Entry{g.Path, User, g.Role, g.Propagate}
-		forToken := Entry{g.Path, Token, g.Role, g.Propagate}
-		wanted[forUser], wanted[forToken] = true, true
-		if has(forUser) && has(forToken) {
+		var lacking []string
+		for _, who := range []string{User, token} {
+			e := Entry{g.Path, who, g.Role, g.Propagate}
+			wanted[e] = true
+			if !has(e) {
+				lacking = append(lacking, accessStep(e))
+			}
+		}
+		if len(lacking) == 0 {
 			continue
 		}
-		p.call(accessStep(g.Path, g.Role), fmt.Sprintf("let the agent at %s: %s", g.Path, g.Why), !has(forUser), "set", "/access/acl",
-			Option{"path", g.Path}, Option{"roles", g.Role}, Option{"users", User}, Option{"tokens", Token}, Option{"propagate", bit(g.Propagate)})
+		p.add(Step{Name: "access " + g.Path + " " + g.Role, What: fmt.Sprintf("let the agent at %s: %s", g.Path, g.Why), Makes: lacking, Call: &Call{Verb: "set", Path: "/access/acl",
+			Options: []Option{{"path", g.Path}, {"roles", g.Role}, {"users", User}, {"tokens", token}, {"propagate", bit(g.Propagate)}}}})
 	}
 	for _, e := range p.f.ACL {
 		_, ours := RoleNamed(e.Role)
@@ -152,28 +200,38 @@ func (p *planner) access(renewed bool) {
 		// goes for what is below.
 		other := e
 		other.Propagate = !e.Propagate
-		if !ours || wanted[e] || wanted[other] || e.Who != User && e.Who != Token || renewed && e.Who == Token {
+		if !ours || wanted[e] || wanted[other] || e.Who != User && e.Who != token || renewed && e.Who == token {
 			continue
 		}
-		if !p.r.made(accessStep(e.Path, e.Role)) {
-			if e.Who == User {
-				p.note("%s has %s at %s still: init did not give it here, and it may be for the agent of another host", User, e.Role, e.Path)
-			}
-			continue
+		switch {
+		case e.Who == User && len(p.f.othersAt(e.Path, e.Role)) > 0: // another host needs it
+		case p.r.made(accessStep(e)):
+			p.noAccess(e, "it is not needed there any more")
+		case e.Who == User:
+			p.note("%s has %s at %s still: init did not give it here, and nobody knows whom it is for", User, e.Role, e.Path)
 		}
-		who := Option{"users", e.Who}
-		if e.Who == Token {
-			who.Name = "tokens"
-		}
-		p.call("no access "+e.Path+" "+e.Role+" "+e.Who, fmt.Sprintf("take %s at %s back from %s: it is not needed there any more", e.Role, e.Path, e.Who), false, "set", "/access/acl",
-			Option{"path", e.Path}, Option{"roles", e.Role}, who, Option{"delete", "1"})
 	}
 }
 
-func accessStep(path, role string) string { return "access " + path + " " + role }
+// noAccess takes an entry of the access control list away.
+func (p *planner) noAccess(e Entry, why string) {
+	who := Option{"users", e.Who}
+	if e.Who != User {
+		who.Name = "tokens"
+	}
+	p.call("no "+accessStep(e), fmt.Sprintf("take %s at %s back from %s: %s", e.Role, e.Path, e.Who, why), false, "set", "/access/acl",
+		Option{"path", e.Path}, Option{"roles", e.Role}, who, Option{"delete", "1"})
+}
 
-// tokenStep is the name of the step that makes the token.
-const tokenStep = "token " + Token
+// The names of what steps make. Access is named for each who has it: what a host
+// found there for the user it makes for its token only.
+const userStep = "user " + User
+
+func accessStep(e Entry) string { return "access " + e.Path + " " + e.Role + " " + e.Who }
+
+func tokenStep(host string) string { return "token " + Token(host) }
+
+func roleStep(role string) string { return "role " + role }
 
 func bit(b bool) string {
 	if b {
@@ -226,7 +284,7 @@ func (p *planner) keys() {
 			p.file(k.what, file, false)
 		case k.needed && !p.holds(k.name):
 			file.Origin = k.make
-			p.add(Step{Name: "file " + file.Path, What: "make " + k.what, Makes: true, File: &file})
+			p.add(Step{Name: "file " + file.Path, What: "make " + k.what, Makes: []string{"file " + file.Path}, File: &file})
 		default:
 			p.mode(k.what, file)
 		}
@@ -259,7 +317,7 @@ func (p *planner) files() {
 // tells that what is wanted of it is what was wanted last.
 func (p *planner) file(what string, f NewFile, same bool) {
 	have, there := p.f.Files[f.Path]
-	step := Step{Name: "file " + f.Path, What: "write " + what, Makes: true, File: &f}
+	step := Step{Name: "file " + f.Path, What: "write " + what, Makes: []string{"file " + f.Path}, File: &f}
 	switch {
 	case !there:
 		p.add(step)
@@ -268,7 +326,7 @@ func (p *planner) file(what string, f NewFile, same bool) {
 	// An age key is never replaced unasked, not even one that init made: it may be
 	// all that opens the secrets of a repository.
 	case p.o.Force || p.r.wrote(f.Path, have.Data) && f.Path != Credential(AgeKey) || bytes.Equal(have.Data, p.g.Config) || bytes.Equal(have.Data, p.g.Policy):
-		step.What, step.Makes = "replace "+what, p.r.made(step.Name)
+		step.What, step.Makes = "replace "+what, nil
 		p.add(step)
 	case same && p.r.made(step.Name):
 		p.note("%s was changed by hand since, and is left as it is", f.Path)

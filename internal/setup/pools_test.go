@@ -16,7 +16,7 @@ func TestUndoOfAnotherPool(t *testing.T) {
 		plan := Make(f, w, g, r, Options{})
 		f, r = carryOut(f, r.Begun(w, plan), plan.Steps)
 	}
-	f.VMs = []VM{{401, "dev-cp-1", "old"}}
+	f.VMs = []VM{{ID: 401, Name: "dev-cp-1", Pool: "old"}}
 	if plan, problems := Undo(f, r, false); len(plan.Steps) > 0 || !strings.Contains(problems.Error(), "the pool old has 1 VMs: 401 dev-cp-1") {
 		t.Errorf("with a VM in the old pool: %v\n%s", problems, shown(plan.Steps))
 	}

@@ -5,12 +5,23 @@ import (
 	"strings"
 )
 
-// The account of the agent in Proxmox VE.
-const (
-	User      = "talos-agent@pve"
-	TokenName = "agent"
-	Token     = User + "!" + TokenName
-)
+// User is the agents' user: one for all hosts of a Proxmox VE cluster.
+const User = "talos-agent@pve"
+
+// TokenName is the name of a host's token: the host's own. A token's name begins
+// with a letter and has two characters at least (pve-access-control,
+// $token_subid_regex), which a host's name need not; what goes before it then has
+// an underscore, which no host's name has, so that no two hosts have one token.
+func TokenName(host string) string {
+	letter := host != "" && (host[0]|0x20 >= 'a' && host[0]|0x20 <= 'z')
+	if len(host) < 2 || !letter {
+		return "host_" + host
+	}
+	return host
+}
+
+// Token is a host's token, with its user.
+func Token(host string) string { return User + "!" + TokenName(host) }
 
 // Privilege is one privilege of Proxmox VE, and what the agent needs it for.
 type Privilege struct {

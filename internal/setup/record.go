@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Record is what init remembers of what it did on a host: which things it made,
+// Record is what init remembers of what it did on this host: which things it made,
 // so that undo takes away no others, and what it wrote into which file, so that
 // what people change later is seen. It holds no secret. A lost record makes
 // init ask more and undo leave more.
 type Record struct {
 	Version int    `json:"version"` // 1
 	Wishes  Wishes `json:"wishes"`
-	// Made are the names of the steps that made something.
+	// Made names what was made here, as the steps that made it do.
 	Made []string `json:"made,omitempty"`
 	// Files holds the SHA-256 of what was written, in hex, by path.
 	Files map[string]string `json:"files,omitempty"`
@@ -47,8 +47,10 @@ func (r Record) Begun(w Wishes, p Plan) Record {
 // Before is the record with what must be known of a step before it is begun.
 func (r Record) Before(s Step) Record {
 	r.Made = slices.Clone(r.Made)
-	if s.Makes && !r.made(s.Name) {
-		r.Made = append(r.Made, s.Name)
+	for _, name := range s.Makes {
+		if !r.made(name) {
+			r.Made = append(r.Made, name)
+		}
 	}
 	if s.Call != nil && s.Call.SecretTo != nil {
 		r.Token = true

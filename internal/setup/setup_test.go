@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func installed() Facts {
 	return Facts{
 		Version: "9.2.11", Host: "pve1", Hosts: []string{"pve1"},
-		Roles: map[string][]string{"PVEAuditor": {"Sys.Audit"}}, Users: map[string]Account{"root@pam": {}},
+		Pools: map[string]string{}, Roles: map[string][]string{"PVEAuditor": {"Sys.Audit"}}, Users: map[string]Account{"root@pam": {}},
 		Storages: []Storage{
 			{Name: "local", Type: "dir", Content: []string{"iso", "vztmpl", "backup"}, Digest: "d1"},
 			{Name: "local-lvm", Type: "lvmthin", Content: []string{"images", "rootdir"}, Digest: "d1"},
@@ -29,6 +30,9 @@ func installed() Facts {
 	}
 }
 
+// ours is the token of that host.
+const ours = User + "!pve1"
+
 // wished are the defaults of a host, with a repository.
 func wished(f Facts) Wishes {
 	w := Defaults(f)
@@ -37,7 +41,7 @@ func wished(f Facts) Wishes {
 }
 
 // packaged are the files of the package, and what else a run is given.
-func packaged(t testing.TB) Given {
+func packaged(t rapid.TB) Given {
 	t.Helper()
 	g := Given{RootCA: []byte("ca\n"), KnownHosts: []byte("git.example.org ssh-ed25519 AAAA\n")}
 	for name, to := range map[string]*[]byte{"config.yaml": &g.Config, "policy.yaml": &g.Policy} {
@@ -60,7 +64,7 @@ func carryOut(f Facts, r Record, steps []Step) (Facts, Record) {
 		case s.Call != nil:
 			f = called(f, *s.Call)
 			if file = s.Call.SecretTo; file != nil {
-				content = []byte(Token + "=secret\n")
+				content = []byte(f.token() + "=secret\n")
 			}
 		case s.Dir != nil:
 			f.Files[s.Dir.Path] = File{Mode: s.Dir.Mode}
@@ -89,12 +93,13 @@ func called(f Facts, c Call) Facts {
 	name := c.Path[strings.LastIndexByte(c.Path, '/')+1:]
 	switch c.Verb + " " + strings.TrimSuffix(c.Path, "/"+name) {
 	case "create ":
-		f.Pools = append(f.Pools, o["poolid"])
+		f.Pools[o["poolid"]] = o["comment"]
 	case "delete ":
-		f.Pools = slices.DeleteFunc(f.Pools, func(p string) bool { return p == o["poolid"] })
+		delete(f.Pools, o["poolid"])
+		f.ACL = slices.DeleteFunc(f.ACL, func(e Entry) bool { return e.Path == "/pool/"+o["poolid"] })
 	case "create /access":
 		if id := o["userid"]; id != "" {
-			f.Users[id] = Account{}
+			f.Users[id] = Account{Comment: o["comment"]}
 		} else {
 			f.Roles[o["roleid"]] = strings.Split(o["privs"], ",")
 		}
@@ -105,18 +110,32 @@ func called(f Facts, c Call) Facts {
 		f.ACL = slices.DeleteFunc(f.ACL, func(e Entry) bool { return e.Role == name })
 	case "delete /access/users":
 		delete(f.Users, name)
-		f.ACL = slices.DeleteFunc(f.ACL, func(e Entry) bool { return e.Who == name })
+		f.ACL = slices.DeleteFunc(f.ACL, func(e Entry) bool { return e.Who == name || strings.HasPrefix(e.Who, name+"!") })
 	case "set /access/users":
-		f.Users[name] = Account{Tokens: f.Users[name].Tokens}
-	case "create /access/users/" + User + "/token":
-		f.Users[User] = Account{Tokens: append(f.Users[User].Tokens, name)}
-	case "delete /access/users/" + User + "/token":
-		f.Users[User] = Account{Tokens: slices.DeleteFunc(f.Users[User].Tokens, func(t string) bool { return t == name })}
+		a := f.Users[name]
+		if o["enable"] == "1" {
+			a.Disabled = false
+		}
+		if o["comment"] != "" {
+			a.Comment = o["comment"]
+		}
+		f.Users[name] = a
+	case "create /access/users/" + User + "/token", "delete /access/users/" + User + "/token":
+		a := f.Users[User]
+		a.Tokens = slices.DeleteFunc(slices.Clone(a.Tokens), func(t string) bool { return t == name })
+		if c.Verb == "create" {
+			a.Tokens = append(a.Tokens, name)
+		}
+		f.Users[User] = a
 		f.ACL = slices.DeleteFunc(f.ACL, func(e Entry) bool { return e.Who == User+"!"+name })
 	case "set /access":
 		for _, who := range []string{o["users"], o["tokens"]} {
 			e := Entry{o["path"], who, o["roles"], o["propagate"] == "1"}
 			f.ACL = slices.DeleteFunc(f.ACL, func(x Entry) bool { return x.Path == e.Path && x.Who == e.Who && x.Role == e.Role })
+			user, token, isToken := strings.Cut(who, "!")
+			if a, there := f.Users[user]; who != "" && (!there || isToken && !slices.Contains(a.Tokens, token)) {
+				panic(who + " is not there")
+			}
 			if who != "" && o["delete"] == "" {
 				f.ACL = append(f.ACL, e)
 			}
@@ -145,25 +164,25 @@ func TestMakeConverges(t *testing.T) {
 	for name, change := range map[string]func(*Facts, *Wishes, *Record, *Options){
 		"fresh":           func(*Facts, *Wishes, *Record, *Options) {},
 		"started":         func(_ *Facts, _ *Wishes, _ *Record, o *Options) { o.Start = true },
-		"a pool is there": func(f *Facts, _ *Wishes, _ *Record, _ *Options) { f.Pools = []string{"talos"} },
+		"a pool is there": func(f *Facts, _ *Wishes, _ *Record, _ *Options) { f.Pools["talos"] = "mine" },
 		"roles differ": func(f *Facts, _ *Wishes, _ *Record, _ *Options) {
 			f.Roles[RoleVM], f.Roles[RoleHost] = []string{"VM.Audit"}, []string{"Sys.Audit", "Sys.Modify"}
 		},
 		"the user is disabled": func(f *Facts, _ *Wishes, _ *Record, _ *Options) { f.Users[User] = Account{Disabled: true} },
 		"a token was under way": func(f *Facts, _ *Wishes, r *Record, _ *Options) {
-			f.Users[User], r.Token = Account{Tokens: []string{TokenName}}, true
-			f.ACL = []Entry{{"/pool/talos", Token, RoleVM, true}, {"/pool/talos", User, RoleVM, true}}
+			f.Users[User], r.Token = Account{Tokens: []string{"pve1"}}, true
+			f.ACL = []Entry{{"/pool/talos", ours, RoleVM, true}, {"/pool/talos", User, RoleVM, true}}
 		},
 		"the user has rights, and the token not": func(f *Facts, _ *Wishes, _ *Record, _ *Options) {
 			f.ACL = []Entry{{"/pool/talos", User, RoleVM, true}}
 		},
 		"quorum goes for all that is below": func(f *Facts, _ *Wishes, _ *Record, _ *Options) {
-			f.ACL = []Entry{{"/", User, RoleHost, true}, {"/", Token, RoleHost, true}}
+			f.ACL = []Entry{{"/", User, RoleHost, true}, {"/", ours, RoleHost, true}}
 		},
 		"rights on another bridge": func(f *Facts, _ *Wishes, r *Record, _ *Options) {
-			r.Made = []string{"access /sdn/zones/localnetwork/vmbr9 " + RoleBridge}
-			f.Users[User], f.Files[Credential(ProxmoxToken)] = Account{Tokens: []string{TokenName}}, File{Mode: 0o600}
-			f.ACL = []Entry{{"/sdn/zones/localnetwork/vmbr9", User, RoleBridge, true}, {"/sdn/zones/localnetwork/vmbr9", Token, RoleBridge, true}}
+			r.Made = []string{"access /sdn/zones/localnetwork/vmbr9 " + RoleBridge + " " + User, "access /sdn/zones/localnetwork/vmbr9 " + RoleBridge + " " + ours}
+			f.Users[User], f.Files[Credential(ProxmoxToken)] = Account{Tokens: []string{"pve1"}}, File{Mode: 0o600}
+			f.ACL = []Entry{{"/sdn/zones/localnetwork/vmbr9", User, RoleBridge, true}, {"/sdn/zones/localnetwork/vmbr9", ours, RoleBridge, true}}
 		},
 		"a file is open": func(f *Facts, _ *Wishes, _ *Record, _ *Options) {
 			f.Files[Credential(AgeKey)] = File{Data: []byte("key"), Mode: 0o644}
@@ -186,7 +205,7 @@ func TestMakeConverges(t *testing.T) {
 				t.Errorf("first\n%sthen\n%s%v", shown(plan.Steps), shown(again.Steps), again.Conflicts)
 			}
 			for _, grant := range Grants(w.Scope(f.Hosts)) {
-				for _, who := range []string{User, Token} {
+				for _, who := range []string{User, ours} {
 					if !slices.Contains(f.ACL, Entry{grant.Path, who, grant.Role, grant.Propagate}) {
 						t.Errorf("%s lacks %s at %s", who, grant.Role, grant.Path)
 					}
@@ -224,24 +243,26 @@ func TestUndoIsTheWayBack(t *testing.T) {
 		"all of it": {left: func(f Facts) bool {
 			return len(f.Pools) == 0 && len(f.ACL) == 0 && len(f.Users) == 1 && len(f.Roles) == 1 && !f.Unit.Active
 		}, stays: []string{"talos-agent.age.key stays", "deploy key is known to the forge", "storage local goes on"}},
-		"a pool from before": {before: func(f *Facts) { f.Pools = []string{"talos"} }, stays: []string{"pool talos stays: it was there before"},
+		"a pool from before": {before: func(f *Facts) { f.Pools["talos"] = "mine" }, stays: []string{"pool talos stays: it was there before"},
 			left: func(f Facts) bool { return len(f.Pools) == 1 }},
 		"a role that somebody uses": {since: func(f *Facts) { f.ACL = append(f.ACL, Entry{"/vms/100", "me@pve", RoleVM, true}) },
 			stays: []string{"role TalosAgentVM stays: me@pve has it at /vms/100"}, left: func(f Facts) bool { return len(f.ACL) == 1 && len(f.Roles) == 2 }},
 		"a token of somebody else's": {before: func(f *Facts) {
-			f.Users[User] = Account{Tokens: []string{TokenName}}
-			f.ACL = []Entry{{"/pool/theirs", User, RoleVM, true}, {"/pool/theirs", Token, RoleVM, true}}
+			f.Users[User] = Account{Tokens: []string{"pve1"}}
+			f.ACL = []Entry{{"/pool/theirs", User, RoleVM, true}, {"/pool/theirs", ours, RoleVM, true}}
 			f.Files[Credential(ProxmoxToken)] = File{Data: []byte("theirs"), Mode: 0o600}
-		}, stays: []string{"token talos-agent@pve!agent stays: it was there before", "user talos-agent@pve stays"},
+		}, stays: []string{"token talos-agent@pve!pve1 stays: it was there before", "user talos-agent@pve and the roles stay: the agent of pve1 needs them"},
 			left: func(f Facts) bool {
 				return f.hasToken() && slices.Contains(f.ACL, Entry{"/pool/theirs", User, RoleVM, true})
 			}},
-		"another token": {since: func(f *Facts) { f.Users[User] = Account{Tokens: []string{TokenName, "mine"}} },
-			stays: []string{"user talos-agent@pve stays: it has other tokens (mine)"}, left: func(f Facts) bool { return len(f.Users) == 2 && len(f.ACL) == 0 }},
+		"another token": {since: func(f *Facts) {
+			f.Users[User] = Account{Comment: f.Users[User].Comment, Tokens: []string{"pve1", "mine"}}
+		},
+			stays: []string{"user talos-agent@pve and the roles stay: whoever has the token talos-agent@pve!mine needs them"}, left: func(f Facts) bool { return len(f.Users) == 2 && len(f.ACL) == 0 }},
 		"a changed file": {since: func(f *Facts) { f.Files[ConfigFile] = File{Data: []byte("mine"), Mode: 0o640} },
 			stays: []string{ConfigFile + " stays: it was changed"}, left: func(f Facts) bool { return string(f.Files[ConfigFile].Data) == "mine" }},
-		"VMs":       {since: func(f *Facts) { f.VMs = []VM{{401, "dev-cp-1", "talos"}} }, refuse: "the pool talos has 1 VMs: 401 dev-cp-1"},
-		"VMs, left": {since: func(f *Facts) { f.VMs = []VM{{401, "dev-cp-1", "talos"}} }, leave: true, stays: []string{"pool talos stays: it has 1 VMs"}, left: func(f Facts) bool { return len(f.Pools) == 1 }},
+		"VMs":       {since: func(f *Facts) { f.VMs = []VM{{ID: 401, Name: "dev-cp-1", Pool: "talos"}} }, refuse: "the pool talos has 1 VMs: 401 dev-cp-1"},
+		"VMs, left": {since: func(f *Facts) { f.VMs = []VM{{ID: 401, Name: "dev-cp-1", Pool: "talos"}} }, leave: true, stays: []string{"pool talos stays: it has 1 VMs"}, left: func(f Facts) bool { return len(f.Pools) == 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, r := made(c.before)
@@ -287,7 +308,7 @@ func TestUndoWithoutARecord(t *testing.T) {
 	if problems.HasErrors() || len(plan.Steps) > 0 {
 		t.Errorf("%v\n%s", problems, shown(plan.Steps))
 	}
-	if !strings.Contains(strings.Join(plan.Notes, "\n"), "the token "+Token+" stays") {
+	if !strings.Contains(strings.Join(plan.Notes, "\n"), "the token "+ours+" stays") {
 		t.Errorf("nothing is said of the token: %q", plan.Notes)
 	}
 }
@@ -389,12 +410,12 @@ func TestCheck(t *testing.T) {
 			w.Repository.URL = "http://git.example.org/infra.git"
 		},
 		"warning: --vmids: of 100-199 others have 101 already": func(f *Facts, w *Wishes, _ *Options) {
-			f.VMs = []VM{{101, "mail", ""}, {102, "dev-cp-1", "talos"}}
+			f.VMs = []VM{{ID: 101, Name: "mail"}, {ID: 102, Name: "dev-cp-1", Pool: "talos"}}
 			w.VMIDs = []cluster.Range{{First: 100, Last: 199}}
 		},
-		"--repository: which repository":                                                               func(_ *Facts, w *Wishes, _ *Options) { w.Repository.URL = "" },
-		"--forge-token-file: there is no token for the f":                                              func(_ *Facts, w *Wishes, _ *Options) { w.Forge = &Forge{Kind: "gitlab", Repository: "a/b"} },
-		"--rotate-token: the token talos-agent@pve!agent is there, and its secret is not on this host": func(f *Facts, _ *Wishes, _ *Options) { f.Users[User] = Account{Tokens: []string{TokenName}} },
+		"--repository: which repository":                                                              func(_ *Facts, w *Wishes, _ *Options) { w.Repository.URL = "" },
+		"--forge-token-file: there is no token for the f":                                             func(_ *Facts, w *Wishes, _ *Options) { w.Forge = &Forge{Kind: "gitlab", Repository: "a/b"} },
+		"--rotate-token: the token talos-agent@pve!pve1 is there, and its secret is not on this host": func(f *Facts, _ *Wishes, _ *Options) { f.Users[User] = Account{Tokens: []string{"pve1"}} },
 		"there is a role TalosAgentHost with Permissions.Modify, Sys.Modify, which the agent never asks for: it is somebody else's (make a role of another name in its place (`pveum role add NAME --privs 'Sys.Modify Sys.Audit Permissions.Modify'`)": func(f *Facts, _ *Wishes, _ *Options) {
 			f.Roles[RoleHost] = []string{"Sys.Modify", "Sys.Audit", "Permissions.Modify"}
 		},
@@ -403,7 +424,7 @@ func TestCheck(t *testing.T) {
 		},
 		"": func(f *Facts, _ *Wishes, o *Options) {
 			f.Roles[RoleVM] = []string{"VM.Audit"} // made by hand, and nobody else's
-			f.Users[User] = Account{Tokens: []string{TokenName}}
+			f.Users[User] = Account{Tokens: []string{"pve1"}}
 			o.RotateToken = true
 		},
 	} {
@@ -416,7 +437,7 @@ func TestCheck(t *testing.T) {
 	}
 	f := installed()
 	f.Roles[RoleHost] = []string{"Sys.Modify"}
-	if got := Check(f, wished(f), Record{Made: []string{"role " + RoleHost}}, packaged(t), Options{}).Error(); got != "" {
+	if got := Check(f, wished(f), Record{Made: []string{roleStep(RoleHost)}}, packaged(t), Options{}).Error(); got != "" {
 		t.Errorf("a role that init made: %q", got)
 	}
 	f = installed()
@@ -433,7 +454,7 @@ func TestDefaults(t *testing.T) {
 		{Name: "backup", Type: "nfs", Content: []string{"backup"}}, {Name: "fast", Type: "dir", Content: []string{"images", "import"}},
 		{Name: "local", Type: "dir", Content: []string{"iso"}}, {Name: "tank", Type: "zfspool", Content: []string{"images"}},
 	}
-	f.VMs = []VM{{450, "web", ""}, {620, "mail", "office"}, {405, "dev-cp-1", "talos"}}
+	f.VMs = []VM{{ID: 450, Name: "web"}, {ID: 620, Name: "mail", Pool: "office"}, {ID: 405, Name: "dev-cp-1", Pool: "talos"}}
 	w := Defaults(f)
 	if fmt.Sprintf("%v %s %v %v", w.Datastores, w.Images, w.Bridges, w.VMIDs) != "[tank] fast [vmbr1] [700-899]" {
 		t.Errorf("%+v", w)

@@ -14,9 +14,9 @@ type Step struct {
 	Name string
 	// What says it in words, in the imperative.
 	What string
-	// Makes tells that the step makes what was not there, so that undo may take
-	// it away.
-	Makes bool
+	// Makes names what the step makes that was not there, so that undo may take
+	// it away: mostly the step's own name.
+	Makes []string
 
 	Call   *Call
 	Dir    *NewFile // only Path and Mode

@@ -2,6 +2,7 @@ package setup
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -16,14 +17,8 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	u := &undoer{planner{f: f, r: r, w: r.Wishes}}
 	var problems cluster.Problems
 	for _, pool := range u.pools() {
-		var ids []string
-		for _, v := range f.inPool(pool) {
-			ids = append(ids, strings.TrimSpace(fmt.Sprintf("%d %s", v.ID, v.Name)))
-		}
-		if len(ids) > 0 && !leaveVMs {
-			problems = append(problems, cluster.Problem{Severity: cluster.Error, Field: "--leave-vms",
-				Message: fmt.Sprintf("the pool %s has %d VMs: %s", pool, len(ids), strings.Join(ids, ", ")),
-				Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or say --leave-vms, and they go on running without the agent"})
+		if vms := f.inPool(pool); len(vms) > 0 && !leaveVMs {
+			problems = append(problems, u.inhabited(pool, vms))
 		}
 	}
 	if problems.HasErrors() {
@@ -32,11 +27,14 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	if f.Unit.Active || f.Unit.Installed && len(r.Made) > 0 {
 		u.add(Step{Name: "stop", What: "stop the agent, and start it no more", Run: []string{"systemctl", "disable", "--now", UnitName}})
 	}
-	u.account()
+	// The user goes last: its comment says who made what goes with it, should
+	// undo be cut off.
+	u.token()
 	u.roles()
-	for _, pool := range u.pools() {
+	for _, pool := range append(u.pools(), u.leftPools()...) {
 		u.pool(pool)
 	}
+	u.user()
 	u.files()
 	for _, name := range r.Made {
 		if storage, ok := strings.CutPrefix(name, "content "); ok {
@@ -46,55 +44,88 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	return u.Plan, nil
 }
 
+// inhabited is why nothing is undone while there are VMs in a pool.
+func (u *undoer) inhabited(pool string, vms []VM) cluster.Problem {
+	var told []string
+	for _, v := range vms {
+		one := strings.TrimSpace(fmt.Sprintf("%d %s", v.ID, v.Name))
+		if v.Host != u.f.Host && v.Host != "" {
+			one += " on " + v.Host
+		}
+		told = append(told, one)
+	}
+	p := cluster.Problem{Severity: cluster.Error, Field: "--leave-vms",
+		Message: fmt.Sprintf("the pool %s has %d VMs: %s", pool, len(vms), strings.Join(told, ", ")),
+		Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or say --leave-vms, and they go on running without the agent"}
+	if others := u.f.othersAt("/pool/"+pool, ""); len(others) > 0 {
+		p.Message += "; the pool is for " + u.f.whose(others) + " too"
+		p.Hint = "take this agent's clusters down with `talos-agent destroy CLUSTER` first; with --leave-vms those of others stay as they are, and those of this one go on running without it"
+	}
+	return p
+}
+
 type undoer struct{ planner }
 
-// account takes the token away, and the user unless there are other tokens of
-// its. Both are of the whole Proxmox VE cluster: what init did not make here
-// another host's agent may be working with.
-func (u *undoer) account() {
-	account, there := u.f.Users[User]
-	if !there {
-		return
-	}
-	others := slices.DeleteFunc(slices.Clone(account.Tokens), func(t string) bool { return t == TokenName && u.ownToken() })
+// token takes this host's token away. Another host's is its own affair.
+func (u *undoer) token() {
+	token := u.f.token()
 	switch {
 	case !u.f.hasToken():
-	case u.ownToken():
-		u.call(tokenStep, "delete the token "+Token, false, "delete", "/access/users/"+User+"/token/"+TokenName)
+	case u.r.made(tokenStep(u.f.Host)):
+		u.call(tokenStep(u.f.Host), "delete the token "+token, false, "delete", "/access/users/"+User+"/token/"+TokenName(u.f.Host))
 	default:
-		u.note("the token %s stays: it was there before, or nobody knows who made it", Token)
+		u.note("the token %s stays: it was there before, or nobody knows who made it", token)
 	}
-	switch {
-	case len(others) > 0:
-		u.note("the user %s stays: it has other tokens (%s)", User, names(others))
-	case !u.r.made("user " + User):
-		u.note("the user %s stays: it was there before, or nobody knows who made it", User)
-	default:
-		u.call("user "+User, "delete the user "+User, false, "delete", "/access/users/"+User)
+}
+
+// staying are the names of the user's tokens that stay.
+func (u *undoer) staying() []string {
+	if u.f.hasToken() && !u.r.made(tokenStep(u.f.Host)) {
+		return u.f.Users[User].Tokens
+	}
+	return u.f.others()
+}
+
+// userGoes reports whether nobody needs the user any more, and init made it.
+func (u *undoer) userGoes() bool {
+	_, made := madeWith(u.f.Users[User].Comment)
+	return len(u.staying()) == 0 && (made || u.r.made(userStep))
+}
+
+// user takes the user away; where it stays, what it was given here for this
+// host's token alone.
+func (u *undoer) user() {
+	_, there := u.f.Users[User]
+	switch staying := u.staying(); {
+	case !there:
 		return
+	case u.userGoes():
+		u.call(userStep, "delete the user "+User, false, "delete", "/access/users/"+User)
+		return
+	case len(staying) > 0:
+		u.note("the user %s and the roles stay: %s needs them. The last host's undo takes them; where an agent is no more, remove its token before: `pveum user token remove %s %s`",
+			User, u.f.whose(staying), User, staying[0])
+		u.tellRoles()
+	default:
+		u.note("the user %s stays: it was there before, or nobody knows who made it", User)
 	}
-	// With the user its entries would go by themselves.
 	for _, e := range u.f.ACL {
 		if e.Who == User && u.ownEntry(e) {
-			u.call("no access "+e.Path+" "+e.Role, fmt.Sprintf("take %s at %s back from %s", e.Role, e.Path, User), false, "set", "/access/acl",
-				Option{"path", e.Path}, Option{"roles", e.Role}, Option{"users", User}, Option{"delete", "1"})
+			u.noAccess(e, "this host's agent needed it")
 		}
 	}
 }
 
-func (u *undoer) ownToken() bool { return u.r.made(tokenStep) }
-
-// ownEntry reports whether init made an entry, which goes then, or goes with
-// what does.
+// ownEntry reports whether an entry goes, by itself or with what does.
 func (u *undoer) ownEntry(e Entry) bool {
 	if _, ours := RoleNamed(e.Role); !ours {
 		return false
 	}
 	switch e.Who {
 	case User:
-		return u.r.made("user "+User) || u.r.made(accessStep(e.Path, e.Role))
-	case Token:
-		return u.ownToken()
+		return u.userGoes() || u.r.made(accessStep(e)) && len(u.f.othersAt(e.Path, e.Role)) == 0
+	case u.f.token():
+		return u.r.made(tokenStep(u.f.Host))
 	}
 	return false
 }
@@ -102,6 +133,10 @@ func (u *undoer) ownEntry(e Entry) bool {
 // roles go unless somebody else has them: with a role Proxmox VE deletes every
 // entry that gives it.
 func (u *undoer) roles() {
+	if len(u.staying()) > 0 {
+		return // said of the user
+	}
+	known, _ := madeWith(u.f.Users[User].Comment)
 	for _, role := range Roles() {
 		if _, there := u.f.Roles[role.Name]; !there {
 			continue
@@ -110,10 +145,10 @@ func (u *undoer) roles() {
 		switch {
 		case i >= 0:
 			u.note("the role %s stays: %s has it at %s", role.Name, u.f.ACL[i].Who, u.f.ACL[i].Path)
-		case !u.r.made("role " + role.Name):
+		case !u.r.made(roleStep(role.Name)) && !slices.Contains(known, role.Name):
 			u.note("the role %s stays: it was there before, or nobody knows who made it", role.Name)
 		default:
-			u.call("role "+role.Name, "delete the role "+role.Name, false, "delete", "/access/roles/"+role.Name)
+			u.call(roleStep(role.Name), "delete the role "+role.Name, false, "delete", "/access/roles/"+role.Name)
 		}
 	}
 }
@@ -121,14 +156,31 @@ func (u *undoer) roles() {
 // pools are those that are there of the agent's: the one that was wished last, and
 // those that init made for earlier wishes.
 func (u *undoer) pools() []string {
-	return slices.DeleteFunc(slices.Clone(u.f.Pools), func(pool string) bool { return pool != u.w.Pool && !u.r.made(poolStep(pool)) })
+	all := slices.Sorted(maps.Keys(u.f.Pools))
+	return slices.DeleteFunc(all, func(pool string) bool { return pool != u.w.Pool && !u.r.made(poolStep(pool)) })
 }
 
+// leftPools are those that init made on other hosts, for the last one.
+func (u *undoer) leftPools() []string {
+	all, own := slices.Sorted(maps.Keys(u.f.Pools)), u.pools()
+	return slices.DeleteFunc(all, func(pool string) bool {
+		return len(u.staying()) > 0 || u.f.Pools[pool] != poolComment || slices.Contains(own, pool)
+	})
+}
+
+// pool goes when it is empty and nobody else is let at it: with a pool Proxmox VE
+// deletes every entry that is for it.
 func (u *undoer) pool(pool string) {
-	switch vms := u.f.inPool(pool); {
+	vms := u.f.inPool(pool)
+	i := slices.IndexFunc(u.f.ACL, func(e Entry) bool { return e.Path == "/pool/"+pool && !u.ownEntry(e) })
+	switch others := u.f.othersAt("/pool/"+pool, ""); {
 	case len(vms) > 0:
 		u.note("the pool %s stays: it has %d VMs", pool, len(vms))
-	case !u.r.made(poolStep(pool)):
+	case len(others) > 0:
+		u.note("the pool %s stays: it is for %s too", pool, u.f.whose(others))
+	case i >= 0:
+		u.note("the pool %s stays: %s has %s there", pool, u.f.ACL[i].Who, u.f.ACL[i].Role)
+	case u.f.Pools[pool] != poolComment && !u.r.made(poolStep(pool)):
 		u.note("the pool %s stays: it was there before, or nobody knows who made it", pool)
 	default:
 		u.call(poolStep(pool), "delete the pool "+pool+", which is empty", false, "delete", "/pools", Option{"poolid", pool})

@@ -163,6 +163,10 @@ func (w Wishes) allDatastores() []string {
 // What cannot be guessed, the repository, is left empty.
 func Defaults(f Facts) Wishes {
 	w := Wishes{Pool: "talos", Repository: Repository{Branch: "main", Path: "inventory"}}
+	// Agents that share a pool could take each other's VMs for their own.
+	if len(f.othersAt("/pool/"+w.Pool, "")) > 0 {
+		w.Pool += "-" + f.Host
+	}
 	// A disk on thin volumes is there at once; in a directory it is a file.
 	disks := first(f.Storages,
 		func(s Storage) bool { return s.Holds("images") && (s.Type == "lvmthin" || s.Type == "zfspool") },
@@ -217,9 +221,10 @@ func first[T any](list []T, liked ...func(T) bool) T {
 }
 
 // freeRange returns two hundred VMIDs, from 400 on, that nobody uses but the
-// VMs of a pool.
+// VMs of a pool. Each agent there is has been given as many, of which it may not
+// have used any yet.
 func freeRange(f Facts, pool string) cluster.Range {
-	for at := 400; ; at += 100 {
+	for at := 400 + 200*len(f.others()); ; at += 100 {
 		r := cluster.Range{First: at, Last: at + 199}
 		if !slices.ContainsFunc(f.VMs, func(v VM) bool { return r.Contains(v.ID) && v.Pool != pool }) {
 			return r
