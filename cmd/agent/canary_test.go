@@ -183,7 +183,7 @@ func TestNoSecretEscapes(t *testing.T) {
 	r.told(commit, "success")
 
 	// Tokens and keys that are refused, each a secret of its own.
-	for file, secret := range map[string]string{"git.token": "canary-git-7d11", "forge.token": "canary-forge-8e22", "proxmox.token": "talos-agent@pve!agent=cafe1234-5678-90ab-cdef-001122334455", "age.key": anotherKey()} {
+	for file, secret := range map[string]string{"git.token": "canary-git-7d11", "forge.token": "canary-forge-8e22", "proxmox.token": "talos-agent@pve!pve1=cafe1234-5678-90ab-cdef-001122334455", "age.key": anotherKey()} {
 		_, bare, found := strings.Cut(secret, "=")
 		if !found {
 			bare = secret

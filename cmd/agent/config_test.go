@@ -24,7 +24,7 @@ import (
 // The secrets of the tests' hosts. None of them may be in a problem or in a
 // printed setting.
 const (
-	canaryToken = "talos-agent@pve!agent=c4n4ry00-0000-0000-0000-000000000000"
+	canaryToken = "talos-agent@pve!pve1=c4n4ry00-0000-0000-0000-000000000000"
 	canaryGit   = "c4n4ry-git"
 	canaryForge = "c4n4ry-forge"
 )

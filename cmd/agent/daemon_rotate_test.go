@@ -46,7 +46,7 @@ func TestKeysReplaced(t *testing.T) {
 
 	// Proxmox VE has another token of that name. systemd keeps handing the old one
 	// to a daemon that runs, and so a reload says.
-	token := r.lab.PVE.Token("talos-agent@pve", "agent", true)
+	token := r.lab.PVE.Token("talos-agent@pve", "pve1", true)
 	r.run(exitOK, do("reconcile"))
 	r.until("the refused token is told, and the cure", func() bool {
 		a := r.try("status")
@@ -158,7 +158,7 @@ func TestTokenRevokedMidway(t *testing.T) {
 	})
 	r.start()
 	<-reached
-	token := r.lab.PVE.Token("talos-agent@pve", "agent", true)
+	token := r.lab.PVE.Token("talos-agent@pve", "pve1", true)
 	let()
 	r.until("the refused token is told", func() bool { return r.try("status").has("401 Authentication failed!") })
 	r.file("proxmox.token", token)

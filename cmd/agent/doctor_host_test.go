@@ -256,9 +256,9 @@ func TestSeparation(t *testing.T) {
 	h, err := startBareLab(dir, program, prefix.String(), "9.2", 200)
 	must(err)
 	defer h.Close()
-	const user, token, path = "talos-agent@pve", "talos-agent@pve!agent", "/pool/talos"
+	const user, token, path = "talos-agent@pve", "talos-agent@pve!pve1", "/pool/talos"
 	h.PVE.Role("TalosAgentVM", "VM.Allocate", "VM.Audit")
-	h.PVE.Token(user, "agent", true)
+	h.PVE.Token(user, "pve1", true)
 	h.PVE.Grant(user, "TalosAgentVM", path)
 	v := hostView{pve: pveHost{root: dir, run: execute}}
 	judged := func() doctor.Check {

@@ -109,7 +109,7 @@ func TestDoctorSees(t *testing.T) {
 	}
 	both := func(role, path string) {
 		host.Grant("talos-agent@pve", role, path)
-		host.Grant("talos-agent@pve!agent", role, path)
+		host.Grant("talos-agent@pve!pve1", role, path)
 	}
 	store := []string{"Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit"}
 	for _, tc := range []struct {
@@ -126,7 +126,7 @@ func TestDoctorSees(t *testing.T) {
 		{"about to expire", "certificate", "", doctor.Warn, "only until", func() { present(r.lab.World.PKI.ServerUntil(time.Now().Add(72*time.Hour), mine)) }, func() { present(r.lab.World.PKI.Server(mine)) }},
 		{"an old Proxmox VE", "version", "", doctor.Fail, "8.2.4", func() { host.SetVersion("8.2.4") }, func() { host.SetVersion("") }},
 		{"a clock that is ahead", "skew", "", doctor.Fail, "ahead of ours", func() { host.SetClock(time.Hour) }, func() { host.SetClock(0) }},
-		{"a token that is refused", "token", "", doctor.Fail, "pveum user token list", func() { r.file("proxmox.token", "talos-agent@pve!agent=wrong") }, func() { r.file("proxmox.token", r.lab.Token) }},
+		{"a token that is refused", "token", "", doctor.Fail, "pveum user token list", func() { r.file("proxmox.token", "talos-agent@pve!pve1=wrong") }, func() { r.file("proxmox.token", r.lab.Token) }},
 		{"a token without privileges of its own", "token", "", doctor.Fail, "pveum user token permissions talos-agent@pve bare",
 			func() { r.file("proxmox.token", host.Token("talos-agent@pve", "bare", true)) }, func() { r.file("proxmox.token", r.lab.Token) }},
 		{"a role that lacks one", "privileges", "/storage/local", doctor.Fail, "missing: Datastore.AllocateTemplate", func() { host.Role("TalosAgentStore", "Datastore.AllocateSpace", "Datastore.Audit") }, func() { host.Role("TalosAgentStore", store...) }},

@@ -56,7 +56,7 @@ func FuzzPvesh(f *testing.F) {
 			}
 			return nil, errors.New("no such path") // of a host with another name
 		}}
-		if _, err := (hostView{pve: h}).separation(t.Context(), "talos-agent@pve!agent"); err != nil && strings.Contains(err.Error(), "\n") {
+		if _, err := (hostView{pve: h}).separation(t.Context(), "talos-agent@pve!pve1"); err != nil && strings.Contains(err.Error(), "\n") {
 			t.Errorf("more than a line: %q", err)
 		}
 		facts, err := h.see(t.Context())

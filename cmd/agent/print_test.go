@@ -38,7 +38,7 @@ func TestProgress(t *testing.T) {
 	for want, r := range map[string]cluster.RunningStatus{
 		"50% (1.0 MiB of 2.0 MiB)": {Done: 1 << 20, Total: 2 << 20, Unit: "bytes", UPID: "UPID:pve1:0001:0002:0003:imgcopy::x@pve!y:"},
 		"3 steps":                  {Done: 3, Unit: "steps"},
-		"task qmcreate on pve1":    {UPID: "UPID:pve1:000003E8:00057E40:69B2C0D1:qmcreate:411:talos-agent@pve!agent:"},
+		"task qmcreate on pve1":    {UPID: "UPID:pve1:000003E8:00057E40:69B2C0D1:qmcreate:411:talos-agent@pve!pve1:"},
 		"":                         {UPID: "garbage"},
 	} {
 		if got := progressText(r); got != want {

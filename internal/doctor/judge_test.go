@@ -23,7 +23,7 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // well is what a healthy host shows an agent with one cluster on it.
 func well() Agent {
-	w := Wants{Token: "talos-agent@pve!agent", Pool: "talos", Images: "local",
+	w := Wants{Token: "talos-agent@pve!pve1", Pool: "talos", Images: "local",
 		Needs: []Need{
 			{Path: "/pool/talos", Role: "TalosAgentVM", Privileges: []string{"VM.Allocate", "VM.Audit"}, Optional: []string{"VM.Console"}, Why: "make VMs"},
 			{Path: "/", Role: "TalosAgentHost", Optional: []string{"Sys.Audit"}, Why: "see quorum"},
@@ -117,11 +117,11 @@ var agentCases = []struct {
 	{"old, but new enough", func(a *Agent) { a.API.Door.Value.Version = "8.4.21" }, verdict{"version", Pass, ""}},
 	{"unheard of", func(a *Agent) { a.API.Door.Value.Version = "10.0" }, verdict{"version", Warn, "newer"}},
 	{"no version", func(a *Agent) { a.API.Door.Value.Version = "x" }, verdict{"version", Skipped, ""}},
-	{"the privsep trap", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"token", Fail, "pveum user token permissions talos-agent@pve agent"}},
+	{"the privsep trap", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"token", Fail, "pveum user token permissions talos-agent@pve pve1"}},
 	{"the privsep trap: privileges", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"privileges", Skipped, "none"}},
 	{"not told", func(a *Agent) { a.Granted = Unseen[map[string][]string](errUnseen) }, verdict{"token", Skipped, "the cure"}},
 	{"a privilege is missing", func(a *Agent) { a.Held["/pool/talos"] = Saw([]string{"VM.Audit"}) },
-		verdict{"privileges", Fail, "/pool/talos missing: VM.Allocate (to make VMs) -> `talos-agent init`, or, where the role TalosAgentVM has them: `pveum acl modify /pool/talos --roles TalosAgentVM --users talos-agent@pve --tokens 'talos-agent@pve!agent'`"}},
+		verdict{"privileges", Fail, "/pool/talos missing: VM.Allocate (to make VMs) -> `talos-agent init`, or, where the role TalosAgentVM has them: `pveum acl modify /pool/talos --roles TalosAgentVM --users talos-agent@pve --tokens 'talos-agent@pve!pve1'`"}},
 	{"an optional one is missing", func(a *Agent) { a.Held["/"] = Saw([]string{}) }, verdict{"privileges", Warn, "--propagate 0"}},
 	{"one path is not told", func(a *Agent) { a.Held["/"] = Unseen[[]string](errUnseen) }, verdict{"privileges", Skipped, "the cure"}},
 	{"too much", func(a *Agent) {
@@ -240,7 +240,7 @@ var hostCases = []struct {
 	{"a file out of sight", func(h *Host) { h.Files[0].Err = "permission denied" }, verdict{"files", Skipped, "permission denied"}},
 
 	{"the privsep trap", func(h *Host) { h.Separation.Value.Token = Grants{} },
-		verdict{"privsep", Fail, "/pool/talos the user talos-agent@pve has VM.Allocate VM.Audit VM.Console there, and the token has not -> `pveum acl modify /pool/talos --roles TalosAgentVM --tokens 'talos-agent@pve!agent'`"}},
+		verdict{"privsep", Fail, "/pool/talos the user talos-agent@pve has VM.Allocate VM.Audit VM.Console there, and the token has not -> `pveum acl modify /pool/talos --roles TalosAgentVM --tokens 'talos-agent@pve!pve1'`"}},
 	{"one privilege less", func(h *Host) { h.Separation.Value.Token = grantsOf("VM.Allocate", "VM.Audit") }, verdict{"privsep", Fail, "has VM.Console there"}},
 	{"inherited", func(h *Host) {
 		h.Separation.Value = Separation{User: Grants{"/pool": {"VM.Allocate": true, "VM.Audit": false}}, Token: Grants{"/pool/talos": {"VM.Allocate": true}}}

@@ -90,7 +90,7 @@ func New(c Config) (*Client, error) {
 		return nil, hinted("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
 	}
 	if !tokenPattern.MatchString(c.Token.RevealString()) {
-		return nil, hinted("write it like talos-agent@pve!agent=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
+		return nil, hinted("write it like talos-agent@pve!pve1=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
 			"proxmox token: it is not of the form user@realm!name=secret")
 	}
 	tlsc, err := tlsConfig(c)

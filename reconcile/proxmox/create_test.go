@@ -227,7 +227,7 @@ func TestFailuresTell(t *testing.T) {
 			s.image()
 			s.host.Role("TalosAgentStore", "Datastore.Audit")
 		}, "Permission check failed (/storage/local-lvm, Datastore.AllocateSpace)",
-			"give Datastore.AllocateSpace on /storage/local-lvm to the user talos-agent@pve and to the token talos-agent@pve!agent"},
+			"give Datastore.AllocateSpace on /storage/local-lvm to the user talos-agent@pve and to the token talos-agent@pve!pve1"},
 		{"no bridge privilege", func(s *stand) {
 			s.image()
 			s.host.Role("TalosAgentNet", "SDN.Audit")
@@ -236,7 +236,7 @@ func TestFailuresTell(t *testing.T) {
 			s.image()
 			s.host.Role("TalosAgentVM", "VM.Audit", "Pool.Audit")
 		}, "403 Permission check failed", "give VM.Allocate on /pool/talos-dev to"},
-		{"token refused", func(s *stand) { s.host.Token("talos-agent@pve", "agent", true) }, "401 Authentication failed!", "pveum user token list talos-agent@pve"},
+		{"token refused", func(s *stand) { s.host.Token("talos-agent@pve", "pve1", true) }, "401 Authentication failed!", "pveum user token list talos-agent@pve"},
 		{"no quorum", func(s *stand) {
 			s.image()
 			s.world.Inject(world.Fault{System: "pve", Op: createOp, Kind: world.Answer, Status: 500, Text: "cluster not ready - no quorum?"})

@@ -76,7 +76,7 @@ func TestKnock(t *testing.T) {
 		is("nobody listens", FaultAddress, func(c *Config) { c.URL = "https://127.0.0.1:1" })
 		is("an authority we do not trust", FaultAuthority, func(c *Config) { c.CA = stranger.PKI.PEM })
 		is("another certificate than the pinned one", FaultPin, func(c *Config) { c.Fingerprint = strings.Repeat("ab", 32) })
-		is("a token that was taken back", FaultToken, func(c *Config) { c.Token = cluster.SecretString("talos-agent@pve!agent=wrong-secret") })
+		is("a token that was taken back", FaultToken, func(c *Config) { c.Token = cluster.SecretString("talos-agent@pve!pve1=wrong-secret") })
 		present(s.world.PKI.Server("pve1.example.org", "10.77.0.2"))
 		if names := is("another name", FaultName, nil); !slices.Equal(names, []string{"pve1.example.org", "10.77.0.2"}) {
 			t.Errorf("names of the certificate: %v", names)
@@ -133,7 +133,7 @@ func examined(t *testing.T, s *stand) {
 		t.Errorf("the pool: %v, %v", is, err)
 	}
 	s.host.Grant("talos-agent@pve", "TalosAgentVM", "/pool/gone")
-	s.host.Grant("talos-agent@pve!agent", "TalosAgentVM", "/pool/gone")
+	s.host.Grant("talos-agent@pve!pve1", "TalosAgentVM", "/pool/gone")
 	if is, err := c.PoolExists(ctx, "gone"); err != nil || is {
 		t.Errorf("a pool that is not there: %v, %v", is, err)
 	}

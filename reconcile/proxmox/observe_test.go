@@ -152,7 +152,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 							}
 							// A creation by the agent is another's to root's token.
 							if strings.Contains(tc.name, "being created") || strings.Contains(tc.name, "left locked") {
-								c.token = "talos-agent@pve!agent"
+								c.token = "talos-agent@pve!pve1"
 							}
 						}
 						defer c.Close()
@@ -191,10 +191,10 @@ func TestUnknownIsNeverAbsent(t *testing.T) {
 		{"dead peer", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.Answer, Status: 595, Text: "No route to host"}), "No route to host"},
 		{"no answer", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.LoseReply}), "EOF"},
 		{"slow", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.Slow, Delay: time.Hour}), "deadline exceeded"},
-		{"token without rights", func(s *stand) { s.revoke("tokens", "talos-agent@pve!agent") }, "no VM.Audit on /pool/talos-dev"},
+		{"token without rights", func(s *stand) { s.revoke("tokens", "talos-agent@pve!pve1") }, "no VM.Audit on /pool/talos-dev"},
 		{"user without rights", func(s *stand) { s.revoke("users", "talos-agent@pve") }, "no VM.Audit on /pool/talos-dev"},
 		{"no Pool.Audit", func(s *stand) { s.host.Role("TalosAgentVM", "VM.Audit") }, "no Pool.Audit on /pool/talos-dev"},
-		{"token replaced", func(s *stand) { s.host.Token("talos-agent@pve", "agent", true) }, "Authentication failed!"},
+		{"token replaced", func(s *stand) { s.host.Token("talos-agent@pve", "pve1", true) }, "Authentication failed!"},
 		{"host dark", func(s *stand) { s.world.Net.(*world.Memory).Darken("127.0.0.1", true) }, "deadline exceeded"},
 		{"host down", func(s *stand) { s.host.Close() }, "no route to host"},
 	} {
@@ -426,7 +426,7 @@ func TestNobodyListens(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{URL: url, Token: cluster.SecretString("talos-agent@pve!agent=00000000-0000-0000-0000-000000000000"), Pool: "talos"})
+	c, err := New(Config{URL: url, Token: cluster.SecretString("talos-agent@pve!pve1=00000000-0000-0000-0000-000000000000"), Pool: "talos"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -210,7 +210,7 @@ func TestUploadGoesWrong(t *testing.T) {
 			c := s.client()
 			defer c.Close()
 			err := c.Upload(context.Background(), testHost, "local", imageName, 4, strings.NewReader("QFI\xfb"), nil)
-			want := "give Datastore.AllocateTemplate on /storage/local to the user talos-agent@pve and to the token talos-agent@pve!agent"
+			want := "give Datastore.AllocateTemplate on /storage/local to the user talos-agent@pve and to the token talos-agent@pve!pve1"
 			if err == nil || cluster.HintOf(err) != want {
 				t.Errorf("got %v [%s]", err, cluster.HintOf(err))
 			}

@@ -14,7 +14,7 @@ import (
 const rootUser = "root@pam"
 
 // defaultAgent is the token regarded as the agent's.
-const defaultAgent = "talos-agent@pve!agent"
+const defaultAgent = "talos-agent@pve!pve1"
 
 // identity is who asks.
 type identity struct {

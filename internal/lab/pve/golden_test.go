@@ -332,7 +332,7 @@ func TestKeepAlive(t *testing.T) {
 		l.refused("PUT", "/nodes/pve1/qemu/410/resize", "disk=scsi0", 403, "Permission check failed (/vms/410, VM.Config.Disk)")
 		l.ok("GET", "/version", "")
 
-		other := l.as("talos-agent@pve!agent=wrong")
+		other := l.as("talos-agent@pve!pve1=wrong")
 		if d := took(func() { other.refused("GET", "/version", "", 401, "Authentication failed!") }); d != failureDelay {
 			t.Errorf("a wrong secret waited %v", d)
 		}

@@ -34,7 +34,7 @@ type Config struct {
 	// Guests plays the operating systems; nil means machines that run and
 	// react to nothing. It may also implement GuestAgent.
 	Guests world.Guests
-	// Agent is the agent's token, "" means talos-agent@pve!agent. The deeds of
+	// Agent is the agent's token, "" means talos-agent@pve!pve1. The deeds of
 	// every token of its user are held against the laws: it must not touch what
 	// it did not make, nor make anything twice.
 	Agent string

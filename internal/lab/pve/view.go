@@ -25,7 +25,7 @@ type VMView struct {
 	Name    string
 	Pool    string
 	UUID    string // SMBIOS, lower case
-	Maker   string // who created it: a user, or a token such as talos-agent@pve!agent
+	Maker   string // who created it: a user, or a token such as talos-agent@pve!pve1
 	Power   Power
 	Dead    bool // the lab keeps the guest from coming up until it is started anew
 	Lock    string
