@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -15,8 +17,8 @@ import (
 // scanPatience is how long an ssh server may take to show one key.
 const scanPatience = 15 * time.Second
 
-// hostKeyAlgorithms are asked for one after the other: a server shows one key in
-// one connection.
+// hostKeyAlgorithms are asked for each by itself: a server shows one key in one
+// connection.
 var hostKeyAlgorithms = [][]string{
 	{ssh.KeyAlgoED25519},
 	{ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521},
@@ -26,18 +28,15 @@ var hostKeyAlgorithms = [][]string{
 // scanHostKeys asks an ssh server for its host keys. Nothing proves them: they
 // are for a person to compare.
 func scanHostKeys(ctx context.Context, addr string) ([]ssh.PublicKey, error) {
-	var keys []ssh.PublicKey
-	var last error
-	for _, algorithms := range hostKeyAlgorithms {
-		key, err := scanHostKey(ctx, addr, algorithms)
-		if err != nil {
-			last = err
-			continue
-		}
-		keys = append(keys, key)
+	keys, errs := make([]ssh.PublicKey, len(hostKeyAlgorithms)), make([]error, len(hostKeyAlgorithms))
+	var all sync.WaitGroup
+	for i, algorithms := range hostKeyAlgorithms {
+		all.Go(func() { keys[i], errs[i] = scanHostKey(ctx, addr, algorithms) })
 	}
+	all.Wait()
+	keys = slices.DeleteFunc(keys, func(k ssh.PublicKey) bool { return k == nil })
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("ask %s for its host keys: %w", addr, last)
+		return nil, fmt.Errorf("ask %s for its host keys: %w", addr, errs[0])
 	}
 	return keys, nil
 }
