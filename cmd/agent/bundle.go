@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -279,7 +278,7 @@ func (b *bundle) systemd() {
 	} {
 		name, args := ask[0], ask[1:]
 		ctx, cancel := context.WithTimeout(b.ctx, askWithin)
-		text, err := exec.CommandContext(ctx, args[0], args[1:]...).Output()
+		text, err := execute(ctx, args[0], args[1:]...)
 		cancel()
 		if err != nil {
 			b.lack(name, fmt.Errorf("%s: %w", args[0], err))

@@ -26,7 +26,7 @@ import (
 // what it prints may be.
 type runner func(ctx context.Context, name string, args ...string) ([]byte, error)
 
-// callPatience is how long pvesh and systemctl may take.
+// callPatience is how long a program may take.
 const callPatience = 2 * time.Minute
 
 // execute is the runner that runs programs.
