@@ -12,15 +12,15 @@ import (
 // TestForeignWordsCommandNothing: what others say is shown, and never obeyed.
 func TestForeignWordsCommandNothing(t *testing.T) {
 	for text, want := range map[string]string{
-		"plain\tand\nlines ü€": "plain\tand\nlines ü€",
-		"\x1b[31mred\x1b[0m":   "\x1b[31mred\x1b[0m",
-		"\x1b[2J\x1b[Hgone":    "?[2J?[Hgone",
-		"\x1b]0;title\x07":     "?]0;title?",
-		"a\rb\x00\x7f\u009b5n": "a?b????5n"[:5] + "?5n",
-		"abc\u202edef\u2066":   "abc?def?",
-		"broken \xff utf-8":    "broken ? utf-8",
-		"\x1b[":                "?[",
-		"\x1b[99999999999m":    "?[99999999999m",
+		"plain\tand\nlines ü€":     "plain\tand\nlines ü€",
+		"\x1b[31mred\x1b[0m":       "\x1b[31mred\x1b[0m",
+		"\x1b[2J\x1b[Hgone":        "?[2J?[Hgone",
+		"\x1b]0;title\x07":         "?]0;title?",
+		"a\rb\x00\x7f\u009b5n":     "a?b????5n"[:5] + "?5n",
+		"abc\u202edef\u2066\u061c": "abc?def??",
+		"broken \xff utf-8":        "broken ? utf-8",
+		"\x1b[":                    "?[",
+		"\x1b[99999999999m":        "?[99999999999m",
 	} {
 		var b bytes.Buffer
 		if _, err := (clean{&b}).Write([]byte(text)); err != nil {
