@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -285,6 +286,11 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 	}
 	record := i.record.Begun(i.wishes, plan)
 	if len(plan.Steps) == 0 {
+		if !reflect.DeepEqual(record, i.record) { // it was lost, or a flag said what is so already
+			if err := i.host.writeRecord(record); err != nil {
+				return err
+			}
+		}
 		p.printf("nothing to do: this host is set up\n")
 		return i.next(p)
 	}

@@ -91,3 +91,17 @@ func TestInitBelievesRootOnly(t *testing.T) {
 		t.Errorf("something was changed: %v", h.pveshs)
 	}
 }
+
+// TestInitRemembersAgain: a record that was lost is written again, though nothing
+// else is to do, so that the next run knows what is wanted.
+func TestInitRemembersAgain(t *testing.T) {
+	h := newFresh(t, "9.2")
+	h.done()
+	must(os.Remove(h.dir + setup.RecordFile))
+	if a := h.done(); !strings.Contains(a.out, "nothing to do") {
+		t.Errorf("without a record: %v", a)
+	}
+	if a := h.bare(t.Context(), "--yes"); a.err != nil || !strings.Contains(a.out, "nothing to do") {
+		t.Errorf("with nothing said: %v", a)
+	}
+}

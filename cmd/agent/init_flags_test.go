@@ -24,7 +24,7 @@ func (h *fresh) atTerminal(typed string, args ...string) initAnswer {
 	var out, errOut bytes.Buffer
 	cmd := newInitWith(&environment{stdin: terminal, stdout: &out, stderr: &errOut}, h.run)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(append(append([]string{"--root", h.dir}, h.initFlags()...), args...))
+	cmd.SetArgs(append([]string{"--root", h.dir}, args...))
 	err = cmd.ExecuteContext(h.t.Context())
 	return initAnswer{out.String(), errOut.String(), err}
 }
@@ -33,7 +33,7 @@ func (h *fresh) atTerminal(typed string, args ...string) initAnswer {
 // sits at the terminal.
 func TestInitAsksNobodyForAProgram(t *testing.T) {
 	h := newFresh(t, "9.2")
-	a := h.atTerminal(strings.Repeat("\n", 20), "--dry-run", "-o", "json")
+	a := h.atTerminal(strings.Repeat("\n", 20), append(h.initFlags(), "--dry-run", "-o", "json")...)
 	if a.err != nil || !json.Valid([]byte(a.out)) {
 		t.Errorf("no JSON: %v", a)
 	}
@@ -42,7 +42,7 @@ func TestInitAsksNobodyForAProgram(t *testing.T) {
 // TestInitNotesOnce: what is left as it is, is told once before it is agreed to.
 func TestInitNotesOnce(t *testing.T) {
 	h := newFresh(t, "9.2")
-	a := h.atTerminal(strings.Repeat("\n", 20), "--no-import")
+	a := h.atTerminal(strings.Repeat("\n", 20), append(h.initFlags(), "--no-import")...)
 	before, _, asked := strings.Cut(a.out, "Do this?")
 	if a.err != nil || !asked || strings.Count(a.out, "note: storage local does not take") != 1 || !strings.Contains(before, "note: ") {
 		t.Errorf("%v", a)
