@@ -107,8 +107,8 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	now = time.Now()
 	m.nextFetch = now.Add(r.c.Interval)
 	if err != nil {
-		if m.fetchErr == nil || m.fetchErr.Error() != err.Error() {
-			m.fetchSince = now
+		// Some servers say it in other words each time; another cure is news.
+		if m.fetchErr == nil || cluster.HintOf(m.fetchErr) != cluster.HintOf(err) {
 			r.log.Warn("cannot fetch the repository", "err", err, "hint", cluster.HintOf(err))
 		}
 		m.fetchErr = err

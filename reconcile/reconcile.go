@@ -326,17 +326,16 @@ func (r *Reconciler) Destroy() error {
 // memo is what the loop remembers between passes for telling, never for
 // deciding.
 type memo struct {
-	heard      int64    // how often root had said something when the pass began
-	last       *Fetched // newest that was valid and accepted
-	nextFetch  time.Time
-	fetchErr   error
-	unwritten  string // why the journal could not be written, as it was logged
-	fetchSince time.Time
-	refused    *refusal
-	problems   cluster.Problems // of the newest revision
-	seen       cluster.Revision // newest revision, valid or not
-	subject    string           // of its commit
-	fetched    time.Time        // when the source was last asked and answered
+	heard     int64    // how often root had said something when the pass began
+	last      *Fetched // newest that was valid and accepted
+	nextFetch time.Time
+	fetchErr  error
+	unwritten string // why the journal could not be written, as it was logged
+	refused   *refusal
+	problems  cluster.Problems // of the newest revision
+	seen      cluster.Revision // newest revision, valid or not
+	subject   string           // of its commit
+	fetched   time.Time        // when the source was last asked and answered
 
 	waits      map[string]time.Time // since when each wait lasts
 	phases     map[string]stamp

@@ -119,7 +119,8 @@ type notificationFile struct {
 	SecretFile string `yaml:"secret_file" is:"path" default:"the credential notify-NAME.secret, if there is one" example:"hook.secret"`
 	// The clusters that are told of.
 	Clusters []string `yaml:"clusters" is:"label" default:"all" example:"[dev]"`
-	// The conditions that are told.
+	// The conditions that are told. Who is told of Unknown is told of a repository
+	// that cannot be fetched, too.
 	On []string `yaml:"on" enum:"Ready,Reconciling,Stalled,Suspended,Unknown" default:"[Ready, Stalled, Unknown]" example:"[Stalled]"`
 }
 

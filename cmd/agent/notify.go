@@ -99,6 +99,9 @@ func sameNotice(a, b notify.Notice) bool {
 	if a.Condition != b.Condition {
 		return false
 	}
+	if a.Cluster == "" {
+		return true // of the repository, which is fetched or not
+	}
 	switch cluster.Condition(a.Condition) {
 	case cluster.Ready:
 		return a.Applied == b.Applied

@@ -121,6 +121,20 @@ func (o *outbox[T]) put(subject string, word T) {
 	}
 }
 
+// amend takes a word that is news only where another was told before: nobody needs
+// to know the end of what they never heard of.
+func (o *outbox[T]) amend(subject string, word T) {
+	o.mu.Lock()
+	s := o.slot(subject)
+	heard := s.told != nil || s.busy != nil
+	o.mu.Unlock()
+	if heard {
+		o.put(subject, word)
+	} else {
+		o.drop(subject, false)
+	}
+}
+
 // drop takes back what is not sent yet; with forget the next word is news
 // whatever was told before.
 func (o *outbox[T]) drop(subject string, forget bool) {

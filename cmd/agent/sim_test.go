@@ -139,6 +139,8 @@ type sim struct {
 	disk  *simDisk
 	cache string
 	log   *slog.Logger
+	// notify are the targets that are told; nobody at first.
+	notify []notification
 
 	mu     sync.Mutex
 	agent  *agent
@@ -192,6 +194,10 @@ func (s *sim) wiring() wiring {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	targets := slices.Clone(s.notify)
+	for i := range targets {
+		targets[i].to.Dial = link.DialContext
+	}
 	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	return wiring{
 		owner: "sim", clusters: []string{"dev"}, interval: time.Minute, policy: func() cluster.Policy { return policy },
@@ -203,7 +209,8 @@ func (s *sim) wiring() wiring {
 		factory: factory.Config{URL: s.lab.Factory.URL(), CacheDir: s.cache + "/images", CA: s.lab.CA(), Dial: link.DialContext, Log: s.log},
 		charts: helm.Config{CA: s.lab.CA(), Mirrors: map[string]string{"https://helm.cilium.io": s.lab.Charts.URL(),
 			"https://charts.example.org": s.lab.Charts.URL()}},
-		forge: &forge.Config{Kind: forge.GitHub, URL: s.lab.Forge.URL(), Repository: lab.Repository, Token: lab.ForgeToken, CA: s.lab.CA(), Dial: link.DialContext},
+		forge:  &forge.Config{Kind: forge.GitHub, URL: s.lab.Forge.URL(), Repository: lab.Repository, Token: lab.ForgeToken, CA: s.lab.CA(), Dial: link.DialContext},
+		notify: targets, spoken: openSpoken(files, targets, s.log), host: "pve1",
 	}
 }
 

@@ -86,6 +86,7 @@ type agent struct {
 	forge     *forge.Client // nil: none
 	examining chan struct{} // held by the one examination that is under way
 	notifiers []*notifier
+	outage    outage // of the repository; whoever fetches has it
 	started   time.Time
 	config    string
 
@@ -153,7 +154,7 @@ func newAgent(w wiring) (*agent, error) {
 			return nil, err
 		}
 	}
-	a.hub = &hub{repo: repo, did: func(err error) { a.gate.Did("git", err) }, lock: make(chan struct{}, 1)}
+	a.hub = &hub{repo: repo, did: a.fetched, lock: make(chan struct{}, 1)}
 	if err := a.announce(); err != nil {
 		a.pve.Close()
 		return nil, err

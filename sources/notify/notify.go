@@ -20,7 +20,8 @@ const (
 	Chat    Kind = "chat"
 )
 
-// Notice is what there is to say. Its JSON is what a webhook gets.
+// Notice is what there is to say. Its JSON is what a webhook gets. Without a
+// cluster it is of the repository, which concerns them all.
 type Notice struct {
 	Agent     string    `json:"agent"` // its owner, as in the config
 	Host      string    `json:"host"`
@@ -34,13 +35,21 @@ type Notice struct {
 }
 
 // title is the notice in a few words.
-func (n Notice) title() string { return n.Cluster + " is " + n.Condition }
+func (n Notice) title() string {
+	if n.Cluster == "" {
+		return n.Agent + " on " + n.Host
+	}
+	return n.Cluster + " is " + n.Condition
+}
 
 // text is the notice for people, without its title.
 func (n Notice) text() string {
 	out := n.Message
 	if n.Hint != "" {
 		out += "\n-> " + n.Hint
+	}
+	if n.Cluster == "" {
+		return out
 	}
 	out += "\n" + n.Agent + " on " + n.Host
 	if n.Revision != "" {

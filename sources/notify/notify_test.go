@@ -199,6 +199,13 @@ func TestChat(t *testing.T) {
 	if h = <-got; h.header.Get("Title") != "mine" || !strings.HasPrefix(string(h.body), "dev is Stalled: dev: no room\n") {
 		t.Errorf("%v %s", h.header, h.body)
 	}
+	// What is no cluster's.
+	target, err = New(Config{Kind: Chat, URL: "ntfy://" + host + "/topic?scheme=http"})
+	check(t, err)
+	check(t, target.Send(t.Context(), Notice{Agent: "north", Host: "pve1", Condition: "Unknown", Message: "no repository", Hint: "start it"}))
+	if h = <-got; h.header.Get("Title") != "north on pve1" || string(h.body) != "no repository\n-> start it" {
+		t.Errorf("%v %s", h.header, h.body)
+	}
 	// What the hint says to write for Telegram.
 	target, err = New(Config{Kind: Chat, URL: "generic://" + host + "/botTOKEN/sendMessage?disabletls=yes&template=json&messagekey=text&$chat_id=-100123"})
 	check(t, err)

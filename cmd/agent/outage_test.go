@@ -1,0 +1,158 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/calls"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/sources/git"
+	"github.com/talos-agent/talos-agent/sources/notify"
+)
+
+// told is what a target was told so far: of which cluster, and what.
+func (b *inbox) told() (out []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.notices {
+		out = append(out, fmt.Sprintf("%s %s: %s", n.Cluster, n.Condition, n.Message))
+	}
+	return out
+}
+
+// TestOutageIsToldOnce: whatever words the server finds for it, and also where no
+// cluster is known yet. A repository to which nothing was pushed is no trouble.
+func TestOutageIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target, log := &noted{}, &output{}
+		logger := slog.New(slog.NewTextHandler(log, nil))
+		spoken := openSpoken(nil, nil, logger)
+		a := &agent{w: wiring{owner: "north", host: "pve1", log: logger}, gate: calls.New(t.Context()), notifiers: []*notifier{
+			newNotifier(notification{name: "x", clusters: []string{"dev"}, on: []cluster.Condition{cluster.Blind}}, target, spoken, func(string, error) {}, logger)}}
+		for hour, c := range []struct {
+			err   func(minute int) error
+			told  int
+			words string
+		}{
+			{func(int) error { return nil }, 0, ""},
+			{func(int) error { return fmt.Errorf("of org/infra: %w", git.ErrEmpty) }, 0, ""},
+			{func(minute int) error { return fmt.Errorf("connection %d is reset", minute) }, 1, "Unknown:the repository has not been fetched for 15m00s, and what is pushed is not applied: connection 15 is reset"},
+			{func(int) error { return nil }, 2, "Ready:the repository is fetched again"},
+			{func(minute int) error {
+				if minute%14 == 0 {
+					return nil
+				}
+				return errors.New("it flaps")
+			}, 2, "Ready:the repository is fetched again"},
+		} {
+			for minute := range 60 {
+				a.fetched(c.err(minute))
+				time.Sleep(time.Minute)
+			}
+			synctest.Wait()
+			if len(target.sent) != c.told || c.told > 0 && target.sent[c.told-1] != c.words {
+				t.Errorf("hour %d: told %q", hour, target.sent)
+			}
+		}
+		a.hush()
+		if n := strings.Count(log.String(), "has not been fetched for"); n != 1 {
+			t.Errorf("%d events:\n%s", n, log)
+		}
+	})
+}
+
+// TestRepositoryOutage: a cluster that is Ready stays so while its repository
+// cannot be fetched, and nobody who does not ask would know that what is pushed
+// waits. People are told when it has lasted, once, over restarts; and when it is
+// over.
+func TestRepositoryOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{1, 0}, lab.Config{})
+		defer s.close()
+		log := &output{}
+		s.log = slog.New(slog.NewTextHandler(log, nil))
+		everything, trouble, quiet := &inbox{t: t}, &inbox{t: t}, &inbox{t: t}
+		for i, box := range []*inbox{everything, trouble, quiet} {
+			on := [][]cluster.Condition{{cluster.Ready, cluster.Stalled, cluster.Blind}, {cluster.Stalled, cluster.Blind}, {cluster.Ready, cluster.Stalled}}[i]
+			addr := fmt.Sprintf("127.0.0.9:%d", 8081+i)
+			l, err := s.lab.World.Net.Listen(addr)
+			must(err)
+			server := &http.Server{Handler: http.HandlerFunc(box.take)}
+			go func() { _ = server.Serve(l) }() // until it is closed
+			defer func() { must(server.Close()) }()
+			s.notify = append(s.notify, notification{name: addr, on: on, to: notify.Config{Kind: notify.Webhook, URL: "http://" + addr + "/"}})
+		}
+		down := func(words string) {
+			if s.lab.World.Heal(); words != "" {
+				s.lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: words})
+			}
+		}
+
+		expect := func(when string, box *inbox, want ...string) {
+			t.Helper()
+			got := box.told()
+			if !slices.EqualFunc(got, want, strings.HasPrefix) {
+				t.Errorf("%s: told %q, want %q", when, got, want)
+			}
+		}
+
+		s.boot()
+		s.untilReady(time.Hour)
+		time.Sleep(time.Hour)
+		const ready = "dev Ready: 1 node is Ready"
+		expect("at first", everything, ready)
+
+		// Some minutes are no news.
+		down("restarting")
+		time.Sleep(10 * time.Minute)
+		down("")
+		time.Sleep(time.Hour)
+		expect("after a short outage", everything, ready)
+
+		// The server need not always say the same of the same outage.
+		for n := range 4 {
+			down(fmt.Sprintf("request %d failed", n))
+			time.Sleep(30 * time.Minute)
+		}
+		const outage = " Unknown: the repository has not been fetched for 15m00s, and what is pushed is not applied: "
+		expect("in an outage", everything, ready, outage)
+		expect("in an outage", trouble, outage)
+		if st := s.status(); st.Condition != cluster.Ready || !strings.Contains(trouble.told()[0], "request 0 failed") {
+			t.Errorf("%s, told %q", st.Condition, trouble.told())
+		}
+
+		// A restart is no news, and the cluster that was not read since tells for
+		// itself.
+		s.halt()
+		s.boot()
+		time.Sleep(2 * time.Hour)
+		const blind = "dev Unknown: cannot fetch the repository"
+		expect("after a restart", everything, ready, outage, blind)
+		expect("after a restart", trouble, outage, blind)
+
+		down("")
+		time.Sleep(24 * time.Hour)
+		const over = " Ready: the repository is fetched again"
+		if got := everything.told(); len(got) == 5 && strings.HasPrefix(got[3], ready) {
+			expect("in the end", everything, ready, outage, blind, ready, over)
+		} else {
+			expect("in the end", everything, ready, outage, blind, over, ready)
+		}
+		expect("in the end", trouble, outage, blind, over)
+		expect("in the end", quiet, ready)
+		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="the repository has not been fetched for 15m00s`: 1, `msg="the repository answers again"`: 2} {
+			if got := strings.Count(log.String(), text); got != n {
+				t.Errorf("%d events, want %d: %s", got, n, text)
+			}
+		}
+	})
+}
