@@ -37,7 +37,8 @@ type configFile struct {
 	Mirrors mirrorsFile `yaml:"mirrors"`
 	// Authorities (PEM) to trust besides those of the system, for every https
 	// connection except that to Proxmox VE, which has a ca_file of its own, and
-	// those to chat services.
+	// those to chat services that are not ntfy, Gotify, Mattermost, Rocket.Chat,
+	// PagerDuty or Pushover.
 	CAFile string `yaml:"ca_file" is:"path" example:"ca.pem"`
 	// What the repository may ask of this host.
 	PolicyFile string `yaml:"policy_file" is:"path" default:"policy.yaml beside this file" example:"policy.yaml"`

@@ -115,6 +115,9 @@ func (l *configLoader) loadNotifications() {
 			}
 		} else if _, err := notify.New(n.to); err != nil {
 			l.Wrong(field, cluster.HintOf(err), "the address in %s cannot be used: %s", l.inFile(field), err)
+		} else if service := n.to.BeyondCA(); service != "" {
+			l.Warn(at, "if ca_file vouches for its server, make it one of the host's authorities: copy it to /usr/local/share/ca-certificates/talos-agent.crt, run `update-ca-certificates`, take ca_file out of the config and restart the agent",
+				"ca_file is not for %s://, which trusts the authorities of the host alone", service)
 		}
 		l.out.notifications = append(l.out.notifications, n)
 	}

@@ -66,6 +66,8 @@ func hostFiles(t testing.TB) map[string]string {
 		"short":         "c4n4ry-short\n",
 		"hook.url":      "https://hooks.example.org/c4n4ry\n",
 		"plain.url":     "http://hooks.example.org/c4n4ry\n",
+		"mail.url":      "smtp://me:c4n4ry@mail.example.org/?from=a@example.org&to=b@example.org\n",
+		"ntfy.url":      "ntfy://ntfy.example.org/c4n4ry\n",
 		"config.yaml":   "",
 	}
 }
@@ -388,6 +390,9 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:10:5: notifications[4].name: is missing (write name: phone)",
 			`config.yaml:10:12: notifications[4].kind: "mail" is not known (write webhook or chat)`}},
 		{remote + ok + "notifications: [{name: a, kind: webhook, url_file: hook.url, secret_file: short}]\n", nil},
+		{remote + ok + "ca_file: ca.pem\nnotifications:\n  - {name: a, kind: chat, url_file: ntfy.url}\n  - {name: b, kind: chat, url_file: mail.url}\n", []string{
+			"config.yaml:7:5: warning: notifications[1]: ca_file is not for smtp://, which trusts the authorities of the host alone (if ca_file vouches for its server, make it one of the host's authorities: copy it to /usr/local/share/ca-certificates/talos-agent.crt, run `update-ca-certificates`, take ca_file out of the config and restart the agent)"}},
+		{remote + ok + "notifications: [{name: b, kind: chat, url_file: mail.url}]\n", nil},
 		{remote + ok + "policy_file: nope.yaml\n", []string{
 			"DIR/nope.yaml: there is no policy, so nothing is allowed (write one; the smallest has the lines pool: talos and vmids: [400-599])"}},
 		{remote + "age_key_file: \"credential:age.key\"\nproxmox: {token_file: \"me@pve!x=c4n4ry\"}\n", []string{

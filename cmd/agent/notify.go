@@ -59,7 +59,7 @@ func newNotifier(c notification, target notify.Target, sp *spoken, ended func(ta
 }
 
 // counted has the messages to a target counted that do not go through the gate:
-// the library for chat services has connections of its own.
+// for most chat services the library has connections of its own.
 type counted struct {
 	notify.Target
 	gate *calls.Gate
@@ -208,7 +208,7 @@ func (a *agent) announce() error {
 			a.hush()
 			return fmt.Errorf("notifications: %s: %w", c.name, err)
 		}
-		if c.to.Kind == notify.Chat {
+		if c.to.Apart() {
 			target = counted{target, a.gate}
 		}
 		a.notifiers = append(a.notifiers, newNotifier(c, target, a.w.spoken, ended, a.w.log))

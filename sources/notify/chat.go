@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"net/http"
@@ -10,11 +9,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/nicholas-fedor/shoutrrr/pkg/router"
-	"github.com/nicholas-fedor/shoutrrr/pkg/services/push/ntfy"
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util/jsonclient"
@@ -24,9 +21,10 @@ import (
 // keeps no time everywhere: a message is sent beside the one who waits, and while
 // one hangs no other begins.
 type chat struct {
-	address string
-	service string // "ntfy"
-	busy    chan struct{}
+	address   string
+	service   string // "ntfy"
+	transport func(unchecked bool) http.RoundTripper
+	busy      chan struct{}
 }
 
 // titled are the services whose messages have a title of their own. For the
@@ -41,23 +39,26 @@ var unusable = []string{"logger", "telegram"}
 // is part of the secret.
 var hosted = []string{"smtp", "ntfy", "gotify", "matrix", "mattermost", "rocketchat", "zulip", "bark", "signal"}
 
-func newChat(address string) (*chat, error) {
+func newChat(conf Config) (*chat, error) {
+	address := conf.URL
 	known := (&router.ServiceRouter{}).ListServices()
 	slices.Sort(known)
 	known = slices.DeleteFunc(known, func(s string) bool { return slices.Contains(unusable, s) })
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" {
-		return nil, &Error{text: "it is not the address of a chat service", hint: "write one like ntfy://ntfy.sh/topic"}
-	}
-	service := strings.ToLower(u.Scheme)
+	service := serviceOf(address)
 	switch {
+	case service == "":
+		return nil, &Error{text: "it is not the address of a chat service", hint: "write one like ntfy://ntfy.sh/topic"}
 	case service == "telegram":
 		return nil, &Error{text: "telegram:// loses messages without a word when Telegram cannot be reached",
 			hint: "write generic://api.telegram.org/botTOKEN/sendMessage?template=json&messagekey=text&$chat_id=CHAT"}
 	case !slices.Contains(known, service):
 		return nil, &Error{text: "its service is not known", hint: "known are " + strings.Join(known, ", ") + "; for a web address write kind: webhook"}
 	}
-	c := &chat{address: address, service: service, busy: make(chan struct{}, 1)}
+	transport, err := conf.transport()
+	if err != nil {
+		return nil, err
+	}
+	c := &chat{address: address, service: service, transport: transport, busy: make(chan struct{}, 1)}
 	// Matrix is asked when its service is made, and nobody is asked yet.
 	if service != "matrix" {
 		if _, err := c.make(); err != nil {
@@ -68,7 +69,8 @@ func newChat(address string) (*chat, error) {
 	return c, nil
 }
 
-// make makes the service, without a logger: it would be told the address.
+// make makes the service, with our client where it takes one, and without a logger:
+// it would be told the address.
 func (c *chat) make() (types.Service, error) {
 	u, err := url.Parse(c.address)
 	if err != nil {
@@ -78,7 +80,13 @@ func (c *chat) make() (types.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Initialize(u, util.DiscardLogger)
+	if err := s.Initialize(u, util.DiscardLogger); err != nil {
+		return nil, err
+	}
+	if give := clientOf[c.service]; give != nil {
+		give(s, c.client)
+	}
+	return s, nil
 }
 
 // Send implements Target.
@@ -115,7 +123,6 @@ func (c *chat) send(n Notice) (err error) {
 	if err != nil {
 		return err
 	}
-	defer leave(s)()
 	params := types.Params{}
 	text := n.title() + ": " + n.text()
 	if u, err := url.Parse(c.address); slices.Contains(titled, c.service) && err == nil && !u.Query().Has("title") && !u.Query().Has("subject") {
@@ -123,28 +130,6 @@ func (c *chat) send(n Notice) (err error) {
 		text = n.text()
 	}
 	return s.Send(text, &params)
-}
-
-// leave returns what closes the connections that a service leaves behind: some
-// make a transport for themselves, which nobody could reach afterwards.
-func leave(s types.Service) func() {
-	switch s := s.(type) {
-	case *ntfy.Service:
-		// It keeps its client to itself, but takes another.
-		c := &http.Client{Timeout: ntfy.HTTPTimeout * time.Second, Transport: &http.Transport{
-			Proxy:           http.ProxyFromEnvironment,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: s.Config.DisableTLSVerification},
-		}}
-		s.SetHTTPClient(c)
-		return c.CloseIdleConnections
-	case interface{ GetHTTPClient() *http.Client }:
-		return func() { // some make it with the first message only
-			if c := s.GetHTTPClient(); c != nil && c.Transport != nil && c.Transport != http.DefaultTransport {
-				c.CloseIdleConnections()
-			}
-		}
-	}
-	return func() {}
 }
 
 var (

@@ -74,12 +74,12 @@ type Config struct {
 	URL string
 	// Secret signs what a webhook gets; empty: nothing does.
 	Secret string
-	// CA holds PEM certificates to trust besides the system's. Chat services are
-	// trusted by the system's alone.
+	// CA holds PEM certificates to trust besides the system's. It, Dial and Wrap are
+	// for the connections that are not Apart.
 	CA []byte
-	// Dial opens the connections of a webhook; nil means the network.
+	// Dial opens connections; nil means the network.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Wrap puts something in front of a webhook's transport; nil: nothing.
+	// Wrap puts something in front of the transport; nil: nothing.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
@@ -109,7 +109,7 @@ func New(c Config) (Target, error) {
 		if c.Secret != "" {
 			return nil, &Error{text: "a chat service takes no signature", hint: "remove secret_file"}
 		}
-		return newChat(c.URL)
+		return newChat(c)
 	}
 	return nil, &Error{text: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
 }

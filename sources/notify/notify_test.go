@@ -363,7 +363,7 @@ func TestChatErrorsHoldNoSecrets(t *testing.T) {
 		}
 		for _, network := range []quoting{{down: true}, {down: false}} {
 			http.DefaultTransport = network
-			target, err := New(Config{Kind: Chat, URL: address})
+			target, err := New(Config{Kind: Chat, URL: address, Wrap: func(http.RoundTripper) http.RoundTripper { return network }})
 			if err != nil {
 				t.Errorf("%s: %v", service, err)
 				continue

@@ -5,18 +5,14 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strconv"
-
-	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // SignatureHeader carries the HMAC-SHA256 of the body, as "sha256=" and hex: the
@@ -44,25 +40,12 @@ func newWebhook(c Config) (*webhook, error) {
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		return nil, &Error{text: "it is plain http, over which anybody between could read and write", hint: "use https; plain http is for loopback addresses"}
 	}
-	pool, ok := trust.Authorities(c.CA)
-	if !ok {
-		return nil, &Error{text: "ca_file holds no PEM certificate"}
-	}
-	dial := c.Dial
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	var transport http.RoundTripper = &http.Transport{
-		Proxy:             http.ProxyFromEnvironment,
-		DialContext:       dial,
-		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-		DisableKeepAlives: true, // notices are far apart
-	}
-	if c.Wrap != nil {
-		transport = c.Wrap(transport)
+	transport, err := c.transport()
+	if err != nil {
+		return nil, err
 	}
 	return &webhook{url: c.URL, secret: c.Secret, http: &http.Client{
-		Transport: transport,
+		Transport: transport(false),
 		// A redirect would turn the POST into a GET, or carry it elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -100,7 +83,7 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 		}
 		return &Error{text: "it cannot be reached", err: err}
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // what it says is nobody's business
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, mostAnswer)) // what it says is nobody's business
 	_ = res.Body.Close()
 	switch status := res.StatusCode; {
 	case status >= 200 && status < 300:
