@@ -111,11 +111,13 @@ func (h pveHost) seeHosts(ctx context.Context, f *setup.Facts) error {
 	var members []struct {
 		Type, Name string
 		Local      pveFlag
+		Quorate    *pveFlag // of the cluster; a host by itself says nothing of it
 	}
 	err := errors.Join(h.pvesh(ctx, &version, "get", "/version"), h.pvesh(ctx, &members, "get", "/cluster/status"))
 	f.Version = version.Version
 	for _, m := range members {
 		if m.Type != "node" {
+			f.NoQuorum = f.NoQuorum || m.Quorate != nil && !bool(*m.Quorate)
 			continue
 		}
 		f.Hosts = append(f.Hosts, m.Name)

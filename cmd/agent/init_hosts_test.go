@@ -1,6 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +84,25 @@ func TestInitWithACopiedToken(t *testing.T) {
 	hosts[1].done("--force")
 	hosts[1].credential("pve2")
 	hosts[0].worksIn("talos", "pve1", "pve2")
+}
+
+// TestInitWithoutQuorum: where too few hosts are up for Proxmox VE to change
+// anything, that is told before anything is begun.
+func TestInitWithoutQuorum(t *testing.T) {
+	h := newFreshCluster(t, "9.2", "pve1", "pve2")[0]
+	var out bytes.Buffer
+	cmd := newInitWith(&environment{stdin: strings.NewReader(""), stdout: &out, stderr: &out}, func(ctx context.Context, name string, args ...string) ([]byte, error) {
+		text, err := h.run(ctx, name, args...)
+		return bytes.ReplaceAll(text, []byte(`"quorate":1`), []byte(`"quorate":0`)), err
+	})
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(append(h.initFlags(), "--root", h.dir, "--yes"))
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "cluster of pve1 has no quorum") || !strings.Contains(err.Error(), "pvecm status") || len(h.pveshs) > 0 {
+		t.Errorf("%v; %v", err, h.pveshs)
+	}
+	if _, err := os.Stat(h.dir + setup.ConfigDir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something was begun: %v", err)
+	}
 }
 
 // credential is the stored token of Proxmox VE, which must have a name.

@@ -16,7 +16,7 @@ var poolName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 // Check returns what keeps a host from being set up as wished, all of it, and
 // warnings. A problem's field is the flag that says it otherwise.
 func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
-	c := &checker{f: f}
+	c := &checker{f: f, problems: f.quorum()}
 	if !supported(f.Version) {
 		c.wrong("", "the agent works with Proxmox VE 9 and 8.4", "this is Proxmox VE %s", f.Version)
 	}

@@ -10,9 +10,12 @@ import (
 
 // Facts are what was seen of a host.
 type Facts struct {
-	Version  string              // of Proxmox VE, "9.2.11"
-	Host     string              // the name of this machine in Proxmox VE
-	Hosts    []string            // of all machines of its cluster, this one included
+	Version string   // of Proxmox VE, "9.2.11"
+	Host    string   // the name of this machine in Proxmox VE
+	Hosts   []string // of all machines of its cluster, this one included
+	// NoQuorum tells that too few machines of the cluster are there for anything
+	// that they share to be changed.
+	NoQuorum bool
 	Pools    map[string]string   // comments by name
 	Roles    map[string][]string // privileges by role
 	Users    map[string]Account

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // In a cluster of Proxmox VE there is one agent a host, and they share: the
@@ -45,6 +47,15 @@ func madeWith(comment string) (roles []string, made bool) {
 		}
 	}
 	return roles, made
+}
+
+// quorum is what keeps all that hosts share from being changed, if anything does.
+func (f Facts) quorum() (problems cluster.Problems) {
+	if f.NoQuorum {
+		problems = append(problems, cluster.Problem{Severity: cluster.Error, Message: "the Proxmox VE cluster of " + f.Host + " has no quorum, so nothing can be changed in it",
+			Hint: "bring the other hosts back; `pvecm status` shows who is missing"})
+	}
+	return problems
 }
 
 // token is the name of this host's token, with its user.

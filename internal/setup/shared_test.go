@@ -327,6 +327,21 @@ func TestUndoOfWhatWasCutOff(t *testing.T) {
 	}
 }
 
+// TestWithoutQuorum: with too few hosts up, neither init nor undo begins what it
+// could not do.
+func TestWithoutQuorum(t *testing.T) {
+	d := newDatacenter("pve1", "pve2")
+	d.setUp(t, "pve1", nil)
+	d.shared.NoQuorum = true
+	const want = "the Proxmox VE cluster of pve1 has no quorum, so nothing can be changed in it (bring the other hosts back; `pvecm status`"
+	if got := Check(d.at("pve1"), d.wishesOf("pve1"), d.hosts["pve1"].record, packaged(t), Options{}).Error(); !strings.HasPrefix(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if plan, problems := Undo(d.at("pve1"), d.hosts["pve1"].record, false); !strings.HasPrefix(problems.Error(), want) || len(plan.Steps) > 0 {
+		t.Errorf("%v\n%s", problems, shown(plan.Steps))
+	}
+}
+
 // TestUndoInASharedPool: VMs in the pool may be another agent's; where they run is
 // told, and that they stay.
 func TestUndoInASharedPool(t *testing.T) {

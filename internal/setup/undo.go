@@ -15,7 +15,7 @@ import (
 // without an agent.
 func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	u := &undoer{planner{f: f, r: r, w: r.Wishes}}
-	var problems cluster.Problems
+	problems := f.quorum()
 	for _, pool := range u.pools() {
 		if vms := f.inPool(pool); len(vms) > 0 && !leaveVMs {
 			problems = append(problems, u.inhabited(pool, vms))
