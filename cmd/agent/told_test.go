@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,6 +109,27 @@ func TestEventsSurviveARestart(t *testing.T) {
 	log.Info("five")
 	if got := messages(td); fmt.Sprint(got) != "[four five]" || strings.Count(said.String(), "begin anew") != 1 {
 		t.Errorf("events %v; said %s", got, said)
+	}
+}
+
+// TestEventsOfManySurviveARestart: loops and actions log side by side, and what
+// is written first is not always what was told first.
+func TestEventsOfManySurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	td, log, _ := tolded(t, dir)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				log.Info("something")
+			}
+		})
+	}
+	wg.Wait()
+	want := td.ring.Select(cluster.EventQuery{})
+	td, _, _ = tolded(t, dir)
+	if got := td.ring.Select(cluster.EventQuery{}); len(want) != 800 || !slices.EqualFunc(got, want, func(a, b cluster.Event) bool { return a.Seq == b.Seq }) {
+		t.Errorf("%d of %d events survive", len(got), len(want))
 	}
 }
 

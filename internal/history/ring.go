@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sync"
@@ -55,8 +56,9 @@ const farthest = uint64(math.MaxInt64)
 // NewRing makes a ring of at most keep events.
 func NewRing(keep int) *Ring { return &Ring{keep: keep} }
 
-// Recall lays events of an earlier life before those that are there. They are
-// believed as far as they are in order.
+// Recall lays events of an earlier life before those that are there. They may
+// come in any order, for those who told them at one time wrote them down in any;
+// of two with one number the first counts.
 func (r *Ring) Recall(old []cluster.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,6 +66,8 @@ func (r *Ring) Recall(old []cluster.Event) {
 	if len(r.events) > 0 {
 		before = r.events[0].Seq
 	}
+	old = slices.Clone(old)
+	slices.SortStableFunc(old, func(a, b cluster.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	kept := old[:0:0]
 	for _, e := range old {
 		if e.Seq < before && (len(kept) == 0 || e.Seq > kept[len(kept)-1].Seq) {
