@@ -33,6 +33,9 @@ type outboxConfig[T any] struct {
 	Gap    time.Duration
 	Burst  int
 	Refill time.Duration
+	// Rest is how long the place wants to be left alone after a failure; nil: it
+	// never says.
+	Rest func(error) time.Duration
 	// Told is called after each attempt; nil: nobody is.
 	Told func(subject string, word T, err error)
 }
@@ -208,6 +211,9 @@ func (o *outbox[T]) run() {
 		} else {
 			pause = max(pause, again)
 			again = min(2*again, mostResend)
+			if o.Rest != nil {
+				pause = max(pause, o.Rest(err))
+			}
 		}
 		if pause > 0 && !o.rest(pause, nil) {
 			return

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -23,6 +24,12 @@ func newReporter(p poster, ended func(error), log *slog.Logger) *reporter {
 	return &reporter{newOutbox(outboxConfig[news]{
 		Send: func(ctx context.Context, n news) error { return p.Post(ctx, n.Status) },
 		Same: sameNews,
+		Rest: func(err error) time.Duration {
+			if e, ok := errors.AsType[*forge.Error](err); ok {
+				return e.RetryAfter
+			}
+			return 0
+		},
 		Told: func(_ string, _ news, err error) {
 			ended(err)
 			if said.news(err) {

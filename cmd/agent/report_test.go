@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -61,6 +64,38 @@ func TestCommitStatusIsTrue(t *testing.T) {
 			t.Errorf("%s at %s, applied %s: %+v, %v", c.condition, c.revision, c.applied, st, ok)
 		}
 	}
+}
+
+// TestAForgeThatWantsToBeLeftAlone is left alone for as long as it says, and then
+// told the newest.
+func TestAForgeThatWantsToBeLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &limited{until: time.Now().Add(40 * time.Minute)}
+		r := newReporter(p, func(error) {}, slog.New(slog.DiscardHandler))
+		revision := cluster.Revision("main@sha1:1111111111111111111111111111111111111111")
+		r.report(cluster.Status{Cluster: "dev", Condition: cluster.Stalled, Revision: revision, Message: "no room"})
+		time.Sleep(time.Minute)
+		r.report(cluster.Status{Cluster: "dev", Condition: cluster.Ready, Revision: revision, Applied: revision})
+		time.Sleep(time.Hour)
+		r.close()
+		if want := []forge.State{forge.StateFailure, forge.StateSuccess}; !slices.Equal(p.asked, want) {
+			t.Errorf("asked %v, want %v", p.asked, want)
+		}
+	})
+}
+
+// limited is a forge that has had too many requests.
+type limited struct {
+	until time.Time
+	asked []forge.State
+}
+
+func (l *limited) Post(_ context.Context, s forge.Status) error {
+	l.asked = append(l.asked, s.State)
+	if rest := time.Until(l.until); rest > 0 {
+		return fmt.Errorf("post status: %w", &forge.Error{Kind: forge.ErrRateLimited, RetryAfter: rest})
+	}
+	return nil
 }
 
 // TestALapseIsNoNews: a Ready cluster that only waits again is told of when it
