@@ -21,6 +21,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/starter"
+	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
@@ -125,6 +126,9 @@ func (r *repoRun) run(ctx context.Context) error {
 		return err
 	}
 	r.wishes = r.wishes.WithDefaults()
+	if err := aFolder(r.wishes.Folder); err != nil {
+		return &usageError{fmt.Errorf("--path: %w", err)}
+	}
 	if wrong := r.wishes.Check(); len(wrong) > 0 {
 		var errs []error
 		for _, w := range wrong {
@@ -149,6 +153,16 @@ func (r *repoRun) run(ctx context.Context) error {
 		return err
 	}
 	return r.finish(ctx, written)
+}
+
+// aFolder complains of what is no folder of a repository, or one that the config
+// of the host could not name.
+func aFolder(s string) error {
+	if err := writtenAs("folder", starter.Folder)(s); err != nil {
+		return err
+	}
+	_, err := sources.New(sources.Config{Path: s})
+	return err
 }
 
 // decide lays what flags say over what the host tells.
@@ -395,7 +409,7 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 	}
 	r.warnOfReaders()
 	r.say("Next:")
-	r.say("  talos-agent rehearse %s --cluster %s   # brings it up on a make-believe host", r.dir, r.wishes.Cluster)
+	r.say("  talos-agent rehearse %s --cluster %s%s   # brings it up on a make-believe host", r.dir, r.wishes.Cluster, r.wishes.PathFlag())
 	if !r.flags.noGit {
 		if !git {
 			r.say("  apt install git   # or copy the folder to where git is, and go on there")

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 	"text/template"
 
@@ -18,7 +19,7 @@ const CiliumAddon = "name: cilium\nnamespace: kube-system\nchart: {repository: h
 
 // SecretsPattern is the path_regex of .sops.yaml for the clusters in a folder.
 func SecretsPattern(folder string) string {
-	return `^` + strings.ReplaceAll(folder, ".", `\.`) + `/[^/]+/secrets\.sops\.yaml$`
+	return `^` + regexp.QuoteMeta(folder) + `/[^/]+/secrets\.sops\.yaml$`
 }
 
 // Files are the files of the repository by their paths, all but the encrypted

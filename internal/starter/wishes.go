@@ -18,6 +18,9 @@ const (
 	Cilium     = "1.19.3"
 )
 
+// Folder is the folder that clusters' folders lie in, unless another is said.
+const Folder = "inventory"
+
 // The most nodes that a cluster begins with.
 const (
 	maxControlPlanes = 9
@@ -67,7 +70,7 @@ func (w Wishes) WithDefaults() Wishes {
 		}
 	}
 	set(&w.Cluster, "dev")
-	set(&w.Folder, "inventory")
+	set(&w.Folder, Folder)
 	set(&w.Datastore, "local-lvm")
 	set(&w.CNI, "cilium")
 	set(&w.Branch, "main")
@@ -81,6 +84,15 @@ func (w Wishes) WithDefaults() Wishes {
 		}
 	}
 	return w
+}
+
+// PathFlag is what a command needs to be told besides the repository, with a space
+// before it; "" where nothing is.
+func (w Wishes) PathFlag() string {
+	if w.Folder == Folder {
+		return ""
+	}
+	return " --path " + w.Folder
 }
 
 var (
