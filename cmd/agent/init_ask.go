@@ -202,7 +202,7 @@ func (i *initRun) ask(ctx context.Context) error {
 			return nil
 		}
 		_, err := i.asks.word(fmt.Sprintf("%s (there is %s)", question, strings.Join(there, ", ")), strings.Join(*to, ","), func(s string) error {
-			*to = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+			*to = wordsOf(s)
 			return i.wrongWith(flag)
 		})
 		return err
@@ -244,7 +244,7 @@ func (i *initRun) ask(ctx context.Context) error {
 		func() error { return word("pool", "Pool for the agent's VMs", &w.Pool, notEmpty) },
 		func() error {
 			return word("vmids", "VMIDs that nodes may have", &vmids, func(s string) error {
-				ranges, ok := setup.ParseRanges(strings.ReplaceAll(s, " ", ","))
+				ranges, ok := setup.ParseRanges(strings.Join(wordsOf(s), ","))
 				if !ok {
 					return errors.New("write ranges of VMIDs from 100 on, like 400-599")
 				}
@@ -269,6 +269,11 @@ func (i *initRun) ask(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// wordsOf is what a person lists, with commas, spaces or both between.
+func wordsOf(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // wrongWith complains of what was wished where a flag would say it otherwise, so
