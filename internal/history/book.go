@@ -275,6 +275,9 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 	if before.Condition == cluster.Stalled {
 		return "what kept it stalled is gone"
 	}
+	if s.Condition == cluster.Stalled {
+		return "something stands in its way" // the message says what
+	}
 	return "the world differs from the inventory"
 }
 

@@ -84,6 +84,8 @@ func TestRuns(t *testing.T) {
 			"1 1 a new revision: Ready\n2 1 addon cilium is failed, no longer ready: "},
 		"stalled and free again": {[]any{st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Reconciling), st(one, cluster.Ready)},
 			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: Ready"},
+		"a policy that is lost": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Stalled), st(one, cluster.Ready)},
+			"1 1 a new revision: Ready\n2 1 something stands in its way: Stalled\n3 1 what kept it stalled is gone: Ready"},
 		"stalled and Ready at once": {[]any{st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Ready)},
 			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: Ready"},
 		"blind in the middle": {[]any{st(one, cluster.Reconciling), st(one, cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Ready"},
