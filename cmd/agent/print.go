@@ -289,10 +289,11 @@ func (p printer) forecast(f cluster.Forecast) {
 		p.printf("  %s\n", pr)
 	}
 	if len(f.Steps) == 0 && len(f.Blocked) == 0 && len(f.Waiting) == 0 {
-		if p.printf("  nothing to do"); len(f.Problems) == 0 {
-			p.printf(": the world is as the repository says")
+		why := ""
+		if len(f.Problems) == 0 {
+			why = ": the world is as the repository says"
 		}
-		p.printf("\n")
+		p.printf("  nothing to do%s\n", why)
 	}
 	for i, s := range f.Steps {
 		mark := " "

@@ -33,7 +33,7 @@ var (
 	oldestWait     = gauge("cluster_oldest_wait_timestamp_seconds", "Since when the oldest wait lasts; missing when nothing is waited for.", "cluster")
 	nodes          = gauge("cluster_nodes", "How many nodes of the inventory are in a phase.", "cluster", "phase")
 	addons         = gauge("cluster_addons", "How many addons are in a state; what Helm calls pending or otherwise is other.", "cluster", "state")
-	problems       = gauge("cluster_inventory_problems", "How many problems the newest inventory has, by severity.", "cluster", "severity")
+	problems       = gauge("cluster_inventory_problems", "How many problems the newest inventory has, by severity; a VM on another host than it says is a warning.", "cluster", "severity")
 
 	notBefore = gauge("certificate_not_before_timestamp_seconds", "When the validity of a certificate began. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
 	notAfter  = gauge("certificate_not_after_timestamp_seconds", "When a certificate runs out. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
