@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -324,9 +323,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 // loads has the daemon's own loader read what was written.
 func (i *initRun) loads() error {
 	settings, problems := loadConfigFrom(i.host.path(setup.ConfigFile), inStore(i.host.path(setup.CredentialDir)))
-	// What is encrypted only systemd can open.
-	problems = slices.DeleteFunc(problems, func(p cluster.Problem) bool { return slices.Contains(settings.hidden, p.Field) })
-	if problems.HasErrors() {
+	if problems = settings.seen(problems); problems.HasErrors() {
 		return fmt.Errorf("the files are written, and the agent cannot work with them:\n%w", problems)
 	}
 	return nil

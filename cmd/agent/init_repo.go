@@ -445,7 +445,7 @@ func (r *repoRun) warnOfReaders() {
 	reads := func(recipient string) bool { return slices.Contains(r.readers, recipient) }
 	var own []string // one of them is enough
 	if r.host != nil {
-		own = r.host.settings.identities.Recipients()
+		own = r.host.recipients()
 	}
 	if len(own) > 0 && !slices.ContainsFunc(own, reads) {
 		warn("the agent of this host cannot read the secrets of %s: %s names other keys than its %s", r.wishes.Cluster, rules, strings.Join(own, ", "))

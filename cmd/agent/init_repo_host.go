@@ -52,26 +52,51 @@ func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
 	if r.flags.root != "" {
 		s, problems = loadConfigFrom(config, inStore(filepath.Join(r.flags.root, credentialStore)))
 	}
-	if err := problems.Err(); err != nil {
+	if err := s.seen(problems).Err(); err != nil {
 		return nil, &hinted{err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed"}
 	}
 	k := &hostKnowledge{settings: s, router: routerOfHost()}
 	ctx, cancel := context.WithTimeout(parent, learnWithin)
 	defer cancel()
-	pve, err := proxmox.New(s.proxmox)
-	if err != nil {
-		return nil, err
-	}
-	if err := k.see(ctx, pve); err != nil {
-		pve.Close()
+	if err := k.ask(ctx, problems); err != nil {
 		r.say("warning: Proxmox VE cannot be asked, so that VMIDs are taken for free: %v", err)
 		if hint := cluster.HintOf(err); hint != "" {
 			r.say("  -> %s", hint)
 		}
 		return k, parent.Err()
 	}
-	k.pve = pve
 	return k, nil
+}
+
+// seen leaves out what is wrong with credentials that this program cannot see:
+// what systemd-creds has encrypted only the daemon gets opened.
+func (s settings) seen(problems cluster.Problems) cluster.Problems {
+	return slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(s.hidden, p.Field) })
+}
+
+// recipients are those of the agent's keys; none where they cannot be seen.
+func (k *hostKnowledge) recipients() []string {
+	if k.settings.identities == nil {
+		return nil
+	}
+	return k.settings.identities.Recipients()
+}
+
+// ask asks Proxmox VE, with the agent's token.
+func (k *hostKnowledge) ask(ctx context.Context, problems cluster.Problems) error {
+	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Field == "proxmox.token_file" && p.Severity == cluster.Error }); i >= 0 {
+		return &hinted{errors.New(problems[i].Message), "say with flags what it would tell"}
+	}
+	pve, err := proxmox.New(k.settings.proxmox)
+	if err != nil {
+		return err
+	}
+	if err := k.see(ctx, pve); err != nil {
+		pve.Close()
+		return err
+	}
+	k.pve = pve
+	return nil
 }
 
 // see asks Proxmox VE for the host that this is, or the only one there is, and
@@ -107,7 +132,7 @@ func (k *hostKnowledge) fill(w starter.Wishes) starter.Wishes {
 	w.Folder, w.Host = cmp.Or(w.Folder, s.folder), cmp.Or(w.Host, k.host)
 	w.VMIDs = s.policy.VMIDs
 	if len(w.Recipients) == 0 {
-		w.Recipients = s.identities.Recipients()
+		w.Recipients = k.recipients()
 	}
 	if w.Bridge == "" {
 		if w.Bridge = first(s.policy.Bridges); w.Bridge == "" {
