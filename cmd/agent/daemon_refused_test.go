@@ -71,6 +71,8 @@ func TestARefusedClusterIsTriedAgain(t *testing.T) {
 		r.until("the refused cluster is tried again", func() bool { return r.statusOf("old").NextPass.After(first) })
 	}
 	triedAgain()
+	// Whoever waits is shown all of them in the end, and told by the code.
+	r.run(exitStalled, do("status", "--wait", "1s"), "old  Stalled", "dev  Ready")
 	r.lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "down"})
 	r.until("the repository cannot be read", func() bool { return r.log.has("cannot read the clusters of the repository") })
 	triedAgain()

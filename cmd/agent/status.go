@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -89,9 +88,11 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 		return all, nil, err
 	}
 	for _, s := range all {
-		// Root need not wait until it is time to look at the repository.
+		// Root need not wait until it is time to look at the repository. Others may
+		// not ask for it, and of a cluster that cannot be looked after its status
+		// says why.
 		var e *api.Error
-		if err := c.Reconcile(ctx, s.Cluster); err != nil && !(errors.As(err, &e) && e.Status == http.StatusForbidden) {
+		if err := c.Reconcile(ctx, s.Cluster); err != nil && !errors.As(err, &e) {
 			return all, nil, err
 		}
 	}
