@@ -170,6 +170,34 @@ func TestLooking(t *testing.T) {
 	}
 }
 
+// TestWatchAClusterThatIsDropped: what is not looked after any more is not shown
+// as if it were, and does not make the exit code.
+func TestWatchAClusterThatIsDropped(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	r.config["clusters"] = []string{"dev", "old"} // and old is nowhere
+	r.write()
+	commit := r.push(r.inventory(0))
+	r.start()
+	r.untilReady(commit)
+	lines, stopLines := r.background(nil, "status", "--watch")
+	tty, shown, _ := terminal(t, 60, 30)
+	_, stopTTY := r.background(tty, "status", "--watch")
+	r.until("both are told of", func() bool { return lines.has("dev Ready") && lines.has("old Stalled") && shown.has("old  ") })
+	r.config["clusters"] = []string{"dev"}
+	r.write()
+	r.until("both show the other alone", func() bool {
+		text, screen := lines.String(), shown.String()
+		ready := strings.LastIndex(text, "dev Ready:") > max(strings.LastIndex(text, "dev Unknown:"), strings.LastIndex(text, "dev Reconciling:"))
+		screen = screen[strings.LastIndex(screen, "\x1b[H"):]
+		return ready && strings.Contains(text, " old is not looked after any more\n") && strings.Contains(screen, "Ready") && !strings.Contains(screen, "old ")
+	})
+	for name, stop := range map[string]func() int{"lines": stopLines, "terminal": stopTTY} {
+		if code := stop(); code != exitOK {
+			t.Errorf("%s ended with code %d", name, code)
+		}
+	}
+}
+
 // TestWaitIsForWhatWasPushed: whoever pushes and waits is not answered for the
 // revision before.
 func TestWaitIsForWhatWasPushed(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 type door struct {
 	mu    sync.RWMutex
 	a     *agent
+	names []string          // of the last agent's clusters; nil: there was none yet
 	wrong []string          // with the daemon's own files
 	lack  map[string]string // what cannot be had, and who cannot be told, by the config's field
 
@@ -35,7 +36,16 @@ func (d *door) open(a *agent) {
 	d.mu.Unlock()
 	d.pulse.Beat()
 }
-func (d *door) shut() { d.open(nil) }
+
+// shut lets nobody through until another agent is there. Its clusters will be
+// those of this one, as far as anybody knows.
+func (d *door) shut() {
+	names := d.About().Clusters
+	d.mu.Lock()
+	d.names = names
+	d.mu.Unlock()
+	d.open(nil)
+}
 
 // trouble sets what is told to be wrong with the daemon's own files, and reports
 // whether that is news.
@@ -136,6 +146,9 @@ func (d *door) About() api.About {
 	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	if err != nil {
+		about.Clusters = d.names
+	}
 	about.Trouble = slices.Concat(d.wrong, about.Trouble, slices.Sorted(maps.Values(d.lack)))
 	return about
 }

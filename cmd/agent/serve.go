@@ -21,7 +21,7 @@ var _ api.Agent = (*agent)(nil)
 
 // About implements api.Agent.
 func (a *agent) About() api.About {
-	return api.About{Version: version, Started: a.started.UTC(), Config: a.config, Trouble: a.trouble()}
+	return api.About{Version: version, Started: a.started.UTC(), Config: a.config, Trouble: a.trouble(), Clusters: append([]string{}, a.Clusters()...)}
 }
 
 // Clusters implements api.Agent.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -79,7 +80,7 @@ func watchStatus(ctx context.Context, env *environment, c *api.Client, p printer
 	default:
 		show = &lineWatcher{p: p, had: map[string]cluster.Status{}}
 	}
-	w := &watched{show: show, all: map[string]cluster.Status{}, plain: p.json}
+	w := &watched{show: show, all: map[string]cluster.Status{}}
 	err := w.run(ctx, c, name)
 	if errors.Is(err, errStopped) || err == nil {
 		return errSilent(worst(w.list()))
@@ -103,7 +104,6 @@ type watched struct {
 	show    watcher
 	all     map[string]cluster.Status
 	trouble []string
-	plain   bool // statuses, and nothing else
 }
 
 func (w *watched) list() []cluster.Status {
@@ -134,9 +134,6 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 		}
 	}
 	about := func(a api.About) error { return hand(news{about: &a}) }
-	if w.plain {
-		about = nil
-	}
 	go func() {
 		ended <- persist(ctx, func(err error) error { return hand(news{away: err}) }, func(asked func()) error {
 			return c.Watch(ctx, name, func() { asked(); _ = hand(news{}) }, func(s cluster.Status) error { return hand(news{status: &s}) }, about)
@@ -171,6 +168,9 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 			}
 			if n.about != nil {
 				w.trouble = n.about.Trouble
+				if names := n.about.Clusters; names != nil {
+					maps.DeleteFunc(w.all, func(name string, _ cluster.Status) bool { return !slices.Contains(names, name) })
+				}
 			}
 		}
 		if !began {
@@ -210,7 +210,7 @@ type lineWatcher struct {
 	was     error // away
 }
 
-func (l *lineWatcher) show(_ []cluster.Status, changed *cluster.Status, trouble []string, away error) error {
+func (l *lineWatcher) show(all []cluster.Status, changed *cluster.Status, trouble []string, away error) error {
 	at := time.Now().Format(time.TimeOnly)
 	if away != nil && l.was == nil {
 		l.p.printf("%s %v\n", at, away)
@@ -230,6 +230,12 @@ func (l *lineWatcher) show(_ []cluster.Status, changed *cluster.Status, trouble 
 		}
 	}
 	l.trouble = trouble
+	for _, name := range slices.Sorted(maps.Keys(l.had)) {
+		if !slices.ContainsFunc(all, func(s cluster.Status) bool { return s.Cluster == name }) {
+			l.p.printf("%s %s is not looked after any more\n", at, name)
+			delete(l.had, name)
+		}
+	}
 	if changed == nil {
 		return nil
 	}

@@ -66,6 +66,9 @@ type About struct {
 	// be loaded, where the old one is in force, or a repository of which no
 	// cluster is known because it cannot be read.
 	Trouble []string `json:"trouble,omitempty"`
+	// Clusters are those that are looked after, sorted. There are none while
+	// nobody knows yet.
+	Clusters []string `json:"clusters,omitzero"`
 }
 
 // ErrUnknownCluster is returned by an Agent for a name it does not have.
@@ -135,7 +138,7 @@ const maxTree = 20 << 20
 // routes is everything the socket can be asked, with the access of each beside
 // it. docs/reference/api.md is made from it.
 var routes = []route{
-	{pattern: "GET /v1/about", access: forReaders, kind: kindAbout, does: "the daemon: version, start, and trouble that is no cluster's", serve: func(_ *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/about", access: forReaders, kind: kindAbout, does: "the daemon: version, start, the clusters it looks after, and trouble that is none of theirs", serve: func(_ *http.Request, a Agent) (any, error) {
 		return a.About(), nil
 	}},
 	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: func(r *http.Request, a Agent) (any, error) {
@@ -152,7 +155,7 @@ var routes = []route{
 		}
 		return all, nil
 	}},
-	{pattern: "GET /v1/watch", access: forReaders, kind: "Status", does: "a line for each cluster (`?cluster=NAME`: for one), and one more whenever its status changes; with `?about` an `About` too, and one more whenever the daemon's trouble changes", stream: watch},
+	{pattern: "GET /v1/watch", access: forReaders, kind: "Status", does: "a line for each cluster (`?cluster=NAME`: for one), and one more whenever its status changes; with `?about` an `About` too, and one more whenever the daemon's trouble or its clusters change", stream: watch},
 	{pattern: "GET /v1/events", access: forReaders, kind: "EventList", does: "what the log told, oldest first; `?cluster=`, `node=`, `since=`, `after=` (a seq) and `last=` pick", serve: func(r *http.Request, a Agent) (any, error) {
 		q, err := eventQuery(r.URL.Query())
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -111,18 +112,20 @@ const kindAbout = "About"
 
 // watch sends the status of each cluster, or of one, and again whenever it has
 // changed; and where that is asked for, what the daemon says of itself, and
-// again whenever its trouble has changed.
+// again whenever its trouble or its clusters have changed.
 func watch(r *http.Request, a Agent, send sender) error {
 	only := r.URL.Query().Get("cluster")
 	about := r.URL.Query().Has("about")
 	told := map[string]string{}
-	var trouble []string
+	var was About
 	for first := true; ; first = false {
 		changed := a.Changed()
-		names := a.Clusters()
+		now := a.About()
+		names := now.Clusters
 		if only != "" {
 			names = []string{only}
 		}
+		maps.DeleteFunc(told, func(name, _ string) bool { return !slices.Contains(names, name) }) // one that comes back is news
 		busy := false
 		for _, name := range names {
 			s, err := a.Status(name)
@@ -140,8 +143,8 @@ func watch(r *http.Request, a Agent, send sender) error {
 				}
 			}
 		}
-		if now := a.About(); about && (first || !slices.Equal(now.Trouble, trouble)) {
-			trouble = now.Trouble
+		if about && (first || !slices.Equal(now.Trouble, was.Trouble) || !slices.Equal(now.Clusters, was.Clusters)) {
+			was = now
 			if err := send(envelope{Kind: kindAbout, APIVersion: Version, Data: now}); err != nil {
 				return err
 			}
@@ -349,8 +352,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 
 // Watch calls each with the status of every cluster, or of one, and again
 // whenever it has changed; and about, unless it is nil, with what the daemon says
-// of itself, and again whenever its trouble has changed. It returns when ctx
-// ends, when one of them fails, or ErrEnded. asked is called once the daemon
+// of itself, and again whenever its trouble or its clusters have changed. It
+// returns when ctx ends, when one of them fails, or ErrEnded. asked is called once the daemon
 // listens.
 func (c *Client) Watch(ctx context.Context, name string, asked func(), each func(cluster.Status) error, about func(About) error) error {
 	query, lines := url.Values{}, take(each)

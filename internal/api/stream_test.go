@@ -96,6 +96,36 @@ func TestWatchTheDaemon(t *testing.T) {
 	}
 }
 
+// TestWatchAClusterThatGoes: who asks is told which clusters there are, and of one
+// that comes back how it stands, though that is what it was before.
+func TestWatchAClusterThatGoes(t *testing.T) {
+	a, c, _ := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines, ended := make(chan string), make(chan error, 1)
+	go func() {
+		ended <- c.Watch(ctx, "", func() {}, func(s cluster.Status) error { lines <- s.Cluster; return nil },
+			func(v About) error { lines <- strings.Join(v.Clusters, "+"); return nil })
+	}()
+	want := func(all ...string) {
+		t.Helper()
+		for _, w := range all {
+			if got := <-lines; got != w {
+				t.Errorf("told %q, want %q", got, w)
+			}
+		}
+	}
+	want("dev", "dev")
+	a.change(func() { a.more = []string{"prod"} })
+	want("prod", "dev+prod")
+	a.change(func() { a.more = nil })
+	want("dev")
+	a.change(func() { a.more = []string{"prod"} })
+	want("prod", "dev+prod")
+	cancel()
+	<-ended
+}
+
 func TestFollow(t *testing.T) {
 	a, c, _ := serve(t)
 	a.events = []cluster.Event{{Seq: 1, Cluster: "prod"}, {Seq: 2, Cluster: "dev", Node: "cp-1"}, {Seq: 3, Message: "the daemon"}}
