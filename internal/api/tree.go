@@ -17,9 +17,8 @@ const (
 	maxEntries = 10_000
 )
 
-// WriteTar writes the regular files of a tree. Files that begin with a dot in
-// a folder that begins with one (".git") are left out; nothing but regular
-// files is read.
+// WriteTar writes the regular files of a tree. Folders called .git are left out,
+// and nothing but regular files is read.
 func WriteTar(w io.Writer, files fs.FS) error {
 	tw := tar.NewWriter(w)
 	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
