@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -15,20 +16,59 @@ import (
 // Watch calls onChange, one call at a time, after something in the directory or
 // below it has changed, until the context ends; then it returns nil. Changes
 // that come close together are told once. Links below the directory are not
-// followed. Of .git only the folder itself is watched, which is where a commit
-// or a checkout shows.
+// followed; one on the way to it that leads elsewhere is. Of .git only the folder
+// itself is watched, which is where a commit or a checkout shows.
 //
 // It returns an error when the directory cannot be watched, or is gone.
 func Watch(ctx context.Context, dir string, onChange func()) error {
 	// Editors and git write many files in a row.
-	return watching{quiet: 200 * time.Millisecond, unrest: 2 * time.Second}.run(ctx, dir, onChange)
+	return watching{quiet: 200 * time.Millisecond, unrest: 2 * time.Second, look: 2 * time.Second}.run(ctx, dir, onChange)
 }
 
 // watching is how changes become calls: a change is told once nothing has
 // happened for the quiet time, but not later than the time of unrest after it.
-type watching struct{ quiet, unrest time.Duration }
+// Nothing tells that a link on the way to the directory leads elsewhere: that is
+// looked at now and then.
+type watching struct{ quiet, unrest, look time.Duration }
 
 func (c watching) run(ctx context.Context, dir string, onChange func()) error {
+	for moved := false; ; {
+		var err error
+		if moved, err = c.one(ctx, dir, moved, onChange); err != nil || !moved {
+			return err
+		}
+	}
+}
+
+// one watches the directory that is there now, until the context ends or there is
+// another one at the same path.
+func (c watching) one(ctx context.Context, path string, news bool, onChange func()) (moved bool, err error) {
+	is, err := os.Stat(path)
+	if err != nil {
+		return false, fmt.Errorf("watch: %w", err)
+	}
+	look := time.NewTicker(c.look)
+	defer look.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- c.tree(ctx, path, news, onChange) }()
+	for {
+		select {
+		case err := <-ended:
+			return false, err
+		case <-look.C:
+			if now, err := os.Stat(path); err == nil && !os.SameFile(is, now) {
+				cancel()
+				return true, <-ended
+			}
+		}
+	}
+}
+
+// tree watches a directory and what is below it. With news there is a change to
+// be told as soon as the next one cannot be missed.
+func (c watching) tree(ctx context.Context, dir string, news bool, onChange func()) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
@@ -40,6 +80,9 @@ func (c watching) run(ctx context.Context, dir string, onChange func()) error {
 	defer w.Close()
 	if err := watchTree(w, dir); err != nil {
 		return err
+	}
+	if news {
+		onChange()
 	}
 	timer := time.NewTimer(c.quiet)
 	timer.Stop()

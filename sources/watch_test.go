@@ -15,7 +15,7 @@ import (
 const deadline = 20 * time.Second
 
 // brisk watches as Watch does, but does not let the tests wait.
-var brisk = watching{quiet: 20 * time.Millisecond, unrest: 200 * time.Millisecond}
+var brisk = watching{quiet: 20 * time.Millisecond, unrest: 200 * time.Millisecond, look: 20 * time.Millisecond}
 
 // watch starts watching a directory and returns the changes it tells.
 func watch(t *testing.T, dir string) (changes chan struct{}, done chan error) {
@@ -121,6 +121,24 @@ func TestWatch(t *testing.T) {
 		t.Error("git's own files are told")
 	case <-time.After(3 * brisk.quiet):
 	}
+}
+
+// TestWatchALinkThatLeadsElsewhere: who publishes by turning a link is followed.
+func TestWatchALinkThatLeadsElsewhere(t *testing.T) {
+	one, two, link := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(one, link); err != nil {
+		t.Fatal(err)
+	}
+	changes, _ := watch(t, link)
+	if err := os.Symlink(two, link+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link+".new", link); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, changes, "a link that leads elsewhere")
+	write(t, filepath.Join(two, "inventory/dev/nodes.yaml"), "a")
+	expect(t, changes, "a file where it leads")
 }
 
 // TestWatchUnrest: a file that never rests does not keep its changes back.
