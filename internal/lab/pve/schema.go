@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // schemaText is the part of Proxmox VE's own API description that the routes
@@ -59,8 +60,16 @@ type method struct {
 	open   string // all, world, or "" where only check lets in
 }
 
-// loadSchema reads the description of one flavour.
+// loadSchema returns the methods of one flavour by verb and path. They are
+// shared: nobody may write to them.
 func loadSchema(flavour string) (map[string]*method, error) {
+	all, err := schemas()
+	return all[flavour], err
+}
+
+// schemas reads the embedded description once: thousands of labs of a simulation
+// begin with it. It returns the methods by flavour.
+var schemas = sync.OnceValues(func() (map[string]map[string]*method, error) {
 	var file schemaFile
 	if err := json.Unmarshal(schemaText, &file); err != nil {
 		return nil, fmt.Errorf("read embedded API schema: %w", err)
@@ -81,21 +90,24 @@ func loadSchema(flavour string) (map[string]*method, error) {
 			p.fields[name] = &file.Properties[index]
 		}
 	}
-	methods := map[string]*method{}
-	for name, mf := range file.Methods[flavour] {
-		m := &method{params: map[string]*property{}, open: mf.User}
-		for param, index := range mf.Params {
-			m.params[param] = &file.Properties[index]
-		}
-		if mf.Check != nil {
-			if err := json.Unmarshal(mf.Check, &m.check); err != nil {
-				return nil, fmt.Errorf("read embedded API schema: %s: %w", name, err)
+	all := map[string]map[string]*method{}
+	for flavour, methods := range file.Methods {
+		all[flavour] = map[string]*method{}
+		for name, mf := range methods {
+			m := &method{params: map[string]*property{}, open: mf.User}
+			for param, index := range mf.Params {
+				m.params[param] = &file.Properties[index]
 			}
+			if mf.Check != nil {
+				if err := json.Unmarshal(mf.Check, &m.check); err != nil {
+					return nil, fmt.Errorf("read embedded API schema: %s: %s: %w", flavour, name, err)
+				}
+			}
+			all[flavour][name] = m
 		}
-		methods[name] = m
 	}
-	return methods, nil
-}
+	return all, nil
+})
 
 // indexed are the parameters that come numbered, and the highest number of
 // each: "net[n]" stands for net0 to net31.
