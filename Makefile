@@ -11,8 +11,11 @@ BUILD     = $(GO) build -p $(PARALLEL) -trimpath -buildvcs=false -ldflags '$(LDF
 ARCH     ?= amd64 arm64
 DIST     ?= dist
 STAGE     = $(abspath $(DIST))/stage
+# The tests that make what no program of the package can make of itself. To link
+# them takes long, so they are linked once.
+PACKAGING = cd cmd/agent && '$(STAGE)/agent.test'
 # What an installed agent needs that has nothing to do.
-FIGURES_OF_PACKAGE = (cd cmd/agent && $(GO) test -run '^TestPackageFigures$$' -count=1 -figures -agent '$(STAGE)/$(NATIVE)/packaged')
+FIGURES_OF_PACKAGE = ($(PACKAGING) -test.run '^TestPackageFigures$$' -figures -agent '$(STAGE)/$(NATIVE)/packaged')
 NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
@@ -43,11 +46,19 @@ deb: packages ## build the Debian packages in dist/ and print their figures (ARC
 boot: ## see the package through its life on Debian 12 and 13, booted in containers (root)
 	.ci/boot
 
+# packages VERSIONS='v1 v2' makes packages of the same files under several versions.
 .PHONY: packages
+packages: VERSIONS ?= $(VERSION)
 packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 packages:
 	rm -rf '$(STAGE)'
-	$(GO) test ./cmd/agent -run '^TestManual$$' -count=1 -manual '$(STAGE)/manual'
+	$(GO) test -c -o '$(STAGE)/agent.test' ./cmd/agent
+	$(PACKAGING) -test.run '^TestManual$$' -manual '$(STAGE)/manual'
+	set -e; for version in $(VERSIONS); do $(MAKE) --no-print-directory packed VERSION="$$version"; done
+
+# packed makes the packages of one version of what packages has staged.
+.PHONY: packed
+packed:
 	set -e; for arch in $(ARCH); do GOOS=linux GOARCH=$$arch $(BUILD) -o '$(STAGE)'/$$arch/talos-agent ./cmd/agent; done
 	$(GO) -C packaging/deb/tools run ./mkdeb -top '$(CURDIR)' -version '$(VERSION)' -stage '$(STAGE)' -out '$(abspath $(DIST))' $(ARCH)
 
