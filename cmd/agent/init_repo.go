@@ -212,12 +212,6 @@ func (r *repoRun) ask(ctx context.Context) error {
 	}
 	r.say("Enter takes what is in brackets.\n")
 	a, w := newAsker(ctx, r.env), &r.wishes
-	shown := func(ip netip.Addr) string {
-		if !ip.IsValid() {
-			return ""
-		}
-		return ip.String()
-	}
 	text := func(flag, question, usual string, take func(string) error) error {
 		if r.given(flag) {
 			return nil
@@ -230,60 +224,32 @@ func (r *repoRun) ask(ctx context.Context) error {
 		})
 		return err
 	}
-	plain := func(into *string) func(string) error {
-		return func(s string) error { *into = s; return notEmpty(s) }
-	}
-	address := func(into *netip.Addr) func(string) error {
-		return func(s string) (err error) {
-			if *into, err = netip.ParseAddr(s); err != nil {
-				return errors.New("write an address, like 10.10.0.1")
-			}
-			return nil
-		}
-	}
-	number := func(into *int) func(string) error {
-		return func(s string) error {
-			n, err := strconv.Atoi(s)
-			if err != nil {
-				return errors.New("write a number")
-			}
-			*into = n
-			return nil
-		}
-	}
 	network := ""
 	if w.Network.IsValid() {
 		network = w.Network.Masked().String()
 	}
 	d := w.WithDefaults()
 	for _, q := range []func() error{
-		func() error { return text("cluster", "Name of the cluster", d.Cluster, plain(&w.Cluster)) },
-		func() error { return text("host", "Proxmox VE machine for its VMs", w.Host, plain(&w.Host)) },
-		func() error { return text("bridge", "Bridge for its VMs", w.Bridge, plain(&w.Bridge)) },
-		func() error { return text("datastore", "Storage for disks", d.Datastore, plain(&w.Datastore)) },
-		func() error {
-			return text("network", "Network of the bridge", network, func(s string) (err error) {
-				if w.Network, err = netip.ParsePrefix(s); err != nil {
-					return errors.New("write a network, like 10.10.0.0/24")
-				}
-				return nil
-			})
-		},
+		func() error { return text("cluster", "Name of the cluster", d.Cluster, wordInto(&w.Cluster)) },
+		func() error { return text("host", "Proxmox VE machine for its VMs", w.Host, wordInto(&w.Host)) },
+		func() error { return text("bridge", "Bridge for its VMs", w.Bridge, wordInto(&w.Bridge)) },
+		func() error { return text("datastore", "Storage for disks", d.Datastore, wordInto(&w.Datastore)) },
+		func() error { return text("network", "Network of the bridge", network, networkInto(&w.Network)) },
 		func() error {
 			if w.Network.IsValid() && !w.Network.Contains(w.Gateway) && !r.given("gateway") {
 				w.Gateway = w.Network.Masked().Addr().Next()
 			}
-			return text("gateway", "Router of the nodes", shown(w.Gateway), address(&w.Gateway))
+			return text("gateway", "Router of the nodes", shown(w.Gateway), addressInto(&w.Gateway))
 		},
 		func() error {
-			return text("control-planes", "Control planes", fmt.Sprint(w.ControlPlanes), number(&w.ControlPlanes))
+			return text("control-planes", "Control planes", fmt.Sprint(w.ControlPlanes), numberInto(&w.ControlPlanes))
 		},
-		func() error { return text("workers", "Workers", fmt.Sprint(w.Workers), number(&w.Workers)) },
+		func() error { return text("workers", "Workers", fmt.Sprint(w.Workers), numberInto(&w.Workers)) },
 		func() error {
 			if w.ControlPlanes == 1 {
 				return nil
 			}
-			return text("vip", "Address that moves between the control planes", shown(w.VIP), address(&w.VIP))
+			return text("vip", "Address that moves between the control planes", shown(w.VIP), addressInto(&w.VIP))
 		},
 		func() error {
 			if len(w.Recipients) > 0 {
@@ -297,6 +263,50 @@ func (r *repoRun) ask(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// What takes an answer says what is wrong with its form; what it means is looked
+// at when it stands among the others.
+
+func wordInto(into *string) func(string) error {
+	return func(s string) error { *into = s; return notEmpty(s) }
+}
+
+func numberInto(into *int) func(string) error {
+	return func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return errors.New("write a number")
+		}
+		*into = n
+		return nil
+	}
+}
+
+func addressInto(into *netip.Addr) func(string) error {
+	return func(s string) (err error) {
+		if *into, err = netip.ParseAddr(s); err != nil {
+			return errors.New("write an address, like 10.10.0.1")
+		}
+		return nil
+	}
+}
+
+func networkInto(into *netip.Prefix) func(string) error {
+	return func(s string) (err error) {
+		if *into, err = netip.ParsePrefix(s); err != nil {
+			return errors.New("write a network, like 10.10.0.0/24")
+		}
+		return nil
+	}
+}
+
+// shown is an address as it is offered; "" where there is none.
+func shown(ip netip.Addr) string {
+	if !ip.IsValid() {
+		return ""
+	}
+	return ip.String()
 }
 
 // wrongWith complains of an answer to what a flag would say, so that it is asked
