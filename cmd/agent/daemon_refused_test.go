@@ -14,21 +14,30 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// TestOneClusterThatCannotBeLookedAfter: the records of one cluster are those of
-// a newer agent, as after a downgrade. The daemon runs all the same, tells it
-// once, looks after the others, and takes the cluster up when that is mended.
-func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
-	r := newRig(t, lab.Config{})
+// newRigBesideANewer starts the daemon for all clusters of a repository, dev, which
+// is Ready, and on a state directory that has a newer agent's records of the cluster
+// old. It returns their file.
+func newRigBesideANewer(t *testing.T) (r *rig, records string) {
+	t.Helper()
+	r = newRig(t, lab.Config{})
 	delete(r.config, "clusters")
 	r.config["repository"].(map[string]any)["interval"] = "5s"
 	r.write()
 	must(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700))
-	records := filepath.Join(r.dir, "state", "old.json")
+	records = filepath.Join(r.dir, "state", "old.json")
 	line := `{"version":9}`
 	must(os.WriteFile(records, fmt.Appendf(nil, "%s\n%x\n", line, sha256.Sum256([]byte(line))), 0o600))
 	commit := r.push(r.inventory(0))
 	r.start()
 	r.untilReady(commit)
+	return r, records
+}
+
+// TestOneClusterThatCannotBeLookedAfter: the records of one cluster are those of
+// a newer agent, as after a downgrade. The daemon runs all the same, tells it
+// once, looks after the others, and takes the cluster up when that is mended.
+func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
+	r, records := newRigBesideANewer(t)
 
 	const why = "read journal old.json: a newer agent wrote it"
 	r.run(exitStalled, do("status"), "nothing is done about this cluster: "+why, "install that version of talos-agent again")
@@ -54,17 +63,7 @@ func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
 // while the repository cannot be read: nobody may take it for a loop that hangs.
 // When its records are taken away it is gone.
 func TestARefusedClusterIsTriedAgain(t *testing.T) {
-	r := newRig(t, lab.Config{})
-	delete(r.config, "clusters")
-	r.config["repository"].(map[string]any)["interval"] = "5s"
-	r.write()
-	must(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700))
-	records := filepath.Join(r.dir, "state", "old.json")
-	line := `{"version":9}`
-	must(os.WriteFile(records, fmt.Appendf(nil, "%s\n%x\n", line, sha256.Sum256([]byte(line))), 0o600))
-	commit := r.push(r.inventory(0))
-	r.start()
-	r.untilReady(commit)
+	r, records := newRigBesideANewer(t)
 	triedAgain := func() {
 		t.Helper()
 		first := r.statusOf("old").NextPass
