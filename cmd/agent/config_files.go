@@ -67,7 +67,7 @@ func unreadable(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist
 	case errors.Is(err, fs.ErrPermission):
-		return &hinted{errors.New("cannot be read by this user"), "let the user of the agent read it: chown root:talos-agent, chmod 0640"}
+		return &hinted{errors.New("cannot be read by this user"), "run this as root; if it is the agent's own user, let it read the file: chown root:talos-agent, chmod 0640"}
 	}
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err

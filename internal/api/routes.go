@@ -132,9 +132,6 @@ type ConsoleText struct {
 	Text string `json:"text"`
 }
 
-// maxTree bounds the tar of a directory to be planned: the caps of a repository.
-const maxTree = 20 << 20
-
 // routes is everything the socket can be asked, with the access of each beside
 // it. docs/reference/api.md is made from it.
 var routes = []route{

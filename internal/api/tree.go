@@ -7,20 +7,26 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"path"
 	"testing/fstest"
 )
 
 // The caps of a tree that is sent to be planned. They are the repository's.
 const (
-	maxFile    = 1 << 20
-	maxEntries = 10_000
+	maxFile    = 1 << 20  // bytes of one file that are taken for its content
+	maxEntries = 10_000   // files
+	maxTree    = 20 << 20 // bytes of the whole tar
 )
 
 // WriteTar writes the regular files of a tree. Folders called .git are left out,
-// and nothing but regular files is read.
+// and nothing but regular files is read. Of a file beyond the cap it writes as much
+// as shows that it is: such a file may lie in a repository, as long as no inventory
+// reads it. A tree beyond the other caps is an error with a cure.
 func WriteTar(w io.Writer, files fs.FS) error {
-	tw := tar.NewWriter(w)
+	room := &limited{Writer: w, left: maxTree}
+	tw := tar.NewWriter(room)
+	entries := 0
 	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -30,7 +36,10 @@ func WriteTar(w io.Writer, files fs.FS) error {
 		case !d.Type().IsRegular():
 			return nil
 		}
-		data, err := fs.ReadFile(files, name)
+		if entries++; entries > maxEntries {
+			return tooMuch("more than %d files", maxEntries)
+		}
+		data, err := readSome(files, name)
 		if err != nil {
 			return err
 		}
@@ -40,13 +49,50 @@ func WriteTar(w io.Writer, files fs.FS) error {
 		_, err = tw.Write(data)
 		return err
 	})
+	if err == nil {
+		err = tw.Close()
+	}
+	if tooMuch := (*Error)(nil); errors.As(err, &tooMuch) {
+		return tooMuch
+	}
 	if err != nil {
 		return fmt.Errorf("pack the directory: %w", err)
 	}
-	return tw.Close()
+	return nil
 }
 
-// readTar reads a tar of regular files into memory, within the caps.
+// readSome reads a file, and not much of one that is too large.
+func readSome(files fs.FS, name string) ([]byte, error) {
+	f, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}
+
+// tooMuch is why a tree is not sent, or not taken.
+func tooMuch(format string, args ...any) *Error {
+	return &Error{Status: http.StatusBadRequest, Message: "the directory holds " + fmt.Sprintf(format, args...) + ", too much to be planned",
+		Help: "copy the folders that the inventory needs into an empty directory, by the same paths, and have that planned"}
+}
+
+// limited writes up to a number of bytes, and fails beyond.
+type limited struct {
+	io.Writer
+	left int
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	if l.left -= len(p); l.left < 0 {
+		return 0, tooMuch("more than %d MiB", maxTree>>20)
+	}
+	return l.Writer.Write(p)
+}
+
+// readTar reads a tar of regular files into memory, within the caps. Of a file
+// beyond its cap it takes as much as shows that.
 func readTar(r io.Reader) (fs.FS, error) {
 	files := fstest.MapFS{}
 	tr := tar.NewReader(r)
@@ -56,21 +102,27 @@ func readTar(r io.Reader) (fs.FS, error) {
 			return files, nil
 		}
 		if err != nil {
-			return nil, &Error{Status: 400, Message: "read the directory that was sent: " + err.Error()}
+			return nil, unread(err)
 		}
 		name := path.Clean(h.Name)
 		switch {
 		case h.Typeflag != tar.TypeReg || !fs.ValidPath(name) || name == ".":
-			return nil, &Error{Status: 400, Message: fmt.Sprintf("the directory that was sent holds %q, which is not a regular file inside it", h.Name)}
-		case h.Size > maxFile:
-			return nil, &Error{Status: 400, Message: fmt.Sprintf("file %s has %d bytes; at most %d are read", name, h.Size, maxFile)}
+			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("the directory that was sent holds %q, which is not a regular file inside it", h.Name)}
 		case len(files) >= maxEntries:
-			return nil, &Error{Status: 400, Message: fmt.Sprintf("more than %d files were sent", maxEntries)}
+			return nil, tooMuch("more than %d files", maxEntries)
 		}
 		var b bytes.Buffer
-		if _, err := io.Copy(&b, io.LimitReader(tr, maxFile)); err != nil {
-			return nil, &Error{Status: 400, Message: "read the directory that was sent: " + err.Error()}
+		if _, err := io.Copy(&b, io.LimitReader(tr, maxFile+1)); err != nil {
+			return nil, unread(err)
 		}
 		files[name] = &fstest.MapFile{Data: b.Bytes(), Mode: 0o400}
 	}
+}
+
+// unread is why a tar cannot be read to its end.
+func unread(err error) *Error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return tooMuch("more than %d MiB", maxTree>>20)
+	}
+	return &Error{Status: http.StatusBadRequest, Message: "read the directory that was sent: " + err.Error()}
 }
