@@ -61,6 +61,8 @@ func (x *examiner) see(ctx context.Context) {
 	x.out.Wants = doctor.Wants{Token: x.a.pve.TokenID(), Pool: policy.Pool, Images: cmp.Or(x.a.w.sources.Inventory.ImageDatastore, "local"),
 		Datastores: policy.Datastores, Bridges: policy.Bridges}
 	x.out.Doubt = policy.Doubt.First()
+	// Proxmox VE calls a host what stands before the first dot of its name.
+	x.out.Machine, _, _ = strings.Cut(x.a.w.host, ".")
 	var wg sync.WaitGroup
 	wg.Go(func() { x.door(ctx) })
 	wg.Go(func() { x.repository(ctx) })
@@ -193,7 +195,7 @@ func (x *examiner) proxmox(ctx context.Context) {
 
 // machine looks at one host, if it is asked for.
 func (x *examiner) machine(ctx context.Context, host string) doctor.Machine {
-	m := doctor.Machine{Name: host}
+	m := doctor.Machine{Name: host, Token: setup.Token(host)}
 	asked := x.out.Wants.Places([]string{host})
 	if !slices.ContainsFunc(asked, func(p doctor.Place) bool { return p.Host == host }) {
 		return m

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
 // newPatient makes a host with a cluster of one control plane and one worker in
@@ -171,6 +172,33 @@ func TestDoctorSees(t *testing.T) {
 		after := find(r.examine(), tc.name, "")
 		if len(after) == 0 || slices.ContainsFunc(after, func(c doctor.Check) bool { return c.Level != doctor.Pass }) {
 			t.Errorf("%s, mended: %+v", tc.what, after)
+		}
+	}
+}
+
+// TestDoctorTellsABorrowedToken: an agent that works with the token of another host
+// of its Proxmox VE cluster is told so, on the host that bears its machine's name.
+func TestDoctorTellsABorrowedToken(t *testing.T) {
+	name, err := os.Hostname()
+	must(err)
+	here, _, _ := strings.Cut(name, ".")
+	other := here + "-2"
+	r := newRig(t, lab.Config{Hosts: []pve.Host{{Name: here}, {Name: other}}})
+	with := func(token string) doctor.Check {
+		t.Helper()
+		r.file("proxmox.token", r.lab.PVE.Token(setup.User, token, false))
+		c := find(r.examine(), "token", setup.User+"!"+token)
+		if len(c) != 1 {
+			t.Fatalf("with the token %s: %+v", token, c)
+		}
+		return c[0]
+	}
+	if c := with(setup.TokenName(other)); c.Level != doctor.Warn || !strings.Contains(c.Message, "the token of the host "+other+", and this is "+here) {
+		t.Errorf("another's token: %+v", c)
+	}
+	for _, token := range []string{setup.TokenName(here), "by-hand"} {
+		if c := with(token); c.Level != doctor.Pass {
+			t.Errorf("not another's: %+v", c)
 		}
 	}
 }

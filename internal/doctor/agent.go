@@ -6,6 +6,9 @@ import "time"
 type Agent struct {
 	Now   time.Time
 	Wants Wants
+	// Machine is the name of the machine that the agent runs on, which need not be
+	// one of Hosts.
+	Machine string
 	// Doubt is why the agent does not know what its host allows; "": it does.
 	Doubt string
 	API   API
@@ -76,7 +79,11 @@ const (
 
 // Machine is one host as its API shows it.
 type Machine struct {
-	Name     string
+	Name string
+	// Token is the name of the token that its agent has, if it was set up by init:
+	// accounts are there once for a whole Proxmox VE cluster, and only that is one
+	// host's alone.
+	Token    string
 	Storages Fact[map[string]Storage]
 	Bridges  Fact[map[string]Bridge]
 }

@@ -32,7 +32,7 @@ var Catalogue = []Kind{
 	{"api", groupProxmox, "the API answers at `proxmox.url`", "fail", "start pveproxy, or correct the address", false},
 	{"certificate", groupProxmox, "its certificate is trusted, has the right name and is valid for two weeks more", "warn, fail, skipped", "give `proxmox.ca_file`, one of the certificate's names in `proxmox.url`, or `proxmox.fingerprint`; renew it", false},
 	{"version", groupProxmox, "Proxmox VE is 8.4 or 9", "warn, fail, skipped", "upgrade the host", false},
-	{"token", groupProxmox, "the token is accepted, and has any privilege at all", "fail, skipped", "`talos-agent init`; give every privilege to the token as well as to its user", false},
+	{"token", groupProxmox, "the token is accepted, has any privilege at all, and is not another host's", "warn, fail, skipped", "`talos-agent init`; give every privilege to the token as well as to its user", false},
 	{"privileges", groupProxmox, "at each path the token has the privileges that are needed there", "warn, fail, skipped", "the `pveum acl modify` that it prints, or `talos-agent init`", false},
 	{"excess", groupProxmox, "the token has no privileges that are not needed", "warn, skipped", "take them away: `pveum acl delete`", false},
 	{"privsep", groupProxmox, "what the token's user was given where it is needed, the token was given, too", "fail, skipped", "the `pveum acl modify` that it prints, or `talos-agent init`", true},

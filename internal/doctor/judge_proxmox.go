@@ -152,8 +152,24 @@ func (a Agent) token() Check {
 		c.Level = Fail
 		c.Message = "accepted, but it has no privilege at all, so that every list it is shown is empty. Its user may have some: a token with separated privileges has only what both were given"
 		c.Hint = fmt.Sprintf("`talos-agent init` gives them to both; `pveum user permissions %s` and `pveum user token permissions %s %s` show what each has", user, user, name)
+	default:
+		a.borrowed(&c)
 	}
 	return c
+}
+
+// borrowed judges whether the token is another host's: what happens to that one
+// happens to this agent too. One of any other name a person has made for it.
+func (a Agent) borrowed(c *Check) {
+	named := func(m Machine) bool { return m.Name == a.Machine }
+	i := slices.IndexFunc(a.Hosts, func(m Machine) bool { return m.Token == a.Wants.Token })
+	if i < 0 || named(a.Hosts[i]) || !slices.ContainsFunc(a.Hosts, named) {
+		return
+	}
+	other := a.Hosts[i].Name
+	c.Level = Warn
+	c.Message = fmt.Sprintf("accepted, but it is the token of the host %s, and this is %s: once it is changed or removed for %s, this agent is locked out", other, a.Machine, other)
+	c.Hint = "`talos-agent init` on this host makes one of its own, and asks before it replaces the file that holds this one"
 }
 
 func (a Agent) privileges() []Check {

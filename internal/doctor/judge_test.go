@@ -55,6 +55,12 @@ func well() Agent {
 	}
 }
 
+// twoHosts makes the agent's host one of two in a Proxmox VE cluster.
+func twoHosts(a *Agent) {
+	a.Machine, a.Hosts[0].Token = "pve1", "talos-agent@pve!pve1"
+	a.Hosts = append(a.Hosts, Machine{Name: "pve2", Token: "talos-agent@pve!pve2"})
+}
+
 // grantsOf is an access control list with some privileges on the pool.
 func grantsOf(privileges ...string) Grants {
 	g := Grants{"/": {"Sys.Audit": false}, "/pool/talos": {}}
@@ -117,6 +123,10 @@ var agentCases = []struct {
 	{"old, but new enough", func(a *Agent) { a.API.Door.Value.Version = "8.4.21" }, verdict{"version", Pass, ""}},
 	{"unheard of", func(a *Agent) { a.API.Door.Value.Version = "10.0" }, verdict{"version", Warn, "newer"}},
 	{"no version", func(a *Agent) { a.API.Door.Value.Version = "x" }, verdict{"version", Skipped, ""}},
+	{"the token of another host", func(a *Agent) { twoHosts(a); a.Wants.Token = "talos-agent@pve!pve2" }, verdict{"token", Warn, "the token of the host pve2, and this is pve1"}},
+	{"one's own token in a Proxmox VE cluster", twoHosts, verdict{"token", Pass, "accepted"}},
+	{"a token made by hand", func(a *Agent) { twoHosts(a); a.Wants.Token = "talos-agent@pve!mine" }, verdict{"token", Pass, "accepted"}},
+	{"an agent on no host of Proxmox VE", func(a *Agent) { twoHosts(a); a.Machine, a.Wants.Token = "elsewhere", "talos-agent@pve!pve2" }, verdict{"token", Pass, "accepted"}},
 	{"the privsep trap", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"token", Fail, "pveum user token permissions talos-agent@pve pve1"}},
 	{"the privsep trap: privileges", func(a *Agent) { a.Granted = Saw(map[string][]string{}) }, verdict{"privileges", Skipped, "none"}},
 	{"not told", func(a *Agent) { a.Granted = Unseen[map[string][]string](errUnseen) }, verdict{"token", Skipped, "the cure"}},
