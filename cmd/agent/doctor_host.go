@@ -33,7 +33,7 @@ type hostView struct {
 }
 
 // hostWithin bounds everything that is waited for on the host's network.
-const hostWithin = 10 * time.Second
+const hostWithin = 15 * time.Second
 
 func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 	ctx, cancel := context.WithTimeout(parent, hostWithin)
@@ -49,7 +49,7 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 		}
 		h.Ways[ip] = doctor.Fact[doctor.Way]{}
 		wg.Go(func() {
-			f := doctor.Look(wayTo(ctx, ip))
+			f := doctor.Look(wayTo(ctx, w, ip))
 			mu.Lock()
 			defer mu.Unlock()
 			h.Ways[ip] = f

@@ -208,22 +208,37 @@ func inNetwork(t *testing.T) error {
 		return err
 	}
 	ctx := t.Context()
+	const was = "bc:24:11:00:00:99"
+	gone, err := net.ParseMAC(was)
+	if err := errors.Join(err, netlink.NeighSet(&netlink.Neigh{LinkIndex: bridge.Index, IP: net.IPv4(10, 10, 0, 23), HardwareAddr: gone, State: netlink.NUD_STALE})); err != nil {
+		return err
+	}
+	node := func(text, mac string) doctor.Node {
+		return doctor.Node{Name: text, IP: netip.MustParseAddr(text), MAC: strings.ToUpper(mac), Bridge: "vmbr1"}
+	}
+	wants := doctor.Wants{Clusters: []doctor.Cluster{{Nodes: []doctor.Node{
+		node("10.10.0.21", ""), node("10.10.0.22", ""), node("10.10.0.2", ""), node("10.20.0.1", ""), node("10.10.0.23", "")}}}}
 	for text, want := range map[string]doctor.Way{
+		"10.10.0.23": {Link: "vmbr1"},                // somebody's who answered earlier, and is gone
+		"10.10.0.9":  {Link: "vmbr1", Unasked: true}, // nobody's
 		"10.10.0.21": {Link: "vmbr1", MAC: strings.ToUpper(mac)},
 		"10.10.0.22": {Link: "vmbr1"},
 		"10.10.0.2":  {Link: "lo", Loopback: true},
 		"10.20.0.1":  {Link: "vmbr1", Via: netip.MustParseAddr("10.10.0.21")},
 	} {
-		if got, err := wayTo(ctx, netip.MustParseAddr(text)); err != nil || got != want {
+		if got, err := wayTo(ctx, wants, netip.MustParseAddr(text)); err != nil || got != want {
 			t.Errorf("the way to %s: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
-	if w, err := wayTo(ctx, netip.MustParseAddr("192.0.2.1")); err == nil {
+	if w, err := wayTo(ctx, wants, netip.MustParseAddr("192.0.2.1")); err == nil {
 		t.Errorf("a way to nowhere: %+v", w)
 	}
 	all, err := neighbours()
 	if want := (doctor.Neighbour{Link: "vmbr1", IP: netip.MustParseAddr("10.10.0.21"), MAC: strings.ToUpper(mac)}); err != nil || !slices.Contains(all, want) || len(all) != 1 {
 		t.Errorf("neighbours: %+v, %v", all, err)
+	}
+	if err := heardEarlier(ctx, t, bridge.Index, gone); err != nil {
+		return err
 	}
 
 	const table = "/proc/thread-self/net/udp"
@@ -240,6 +255,25 @@ func inNetwork(t *testing.T) error {
 	}
 	if f := addressesOfHost(); !f.Known || !slices.Contains(f.Value["vmbr1"], netip.MustParsePrefix("10.10.0.2/24")) {
 		t.Errorf("addresses: %+v", f)
+	}
+	return nil
+}
+
+// heardEarlier looks for one whom the kernel knows from earlier: nothing is waited
+// for where it is the one that should be there, and it is no answer where it is not.
+func heardEarlier(ctx context.Context, t *testing.T, link int, mac net.HardwareAddr) error {
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // the kernel asks after five seconds
+	defer cancel()
+	at := netip.MustParseAddr("10.10.0.24")
+	if err := netlink.NeighSet(&netlink.Neigh{LinkIndex: link, IP: at.AsSlice(), HardwareAddr: mac, State: netlink.NUD_STALE}); err != nil {
+		return err
+	}
+	want := strings.ToUpper(mac.String())
+	if got, earlier, err := whoAnswers(ctx, link, at, func(mac string) bool { return mac == want }); err != nil || got != want || earlier {
+		t.Errorf("the one that should be there: %q, %v, %v", got, earlier, err)
+	}
+	if got, earlier, err := whoAnswers(short, link, at, func(string) bool { return false }); err != nil || got != want || !earlier {
+		t.Errorf("another: %q, %v, %v", got, earlier, err)
 	}
 	return nil
 }

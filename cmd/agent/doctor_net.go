@@ -15,19 +15,25 @@ import (
 	"github.com/talos-agent/talos-agent/internal/doctor"
 )
 
-// wayTo finds how this host reaches an address, and who answers there, if it is
-// on one of the host's own networks.
-func wayTo(ctx context.Context, ip netip.Addr) (doctor.Way, error) {
+// wayTo finds how this host reaches an address that is asked for, and who answers
+// there, if it is on a network where that may be asked.
+func wayTo(parent context.Context, wants doctor.Wants, ip netip.Addr) (doctor.Way, error) {
 	w, err := routeTo(ip)
 	if err != nil || w.Loopback || w.Via.IsValid() {
 		return w, err
+	}
+	if !wants.MayAsk(ip, w) {
+		w.Unasked = true
+		return w, nil
 	}
 	link, err := netlink.LinkByName(w.Link)
 	if err != nil {
 		return w, fmt.Errorf("look for the interface of the route: %w", err)
 	}
-	w.MAC, err = whoAnswers(ctx, link.Attrs().Index, ip)
-	return w, err
+	ctx, cancel := context.WithTimeout(parent, resolveWithin)
+	defer cancel()
+	w.MAC, w.Earlier, err = whoAnswers(ctx, link.Attrs().Index, ip, func(mac string) bool { return wants.Expects(ip, mac) })
+	return w, errors.Join(err, parent.Err())
 }
 
 // routeTo finds how this host would reach an address, and sends nothing.
@@ -50,38 +56,41 @@ func routeTo(ip netip.Addr) (doctor.Way, error) {
 	return w, nil
 }
 
-// resolveWithin is how long the kernel may ask for a neighbour: it does so
-// three times, once a second.
-const resolveWithin = 4 * time.Second
+// resolveWithin is how long the kernel may ask for a neighbour: three times, once a
+// second. One that it knows from earlier it takes at its word for another five
+// seconds before (ARP: /proc/sys/net/ipv4/neigh/default, delay_first_probe_time).
+const resolveWithin = 9 * time.Second
 
 // whoAnswers finds the MAC behind an address on a link, "" when nobody answers.
-// A datagram to the discard port has the kernel ask.
-func whoAnswers(parent context.Context, link int, ip netip.Addr) (string, error) {
-	ctx, cancel := context.WithTimeout(parent, resolveWithin)
-	defer cancel()
+// A datagram to the discard port has the kernel ask. Of a MAC that the kernel knows
+// from earlier and that is as expected, no more is asked; of another one, until it
+// has answered again, or the kernel has given it up: earlier says that neither came
+// about until ctx ended.
+func whoAnswers(ctx context.Context, link int, ip netip.Addr, expected func(mac string) bool) (mac string, earlier bool, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "udp", netip.AddrPortFrom(ip, 9).String())
 	if err != nil {
-		return "", fmt.Errorf("ask for a neighbour: %w", err)
+		return "", false, fmt.Errorf("ask for a neighbour: %w", err)
 	}
 	defer func() { _ = c.Close() }()
 	// What it says of an earlier try is told by the table as well.
 	if _, err := c.Write([]byte{0}); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
-		return "", fmt.Errorf("ask for a neighbour: %w", err)
+		return "", false, fmt.Errorf("ask for a neighbour: %w", err)
 	}
 	for {
 		mac, over, err := inTable(link, ip)
-		if err != nil || over {
-			return mac, err
+		if err != nil || over || mac != "" && expected(mac) {
+			return mac, false, err
 		}
 		if pause(ctx, 50*time.Millisecond) != nil {
-			return "", parent.Err()
+			return mac, mac != "", nil
 		}
 	}
 }
 
 // inTable looks an address up in the neighbour table; over is false while the
-// kernel still asks.
+// kernel still asks, be it for one who has answered earlier (rtnetlink(7): stale,
+// delay and probe are that).
 func inTable(link int, ip netip.Addr) (mac string, over bool, err error) {
 	all, err := netlink.NeighList(link, family(ip))
 	if err != nil {
@@ -91,9 +100,12 @@ func inTable(link int, ip netip.Addr) (mac string, over bool, err error) {
 		if at, ok := netip.AddrFromSlice(n.IP); !ok || at.Unmap() != ip {
 			continue
 		}
+		mac = strings.ToUpper(n.HardwareAddr.String())
 		switch {
-		case n.State&(netlink.NUD_REACHABLE|netlink.NUD_STALE|netlink.NUD_DELAY|netlink.NUD_PROBE|netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0:
-			return strings.ToUpper(n.HardwareAddr.String()), true, nil
+		case n.State&(netlink.NUD_REACHABLE|netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0:
+			return mac, true, nil
+		case n.State&(netlink.NUD_STALE|netlink.NUD_DELAY|netlink.NUD_PROBE) != 0:
+			return mac, false, nil
 		case n.State&netlink.NUD_FAILED != 0:
 			return "", true, nil
 		}

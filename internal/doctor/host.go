@@ -109,6 +109,11 @@ type Way struct {
 	Link string     // interface
 	Via  netip.Addr // router; zero: on the link itself
 	MAC  string     // who answers there, upper case; "" : nobody
+	// Earlier says that the MAC answered some time ago, and not when it was asked
+	// again.
+	Earlier bool
+	// Unasked says that nobody was asked: see Wants.MayAsk.
+	Unasked bool
 	// Loopback says that the address is on this host itself.
 	Loopback bool
 }
@@ -324,7 +329,7 @@ func (h Host) addresses(c Cluster) []Check {
 			planes = append(planes, n.MAC)
 		}
 	}
-	seen, told := 0, 0
+	seen, told, elsewhere := 0, 0, ""
 	look := func(what string, ip netip.Addr, macs []string, cure string) {
 		f := h.Ways[ip]
 		if f.Known && f.Value.Loopback && !ip.IsLoopback() {
@@ -333,16 +338,27 @@ func (h Host) addresses(c Cluster) []Check {
 				Message: fmt.Sprintf("this host itself has %s, the address of %s", ip, what), Hint: cure})
 			return
 		}
-		if !f.Known || f.Value.Via.IsValid() || f.Value.Loopback {
+		if f.Value.Unasked {
+			elsewhere = f.Value.Link
+		}
+		if !f.Known || f.Value.Via.IsValid() || f.Value.Loopback || f.Value.Unasked {
 			return
 		}
 		seen++
-		if mac := f.Value.MAC; mac != "" && !slices.Contains(macs, mac) {
-			told++
-			out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Fail,
-				Message: fmt.Sprintf("another machine (%s) answers at %s, the address of %s", mac, ip, what),
-				Hint:    fmt.Sprintf("%s; `ip neigh show %s` shows it", cure, ip)})
+		mac := f.Value.MAC
+		if mac == "" || slices.Contains(macs, mac) {
+			return
 		}
+		told++
+		k := Check{Name: "addresses", Subject: c.Name, Level: Fail,
+			Message: fmt.Sprintf("another machine (%s) answers at %s, the address of %s", mac, ip, what),
+			Hint:    fmt.Sprintf("%s; `ip neigh show %s` shows it", cure, ip)}
+		if f.Value.Earlier {
+			k.Level = Warn
+			k.Message = fmt.Sprintf("another machine (%s) was seen earlier at %s, the address of %s; it has not answered now", mac, ip, what)
+			k.Hint = fmt.Sprintf("if it still has the address, %s; if it is gone, `ip neigh flush to %s` forgets it", cure, ip)
+		}
+		out = append(out, k)
 	}
 	for _, n := range c.Nodes {
 		look(n.Name, n.IP, []string{n.MAC}, "choose another ip in nodes.yaml, or take the address away from that machine")
@@ -357,13 +373,15 @@ func (h Host) addresses(c Cluster) []Check {
 		}
 		told++
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Warn,
-			Message: fmt.Sprintf("the MAC of %s (%s) is at %s, and should be at %s", n.Name, n.MAC, e.IP, n.IP),
+			Message: fmt.Sprintf("the MAC of %s (%s) was last seen at %s, and should be at %s", n.Name, n.MAC, e.IP, n.IP),
 			Hint:    "did a DHCP server give it that address, or has another machine the same MAC?"})
 	}
 	switch {
 	case told > 0:
 	case seen > 0:
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Pass, Message: fmt.Sprintf("nobody else answers at the %d addresses", seen)})
+	case elsewhere != "":
+		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Skipped, Message: fmt.Sprintf("nobody was asked: the addresses are on %s, and %s", elsewhere, notBridged)})
 	default:
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Skipped, Message: "the nodes are not on a network of this host, so that it does not see who answers"})
 	}
@@ -380,6 +398,8 @@ func (h Host) gateway(c Cluster) Check {
 		why := f
 		why.Why = "it is not on a network of this host"
 		return skipped(out.Name, out.Subject, why)
+	case f.Value.Unasked:
+		out.Level, out.Message = Skipped, fmt.Sprintf("not asked: it is on %s, and %s", f.Value.Link, notBridged)
 	case f.Value.MAC == "":
 		out.Level, out.Message = Warn, fmt.Sprintf("nobody answers at %s on %s: the nodes have no way out", c.Gateway, f.Value.Link)
 		out.Hint = "correct network.gateway in cluster.yaml, or start the router"

@@ -278,11 +278,20 @@ var hostCases = []struct {
 	{"over a VLAN of the bridge", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1.20"}) }, verdict{"route", Pass, "vmbr1, vmbr1.20"}},
 	{"nobody looked", func(h *Host) { h.Ways = nil }, verdict{"route", Skipped, ""}},
 	{"another machine has the address", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1", MAC: "AA:AA:AA:AA:AA:01"}) }, verdict{"addresses", Fail, "AA:AA:AA:AA:AA:01) answers at 10.10.0.21, the address of dev-wk-1"}},
+	{"another machine had the address", func(h *Host) {
+		h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1", MAC: "AA:AA:AA:AA:AA:01", Earlier: true})
+	}, verdict{"addresses", Warn, "seen earlier at 10.10.0.21, the address of dev-wk-1; it has not answered now -> if it still has the address, choose another ip"}},
+	{"addresses on a network that is not the nodes'", func(h *Host) {
+		for at := range h.Ways {
+			h.Ways[at] = Saw(Way{Link: "storage0", Unasked: true})
+		}
+	}, verdict{"addresses", Skipped, "on storage0, and not on a bridge"}},
+	{"a gateway on such a network", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "storage0", Unasked: true}) }, verdict{"gateway", Skipped, "on storage0, and not on a bridge"}},
 	{"another machine has the VIP", func(h *Host) { h.Ways[ip("10.10.0.5")] = Saw(Way{Link: "vmbr1", MAC: "BC:24:11:00:00:21"}) }, verdict{"addresses", Fail, "network.vip"}},
 	{"the host has the address", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "lo", Loopback: true}) }, verdict{"addresses", Fail, "this host itself has 10.10.0.21"}},
 	{"our MAC is elsewhere", func(h *Host) {
 		h.Seen.Value = append(h.Seen.Value, Neighbour{"vmbr1", ip("10.10.0.99"), "BC:24:11:00:00:21"})
-	}, verdict{"addresses", Warn, "is at 10.10.0.99, and should be at 10.10.0.21"}},
+	}, verdict{"addresses", Warn, "was last seen at 10.10.0.99, and should be at 10.10.0.21"}},
 	{"addresses out of sight", func(h *Host) { h.Ways = nil }, verdict{"addresses", Skipped, ""}},
 	{"a dead gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "vmbr1"}) }, verdict{"gateway", Warn, "nobody answers at 10.10.0.1"}},
 	{"the host is the gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "lo", Loopback: true}) }, verdict{"gateway", Pass, "this host"}},

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -18,15 +19,26 @@ const TalosTimeServer = "time.cloudflare.com"
 // sends nothing.
 func (w Wants) NotAsked(way func(netip.Addr) (Way, error)) map[string]string {
 	out := map[string]string{}
+	for server, clusters := range w.timeServers() {
+		for _, c := range clusters {
+			if why, told := out[server]; !told || why != "" {
+				out[server] = w.notAsked(c, server, way)
+			}
+		}
+	}
+	return out
+}
+
+// timeServers are those that nodes ask, each with the clusters whose nodes do.
+func (w Wants) timeServers() map[string][]Cluster {
+	out := map[string][]Cluster{}
 	for _, c := range w.Clusters {
 		servers := c.TimeServers
 		if len(servers) == 0 {
 			servers = []string{TalosTimeServer}
 		}
 		for _, s := range servers {
-			if why, told := out[s]; !told || why != "" {
-				out[s] = w.notAsked(c, s, way)
-			}
+			out[s] = append(out[s], c)
 		}
 	}
 	return out
@@ -41,9 +53,6 @@ func (w Wants) notAsked(c Cluster, server string, way func(netip.Addr) (Way, err
 		return "the repository gives a name, which may lead anywhere"
 	}
 	to, err := way(ip.Unmap())
-	bridged := func(n Node) bool {
-		return to.over(n.Bridge) && (len(w.Bridges) == 0 || slices.Contains(w.Bridges, n.Bridge))
-	}
 	switch {
 	case err != nil:
 		return err.Error()
@@ -51,8 +60,8 @@ func (w Wants) notAsked(c Cluster, server string, way func(netip.Addr) (Way, err
 		return ""
 	case to.Via.IsValid():
 		return "it is on no network of this host"
-	case !slices.ContainsFunc(c.Nodes, bridged):
-		return fmt.Sprintf("it is on %s, and not on a bridge that the nodes are on and the policy allows", to.Link)
+	case !w.bridged(c, to):
+		return fmt.Sprintf("it is on %s, and %s", to.Link, notBridged)
 	}
 	return ""
 }
@@ -60,29 +69,17 @@ func (w Wants) notAsked(c Cluster, server string, way func(netip.Addr) (Way, err
 // timeServers judges the time servers of all clusters. A node whose clock is
 // not in sync never joins.
 func (h Host) timeServers() []Check {
-	var names []string
-	theirs := false // Talos' own is asked
-	for _, c := range h.Wants.Clusters {
-		for _, s := range c.TimeServers {
-			if !slices.Contains(names, s) {
-				names = append(names, s)
-			}
-		}
-		theirs = theirs || len(c.TimeServers) == 0
-	}
-	if theirs && !slices.Contains(names, TalosTimeServer) {
-		names = append(names, TalosTimeServer)
-	}
-	slices.Sort(names)
+	servers := h.Wants.timeServers()
+	namesNone := func(c Cluster) bool { return len(c.TimeServers) == 0 }
 	var out []Check
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		f := h.TimeServers[name]
 		c := Check{Name: "timeserver", Subject: name, Level: Pass, Message: "answers"}
 		switch why := h.NotAsked[name]; {
 		case why != "":
 			c.Level, c.Message = Skipped, "not asked: "+why
 			c.Hint = fmt.Sprintf("name one on a network of the nodes under network.time_servers; or ask it yourself: `chronyd -Q 'server %s iburst'`", name)
-		case !f.Known && theirs && name == TalosTimeServer:
+		case !f.Known && slices.ContainsFunc(servers[name], namesNone):
 			c.Level = Warn
 			c.Message = fmt.Sprintf("does not answer this host (%s), and no other is named: if it does not answer the nodes either, they never join", f.Why)
 			c.Hint = "name one of the network under network.time_servers; a host with chrony serves them with `allow` in /etc/chrony/chrony.conf"

@@ -7,6 +7,47 @@ import (
 	"testing"
 )
 
+// TestMayAsk: nor ask for whom they choose, on a network of the host that is not
+// the nodes'.
+func TestMayAsk(t *testing.T) {
+	for _, tc := range []struct {
+		at, link string
+		bridges  []string
+		want     bool
+	}{
+		{"10.10.0.21", "vmbr1", nil, true},
+		{"10.10.0.21", "vmbr1.20", []string{"vmbr1"}, true},
+		{"10.10.0.5", "vmbr1", nil, true}, // the VIP
+		{"10.10.0.1", "vmbr1", nil, true}, // the gateway
+		{"10.10.0.21", "vmbr1", []string{"vmbr0"}, false},
+		{"10.10.0.21", "storage0", nil, false},
+		{"10.10.0.99", "vmbr1", nil, false}, // nobody's
+	} {
+		w := well().Wants
+		w.Bridges = tc.bridges
+		if got := w.MayAsk(ip(tc.at), Way{Link: tc.link}); got != tc.want {
+			t.Errorf("%s on %s, with bridges %v: %v", tc.at, tc.link, tc.bridges, got)
+		}
+	}
+}
+
+// TestExpects: whose MAC may be at an address.
+func TestExpects(t *testing.T) {
+	const plane, worker = "BC:24:11:00:00:11", "BC:24:11:00:00:21"
+	for _, tc := range []struct {
+		at, mac string
+		want    bool
+	}{
+		{"10.10.0.11", plane, true}, {"10.10.0.21", worker, true}, {"10.10.0.11", worker, false},
+		{"10.10.0.5", plane, true}, {"10.10.0.5", worker, false},
+		{"10.10.0.1", "AA:AA:AA:AA:AA:AA", true}, {"10.10.0.21", "AA:AA:AA:AA:AA:AA", false},
+	} {
+		if got := well().Wants.Expects(ip(tc.at), tc.mac); got != tc.want {
+			t.Errorf("%s at %s: %v", tc.mac, tc.at, got)
+		}
+	}
+}
+
 // TestNotAsked: who may push cannot have root send anything to whom they choose.
 func TestNotAsked(t *testing.T) {
 	ways := map[netip.Addr]Way{

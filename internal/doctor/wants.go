@@ -74,6 +74,36 @@ func ClusterOf(s cluster.Spec) Cluster {
 	return c
 }
 
+// notBridged is why root asks nobody there: who may push to the repository chooses
+// addresses, and must not choose on which of the host's networks root asks.
+const notBridged = "not on a bridge that the nodes are on and the policy allows"
+
+// bridged reports whether a way leads over a bridge that nodes of a cluster are on
+// and the policy allows.
+func (w Wants) bridged(c Cluster, to Way) bool {
+	return slices.ContainsFunc(c.Nodes, func(n Node) bool {
+		return to.over(n.Bridge) && (len(w.Bridges) == 0 || slices.Contains(w.Bridges, n.Bridge))
+	})
+}
+
+// MayAsk reports whether root may ask who has an address, which lies that way.
+func (w Wants) MayAsk(ip netip.Addr, to Way) bool {
+	return slices.ContainsFunc(w.Clusters, func(c Cluster) bool {
+		asked := ip == c.Gateway || ip == c.VIP || slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.IP == ip })
+		return asked && w.bridged(c, to)
+	})
+}
+
+// Expects reports whether a MAC is at an address where it should be: a node's, a
+// control plane's at the VIP, anybody's at the gateway.
+func (w Wants) Expects(ip netip.Addr, mac string) bool {
+	return slices.ContainsFunc(w.Clusters, func(c Cluster) bool {
+		return ip == c.Gateway || slices.ContainsFunc(c.Nodes, func(n Node) bool {
+			return n.MAC == mac && (n.IP == ip || n.ControlPlane && c.VIP == ip)
+		})
+	})
+}
+
 // Place is what is asked for on one host.
 type Place struct {
 	Host       string
