@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -105,6 +106,8 @@ type repoRun struct {
 	wishes starter.Wishes
 	// readers are the recipients that the secrets were encrypted to.
 	readers []string
+	// rules is the .sops.yaml that says who they are.
+	rules string
 }
 
 func (r *repoRun) say(format string, args ...any) {
@@ -341,26 +344,29 @@ func (r *repoRun) write(ctx context.Context, files map[string]string) (written [
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(stage)) }()
+	f := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}
+	name, _ := f.files(r.dir)
 	// Those who can read the secrets are told by a file that may be there.
-	rules := filepath.Join(r.dir, ".sops.yaml")
-	if b, _, err := readHostFile(rules, 0); err == nil {
-		files[".sops.yaml"] = string(b)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s %w", rules, err)
+	folder, rules, err := rulesFor(r.dir, name)
+	switch {
+	case err == nil:
+		delete(files, sopsRules) // another one is nearer, or it is this
+		files[path.Join(folder, sopsRules)] = string(rules)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
 	}
+	r.rules = filepath.Join(r.dir, filepath.FromSlash(folder), sopsRules)
 	for name, text := range files {
-		path := filepath.Join(stage, filepath.FromSlash(name))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		at := filepath.Join(stage, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
 			return nil, err
 		}
 	}
-	f := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}
 	encrypted, recipients, err := sealSecrets(ctx, r.env, stage, f, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	r.readers = recipients
-	name, _ := f.files(stage)
 	files[name] = string(encrypted)
 	return r.place(files)
 }
@@ -435,9 +441,8 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 	if len(r.readers) == 1 {
 		r.say("\nOnly the key of %s opens the secrets of %s. Whoever loses it has lost them:", r.readers[0], r.wishes.Cluster)
 		r.say("keep a copy of it elsewhere, or let a second key open them. Write its recipient into")
-		r.say("%s behind the first, with a comma between them, and run", filepath.Join(r.dir, ".sops.yaml"))
-		_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
-		r.say("  sops updatekeys %s", file)
+		r.say("%s behind the first, with a comma between them, and run", r.rules)
+		r.say("  %s", r.updateKeys())
 		r.say("A new repository has both from the beginning with --recipient, once for each.")
 	}
 	return nil
@@ -446,11 +451,9 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 // warnOfReaders tells who was meant to read the secrets and cannot: who can is
 // said by a .sops.yaml that was there, or by flags that leave the host out.
 func (r *repoRun) warnOfReaders() {
-	rules := filepath.Join(r.dir, ".sops.yaml")
-	_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
 	warn := func(format string, args ...any) {
 		r.say("warning: "+format, args...)
-		r.say("  -> write it there behind the others, with a comma between them, and run, with a key that is there: sops updatekeys %s", file)
+		r.say("  -> write it there behind the others, with a comma between them, and run, with a key that is there: %s", r.updateKeys())
 	}
 	reads := func(recipient string) bool { return slices.Contains(r.readers, recipient) }
 	var own []string // one of them is enough
@@ -458,13 +461,20 @@ func (r *repoRun) warnOfReaders() {
 		own = r.host.recipients()
 	}
 	if len(own) > 0 && !slices.ContainsFunc(own, reads) {
-		warn("the agent of this host cannot read the secrets of %s: %s names other keys than its %s", r.wishes.Cluster, rules, strings.Join(own, ", "))
+		warn("the agent of this host cannot read the secrets of %s: %s names other keys than its %s", r.wishes.Cluster, r.rules, strings.Join(own, ", "))
 	}
 	for _, recipient := range r.wishes.Recipients {
 		if !reads(recipient) && !slices.Contains(own, recipient) {
-			warn("%s cannot read the secrets of %s: %s, which was there, does not name it", recipient, r.wishes.Cluster, rules)
+			warn("%s cannot read the secrets of %s: %s, which was there, does not name it", recipient, r.wishes.Cluster, r.rules)
 		}
 	}
+}
+
+// updateKeys is the command that encrypts the secrets to whom the rules name. It
+// names the rules because sops looks for them from where it is called.
+func (r *repoRun) updateKeys() string {
+	_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
+	return fmt.Sprintf("sops --config %s updatekeys %s", r.rules, file)
 }
 
 // git makes the folder a Git repository, unless it lies in one, there is no git,

@@ -170,25 +170,42 @@ creation_rules:
   - path_regex: secrets\.sops\.yaml$
     age: age1...`
 
-// recipientsFor reads who can read a file of the repository from the nearest
-// .sops.yaml above it, as sops does.
-func recipientsFor(dir, name string) ([]string, error) {
-	for folder := path.Dir(name); ; folder = path.Dir(folder) {
-		rules := filepath.Join(dir, filepath.FromSlash(folder), ".sops.yaml")
-		data, _, err := readHostFile(rules, 0)
+// sopsRules is what a .sops.yaml is called.
+const sopsRules = ".sops.yaml"
+
+// rulesFor reads the .sops.yaml that says who can read a file of the repository:
+// the nearest above it. (sops itself begins in the folder that it is called in, or
+// takes what --config says.) Where there is none, the error is fs.ErrNotExist.
+// folder is where it lies, from dir on.
+func rulesFor(dir, name string) (folder string, data []byte, err error) {
+	for folder = path.Dir(name); ; folder = path.Dir(folder) {
+		rules := filepath.Join(dir, filepath.FromSlash(folder), sopsRules)
+		data, _, err = readHostFile(rules, 0)
 		switch {
 		case err == nil:
-			below, err := filepath.Rel(filepath.FromSlash(folder), filepath.FromSlash(name))
-			if err != nil {
-				return nil, fmt.Errorf("read %s: %w", rules, err)
-			}
-			return secrets.Recipients(data, filepath.ToSlash(below))
+			return folder, data, nil
 		case !errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("%s %w", rules, err)
+			return folder, nil, fmt.Errorf("%s %w", rules, err)
 		case folder == ".":
-			return nil, &hinted{fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample}
+			return folder, nil, err
 		}
 	}
+}
+
+// recipientsFor reads who can read a file of the repository.
+func recipientsFor(dir, name string) ([]string, error) {
+	folder, data, err := rulesFor(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &hinted{fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample}
+	}
+	if err != nil {
+		return nil, err
+	}
+	below, err := filepath.Rel(filepath.FromSlash(folder), filepath.FromSlash(name))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, filepath.FromSlash(folder), sopsRules), err)
+	}
+	return secrets.Recipients(path.Join(folder, sopsRules), data, filepath.ToSlash(below))
 }
 
 // plainSecrets makes the document in clear: the bundle, new or brought along, and

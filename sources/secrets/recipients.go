@@ -38,20 +38,20 @@ var harmless = []string{
 // none. The path is relative to the directory of .sops.yaml, with slashes. The
 // result is without duplicates, in the order of the file.
 //
-// Errors are *Error: ErrMalformed if sopsYAML cannot be read, ErrKeys if no
+// Errors call the file by its name. They are *Error: ErrMalformed if sopsYAML cannot be read, ErrKeys if no
 // rule matches or a recipient is not usable, ErrUnsupported if the rule asks
 // for keys that are not age's, which would leave somebody unable to read what
 // is encrypted here.
-func Recipients(sopsYAML []byte, path string) ([]string, error) {
+func Recipients(name string, sopsYAML []byte, path string) ([]string, error) {
 	rules, bad := parseRules(sopsYAML)
 	if bad != nil {
-		return nil, bad.in(".sops.yaml")
+		return nil, bad.in(name)
 	}
 	for i, r := range rules {
 		if r.PathRegex != "" {
 			re, err := regexp.Compile(r.PathRegex)
 			if err != nil {
-				return nil, fault(ErrMalformed, "fix the regular expression", "creation rule %d: path_regex %s does not compile", i+1, shown(r.PathRegex)).in(".sops.yaml")
+				return nil, fault(ErrMalformed, "fix the regular expression", "creation rule %d: path_regex %s does not compile", i+1, shown(r.PathRegex)).in(name)
 			}
 			if !re.MatchString(path) {
 				continue
@@ -59,11 +59,11 @@ func Recipients(sopsYAML []byte, path string) ([]string, error) {
 		}
 		recipients, bad := r.recipients(i + 1)
 		if bad != nil {
-			return nil, bad.in(".sops.yaml")
+			return nil, bad.in(name)
 		}
 		return recipients, nil
 	}
-	return nil, fault(ErrKeys, recipientsHint, "no creation rule matches %s", shown(path)).in(".sops.yaml")
+	return nil, fault(ErrKeys, recipientsHint, "no creation rule matches %s", shown(path)).in(name)
 }
 
 func parseRules(b []byte) ([]creationRule, *Error) {

@@ -55,7 +55,7 @@ func TestRecipients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := expand.Replace(tc.text)
-			got, err := Recipients([]byte(text), path)
+			got, err := Recipients(".sops.yaml", []byte(text), path)
 			if name == "an ssh key" {
 				check(t, err)
 				if len(got) != 1 || got[0] != s+" me@host" {
@@ -101,7 +101,7 @@ func FuzzRecipients(f *testing.F) {
 	f.Add([]byte("creation_rules: [{key_groups: [{merge: [{age: ["+a+"]}]}]}]"), "")
 	f.Add([]byte(bomb), "x")
 	f.Fuzz(func(t *testing.T, text []byte, path string) {
-		got, err := Recipients(text, path)
+		got, err := Recipients(".sops.yaml", text, path)
 		if (err == nil) != (len(got) > 0) {
 			t.Errorf("recipients %v, error %v", got, err)
 		}
