@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,8 +41,8 @@ func (c watching) run(ctx context.Context, dir string, onChange func()) error {
 	}
 }
 
-// one watches the directory that is there now, until the context ends or there is
-// another one at the same path.
+// one watches the directory that is there now, until the context ends, there is
+// another one at the same path, or a folder in it has moved.
 func (c watching) one(ctx context.Context, path string, news bool, onChange func()) (moved bool, err error) {
 	is, err := os.Stat(path)
 	if err != nil {
@@ -56,6 +57,9 @@ func (c watching) one(ctx context.Context, path string, news bool, onChange func
 	for {
 		select {
 		case err := <-ended:
+			if errors.Is(err, errMoved) {
+				return true, nil
+			}
 			return false, err
 		case <-look.C:
 			if now, err := os.Stat(path); err == nil && !os.SameFile(is, now) {
@@ -66,8 +70,13 @@ func (c watching) one(ctx context.Context, path string, news bool, onChange func
 	}
 }
 
+// errMoved ends the watch of a directory in which a folder has moved: what the
+// library watches in that one bears names of before, under which nothing new is
+// found, and it lets go of the folder itself some time after the new name is told.
+var errMoved = errors.New("a folder has moved")
+
 // tree watches a directory and what is below it. With news there is a change to
-// be told as soon as the next one cannot be missed.
+// be told once the next one cannot be missed.
 func (c watching) tree(ctx context.Context, dir string, news bool, onChange func()) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -81,12 +90,13 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 	if err := watchTree(w, dir); err != nil {
 		return err
 	}
-	if news {
-		onChange()
-	}
 	timer := time.NewTimer(c.quiet)
-	timer.Stop()
 	var first time.Time // of the changes that are not told yet
+	if news {
+		first = time.Now()
+	} else {
+		timer.Stop()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -96,10 +106,9 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 			onChange()
 			continue
 		case e := <-w.Events:
-			if err := watchEvent(w, dir, e); err != nil {
+			if change, err := heed(w, dir, e); err != nil {
 				return err
-			}
-			if noise(e) {
+			} else if !change {
 				continue
 			}
 		case err := <-w.Errors:
@@ -118,18 +127,20 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 	}
 }
 
-// watchEvent follows folders that come, and fails when the root goes.
-func watchEvent(w *fsnotify.Watcher, root string, e fsnotify.Event) error {
-	if (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) && e.Name == root {
-		return fmt.Errorf("watch %s: the directory is gone: %w", root, fs.ErrNotExist)
+// heed follows folders that come, and reports whether an event is a change that is
+// to be told. It fails when the root goes, and when a folder moves.
+func heed(w *fsnotify.Watcher, root string, e fsnotify.Event) (change bool, err error) {
+	switch {
+	case (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) && e.Name == root:
+		return false, fmt.Errorf("watch %s: the directory is gone: %w", root, fs.ErrNotExist)
+	case e.Has(fsnotify.Rename) && slices.Contains(w.WatchList(), e.Name):
+		return false, errMoved
+	case e.Has(fsnotify.Create):
+		if err := watchTree(w, e.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
 	}
-	if !e.Has(fsnotify.Create) {
-		return nil
-	}
-	if err := watchTree(w, e.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return !noise(e), nil
 }
 
 // noise is what happens to a file without changing it: locks of git, which

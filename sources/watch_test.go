@@ -3,16 +3,19 @@ package sources
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // deadline is how long a test waits for what must happen; it only bounds a
 // failure.
-const deadline = 20 * time.Second
+const deadline = 2 * time.Minute
 
 // brisk watches as Watch does, but does not let the tests wait.
 var brisk = watching{quiet: 20 * time.Millisecond, unrest: 200 * time.Millisecond, look: 20 * time.Millisecond}
@@ -112,14 +115,66 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, changes, "a folder that went")
+}
 
-	// What git does inside itself is not told.
+// TestWatchAFolderThatMoved: it is watched under its new name, time and again, and
+// so are the folders that come below it.
+func TestWatchAFolderThatMoved(t *testing.T) {
+	dir := t.TempDir()
+	name := func(i int) string { return filepath.Join(dir, fmt.Sprint("folder", i)) }
+	write(t, filepath.Join(name(0), "below/a"), "a")
+	changes, _ := watch(t, dir)
+	for i := range 10 {
+		if err := os.Rename(name(i), name(i+1)); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, changes, "a folder that moved")
+		write(t, filepath.Join(name(i+1), "a"), fmt.Sprint(i))
+		expect(t, changes, "a file in it")
+		below := filepath.Join(name(i+1), "below", fmt.Sprint(i))
+		if err := os.Mkdir(below, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, changes, "a folder below it")
+		write(t, filepath.Join(below, "a"), "a")
+		expect(t, changes, "a file in the folder below it")
+	}
+}
+
+// TestWatchLeavesGitAlone: what git does inside itself is no change.
+func TestWatchLeavesGitAlone(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, ".git/objects/x"), "a")
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Close() }()
+	if err := watchTree(w, dir); err != nil {
+		t.Fatal(err)
+	}
+	lock, head := filepath.Join(dir, ".git/index.lock"), filepath.Join(dir, ".git/HEAD")
 	write(t, filepath.Join(dir, ".git/objects/y"), "b")
-	write(t, filepath.Join(dir, ".git/index.lock"), "b")
-	select {
-	case <-changes:
-		t.Error("git's own files are told")
-	case <-time.After(3 * brisk.quiet):
+	write(t, lock, "b")
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	write(t, head, "ref") // is told, and comes last
+	for limit := time.After(deadline); ; {
+		select {
+		case e := <-w.Events:
+			change, err := heed(w, dir, e)
+			if err != nil || change != (e.Name == head) {
+				t.Errorf("%s: a change is %v, %v", e, change, err)
+			}
+			if e.Name == head {
+				return
+			}
+		case err := <-w.Errors:
+			t.Fatal(err)
+		case <-limit:
+			t.Fatal("nothing told of a checkout")
+		}
 	}
 }
 
