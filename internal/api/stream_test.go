@@ -10,9 +10,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
@@ -184,36 +186,43 @@ func TestStreamsEnd(t *testing.T) {
 }
 
 // TestStreamsOutliveTheRequest: the time that a question may take to arrive is
-// not the time that its answer may take.
+// not the time that its answer may take. Nobody is late but by waiting: time is
+// virtual.
 func TestStreamsOutliveTheRequest(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &stub{}
-	log := slog.New(slog.DiscardHandler)
-	h := settings(a, log)
-	const within = 50 * time.Millisecond
-	h.ReadTimeout, h.WriteTimeout = within, within
-	srv := listen.Serve(l, h, log)
-	asked, lines, ended := make(chan struct{}), make(chan cluster.Event), make(chan error, 1)
-	go func() {
-		ended <- NewClient(path).Follow(t.Context(), cluster.EventQuery{}, func() { close(asked) }, func(e cluster.Event) error { lines <- e; return nil })
-	}()
-	<-asked
-	time.Sleep(2 * within) // until the deadlines have passed
-	a.change(func() { a.events = []cluster.Event{{Seq: 1}} })
-	select {
-	case <-lines:
-	case err := <-ended:
-		t.Errorf("it ended by itself: %v", err)
-		ended <- err
-	}
-	if err := srv.Close(); err != nil {
-		t.Error(err)
-	}
-	<-ended
+	synctest.Test(t, func(t *testing.T) {
+		n := world.NewMemory()
+		l, err := n.Listen("10.0.0.1:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &stub{}
+		log := slog.New(slog.DiscardHandler)
+		h := settings(a, log)
+		srv := listen.Serve(l, h, log)
+		c := &Client{http: &http.Client{Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return n.DialContext(ctx, "tcp", "10.0.0.1:80")
+			},
+			DisableKeepAlives: true,
+		}}}
+		asked, lines, ended := make(chan struct{}), make(chan cluster.Event), make(chan error, 1)
+		go func() {
+			ended <- c.Follow(t.Context(), cluster.EventQuery{}, func() { close(asked) }, func(e cluster.Event) error { lines <- e; return nil })
+		}()
+		<-asked
+		time.Sleep(2 * max(h.ReadTimeout, h.WriteTimeout)) // until the deadlines have passed
+		a.change(func() { a.events = []cluster.Event{{Seq: 1}} })
+		select {
+		case <-lines:
+		case err := <-ended:
+			t.Errorf("it ended by itself: %v", err)
+			ended <- err
+		}
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
 }
 
 // TestStreamsAreBounded: those who watch leave room for those who ask.

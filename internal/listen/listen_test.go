@@ -8,9 +8,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,45 +47,54 @@ func (c *counted) Close() error {
 }
 
 // TestACrowdIsServedInTurn: many who say nothing, or half a request, do not keep
-// one out who does, and are never served all at once.
+// one out who does, and are never served all at once. It runs in virtual time, in
+// which only those who say nothing are late.
 func TestACrowdIsServedInTurn(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := &crowded{Listener: l}
-	h := HTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }), quiet)
-	h.ReadHeaderTimeout = 50 * time.Millisecond
-	s := Serve(in, h, quiet)
-	for i := range 10 * MaxConns {
-		c, err := net.Dial("tcp", s.Addr().String())
+	synctest.Test(t, func(t *testing.T) {
+		const addr = "10.0.0.1:80"
+		n := world.NewMemory()
+		l, err := n.Listen(addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = c.Close() }()
-		if i%2 == 0 {
-			_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\n") // it may have been sent away already
+		in := &crowded{Listener: l}
+		h := HTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }), quiet)
+		s := Serve(in, h, quiet)
+		for i := range 10 * MaxConns {
+			go func() {
+				c, err := n.DialContext(t.Context(), "tcp", addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() { _ = c.Close() }()
+				if i%2 == 0 {
+					_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\n") // it may have been sent away already
+				}
+				_, _ = io.Copy(io.Discard, c) // until it is sent away
+			}()
 		}
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	res, err := client.Get("http://" + s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(res.Body)
-	_ = res.Body.Close()
-	if err != nil || string(b) != "served" {
-		t.Errorf("%q, %v", b, err)
-	}
-	if most := in.most.Load(); most > MaxConns || most == 0 {
-		t.Errorf("%d connections at once", most)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := net.Dial("tcp", s.Addr().String()); err == nil {
-		t.Error("somebody listens still")
-	}
+		synctest.Wait() // as many as may be are served, and the others stand in the queue
+		client := &http.Client{Transport: &http.Transport{DialContext: n.DialContext, DisableKeepAlives: true}}
+		res, err := client.Get("http://" + addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || string(b) != "served" {
+			t.Errorf("%q, %v", b, err)
+		}
+		if most := in.most.Load(); most != MaxConns {
+			t.Errorf("%d connections at once", most)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := n.DialContext(t.Context(), "tcp", addr); err == nil {
+			t.Error("somebody listens still")
+		}
+	})
 }
 
 // TestTakenAddress: the error names the address.
