@@ -256,13 +256,13 @@ func (r *Reconciler) Look(fetch bool) {
 
 // Suspend keeps the agent from changing the cluster until Resume.
 func (r *Reconciler) Suspend() error {
-	return r.command("suspended", func(f *cluster.Facts) { f.Suspended = true })
+	return r.command("suspended", false, func(f *cluster.Facts) { f.Suspended = true })
 }
 
 // Resume ends a suspension. A tear-down that has not ended is given up: what
 // is left of the cluster is built up again.
 func (r *Reconciler) Resume() error {
-	return r.command("resumed", func(f *cluster.Facts) { f.Suspended, f.Destroying = false, false })
+	return r.command("resumed", false, func(f *cluster.Facts) { f.Suspended, f.Destroying = false, false })
 }
 
 // Accept lets a head that does not descend from the last applied revision be
@@ -276,7 +276,7 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	case !v.stop.history:
 		return fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Reason)
 	}
-	return r.command("accepted "+revision.Short(), func(f *cluster.Facts) { f.Applied = revision })
+	return r.command("accepted "+revision.Short(), true, func(f *cluster.Facts) { f.Applied = revision })
 }
 
 // AcceptBootstrap declares, by root's word, that bootstrap was never sent to
@@ -285,12 +285,17 @@ func (r *Reconciler) AcceptBootstrap() error {
 	if !r.c.Journal.Facts().Lost {
 		return errors.New("there is nothing to declare: the agent's records of this cluster are not lost")
 	}
-	return r.command("accepted that bootstrap was never sent", func(f *cluster.Facts) { f.Lost = false })
+	return r.command("accepted that bootstrap was never sent", false, func(f *cluster.Facts) { f.Lost = false })
 }
 
-func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
+// command writes root's word down and has the world looked at in its light; with
+// fetch, the first pass that knows of the word asks the source again.
+func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts)) error {
 	if err := r.c.Journal.Update(change); err != nil {
 		return err
+	}
+	if fetch {
+		r.fetch.Store(true)
 	}
 	r.said.Add(1)
 	r.c.OnSaid(what)
@@ -320,7 +325,7 @@ func (r *Reconciler) Destroy() error {
 	if r.view.Load() == nil {
 		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)
 	}
-	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) { f.Suspended, f.Destroying = true, true })
+	return r.command("asked for the cluster to be destroyed", false, func(f *cluster.Facts) { f.Suspended, f.Destroying = true, true })
 }
 
 // memo is what the loop remembers between passes for telling, never for

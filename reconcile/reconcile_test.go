@@ -27,14 +27,18 @@ type agent struct {
 	stop func()
 }
 
-func start(t *testing.T, f *fake, files *memFiles) agent {
+func start(t *testing.T, f *fake, files *memFiles, changes ...func(*Config)) agent {
 	t.Helper()
 	j, err := OpenJournal(files, "dev", f.spec.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
-		Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
+	c := Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
+		Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }}
+	for _, change := range changes {
+		change(&c)
+	}
+	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,6 +240,27 @@ func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 			t.Errorf("applied %s", s.Applied)
 		}
 		a.stop()
+	})
+}
+
+// TestAcceptedIsNotRefusedOnceMore: the first pass that knows of root's word
+// asks for the revision again; until then nothing but the word is told.
+func TestAcceptedIsNotRefusedOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		said := func(string) { time.Sleep(time.Second) } // passes are made meanwhile
+		a := start(t, f, newMemFiles(), func(c *Config) { c.OnSaid = said })
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		f.push(rev(7), "")
+		a.Look(true)
+		until(t, a, cluster.Stalled)
+		if err := a.Accept(rev(7)); err != nil {
+			t.Fatal(err)
+		}
+		if s := a.Status(); s.Condition == cluster.Stalled {
+			t.Errorf("after it was accepted: %s", s.Message)
+		}
 	})
 }
 
@@ -441,10 +466,10 @@ func TestRestlessMachine(t *testing.T) {
 		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(5 * time.Millisecond) {
 			a.Look(false)
 		}
+		a.stop()
 		if most := int((time.Hour + bustle) / shortest); f.looks > most+10 {
 			t.Errorf("looked %d times in an hour", f.looks)
 		}
-		a.stop()
 	})
 }
 
@@ -559,7 +584,8 @@ func TestLostJournalThatIsWrittenTo(t *testing.T) {
 		a.stop()
 		f.set(func() { f.founded, f.blind = 0, true })
 		a = start(t, f, newMemFiles())
-		if s := until(t, a, cluster.Blind); strings.Contains(s.Message, "lost") {
+		time.Sleep(time.Minute)
+		if s := a.Status(); s.Condition != cluster.Reconciling || !strings.Contains(s.Message, "cannot see") || strings.Contains(s.Message, "lost") {
 			t.Errorf("status %+v", s)
 		}
 		for _, tell := range []func() error{a.Suspend, a.Resume} {

@@ -178,11 +178,7 @@ func (a *agent) Accept(name string, revision cluster.Revision) error {
 	if seen := m.r.Status().Revision; revision == "" || revision != seen {
 		return &hinted{err: errors.New("the revision to accept is not the newest one seen, " + seen.Short()), hint: "look at `talos-agent status " + name + "` and run accept again"}
 	}
-	if err := m.r.Accept(revision); err != nil {
-		return err
-	}
-	m.r.Look(true)
-	return nil
+	return m.r.Accept(revision)
 }
 
 // AcceptBootstrap implements api.Agent.
