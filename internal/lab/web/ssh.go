@@ -266,6 +266,11 @@ func (s *SSH) exec(ch ssh.Channel, line string) error {
 	if service == uploadPack {
 		// Who does not hear the answers would wait for ever: end at the first.
 		err = repo.uploadPack(ch, out, lost)
+		if err == nil && !lost {
+			// It has its pack, and closes its side. Not before: go-git takes a
+			// session that has ended by then for a fetch that failed.
+			_, err = io.Copy(io.Discard, ch)
+		}
 	} else {
 		err = repo.receivePack(ch, out)
 	}
