@@ -97,7 +97,7 @@ func (p *PKI) ServerUntil(end time.Time, hosts ...string) (tls.Certificate, erro
 	}
 	tmpl := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: hosts[0]},
-		NotBefore:   end.AddDate(-2, 0, 0).Add(-time.Hour),
+		NotBefore:   end.AddDate(-2, 0, -1),
 		NotAfter:    end,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
