@@ -1,8 +1,6 @@
 package kube_test
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,23 +14,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// loopback finds a network of 127.0.0.0/8 whose first host has its port 6443
-// free, and returns its first three bytes.
+// loopback takes a network of 127.0.0.0/8 for a test, and returns its first
+// three bytes.
 func loopback(t *testing.T) string {
 	t.Helper()
-	for range 20 {
-		net := fmt.Sprintf("127.%d.%d", 2+rand.IntN(250), rand.IntN(256))
-		l, err := world.Loopback{}.Listen(net + ".11:6443")
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return net
+	prefix, release, err := world.FreePrefix()
+	if err != nil {
+		t.Skip(err)
 	}
-	t.Skip("no network of 127.0.0.0/8 is free at port 6443")
-	return ""
+	t.Cleanup(release)
+	return strings.TrimSuffix(prefix.Addr().String(), ".0")
 }
 
 // TestKubectl shows a cluster on loopback to a real kubectl.

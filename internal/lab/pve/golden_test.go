@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -325,6 +326,7 @@ func TestKeepAlive(t *testing.T) {
 			t.Errorf("%d connections after three answers", n)
 		}
 		l.refused("GET", "/nodes/pve1/qemu/410/config", "", 403, "Permission check failed (/vms/410, VM.Audit)")
+		synctest.Wait() // for the client, which closes its end when it has read the answer
 		if n := link.Open(); n != 0 {
 			t.Errorf("%d connections after a refusal", n)
 		}
