@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -330,7 +331,7 @@ func (c *Client) unanswered(parent context.Context, err error) error {
 	e := &Error{Kind: ErrUnavailable, text: "ask " + c.host, err: err}
 	var cert *tls.CertificateVerificationError
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // whichever clock strikes first
 		e.text, e.err = fmt.Sprintf("no answer from %s within %s", c.host, c.timeout), nil
 	case errors.As(err, &cert):
 		e.hint = "if the forge's certificate comes from an authority of your own, give its certificate as ca_file"

@@ -9,8 +9,10 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -220,6 +222,13 @@ func TestNoAnswer(t *testing.T) {
 	c, err = New(Config{Kind: Gitea, URL: srv.URL, Repository: "o/r", Token: token, CA: ca})
 	check(t, err)
 	check(t, c.Post(t.Context(), good))
+
+	// The network's clock strikes a moment before the request's.
+	c, err = New(Config{Kind: GitHub, Repository: "o/r", Token: token, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	}})
+	check(t, err)
+	wantKind(t, c.Post(t.Context(), good), ErrUnavailable, "no answer from api.github.com within 30s")
 }
 
 func TestInABubble(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func (o *memOrigin) commit(msg string, files map[string]string, parents ...strin
 	}
 	slices.SortFunc(t.Entries, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) })
 	tree := o.encode(t)
-	who := object.Signature{Name: "a", Email: "a@example.org", When: time.Unix(1_700_000_000, 0)}
+	who := object.Signature{Name: "a", Email: "a@example.org", When: time.Unix(1_700_000_000, 0).In(time.FixedZone("", 5*3600+1800))}
 	c := &object.Commit{Author: who, Committer: who, Message: msg, TreeHash: tree}
 	for _, p := range parents {
 		c.ParentHashes = append(c.ParentHashes, plumbing.NewHash(p))
@@ -163,6 +164,25 @@ func TestInABubble(t *testing.T) {
 			t.Errorf("after the outage: %+v, want %+v", again, c)
 		}
 	})
+}
+
+// TestDialThatIsLate: how late it is is told the same whether the network's clock
+// strikes first or the context's.
+func TestDialThatIsLate(t *testing.T) {
+	for most, want := range map[time.Duration]string{0: "no connection to 10.0.0.1:80 within 30s", 10 * time.Second: "not done within 10s"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t, Config{URL: "http://10.0.0.1/infra.git", Limits: Limits{Timeout: most}, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				by, _ := ctx.Deadline()
+				select {
+				case <-time.After(time.Until(by) - time.Nanosecond):
+				case <-ctx.Done():
+				}
+				return nil, &net.OpError{Op: "dial", Net: network, Err: os.ErrDeadlineExceeded}
+			}})
+			_, err := s.Head(t.Context())
+			wantKind(t, err, ErrUnreachable, want)
+		})
+	}
 }
 
 // TestHistoriesAtRandom pushes, amends, merges, rewinds and starts over, and

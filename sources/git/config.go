@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -112,10 +113,16 @@ func patient(dial func(ctx context.Context, network, addr string) (net.Conn, err
 		ctx, cancel := context.WithTimeout(parent, patience)
 		defer cancel()
 		conn, err := dial(ctx, network, addr)
-		if err != nil && ctx.Err() != nil && parent.Err() == nil {
-			return nil, fault(ErrUnreachable, "", nil, "no connection to %s within %s", addr, patience)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			<-ctx.Done() // the network's clock may strike a moment before
 		}
-		return conn, err
+		switch {
+		case err == nil || ctx.Err() == nil:
+			return conn, err
+		case parent.Err() != nil:
+			return nil, parent.Err()
+		}
+		return nil, fault(ErrUnreachable, "", nil, "no connection to %s within %s", addr, patience)
 	}
 }
 

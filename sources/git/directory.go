@@ -81,7 +81,7 @@ func (d *Directory) head(ctx context.Context) (Commit, error) {
 	}
 	c := Commit{Revision: "dir@" + m.digest(), Content: m.digest()}
 	if w != nil {
-		m.time = w.commit.Committer.When
+		m.time = w.commit.Committer.When.UTC()
 		c.Hash = w.commit.Hash.String()
 		c.Revision = "HEAD@sha1:" + c.Hash
 		c.Time, c.Subject = m.time, remark(w.commit.Message)

@@ -40,7 +40,7 @@ type Commit struct {
 	// or a digest of the directory. Unlike Revision it tells two dirty work
 	// trees apart.
 	Content string
-	// Time is the committer's time; zero where there is no commit.
+	// Time is the committer's time, in UTC; zero where there is no commit.
 	Time time.Time
 	// Subject is the first line of the message, for people, cut to 200
 	// characters. It is text from outside.
@@ -162,7 +162,7 @@ func (s *Store) describe(tip plumbing.Hash) (Commit, error) {
 		Revision: s.cfg.Branch + "@sha1:" + tip.String(),
 		Hash:     tip.String(),
 		Content:  "sha1:" + c.TreeHash.String(),
-		Time:     c.Committer.When,
+		Time:     c.Committer.When.UTC(),
 		Subject:  remark(c.Message),
 	}, nil
 }
