@@ -120,10 +120,12 @@ func TestNotifications(t *testing.T) {
 	r.run(exitOK, do("reconcile"))
 	r.untilStalled("the inventory is invalid")
 	r.until("people are told", func() bool { return strings.Contains(people.said(), "dev is Stalled: dev: the inventory is invalid") })
+	r.spoke("people", cluster.Stalled)
 	r.stop()
 	r.start()
 	r.untilStalled("the inventory is invalid")
 	r.until("programs are told", func() bool { return len(programs.conditions()) == 2 })
+	r.spoke("programs", cluster.Stalled)
 
 	// Restarts are no news.
 	for range 2 {
@@ -154,6 +156,17 @@ func TestNotifications(t *testing.T) {
 			t.Errorf("a secret is in %s:\n%s", place, text)
 		}
 	}
+}
+
+// spoke waits until the daemon has written down what it told a target last: one
+// that ends before does not know whether it was heard.
+func (r *rig) spoke(target string, c cluster.Condition) {
+	r.t.Helper()
+	r.until("it is written down that "+target+" were told", func() bool {
+		raw, err := os.ReadFile(filepath.Join(r.config["state_dir"].(string), spokenFile))
+		var all map[string]map[string]notify.Notice
+		return err == nil && json.Unmarshal(raw, &all) == nil && all[target]["dev"].Condition == string(c)
+	})
 }
 
 // TestNoticesAreNews: which of the words of a cluster are told.

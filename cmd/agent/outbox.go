@@ -198,12 +198,16 @@ func (o *outbox[T]) run() {
 		ctx, cancel := context.WithTimeout(o.ctx, sendWithin)
 		err := o.Send(ctx, word)
 		cancel()
-		if o.ctx.Err() != nil {
+		closed := o.ctx.Err() != nil
+		if closed && err != nil {
 			return
 		}
 		o.ended(s, word, err)
 		if o.Told != nil {
 			o.Told(subject, word, err)
+		}
+		if closed {
+			return
 		}
 		pause := o.Gap
 		if err == nil {

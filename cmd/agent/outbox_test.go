@@ -199,3 +199,27 @@ func TestOutboxEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestOutboxKnowsWhatArrivedAsItClosed: a word that arrives while the outbox
+// closes was told, and the next outbox is to know; nothing more is sent.
+func TestOutboxKnowsWhatArrivedAsItClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent, known []string
+		o := newOutbox(outboxConfig[string]{
+			Send: func(_ context.Context, word string) error {
+				time.Sleep(time.Second) // it is on its way, whatever becomes of the sender
+				sent = append(sent, word)
+				return nil
+			},
+			Same: func(a, b string) bool { return a == b },
+			Told: func(_, word string, err error) { known = append(known, fmt.Sprint(word, " ", err)) },
+		}, nil)
+		o.put("dev", "a")
+		synctest.Wait()
+		o.put("dev", "b")
+		o.close()
+		if got, want := fmt.Sprint(sent, known), "[a] [a <nil>]"; got != want {
+			t.Errorf("sent and known %s, want %s", got, want)
+		}
+	})
+}
