@@ -68,12 +68,12 @@ func newSession(t *testing.T, p page) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.write("bin/talos-agent", fmt.Sprintf("#!/bin/sh\nexec %q --socket %q \"$@\"\n", program, s.socket()))
-	s.write("bin/sudo", "#!/bin/sh\nexec \"$@\"\n")
-	for _, name := range []string{"talos-agent", "sudo"} {
-		if err := os.Chmod(filepath.Join(s.bin, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+	must(os.Mkdir(s.bin, 0o755))
+	for name, script := range map[string]string{
+		"talos-agent": fmt.Sprintf("#!/bin/sh\nexec %q --socket %q \"$@\"\n", program, s.socket()),
+		"sudo":        "#!/bin/sh\nexec \"$@\"\n",
+	} {
+		must(writeProgram(filepath.Join(s.bin, name), script))
 	}
 	// What somebody has who cloned this project, and a repository to push to.
 	s.copy("../../examples", "talos-agent/examples")
@@ -358,7 +358,7 @@ func (d *docsDaemon) sees(s *session) {
 		s.t.Fatal(err)
 	}
 	head := strings.TrimSpace(string(out))
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), daemonPatience)
 	defer cancel()
 	err = waitUntil(ctx, 20*time.Millisecond, func() (bool, error) {
 		all, err := d.client.StatusAll(ctx)

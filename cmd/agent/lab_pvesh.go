@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -255,7 +256,16 @@ func writePvesh(dir, program string, door labDoor) error {
 		return err
 	}
 	script := fmt.Sprintf("#!/bin/sh\n# Stands in for the pvesh of a Proxmox VE host.\nexec %s lab pvesh %s \"$@\"\n", shellWord(program), shellWord(file))
-	return os.WriteFile(filepath.Join(bin, "pvesh"), []byte(script), 0o755)
+	return writeProgram(filepath.Join(bin, "pvesh"), script)
+}
+
+// writeProgram writes a script that is to be run. A process that is started in
+// the same moment would hold it open for writing until its own program runs, and
+// so long the kernel runs no such file.
+func writeProgram(path, script string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(script), 0o755)
 }
 
 // shellWord quotes a word for a shell where it needs to be.
