@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -57,11 +59,44 @@ func (r *rig) empty(dir string) { must(os.Remove(r.inside(dir, "filler"))) }
 // remount changes the options of a directory's file system.
 func (r *rig) remount(options, dir string) {
 	r.t.Helper()
+	if err := r.tryRemount(options, dir); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) tryRemount(options, dir string) error {
 	out, err := exec.Command("nsenter", "--mount", "--target", fmt.Sprint(r.proc.cmd.Process.Pid),
 		"mount", "-o", "remount,"+options, filepath.Join(r.dir, dir)).CombinedOutput()
 	if err != nil {
-		r.t.Fatalf("remount %s: %v: %s", dir, err, out)
+		return fmt.Errorf("remount %s: %w: %s", dir, err, out)
 	}
+	return nil
+}
+
+// crowd leaves no room for another file in a directory of the daemon, which may
+// be making one, or replacing one, just now.
+func (r *rig) crowd(dir string) {
+	r.t.Helper()
+	inodes := func() (used, free uint64) {
+		var st unix.Statfs_t
+		must(unix.Statfs(r.inside(dir), &st))
+		return st.Files - st.Ffree, st.Ffree
+	}
+	r.until("there is no room for another file", func() bool {
+		used, _ := inodes()
+		if r.tryRemount(fmt.Sprint("nr_inodes=", used), dir) != nil {
+			return false // one more was made meanwhile
+		}
+		_, free := inodes()
+		return free == 0 && len(r.halves(dir)) == 0
+	})
+}
+
+// halves are the files of a directory of the daemon that are to replace others.
+func (r *rig) halves(dir string) []string {
+	found, err := filepath.Glob(filepath.Join(r.inside(dir), "*.new"))
+	must(err)
+	return found
 }
 
 // changes are the calls that change something of the host or of a cluster.
@@ -104,10 +139,8 @@ func TestNoRoomForRecords(t *testing.T) {
 	r.untilReady(commit)
 
 	// A cluster that is there. A file system has no room for files, either.
-	entries, err := os.ReadDir(r.inside("state"))
-	must(err)
 	for _, way := range []struct{ take, give func() }{
-		{func() { r.remount(fmt.Sprint("nr_inodes=", len(entries)+1), "state") }, func() { r.remount("nr_inodes=100", "state") }},
+		{func() { r.crowd("state") }, func() { r.remount("nr_inodes=100", "state") }},
 		{func() { r.fill("state") }, func() { r.empty("state") }},
 	} {
 		before := r.changes()
