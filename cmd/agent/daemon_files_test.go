@@ -34,8 +34,11 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	mended := func() {
 		t.Helper()
 		r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
-		ended := strings.Count(lines.String(), "trouble is over: ")
-		r.until("whoever watches is told", func() bool { return ended > 0 && strings.Count(lines.String(), " trouble ") == 2*ended })
+		r.until("whoever watches is told", func() bool {
+			text := lines.String()
+			ended := strings.Count(text, "trouble is over: ")
+			return ended > 0 && strings.Count(text, " trouble ") == 2*ended
+		})
 		r.untilReady(commit)
 	}
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -23,12 +24,13 @@ const (
 // undecided is said wherever it is not known what the host allows.
 const undecided = "nothing is changed while it is not known what the host allows: "
 
-// looked waits until the agent has looked at everything once more.
+// looked waits until the agent has looked at everything as it is now: a look that
+// began before does not count.
 func (r *rig) looked() {
 	r.t.Helper()
-	before := r.status().Fetched
+	now := time.Now()
 	r.run(exitOK, do("reconcile"))
-	r.until("it has looked again", func() bool { return r.status().Fetched.After(before) })
+	r.until("it has looked again", func() bool { return r.status().Fetched.After(now) })
 }
 
 // TestPolicyHoldsBesideAWrongConfig: the policy of the host is in force as it lies

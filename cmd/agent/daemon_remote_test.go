@@ -117,8 +117,7 @@ func TestDaemonInTheDark(t *testing.T) {
 	r.run(exitFailed, do("plan"))
 	r.run(exitFailed, do("kubeconfig"), "talos-agent status dev")
 
-	r.lab.World.Heal()
-	r.lab.World.Inject(world.Fault{System: "pve", Kind: world.Answer, Status: 596, Text: "Connection timed out"})
+	r.lab.World.HealOnly("git")
 	r.until("Proxmox VE cannot be seen", func() bool {
 		s := r.status()
 		return s.Revision.Commit() == commit && s.Condition != cluster.Reconciling

@@ -121,7 +121,8 @@ func timeServer(addr string, ahead time.Duration) (at string, stop func(), err e
 			// RFC 5905: version 4, a server of stratum 2.
 			answer := make([]byte, 48)
 			answer[0], answer[1] = 4<<3|4, 2
-			stamp := uint64(time.Now().Add(ahead).Unix()+2208988800) << 32
+			now := time.Now().Add(ahead)
+			stamp := uint64(now.Unix()+2208988800)<<32 | uint64(now.Nanosecond())<<32/1e9
 			for at, v := range map[int]uint64{16: stamp, 24: binary.BigEndian.Uint64(b[40:]), 32: stamp, 40: stamp} {
 				binary.BigEndian.PutUint64(answer[at:], v)
 			}

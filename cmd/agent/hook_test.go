@@ -36,6 +36,7 @@ func TestWebhooks(t *testing.T) {
 			r.lab.Forge.AddHook(web.Hook{URL: "http://" + address + "/hooks/lab", Secret: c.secret})
 			r.lab.Forge.AddHook(web.Hook{URL: "http://" + address, Secret: "another secret than that"})
 			r.push(map[string][]byte{"README.md": []byte("nothing yet\n")})
+			r.until("it was tried to deliver that", func() bool { return len(r.lab.Forge.Deliveries()) == 2 })
 			r.start()
 			r.until("the repository was read", func() bool {
 				return len(r.calls(func(c world.CallRecord) bool { return c.System == "git" && strings.Contains(c.Op, "POST") })) > 0
@@ -45,7 +46,7 @@ func TestWebhooks(t *testing.T) {
 			// What does not matter here, and what is not meant.
 			_, err := r.lab.Repo.Commit("next", r.inventory(2), "not yet")
 			must(err)
-			r.until("all was delivered", func() bool { return len(r.lab.Forge.Deliveries()) >= 6 })
+			r.until("all was delivered", func() bool { return len(r.lab.Forge.Deliveries()) == 6 })
 			for _, d := range r.lab.Forge.Deliveries() {
 				good := strings.HasSuffix(d.URL, "/lab")
 				want := "refused: "
@@ -64,6 +65,7 @@ func TestWebhooks(t *testing.T) {
 			if s := r.untilReady(commit); len(s.Nodes) != 2 {
 				t.Errorf("%d nodes", len(s.Nodes))
 			}
+			r.until("all was delivered", func() bool { return len(r.lab.Forge.Deliveries()) == 8 })
 			seen := r.scrape(r.base + "200:9477")
 			if seen[`talos_agent_webhook_requests_total{result="accepted"}`] != 2 || seen[`talos_agent_webhook_requests_total{result="refused"}`] != 3 ||
 				seen[`talos_agent_webhook_requests_total{result="ignored"}`] != 1 {

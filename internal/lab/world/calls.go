@@ -96,6 +96,13 @@ func (w *World) Heal() {
 	w.faults = nil
 }
 
+// HealOnly removes the faults of one system: those of the others strike on.
+func (w *World) HealOnly(system string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = slices.DeleteFunc(w.faults, func(f *Fault) bool { return f.System == system })
+}
+
 // OnCrash sets what is done when a crash fault strikes: cut the agent's link.
 func (w *World) OnCrash(f func(Call)) {
 	w.mu.Lock()
