@@ -518,12 +518,12 @@ func TestLoopback(t *testing.T) {
 	defer release()
 	net24 := strings.TrimSuffix(prefix.Addr().String(), ".0")
 	b := newBench(t, world.Config{Speed: 1000, Network: world.Loopback{}}, net24, 1)
-	b.mustNotKnow(b.look(), "nothing listens there")
-	if s := b.look().APIs["cp-1"]; !s.Known || s.Value {
-		b.Errorf("an API whose host refuses is %+v", s)
-	}
+	b.soon("refused", func(o cluster.Observed) bool {
+		s := o.APIs["cp-1"]
+		return !o.Nodes.Known && strings.Contains(o.Nodes.Why, "nothing listens there") && s.Known && !s.Value
+	})
 	b.serve(1)
 	ready, _ := b.join("wk-1", net24+".21", 501)
 	<-ready
-	b.mustKnow(b.look(), 1)
+	b.soon("known", func(o cluster.Observed) bool { return o.Nodes.Known && len(o.Nodes.Value) == 1 })
 }

@@ -116,6 +116,20 @@ func (b *bench) look() cluster.Observed {
 	return o
 }
 
+// soon looks, in real time, until cond holds.
+func (b *bench) soon(what string, cond func(cluster.Observed) bool) {
+	b.Helper()
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		o := b.look()
+		if cond(o) {
+			return
+		}
+		if time.Now().After(end) {
+			b.Fatalf("%s: %+v, %+v", what, o.APIs, o.Nodes)
+		}
+	}
+}
+
 // calls counts the calls of the cluster since it was asked last.
 func (b *bench) calls() map[string]int {
 	counts := map[string]int{}

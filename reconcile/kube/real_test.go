@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,19 +54,7 @@ func TestRealAPI(t *testing.T) {
 	}
 	t.Cleanup(kill)
 
-	soon := func(what string, cond func(cluster.Observed) bool) {
-		t.Helper()
-		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-			o := b.look()
-			if cond(o) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: %+v, %+v", what, o.APIs, o.Nodes)
-			}
-		}
-	}
-	soon("ready", func(o cluster.Observed) bool { return o.APIs["cp-1"].Value && o.Nodes.Known })
+	b.soon("ready", func(o cluster.Observed) bool { return o.APIs["cp-1"].Value && o.Nodes.Known })
 	conn, err := kubeapi.Connect(b.desired.Access.Kube, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +70,7 @@ func TestRealAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	soon("registered", func(o cluster.Observed) bool {
+	b.soon("registered", func(o cluster.Observed) bool {
 		return o.Nodes.Value["cp-1"] == cluster.KubeNode{Name: "cp-1", Why: "its kubelet has not reported yet"}
 	})
 	changes := b.changes.Load()
@@ -92,12 +79,10 @@ func TestRealAPI(t *testing.T) {
 	if _, err := client.Nodes().UpdateStatus(context.Background(), n, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	soon("ready", func(o cluster.Observed) bool {
+	b.soon("ready", func(o cluster.Observed) bool {
 		return o.Nodes.Value["cp-1"] == cluster.KubeNode{Name: "cp-1", Ready: true, Kubelet: "v1.36.1"}
 	})
-	if b.changes.Load() == changes {
-		t.Error("nobody was told")
-	}
+	b.soon("told", func(cluster.Observed) bool { return b.changes.Load() != changes })
 	kill()
-	soon("dead", func(o cluster.Observed) bool { return !o.Nodes.Known && !o.APIs["cp-1"].Value })
+	b.soon("dead", func(o cluster.Observed) bool { return !o.Nodes.Known && !o.APIs["cp-1"].Value })
 }

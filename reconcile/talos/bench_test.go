@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	goruntime "runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,7 +125,10 @@ func TestOverTheWire(t *testing.T) {
 	b.desired.Spec.Nodes = []cluster.Node{up, down}
 	b.lab.PowerOn(guest(up, newest))
 	b.untilReach(up, cluster.Maintenance)
-	b.wantReach(down, cluster.Silent, "connection refused")
+	b.until("nothing listens there", func(o cluster.Observed) bool {
+		m := o.Machines[down.Name]
+		return m.Reach == cluster.Silent && strings.Contains(m.Why, "connection refused")
+	})
 	b.apply(up)
 	b.until("etcd waits", func(o cluster.Observed) bool { return o.Machines[up.Name].Services["etcd"].State == "Preparing" })
 	if err := b.fleet.Bootstrap(within(time.Minute), b.desired, up); err != nil {

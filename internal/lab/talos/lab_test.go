@@ -277,7 +277,7 @@ func (l *lab) wantViolations(want ...string) {
 // status reads a machine's own status.
 func status(t *testing.T, c *client.Client) runtimeres.MachineStatusSpec {
 	t.Helper()
-	r, err := c.COSI.Get(within(5*time.Second), runtimeres.NewMachineStatus().Metadata())
+	r, err := c.COSI.Get(within(time.Minute), runtimeres.NewMachineStatus().Metadata())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +393,7 @@ func (l *lab) applyConfigured(n node, data []byte, mode machineapi.ApplyConfigur
 // eventually waits, in real time, until something works.
 func (l *lab) eventually(f func() error) {
 	l.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(5 * time.Minute)
 	for {
 		err := f()
 		if err == nil {
