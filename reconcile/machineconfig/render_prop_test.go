@@ -2,7 +2,9 @@ package machineconfig
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -44,6 +46,35 @@ func privateKeys(t testing.TB) []string {
 		t.Fatalf("%d private keys found", len(keys))
 	}
 	return keys
+}
+
+// hasVIP reports whether a config says what Talos shares an address by: a device
+// with `vip: {ip: ...}`, or a document of its own. A label or a taint may have
+// that name too, and a word for its value.
+func hasVIP(t rapid.TB, text string) bool {
+	t.Helper()
+	var in func(n *yaml.Node) bool
+	in = func(n *yaml.Node) bool {
+		for i, c := range n.Content {
+			key := n.Kind == yaml.MappingNode && i%2 == 0
+			if key && c.Value == "vip" && n.Content[i+1].Kind == yaml.MappingNode || c.Value == "Layer2VIPConfig" || in(c) {
+				return true
+			}
+		}
+		return false
+	}
+	for d := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var doc yaml.Node
+		switch err := d.Decode(&doc); {
+		case errors.Is(err, io.EOF):
+			return false
+		case err != nil:
+			t.Fatal(err)
+		}
+		if in(&doc) {
+			return true
+		}
+	}
 }
 
 func drawSnapshot(t *rapid.T, tb testing.TB) cluster.Snapshot {
@@ -114,6 +145,9 @@ func TestRenderedConfigsKeepTheirPromises(t *testing.T) {
 				if got := c.Cluster().Etcd().AdvertisedSubnets(); !slices.Equal(got, own) {
 					rt.Errorf("etcd of %s takes its address from %v", n.Name, got)
 				}
+				if got, want := hasVIP(rt, text), s.Spec.Network.VIP.IsValid(); got != want {
+					rt.Errorf("control plane %s gets a virtual IP: %v, want %v", n.Name, got, want)
+				}
 				continue
 			}
 			for _, k := range keys {
@@ -121,7 +155,7 @@ func TestRenderedConfigsKeepTheirPromises(t *testing.T) {
 					rt.Errorf("worker %s gets a private key of the cluster", n.Name)
 				}
 			}
-			if vip := s.Spec.Network.VIP; vip.IsValid() && strings.Contains(text, "vip:") || strings.Contains(text, "Layer2VIPConfig") {
+			if hasVIP(rt, text) {
 				rt.Errorf("worker %s gets the virtual IP", n.Name)
 			}
 		}
