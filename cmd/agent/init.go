@@ -54,6 +54,9 @@ asks what it cannot know; in scripts flags say it, and --yes agrees to the rest.
 In a cluster of Proxmox VE every host that has an agent is set up by itself: user
 and roles are there for all of them, and each has a token with the host's name.
 
+What an earlier run was told holds until a flag says otherwise. What may be left
+out is taken back with none: --forge none, --mirror-factory none.
+
 It shows every step before it takes it, and --dry-run does nothing else. Steps
 that are done are not done again: a second run finishes what was cut off, or
 finds nothing to do. A file that people have changed is not replaced unless
@@ -98,7 +101,7 @@ func (f *initFlags) declare(cmd *cobra.Command) {
 	flags.StringVar(&f.sshKeyFile, "ssh-key", "", "file with the deploy key (default: one that is there, or a new one)")
 	flags.StringVar(&f.gitTokenFile, "git-token-file", "", "file with a token that reads an https repository")
 	flags.StringVar(&f.ageKeyFile, "age-key", "", "file with the age key that opens the secrets (default: one that is there, or a new one)")
-	flags.StringVar(&f.forge, "forge", "", "the kind of forge for commit statuses: github, gitlab or gitea (default: none)")
+	flags.StringVar(&f.forge, "forge", "", "the kind of forge for commit statuses: github, gitlab, gitea or none (default none)")
 	flags.StringVar(&f.forgeURL, "forge-url", "", "its address, where it is not github.com or gitlab.com")
 	flags.StringVar(&f.forgeRepo, "forge-repository", "", "the repository there, like org/infra")
 	flags.StringVar(&f.forgeTokenFile, "forge-token-file", "", "file with a token that may set commit statuses")
@@ -108,6 +111,8 @@ func (f *initFlags) declare(cmd *cobra.Command) {
 	flags.StringVar(&f.caFile, "ca-file", "", "file with authorities (PEM) to trust besides the system's")
 	flags.StringVar(&f.mirrorFactory, "mirror-factory", "", "asked instead of the image factory")
 	flags.StringToStringVar(&f.mirrorCharts, "mirror-charts", nil, "FROM=TO: asked instead of a chart repository or registry")
+	charts := flags.Lookup("mirror-charts")
+	charts.Value = mapping{charts.Value, &f.mirrorCharts}
 
 	flags.BoolVar(&f.yes, "yes", false, "agree to everything that would be asked")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show the steps and change nothing")
@@ -120,7 +125,7 @@ func (f *initFlags) declare(cmd *cobra.Command) {
 	flags.StringVar(&f.root, "root", "", "a folder that holds the host, in the place of /")
 	cobra.CheckErr(flags.MarkHidden("root")) // the flag is declared above
 	complete(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	complete(cmd, "forge", cobra.FixedCompletions([]cobra.Completion{"github", "gitlab", "gitea"}, cobra.ShellCompDirectiveNoFileComp))
+	complete(cmd, "forge", cobra.FixedCompletions([]cobra.Completion{"github", "gitlab", "gitea", none}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // initRun is one run of init.

@@ -145,30 +145,29 @@ func (i *initRun) heedFlags() error {
 		"image-datastore": func() { w.Images = f.images },
 		"limit-nodes":     func() { w.Limits.Nodes = f.nodes },
 		"limit-cores":     func() { w.Limits.Cores = f.cores },
-		"limit-ram":       func() { w.Limits.RAM = f.ram },
-		"limit-disk":      func() { w.Limits.Disk = f.disk },
+		"limit-ram":       func() { w.Limits.RAM = orNone(f.ram) },
+		"limit-disk":      func() { w.Limits.Disk = orNone(f.disk) },
 		"repository":      func() { w.Repository.URL, w.Repository.Directory = f.repository, "" },
 		"directory":       func() { w.Repository.URL, w.Repository.Directory = "", f.directory },
 		"branch":          func() { w.Repository.Branch = f.branch },
 		"path":            func() { w.Repository.Path = f.folder },
-		"proxmox-url":     func() { w.ProxmoxURL, w.URLSaid = f.proxmoxURL, true },
-		"fingerprint":     func() { w.Fingerprint, w.SystemTrust, w.PinSaid = f.fingerprint, false, true },
-		"mirror-factory":  func() { w.Mirrors.Factory = f.mirrorFactory },
-		"mirror-charts":   func() { w.Mirrors.Charts = maps.Clone(f.mirrorCharts) },
+		"proxmox-url":     func() { w.ProxmoxURL, w.URLSaid = orNone(f.proxmoxURL), orNone(f.proxmoxURL) != "" },
+		"fingerprint": func() {
+			w.Fingerprint, w.SystemTrust, w.PinSaid = orNone(f.fingerprint), false, orNone(f.fingerprint) != ""
+		},
+		"ca-file":        func() { w.Authorities = i.files.Authorities != nil },
+		"mirror-factory": func() { w.Mirrors.Factory = orNone(f.mirrorFactory) },
+		"mirror-charts":  func() { w.Mirrors.Charts = maps.Clone(f.mirrorCharts) },
 	} {
 		if i.given(name) {
 			set()
 		}
 	}
-	switch {
-	case f.repository != "" && f.directory != "":
+	if f.repository != "" && f.directory != "" {
 		return &usageError{&hinted{errors.New("init: --repository and --directory exclude each other"), "follow a Git repository, or a directory of this host"}}
-	case f.forge == "" && (f.forgeRepo != "" || f.forgeURL != "" || f.forgeTokenFile != ""):
-		return &usageError{errors.New("init: which kind of forge is it? say --forge github, gitlab or gitea")}
-	case f.forge != "" && f.forgeRepo == "":
-		return &usageError{errors.New("init: --forge needs --forge-repository, like org/infra")}
-	case f.forge != "":
-		w.Forge = &setup.Forge{Kind: f.forge, URL: f.forgeURL, Repository: f.forgeRepo}
+	}
+	if err := i.heedForge(); err != nil {
+		return err
 	}
 	if i.given("vmids") {
 		ranges, ok := setup.ParseRanges(f.vmids)
@@ -189,7 +188,6 @@ func (i *initRun) heedFlags() error {
 	}
 	*w = w.WithCertificate(i.facts)
 	w.Import = !f.noImport
-	w.Authorities = w.Authorities || i.files.Authorities != nil
 	return nil
 }
 

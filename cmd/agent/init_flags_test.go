@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
@@ -91,5 +92,51 @@ func TestInitDirectory(t *testing.T) {
 	must(os.Mkdir(dir, 0o755))
 	if a := h.bare(t.Context(), args...); a.err != nil || !strings.Contains(h.file(setup.ConfigFile), "\n  directory: "+dir+"\n") {
 		t.Errorf("%v", a)
+	}
+}
+
+// TestInitTakesBack: what may be left out is left out again once that is said, and
+// what it leaves behind is told.
+func TestInitTakesBack(t *testing.T) {
+	h := newFresh(t, "9.2")
+	h.done("--limit-ram", "64GiB", "--fingerprint", strings.Repeat("AB:", 31)+"AB")
+	load := func() settings {
+		t.Helper()
+		s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		return s
+	}
+	url := load().proxmox.URL
+	if s := load(); s.forge == nil || s.charts == nil || s.ca == nil || s.policy.Limits.MemoryMiB == 0 || s.proxmox.Fingerprint == "" || s.factory != h.Factory.URL() {
+		t.Fatalf("nothing to take back: %+v", s)
+	}
+	for _, tc := range []struct {
+		flags []string
+		notes string
+		gone  func(settings) bool
+	}{
+		{[]string{"--forge", "none"}, "remove " + setup.Credential(setup.ForgeToken) + ", and revoke it at the forge", func(s settings) bool { return s.forge == nil }},
+		{[]string{"--mirror-charts", "none"}, "", func(s settings) bool { return s.charts == nil }},
+		{[]string{"--mirror-factory", "none"}, "", func(s settings) bool { return s.factory != h.Factory.URL() }},
+		{[]string{"--ca-file", "none"}, setup.AuthoritiesFile + " stays", func(s settings) bool { return s.ca == nil }},
+		{[]string{"--limit-ram", "none"}, "", func(s settings) bool { return s.policy.Limits == cluster.Limits{} }},
+		{[]string{"--fingerprint", "none"}, "", func(s settings) bool { return s.proxmox.Fingerprint == "" && len(s.proxmox.CA) > 0 }},
+		{[]string{"--proxmox-url", "none"}, "", func(s settings) bool { return s.proxmox.URL != url }},
+	} {
+		told := h.bare(t.Context(), append(tc.flags, "--dry-run")...)
+		if told.err != nil || !strings.Contains(told.out, "- replace the ") || strings.Contains(told.out, "note: ") != (tc.notes != "") || !strings.Contains(told.out, tc.notes) || tc.gone(load()) {
+			t.Errorf("%s, tried: %v", tc.flags, told)
+		}
+		if a := h.bare(t.Context(), append(tc.flags, "--yes")...); a.err != nil || !tc.gone(load()) {
+			t.Errorf("%s: %v", tc.flags, a)
+		}
+		if a := h.bare(t.Context(), "--yes"); a.err != nil || !strings.Contains(a.out, "nothing to do") || strings.Contains(a.out, "note: ") || !tc.gone(load()) {
+			t.Errorf("after %s: %v", tc.flags, a)
+		}
+	}
+	if a := h.bare(t.Context(), "--yes", "--forge", "none", "--forge-repository", "org/infra"); a.err == nil || exitCode(a.err) != exitUsage {
+		t.Errorf("none, and which: %v", a)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -35,7 +36,7 @@ func (i *initRun) readGiven() error {
 		{"known-hosts-file", f.knownHostsFile, othersMayNotWrite, &g.KnownHosts, usableKnownHosts},
 		{"ca-file", f.caFile, othersMayNotWrite, &g.Authorities, usableAuthorities},
 	} {
-		if one.path == "" {
+		if one.path == "" || one.flag == "ca-file" && orNone(one.path) == "" {
 			continue
 		}
 		data, _, err := readHostFile(one.path, one.forbidden)
@@ -54,6 +55,52 @@ func (i *initRun) readGiven() error {
 		g.KnownHosts = append(withEnd(g.KnownHosts), line+"\n"...)
 	}
 	return errors.Join(errs...)
+}
+
+// none takes back what may be left out, where an earlier run was told it.
+const none = "none"
+
+// orNone is what a flag says, "" where that is none.
+func orNone(s string) string {
+	if s == none {
+		return ""
+	}
+	return s
+}
+
+// mapping is a flag of pairs that takes none as well.
+type mapping struct {
+	pflag.Value
+	pairs *map[string]string
+}
+
+// Set implements pflag.Value.
+func (m mapping) Set(s string) error {
+	if orNone(s) == "" {
+		*m.pairs = nil
+		return nil
+	}
+	return m.Value.Set(s)
+}
+
+// heedForge lays what the flags say of the forge over the wishes.
+func (i *initRun) heedForge() error {
+	f := i.flags
+	more := f.forgeRepo != "" || f.forgeURL != "" || f.forgeTokenFile != ""
+	switch {
+	case f.forge == none && more:
+		return &usageError{errors.New("init: --forge none goes with no other flag of the forge")}
+	case f.forge == "" && more:
+		return &usageError{errors.New("init: which kind of forge is it? say --forge github, gitlab or gitea")}
+	case !i.given("forge"):
+	case orNone(f.forge) == "":
+		i.wishes.Forge = nil
+	case f.forgeRepo == "":
+		return &usageError{errors.New("init: --forge needs --forge-repository, like org/infra")}
+	default:
+		i.wishes.Forge = &setup.Forge{Kind: f.forge, URL: f.forgeURL, Repository: f.forgeRepo}
+	}
+	return nil
 }
 
 // withEnd ends the last line of a text, so that another can follow.

@@ -56,6 +56,7 @@ func Make(f Facts, w Wishes, g Given, r Record, o Options) Plan {
 	p.content()
 	p.keys()
 	p.files()
+	p.unused()
 	p.unit()
 	return p.Plan
 }
@@ -288,6 +289,16 @@ func (p *planner) keys() {
 		default:
 			p.mode(k.what, file)
 		}
+	}
+}
+
+// unused tells of what an earlier run put there and the config names no more.
+func (p *planner) unused() {
+	if p.w.Forge == nil && p.r.Wishes.Forge != nil {
+		p.note("no commit statuses are sent any more; the token that set them stays: remove %s, and revoke it at the forge", Credential(ForgeToken))
+	}
+	if !p.w.Authorities && p.r.Wishes.Authorities {
+		p.note("%s stays, and nothing in it is trusted any more", AuthoritiesFile)
 	}
 }
 
