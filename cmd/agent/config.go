@@ -16,7 +16,8 @@ type configFile struct {
 	// Where the inventory is.
 	Repository repositoryFile `yaml:"repository" required:"true" example:"{url: \"ssh://git@example.org/infra.git\"}"`
 	// The clusters of the repository that this host looks after, by the names of
-	// their folders.
+	// their folders. A cluster is for one agent: where several follow one repository,
+	// each names its own.
 	Clusters []string `yaml:"clusters" is:"label" default:"all in the repository" example:"[dev]"`
 	// The age keys that open secrets.sops.yaml, one per line, as age-keygen
 	// writes them. Credential: age.key.

@@ -59,7 +59,7 @@ type examiner struct {
 func (x *examiner) see(ctx context.Context) {
 	policy := x.a.w.policy()
 	x.out.Wants = doctor.Wants{Token: x.a.pve.TokenID(), Pool: policy.Pool, Images: cmp.Or(x.a.w.sources.Inventory.ImageDatastore, "local"),
-		Datastores: policy.Datastores, Bridges: policy.Bridges}
+		Datastores: policy.Datastores, Bridges: policy.Bridges, Chosen: len(x.a.w.clusters) > 0}
 	x.out.Doubt = policy.Doubt.First()
 	// Proxmox VE calls a host what stands before the first dot of its name.
 	x.out.Machine, _, _ = strings.Cut(x.a.w.host, ".")

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
 // hostView is what is looked at on the host itself.
@@ -43,6 +45,7 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	wg.Go(func() { h.Separation = doctor.Look(v.separation(ctx, w.Token)) })
+	wg.Go(func() { h.Others = doctor.Look(v.others(ctx, w.Token)) })
 	look := func(ip netip.Addr) {
 		if _, done := h.Ways[ip]; done || !ip.IsValid() {
 			return
@@ -107,6 +110,22 @@ func (v hostView) separation(ctx context.Context, token string) (doctor.Separati
 		}
 	}
 	return out, nil
+}
+
+// others asks Proxmox VE, as its root, who has a token of the agents' user besides
+// the one that this agent works with.
+func (v hostView) others(ctx context.Context, token string) (string, error) {
+	if err := v.pve.isThere(); err != nil {
+		return "", errors.New("it takes root of the Proxmox VE host to see whether other hosts have agents")
+	}
+	var f setup.Facts
+	if err := errors.Join(v.pve.seeHosts(ctx, &f), v.pve.seeUsers(ctx, &f)); err != nil {
+		return "", err
+	}
+	account := f.Users[setup.User]
+	account.Tokens = slices.DeleteFunc(account.Tokens, func(name string) bool { return setup.User+"!"+name == token })
+	f.Users[setup.User] = account
+	return f.Others(), nil
 }
 
 // files looks at the modes of the config and everything that it names, and of

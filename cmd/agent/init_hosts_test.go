@@ -26,11 +26,21 @@ func TestInitOnTwoHosts(t *testing.T) {
 
 			first.done()
 			kept := first.credential("pve1")
-			if said := second.done(); strings.Contains(said.out, "make the role") || strings.Contains(said.out, "make the user") {
+			if said := second.done(); !strings.Contains(said.out, "note: besides this one there is the agent of pve1: where they follow one repository") {
+				t.Errorf("the second is not told of the first: %v", said)
+			} else if strings.Contains(said.out, "make the role") || strings.Contains(said.out, "make the user") {
 				t.Errorf("what is there is made again: %v", said)
 			}
 			second.credential("host_2nd")
 			second.worksIn("talos-2nd", "pve1", "2nd")
+			for _, tc := range []struct {
+				host       *fresh
+				works, see string
+			}{{first, "pve1", "the agent of 2nd"}, {second, "2nd", "the agent of pve1"}, {first, "2nd", ""}} {
+				if others, err := (hostView{pve: pveHost{root: tc.host.dir, run: tc.host.run}}).others(t.Context(), setup.Token(tc.works)); err != nil || others != tc.see {
+					t.Errorf("with the token of %s doctor sees %q, %v, want %q", tc.works, others, err, tc.see)
+				}
+			}
 			if a := first.done(); !strings.Contains(a.out, "nothing to do") {
 				t.Errorf("the first host has something to do because there is a second: %v", a)
 			}

@@ -30,6 +30,10 @@ type Host struct {
 	// Proxmox VE's root: the token itself may not ask for its user.
 	Separation Fact[Separation]
 
+	// Others says who else in the Proxmox VE cluster has a token of the agents' user,
+	// in the word of its root; "" for nobody.
+	Others Fact[string]
+
 	// Ways are the routes to the addresses of nodes, VIPs and gateways, and who
 	// answers there.
 	Ways map[netip.Addr]Fact[Way]
@@ -148,6 +152,7 @@ func (h Host) Judge() []Check {
 		out = append(out, Check{Name: "files", Level: Pass, Message: fmt.Sprintf("%d files and folders have the right owners and modes", len(h.Files)-len(out))})
 	}
 	out = append(out, h.credentials()...)
+	out = append(out, h.agents())
 	out = append(out, h.separation()...)
 	out = append(out, h.clock())
 	for _, c := range h.Wants.Clusters {
@@ -248,6 +253,25 @@ func (h Host) separation() []Check {
 		out = []Check{{Name: "privsep", Subject: h.Wants.Token, Level: Pass, Message: "the token was given what its user has"}}
 	}
 	return out
+}
+
+// agents judges whether this agent and those of other hosts can take the same
+// clusters for their own: nothing else keeps them from it that follow one repository.
+func (h Host) agents() Check {
+	c := Check{Name: "agents", Level: Pass}
+	switch {
+	case !h.Others.Known:
+		return skipped(c.Name, "", h.Others)
+	case h.Others.Value == "":
+		c.Message = "no other host of the Proxmox VE cluster has one"
+	case h.Wants.Chosen:
+		c.Message = "the config names the clusters of this one; besides it there is " + h.Others.Value
+	default:
+		c.Level = Warn
+		c.Message = fmt.Sprintf("besides this one there is %s, and the config does not say which clusters are whose: where they follow one repository, each takes all of them for its own, and overwrites the commit statuses of the other", h.Others.Value)
+		c.Hint = "name the clusters of each agent under `clusters` in the config.yaml of its host"
+	}
+	return c
 }
 
 func (h Host) clock() Check {

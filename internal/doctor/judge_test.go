@@ -81,6 +81,7 @@ func rootsView() Host {
 			{Path: "/etc/talos-agent/age.key", Is: KeyFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
 			{Path: "/etc/credstore", Is: StoreFile, Dir: true, Mode: 0o700, Owner: "root", Group: "root"},
 		},
+		Others:      Saw(""),
 		Credentials: Saw([]Credential{{Path: "/etc/credstore/talos-agent.age.key", Given: true, Same: true}, {Path: "/etc/credstore/talos-agent.proxmox.token", Given: true, Same: true}}),
 		Ways:        map[netip.Addr]Fact[Way]{ip("10.10.0.1"): direct("AA:AA:AA:AA:AA:AA"), ip("10.10.0.5"): direct("BC:24:11:00:00:11"), ip("10.10.0.11"): direct("BC:24:11:00:00:11"), ip("10.10.0.21"): direct("")},
 		Seen:        Saw([]Neighbour{{"vmbr1", ip("10.10.0.11"), "BC:24:11:00:00:11"}}), DHCP: Saw([]netip.Addr{ip("0.0.0.0")}), Addresses: Saw(map[string][]netip.Prefix{}),
@@ -278,6 +279,9 @@ var hostCases = []struct {
 	{"over a VLAN of the bridge", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1.20"}) }, verdict{"route", Pass, "vmbr1, vmbr1.20"}},
 	{"nobody looked", func(h *Host) { h.Ways = nil }, verdict{"route", Skipped, ""}},
 	{"another machine has the address", func(h *Host) { h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1", MAC: "AA:AA:AA:AA:AA:01"}) }, verdict{"addresses", Fail, "AA:AA:AA:AA:AA:01) answers at 10.10.0.21, the address of dev-wk-1"}},
+	{"another host's agent", func(h *Host) { h.Others = Saw("the agent of pve2") }, verdict{"agents", Warn, "besides this one there is the agent of pve2, and"}},
+	{"another host's agent, and each has its clusters", func(h *Host) { h.Others, h.Wants.Chosen = Saw("the agent of pve2"), true }, verdict{"agents", Pass, "the agent of pve2"}},
+	{"agents out of sight", func(h *Host) { h.Others = Unseen[string](errUnseen) }, verdict{"agents", Skipped, "out of sight"}},
 	{"another machine had the address", func(h *Host) {
 		h.Ways[ip("10.10.0.21")] = Saw(Way{Link: "vmbr1", MAC: "AA:AA:AA:AA:AA:01", Earlier: true})
 	}, verdict{"addresses", Warn, "seen earlier at 10.10.0.21, the address of dev-wk-1; it has not answered now -> if it still has the address, choose another ip"}},

@@ -23,6 +23,8 @@ type Wants struct {
 	Datastores []string  `json:"datastores"`
 	Bridges    []string  `json:"bridges"`
 	Clusters   []Cluster `json:"clusters"`
+	// Chosen says that the config names the clusters that are this agent's.
+	Chosen bool `json:"chosen"`
 }
 
 // Cluster is what one cluster asks for.

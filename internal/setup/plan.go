@@ -56,6 +56,7 @@ func Make(f Facts, w Wishes, g Given, r Record, o Options) Plan {
 	p.content()
 	p.keys()
 	p.files()
+	p.share()
 	p.unused()
 	p.unit()
 	return p.Plan
@@ -289,6 +290,13 @@ func (p *planner) keys() {
 		default:
 			p.mode(k.what, file)
 		}
+	}
+}
+
+// share tells a host that gets its config of the agents that were there before.
+func (p *planner) share() {
+	if _, there := p.f.Files[ConfigFile]; !there && len(p.f.others()) > 0 {
+		p.note("besides this one there is %s: where they follow one repository, name each one's clusters under `clusters` in %s of its host, because a cluster is for one agent", p.f.Others(), ConfigFile)
 	}
 }
 

@@ -71,6 +71,10 @@ func (f Facts) others() []string {
 	return slices.DeleteFunc(slices.Clone(f.Users[User].Tokens), func(name string) bool { return name == TokenName(f.Host) })
 }
 
+// Others says in words who else in this Proxmox VE cluster has a token of the
+// agents' user; "" for nobody.
+func (f Facts) Others() string { return f.whose(f.others()) }
+
 // othersAt are the names of those that have any of the agent's roles, or the
 // one given, at a path.
 func (f Facts) othersAt(path, role string) []string {

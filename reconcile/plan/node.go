@@ -356,7 +356,7 @@ func (m *planner) storageUsable(n cluster.Node, h cluster.Host) bool {
 func (m *planner) foreign(n cluster.Node, vm cluster.VM, mach cluster.Machine) {
 	if vm.Owner == cluster.Foreign {
 		m.block(cluster.Block{Subject: n.Name, Reason: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, colon(vm.Why)),
-			Hint: "give the node another vmid in nodes.yaml, or move the other vm away"})
+			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
 		return
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: fmt.Sprintf("who answers at %s is not the machine this node's vm carries%s", n.IP, colon(mach.Why)),
