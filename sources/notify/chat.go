@@ -98,8 +98,9 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 	}
 	sent := make(chan error, 1)
 	go func() {
-		defer func() { <-c.busy }()
-		sent <- c.send(n)
+		err := c.send(n)
+		<-c.busy // before it is told: then the next may come
+		sent <- err
 	}()
 	select {
 	case err := <-sent:

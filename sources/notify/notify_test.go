@@ -303,6 +303,26 @@ func TestChatThatHangs(t *testing.T) {
 	}
 }
 
+// taking is a network whose servers take everything at once.
+type taking struct{}
+
+func (taking) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: r, ProtoMajor: 1, ProtoMinor: 1,
+		Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+// TestChatInARow: whoever was told that a message is taken may send the next.
+func TestChatInARow(t *testing.T) {
+	target, err := New(Config{Kind: Chat, URL: samples["ntfy"], Wrap: func(http.RoundTripper) http.RoundTripper { return taking{} }})
+	check(t, err)
+	for range 500 {
+		check(t, target.Send(t.Context(), notice))
+	}
+}
+
 // samples are an address of every service, with secrets wherever it has some.
 var samples = map[string]string{
 	"bark":       "bark://:c4n4rydevice@127.0.0.1:1/?scheme=http",
