@@ -24,10 +24,11 @@ type Loopback struct{}
 
 // Listen implements Network. An address that was closed a moment ago may still
 // be taken: a program that this process starts holds a copy of every open
-// socket between its fork and the end of its exec. So a taken address is tried
-// again for a second before it counts as somebody else's.
+// socket between its fork and the end of its exec, which takes its time on a busy
+// machine. So a taken address is tried again for ten seconds before it counts as
+// somebody else's.
 func (Loopback) Listen(addr string) (net.Listener, error) {
-	for deadline := time.Now().Add(time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		l, err := net.Listen("tcp", addr)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
 			return l, err
