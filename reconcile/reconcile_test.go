@@ -233,9 +233,6 @@ func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 		if err := a.Accept(rev(7)); err != nil {
 			t.Fatal(err)
 		}
-		told(t, a, cluster.Reconciling)
-		a.Look(true)
-		time.Sleep(time.Second)
 		if s := until(t, a, cluster.Ready); s.Applied != rev(7) {
 			t.Errorf("applied %s", s.Applied)
 		}
