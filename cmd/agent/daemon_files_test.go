@@ -56,7 +56,7 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	if n := over(); n != 0 {
 		t.Errorf("started over %d times with what is the same", n)
 	}
-	if r.log.has("401") {
+	if r.log.has("401 Authentication failed") {
 		t.Error("asked with a token that was not whole")
 	}
 
