@@ -25,7 +25,7 @@ var screenDates = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d
 // the same, and phases that are quickly over are seen or not.
 func screenWords(text string) string {
 	var out []string
-	for line := range strings.Lines(text) {
+	for line := range strings.SplitSeq(text, "\n") {
 		if m := passing.FindStringSubmatch(line); m != nil && m[1] != "Ready" {
 			continue
 		}
@@ -36,6 +36,26 @@ func screenWords(text string) string {
 
 // passing is an event that tells a phase.
 var passing = regexp.MustCompile(`\[dev\] \S+ is ([A-Z]\w+)$`)
+
+// TestScreenWords: a phase that was seen later, or not at all, makes no other
+// screen; everything else does.
+func TestScreenWords(t *testing.T) {
+	const screen = "2026-11-22 04:04:45 [dev] start vm 412\n2026-11-22 04:04:45 [dev] done: start vm 412\n2026-11-22 04:04:45 [dev] cp-1 is Booting\n2026-11-22 04:04:46 [dev] cp-1 is Ready\n"
+	lines := strings.SplitAfter(screen, "\n")
+	for name, c := range map[string]struct {
+		lines []string
+		same  bool
+	}{
+		"a phase seen before": {[]string{lines[0], lines[2], lines[1], lines[3]}, true},
+		"a phase not seen":    {[]string{lines[0], lines[1], lines[3]}, true},
+		"another order":       {[]string{lines[1], lines[0], lines[2], lines[3]}, false},
+		"never Ready":         {lines[:3], false},
+	} {
+		if same := screenWords(strings.Join(c.lines, "")) == screenWords(screen); same != c.same {
+			t.Errorf("%s: the same: %v", name, same)
+		}
+	}
+}
 
 // leaveOut replaces the lines that a run may have or not by "...".
 func leaveOut(text string, keep func(line string) bool) string {
