@@ -6,7 +6,9 @@ package boot
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -464,8 +466,8 @@ func (c *container) left(before map[string]bool) {
 }
 
 // ofDebian are files that Debian's own programs make and keep while a system
-// lives.
-var ofDebian = regexp.MustCompile(`^/(var/log|var/cache/(apt|ldconfig|debconf|private)|var/lib/(apt|dpkg|systemd|dbus|private)|var/tmp|tmp|run|dev|root)(/|$)` +
+// lives: at midnight, too.
+var ofDebian = regexp.MustCompile(`^/(var/log|var/backups|var/cache/(apt|ldconfig|debconf|private)|var/lib/(apt|dpkg|systemd|dbus|private)|var/tmp|tmp|run|dev|root)(/|$)` +
 	`|^/etc/((passwd|group|shadow|gshadow|subuid|subgid)-?|machine-id|resolv\.conf|\.updated|\.pwd\.lock|mtab|localtime|timezone|ld\.so\.cache)$|^/var/\.updated$`)
 
 // files lists what is on the container's disk.
@@ -473,7 +475,10 @@ func (c *container) files() map[string]bool {
 	c.t.Helper()
 	out := map[string]bool{}
 	err := filepath.WalkDir(c.root, func(path string, _ os.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && path != c.root:
+			return nil // gone while the container lives on
+		case err != nil:
 			return fmt.Errorf("list the container's files: %w", err)
 		}
 		out["/"+strings.TrimPrefix(strings.TrimPrefix(path, c.root), "/")] = true
