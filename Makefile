@@ -20,7 +20,7 @@ NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
 # Four tests of a package at a time: those of a daemon mostly wait.
-TESTS    ?= -parallel 4 -timeout 30m
+TESTS    ?= -parallel 4 -timeout 60m
 SEEDS    ?= 1000
 
 export CGO_ENABLED ?= 0
