@@ -10,6 +10,7 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -134,6 +135,9 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sendin
 	}
 	reading := read("ApplyConfiguration", err)
 	said := errors.New(redacted(status.Convert(err).Message(), data))
+	if status.Code(err) == codes.DeadlineExceeded {
+		said = errors.New(late)
+	}
 	switch reading.meaning {
 	case invalid:
 		return sending{refused: curable{fmt.Errorf("the machine refuses the config: %w", said),

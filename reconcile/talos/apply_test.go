@@ -62,7 +62,7 @@ func TestApplyFaults(t *testing.T) {
 		{"request lost", world.Fault{Kind: world.LoseRequest}, "it was not taken: error reading from server: EOF", 2, ""},
 		{"reply lost", world.Fault{Kind: world.LoseReply}, "", 1, ""},
 		{"slow", world.Fault{Kind: world.Slow, Delay: 10 * time.Second}, "", 1, ""},
-		{"too slow", world.Fault{Kind: world.Slow, Delay: time.Minute}, "it was not taken: context deadline exceeded", 2, ""},
+		{"too slow", world.Fault{Kind: world.Slow, Delay: time.Minute}, "it was not taken: no answer in time", 2, ""},
 		{"in progress", world.Fault{Kind: world.Answer, Status: int(codes.FailedPrecondition), Text: "another apply configuration is already in progress"},
 			"it was not taken: another apply configuration is already in progress", 2, ""},
 		{"refused", world.Fault{Kind: world.Answer, Status: int(codes.InvalidArgument),

@@ -30,17 +30,20 @@ func clip(s string) string { return plain.Line(s, maxWords) }
 // addresses of a connection, whose port is another one every time.
 var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: |dial tcp \S+: `)
 
+// late is what a time that is over is called: gRPC has several texts for it
+// (recorded).
+const late = "no answer in time"
+
 // words is an error in one line, and the same words for the same error.
 func words(err error) string {
 	text := err.Error()
 	var answer interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &answer) {
-		// gRPC has several texts for a time that is over (recorded).
 		if st := answer.GRPCStatus(); st.Code() == codes.DeadlineExceeded && st.Message() != "" {
-			text = strings.ReplaceAll(text, st.Message(), "no answer in time")
+			text = strings.ReplaceAll(text, st.Message(), late)
 		}
 	}
-	return clip(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), "no answer in time"))
+	return clip(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), late))
 }
 
 // worded is an error whose message is its words.
