@@ -27,6 +27,8 @@ type CallRecord struct {
 	N        int // the how-manieth of this Call, from 1
 	Mutating bool
 	At       time.Duration
+	// Lost says that whoever asked was gone before the call was carried out.
+	Lost bool
 }
 
 // FaultKind is what goes wrong with a call.
@@ -158,6 +160,23 @@ func (w *World) Begin(c Call, mutating bool) Verdict {
 	return v
 }
 
+// arrive lets a call that has begun take its time on the way; an error means that
+// whoever asked is gone, and the call with them.
+func (w *World) arrive(ctx context.Context, c Call, v Verdict, delay time.Duration) error {
+	err := w.Sleep(ctx, delay)
+	if err == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.history {
+		if r := &w.history[i]; r.Call == c && r.N == v.N {
+			r.Lost = true
+		}
+	}
+	return err
+}
+
 // End is called when a call was carried out, before its answer leaves.
 func (w *World) End(c Call, v Verdict) {
 	if v.Fault.Kind != CrashAfter {
@@ -224,7 +243,7 @@ func (w *World) HTTP(name func(*http.Request) (c Call, mutating bool), refuse fu
 		case Slow:
 			delay += v.Fault.Delay
 		}
-		if w.Sleep(r.Context(), delay) != nil {
+		if w.arrive(r.Context(), c, v, delay) != nil {
 			panic(http.ErrAbortHandler)
 		}
 		r = r.WithContext(context.WithValue(r.Context(), verdictKey{}, v))
@@ -264,7 +283,7 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 		case Slow:
 			delay += v.Fault.Delay
 		}
-		return c, v, w.Sleep(ctx, delay)
+		return c, v, w.arrive(ctx, c, v, delay)
 	}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		c, v, err := enter(ctx, info.FullMethod)
