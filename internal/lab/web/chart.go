@@ -14,6 +14,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -144,8 +145,18 @@ spec:
 
 // StockCharts are the charts a repository of the lab holds when nobody says
 // otherwise: cilium (a make-believe one), podinfo in two versions, stuck
-// (never ready) and broken (cannot be rendered).
+// (never ready) and broken (cannot be rendered). The slice is the caller's; what
+// the charts hold is everybody's, and not to be written to.
 func StockCharts() ([]Chart, error) {
+	all, err := stockCharts()
+	return slices.Clone(all), err
+}
+
+// stockCharts are packed once in a process: a simulation opens hundreds of labs,
+// each with a repository and a registry.
+var stockCharts = sync.OnceValues(packStock)
+
+func packStock() ([]Chart, error) {
 	var all []Chart
 	for _, want := range []struct{ name, from, to string }{
 		{name: "cilium"},

@@ -51,11 +51,11 @@ func stockChart(t *testing.T, name, version string) Chart {
 }
 
 func TestChartsAreReproducible(t *testing.T) {
-	first, err := StockCharts()
+	first, err := packStock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := StockCharts()
+	second, err := packStock()
 	if err != nil {
 		t.Fatal(err)
 	}
