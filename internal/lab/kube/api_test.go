@@ -1,9 +1,11 @@
 package kube_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -173,6 +175,48 @@ func TestDoors(t *testing.T) {
 		}
 		if _, err := client.Get(distrust.Host + "/readyz"); err == nil || !strings.Contains(err.Error(), "unknown authority") {
 			t.Errorf("the server's certificate is believed under another CA: %v", err)
+		}
+	})
+}
+
+// TestClientWhoseTimeIsUp keeps a connection open beyond the life of the
+// certificate it was opened with.
+func TestClientWhoseTimeIsUp(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		l.running(apiAddr)
+		c := l.config(apiAddr)
+		var err error
+		if c.CertData, c.KeyData, err = l.ca.Client(time.Minute, "admin", "system:masters"); err != nil {
+			t.Fatal(err)
+		}
+		dials := 0
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials++
+			return l.world.Net.DialContext(ctx, network, addr)
+		}
+		client, err := rest.HTTPClientFor(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer utilnet.CloseIdleConnectionsFor(client.Transport)
+		for _, want := range []int{200, 200, 401, 401} {
+			resp, err := client.Get(c.Host + "/api/v1/nodes")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Fatal(err)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != want {
+				t.Errorf("the answer is %d, want %d", resp.StatusCode, want)
+			}
+			time.Sleep(31 * time.Second)
+		}
+		if dials != 1 {
+			t.Errorf("%d connections were opened", dials)
 		}
 	})
 }

@@ -146,8 +146,11 @@ func (a *apiserver) listen() error {
 			ClientAuth: tls.RequestClientCert,
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnState:   a.conns.follow,
-		ErrorLog:    slog.NewLogLogger(a.c.world.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, callerKey{}, &caller{})
+		},
+		ConnState: a.conns.follow,
+		ErrorLog:  slog.NewLogLogger(a.c.world.Log.Handler(), slog.LevelDebug),
 	}
 	a.server, a.halt = server, halt
 	if err := a.open(a.cp.Address); err != nil {
