@@ -61,13 +61,16 @@ func readHostFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, erro
 	return data, info, nil
 }
 
+// errUnread is told of a file that is there, for others than this user.
+var errUnread = errors.New("cannot be read by this user")
+
 // unreadable says why a file cannot be read.
 func unreadable(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist
 	case errors.Is(err, fs.ErrPermission):
-		return &hinted{errors.New("cannot be read by this user"), "run this as root; if it is the agent's own user, let it read the file: chown root:talos-agent, chmod 0640"}
+		return &hinted{errUnread, "run this as root; if it is the agent's own user, let it read the file: chown root:talos-agent, chmod 0640"}
 	}
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
@@ -203,6 +206,9 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 		l.Wrong(field, "a path that does not begin with / is looked for in "+l.dir, "there is no such file")
 	case err != nil:
 		l.Wrong(field, cluster.HintOf(err), "the file %s", err)
+		if errors.Is(err, errUnread) {
+			l.out.hidden = append(l.out.hidden, field)
+		}
 	case len(bytes.TrimSpace(data)) == 0:
 		l.Wrong(field, "write it anew", "the file %s is empty", f.path)
 	default:

@@ -38,7 +38,7 @@ type settings struct {
 	used       []usedFile // in the order in which they were read
 	// credentials says that systemd has handed some of the files over.
 	credentials bool
-	hidden      []string // fields whose credential may be there and cannot be seen by this program
+	hidden      []string // fields whose key or credential may be there and cannot be seen by this program
 
 	owner    string
 	clusters []string // empty: all in the repository

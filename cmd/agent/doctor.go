@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -106,10 +105,8 @@ func visit(ctx context.Context, config, socket string) (doctor.Report, error) {
 // configChecks judges the config by what loading it came to. What this user may
 // not read was not looked at, the hidden fields' credentials among it.
 func configChecks(path string, problems cluster.Problems, hidden []string) ([]doctor.Check, bool) {
-	if f, err := os.Open(path); errors.Is(err, fs.ErrPermission) {
+	if !mayRead(path) {
 		return []doctor.Check{{Name: "config", Subject: path, Level: doctor.Skipped, Message: "this user may not read it", Hint: "run it with sudo"}}, false
-	} else if err == nil {
-		_ = f.Close()
 	}
 	var checks []doctor.Check
 	for _, p := range problems {

@@ -35,10 +35,15 @@ func run(env *environment, args []string) int {
 	root := newRoot(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	code := exitCode(err)
+	code, elsewhere := exitCode(err), root.PersistentFlags().Changed("socket")
+	// The config of a daemon elsewhere is not known; what root reads here opens
+	// clusters.
+	if errors.Is(err, api.ErrDown) && !elsewhere && harden() == nil {
+		err = whyAway(err, setup.ConfigFile)
+	}
 	if err != nil && err.Error() != "" {
 		_, _ = fmt.Fprintf(told, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
-		if hint := cure(err, root.PersistentFlags().Changed("socket"), setup.ConfigFile); hint != "" {
+		if hint := cure(err, elsewhere, setup.ConfigFile); hint != "" {
 			_, _ = fmt.Fprintf(told, "  -> %s\n", hint)
 		}
 	}

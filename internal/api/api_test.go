@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -290,9 +291,13 @@ func TestNoDaemonSaysWhatToDo(t *testing.T) {
 	for c, want := range map[*Client]string{missing: "systemctl start", NewClient(dead): "is not running"} {
 		_, err := c.StatusAll(t.Context())
 		var h interface{ Hint() string }
-		if !errors.Is(err, ErrNoDaemon) || !errors.As(err, &h) || !strings.Contains(h.Hint(), want) {
+		if !errors.Is(err, ErrNoDaemon) || !errors.Is(err, ErrDown) || !errors.As(err, &h) || !strings.Contains(h.Hint(), want) {
 			t.Errorf("%v, want a hint with %q", err, want)
 		}
+	}
+	// One whose socket is closed to this user may well run.
+	if err := missing.explain(syscall.EACCES); !errors.Is(err, ErrNoDaemon) || errors.Is(err, ErrDown) {
+		t.Errorf("a socket that is closed: %v", err)
 	}
 	// A stale socket is replaced, a live one and anything else are not.
 	srv, err := Listen(dead, &stub{}, slog.New(slog.DiscardHandler))

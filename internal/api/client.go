@@ -36,17 +36,21 @@ func NewClient(path string) *Client {
 // ErrNoDaemon means that no daemon could be reached over the socket.
 var ErrNoDaemon = errors.New("cannot reach the talos-agent daemon")
 
+// ErrDown means that, besides, none listens: none runs, or it listens elsewhere.
+var ErrDown = errors.New("no talos-agent daemon listens")
+
 // unreachable is ErrNoDaemon with the reason and the cure.
 type unreachable struct {
 	path string
 	err  error
 	hint string
+	down bool // nobody listens
 }
 
 func (u *unreachable) Error() string { return fmt.Sprintf("%v at %s: %v", ErrNoDaemon, u.path, u.err) }
 func (u *unreachable) Hint() string  { return u.hint }
 func (u *unreachable) Is(target error) bool {
-	return target == ErrNoDaemon
+	return target == ErrNoDaemon || target == ErrDown && u.down
 }
 func (u *unreachable) Unwrap() error { return u.err }
 
@@ -59,10 +63,10 @@ func (c *Client) explain(err error) error {
 	u.err = errno
 	switch errno {
 	case syscall.ENOENT:
-		u.err = errors.New("there is no socket")
-		u.hint = "start the daemon: `systemctl start talos-agent`; if it listens elsewhere, say `--socket`"
+		u.err, u.down = errors.New("there is no socket"), true
+		u.hint = "start the daemon: `systemctl start talos-agent`, then `journalctl -u talos-agent`; if it listens elsewhere, say `--socket`"
 	case syscall.ECONNREFUSED:
-		u.err = errors.New("nobody listens")
+		u.err, u.down = errors.New("nobody listens"), true
 		u.hint = "the daemon is not running: `systemctl start talos-agent`, then `journalctl -u talos-agent`"
 	case syscall.EACCES, syscall.EPERM:
 		u.err = errors.New("permission denied")

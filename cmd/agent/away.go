@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// whyAway adds to the error that no daemon listens what keeps one from starting:
+// what is wrong with the config, its policy and the files they name, as far as this
+// user may read them. (A unit that was edited may have keys from elsewhere.) It may
+// be nothing, and any other error stays as it is.
+func whyAway(err error, config string) error {
+	if !errors.Is(err, api.ErrDown) {
+		return err
+	}
+	problems := unfit(config)
+	if len(problems) == 0 {
+		return err
+	}
+	return &hinted{fmt.Errorf("%w; as far as can be seen from here, it does not start with these files:\n%w", err, problems),
+		"correct them, then `systemctl restart talos-agent`; `systemctl status talos-agent` and `journalctl -u talos-agent` show how it ended"}
+}
+
+// unfit reads a config as a daemon does that starts, and returns why it would not.
+// What this user may not read counts for nothing.
+func unfit(config string) cluster.Problems {
+	if !mayRead(config) {
+		return nil
+	}
+	s, problems := loadConfig(config)
+	return slices.DeleteFunc(s.seen(problems), func(p cluster.Problem) bool {
+		return p.Severity != cluster.Error || p.File == s.policyPath && !mayRead(s.policyPath)
+	})
+}
+
+// mayRead reports whether this user may read a file, which need not be there.
+func mayRead(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = f.Close()
+	}
+	return !errors.Is(err, fs.ErrPermission)
+}
