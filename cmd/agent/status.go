@@ -23,7 +23,8 @@ and the last passes that did something.
 
 With --watch it goes on until it is stopped, also while the daemon restarts: in
 place on a terminal; elsewhere a line for each change, or with --output json a
-value for each change on a line of its own. Its exit code is for what it saw
+value for each change on a line of its own, a StatusGone for a cluster that is
+not looked after any more. Its exit code is for what it saw
 last.
 
 Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not

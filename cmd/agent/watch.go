@@ -74,7 +74,7 @@ func watchStatus(ctx context.Context, env *environment, c *api.Client, p printer
 	f, ok := env.stdout.(*os.File)
 	switch {
 	case p.json:
-		show = jsonWatcher{env.stdout}
+		show = &jsonWatcher{w: env.stdout, had: map[string]bool{}}
 	case ok && term.IsTerminal(int(f.Fd())):
 		show = newScreen(f, p)
 	default:
@@ -184,18 +184,41 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 	}
 }
 
-// jsonWatcher writes one envelope a line.
-type jsonWatcher struct{ w io.Writer }
+// jsonWatcher writes one envelope a line: a status, or which cluster is not looked
+// after any more.
+type jsonWatcher struct {
+	w   io.Writer
+	had map[string]bool
+}
 
-func (j jsonWatcher) show(_ []cluster.Status, changed *cluster.Status, _ []string, _ error) error {
+// statusGone is the last that is told of a cluster.
+type statusGone struct {
+	Cluster string `json:"cluster"`
+}
+
+func (j *jsonWatcher) show(all []cluster.Status, changed *cluster.Status, _ []string, _ error) error {
+	for _, name := range gone(j.had, all) {
+		if err := jsonLine(j.w, "StatusGone", statusGone{name}); err != nil {
+			return err
+		}
+		delete(j.had, name)
+	}
 	if changed == nil {
 		return nil
 	}
+	j.had[changed.Cluster] = true
 	return jsonLine(j.w, "Status", changed)
 }
-func (jsonWatcher) ticks() <-chan time.Time { return nil }
-func (jsonWatcher) begin() error            { return nil }
-func (jsonWatcher) end()                    {}
+func (*jsonWatcher) ticks() <-chan time.Time { return nil }
+func (*jsonWatcher) begin() error            { return nil }
+func (*jsonWatcher) end()                    {}
+
+// gone are the clusters that were told of and are not there any more.
+func gone[T any](had map[string]T, all []cluster.Status) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(had)), func(name string) bool {
+		return slices.ContainsFunc(all, func(s cluster.Status) bool { return s.Cluster == name })
+	})
+}
 
 // jsonLine writes one envelope on one line.
 func jsonLine(w io.Writer, kind string, v any) error {
@@ -230,11 +253,9 @@ func (l *lineWatcher) show(all []cluster.Status, changed *cluster.Status, troubl
 		}
 	}
 	l.trouble = trouble
-	for _, name := range slices.Sorted(maps.Keys(l.had)) {
-		if !slices.ContainsFunc(all, func(s cluster.Status) bool { return s.Cluster == name }) {
-			l.p.printf("%s %s is not looked after any more\n", at, name)
-			delete(l.had, name)
-		}
+	for _, name := range gone(l.had, all) {
+		l.p.printf("%s %s is not looked after any more\n", at, name)
+		delete(l.had, name)
 	}
 	if changed == nil {
 		return nil

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +81,33 @@ func TestChanges(t *testing.T) {
 		t.Errorf("nothing has changed, and is told: %q", got)
 	}
 	if got, want := changes(cluster.Status{}, before, true), []string{"revision main@sha1:0123456789ab begin", "Reconciling: 1 of 2", "cp-1 is Ready", "wk-1 is Booting"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestJSONTellsWhoIsGone: a program that watches is told once of a cluster that is
+// not looked after any more, and of it again when it is back.
+func TestJSONTellsWhoIsGone(t *testing.T) {
+	var b strings.Builder
+	w := &jsonWatcher{w: &b, had: map[string]bool{}}
+	dev, prod := cluster.Status{Cluster: "dev"}, cluster.Status{Cluster: "prod"}
+	both, one := []cluster.Status{dev, prod}, []cluster.Status{prod}
+	for _, step := range []struct {
+		all     []cluster.Status
+		changed *cluster.Status
+	}{{[]cluster.Status{dev}, &dev}, {both, &prod}, {one, nil}, {one, nil}, {both, &dev}, {nil, nil}} {
+		must(w.show(step.all, step.changed, nil, nil))
+	}
+	var got []string
+	for line := range strings.Lines(b.String()) {
+		var told struct {
+			Kind, APIVersion string
+			Data             struct{ Cluster string }
+		}
+		must(json.Unmarshal([]byte(line), &told))
+		got = append(got, told.Kind+" "+told.APIVersion+" "+told.Data.Cluster)
+	}
+	if want := []string{"Status v1 dev", "Status v1 prod", "StatusGone v1 dev", "Status v1 dev", "StatusGone v1 dev", "StatusGone v1 prod"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
