@@ -111,11 +111,16 @@ func TestBareLabLeadsOn(t *testing.T) {
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		out, err := shell(t.Context(), look).CombinedOutput()
 		if strings.Contains(string(out), "refuses the deploy key") {
-			return
+			break
 		}
 		if time.Since(began) > daemonPatience {
 			t.Fatalf("%s: %v\n%s", look, err, out)
 		}
+	}
+	// doctor fails for the deploy key's sake, and finds the others.
+	doctor := after("look, in another terminal:")[1]
+	if out, err := shell(t.Context(), doctor).CombinedOutput(); err == nil || !strings.Contains(string(out), "  pass    config ") || !strings.Contains(string(out), "  pass    daemon ") {
+		t.Errorf("%s: %v\n%s", doctor, err, out)
 	}
 }
 

@@ -114,6 +114,7 @@ run the agent, with its keys as systemd would hand them to it:
   CREDENTIALS_DIRECTORY=%[9]s/keys talos-agent run --config %[9]s/etc/talos-agent/config.yaml
 look, in another terminal:
   talos-agent --socket %[9]s/run/talos-agent/agent.sock status --watch
+  CREDENTIALS_DIRECTORY=%[9]s/keys talos-agent doctor --config %[9]s/etc/talos-agent/config.yaml
 
 `, h.PVE.URL(), h.SSH.URL(lab.Repository), filepath.Join(h.dir, "authorized_keys"), h.Forge.URL(),
 		strings.Join(words, " "), filepath.Join(h.dir, "ca.pem"), lab.GitToken, strings.Replace(h.Repo.URL(), "https://", "https://git@", 1), shellWord(h.dir))
