@@ -405,6 +405,51 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
+// TestTheUmaskStaysAsItIs: it is the whole process's, and others make files while
+// a socket is opened.
+func TestTheUmaskStaysAsItIs(t *testing.T) {
+	old := unix.Umask(0o022)
+	defer unix.Umask(old)
+	var wg sync.WaitGroup
+	for range 8 {
+		dir := t.TempDir()
+		wg.Go(func() {
+			for i := range 50 {
+				srv, err := Listen(filepath.Join(dir, "agent.sock"), &stub{}, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				name := filepath.Join(dir, fmt.Sprint(i))
+				if err := errors.Join(srv.Close(), os.Mkdir(name, 0o755)); err != nil {
+					t.Error(err)
+				}
+				if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o755 {
+					t.Errorf("a folder made meanwhile: %v, %v", info, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if now := unix.Umask(0o022); now != 0o022 {
+		t.Errorf("the umask is left as %04o", now)
+	}
+}
+
+func TestTheSocketIsMadeClosed(t *testing.T) {
+	old := unix.Umask(0)
+	defer unix.Umask(old)
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := listenClosed(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
 func TestGroupReachesTheSocketWhateverTheUmask(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)

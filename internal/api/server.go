@@ -38,9 +38,7 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 	}
 	// The socket is made closed to others and opened to the group afterwards:
 	// there is no moment in which anybody may connect.
-	old := unix.Umask(0o177)
-	l, err := net.Listen("unix", path)
-	unix.Umask(old)
+	l, err := listenClosed(path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on socket %s: %w", path, err)
 	}
@@ -54,6 +52,20 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
 	return &Server{listen.Serve(keepRoom(l, peerOf, log), settings(a, log), log)}, nil
+}
+
+// listenClosed opens a socket to which nobody but its user may connect. Linux
+// makes it with the mode that its descriptor has by then; the umask would do the
+// same to whatever else the process makes at that moment.
+func listenClosed(path string) (net.Listener, error) {
+	c := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var failed error
+		if err := conn.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) }); err != nil {
+			return err
+		}
+		return failed
+	}}
+	return c.Listen(context.Background(), "unix", path)
 }
 
 // settings are those of the server: what the routes need beside the bounds that
