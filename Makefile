@@ -15,7 +15,7 @@ STAGE     = $(abspath $(DIST))/stage
 # them takes long, so they are linked once.
 PACKAGING = cd cmd/agent && '$(STAGE)/agent.test'
 # What an installed agent needs that has nothing to do.
-FIGURES_OF_PACKAGE = ($(PACKAGING) -test.run '^TestPackageFigures$$' -figures -agent '$(STAGE)/$(NATIVE)/packaged')
+FIGURES_OF_PACKAGE = ($(PACKAGING) -test.timeout 10m -test.run '^TestPackageFigures$$' -figures -agent '$(STAGE)/$(NATIVE)/packaged')
 NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
