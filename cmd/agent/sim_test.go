@@ -214,15 +214,20 @@ func (s *sim) wiring() wiring {
 	}
 }
 
-// boot starts an agent on what the one before left behind.
-func (s *sim) boot() {
+// boot starts an agent on what the one before left behind. Changes are made to its
+// wiring first.
+func (s *sim) boot(changes ...func(*wiring)) {
 	s.t.Helper()
 	s.mu.Lock()
 	s.link = world.NewLink(s.lab.World.Net)
 	s.files = &simFiles{disk: s.disk, sim: s}
 	s.dead = make(chan struct{})
 	s.mu.Unlock()
-	a, err := newAgent(s.wiring())
+	w := s.wiring()
+	for _, change := range changes {
+		change(&w)
+	}
+	a, err := newAgent(w)
 	if err == nil {
 		s.agent = a
 		a.start(context.Background())

@@ -185,10 +185,12 @@ func (a *agent) discover() {
 	soon := firstRetry
 	for {
 		pause := a.w.interval
+		newer := a.hub.kicked() // taken before the look: what comes after it counts
 		names, err := a.w.clusters, error(nil)
 		if len(names) == 0 {
 			names, err = a.hub.clusters(a.ctx, asOf)
 		}
+		looked := time.Now()
 		for _, name := range append(slices.Clone(names), a.stillRefused(names, err == nil)...) {
 			a.manage(name)
 		}
@@ -209,11 +211,14 @@ func (a *agent) discover() {
 		case asOf = <-a.asked:
 			timer.Stop()
 			continue
-		case <-a.hub.kicked():
+		case <-newer:
 			timer.Stop()
 		case <-timer.C:
 		}
 		asOf = time.Now().Add(-a.w.interval)
+		if err != nil {
+			asOf = looked.Add(1) // the answer that was no use is not asked for again
+		}
 	}
 }
 
@@ -254,14 +259,17 @@ func (a *agent) foundOut(err error) {
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		a.w.log.Warn(cannotRead, "err", err, "hint", cluster.HintOf(err))
 	case err == nil && before != nil:
-		a.w.log.Info("the clusters of the repository are read")
+		a.w.log.Info(readAgain)
 	default:
 		return
 	}
 	a.w.pulse.Beat()
 }
 
-const cannotRead = "cannot read the clusters of the repository"
+const (
+	cannotRead = "cannot read the clusters of the repository"
+	readAgain  = "the clusters of the repository are read"
+)
 
 // trouble is why there is no cluster to tell of. What keeps one that is known
 // from going on stands in its own status.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -17,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources"
@@ -92,6 +95,42 @@ func TestClustersThatWaitForOneRepository(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A cluster that the loop of another one sees first, just after the repository
+// was read for its clusters, is taken up at once and not an interval later.
+func TestClusterThatIsSeenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{1, 0}, lab.Config{})
+		defer s.close()
+		s.log = slog.New(onRecord(func(message string) {
+			if message != readAgain {
+				return
+			}
+			s.push(map[string][]byte{"inventory/prod/cluster.yaml": []byte("cluster_name: prod\n")}, "a second cluster")
+			if _, err := s.agent.hub.tree(t.Context(), time.Now()); err != nil {
+				t.Error(err)
+			}
+		}))
+		s.lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "down", Times: 1})
+		s.boot(func(w *wiring) { w.clusters, w.interval = nil, time.Hour })
+		time.Sleep(time.Minute) // the first look fails, and is soon made again
+		if got := s.agent.Clusters(); !slices.Equal(got, []string{"dev", "prod"}) {
+			t.Errorf("clusters %v are looked after", got)
+		}
+		s.halt()
+	})
+}
+
+// onRecord is a log that is heard by the words of its records.
+type onRecord func(message string)
+
+func (onRecord) Enabled(context.Context, slog.Level) bool { return true }
+func (h onRecord) WithAttrs([]slog.Attr) slog.Handler     { return h }
+func (h onRecord) WithGroup(string) slog.Handler          { return h }
+func (h onRecord) Handle(_ context.Context, r slog.Record) error {
+	h(r.Message)
+	return nil
 }
 
 // A panic over the repository's files is told, and does not end the daemon.
