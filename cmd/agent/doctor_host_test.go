@@ -263,8 +263,6 @@ func inNetwork(t *testing.T) error {
 // heardEarlier looks for one whom the kernel knows from earlier: nothing is waited
 // for where it is the one that should be there, and it is no answer where it is not.
 func heardEarlier(ctx context.Context, t *testing.T, link int, mac net.HardwareAddr) error {
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // the kernel asks after five seconds
-	defer cancel()
 	at := netip.MustParseAddr("10.10.0.24")
 	if err := netlink.NeighSet(&netlink.Neigh{LinkIndex: link, IP: at.AsSlice(), HardwareAddr: mac, State: netlink.NUD_STALE}); err != nil {
 		return err
@@ -273,6 +271,8 @@ func heardEarlier(ctx context.Context, t *testing.T, link int, mac net.HardwareA
 	if got, earlier, err := whoAnswers(ctx, link, at, func(mac string) bool { return mac == want }); err != nil || got != want || earlier {
 		t.Errorf("the one that should be there: %q, %v, %v", got, earlier, err)
 	}
+	short, cancel := context.WithTimeout(ctx, 2*time.Second) // the kernel asks after five
+	defer cancel()
 	if got, earlier, err := whoAnswers(short, link, at, func(string) bool { return false }); err != nil || got != want || !earlier {
 		t.Errorf("another: %q, %v, %v", got, earlier, err)
 	}

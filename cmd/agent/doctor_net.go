@@ -58,8 +58,9 @@ func routeTo(ip netip.Addr) (doctor.Way, error) {
 
 // resolveWithin is how long the kernel may ask for a neighbour: three times, once a
 // second. One that it knows from earlier it takes at its word for another five
-// seconds before (ARP: /proc/sys/net/ipv4/neigh/default, delay_first_probe_time).
-const resolveWithin = 9 * time.Second
+// seconds before (ARP: /proc/sys/net/ipv4/neigh/default, delay_first_probe_time),
+// and its timers strike up to an eighth late.
+const resolveWithin = 11 * time.Second
 
 // whoAnswers finds the MAC behind an address on a link, "" when nobody answers.
 // A datagram to the discard port has the kernel ask. Of a MAC that the kernel knows
@@ -78,13 +79,15 @@ func whoAnswers(ctx context.Context, link int, ip netip.Addr, expected func(mac 
 		return "", false, fmt.Errorf("ask for a neighbour: %w", err)
 	}
 	for {
+		last := ctx.Err() != nil // however long it takes until it is this one's turn
 		mac, over, err := inTable(link, ip)
 		if err != nil || over || mac != "" && expected(mac) {
 			return mac, false, err
 		}
-		if pause(ctx, 50*time.Millisecond) != nil {
+		if last {
 			return mac, mac != "", nil
 		}
+		_ = pause(ctx, 50*time.Millisecond) // its end is heeded above
 	}
 }
 
