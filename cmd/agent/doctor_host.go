@@ -115,6 +115,9 @@ func (v hostView) separation(ctx context.Context, token string) (doctor.Separati
 // others asks Proxmox VE, as its root, who has a token of the agents' user besides
 // the one that this agent works with.
 func (v hostView) others(ctx context.Context, token string) (string, error) {
+	if token == "" { // whose config was not read
+		return "", errors.New("nobody knows the agent's token, and which clusters are its own")
+	}
 	if err := v.pve.isThere(); err != nil {
 		return "", errors.New("it takes root of the Proxmox VE host to see whether other hosts have agents")
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/doctor"
 	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
@@ -40,6 +41,11 @@ func TestInitOnTwoHosts(t *testing.T) {
 				if others, err := (hostView{pve: pveHost{root: tc.host.dir, run: tc.host.run}}).others(t.Context(), setup.Token(tc.works)); err != nil || others != tc.see {
 					t.Errorf("with the token of %s doctor sees %q, %v, want %q", tc.works, others, err, tc.see)
 				}
+			}
+			// Of an agent whose config nobody could read it is not known what it lacks.
+			unread := hostView{pve: pveHost{root: first.dir, run: first.run}}.see(t.Context(), doctor.Wants{})
+			if c := find(unread.Judge(), "agents", ""); len(c) != 1 || c[0].Level != doctor.Skipped {
+				t.Errorf("without a config doctor says %+v", c)
 			}
 			if a := first.done(); !strings.Contains(a.out, "nothing to do") {
 				t.Errorf("the first host has something to do because there is a second: %v", a)
