@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -92,6 +94,21 @@ func TestInitDirectory(t *testing.T) {
 	must(os.Mkdir(dir, 0o755))
 	if a := h.bare(t.Context(), args...); a.err != nil || !strings.Contains(h.file(setup.ConfigFile), "\n  directory: "+dir+"\n") {
 		t.Errorf("%v", a)
+	}
+}
+
+// TestMapping: of pairs and none, what comes last counts.
+func TestMapping(t *testing.T) {
+	for want, said := range map[string][]string{"map[]": {"a=b", "none"}, "map[c:d]": {"a=b", "none", "c=d"}, "map[c:d e:f]": {"none", "c=d", "e=f"}} {
+		var f initFlags
+		cmd := &cobra.Command{}
+		f.declare(cmd)
+		for _, s := range said {
+			must(cmd.Flags().Set("mirror-charts", s))
+		}
+		if got := fmt.Sprint(f.mirrorCharts); got != want {
+			t.Errorf("%q: %s, want %s", said, got, want)
+		}
 	}
 }
 

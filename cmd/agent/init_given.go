@@ -77,7 +77,7 @@ type mapping struct {
 // Set implements pflag.Value.
 func (m mapping) Set(s string) error {
 	if orNone(s) == "" {
-		*m.pairs = nil
+		clear(*m.pairs) // the same map: pairs that come after are laid into it
 		return nil
 	}
 	return m.Value.Set(s)
