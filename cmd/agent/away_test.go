@@ -44,9 +44,7 @@ func TestWhyADaemonIsAway(t *testing.T) {
 		}
 	}
 	// Who may read less is told less, and nothing that is not so.
-	for at := dir; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {
-		must(os.Chmod(at, 0o755))
-	}
+	letIn(dir)
 	put("config.yaml", config, 0o644)
 	for name, mode := range map[string]os.FileMode{"age.key": 0o600, "proxmox.token": 0o600, "git.token": 0o600} {
 		put(name, files[name], mode)
@@ -73,16 +71,39 @@ func TestWhyADaemonIsAway(t *testing.T) {
 	}
 }
 
+// letIn lets everybody into a folder that the testing package made: that is two
+// deep in the folder for temporary files, which is not ours and stays as it is.
+func letIn(dir string) {
+	for _, at := range []string{dir, filepath.Dir(dir)} {
+		must(os.Chmod(at, 0o755))
+	}
+}
+
+// TestLetIn: whatever the folder for temporary files is called, its mode is not the
+// tests' to change.
+func TestLetIn(t *testing.T) {
+	temp := t.TempDir()
+	own := filepath.Join(temp, "TestSomething1", "001")
+	must(errors.Join(os.MkdirAll(own, 0o700), os.Chmod(temp, 0o700)))
+	t.Setenv("TMPDIR", temp+"/")
+	letIn(own)
+	for at, want := range map[string]os.FileMode{temp: 0o700, filepath.Dir(own): 0o755, own: 0o755} {
+		if info, err := os.Stat(at); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %04o", at, info.Mode(), err, want)
+		}
+	}
+}
+
 // asNobody does something as somebody who owns nothing here, if we are root and
-// such a one comes as far as the folder.
-func asNobody(t *testing.T, dir string, do func()) {
+// such a one comes as far as the path, and reports whether that is so.
+func asNobody(t testing.TB, path string, do func()) (done bool) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		return
+		return false
 	}
-	done := make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(ended)
 		// The thread is somebody else's from now on, and ends with this goroutine.
 		runtime.LockOSThread()
 		const nobody = 65534
@@ -94,11 +115,15 @@ func asNobody(t *testing.T, dir string, do func()) {
 			t.Error(errno)
 			return
 		}
-		if _, err := os.Stat(dir); err != nil {
+		f, err := os.Open(path)
+		if err != nil {
 			t.Logf("not tried as somebody else, to whom the folder for temporary files is closed: %v", err)
 			return
 		}
+		_ = f.Close()
 		do()
+		done = true
 	}()
-	<-done
+	<-ended
+	return done
 }

@@ -137,13 +137,12 @@ func credentials(t *testing.T, r *rig) {
 	r.run(exitFailed, do("kubeconfig", "--file", "nowhere/kubeconfig"), "write nowhere/kubeconfig: there is no directory nowhere\n")
 }
 
-// enterable lets everybody into the folders of the rig, and at the program.
-func (r *rig) enterable() {
-	reachable(r.t)
-	for dir := r.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		must(os.Chmod(dir, 0o755))
-	}
+// enterable lets everybody into the folders of the rig, and at the program, and
+// reports whether we can be somebody else who gets there.
+func (r *rig) enterable() bool {
+	letIn(r.dir)
 	must(os.Chmod(r.work, 0o777))
+	return reachable(r.t) && asNobody(r.t, r.dir, func() {})
 }
 
 // peers may read when they can open the socket; changes and secrets are root's,
@@ -154,11 +153,10 @@ func peers(t *testing.T, r *rig) {
 	if mode := info.Mode().Perm(); mode != 0o660 {
 		t.Errorf("the socket has mode %04o", mode)
 	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to run commands as somebody else")
+	if !r.enterable() {
+		t.Skip("needs root, to run commands as somebody else, and a folder for temporary files that is open to them")
 	}
 	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
-	r.enterable()
 	must(os.Mkdir(filepath.Join(r.work, "empty"), 0o755))
 	if a := r.as(nobody, "status"); a.code != exitNoDaemon || !a.has("permission denied") || !a.has("member of group talos-agent") {
 		t.Errorf("closed socket: %v", a)
@@ -185,15 +183,15 @@ func peers(t *testing.T, r *rig) {
 	}
 }
 
-// reachable lets everybody run the program of the tests.
-func reachable(t testing.TB) {
+// reachable lets everybody run the program of the tests, and reports whether we can
+// be somebody else who gets there.
+func reachable(t testing.TB) bool {
 	program, err := exec.LookPath("talos-agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dir := filepath.Dir(program); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		must(os.Chmod(dir, 0o755))
-	}
+	letIn(filepath.Dir(program)) // testscript's, and as deep
+	return asNobody(t, program, func() {})
 }
 
 // tearDown wants the name, takes away what is ours and nothing else, and the
