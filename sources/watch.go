@@ -60,11 +60,11 @@ func (c watching) one(ctx context.Context, path string, news bool, onChange func
 			if errors.Is(err, errMoved) {
 				return true, nil
 			}
-			return false, err
+			return moved, err
 		case <-look.C:
 			if now, err := os.Stat(path); err == nil && !os.SameFile(is, now) {
-				cancel()
-				return true, <-ended
+				moved = true
+				cancel() // a folder may have moved, too: how it ended is told above
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -232,5 +233,35 @@ func TestWatchGone(t *testing.T) {
 		done <- err // for the cleanup
 	case <-time.After(deadline):
 		t.Fatal("the directory went unnoticed")
+	}
+}
+
+// TestWatchWhereTwoThingsMove: a folder that moves just when a link on the way to
+// the directory is turned to another is no reason to watch no more.
+func TestWatchWhereTwoThingsMove(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 200 {
+		in := func(name string) string { return filepath.Join(dir, fmt.Sprint(i), name) }
+		write(t, in("old/folder/a"), "a")
+		write(t, in("new/a"), "a")
+		there, ended := make(chan struct{}), make(chan error, 1)
+		if err := errors.Join(os.Symlink("old", in("link")), os.Symlink("new", in("next"))); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			hasty := watching{quiet: time.Nanosecond, unrest: time.Nanosecond, look: time.Nanosecond}
+			moved, err := hasty.one(t.Context(), in("link"), true, sync.OnceFunc(func() { close(there) }))
+			if err == nil && !moved {
+				err = errors.New("nothing has moved")
+			}
+			ended <- err
+		}()
+		<-there
+		if err := errors.Join(os.Rename(in("old/folder"), in("old/moved")), os.Rename(in("next"), in("link"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
