@@ -54,17 +54,22 @@ func (c watching) one(ctx context.Context, path string, news bool, onChange func
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- c.tree(ctx, path, news, onChange) }()
+	elsewhere := func() bool {
+		now, err := os.Stat(path)
+		return err == nil && !os.SameFile(is, now)
+	}
 	for {
 		select {
 		case err := <-ended:
-			if errors.Is(err, errMoved) {
+			// The old directory may go as soon as there is another.
+			if errors.Is(err, errMoved) || errors.Is(err, fs.ErrNotExist) && elsewhere() {
 				return true, nil
 			}
 			return moved, err
 		case <-look.C:
-			if now, err := os.Stat(path); err == nil && !os.SameFile(is, now) {
+			if elsewhere() {
 				moved = true
-				cancel() // a folder may have moved, too: how it ended is told above
+				cancel() // what has happened just then is told above
 			}
 		}
 	}

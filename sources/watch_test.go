@@ -265,3 +265,29 @@ func TestWatchWhereTwoThingsMove(t *testing.T) {
 		}
 	}
 }
+
+// TestWatchWhereTheOldGoes: a directory that is deleted once the link leads to
+// another is no reason to watch no more.
+func TestWatchWhereTheOldGoes(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	write(t, in("old/a"), "a")
+	write(t, in("new/a"), "a")
+	if err := errors.Join(os.Symlink("old", in("link")), os.Symlink("new", in("next"))); err != nil {
+		t.Fatal(err)
+	}
+	changes, ended := watch(t, in("link"))
+	if err := errors.Join(os.Rename(in("next"), in("link")), os.RemoveAll(in("old"))); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, changes, "another directory")
+	write(t, in("new/a"), "b")
+	select {
+	case <-changes:
+	case err := <-ended:
+		t.Error(err)
+		ended <- err
+	case <-time.After(deadline):
+		t.Error("nothing told of a file in it")
+	}
+}
