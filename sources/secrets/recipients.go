@@ -38,10 +38,10 @@ var harmless = []string{
 // none. The path is relative to the directory of .sops.yaml, with slashes. The
 // result is without duplicates, in the order of the file.
 //
-// Errors call the file by its name. They are *Error: ErrMalformed if sopsYAML cannot be read, ErrKeys if no
-// rule matches or a recipient is not usable, ErrUnsupported if the rule asks
-// for keys that are not age's, which would leave somebody unable to read what
-// is encrypted here.
+// Errors call the file by the name that is given. They are *Error: ErrMalformed
+// if sopsYAML cannot be read, ErrKeys if no rule matches or a recipient is not
+// usable, ErrUnsupported if the rule asks for keys that are not age's, which
+// would leave somebody unable to read what is encrypted here.
 func Recipients(name string, sopsYAML []byte, path string) ([]string, error) {
 	rules, bad := parseRules(sopsYAML)
 	if bad != nil {
