@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
 // What nobody but its owner, its group and root may do with a file.

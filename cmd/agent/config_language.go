@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"regexp"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
@@ -20,26 +20,26 @@ var (
 
 // hostLanguage is how the host's files are written. What they name as an
 // inventory does has the inventory's rule.
-var hostLanguage = strict.Language{
-	Formats: map[string]strict.Format{
+var hostLanguage = yamlschema.Language{
+	Formats: map[string]yamlschema.Format{
 		"label":   inventory.Format("label"),
 		"storage": inventory.Format("storage"),
 		"bridge":  inventory.Format("bridge"),
 		"pool":    inventory.Format("pool"),
 
-		"path":        strict.Text("the path of a file, or credential:NAME", "age.key", `^(credential:[A-Za-z0-9][A-Za-z0-9._-]*|[A-Za-z0-9._/][A-Za-z0-9._@+,/ -]*)$`, 500).AsPrivate(),
-		"absolute":    strict.Text("an absolute path", "/var/lib/talos-agent", `^/[A-Za-z0-9._@+,/ -]*$`, 500),
-		"folder":      strict.Text("a folder of the repository", "inventory", `^[A-Za-z0-9._@+-][A-Za-z0-9._@+/-]*$`, 300),
-		"branch":      strict.Text("the name of a branch", "main", `^\S+$`, 200),
-		"listen":      strict.Text("an IP address and a port", `"127.0.0.1:9477"`, `^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$`, 60),
-		"giturl":      strict.Text("the address of a repository", `"ssh://git@example.org/infra.git"`, `^\S+$`, 500).AsPrivate(),
-		"httpsurl":    strict.Text("the https address of a server", `"https://127.0.0.1:8006"`, `^https://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?/?$`, 300),
-		"weburl":      strict.Text("a web address without user, query, fragment or escapes", `"https://factory.talos.dev"`, `^https?://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
-		"chartsource": strict.Text("the https or oci address of a chart repository or registry", `"https://helm.cilium.io"`, `^(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
-		"project":     strict.Text("the name of a repository", "org/infra", `^[A-Za-z0-9_][A-Za-z0-9_./-]*$`, 300),
-		"fingerprint": strict.Text("a SHA-256 fingerprint (32 bytes in hex, with or without colons)", "", `^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$`, 95).OrEmpty(),
+		"path":        yamlschema.Text("the path of a file, or credential:NAME", "age.key", `^(credential:[A-Za-z0-9][A-Za-z0-9._-]*|[A-Za-z0-9._/][A-Za-z0-9._@+,/ -]*)$`, 500).AsPrivate(),
+		"absolute":    yamlschema.Text("an absolute path", "/var/lib/talos-agent", `^/[A-Za-z0-9._@+,/ -]*$`, 500),
+		"folder":      yamlschema.Text("a folder of the repository", "inventory", `^[A-Za-z0-9._@+-][A-Za-z0-9._@+/-]*$`, 300),
+		"branch":      yamlschema.Text("the name of a branch", "main", `^\S+$`, 200),
+		"listen":      yamlschema.Text("an IP address and a port", `"127.0.0.1:9477"`, `^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$`, 60),
+		"giturl":      yamlschema.Text("the address of a repository", `"ssh://git@example.org/infra.git"`, `^\S+$`, 500).AsPrivate(),
+		"httpsurl":    yamlschema.Text("the https address of a server", `"https://127.0.0.1:8006"`, `^https://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?/?$`, 300),
+		"weburl":      yamlschema.Text("a web address without user, query, fragment or escapes", `"https://factory.talos.dev"`, `^https?://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
+		"chartsource": yamlschema.Text("the https or oci address of a chart repository or registry", `"https://helm.cilium.io"`, `^(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
+		"project":     yamlschema.Text("the name of a repository", "org/infra", `^[A-Za-z0-9_][A-Za-z0-9_./-]*$`, 300),
+		"fingerprint": yamlschema.Text("a SHA-256 fingerprint (32 bytes in hex, with or without colons)", "", `^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$`, 95).OrEmpty(),
 	},
-	Scalars: map[reflect.Type]strict.Scalar{
+	Scalars: map[reflect.Type]yamlschema.Scalar{
 		reflect.TypeFor[amount](): {What: "an amount with a unit", Write: "64GiB", Pattern: `^[1-9][0-9]*(MiB|GiB|TiB|[MGT]i?)$`, Parse: parseAmount},
 	},
 	Synonyms: map[string][]string{
@@ -75,7 +75,7 @@ var hostLanguage = strict.Language{
 }
 
 // amount is a number of bytes that is written with a unit.
-type amount strict.Size
+type amount yamlschema.Size
 
 var plainDigits = regexp.MustCompile(`^[0-9]+$`)
 
@@ -84,8 +84,8 @@ var plainDigits = regexp.MustCompile(`^[0-9]+$`)
 // limit that is a thousand times too high is none.
 func parseAmount(s string) (any, error) {
 	if plainDigits.MatchString(s) {
-		return nil, strict.Cure("write the unit too, like 64GiB")
+		return nil, yamlschema.Cure("write the unit too, like 64GiB")
 	}
-	size, err := strict.ParseSize(s)
+	size, err := yamlschema.ParseSize(s)
 	return amount(size), err
 }

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/doctor"
 	"github.com/talos-agent/talos-agent/internal/history"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources/forge"
 	"github.com/talos-agent/talos-agent/sources/git"
@@ -130,7 +130,7 @@ func loadConfigFrom(path string, from credentialSource) (settings, cluster.Probl
 }
 
 func loadSettings(path, policyPath string, from credentialSource) (settings, cluster.Problems) {
-	l := &configLoader{Report: strict.NewReport(), credentials: from, paths: map[string]string{}, absent: map[string]string{}}
+	l := &configLoader{Report: yamlschema.NewReport(), credentials: from, paths: map[string]string{}, absent: map[string]string{}}
 	l.Where[""] = cluster.Position{File: path}
 	l.out = settings{path: path, policyPath: policyPath, policyNow: &atomic.Pointer[cluster.Policy]{}}
 	whole := l.decode(path)
@@ -153,7 +153,7 @@ func loadSettings(path, policyPath string, from credentialSource) (settings, clu
 
 // configLoader is one run of loadConfig.
 type configLoader struct {
-	*strict.Report
+	*yamlschema.Report
 	dir         string // of config.yaml; relative paths begin there
 	credentials credentialSource
 	file        configFile
@@ -181,7 +181,7 @@ func (l *configLoader) decode(path string) bool {
 	case err != nil:
 		return whole(err.Error(), cluster.HintOf(err))
 	}
-	d := strict.Document{File: path, Report: l.Report}
+	d := yamlschema.Document{File: path, Report: l.Report}
 	n := d.Single(data)
 	if n == nil {
 		return false
@@ -192,7 +192,7 @@ func (l *configLoader) decode(path string) bool {
 
 // parseConfig checks a config by itself, without the files it names.
 func parseConfig(path string, data []byte) cluster.Problems {
-	d := strict.Document{File: path, Report: strict.NewReport()}
+	d := yamlschema.Document{File: path, Report: yamlschema.NewReport()}
 	d.Where[""] = cluster.Position{File: path}
 	if n := d.Single(data); n != nil {
 		var f configFile
@@ -208,7 +208,7 @@ func (l *configLoader) general() {
 	l.out.clusters = f.Clusters
 	for i, name := range f.Clusters {
 		if slices.Contains(f.Clusters[:i], name) && name != "" {
-			l.Wrong(strict.Element("clusters", i), "remove one", "%s is listed twice", name)
+			l.Wrong(yamlschema.Element("clusters", i), "remove one", "%s is listed twice", name)
 		}
 	}
 	l.out.socket = cmp.Or(f.Socket, defaultSocket)
@@ -266,7 +266,7 @@ func (l *configLoader) loadRepository() {
 	}
 	l.out.folder = cmp.Or(f.Path, "inventory")
 	if !fs.ValidPath(filepath.Clean(l.out.folder)) {
-		l.Wrong(field+".path", "write the path from the top of the repository, like inventory", "%s leaves the repository", strict.Quote(f.Path))
+		l.Wrong(field+".path", "write the path from the top of the repository, like inventory", "%s leaves the repository", yamlschema.Quote(f.Path))
 	}
 	url, dir := l.Has(field+".url"), l.Has(field+".directory")
 	switch {
@@ -358,7 +358,7 @@ func (l *configLoader) refused(block string, err error) {
 }
 
 // said reports whether something is known to be wrong with a field.
-func said(r *strict.Report, field string) bool {
+func said(r *yamlschema.Report, field string) bool {
 	return slices.ContainsFunc(r.Problems, func(p cluster.Problem) bool { return p.Field == field && p.Severity == cluster.Error })
 }
 
@@ -424,7 +424,7 @@ func (l *configLoader) loadSources() {
 	l.out.factory = strings.TrimSuffix(cmp.Or(f.Mirrors.Factory, factory), "/")
 	l.out.charts = f.Mirrors.Charts
 	for from, to := range f.Mirrors.Charts {
-		at := strict.Join("mirrors.charts", from)
+		at := yamlschema.Join("mirrors.charts", from)
 		if !hostLanguage.Formats["chartsource"].Pattern.MatchString(from) {
 			l.Wrong(at, "write the beginning of its address, like https://helm.cilium.io", "the key is not the address of a chart repository or registry")
 		}
@@ -436,7 +436,7 @@ func (l *configLoader) loadSources() {
 	l.out.registries = f.Mirrors.Registries
 	registry := inventory.Format("registry").Pattern
 	for from, to := range f.Mirrors.Registries {
-		at := strict.Join("mirrors.registries", from)
+		at := yamlschema.Join("mirrors.registries", from)
 		if !registry.MatchString(from) {
 			l.Wrong(at, "write a host, like docker.io", "the key is not the name of a registry")
 		}

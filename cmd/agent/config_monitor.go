@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
@@ -86,17 +86,17 @@ func (l *configLoader) listens(field, address string) bool {
 
 func (l *configLoader) loadNotifications() {
 	for i, f := range l.file.Notifications {
-		at := strict.Element("notifications", i)
+		at := yamlschema.Element("notifications", i)
 		if f.Name == "" || f.Kind == "" {
 			continue // said to be wrong
 		}
 		if slices.ContainsFunc(l.out.notifications, func(n notification) bool { return n.name == f.Name }) {
-			l.Wrong(strict.Join(at, "name"), "choose another", "another target is called %s", f.Name)
+			l.Wrong(yamlschema.Join(at, "name"), "choose another", "another target is called %s", f.Name)
 		}
 		n := notification{name: f.Name, to: notify.Config{Kind: notify.Kind(f.Kind), CA: l.out.ca}, clusters: f.Clusters}
 		for j, name := range f.Clusters {
 			if len(l.out.clusters) > 0 && !slices.Contains(l.out.clusters, name) && name != "" {
-				l.Wrong(strict.Element(strict.Join(at, "clusters"), j), "this host looks after "+strings.Join(l.out.clusters, ", "), "%s is not among the clusters of this host", name)
+				l.Wrong(yamlschema.Element(yamlschema.Join(at, "clusters"), j), "this host looks after "+strings.Join(l.out.clusters, ", "), "%s is not among the clusters of this host", name)
 			}
 		}
 		for _, c := range f.On {
@@ -105,9 +105,9 @@ func (l *configLoader) loadNotifications() {
 		if len(n.on) == 0 {
 			n.on = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind}
 		}
-		field := strict.Join(at, "url_file")
+		field := yamlschema.Join(at, "url_file")
 		address, ok := l.secret(field, f.URLFile, "notify-"+f.Name)
-		key, _ := l.secret(strict.Join(at, "secret_file"), f.SecretFile, "notify-"+f.Name+".secret")
+		key, _ := l.secret(yamlschema.Join(at, "secret_file"), f.SecretFile, "notify-"+f.Name+".secret")
 		n.to.URL, n.to.Secret = address.RevealString(), key.RevealString()
 		if !ok {
 			if !said(l.Report, field) {

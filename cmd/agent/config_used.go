@@ -6,7 +6,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
 // usedFile is a file, or with an empty kind a directory, that settings were made

@@ -18,8 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
 // TestDocsPrivileges: what a page has an administrator type into Proxmox VE gives

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
 // TestCredentialsOfARunningAgent: root sees which keys of the store the agent was

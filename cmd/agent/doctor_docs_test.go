@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
 
@@ -19,7 +19,7 @@ func TestDoctorReferenceIsCurrent(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString(`# Checks of doctor
 
-<!-- Written by ` + "`make docs`" + ` from internal/doctor/catalogue.go: change that. -->
+<!-- Written by ` + "`make docs`" + ` from internal/host/doctor/catalogue.go: change that. -->
 
 What ` + "`talos-agent doctor`" + ` looks at, in the order in which it tells it. Everything can pass; what else it can come to is in
 the column "or". [How to use it](../how-to/find-what-is-wrong.md).

@@ -21,8 +21,8 @@ import (
 	"github.com/beevik/ntp"
 	"golang.org/x/sys/unix"
 
-	"github.com/talos-agent/talos-agent/internal/doctor"
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // hostView is what is looked at on the host itself.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 	"github.com/talos-agent/talos-agent/sources/webhook"
 )
 
@@ -38,9 +38,9 @@ type lacking func(field string, err error)
 // clusters.
 func listenAt(field, addr string, h http.Handler, lacks lacking, log *slog.Logger) (io.Closer, error) {
 	if lacks != nil {
-		return listen.Patiently(addr, h, log, func(err error) { lacks(field, err) }), nil
+		return httpserver.Patiently(addr, h, log, func(err error) { lacks(field, err) }), nil
 	}
-	server, err := listen.TCP(addr, h, log)
+	server, err := httpserver.TCP(addr, h, log)
 	if err != nil {
 		return nil, &hinted{fmt.Errorf("%s: %w", field, err), takenHint}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // pveAnswers is what pvesh of a host as its installer leaves it answers, in the

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // TestInitOnlyOnce: while one init is at work, even one that waits for its

@@ -12,7 +12,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	deb "github.com/talos-agent/talos-agent/packaging/deb"
 )
 

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // runner runs a program and returns what it prints. Arguments are never secret;

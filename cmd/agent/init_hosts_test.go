@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/doctor"
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // TestInitOnTwoHosts: of two hosts of one cluster of Proxmox VE each gets a token

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/internal/setup"
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 

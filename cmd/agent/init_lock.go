@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // lock makes this the one init that works on the host: two would each do what the

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/starter"
+	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
@@ -31,7 +31,7 @@ type repoFlags struct {
 	config, root               string
 	network, gateway, vip      string
 	first                      string
-	wishes                     starter.Wishes
+	wishes                     scaffold.Wishes
 	yes, noGit                 bool
 	recipients, ci             []string
 	nameservers, timeServers   []string
@@ -103,7 +103,7 @@ type repoRun struct {
 	dir   string
 
 	host   *hostKnowledge // nil: there is no config here
-	wishes starter.Wishes
+	wishes scaffold.Wishes
 	// readers are the recipients that the secrets were encrypted to.
 	readers []string
 	// rules is the .sops.yaml that says who they are.
@@ -147,7 +147,7 @@ func (r *repoRun) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := starter.Files(r.wishes, nodes)
+	files, err := scaffold.Files(r.wishes, nodes)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (r *repoRun) run(ctx context.Context) error {
 // aFolder complains of what is no folder of a repository, or one that the config
 // of the host could not name.
 func aFolder(s string) error {
-	if err := writtenAs("folder", starter.Folder)(s); err != nil {
+	if err := writtenAs("folder", scaffold.Folder)(s); err != nil {
 		return err
 	}
 	_, err := sources.New(sources.Config{Path: s})
@@ -317,9 +317,9 @@ func shown(ip netip.Addr) string {
 // they are counted.
 func (r *repoRun) wrongWith(flag string) error {
 	wrong := r.wishes.WithDefaults().Check()
-	i := slices.IndexFunc(wrong, func(w *starter.Wrong) bool { return w.Flag == flag })
+	i := slices.IndexFunc(wrong, func(w *scaffold.Wrong) bool { return w.Flag == flag })
 	if i < 0 && flag == "workers" {
-		i = slices.IndexFunc(wrong, func(w *starter.Wrong) bool { return w.Flag == "first-address" })
+		i = slices.IndexFunc(wrong, func(w *scaffold.Wrong) bool { return w.Flag == "first-address" })
 	}
 	if i < 0 {
 		return nil

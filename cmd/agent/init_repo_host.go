@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/starter"
+	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 )
 
@@ -127,7 +127,7 @@ func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
 }
 
 // fill fills in what no flag says.
-func (k *hostKnowledge) fill(w starter.Wishes) starter.Wishes {
+func (k *hostKnowledge) fill(w scaffold.Wishes) scaffold.Wishes {
 	s := k.settings
 	w.Folder, w.Host = cmp.Or(w.Folder, s.folder), cmp.Or(w.Host, k.host)
 	w.VMIDs = s.policy.VMIDs
@@ -181,11 +181,11 @@ func (k *hostKnowledge) bridgeWithAddress() string {
 
 // offer is what the host has and the policy allows; nothing where Proxmox VE
 // could not be asked.
-func (k *hostKnowledge) offer() starter.Offer {
+func (k *hostKnowledge) offer() scaffold.Offer {
 	if k.pve == nil {
-		return starter.Offer{}
+		return scaffold.Offer{}
 	}
-	o := starter.Offer{Host: k.host}
+	o := scaffold.Offer{Host: k.host}
 	allows := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
 	for _, name := range slices.Sorted(maps.Keys(k.bridges)) {
 		if allows(k.settings.policy.Bridges, name) {

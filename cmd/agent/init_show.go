@@ -13,7 +13,7 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/talos-agent/talos-agent/internal/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // initStep is a step as JSON has it: its words, and what is done.

@@ -26,8 +26,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
 // fresh is a host as the installer of Proxmox VE leaves it, and its root.

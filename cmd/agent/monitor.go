@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/calls"
+	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
@@ -27,7 +27,7 @@ type monitor struct {
 	server io.Closer // nil: nobody may ask
 
 	mu      sync.Mutex
-	gate    *calls.Gate         // of the agent that runs; nil: none does
+	gate    *callgate.Gate      // of the agent that runs; nil: none does
 	earlier map[[2]string]int64 // calls of agents that ended, by system and outcome
 
 	wake chan struct{} // one slot: the file is out of date
@@ -47,7 +47,7 @@ func newMonitor(d *door, lacks lacking, log *slog.Logger) *monitor {
 
 // counts has the calls through a gate counted with those of all agents before;
 // nil when the agent has ended.
-func (m *monitor) counts(g *calls.Gate) {
+func (m *monitor) counts(g *callgate.Gate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gate != nil {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/calls"
+	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -62,7 +62,7 @@ func newNotifier(c notification, target notify.Target, sp *spoken, ended func(ta
 // for most chat services the library has connections of its own.
 type counted struct {
 	notify.Target
-	gate *calls.Gate
+	gate *callgate.Gate
 }
 
 // Send implements notify.Target.

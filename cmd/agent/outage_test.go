@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/calls"
+	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -36,7 +36,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 		target, log := &noted{}, &output{}
 		logger := slog.New(slog.NewTextHandler(log, nil))
 		spoken := openSpoken(nil, nil, logger)
-		a := &agent{w: wiring{owner: "north", host: "pve1", log: logger}, gate: calls.New(t.Context()), notifiers: []*notifier{
+		a := &agent{w: wiring{owner: "north", host: "pve1", log: logger}, gate: callgate.New(t.Context()), notifiers: []*notifier{
 			newNotifier(notification{name: "x", clusters: []string{"dev"}, on: []cluster.Condition{cluster.Blind}}, target, spoken, func(string, error) {}, logger)}}
 		for hour, c := range []struct {
 			err   func(minute int) error

@@ -11,8 +11,8 @@ import (
 	"syscall"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/doctor"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // loadPolicy reads the host's policy. The file must belong to root, or to the
@@ -51,7 +51,7 @@ func ownedByUs(path string, info fs.FileInfo) error {
 
 // parsePolicy decodes a policy, whoever may write it.
 func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
-	d := strict.Document{File: path, Report: strict.NewReport()}
+	d := yamlschema.Document{File: path, Report: yamlschema.NewReport()}
 	d.Where[""] = cluster.Position{File: path}
 	n := d.Single(data)
 	if n == nil {
@@ -79,12 +79,12 @@ func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}
 	for i, u := range f.Sources.Factory {
 		if plainHTTP(u) {
-			d.Wrong(strict.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
+			d.Wrong(yamlschema.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
 		}
 	}
 	return cluster.Policy{
 		File: path, Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
-		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(strict.MiB), DiskBytes: int64(f.Limits.Disk)},
+		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
 	}, d.Finish()
 }

@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/setup"
 )
 
 // scopeOfLab is what the agent has to be let at for the cluster of the
 // simulation.
 var scopeOfLab = setup.Scope{Pool: "talos", Datastores: []string{"local-lvm"}, Images: "local", Bridges: []string{"vmbr1"}, Hosts: []string{"pve1"}}
 
-// TestPrivileges: with exactly the privileges of internal/setup a cluster is
+// TestPrivileges: with exactly the privileges of internal/host/setup a cluster is
 // brought up, scaled and torn down, on either version, and it is without every
 // one that is called optional. Without any of the others it is not.
 func TestPrivileges(t *testing.T) {

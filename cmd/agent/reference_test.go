@@ -263,7 +263,7 @@ func TestNamedCommands(t *testing.T) {
 	for _, p := range readPages(t) {
 		check(p.name, strings.ReplaceAll(withoutFences(p.text), "\n", " "))
 	}
-	for _, f := range goFiles(t, "cmd/agent", "internal/api", "internal/cluster", "internal/strict", "reconcile", "sources") {
+	for _, f := range goFiles(t, "cmd/agent", "internal/api", "internal/cluster", "internal/yamlschema", "reconcile", "sources") {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 				text, err := strconv.Unquote(lit.Value)

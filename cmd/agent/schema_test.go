@@ -11,7 +11,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 var update = flag.Bool("update", false, "rewrite what the tests expect; commit only the changes you understand")
@@ -57,7 +57,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		filled, err := strict.FillTable(string(page), s.name, table)
+		filled, err := yamlschema.FillTable(string(page), s.name, table)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/calls"
+	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/reconcile"
@@ -77,7 +77,7 @@ type closer interface{ Close() error }
 type agent struct {
 	w      wiring
 	hub    *hub
-	gate   *calls.Gate // of everything that is asked of others
+	gate   *callgate.Gate // of everything that is asked of others
 	pve    *proxmox.Client
 	images *images
 	// consoles listens to machines that do not come up.
@@ -132,7 +132,7 @@ func newAgent(w wiring) (*agent, error) {
 	}
 	a := &agent{w: w, started: time.Now(), examining: make(chan struct{}, 1), asked: make(chan time.Time, 1), managed: map[string]*managed{}, refused: map[string]cluster.Status{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
-	a.gate = calls.New(a.ctx)
+	a.gate = callgate.New(a.ctx)
 	w.proxmox.Wrap, w.factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
 	if a.pve, err = proxmox.New(w.proxmox); err != nil {
 		return nil, err

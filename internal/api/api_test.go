@@ -27,8 +27,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/doctor"
-	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -322,7 +322,7 @@ func TestNoDaemonSaysWhatToDo(t *testing.T) {
 func TestACrowdDoesNotEatTheDaemon(t *testing.T) {
 	_, c, path := serve(t)
 	var idle []net.Conn
-	for range listen.MaxConns {
+	for range httpserver.MaxConns {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
@@ -333,7 +333,7 @@ func TestACrowdDoesNotEatTheDaemon(t *testing.T) {
 	defer cancel()
 	// The slow ones lose their slots to the header timeout; the client is served then.
 	if _, err := c.StatusAll(ctx); err != nil {
-		t.Errorf("status behind %d idle connections: %v", listen.MaxConns, err)
+		t.Errorf("status behind %d idle connections: %v", httpserver.MaxConns, err)
 	}
 	for _, conn := range idle {
 		_ = conn.Close()

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
 
 // TestACrowdLeavesNothingBehind: a thousand readers watch and follow, read slowly
@@ -52,10 +52,10 @@ func TestACrowdLeavesNothingBehind(t *testing.T) {
 			_ = c.SetReadDeadline(time.Now().Add(time.Microsecond))
 			_, _ = c.Read(some) // it may be turned away, or have nothing to read
 		}
-		if now := runtime.NumGoroutine() - goroutines; now > listen.MaxConns*perReader {
+		if now := runtime.NumGoroutine() - goroutines; now > httpserver.MaxConns*perReader {
 			t.Fatalf("%d goroutines for %d readers", now, crowded)
 		}
-		if now := openFiles(t) - descriptors - crowded; now > listen.MaxConns+8 {
+		if now := openFiles(t) - descriptors - crowded; now > httpserver.MaxConns+8 {
 			t.Fatalf("%d descriptors for %d readers", now, crowded)
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"net"
 	"sync"
 
-	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
 
 // maxReaders bounds the connections of those who may only look: however many
 // they open, root can still suspend a cluster.
-const maxReaders = listen.MaxConns * 3 / 4
+const maxReaders = httpserver.MaxConns * 3 / 4
 
 // keepRoom accepts connections of readers up to a bound, and root's always.
 func keepRoom(l net.Listener, who func(net.Conn) peer, log *slog.Logger) net.Listener {

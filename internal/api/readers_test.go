@@ -12,12 +12,12 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
 
 // crowdable serves an agent at a socket at which everybody is a reader until root
 // is set; whoever comes from then on is who they are.
-func crowdable(t *testing.T, a Agent, change func(*http.Server)) (path string, root *atomic.Bool, srv *listen.Server) {
+func crowdable(t *testing.T, a Agent, change func(*http.Server)) (path string, root *atomic.Bool, srv *httpserver.Server) {
 	t.Helper()
 	path, root = filepath.Join(t.TempDir(), "agent.sock"), new(atomic.Bool)
 	l, err := net.Listen("unix", path)
@@ -36,7 +36,7 @@ func crowdable(t *testing.T, a Agent, change func(*http.Server)) (path string, r
 		return context.WithValue(ctx, peerKey{}, who(c))
 	}
 	change(h)
-	return path, root, listen.Serve(keepRoom(l, who, log), h, log)
+	return path, root, httpserver.Serve(keepRoom(l, who, log), h, log)
 }
 
 // TestReadersLeaveRoomForRoot: readers who open every connection that they get,
@@ -46,7 +46,7 @@ func TestReadersLeaveRoomForRoot(t *testing.T) {
 		h.ReadHeaderTimeout, h.ReadTimeout = 0, 0 // they are never cut off
 	})
 	var crowd []net.Conn
-	for range 2 * listen.MaxConns {
+	for range 2 * httpserver.MaxConns {
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)

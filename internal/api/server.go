@@ -18,14 +18,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/talos-agent/talos-agent/internal/listen"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
 
 // Group is the group whose members may read over the socket.
 const Group = "talos-agent"
 
 // Server serves the socket.
-type Server struct{ *listen.Server }
+type Server struct{ *httpserver.Server }
 
 // Listen opens the socket and serves it until Close. A stale socket is
 // replaced, a live one is not: then another agent runs.
@@ -51,7 +51,7 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	return &Server{listen.Serve(keepRoom(l, peerOf, log), settings(a, log), log)}, nil
+	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), settings(a, log), log)}, nil
 }
 
 // listenClosed opens a socket to which nobody but its user may connect. Linux
@@ -72,7 +72,7 @@ func listenClosed(path string) (net.Listener, error) {
 // every listener has.
 func settings(a Agent, log *slog.Logger) *http.Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := listen.HTTP(handler(a, newStreams(ctx)), log)
+	h := httpserver.HTTP(handler(a, newStreams(ctx)), log)
 	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peerOf(c))

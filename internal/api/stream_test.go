@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/httpserver"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/internal/listen"
 )
 
 // TestWatch: whoever watches is told what is, then what changes, and nothing
@@ -198,7 +198,7 @@ func TestStreamsOutliveTheRequest(t *testing.T) {
 		a := &stub{}
 		log := slog.New(slog.DiscardHandler)
 		h := settings(a, log)
-		srv := listen.Serve(l, h, log)
+		srv := httpserver.Serve(l, h, log)
 		c := &Client{http: &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return n.DialContext(ctx, "tcp", "10.0.0.1:80")

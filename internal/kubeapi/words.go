@@ -8,14 +8,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/talos-agent/talos-agent/internal/plain"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // mostWords is how much of what a server says is repeated, in bytes.
 const mostWords = 300
 
 // Line makes a server's words fit for a line of a log.
-func Line(words string) string { return plain.Line(words, mostWords) }
+func Line(words string) string { return text.Line(words, mostWords) }
 
 // Reason is the text of an error of a request, in the words of people.
 func Reason(err error) string {
@@ -38,7 +38,7 @@ func Reason(err error) string {
 	case errors.As(err, &alert):
 		return "it does not accept the agent's certificate: " + Line(alert.Error())
 	}
-	return plain.Reason(err, mostWords)
+	return text.Reason(err, mostWords)
 }
 
 // Once is a transport for what is watched. client-go tries the same server

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/talos-agent/talos-agent/internal/plain"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Error is what came between us and the factory, or the cache, in words that
@@ -50,10 +50,10 @@ func passing(cause error, hint, format string, args ...any) *Error {
 const mostWords = 300
 
 // reason is the text of a transport's error, in the words of people.
-func reason(err error) string { return plain.Reason(err, mostWords) }
+func reason(err error) string { return text.Reason(err, mostWords) }
 
 // oneLine makes a stranger's text fit to be shown.
-func oneLine(s string) string { return plain.Line(s, mostWords) }
+func oneLine(s string) string { return text.Line(s, mostWords) }
 
 // refusals are the factory's words that have a cure. Source: the Image
 // Factory's own messages (internal/profile and its HTTP front end, 2026-08).

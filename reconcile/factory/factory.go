@@ -21,8 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // Config says which factory is asked and where images are kept.
@@ -98,7 +98,7 @@ func New(c Config) (*Factory, error) {
 	if err := os.MkdirAll(c.CacheDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make image cache: %w", err)
 	}
-	roots, _ := trust.Authorities(c.CA) // they were checked
+	roots, _ := certpool.Authorities(c.CA) // they were checked
 	transport := &http.Transport{
 		DialContext:         c.Dial,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},

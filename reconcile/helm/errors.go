@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/talos-agent/talos-agent/internal/plain"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Error is what went wrong, in words that hold neither values of an addon nor
@@ -42,7 +42,7 @@ func within(what string, err error) error {
 const mostWords = 400
 
 // oneLine makes a stranger's text fit to be shown.
-func oneLine(s string) string { return plain.Line(s, mostWords) }
+func oneLine(s string) string { return text.Line(s, mostWords) }
 
 // reason is the text of the error of a connection to where charts come from.
-func reason(err error) string { return plain.Reason(err, mostWords) }
+func reason(err error) string { return text.Reason(err, mostWords) }

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/trust"
 )
 
 // The deadlines of fetching.
@@ -26,7 +26,7 @@ const (
 
 // fetchClient makes the client that fetches charts.
 func fetchClient(c Config) (*http.Client, error) {
-	roots, ok := trust.Authorities(c.CA)
+	roots, ok := certpool.Authorities(c.CA)
 	if !ok {
 		return nil, fault("give a file with certificates in PEM", "the authority for chart mirrors holds no PEM certificate")
 	}

@@ -114,7 +114,7 @@ func TestTrust(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			var v struct{ Version text }
+			var v struct{ Version scalar }
 			err = c.get(t.Context(), "/version", nil, &v)
 			// Only a certificate that is trusted is told of.
 			seen, ok := c.Certificate()
@@ -210,14 +210,14 @@ func TestEveryAnswerButSuccessIsAnError(t *testing.T) {
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, body := range []string{"", "{", "<html>", `{"data":{"version":}}`, strings.Repeat(" ", 1000)} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
-		var v struct{ Version text }
+		var v struct{ Version scalar }
 		if err := c.get(t.Context(), "/version", nil, &v); err == nil || answered(err) {
 			t.Errorf("%.20q: %v", body, err)
 		}
 	}
 	for _, data := range []string{"null", `""`, `"nonsense"`, `{"x":1}`} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":` + data + `}`)) })
-		err := c.start(t.Context(), heard(nil), func(name *text) error { return c.post(t.Context(), "/x", nil, name) })
+		err := c.start(t.Context(), heard(nil), func(name *scalar) error { return c.post(t.Context(), "/x", nil, name) })
 		if err == nil || !strings.Contains(err.Error(), "is none of Proxmox VE") {
 			t.Errorf("%s: %v", data, err)
 		}

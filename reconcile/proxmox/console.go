@@ -38,7 +38,7 @@ var ErrNoConsole = errors.New("the console cannot be read")
 func (c *Client) Console(ctx context.Context, host string, vmid int, each func([]byte) error) error {
 	vm := fmt.Sprintf("/nodes/%s/qemu/%d", url.PathEscape(host), vmid)
 	var term struct {
-		Port   text   `json:"port"`
+		Port   scalar `json:"port"`
 		Ticket string `json:"ticket"`
 		User   string `json:"user"`
 	}

@@ -126,7 +126,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 			return p, errors.New("its task succeeded, and the vm is not there")
 		}
 		asked = true
-		var name text
+		var name scalar
 		if err := c.post(ctx, hostPath(host, "qemu"), wanted, &name); err != nil {
 			if answered(err) || ctx.Err() != nil {
 				return p, err
@@ -213,7 +213,7 @@ func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, pr
 		if parseSize(parseProperties(string(p.conf[disk]))["size"]) >= size {
 			return nil
 		}
-		last = c.start(ctx, progress, func(name *text) error {
+		last = c.start(ctx, progress, func(name *scalar) error {
 			return c.put(ctx, vmPath(p.host, id.vmid, "resize"), params{"disk": disk, "size": formatSize(size), "digest": p.conf.digest()}, name)
 		})
 		if last != nil && !errors.Is(last, errDigest) {

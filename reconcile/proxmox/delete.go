@@ -135,7 +135,7 @@ func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster
 	if err != nil {
 		return err
 	}
-	err = c.start(ctx, progress, func(name *text) error {
+	err = c.start(ctx, progress, func(name *scalar) error {
 		return c.delete(ctx, vmPath(p.host, id.vmid), params{"purge": "1", "destroy-unreferenced-disks": "0"}, name)
 	})
 	if err != nil && !decided(ctx, err) {

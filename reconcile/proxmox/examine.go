@@ -48,7 +48,7 @@ func (c *Client) Knock(ctx context.Context) (Door, error) {
 	}
 	d.Answered = time.Now()
 	defer func() { _ = resp.Body.Close() }()
-	var answer struct{ Data struct{ Version text } }
+	var answer struct{ Data struct{ Version scalar } }
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Data.Version == "" {
 		return Door{}, &cure{errors.New("GET /version: the answer is not that of Proxmox VE"), "is the url right? Proxmox VE speaks https on port 8006"}
 	}
@@ -124,7 +124,7 @@ func (c *Client) Privileges(ctx context.Context, path string) (map[string][]stri
 		query = params{"path": path}
 	}
 	// A privilege's value says whether it holds below the path too.
-	var answer map[string]map[string]text
+	var answer map[string]map[string]scalar
 	if err := c.get(ctx, "/access/permissions", query, &answer); err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (c *Client) Privileges(ctx context.Context, path string) (map[string][]stri
 
 // PoolExists reports whether there is a resource pool of this name.
 func (c *Client) PoolExists(ctx context.Context, name string) (bool, error) {
-	var pools []struct{ PoolID text }
+	var pools []struct{ PoolID scalar }
 	err := c.get(ctx, "/pools", params{"poolid": name}, &pools)
 	if errors.Is(err, errMissing) && answered(err) {
 		return false, nil
@@ -150,7 +150,7 @@ func (c *Client) PoolExists(ctx context.Context, name string) (bool, error) {
 // Quorate reports whether the cluster of Proxmox VE can be written to. A host by
 // itself has nobody to agree with.
 func (c *Client) Quorate(ctx context.Context) (bool, error) {
-	var rows []struct{ Type, Quorate text }
+	var rows []struct{ Type, Quorate scalar }
 	if err := c.get(ctx, "/cluster/status", nil, &rows); err != nil {
 		return false, err
 	}
@@ -198,7 +198,7 @@ func (c *Client) Storages(ctx context.Context, host string) (map[string]StorageS
 	if !hostPattern.MatchString(host) {
 		return nil, fmt.Errorf("%q is no name of a host", host)
 	}
-	var rows []struct{ Storage, Type, Active, Enabled, Shared, Content, Total, Avail text }
+	var rows []struct{ Storage, Type, Active, Enabled, Shared, Content, Total, Avail scalar }
 	if err := c.get(ctx, hostPath(host, "storage"), nil, &rows); err != nil {
 		return nil, err
 	}
@@ -225,10 +225,10 @@ func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeSta
 		return nil, fmt.Errorf("%q is no name of a host", host)
 	}
 	var rows []struct {
-		Iface, Type, Active, CIDR, CIDR6 text
-		Ports                            text `json:"bridge_ports"`
-		OVSPorts                         text `json:"ovs_ports"`
-		Aware                            text `json:"bridge_vlan_aware"`
+		Iface, Type, Active, CIDR, CIDR6 scalar
+		Ports                            scalar `json:"bridge_ports"`
+		OVSPorts                         scalar `json:"ovs_ports"`
+		Aware                            scalar `json:"bridge_vlan_aware"`
 	}
 	if err := c.get(ctx, hostPath(host, "network"), params{"type": "any_bridge"}, &rows); err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeSta
 
 // HighlyAvailable returns the guests that high availability manages, "vm:410".
 func (c *Client) HighlyAvailable(ctx context.Context) ([]string, error) {
-	var rows []struct{ SID text }
+	var rows []struct{ SID scalar }
 	if err := c.get(ctx, "/cluster/ha/resources", nil, &rows); err != nil {
 		return nil, err
 	}
@@ -276,7 +276,7 @@ type BackupJob struct {
 
 // BackupJobs returns the backup jobs of the cluster.
 func (c *Client) BackupJobs(ctx context.Context) ([]BackupJob, error) {
-	var rows []struct{ ID, Enabled, Mode, All, Exclude, VMID, Pool, Node text }
+	var rows []struct{ ID, Enabled, Mode, All, Exclude, VMID, Pool, Node scalar }
 	if err := c.get(ctx, "/cluster/backup", nil, &rows); err != nil {
 		return nil, err
 	}
@@ -289,7 +289,7 @@ func (c *Client) BackupJobs(ctx context.Context) ([]BackupJob, error) {
 }
 
 // numbers reads a list of VMIDs.
-func numbers(list text) []int {
+func numbers(list scalar) []int {
 	var out []int
 	for _, s := range strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ';' || r == ' ' }) {
 		if n, err := strconv.Atoi(s); err == nil {

@@ -27,18 +27,18 @@ func hardwareOf(o options) cluster.Hardware {
 	net := parseProperties(o.get("net0", ""))
 	hw := cluster.Hardware{
 		CPUType:      parseProperties(o.get("cpu", "kvm64")).or("cputype", ""),
-		Cores:        int(max(1, text(o.get("cores", "1")).number()) * max(1, text(o.get("sockets", "1")).number())),
-		MemoryMiB:    text(parseProperties(o.get("memory", "512")).or("current", "")).number(),
+		Cores:        int(max(1, scalar(o.get("cores", "1")).number()) * max(1, scalar(o.get("sockets", "1")).number())),
+		MemoryMiB:    scalar(parseProperties(o.get("memory", "512")).or("current", "")).number(),
 		Balloon:      o.get("balloon", "1") != "0",
 		Machine:      machineOf(parseProperties(o.get("machine", "pc")).or("type", "")),
 		BIOS:         o.get("bios", "seabios"),
 		SCSIHardware: o.get("scsihw", "lsi"),
 		MAC:          macOf(net),
 		Bridge:       net["bridge"],
-		VLAN:         int(text(net["tag"]).number()),
+		VLAN:         int(scalar(net["tag"]).number()),
 		Data:         map[string]cluster.DiskSeen{},
 		Address:      addressOf(o.get("ipconfig0", "")),
-		Agent:        text(parseProperties(o.get("agent", "0")).or("enabled", "")).on(),
+		Agent:        scalar(parseProperties(o.get("agent", "0")).or("enabled", "")).on(),
 		OnBoot:       o["onboot"].on(),
 	}
 	for key, value := range o {

@@ -93,7 +93,7 @@ func (l *look) listedStorages(host string) map[string]cluster.Storage {
 	return out
 }
 
-func contentOf(list text) []string {
+func contentOf(list scalar) []string {
 	out := strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ' ' })
 	slices.Sort(out)
 	return out
@@ -136,7 +136,7 @@ func (l *look) version() string {
 	if version != "" && l.now.Sub(at) < staysFor {
 		return version
 	}
-	var v struct{ Version text }
+	var v struct{ Version scalar }
 	if err := c.get(l.ctx, "/version", nil, &v); err != nil {
 		c.log.Debug("cannot tell the version of Proxmox VE", "err", err)
 		return version

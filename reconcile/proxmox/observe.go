@@ -342,10 +342,10 @@ func (l *look) inspect(r row, id identity) cluster.VM {
 
 // current is what status/current says of a VM, as far as it matters here.
 type current struct {
-	Status    text
-	QMPStatus text
-	Uptime    text
-	HA        struct{ Managed text }
+	Status    scalar
+	QMPStatus scalar
+	Uptime    scalar
+	HA        struct{ Managed scalar }
 }
 
 // power is the state in one word. A guest whose disk is full is paused with

@@ -60,7 +60,7 @@ func (c *Client) power(ctx context.Context, id identity, want cluster.Power, pro
 		case want == cluster.PowerRunning && now.power() == cluster.Paused:
 			return hinted(fmt.Sprintf("`qm resume %d`, after looking why: a full storage pauses VMs too", id.vmid), "vm %d is paused", id.vmid)
 		}
-		err = c.start(ctx, progress, func(name *text) error { return c.post(ctx, vmPath(p.host, id.vmid, "status", how), in, name) })
+		err = c.start(ctx, progress, func(name *scalar) error { return c.post(ctx, vmPath(p.host, id.vmid, "status", how), in, name) })
 		switch {
 		case err == nil:
 			return c.seen(ctx, p.host, id.vmid, want)

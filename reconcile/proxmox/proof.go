@@ -17,23 +17,23 @@ import (
 // missing altogether for what is younger; pool, lock and tags are read from the
 // configuration and fresh.
 type row struct {
-	Type    text `json:"type"` // qemu, lxc, node, storage, ...
-	Node    text `json:"node"`
-	Status  text `json:"status"`
-	VMID    text `json:"vmid"`
-	Name    text `json:"name"`
-	Pool    text `json:"pool"`
-	Lock    text `json:"lock"`
-	Tags    text `json:"tags"`
-	HA      text `json:"hastate"`
-	Uptime  text `json:"uptime"`
-	MaxCPU  text `json:"maxcpu"`
-	MaxMem  text `json:"maxmem"`
-	MaxDisk text `json:"maxdisk"`
-	Disk    text `json:"disk"`
-	Storage text `json:"storage"`
-	Content text `json:"content"`
-	Shared  text `json:"shared"`
+	Type    scalar `json:"type"` // qemu, lxc, node, storage, ...
+	Node    scalar `json:"node"`
+	Status  scalar `json:"status"`
+	VMID    scalar `json:"vmid"`
+	Name    scalar `json:"name"`
+	Pool    scalar `json:"pool"`
+	Lock    scalar `json:"lock"`
+	Tags    scalar `json:"tags"`
+	HA      scalar `json:"hastate"`
+	Uptime  scalar `json:"uptime"`
+	MaxCPU  scalar `json:"maxcpu"`
+	MaxMem  scalar `json:"maxmem"`
+	MaxDisk scalar `json:"maxdisk"`
+	Disk    scalar `json:"disk"`
+	Storage scalar `json:"storage"`
+	Content scalar `json:"content"`
+	Shared  scalar `json:"shared"`
 }
 
 // isGuest reports whether the row is a virtual machine or a container, which
@@ -156,7 +156,7 @@ func (c *Client) find(ctx context.Context, vmid int) (row, error) {
 		return row{}, err
 	}
 	for _, r := range rows {
-		if r.VMID == text(strconv.Itoa(vmid)) {
+		if r.VMID == scalar(strconv.Itoa(vmid)) {
 			return r, nil
 		}
 	}
@@ -168,7 +168,7 @@ func wrongPlace(r row, id identity) string {
 	switch {
 	case r.Type != "qemu":
 		return "it is a container"
-	case r.Pool == text(id.pool), slices.Contains(id.pools, string(r.Pool)):
+	case r.Pool == scalar(id.pool), slices.Contains(id.pools, string(r.Pool)):
 		return ""
 	case r.Pool == "":
 		return fmt.Sprintf("it is not in pool %s", id.pool)
@@ -192,11 +192,11 @@ func wrongUUID(have string, id identity) string {
 
 // free asks whether nobody has a VMID, whatever the token may see.
 func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
-	var id text
+	var id scalar
 	err := c.get(ctx, "/cluster/nextid", params{"vmid": strconv.Itoa(vmid)}, &id)
 	var e *Error
 	switch {
-	case err == nil && id == text(strconv.Itoa(vmid)):
+	case err == nil && id == scalar(strconv.Itoa(vmid)):
 		return true, nil
 	case err == nil:
 		return false, fmt.Errorf("asked whether vmid %d is free, Proxmox VE answered %q", vmid, oneLine(string(id)))
@@ -316,7 +316,7 @@ func (c *Client) sight(ctx context.Context, pool string) error {
 
 // has returns an error unless the token has some privileges on a path.
 func (c *Client) has(ctx context.Context, path string, privileges ...string) error {
-	var have map[string]map[string]text
+	var have map[string]map[string]scalar
 	if err := c.get(ctx, "/access/permissions", params{"path": path}, &have); err != nil {
 		return err
 	}

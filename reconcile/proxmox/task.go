@@ -28,9 +28,9 @@ const (
 
 // taskRow is a task in a list.
 type taskRow struct {
-	UPID   text `json:"upid"`
-	Status text `json:"status"` // its exit status, or RUNNING
-	End    text `json:"endtime"`
+	UPID   scalar `json:"upid"`
+	Status scalar `json:"status"` // its exit status, or RUNNING
+	End    scalar `json:"endtime"`
 }
 
 // task is a task in a list, understood.
@@ -97,7 +97,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		if err := pause(ctx, patience(began)); err != nil {
 			return err
 		}
-		var st struct{ Status, ExitStatus text }
+		var st struct{ Status, ExitStatus scalar }
 		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -141,7 +141,7 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 
 // taskLog returns the last lines of a task's log.
 func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
-	var lines []struct{ T text }
+	var lines []struct{ T scalar }
 	// Nothing tells how long a log is before it is read; that of an import has
 	// a line per percent.
 	if err := c.get(ctx, taskPath(u, "log"), params{"limit": "5000"}, &lines); err != nil {
@@ -155,8 +155,8 @@ func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
 }
 
 // start carries out a request that starts a task, and waits for the task.
-func (c *Client) start(ctx context.Context, progress func(cluster.Progress), ask func(upid *text) error) error {
-	var name text
+func (c *Client) start(ctx context.Context, progress func(cluster.Progress), ask func(upid *scalar) error) error {
+	var name scalar
 	if err := ask(&name); err != nil {
 		return err
 	}

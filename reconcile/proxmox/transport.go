@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/plain"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 const (
@@ -56,8 +56,8 @@ func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 		Reason: oneLine(reasonOf(resp)), token: t.token, pool: t.pool,
 	}
 	var refusal struct {
-		Message text
-		Errors  map[string]text
+		Message scalar
+		Errors  map[string]scalar
 	}
 	// Some refusals have an empty body; the reason phrase is all there is then.
 	if json.Unmarshal(body, &refusal) == nil {
@@ -81,7 +81,7 @@ func reasonOf(r *http.Response) string {
 }
 
 // oneLine makes foreign words fit for a line of a log.
-func oneLine(s string) string { return plain.Line(s, 500) }
+func oneLine(s string) string { return text.Line(s, 500) }
 
 // limited is a body that may not be endless.
 type limited struct {

@@ -23,7 +23,7 @@ func (c *Client) images(ctx context.Context, host, store string) (map[string]int
 	if !storagePattern.MatchString(store) {
 		return nil, fmt.Errorf("%q is no name of a storage", store)
 	}
-	var rows []struct{ VolID, Size text }
+	var rows []struct{ VolID, Size scalar }
 	if err := c.get(ctx, hostPath(host, "storage", store, "content"), params{"content": "import"}, &rows); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 	if err != nil {
 		return err
 	}
-	err = c.start(ctx, progress, func(task *text) error { return c.send(ctx, at, sum, body, progress, task) })
+	err = c.start(ctx, progress, func(task *scalar) error { return c.send(ctx, at, sum, body, progress, task) })
 	if err != nil && decided(ctx, err) {
 		return err
 	}
@@ -200,7 +200,7 @@ func (e *exactly) Read(p []byte) (int, error) {
 // send streams the image in one request. go-proxmox would read it into memory
 // first. Proxmox VE insists on the order of the fields, with the file last, and
 // on a length.
-func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader, progress func(cluster.Progress), task *text) error {
+func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader, progress func(cluster.Progress), task *scalar) error {
 	var head bytes.Buffer
 	form := multipart.NewWriter(&head)
 	fields := [][2]string{{"content", "import"}}
@@ -241,7 +241,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	if err != nil {
 		return asked(http.MethodPost, path, err)
 	}
-	answer := struct{ Data *text }{task}
+	answer := struct{ Data *scalar }{task}
 	err = json.NewDecoder(resp.Body).Decode(&answer)
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return fmt.Errorf("read the answer to the upload: %w", err)

@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// text is a JSON scalar as text, whatever type Proxmox VE gave it this time:
+// scalar is a JSON scalar as text, whatever type Proxmox VE gave it this time:
 // one release answers "onboot":1 where another answers "onboot":"1", and
 // numbers become strings once a user set them.
-type text string
+type scalar string
 
 // UnmarshalJSON implements json.Unmarshaler. Objects and arrays are kept as
 // their JSON; null is "".
-func (t *text) UnmarshalJSON(raw []byte) error {
+func (t *scalar) UnmarshalJSON(raw []byte) error {
 	switch {
 	case bytes.Equal(raw, []byte("null")):
 		*t = ""
@@ -26,22 +26,22 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 	case bytes.Equal(raw, []byte("false")):
 		*t = "0"
 	case len(raw) > 1 && raw[0] == '"' && bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw):
-		*t = text(raw[1 : len(raw)-1])
+		*t = scalar(raw[1 : len(raw)-1])
 	case len(raw) > 0 && raw[0] == '"':
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
 			return err
 		}
-		*t = text(s)
+		*t = scalar(s)
 	default:
-		*t = text(raw)
+		*t = scalar(raw)
 	}
 	return nil
 }
 
 // on reports whether the text is a boolean that is set, in any of the
 // spellings Proxmox VE keeps in its files.
-func (t text) on() bool {
+func (t scalar) on() bool {
 	switch strings.ToLower(string(t)) {
 	case "1", "true", "yes", "on":
 		return true
@@ -51,7 +51,7 @@ func (t text) on() bool {
 
 // number returns the text as a whole number; 0 when it is none. Statistics may
 // come as fractions.
-func (t text) number() int64 {
+func (t scalar) number() int64 {
 	if n, err := strconv.ParseInt(string(t), 10, 64); err == nil {
 		return n
 	}
@@ -63,7 +63,7 @@ func (t text) number() int64 {
 }
 
 // options is a VM's configuration, option by option.
-type options map[string]text
+type options map[string]scalar
 
 // digest identifies the state of the configuration's file: a write that names
 // it is refused if somebody wrote in between.

@@ -26,7 +26,7 @@ func TestTextTakesEveryType(t *testing.T) {
 	if n := o["f"].number(); n != 1 {
 		t.Errorf("got %d", n)
 	}
-	for _, bad := range []text{"", "x", "NaN", "1e400", "Inf"} {
+	for _, bad := range []scalar{"", "x", "NaN", "1e400", "Inf"} {
 		if n := bad.number(); n != 0 {
 			t.Errorf("%q is %d", bad, n)
 		}
@@ -60,7 +60,7 @@ func TestHardware(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, key string
-		value     text
+		value     scalar
 		change    func(*cluster.Hardware)
 	}{
 		{"as made", "numa", "0", nil},
@@ -137,7 +137,7 @@ func TestOthersVolumes(t *testing.T) {
 		"file=local-lvm:vm-410-disk-4":                                    true,
 	} {
 		for _, key := range []string{"scsi3", "ide0", "sata1", "virtio2"} {
-			if got := len(othersVolumes(options{key: text(value)}, "410")) > 0; got != others {
+			if got := len(othersVolumes(options{key: scalar(value)}, "410")) > 0; got != others {
 				t.Errorf("%s: %s: others' %v, want %v", key, value, got, others)
 			}
 		}

@@ -17,14 +17,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/talos-agent/talos-agent/internal/plain"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // maxWords is how much of what a machine says is repeated, in bytes.
 const maxWords = 600
 
 // clip makes foreign words fit for one line of a log or a terminal.
-func clip(s string) string { return plain.Line(s, maxWords) }
+func clip(s string) string { return text.Line(s, maxWords) }
 
 // noise is what errors carry that people do not need: gRPC's preamble, and the
 // addresses of a connection, whose port is another one every time.

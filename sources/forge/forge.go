@@ -22,7 +22,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/talos-agent/talos-agent/internal/trust"
+	"github.com/talos-agent/talos-agent/internal/certpool"
 )
 
 // Kind is a forge's API.
@@ -218,7 +218,7 @@ func (c Config) parse(f api) (*url.URL, *x509.CertPool, error) {
 	} else if strings.ContainsFunc(c.Token, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
 		refuse("token_file", "holds a space, a line break or a control character", "the file holds the token and nothing else")
 	}
-	pool, ok := trust.Authorities(c.CA)
+	pool, ok := certpool.Authorities(c.CA)
 	if !ok {
 		refuse("ca_file", "holds no PEM certificate", "")
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/talos-agent/talos-agent/internal/trust"
+	"github.com/talos-agent/talos-agent/internal/certpool"
 )
 
 // Config says which repository to read, and how. The zero value of every
@@ -270,7 +270,7 @@ func (c Config) parse() (location, credentials, error) {
 		refuse("token_file", "holds a line break or a control character", "the file holds the token and nothing else")
 	}
 	var ok bool
-	if cred.pool, ok = trust.Authorities(c.CA); !ok {
+	if cred.pool, ok = certpool.Authorities(c.CA); !ok {
 		refuse("ca_file", "holds no PEM certificate", "")
 	}
 	return loc, cred, errors.Join(errs...)

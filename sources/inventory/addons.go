@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // defaultReady is how long an addon may take to become ready.
@@ -24,7 +24,7 @@ func (l *loader) resolveAddons() {
 		if file == "" {
 			continue
 		}
-		at := strict.Element("addons", i)
+		at := yamlschema.Element("addons", i)
 		a, ok := l.readAddon(at, file)
 		if !ok {
 			continue
@@ -46,7 +46,7 @@ func (l *loader) readAddon(field, name string) (cluster.Addon, bool) {
 	if !ok {
 		return cluster.Addon{}, false
 	}
-	d := strict.Document{File: file, Report: l.Report}
+	d := yamlschema.Document{File: file, Report: l.Report}
 	n := d.Single(data)
 	if n == nil {
 		return cluster.Addon{}, false
@@ -157,7 +157,7 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		}
 		data, err := ReadFile(l.fsys, p)
 		if err != nil {
-			return fmt.Errorf("%s cannot be read: %w", strict.Quote(p), err)
+			return fmt.Errorf("%s cannot be read: %w", yamlschema.Quote(p), err)
 		}
 		total += len(data)
 		if len(out.Files) >= maxChartFiles || total > maxChartBytes {
@@ -168,21 +168,21 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 	})
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		l.Wrong(field, "paths are relative to "+l.dir, "there is no folder %s", strict.Quote(dir))
+		l.Wrong(field, "paths are relative to "+l.dir, "there is no folder %s", yamlschema.Quote(dir))
 		return
 	case err != nil:
 		l.Wrong(field, cluster.HintOf(err), "%s", err)
 		return
 	case out.Files["Chart.yaml"] == nil:
-		l.Wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", strict.Quote(dir))
+		l.Wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", yamlschema.Quote(dir))
 		return
 	}
-	meta := strict.Document{File: path.Join(dir, "Chart.yaml"), Report: l.Report}
+	meta := yamlschema.Document{File: path.Join(dir, "Chart.yaml"), Report: l.Report}
 	if n := meta.Single(out.Files["Chart.yaml"]); n != nil {
-		if v := strict.Lookup(n, "name"); v != nil {
+		if v := yamlschema.Lookup(n, "name"); v != nil {
 			out.Name = v.Value
 		}
-		if v := strict.Lookup(n, "version"); v != nil {
+		if v := yamlschema.Lookup(n, "version"); v != nil {
 			out.Version = v.Value
 		}
 	}
@@ -197,22 +197,22 @@ func bareOf(err error) error {
 
 // addonValues merges the values of an addon: our defaults, its files in order,
 // its own.
-func (l *loader) addonValues(d strict.Document, field string, f addonFile) cluster.Secret {
+func (l *loader) addonValues(d yamlschema.Document, field string, f addonFile) cluster.Secret {
 	merged := map[string]any{}
 	for i, name := range f.ValuesFiles {
 		if name == "" {
 			continue
 		}
-		file, data, ok := l.fetch(strict.Element(field+".values_files", i), name)
+		file, data, ok := l.fetch(yamlschema.Element(field+".values_files", i), name)
 		if !ok {
 			continue
 		}
-		vd := strict.Document{File: file, Report: l.Report}
+		vd := yamlschema.Document{File: file, Report: l.Report}
 		if n := vd.Single(data); n != nil {
-			l.mergeTree(vd, "", strict.Tree{Node: n}, merged)
+			l.mergeTree(vd, "", yamlschema.Tree{Node: n}, merged)
 		}
 	}
-	if f.Values.Node != nil && !strict.IsNull(f.Values.Node) {
+	if f.Values.Node != nil && !yamlschema.IsNull(f.Values.Node) {
 		l.mergeTree(d, field+".values", f.Values, merged)
 	}
 	if f.Name == ciliumName {
@@ -231,7 +231,7 @@ func (l *loader) addonValues(d strict.Document, field string, f addonFile) clust
 }
 
 // mergeTree fills the secrets into a tree of values and lays it over into.
-func (l *loader) mergeTree(d strict.Document, field string, t strict.Tree, into map[string]any) {
+func (l *loader) mergeTree(d yamlschema.Document, field string, t yamlschema.Tree, into map[string]any) {
 	if !l.substitute(d, t.Node) {
 		return
 	}
@@ -241,7 +241,7 @@ func (l *loader) mergeTree(d strict.Document, field string, t strict.Tree, into 
 	}
 	m, isMap := v.(map[string]any)
 	if !isMap {
-		d.Problem(t.Line, t.Column, field, "values need keys of their own, not "+strict.KindOf(t.Node), "write lines of the form key: value below it")
+		d.Problem(t.Line, t.Column, field, "values need keys of their own, not "+yamlschema.KindOf(t.Node), "write lines of the form key: value below it")
 		return
 	}
 	mergeValues(into, m)
@@ -270,7 +270,7 @@ func (l *loader) checkDependencies(fields map[string]string) {
 	for _, a := range l.spec.Addons {
 		for i, dep := range a.DependsOn {
 			if _, known := byName[dep]; !known && dep != "" {
-				l.Wrong(strict.Element(fields[a.Name]+".depends_on", i), "add it to addons in "+ClusterFile+", or remove it", "there is no addon %s", dep)
+				l.Wrong(yamlschema.Element(fields[a.Name]+".depends_on", i), "add it to addons in "+ClusterFile+", or remove it", "there is no addon %s", dep)
 			}
 		}
 		if cycle := cycleFrom(a.Name, byName); cycle != nil {

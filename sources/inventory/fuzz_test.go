@@ -12,7 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // seed gives a fuzz target every file of that name in testdata/load.
@@ -103,7 +103,7 @@ func FuzzPatch(f *testing.F) {
 		if problems.HasErrors() {
 			return // not every text can be written in YAML
 		}
-		before := strict.Document{File: "p.yaml", Report: strict.NewReport()}.Parse(data)
+		before := yamlschema.Document{File: "p.yaml", Report: yamlschema.NewReport()}.Parse(data)
 		fsys := fstest.MapFS{
 			"d/cluster.yaml": {Data: []byte(smallCluster + "patches: {all: [p.yaml]}\n")},
 			"d/nodes.yaml":   {Data: []byte(smallNodes)},
@@ -115,14 +115,14 @@ func FuzzPatch(f *testing.F) {
 			return
 		}
 		out := snap.Spec.Nodes[0].Patches[0].Document.Reveal()
-		after := strict.Document{File: "p.yaml", Report: strict.NewReport()}
+		after := yamlschema.Document{File: "p.yaml", Report: yamlschema.NewReport()}
 		docs := after.Parse(out)
 		if len(after.Problems) > 0 {
 			t.Fatalf("cannot be read back: %v\n%s", after.Problems, out)
 		}
 		i := 0
 		for _, n := range before {
-			if strict.IsNull(n) {
+			if yamlschema.IsNull(n) {
 				continue
 			}
 			if shapeOfYAML(n) != shapeOfYAML(docs[i]) {
@@ -140,7 +140,7 @@ func compareTexts(t *testing.T, before, after *yaml.Node, value string) {
 	t.Helper()
 	if before.Kind == yaml.ScalarNode {
 		want, _ := expand(before.Value, func(string) (string, *refusal) { return value, nil })
-		if strict.IsNull(before) && strict.IsNull(after) {
+		if yamlschema.IsNull(before) && yamlschema.IsNull(after) {
 			return
 		}
 		if after.Value != want || want != before.Value && after.ShortTag() != "!!str" || want == before.Value && after.ShortTag() != before.ShortTag() {

@@ -5,14 +5,14 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // machine is a size of VM.
 type machine struct {
 	cores int
 	ram   int // MiB
-	disk  strict.Size
+	disk  yamlschema.Size
 }
 
 // requirements are what Talos needs and recommends by its system requirements,
@@ -23,9 +23,9 @@ var requirements = map[cluster.Role]struct {
 	least, wanted, standard machine
 }{
 	cluster.ControlPlane: {"a control plane",
-		machine{2, 2048, 10 * strict.GiB}, machine{4, 4096, 0}, machine{4, 4096, 40 * strict.GiB}},
+		machine{2, 2048, 10 * yamlschema.GiB}, machine{4, 4096, 0}, machine{4, 4096, 40 * yamlschema.GiB}},
 	cluster.Worker: {"a worker",
-		machine{1, 1024, 10 * strict.GiB}, machine{2, 2048, 0}, machine{4, 8192, 60 * strict.GiB}},
+		machine{1, 1024, 10 * yamlschema.GiB}, machine{2, 2048, 0}, machine{4, 8192, 60 * yamlschema.GiB}},
 }
 
 // origin is where a node's value of one key comes from.
@@ -127,15 +127,15 @@ func (l *loader) disks(field string, disks []disk, datastore string) []cluster.D
 	}
 	var out []cluster.Disk
 	for i, d := range disks {
-		at := strict.Element(field, i)
+		at := yamlschema.Element(field, i)
 		serial := "talos-" + d.Name
 		switch {
 		case d.Name == "":
 			continue
 		case serial == cluster.SystemDiskSerial:
-			l.Wrong(at+".name", "choose another name", "%s is the name of the system disk", strict.Quote(d.Name))
+			l.Wrong(at+".name", "choose another name", "%s is the name of the system disk", yamlschema.Quote(d.Name))
 		case slices.ContainsFunc(out, func(o cluster.Disk) bool { return o.Name == d.Name }):
-			l.Wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", strict.Quote(d.Name))
+			l.Wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", yamlschema.Quote(d.Name))
 		}
 		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: or(d.Datastore, datastore), Serial: serial})
 	}

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,7 +43,7 @@ func hostile() map[string]string {
 		"huge key":      repeat("k", 1_000_000) + ": x",
 		"quotes":        "cluster_name: \"" + repeat(`\n`, 400_000) + "\"",
 		"block":         "cluster_name: |\n" + repeat(" x\n", 300_000),
-		"too large":     "# " + repeat("x", strict.MaxFileBytes),
+		"too large":     "# " + repeat("x", yamlschema.MaxFileBytes),
 		"nul":           "cluster_name: a\x00b\n",
 		"escape":        "cluster_name: \x1b[2J\n",
 		"byte mark":     "\xef\xbb\xbf" + smallCluster,

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // The alphabets of what reaches Proxmox VE, written down a second time: the
@@ -78,7 +78,7 @@ func checkSnapshot(t testing.TB, snap cluster.Snapshot) {
 		if !dnsLabel.MatchString(node.Name) || node.UUID != cluster.NodeUUID(s.ID, node.Name) {
 			fail("node %q has uuid %q", node.Name, node.UUID)
 		}
-		if node.VMID < strict.MinVMID || node.VMID > strict.MaxVMID || node.Cores < 1 || node.MemoryMiB < 1024 || node.DiskBytes < int64(10*strict.GiB) {
+		if node.VMID < yamlschema.MinVMID || node.VMID > yamlschema.MaxVMID || node.Cores < 1 || node.MemoryMiB < 1024 || node.DiskBytes < int64(10*yamlschema.GiB) {
 			fail("hardware of %s: %+v", node.Name, node)
 		}
 		if !node.IP.Is4() || n.CIDR.IsValid() && !n.CIDR.Contains(node.IP) || node.IP == n.Gateway || node.IP == n.VIP {
@@ -110,7 +110,7 @@ func checkSnapshot(t testing.TB, snap cluster.Snapshot) {
 // checkProblems states what holds of every list of problems.
 func checkProblems(t testing.TB, problems cluster.Problems) {
 	t.Helper()
-	if len(problems) > strict.MaxErrors+1+4*maxNodes {
+	if len(problems) > yamlschema.MaxErrors+1+4*maxNodes {
 		t.Errorf("%d problems", len(problems))
 	}
 	for _, p := range problems {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // The alphabets of Kubernetes labels and taints.
@@ -33,9 +33,9 @@ func (l *loader) checkLabels(d draft) {
 		field := d.field + ".labels." + key
 		switch {
 		case !isQualifiedName(key):
-			l.Wrong(field, qualifiedName, "%s is not the name of a label", strict.Quote(key))
+			l.Wrong(field, qualifiedName, "%s is not the name of a label", yamlschema.Quote(key))
 		case !labelValue.MatchString(d.Labels[key]):
-			l.Wrong(field, "use letters, digits and - _ . , at most 63", "%s is not the value of a label", strict.Quote(d.Labels[key]))
+			l.Wrong(field, "use letters, digits and - _ . , at most 63", "%s is not the value of a label", yamlschema.Quote(d.Labels[key]))
 		case d.role == cluster.Worker && strings.HasPrefix(key, "node-role.kubernetes.io/"):
 			l.Wrong(field, "label the node with kubectl, or use a label of your own", "Kubernetes lets no worker give itself a role")
 		}
@@ -59,11 +59,11 @@ func (l *loader) taints(d draft) map[string]string {
 		}
 		switch {
 		case !isQualifiedName(key):
-			l.Wrong(field, qualifiedName, "%s is not the name of a taint", strict.Quote(key))
+			l.Wrong(field, qualifiedName, "%s is not the name of a taint", yamlschema.Quote(key))
 		case !slices.Contains(effects, effect):
-			l.Wrong(field, "write value:Effect with one of "+strings.Join(effects, ", "), "%s has no effect of a taint", strict.Quote(d.Taints[key]))
+			l.Wrong(field, "write value:Effect with one of "+strings.Join(effects, ", "), "%s has no effect of a taint", yamlschema.Quote(d.Taints[key]))
 		case !labelValue.MatchString(value):
-			l.Wrong(field, "use letters, digits and - _ . , at most 63", "%s is not the value of a taint", strict.Quote(value))
+			l.Wrong(field, "use letters, digits and - _ . , at most 63", "%s is not the value of a taint", yamlschema.Quote(value))
 		}
 		out[key] = value + ":" + effect
 	}
@@ -87,7 +87,7 @@ func (l *loader) tags(d draft) []string {
 			}
 			clean := sanitise(t)
 			if clean != t {
-				l.Note(strict.Element(field, i), "", "Proxmox VE cannot keep the tag %s: it is written as %s", strict.Quote(t), clean)
+				l.Note(yamlschema.Element(field, i), "", "Proxmox VE cannot keep the tag %s: it is written as %s", yamlschema.Quote(t), clean)
 			}
 			out = append(out, clean)
 		}

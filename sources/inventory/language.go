@@ -3,7 +3,7 @@ package inventory
 import (
 	_ "embed"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // modelSource is where the meaning of every key is written: the comments of
@@ -13,7 +13,7 @@ import (
 var modelSource string
 
 // language is how the files of an inventory are written.
-var language = strict.Language{Formats: formats, Synonyms: synonyms, Foreseen: foreseen, Sources: []string{modelSource}}
+var language = yamlschema.Language{Formats: formats, Synonyms: synonyms, Foreseen: foreseen, Sources: []string{modelSource}}
 
 // formats are the rules of texts by name. Whatever reaches Proxmox VE, Talos or
 // a URL from the inventory is bounded by one of them: the alphabets leave no
@@ -21,38 +21,38 @@ var language = strict.Language{Formats: formats, Synonyms: synonyms, Foreseen: f
 // what Proxmox VE names (hosts, storages, bridges, pools) they are as narrow as
 // its API's or narrower. No path of a URL climbs with dots: the host's policy
 // compares beginnings.
-var formats = map[string]strict.Format{
-	"label":        strict.Text("a DNS label (lower-case letters, digits and -, at most 63)", "dev-cp-1", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 63),
-	"pattern":      strict.Text("a DNS label with {n} for the number of the node", `"dev-wk-{n}"`, `^([a-z0-9][a-z0-9-]*)?\{n\}([a-z0-9-]*[a-z0-9])?$`, 60),
-	"host":         strict.Text("a host name or an address", "ntp.example.org", `^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$`, 253),
-	"pvenode":      strict.Text("the name of a Proxmox VE host", "pve1", `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`, 63),
-	"version":      strict.Text("a version: v, then three numbers", "v1.13.9", `^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(alpha|beta|rc)\.\d+)?$`, 32),
-	"contract":     strict.Text("a minor version: v, then two numbers", "v1.13", `^v(0|[1-9]\d*)\.(0|[1-9]\d*)$`, 16),
-	"endpoint":     strict.Text("an https URL with a port", "https://k8s.example.org:6443", `^https://[A-Za-z0-9.-]+:[1-9]\d{0,4}$`, 300),
-	"macprefix":    strict.Text("the first three bytes of a MAC address", `"BC:24:11"`, `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){2}$`, 8),
-	"mac":          strict.Text("a MAC address", `"BC:24:11:00:00:21"`, `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, 17),
-	"storage":      strict.Text("the name of a storage", "local-lvm", `^[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?$`, 100),
-	"bridge":       strict.Text("the name of a bridge", "vmbr1", `^[A-Za-z][A-Za-z0-9_.-]*$`, 15),
-	"pool":         strict.Text("the name of a resource pool", "talos-dev", `^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+){0,2}$`, 100),
-	"tag":          strict.Text("a tag (letters, digits and . _ + -)", "team-a", `^[^,;]+$`, 60),
-	"cputype":      strict.Text("the name of a processor type", "x86-64-v2-AES", `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, 60),
-	"diskname":     strict.Text("the name of a disk (lower-case letters, digits and -, at most 14)", "longhorn", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 14),
-	"extension":    strict.Text("the name of a system extension", "siderolabs/iscsi-tools", `^[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*$`, 128),
-	"kernelarg":    strict.Text("one argument of the kernel", "console=ttyS0", `^-?[A-Za-z0-9_][!-~]*$`, 256),
-	"registry":     strict.Text("a registry: a host, with a port if it needs one", "factory.talos.dev", `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?$`, 253),
-	"file":         strict.Text("a path of the repository", "patches/common.yaml", `^[A-Za-z0-9._@+ -][A-Za-z0-9._@+ /-]*$`, 300),
-	"release":      strict.Text("the name of a Helm release (lower-case letters, digits and -, at most 53)", "cilium", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 53),
-	"chartname":    strict.Text("the name of a chart", "cilium", `^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`, 250),
-	"chartversion": strict.Text("an exact chart version", "1.19.3", `^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`, 64),
-	"https":        strict.Text("an https URL without user, query, fragment or escapes", "https://charts.example.org", `^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
-	"oci":          strict.Text("the oci URL of a chart", "oci://ghcr.io/org/charts/name", `^oci://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[a-z0-9][a-z0-9._-]*)+$`, 500),
-	"sha256":       strict.Text("a SHA-256 in hex (64 digits)", "", `^[0-9a-f]{64}$`, 64).OrEmpty(),
-	"digest":       strict.Text("a digest: sha256: and 64 hex digits", "", `^sha256:[0-9a-f]{64}$`, 71).OrEmpty(),
+var formats = map[string]yamlschema.Format{
+	"label":        yamlschema.Text("a DNS label (lower-case letters, digits and -, at most 63)", "dev-cp-1", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 63),
+	"pattern":      yamlschema.Text("a DNS label with {n} for the number of the node", `"dev-wk-{n}"`, `^([a-z0-9][a-z0-9-]*)?\{n\}([a-z0-9-]*[a-z0-9])?$`, 60),
+	"host":         yamlschema.Text("a host name or an address", "ntp.example.org", `^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$`, 253),
+	"pvenode":      yamlschema.Text("the name of a Proxmox VE host", "pve1", `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`, 63),
+	"version":      yamlschema.Text("a version: v, then three numbers", "v1.13.9", `^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(alpha|beta|rc)\.\d+)?$`, 32),
+	"contract":     yamlschema.Text("a minor version: v, then two numbers", "v1.13", `^v(0|[1-9]\d*)\.(0|[1-9]\d*)$`, 16),
+	"endpoint":     yamlschema.Text("an https URL with a port", "https://k8s.example.org:6443", `^https://[A-Za-z0-9.-]+:[1-9]\d{0,4}$`, 300),
+	"macprefix":    yamlschema.Text("the first three bytes of a MAC address", `"BC:24:11"`, `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){2}$`, 8),
+	"mac":          yamlschema.Text("a MAC address", `"BC:24:11:00:00:21"`, `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`, 17),
+	"storage":      yamlschema.Text("the name of a storage", "local-lvm", `^[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?$`, 100),
+	"bridge":       yamlschema.Text("the name of a bridge", "vmbr1", `^[A-Za-z][A-Za-z0-9_.-]*$`, 15),
+	"pool":         yamlschema.Text("the name of a resource pool", "talos-dev", `^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+){0,2}$`, 100),
+	"tag":          yamlschema.Text("a tag (letters, digits and . _ + -)", "team-a", `^[^,;]+$`, 60),
+	"cputype":      yamlschema.Text("the name of a processor type", "x86-64-v2-AES", `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, 60),
+	"diskname":     yamlschema.Text("the name of a disk (lower-case letters, digits and -, at most 14)", "longhorn", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 14),
+	"extension":    yamlschema.Text("the name of a system extension", "siderolabs/iscsi-tools", `^[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*$`, 128),
+	"kernelarg":    yamlschema.Text("one argument of the kernel", "console=ttyS0", `^-?[A-Za-z0-9_][!-~]*$`, 256),
+	"registry":     yamlschema.Text("a registry: a host, with a port if it needs one", "factory.talos.dev", `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?$`, 253),
+	"file":         yamlschema.Text("a path of the repository", "patches/common.yaml", `^[A-Za-z0-9._@+ -][A-Za-z0-9._@+ /-]*$`, 300),
+	"release":      yamlschema.Text("the name of a Helm release (lower-case letters, digits and -, at most 53)", "cilium", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 53),
+	"chartname":    yamlschema.Text("the name of a chart", "cilium", `^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`, 250),
+	"chartversion": yamlschema.Text("an exact chart version", "1.19.3", `^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`, 64),
+	"https":        yamlschema.Text("an https URL without user, query, fragment or escapes", "https://charts.example.org", `^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
+	"oci":          yamlschema.Text("the oci URL of a chart", "oci://ghcr.io/org/charts/name", `^oci://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[a-z0-9][a-z0-9._-]*)+$`, 500),
+	"sha256":       yamlschema.Text("a SHA-256 in hex (64 digits)", "", `^[0-9a-f]{64}$`, 64).OrEmpty(),
+	"digest":       yamlschema.Text("a digest: sha256: and 64 hex digits", "", `^sha256:[0-9a-f]{64}$`, 71).OrEmpty(),
 }
 
 // Format returns the rule that the inventory has for a kind of text, such as
 // "storage" or "label", for files beside it that name the same things.
-func Format(name string) strict.Format {
+func Format(name string) yamlschema.Format {
 	f, ok := formats[name]
 	if !ok {
 		panic("inventory: no rule is called " + name)

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // Options are what an inventory does not say itself: who reads it, and what
@@ -44,7 +44,7 @@ const (
 
 // loader is one run of Load.
 type loader struct {
-	*strict.Report
+	*yamlschema.Report
 	fsys fs.FS
 	dir  string
 	opts Options
@@ -67,7 +67,7 @@ type loader struct {
 // Paths in the inventory are relative to dir. They may climb out of it to
 // share files between clusters, but never out of fsys.
 func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Problems) {
-	l := &loader{Report: strict.NewReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}}
+	l := &loader{Report: yamlschema.NewReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}}
 	if l.opts.Owner == "" {
 		l.opts.Owner = DefaultOwner
 	}
@@ -106,7 +106,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 func (l *loader) readInto(name, prefix string, out any) bool {
 	file := path.Join(l.dir, name)
 	data, err := ReadFile(l.fsys, file)
-	d := strict.Document{File: file, Report: l.Report}
+	d := yamlschema.Document{File: file, Report: l.Report}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		d.Problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
@@ -124,7 +124,7 @@ func (l *loader) readInto(name, prefix string, out any) bool {
 }
 
 // errTooLarge is a file beyond the bounds of one.
-var errTooLarge = fmt.Errorf("larger than %d KiB", strict.MaxFileBytes>>10)
+var errTooLarge = fmt.Errorf("larger than %d KiB", yamlschema.MaxFileBytes>>10)
 
 // ReadFile reads a file of the repository within the bounds of one. Its errors
 // do not name the file, which the problem they become names already; they may
@@ -145,11 +145,11 @@ func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("not a regular file")
 	}
-	data, err := io.ReadAll(io.LimitReader(f, strict.MaxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, yamlschema.MaxFileBytes+1))
 	if err != nil {
 		return nil, bare(err)
 	}
-	if len(data) > strict.MaxFileBytes {
+	if len(data) > yamlschema.MaxFileBytes {
 		return nil, errTooLarge
 	}
 	return data, nil
@@ -174,10 +174,10 @@ func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 	data, err := ReadFile(l.fsys, file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		l.Wrong(field, "paths are relative to "+l.dir, "there is no file %s", strict.Quote(file))
+		l.Wrong(field, "paths are relative to "+l.dir, "there is no file %s", yamlschema.Quote(file))
 		return "", nil, false
 	case err != nil:
-		l.Wrong(field, cluster.HintOf(err), "%s cannot be read: %s", strict.Quote(file), err)
+		l.Wrong(field, cluster.HintOf(err), "%s cannot be read: %s", yamlschema.Quote(file), err)
 		return "", nil, false
 	}
 	return file, data, true
@@ -188,11 +188,11 @@ func (l *loader) locate(field, name string) (string, bool) {
 	file := path.Join(l.dir, name)
 	switch {
 	case path.IsAbs(name):
-		l.Wrong(field, "write it relative to "+l.dir, "%s is an absolute path", strict.Quote(name))
+		l.Wrong(field, "write it relative to "+l.dir, "%s is an absolute path", yamlschema.Quote(name))
 	case file == ".." || strings.HasPrefix(file, "../"):
-		l.Wrong(field, "move the file into the repository", "%s leaves the repository", strict.Quote(name))
+		l.Wrong(field, "move the file into the repository", "%s leaves the repository", yamlschema.Quote(name))
 	case slices.Contains(strings.Split(file, "/"), ".git"):
-		l.Wrong(field, "", "%s is none of the repository's files", strict.Quote(name))
+		l.Wrong(field, "", "%s is none of the repository's files", yamlschema.Quote(name))
 	default:
 		return file, true
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 var update = flag.Bool("update", false, "rewrite what the tests expect; commit only the changes you understand")
@@ -129,9 +129,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	for _, n := range s.Nodes {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)
 		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", n.Host, n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)
-		fmt.Fprintf(out, "  %d x %s, %d MiB, disk %s, tags %v labels %v taints %v protect %v locked %v\n", n.Cores, n.CPUType, n.MemoryMiB, strict.Size(n.DiskBytes), n.Tags, n.Labels, n.Taints, n.Protect, n.Locked)
+		fmt.Fprintf(out, "  %d x %s, %d MiB, disk %s, tags %v labels %v taints %v protect %v locked %v\n", n.Cores, n.CPUType, n.MemoryMiB, yamlschema.Size(n.DiskBytes), n.Tags, n.Labels, n.Taints, n.Protect, n.Locked)
 		for _, d := range n.Disks {
-			fmt.Fprintf(out, "  disk %s %s on %s serial %s\n", d.Name, strict.Size(d.Bytes), d.Datastore, d.Serial)
+			fmt.Fprintf(out, "  disk %s %s on %s serial %s\n", d.Name, yamlschema.Size(d.Bytes), d.Datastore, d.Serial)
 		}
 		for _, p := range n.Patches {
 			fmt.Fprintf(out, "  patch %s\n", p.File)

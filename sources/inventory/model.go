@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // The types in this file are the inventory's format: the decoder, the JSON
 // Schemas and the reference read names, rules, defaults and examples from the
-// tags, which strict.Language lists, and the meaning from the comments.
+// tags, which yamlschema.Language lists, and the meaning from the comments.
 
 // clusterFile is cluster.yaml: one cluster, its versions, its network and
 // what it takes from the host.
@@ -163,7 +163,7 @@ type hardware struct {
 	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"16777216" default:"the role's profile, else 4096 for a control plane and 8192 for a worker" example:"8192"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
 	// counts GiB.
-	Disk strict.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
+	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
 	// More disks. A node's list replaces the profile's.
 	Disks []disk `yaml:"disks" default:"the role's profile" example:"[{name: longhorn, size: 100G}]"`
 }
@@ -173,7 +173,7 @@ type disk struct {
 	// find it: `disk.serial == "talos-longhorn"`.
 	Name string `yaml:"name" is:"diskname" required:"true" example:"longhorn"`
 	// Size of the disk.
-	Size strict.Size `yaml:"size" required:"true" example:"100G"`
+	Size yamlschema.Size `yaml:"size" required:"true" example:"100G"`
 	// The storage of the disk.
 	Datastore string `yaml:"datastore" is:"storage" default:"proxmox.datastore" example:"local-lvm"`
 }
@@ -260,7 +260,7 @@ type addonFile struct {
 	// Values of the chart. They win over values_files, and those over the
 	// defaults that the agent has for Cilium. `${values.name}` works as in
 	// patches.
-	Values strict.Tree `yaml:"values" example:"{hubble: {enabled: false}}"`
+	Values yamlschema.Tree `yaml:"values" example:"{hubble: {enabled: false}}"`
 	// Files with values, relative to the cluster's folder; later ones win.
 	ValuesFiles []string `yaml:"values_files" is:"file" example:"[addons/cilium-values.yaml]"`
 	// Addons that must be ready first.

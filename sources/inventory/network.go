@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // The defaults of the network that Talos and Kubernetes use themselves.
@@ -46,7 +46,7 @@ func (l *loader) resolveCluster() {
 	}
 	for i, e := range c.Talos.Schematic.Extensions {
 		if first := slices.Index(c.Talos.Schematic.Extensions, e); first < i && e != "" {
-			l.Wrong(strict.Element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
+			l.Wrong(yamlschema.Element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
 		}
 	}
 }
@@ -84,10 +84,10 @@ func (l *loader) resolveNetwork() {
 		}
 	}
 	for i, s := range n.TimeServers {
-		l.checkHost(strict.Element("network.time_servers", i), s)
+		l.checkHost(yamlschema.Element("network.time_servers", i), s)
 	}
 	for i, s := range n.CertSANs {
-		l.checkHost(strict.Element("network.cert_sans", i), s)
+		l.checkHost(yamlschema.Element("network.cert_sans", i), s)
 	}
 }
 
@@ -208,7 +208,7 @@ func (l *loader) checkHost(field, s string) {
 	if _, err := netip.ParseAddr(s); err == nil || isDNSName(s) {
 		return
 	}
-	l.Wrong(field, "write a name like ntp.example.org or an address", "%s is neither a DNS name nor an address", strict.Quote(s))
+	l.Wrong(field, "write a name like ntp.example.org or an address", "%s is neither a DNS name nor an address", yamlschema.Quote(s))
 }
 
 // isDNSName reports whether s is a fully written host name.
@@ -253,16 +253,16 @@ func (l *loader) checkEndpoint(written string, planes []cluster.Node) {
 	const field = "network.endpoint"
 	u, err := url.Parse(written)
 	if err != nil {
-		l.Wrong(field, "write one like "+formats["endpoint"].Write, "%s is not a URL", strict.Quote(written))
+		l.Wrong(field, "write one like "+formats["endpoint"].Write, "%s is not a URL", yamlschema.Quote(written))
 		return
 	}
 	if port, err := strconv.Atoi(u.Port()); err != nil || port < 1 || port > 65535 {
-		l.Wrong(field, "write a port, like :6443", "port %s is none", strict.Quote(u.Port()))
+		l.Wrong(field, "write a port, like :6443", "port %s is none", yamlschema.Quote(u.Port()))
 	}
 	addr, err := netip.ParseAddr(u.Hostname())
 	if err != nil {
 		if !isDNSName(u.Hostname()) {
-			l.Wrong(field, "write one like "+formats["endpoint"].Write, "%s is neither a DNS name nor an address", strict.Quote(u.Hostname()))
+			l.Wrong(field, "write one like "+formats["endpoint"].Write, "%s is neither a DNS name nor an address", yamlschema.Quote(u.Hostname()))
 		}
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // maxNodes bounds what counted rows expand to; Kubernetes itself is built for
@@ -46,7 +46,7 @@ func (l *loader) drafts() []draft {
 	var out []draft
 	add := func(role cluster.Role, field string, nodes []listed) {
 		for i, n := range nodes {
-			at := strict.Element(field, i)
+			at := yamlschema.Element(field, i)
 			if len(out) == maxNodes {
 				l.Wrong(at, "", "more than %d nodes in all", maxNodes)
 				break
@@ -59,7 +59,7 @@ func (l *loader) drafts() []draft {
 	add(cluster.Worker, "nodes.workers", l.nodes.Workers)
 	total := len(out)
 	for i, c := range l.nodes.Counted {
-		at := strict.Element("nodes.counted", i)
+		at := yamlschema.Element("nodes.counted", i)
 		if total += c.Count; total > maxNodes {
 			l.Wrong(at+".count", "", "more than %d nodes in all", maxNodes)
 			break
@@ -77,7 +77,7 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 	d := draft{field: at, ipField: at + ".first_ip", role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
 	d.name = c.nameOf(n)
 	if len(d.name) > formats["label"].Max {
-		l.Wrong(at+".name", "shorten it", "%s is longer than %d characters", strict.Quote(d.name), formats["label"].Max)
+		l.Wrong(at+".name", "shorten it", "%s is longer than %d characters", yamlschema.Quote(d.name), formats["label"].Max)
 		d.name = ""
 	}
 	if c.FirstVMID > 0 {
@@ -179,8 +179,8 @@ func (l *loader) host(d draft) string {
 // it alone.
 func (l *loader) vmid(d draft, ids cluster.Range) int {
 	switch {
-	case d.vmid > strict.MaxVMID:
-		l.Wrong(d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, strict.MaxVMID)
+	case d.vmid > yamlschema.MaxVMID:
+		l.Wrong(d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, yamlschema.MaxVMID)
 		return 0
 	case d.vmid > 0:
 		return d.vmid

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // patchFile is a patch as it was read.
@@ -29,15 +29,15 @@ func (l *loader) resolvePatches() {
 	}
 	own := map[string][]patchFile{}
 	for i, n := range l.nodes.ControlPlane {
-		at := strict.Element("nodes.controlplane", i)
+		at := yamlschema.Element("nodes.controlplane", i)
 		own[n.Name] = l.readPatches(at+".patches", n.Patches)
 	}
 	for i, n := range l.nodes.Workers {
-		at := strict.Element("nodes.workers", i)
+		at := yamlschema.Element("nodes.workers", i)
 		own[n.Name] = l.readPatches(at+".patches", n.Patches)
 	}
 	for i, c := range l.nodes.Counted {
-		files := l.readPatches(strict.Element("nodes.counted", i)+".patches", c.Patches)
+		files := l.readPatches(yamlschema.Element("nodes.counted", i)+".patches", c.Patches)
 		for n := range min(c.Count, maxNodes) {
 			own[c.nameOf(n)] = files
 		}
@@ -63,7 +63,7 @@ func (l *loader) checkServices(n *cluster.Node, files []patchFile) {
 		if !hungry || l.unreadPatch || slices.ContainsFunc(files, func(f patchFile) bool { return slices.Contains(f.services, service) }) {
 			continue
 		}
-		l.Wrong(strict.Element("talos.schematic.extensions", i),
+		l.Wrong(yamlschema.Element("talos.schematic.extensions", i),
 			"add a patch for all nodes with a document kind: ExtensionServiceConfig, name: "+service,
 			"%s waits for its configuration, and the nodes never finish booting: %s has none", e, n.Name)
 		return
@@ -77,7 +77,7 @@ func (l *loader) readPatches(field string, names []string) []patchFile {
 			l.unreadPatch = true
 			continue
 		}
-		at := strict.Element(field, i)
+		at := yamlschema.Element(field, i)
 		file, ok := l.locate(at, name)
 		if !ok {
 			l.unreadPatch = true
@@ -104,23 +104,23 @@ func (l *loader) readPatch(field, name string) patchFile {
 	if !ok {
 		return patchFile{}
 	}
-	d := strict.Document{File: file, Report: l.Report}
+	d := yamlschema.Document{File: file, Report: l.Report}
 	before := len(l.Problems)
 	docs := d.Parse(data)
 	var kept []*yaml.Node
 	out := patchFile{patch: cluster.Patch{File: file}}
 	for _, n := range docs {
-		if strict.IsNull(n) {
+		if yamlschema.IsNull(n) {
 			continue
 		}
 		if n.Kind != yaml.MappingNode {
-			d.Problem(n.Line, n.Column, "", "not a strategic-merge patch, but "+strict.KindOf(n),
+			d.Problem(n.Line, n.Column, "", "not a strategic-merge patch, but "+yamlschema.KindOf(n),
 				"write the part of the machine config that should change; JSON patches are not supported")
 			continue
 		}
 		checkOwned(d, n)
 		checkIdentity(d, n)
-		kind, service := strict.Lookup(n, "kind"), strict.Lookup(n, "name")
+		kind, service := yamlschema.Lookup(n, "kind"), yamlschema.Lookup(n, "name")
 		if kind != nil && kind.Value == "ExtensionServiceConfig" && service != nil {
 			out.services = append(out.services, service.Value)
 		}
@@ -167,9 +167,9 @@ var owned = []struct{ path, instead string }{
 
 // checkIdentity refuses secrets in the keys that say which document it is: they
 // are told in messages, and decide what else is checked.
-func checkIdentity(d strict.Document, n *yaml.Node) {
+func checkIdentity(d yamlschema.Document, n *yaml.Node) {
 	for _, key := range []string{"apiVersion", "kind", "name", "type"} {
-		if at := strict.Lookup(n, key); at != nil && strings.Contains(at.Value, "${") {
+		if at := yamlschema.Lookup(n, key); at != nil && strings.Contains(at.Value, "${") {
 			d.Problem(at.Line, at.Column, key, "${ in what names the document: it is no place for a secret", "write the "+key+" out")
 		}
 	}
@@ -177,8 +177,8 @@ func checkIdentity(d strict.Document, n *yaml.Node) {
 
 // checkOwned refuses a patch of what the inventory says elsewhere: two places
 // for one fact disagree sooner or later.
-func checkOwned(d strict.Document, n *yaml.Node) {
-	if kind := strict.Lookup(n, "kind"); kind != nil {
+func checkOwned(d yamlschema.Document, n *yaml.Node) {
+	if kind := yamlschema.Lookup(n, "kind"); kind != nil {
 		if kind.Value == "HostnameConfig" {
 			d.Problem(kind.Line, kind.Column, "kind", "a patch must not set the host name", "the name of the node in nodes.yaml is its host name")
 		}
@@ -187,7 +187,7 @@ func checkOwned(d strict.Document, n *yaml.Node) {
 	for _, o := range owned {
 		at := n
 		for key := range strings.SplitSeq(o.path, ".") {
-			if at = strict.Lookup(at, key); at == nil {
+			if at = yamlschema.Lookup(at, key); at == nil {
 				break
 			}
 		}

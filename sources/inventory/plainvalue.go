@@ -7,7 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // ambiguous are words that some YAML readers take for truth values and others
@@ -21,7 +21,7 @@ var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-
 // plainValue turns a tree into the values JSON has. What YAML's dialects read
 // differently is recorded and refused: a chart's values must not depend on
 // who parses them.
-func plainValue(d strict.Document, n *yaml.Node) (any, bool) {
+func plainValue(d yamlschema.Document, n *yaml.Node) (any, bool) {
 	switch n.Kind {
 	case yaml.MappingNode:
 		out, ok := map[string]any{}, true
@@ -42,7 +42,7 @@ func plainValue(d strict.Document, n *yaml.Node) (any, bool) {
 		return n.Value, true
 	}
 	switch tag := n.ShortTag(); {
-	case strict.IsNull(n):
+	case yamlschema.IsNull(n):
 		return nil, true
 	case n.Value == "true", n.Value == "false":
 		return n.Value == "true", true

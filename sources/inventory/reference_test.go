@@ -12,7 +12,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 const reference = "../../docs/reference"
@@ -157,7 +157,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if page, err = strict.FillTable(page, s.name, table); err != nil {
+		if page, err = yamlschema.FillTable(page, s.name, table); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // Secrets is what secrets.sops.yaml holds, decrypted.
@@ -29,7 +29,7 @@ var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,99}$`)
 // for patches and addons. No problem shows a piece of the text; name is the
 // file they point at.
 func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
-	d := strict.Document{File: name, Secret: true, Report: strict.NewReport()}
+	d := yamlschema.Document{File: name, Secret: true, Report: yamlschema.NewReport()}
 	d.Where[""] = cluster.Position{File: name}
 	n := d.Single(plain)
 	if n == nil {
@@ -66,10 +66,10 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 
 // wholeBundle refuses half a bundle: a cluster would be made from it that
 // nobody can open.
-func wholeBundle(d strict.Document, n, bundle *yaml.Node) {
+func wholeBundle(d yamlschema.Document, n, bundle *yaml.Node) {
 	var missing []string
 	for _, key := range bundleKeys {
-		if strict.Lookup(bundle, key) == nil {
+		if yamlschema.Lookup(bundle, key) == nil {
 			missing = append(missing, key)
 		}
 	}
@@ -79,8 +79,8 @@ func wholeBundle(d strict.Document, n, bundle *yaml.Node) {
 	}
 }
 
-func secretValues(d strict.Document, n *yaml.Node) map[string]cluster.Secret {
-	if strict.IsNull(n) {
+func secretValues(d yamlschema.Document, n *yaml.Node) map[string]cluster.Secret {
+	if yamlschema.IsNull(n) {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
@@ -94,7 +94,7 @@ func secretValues(d strict.Document, n *yaml.Node) map[string]cluster.Secret {
 		switch {
 		case !valueName.MatchString(key.Value):
 			d.Problem(key.Line, key.Column, field, "its name is not one", "use letters, digits and - _ . , beginning with a letter")
-		case value.Kind != yaml.ScalarNode || strict.IsNull(value):
+		case value.Kind != yaml.ScalarNode || yamlschema.IsNull(value):
 			d.Problem(key.Line, key.Column, "values."+key.Value, "is not a text", "write one text; a file fits behind a |")
 		default:
 			out[key.Value] = cluster.SecretString(value.Value)

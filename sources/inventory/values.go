@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/strict"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // placeholder stands for a secret value that is not known here, and says so
@@ -20,7 +20,7 @@ const placeholder = "value-from-secrets-sops-yaml"
 // that name, and $${ by ${. It works on parsed scalars: whatever a secret
 // holds stays one text and never becomes structure. It reports whether all of
 // it could be done; what could not is recorded.
-func (l *loader) substitute(d strict.Document, n *yaml.Node) bool {
+func (l *loader) substitute(d yamlschema.Document, n *yaml.Node) bool {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		return l.substituteText(d, n)
@@ -43,7 +43,7 @@ func (l *loader) substitute(d strict.Document, n *yaml.Node) bool {
 	}
 }
 
-func (l *loader) substituteText(d strict.Document, n *yaml.Node) bool {
+func (l *loader) substituteText(d yamlschema.Document, n *yaml.Node) bool {
 	if !strings.Contains(n.Value, "${") {
 		return true
 	}
@@ -84,7 +84,7 @@ func expand(text string, value func(name string) (string, *refusal)) (string, *r
 		}
 		name, ours := strings.CutPrefix(inner, "values.")
 		if !ours {
-			return "", &refusal{fmt.Sprintf("%s is not known", strict.Quote("${"+inner+"}")), literalHint}
+			return "", &refusal{fmt.Sprintf("%s is not known", yamlschema.Quote("${"+inner+"}")), literalHint}
 		}
 		v, err := value(name)
 		if err != nil {
@@ -98,7 +98,7 @@ func expand(text string, value func(name string) (string, *refusal)) (string, *r
 // value looks a secret up.
 func (l *loader) value(name string) (string, *refusal) {
 	if !valueName.MatchString(name) {
-		return "", &refusal{fmt.Sprintf("%s is not the name of a value", strict.Quote(name)), literalHint}
+		return "", &refusal{fmt.Sprintf("%s is not the name of a value", yamlschema.Quote(name)), literalHint}
 	}
 	if l.opts.Secrets == nil {
 		l.unverified = true
@@ -112,7 +112,7 @@ func (l *loader) value(name string) (string, *refusal) {
 		if len(names) > 0 {
 			hint += "; known: " + strings.Join(names, ", ")
 		}
-		return "", &refusal{fmt.Sprintf("there is no value %s in %s", strict.Quote(name), SecretsFile), hint}
+		return "", &refusal{fmt.Sprintf("there is no value %s in %s", yamlschema.Quote(name), SecretsFile), hint}
 	}
 	return v.RevealString(), nil
 }
@@ -142,7 +142,7 @@ func encode(docs []*yaml.Node) (cluster.Secret, error) {
 func restyle(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
 	switch {
-	case strict.IsNull(n):
+	case yamlschema.IsNull(n):
 		n.Value = "null"
 	case n.Kind == yaml.ScalarNode && n.Style != 0:
 		n.Style = yaml.DoubleQuotedStyle

@@ -19,7 +19,7 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/services/push/pushover"
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 
-	"github.com/talos-agent/talos-agent/internal/trust"
+	"github.com/talos-agent/talos-agent/internal/certpool"
 )
 
 // mostAnswer is how many bytes of an answer are read.
@@ -28,7 +28,7 @@ const mostAnswer = 64 << 10
 // transport makes what reaches a server that the system's authorities or c.CA vouch
 // for; unchecked: any server.
 func (c Config) transport() (func(unchecked bool) http.RoundTripper, error) {
-	pool, ok := trust.Authorities(c.CA)
+	pool, ok := certpool.Authorities(c.CA)
 	if !ok {
 		return nil, &Error{text: "ca_file holds no PEM certificate"}
 	}

@@ -1,0 +1,135 @@
+package yamlschema
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// MaxErrors bounds what a hostile file can make us say. Warnings and notes are
+// for whoever adds them to bound.
+const MaxErrors = 500
+
+// Report collects everything that is wrong, and where every field stands, so
+// that a check made long after parsing still points at a line.
+type Report struct {
+	// Where maps the path of a field to its place; the empty path is the file
+	// itself. Decode fills it for what is written.
+	Where map[string]cluster.Position
+	// Problems are those recorded so far, in the order they were found.
+	Problems cluster.Problems
+
+	said   map[cluster.Problem]bool
+	errors int // also those that are not shown
+}
+
+// NewReport makes an empty report.
+func NewReport() *Report {
+	return &Report{Where: map[string]cluster.Position{}, said: map[cluster.Problem]bool{}}
+}
+
+// Add records a problem once: several fields may share the line that is wrong.
+func (r *Report) Add(p cluster.Problem) {
+	if r.said[p] {
+		return
+	}
+	if p.Severity == cluster.Error {
+		if r.errors++; r.errors > MaxErrors {
+			return
+		}
+	}
+	r.said[p] = true
+	r.Problems = append(r.Problems, p)
+}
+
+// Wrong records an error: what is wrong with a field and what to write instead.
+func (r *Report) Wrong(field, hint, format string, args ...any) {
+	r.at(cluster.Error, field, hint, format, args...)
+}
+
+// Warn records a warning about a field.
+func (r *Report) Warn(field, hint, format string, args ...any) {
+	r.at(cluster.Warning, field, hint, format, args...)
+}
+
+// Note records a note about a field.
+func (r *Report) Note(field, hint, format string, args ...any) {
+	r.at(cluster.Note, field, hint, format, args...)
+}
+
+func (r *Report) at(sev cluster.Severity, field, hint, format string, args ...any) {
+	p := r.Place(field)
+	r.Add(cluster.Problem{Severity: sev, File: p.File, Line: p.Line, Column: p.Column, Field: field,
+		Message: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// Place is where a field stands, or the nearest thing around it that is
+// written: a default stands nowhere.
+func (r *Report) Place(field string) cluster.Position {
+	for f := field; f != ""; f = parent(f) {
+		if p, ok := r.Where[f]; ok {
+			return p
+		}
+	}
+	return r.Where[""]
+}
+
+// parent cuts the last element off a field path.
+func parent(field string) string {
+	i := strings.LastIndexAny(field, ".[")
+	if i < 0 {
+		return ""
+	}
+	return field[:i]
+}
+
+// Has reports whether a field is written.
+func (r *Report) Has(field string) bool {
+	_, ok := r.Where[field]
+	return ok
+}
+
+// Cite names the place of a field for a message about another one.
+func (r *Report) Cite(field string) string {
+	p := r.Place(field)
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+// Finish returns all problems in the order of files and lines. It is called
+// once, at the end.
+func (r *Report) Finish() cluster.Problems {
+	if more := r.errors - MaxErrors; more > 0 {
+		r.Problems = append(r.Problems, cluster.Problem{Severity: cluster.Error, File: r.Where[""].File,
+			Message: fmt.Sprintf("%d more errors are not shown", more), Hint: "correct these first"})
+	}
+	r.Problems.Sort()
+	return r.Problems
+}
+
+// Join appends a key to a field path.
+func Join(field, key string) string {
+	if field == "" {
+		return key
+	}
+	return field + "." + key
+}
+
+// Element appends an index to a field path.
+func Element(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }
+
+// Quote shows a text of a file in a message: what cannot be printed is
+// escaped, what is long is cut.
+func Quote(s string) string {
+	const longest = 60
+	r := []rune(s[:min(len(s), longest*utf8.UTFMax+1)])
+	if len(r) > longest {
+		return strconv.Quote(string(r[:longest])) + "..."
+	}
+	return strconv.Quote(s)
+}

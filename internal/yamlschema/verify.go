@@ -1,0 +1,76 @@
+package yamlschema
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Verify says where a type and its language do not fit together: a key without
+// a meaning or a rule, an example that does not decode, a rule that refuses what
+// it shows. It is for the tests of whoever declares them.
+func (l Language) Verify(t reflect.Type) []string {
+	c, err := l.comments()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	out := c.verify(t)
+	for name, f := range l.Formats {
+		if write := strings.Trim(f.Write, `"`); write != "" && !f.Pattern.MatchString(write) {
+			out = append(out, fmt.Sprintf("format %s shows %q, which it refuses", name, write))
+		}
+	}
+	return out
+}
+
+func (c commented) verify(t reflect.Type) []string {
+	var out []string
+	for _, f := range shape(t) {
+		say := func(format string, args ...any) {
+			out = append(out, t.Name()+"."+f.goName+" "+fmt.Sprintf(format, args...))
+		}
+		if text := c.of(f.owner, f.goName); !strings.HasSuffix(text, ".") {
+			say("says nothing whole about itself: %q", text)
+		}
+		elem := f.typ
+		if elem.Kind() == reflect.Slice {
+			elem = elem.Elem()
+		}
+		_, ruled := c.Formats[f.is]
+		if elem.Kind() == reflect.String && !c.isScalar(elem) && !ruled && len(f.enum) == 0 {
+			say("is a text without a rule")
+		}
+		if elem.Kind() == reflect.Int && (f.unit == "" || f.max <= f.min) {
+			say("is a number without unit or bounds")
+		}
+		if f.sample != "" {
+			for _, wrong := range c.tryExample(t, f) {
+				say("has an example that is wrong: %s", wrong)
+			}
+		}
+		if below, ok := c.block(f.typ); ok {
+			out = append(out, c.verify(below)...)
+		}
+	}
+	return out
+}
+
+// tryExample decodes the example of a field.
+func (l Language) tryExample(t reflect.Type, f field) []string {
+	var n yaml.Node
+	if err := yaml.Load([]byte(f.key+": "+f.sample), &n); err != nil {
+		return []string{err.Error()}
+	}
+	d := Document{File: "example", Report: NewReport()}
+	l.Decode(d, content(&n), "", reflect.New(t).Interface())
+	var out []string
+	for _, p := range d.Problems {
+		// Other keys are missing, of course.
+		if p.Field == f.key || strings.HasPrefix(p.Field, f.key+".") || strings.HasPrefix(p.Field, f.key+"[") {
+			out = append(out, p.String())
+		}
+	}
+	return out
+}
