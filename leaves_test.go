@@ -84,3 +84,53 @@ func isCall(c *ast.CallExpr, pkg, name string) bool {
 	id, ok := s.X.(*ast.Ident)
 	return ok && id.Name == pkg
 }
+
+// TestOneSleep: who waits for a time or the end of a context, and for nothing
+// else, asks retry.Sleep. A ticker is no such wait.
+func TestOneSleep(t *testing.T) {
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if room == "internal/retry" {
+			return
+		}
+		timers := map[string]bool{}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == 1 && len(a.Rhs) == 1 {
+				id, named := a.Lhs[0].(*ast.Ident)
+				if c, ok := a.Rhs[0].(*ast.CallExpr); ok && named && isCall(c, "time", "NewTimer") {
+					timers[id.Name] = true
+				}
+			}
+			return true
+		})
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectStmt); ok && len(s.Body.List) == 2 {
+				var ends, waits bool
+				for _, c := range s.Body.List {
+					switch x := received(c).(type) {
+					case *ast.CallExpr:
+						sel, ok := x.Fun.(*ast.SelectorExpr)
+						ends = ends || ok && sel.Sel.Name == "Done"
+						waits = waits || isCall(x, "time", "After")
+					case *ast.SelectorExpr:
+						id, ok := x.X.(*ast.Ident)
+						waits = waits || ok && x.Sel.Name == "C" && timers[id.Name]
+					}
+				}
+				if ends && waits {
+					t.Errorf("%s: a sleep by hand: use retry.Sleep", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+}
+
+// received is the channel that a case of a select receives from.
+func received(c ast.Stmt) ast.Expr {
+	if s, ok := c.(*ast.CommClause).Comm.(*ast.ExprStmt); ok {
+		if u, ok := s.X.(*ast.UnaryExpr); ok && u.Op == token.ARROW {
+			return u.X
+		}
+	}
+	return nil
+}

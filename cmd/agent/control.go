@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const defaultSocket = "/run/talos-agent/agent.sock"
@@ -392,12 +393,8 @@ func newVersion(env *environment) *cobra.Command {
 
 // pause waits for d, or until the command is stopped.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if retry.Sleep(ctx, d) != nil {
 		return errStopped
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

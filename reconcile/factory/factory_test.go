@@ -26,6 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -646,12 +647,7 @@ func TestSilence(t *testing.T) {
 		var before, pause atomic.Int64
 		f := b.serve(func(w http.ResponseWriter, r *http.Request) {
 			before, pause := time.Duration(before.Load()), time.Duration(pause.Load())
-			wait := func(d time.Duration) {
-				select {
-				case <-time.After(d):
-				case <-r.Context().Done():
-				}
-			}
+			wait := func(d time.Duration) { _ = retry.Sleep(r.Context(), d) }
 			wait(before)
 			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
 			for part := range slices.Chunk(whole, 16<<10) {

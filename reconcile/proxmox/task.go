@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -94,7 +95,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	progress(cluster.Progress{UPID: name})
 	began := time.Now()
 	for seen := began; ; {
-		if err := pause(ctx, patience(began)); err != nil {
+		if err := retry.Sleep(ctx, patience(began)); err != nil {
 			return err
 		}
 		var st struct{ Status, ExitStatus scalar }
