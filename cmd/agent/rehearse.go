@@ -381,11 +381,11 @@ func labFor(specs []cluster.Spec) lab.Config {
 			if n.Pool != "" {
 				c.Pool = n.Pool
 			}
-			h := hosts[n.Host]
+			h := hosts[n.Placement.Pin]
 			if h == nil {
-				h = &pve.Host{Name: n.Host, Cores: 64, MemoryBytes: 1 << 40}
-				hosts[n.Host] = h
-				order = append(order, n.Host)
+				h = &pve.Host{Name: n.Placement.Pin, Cores: 64, MemoryBytes: 1 << 40}
+				hosts[n.Placement.Pin] = h
+				order = append(order, n.Placement.Pin)
 			}
 			if !slices.Contains(h.Bridges, n.Bridge) {
 				h.Bridges = append(h.Bridges, n.Bridge)
