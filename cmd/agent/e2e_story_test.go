@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
 )
 
 // addon is the line of the status about one addon.
@@ -59,7 +59,7 @@ func (e *endToEnd) bringUp() {
 	}
 	e.await("success at the forge", func() (bool, string) {
 		all := e.lab.Forge.Statuses()
-		return slices.ContainsFunc(all, func(st web.Status) bool { return st.Commit == e.head && st.State == "success" }), fmt.Sprint(all)
+		return slices.ContainsFunc(all, func(st labforge.Status) bool { return st.Commit == e.head && st.State == "success" }), fmt.Sprint(all)
 	})
 }
 

@@ -18,8 +18,9 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -159,7 +160,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 
 // put makes the directory the agent follows a copy of dir.
 func (r *rehearsal) put(dir string) error {
-	files, err := web.ReadFiles(dir)
+	files, err := gitserver.ReadFiles(dir)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", dir, err)
 	}
@@ -305,7 +306,7 @@ func (r *rehearsal) publish(name, version string) error {
 	} else {
 		r.charts[key] = true
 	}
-	chart, err := web.StandIn(name, version)
+	chart, err := labcharts.NewStandIn(name, version)
 	if err != nil {
 		return fmt.Errorf("make a stand-in for chart %s: %w", name, err)
 	}
