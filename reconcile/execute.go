@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -107,7 +109,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 		took := time.Since(run.Since)
 		outcome := cluster.Outcome{Action: info.Kind, Subject: info.Subject, Text: info.Text, Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
 		if err != nil {
-			outcome.Error, outcome.Hint = oneLine(err.Error()), cluster.HintOf(err)
+			outcome.Error, outcome.Hint = text.OneLine(err.Error()), fault.HintOf(err)
 		}
 		switch {
 		case err == nil:
@@ -145,7 +147,7 @@ func (e *executor) finish(info plan.Info, err error) {
 		delete(e.backoffs, id)
 	} else if e.run.Err() == nil {
 		b := e.backoffs[id]
-		b.ActionID, b.Error, b.Hint = id, err.Error(), cluster.HintOf(err)
+		b.ActionID, b.Error, b.Hint = id, err.Error(), fault.HintOf(err)
 		b.Failed++
 		b.Until = time.Now().Add(backoff(b.Failed))
 		e.backoffs[id] = b

@@ -15,7 +15,9 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newDoctor(env *environment) *cobra.Command {
@@ -137,7 +139,7 @@ func examination(ctx context.Context, s settings, usable bool, socket string) (d
 	if err == nil || ctx.Err() != nil {
 		return exam, []doctor.Check{check}, ctx.Err()
 	}
-	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), cluster.HintOf(err)
+	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), fault.HintOf(err)
 	if !usable {
 		check.Message += "; without its config and keys its part cannot be looked at"
 		check.Hint = "mend the config first, and start the daemon then: `systemctl start talos-agent`"
@@ -184,9 +186,9 @@ func (p printer) report(r doctor.Report) {
 		if subject != "" {
 			subject += ": "
 		}
-		p.printf("  %s %-12s %s%s\n", p.level(c.Level), c.Name, subject, oneLine(c.Message))
+		p.printf("  %s %-12s %s%s\n", p.level(c.Level), c.Name, subject, text.OneLine(c.Message))
 		if c.Hint != "" && c.Level != doctor.Pass {
-			p.printf("                       -> %s\n", oneLine(c.Hint))
+			p.printf("                       -> %s\n", text.OneLine(c.Hint))
 		}
 	}
 	s := r.Summary
