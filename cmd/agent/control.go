@@ -19,8 +19,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-const defaultSocket = "/run/talos-agent/agent.sock"
-
 // client makes a client of the daemon that the flags name.
 func client(cmd *cobra.Command) *api.Client {
 	socket, err := cmd.Flags().GetString("socket")

@@ -18,12 +18,13 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // readRecord reads what init remembers. Where there is none it was never run.
 func (h pveHost) readRecord() (setup.Record, error) {
-	text, _, err := readHostFile(h.path(setup.RecordFile), onlyOwnerWrites)
+	text, _, err := config.ReadFile(h.path(setup.RecordFile), config.OnlyOwnerWrites)
 	if errors.Is(err, fs.ErrNotExist) {
 		return setup.Record{Version: 1}, nil
 	}

@@ -49,7 +49,7 @@ func (a *agent) fetched(err error) {
 	}
 	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), words+": "+oneLine(err.Error()), cluster.HintOf(err), o.since.UTC()
 	for _, n := range a.notifiers {
-		if slices.Contains(n.c.on, cluster.Blind) {
+		if slices.Contains(n.c.On, cluster.Blind) {
 			n.out.put(notice.Cluster, notice)
 		}
 	}

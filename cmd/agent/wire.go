@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -47,7 +48,7 @@ type wiring struct {
 	factory factory.Config
 	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
 	forge   *forge.Config
-	notify  []notification
+	notify  []config.Notification
 	spoken  *spoken
 	host    string // its name
 
