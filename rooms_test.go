@@ -64,6 +64,9 @@ var rooms = map[string]room{
 	"internal/host/config": {may: []string{"internal/cluster", "internal/yamlschema", "internal/history", "internal/host/doctor", "reconcile/proxmox",
 		"sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
 		never: append([]string{"os/exec", "net", "net/http"}, clients...)},
+	// state is the file system of the reconciler's journal, and gives its hint
+	// where it cannot be written.
+	"internal/host/state": {may: []string{"reconcile"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/callgate":   {never: clients[:len(clients)-1]},
 	"internal/text":       {never: append([]string{"net/http", "log", "log/slog"}, clients...)},

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/sources"
@@ -21,8 +21,8 @@ import (
 
 // wireSettings gives every room its part of the settings. It opens the copy of the
 // repository in the cache, which the agent closes.
-func wireSettings(s config.Settings, files stateFiles, log *slog.Logger) (wiring, error) {
-	known, err := journals(files.dir)
+func wireSettings(s config.Settings, files state.Dir, log *slog.Logger) (wiring, error) {
+	known, err := files.Journals()
 	if err != nil {
 		return wiring{}, err
 	}
@@ -64,20 +64,4 @@ func wireSettings(s config.Settings, files stateFiles, log *slog.Logger) (wiring
 		forge:   s.Forge,
 		notify:  s.Notifications, spoken: openSpoken(files, s.Notifications, log), host: host,
 	}, nil
-}
-
-// journals lists the clusters that have a journal in the state directory: they
-// are looked after before the repository can be read.
-func journals(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("list the journals: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && e.Type().IsRegular() {
-			names = append(names, name)
-		}
-	}
-	return names, nil
 }

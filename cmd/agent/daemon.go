@@ -25,6 +25,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -81,7 +82,7 @@ type service struct {
 	log  *slog.Logger
 
 	settings config.Settings
-	files    stateFiles
+	files    state.Dir
 	agent    *agent
 	socket   *api.Server
 	door     *door
@@ -104,7 +105,7 @@ func (d *service) run(ctx context.Context) error {
 	d.settings, d.own = s, config.NewWatch(s.Used)
 	var unlock func()
 	var err error
-	if d.files, unlock, err = openState(s.StateDir); err != nil {
+	if d.files, unlock, err = state.Open(s.StateDir); err != nil {
 		return err
 	}
 	defer unlock()

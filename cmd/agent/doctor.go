@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
 func newDoctor(env *environment) *cobra.Command {
@@ -158,7 +159,7 @@ func inItsPlace(ctx context.Context, s config.Settings) (exam doctor.Examination
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s.CacheDir = dir
-	w, err := wireSettings(s, stateFiles{dir: dir}, slog.New(slog.DiscardHandler))
+	w, err := wireSettings(s, state.Dir{Path: dir}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exam, err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
 // readRecord reads what init remembers. Where there is none it was never run.
@@ -188,7 +189,7 @@ func (h pveHost) write(f setup.NewFile, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(path))
+	return state.SyncPath(filepath.Dir(path))
 }
 
 // own gives a file to root and a group.

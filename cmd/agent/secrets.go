@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -334,7 +335,7 @@ func writeNew(file string, data []byte) (err error) {
 		err = os.Link(tmp.Name(), file) // unlike a rename it replaces nothing
 	}
 	if err == nil {
-		err = syncPath(dir)
+		err = state.SyncPath(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
