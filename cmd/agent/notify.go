@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -44,7 +45,7 @@ func newNotifier(c config.Notification, target notify.Target, sp *spoken, ended 
 			ended(c.Name, err)
 			sp.set(c.Name, name, n.out.known(name))
 			if said.news(err) {
-				log.Warn("cannot notify "+c.Name+"; it is tried again", "err", err, "hint", cluster.HintOf(err))
+				log.Warn("cannot notify "+c.Name+"; it is tried again", "err", err, "hint", fault.HintOf(err))
 			}
 		},
 	}, sp.of(c.Name))
