@@ -2,38 +2,20 @@ package talosagent
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// eachFile parses every production file of the module.
+// eachFile checks every production file of the module.
 func eachFile(t *testing.T, check func(room string, fset *token.FileSet, f *ast.File)) {
 	t.Helper()
-	fset := token.NewFileSet()
-	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && skipped(p):
-			return fs.SkipDir
-		case d.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go"):
-			return nil
+	for _, s := range house(t) {
+		if !s.test {
+			check(s.dir, s.fset, s.file)
 		}
-		f, err := parser.ParseFile(fset, p, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		check(filepath.ToSlash(filepath.Dir(p)), fset, f)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

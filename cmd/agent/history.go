@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -157,7 +158,7 @@ func (p printer) run(r cluster.Run) {
 	if len(r.Waits) > 0 {
 		rows := [][]string{{"WAITED", "FOR"}}
 		for _, w := range r.Waits {
-			rows = append(rows, []string{exactDuration(w.DurationMS), cut(w.Subject+": "+w.Reason, 110)})
+			rows = append(rows, []string{exactDuration(w.DurationMS), cut(w.Subject+": "+cmp.Or(w.Message, string(w.Reason)), 110)})
 		}
 		p.table(rows)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -49,7 +50,7 @@ type wiring struct {
 	factory factory.Config
 	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
 	forge   *forge.Config
-	notify  []notification
+	notify  []config.Notification
 	spoken  *spoken
 	host    string // its name
 
@@ -321,8 +322,8 @@ func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 // vms gives the Proxmox VE client the shape the executor wants.
 type vms struct{ c *proxmox.Client }
 
-func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p reconcile.Progress) error {
-	return v.c.Create(ctx, d, n, img, p)
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, host, boot, p)
 }
 
 func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
