@@ -301,7 +301,7 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 			return plumbing.ZeroHash, err
 		}
 	}
-	s.log.Info("the copy of the repository in the cache is made anew: "+reason, "reason", reason)
+	s.log.Info("the copy of the repository in the cache is made again: "+reason)
 	return tip, s.renew(ctx, sess, refs, tip)
 }
 
@@ -394,7 +394,7 @@ func (s *Store) openStore() error {
 		return err
 	}
 	if err != nil {
-		s.log.Info("the copy of the repository in the cache is made anew: "+err.Error(), "reason", err.Error())
+		s.log.Info("the copy of the repository in the cache is made again: "+err.Error())
 		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
 			return err
 		}
