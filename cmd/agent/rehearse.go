@@ -22,6 +22,7 @@ import (
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -229,7 +230,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	context.AfterFunc(ctx, unlock)
 	log := slog.New(slog.DiscardHandler)
 	if !r.p.json {
-		log = slog.New(&handler{level: slog.LevelInfo, write: writeLines(indent{r.p})})
+		log = logging.New(logging.Config{Output: clean{indent{r.p}}})
 	}
 	r.agent, err = newAgent(wiring{
 		owner: r.flags.owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },

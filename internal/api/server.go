@@ -22,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Group is the group whose members may read over the socket.
@@ -47,7 +48,7 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 	}
 	if gid, ok := groupID(); ok {
 		if err := os.Chown(path, -1, gid); err != nil {
-			log.Debug("the socket stays with its user, because its group cannot be set", "err", err)
+			log.Debug("the socket stays with its user, because its group cannot be set", logging.Err, err)
 		}
 	}
 	if err := os.Chmod(path, 0o660); err != nil {
