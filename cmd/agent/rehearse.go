@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
@@ -221,7 +222,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 		return err
 	}
 	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
-	files, unlock, err := openState(filepath.Join(scratch, "state"))
+	files, unlock, err := state.Open(filepath.Join(scratch, "state"))
 	if err != nil {
 		return err
 	}
@@ -382,11 +383,11 @@ func labFor(specs []cluster.Spec) lab.Config {
 			if n.Pool != "" {
 				c.Pool = n.Pool
 			}
-			h := hosts[n.Host]
+			h := hosts[n.Placement.Pin]
 			if h == nil {
-				h = &pve.Host{Name: n.Host, Cores: 64, MemoryBytes: 1 << 40}
-				hosts[n.Host] = h
-				order = append(order, n.Host)
+				h = &pve.Host{Name: n.Placement.Pin, Cores: 64, MemoryBytes: 1 << 40}
+				hosts[n.Placement.Pin] = h
+				order = append(order, n.Placement.Pin)
 			}
 			if !slices.Contains(h.Bridges, n.Bridge) {
 				h.Bridges = append(h.Bridges, n.Bridge)
