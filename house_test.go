@@ -22,6 +22,7 @@ type source struct {
 	dir   string // its room; "" is the top
 	test  bool
 	lines int
+	fset  *token.FileSet
 	file  *ast.File // of a test, the imports alone
 }
 
@@ -51,7 +52,7 @@ var readHouse = sync.OnceValues(func() ([]source, error) {
 		if !strings.HasSuffix(p, ".go") {
 			return nil
 		}
-		s := source{path: filepath.ToSlash(p), test: strings.HasSuffix(p, "_test.go")}
+		s := source{path: filepath.ToSlash(p), fset: fset, test: strings.HasSuffix(p, "_test.go")}
 		if s.dir = path.Dir(s.path); s.dir == "." {
 			s.dir = ""
 		}

@@ -17,9 +17,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
-
-const defaultSocket = "/run/talos-agent/agent.sock"
 
 // client makes a client of the daemon that the flags name.
 func client(cmd *cobra.Command) *api.Client {
@@ -55,7 +56,7 @@ func one(ctx context.Context, c *api.Client, args []string) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", &hinted{errors.New("the agent looks after no cluster yet"), "`talos-agent status` says why; `talos-agent reconcile NAME` has the repository read at once"}
+		return "", fault.WithHint(errors.New("the agent looks after no cluster yet"), "`talos-agent status` says why; `talos-agent reconcile NAME` has the repository read at once")
 	default:
 		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}
@@ -295,9 +296,9 @@ func awaitDestroyed(ctx context.Context, c *api.Client, p printer, name string, 
 			p.printf("%s is destroyed, and suspended until `talos-agent resume %s`\n", name, name)
 			return nil
 		case s.Condition == cluster.Stalled:
-			return &hinted{err: fmt.Errorf("destroy %s: %s", name, s.Message), hint: s.Hint}
+			return fault.WithHint(fmt.Errorf("destroy %s: %s", name, s.Message), s.Hint)
 		case time.Now().After(deadline):
-			return &hinted{err: fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), hint: "the daemon goes on: `talos-agent status " + name + "`"}
+			return fault.WithHint(fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), "the daemon goes on: `talos-agent status "+name+"`")
 		}
 		if err := pause(ctx, 300*time.Millisecond); err != nil {
 			return err
@@ -340,22 +341,22 @@ func credential(env *environment, use, short string, ask func(context.Context, *
 // writeSecret replaces a file by one that only its owner can read.
 func writeSecret(path string, b []byte) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return &hinted{fmt.Errorf("write %s: it is a directory", path), "name a file in it"}
+		return fault.WithHint(fmt.Errorf("write %s: it is a directory", path), "name a file in it")
 	}
 	dir, name := filepath.Split(path)
-	s := stateFiles{dir: filepath.Clean(dir)}
+	s := state.Dir{Path: filepath.Clean(dir)}
 	tmp := "." + name + ".new"
 	err := s.Write(tmp, b)
 	if err == nil {
 		err = s.Rename(tmp, name)
 	}
 	if err != nil {
-		_ = os.Remove(filepath.Join(s.dir, tmp)) // as far as it was written
+		_ = os.Remove(filepath.Join(s.Path, tmp)) // as far as it was written
 	}
 	var at *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &hinted{fmt.Errorf("write %s: there is no directory %s", path, s.dir), "make it first, or name another file"}
+		return fault.WithHint(fmt.Errorf("write %s: there is no directory %s", path, s.Path), "make it first, or name another file")
 	case errors.As(err, &at):
 		return fmt.Errorf("write %s: %w", path, at.Err)
 	}
@@ -391,12 +392,8 @@ func newVersion(env *environment) *cobra.Command {
 
 // pause waits for d, or until the command is stopped.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if retry.Sleep(ctx, d) != nil {
 		return errStopped
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -20,7 +21,7 @@ func TestInitOnlyOnce(t *testing.T) {
 	must(err)
 	for _, args := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
 		a := h.init(t.Context(), args...)
-		if a.err == nil || a.err.Error() != fmt.Sprintf("another init (process %d) is at work on this host", os.Getpid()) || cluster.HintOf(a.err) == "" {
+		if a.err == nil || a.err.Error() != fmt.Sprintf("another init (process %d) is at work on this host", os.Getpid()) || fault.HintOf(a.err) == "" {
 			t.Errorf("%v: %v", args, a)
 		}
 	}
@@ -62,9 +63,9 @@ func TestInitBelievesRootOnly(t *testing.T) {
 	h.pveshs = nil
 	for want, spoil := range map[string]func(){
 		"is not a regular file":                   func() { must(os.Rename(record, record+".mine")); must(os.Symlink(record+".mine", record)) },
-		"is larger than":                          func() { must(os.WriteFile(record, bytes.Repeat([]byte(" "), maxHostFile+1), 0o600)) },
+		"is larger than":                          func() { must(os.WriteFile(record, bytes.Repeat([]byte(" "), config.MaxFile+1), 0o600)) },
 		"can be changed by others than its owner": func() { must(os.WriteFile(record, good, 0o600)); must(os.Chmod(record, 0o666)) },
-		"max depth":                               func() { must(os.WriteFile(record, bytes.Repeat([]byte("["), maxHostFile), 0o600)) },
+		"max depth":                               func() { must(os.WriteFile(record, bytes.Repeat([]byte("["), config.MaxFile), 0o600)) },
 		"belongs to user 65534": func() {
 			must(os.WriteFile(record, good, 0o600))
 			if os.Getuid() == 0 {
@@ -82,7 +83,7 @@ func TestInitBelievesRootOnly(t *testing.T) {
 		spoil()
 		for _, args := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
 			a := h.init(t.Context(), args...)
-			if a.err == nil || !strings.Contains(a.err.Error(), setup.RecordFile) || !strings.Contains(a.err.Error(), want) || !strings.Contains(cluster.HintOf(a.err), "move it away") {
+			if a.err == nil || !strings.Contains(a.err.Error(), setup.RecordFile) || !strings.Contains(a.err.Error(), want) || !strings.Contains(fault.HintOf(a.err), "move it away") {
 				t.Errorf("%v: %v\nwant %s", args, a, want)
 			}
 		}

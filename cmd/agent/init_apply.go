@@ -18,12 +18,15 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
 // readRecord reads what init remembers. Where there is none it was never run.
 func (h pveHost) readRecord() (setup.Record, error) {
-	text, _, err := readHostFile(h.path(setup.RecordFile), onlyOwnerWrites)
+	text, _, err := config.ReadFile(h.path(setup.RecordFile), config.OnlyOwnerWrites)
 	if errors.Is(err, fs.ErrNotExist) {
 		return setup.Record{Version: 1}, nil
 	}
@@ -38,8 +41,8 @@ func (h pveHost) readRecord() (setup.Record, error) {
 		err = fmt.Errorf("is of version %d, which this program does not know", r.Version)
 	}
 	if err != nil {
-		return setup.Record{}, &hinted{fmt.Errorf("%s, what init remembers of its work: %w", setup.RecordFile, err),
-			"move it away: init then asks before it replaces a file, and undo leaves what it cannot tell to be its own"}
+		return setup.Record{}, fault.WithHint(fmt.Errorf("%s, what init remembers of its work: %w", setup.RecordFile, err),
+			"move it away: init then asks before it replaces a file, and undo leaves what it cannot tell to be its own")
 	}
 	return r, nil
 }
@@ -187,7 +190,7 @@ func (h pveHost) write(f setup.NewFile, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(path))
+	return state.SyncPath(filepath.Dir(path))
 }
 
 // own gives a file to root and a group.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -69,6 +70,11 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 			}
 			defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		}
+		release, err := holdNetwork(prefix)
+		if err != nil {
+			return err
+		}
+		defer release()
 		h, err := startLab(dir, prefix, flavour, speed, key, clusters)
 		if err != nil {
 			return besideAnother(err)
@@ -82,12 +88,32 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	return cmd
 }
 
+// holdNetwork keeps the lab's network from every other lab on this machine, tests
+// included, until release is called.
+func holdNetwork(prefix string) (release func(), err error) {
+	p, err := parsePrefix(prefix)
+	if err != nil {
+		return nil, err
+	}
+	release, err = world.HoldPrefix(p)
+	return release, besideAnother(err)
+}
+
+// parsePrefix reads --prefix.
+func parsePrefix(prefix string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
+		return netip.Prefix{}, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	}
+	return p, nil
+}
+
 // besideAnother adds the cure to the error of a lab whose addresses are taken.
 func besideAnother(err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
-	return &hinted{err, "stop the lab that runs there, or choose another network with --prefix"}
+	return fault.WithHint(err, "stop the lab that runs there, or choose another network with --prefix")
 }
 
 // tellStory tells what happens in a lab until the command is stopped.
@@ -128,9 +154,9 @@ func startLab(dir, prefix, flavour string, speed float64, ageKey []byte, cluster
 // labConfig checks what a lab is asked to be, and makes its folder. It returns
 // the folder's absolute path too.
 func labConfig(dir, prefix, flavour string, speed float64) (lab.Config, string, error) {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
-		return lab.Config{}, "", &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	p, err := parsePrefix(prefix)
+	if err != nil {
+		return lab.Config{}, "", err
 	}
 	if flavour != "9.2" && flavour != "8.4" {
 		return lab.Config{}, "", &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}

@@ -19,6 +19,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -80,8 +83,8 @@ files, or from standard input as NAME=-, and later with sops.`,
 func makeSecrets(ctx context.Context, env *environment, dir string, f secretsFlags, now time.Time) error {
 	name, file := f.files(dir)
 	if _, err := os.Lstat(file); err == nil {
-		return &hinted{fmt.Errorf("%s exists: other secrets would be another cluster", file),
-			fmt.Sprintf("add values with `sops %s`; for a new cluster in its place, destroy the old one and remove the file first", file)}
+		return fault.WithHint(fmt.Errorf("%s exists: other secrets would be another cluster", file),
+			fmt.Sprintf("add values with `sops %s`; for a new cluster in its place, destroy the old one and remove the file first", file))
 	}
 	encrypted, recipients, err := sealSecrets(ctx, env, dir, f, now)
 	if err != nil {
@@ -160,7 +163,7 @@ func contractOf(ctx context.Context, dir string, f secretsFlags) (string, error)
 	}
 	if problems.HasErrors() {
 		problems = slices.DeleteFunc(problems, func(p cluster.Problem) bool { return p.Severity != cluster.Error })
-		return "", &hinted{fmt.Errorf("the cluster %s is not valid:\n%w", f.cluster, problems), "correct it first; `talos-agent validate` tells more"}
+		return "", fault.WithHint(fmt.Errorf("the cluster %s is not valid:\n%w", f.cluster, problems), "correct it first; `talos-agent validate` tells more")
 	}
 	return snap.Spec.Versions.Contract, nil
 }
@@ -180,7 +183,7 @@ const sopsRules = ".sops.yaml"
 func rulesFor(dir, name string) (folder string, data []byte, err error) {
 	for folder = path.Dir(name); ; folder = path.Dir(folder) {
 		rules := filepath.Join(dir, filepath.FromSlash(folder), sopsRules)
-		data, _, err = readHostFile(rules, 0)
+		data, _, err = config.ReadFile(rules, 0)
 		switch {
 		case err == nil:
 			return folder, data, nil
@@ -196,7 +199,7 @@ func rulesFor(dir, name string) (folder string, data []byte, err error) {
 func recipientsFor(dir, name string) ([]string, error) {
 	folder, data, err := rulesFor(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &hinted{fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample}
+		return nil, fault.WithHint(fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample)
 	}
 	if err != nil {
 		return nil, err
@@ -217,7 +220,7 @@ func plainSecrets(env *environment, f secretsFlags, contract string, now time.Ti
 	}
 	var plain []byte
 	if f.from != "" {
-		if plain, _, err = readHostFile(f.from, 0); err != nil {
+		if plain, _, err = config.ReadFile(f.from, 0); err != nil {
 			return nil, fmt.Errorf("secrets to bring along: %s: %w", f.from, err)
 		}
 	} else if plain, err = machineconfig.NewBundle(contract, now); err != nil {
@@ -260,12 +263,12 @@ func readValue(env *environment, name, from string) (string, error) {
 	var data []byte
 	var err error
 	if from == "-" {
-		data, err = io.ReadAll(io.LimitReader(env.stdin, maxHostFile+1))
-		if err == nil && len(data) > maxHostFile {
-			err = fmt.Errorf("is larger than %d KiB", maxHostFile>>10)
+		data, err = io.ReadAll(io.LimitReader(env.stdin, config.MaxFile+1))
+		if err == nil && len(data) > config.MaxFile {
+			err = fmt.Errorf("is larger than %d KiB", config.MaxFile>>10)
 		}
 	} else {
-		data, _, err = readHostFile(from, 0)
+		data, _, err = config.ReadFile(from, 0)
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
 	switch {
@@ -286,7 +289,7 @@ func checkSecrets(name string, plain []byte, contract string) error {
 		return err
 	}
 	if parsed.Bundle.IsZero() {
-		return &hinted{errors.New("there are no Talos secrets in the file to bring along"), "give the file that `talosctl gen secrets` wrote"}
+		return fault.WithHint(errors.New("there are no Talos secrets in the file to bring along"), "give the file that `talosctl gen secrets` wrote")
 	}
 	if err := machineconfig.CheckBundle(parsed.Bundle, contract); err != nil {
 		return fmt.Errorf("secrets to bring along: %w", err)
@@ -297,7 +300,7 @@ func checkSecrets(name string, plain []byte, contract string) error {
 // opens makes sure that the given keys open the document.
 func opens(ctx context.Context, name string, encrypted []byte, keys []string) error {
 	for _, key := range keys {
-		data, _, err := readHostFile(key, 0)
+		data, _, err := config.ReadFile(key, 0)
 		if err != nil {
 			return fmt.Errorf("age key %s: %w", key, err)
 		}
@@ -309,8 +312,8 @@ func opens(ctx context.Context, name string, encrypted []byte, keys []string) er
 		clear(plain)
 		switch {
 		case errors.Is(err, secrets.ErrNoKey):
-			return &hinted{fmt.Errorf("the age key %s could not open the secrets; nothing was written", key),
-				"add its public half to .sops.yaml: " + strings.Join(ids.Recipients(), ", ")}
+			return fault.WithHint(fmt.Errorf("the age key %s could not open the secrets; nothing was written", key),
+				"add its public half to .sops.yaml: "+strings.Join(ids.Recipients(), ", "))
 		case err != nil:
 			return err
 		}
@@ -333,7 +336,7 @@ func writeNew(file string, data []byte) (err error) {
 		err = os.Link(tmp.Name(), file) // unlike a rename it replaces nothing
 	}
 	if err == nil {
-		err = syncPath(dir)
+		err = state.SyncPath(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)

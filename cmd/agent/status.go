@@ -11,6 +11,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newStatus(env *environment) *cobra.Command {
@@ -74,7 +76,7 @@ daemon cannot be reached.`,
 // trouble prints what is no cluster's trouble.
 func (p printer) trouble(words []string) {
 	for _, t := range words {
-		p.printf("%s %s\n", p.paint("trouble", "31"), oneLine(t))
+		p.printf("%s %s\n", p.paint("trouble", "31"), text.OneLine(t))
 	}
 }
 
@@ -110,8 +112,8 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 		}
 	}
 	if i := slices.IndexFunc(all, stale); i >= 0 && worst(all) == exitOK {
-		late = &exitError{code: exitReconciling, err: &hinted{err: fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
-			hint: "wait longer than repository.interval of the config, or ask as root"}}
+		late = &exitError{code: exitReconciling, err: fault.WithHint(fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
+			"wait longer than repository.interval of the config, or ask as root")}
 	}
 	return all, late, nil
 }

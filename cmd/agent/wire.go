@@ -16,7 +16,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -47,7 +50,7 @@ type wiring struct {
 	factory factory.Config
 	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
 	forge   *forge.Config
-	notify  []notification
+	notify  []config.Notification
 	spoken  *spoken
 	host    string // its name
 
@@ -204,7 +207,7 @@ func (a *agent) manage(name string) {
 // news. a.mu is held.
 func (a *agent) refuse(name string, err error) {
 	now := time.Now().UTC()
-	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + oneLine(err.Error()), Hint: cluster.HintOf(err),
+	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + text.OneLine(err.Error()), Hint: fault.HintOf(err),
 		Since: now, NextPass: now.Add(a.w.interval), Nodes: []cluster.NodeStatus{}, Addons: []cluster.AddonStatus{}, Running: []cluster.RunningStatus{},
 		Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}, Problems: cluster.Problems{}, Passes: []cluster.PassStatus{}}
 	if before, ok := a.refused[name]; ok && before.Message == s.Message {
@@ -319,8 +322,8 @@ func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 // vms gives the Proxmox VE client the shape the executor wants.
 type vms struct{ c *proxmox.Client }
 
-func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p reconcile.Progress) error {
-	return v.c.Create(ctx, d, n, img, p)
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, host, boot, p)
 }
 
 func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
@@ -384,11 +387,11 @@ func (a *agent) find(name string) (*managed, error) {
 		return m, nil
 	}
 	if s, ok := a.refused[name]; ok {
-		return nil, &hinted{err: errors.New(s.Message), hint: s.Hint}
+		return nil, fault.WithHint(errors.New(s.Message), s.Hint)
 	}
 	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
-		return nil, &hinted{err: err, hint: "this host looks after " + strings.Join(known, ", ")}
+		return nil, fault.WithHint(err, "this host looks after "+strings.Join(known, ", "))
 	}
-	return nil, &hinted{err: err, hint: "no cluster has been read from the repository yet: `talos-agent status` says why"}
+	return nil, fault.WithHint(err, "no cluster has been read from the repository yet: `talos-agent status` says why")
 }

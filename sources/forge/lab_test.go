@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -24,8 +25,8 @@ func TestAgainstTheLab(t *testing.T) {
 				w, err := world.New(world.Config{})
 				check(t, err)
 				defer w.Close()
-				f, err := web.NewForge(web.ForgeConfig{
-					Config: web.Config{World: w, Addr: "10.0.0.8:443"}, Kind: web.ForgeKind(kind),
+				f, err := labforge.New(labforge.Config{
+					Service: httpservice.Config{World: w, Addr: "10.0.0.8:443"}, Kind: labforge.Kind(kind),
 					Repository: "org/infra", Token: token, ReadToken: "read-only",
 					Knows: func(id string) bool { return id == commit },
 				})
@@ -77,8 +78,8 @@ func TestAgainstTheLab(t *testing.T) {
 					change(&cc)
 					client, err := New(cc)
 					check(t, err)
-					if err = client.Look(t.Context()); err == nil || !strings.Contains(cluster.HintOf(err), "token") {
-						t.Errorf("look with %s: %v (%s)", what, err, cluster.HintOf(err))
+					if err = client.Look(t.Context()); err == nil || !strings.Contains(fault.HintOf(err), "token") {
+						t.Errorf("look with %s: %v (%s)", what, err, fault.HintOf(err))
 					}
 				}
 				if n := len(f.Statuses()); n != taken {

@@ -9,15 +9,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-type hinted struct{ error }
-
-func (hinted) Hint() string { return "the cure" }
-
-var errUnseen = hinted{errors.New("it was out of sight")}
+var errUnseen = fault.WithHint(errors.New("it was out of sight"), "the cure")
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -407,7 +404,7 @@ func TestReport(t *testing.T) {
 // TestClusterOf: what a spec asks for is taken over.
 func TestClusterOf(t *testing.T) {
 	c := ClusterOf(cluster.Spec{Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, VLAN: 7, VIP: ip("10.0.0.5")}, Nodes: []cluster.Node{{
-		Name: "a", Role: cluster.ControlPlane, Host: "pve1", VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b"}}})
+		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b"}}})
 	n := c.Nodes[0]
 	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" {
 		t.Errorf("%+v", c)

@@ -1,0 +1,50 @@
+package config
+
+import "github.com/talos-agent/talos-agent/internal/cluster"
+
+// The types in this file are the format of the host's policy, as those of
+// config.go are that of its config.
+
+// policyFile is policy.yaml: what the repository may ask of this host. It
+// outranks the repository, so only root can change it. Whoever may push can
+// choose inside it; a cluster that asks for more is refused before anything is
+// touched, with the line of the rule.
+//
+// pool and vmids are required, because they are what keeps the agent apart from
+// everything else on the host. A list or limit that is not written limits
+// nothing: most hosts have one storage and one bridge, and the privileges of
+// the agent's token bound the rest.
+type policyFile struct {
+	// The resource pool of the agent's VMs. Nothing outside it is ever changed.
+	Pool string `yaml:"pool" is:"pool" required:"true" example:"talos"`
+	// The VMIDs that nodes may have, from the first to the last.
+	VMIDs []cluster.Range `yaml:"vmids" required:"true" example:"[400-599]"`
+	// The storages that clusters may use, for disks, images and cloud-init
+	// drives.
+	Datastores []string `yaml:"datastores" is:"storage" default:"any" example:"[local, local-lvm]"`
+	// The bridges that nodes may be attached to.
+	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
+	// The most that all clusters of this agent may have together.
+	Limits limitsFile `yaml:"limits"`
+	// Where images and charts may come from.
+	Sources sourcesFile `yaml:"sources"`
+}
+
+type limitsFile struct {
+	// Nodes.
+	Nodes int `yaml:"nodes" unit:"number of nodes" min:"1" max:"100000" default:"no limit" example:"10"`
+	// Processor cores of all nodes.
+	Cores int `yaml:"cores" unit:"number of cores" min:"1" max:"1000000" default:"no limit" example:"32"`
+	// Memory of all nodes. It wants a unit.
+	RAM amount `yaml:"ram" default:"no limit" example:"64GiB"`
+	// Disks of all nodes, the system disks included. It wants a unit.
+	Disk amount `yaml:"disk" default:"no limit" example:"1TiB"`
+}
+
+type sourcesFile struct {
+	// Image factories. It bounds the factory of config.yaml and the registry
+	// that nodes install Talos from.
+	Factory []string `yaml:"factory" is:"weburl" default:"any" example:"[\"https://factory.talos.dev\"]"`
+	// Chart repositories and registries, by the beginning of their addresses.
+	Charts []string `yaml:"charts" is:"chartsource" default:"any" example:"[\"https://helm.cilium.io\"]"`
+}

@@ -1,0 +1,139 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
+)
+
+// loadPolicy reads the host's policy. The file must belong to root, or to the
+// user the agent runs as, and nobody else may write it: whoever can change it
+// can lift every bound of the repository.
+func loadPolicy(path string) (cluster.Policy, cluster.Problems) {
+	data, info, err := ReadFile(path, OnlyOwnerWrites)
+	if err == nil {
+		err = ownedByUs(path, info)
+	}
+	if err != nil {
+		return cluster.Policy{}, policyUnread(path, err)
+	}
+	return ParsePolicy(path, data)
+}
+
+func policyUnread(path string, err error) cluster.Problems {
+	p := cluster.Problem{Severity: cluster.Error, File: path, Message: err.Error(), Hint: fault.HintOf(err)}
+	if errors.Is(err, fs.ErrNotExist) {
+		p.Message, p.Hint = "there is no policy, so nothing is allowed", "write one; the smallest has the lines pool: talos and vmids: [400-599]"
+	}
+	return cluster.Problems{p}
+}
+
+// ownedByUs refuses a file of anybody but root and the user of this process.
+func ownedByUs(path string, info fs.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.New("its owner cannot be told")
+	}
+	if uid := int(st.Uid); uid != 0 && uid != os.Geteuid() {
+		return fault.WithHint(fmt.Errorf("belongs to user %d, who can change it", uid), "chown root "+path)
+	}
+	return nil
+}
+
+// ParsePolicy decodes a policy, whoever may write it.
+func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
+	d := yamlschema.Document{File: path, Report: yamlschema.NewReport()}
+	d.Where[""] = cluster.Position{File: path}
+	n := d.Single(data)
+	if n == nil {
+		return cluster.Policy{}, d.Finish()
+	}
+	var f policyFile
+	language.Decode(d, n, "", &f)
+	lines := map[string]int{}
+	for _, rule := range []struct {
+		field string
+		list  int // how long it is; -1 for what is none
+	}{
+		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)},
+		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
+		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
+	} {
+		if !d.Has(rule.field) {
+			continue
+		}
+		lines[rule.field] = d.Place(rule.field).Line
+		if rule.list == 0 && !hasError(d.Report, rule.field) {
+			// "Nothing" and "anything" are too far apart to be guessed.
+			d.Wrong(rule.field, "list what is allowed; remove the line to allow anything", "is empty")
+		}
+	}
+	for i, u := range f.Sources.Factory {
+		if plainHTTP(u) {
+			d.Wrong(yamlschema.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
+		}
+	}
+	return cluster.Policy{
+		File: path, Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
+		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
+		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
+	}, d.Finish()
+}
+
+// loadPolicy reads the policy, whose problems stand in a file of their own. named
+// says that the config can tell which file it is.
+func (l *loader) loadPolicy(named bool) {
+	if named && (l.file.PolicyFile != "" || !l.Has("policy_file")) { // else it is wrong, and said to be
+		if f, ok := l.locate("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), ""); ok {
+			l.out.PolicyPath = f.path
+		}
+	}
+	if l.out.PolicyPath == "" {
+		return
+	}
+	l.uses(l.out.PolicyPath, doctor.PolicyFile)
+	policy, problems := loadPolicy(l.out.PolicyPath)
+	for _, p := range problems {
+		l.Add(p)
+		if p.Severity == cluster.Error {
+			policy.Doubt = append(policy.Doubt, p)
+		}
+	}
+	l.out.Policy = policy
+}
+
+// WithPolicy are the same settings under a policy that was read later. One that is in
+// doubt leaves the rules as they were.
+func (s Settings) WithPolicy(p cluster.Policy) Settings {
+	if p.Doubt != nil {
+		s.Policy.Doubt = p.Doubt
+		return s
+	}
+	s.Policy, s.Proxmox.Pool = p, p.Pool
+	if message, hint := s.factoryRefused(); message != "" {
+		s.Policy.Doubt = cluster.Problems{{Severity: cluster.Error, File: s.Path, Field: "factory.url", Message: message, Hint: hint}}
+	}
+	return s
+}
+
+// factoryRefused says why the policy does not allow the config's factory, and the
+// cure; "" when it does.
+func (s Settings) factoryRefused() (message, hint string) {
+	trimmed := func(u string) string { return strings.TrimSuffix(u, "/") }
+	allowed := s.Policy.Factories
+	if s.ownFactory == "" || s.Policy.Doubt != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {
+		return "", ""
+	}
+	return fmt.Sprintf("%s is not among the factories that the policy allows (%s: sources.factory)", s.ownFactory, s.Policy.Line("sources.factory")),
+		"add it to the policy, or write one of " + strings.Join(allowed, ", ")
+}

@@ -1,0 +1,210 @@
+package config
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func TestPolicy(t *testing.T) {
+	path := filepath.Join(newHost(t, map[string]string{"policy.yaml": `# what the host allows
+pool: talos
+vmids: [400-499, 600-699]
+datastores:
+  - local
+  - local-lvm
+bridges: [vmbr1]
+limits: {nodes: 10, cores: 32,
+  ram: 64GiB, disk: 1TiB}
+sources:
+  factory: [https://factory.talos.dev]
+  charts:
+    - https://helm.cilium.io
+    - oci://ghcr.io/org
+`}), "policy.yaml")
+	got, problems := loadPolicy(path)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	want := cluster.Policy{File: path, Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}, {First: 600, Last: 699}},
+		Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
+		Limits:    cluster.Limits{Nodes: 10, Cores: 32, MemoryMiB: 65536, DiskBytes: 1 << 40},
+		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
+		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got := got.Line("limits.ram"); got != path+":9" {
+		t.Errorf("the line of limits.ram is %s", got)
+	}
+}
+
+// TestSmallestPolicy: what is not written limits nothing.
+func TestSmallestPolicy(t *testing.T) {
+	got, problems := ParsePolicy("policy.yaml", []byte("pool: talos\nvmids: [400-599]\n"))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if len(got.Datastores)+len(got.Bridges)+len(got.Factories)+len(got.Charts) > 0 || got.Limits != (cluster.Limits{}) || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPolicyProblems(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{"", []string{"p: the file is empty"}},
+		{"datastores: [local]", []string{"p:1:1: pool: is missing (write pool: talos)", "p:1:1: vmids: is missing (write vmids: [400-599])"}},
+		{"pool: talos\nvmids: []", []string{"p:2:1: vmids: is empty (list what is allowed; remove the line to allow anything)"}},
+		{"pool: talos\nvmids: 400-599", []string{"p:2:8: vmids: is a list, not the single value \"400-599\" (write [a, b], or one line with a - for each)"}},
+		{"pool: talos\nvmids: [400-599]\nbridges:\nsources: {charts: []}", []string{
+			"p:3:1: bridges: is empty (list what is allowed; remove the line to allow anything)",
+			"p:4:11: sources.charts: is empty (list what is allowed; remove the line to allow anything)"}},
+		{"pool: talos\nvmids: [400-599]\nlimits: {nodes: 0, ram: 65536, disk: 1}", []string{
+			"p:3:17: limits.nodes: 0 is too small for a number of nodes (write 1 or more)",
+			`p:3:25: limits.ram: "65536" is not an amount with a unit (write the unit too, like 64GiB)`,
+			`p:3:38: limits.disk: "1" is not an amount with a unit (write the unit too, like 64GiB)`}},
+		{"pool: talos\nvmids: [400-599]\nstorages: [a]\nbridges: [\"vmbr1,tag=3\"]", []string{
+			`p:3:1: unknown key "storages" (did you mean datastores?)`,
+			`p:4:11: bridges[0]: "vmbr1,tag=3" is not the name of a bridge (write one like vmbr1)`}},
+		{"pool: talos\nvmids: [400-599]\nsources: {factory: [\"http://f.example.org\"], charts: [\"http://c.example.org\", \"https://c.example.org/../x\"]}", []string{
+			"p:3:21: sources.factory[0]: is plain http (use https; plain http is for loopback addresses)",
+			`p:3:55: sources.charts[0]: "http://c.example.org" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`,
+			`p:3:79: sources.charts[1]: "https://c.example.org/../x" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`}},
+	} {
+		_, problems := ParsePolicy("p", []byte(c.text))
+		if got, want := problems.Error(), strings.Join(c.want, "\n"); got != want {
+			t.Errorf("%s\ngot  %s\nwant %s", c.text, got, want)
+		}
+	}
+}
+
+// TestPolicyOutranksTheConfig: the two files of a host must agree.
+func TestPolicyOutranksTheConfig(t *testing.T) {
+	dir := newHost(t, hostFiles(t), map[string]string{
+		"config.yaml": sshConfig + "factory: {url: https://other.example.org}\n",
+		"policy.yaml": "pool: talos\nvmids: [400-599]\nsources:\n  factory: [https://factory.talos.dev/]\n"})
+	config := filepath.Join(dir, "config.yaml")
+	_, problems := LoadFrom(config, Credentials{})
+	want := config + ":4:16: factory.url: https://other.example.org is not among the factories that the policy allows (" + dir + "/policy.yaml:4: sources.factory) (add it to the policy, or write one of https://factory.talos.dev/)"
+	if problems.Error() != want {
+		t.Errorf("got  %v\nwant %s", problems, want)
+	}
+	for _, fine := range []string{"factory: {url: https://factory.talos.dev}\n", "", "mirrors: {factory: https://mirror.example.org}\n"} {
+		write(t, config, sshConfig+fine, 0o600)
+		if _, problems := LoadFrom(config, Credentials{}); len(problems) > 0 {
+			t.Errorf("%s: %v", fine, problems)
+		}
+	}
+}
+
+// TestSettingsUnderAPolicy: settings that stay in force are held to the policy as
+// it is now. One that does not allow their factory, which no inventory names,
+// leaves nothing allowed.
+func TestSettingsUnderAPolicy(t *testing.T) {
+	wide := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}}
+	s := Settings{Path: "config.yaml", Policy: wide, ownFactory: "https://factory.talos.dev"}
+	gone := wide
+	gone.Doubt = cluster.Problems{{File: "policy.yaml", Message: "there is no policy"}}
+	tight := cluster.Policy{File: "policy.yaml", Pool: "other", Factories: []string{"https://factory.example.org"}, Lines: map[string]int{"sources.factory": 3}}
+	mirrored := s
+	mirrored.ownFactory = ""
+	for _, c := range []struct {
+		what  string
+		s     Settings
+		p     cluster.Policy
+		pool  string
+		doubt string
+	}{
+		{"the same", s, wide, "talos", ""},
+		{"none", s, cluster.Policy{Doubt: gone.Doubt}, "talos", "policy.yaml: there is no policy"},
+		{"one again", s.WithPolicy(gone), wide, "talos", ""},
+		{"another pool and factory", s, tight, "other", "config.yaml: factory.url: https://factory.talos.dev is not among the factories that the policy allows (policy.yaml:3: sources.factory) (add it to the policy, or write one of https://factory.example.org)"},
+		{"another factory, and a mirror", mirrored, tight, "other", ""},
+	} {
+		got := c.s.WithPolicy(c.p)
+		if got.Policy.Pool != c.pool || got.Policy.Doubt.Error() != c.doubt || c.p.Doubt == nil && got.Proxmox.Pool != c.pool {
+			t.Errorf("%s: pool %q, asked for in %q, doubt %q", c.what, got.Policy.Pool, got.Proxmox.Pool, got.Policy.Doubt)
+		}
+	}
+}
+
+// TestPolicyIsReadAlone: a policy is read when it stays as it is, whatever is
+// being written beside it.
+func TestPolicyIsReadAlone(t *testing.T) {
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
+	must(problems.Err())
+	own := Watch{used: s.Used}
+	key, looks := filepath.Join(dir, "age.key"), 0
+	look := func() bool {
+		looks++
+		must(os.WriteFile(key, []byte(strings.Repeat("#", looks)), 0o600))
+		return own.Poll()
+	}
+	for range 3 {
+		if look() {
+			t.Fatal("a key is read while it is being written")
+		}
+	}
+	write(t, filepath.Join(dir, "policy.yaml"), "pool: talos\nvmids: [500-599]\nbridges: [vmbr1]\n", 0o600)
+	if look() {
+		t.Error("a policy is read before it has settled")
+	}
+	if !look() {
+		t.Error("a policy is not read while a key is being written")
+	}
+}
+
+// TestPolicyOwner: a policy of somebody else's is no policy.
+func TestPolicyOwner(t *testing.T) {
+	path := filepath.Join(newHost(t, map[string]string{"policy.yaml": "pool: talos\nvmids: [400-599]\n"}), "policy.yaml")
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a file away")
+	}
+	if err := os.Chown(path, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	_, problems := loadPolicy(path)
+	if got, want := problems.Error(), path+": belongs to user 65534, who can change it (chown root "+path+")"; got != want {
+		t.Errorf("got %s", got)
+	}
+}
+
+func FuzzPolicy(f *testing.F) {
+	for _, s := range []string{"", "pool: talos\nvmids: [400-599]\nlimits: {ram: 64GiB}\nsources: {charts: [oci://a.b]}", "vmids: ~", "limits: {disk: 99999999999999TiB}"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, problems := ParsePolicy("policy.yaml", data)
+		for _, p := range problems {
+			if line := p.String(); p.Message == "" || strings.ContainsAny(line, "\n\r\x00\x1b") {
+				t.Errorf("problem %q", line)
+			}
+		}
+		if problems.HasErrors() {
+			return
+		}
+		// Zero means no limit, so no limit that is written may become zero.
+		for field, limit := range map[string]int64{"limits.nodes": int64(p.Limits.Nodes), "limits.cores": int64(p.Limits.Cores), "limits.ram": p.Limits.MemoryMiB, "limits.disk": p.Limits.DiskBytes} {
+			if p.Lines[field] > 0 && limit <= 0 {
+				t.Errorf("%s is written and %d", field, limit)
+			}
+		}
+		for field, list := range map[string]int{"vmids": len(p.VMIDs), "datastores": len(p.Datastores), "bridges": len(p.Bridges), "sources.factory": len(p.Factories), "sources.charts": len(p.Charts)} {
+			if p.Lines[field] > 0 && list == 0 {
+				t.Errorf("%s is written and empty", field)
+			}
+		}
+		if p.Pool == "" || len(p.VMIDs) == 0 {
+			t.Error("no pool or no VMIDs")
+		}
+	})
+}
