@@ -69,7 +69,10 @@ var rooms = map[string]room{
 
 	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver"}, never: clients},
 	"internal/httpserver": {never: clients},
-	"internal/metrics":    {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
+	// terminal prints the nouns of cluster; text has lines and durations, and
+	// history the cause whose runs are shown with the author's words.
+	"internal/terminal": {may: []string{"internal/cluster", "internal/history", "internal/text"}, never: append([]string{"net", "net/http", "log", "log/slog", "os/exec"}, clients...)},
+	"internal/metrics":  {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
 	"internal/history": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -425,7 +426,7 @@ func (d *service) line() string {
 	var parts []string
 	for _, name := range names {
 		s := d.states[name]
-		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, cut(s.Message, 100)))
+		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, text.Cut(s.Message, 100)))
 	}
 	return strings.Join(parts, "; ")
 }

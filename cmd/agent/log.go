@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // newLog makes the log of the program: records with fields in the journal when
@@ -170,7 +172,7 @@ func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		_, err := clean{w}.Write([]byte(b.String()))
+		_, err := terminal.NewCleaner(w).Write([]byte(b.String()))
 		return err
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -42,7 +43,7 @@ func (a *agent) fetched(err error) {
 	if lasts < unfetchedFor || a.unreadSinceStart() {
 		return
 	}
-	words := "the repository has not been fetched for " + shortDuration(lasts) + ", and what is pushed is not applied"
+	words := "the repository has not been fetched for " + text.Duration(lasts) + ", and what is pushed is not applied"
 	if !o.told {
 		o.told = true
 		a.w.log.Warn(words, "err", err, "hint", cluster.HintOf(err))
