@@ -35,39 +35,41 @@ var rooms = map[string]room{
 	"":                 {},
 	"internal/cluster": {never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 
-	"internal/yamlschema": {may: []string{"internal/cluster"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"internal/yamlschema": {may: []string{"internal/cluster", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster"},
+	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster", "internal/fault"},
 		never: []string{"github.com/getsops", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
-	"sources/git":       {may: []string{"internal/certpool"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
-	"sources/secrets":   {never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
-	"sources/forge":     {may: []string{"internal/certpool"}, never: clients},
-	"sources/notify":    {may: []string{"internal/certpool"}, never: append([]string{"os"}, clients...)},
+	"sources/git":       {may: []string{"internal/certpool", "internal/fault"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
+	"sources/secrets":   {may: []string{"internal/fault", "internal/text"}, never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
+	"sources/forge":     {may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: clients},
+	"sources/notify":    {may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: append([]string{"os"}, clients...)},
 	"sources/webhook":   {never: append([]string{"os"}, clients...)},
-	"sources/inventory": {may: []string{"internal/cluster", "internal/yamlschema"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"sources/inventory": {may: []string{"internal/cluster", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"reconcile": {may: []string{"internal/cluster", "reconcile/plan"}, never: append([]string{"net", "net/http"}, clients...)},
+	"reconcile": {may: []string{"internal/cluster", "reconcile/plan", "internal/fault", "internal/text", "internal/retry"}, never: append([]string{"net", "net/http"}, clients...)},
 	"reconcile/plan": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
-	"reconcile/machineconfig": {may: []string{"internal/cluster"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
-	"reconcile/factory":       {may: []string{"internal/cluster", "internal/text", "internal/certpool"}, never: clients},
-	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/text"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
-	"reconcile/talos":         {may: []string{"internal/cluster", "internal/text"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
+	"reconcile/machineconfig": {may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
+	"reconcile/factory":       {may: []string{"internal/cluster", "internal/text", "internal/certpool", "internal/fault"}, never: clients},
+	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
+	"reconcile/talos":         {may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"reconcile/kube":          {may: []string{"internal/cluster", "internal/kubeapi"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
-	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
+	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault", "internal/retry"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
 	"internal/host/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/callgate":   {never: clients[:len(clients)-1]},
+	"internal/fault":      {never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/retry":      {never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/text":       {never: append([]string{"net/http", "log", "log/slog"}, clients...)},
 	"internal/certpool":   {never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/kubeapi": {may: []string{"internal/cluster", "internal/text"},
 		never: []string{"github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox", "helm.sh", "os/exec"}},
 
-	"internal/host/doctor": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+	"internal/host/doctor": {may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
 	"internal/repo/scaffold": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
-	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver"}, never: clients},
+	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver", "internal/fault"}, never: clients},
 	"internal/httpserver": {never: clients},
 	// terminal prints the nouns of cluster; text has lines and durations, and
 	// history the cause whose runs are shown with the author's words.
@@ -90,7 +92,7 @@ var rooms = map[string]room{
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web", "internal/cluster"}
+var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web", "internal/cluster", "internal/fault", "internal/retry"}
 
 // skipped are folders that hold no rooms: other modules and test data.
 func skipped(dir string) bool {

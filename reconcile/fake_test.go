@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // fake is a world of one cluster behind the interfaces of this room: VMs that
@@ -175,12 +176,8 @@ func (f *fake) act(ctx context.Context, kind, subject string) error {
 	if hang {
 		wait = time.Hour
 	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := retry.Sleep(ctx, wait); err != nil {
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

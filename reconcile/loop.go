@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // Run makes passes until ctx ends. Errors never leave it: they are told in the
@@ -34,12 +35,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 			rest = shortest
 		}
 		if rest -= time.Since(last); rest > 0 {
-			pause := time.NewTimer(rest)
-			select {
-			case <-ctx.Done():
-				pause.Stop()
+			if retry.Sleep(ctx, rest) != nil {
 				return
-			case <-pause.C:
 			}
 		}
 		began := time.Now()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // How the agent listens to a machine that does not come up. Its serial port has
@@ -84,21 +86,21 @@ func (c *consoles) told(s cluster.Status, now time.Time) {
 // listen reads one console for a while.
 func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeStatus) {
 	var clean cluster.Console
-	var text strings.Builder
+	var output strings.Builder
 	err := c.read(ctx, n.Host, n.VMID, func(piece []byte) error {
-		text.WriteString(clean.Clean(piece))
-		if text.Len() > largestListened {
+		output.WriteString(clean.Clean(piece))
+		if output.Len() > largestListened {
 			return errEnough
 		}
 		return nil
 	})
-	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: cluster.LastLines(text.String())}
+	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: cluster.LastLines(output.String())}
 	// What the terminal says itself, before the guest.
 	tail.Lines = slices.DeleteFunc(tail.Lines, func(line string) bool { return strings.HasPrefix(line, "starting serial terminal on interface") })
 	switch {
 	case err != nil && !errors.Is(err, errEnough):
-		tail.Note = oneLine(err.Error())
-		if hint := cluster.HintOf(err); hint != "" {
+		tail.Note = text.OneLine(err.Error())
+		if hint := fault.HintOf(err); hint != "" {
 			tail.Note += "; " + hint
 		}
 	case len(tail.Lines) == 0:
@@ -190,7 +192,7 @@ func (a *agent) Console(ctx context.Context, name, node string, each func(text s
 	}
 	err = fmt.Errorf("cluster %s has no node %q", name, node)
 	if len(names) > 0 {
-		return &hinted{err: err, hint: "its nodes are " + strings.Join(names, ", ")}
+		return fault.WithHint(err, "its nodes are "+strings.Join(names, ", "))
 	}
 	return err
 }

@@ -15,8 +15,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newDoctor(env *environment) *cobra.Command {
@@ -138,7 +140,7 @@ func examination(ctx context.Context, s settings, usable bool, socket string) (d
 	if err == nil || ctx.Err() != nil {
 		return exam, []doctor.Check{check}, ctx.Err()
 	}
-	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), cluster.HintOf(err)
+	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), fault.HintOf(err)
 	if !usable {
 		check.Message += "; without its config and keys its part cannot be looked at"
 		check.Hint = "mend the config first, and start the daemon then: `systemctl start talos-agent`"
@@ -185,9 +187,9 @@ func printReport(p terminal.Printer, r doctor.Report) {
 		if subject != "" {
 			subject += ": "
 		}
-		p.Printf("  %s %-12s %s%s\n", paintLevel(p, c.Level), c.Name, subject, oneLine(c.Message))
+		p.Printf("  %s %-12s %s%s\n", paintLevel(p, c.Level), c.Name, subject, text.OneLine(c.Message))
 		if c.Hint != "" && c.Level != doctor.Pass {
-			p.Printf("                       -> %s\n", oneLine(c.Hint))
+			p.Printf("                       -> %s\n", text.OneLine(c.Hint))
 		}
 	}
 	s := r.Summary

@@ -10,8 +10,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // door is what the socket serves while agents come and go behind it.
@@ -76,8 +78,8 @@ func (d *door) unheard(who string, err error) {
 		d.note(who, "")
 		return
 	}
-	words := "cannot be told how things stand: " + oneLine(err.Error())
-	if hint := cluster.HintOf(err); hint != "" {
+	words := "cannot be told how things stand: " + text.OneLine(err.Error())
+	if hint := fault.HintOf(err); hint != "" {
 		words += " (" + hint + ")"
 	}
 	d.note(who, words)
@@ -110,7 +112,7 @@ func (d *door) note(field, wrong string) bool {
 // lacksNothing forgets what the config of before could not have.
 func (d *door) lacksNothing() { d.mu.Lock(); clear(d.lack); d.mu.Unlock() }
 
-var errStarting = &hinted{err: errors.New("the daemon is starting"), hint: "ask again in a moment"}
+var errStarting = fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment")
 
 func (d *door) get() (*agent, error) {
 	d.mu.RLock()

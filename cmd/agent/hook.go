@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
 	"github.com/talos-agent/talos-agent/sources/webhook"
 )
@@ -42,7 +43,7 @@ func listenAt(field, addr string, h http.Handler, lacks lacking, log *slog.Logge
 	}
 	server, err := httpserver.TCP(addr, h, log)
 	if err != nil {
-		return nil, &hinted{fmt.Errorf("%s: %w", field, err), takenHint}
+		return nil, fault.WithHint(fmt.Errorf("%s: %w", field, err), takenHint)
 	}
 	return server, nil
 }

@@ -19,7 +19,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // runner runs a program and returns what it prints. Arguments are never secret;
@@ -41,7 +43,7 @@ func execute(ctx context.Context, name string, args ...string) ([]byte, error) {
 	if err == nil {
 		return out.Bytes(), nil
 	}
-	if words := strings.Join(strings.Fields(said.String()), " "); words != "" {
+	if words := text.OneLine(said.String()); words != "" {
 		err = errors.New(words)
 	}
 	return nil, err
@@ -78,10 +80,10 @@ func (h pveHost) pvesh(ctx context.Context, out any, args ...string) error {
 // root.
 func (h pveHost) isThere() error {
 	if _, err := os.Stat(h.path("/usr/bin/pvesh")); err != nil {
-		return &hinted{errors.New("this is not a Proxmox VE host: there is no /usr/bin/pvesh"), "run init on the host itself; `talos-agent lab --bare` plays one"}
+		return fault.WithHint(errors.New("this is not a Proxmox VE host: there is no /usr/bin/pvesh"), "run init on the host itself; `talos-agent lab --bare` plays one")
 	}
 	if h.root == "" && os.Geteuid() != 0 {
-		return &hinted{errors.New("only root can set up the host"), "sudo talos-agent init"}
+		return fault.WithHint(errors.New("only root can set up the host"), "sudo talos-agent init")
 	}
 	return nil
 }
@@ -245,7 +247,7 @@ func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
 		case err != nil:
 			return err
 		case !info.Mode().IsRegular() && !info.IsDir():
-			return &hinted{fmt.Errorf("%s is not a regular file", path), "remove it, or move it away"}
+			return fault.WithHint(fmt.Errorf("%s is not a regular file", path), "remove it, or move it away")
 		}
 		file := setup.File{Mode: info.Mode().Perm()}
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok && h.root == "" {

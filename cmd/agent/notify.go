@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -51,7 +52,7 @@ func newNotifier(c notification, target notify.Target, sp *spoken, ended func(ta
 			ended(c.name, err)
 			sp.set(c.name, name, n.out.known(name))
 			if said.news(err) {
-				log.Warn("cannot notify "+c.name+"; it is tried again", "err", err, "hint", cluster.HintOf(err))
+				log.Warn("cannot notify "+c.name+"; it is tried again", "err", err, "hint", fault.HintOf(err))
 			}
 		},
 	}, sp.of(c.name))

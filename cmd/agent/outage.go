@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -46,9 +47,9 @@ func (a *agent) fetched(err error) {
 	words := "the repository has not been fetched for " + text.Duration(lasts) + ", and what is pushed is not applied"
 	if !o.told {
 		o.told = true
-		a.w.log.Warn(words, "err", err, "hint", cluster.HintOf(err))
+		a.w.log.Warn(words, "err", err, "hint", fault.HintOf(err))
 	}
-	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), words+": "+oneLine(err.Error()), cluster.HintOf(err), o.since.UTC()
+	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), words+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
 	for _, n := range a.notifiers {
 		if slices.Contains(n.c.on, cluster.Blind) {
 			n.out.put(notice.Cluster, notice)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources/forge"
 )
 
@@ -33,7 +34,7 @@ func newReporter(p poster, ended func(error), log *slog.Logger) *reporter {
 		Told: func(_ string, _ news, err error) {
 			ended(err)
 			if said.news(err) {
-				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", cluster.HintOf(err))
+				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", fault.HintOf(err))
 			}
 		},
 	}, nil)}

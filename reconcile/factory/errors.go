@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -20,24 +21,21 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.message }
 
-// Hint says what to do, or is empty.
-func (e *Error) Hint() string { return e.hint }
-
 // Transient reports whether the same call may succeed later without anybody
 // changing anything: a lost connection, a factory that is busy or broken. What
 // is not transient wants a change of the inventory, the config or the host.
 func (e *Error) Transient() bool { return e.transient }
 
-// Unwrap gives the cause to errors.Is and errors.As.
-func (e *Error) Unwrap() error { return e.cause }
+// Unwrap gives the hint and the cause to errors.Is and errors.As.
+func (e *Error) Unwrap() error { return &fault.Error{Op: e.message, Err: e.cause, Hint: e.hint} }
 
 // ErrUnknownSchematic is the cause of an Error when the factory does not know
 // the schematic of an image: it is another factory than the one that was asked
 // for the id, or was set up anew. Schematic registers it there.
 var ErrUnknownSchematic = errors.New("unknown schematic")
 
-// fault is an error that somebody must do something about.
-func fault(hint, format string, args ...any) *Error {
+// newError is an error that somebody must do something about.
+func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
@@ -52,8 +50,8 @@ const mostWords = 300
 // reason is the text of a transport's error, in the words of people.
 func reason(err error) string { return text.Reason(err, mostWords) }
 
-// oneLine makes a stranger's text fit to be shown.
-func oneLine(s string) string { return text.Line(s, mostWords) }
+// sanitize makes a stranger's text fit to be shown.
+func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
 // refusals are the factory's words that have a cure. Source: the Image
 // Factory's own messages (internal/profile and its HTTP front end, 2026-08).
@@ -70,7 +68,7 @@ var refusals = []struct {
 // refused turns an answer that is not the wanted one into an error with the
 // factory's own words.
 func refused(what string, status int, body []byte) *Error {
-	words := oneLine(string(body))
+	words := sanitize(string(body))
 	if words == "" || strings.HasPrefix(words, "<") {
 		words = http.StatusText(status)
 	}

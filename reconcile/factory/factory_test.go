@@ -23,8 +23,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -110,8 +112,8 @@ func mustFail(t testing.TB, err error, transient bool, words, hint string) {
 	if !errors.As(err, &e) {
 		t.Fatalf("error is %v", err)
 	}
-	if !strings.Contains(e.Error(), words) || strings.Contains(err.Error(), "\n") || e.Transient() != transient || !strings.Contains(e.Hint(), hint) || e.Hint() == "" {
-		t.Errorf("error is %q (hint %q, transient %v),\nwant it to hold %q, %q, %v", err, e.Hint(), e.Transient(), words, hint, transient)
+	if !strings.Contains(e.Error(), words) || strings.Contains(err.Error(), "\n") || e.Transient() != transient || !strings.Contains(fault.HintOf(e), hint) || fault.HintOf(e) == "" {
+		t.Errorf("error is %q (hint %q, transient %v),\nwant it to hold %q, %q, %v", err, fault.HintOf(e), e.Transient(), words, hint, transient)
 	}
 }
 
@@ -645,12 +647,7 @@ func TestSilence(t *testing.T) {
 		var before, pause atomic.Int64
 		f := b.serve(func(w http.ResponseWriter, r *http.Request) {
 			before, pause := time.Duration(before.Load()), time.Duration(pause.Load())
-			wait := func(d time.Duration) {
-				select {
-				case <-time.After(d):
-				case <-r.Context().Done():
-				}
-			}
+			wait := func(d time.Duration) { _ = retry.Sleep(r.Context(), d) }
 			wait(before)
 			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
 			for part := range slices.Chunk(whole, 16<<10) {
@@ -825,7 +822,7 @@ func TestLoopback(t *testing.T) {
 	mustFail(t, err, true, "certificate signed by unknown authority", "")
 }
 
-func TestOneLine(t *testing.T) {
+func TestSanitize(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                    "",
 		"a\r\n\tb\x1b[31m c":                  "a b [31m c",
@@ -833,11 +830,11 @@ func TestOneLine(t *testing.T) {
 		"x" + strings.Repeat("\u00e4", 400):   "x" + strings.Repeat("\u00e4", 149) + "...",
 		"\xff\xfe bad bytes \u202e backwards": "bad bytes backwards",
 	} {
-		if got := oneLine(in); got != want {
+		if got := sanitize(in); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
-	if !regexp.MustCompile(`^[ -~]*$`).MatchString(oneLine("plain ~ text")) {
+	if !regexp.MustCompile(`^[ -~]*$`).MatchString(sanitize("plain ~ text")) {
 		t.Error("plain text is not left alone")
 	}
 }

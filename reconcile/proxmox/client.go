@@ -16,6 +16,8 @@ import (
 	api "github.com/luthermonson/go-proxmox"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -87,10 +89,10 @@ func New(c Config) (*Client, error) {
 	base, err := url.Parse(c.URL)
 	switch {
 	case err != nil, base.Scheme != "https", base.Host == "", base.User != nil, base.RawQuery != "", strings.Trim(base.Path, "/") != "" && strings.Trim(base.Path, "/") != "api2/json":
-		return nil, hinted("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
+		return nil, fault.Errorf("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
 	}
 	if !tokenPattern.MatchString(c.Token.RevealString()) {
-		return nil, hinted("write it like talos-agent@pve!pve1=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
+		return nil, fault.Errorf("write it like talos-agent@pve!pve1=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
 			"proxmox token: it is not of the form user@realm!name=secret")
 	}
 	tlsc, err := tlsConfig(c)
@@ -164,7 +166,7 @@ func (c *Client) get(ctx context.Context, path string, query params, into any) e
 		if err == nil || answered(err) || distrust(err) || attempt == len(readAgain) || ctx.Err() != nil {
 			return asked("GET", path, err)
 		}
-		if err := pause(ctx, readAgain[attempt]); err != nil {
+		if err := retry.Sleep(ctx, readAgain[attempt]); err != nil {
 			return asked("GET", path, err)
 		}
 	}
@@ -208,18 +210,6 @@ func asked(method, path string, err error) error {
 		err = u.Err // it names the whole address
 	}
 	return fmt.Errorf("%s %s: %w", method, path, err)
-}
-
-// pause waits, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // sideBySide is how many questions of one look are under way at once: pveproxy

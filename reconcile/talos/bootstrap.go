@@ -10,6 +10,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -79,10 +81,10 @@ func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 	case early:
 		return fmt.Errorf("it is too early: %w", said)
 	case clockless:
-		return curable{fmt.Errorf("it is too early: %w", said),
-			"the machine reaches no time server: check network.time_servers, and that the nodes get out to UDP port 123"}
+		return fault.WithHint(fmt.Errorf("it is too early: %w", said),
+			"the machine reaches no time server: check network.time_servers, and that the nodes get out to UDP port 123")
 	case invalid:
-		return curable{fmt.Errorf("the machine refuses: %w", said), "its machine config has no etcd: look at the patches of the control planes"}
+		return fault.WithHint(fmt.Errorf("the machine refuses: %w", said), "its machine config has no etcd: look at the patches of the control planes")
 	case never:
 		return fmt.Errorf("the machine refuses: %w", said)
 	default:
@@ -119,7 +121,7 @@ func (l *link) waitsForBootstrap(ctx context.Context, n cluster.Node) (founded b
 	case etcd.State == "Running":
 		return true, nil
 	case etcd.State != "Preparing":
-		return false, fmt.Errorf("its etcd is not ready to be founded yet: it is %s (%s)", clip(etcd.State), etcd.Message)
+		return false, fmt.Errorf("its etcd is not ready to be founded yet: it is %s (%s)", sanitize(etcd.State), etcd.Message)
 	}
 	st, err := l.status(ctx)
 	if err != nil {
@@ -155,6 +157,6 @@ func (f *Fleet) founded(ctx context.Context, n cluster.Node, k keys, lost error)
 			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", lost, err)
 		}
 		// A context that ends is told above.
-		_ = sleep(ctx, shortPause)
+		_ = retry.Sleep(ctx, shortPause)
 	}
 }

@@ -23,7 +23,9 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -176,9 +178,8 @@ func wantKind(t testing.TB, err, kind error, words ...string) {
 		t.Fatalf("error %v, want kind %v", err, kind)
 	}
 	text := fmt.Sprintf("%v %+v", err, err)
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		text += " | " + h.Hint()
+	if hint := fault.HintOf(err); hint != "" {
+		text += " | " + hint
 	}
 	if strings.Contains(text, token) {
 		t.Errorf("the token is in the error %s", text)
@@ -239,10 +240,7 @@ func TestInABubble(t *testing.T) {
 		delay := time.Second
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // or the server would not see the client go
-			select {
-			case <-time.After(delay):
-			case <-r.Context().Done():
-			}
+			_ = retry.Sleep(r.Context(), delay)
 			w.WriteHeader(http.StatusCreated)
 		})}
 		done := make(chan struct{})

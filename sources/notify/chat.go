@@ -15,6 +15,9 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util/jsonclient"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // chat sends over one of shoutrrr's services. The library takes no context and
@@ -47,12 +50,12 @@ func newChat(conf Config) (*chat, error) {
 	service := serviceOf(address)
 	switch {
 	case service == "":
-		return nil, &Error{text: "it is not the address of a chat service", hint: "write one like ntfy://ntfy.sh/topic"}
+		return nil, &fault.Error{Op: "it is not the address of a chat service", Hint: "write one like ntfy://ntfy.sh/topic"}
 	case service == "telegram":
-		return nil, &Error{text: "telegram:// loses messages without a word when Telegram cannot be reached",
-			hint: "write generic://api.telegram.org/botTOKEN/sendMessage?template=json&messagekey=text&$chat_id=CHAT"}
+		return nil, &fault.Error{Op: "telegram:// loses messages without a word when Telegram cannot be reached",
+			Hint: "write generic://api.telegram.org/botTOKEN/sendMessage?template=json&messagekey=text&$chat_id=CHAT"}
 	case !slices.Contains(known, service):
-		return nil, &Error{text: "its service is not known", hint: "known are " + strings.Join(known, ", ") + "; for a web address write kind: webhook"}
+		return nil, &fault.Error{Op: "its service is not known", Hint: "known are " + strings.Join(known, ", ") + "; for a web address write kind: webhook"}
 	}
 	transport, err := conf.transport()
 	if err != nil {
@@ -62,8 +65,8 @@ func newChat(conf Config) (*chat, error) {
 	// Matrix is asked when its service is made, and nobody is asked yet.
 	if service != "matrix" {
 		if _, err := c.make(); err != nil {
-			return nil, &Error{text: "it is not an address that " + service + " takes", err: c.clean(err),
-				hint: "the forms are at https://shoutrrr.nickfedor.com, under Services"}
+			return nil, &fault.Error{Op: "it is not an address that " + service + " takes", Err: c.clean(err),
+				Hint: "the forms are at https://shoutrrr.nickfedor.com, under Services"}
 		}
 	}
 	return c, nil
@@ -94,7 +97,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 	select {
 	case c.busy <- struct{}{}:
 	default:
-		return &Error{text: c.service + " has not answered the message before"}
+		return &fault.Error{Op: c.service + " has not answered the message before"}
 	}
 	sent := make(chan error, 1)
 	go func() {
@@ -107,7 +110,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 		if err == nil {
 			return nil
 		}
-		return &Error{text: c.service + " does not take the message", err: c.clean(err)}
+		return &fault.Error{Op: c.service + " does not take the message", Err: c.clean(err)}
 	case <-ctx.Done():
 		return stopped(ctx)
 	}
@@ -141,26 +144,26 @@ var (
 // clean is an error of the library without anything of the address, which it
 // likes to quote. What the service answered is text from outside, and cut.
 func (c *chat) clean(err error) error {
-	text := err.Error()
+	words := err.Error()
 	if ue, ok := errors.AsType[*url.Error](err); ok {
-		text = ue.Err.Error()
+		words = ue.Err.Error()
 	} else if je, ok := errors.AsType[jsonclient.Error](err); ok && je.StatusCode != 0 {
-		text = "it answers " + answer(je.StatusCode) + " " + je.Body
+		words = "it answers " + answer(je.StatusCode) + " " + je.Body
 	}
-	text = anAddress.ReplaceAllString(text, "[address]")
+	words = anAddress.ReplaceAllString(words, "[address]")
 	for _, part := range c.secrets() {
-		text = strings.ReplaceAll(text, part, "[redacted]")
+		words = strings.ReplaceAll(words, part, "[redacted]")
 	}
-	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+	words = text.OneLine(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, text)), " ")
-	if r := []rune(text); len(r) > 300 {
-		text = string(r[:300]) + "…"
+	}, words))
+	if r := []rune(words); len(r) > 300 {
+		words = string(r[:300]) + "…"
 	}
-	return errors.New(text)
+	return errors.New(words)
 }
 
 // secrets are the parts of the address that could be one, the longest first, as
