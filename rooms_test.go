@@ -78,12 +78,18 @@ var rooms = map[string]room{
 	"internal/history": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
-	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},
-	"internal/lab/world": {},
-	"internal/lab/pve":   {may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},
-	"internal/lab/talos": {may: []string{"internal/lab/world"}},
-	"internal/lab/kube":  {may: []string{"internal/lab/world"}},
-	"internal/lab/web":   {may: []string{"internal/lab/world"}},
+	"internal/lab": {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
+		"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice"}},
+	"internal/lab/world":                   {},
+	"internal/lab/pve":                     {may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},
+	"internal/lab/talos":                   {may: []string{"internal/lab/world"}},
+	"internal/lab/kube":                    {may: []string{"internal/lab/world"}},
+	"internal/lab/httpservice":             {may: []string{"internal/lab/world"}},
+	"internal/lab/httpservice/servicetest": {may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/factory":                 {may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/charts":                  {may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/gitserver":               {may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/forge":                   {may: []string{"internal/lab/world", "internal/lab/httpservice"}},
 
 	"packaging/deb": {never: append([]string{"os", "net", "net/http"}, clients...)},
 
@@ -92,7 +98,8 @@ var rooms = map[string]room{
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web", "internal/cluster", "internal/fault", "internal/retry"}
+var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
+	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry"}
 
 // skipped are folders that hold no rooms: other modules and test data.
 func skipped(dir string) bool {

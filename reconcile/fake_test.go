@@ -51,7 +51,7 @@ func newFake(cps, workers int) *fake {
 		if i >= cps {
 			n = cluster.Node{Role: cluster.Worker, Name: fmt.Sprintf("wk-%d", i-cps+1), VMID: 510 + i}
 		}
-		n.IP, n.Host, n.Datastore, n.DiskBytes = netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), "pve1", "local-lvm", 40<<30
+		n.IP, n.Placement.Pin, n.Datastore, n.DiskBytes = netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), "pve1", "local-lvm", 40<<30
 		n.UUID = cluster.NodeUUID(id, n.Name)
 		f.spec.Nodes = append(f.spec.Nodes, n)
 	}
@@ -215,12 +215,12 @@ func (f *fake) set(change func()) {
 	change()
 }
 
-func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, _ cluster.Image, _ Progress) error {
+func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, host string, _ cluster.Boot, _ Progress) error {
 	if err := f.act(ctx, "create", n.Name); err != nil {
 		return err
 	}
 	f.set(func() {
-		f.vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host, Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
+		f.vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
 			Hardware: cluster.Saw(wanted(f.spec, n))}
 	})
 	return nil

@@ -75,6 +75,8 @@ type Run struct {
 // LongWait is a wait that has ended, or goes on, and how long it took so far.
 type LongWait struct {
 	Subject    string `json:"subject"`
-	Reason     string `json:"reason"`
+	Reason     Reason `json:"reason"`
+	About      string `json:"about,omitempty"`
+	Message    string `json:"message"`
 	DurationMS int64  `json:"durationMs"`
 }

@@ -28,7 +28,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		p.Printf("%s %3d. %s\n", mark, i+1, s.Text)
 	}
 	for _, w := range f.Waiting {
-		p.Printf("  then waits for %s: %s\n", w.Subject, w.Reason)
+		p.Printf("  then waits for %s: %s\n", w.Subject, w.Message)
 	}
 	p.printBlocks(f.Blocked)
 	destructive, reboots := 0, 0

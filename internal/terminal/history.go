@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -91,7 +92,7 @@ func (p Printer) PrintRun(r cluster.Run) {
 	if len(r.Waits) > 0 {
 		rows := [][]string{{"WAITED", "FOR"}}
 		for _, w := range r.Waits {
-			rows = append(rows, []string{formatDuration(w.DurationMS), text.Cut(w.Subject+": "+w.Reason, 110)})
+			rows = append(rows, []string{formatDuration(w.DurationMS), text.Cut(w.Subject+": "+cmp.Or(w.Message, string(w.Reason)), 110)})
 		}
 		p.PrintTable(rows)
 	}

@@ -53,7 +53,7 @@ func TestStatusParagraphs(t *testing.T) {
 	Printer{w: &out}.PrintStatus(cluster.Status{
 		Cluster: "dev", Condition: cluster.Stalled,
 		Nodes:    []cluster.NodeStatus{{Name: "dev-cp-1"}},
-		Blocked:  []cluster.Block{{Subject: "dev-cp-1", Reason: "a person must act"}},
+		Blocked:  []cluster.Block{{Subject: "dev-cp-1", Message: "a person must act"}},
 		Problems: cluster.Problems{{Severity: cluster.Warning, File: "nodes.yaml", Message: "is odd"}},
 	})
 	if !strings.Contains(out.String(), "\n\n  blocked dev-cp-1: a person must act\n\n  nodes.yaml: warning: is odd\n") {

@@ -67,7 +67,7 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	if len(s.Running) > 0 {
 		rows := [][]string{{"RUNNING", "SUBJECT", "FOR", "PROGRESS"}}
 		for _, r := range s.Running {
-			rows = append(rows, []string{r.Action, r.Subject, p.formatAge(r.Since), formatProgress(r)})
+			rows = append(rows, []string{string(r.Action), r.Subject, p.formatAge(r.Since), formatProgress(r)})
 		}
 		p.PrintTable(rows)
 	}
@@ -96,7 +96,7 @@ func (p Printer) printParagraph(write func(Printer)) {
 
 func (p Printer) printBlocks(all []cluster.Block) {
 	for _, b := range all {
-		p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Reason)
+		p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
 		if b.Hint != "" {
 			p.Printf("    -> %s\n", b.Hint)
 		}
@@ -129,7 +129,7 @@ func (p Printer) printWaits(s cluster.Status) {
 		if nodes[w.Subject] && !w.Overdue {
 			continue
 		}
-		p.Printf("  waits   %s: %s (for %s)\n", w.Subject, w.Reason, p.formatAge(w.Since))
+		p.Printf("  waits   %s: %s (for %s)\n", w.Subject, w.Message, p.formatAge(w.Since))
 		if w.Overdue && w.Hint != "" {
 			p.Printf("    -> %s\n", w.Hint)
 		}

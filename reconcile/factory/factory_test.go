@@ -24,7 +24,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labfactory "github.com/talos-agent/talos-agent/internal/lab/factory"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type bench struct {
 	*testing.T
 	world *world.World
-	lab   *web.Factory
+	lab   *labfactory.Factory
 	dir   string
 	f     *Factory
 }
@@ -49,8 +50,8 @@ func inLab(t *testing.T, test func(*bench)) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		lab, err := web.NewFactory(web.FactoryConfig{
-			Config:  web.Config{World: w, Addr: "factory.lab:443"},
+		lab, err := labfactory.New(labfactory.Config{
+			Service: httpservice.Config{World: w, Addr: "factory.lab:443"},
 			Missing: map[string][]string{"v1.14.1": {"siderolabs/zfs"}},
 		})
 		if err != nil {
@@ -797,7 +798,7 @@ func TestLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	lab, err := web.NewFactory(web.FactoryConfig{Config: web.Config{World: w, Addr: "127.0.0.1:0"}})
+	lab, err := labfactory.New(labfactory.Config{Service: httpservice.Config{World: w, Addr: "127.0.0.1:0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,8 +116,8 @@ func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obser
 	f.await(ctx, fresh)
 	o.Machines = f.machines(d, fresh)
 	founder := ""
-	if o.Facts.Bootstrap != nil {
-		founder = o.Facts.Bootstrap.Node
+	if in, ok := o.Facts.Intent(cluster.IntendBootstrap); ok {
+		founder = in.Node
 	}
 	o.Members = f.observeMembers(ctx, d, founder)
 }
