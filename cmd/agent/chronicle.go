@@ -8,13 +8,14 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
 // chronicle keeps the runs of every cluster, for people. What it is told comes
 // from the loops and their actions, and must never hold them up or stop them: a
 // file that cannot be read or written is told, and costs history only.
 type chronicle struct {
-	files *stateFiles // nil: in memory only
+	files *state.Dir // nil: in memory only
 	log   *slog.Logger
 
 	mu    sync.Mutex
@@ -28,7 +29,7 @@ type book struct {
 	file *keptLines
 }
 
-func newChronicle(files *stateFiles, keep int, log *slog.Logger) *chronicle {
+func newChronicle(files *state.Dir, keep int, log *slog.Logger) *chronicle {
 	return &chronicle{files: files, keep: keep, log: log, books: map[string]*book{}}
 }
 

@@ -14,17 +14,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
-
-// notification is a target of the config.
-type notification struct {
-	name     string
-	to       notify.Config
-	clusters []string // empty: all
-	on       []cluster.Condition
-}
 
 // How often a target is told at most: once a minute, and of one cluster five
 // times before it is once in a quarter of an hour. The newest word wins.
@@ -36,26 +29,26 @@ const (
 
 // notifier tells one target of the clusters.
 type notifier struct {
-	c      notification
+	c      config.Notification
 	out    *outbox[notify.Notice]
 	spoken *spoken
 }
 
 // newNotifier starts a notifier. ended is told how each attempt ended.
-func newNotifier(c notification, target notify.Target, sp *spoken, ended func(target string, err error), log *slog.Logger) *notifier {
+func newNotifier(c config.Notification, target notify.Target, sp *spoken, ended func(target string, err error), log *slog.Logger) *notifier {
 	var said complaint
 	n := &notifier{c: c, spoken: sp}
 	n.out = newOutbox(outboxConfig[notify.Notice]{
 		Send: target.Send, Same: sameNotice,
 		Gap: leastBetweenNotices, Burst: noticesInARow, Refill: leastBetweenTheSames,
 		Told: func(name string, _ notify.Notice, err error) {
-			ended(c.name, err)
-			sp.set(c.name, name, n.out.known(name))
+			ended(c.Name, err)
+			sp.set(c.Name, name, n.out.known(name))
 			if said.news(err) {
-				log.Warn("cannot notify "+c.name+"; it is tried again", "err", err, "hint", fault.HintOf(err))
+				log.Warn("cannot notify "+c.Name+"; it is tried again", "err", err, "hint", fault.HintOf(err))
 			}
 		},
-	}, sp.of(c.name))
+	}, sp.of(c.Name))
 	return n
 }
 
@@ -77,10 +70,10 @@ func (n *notifier) close() { n.out.close() }
 
 // report takes a status; it never blocks.
 func (n *notifier) report(s cluster.Status, agent, host string) {
-	if len(n.c.clusters) > 0 && !slices.Contains(n.c.clusters, s.Cluster) {
+	if len(n.c.Clusters) > 0 && !slices.Contains(n.c.Clusters, s.Cluster) {
 		return
 	}
-	if slices.Contains(n.c.on, s.Condition) {
+	if slices.Contains(n.c.On, s.Condition) {
 		n.out.put(s.Cluster, notify.Notice{Agent: agent, Host: host, Cluster: s.Cluster, Condition: string(s.Condition), Message: s.Message, Hint: s.Hint,
 			Since: s.Since, Revision: string(s.Revision), Applied: string(s.Applied)})
 		return
@@ -90,7 +83,7 @@ func (n *notifier) report(s cluster.Status, agent, host string) {
 	well := s.Condition == cluster.Ready || s.Condition == cluster.Suspended
 	n.out.drop(s.Cluster, well)
 	if well {
-		n.spoken.set(n.c.name, s.Cluster, nil)
+		n.spoken.set(n.c.Name, s.Cluster, nil)
 	}
 }
 
@@ -127,7 +120,7 @@ type spoken struct {
 }
 
 // openSpoken reads what was told, and forgets targets that are not there any more.
-func openSpoken(files reconcile.Files, targets []notification, log *slog.Logger) *spoken {
+func openSpoken(files reconcile.Files, targets []config.Notification, log *slog.Logger) *spoken {
 	sp := &spoken{files: files, log: log, words: map[string]map[string]notify.Notice{}}
 	if files == nil || len(targets) == 0 {
 		return sp
@@ -141,8 +134,8 @@ func openSpoken(files reconcile.Files, targets []notification, log *slog.Logger)
 		log.Warn("cannot read what was notified before; it is notified again", "err", err)
 	}
 	for _, t := range targets {
-		if all[t.name] != nil {
-			sp.words[t.name] = all[t.name]
+		if all[t.Name] != nil {
+			sp.words[t.Name] = all[t.Name]
 		}
 	}
 	return sp
@@ -203,13 +196,13 @@ func (a *agent) announce() error {
 		}
 	}
 	for _, c := range a.w.notify {
-		c.to.Wrap = a.gate.HTTP("notify")
-		target, err := notify.New(c.to)
+		c.To.Wrap = a.gate.HTTP("notify")
+		target, err := notify.New(c.To)
 		if err != nil {
 			a.hush()
-			return fmt.Errorf("notifications: %s: %w", c.name, err)
+			return fmt.Errorf("notifications: %s: %w", c.Name, err)
 		}
-		if c.to.Apart() {
+		if c.To.Apart() {
 			target = counted{target, a.gate}
 		}
 		a.notifiers = append(a.notifiers, newNotifier(c, target, a.w.spoken, ended, a.w.log))

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -195,7 +197,7 @@ func TestNoticesAreNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				target := &noted{}
-				n := newNotifier(notification{name: "x", clusters: []string{"dev"}, on: c.on}, target,
+				n := newNotifier(config.Notification{Name: "x", Clusters: []string{"dev"}, On: c.on}, target,
 					openSpoken(nil, nil, slog.New(slog.DiscardHandler)), func(string, error) {}, slog.New(slog.DiscardHandler))
 				for _, w := range c.words {
 					s := cluster.Status{Cluster: "dev", Condition: w.condition, Message: w.message, Applied: w.applied}
@@ -218,10 +220,10 @@ func TestNoticesAreNews(t *testing.T) {
 func TestTroubleThatComesBackAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
-		c := notification{name: "x", on: []cluster.Condition{cluster.Stalled}}
-		files, target := stateFiles{dir: t.TempDir()}, &noted{takes: 10 * time.Second}
+		c := config.Notification{Name: "x", On: []cluster.Condition{cluster.Stalled}}
+		files, target := state.Dir{Path: t.TempDir()}, &noted{takes: 10 * time.Second}
 		for range 2 {
-			n := newNotifier(c, target, openSpoken(files, []notification{c}, log), func(string, error) {}, log)
+			n := newNotifier(c, target, openSpoken(files, []config.Notification{c}, log), func(string, error) {}, log)
 			n.report(cluster.Status{Cluster: "dev", Condition: cluster.Stalled, Message: "no room"}, "north", "pve1")
 			time.Sleep(time.Second)
 			n.report(cluster.Status{Cluster: "dev", Condition: cluster.Ready}, "north", "pve1")
@@ -252,8 +254,8 @@ func (r *noted) Send(_ context.Context, n notify.Notice) error {
 // TestSpokenSurvives: what was told is remembered over restarts, targets that are
 // gone are forgotten, and a file that cannot be read is no more than told again.
 func TestSpokenSurvives(t *testing.T) {
-	files := stateFiles{dir: t.TempDir()}
-	targets := []notification{{name: "a"}, {name: "b"}}
+	files := state.Dir{Path: t.TempDir()}
+	targets := []config.Notification{{Name: "a"}, {Name: "b"}}
 	log := &output{}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	sp := openSpoken(files, targets, logger)
@@ -273,7 +275,7 @@ func TestSpokenSurvives(t *testing.T) {
 	if sp = openSpoken(files, targets, logger); len(sp.of("a")) != 1 {
 		t.Error("a broken file is not written anew")
 	}
-	names, err := journals(files.dir)
+	names, err := files.Journals()
 	if err != nil || len(names) != 0 {
 		t.Errorf("taken for the journals of %v, %v", names, err)
 	}
@@ -282,12 +284,12 @@ func TestSpokenSurvives(t *testing.T) {
 // TestStoppedAgentIsSilent: with an agent end its notifiers; those of the next
 // one would say everything twice.
 func TestStoppedAgentIsSilent(t *testing.T) {
-	state := t.TempDir()
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + state + "\ncache_dir: " + t.TempDir() + "\n" +
+	work := t.TempDir()
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + work + "\ncache_dir: " + t.TempDir() + "\n" +
 		"notifications: [{name: a, kind: webhook, url_file: hook.url}]\n"})
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.Credentials{})
 	must(problems.Err())
-	w, err := s.wiring(stateFiles{dir: state}, slog.New(slog.DiscardHandler))
+	w, err := wireSettings(s, state.Dir{Path: work}, slog.New(slog.DiscardHandler))
 	must(err)
 	a, err := newAgent(w)
 	must(err)

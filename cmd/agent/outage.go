@@ -51,7 +51,7 @@ func (a *agent) fetched(err error) {
 	}
 	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), words+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
 	for _, n := range a.notifiers {
-		if slices.Contains(n.c.on, cluster.Blind) {
+		if slices.Contains(n.c.On, cluster.Blind) {
 			n.out.put(notice.Cluster, notice)
 		}
 	}

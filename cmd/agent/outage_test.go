@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/sources/git"
@@ -37,7 +38,7 @@ func TestOutageIsToldOnce(t *testing.T) {
 		logger := slog.New(slog.NewTextHandler(log, nil))
 		spoken := openSpoken(nil, nil, logger)
 		a := &agent{w: wiring{owner: "north", host: "pve1", log: logger}, gate: callgate.New(t.Context()), notifiers: []*notifier{
-			newNotifier(notification{name: "x", clusters: []string{"dev"}, on: []cluster.Condition{cluster.Blind}}, target, spoken, func(string, error) {}, logger)}}
+			newNotifier(config.Notification{Name: "x", Clusters: []string{"dev"}, On: []cluster.Condition{cluster.Blind}}, target, spoken, func(string, error) {}, logger)}}
 		for hour, c := range []struct {
 			err   func(minute int) error
 			told  int
@@ -89,7 +90,7 @@ func TestRepositoryOutage(t *testing.T) {
 			server := &http.Server{Handler: http.HandlerFunc(box.take)}
 			go func() { _ = server.Serve(l) }() // until it is closed
 			defer func() { must(server.Close()) }()
-			s.notify = append(s.notify, notification{name: addr, on: on, to: notify.Config{Kind: notify.Webhook, URL: "http://" + addr + "/"}})
+			s.notify = append(s.notify, config.Notification{Name: addr, On: on, To: notify.Config{Kind: notify.Webhook, URL: "http://" + addr + "/"}})
 		}
 		down := func(words string) {
 			if s.lab.World.Heal(); words != "" {

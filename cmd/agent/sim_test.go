@@ -17,6 +17,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/terminal"
@@ -141,7 +142,7 @@ type sim struct {
 	cache string
 	log   *slog.Logger
 	// notify are the targets that are told; nobody at first.
-	notify []notification
+	notify []config.Notification
 
 	mu     sync.Mutex
 	agent  *agent
@@ -197,7 +198,7 @@ func (s *sim) wiring() wiring {
 	}
 	targets := slices.Clone(s.notify)
 	for i := range targets {
-		targets[i].to.Dial = link.DialContext
+		targets[i].To.Dial = link.DialContext
 	}
 	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	return wiring{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -38,7 +39,7 @@ func (t *told) take(r slog.Record, attrs []slog.Attr) {
 
 // open takes up the events of an earlier life and keeps those to come. log is
 // where trouble with the file is told: once, and not back into it.
-func (t *told) open(files stateFiles, log *slog.Logger) {
+func (t *told) open(files state.Dir, log *slog.Logger) {
 	text, err := t.file.open(files, eventsFile, log)
 	if err != nil {
 		log.Warn("the events of before cannot be read; they begin anew", "err", err)
@@ -92,7 +93,7 @@ func bounded(s string) string {
 // is written anew from what is still worth keeping when it has grown too large.
 type keptLines struct {
 	mu    sync.Mutex
-	files stateFiles
+	files state.Dir
 	name  string // "": nothing is kept on disk
 	size  int
 	log   *slog.Logger
@@ -100,7 +101,7 @@ type keptLines struct {
 }
 
 // open begins to keep lines in a file and returns what it holds.
-func (k *keptLines) open(files stateFiles, name string, log *slog.Logger) ([]byte, error) {
+func (k *keptLines) open(files state.Dir, name string, log *slog.Logger) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.files, k.name, k.log = files, name, log
@@ -109,10 +110,10 @@ func (k *keptLines) open(files stateFiles, name string, log *slog.Logger) ([]byt
 		return nil, nil
 	}
 	if err != nil {
-		k.size = maxJournal // the next line writes it anew
+		k.size = state.MaxFile // the next line writes it anew
 	}
 	if n := len(text); n > 0 && text[n-1] != '\n' {
-		k.size = maxJournal // torn: nothing may be glued to it
+		k.size = state.MaxFile // torn: nothing may be glued to it
 	}
 	k.size += len(text)
 	return text, err
@@ -146,14 +147,14 @@ func (k *keptLines) write(v any, whole func() []any) error {
 	if err != nil {
 		return err
 	}
-	if k.size+len(line) <= maxJournal {
+	if k.size+len(line) <= state.MaxFile {
 		if err := k.files.Append(k.name, line); err != nil {
 			return err
 		}
 		k.size += len(line)
 		return nil
 	}
-	all, left := whole(), maxJournal/2
+	all, left := whole(), state.MaxFile/2
 	from := len(all)
 	var lines [][]byte
 	for from > 0 {

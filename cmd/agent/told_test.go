@@ -18,6 +18,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
 // TestEventsAreTheJournal: an event has, word for word, what the journal has of
@@ -59,7 +60,7 @@ func tolded(t *testing.T, dir string) (*told, *slog.Logger, *bytes.Buffer) {
 	t.Helper()
 	td, said := newTold(), &bytes.Buffer{}
 	log := slog.New(&handler{level: slog.LevelInfo, also: td.take, write: writeLines(said)})
-	td.open(stateFiles{dir: dir}, withoutAlso(log))
+	td.open(state.Dir{Path: dir}, withoutAlso(log))
 	return td, log, said
 }
 
@@ -139,18 +140,18 @@ func TestEventsFileIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	_, log, said := tolded(t, dir)
 	long := strings.Repeat("y", maxField)
-	for range 3 * maxJournal / maxField {
+	for range 3 * state.MaxFile / maxField {
 		log.Info(long)
 	}
 	info, err := os.Stat(filepath.Join(dir, eventsFile))
-	if err != nil || info.Size() > maxJournal || info.Size() < maxJournal/4 {
+	if err != nil || info.Size() > state.MaxFile || info.Size() < state.MaxFile/4 {
 		t.Errorf("%v %v", info.Size(), err)
 	}
 	if strings.Contains(said.String(), "warning") {
 		t.Error("it is told to be in trouble")
 	}
 	td, _, _ := tolded(t, dir)
-	if n := len(td.ring.Select(cluster.EventQuery{})); n < maxJournal/4/maxField {
+	if n := len(td.ring.Select(cluster.EventQuery{})); n < state.MaxFile/4/maxField {
 		t.Errorf("%d events left", n)
 	}
 }
@@ -160,14 +161,14 @@ func TestEventsFileIsBounded(t *testing.T) {
 func TestATroubledDiskIsToldOnce(t *testing.T) {
 	dir := t.TempDir()
 	td, log, said := tolded(t, dir)
-	td.file.files.dir = filepath.Join(dir, "gone")
+	td.file.files.Path = filepath.Join(dir, "gone")
 	for range 3 {
 		log.Info("x")
 	}
 	if n := strings.Count(said.String(), "cannot keep"); n != 1 || len(td.ring.Select(cluster.EventQuery{})) != 3 {
 		t.Errorf("told %d times: %s", n, said)
 	}
-	td.file.files.dir = dir
+	td.file.files.Path = dir
 	log.Info("again")
 	if _, err := os.Stat(filepath.Join(dir, eventsFile)); errors.Is(err, fs.ErrNotExist) {
 		t.Error("nothing is kept after the trouble")
@@ -176,7 +177,7 @@ func TestATroubledDiskIsToldOnce(t *testing.T) {
 
 func TestChronicleSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
-	files := stateFiles{dir: dir}
+	files := state.Dir{Path: dir}
 	var said bytes.Buffer
 	log := slog.New(&handler{level: slog.LevelInfo, write: writeLines(&said)})
 	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
@@ -206,7 +207,7 @@ func TestChronicleSurvivesARestart(t *testing.T) {
 		second.told(cluster.Status{Cluster: "dev", Revision: cluster.Revision(fmt.Sprint(i)), Condition: cluster.Stalled, Message: strings.Repeat("z", 2000)}, now,
 			func() ([]cluster.Step, bool) { return nil, true })
 	}
-	if info, err := os.Stat(filepath.Join(dir, "history-dev.jsonl")); err != nil || info.Size() > maxJournal {
+	if info, err := os.Stat(filepath.Join(dir, "history-dev.jsonl")); err != nil || info.Size() > state.MaxFile {
 		t.Errorf("%v %v", info, err)
 	}
 	if r := newChronicle(&files, 2, log).runs("dev"); len(r) != 2 || r[0].Revision != "1999" {
@@ -217,7 +218,7 @@ func TestChronicleSurvivesARestart(t *testing.T) {
 	if r := newChronicle(&files, history.DefaultKeep, log).runs("dev"); len(r) != 0 || !strings.Contains(said.String(), "lines=1") {
 		t.Errorf("%+v; said %s", r, &said)
 	}
-	if names, err := journals(dir); err != nil || len(names) != 0 {
+	if names, err := (state.Dir{Path: dir}).Journals(); err != nil || len(names) != 0 {
 		t.Errorf("the history is taken for the journal of a cluster: %v %v", names, err)
 	}
 }

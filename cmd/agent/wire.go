@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -49,7 +50,7 @@ type wiring struct {
 	factory factory.Config
 	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
 	forge   *forge.Config
-	notify  []notification
+	notify  []config.Notification
 	spoken  *spoken
 	host    string // its name
 
