@@ -101,6 +101,8 @@ var rooms = map[string]room{
 		may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver", "internal/fault", "internal/logging"}, never: clients},
 	"internal/httpserver": {why: "a leaf: bounds any server of ours",
 		may: []string{"internal/logging"}, never: clients},
+	"internal/terminal": {why: "prints the nouns for people: text has lines and durations, history the causes whose runs are shown",
+		may: []string{"internal/cluster", "internal/history", "internal/text"}, never: append([]string{"net", "net/http", "log", "log/slog", "os/exec"}, clients...)},
 	"internal/metrics": {why: "counts what the nouns report; others serve it",
 		may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
 	"internal/history": {why: "keeps what the nouns report; others store it",
@@ -134,7 +136,7 @@ var rooms = map[string]room{
 
 	"cmd/agent": {why: "the wiring: everything meets here, and nobody imports it",
 		may: []string{
-			"internal/api", "internal/callgate", "internal/cluster", "internal/history", "internal/host/doctor", "internal/host/setup",
+			"internal/api", "internal/terminal", "internal/callgate", "internal/cluster", "internal/history", "internal/host/doctor", "internal/host/setup",
 			"internal/httpserver", "internal/lab", "internal/lab/pve", "internal/lab/world", "internal/fault", "internal/retry", "internal/text", "internal/certpool", "internal/host/config", "internal/host/state", "internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/kubeapi", "internal/metrics",
 			"internal/repo/scaffold", "internal/yamlschema", "packaging/deb", "reconcile", "reconcile/factory", "reconcile/helm",
 			"reconcile/kube", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/talos", "sources",

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
 
@@ -150,7 +151,7 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if err != nil {
 		return err
 	}
-	if p.json && !f.dryRun {
+	if p.IsJSON() && !f.dryRun {
 		return &usageError{errors.New("init: --output json goes with --dry-run")}
 	}
 	if f.root != "" {
@@ -175,8 +176,8 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if i.record, err = i.host.readRecord(); err != nil {
 		return err
 	}
-	if !p.json {
-		p.printf("looking at the host\n")
+	if !p.IsJSON() {
+		p.Printf("looking at the host\n")
 	}
 	if i.facts, err = i.host.see(ctx); err != nil {
 		return fmt.Errorf("look at the host: %w", err)
@@ -184,8 +185,8 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if f.undo {
 		return i.undo(ctx, p)
 	}
-	if !p.json {
-		p.printf("Proxmox VE %s on %s\n", i.facts.Version, i.facts.Host)
+	if !p.IsJSON() {
+		p.Printf("Proxmox VE %s on %s\n", i.facts.Version, i.facts.Host)
 	}
 	if err := i.decideWishes(ctx); err != nil {
 		return err
@@ -220,7 +221,7 @@ func (i *initRun) options() setup.Options {
 }
 
 // plan makes the plan, once everything is known to be right.
-func (i *initRun) plan(p printer) (setup.Plan, error) {
+func (i *initRun) plan(p terminal.Printer) (setup.Plan, error) {
 	problems := setup.Check(i.facts, i.wishes, i.record, i.files, i.options())
 	if !problems.HasErrors() { // what is wrong with a wish would be told twice
 		problems = append(problems, i.wouldLoad()...)
@@ -284,10 +285,10 @@ func (i *initRun) wouldTrust() cluster.Problems {
 }
 
 // apply carries a plan out and says what is next.
-func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
+func (i *initRun) apply(ctx context.Context, p terminal.Printer, plan setup.Plan) error {
 	if i.asks == nil || len(plan.Steps) == 0 { // else they are shown with the steps
 		for _, n := range plan.Notes {
-			p.printf("note: %s\n", n)
+			p.Printf("note: %s\n", n)
 		}
 	}
 	record := i.record.Begun(i.wishes, plan)
@@ -297,7 +298,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 				return err
 			}
 		}
-		p.printf("nothing to do: this host is set up\n")
+		p.Printf("nothing to do: this host is set up\n")
 		return i.next(p)
 	}
 	if i.asks != nil {
@@ -313,7 +314,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 	if n := len(steps); steps[n-1].Run != nil {
 		steps, last = steps[:n-1], steps[n-1:]
 	}
-	tell := func(s setup.Step) { p.printf("done: %s\n", s.What) }
+	tell := func(s setup.Step) { p.Printf("done: %s\n", s.What) }
 	record, err := i.host.carryOut(ctx, steps, record, tell)
 	if err != nil {
 		return fault.WithHint(err, "run init again when it is mended: it goes on where it stopped")
@@ -337,7 +338,7 @@ func (i *initRun) loads() error {
 }
 
 // undo takes back what init made.
-func (i *initRun) undo(ctx context.Context, p printer) error {
+func (i *initRun) undo(ctx context.Context, p terminal.Printer) error {
 	plan, problems := setup.Undo(i.facts, i.record, i.flags.leaveVMs)
 	if problems.HasErrors() {
 		return fmt.Errorf("nothing was undone:\n%w", problems)
@@ -354,16 +355,16 @@ func (i *initRun) undo(ctx context.Context, p printer) error {
 		}
 	}
 	if len(plan.Steps) > 0 {
-		if _, err := i.host.carryOut(ctx, plan.Steps, i.record, func(s setup.Step) { p.printf("done: %s\n", s.What) }); err != nil {
+		if _, err := i.host.carryOut(ctx, plan.Steps, i.record, func(s setup.Step) { p.Printf("done: %s\n", s.What) }); err != nil {
 			return fault.WithHint(err, "run it again when it is mended: it goes on where it stopped")
 		}
 	}
 	for _, n := range plan.Notes {
-		p.printf("%s\n", n)
+		p.Printf("%s\n", n)
 	}
 	if err := i.host.forget(); err != nil {
 		return err
 	}
-	p.printf("init is undone\n")
+	p.Printf("init is undone\n")
 	return nil
 }
