@@ -67,6 +67,12 @@ var rooms = map[string]room{
 	// state is the file system of the reconciler's journal, and gives its hint
 	// where it cannot be written.
 	"internal/host/state": {may: []string{"reconcile", "internal/fault"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	// harden changes this process only.
+	"internal/host/harden": {never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	// probe fills in the facts of doctor and of setup, which are their words, and
+	// reads files as the config's loader does: with its limits and its credentials.
+	"internal/host/probe": {may: []string{"internal/fault", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
+		never: append([]string{"net/http", "log", "log/slog"}, clients...)},
 	"internal/host/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/callgate":   {never: clients[:len(clients)-1]},
 	"internal/fault":      {never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
