@@ -2,36 +2,17 @@ package talosagent
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"io/fs"
-	"path/filepath"
-	"strings"
 	"testing"
 )
 
-// eachFile parses every production file of the module.
+// eachFile checks every production file of the module.
 func eachFile(t *testing.T, check func(room string, fset *token.FileSet, f *ast.File)) {
 	t.Helper()
-	fset := token.NewFileSet()
-	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && skipped(p):
-			return fs.SkipDir
-		case d.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go"):
-			return nil
+	for _, s := range house(t) {
+		if !s.test {
+			check(s.dir, s.fset, s.file)
 		}
-		f, err := parser.ParseFile(fset, p, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		check(filepath.ToSlash(filepath.Dir(p)), fset, f)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -55,4 +36,82 @@ func TestOnlyFaultCarriesHints(t *testing.T) {
 			return true
 		})
 	})
+}
+
+// TestOneWayToOneLine: who puts text on one line asks internal/text, which says
+// what is kept of text of ours and what of another system's.
+func TestOneWayToOneLine(t *testing.T) {
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if room == "internal/text" {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if join, ok := n.(*ast.CallExpr); ok && isCall(join, "strings", "Join") {
+				if fields, ok := join.Args[0].(*ast.CallExpr); ok && isCall(fields, "strings", "Fields") {
+					t.Errorf("%s: text is put on one line by hand: use internal/text", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+}
+
+// isCall reports whether a call is of one function of another package.
+func isCall(c *ast.CallExpr, pkg, name string) bool {
+	s, ok := c.Fun.(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != name {
+		return false
+	}
+	id, ok := s.X.(*ast.Ident)
+	return ok && id.Name == pkg
+}
+
+// TestOneSleep: who waits for a time or the end of a context, and for nothing
+// else, asks retry.Sleep. A ticker is no such wait.
+func TestOneSleep(t *testing.T) {
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if room == "internal/retry" {
+			return
+		}
+		timers := map[string]bool{}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == 1 && len(a.Rhs) == 1 {
+				id, named := a.Lhs[0].(*ast.Ident)
+				if c, ok := a.Rhs[0].(*ast.CallExpr); ok && named && isCall(c, "time", "NewTimer") {
+					timers[id.Name] = true
+				}
+			}
+			return true
+		})
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectStmt); ok && len(s.Body.List) == 2 {
+				var ends, waits bool
+				for _, c := range s.Body.List {
+					switch x := received(c).(type) {
+					case *ast.CallExpr:
+						sel, ok := x.Fun.(*ast.SelectorExpr)
+						ends = ends || ok && sel.Sel.Name == "Done"
+						waits = waits || isCall(x, "time", "After")
+					case *ast.SelectorExpr:
+						id, ok := x.X.(*ast.Ident)
+						waits = waits || ok && x.Sel.Name == "C" && timers[id.Name]
+					}
+				}
+				if ends && waits {
+					t.Errorf("%s: a sleep by hand: use retry.Sleep", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+}
+
+// received is the channel that a case of a select receives from.
+func received(c ast.Stmt) ast.Expr {
+	if s, ok := c.(*ast.CommClause).Comm.(*ast.ExprStmt); ok {
+		if u, ok := s.X.(*ast.UnaryExpr); ok && u.Op == token.ARROW {
+			return u.X
+		}
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // client makes a client of the daemon that the flags name.
@@ -391,12 +392,8 @@ func newVersion(env *environment) *cobra.Command {
 
 // pause waits for d, or until the command is stopped.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if retry.Sleep(ctx, d) != nil {
 		return errStopped
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

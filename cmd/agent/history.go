@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newHistory(env *environment) *cobra.Command {
@@ -121,7 +123,7 @@ func (p printer) result(r cluster.Run) string {
 
 // run prints one run in full.
 func (p printer) run(r cluster.Run) {
-	p.printf("%s run %d: %s\n", r.Cluster, r.Number, oneLine(causeOf(r)))
+	p.printf("%s run %d: %s\n", r.Cluster, r.Number, text.OneLine(causeOf(r)))
 	p.printf("  revision %s\n  began %s, ", orDash(r.Revision.Short()), p.moment(r.Began))
 	if r.Ended.IsZero() {
 		p.printf("goes on for %s\n", p.took(r))
@@ -129,10 +131,10 @@ func (p printer) run(r cluster.Run) {
 		p.printf("ended %s after %s: %s\n", p.moment(r.Ended), p.took(r), p.result(r))
 	}
 	if r.Message != "" {
-		p.printf("  %s\n", oneLine(r.Message))
+		p.printf("  %s\n", text.OneLine(r.Message))
 	}
 	if r.Hint != "" {
-		p.printf("  -> %s\n", oneLine(r.Hint))
+		p.printf("  -> %s\n", text.OneLine(r.Hint))
 	}
 	if len(r.Plan) > 0 {
 		p.printf("\n  FORETOLD\n")
@@ -156,7 +158,7 @@ func (p printer) run(r cluster.Run) {
 	if len(r.Waits) > 0 {
 		rows := [][]string{{"WAITED", "FOR"}}
 		for _, w := range r.Waits {
-			rows = append(rows, []string{exactDuration(w.DurationMS), cut(w.Subject+": "+w.Reason, 110)})
+			rows = append(rows, []string{exactDuration(w.DurationMS), cut(w.Subject+": "+cmp.Or(w.Message, string(w.Reason)), 110)})
 		}
 		p.table(rows)
 	}

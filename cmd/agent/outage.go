@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -48,7 +49,7 @@ func (a *agent) fetched(err error) {
 		o.told = true
 		a.w.log.Warn(words, "err", err, "hint", fault.HintOf(err))
 	}
-	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), words+": "+oneLine(err.Error()), fault.HintOf(err), o.since.UTC()
+	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), words+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
 	for _, n := range a.notifiers {
 		if slices.Contains(n.c.On, cluster.Blind) {
 			n.out.put(notice.Cluster, notice)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // printer writes for people or for programs. Colour is for terminals only, and
@@ -121,7 +122,7 @@ func (p printer) status(s cluster.Status) {
 	if len(s.Running) > 0 {
 		rows := [][]string{{"RUNNING", "SUBJECT", "FOR", "PROGRESS"}}
 		for _, r := range s.Running {
-			rows = append(rows, []string{r.Action, r.Subject, p.ago(r.Since), progressText(r)})
+			rows = append(rows, []string{string(r.Action), r.Subject, p.ago(r.Since), progressText(r)})
 		}
 		p.table(rows)
 	}
@@ -150,7 +151,7 @@ func (p printer) paragraph(write func(printer)) {
 
 func (p printer) blocked(all []cluster.Block) {
 	for _, b := range all {
-		p.printf("  %s %s: %s\n", p.paint("blocked", "31"), b.Subject, b.Reason)
+		p.printf("  %s %s: %s\n", p.paint("blocked", "31"), b.Subject, b.Message)
 		if b.Hint != "" {
 			p.printf("    -> %s\n", b.Hint)
 		}
@@ -183,7 +184,7 @@ func (p printer) waits(s cluster.Status) {
 		if nodes[w.Subject] && !w.Overdue {
 			continue
 		}
-		p.printf("  waits   %s: %s (for %s)\n", w.Subject, w.Reason, p.ago(w.Since))
+		p.printf("  waits   %s: %s (for %s)\n", w.Subject, w.Message, p.ago(w.Since))
 		if w.Overdue && w.Hint != "" {
 			p.printf("    -> %s\n", w.Hint)
 		}
@@ -305,7 +306,7 @@ func (p printer) forecast(f cluster.Forecast) {
 		p.printf("%s %3d. %s\n", mark, i+1, s.Text)
 	}
 	for _, w := range f.Waiting {
-		p.printf("  then waits for %s: %s\n", w.Subject, w.Reason)
+		p.printf("  then waits for %s: %s\n", w.Subject, w.Message)
 	}
 	p.blocked(f.Blocked)
 	destructive, reboots := 0, 0
@@ -331,7 +332,7 @@ func orDash(s string) string {
 
 // cut shortens a text to n characters at most.
 func cut(s string, n int) string {
-	s = oneLine(s)
+	s = text.OneLine(s)
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
 	}

@@ -19,8 +19,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -160,7 +161,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 
 // put makes the directory the agent follows a copy of dir.
 func (r *rehearsal) put(dir string) error {
-	files, err := web.ReadFiles(dir)
+	files, err := gitserver.ReadFiles(dir)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", dir, err)
 	}
@@ -306,7 +307,7 @@ func (r *rehearsal) publish(name, version string) error {
 	} else {
 		r.charts[key] = true
 	}
-	chart, err := web.StandIn(name, version)
+	chart, err := labcharts.NewStandIn(name, version)
 	if err != nil {
 		return fmt.Errorf("make a stand-in for chart %s: %w", name, err)
 	}
@@ -382,11 +383,11 @@ func labFor(specs []cluster.Spec) lab.Config {
 			if n.Pool != "" {
 				c.Pool = n.Pool
 			}
-			h := hosts[n.Host]
+			h := hosts[n.Placement.Pin]
 			if h == nil {
-				h = &pve.Host{Name: n.Host, Cores: 64, MemoryBytes: 1 << 40}
-				hosts[n.Host] = h
-				order = append(order, n.Host)
+				h = &pve.Host{Name: n.Placement.Pin, Cores: 64, MemoryBytes: 1 << 40}
+				hosts[n.Placement.Pin] = h
+				order = append(order, n.Placement.Pin)
 			}
 			if !slices.Contains(h.Bridges, n.Bridge) {
 				h.Bridges = append(h.Bridges, n.Bridge)

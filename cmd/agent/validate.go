@@ -357,9 +357,9 @@ func (v *validator) againstPolicy(snap cluster.Snapshot) cluster.Problems {
 		if slices.Contains(anyway, b) {
 			continue
 		}
-		field, text := "nodes."+b.Subject, b.Reason
+		field, text := "nodes."+b.Subject, b.Message
 		if _, ok := snap.Where[field]; !ok {
-			field, text = "", b.Subject+": "+b.Reason
+			field, text = "", b.Subject+": "+b.Message
 		}
 		problems = append(problems, snap.At(cluster.Error, field, text, b.Hint))
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -206,7 +207,7 @@ func (a *agent) manage(name string) {
 // news. a.mu is held.
 func (a *agent) refuse(name string, err error) {
 	now := time.Now().UTC()
-	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + oneLine(err.Error()), Hint: fault.HintOf(err),
+	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + text.OneLine(err.Error()), Hint: fault.HintOf(err),
 		Since: now, NextPass: now.Add(a.w.interval), Nodes: []cluster.NodeStatus{}, Addons: []cluster.AddonStatus{}, Running: []cluster.RunningStatus{},
 		Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}, Problems: cluster.Problems{}, Passes: []cluster.PassStatus{}}
 	if before, ok := a.refused[name]; ok && before.Message == s.Message {
@@ -321,8 +322,8 @@ func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 // vms gives the Proxmox VE client the shape the executor wants.
 type vms struct{ c *proxmox.Client }
 
-func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p reconcile.Progress) error {
-	return v.c.Create(ctx, d, n, img, p)
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, host, boot, p)
 }
 
 func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {

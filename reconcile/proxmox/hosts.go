@@ -61,7 +61,7 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 func (l *look) forMaking(h *cluster.Host) {
 	store, making := "", false
 	for i, n := range l.d.Spec.Nodes {
-		if n.Host != h.Name {
+		if n.Placement.Pin != h.Name {
 			continue
 		}
 		// The image store is one for all nodes of a cluster.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -120,7 +121,7 @@ func (l *link) waitsForBootstrap(ctx context.Context, n cluster.Node) (founded b
 	case etcd.State == "Running":
 		return true, nil
 	case etcd.State != "Preparing":
-		return false, fmt.Errorf("its etcd is not ready to be founded yet: it is %s (%s)", clip(etcd.State), etcd.Message)
+		return false, fmt.Errorf("its etcd is not ready to be founded yet: it is %s (%s)", sanitize(etcd.State), etcd.Message)
 	}
 	st, err := l.status(ctx)
 	if err != nil {
@@ -156,6 +157,6 @@ func (f *Fleet) founded(ctx context.Context, n cluster.Node, k keys, lost error)
 			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", lost, err)
 		}
 		// A context that ends is told above.
-		_ = sleep(ctx, shortPause)
+		_ = retry.Sleep(ctx, shortPause)
 	}
 }

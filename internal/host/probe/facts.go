@@ -22,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Runner runs a program and returns what it prints. Arguments are never secret;
@@ -43,7 +44,7 @@ func RunProgram(ctx context.Context, name string, args ...string) ([]byte, error
 	if err == nil {
 		return out.Bytes(), nil
 	}
-	if words := strings.Join(strings.Fields(said.String()), " "); words != "" {
+	if words := text.OneLine(said.String()); words != "" {
 		err = errors.New(words)
 	}
 	return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // findWay finds how this host reaches an address that is asked for, and who answers
@@ -87,10 +88,7 @@ func resolveNeighbour(ctx context.Context, link int, ip netip.Addr, expected fun
 		if last {
 			return mac, mac != "", nil
 		}
-		select {
-		case <-ctx.Done(): // heeded above
-		case <-time.After(50 * time.Millisecond):
-		}
+		_ = retry.Sleep(ctx, 50*time.Millisecond) // its end is heeded above
 	}
 }
 
