@@ -26,6 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/terminal"
@@ -54,7 +55,7 @@ was loaded before; only a policy that cannot be loaded leaves nothing allowed.
 		if !ok {
 			w = os.Stderr
 		}
-		if err := harden(); err != nil {
+		if err := harden.Process(); err != nil {
 			return err
 		}
 		frugal(os.Getenv("GOGC"))
