@@ -13,7 +13,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
