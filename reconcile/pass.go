@@ -259,7 +259,7 @@ func nothingOfOurs(o cluster.Observed) bool {
 			return false
 		}
 	}
-	return len(o.Strays.Value) == 0
+	return len(o.Orphans.Value) == 0
 }
 
 // gone ends a tear-down: nothing of the cluster is left, so that neither the

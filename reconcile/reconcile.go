@@ -97,7 +97,7 @@ type Config struct {
 	Cluster string // name
 	ID      string // cluster.ClusterID
 	Source  Source
-	// Host observes hosts, VMs and strays; it alone is asked when somebody
+	// Host observes hosts, VMs and orphans; it alone is asked when somebody
 	// wants the plan of an inventory that is not the pushed one.
 	Host      Observer
 	Observers []Observer // all others

@@ -110,7 +110,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		o.Releases = cluster.Saw(rel)
 	case DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
-		o.Strays.Value = slices.DeleteFunc(slices.Clone(o.Strays.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
+		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 	}
 }
