@@ -25,10 +25,10 @@ type Observed struct {
 	VMs   map[string]VM   // by node name, for every node of the inventory
 	// Orphans are VMs that carry our mark for this cluster and prove ours, but
 	// are not in the inventory.
-	Orphans   Seen[[]VM]
+	Orphans  Seen[[]VM]
 	Machines map[string]Machine // by node name
 	Members  Seen[[]Member]     // of etcd
-	// MembersAgree says whether every member of etcd names the same members. It
+	// MembersAgree states whether every member of etcd names the same members. It
 	// is unknown while nobody has asked all of them.
 	MembersAgree Seen[bool]
 	// APIs says of each control plane whether its own kube-apiserver answers

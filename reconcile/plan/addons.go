@@ -80,7 +80,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
 			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
 	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
-		// Whoever installed it looks after it, broken or not.
+		// Whoever installed it manages it, broken or not.
 	case rel.Status == "uninstalling":
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "somebody is uninstalling its release", Within: taskWithin})
 	default:

@@ -16,7 +16,7 @@ func (m *planner) planBootstrap() {
 	intent, intended := m.o.Facts.Intent(cluster.IntendBootstrap)
 	if intent.Done {
 		// etcd was there once. When no control plane answers, it is not known
-		// to be gone; when all of them say it is, only a restore helps.
+		// to be gone; when all of them report that it is, only a restore helps.
 		if all(cps, func(n cluster.Node) bool { return neverFounded(m.o, n) }) {
 			m.block(cluster.Block{Subject: m.d.Spec.Name,
 				Reason: cluster.EtcdLost, Message: "this cluster had an etcd, and no control plane has it any more; a second bootstrap would make an empty cluster in its place",
@@ -48,7 +48,7 @@ func (m *planner) planBootstrap() {
 	}
 	mach := m.o.Machines[chosen.Name]
 	if m.plan.Phases[chosen.Name] != cluster.PhaseJoining || chosen.Locked {
-		return // the node's own wait or block says what is missing
+		return // the node's own wait or block shows what is missing
 	}
 	if !intended {
 		for _, n := range cps {
@@ -84,7 +84,7 @@ func etcdSeen(o cluster.Observed) bool {
 }
 
 // neverFounded reports whether a control plane provably has no etcd: it does
-// not exist, has no config yet, or says itself that its etcd still waits to be
+// not exist, has no config yet, or reports that its etcd still waits to be
 // bootstrapped or to join. Silence proves nothing.
 func neverFounded(o cluster.Observed, n cluster.Node) bool {
 	if o.VMs[n.Name].Presence == cluster.Absent {

@@ -8,7 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Classify tells where a node stands. The planner and `status` both ask it, so
+// Classify shows where a node stands. The planner and `status` both ask it, so
 // that they cannot disagree.
 func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 	vm := o.VMs[n.Name]
@@ -51,7 +51,7 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 		case w.reason == "":
 			return cluster.PhaseReady
 		case w.unseen && m.Ready:
-			// Talos itself says that all is well with it, its Kubernetes node
+			// Talos itself reports that all is well with it, its Kubernetes node
 			// included: it has joined, and only cannot be asked about.
 			return cluster.PhaseUnknown
 		}

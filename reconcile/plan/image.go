@@ -34,7 +34,7 @@ func (m *planner) planImage() {
 	for _, pl := range places {
 		h := m.o.Hosts[pl.host]
 		if !h.Images.Known {
-			continue // the node's own wait says so
+			continue // the node's own wait shows that
 		}
 		if _, ok := h.Images.Value[m.d.Image.Name]; ok {
 			continue

@@ -180,8 +180,8 @@ const blindStart = "cannot see yet whether VMs of this cluster are there already
 const lostHint = "remove its member with `talosctl etcd remove-member` on another control plane; never bring an old copy of it back"
 
 // lostMember reports whether a control plane that has no data (any more) counts
-// as a member of etcd: etcd says so, or it is the one that founded it and no
-// other member could tell.
+// as a member of etcd: etcd lists it, or it is the one that founded it and no
+// other member could list it.
 func (m *planner) lostMember(n cluster.Node) bool {
 	others := false
 	for _, mem := range m.o.Members.Value {
@@ -217,7 +217,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	}
 }
 
-// planStopped finishes a VM that was cut off while it was made, then starts it.
+// planStopped finishes a VM whose creation was interrupted, then starts it.
 func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	if host := carrier(n, vm); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
 		return
@@ -234,7 +234,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	m.do(StartVM{Node: n})
 }
 
-// Unfinished reports whether a VM of ours was cut off before it could be
+// Unfinished reports whether the creation of a VM of ours was interrupted before it could be
 // started for the first time: its disk has not been grown, or its tag is not
 // there.
 func Unfinished(vm cluster.VM) bool {

@@ -27,7 +27,7 @@ func (m *planner) planOrphans() {
 		i := slices.IndexFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == vm.Node })
 		switch {
 		case i >= 0 && m.plan.Phases[vm.Node] == cluster.PhaseAbsent:
-			continue // told at the node
+			continue // reported at the node
 		case i >= 0:
 			m.block(cluster.Block{Subject: vm.Node,
 				Reason: cluster.DuplicateVM, Message: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, m.d.Spec.Nodes[i].VMID),

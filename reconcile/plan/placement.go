@@ -20,7 +20,7 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 // that should.
 func carrier(n cluster.Node, vm cluster.VM) string { return orElse(vm.Host, n.Placement.Pin) }
 
-// hostUsable reports whether a host can be acted on, and says why not.
+// hostUsable reports whether a host can be acted on, and waits with the reason if not.
 func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
 	switch {
 	case !h.Known:

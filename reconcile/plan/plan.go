@@ -21,7 +21,7 @@ type Plan struct {
 	Gone bool
 }
 
-// Converged reports whether there is nothing to do, to wait for or to mend.
+// Converged reports whether there is nothing to do, to wait for or to fix.
 func (p Plan) Converged() bool {
 	return len(p.Actions) == 0 && len(p.Waiting) == 0 && len(p.Blocked) == 0
 }
@@ -55,7 +55,7 @@ type planner struct {
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
-// policy that is in doubt the plan has no actions, a tear-down's neither.
+// policy that is not known the plan has no actions, one that destroys neither.
 func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	plan := decide(d, o, p)
 	if b := inDoubt(d.Spec.Name, p); len(b) > 0 {
@@ -64,7 +64,7 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	return plan
 }
 
-// decide plans under the rules of a policy, be it in doubt or not.
+// decide plans under the rules of a policy, be it known or not.
 func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m := newPlanner(d, o, p)
 	if o.Facts.Destroying() {
@@ -182,7 +182,7 @@ func retried(b cluster.Backoff) cluster.Wait {
 
 // keepRetries keeps reporting what has failed again and again while it is tried
 // once more: otherwise every try would look like the end of the stall, and
-// would be told to everybody.
+// would be notified to everybody.
 func (m *planner) keepRetries() {
 	for _, b := range m.o.Backoffs {
 		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
