@@ -78,6 +78,13 @@ var rooms = map[string]room{
 
 	"internal/host/doctor": {may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
+	// validation and sealed read a repository's directory as the agent does
+	// (sources), render it and hold it against the planner; config has the policy's
+	// language and the bounds for files that are named on a command line.
+	"internal/repo/validation": {may: []string{"internal/cluster", "internal/fault", "internal/host/config", "reconcile/machineconfig", "reconcile/plan",
+		"sources", "sources/inventory", "sources/secrets"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/repo/sealed": {may: []string{"internal/cluster", "internal/fault", "internal/host/config", "internal/host/state", "reconcile/machineconfig",
+		"sources", "sources/inventory", "sources/secrets"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/repo/scaffold": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
 	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver", "internal/fault"}, never: clients},
