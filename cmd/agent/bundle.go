@@ -23,6 +23,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -281,7 +282,7 @@ func (b *bundle) systemd() {
 	} {
 		name, args := ask[0], ask[1:]
 		ctx, cancel := context.WithTimeout(b.ctx, askWithin)
-		text, err := execute(ctx, args[0], args[1:]...)
+		text, err := probe.RunProgram(ctx, args[0], args[1:]...)
 		cancel()
 		if err != nil {
 			b.lack(name, fmt.Errorf("%s: %w", args[0], err))

@@ -7,17 +7,17 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -90,11 +90,11 @@ func patience(env *environment) func() {
 // config's unless another is given, and at the host.
 func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
-	if err := harden(); err != nil {
+	if err := harden.Process(); err != nil {
 		return doctor.Report{}, err
 	}
 	s, problems := config.Load(path)
-	checks, usable := configChecks(path, problems, s.Hidden)
+	checks, usable := doctor.JudgeConfig(path, probe.MayRead(path), problems, s.Hidden)
 	if socket == "" {
 		socket = cmp.Or(s.Socket, config.DefaultSocket)
 	}
@@ -103,36 +103,8 @@ func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 		return doctor.Report{}, err
 	}
 	checks = append(append(checks, more...), exam.Checks...)
-	host := hostView{config: path, used: s.Used, store: config.CredentialStore, given: handedOver, pve: pveHost{run: execute}}
-	return doctor.NewReport(append(checks, host.see(ctx, exam.Wants).Judge()...)), nil
-}
-
-// configChecks judges the config by what loading it came to. What this user may
-// not read was not looked at, the hidden fields' credentials among it.
-func configChecks(path string, problems cluster.Problems, hidden []string) ([]doctor.Check, bool) {
-	if !mayRead(path) {
-		return []doctor.Check{{Name: "config", Subject: path, Level: doctor.Skipped, Message: "this user may not read it", Hint: "run it with sudo"}}, false
-	}
-	var checks []doctor.Check
-	for _, p := range problems {
-		c := doctor.Check{Name: "config", Level: doctor.Fail, Hint: p.Hint}
-		switch p.Severity {
-		case cluster.Warning:
-			c.Level = doctor.Warn
-		case cluster.Note:
-			continue
-		}
-		if slices.Contains(hidden, p.Field) {
-			c.Level = doctor.Skipped
-		}
-		p.Hint, p.Severity = "", cluster.Error
-		c.Message = p.String()
-		checks = append(checks, c)
-	}
-	if len(checks) == 0 {
-		checks = []doctor.Check{{Name: "config", Subject: path, Level: doctor.Pass, Message: "config and policy are loaded, and every file they name"}}
-	}
-	return checks, !problems.HasErrors()
+	host := probe.Inspector{ConfigPath: path, Used: s.Used, Store: config.CredentialStore, Given: probe.UnitCredentials, Host: probe.Host{Run: probe.RunProgram}}
+	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 
 // examination has the daemon look, or where there is none looks in its place.

@@ -30,7 +30,7 @@ func newPatient(t *testing.T) *rig {
 		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
 	r.write()
 	if os.Geteuid() == 0 {
-		_, stop, err := timeServer(r.timeServer()+":123", 0)
+		_, stop, err := serveTime(r.timeServer()+":123", 0)
 		must(err)
 		t.Cleanup(stop)
 	}

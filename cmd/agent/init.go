@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/sources/git"
@@ -42,9 +43,9 @@ type initFlags struct {
 	root, output                                      string
 }
 
-func newInit(env *environment) *cobra.Command { return newInitWith(env, execute) }
+func newInit(env *environment) *cobra.Command { return newInitWith(env, probe.RunProgram) }
 
-func newInitWith(env *environment, run runner) *cobra.Command {
+func newInitWith(env *environment, run probe.Runner) *cobra.Command {
 	var f initFlags
 	cmd := &cobra.Command{
 		Use:   "init",
@@ -134,7 +135,7 @@ func (f *initFlags) declare(cmd *cobra.Command) {
 // initRun is one run of init.
 type initRun struct {
 	env    *environment
-	host   pveHost
+	host   target
 	flags  initFlags
 	given  func(name string) bool // whether a flag was
 	asks   *asker                 // nil: nobody is there to ask
@@ -146,7 +147,7 @@ type initRun struct {
 	scanned *hostKeys
 }
 
-func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFlags, run runner) error {
+func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFlags, run probe.Runner) error {
 	p, err := newPrinter(env.stdout, f.output)
 	if err != nil {
 		return err
@@ -159,8 +160,8 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 			return err
 		}
 	}
-	i := &initRun{env: env, host: pveHost{root: f.root, run: run}, flags: f, given: cmd.Flags().Changed}
-	if err := i.host.isThere(); err != nil {
+	i := &initRun{env: env, host: target{probe.Host{Root: f.root, Run: run}}, flags: f, given: cmd.Flags().Changed}
+	if err := i.host.Verify(); err != nil {
 		return err
 	}
 	if i.asks, err = i.whoAnswers(ctx); err != nil {
@@ -179,7 +180,7 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if !p.IsJSON() {
 		p.Printf("looking at the host\n")
 	}
-	if i.facts, err = i.host.see(ctx); err != nil {
+	if i.facts, err = i.host.ReadFacts(ctx); err != nil {
 		return fmt.Errorf("look at the host: %w", err)
 	}
 	if f.undo {
@@ -201,7 +202,7 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	return i.apply(ctx, p, plan)
 }
 
-// whoAnswers returns who is asked: the person at the terminal, or nobody. What a
+// probe.resolveNeighbour returns who is asked: the person at the terminal, or nobody. What a
 // program reads holds no questions.
 func (i *initRun) whoAnswers(ctx context.Context) (*asker, error) {
 	in, ok := i.env.stdin.(*os.File)
@@ -330,7 +331,7 @@ func (i *initRun) apply(ctx context.Context, p terminal.Printer, plan setup.Plan
 
 // loads has the daemon's own loader read what was written.
 func (i *initRun) loads() error {
-	settings, problems := config.LoadFrom(i.host.path(setup.ConfigFile), config.FromStore(i.host.path(setup.CredentialDir)))
+	settings, problems := config.LoadFrom(i.host.Path(setup.ConfigFile), config.FromStore(i.host.Path(setup.CredentialDir)))
 	if problems = settings.WithoutHidden(problems); problems.HasErrors() {
 		return fmt.Errorf("the files are written, and the agent cannot work with them:\n%w", problems)
 	}

@@ -95,7 +95,7 @@ func showConflict(p terminal.Printer, c setup.Conflict) {
 // next says what a person has to do now, with the public halves of the keys.
 func (i *initRun) next(p terminal.Printer) error {
 	read := func(name string) ([]byte, bool, error) {
-		data, _, err := config.ReadFile(i.host.path(setup.Credential(name)), 0)
+		data, _, err := config.ReadFile(i.host.Path(setup.Credential(name)), 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, false, nil
 		}
@@ -150,8 +150,8 @@ func recipientsOf(keys []byte) []string {
 }
 
 // forget removes what init remembers.
-func (h pveHost) forget() error {
-	err := os.Remove(h.path(setup.RecordFile))
+func (h target) forget() error {
+	err := os.Remove(h.Path(setup.RecordFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

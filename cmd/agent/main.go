@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
@@ -40,7 +41,7 @@ func run(env *environment, args []string) int {
 	code, elsewhere := exitCode(err), root.PersistentFlags().Changed("socket")
 	// The config of a daemon elsewhere is not known; what root reads here opens
 	// clusters.
-	if errors.Is(err, api.ErrDown) && !elsewhere && harden() == nil {
+	if errors.Is(err, api.ErrDown) && !elsewhere && harden.Process() == nil {
 		err = whyAway(err, setup.ConfigFile)
 	}
 	if err != nil && err.Error() != "" {

@@ -22,6 +22,7 @@ import (
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/repo/validation"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -224,7 +225,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	context.AfterFunc(ctx, unlock)
 	log := slog.New(slog.DiscardHandler)
 	if !r.p.IsJSON() {
-		log = slog.New(&handler{level: slog.LevelInfo, write: writeLines(indent{r.p})})
+		log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{r.p})})
 	}
 	r.agent, err = newAgent(wiring{
 		owner: r.flags.Owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },

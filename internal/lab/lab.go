@@ -54,8 +54,6 @@ type Config struct {
 	// whoever DeployKeys knows.
 	Bare       bool
 	DeployKeys func(ssh.PublicKey) bool
-	// NoCall leaves out the latency of calls, for tests that count passes.
-	NoCall bool
 }
 
 // The one repository of a lab, and the tokens of its services.
@@ -103,9 +101,6 @@ func Start(c Config) (*Lab, error) {
 	var network world.Network = world.NewMemory()
 	if c.Prefix.IsValid() {
 		network = world.Loopback{}
-	}
-	if c.NoCall {
-		c.Latency.Call = 1 // a nanosecond: zero would mean the default
 	}
 	w, err := world.New(world.Config{Speed: c.Speed, Latency: c.Latency, Network: network, Log: c.Log})
 	if err != nil {

@@ -22,21 +22,21 @@ const (
 	mediaChart       = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 )
 
+// chartsPath is where the charts of a registry are.
+const chartsPath = "charts"
+
 // RegistryConfig sizes an OCI registry.
 type RegistryConfig struct {
 	Service httpservice.Config
-	// Prefix is the path the charts live under; empty: charts.
-	Prefix string
-	Charts []Chart // empty: Stock
+	Charts  []Chart // empty: Stock
 }
 
 // Registry is a read-only OCI registry with charts as Helm 3 pushes them:
-// <prefix>/<chart>:<version>. Errors are those of the OCI distribution
+// charts/<chart>:<version>. Errors are those of the OCI distribution
 // specification.
 type Registry struct {
 	*httpservice.Server
-	world  *world.World
-	prefix string
+	world *world.World
 
 	mu     sync.Mutex
 	charts shelf
@@ -52,12 +52,12 @@ func NewRegistry(c RegistryConfig) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open registry: %w", err)
 	}
-	g := &Registry{Server: server, world: c.Service.World, prefix: cmp.Or(c.Prefix, "charts"), charts: charts}
+	g := &Registry{Server: server, world: c.Service.World, charts: charts}
 	t := &httpservice.Routes{World: c.Service.World, System: "registry", Refuse: refuseOCI}
 	t.Handle("GET /v2/{$}", false, httpservice.NoSubject, func(rw http.ResponseWriter, r *http.Request) {
 		httpservice.WriteBody(rw, r, "application/json", []byte("{}"))
 	})
-	base := "GET /v2/" + g.prefix + "/{chart}/"
+	base := "GET /v2/" + chartsPath + "/{chart}/"
 	t.Handle(base+"tags/list", false, httpservice.PathValue("chart"), g.listTags)
 	t.Handle(base+"manifests/{reference}", false, httpservice.PathValue("chart"), g.getManifest)
 	t.Handle(base+"blobs/{digest}", false, httpservice.PathValue("chart"), g.getBlob)
@@ -77,7 +77,7 @@ func (g *Registry) Publish(c Chart) {
 // Reference is what Helm is told to pull a chart: oci://host/prefix/name.
 func (g *Registry) Reference(chart string) string {
 	_, host, _ := strings.Cut(g.URL(), "://")
-	return "oci://" + host + "/" + g.prefix + "/" + chart
+	return "oci://" + host + "/" + chartsPath + "/" + chart
 }
 
 // ManifestDigest is the digest ("sha256:...") a published chart is pinned by.
@@ -166,7 +166,7 @@ func (g *Registry) listTags(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	slices.Sort(tags)
-	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"name": g.prefix + "/" + name, "tags": tags})
+	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"name": chartsPath + "/" + name, "tags": tags})
 }
 
 func (g *Registry) getManifest(rw http.ResponseWriter, r *http.Request) {

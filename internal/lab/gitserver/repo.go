@@ -111,18 +111,13 @@ func (r *Repo) Edit(f func(storage.Storer) error) error {
 // Commit puts a commit on a branch: files are laid over what the branch holds,
 // and a nil content removes a file. It returns the commit's hash.
 func (r *Repo) Commit(branch string, files map[string][]byte, message string) (string, error) {
-	return r.commit(branch, files, message, true, true)
-}
-
-// Replace puts a commit on a branch whose tree is exactly files.
-func (r *Repo) Replace(branch string, files map[string][]byte, message string) (string, error) {
-	return r.commit(branch, files, message, true, false)
+	return r.commit(branch, files, message, false)
 }
 
 // Rewrite forces a branch to a history of a single commit that descends from
 // nothing the branch had, as somebody does who amends and force-pushes.
 func (r *Repo) Rewrite(branch string, files map[string][]byte, message string) (string, error) {
-	return r.commit(branch, files, message, false, false)
+	return r.commit(branch, files, message, true)
 }
 
 // Reset forces a branch to a commit that is there already: a rewind, or back.
@@ -180,20 +175,18 @@ type file struct {
 	hash plumbing.Hash
 }
 
-// commit makes a commit whose parent is the branch's head (if asked and if
-// there is one), with files laid over the head's (if asked) or alone.
-func (r *Repo) commit(branch string, files map[string][]byte, message string, parent, overlay bool) (hash string, err error) {
+// commit makes a commit: of files over those of the branch's head, which is its
+// parent, or of files alone, without a parent.
+func (r *Repo) commit(branch string, files map[string][]byte, message string, alone bool) (hash string, err error) {
 	err = r.Edit(func(s storage.Storer) error {
 		whole := map[string]file{}
 		var parents []plumbing.Hash
 		head, err := s.Reference(plumbing.NewBranchReferenceName(branch))
 		switch {
-		case err == nil && parent:
+		case err == nil && !alone:
 			parents = []plumbing.Hash{head.Hash()}
-			if overlay {
-				if whole, err = wholeTree(s, head.Hash()); err != nil {
-					return fmt.Errorf("read %s: %w", branch, err)
-				}
+			if whole, err = wholeTree(s, head.Hash()); err != nil {
+				return fmt.Errorf("read %s: %w", branch, err)
 			}
 		case err != nil && !errors.Is(err, plumbing.ErrReferenceNotFound):
 			return fmt.Errorf("read branch %s: %w", branch, err)

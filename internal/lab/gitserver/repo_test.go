@@ -124,7 +124,7 @@ func TestRepoCommits(t *testing.T) {
 		check(one, "a=1", "dir.txt=3", "dir/b=2")
 		two := must[string](b)(r.Commit("main", map[string][]byte{"a": nil, "dir/c": []byte("4"), "empty": {}}, "two"))
 		check(two, "dir.txt=3", "dir/b=2", "dir/c=4", "empty=")
-		three := must[string](b)(r.Replace("main", content("only", "5"), "three"))
+		three := must[string](b)(r.Commit("main", map[string][]byte{"only": []byte("5"), "dir.txt": nil, "dir/b": nil, "dir/c": nil, "empty": nil}, "three"))
 		check(three, "only=5")
 		if err := r.Reset("main", one); err != nil {
 			b.Fatal(err)

@@ -26,13 +26,8 @@ type SSHConfig struct {
 	World  *world.World // required
 	Addr   string       // host:port to listen at
 	Server *Server      // whose repositories are served; required
-	// HostKey proves the server; nil: made anew.
-	HostKey ssh.Signer
-	// Client is the one key that may log in; nil: a pair is made, and
-	// ClientKey returns its private half.
-	Client ssh.PublicKey
-	// Admits, if set, says who may log in instead, as a forge with a list of
-	// deploy keys does.
+	// Admits decides who may log in, as a forge with a list of deploy keys does;
+	// nil: whoever has the private key that ClientKey returns.
 	Admits func(ssh.PublicKey) bool
 }
 
@@ -62,17 +57,12 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 	if c.World == nil || c.Server == nil {
 		return nil, errors.New("open ssh server: no world or no git server")
 	}
-	s := &SSH{world: c.World, git: c.Server, hostKey: c.HostKey, conns: map[net.Conn]struct{}{}}
-	if s.hostKey == nil {
-		var err error
-		if s.hostKey, _, err = newKey(); err != nil {
-			return nil, fmt.Errorf("open ssh server: %w", err)
-		}
+	s := &SSH{world: c.World, git: c.Server, conns: map[net.Conn]struct{}{}}
+	var err error
+	if s.hostKey, _, err = newKey(); err != nil {
+		return nil, fmt.Errorf("open ssh server: %w", err)
 	}
 	admits := c.Admits
-	if c.Client != nil {
-		admits = func(key ssh.PublicKey) bool { return bytes.Equal(key.Marshal(), c.Client.Marshal()) }
-	}
 	if admits == nil {
 		signer, private, err := newKey()
 		if err != nil {
@@ -89,7 +79,6 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 	}}
 	s.config.AddHostKey(s.hostKey)
 
-	var err error
 	if s.listener, err = c.World.Net.Listen(c.Addr); err != nil {
 		return nil, fmt.Errorf("open ssh server: %w", err)
 	}
@@ -123,7 +112,7 @@ func newKey() (signer ssh.Signer, private []byte, err error) {
 func (s *SSH) URL(repo string) string { return "ssh://git@" + s.host + "/" + repo + ".git" }
 
 // ClientKey is the private key of the pair made for the client, in OpenSSH's
-// format; nil when the caller brought a public key.
+// format; nil when the caller decides who may log in.
 func (s *SSH) ClientKey() []byte { return s.clientKey }
 
 // KnownHosts is the line a client's known_hosts file needs.

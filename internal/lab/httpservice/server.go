@@ -21,8 +21,6 @@ type Config struct {
 	// Addr is the host:port to listen at, in the world's network. On the
 	// loopback network port 0 takes a free one.
 	Addr string
-	// Names are further host names and addresses the certificate is good for.
-	Names []string
 	// Plain serves http instead of https.
 	Plain bool
 }
@@ -58,7 +56,7 @@ func Open(c Config) (*Server, error) {
 	scheme, standard := "http", "80"
 	if !c.Plain {
 		scheme, standard = "https", "443"
-		cert, err := c.World.PKI.Server(append([]string{host}, c.Names...)...)
+		cert, err := c.World.PKI.Server(host)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
