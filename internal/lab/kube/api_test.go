@@ -134,8 +134,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestDoors checks who is let in where.
-func TestDoors(t *testing.T) {
+// TestAccess checks who is let in where.
+func TestAccess(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
 		l.running(apiAddr)
 		anonymous := l.config(apiAddr)
