@@ -117,6 +117,16 @@ func Start(c Config) (*Lab, error) {
 // openServices opens the services in the order in which they need each other.
 func (l *Lab) openServices(c Config) error {
 	l.onClose(l.World.Close)
+	for _, open := range []func(Config) error{l.openHost, l.openSources, l.openRepository} {
+		if err := open(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openHost opens Proxmox VE and what runs in its guests.
+func (l *Lab) openHost(c Config) error {
 	var kubernetes world.Kubernetes
 	if c.Kubernetes != nil {
 		kubernetes = c.Kubernetes(l.World)
@@ -145,23 +155,29 @@ func (l *Lab) openServices(c Config) error {
 	if !c.Bare {
 		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
 	}
+	return nil
+}
 
-	service := func(name string, last byte, port int) httpservice.Config {
-		return httpservice.Config{World: l.World, Addr: c.serviceAddr(name, last, port)}
-	}
-	if l.Factory, err = factory.New(factory.Config{Service: service("factory", 3, 8443)}); err != nil {
+// openSources opens where images and charts come from.
+func (l *Lab) openSources(c Config) (err error) {
+	if l.Factory, err = factory.New(factory.Config{Service: l.service(c, "factory", 3)}); err != nil {
 		return err
 	}
 	l.onClose(ignoreError(l.Factory.Close))
-	if l.Charts, err = charts.NewRepository(charts.RepositoryConfig{Service: service("charts", 4, 8443)}); err != nil {
+	if l.Charts, err = charts.NewRepository(charts.RepositoryConfig{Service: l.service(c, "charts", 4)}); err != nil {
 		return err
 	}
 	l.onClose(ignoreError(l.Charts.Close))
-	if l.Registry, err = charts.NewRegistry(charts.RegistryConfig{Service: service("registry", 5, 8443)}); err != nil {
+	if l.Registry, err = charts.NewRegistry(charts.RegistryConfig{Service: l.service(c, "registry", 5)}); err != nil {
 		return err
 	}
 	l.onClose(ignoreError(l.Registry.Close))
-	if l.Git, err = gitserver.New(gitserver.Config{Service: service("git", 6, 8443), Dir: c.GitDir, Token: GitToken}); err != nil {
+	return nil
+}
+
+// openRepository opens the user's repository, and the forge it is at.
+func (l *Lab) openRepository(c Config) (err error) {
+	if l.Git, err = gitserver.New(gitserver.Config{Service: l.service(c, "git", 6), Dir: c.GitDir, Token: GitToken}); err != nil {
 		return err
 	}
 	l.onClose(ignoreError(l.Git.Close))
@@ -174,12 +190,17 @@ func (l *Lab) openServices(c Config) error {
 		}
 		l.onClose(ignoreError(l.SSH.Close))
 	}
-	if l.Forge, err = forge.New(forge.Config{Service: service("forge", 7, 8443), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
+	if l.Forge, err = forge.New(forge.Config{Service: l.service(c, "forge", 7), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
 		return err
 	}
 	l.onClose(ignoreError(l.Forge.Close))
 	l.Repo.OnPush(func(ref, before, after string) { l.Forge.Pushed(Repository, l.Repo.URL(), ref, before, after) })
 	return nil
+}
+
+// service is what a service of the lab is opened with.
+func (l *Lab) service(c Config, name string, last byte) httpservice.Config {
+	return httpservice.Config{World: l.World, Addr: c.serviceAddr(name, last, 8443)}
 }
 
 // serviceAddr is where a service listens: a name in memory, an address on loopback.

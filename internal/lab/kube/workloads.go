@@ -200,9 +200,20 @@ func (cl *cluster) tendDeployment(key string) {
 		setNonZero(status, k, n)
 	}
 	complete := ready >= want && updated == want && replicas == updated
-	conditions := listAt(w.o.body, "status", "conditions")
 	// One in four may be missing, as the default strategy allows.
-	if ready >= want-want/4 {
+	status["conditions"] = deploymentConditions(w, newest, ready >= want-want/4, complete)
+	cl.setStatus(w.ref, status)
+	if rs := cl.store.getObject(resReplicaSets, newest); rs != nil {
+		w.pods = byKey(cl.owned[textAt(rs.body, "metadata", "uid")])
+	}
+	cl.recordRollout(w, complete && want > 0)
+}
+
+// deploymentConditions are those of a Deployment whose newest ReplicaSet is at key
+// newest.
+func deploymentConditions(w workload, newest string, available, complete bool) []any {
+	conditions := listAt(w.o.body, "status", "conditions")
+	if available {
 		conditions = setCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	} else {
 		conditions = setCondition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
@@ -212,12 +223,7 @@ func (cl *cluster) tendDeployment(key string) {
 		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
 	}
 	_, rs := splitKey(newest)
-	status["conditions"] = setCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
-	cl.setStatus(w.ref, status)
-	if rs := cl.store.getObject(resReplicaSets, newest); rs != nil {
-		w.pods = byKey(cl.owned[textAt(rs.body, "metadata", "uid")])
-	}
-	cl.recordRollout(w, complete && want > 0)
+	return setCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
 }
 
 const revisionAnnotation = "deployment.kubernetes.io/revision"
