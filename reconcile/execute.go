@@ -149,7 +149,7 @@ func (e *executor) finish(info plan.Info, err error) {
 		b := e.backoffs[id]
 		b.ActionID, b.Error, b.Hint = id, err.Error(), fault.HintOf(err)
 		b.Failed++
-		b.Until = time.Now().Add(backoff(b.Failed))
+		b.Until = time.Now().Add(backoffAfter(b.Failed))
 		e.backoffs[id] = b
 		e.failed = append(e.failed, fmt.Sprintf("%s: %v", info, err))
 	}
@@ -165,8 +165,8 @@ func (e *executor) nudge() {
 	}
 }
 
-// backoff is how long a failed action is not tried again: 1 s doubling to 5 min.
-func backoff(failed int) time.Duration {
+// backoffAfter is how long a failed action is not tried again: 1 s doubling to 5 min.
+func backoffAfter(failed int) time.Duration {
 	d := time.Second << min(failed-1, 12)
 	return min(d, 5*time.Minute)
 }

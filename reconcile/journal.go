@@ -192,7 +192,7 @@ func (j *Journal) write() error {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
 	if err := Replace(j.files, j.name, raw); err != nil {
-		return fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint)
+		return cluster.WithReason(cluster.JournalUnwritable, fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint))
 	}
 	return nil
 }

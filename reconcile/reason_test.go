@@ -64,13 +64,13 @@ func TestRewordingChangesNothing(t *testing.T) {
 				t.Errorf("the clock of %v was started again", w.Key())
 			}
 		}
-		if a, b := signature(p, cluster.Observed{}), signature(other, cluster.Observed{}); a != b {
+		if a, b := signPlan(p, cluster.Observed{}), signPlan(other, cluster.Observed{}); a != b {
 			t.Errorf("signature\n%s\n%s", a, b)
 		}
 		var a, b cluster.Status
 		a.Waiting, b.Waiting = second, second
-		judge(&a, cluster.Desired{}, cluster.Observed{}, p, nil)
-		judge(&b, cluster.Desired{}, cluster.Observed{}, other, nil)
+		setCondition(&a, cluster.Desired{}, cluster.Observed{}, p, nil)
+		setCondition(&b, cluster.Desired{}, cluster.Observed{}, other, nil)
 		if a.Condition != b.Condition || a.Cause() != b.Cause() {
 			t.Errorf("%s because of %v, in other words %s because of %v", a.Condition, a.Cause(), b.Condition, b.Cause())
 		}
@@ -112,7 +112,7 @@ func TestNodesHaveAllThatConcernsThem(t *testing.T) {
 	o := cluster.Observed{Running: []cluster.Running{{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "wk-1"}, Node: "wk-1"},
 		{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "wk-2"}, Node: "wk-2"}}}
 	p := plan.Plan{Blocked: []cluster.Block{{Subject: "wk-1", About: "cores"}, {Subject: "wk-1", About: "mac"}, {Subject: "wk-2"}}}
-	concern(&ns, o, p, []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1"}}, {Wait: cluster.Wait{Subject: "dev"}}})
+	addConcerns(&ns, o, p, []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1"}}, {Wait: cluster.Wait{Subject: "dev"}}})
 	if len(ns.Running) != 1 || len(ns.Blocked) != 2 || len(ns.Waiting) != 1 || ns.WaitsFor != "start vm" {
 		t.Errorf("%+v", ns)
 	}

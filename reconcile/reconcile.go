@@ -275,9 +275,9 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	v := r.view.Load()
 	switch {
 	case v == nil || v.stop == nil || v.stop.revision != revision:
-		return fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short())
+		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short()))
 	case !v.stop.history:
-		return fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Message)
+		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Message))
 	}
 	return r.command("accepted "+revision.Short(), true, func(f *cluster.Facts) { f.Applied = revision })
 }
@@ -286,7 +286,7 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 // this cluster although the records that would tell are lost.
 func (r *Reconciler) AcceptBootstrap() error {
 	if !r.c.Journal.Facts().Lost {
-		return errors.New("there is nothing to declare: the agent's records of this cluster are not lost")
+		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
 	}
 	return r.command("accepted that bootstrap was never sent", false, func(f *cluster.Facts) { f.Lost = false })
 }
@@ -309,7 +309,7 @@ func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts
 
 // ErrNoInventory is returned where an inventory is needed and none was read
 // since the agent started.
-var ErrNoInventory error = &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"}
+var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"})
 
 // Destroy begins the tear-down of the cluster: it is suspended, so that the
 // next pass does not build it again, and everything of it that is provably ours

@@ -50,11 +50,11 @@ func (r *Reconciler) tell(began time.Time, d cluster.Desired, o cluster.Observed
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
-	judge(&s, d, o, p, m.fetchErr)
+	setCondition(&s, d, o, p, m.fetchErr)
 	failed := r.exec.takeFailed()
 	r.remember(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
 		Waiting: len(p.Waiting), Blocked: len(p.Blocked)})
-	r.publish(now, s, signature(p, o))
+	r.publish(now, s, signPlan(p, o))
 }
 
 // publish completes and stores a status. sig says what the cluster is doing;
@@ -98,9 +98,9 @@ func (r *Reconciler) logCondition(s cluster.Status) {
 	r.log.Info("the cluster is "+string(s.Condition)+": "+s.Message, "revision", s.Revision.Short(), "reason", string(s.Reason), "hint", s.Hint)
 }
 
-// signature says what a cluster is doing, apart from the words for it: what is
+// signPlan says what a cluster is doing, apart from the words for it: what is
 // planned, waited for and blocked, and how far each node and action has come.
-func signature(p plan.Plan, o cluster.Observed) string {
+func signPlan(p plan.Plan, o cluster.Observed) string {
 	var b strings.Builder
 	for _, a := range p.Actions {
 		fmt.Fprintf(&b, "do %q\n", a.Info().ID())
@@ -139,7 +139,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 	for _, n := range d.Spec.Nodes {
 		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: p.Phases[n.Name],
 			Talos: o.Machines[n.Name].Talos, Running: []cluster.RunningStatus{}, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
-		concern(&ns, o, p, waits)
+		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
 			ns.Kubernetes = kn.Kubelet
 		}
@@ -158,9 +158,9 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 	return out
 }
 
-// concern collects what concerns a node: all of it in the lists, and in WaitsFor
+// addConcerns collects what concerns a node: all of it in the lists, and in WaitsFor
 // what a table has room for, first what is done about it.
-func concern(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) {
+func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) {
 	for _, b := range p.Blocked {
 		if b.Subject == ns.Name {
 			ns.Blocked = append(ns.Blocked, b)
@@ -263,8 +263,8 @@ func nothingBuiltWords(name string) string {
 	return "suspended, and none of its VMs exists; `talos-agent resume " + name + "` builds it"
 }
 
-// judge sets the condition of a cluster with its first reason.
-func judge(s *cluster.Status, d cluster.Desired, o cluster.Observed, p plan.Plan, fetchErr error) {
+// setCondition sets the condition of a cluster with its first reason.
+func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p plan.Plan, fetchErr error) {
 	set := func(c cluster.Condition, reason cluster.Reason, message, hint string) {
 		s.Condition, s.Reason, s.Message, s.Hint = c, reason, message, hint
 	}
@@ -300,7 +300,7 @@ func judge(s *cluster.Status, d cluster.Desired, o cluster.Observed, p plan.Plan
 		set(cluster.Stalled, w.Reason, why, w.Hint)
 		s.Concerns, s.About = w.Subject, w.About
 	case len(p.Actions)+len(o.Running)+len(p.Waiting) > 0:
-		set(cluster.Reconciling, cluster.Progressing, progress(d, o, p), "")
+		set(cluster.Reconciling, cluster.Progressing, describeProgress(d, o, p), "")
 	default:
 		msg := fmt.Sprintf("%d nodes are Ready at %s", len(d.Spec.Nodes), d.Revision.Short())
 		if len(d.Spec.Nodes) == 1 {
@@ -337,8 +337,8 @@ func nothingBuilt(p plan.Plan) bool {
 	return len(p.Phases) > 0
 }
 
-// progress says in one line what goes on.
-func progress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
+// describeProgress says in one line what goes on.
+func describeProgress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
 	ready := 0
 	for _, ph := range p.Phases {
 		if ph == cluster.PhaseReady {

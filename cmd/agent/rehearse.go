@@ -22,6 +22,8 @@ import (
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -81,7 +83,7 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 type rehearsal struct {
 	flags rehearseFlags
 	dir   string
-	p     printer
+	p     terminal.Printer
 
 	lab   *lab.Lab
 	agent *agent
@@ -112,10 +114,10 @@ func (r *rehearsal) run(ctx context.Context) error {
 			return err
 		}
 		if !v.Valid {
-			if r.p.json {
-				err = r.p.jsonOut("Validation", v)
+			if r.p.IsJSON() {
+				err = r.p.PrintJSON("Validation", v)
 			} else {
-				r.p.validation(v, dir)
+				printValidation(r.p, v, dir)
 			}
 			return errors.Join(err, errSilent(exitFailed))
 		}
@@ -148,8 +150,8 @@ func (r *rehearsal) run(ctx context.Context) error {
 	if err := r.lab.Broken(); err != nil {
 		return fmt.Errorf("the agent broke a law in the rehearsal; this is a bug worth reporting: %w", err)
 	}
-	if r.p.json {
-		if err := r.p.jsonOut("Rehearsal", out); err != nil {
+	if r.p.IsJSON() {
+		if err := r.p.PrintJSON("Rehearsal", out); err != nil {
 			return err
 		}
 	}
@@ -228,8 +230,8 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	}
 	context.AfterFunc(ctx, unlock)
 	log := slog.New(slog.DiscardHandler)
-	if !r.p.json {
-		log = slog.New(&handler{level: slog.LevelInfo, write: writeLines(indent{r.p})})
+	if !r.p.IsJSON() {
+		log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{r.p})})
 	}
 	r.agent, err = newAgent(wiring{
 		owner: r.flags.owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },
@@ -322,8 +324,8 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 	if err != nil {
 		return err
 	}
-	if !r.p.json {
-		r.p.printf("== %s\n", what)
+	if !r.p.IsJSON() {
+		r.p.Printf("== %s\n", what)
 	}
 	r.agent.lookAll()
 	for {
@@ -351,18 +353,18 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 }
 
 func (r *rehearsal) tell(all []cluster.Status, late bool) {
-	if r.p.json {
+	if r.p.IsJSON() {
 		return
 	}
-	r.p.now = time.Now()
+	p := r.p.At(time.Now())
 	for _, s := range all {
-		r.p.printf("\n")
-		r.p.status(s)
+		p.Printf("\n")
+		p.PrintStatus(s)
 	}
 	if late {
-		r.p.printf("\ngave up: not every cluster became Ready in time\n")
+		r.p.Printf("\ngave up: not every cluster became Ready in time\n")
 	}
-	r.p.printf("\n")
+	r.p.Printf("\n")
 }
 
 // labFor is a host that has what the clusters ask for: hosts, storages,
@@ -432,9 +434,9 @@ func labFor(specs []cluster.Spec) lab.Config {
 }
 
 // indent sets the agent's own lines apart.
-type indent struct{ p printer }
+type indent struct{ p terminal.Printer }
 
 func (i indent) Write(b []byte) (int, error) {
-	i.p.printf("  %s", b)
+	i.p.Printf("  %s", b)
 	return len(b), nil
 }

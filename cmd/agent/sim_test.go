@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -374,8 +375,8 @@ func (s *sim) story(n int) string {
 
 func describe(st cluster.Status) string {
 	var b bytes.Buffer
-	p := printer{w: &b, now: time.Now()}
-	p.status(st)
+	p := terminal.NewPlain(&b)
+	p.PrintStatus(st)
 	return b.String()
 }
 

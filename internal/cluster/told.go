@@ -45,7 +45,7 @@ const (
 	Interrupted Condition = "Interrupted"
 )
 
-// Run is one stretch of work on a cluster: from leaving rest until it is Ready,
+// Run is one stretch of work on a cluster: from the first change until it is Ready,
 // Stalled or Suspended again. Runs are told to people and never read back by
 // the loop.
 type Run struct {

@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"context"
@@ -26,34 +26,34 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
-// hostView is what is looked at on the host itself.
-type hostView struct {
-	config string
-	used   []config.UsedFile // config, policy and what the config names
-	store  string            // root's credential store
-	given  string            // where systemd lays what it has handed to the daemon
-	pve    pveHost
+// Inspector looks at what doctor judges on the host itself.
+type Inspector struct {
+	ConfigPath string
+	Used       []config.UsedFile // config, policy and what the config names
+	Store      string            // root's credential store
+	Given      string            // where systemd lays what it has handed to the daemon
+	Host       Host
 }
 
-// hostWithin bounds everything that is waited for on the host's network.
-const hostWithin = 15 * time.Second
+// inspectTimeout bounds everything that is waited for on the host's network.
+const inspectTimeout = 15 * time.Second
 
-func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
-	ctx, cancel := context.WithTimeout(parent, hostWithin)
+func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
+	ctx, cancel := context.WithTimeout(parent, inspectTimeout)
 	defer cancel()
-	h := doctor.Host{Wants: w, Files: v.files(), Credentials: v.credentials(), Clock: clockOfHost(), DHCP: dhcpListeners("/proc/net/udp"), Addresses: addressesOfHost(),
+	h := doctor.Host{Wants: w, Files: v.listFiles(), Credentials: v.compareCredentials(), Clock: readClock(), DHCP: findDHCPListeners("/proc/net/udp"), Addresses: listAddresses(),
 		TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	wg.Go(func() { h.Separation = doctor.Look(v.separation(ctx, w.Token)) })
-	wg.Go(func() { h.Others = doctor.Look(v.others(ctx, w.Token)) })
+	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(ctx, w.Token)) })
+	wg.Go(func() { h.Others = doctor.Look(v.findOthers(ctx, w.Token)) })
 	look := func(ip netip.Addr) {
 		if _, done := h.Ways[ip]; done || !ip.IsValid() {
 			return
 		}
 		h.Ways[ip] = doctor.Fact[doctor.Way]{}
 		wg.Go(func() {
-			f := doctor.Look(wayTo(ctx, w, ip))
+			f := doctor.Look(findWay(ctx, w, ip))
 			mu.Lock()
 			defer mu.Unlock()
 			h.Ways[ip] = f
@@ -67,13 +67,13 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 			look(n.IP)
 		}
 	}
-	h.NotAsked = w.NotAsked(routeTo)
+	h.NotAsked = w.NotAsked(findRoute)
 	for server, why := range h.NotAsked {
 		if why != "" {
 			continue
 		}
 		wg.Go(func() {
-			f := doctor.Look(askTime(ctx, server))
+			f := doctor.Look(queryTime(ctx, server))
 			mu.Lock()
 			defer mu.Unlock()
 			h.TimeServers[server] = f
@@ -81,25 +81,25 @@ func (v hostView) see(parent context.Context, w doctor.Wants) doctor.Host {
 	}
 	mu.Unlock()
 	wg.Wait()
-	h.Seen = doctor.Look(neighbours())
+	h.Seen = doctor.Look(listNeighbours())
 	return h
 }
 
-// separation asks Proxmox VE, as its root, what the agent's token and its user
+// askSeparation asks Proxmox VE, as its root, what the agent's token and its user
 // may do.
-func (v hostView) separation(ctx context.Context, token string) (doctor.Separation, error) {
+func (v Inspector) askSeparation(ctx context.Context, token string) (doctor.Separation, error) {
 	var out doctor.Separation
 	user, _, ok := strings.Cut(token, "!")
 	if !ok {
 		return out, errors.New("nobody knows the agent's token")
 	}
-	if err := v.pve.isThere(); err != nil {
+	if err := v.Host.Verify(); err != nil {
 		return out, errors.New("it takes root of the Proxmox VE host to see what user and token were given")
 	}
 	for id, into := range map[string]*doctor.Grants{user: &out.User, token: &out.Token} {
 		// A privilege's value says whether it holds below the path too: 1, or "1".
 		var answer map[string]map[string]json.RawMessage
-		if err := v.pve.pvesh(ctx, &answer, "get", "/access/permissions", "--userid", id); err != nil {
+		if err := v.Host.Pvesh(ctx, &answer, "get", "/access/permissions", "--userid", id); err != nil {
 			return out, err
 		}
 		*into = doctor.Grants{}
@@ -113,17 +113,17 @@ func (v hostView) separation(ctx context.Context, token string) (doctor.Separati
 	return out, nil
 }
 
-// others asks Proxmox VE, as its root, who has a token of the agents' user besides
+// findOthers asks Proxmox VE, as its root, who has a token of the agents' user besides
 // the one that this agent works with.
-func (v hostView) others(ctx context.Context, token string) (string, error) {
+func (v Inspector) findOthers(ctx context.Context, token string) (string, error) {
 	if token == "" { // whose config was not read
 		return "", errors.New("nobody knows the agent's token, and which clusters are its own")
 	}
-	if err := v.pve.isThere(); err != nil {
+	if err := v.Host.Verify(); err != nil {
 		return "", errors.New("it takes root of the Proxmox VE host to see whether other hosts have agents")
 	}
 	var f setup.Facts
-	if err := errors.Join(v.pve.seeHosts(ctx, &f), v.pve.seeUsers(ctx, &f)); err != nil {
+	if err := errors.Join(v.Host.readHosts(ctx, &f), v.Host.readUsers(ctx, &f)); err != nil {
 		return "", err
 	}
 	account := f.Users[setup.User]
@@ -132,33 +132,33 @@ func (v hostView) others(ctx context.Context, token string) (string, error) {
 	return f.Others(), nil
 }
 
-// files looks at the modes of the config and everything that it names, and of
+// listFiles looks at the modes of the config and everything that it names, and of
 // what root keeps for the agent. What is missing the config is told of.
-func (v hostView) files() []doctor.File {
-	all := append([]config.UsedFile{{Path: filepath.Dir(v.config), Kind: doctor.ConfigFile}}, v.used...)
+func (v Inspector) listFiles() []doctor.File {
+	all := append([]config.UsedFile{{Path: filepath.Dir(v.ConfigPath), Kind: doctor.ConfigFile}}, v.Used...)
 	var out []doctor.File
 	for _, u := range all {
-		if _, err := os.Stat(u.Path); u.Kind == "" || filepath.Dir(u.Path) == v.store || errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(u.Path); u.Kind == "" || filepath.Dir(u.Path) == v.Store || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		out = append(out, fileAt(u.Path, u.Kind))
+		out = append(out, statFile(u.Path, u.Kind))
 	}
-	return append(out, stored(v.store)...)
+	return append(out, listStored(v.Store)...)
 }
 
-// stored are the files of a credential store that are the agent's, and the store.
-func stored(dir string) []doctor.File {
+// listStored are the files of a credential store that are the agent's, and the store.
+func listStored(dir string) []doctor.File {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	out := []doctor.File{fileAt(dir, doctor.StoreFile)}
+	out := []doctor.File{statFile(dir, doctor.StoreFile)}
 	if err != nil {
-		out[0].Err = because(err)
+		out[0].Err = reasonOf(err)
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), config.CredentialMark) && !isPublic(e.Name()) {
-			out = append(out, fileAt(filepath.Join(dir, e.Name()), doctor.StoreFile))
+			out = append(out, statFile(filepath.Join(dir, e.Name()), doctor.StoreFile))
 		}
 	}
 	return out
@@ -167,12 +167,12 @@ func stored(dir string) []doctor.File {
 // isPublic tells a public half, which ssh-keygen lays beside the key, by its name.
 func isPublic(name string) bool { return strings.HasSuffix(name, ".pub") }
 
-// fileAt looks at one file, without opening it.
-func fileAt(path string, kind doctor.FileKind) doctor.File {
+// statFile looks at one file, without opening it.
+func statFile(path string, kind doctor.FileKind) doctor.File {
 	f := doctor.File{Path: path, Is: kind}
 	info, err := os.Stat(path)
 	if err != nil {
-		f.Err = because(err)
+		f.Err = reasonOf(err)
 		return f
 	}
 	f.Mode, f.Dir = info.Mode().Perm(), info.IsDir()
@@ -188,8 +188,17 @@ func fileAt(path string, kind doctor.FileKind) doctor.File {
 	return f
 }
 
-// because is why a file cannot be looked at, without its path.
-func because(err error) string {
+// MayRead reports whether this user may read a file, which need not be there.
+func MayRead(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = f.Close()
+	}
+	return !errors.Is(err, fs.ErrPermission)
+}
+
+// reasonOf is why a file cannot be looked at, without its path.
+func reasonOf(err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
 	}
@@ -199,8 +208,8 @@ func because(err error) string {
 	return err.Error()
 }
 
-// clockOfHost asks the kernel how sure it is of its clock (adjtimex(2)).
-func clockOfHost() doctor.Fact[doctor.Clock] {
+// readClock asks the kernel how sure it is of its clock (adjtimex(2)).
+func readClock() doctor.Fact[doctor.Clock] {
 	var t unix.Timex
 	if _, err := unix.Adjtimex(&t); err != nil {
 		return doctor.Unseen[doctor.Clock](fmt.Errorf("ask the kernel for its clock: %w", err))
@@ -208,19 +217,19 @@ func clockOfHost() doctor.Fact[doctor.Clock] {
 	return doctor.Saw(doctor.Clock{Synchronised: t.Status&unix.STA_UNSYNC == 0, MaxError: time.Duration(t.Maxerror) * time.Microsecond})
 }
 
-// timeWithin bounds one question to a time server.
-const timeWithin = 4 * time.Second
+// timeServerTimeout bounds one question to a time server.
+const timeServerTimeout = 4 * time.Second
 
-// askTime asks a time server how far its clock is ahead of ours.
-func askTime(ctx context.Context, server string) (time.Duration, error) {
-	options := ntp.QueryOptions{Timeout: timeWithin, Dialer: func(_, remote string) (net.Conn, error) {
+// queryTime asks a time server how far its clock is ahead of ours.
+func queryTime(ctx context.Context, server string) (time.Duration, error) {
+	options := ntp.QueryOptions{Timeout: timeServerTimeout, Dialer: func(_, remote string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "udp", remote)
 	}}
 	answer, err := ntp.QueryWithOptions(server, options)
 	if err != nil {
 		if oe, ok := errors.AsType[*net.OpError](err); ok && oe.Timeout() {
-			err = fmt.Errorf("no answer within %v", timeWithin)
+			err = fmt.Errorf("no answer within %v", timeServerTimeout)
 		}
 		return 0, err
 	}
@@ -233,19 +242,19 @@ func askTime(ctx context.Context, server string) (time.Duration, error) {
 // dhcpPort is where DHCP servers listen.
 const dhcpPort = 67
 
-// dhcpListeners are the addresses on which somebody on this host listens for
+// findDHCPListeners are the addresses on which somebody on this host listens for
 // DHCP requests, from the kernel's table of UDP sockets.
-func dhcpListeners(table string) doctor.Fact[[]netip.Addr] {
+func findDHCPListeners(table string) doctor.Fact[[]netip.Addr] {
 	b, err := os.ReadFile(table)
 	if err != nil {
 		return doctor.Unseen[[]netip.Addr](fmt.Errorf("read the table of sockets: %w", err))
 	}
-	return doctor.Look(listenersIn(string(b), dhcpPort))
+	return doctor.Look(parseListeners(string(b), dhcpPort))
 }
 
-// listenersIn reads /proc/net/udp: one socket a line, its local address as the
+// parseListeners reads /proc/net/udp: one socket a line, its local address as the
 // hexadecimal word in memory, a colon, and the port (proc(5)).
-func listenersIn(table string, port uint16) ([]netip.Addr, error) {
+func parseListeners(table string, port uint16) ([]netip.Addr, error) {
 	var out []netip.Addr
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	for _, line := range lines[1:] {
@@ -266,8 +275,8 @@ func listenersIn(table string, port uint16) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// addressesOfHost are the host's own addresses, by interface.
-func addressesOfHost() doctor.Fact[map[string][]netip.Prefix] {
+// listAddresses are the host's own addresses, by interface.
+func listAddresses() doctor.Fact[map[string][]netip.Prefix] {
 	links, err := net.Interfaces()
 	if err != nil {
 		return doctor.Unseen[map[string][]netip.Prefix](err)

@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"context"
@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 )
 
-// scanPatience is how long an ssh server may take to show one key.
-const scanPatience = 15 * time.Second
+// scanTimeout is how long an ssh server may take to show one key.
+const scanTimeout = 15 * time.Second
 
 // hostKeyAlgorithms are asked for each by itself: a server shows one key in one
 // connection.
@@ -25,9 +23,9 @@ var hostKeyAlgorithms = [][]string{
 	{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256},
 }
 
-// scanHostKeys asks an ssh server for its host keys. Nothing proves them: they
+// ScanHostKeys asks an ssh server for its host keys. Nothing proves them: they
 // are for a person to compare.
-func scanHostKeys(ctx context.Context, addr string) ([]ssh.PublicKey, error) {
+func ScanHostKeys(ctx context.Context, addr string) ([]ssh.PublicKey, error) {
 	keys, errs := make([]ssh.PublicKey, len(hostKeyAlgorithms)), make([]error, len(hostKeyAlgorithms))
 	var all sync.WaitGroup
 	for i, algorithms := range hostKeyAlgorithms {
@@ -45,7 +43,7 @@ func scanHostKeys(ctx context.Context, addr string) ([]ssh.PublicKey, error) {
 var errScanned = errors.New("seen")
 
 func scanHostKey(ctx context.Context, addr string, algorithms []string) (ssh.PublicKey, error) {
-	ctx, cancel := context.WithTimeout(ctx, scanPatience)
+	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -72,13 +70,4 @@ func scanHostKey(ctx context.Context, addr string, algorithms []string) (ssh.Pub
 		err = ctx.Err()
 	}
 	return nil, err
-}
-
-// knownHostsLines are the lines that trust keys of a server.
-func knownHostsLines(addr string, keys []ssh.PublicKey) []byte {
-	var b strings.Builder
-	for _, k := range keys {
-		b.WriteString(xknownhosts.Line([]string{addr}, k) + "\n")
-	}
-	return []byte(b.String())
 }

@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -21,7 +20,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
-	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestListenersIn reads what the kernel of a Proxmox VE host with dnsmasq on a
@@ -33,17 +31,17 @@ func TestListenersIn(t *testing.T) {
  1217: 0200A8C0:0043 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 19342 2 0000000000000000 0
  1473: 00000000:0143 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 22001 2 0000000000000000 0
 `
-	got, err := listenersIn(table, dhcpPort)
+	got, err := parseListeners(table, dhcpPort)
 	if want := []netip.Addr{netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("192.168.0.2")}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := listenersIn(table[:strings.Index(table, "\n")+1], dhcpPort); err != nil || len(got) > 0 {
+	if got, err := parseListeners(table[:strings.Index(table, "\n")+1], dhcpPort); err != nil || len(got) > 0 {
 		t.Errorf("no socket: %v, %v", got, err)
 	}
-	if _, err := listenersIn("head\n x y\n", dhcpPort); err == nil {
+	if _, err := parseListeners("head\n x y\n", dhcpPort); err == nil {
 		t.Error("what is no table is read as one")
 	}
-	if f := dhcpListeners(filepath.Join(t.TempDir(), "none")); f.Known || f.Why == "" {
+	if f := findDHCPListeners(filepath.Join(t.TempDir(), "none")); f.Known || f.Why == "" {
 		t.Errorf("a table that is not there: %+v", f)
 	}
 }
@@ -61,12 +59,12 @@ func TestFilesOfHost(t *testing.T) {
 	write(t, filepath.Join(store, "talos-agent.age.key"), "x", 0o640)
 	write(t, filepath.Join(store, "another.secret"), "x", 0o644)
 	write(t, filepath.Join(store, "talos-agent.ssh.key.pub"), "everybody may read it", 0o644)
-	v := hostView{config: file("config.yaml", 0o640), store: store, used: []config.UsedFile{
+	v := Inspector{ConfigPath: file("config.yaml", 0o640), Store: store, Used: []config.UsedFile{
 		{Path: filepath.Join(dir, "config.yaml"), Kind: doctor.ConfigFile}, {Path: file("policy.yaml", 0o666), Kind: doctor.PolicyFile},
 		{Path: file("age.key", 0o644), Kind: doctor.KeyFile}, {Path: file("ca.pem", 0o644), Kind: doctor.PublicFile}, {Path: dir},
 		{Path: filepath.Join(dir, "none.token"), Kind: doctor.KeyFile}, {Path: filepath.Join(store, "talos-agent.age.key"), Kind: doctor.KeyFile}}}
 	got := map[string]doctor.File{}
-	for _, f := range v.files() {
+	for _, f := range v.listFiles() {
 		got[filepath.Base(f.Path)] = f
 	}
 	for name, want := range map[string]doctor.File{
@@ -81,7 +79,7 @@ func TestFilesOfHost(t *testing.T) {
 		t.Errorf("%d files: %v", len(got), got)
 	}
 	failed := 0
-	for _, c := range (doctor.Host{Files: v.files()}).Judge() {
+	for _, c := range (doctor.Host{Files: v.listFiles()}).Judge() {
 		if c.Name == "files" && c.Level == doctor.Fail {
 			failed++
 		}
@@ -89,14 +87,14 @@ func TestFilesOfHost(t *testing.T) {
 	if failed < 4 { // policy, key, store, credential
 		t.Errorf("%d of the wrong modes are found", failed)
 	}
-	if f := fileAt(filepath.Join(dir, "none"), doctor.KeyFile); f.Err == "" || strings.Contains(f.Err, dir) {
+	if f := statFile(filepath.Join(dir, "none"), doctor.KeyFile); f.Err == "" || strings.Contains(f.Err, dir) {
 		t.Errorf("a file that is not there: %+v", f)
 	}
 }
 
 // TestClockOfHost: the kernel has an answer, whatever it is here.
 func TestClockOfHost(t *testing.T) {
-	if f := clockOfHost(); !f.Known && f.Why == "" {
+	if f := readClock(); !f.Known && f.Why == "" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -139,13 +137,13 @@ func TestAskTime(t *testing.T) {
 	at, stop, err := timeServer("127.0.0.1:0", ahead)
 	must(err)
 	defer stop()
-	off, err := askTime(t.Context(), at)
+	off, err := queryTime(t.Context(), at)
 	if err != nil || (off-ahead).Abs() > 2*time.Second {
 		t.Errorf("ahead by %v, %v", off, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := askTime(ctx, "127.0.0.1:1"); err == nil {
+	if _, err := queryTime(ctx, "127.0.0.1:1"); err == nil {
 		t.Error("nobody answers, and that is no error")
 	}
 }
@@ -161,7 +159,7 @@ func TestNeighbours(t *testing.T) {
 		// The thread is in another network from now on, and ends with this
 		// goroutine.
 		runtime.LockOSThread()
-		done <- inNetwork(t)
+		done <- checkNetwork(t)
 	}()
 	if err := <-done; errors.Is(err, unix.EPERM) {
 		t.Skipf("no network namespaces here: %v", err)
@@ -170,7 +168,7 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-func inNetwork(t *testing.T) error {
+func checkNetwork(t *testing.T) error {
 	other, err := netns.New()
 	if err != nil {
 		return err
@@ -228,23 +226,23 @@ func inNetwork(t *testing.T) error {
 		"10.10.0.2":  {Link: "lo", Loopback: true},
 		"10.20.0.1":  {Link: "vmbr1", Via: netip.MustParseAddr("10.10.0.21")},
 	} {
-		if got, err := wayTo(ctx, wants, netip.MustParseAddr(text)); err != nil || got != want {
+		if got, err := findWay(ctx, wants, netip.MustParseAddr(text)); err != nil || got != want {
 			t.Errorf("the way to %s: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
-	if w, err := wayTo(ctx, wants, netip.MustParseAddr("192.0.2.1")); err == nil {
+	if w, err := findWay(ctx, wants, netip.MustParseAddr("192.0.2.1")); err == nil {
 		t.Errorf("a way to nowhere: %+v", w)
 	}
-	all, err := neighbours()
+	all, err := listNeighbours()
 	if want := (doctor.Neighbour{Link: "vmbr1", IP: netip.MustParseAddr("10.10.0.21"), MAC: strings.ToUpper(mac)}); err != nil || !slices.Contains(all, want) || len(all) != 1 {
 		t.Errorf("neighbours: %+v, %v", all, err)
 	}
-	if err := heardEarlier(ctx, t, bridge.Index, gone); err != nil {
+	if err := checkEarlierAnswers(ctx, t, bridge.Index, gone); err != nil {
 		return err
 	}
 
 	const table = "/proc/thread-self/net/udp"
-	if f := dhcpListeners(table); !f.Known || len(f.Value) > 0 {
+	if f := findDHCPListeners(table); !f.Known || len(f.Value) > 0 {
 		t.Errorf("DHCP servers before there is one: %+v", f)
 	}
 	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 10, 0, 2), Port: dhcpPort})
@@ -252,73 +250,30 @@ func inNetwork(t *testing.T) error {
 		return err
 	}
 	defer func() { _ = server.Close() }()
-	if f := dhcpListeners(table); !f.Known || !slices.Equal(f.Value, []netip.Addr{netip.MustParseAddr("10.10.0.2")}) {
+	if f := findDHCPListeners(table); !f.Known || !slices.Equal(f.Value, []netip.Addr{netip.MustParseAddr("10.10.0.2")}) {
 		t.Errorf("DHCP servers: %+v", f)
 	}
-	if f := addressesOfHost(); !f.Known || !slices.Contains(f.Value["vmbr1"], netip.MustParsePrefix("10.10.0.2/24")) {
+	if f := listAddresses(); !f.Known || !slices.Contains(f.Value["vmbr1"], netip.MustParsePrefix("10.10.0.2/24")) {
 		t.Errorf("addresses: %+v", f)
 	}
 	return nil
 }
 
-// heardEarlier looks for one whom the kernel knows from earlier: nothing is waited
+// checkEarlierAnswers looks for one whom the kernel knows from earlier: nothing is waited
 // for where it is the one that should be there, and it is no answer where it is not.
-func heardEarlier(ctx context.Context, t *testing.T, link int, mac net.HardwareAddr) error {
+func checkEarlierAnswers(ctx context.Context, t *testing.T, link int, mac net.HardwareAddr) error {
 	at := netip.MustParseAddr("10.10.0.24")
 	if err := netlink.NeighSet(&netlink.Neigh{LinkIndex: link, IP: at.AsSlice(), HardwareAddr: mac, State: netlink.NUD_STALE}); err != nil {
 		return err
 	}
 	want := strings.ToUpper(mac.String())
-	if got, earlier, err := whoAnswers(ctx, link, at, func(mac string) bool { return mac == want }); err != nil || got != want || earlier {
+	if got, earlier, err := resolveNeighbour(ctx, link, at, func(mac string) bool { return mac == want }); err != nil || got != want || earlier {
 		t.Errorf("the one that should be there: %q, %v, %v", got, earlier, err)
 	}
 	short, cancel := context.WithTimeout(ctx, 2*time.Second) // the kernel asks after five
 	defer cancel()
-	if got, earlier, err := whoAnswers(short, link, at, func(string) bool { return false }); err != nil || got != want || !earlier {
+	if got, earlier, err := resolveNeighbour(short, link, at, func(string) bool { return false }); err != nil || got != want || !earlier {
 		t.Errorf("another: %q, %v, %v", got, earlier, err)
 	}
 	return nil
-}
-
-// TestSeparation: Proxmox VE's root sees what the token itself may not ask: that
-// its user was given what it was not.
-func TestSeparation(t *testing.T) {
-	program, err := exec.LookPath("talos-agent")
-	must(err)
-	prefix, release, err := world.FreePrefix()
-	must(err)
-	defer release()
-	dir := t.TempDir()
-	h, err := startBareLab(dir, program, prefix.String(), "9.2", 200)
-	must(err)
-	defer h.Close()
-	const user, token, path = "talos-agent@pve", "talos-agent@pve!pve1", "/pool/talos"
-	h.PVE.Role("TalosAgentVM", "VM.Allocate", "VM.Audit")
-	h.PVE.Token(user, "pve1", true)
-	h.PVE.Grant(user, "TalosAgentVM", path)
-	v := hostView{pve: pveHost{root: dir, run: execute}}
-	judged := func() doctor.Check {
-		t.Helper()
-		h := doctor.Host{Wants: doctor.Wants{Token: token, Needs: []doctor.Need{{Path: path, Role: "TalosAgentVM", Privileges: []string{"VM.Allocate"}}}},
-			Separation: doctor.Look(v.separation(t.Context(), token))}
-		found := find(h.Judge(), "privsep", "")
-		if len(found) != 1 {
-			t.Fatalf("%+v", found)
-		}
-		return found[0]
-	}
-	if c := judged(); c.Level != doctor.Fail || !strings.Contains(c.Message, "has VM.Allocate there") {
-		t.Errorf("the user has it, and the token has not: %+v", c)
-	}
-	h.PVE.Grant(token, "TalosAgentVM", path)
-	if c := judged(); c.Level != doctor.Pass {
-		t.Errorf("both have it: %+v", c)
-	}
-	v.pve.root = t.TempDir()
-	if c := judged(); c.Level != doctor.Skipped || !strings.Contains(c.Message, "root of the Proxmox VE host") {
-		t.Errorf("no Proxmox VE host: %+v", c)
-	}
-	if _, err := v.separation(t.Context(), ""); err == nil {
-		t.Error("nobody's token is looked at")
-	}
 }

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
 // pveAnswers is what pvesh of a host as its installer leaves it answers, in the
-// order in which FuzzPvesh numbers them.
+// order in which FuzzPlan numbers them.
 var pveAnswers = []struct{ path, answer string }{
 	{"/version", `{"version":"9.2.11"}`},
 	{"/cluster/status", `[{"type":"node","name":"pve1","local":1}]`},
@@ -26,9 +26,9 @@ var pveAnswers = []struct{ path, answer string }{
 	{"/access/permissions", `{"/pool/talos":{"VM.Allocate":1}}`},
 }
 
-// FuzzPvesh: whatever pvesh answers to a question, init and doctor find a host
-// that can be set up, or say what is wrong with it, and every plan can be shown.
-func FuzzPvesh(f *testing.F) {
+// FuzzPlan: whatever pvesh answers to a question, init finds a host that can be
+// set up, or says what is wrong with it, and every plan can be shown.
+func FuzzPlan(f *testing.F) {
 	for i, a := range pveAnswers {
 		f.Add(uint8(i), []byte(a.answer))
 	}
@@ -44,7 +44,7 @@ func FuzzPvesh(f *testing.F) {
 	must(os.MkdirAll(dir+"/usr/bin", 0o755))
 	must(os.WriteFile(dir+"/usr/bin/pvesh", nil, 0o755))
 	f.Fuzz(func(t *testing.T, which uint8, answer []byte) {
-		h := pveHost{root: dir, run: func(_ context.Context, _ string, args ...string) ([]byte, error) {
+		h := probe.Host{Root: dir, Run: func(_ context.Context, _ string, args ...string) ([]byte, error) {
 			for i, a := range pveAnswers {
 				switch {
 				case args[1] != a.path:
@@ -56,10 +56,7 @@ func FuzzPvesh(f *testing.F) {
 			}
 			return nil, errors.New("no such path") // of a host with another name
 		}}
-		if _, err := (hostView{pve: h}).separation(t.Context(), "talos-agent@pve!pve1"); err != nil && strings.Contains(err.Error(), "\n") {
-			t.Errorf("more than a line: %q", err)
-		}
-		facts, err := h.see(t.Context())
+		facts, err := h.ReadFacts(t.Context())
 		if err != nil {
 			return
 		}
@@ -76,22 +73,5 @@ func FuzzPvesh(f *testing.F) {
 		}
 		// Names that YAML cannot hold are found before anything is written.
 		_ = (&initRun{wishes: w, files: given}).wouldLoad()
-	})
-}
-
-// FuzzListeners: the kernel's table is read, or said to be none.
-func FuzzListeners(f *testing.F) {
-	f.Add("  sl  local_address\n  1: 0100007F:0043 00000000:0000 07\n", uint16(67))
-	f.Add("", uint16(0))
-	f.Fuzz(func(t *testing.T, table string, port uint16) {
-		found, err := listenersIn(table, port)
-		if lines := strings.Count(table, "\n") + 1; err == nil && len(found) > lines {
-			t.Errorf("%d listeners in %d lines", len(found), lines)
-		}
-		for _, ip := range found {
-			if !ip.Is4() {
-				t.Errorf("%v", ip)
-			}
-		}
 	})
 }

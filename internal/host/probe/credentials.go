@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"bytes"
@@ -13,25 +13,25 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
-// handedOver is where systemd lays the credentials of the agent's unit when it
+// UnitCredentials is where systemd lays the credentials of the agent's unit when it
 // starts it (systemd.exec(5), $CREDENTIALS_DIRECTORY), and takes them away when
 // it stops it. Root can read them there.
-const handedOver = "/run/credentials/talos-agent.service"
+const UnitCredentials = "/run/credentials/talos-agent.service"
 
-// credentials compares what lies in the store with what the running agent was
+// compareCredentials compares what lies in the store with what the running agent was
 // handed when it started. Nothing is known where systemd has handed over
 // nothing: the agent does not run, or not by systemd.
-func (v hostView) credentials() doctor.Fact[[]doctor.Credential] {
-	given, err := os.ReadDir(v.given)
+func (v Inspector) compareCredentials() doctor.Fact[[]doctor.Credential] {
+	given, err := os.ReadDir(v.Given)
 	if errors.Is(err, fs.ErrNotExist) {
 		return doctor.Fact[[]doctor.Credential]{}
 	}
 	var stored []fs.DirEntry
 	if err == nil {
-		stored, err = os.ReadDir(v.store)
+		stored, err = os.ReadDir(v.Store)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return doctor.Unseen[[]doctor.Credential](errors.New(because(err)))
+		return doctor.Unseen[[]doctor.Credential](errors.New(reasonOf(err)))
 	}
 	has := map[string]bool{}
 	for _, e := range given {
@@ -41,13 +41,13 @@ func (v hostView) credentials() doctor.Fact[[]doctor.Credential] {
 	for _, e := range stored {
 		name, ours := strings.CutPrefix(e.Name(), config.CredentialMark)
 		// Of one that is there encrypted, too, only the unit knows which counts.
-		if _, err := os.Stat(filepath.Join(v.store+config.EncryptedSuffix, e.Name())); !ours || isPublic(name) || err == nil {
+		if _, err := os.Stat(filepath.Join(v.Store+config.EncryptedSuffix, e.Name())); !ours || isPublic(name) || err == nil {
 			continue
 		}
-		c := doctor.Credential{Path: filepath.Join(v.store, e.Name()), Given: has[name]}
+		c := doctor.Credential{Path: filepath.Join(v.Store, e.Name()), Given: has[name]}
 		if c.Given {
 			now, _, err := config.ReadFile(c.Path, 0)
-			then, _, err2 := config.ReadFile(filepath.Join(v.given, name), 0)
+			then, _, err2 := config.ReadFile(filepath.Join(v.Given, name), 0)
 			if err = errors.Join(err, err2); err != nil {
 				return doctor.Unseen[[]doctor.Credential](fmt.Errorf("%s %w", c.Path, err))
 			}

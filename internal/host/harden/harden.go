@@ -1,4 +1,6 @@
-package main
+// Package harden keeps what this process knows from others. It knows none of our
+// rooms.
+package harden
 
 import (
 	"fmt"
@@ -6,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// harden keeps what the daemon knows to itself: nobody can read its memory, no
+// Process keeps what the process knows to itself: nobody can read its memory, no
 // core of it is written, and files that a library makes are for their owner
-// only, whatever started the daemon.
-func harden() error {
+// only, whatever started it.
+func Process() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("close the memory to other processes: %w", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"bytes"
@@ -25,16 +25,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// runner runs a program and returns what it prints. Arguments are never secret;
+// Runner runs a program and returns what it prints. Arguments are never secret;
 // what it prints may be.
-type runner func(ctx context.Context, name string, args ...string) ([]byte, error)
+type Runner func(ctx context.Context, name string, args ...string) ([]byte, error)
 
-// callPatience is how long a program may take.
-const callPatience = 2 * time.Minute
+// runTimeout is how long a program may take.
+const runTimeout = 2 * time.Minute
 
-// execute is the runner that runs programs.
-func execute(ctx context.Context, name string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, callPatience)
+// RunProgram is the runner that runs programs.
+func RunProgram(ctx context.Context, name string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // Proxmox VE answers in the language of the environment
@@ -50,21 +50,21 @@ func execute(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return nil, err
 }
 
-// pveHost is the machine that is set up, seen by its root.
-type pveHost struct {
+// Host is the machine that is set up, seen by its root.
+type Host struct {
 	// root is the folder below which everything lies; "" is the machine itself.
 	// Below another folder nobody is root: files keep the user who writes them,
 	// and there is no systemd.
-	root string
-	run  runner
+	Root string
+	Run  Runner
 }
 
-func (h pveHost) path(path string) string { return h.root + path }
+func (h Host) Path(path string) string { return h.Root + path }
 
-// pvesh calls the API as root and decodes its answer into out, unless it is
+// Pvesh calls the API as root and decodes its answer into out, unless it is
 // nil.
-func (h pveHost) pvesh(ctx context.Context, out any, args ...string) error {
-	text, err := h.run(ctx, h.path("/usr/bin/pvesh"), append(args, "--output-format", "json")...)
+func (h Host) Pvesh(ctx context.Context, out any, args ...string) error {
+	text, err := h.Run(ctx, h.Path("/usr/bin/pvesh"), append(args, "--output-format", "json")...)
 	if err != nil {
 		return fmt.Errorf("pvesh %s %s: %w", args[0], args[1], err)
 	}
@@ -77,28 +77,28 @@ func (h pveHost) pvesh(ctx context.Context, out any, args ...string) error {
 	return nil
 }
 
-// isThere refuses a machine that is no Proxmox VE host, or whoever is not its
+// Verify refuses a machine that is no Proxmox VE host, or whoever is not its
 // root.
-func (h pveHost) isThere() error {
-	if _, err := os.Stat(h.path("/usr/bin/pvesh")); err != nil {
+func (h Host) Verify() error {
+	if _, err := os.Stat(h.Path("/usr/bin/pvesh")); err != nil {
 		return fault.WithHint(errors.New("this is not a Proxmox VE host: there is no /usr/bin/pvesh"), "run init on the host itself; `talos-agent lab --bare` plays one")
 	}
-	if h.root == "" && os.Geteuid() != 0 {
+	if h.Root == "" && os.Geteuid() != 0 {
 		return fault.WithHint(errors.New("only root can set up the host"), "sudo talos-agent init")
 	}
 	return nil
 }
 
-// see looks at everything that the steps depend on. A call of pvesh takes a
+// ReadFacts looks at everything that the steps depend on. A call of pvesh takes a
 // second on a real host, so they are made side by side: each looks after fields
 // of its own.
-func (h pveHost) see(ctx context.Context) (setup.Facts, error) {
+func (h Host) ReadFacts(ctx context.Context) (setup.Facts, error) {
 	var f setup.Facts
-	if err := h.seeHosts(ctx, &f); err != nil {
+	if err := h.readHosts(ctx, &f); err != nil {
 		return setup.Facts{}, err
 	}
 	looks := []func(context.Context, *setup.Facts) error{
-		h.seePools, h.seeRoles, h.seeUsers, h.seeACL, h.seeStorages, h.seeBridges, h.seeVMs, h.seeFiles, h.seeCertificate, h.seeService,
+		h.readPools, h.readRoles, h.readUsers, h.readACL, h.readStorages, h.readBridges, h.readVMs, h.readFiles, h.readCertificate, h.readService,
 	}
 	errs := make([]error, len(looks))
 	var all sync.WaitGroup
@@ -109,14 +109,14 @@ func (h pveHost) see(ctx context.Context) (setup.Facts, error) {
 	return f, errors.Join(errs...)
 }
 
-func (h pveHost) seeHosts(ctx context.Context, f *setup.Facts) error {
+func (h Host) readHosts(ctx context.Context, f *setup.Facts) error {
 	var version struct{ Version string }
 	var members []struct {
 		Type, Name string
-		Local      pveFlag
-		Quorate    *pveFlag // of the cluster; a host by itself says nothing of it
+		Local      flag
+		Quorate    *flag // of the cluster; a host by itself says nothing of it
 	}
-	err := errors.Join(h.pvesh(ctx, &version, "get", "/version"), h.pvesh(ctx, &members, "get", "/cluster/status"))
+	err := errors.Join(h.Pvesh(ctx, &version, "get", "/version"), h.Pvesh(ctx, &members, "get", "/cluster/status"))
 	f.Version = version.Version
 	for _, m := range members {
 		if m.Type != "node" {
@@ -135,18 +135,18 @@ func (h pveHost) seeHosts(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-// pveFlag is a boolean in Proxmox VE's JSON: 0, 1, or the same as text.
-type pveFlag bool
+// flag is a boolean in Proxmox VE's JSON: 0, 1, or the same as text.
+type flag bool
 
-func (b *pveFlag) UnmarshalJSON(text []byte) error {
+func (b *flag) UnmarshalJSON(text []byte) error {
 	word := strings.Trim(string(text), `"`)
-	*b = pveFlag(word == "1" || word == "true")
+	*b = flag(word == "1" || word == "true")
 	return nil
 }
 
-func (h pveHost) seePools(ctx context.Context, f *setup.Facts) error {
+func (h Host) readPools(ctx context.Context, f *setup.Facts) error {
 	var pools []struct{ PoolID, Comment string }
-	err := h.pvesh(ctx, &pools, "get", "/pools")
+	err := h.Pvesh(ctx, &pools, "get", "/pools")
 	f.Pools = map[string]string{}
 	for _, p := range pools {
 		f.Pools[p.PoolID] = p.Comment
@@ -154,9 +154,9 @@ func (h pveHost) seePools(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-func (h pveHost) seeRoles(ctx context.Context, f *setup.Facts) error {
+func (h Host) readRoles(ctx context.Context, f *setup.Facts) error {
 	var roles []struct{ RoleID, Privs string }
-	err := h.pvesh(ctx, &roles, "get", "/access/roles")
+	err := h.Pvesh(ctx, &roles, "get", "/access/roles")
 	f.Roles = map[string][]string{}
 	for _, r := range roles {
 		f.Roles[r.RoleID] = strings.FieldsFunc(r.Privs, func(c rune) bool { return c == ',' || c == ' ' })
@@ -164,13 +164,13 @@ func (h pveHost) seeRoles(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-func (h pveHost) seeUsers(ctx context.Context, f *setup.Facts) error {
+func (h Host) readUsers(ctx context.Context, f *setup.Facts) error {
 	var users []struct {
 		UserID, Comment string
-		Enable          *pveFlag
+		Enable          *flag
 		Tokens          []struct{ TokenID string }
 	}
-	err := h.pvesh(ctx, &users, "get", "/access/users", "--full", "1")
+	err := h.Pvesh(ctx, &users, "get", "/access/users", "--full", "1")
 	f.Users = map[string]setup.Account{}
 	for _, u := range users {
 		a := setup.Account{Disabled: u.Enable != nil && !bool(*u.Enable), Comment: u.Comment}
@@ -182,24 +182,24 @@ func (h pveHost) seeUsers(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-func (h pveHost) seeACL(ctx context.Context, f *setup.Facts) error {
+func (h Host) readACL(ctx context.Context, f *setup.Facts) error {
 	var entries []struct {
 		Path, UGID, RoleID string
-		Propagate          pveFlag
+		Propagate          flag
 	}
-	err := h.pvesh(ctx, &entries, "get", "/access/acl")
+	err := h.Pvesh(ctx, &entries, "get", "/access/acl")
 	for _, e := range entries {
 		f.ACL = append(f.ACL, setup.Entry{Path: e.Path, Who: e.UGID, Role: e.RoleID, Propagate: bool(e.Propagate)})
 	}
 	return err
 }
 
-func (h pveHost) seeStorages(ctx context.Context, f *setup.Facts) error {
+func (h Host) readStorages(ctx context.Context, f *setup.Facts) error {
 	var storages []struct {
 		Storage, Type, Content, Nodes, Digest string
-		Disable                               pveFlag
+		Disable                               flag
 	}
-	err := h.pvesh(ctx, &storages, "get", "/storage")
+	err := h.Pvesh(ctx, &storages, "get", "/storage")
 	for _, s := range storages {
 		elsewhere := s.Nodes != "" && !slices.Contains(strings.Split(s.Nodes, ","), f.Host)
 		if bool(s.Disable) || elsewhere {
@@ -213,9 +213,9 @@ func (h pveHost) seeStorages(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-func (h pveHost) seeBridges(ctx context.Context, f *setup.Facts) error {
+func (h Host) readBridges(ctx context.Context, f *setup.Facts) error {
 	var bridges []struct{ Iface, CIDR string }
-	err := h.pvesh(ctx, &bridges, "get", "/nodes/"+f.Host+"/network", "--type", "any_bridge")
+	err := h.Pvesh(ctx, &bridges, "get", "/nodes/"+f.Host+"/network", "--type", "any_bridge")
 	for _, b := range bridges {
 		f.Bridges = append(f.Bridges, setup.Bridge{Name: b.Iface, Address: b.CIDR})
 	}
@@ -223,12 +223,12 @@ func (h pveHost) seeBridges(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-func (h pveHost) seeVMs(ctx context.Context, f *setup.Facts) error {
+func (h Host) readVMs(ctx context.Context, f *setup.Facts) error {
 	var vms []struct {
 		VMID             int
 		Name, Pool, Node string
 	}
-	err := h.pvesh(ctx, &vms, "get", "/cluster/resources", "--type", "vm")
+	err := h.Pvesh(ctx, &vms, "get", "/cluster/resources", "--type", "vm")
 	for _, v := range vms {
 		f.VMs = append(f.VMs, setup.VM{ID: v.VMID, Name: v.Name, Pool: v.Pool, Host: v.Node})
 	}
@@ -236,12 +236,12 @@ func (h pveHost) seeVMs(ctx context.Context, f *setup.Facts) error {
 	return err
 }
 
-// seeFiles reads what is at the paths that matter. A link, or what is no file,
+// readFiles reads what is at the paths that matter. A link, or what is no file,
 // is nothing that init would write through.
-func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
+func (h Host) readFiles(_ context.Context, f *setup.Facts) error {
 	f.Files = map[string]setup.File{}
 	for _, path := range setup.Files() {
-		info, err := os.Lstat(h.path(path))
+		info, err := os.Lstat(h.Path(path))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
@@ -251,14 +251,14 @@ func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
 			return fault.WithHint(fmt.Errorf("%s is not a regular file", path), "remove it, or move it away")
 		}
 		file := setup.File{Mode: info.Mode().Perm()}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok && h.root == "" {
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && h.Root == "" {
 			file.Group = fmt.Sprint(stat.Gid)
 			if g, err := user.LookupGroupId(file.Group); err == nil {
 				file.Group = g.Name
 			}
 		}
 		if !info.IsDir() {
-			if file.Data, _, err = config.ReadFile(h.path(path), 0); err != nil {
+			if file.Data, _, err = config.ReadFile(h.Path(path), 0); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 		}
@@ -267,10 +267,10 @@ func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
 	return nil
 }
 
-// seeCertificate looks for one in the place of Proxmox VE's own: uploaded, or
+// readCertificate looks for one in the place of Proxmox VE's own: uploaded, or
 // by ACME.
-func (h pveHost) seeCertificate(_ context.Context, f *setup.Facts) error {
-	text, err := os.ReadFile(h.path("/etc/pve/nodes/" + f.Host + "/pveproxy-ssl.pem"))
+func (h Host) readCertificate(_ context.Context, f *setup.Facts) error {
+	text, err := os.ReadFile(h.Path("/etc/pve/nodes/" + f.Host + "/pveproxy-ssl.pem"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -295,13 +295,13 @@ func (h pveHost) seeCertificate(_ context.Context, f *setup.Facts) error {
 	return nil
 }
 
-func (h pveHost) seeService(ctx context.Context, f *setup.Facts) error {
+func (h Host) readService(ctx context.Context, f *setup.Facts) error {
 	for _, dir := range []string{"/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/"} {
-		if _, err := os.Stat(h.path(dir + setup.UnitName)); err == nil {
+		if _, err := os.Stat(h.Path(dir + setup.UnitName)); err == nil {
 			f.Unit.Installed = true
 		}
 	}
-	if h.root != "" {
+	if h.Root != "" {
 		f.ServiceUser = true
 		return nil
 	}
@@ -310,7 +310,7 @@ func (h pveHost) seeService(ctx context.Context, f *setup.Facts) error {
 	f.ServiceUser = errUser == nil && errGroup == nil
 	if f.Unit.Installed {
 		// It fails when the unit is not active: that is the answer.
-		_, err := h.run(ctx, "systemctl", "is-active", "--quiet", setup.UnitName)
+		_, err := h.Run(ctx, "systemctl", "is-active", "--quiet", setup.UnitName)
 		f.Unit.Active = err == nil
 	}
 	return nil

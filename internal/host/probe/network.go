@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
-// wayTo finds how this host reaches an address that is asked for, and who answers
+// findWay finds how this host reaches an address that is asked for, and who answers
 // there, if it is on a network where that may be asked.
-func wayTo(parent context.Context, wants doctor.Wants, ip netip.Addr) (doctor.Way, error) {
-	w, err := routeTo(ip)
+func findWay(parent context.Context, wants doctor.Wants, ip netip.Addr) (doctor.Way, error) {
+	w, err := findRoute(ip)
 	if err != nil || w.Loopback || w.Via.IsValid() {
 		return w, err
 	}
@@ -30,14 +31,14 @@ func wayTo(parent context.Context, wants doctor.Wants, ip netip.Addr) (doctor.Wa
 	if err != nil {
 		return w, fmt.Errorf("look for the interface of the route: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(parent, resolveWithin)
+	ctx, cancel := context.WithTimeout(parent, neighbourTimeout)
 	defer cancel()
-	w.MAC, w.Earlier, err = whoAnswers(ctx, link.Attrs().Index, ip, func(mac string) bool { return wants.Expects(ip, mac) })
+	w.MAC, w.Earlier, err = resolveNeighbour(ctx, link.Attrs().Index, ip, func(mac string) bool { return wants.Expects(ip, mac) })
 	return w, errors.Join(err, parent.Err())
 }
 
-// routeTo finds how this host would reach an address, and sends nothing.
-func routeTo(ip netip.Addr) (doctor.Way, error) {
+// findRoute finds how this host would reach an address, and sends nothing.
+func findRoute(ip netip.Addr) (doctor.Way, error) {
 	routes, err := netlink.RouteGet(ip.AsSlice())
 	if err != nil {
 		return doctor.Way{}, fmt.Errorf("look for a route: %w", err)
@@ -56,18 +57,18 @@ func routeTo(ip netip.Addr) (doctor.Way, error) {
 	return w, nil
 }
 
-// resolveWithin is how long the kernel may ask for a neighbour: three times, once a
+// neighbourTimeout is how long the kernel may ask for a neighbour: three times, once a
 // second. One that it knows from earlier it takes at its word for another five
 // seconds before (ARP: /proc/sys/net/ipv4/neigh/default, delay_first_probe_time),
 // and its timers strike up to an eighth late.
-const resolveWithin = 11 * time.Second
+const neighbourTimeout = 11 * time.Second
 
-// whoAnswers finds the MAC behind an address on a link, "" when nobody answers.
+// resolveNeighbour finds the MAC behind an address on a link, "" when nobody answers.
 // A datagram to the discard port has the kernel ask. Of a MAC that the kernel knows
 // from earlier and that is as expected, no more is asked; of another one, until it
 // has answered again, or the kernel has given it up: earlier says that neither came
 // about until ctx ended.
-func whoAnswers(ctx context.Context, link int, ip netip.Addr, expected func(mac string) bool) (mac string, earlier bool, err error) {
+func resolveNeighbour(ctx context.Context, link int, ip netip.Addr, expected func(mac string) bool) (mac string, earlier bool, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "udp", netip.AddrPortFrom(ip, 9).String())
 	if err != nil {
@@ -80,22 +81,22 @@ func whoAnswers(ctx context.Context, link int, ip netip.Addr, expected func(mac 
 	}
 	for {
 		last := ctx.Err() != nil // however long it takes until it is this one's turn
-		mac, over, err := inTable(link, ip)
+		mac, over, err := lookUpNeighbour(link, ip)
 		if err != nil || over || mac != "" && expected(mac) {
 			return mac, false, err
 		}
 		if last {
 			return mac, mac != "", nil
 		}
-		_ = pause(ctx, 50*time.Millisecond) // its end is heeded above
+		_ = retry.Sleep(ctx, 50*time.Millisecond) // its end is heeded above
 	}
 }
 
-// inTable looks an address up in the neighbour table; over is false while the
+// lookUpNeighbour looks an address up in the neighbour table; over is false while the
 // kernel still asks, be it for one who has answered earlier (rtnetlink(7): stale,
 // delay and probe are that).
-func inTable(link int, ip netip.Addr) (mac string, over bool, err error) {
-	all, err := netlink.NeighList(link, family(ip))
+func lookUpNeighbour(link int, ip netip.Addr) (mac string, over bool, err error) {
+	all, err := netlink.NeighList(link, addressFamily(ip))
 	if err != nil {
 		return "", false, fmt.Errorf("read the neighbour table: %w", err)
 	}
@@ -116,15 +117,15 @@ func inTable(link int, ip netip.Addr) (mac string, over bool, err error) {
 	return "", false, nil
 }
 
-func family(ip netip.Addr) int {
+func addressFamily(ip netip.Addr) int {
 	if ip.Is6() {
 		return netlink.FAMILY_V6
 	}
 	return netlink.FAMILY_V4
 }
 
-// neighbours are all entries of the neighbour table in which somebody answered.
-func neighbours() ([]doctor.Neighbour, error) {
+// listNeighbours are all entries of the neighbour table in which somebody answered.
+func listNeighbours() ([]doctor.Neighbour, error) {
 	all, err := netlink.NeighList(0, netlink.FAMILY_V4)
 	if err != nil {
 		return nil, fmt.Errorf("read the neighbour table: %w", err)
@@ -146,4 +147,19 @@ func neighbours() ([]doctor.Neighbour, error) {
 		out = append(out, doctor.Neighbour{Link: names[n.LinkIndex], IP: ip.Unmap(), MAC: strings.ToUpper(n.HardwareAddr.String())})
 	}
 	return out, nil
+}
+
+// FindRouter is where this host sends what is not for its own networks; zero
+// when there is no such place, or nobody knows.
+func FindRouter() netip.Addr {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, r := range routes {
+		if ip, ok := netip.AddrFromSlice(r.Gw); ok && (r.Dst == nil || r.Dst.IP.IsUnspecified()) {
+			return ip.Unmap()
+		}
+	}
+	return netip.Addr{}
 }

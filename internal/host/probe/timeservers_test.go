@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 func TestRootAsksFewForTheTime(t *testing.T) {
 	const inside = "TALOS_AGENT_OWN_NETWORK"
 	if os.Getenv(inside) != "" {
-		asksFew(t)
+		checkTimeServersAsked(t)
 		return
 	}
 	if os.Geteuid() != 0 {
@@ -39,8 +39,8 @@ func TestRootAsksFewForTheTime(t *testing.T) {
 	}
 }
 
-// asksFew has a host with the nodes' bridge, another network, and a way out.
-func asksFew(t *testing.T) {
+// checkTimeServersAsked has a host with the nodes' bridge, another network, and a way out.
+func checkTimeServersAsked(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	must(errors.Join(err, netlink.LinkSetUp(lo)))
 	for name, address := range map[string]string{"vmbr1": "10.10.0.2/24", "storage0": "10.99.0.2/24"} {
@@ -55,7 +55,7 @@ func asksFew(t *testing.T) {
 
 	w := doctor.Wants{Bridges: []string{"vmbr1"}, Clusters: []doctor.Cluster{{Name: "dev", Nodes: []doctor.Node{{Name: "dev-cp-1", Bridge: "vmbr1"}},
 		TimeServers: []string{"10.10.0.2", "10.10.0.9", "10.99.0.9", "192.0.2.7", "ntp.example.org"}}}}
-	h := hostView{pve: pveHost{run: execute}, store: t.TempDir(), config: t.TempDir() + "/config.yaml"}.see(t.Context(), w)
+	h := Inspector{Host: Host{Run: RunProgram}, Store: t.TempDir(), ConfigPath: t.TempDir() + "/config.yaml"}.Inspect(t.Context(), w)
 	if f := h.TimeServers["10.10.0.2"]; !f.Known || f.Value.Abs() > 2*time.Second {
 		t.Errorf("the server that answers: %+v", f)
 	}

@@ -1,4 +1,4 @@
-package main
+package probe
 
 import (
 	"crypto/ed25519"
@@ -54,7 +54,7 @@ func TestScanHostKeys(t *testing.T) {
 			t.Errorf("somebody stayed: %v", conn.Close())
 		}
 	})
-	keys, err := scanHostKeys(t.Context(), addr)
+	keys, err := ScanHostKeys(t.Context(), addr)
 	if err != nil || len(keys) != 1 || !slices.Equal(keys[0].Marshal(), key.PublicKey().Marshal()) {
 		t.Errorf("%v, %v", keys, err)
 	}
