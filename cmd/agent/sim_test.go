@@ -365,7 +365,7 @@ func (s *sim) lawful(sz size) {
 }
 
 func (s *sim) story(n int) string {
-	all := s.lab.World.Story()
+	all := s.lab.World.Events()
 	var b strings.Builder
 	for _, e := range all[max(0, len(all)-n):] {
 		fmt.Fprintf(&b, "  %8.1fs %s: %s\n", e.At.Seconds(), e.Subject, e.Text)
