@@ -54,7 +54,7 @@ func (s *sim) toldOnce(td *told) {
 		}
 	}
 	var posts []string
-	for _, e := range s.lab.World.Story() {
+	for _, e := range s.lab.World.Events() {
 		if _, told, ok := strings.Cut(e.Text, " talos-agent/dev: "); ok && e.Subject == "forge" {
 			posts = append(posts, told)
 		}

@@ -26,8 +26,11 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -52,14 +55,14 @@ was loaded before; only a policy that cannot be loaded leaves nothing allowed.
 		if !ok {
 			w = os.Stderr
 		}
-		if err := harden(); err != nil {
+		if err := harden.Process(); err != nil {
 			return err
 		}
 		frugal(os.Getenv("GOGC"))
 		// The library for chat services uses it, and would wait for ever.
 		http.DefaultClient.Timeout = sendWithin
 		d := &service{path: *config, told: newTold()}
-		d.log = logging.New(logging.Config{Output: clean{w}, Journal: logging.Journal(), Verbose: *verbose, Observe: d.told.take})
+		d.log = logging.New(logging.Config{Output: terminal.NewCleaner(w), Journal: logging.Journal(), Verbose: *verbose, Observe: d.told.take})
 		return d.run(cmd.Context())
 	}
 	return cmd
@@ -429,7 +432,7 @@ func (d *service) line() string {
 	var parts []string
 	for _, name := range names {
 		s := d.states[name]
-		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, cut(s.Message, 100)))
+		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, text.Cut(s.Message, 100)))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // TestEventsAreTheJournal: an event has, word for word, what the journal has of
@@ -60,7 +61,7 @@ func TestEventsAreTheJournal(t *testing.T) {
 func tolded(t *testing.T, dir string) (*told, *slog.Logger, *bytes.Buffer) {
 	t.Helper()
 	td, said := newTold(), &bytes.Buffer{}
-	log := logging.New(logging.Config{Output: clean{said}, Observe: td.take})
+	log := logging.New(logging.Config{Output: terminal.NewCleaner(said), Observe: td.take})
 	td.open(state.Dir{Path: dir}, logging.WithoutObserver(log))
 	return td, log, said
 }
@@ -180,7 +181,7 @@ func TestChronicleSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	files := state.Dir{Path: dir}
 	var said bytes.Buffer
-	log := logging.New(logging.Config{Output: clean{&said}})
+	log := logging.New(logging.Config{Output: terminal.NewCleaner(&said)})
 	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 	tell := func(c *chronicle, revision cluster.Revision, cond cluster.Condition) {
 		now = now.Add(time.Minute)

@@ -17,7 +17,7 @@ const (
 	Log        = "log"         // the last lines of a task's log
 	Node       = "node"        // name of a node
 	Phase      = "phase"       // the phase that a node is in now
-	Reason     = "reason"      // why the copy of the repository is made again
+	Reason     = "reason"      // the code of why a cluster is in its condition
 	Release    = "release"     // name of a Helm release
 	Revision   = "revision"    // the revision that a record concerns
 	Server     = "server"      // address of the kube-apiserver that is asked

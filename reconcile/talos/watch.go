@@ -162,7 +162,7 @@ func reachWord(r cluster.Reach) string {
 		return "in maintenance mode"
 	case cluster.Configured:
 		return "configured"
-	case cluster.Stranger:
+	case cluster.Unexpected:
 		return "a stranger"
 	default:
 		return "not to be seen"
