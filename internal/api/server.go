@@ -168,12 +168,8 @@ func peerOf(c net.Conn) peer {
 // user, who could read the daemon's memory anyway.
 func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.Getuid()) }
 
-// Handler serves the routes. The peer of a request comes from its connection;
+// handler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
-func Handler(a Agent) http.Handler {
-	return handler(a, newStreams(context.Background()))
-}
-
 func handler(a Agent, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {
