@@ -73,6 +73,16 @@ var rooms = map[string]room{
 	"internal/history": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
+	// What was reported and what waits to be sent know neither who reports nor
+	// who gets it; reconcile lends eventlog and reporting its durable writes.
+	"internal/daemon/outbox": {never: append([]string{"os", "net", "net/http", "log/slog"}, clients...)},
+	"internal/daemon/eventlog": {may: []string{"internal/cluster", "internal/history", "reconcile"},
+		never: append([]string{"os", "net", "net/http"}, clients...)},
+	// Reports leave by the two rooms that send them, through the gate that counts;
+	// of git only the error is known that means an empty repository.
+	"internal/daemon/reporting": {may: []string{"internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/text", "reconcile",
+		"sources/forge", "sources/git", "sources/notify"}, never: append([]string{"os", "net", "net/http"}, clients...)},
+
 	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},
 	"internal/lab/world": {},
 	"internal/lab/pve":   {may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -19,8 +20,8 @@ func TestBringUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSim(t, sz, lab.Config{})
 				defer s.close()
-				td := newTold()
-				s.log = slog.New(&handler{level: slog.LevelInfo, also: td.take, write: writeLines(io.Discard)})
+				events := eventlog.NewEvents(fieldName)
+				s.log = slog.New(&handler{level: slog.LevelInfo, also: events.Add, write: writeLines(io.Discard)})
 				s.boot()
 				took := s.untilReady(20 * time.Minute)
 				chain, links := s.lab.World.LongestChain()
@@ -30,25 +31,25 @@ func TestBringUp(t *testing.T) {
 				}
 				s.quiet(15 * time.Minute)
 				s.lawful(sz)
-				s.toldOnce(td)
+				s.reportedOnce(events)
 				s.halt()
 			})
 		})
 	}
 }
 
-// toldOnce: the forge and the history hear of one stretch of work, which led to
+// reportedOnce: the forge and the history hear of one stretch of work, which led to
 // Ready. That a machine takes its readiness back for a moment is no news to them.
-func (s *sim) toldOnce(td *told) {
+func (s *sim) reportedOnce(events *eventlog.Events) {
 	s.t.Helper()
 	lapsed := false
-	for _, e := range td.ring.Select(cluster.EventQuery{}) {
+	for _, e := range events.Select(cluster.EventQuery{}) {
 		lapsed = lapsed || strings.Contains(e.Message, "no longer Ready: Talos says it is not ready")
 	}
 	if !lapsed {
 		s.t.Error("no machine took its readiness back")
 	}
-	for _, r := range s.agent.w.chronicle.runs("dev") {
+	for _, r := range s.agent.w.runs.List("dev") {
 		if r.Number != 1 || r.Result != cluster.Ready {
 			s.t.Errorf("run %d, because %s: %s", r.Number, r.Cause, r.Result)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/sources"
@@ -61,7 +62,7 @@ func (s settings) wiring(files stateFiles, log *slog.Logger) (wiring, error) {
 		factory: factory.Config{URL: s.factory, CacheDir: filepath.Join(s.cacheDir, "images"), CA: s.ca, Log: log},
 		charts:  helm.Config{Mirrors: s.charts, CA: s.ca},
 		forge:   s.forge,
-		notify:  s.notifications, spoken: openSpoken(files, s.notifications, log), host: host,
+		notify:  s.targets(), sent: reporting.OpenSentNotices(files, s.targets(), log), host: host,
 	}, nil
 }
 
@@ -79,4 +80,12 @@ func journals(dir string) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// targets are who is notified of what.
+func (s settings) targets() (out []reporting.Target) {
+	for _, n := range s.notifications {
+		out = append(out, reporting.Target{Name: n.name, To: n.to, Clusters: n.clusters, On: n.on})
+	}
+	return out
 }

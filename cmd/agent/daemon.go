@@ -24,6 +24,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -53,9 +55,9 @@ was loaded before; only a policy that cannot be loaded leaves nothing allowed.
 		}
 		frugal(os.Getenv("GOGC"))
 		// The library for chat services uses it, and would wait for ever.
-		http.DefaultClient.Timeout = sendWithin
-		d := &service{path: *config, told: newTold()}
-		d.log = newLog(w, *verbose, d.told.take)
+		http.DefaultClient.Timeout = outbox.SendTimeout
+		d := &service{path: *config, events: eventlog.NewEvents(fieldName)}
+		d.log = newLog(w, *verbose, d.events.Add)
 		return d.run(cmd.Context())
 	}
 	return cmd
@@ -85,7 +87,7 @@ type service struct {
 	socket   *api.Server
 	door     *door
 	monitor  *monitor
-	told     *told
+	events   *eventlog.Events
 	hooks    io.Closer // nil: nobody may knock
 	own      ownFiles  // of the last load, whether it succeeded or not
 
@@ -107,8 +109,8 @@ func (d *service) run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	d.told.open(d.files, withoutAlso(d.log))
-	d.door = &door{events: d.told}
+	d.events.Open(d.files, withoutAlso(d.log))
+	d.door = &door{events: d.events}
 	if d.socket, err = api.Listen(s.socket, d.door, d.log); err != nil {
 		return err
 	}
@@ -198,14 +200,14 @@ func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
 	if err != nil {
 		return err
 	}
-	w.told, w.pulse, w.chronicle = d.told, &d.door.pulse, newChronicle(&d.files, d.settings.keepRuns, d.log)
+	w.events, w.pulse, w.runs = d.events, &d.door.pulse, eventlog.NewRuns(&d.files, d.settings.keepRuns, d.log)
 	w.onStatus = func(s cluster.Status) {
 		d.monitor.status(s)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.states[s.Cluster] = s
 	}
-	w.onPass, w.onAction, w.onNotified, w.onUnheard = d.monitor.Pass, d.monitor.Action, d.monitor.notified, d.door.unheard
+	w.onPass, w.onAction, w.onNotified, w.onUnreachable = d.monitor.Pass, d.monitor.Action, d.monitor.notified, d.door.unreachable
 	a, err := newAgent(w)
 	if err != nil {
 		return errors.Join(err, w.store.Close())
@@ -228,7 +230,7 @@ func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
 			}
 		})
 	}
-	a.wg.Go(func() { paced(a.ctx.Done(), hint, leastBetweenHints, a.lookAll) })
+	a.wg.Go(func() { outbox.RunPaced(a.ctx.Done(), hint, leastBetweenHints, a.lookAll) })
 	d.agent = a
 	d.door.open(a)
 	return nil

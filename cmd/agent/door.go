@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
@@ -26,7 +27,7 @@ type door struct {
 	numbers func() (string, error)
 
 	// What outlives the agents.
-	events *told
+	events *eventlog.Events
 	pulse  history.Pulse
 }
 
@@ -69,9 +70,9 @@ func (d *door) lacks(field string, err error) bool {
 	return d.note(field, err.Error()+"; it is tried again")
 }
 
-// unheard notes that somebody whom the config names cannot be told how the
+// unreachable notes that somebody whom the config names cannot be told how the
 // clusters stand, or with nil that they can.
-func (d *door) unheard(who string, err error) {
+func (d *door) unreachable(who string, err error) {
 	if err == nil {
 		d.note(who, "")
 		return
@@ -164,9 +165,9 @@ func (d *door) Status(n string) (cluster.Status, error) {
 
 func (d *door) Changed() <-chan struct{} { return d.pulse.Next() }
 
-func (d *door) Events(q cluster.EventQuery) []cluster.Event { return d.events.ring.Select(q) }
+func (d *door) Events(q cluster.EventQuery) []cluster.Event { return d.events.Select(q) }
 
-func (d *door) EventsChanged() <-chan struct{} { return d.events.ring.Changed() }
+func (d *door) EventsChanged() <-chan struct{} { return d.events.Changed() }
 
 func (d *door) History(n string) ([]cluster.Run, error) {
 	return through(d, func(a *agent) ([]cluster.Run, error) { return a.History(n) })

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
 	"github.com/talos-agent/talos-agent/sources/webhook"
 )
@@ -23,7 +24,7 @@ func (s settings) openHooks(wake chan<- struct{}, count func(string), lacks lack
 	}
 	l := webhook.New(webhook.Config{
 		Secret: s.webhook.secret.RevealString(), Branch: s.repository.Branch, Repository: s.repository.URL,
-		Hint: func() { nudge(wake) }, Count: func(r webhook.Result) { count(string(r)) }, Log: log,
+		Hint: func() { outbox.Wake(wake) }, Count: func(r webhook.Result) { count(string(r)) }, Log: log,
 	})
 	return listenAt("webhook.listen", s.webhook.listen, l, lacks, log)
 }

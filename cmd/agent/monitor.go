@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -160,12 +161,12 @@ func (m *monitor) retire() {
 // status takes how a cluster stands; it never blocks.
 func (m *monitor) status(s cluster.Status) {
 	m.Status(s, time.Now())
-	nudge(m.wake)
+	outbox.Wake(m.wake)
 }
 
 // write keeps the text file up to date, and tells when it cannot.
 func (m *monitor) write() {
-	paced(m.stop, m.wake, leastBetweenFiles, func() { m.lacks("metrics.textfile", unwritable(m.WriteText(m.to.textfile))) })
+	outbox.RunPaced(m.stop, m.wake, leastBetweenFiles, func() { m.lacks("metrics.textfile", unwritable(m.WriteText(m.to.textfile))) })
 }
 
 // unwritable gives its cure to an error of the text file.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,11 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
@@ -27,47 +25,6 @@ func (b *inbox) told() (out []string) {
 		out = append(out, fmt.Sprintf("%s %s: %s", n.Cluster, n.Condition, n.Message))
 	}
 	return out
-}
-
-// TestOutageIsToldOnce: whatever words the server finds for it, and also where no
-// cluster is known yet. A repository to which nothing was pushed is no trouble.
-func TestOutageIsToldOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		target, log := &noted{}, &output{}
-		logger := slog.New(slog.NewTextHandler(log, nil))
-		spoken := openSpoken(nil, nil, logger)
-		a := &agent{w: wiring{owner: "north", host: "pve1", log: logger}, gate: callgate.New(t.Context()), notifiers: []*notifier{
-			newNotifier(notification{name: "x", clusters: []string{"dev"}, on: []cluster.Condition{cluster.Blind}}, target, spoken, func(string, error) {}, logger)}}
-		for hour, c := range []struct {
-			err   func(minute int) error
-			told  int
-			words string
-		}{
-			{func(int) error { return nil }, 0, ""},
-			{func(int) error { return fmt.Errorf("of org/infra: %w", git.ErrEmpty) }, 0, ""},
-			{func(minute int) error { return fmt.Errorf("connection %d is reset", minute) }, 1, "Unknown:the repository has not been fetched for 15m00s, and what is pushed is not applied: connection 15 is reset"},
-			{func(int) error { return nil }, 2, "Ready:the repository is fetched again"},
-			{func(minute int) error {
-				if minute%14 == 0 {
-					return nil
-				}
-				return errors.New("it flaps")
-			}, 2, "Ready:the repository is fetched again"},
-		} {
-			for minute := range 60 {
-				a.fetched(c.err(minute))
-				time.Sleep(time.Minute)
-			}
-			synctest.Wait()
-			if len(target.sent) != c.told || c.told > 0 && target.sent[c.told-1] != c.words {
-				t.Errorf("hour %d: told %q", hour, target.sent)
-			}
-		}
-		a.hush()
-		if n := strings.Count(log.String(), "has not been fetched for"); n != 1 {
-			t.Errorf("%d events:\n%s", n, log)
-		}
-	})
 }
 
 // TestRepositoryOutage: a cluster that is Ready stays so while its repository
@@ -89,7 +46,7 @@ func TestRepositoryOutage(t *testing.T) {
 			server := &http.Server{Handler: http.HandlerFunc(box.take)}
 			go func() { _ = server.Serve(l) }() // until it is closed
 			defer func() { must(server.Close()) }()
-			s.notify = append(s.notify, notification{name: addr, on: on, to: notify.Config{Kind: notify.Webhook, URL: "http://" + addr + "/"}})
+			s.notify = append(s.notify, reporting.Target{Name: addr, On: on, To: notify.Config{Kind: notify.Webhook, URL: "http://" + addr + "/"}})
 		}
 		down := func(words string) {
 			if s.lab.World.Heal(); words != "" {

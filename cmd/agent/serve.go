@@ -68,17 +68,17 @@ func inside(metrics string) api.Inside {
 func (a *agent) Changed() <-chan struct{} { return a.w.pulse.Next() }
 
 // Events implements api.Agent.
-func (a *agent) Events(q cluster.EventQuery) []cluster.Event { return a.w.told.ring.Select(q) }
+func (a *agent) Events(q cluster.EventQuery) []cluster.Event { return a.w.events.Select(q) }
 
 // EventsChanged implements api.Agent.
-func (a *agent) EventsChanged() <-chan struct{} { return a.w.told.ring.Changed() }
+func (a *agent) EventsChanged() <-chan struct{} { return a.w.events.Changed() }
 
 // History implements api.Agent.
 func (a *agent) History(name string) ([]cluster.Run, error) {
 	if _, err := a.Status(name); err != nil {
 		return nil, err
 	}
-	return a.w.chronicle.runs(name), nil
+	return a.w.runs.List(name), nil
 }
 
 // Forecast implements api.Agent.

@@ -17,6 +17,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -140,7 +141,7 @@ type sim struct {
 	cache string
 	log   *slog.Logger
 	// notify are the targets that are told; nobody at first.
-	notify []notification
+	notify []reporting.Target
 
 	mu     sync.Mutex
 	agent  *agent
@@ -196,7 +197,7 @@ func (s *sim) wiring() wiring {
 	}
 	targets := slices.Clone(s.notify)
 	for i := range targets {
-		targets[i].to.Dial = link.DialContext
+		targets[i].To.Dial = link.DialContext
 	}
 	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	return wiring{
@@ -210,7 +211,7 @@ func (s *sim) wiring() wiring {
 		charts: helm.Config{CA: s.lab.CA(), Mirrors: map[string]string{"https://helm.cilium.io": s.lab.Charts.URL(),
 			"https://charts.example.org": s.lab.Charts.URL()}},
 		forge:  &forge.Config{Kind: forge.GitHub, URL: s.lab.Forge.URL(), Repository: lab.Repository, Token: lab.ForgeToken, CA: s.lab.CA(), Dial: link.DialContext},
-		notify: targets, spoken: openSpoken(files, targets, s.log), host: "pve1",
+		notify: targets, sent: reporting.OpenSentNotices(files, targets, s.log), host: "pve1",
 	}
 }
 

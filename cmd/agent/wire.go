@@ -16,6 +16,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -47,8 +49,8 @@ type wiring struct {
 	factory factory.Config
 	charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
 	forge   *forge.Config
-	notify  []notification
-	spoken  *spoken
+	notify  []reporting.Target
+	sent    *reporting.SentNotices
 	host    string // its name
 
 	// prepare, when set, has a hand in every snapshot before it is used: a
@@ -61,14 +63,14 @@ type wiring struct {
 	onAction func(name string, o cluster.Outcome)
 	// onNotified is told how each attempt to notify a target ended.
 	onNotified func(target string, err error)
-	// onUnheard is told of somebody outside who could not be told how a cluster
-	// stands, and with nil that they could be again.
-	onUnheard func(who string, err error)
-	// told, chronicle and pulse keep and tell what happens, for people; nil: in
+	// onUnreachable is called with somebody outside to whom it could not be reported
+	// how a cluster stands, and with nil when it could be again.
+	onUnreachable func(who string, err error)
+	// events, runs and pulse keep and show what happens, for people; nil: in
 	// memory, for as long as the agent lives.
-	told      *told
-	chronicle *chronicle
-	pulse     *history.Pulse // beats whenever a status may have changed
+	events *eventlog.Events
+	runs   *eventlog.Runs
+	pulse  *history.Pulse // beats whenever a status may have changed
 }
 
 type closer interface{ Close() error }
@@ -84,8 +86,8 @@ type agent struct {
 	consoles  *consoles
 	forge     *forge.Client // nil: none
 	examining chan struct{} // held by the one examination that is under way
-	notifiers []*notifier
-	outage    outage // of the repository; whoever fetches has it
+	notifier  *reporting.Notifier
+	outage    *reporting.Outage // of the repository; whoever fetches has it
 	started   time.Time
 	config    string
 
@@ -104,15 +106,15 @@ type agent struct {
 
 // managed is one cluster the agent looks after.
 type managed struct {
-	name     string
-	r        *reconcile.Reconciler
-	source   *source
-	fleet    *talos.Fleet
-	kube     *kube.Cluster
-	helm     *helm.Releaser
-	render   *renderer
-	reporter *reporter
-	sight    sight
+	name    string
+	r       *reconcile.Reconciler
+	source  *source
+	fleet   *talos.Fleet
+	kube    *kube.Cluster
+	helm    *helm.Releaser
+	render  *renderer
+	commits *reporting.Commits
+	filter  reporting.Filter
 }
 
 // newAgent wires an agent. Nothing is asked or changed before start.
@@ -121,11 +123,11 @@ func newAgent(w wiring) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.told == nil {
-		w.told = newTold()
+	if w.events == nil {
+		w.events = eventlog.NewEvents(fieldName)
 	}
-	if w.chronicle == nil {
-		w.chronicle = newChronicle(nil, history.DefaultKeep, w.log)
+	if w.runs == nil {
+		w.runs = eventlog.NewRuns(nil, history.DefaultKeep, w.log)
 	}
 	if w.pulse == nil {
 		w.pulse = &history.Pulse{}
@@ -154,7 +156,7 @@ func newAgent(w wiring) (*agent, error) {
 		}
 	}
 	a.hub = &hub{repo: repo, did: a.fetched, lock: make(chan struct{}, 1)}
-	if err := a.announce(); err != nil {
+	if err := a.startNotifier(); err != nil {
 		a.pve.Close()
 		return nil, err
 	}
@@ -194,8 +196,8 @@ func (a *agent) manage(name string) {
 		m.helm.Close()
 		m.kube.Close()
 		m.fleet.Close()
-		if m.reporter != nil {
-			m.reporter.close()
+		if m.commits != nil {
+			m.commits.Close()
 		}
 	})
 }
@@ -213,7 +215,7 @@ func (a *agent) refuse(name string, err error) {
 		a.w.log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", s.Hint)
 	}
 	a.refused[name] = s
-	a.notify(s)
+	a.notifier.Report(s)
 	if a.w.onStatus != nil {
 		a.w.onStatus(s)
 	}
@@ -247,7 +249,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 	// What has goroutines comes after what can fail.
 	m.fleet = talos.New(talos.Config{Dial: a.w.dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, OnChange: look})
 	if a.forge != nil {
-		m.reporter = newReporter(a.forge, func(err error) { a.unheard("forge: "+name, err) }, log)
+		m.commits = reporting.NewCommits(a.forge, func(err error) { a.unreachable("forge: "+name, err) }, log)
 	}
 	m.r, err = reconcile.New(reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.w.policy,
@@ -256,12 +258,12 @@ func (a *agent) assemble(name string) (*managed, error) {
 		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
 		Interval: a.w.interval, Log: a.w.log,
 		OnStatus: func(s cluster.Status) {
-			if m.sight.worthTelling(s, time.Now()) {
-				if m.reporter != nil {
-					m.reporter.report(s)
+			if m.filter.Passes(s, time.Now()) {
+				if m.commits != nil {
+					m.commits.Report(s)
 				}
-				a.notify(s)
-				a.w.chronicle.told(s, time.Now(), m.r.Foretold)
+				a.notifier.Report(s)
+				a.w.runs.AddStatus(s, time.Now(), m.r.Foretold)
 			}
 			a.consoles.told(s, time.Now())
 			if a.w.onStatus != nil {
@@ -275,12 +277,12 @@ func (a *agent) assemble(name string) (*managed, error) {
 			}
 		},
 		OnAction: func(o cluster.Outcome) {
-			a.w.chronicle.did(name, o)
+			a.w.runs.AddAction(name, o)
 			if a.w.onAction != nil {
 				a.w.onAction(name, o)
 			}
 		},
-		OnSaid: func(what string) { a.w.chronicle.said(name, what) },
+		OnSaid: func(what string) { a.w.runs.AddCommand(name, what) },
 	})
 	if err != nil {
 		return nil, err
@@ -297,14 +299,56 @@ func (a *agent) stop() {
 	a.mu.Unlock()
 	a.cancel()
 	a.wg.Wait()
-	a.hush()
-	a.w.chronicle.close()
+	a.notifier.Close()
+	a.w.runs.Close()
 	a.pve.Close()
 	if a.w.store != nil {
 		if err := a.w.store.Close(); err != nil {
 			a.w.log.Debug("close the repository", "err", err)
 		}
 	}
+}
+
+// startNotifier starts to notify, and to watch for outages of the repository.
+func (a *agent) startNotifier() (err error) {
+	a.notifier, err = reporting.NewNotifier(reporting.Config{
+		Agent: a.w.owner, Host: a.w.host, Targets: a.w.notify, Sent: a.w.sent, Gate: a.gate, Log: a.w.log,
+		OnAttempt: func(target string, err error) {
+			a.unreachable("notifications: "+target, err)
+			if a.w.onNotified != nil {
+				a.w.onNotified(target, err)
+			}
+		},
+	})
+	a.outage = &reporting.Outage{Notifier: a.notifier, Covered: a.isUnreadSinceStart, Log: a.w.log}
+	return err
+}
+
+// unreachable notes that nothing can be reported to somebody outside, or with nil
+// that it can.
+func (a *agent) unreachable(who string, err error) {
+	if a.w.onUnreachable != nil {
+		a.w.onUnreachable(who, err)
+	}
+}
+
+// fetched takes how a fetch of the repository ended, one at a time.
+func (a *agent) fetched(err error) {
+	a.gate.Did("git", err)
+	a.outage.Observe(err)
+}
+
+// isUnreadSinceStart reports whether no cluster was read since the agent started:
+// each of them is Unknown, and is reported to be.
+func (a *agent) isUnreadSinceStart() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, m := range a.managed {
+		if !m.r.Status().Fetched.IsZero() {
+			return false
+		}
+	}
+	return len(a.managed) > 0
 }
 
 // inOrder lets one observer see what the one before it found.

@@ -1,4 +1,4 @@
-package main
+package outbox
 
 import (
 	"sync"
@@ -16,16 +16,16 @@ func TestPaced(t *testing.T) {
 		var done []time.Duration
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			paced(stop, wake, 5*time.Second, func() { done = append(done, time.Since(began)) })
+			RunPaced(stop, wake, 5*time.Second, func() { done = append(done, time.Since(began)) })
 		})
 		flood := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Millisecond) {
-				nudge(wake)
+				Wake(wake)
 			}
 		}
 		flood(10 * time.Second) // ten thousand
 		time.Sleep(time.Minute)
-		nudge(wake)
+		Wake(wake)
 		time.Sleep(time.Minute)
 		close(stop)
 		wg.Wait()

@@ -1,4 +1,4 @@
-package main
+package outbox
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 // post is an outbox of words about subjects, and what arrived when.
 type post struct {
-	out   *outbox[string]
+	out   *Outbox[string]
 	began time.Time
 
 	mu    sync.Mutex
@@ -25,7 +25,7 @@ type post struct {
 
 func newPost(gap time.Duration, burst int, refill time.Duration, told map[string]string) *post {
 	p := &post{began: time.Now()}
-	p.out = newOutbox(outboxConfig[string]{Send: p.send, Same: func(a, b string) bool { return a == b }, Gap: gap, Burst: burst, Refill: refill}, told)
+	p.out = New(Config[string]{Send: p.send, Same: func(a, b string) bool { return a == b }, Gap: gap, Burst: burst, Refill: refill, Sent: told})
 	return p
 }
 
@@ -135,15 +135,15 @@ func TestOutbox(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPost(c.gap, 0, 0, c.told)
-				defer p.out.close()
+				defer p.out.Close()
 				p.behave(c.fails, c.takes)
 				for _, put := range c.puts {
 					time.Sleep(put.after)
 					switch put.word {
 					case drop, forget:
-						p.out.drop(put.subject, put.word == forget)
+						p.out.Drop(put.subject, put.word == forget)
 					default:
-						p.out.put(put.subject, put.word)
+						p.out.Put(put.subject, put.word)
 					}
 				}
 				time.Sleep(time.Hour)
@@ -158,11 +158,11 @@ func TestOutbox(t *testing.T) {
 func TestOutboxOfAFlapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPost(time.Minute, 3, 15*time.Minute, nil)
-		defer p.out.close()
+		defer p.out.Close()
 		for i := range 120 {
-			p.out.put("dev", []string{"up", "down"}[i%2])
+			p.out.Put("dev", []string{"up", "down"}[i%2])
 			if i == 100 {
-				p.out.put("calm", "calm")
+				p.out.Put("calm", "calm")
 			}
 			time.Sleep(61 * time.Second)
 		}
@@ -185,15 +185,15 @@ func TestOutboxEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPost(0, 0, 0, nil)
 		p.behave(0, 1000*time.Hour)
-		p.out.put("dev", "a")
-		time.Sleep(sendWithin + time.Millisecond)
+		p.out.Put("dev", "a")
+		time.Sleep(SendTimeout + time.Millisecond)
 		p.behave(0, 0)
 		time.Sleep(time.Hour)
 		p.want(t, "a@31s")
 		p.behave(0, 1000*time.Hour)
-		p.out.put("dev", "b")
+		p.out.Put("dev", "b")
 		time.Sleep(time.Millisecond)
-		p.out.close()
+		p.out.Close()
 		if since := time.Since(p.began); since > 2*time.Hour {
 			t.Errorf("closed after %v", since)
 		}
@@ -205,19 +205,19 @@ func TestOutboxEnds(t *testing.T) {
 func TestOutboxKnowsWhatArrivedAsItClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent, known []string
-		o := newOutbox(outboxConfig[string]{
+		o := New(Config[string]{
 			Send: func(_ context.Context, word string) error {
 				time.Sleep(time.Second) // it is on its way, whatever becomes of the sender
 				sent = append(sent, word)
 				return nil
 			},
-			Same: func(a, b string) bool { return a == b },
-			Told: func(_, word string, err error) { known = append(known, fmt.Sprint(word, " ", err)) },
-		}, nil)
-		o.put("dev", "a")
+			Same:      func(a, b string) bool { return a == b },
+			OnAttempt: func(_, word string, err error) { known = append(known, fmt.Sprint(word, " ", err)) },
+		})
+		o.Put("dev", "a")
 		synctest.Wait()
-		o.put("dev", "b")
-		o.close()
+		o.Put("dev", "b")
+		o.Close()
 		if got, want := fmt.Sprint(sent, known), "[a] [a <nil>]"; got != want {
 			t.Errorf("sent and known %s, want %s", got, want)
 		}

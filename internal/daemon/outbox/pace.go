@@ -1,12 +1,12 @@
-package main
+package outbox
 
 import "time"
 
-// paced does something each time it is woken, but begins no sooner than gap
+// RunPaced does something each time it is woken, but begins no sooner than gap
 // after the time before ended. wake has one slot, so that any number of wakes
 // meanwhile is one more time, and the last is never lost. It returns when stop
 // is closed.
-func paced(stop <-chan struct{}, wake <-chan struct{}, gap time.Duration, do func()) {
+func RunPaced(stop <-chan struct{}, wake <-chan struct{}, gap time.Duration, do func()) {
 	for {
 		select {
 		case <-stop:
@@ -24,8 +24,8 @@ func paced(stop <-chan struct{}, wake <-chan struct{}, gap time.Duration, do fun
 	}
 }
 
-// nudge fills a channel of one slot, unless it is full.
-func nudge(wake chan<- struct{}) {
+// Wake fills a channel of one slot, unless it is full.
+func Wake(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:

@@ -1,0 +1,236 @@
+package eventlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/history"
+)
+
+// dirFiles is a state directory.
+type dirFiles struct{ dir string }
+
+func (d *dirFiles) Read(name string) ([]byte, error) {
+	info, err := os.Lstat(filepath.Join(d.dir, name))
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(filepath.Join(d.dir, name))
+}
+
+func (d *dirFiles) Write(name string, data []byte) error {
+	return os.WriteFile(filepath.Join(d.dir, name), data, 0o600)
+}
+
+func (d *dirFiles) Append(name string, data []byte) error {
+	f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
+
+func (d *dirFiles) Rename(from, to string) error {
+	return os.Rename(filepath.Join(d.dir, from), filepath.Join(d.dir, to))
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// teeHandler adds the records of a log to events, and writes them.
+type teeHandler struct {
+	slog.Handler
+	events *Events
+}
+
+func (h teeHandler) Handle(ctx context.Context, r slog.Record) error {
+	h.events.Add(r, nil)
+	return h.Handler.Handle(ctx, r)
+}
+
+// openEvents keeps events in a directory as a daemon does.
+func openEvents(t *testing.T, files Files) (*Events, *slog.Logger, *bytes.Buffer) {
+	t.Helper()
+	ev, logged := NewEvents(strings.ToUpper), &bytes.Buffer{}
+	h := slog.NewTextHandler(logged, nil)
+	ev.Open(files, slog.New(h))
+	return ev, slog.New(teeHandler{h, ev}), logged
+}
+
+func TestEventsSurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	_, log, _ := openEvents(t, &dirFiles{dir})
+	log.Info("one")
+	log.Info("two")
+	if info, err := os.Stat(filepath.Join(dir, EventsFile)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	events, log, _ := openEvents(t, &dirFiles{dir})
+	log.Info("three")
+	messages := func(ev *Events) (out []string) {
+		for _, e := range ev.Select(cluster.EventQuery{}) {
+			out = append(out, e.Message)
+		}
+		return out
+	}
+	if got := messages(events); fmt.Sprint(got) != "[one two three]" {
+		t.Errorf("events %v", got)
+	}
+
+	// A torn end and garbage cost what they are, and are told.
+	path := filepath.Join(dir, EventsFile)
+	b, err := os.ReadFile(path)
+	must(err)
+	must(os.WriteFile(path, append([]byte("\x00garbage\n"), b[:len(b)-4]...), 0o600))
+	events, _, said := openEvents(t, &dirFiles{dir})
+	if got := messages(events); fmt.Sprint(got) != "[one two]" || !strings.Contains(said.String(), "lines=2") {
+		t.Errorf("events %v; said %s", got, said)
+	}
+
+	// Nothing is glued to the torn end.
+	must(os.WriteFile(path, b[:len(b)-4], 0o600))
+	_, log, _ = openEvents(t, &dirFiles{dir})
+	log.Info("four")
+	if events, _, _ = openEvents(t, &dirFiles{dir}); fmt.Sprint(messages(events)) != "[one two four]" {
+		t.Errorf("events %v", messages(events))
+	}
+
+	// What is no file of ours is not followed, and the daemon goes on.
+	must(os.Remove(path))
+	must(os.Symlink("/etc/passwd", path))
+	events, log, said = openEvents(t, &dirFiles{dir})
+	log.Info("four")
+	log.Info("five")
+	if got := messages(events); fmt.Sprint(got) != "[four five]" || strings.Count(said.String(), "begin anew") != 1 {
+		t.Errorf("events %v; said %s", got, said)
+	}
+}
+
+// TestEventsOfManySurviveARestart: loops and actions log side by side, and what
+// is written first is not always what was told first.
+func TestEventsOfManySurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	events, log, _ := openEvents(t, &dirFiles{dir})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				log.Info("something")
+			}
+		})
+	}
+	wg.Wait()
+	want := events.Select(cluster.EventQuery{})
+	events, _, _ = openEvents(t, &dirFiles{dir})
+	if got := events.Select(cluster.EventQuery{}); len(want) != 800 || !slices.EqualFunc(got, want, func(a, b cluster.Event) bool { return a.Seq == b.Seq }) {
+		t.Errorf("%d of %d events survive", len(got), len(want))
+	}
+}
+
+// TestEventsFileIsBounded: it is written anew from its newer half, and never
+// larger than any file of the state directory.
+func TestEventsFileIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	_, log, said := openEvents(t, &dirFiles{dir})
+	long := strings.Repeat("y", maxField)
+	for range 3 * maxFile / maxField {
+		log.Info(long)
+	}
+	info, err := os.Stat(filepath.Join(dir, EventsFile))
+	if err != nil || info.Size() > maxFile || info.Size() < maxFile/4 {
+		t.Errorf("%v %v", info.Size(), err)
+	}
+	if strings.Contains(said.String(), "WARN") {
+		t.Error("it is told to be in trouble")
+	}
+	events, _, _ := openEvents(t, &dirFiles{dir})
+	if n := len(events.Select(cluster.EventQuery{})); n < maxFile/4/maxField {
+		t.Errorf("%d events left", n)
+	}
+}
+
+// TestATroubledDiskIsToldOnce: without room events are kept in memory, and one
+// line says so.
+func TestATroubledDiskIsToldOnce(t *testing.T) {
+	dir := t.TempDir()
+	files := &dirFiles{dir}
+	events, log, said := openEvents(t, files)
+	files.dir = filepath.Join(dir, "gone")
+	for range 3 {
+		log.Info("x")
+	}
+	if n := strings.Count(said.String(), "cannot keep"); n != 1 || len(events.Select(cluster.EventQuery{})) != 3 {
+		t.Errorf("told %d times: %s", n, said)
+	}
+	files.dir = dir
+	log.Info("again")
+	if _, err := os.Stat(filepath.Join(dir, EventsFile)); errors.Is(err, fs.ErrNotExist) {
+		t.Error("nothing is kept after the trouble")
+	}
+}
+
+func TestRunsSurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	files := &dirFiles{dir}
+	var said bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&said, nil))
+	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	tell := func(c *Runs, revision cluster.Revision, cond cluster.Condition) {
+		now = now.Add(time.Minute)
+		c.AddStatus(cluster.Status{Cluster: "dev", Revision: revision, Condition: cond}, now, func() ([]cluster.Step, bool) { return nil, true })
+	}
+	first := NewRuns(files, 2, log)
+	tell(first, "a", cluster.Reconciling)
+	tell(first, "a", cluster.Ready)
+	tell(first, "b", cluster.Reconciling)
+	first.AddAction("dev", cluster.Outcome{Text: "create vm", Began: now})
+	first.Close()
+
+	second := NewRuns(files, 2, log)
+	runs := second.List("dev")
+	if len(runs) != 2 || runs[1].Result != cluster.Ready || runs[0].Result != cluster.Interrupted || len(runs[0].Actions) != 1 {
+		t.Errorf("%+v", runs)
+	}
+	second.AddCommand("dev", "suspended")
+	tell(second, "b", cluster.Suspended)
+	if r := second.List("dev"); len(r) != 2 || r[0].Number != 3 || r[0].Cause != "root suspended" {
+		t.Errorf("%+v", r)
+	}
+	// Many runs: the file is written anew, and what is left is the newest.
+	for i := range 2000 {
+		second.AddStatus(cluster.Status{Cluster: "dev", Revision: cluster.Revision(fmt.Sprint(i)), Condition: cluster.Stalled, Message: strings.Repeat("z", 2000)}, now,
+			func() ([]cluster.Step, bool) { return nil, true })
+	}
+	if info, err := os.Stat(filepath.Join(dir, "history-dev.jsonl")); err != nil || info.Size() > maxFile {
+		t.Errorf("%v %v", info, err)
+	}
+	if r := NewRuns(files, 2, log).List("dev"); len(r) != 2 || r[0].Revision != "1999" {
+		t.Errorf("%+v", r)
+	}
+	// Garbage is told, and no obstacle.
+	must(os.WriteFile(filepath.Join(dir, "history-dev.jsonl"), []byte("garbage\n"), 0o600))
+	if r := NewRuns(files, history.DefaultKeep, log).List("dev"); len(r) != 0 || !strings.Contains(said.String(), "lines=1") {
+		t.Errorf("%+v; said %s", r, &said)
+	}
+}
