@@ -37,37 +37,38 @@ var rooms = map[string]room{
 
 	"internal/yamlschema": {may: []string{"internal/cluster"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster"},
+	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster", "internal/fault"},
 		never: []string{"github.com/getsops", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
-	"sources/git":       {may: []string{"internal/certpool"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
-	"sources/secrets":   {never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
-	"sources/forge":     {may: []string{"internal/certpool"}, never: clients},
-	"sources/notify":    {may: []string{"internal/certpool"}, never: append([]string{"os"}, clients...)},
+	"sources/git":       {may: []string{"internal/certpool", "internal/fault"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
+	"sources/secrets":   {may: []string{"internal/fault"}, never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
+	"sources/forge":     {may: []string{"internal/certpool", "internal/fault"}, never: clients},
+	"sources/notify":    {may: []string{"internal/certpool", "internal/fault"}, never: append([]string{"os"}, clients...)},
 	"sources/webhook":   {never: append([]string{"os"}, clients...)},
-	"sources/inventory": {may: []string{"internal/cluster", "internal/yamlschema"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"sources/inventory": {may: []string{"internal/cluster", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"reconcile": {may: []string{"internal/cluster", "reconcile/plan"}, never: append([]string{"net", "net/http"}, clients...)},
+	"reconcile": {may: []string{"internal/cluster", "reconcile/plan", "internal/fault"}, never: append([]string{"net", "net/http"}, clients...)},
 	"reconcile/plan": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
-	"reconcile/machineconfig": {may: []string{"internal/cluster"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
-	"reconcile/factory":       {may: []string{"internal/cluster", "internal/text", "internal/certpool"}, never: clients},
-	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/text"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
-	"reconcile/talos":         {may: []string{"internal/cluster", "internal/text"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
+	"reconcile/machineconfig": {may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
+	"reconcile/factory":       {may: []string{"internal/cluster", "internal/text", "internal/certpool", "internal/fault"}, never: clients},
+	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/text", "internal/fault"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
+	"reconcile/talos":         {may: []string{"internal/cluster", "internal/text", "internal/fault"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"reconcile/kube":          {may: []string{"internal/cluster", "internal/kubeapi"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
-	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
+	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
 	"internal/host/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/callgate":   {never: clients[:len(clients)-1]},
+	"internal/fault":      {never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/text":       {never: append([]string{"net/http", "log", "log/slog"}, clients...)},
 	"internal/certpool":   {never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/kubeapi": {may: []string{"internal/cluster", "internal/text"},
 		never: []string{"github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox", "helm.sh", "os/exec"}},
 
-	"internal/host/doctor": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+	"internal/host/doctor": {may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
 	"internal/repo/scaffold": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
-	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver"}, never: clients},
+	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver", "internal/fault"}, never: clients},
 	"internal/httpserver": {never: clients},
 	"internal/metrics":    {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
 	"internal/history": {may: []string{"internal/cluster"},
@@ -80,7 +81,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http"}, clients...)},
 	// Reports leave by the two rooms that send them, through the gate that counts;
 	// of git only the error is known that means an empty repository.
-	"internal/daemon/reporting": {may: []string{"internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/text", "reconcile",
+	"internal/daemon/reporting": {may: []string{"internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile",
 		"sources/forge", "sources/git", "sources/notify"}, never: append([]string{"os", "net", "net/http"}, clients...)},
 
 	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -105,7 +106,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 		took := time.Since(run.Since)
 		outcome := cluster.Outcome{Action: a.Kind(), Subject: a.Subject(), Text: a.String(), Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
 		if err != nil {
-			outcome.Error, outcome.Hint = oneLine(err.Error()), cluster.HintOf(err)
+			outcome.Error, outcome.Hint = oneLine(err.Error()), fault.HintOf(err)
 		}
 		switch {
 		case err == nil:
@@ -141,7 +142,7 @@ func (e *executor) finish(key string, a plan.Action, err error) {
 		delete(e.resting, key)
 	} else if e.run.Err() == nil {
 		rest := e.resting[key]
-		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), cluster.HintOf(err)
+		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), fault.HintOf(err)
 		rest.Failed++
 		rest.Until = time.Now().Add(backoff(rest.Failed))
 		e.resting[key] = rest

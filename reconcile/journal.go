@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Files is the little of a file system the journal needs, so that a simulation
@@ -29,15 +30,6 @@ type Files interface {
 
 // RecordsHint is the cure of records that cannot be written.
 const RecordsHint = "make room on the file system of state_dir, or correct its permissions"
-
-// unwritten is a journal that could not be written, so that nothing has changed.
-type unwritten struct{ error }
-
-// Unwrap returns the cause.
-func (u unwritten) Unwrap() error { return u.error }
-
-// Hint says what to do about it.
-func (u unwritten) Hint() string { return RecordsHint }
 
 // Journal keeps the few facts the world does not tell, one file per cluster.
 // It is a cache plus intents: a lost or torn journal is rebuilt from the
@@ -87,11 +79,11 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 	}
 	rec, err := decodeRecord(raw)
 	if err == nil && rec.Cluster != clusterID {
-		return nil, &foreignJournal{fmt.Errorf("read journal %s: it belongs to another cluster: `owner` in the host's config or `cluster_name` was changed", j.name),
-			"change it back, or move the file away if that cluster is gone"}
+		return nil, fault.WithHint(fmt.Errorf("read journal %s: it belongs to another cluster: `owner` in the host's config or `cluster_name` was changed", j.name),
+			"change it back, or move the file away if that cluster is gone")
 	}
 	if errors.Is(err, errNewer) {
-		return nil, &foreignJournal{fmt.Errorf("read journal %s: %w", j.name, err), "install that version of talos-agent again, or a newer one"}
+		return nil, fault.WithHint(fmt.Errorf("read journal %s: %w", j.name, err), "install that version of talos-agent again, or a newer one")
 	}
 	if err != nil {
 		j.why = err.Error()
@@ -173,7 +165,7 @@ func (j *Journal) write() error {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
 	if err := Replace(j.files, j.name, raw); err != nil {
-		return unwritten{fmt.Errorf("write journal %s: %w", j.name, err)}
+		return fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint)
 	}
 	return nil
 }
@@ -228,17 +220,6 @@ func decodeRecord(raw []byte) (record, error) {
 	}
 	return r, nil
 }
-
-// foreignJournal is a journal that is whole and not ours, and what a person can
-// do about it.
-type foreignJournal struct {
-	err  error
-	cure string
-}
-
-func (f *foreignJournal) Error() string { return f.err.Error() }
-func (f *foreignJournal) Unwrap() error { return f.err }
-func (f *foreignJournal) Hint() string  { return f.cure }
 
 // errNewer is a journal of a newer agent. It is not lost, only not ours to
 // overwrite.

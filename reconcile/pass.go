@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -108,8 +109,8 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	m.nextFetch = now.Add(r.c.Interval)
 	if err != nil {
 		// Some servers say it in other words each time; another cure is news.
-		if m.fetchErr == nil || cluster.HintOf(m.fetchErr) != cluster.HintOf(err) {
-			r.log.Warn("cannot fetch the repository", "err", err, "hint", cluster.HintOf(err))
+		if m.fetchErr == nil || fault.HintOf(m.fetchErr) != fault.HintOf(err) {
+			r.log.Warn("cannot fetch the repository", "err", err, "hint", fault.HintOf(err))
 		}
 		m.fetchErr = err
 		if m.last == nil {
@@ -147,7 +148,7 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 			r.log.Warn("cannot tell whether the new revision descends from the applied one", "err", err)
 			if m.last != nil {
 				// What is in force is not this revision, and must not be told as it.
-				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: cluster.HintOf(err),
+				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
 					Reason: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), oneLine(err.Error()))}}
 			}
 			return

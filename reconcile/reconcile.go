@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Fetched is what a Source found: a snapshot, or the problems that keep it from
@@ -306,14 +307,7 @@ func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts
 
 // ErrNoInventory is returned where an inventory is needed and none was read
 // since the agent started.
-var ErrNoInventory error = noInventory{}
-
-type noInventory struct{}
-
-func (noInventory) Error() string { return "the inventory of this cluster has not been read yet" }
-
-// Hint says where the reason stands.
-func (noInventory) Hint() string { return "`talos-agent status` says why" }
+var ErrNoInventory error = &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"}
 
 // Destroy begins the tear-down of the cluster: it is suspended, so that the
 // next pass does not build it again, and everything of it that is provably ours

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -27,7 +28,7 @@ func (r *Reconciler) tellBlind(now time.Time) {
 		b := r.stopper().block
 		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Subject+": "+b.Reason, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
-		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+oneLine(m.fetchErr.Error()), cluster.HintOf(m.fetchErr)
+		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+oneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
 		s.Condition, s.Message = cluster.Blind, "starting"
 	}
@@ -77,7 +78,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	s.Problems = append(cluster.Problems{}, s.Problems...)
 	if err := m.fetchErr; err != nil && !strings.Contains(s.Message, oneLine(err.Error())) {
 		// Whoever pushes the cure of something else waits for it in vain.
-		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + oneLine(err.Error()), Hint: cluster.HintOf(err)})
+		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + oneLine(err.Error()), Hint: fault.HintOf(err)})
 	}
 	r.status.Store(&s)
 	r.heard.Store(m.heard)
@@ -275,7 +276,7 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 	if fetchErr != nil {
 		msg += "; the repository cannot be fetched: " + oneLine(fetchErr.Error())
 	}
-	return cluster.Ready, msg, cluster.HintOf(fetchErr)
+	return cluster.Ready, msg, fault.HintOf(fetchErr)
 }
 
 // nothingBuilt reports whether every node is seen to have no VM: to resume such a

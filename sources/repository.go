@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
@@ -314,7 +315,7 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 		return nil, problem(cluster.Warning, "the file is missing: no cluster can be made without its secrets",
 			fmt.Sprintf("make it with: talos-agent secrets new --cluster %s DIR", name)), nil
 	case err != nil:
-		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), cluster.HintOf(err)), nil
+		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), fault.HintOf(err)), nil
 	case r.c.Decrypt == nil:
 		return nil, problem(cluster.Warning, "not decrypted, because there is no age key: what the secrets hold was not checked",
 			"give the age key whose public half stands in .sops.yaml"), nil
@@ -325,7 +326,7 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 	}
 	if err != nil {
 		message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "decrypt "), file+": ") // the problem names the file
-		return nil, problem(cluster.Error, message, cluster.HintOf(err)), nil
+		return nil, problem(cluster.Error, message, fault.HintOf(err)), nil
 	}
 	s, problems := inventory.ParseSecrets(file, text)
 	clear(text)

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
@@ -146,7 +147,7 @@ func TestSecrets(t *testing.T) {
 inventory/dev/secrets.sops.yaml: warning: the file is missing: no cluster can be made without its secrets (make it with: talos-agent secrets new --cluster dev DIR)`, true},
 		"no key": {secretFile, nil, `inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
 inventory/dev/secrets.sops.yaml: warning: not decrypted, because there is no age key: what the secrets hold was not checked (give the age key whose public half stands in .sops.yaml)`, true},
-		"wrong key": {secretFile, func(context.Context, string, []byte) ([]byte, error) { return nil, cured{} },
+		"wrong key": {secretFile, func(context.Context, string, []byte) ([]byte, error) { return nil, errCured },
 			`inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
 inventory/dev/secrets.sops.yaml: no key fits (use another one)`, false},
 		"nonsense": {"encrypted\ntopsecret: topsecret\n", decrypt,
@@ -177,10 +178,7 @@ inventory/dev/secrets.sops.yaml: cannot be read: larger than 1024 KiB`, false},
 	}
 }
 
-type cured struct{}
-
-func (cured) Error() string { return "decrypt inventory/dev/secrets.sops.yaml: no key fits" }
-func (cured) Hint() string  { return "use another one" }
+var errCured = &fault.Error{Op: "decrypt inventory/dev/secrets.sops.yaml: no key fits", Hint: "use another one"}
 
 // TestBundle: the Talos secrets come with the snapshot, the values in patches.
 func TestBundle(t *testing.T) {
@@ -349,8 +347,8 @@ func TestFetch(t *testing.T) {
 	if snap, _ := snapshot(t, r, tree, "dev"); snap.Revision != revision {
 		t.Error(snap.Revision)
 	}
-	store.err = cured{}
-	if _, err := r.Fetch(t.Context()); cluster.HintOf(err) != "use another one" {
+	store.err = errCured
+	if _, err := r.Fetch(t.Context()); fault.HintOf(err) != "use another one" {
 		t.Errorf("%v has lost its hint", err)
 	}
 	if _, err := r.Descends(t.Context(), revision, revision); err == nil {

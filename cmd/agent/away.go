@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // whyAway adds to the error that no daemon listens what keeps one from starting:
@@ -25,8 +26,8 @@ func whyAway(err error, config string) error {
 	if len(problems) == 0 {
 		return err
 	}
-	return &hinted{fmt.Errorf("%w; as far as can be seen from here, it does not start with these files:\n%w", err, problems),
-		"correct them, then `systemctl restart talos-agent`; `systemctl status talos-agent` and `journalctl -u talos-agent` show how it ended"}
+	return fault.WithHint(fmt.Errorf("%w; as far as can be seen from here, it does not start with these files:\n%w", err, problems),
+		"correct them, then `systemctl restart talos-agent`; `systemctl status talos-agent` and `journalctl -u talos-agent` show how it ended")
 }
 
 // unfit reads a config as a daemon does that starts, and returns why it would not.

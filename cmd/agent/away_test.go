@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // TestWhyADaemonIsAway: where no daemon listens, what keeps one from starting is
@@ -35,8 +35,8 @@ func TestWhyADaemonIsAway(t *testing.T) {
 	put("policy.yaml", "pool: talos\nvmids: []\n", 0o644)
 	got := whyAway(away, path)
 	if !errors.Is(got, api.ErrNoDaemon) || exitCode(got) != exitNoDaemon || !strings.Contains(got.Error(), "there is no socket; as far as can be seen from here, it does not start with these files:\n"+dir+"/policy.yaml:2:") ||
-		!strings.Contains(cluster.HintOf(got), "`systemctl status talos-agent` and `journalctl -u talos-agent`") {
-		t.Errorf("a policy that is no use: %v\n%s", got, cluster.HintOf(got))
+		!strings.Contains(fault.HintOf(got), "`systemctl status talos-agent` and `journalctl -u talos-agent`") {
+		t.Errorf("a policy that is no use: %v\n%s", got, fault.HintOf(got))
 	}
 	for _, other := range []error{nil, errors.New("other"), fmt.Errorf("status: %w", &api.Error{Message: "no"})} {
 		if got := whyAway(other, path); got != other {

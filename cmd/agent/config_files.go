@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
@@ -45,11 +46,11 @@ func readHostFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, erro
 	case !info.Mode().IsRegular():
 		return nil, nil, errors.New("is not a regular file")
 	case mode&forbidden&0o005 != 0:
-		return nil, nil, &hinted{fmt.Errorf("can be read by everybody (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
+		return nil, nil, fault.WithHint(fmt.Errorf("can be read by everybody (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path))
 	case mode&forbidden&0o050 != 0:
-		return nil, nil, &hinted{fmt.Errorf("can be read by its group (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
+		return nil, nil, fault.WithHint(fmt.Errorf("can be read by its group (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path))
 	case mode&forbidden != 0:
-		return nil, nil, &hinted{fmt.Errorf("can be changed by others than its owner (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path)}
+		return nil, nil, fault.WithHint(fmt.Errorf("can be changed by others than its owner (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path))
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxHostFile+1))
 	switch {
@@ -70,7 +71,7 @@ func unreadable(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist
 	case errors.Is(err, fs.ErrPermission):
-		return &hinted{errUnread, "run this as root; if it is the agent's own user, let it read the file: chown root:talos-agent, chmod 0640"}
+		return fault.WithHint(errUnread, "run this as root; if it is the agent's own user, let it read the file: chown root:talos-agent, chmod 0640")
 	}
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
@@ -132,10 +133,10 @@ func (c credentialSource) hidden(name string) error {
 		return nil
 	}
 	if _, err := os.Stat(c.path(name)); errors.Is(err, fs.ErrPermission) {
-		return &hinted{fmt.Errorf("cannot be looked for: this user may not look into %s", c.dir), "run it with sudo"}
+		return fault.WithHint(fmt.Errorf("cannot be looked for: this user may not look into %s", c.dir), "run it with sudo")
 	}
 	if _, err := os.Stat(filepath.Join(c.dir+encryptedStore, c.mark+name)); err == nil {
-		return &hinted{errors.New("is encrypted: only the daemon gets it opened, by systemd"), "look at `talos-agent status`, which the daemon answers"}
+		return fault.WithHint(errors.New("is encrypted: only the daemon gets it opened, by systemd"), "look at `talos-agent status`, which the daemon answers")
 	}
 	return nil
 }
@@ -169,7 +170,7 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 		}
 		l.absent[field] = credential
 		if err := l.credentials.hidden(credential); err != nil {
-			l.Wrong(field, cluster.HintOf(err), "the credential %s %s", credential, err)
+			l.Wrong(field, fault.HintOf(err), "the credential %s %s", credential, err)
 			l.out.hidden = append(l.out.hidden, field)
 		}
 		return hostFile{}, false
@@ -205,7 +206,7 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 	case errors.Is(err, fs.ErrNotExist):
 		l.Wrong(field, "a path that does not begin with / is looked for in "+l.dir, "there is no such file")
 	case err != nil:
-		l.Wrong(field, cluster.HintOf(err), "the file %s", err)
+		l.Wrong(field, fault.HintOf(err), "the file %s", err)
 		if errors.Is(err, errUnread) {
 			l.out.hidden = append(l.out.hidden, field)
 		}

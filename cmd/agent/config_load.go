@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
@@ -179,7 +180,7 @@ func (l *configLoader) decode(path string) bool {
 	case errors.Is(err, fs.ErrNotExist):
 		return whole("there is no config", "`talos-agent init` writes it; or name another with --config")
 	case err != nil:
-		return whole(err.Error(), cluster.HintOf(err))
+		return whole(err.Error(), fault.HintOf(err))
 	}
 	d := yamlschema.Document{File: path, Report: l.Report}
 	n := d.Single(data)
@@ -248,7 +249,7 @@ func (l *configLoader) loadIdentities() {
 	}
 	ids, err := secrets.ParseIdentities(data)
 	if err != nil {
-		l.Wrong(field, cluster.HintOf(err), "%s cannot be used: %s", l.inFile(field), err)
+		l.Wrong(field, fault.HintOf(err), "%s cannot be used: %s", l.inFile(field), err)
 		return
 	}
 	l.out.identities = ids
@@ -353,7 +354,7 @@ func (l *configLoader) refused(block string, err error) {
 		}
 	}
 	if !said(l.Report, field) {
-		l.Wrong(field, cluster.HintOf(err), "%s", text)
+		l.Wrong(field, fault.HintOf(err), "%s", text)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -114,7 +115,7 @@ func (l *configLoader) loadNotifications() {
 				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: nobody knows where to send to")
 			}
 		} else if _, err := notify.New(n.to); err != nil {
-			l.Wrong(field, cluster.HintOf(err), "the address in %s cannot be used: %s", l.inFile(field), err)
+			l.Wrong(field, fault.HintOf(err), "the address in %s cannot be used: %s", l.inFile(field), err)
 		} else if service := n.to.BeyondCA(); service != "" {
 			l.Warn(at, "if ca_file vouches for its server, make it one of the host's authorities: copy it to /usr/local/share/ca-certificates/talos-agent.crt, run `update-ca-certificates`, take ca_file out of the config and restart the agent",
 				"ca_file is not for %s://, which trusts the authorities of the host alone", service)

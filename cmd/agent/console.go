@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func newConsole(env *environment) *cobra.Command {
@@ -46,7 +47,7 @@ now and then: "talos-agent status" shows the end of it.`,
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, api.ErrEnded):
-			return &hinted{err: fmt.Errorf("the console of %s has ended", node), hint: "`talos-agent events` says why, unless the daemon was stopped"}
+			return fault.WithHint(fmt.Errorf("the console of %s has ended", node), "`talos-agent events` says why, unless the daemon was stopped")
 		}
 		return err
 	}

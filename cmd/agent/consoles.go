@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // How the agent listens to a machine that does not come up. Its serial port has
@@ -98,7 +99,7 @@ func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeSta
 	switch {
 	case err != nil && !errors.Is(err, errEnough):
 		tail.Note = oneLine(err.Error())
-		if hint := cluster.HintOf(err); hint != "" {
+		if hint := fault.HintOf(err); hint != "" {
 			tail.Note += "; " + hint
 		}
 	case len(tail.Lines) == 0:
@@ -190,7 +191,7 @@ func (a *agent) Console(ctx context.Context, name, node string, each func(text s
 	}
 	err = fmt.Errorf("cluster %s has no node %q", name, node)
 	if len(names) > 0 {
-		return &hinted{err: err, hint: "its nodes are " + strings.Join(names, ", ")}
+		return fault.WithHint(err, "its nodes are "+strings.Join(names, ", "))
 	}
 	return err
 }

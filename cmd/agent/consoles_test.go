@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -72,7 +73,7 @@ func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
 						t.Errorf("a person heard %q, and %d terminals were opened", heard[:min(len(heard), 200)], n)
 					}
 				}
-				if err := s.agent.Console(t.Context(), "dev", "dev-wk-7", nil); err == nil || cluster.HintOf(err) != "its nodes are dev-cp-1, dev-wk-1" {
+				if err := s.agent.Console(t.Context(), "dev", "dev-wk-7", nil); err == nil || fault.HintOf(err) != "its nodes are dev-cp-1, dev-wk-1" {
 					t.Errorf("a node that is not there: %v", err)
 				}
 				s.lab.World.Heal()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 const defaultSocket = "/run/talos-agent/agent.sock"
@@ -55,7 +56,7 @@ func one(ctx context.Context, c *api.Client, args []string) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", &hinted{errors.New("the agent looks after no cluster yet"), "`talos-agent status` says why; `talos-agent reconcile NAME` has the repository read at once"}
+		return "", fault.WithHint(errors.New("the agent looks after no cluster yet"), "`talos-agent status` says why; `talos-agent reconcile NAME` has the repository read at once")
 	default:
 		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}
@@ -295,9 +296,9 @@ func awaitDestroyed(ctx context.Context, c *api.Client, p printer, name string, 
 			p.printf("%s is destroyed, and suspended until `talos-agent resume %s`\n", name, name)
 			return nil
 		case s.Condition == cluster.Stalled:
-			return &hinted{err: fmt.Errorf("destroy %s: %s", name, s.Message), hint: s.Hint}
+			return fault.WithHint(fmt.Errorf("destroy %s: %s", name, s.Message), s.Hint)
 		case time.Now().After(deadline):
-			return &hinted{err: fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), hint: "the daemon goes on: `talos-agent status " + name + "`"}
+			return fault.WithHint(fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), "the daemon goes on: `talos-agent status "+name+"`")
 		}
 		if err := pause(ctx, 300*time.Millisecond); err != nil {
 			return err
@@ -340,7 +341,7 @@ func credential(env *environment, use, short string, ask func(context.Context, *
 // writeSecret replaces a file by one that only its owner can read.
 func writeSecret(path string, b []byte) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return &hinted{fmt.Errorf("write %s: it is a directory", path), "name a file in it"}
+		return fault.WithHint(fmt.Errorf("write %s: it is a directory", path), "name a file in it")
 	}
 	dir, name := filepath.Split(path)
 	s := stateFiles{dir: filepath.Clean(dir)}
@@ -355,7 +356,7 @@ func writeSecret(path string, b []byte) error {
 	var at *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &hinted{fmt.Errorf("write %s: there is no directory %s", path, s.dir), "make it first, or name another file"}
+		return fault.WithHint(fmt.Errorf("write %s: there is no directory %s", path, s.dir), "make it first, or name another file")
 	case errors.As(err, &at):
 		return fmt.Errorf("write %s: %w", path, at.Err)
 	}

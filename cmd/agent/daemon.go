@@ -26,6 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -260,7 +261,7 @@ func (d *service) lacks(field string, err error) {
 	switch changed := d.door.lacks(field, err); {
 	case !changed:
 	case err != nil:
-		d.log.Warn(d.path+": "+field+" cannot be had yet; it is tried again", "err", err, "hint", cmp.Or(cluster.HintOf(err), takenHint))
+		d.log.Warn(d.path+": "+field+" cannot be had yet; it is tried again", "err", err, "hint", cmp.Or(fault.HintOf(err), takenHint))
 	default:
 		d.log.Info(d.path + ": " + field + " is there now")
 	}
@@ -334,7 +335,7 @@ func (d *service) reload(ctx context.Context, asked bool) error {
 	}
 	d.adopt(old)
 	d.loaded(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
-		Hint: cmp.Or(cluster.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
+		Hint: cmp.Or(fault.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
 	if err := d.begin(ctx, d.lacks); err != nil {
 		return fmt.Errorf("start over with the old config: %w", err)
 	}

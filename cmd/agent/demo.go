@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -69,11 +70,11 @@ const demoCluster = "lab"
 
 func (d *demo) run(ctx context.Context) (err error) {
 	if _, err := exec.LookPath("git"); err != nil {
-		return &hinted{err: errors.New("there is no git"), hint: "install git"}
+		return fault.WithHint(errors.New("there is no git"), "install git")
 	}
 	key, err := os.ReadFile(filepath.Join(d.repo, "lab-age-key.txt"))
 	if err != nil {
-		return &hinted{err: fmt.Errorf("read the example repository: %w", err), hint: "run it at the top of talos-agent's own repository, or say --repo"}
+		return fault.WithHint(fmt.Errorf("read the example repository: %w", err), "run it at the top of talos-agent's own repository, or say --repo")
 	}
 	dir, err := os.MkdirTemp("", "talos-agent-demo-")
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // untilReady waits for Ready at the pushed commit and shows how far it is.
@@ -32,7 +33,7 @@ func (d *demo) untilReady(ctx context.Context) error {
 		last = s
 		d.progress(s)
 		if s.Condition == cluster.Stalled && s.Revision.Commit() == head && len(s.Running) == 0 && time.Since(s.Since) > 5*time.Second {
-			return false, &hinted{err: fmt.Errorf("the cluster is Stalled: %s", s.Message), hint: s.Hint}
+			return false, fault.WithHint(fmt.Errorf("the cluster is Stalled: %s", s.Message), s.Hint)
 		}
 		return s.Condition == cluster.Ready && s.Revision == s.Applied && s.Revision.Commit() == head, nil
 	})

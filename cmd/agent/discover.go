@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -92,7 +92,7 @@ func (a *agent) foundOut(err error) {
 	a.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		a.w.log.Warn(cannotRead, "err", err, "hint", cluster.HintOf(err))
+		a.w.log.Warn(cannotRead, "err", err, "hint", fault.HintOf(err))
 	case err == nil && before != nil:
 		a.w.log.Info(readAgain)
 	default:
@@ -115,7 +115,7 @@ func (a *agent) trouble() []string {
 		return nil
 	}
 	words := cannotRead + ": " + a.unread.Error()
-	if hint := cluster.HintOf(a.unread); hint != "" {
+	if hint := fault.HintOf(a.unread); hint != "" {
 		words += " (" + hint + ")"
 	}
 	return []string{words}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
@@ -137,7 +138,7 @@ func examination(ctx context.Context, s settings, usable bool, socket string) (d
 	if err == nil || ctx.Err() != nil {
 		return exam, []doctor.Check{check}, ctx.Err()
 	}
-	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), cluster.HintOf(err)
+	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), fault.HintOf(err)
 	if !usable {
 		check.Message += "; without its config and keys its part cannot be looked at"
 		check.Hint = "mend the config first, and start the daemon then: `systemctl start talos-agent`"

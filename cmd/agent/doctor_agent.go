@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -37,7 +38,7 @@ func (a *agent) Examine(parent context.Context) (doctor.Examination, error) {
 	case a.examining <- struct{}{}:
 		defer func() { <-a.examining }()
 	case <-ctx.Done():
-		return doctor.Examination{}, &hinted{errors.New("another examination is under way"), "ask again in a moment"}
+		return doctor.Examination{}, fault.WithHint(errors.New("another examination is under way"), "ask again in a moment")
 	}
 	x := &examiner{a: a, charts: a.w.charts}
 	x.charts.Dial, x.charts.WrapCharts = a.w.dial, a.gate.HTTP("charts")
@@ -142,7 +143,7 @@ func (x *examiner) refused(s cluster.Spec) (out cluster.Problems) {
 // judged notes what is wrong with a cluster, and reports whether anything is.
 func (x *examiner) judged(name string, problems cluster.Problems, err error) bool {
 	if err != nil {
-		x.out.Inventories = append(x.out.Inventories, doctor.Inventory{Cluster: name, Problem: err.Error(), Hint: cluster.HintOf(err)})
+		x.out.Inventories = append(x.out.Inventories, doctor.Inventory{Cluster: name, Problem: err.Error(), Hint: fault.HintOf(err)})
 		return true
 	}
 	wrong := false

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
@@ -78,7 +79,7 @@ func (d *door) unreachable(who string, err error) {
 		return
 	}
 	words := "cannot be told how things stand: " + oneLine(err.Error())
-	if hint := cluster.HintOf(err); hint != "" {
+	if hint := fault.HintOf(err); hint != "" {
 		words += " (" + hint + ")"
 	}
 	d.note(who, words)
@@ -111,7 +112,7 @@ func (d *door) note(field, wrong string) bool {
 // lacksNothing forgets what the config of before could not have.
 func (d *door) lacksNothing() { d.mu.Lock(); clear(d.lack); d.mu.Unlock() }
 
-var errStarting = &hinted{err: errors.New("the daemon is starting"), hint: "ask again in a moment"}
+var errStarting = fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment")
 
 func (d *door) get() (*agent, error) {
 	d.mu.RLock()

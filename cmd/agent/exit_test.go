@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func TestExitCode(t *testing.T) {
@@ -38,7 +39,7 @@ func TestExitCode(t *testing.T) {
 // TestCureOfAHostThatIsNotSetUp: starting the unit would do nothing, and init is
 // the cure; not for a daemon that somebody named.
 func TestCureOfAHostThatIsNotSetUp(t *testing.T) {
-	away := &hinted{err: fmt.Errorf("status: %w", api.ErrNoDaemon), hint: "start it"}
+	away := fault.WithHint(fmt.Errorf("status: %w", api.ErrNoDaemon), "start it")
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	if got := cure(away, false, config); !strings.Contains(got, "`talos-agent init`") {
 		t.Errorf("without a config: %q", got)
@@ -46,7 +47,7 @@ func TestCureOfAHostThatIsNotSetUp(t *testing.T) {
 	if got := cure(away, true, config); got != "start it" {
 		t.Errorf("with --socket: %q", got)
 	}
-	if got := cure(&hinted{err: errors.New("other"), hint: "mend it"}, false, config); got != "mend it" {
+	if got := cure(fault.WithHint(errors.New("other"), "mend it"), false, config); got != "mend it" {
 		t.Errorf("another error: %q", got)
 	}
 	write(t, config, "owner: mine\n", 0o600)

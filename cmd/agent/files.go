@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -24,17 +25,17 @@ type stateFiles struct{ dir string }
 // agent works with it. The lock goes with the process.
 func openState(dir string) (stateFiles, func(), error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return stateFiles{}, nil, &hinted{fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint}
+		return stateFiles{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return stateFiles{}, nil, &hinted{fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint}
+		return stateFiles{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return stateFiles{}, nil, &hinted{err: fmt.Errorf("another agent works with state directory %s", dir),
-				hint: "stop it first: two agents on one state directory would fight over the same VMs"}
+			return stateFiles{}, nil, fault.WithHint(fmt.Errorf("another agent works with state directory %s", dir),
+				"stop it first: two agents on one state directory would fight over the same VMs")
 		}
 		return stateFiles{}, nil, fmt.Errorf("lock state directory %s: %w", dir, err)
 	}
@@ -125,13 +126,3 @@ func syncPath(path string) error {
 	err = f.Sync()
 	return errors.Join(err, f.Close())
 }
-
-// hinted is an error with its cure.
-type hinted struct {
-	err  error
-	hint string
-}
-
-func (h *hinted) Error() string { return h.err.Error() }
-func (h *hinted) Unwrap() error { return h.err }
-func (h *hinted) Hint() string  { return h.hint }

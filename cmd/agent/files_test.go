@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // A journal that could not be read back is not written: with it, no start of
@@ -40,7 +40,7 @@ func TestWriteSecret(t *testing.T) {
 		t.Errorf("%v %v", info, err)
 	}
 	err := writeSecret(filepath.Join(dir, "nowhere", "x"), []byte("new"))
-	if want := "write " + dir + "/nowhere/x: there is no directory " + dir + "/nowhere"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
+	if want := "write " + dir + "/nowhere/x: there is no directory " + dir + "/nowhere"; err == nil || err.Error() != want || fault.HintOf(err) == "" {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	// A secret that does not come to its place is left nowhere.
@@ -48,7 +48,7 @@ func TestWriteSecret(t *testing.T) {
 	must(os.Mkdir(folder, 0o755))
 	for _, path := range []string{folder, folder + "/"} {
 		err := writeSecret(path, []byte("new"))
-		if want := "write " + path + ": it is a directory"; err == nil || err.Error() != want || cluster.HintOf(err) == "" {
+		if want := "write " + path + ": it is a directory"; err == nil || err.Error() != want || fault.HintOf(err) == "" {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
 	"github.com/talos-agent/talos-agent/sources/webhook"
 )
@@ -43,7 +44,7 @@ func listenAt(field, addr string, h http.Handler, lacks lacking, log *slog.Logge
 	}
 	server, err := httpserver.TCP(addr, h, log)
 	if err != nil {
-		return nil, &hinted{fmt.Errorf("%s: %w", field, err), takenHint}
+		return nil, fault.WithHint(fmt.Errorf("%s: %w", field, err), takenHint)
 	}
 	return server, nil
 }

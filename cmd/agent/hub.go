@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources"
 )
@@ -87,7 +88,7 @@ func (h *hub) clusters(ctx context.Context, asOf time.Time) (names []string, err
 	}
 	for _, p := range problems {
 		if p.Severity == cluster.Error { // why there is none at all
-			err = errors.Join(err, &hinted{fmt.Errorf("%s: %s", p.File, p.Message), p.Hint})
+			err = errors.Join(err, fault.WithHint(fmt.Errorf("%s: %s", p.File, p.Message), p.Hint))
 		}
 	}
 	return nil, err

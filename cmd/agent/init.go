@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -207,7 +208,7 @@ func (i *initRun) whoAnswers(ctx context.Context) (*asker, error) {
 	case i.flags.yes || i.flags.dryRun && (!terminal || i.flags.output == "json"):
 		return nil, nil
 	case !terminal:
-		return nil, &usageError{&hinted{errors.New("init: nobody is there to ask"), "say --yes, and with flags what has no default; --dry-run shows the steps"}}
+		return nil, &usageError{fault.WithHint(errors.New("init: nobody is there to ask"), "say --yes, and with flags what has no default; --dry-run shows the steps")}
 	}
 	return newAsker(ctx, i.env), nil
 }
@@ -238,8 +239,8 @@ func (i *initRun) plan(p printer) (setup.Plan, error) {
 		showConflict(p, c)
 	}
 	if i.asks == nil || i.flags.dryRun {
-		return setup.Plan{}, &hinted{fmt.Errorf("%s: somebody else wrote or changed it, and nothing was changed", conflictNames(plan)),
-			"say --force to replace it, or the flags that lead to what it says"}
+		return setup.Plan{}, fault.WithHint(fmt.Errorf("%s: somebody else wrote or changed it, and nothing was changed", conflictNames(plan)),
+			"say --force to replace it, or the flags that lead to what it says")
 	}
 	if ok, err := i.asks.yes("Replace "+conflictNames(plan)+"?", false); err != nil || !ok {
 		return setup.Plan{}, errors.Join(err, errors.New("nothing was changed"))
@@ -276,7 +277,7 @@ func (i *initRun) wouldTrust() cluster.Problems {
 		return nil // Check says what is missing
 	}
 	if err := git.CheckKnownHosts(i.wishes.Repository.URL, keys); err != nil {
-		return cluster.Problems{{Severity: cluster.Error, Field: "--known-hosts-file", Message: strings.TrimPrefix(err.Error(), "known_hosts_file: "), Hint: cluster.HintOf(err)}}
+		return cluster.Problems{{Severity: cluster.Error, Field: "--known-hosts-file", Message: strings.TrimPrefix(err.Error(), "known_hosts_file: "), Hint: fault.HintOf(err)}}
 	}
 	return nil
 }
@@ -314,13 +315,13 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 	tell := func(s setup.Step) { p.printf("done: %s\n", s.What) }
 	record, err := i.host.carryOut(ctx, steps, record, tell)
 	if err != nil {
-		return &hinted{err, "run init again when it is mended: it goes on where it stopped"}
+		return fault.WithHint(err, "run init again when it is mended: it goes on where it stopped")
 	}
 	if err := i.loads(); err != nil {
 		return err
 	}
 	if _, err := i.host.carryOut(ctx, last, record, tell); err != nil {
-		return &hinted{err, "journalctl -u talos-agent says why"}
+		return fault.WithHint(err, "journalctl -u talos-agent says why")
 	}
 	return i.next(p)
 }
@@ -353,7 +354,7 @@ func (i *initRun) undo(ctx context.Context, p printer) error {
 	}
 	if len(plan.Steps) > 0 {
 		if _, err := i.host.carryOut(ctx, plan.Steps, i.record, func(s setup.Step) { p.printf("done: %s\n", s.What) }); err != nil {
-			return &hinted{err, "run it again when it is mended: it goes on where it stopped"}
+			return fault.WithHint(err, "run it again when it is mended: it goes on where it stopped")
 		}
 	}
 	for _, n := range plan.Notes {

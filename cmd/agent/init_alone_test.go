@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -20,7 +20,7 @@ func TestInitOnlyOnce(t *testing.T) {
 	must(err)
 	for _, args := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
 		a := h.init(t.Context(), args...)
-		if a.err == nil || a.err.Error() != fmt.Sprintf("another init (process %d) is at work on this host", os.Getpid()) || cluster.HintOf(a.err) == "" {
+		if a.err == nil || a.err.Error() != fmt.Sprintf("another init (process %d) is at work on this host", os.Getpid()) || fault.HintOf(a.err) == "" {
 			t.Errorf("%v: %v", args, a)
 		}
 	}
@@ -82,7 +82,7 @@ func TestInitBelievesRootOnly(t *testing.T) {
 		spoil()
 		for _, args := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
 			a := h.init(t.Context(), args...)
-			if a.err == nil || !strings.Contains(a.err.Error(), setup.RecordFile) || !strings.Contains(a.err.Error(), want) || !strings.Contains(cluster.HintOf(a.err), "move it away") {
+			if a.err == nil || !strings.Contains(a.err.Error(), setup.RecordFile) || !strings.Contains(a.err.Error(), want) || !strings.Contains(fault.HintOf(a.err), "move it away") {
 				t.Errorf("%v: %v\nwant %s", args, a, want)
 			}
 		}

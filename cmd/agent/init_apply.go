@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -38,8 +39,8 @@ func (h pveHost) readRecord() (setup.Record, error) {
 		err = fmt.Errorf("is of version %d, which this program does not know", r.Version)
 	}
 	if err != nil {
-		return setup.Record{}, &hinted{fmt.Errorf("%s, what init remembers of its work: %w", setup.RecordFile, err),
-			"move it away: init then asks before it replaces a file, and undo leaves what it cannot tell to be its own"}
+		return setup.Record{}, fault.WithHint(fmt.Errorf("%s, what init remembers of its work: %w", setup.RecordFile, err),
+			"move it away: init then asks before it replaces a file, and undo leaves what it cannot tell to be its own")
 	}
 	return r, nil
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -79,7 +80,7 @@ func (a *asker) word(question, usual string, wrong func(string) error) (string, 
 		if problem == nil {
 			return answer, nil
 		}
-		if hint := cluster.HintOf(problem); hint != "" {
+		if hint := fault.HintOf(problem); hint != "" {
 			problem = fmt.Errorf("%w (%s)", problem, hint)
 		}
 		_, _ = fmt.Fprintf(a.out, "  %s\n", problem)
@@ -128,7 +129,7 @@ func (i *initRun) decideWishes(ctx context.Context) error {
 	if i.wishes.Fingerprint == "" && !i.wishes.SystemTrust {
 		ca, err := os.ReadFile(i.host.path("/etc/pve/pve-root-ca.pem"))
 		if err != nil {
-			return &hinted{fmt.Errorf("read the authority of Proxmox VE: %w", err), "is pve-cluster running? systemctl status pve-cluster"}
+			return fault.WithHint(fmt.Errorf("read the authority of Proxmox VE: %w", err), "is pve-cluster running? systemctl status pve-cluster")
 		}
 		i.files.RootCA = ca
 	}
@@ -164,7 +165,7 @@ func (i *initRun) heedFlags() error {
 		}
 	}
 	if f.repository != "" && f.directory != "" {
-		return &usageError{&hinted{errors.New("init: --repository and --directory exclude each other"), "follow a Git repository, or a directory of this host"}}
+		return &usageError{fault.WithHint(errors.New("init: --repository and --directory exclude each other"), "follow a Git repository, or a directory of this host")}
 	}
 	if err := i.heedForge(); err != nil {
 		return err
@@ -178,12 +179,12 @@ func (i *initRun) heedFlags() error {
 	}
 	if w.Repository.URL != "" {
 		if err := aRepository(w.Repository.URL); err != nil {
-			return &usageError{&hinted{fmt.Errorf("init: --repository: %w", err), cluster.HintOf(err)}}
+			return &usageError{fault.WithHint(fmt.Errorf("init: --repository: %w", err), fault.HintOf(err))}
 		}
 	}
 	if dir := w.Repository.Directory; dir != "" {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return &usageError{&hinted{fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or say another"}}
+			return &usageError{fault.WithHint(fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or say another")}
 		}
 	}
 	*w = w.WithCertificate(i.facts)
@@ -425,7 +426,7 @@ func (i *initRun) scan(ctx context.Context, url string) error {
 	}
 	keys, err := scanHostKeys(ctx, addr)
 	if err != nil {
-		return &hinted{err, "if it cannot be reached now, give its host keys with --known-hosts-file"}
+		return fault.WithHint(err, "if it cannot be reached now, give its host keys with --known-hosts-file")
 	}
 	i.scanned = &hostKeys{addr, keys}
 	return nil

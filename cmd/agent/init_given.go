@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/packaging/deb"
 	"github.com/talos-agent/talos-agent/sources/secrets"
@@ -44,13 +44,13 @@ func (i *initRun) readGiven() error {
 			err = one.usable(data)
 		}
 		if err != nil {
-			errs = append(errs, &hinted{fmt.Errorf("--%s: %s: %w", one.flag, one.path, err), cluster.HintOf(err)})
+			errs = append(errs, fault.WithHint(fmt.Errorf("--%s: %s: %w", one.flag, one.path, err), fault.HintOf(err)))
 		}
 		*one.to = data
 	}
 	for _, line := range f.knownHosts {
 		if err := usableKnownHosts([]byte(line)); err != nil {
-			errs = append(errs, &hinted{fmt.Errorf("--known-host: %w", err), cluster.HintOf(err)})
+			errs = append(errs, fault.WithHint(fmt.Errorf("--known-host: %w", err), fault.HintOf(err)))
 		}
 		g.KnownHosts = append(withEnd(g.KnownHosts), line+"\n"...)
 	}
@@ -125,7 +125,7 @@ func usableAgeKey(data []byte) error {
 
 func usableSSHKey(data []byte) error {
 	if _, err := ssh.ParsePrivateKey(data); err != nil {
-		return &hinted{errors.New("is not a private key without a passphrase"), "give one made with ssh-keygen -t ed25519 -N ''"}
+		return fault.WithHint(errors.New("is not a private key without a passphrase"), "give one made with ssh-keygen -t ed25519 -N ''")
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func usableKnownHosts(data []byte) error {
 		case errors.Is(err, io.EOF) && lines > 0:
 			return nil
 		case err != nil:
-			return &hinted{errors.New("is not what known_hosts has"), "give lines as ssh-keyscan prints them: host, kind of key, key"}
+			return fault.WithHint(errors.New("is not what known_hosts has"), "give lines as ssh-keyscan prints them: host, kind of key, key")
 		}
 		data = rest
 	}

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -78,10 +79,10 @@ func (h pveHost) pvesh(ctx context.Context, out any, args ...string) error {
 // root.
 func (h pveHost) isThere() error {
 	if _, err := os.Stat(h.path("/usr/bin/pvesh")); err != nil {
-		return &hinted{errors.New("this is not a Proxmox VE host: there is no /usr/bin/pvesh"), "run init on the host itself; `talos-agent lab --bare` plays one"}
+		return fault.WithHint(errors.New("this is not a Proxmox VE host: there is no /usr/bin/pvesh"), "run init on the host itself; `talos-agent lab --bare` plays one")
 	}
 	if h.root == "" && os.Geteuid() != 0 {
-		return &hinted{errors.New("only root can set up the host"), "sudo talos-agent init"}
+		return fault.WithHint(errors.New("only root can set up the host"), "sudo talos-agent init")
 	}
 	return nil
 }
@@ -245,7 +246,7 @@ func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
 		case err != nil:
 			return err
 		case !info.Mode().IsRegular() && !info.IsDir():
-			return &hinted{fmt.Errorf("%s is not a regular file", path), "remove it, or move it away"}
+			return fault.WithHint(fmt.Errorf("%s is not a regular file", path), "remove it, or move it away")
 		}
 		file := setup.File{Mode: info.Mode().Perm()}
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok && h.root == "" {

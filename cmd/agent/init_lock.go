@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -32,7 +33,7 @@ func (h pveHost) lock() (unlock func(), err error) {
 		who := holder(f)
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, &hinted{fmt.Errorf("another init%s is at work on this host", who), "let it end, or end it; then run init again"}
+			return nil, fault.WithHint(fmt.Errorf("another init%s is at work on this host", who), "let it end, or end it; then run init again")
 		}
 		return nil, fmt.Errorf("lock the host: %w", err)
 	}

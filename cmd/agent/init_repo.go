@@ -21,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -333,7 +334,7 @@ func (r *repoRun) wrongWith(flag string) error {
 func (r *repoRun) write(ctx context.Context, files map[string]string) (written []string, err error) {
 	home := filepath.Join(r.dir, filepath.FromSlash(r.wishes.Folder), r.wishes.Cluster)
 	if _, err := os.Lstat(home); err == nil {
-		return nil, &hinted{fmt.Errorf("%s exists, and nothing that is there is overwritten", home), "choose another name with --cluster, or another folder"}
+		return nil, fault.WithHint(fmt.Errorf("%s exists, and nothing that is there is overwritten", home), "choose another name with --cluster, or another folder")
 	}
 	parent := filepath.Dir(filepath.Clean(r.dir))
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -421,7 +422,7 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 		}
 	}
 	if !v.Valid {
-		return &hinted{errors.New("the cluster is not valid on this host"), "correct the files; `talos-agent validate` checks them"}
+		return fault.WithHint(errors.New("the cluster is not valid on this host"), "correct the files; `talos-agent validate` checks them")
 	}
 	r.warnOfReaders()
 	r.say("Next:")

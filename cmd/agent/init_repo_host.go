@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 )
@@ -53,14 +54,14 @@ func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
 		s, problems = loadConfigFrom(config, inStore(filepath.Join(r.flags.root, credentialStore)))
 	}
 	if err := s.seen(problems).Err(); err != nil {
-		return nil, &hinted{err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed"}
+		return nil, fault.WithHint(err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed")
 	}
 	k := &hostKnowledge{settings: s, router: routerOfHost()}
 	ctx, cancel := context.WithTimeout(parent, learnWithin)
 	defer cancel()
 	if err := k.ask(ctx, problems); err != nil {
 		r.say("warning: Proxmox VE cannot be asked, so that VMIDs are taken for free: %v", err)
-		if hint := cluster.HintOf(err); hint != "" {
+		if hint := fault.HintOf(err); hint != "" {
 			r.say("  -> %s", hint)
 		}
 		return k, parent.Err()
@@ -85,7 +86,7 @@ func (k *hostKnowledge) recipients() []string {
 // ask asks Proxmox VE, with the agent's token.
 func (k *hostKnowledge) ask(ctx context.Context, problems cluster.Problems) error {
 	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Field == "proxmox.token_file" && p.Severity == cluster.Error }); i >= 0 {
-		return &hinted{errors.New(problems[i].Message), "say with flags what it would tell"}
+		return fault.WithHint(errors.New(problems[i].Message), "say with flags what it would tell")
 	}
 	pve, err := proxmox.New(k.settings.proxmox)
 	if err != nil {
@@ -117,7 +118,7 @@ func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
 	case len(hosts) == 1:
 		k.host = hosts[0]
 	default:
-		return &hinted{fmt.Errorf("which of %s are the VMs for?", strings.Join(hosts, ", ")), "say --host"}
+		return fault.WithHint(fmt.Errorf("which of %s are the VMs for?", strings.Join(hosts, ", ")), "say --host")
 	}
 	if k.storages, err = pve.Storages(ctx, k.host); err != nil {
 		return err

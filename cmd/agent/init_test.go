@@ -25,7 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -380,7 +380,7 @@ func TestInitRefuses(t *testing.T) {
 	if unnamed.err == nil || !strings.HasSuffix(unnamed.err.Error(), "so:\n--repository: which repository is to be followed? (say --repository ssh://git@git.example.org/infra.git)") {
 		t.Errorf("without a repository: %v", unnamed)
 	}
-	if a := h.init(t.Context()); a.err == nil || exitCode(a.err) != exitUsage || !strings.Contains(cluster.HintOf(a.err), "say --yes") {
+	if a := h.init(t.Context()); a.err == nil || exitCode(a.err) != exitUsage || !strings.Contains(fault.HintOf(a.err), "say --yes") {
 		t.Errorf("with nobody to ask: %v", a)
 	}
 	if h.state() != before || len(h.pveshs) > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -87,7 +88,7 @@ func besideAnother(err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
-	return &hinted{err, "stop the lab that runs there, or choose another network with --prefix"}
+	return fault.WithHint(err, "stop the lab that runs there, or choose another network with --prefix")
 }
 
 // tellStory tells what happens in a lab until the command is stopped.

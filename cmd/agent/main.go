@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -58,7 +58,7 @@ func cure(err error, elsewhere bool, config string) string {
 			return "this host is not set up yet: `talos-agent init`, as root on the Proxmox VE host; a daemon that listens elsewhere is named with `--socket`"
 		}
 	}
-	return cluster.HintOf(err)
+	return fault.HintOf(err)
 }
 
 // newRoot lists the commands, one file each.
@@ -114,7 +114,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		near = "did you mean " + strings.Join(names, " or ") + "?"
 	}
-	return &usageError{&hinted{err: fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), hint: near}}
+	return &usageError{fault.WithHint(fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), near)}
 }
 
 // usageArgs makes a wrong number of arguments a wrong usage, here and below, and

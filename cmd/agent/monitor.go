@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -112,7 +113,7 @@ func (m *monitor) open(to monitoring, lacks lacking) error {
 	if to.textfile != "" {
 		if err := unwritable(m.WriteText(to.textfile)); err != nil {
 			if lacks == nil {
-				return &hinted{fmt.Errorf("metrics.textfile: %w", err), cluster.HintOf(err)}
+				return fault.WithHint(fmt.Errorf("metrics.textfile: %w", err), fault.HintOf(err))
 			}
 			lacks("metrics.textfile", err)
 		}
@@ -174,7 +175,7 @@ func unwritable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &hinted{err, "its folder must be there, with room, and the agent's user must be able to write to it"}
+	return fault.WithHint(err, "its folder must be there, with room, and the agent's user must be able to write to it")
 }
 
 // notified takes how an attempt to notify a target ended.

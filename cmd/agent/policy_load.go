@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
@@ -30,7 +31,7 @@ func loadPolicy(path string) (cluster.Policy, cluster.Problems) {
 }
 
 func policyUnread(path string, err error) cluster.Problems {
-	p := cluster.Problem{Severity: cluster.Error, File: path, Message: err.Error(), Hint: cluster.HintOf(err)}
+	p := cluster.Problem{Severity: cluster.Error, File: path, Message: err.Error(), Hint: fault.HintOf(err)}
 	if errors.Is(err, fs.ErrNotExist) {
 		p.Message, p.Hint = "there is no policy, so nothing is allowed", "write one; the smallest has the lines pool: talos and vmids: [400-599]"
 	}
@@ -44,7 +45,7 @@ func ownedByUs(path string, info fs.FileInfo) error {
 		return errors.New("its owner cannot be told")
 	}
 	if uid := int(st.Uid); uid != 0 && uid != os.Geteuid() {
-		return &hinted{fmt.Errorf("belongs to user %d, who can change it", uid), "chown root " + path}
+		return fault.WithHint(fmt.Errorf("belongs to user %d, who can change it", uid), "chown root "+path)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
@@ -37,7 +38,7 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 	defer r.mu.Unlock()
 	problems := machineconfig.Check(snap)
 	if err := r.open(&d, now); err != nil {
-		problems = append(problems, snap.At(cluster.Error, "", "secrets.sops.yaml: "+err.Error(), cluster.HintOf(err)))
+		problems = append(problems, snap.At(cluster.Error, "", "secrets.sops.yaml: "+err.Error(), fault.HintOf(err)))
 	}
 	if id, ok := r.factory.Known(snap.Spec.Schematic); ok {
 		d.Schematic = id

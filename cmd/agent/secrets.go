@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -80,8 +81,8 @@ files, or from standard input as NAME=-, and later with sops.`,
 func makeSecrets(ctx context.Context, env *environment, dir string, f secretsFlags, now time.Time) error {
 	name, file := f.files(dir)
 	if _, err := os.Lstat(file); err == nil {
-		return &hinted{fmt.Errorf("%s exists: other secrets would be another cluster", file),
-			fmt.Sprintf("add values with `sops %s`; for a new cluster in its place, destroy the old one and remove the file first", file)}
+		return fault.WithHint(fmt.Errorf("%s exists: other secrets would be another cluster", file),
+			fmt.Sprintf("add values with `sops %s`; for a new cluster in its place, destroy the old one and remove the file first", file))
 	}
 	encrypted, recipients, err := sealSecrets(ctx, env, dir, f, now)
 	if err != nil {
@@ -160,7 +161,7 @@ func contractOf(ctx context.Context, dir string, f secretsFlags) (string, error)
 	}
 	if problems.HasErrors() {
 		problems = slices.DeleteFunc(problems, func(p cluster.Problem) bool { return p.Severity != cluster.Error })
-		return "", &hinted{fmt.Errorf("the cluster %s is not valid:\n%w", f.cluster, problems), "correct it first; `talos-agent validate` tells more"}
+		return "", fault.WithHint(fmt.Errorf("the cluster %s is not valid:\n%w", f.cluster, problems), "correct it first; `talos-agent validate` tells more")
 	}
 	return snap.Spec.Versions.Contract, nil
 }
@@ -196,7 +197,7 @@ func rulesFor(dir, name string) (folder string, data []byte, err error) {
 func recipientsFor(dir, name string) ([]string, error) {
 	folder, data, err := rulesFor(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &hinted{fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample}
+		return nil, fault.WithHint(fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample)
 	}
 	if err != nil {
 		return nil, err
@@ -286,7 +287,7 @@ func checkSecrets(name string, plain []byte, contract string) error {
 		return err
 	}
 	if parsed.Bundle.IsZero() {
-		return &hinted{errors.New("there are no Talos secrets in the file to bring along"), "give the file that `talosctl gen secrets` wrote"}
+		return fault.WithHint(errors.New("there are no Talos secrets in the file to bring along"), "give the file that `talosctl gen secrets` wrote")
 	}
 	if err := machineconfig.CheckBundle(parsed.Bundle, contract); err != nil {
 		return fmt.Errorf("secrets to bring along: %w", err)
@@ -309,8 +310,8 @@ func opens(ctx context.Context, name string, encrypted []byte, keys []string) er
 		clear(plain)
 		switch {
 		case errors.Is(err, secrets.ErrNoKey):
-			return &hinted{fmt.Errorf("the age key %s could not open the secrets; nothing was written", key),
-				"add its public half to .sops.yaml: " + strings.Join(ids.Recipients(), ", ")}
+			return fault.WithHint(fmt.Errorf("the age key %s could not open the secrets; nothing was written", key),
+				"add its public half to .sops.yaml: "+strings.Join(ids.Recipients(), ", "))
 		case err != nil:
 			return err
 		}

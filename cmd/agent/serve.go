@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
 
@@ -176,7 +177,7 @@ func (a *agent) Accept(name string, revision cluster.Revision) error {
 		return err
 	}
 	if seen := m.r.Status().Revision; revision == "" || revision != seen {
-		return &hinted{err: errors.New("the revision to accept is not the newest one seen, " + seen.Short()), hint: "look at `talos-agent status " + name + "` and run accept again"}
+		return fault.WithHint(errors.New("the revision to accept is not the newest one seen, "+seen.Short()), "look at `talos-agent status "+name+"` and run accept again")
 	}
 	return m.r.Accept(revision)
 }
@@ -211,7 +212,7 @@ func (a *agent) access(name string) (*managed, cluster.Desired, cluster.Access, 
 	}
 	d, ok := m.r.Desired()
 	if !ok || d.Bundle.IsZero() {
-		return nil, d, cluster.Access{}, &hinted{err: errors.New("the cluster's secrets have not been read"), hint: "look at `talos-agent status " + name + "`"}
+		return nil, d, cluster.Access{}, fault.WithHint(errors.New("the cluster's secrets have not been read"), "look at `talos-agent status "+name+"`")
 	}
 	acc, err := machineconfig.Credentials(d.Bundle, time.Now(), peopleTTL)
 	return m, d, acc, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func newStatus(env *environment) *cobra.Command {
@@ -110,8 +111,8 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 		}
 	}
 	if i := slices.IndexFunc(all, stale); i >= 0 && worst(all) == exitOK {
-		late = &exitError{code: exitReconciling, err: &hinted{err: fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
-			hint: "wait longer than repository.interval of the config, or ask as root"}}
+		late = &exitError{code: exitReconciling, err: fault.WithHint(fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
+			"wait longer than repository.interval of the config, or ask as root")}
 	}
 	return all, late, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/sources"
@@ -181,7 +182,7 @@ func (v *validator) open(ctx context.Context) error {
 		return &usageError{fmt.Errorf("--path: %w", err)}
 	}
 	// First, because to read a directory that is no repository may take minutes.
-	missing := &hinted{fmt.Errorf("there is no folder %s in %s", v.flags.folder, v.dir), "name the top of the repository; if the clusters lie elsewhere in it, name that folder with --path"}
+	missing := fault.WithHint(fmt.Errorf("there is no folder %s in %s", v.flags.folder, v.dir), "name the top of the repository; if the clusters lie elsewhere in it, name that folder with --path")
 	if info, err := os.Stat(v.dir); err == nil && info.IsDir() {
 		if _, err := os.Lstat(filepath.Join(v.dir, filepath.FromSlash(v.flags.folder))); errors.Is(err, fs.ErrNotExist) {
 			return missing
@@ -305,7 +306,7 @@ func (v *validator) encrypted(ctx context.Context, name string) cluster.Problems
 	if err == nil || errors.Is(err, secrets.ErrNoKey) {
 		return nil
 	}
-	return cluster.Problems{{Severity: cluster.Error, File: file, Message: strings.TrimPrefix(err.Error(), file+": "), Hint: cluster.HintOf(err)}}
+	return cluster.Problems{{Severity: cluster.Error, File: file, Message: strings.TrimPrefix(err.Error(), file+": "), Hint: fault.HintOf(err)}}
 }
 
 // describe says what a cluster is made of.
@@ -335,7 +336,7 @@ func (v *validator) machineConfigs(snap cluster.Snapshot, found *clusterValidity
 		snap.Bundle = bundle
 		found.Placeholders = append(found.Placeholders, "secrets")
 	} else if err := machineconfig.CheckBundle(snap.Bundle, snap.Spec.Versions.Contract); err != nil {
-		return append(problems, cluster.Problem{Severity: cluster.Error, File: v.secretsFile(found.Cluster), Message: err.Error(), Hint: cluster.HintOf(err)}), nil
+		return append(problems, cluster.Problem{Severity: cluster.Error, File: v.secretsFile(found.Cluster), Message: err.Error(), Hint: fault.HintOf(err)}), nil
 	}
 	configs, more := v.render.Render(snap, machineconfig.PlaceholderSchematic)
 	found.Rendered = len(configs)

@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -206,7 +207,7 @@ func (a *agent) manage(name string) {
 // news. a.mu is held.
 func (a *agent) refuse(name string, err error) {
 	now := time.Now().UTC()
-	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + oneLine(err.Error()), Hint: cluster.HintOf(err),
+	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + oneLine(err.Error()), Hint: fault.HintOf(err),
 		Since: now, NextPass: now.Add(a.w.interval), Nodes: []cluster.NodeStatus{}, Addons: []cluster.AddonStatus{}, Running: []cluster.RunningStatus{},
 		Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}, Problems: cluster.Problems{}, Passes: []cluster.PassStatus{}}
 	if before, ok := a.refused[name]; ok && before.Message == s.Message {
@@ -428,11 +429,11 @@ func (a *agent) find(name string) (*managed, error) {
 		return m, nil
 	}
 	if s, ok := a.refused[name]; ok {
-		return nil, &hinted{err: errors.New(s.Message), hint: s.Hint}
+		return nil, fault.WithHint(errors.New(s.Message), s.Hint)
 	}
 	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
-		return nil, &hinted{err: err, hint: "this host looks after " + strings.Join(known, ", ")}
+		return nil, fault.WithHint(err, "this host looks after "+strings.Join(known, ", "))
 	}
-	return nil, &hinted{err: err, hint: "no cluster has been read from the repository yet: `talos-agent status` says why"}
+	return nil, fault.WithHint(err, "no cluster has been read from the repository yet: `talos-agent status` says why")
 }

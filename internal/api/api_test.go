@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
@@ -290,8 +291,7 @@ func TestNoDaemonSaysWhatToDo(t *testing.T) {
 	_ = l.Close()
 	for c, want := range map[*Client]string{missing: "systemctl start", NewClient(dead): "is not running"} {
 		_, err := c.StatusAll(t.Context())
-		var h interface{ Hint() string }
-		if !errors.Is(err, ErrNoDaemon) || !errors.Is(err, ErrDown) || !errors.As(err, &h) || !strings.Contains(h.Hint(), want) {
+		if !errors.Is(err, ErrNoDaemon) || !errors.Is(err, ErrDown) || !strings.Contains(fault.HintOf(err), want) {
 			t.Errorf("%v, want a hint with %q", err, want)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
@@ -48,11 +49,10 @@ type unreachable struct {
 }
 
 func (u *unreachable) Error() string { return fmt.Sprintf("%v at %s: %v", ErrNoDaemon, u.path, u.err) }
-func (u *unreachable) Hint() string  { return u.hint }
 func (u *unreachable) Is(target error) bool {
 	return target == ErrNoDaemon || target == ErrDown && u.down
 }
-func (u *unreachable) Unwrap() error { return u.err }
+func (u *unreachable) Unwrap() error { return fault.WithHint(u.err, u.hint) }
 
 func (c *Client) explain(err error) error {
 	var errno syscall.Errno

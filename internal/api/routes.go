@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
@@ -206,7 +207,7 @@ var routes = []route{
 			return nil, err
 		}
 		if name := r.PathValue("name"); req.Confirm != name {
-			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("destroy %s: not confirmed", name), Help: "the body's `confirm` must be the cluster's name"}
+			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("destroy %s: not confirmed", name), Hint: "the body's `confirm` must be the cluster's name"}
 		}
 		return done(a.Destroy(r.PathValue("name")))
 	}},
@@ -240,9 +241,9 @@ func readRun(r *http.Request, a Agent) (any, error) {
 			return run, nil
 		}
 	}
-	e := &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("%s has no run %s", name, number), Help: "no run of it is known yet"}
+	e := &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("%s has no run %s", name, number), Hint: "no run of it is known yet"}
 	if n := len(runs); n > 0 {
-		e.Help = fmt.Sprintf("runs %d to %d are kept: `talos-agent history %s`", runs[n-1].Number, runs[0].Number, name)
+		e.Hint = fmt.Sprintf("runs %d to %d are kept: `talos-agent history %s`", runs[n-1].Number, runs[0].Number, name)
 	}
 	return nil, e
 }
@@ -263,10 +264,10 @@ func decode(r *http.Request, into any) error {
 type Error struct {
 	Status  int    `json:"-"`
 	Message string `json:"message"`
-	Help    string `json:"hint,omitempty"`
+	Hint    string `json:"hint,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Hint is the cure.
-func (e *Error) Hint() string { return e.Help }
+// Unwrap holds the hint.
+func (e *Error) Unwrap() error { return &fault.Error{Op: e.Message, Hint: e.Hint} }

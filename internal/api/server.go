@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
 )
 
@@ -176,7 +177,7 @@ func handler(a Agent, st *streams) http.Handler {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
 			p, _ := r.Context().Value(peerKey{}).(peer)
 			if rt.access == forRoot && !p.isRoot() {
-				writeError(w, &Error{Status: http.StatusForbidden, Message: "this is for root of the host", Help: "run it with sudo"})
+				writeError(w, &Error{Status: http.StatusForbidden, Message: "this is for root of the host", Hint: "run it with sudo"})
 				return
 			}
 			if rt.stream != nil {
@@ -192,7 +193,7 @@ func handler(a Agent, st *streams) http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Help: "the client may be newer than the daemon: restart talos-agent"})
+		writeError(w, &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Hint: "the client may be newer than the daemon: restart talos-agent"})
 	})
 	return mux
 }
@@ -208,15 +209,14 @@ type envelope struct {
 func writeError(w http.ResponseWriter, err error) {
 	out := &Error{Status: http.StatusInternalServerError, Message: err.Error()}
 	var e *Error
-	var hint interface{ Hint() string }
 	switch {
 	case errors.As(err, &e):
 		out = e
 	case errors.Is(err, ErrUnknownCluster):
 		out.Status = http.StatusNotFound
 	}
-	if out.Help == "" && errors.As(err, &hint) {
-		out.Help = hint.Hint()
+	if out.Hint == "" {
+		out.Hint = fault.HintOf(err)
 	}
 	writeJSON(w, out.Status, envelope{Error: out})
 }

@@ -34,7 +34,7 @@ const sampled = time.Second
 type sender func(data any) error
 
 // errTooMany refuses one stream more.
-var errTooMany = &Error{Status: http.StatusServiceUnavailable, Message: fmt.Sprintf("%d others watch or follow already", maxStreams), Help: "end one of them, or ask without --watch and --follow"}
+var errTooMany = &Error{Status: http.StatusServiceUnavailable, Message: fmt.Sprintf("%d others watch or follow already", maxStreams), Hint: "end one of them, or ask without --watch and --follow"}
 
 // streams serves a route whose answer goes on until the client leaves or the
 // daemon stops: one envelope on each line.

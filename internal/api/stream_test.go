@@ -238,7 +238,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		<-asked
 	}
 	var e *Error
-	if err := c.Follow(ctx, cluster.EventQuery{}, func() {}, nil); !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Hint() == "" {
+	if err := c.Follow(ctx, cluster.EventQuery{}, func() {}, nil); !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Hint == "" {
 		t.Errorf("one more: %v", err)
 	}
 	if _, err := c.StatusAll(ctx); err != nil {
@@ -273,7 +273,7 @@ func TestOneRun(t *testing.T) {
 		t.Errorf("%+v %v", run, err)
 	}
 	var e *Error
-	if _, err := c.Run(t.Context(), "dev", 3); !errors.As(err, &e) || e.Status != http.StatusNotFound || !strings.Contains(e.Hint(), "7 to 8") {
+	if _, err := c.Run(t.Context(), "dev", 3); !errors.As(err, &e) || e.Status != http.StatusNotFound || !strings.Contains(e.Hint, "7 to 8") {
 		t.Errorf("a run that is not kept: %v", err)
 	}
 }

@@ -74,7 +74,7 @@ func readSome(files fs.FS, name string) ([]byte, error) {
 // tooMuch is why a tree is not sent, or not taken.
 func tooMuch(format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Message: "the directory holds " + fmt.Sprintf(format, args...) + ", too much to be planned",
-		Help: "copy the folders that the inventory needs into an empty directory, by the same paths, and have that planned"}
+		Hint: "copy the folders that the inventory needs into an empty directory, by the same paths, and have that planned"}
 }
 
 // limited writes up to a number of bytes, and fails beyond.

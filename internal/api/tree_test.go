@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // TestALargeFileBesideTheInventory: a repository may hold large files, as long as
@@ -50,8 +50,8 @@ func TestTooMuchToPlan(t *testing.T) {
 	}
 	refused := func(err error, want string) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(cluster.HintOf(err), "an empty directory") {
-			t.Errorf("%v [%s], want %q", err, cluster.HintOf(err), want)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(fault.HintOf(err), "an empty directory") {
+			t.Errorf("%v [%s], want %q", err, fault.HintOf(err), want)
 		}
 	}
 	for want, files := range map[string]fstest.MapFS{"more than 10000 files": many, "more than 20 MiB": big} {

@@ -150,7 +150,7 @@ func (f *Factory) inspect(img cluster.Image) (note, error) {
 	}
 	defer func() { _ = file.Close() }()
 	if err := checkImage(file, info.Size()); err != nil {
-		return note{}, fault("remove the file, or put a whole image in its place", "image %s in the cache: %v", img.Name, err)
+		return note{}, newError("remove the file, or put a whole image in its place", "image %s in the cache: %v", img.Name, err)
 	}
 	h := sha256.New()
 	if _, err := io.Copy(h, file); err != nil {
@@ -207,7 +207,7 @@ func (f *Factory) notePath(name string) string { return filepath.Join(f.dir, nam
 func (f *Factory) open(name string) (*os.File, fs.FileInfo, error) {
 	file, err := os.OpenFile(f.path(name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, nil, fault("give it to the user talos-agent runs as", "image %s in the cache cannot be read", name)
+		return nil, nil, newError("give it to the user talos-agent runs as", "image %s in the cache cannot be read", name)
 	}
 	if errors.Is(err, syscall.ELOOP) {
 		return nil, nil, f.odd(name)
@@ -227,7 +227,7 @@ func (f *Factory) open(name string) (*os.File, fs.FileInfo, error) {
 }
 
 func (f *Factory) odd(name string) *Error {
-	return fault("put the image itself there, not a link to it", "image %s in the cache is not a regular file", name)
+	return newError("put the image itself there, not a link to it", "image %s in the cache is not a regular file", name)
 }
 
 // create makes a file to be written, which nobody else can read.

@@ -125,7 +125,7 @@ func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(do
 	}
 	total := max(resp.ContentLength, 0)
 	if total > mostBytes {
-		return note{}, fault("look at what the factory sends for this schematic", "%s: the factory wants to send %d MiB, which no Talos image has", what, total>>20)
+		return note{}, newError("look at what the factory sends for this schematic", "%s: the factory wants to send %d MiB, which no Talos image has", what, total>>20)
 	}
 	if err := f.checkSpace(what, total); err != nil {
 		return note{}, err
@@ -180,7 +180,7 @@ func (f *Factory) receive(ctx context.Context, img cluster.Image, tmp *os.File, 
 	}
 	switch {
 	case err == nil:
-		return note{}, fault("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
+		return note{}, newError("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
 	case errors.Is(err, io.EOF) && (total == 0 || done == total): // that was all
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return note{}, passing(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
@@ -220,7 +220,7 @@ func freeSpace(dir string) (int64, error) {
 }
 
 func (f *Factory) full(what string) *Error {
-	return fault("make room on that disk, or set cache_dir to a directory on another one", "%s: the disk of %s is full", what, f.dir)
+	return newError("make room on that disk, or set cache_dir to a directory on another one", "%s: the disk of %s is full", what, f.dir)
 }
 
 // notAnImage describes an answer that does not begin like an image.

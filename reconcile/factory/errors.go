@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -20,24 +21,21 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.message }
 
-// Hint says what to do, or is empty.
-func (e *Error) Hint() string { return e.hint }
-
 // Transient reports whether the same call may succeed later without anybody
 // changing anything: a lost connection, a factory that is busy or broken. What
 // is not transient wants a change of the inventory, the config or the host.
 func (e *Error) Transient() bool { return e.transient }
 
-// Unwrap gives the cause to errors.Is and errors.As.
-func (e *Error) Unwrap() error { return e.cause }
+// Unwrap gives the hint and the cause to errors.Is and errors.As.
+func (e *Error) Unwrap() error { return &fault.Error{Op: e.message, Err: e.cause, Hint: e.hint} }
 
 // ErrUnknownSchematic is the cause of an Error when the factory does not know
 // the schematic of an image: it is another factory than the one that was asked
 // for the id, or was set up anew. Schematic registers it there.
 var ErrUnknownSchematic = errors.New("unknown schematic")
 
-// fault is an error that somebody must do something about.
-func fault(hint, format string, args ...any) *Error {
+// newError is an error that somebody must do something about.
+func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 

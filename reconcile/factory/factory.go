@@ -46,13 +46,13 @@ func (c Config) Validate() error {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		// What is wrong with it may be a password, so it is not repeated.
-		return fault("write it like https://factory.talos.dev, without user, query or fragment", "factory: URL is not one of a factory")
+		return newError("write it like https://factory.talos.dev, without user, query or fragment", "factory: URL is not one of a factory")
 	}
 	if !filepath.IsAbs(c.CacheDir) {
-		return fault("set cache_dir to an absolute path", "factory: CacheDir %q is not an absolute path", c.CacheDir)
+		return newError("set cache_dir to an absolute path", "factory: CacheDir %q is not an absolute path", c.CacheDir)
 	}
 	if len(c.CA) > 0 && !x509.NewCertPool().AppendCertsFromPEM(c.CA) {
-		return fault("put certificates in PEM into the file", "factory: CA holds no certificate")
+		return newError("put certificates in PEM into the file", "factory: CA holds no certificate")
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -110,8 +111,8 @@ func mustFail(t testing.TB, err error, transient bool, words, hint string) {
 	if !errors.As(err, &e) {
 		t.Fatalf("error is %v", err)
 	}
-	if !strings.Contains(e.Error(), words) || strings.Contains(err.Error(), "\n") || e.Transient() != transient || !strings.Contains(e.Hint(), hint) || e.Hint() == "" {
-		t.Errorf("error is %q (hint %q, transient %v),\nwant it to hold %q, %q, %v", err, e.Hint(), e.Transient(), words, hint, transient)
+	if !strings.Contains(e.Error(), words) || strings.Contains(err.Error(), "\n") || e.Transient() != transient || !strings.Contains(fault.HintOf(e), hint) || fault.HintOf(e) == "" {
+		t.Errorf("error is %q (hint %q, transient %v),\nwant it to hold %q, %q, %v", err, fault.HintOf(e), e.Transient(), words, hint, transient)
 	}
 }
 

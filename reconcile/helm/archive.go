@@ -121,13 +121,13 @@ func assemble(files map[string][]byte) (*chart.Chart, error) {
 func checkChart(c *chart.Chart, want cluster.Chart) error {
 	meta := c.Metadata
 	if want.Path == "" && (meta.Name != want.Name || !sameVersion(meta.Version, want.Version)) {
-		return fault("look at what the source really holds", "it is chart %s %s, not %s %s", oneLine(meta.Name), oneLine(meta.Version), want.Name, want.Version)
+		return newError("look at what the source really holds", "it is chart %s %s, not %s %s", oneLine(meta.Name), oneLine(meta.Version), want.Name, want.Version)
 	}
 	if meta.Type != "" && meta.Type != "application" {
-		return fault("install the chart that uses it", "it is a chart of type %s, which cannot be installed", oneLine(meta.Type))
+		return newError("install the chart that uses it", "it is a chart of type %s, which cannot be installed", oneLine(meta.Type))
 	}
 	if err := action.CheckDependencies(c, meta.Dependencies); err != nil {
-		return fault("run `helm dependency update` on the chart and commit its folder charts/, or use a chart that is packed with them",
+		return newError("run `helm dependency update` on the chart and commit its folder charts/, or use a chart that is packed with them",
 			"charts it depends on are %s", oneLine(err.Error()))
 	}
 	return nil

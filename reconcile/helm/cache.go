@@ -147,7 +147,7 @@ func (c *archives) write(b []byte, kind string) (hex string, err error) {
 // full gives a cure to a disk that is full.
 func (c *archives) full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
-		return fault("make room on that disk, or set cache_dir to a directory on another one", "the disk of %s is full", c.dir)
+		return newError("make room on that disk, or set cache_dir to a directory on another one", "the disk of %s is full", c.dir)
 	}
 	return fmt.Errorf("write to chart cache: %w", err)
 }

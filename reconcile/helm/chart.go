@@ -16,13 +16,13 @@ func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) 
 	if c.Path != "" {
 		made, err := assemble(c.Files)
 		if err != nil {
-			return "", fault("correct the chart in the repository", "%v", err)
+			return "", newError("correct the chart in the repository", "%v", err)
 		}
 		return digestOfFiles(c.Files), checkChart(made, c)
 	}
 	if pin != "" {
 		if hexOf(pin) == "" {
-			return "", fault("write it as "+notation(c), "the pinned digest is no SHA-256")
+			return "", newError("write it as "+notation(c), "the pinned digest is no SHA-256")
 		}
 		if made, err := r.load(c, pin); err == nil {
 			return pin, checkChart(made, c)
@@ -37,7 +37,7 @@ func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) 
 	}
 	hex := digestOf(archive)
 	if pin != "" && hex != hexOf(pin) {
-		return "", fault(fmt.Sprintf("the chart was published again under the same version, or somebody tampers with it; if the new one is meant, set sha256 in %s to the first", a.File),
+		return "", newError(fmt.Sprintf("the chart was published again under the same version, or somebody tampers with it; if the new one is meant, set sha256 in %s to the first", a.File),
 			"what came has sha256 %s, and %s is pinned", hex, hexOf(pin))
 	}
 	if err := keep(r.cache, archive, c, nil); err != nil {
@@ -63,7 +63,7 @@ func (r *Releaser) fetchOCI(ctx context.Context, c cluster.Chart, pin string) (s
 func keep(cache *archives, archive []byte, c cluster.Chart, manifest []byte) error {
 	made, err := unpack(archive)
 	if err != nil {
-		return fault("tell the owner of the chart, or use another version", "%v", err)
+		return newError("tell the owner of the chart, or use another version", "%v", err)
 	}
 	if err := checkChart(made, c); err != nil {
 		return err

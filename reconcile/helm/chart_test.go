@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -32,8 +33,7 @@ func mustFail(t testing.TB, err error, words, hint string) {
 		t.Errorf("error is %v, want %q", err, words)
 		return
 	}
-	var h interface{ Hint() string }
-	if hint != "" && (!errors.As(err, &h) || !strings.Contains(h.Hint(), hint)) {
+	if !strings.Contains(fault.HintOf(err), hint) {
 		t.Errorf("%v: hint lacks %q", err, hint)
 	}
 }

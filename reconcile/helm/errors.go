@@ -1,9 +1,9 @@
 package helm
 
 import (
-	"errors"
 	"fmt"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -17,25 +17,18 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.message }
 
-// Hint says what to do about it, "" when there is nothing to do but wait.
-func (e *Error) Hint() string { return e.hint }
+// Unwrap gives the hint and the cause to errors.Is and errors.As.
+func (e *Error) Unwrap() error { return &fault.Error{Op: e.message, Err: e.cause, Hint: e.hint} }
 
-// Unwrap gives the cause to errors.Is and errors.As.
-func (e *Error) Unwrap() error { return e.cause }
-
-// fault is an error that somebody must do something about.
-func fault(hint, format string, args ...any) *Error {
+// newError is an error that somebody must do something about.
+func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
 // within says what was being done when err happened, and keeps its hint and
 // its cause.
 func within(what string, err error) error {
-	e := &Error{message: what + ": " + err.Error(), cause: err}
-	if h := (interface{ Hint() string })(nil); errors.As(err, &h) {
-		e.hint = h.Hint()
-	}
-	return e
+	return &Error{message: what + ": " + err.Error(), hint: fault.HintOf(err), cause: err}
 }
 
 // mostWords is how much of what a stranger says is repeated, in bytes.

@@ -36,7 +36,7 @@ func Look(ctx context.Context, c Config, chart cluster.Chart) (host string, err 
 	case chart.Repository != "":
 		base, err := url.Parse(r.mirrors.of(chart.Repository) + "/")
 		if err != nil {
-			return oneLine(chart.Repository), fault("use an https URL", "%s is no URL", oneLine(chart.Repository))
+			return oneLine(chart.Repository), newError("use an https URL", "%s is no URL", oneLine(chart.Repository))
 		}
 		_, err = r.find(ctx, base, chart)
 		return base.Host, err
@@ -56,7 +56,7 @@ func LookRegistry(ctx context.Context, c Config, address string) error {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return fault("write a host, or the address of a mirror", "%s is no address of a registry", oneLine(address))
+		return newError("write a host, or the address of a mirror", "%s is no address of a registry", oneLine(address))
 	}
 	body, err := open(ctx, client, u.JoinPath("v2/"), "", maxManifest)
 	var refused *httpError

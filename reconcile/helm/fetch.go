@@ -16,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // The deadlines of fetching.
@@ -28,7 +29,7 @@ const (
 func fetchClient(c Config) (*http.Client, error) {
 	roots, ok := certpool.Authorities(c.CA)
 	if !ok {
-		return nil, fault("give a file with certificates in PEM", "the authority for chart mirrors holds no PEM certificate")
+		return nil, newError("give a file with certificates in PEM", "the authority for chart mirrors holds no PEM certificate")
 	}
 	transport := &http.Transport{
 		DialContext:           c.Dial,
@@ -77,15 +78,16 @@ func (e *httpError) Error() string {
 	return fmt.Sprintf("%s answers %d %s", e.host, e.status, e.words)
 }
 
-// Hint says what to do about it.
-func (e *httpError) Hint() string {
+// Unwrap holds what to do about it.
+func (e *httpError) Unwrap() error {
+	f := &fault.Error{Op: e.Error()}
 	switch e.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return "charts are fetched without credentials: use a source that does not ask for them, or a mirror (mirrors.charts in the host config)"
+		f.Hint = "charts are fetched without credentials: use a source that does not ask for them, or a mirror (mirrors.charts in the host config)"
 	case http.StatusNotFound:
-		return "check the chart's source, name and version"
+		f.Hint = "check the chart's source, name and version"
 	}
-	return ""
+	return f
 }
 
 // errTooLarge says that more came than may come.
@@ -94,7 +96,7 @@ var errTooLarge = errors.New("it is larger than it may be")
 // open begins to fetch a file. At most so many bytes are read of it.
 func open(ctx context.Context, client doer, u *url.URL, accept string, most int64) (io.ReadCloser, error) {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, fault("use an https URL", "%s is no URL to fetch from", oneLine(u.Redacted()))
+		return nil, newError("use an https URL", "%s is no URL to fetch from", oneLine(u.Redacted()))
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -192,7 +194,7 @@ func (m mirrors) of(u string) string {
 func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte, error) {
 	base, err := url.Parse(r.mirrors.of(c.Repository) + "/")
 	if err != nil {
-		return nil, fault("use an https URL", "%s is no URL", oneLine(c.Repository))
+		return nil, newError("use an https URL", "%s is no URL", oneLine(c.Repository))
 	}
 	at, err := r.find(ctx, base, c)
 	if err != nil {
@@ -200,21 +202,21 @@ func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte,
 	}
 	file, err := base.Parse(at.URLs[0])
 	if err != nil {
-		return nil, fault("the repository is broken; tell its owner", "the index of %s gives a URL that is none", base.Host)
+		return nil, newError("the repository is broken; tell its owner", "the index of %s gives a URL that is none", base.Host)
 	}
 	// An index may name its own host, or that of the repository it mirrors.
 	if file, err = url.Parse(r.mirrors.of(file.String())); err != nil {
-		return nil, fault("correct mirrors.charts in the host config", "the mirror of %s is no URL", base.Host)
+		return nil, newError("correct mirrors.charts in the host config", "the mirror of %s is no URL", base.Host)
 	}
 	if base.Scheme == "https" && file.Scheme != "https" {
-		return nil, fault("use a repository that serves its charts over https", "the index of %s leads from https to %s", base.Host, oneLine(file.Scheme))
+		return nil, newError("use a repository that serves its charts over https", "the index of %s leads from https to %s", base.Host, oneLine(file.Scheme))
 	}
 	b, err := fetch(ctx, r.client, file, "", maxArchive)
 	if err != nil {
 		return nil, err
 	}
 	if listed := hexOf(at.Digest); listed != "" && listed != digestOf(b) {
-		return nil, fault("ask again later; if it stays so, the repository is broken", "what %s sends has sha256 %s, and its index says %s", file.Host, digestOf(b), listed)
+		return nil, newError("ask again later; if it stays so, the repository is broken", "what %s sends has sha256 %s, and its index says %s", file.Host, digestOf(b), listed)
 	}
 	return b, nil
 }
@@ -232,9 +234,9 @@ func (r *Releaser) find(ctx context.Context, base *url.URL, c cluster.Chart) (ve
 	_ = body.Close()
 	switch {
 	case errors.Is(err, errNoChart):
-		return version{}, fault("check the chart's repository and name", "%s has no chart %s", base.Host, c.Name)
+		return version{}, newError("check the chart's repository and name", "%s has no chart %s", base.Host, c.Name)
 	case errors.Is(err, errTooLarge):
-		return version{}, fault("use an OCI registry, or put the chart into the repository of the inventory", "the index of %s is larger than %d MiB", base.Host, maxIndex>>20)
+		return version{}, newError("use an OCI registry, or put the chart into the repository of the inventory", "the index of %s is larger than %d MiB", base.Host, maxIndex>>20)
 	case ctx.Err() != nil:
 		return version{}, unreachable(base.Host, ctx.Err())
 	case err != nil:
@@ -252,5 +254,5 @@ func (r *Releaser) find(ctx context.Context, base *url.URL, c cluster.Chart) (ve
 	for _, v := range versions[:min(len(versions), 5)] {
 		some = append(some, oneLine(v.Version))
 	}
-	return version{}, fault("choose a version it has: "+strings.Join(some, ", "), "%s has no version %s of chart %s", base.Host, c.Version, c.Name)
+	return version{}, newError("choose a version it has: "+strings.Join(some, ", "), "%s has no version %s of chart %s", base.Host, c.Version, c.Name)
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -23,9 +24,7 @@ func (b *bench) mustNotSing(err error) {
 	b.Helper()
 	said := b.said.String()
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if ours := (*Error)(nil); errors.As(e, &ours) {
-			said += ours.Hint()
-		}
+		said += fault.HintOf(e)
 	}
 	if err != nil {
 		said += err.Error()

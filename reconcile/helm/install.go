@@ -48,7 +48,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	// Read like a file of values, as the helm command does.
 	values, err := chartutil.ReadValues(a.Values.Reveal())
 	if err != nil {
-		return fault("correct the values in "+a.File, "its values cannot be read")
+		return newError("correct the values in "+a.File, "its values cannot be read")
 	}
 	server, ok := r.api()
 	if !ok {
@@ -157,7 +157,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 	mine := last.Labels[labelRevision] == strconv.Itoa(last.Version)
 	switch status := last.Info.Status; {
 	case ours == "":
-		return nil, fault("say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it", "somebody else has installed a release of that name")
+		return nil, newError("say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it", "somebody else has installed a release of that name")
 	case status == release.StatusDeployed && ours == j.digest && mine:
 		return last, nil
 	case status == release.StatusUninstalling:

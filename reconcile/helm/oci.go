@@ -44,7 +44,7 @@ type manifest struct {
 func archiveIn(b []byte) (string, error) {
 	var m manifest
 	if err := json.Unmarshal(b, &m); err != nil || m.Config.MediaType != mediaConfig {
-		return "", fault("check the chart's oci URL", "it is no Helm chart but something else")
+		return "", newError("check the chart's oci URL", "it is no Helm chart but something else")
 	}
 	for _, l := range m.Layers {
 		if l.MediaType != mediaChart && l.MediaType != mediaChartLegacy {
@@ -55,7 +55,7 @@ func archiveIn(b []byte) (string, error) {
 			return "", errors.New("its manifest names the archive by something else than a SHA-256")
 		}
 		if l.Size > maxArchive {
-			return "", fault("use a smaller chart", "its archive is larger than %d MiB", maxArchive>>20)
+			return "", newError("use a smaller chart", "its archive is larger than %d MiB", maxArchive>>20)
 		}
 		return hex, nil
 	}
@@ -84,7 +84,7 @@ func (r *Releaser) place(c cluster.Chart) (registry.Reference, error) {
 	at := r.mirrors.of(c.OCI)
 	ref, err := registry.ParseReference(strings.TrimPrefix(at, "oci://"))
 	if err != nil || !strings.HasPrefix(at, "oci://") {
-		return ref, fault("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
+		return ref, newError("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
 	}
 	return ref, nil
 }
@@ -97,7 +97,7 @@ func (r *Releaser) manifestOf(ctx context.Context, client doer, base *url.URL, c
 	}
 	b, err := fetch(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
 	if gone := (*httpError)(nil); pin != "" && errors.As(err, &gone) && gone.status == http.StatusNotFound {
-		return nil, fault("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", base.Host, name)
+		return nil, newError("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", base.Host, name)
 	}
 	return b, err
 }

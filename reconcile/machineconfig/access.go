@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Credentials mints what opens a cluster from its secrets bundle: a client
@@ -53,8 +54,8 @@ func mint(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.D
 		until = ca.Crt.NotAfter
 	}
 	if !until.After(now) {
-		return cluster.Credentials{}, &hinted{"the authority ran out on " + ca.Crt.NotAfter.UTC().Format(time.DateOnly),
-			"check the host's clock; an authority lives for ten years and must be rotated (talosctl rotate-ca) before they are over"}
+		return cluster.Credentials{}, &fault.Error{Op: "the authority ran out on " + ca.Crt.NotAfter.UTC().Format(time.DateOnly),
+			Hint: "check the host's clock; an authority lives for ten years and must be rotated (talosctl rotate-ca) before they are over"}
 	}
 	pair, err := x509.NewKeyPair(ca, append([]x509.Option{
 		x509.NotBefore(now.Add(-skew)),

@@ -15,19 +15,12 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // skew is how far certificates are backdated: the clock of a fresh VM may run
 // behind the host's until it has found a time server.
 const skew = 10 * time.Minute
-
-// hinted is an error that a person can fix, with the cure apart from it.
-type hinted struct{ message, hint string }
-
-func (e *hinted) Error() string { return e.message }
-
-// Hint says what to do.
-func (e *hinted) Hint() string { return e.hint }
 
 // NewBundle makes the secrets bundle of a new cluster, as YAML in the shape of
 // `talosctl gen secrets`, keys in the same order. The authorities in it are
@@ -118,18 +111,18 @@ func checkBundle(b *secrets.Bundle, c *config.VersionContract) error {
 
 	switch {
 	case len(bad) > 0:
-		return &hinted{"secrets bundle: " + strings.Join(bad, "; "),
-			"bring along the whole file that `talosctl gen secrets` wrote, or the one this cluster was made with"}
+		return &fault.Error{Op: "secrets bundle: " + strings.Join(bad, "; "),
+			Hint: "bring along the whole file that `talosctl gen secrets` wrote, or the one this cluster was made with"}
 	case b.Secrets.AESCBCEncryptionSecret != "":
 		// The generator writes an AES-CBC key wrongly from contract 1.14 on and
 		// not at all before it, which would make the secrets in etcd unreadable.
-		return &hinted{"secrets bundle: secrets.aescbcencryptionsecret is of clusters made before Talos 1.3, which are not managed",
-			"move the cluster's etcd encryption to secretbox first"}
+		return &fault.Error{Op: "secrets bundle: secrets.aescbcencryptionsecret is of clusters made before Talos 1.3, which are not managed",
+			Hint: "move the cluster's etcd encryption to secretbox first"}
 	}
 	// Whatever a later version of the library asks for besides. Its words may
 	// hold what it found, so they stay here.
 	if b.Validate(c) != nil {
-		return &hinted{"secrets bundle: it does not fit contract " + c.String(), "compare it with a fresh `talosctl gen secrets`"}
+		return &fault.Error{Op: "secrets bundle: it does not fit contract " + c.String(), Hint: "compare it with a fresh `talosctl gen secrets`"}
 	}
 	return nil
 }
@@ -207,14 +200,14 @@ func Authorities(bundle cluster.Secret) ([]cluster.Certificate, error) {
 // they stumble over.
 func readBundle(bundle cluster.Secret) (*secrets.Bundle, error) {
 	if bundle.IsZero() {
-		return nil, &hinted{"secrets bundle: there is none", "make one with `talos-agent secrets new`"}
+		return nil, &fault.Error{Op: "secrets bundle: there is none", Hint: "make one with `talos-agent secrets new`"}
 	}
 	b := &secrets.Bundle{Clock: secrets.NewClock()}
 	dec := yaml.NewDecoder(bytes.NewReader(bundle.Reveal()))
 	dec.KnownFields(true)
 	if err := dec.Decode(b); err != nil {
-		return nil, &hinted{"secrets bundle: it is not of the shape that `talosctl gen secrets` writes",
-			"it has the sections cluster, secrets, trustdinfo and certs, with certificates and keys in base64, and nothing else"}
+		return nil, &fault.Error{Op: "secrets bundle: it is not of the shape that `talosctl gen secrets` writes",
+			Hint: "it has the sections cluster, secrets, trustdinfo and certs, with certificates and keys in base64, and nothing else"}
 	}
 	if b.Cluster == nil {
 		b.Cluster = &secrets.Cluster{}

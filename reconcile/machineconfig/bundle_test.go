@@ -8,7 +8,6 @@ import (
 	stdx509 "crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
-	"errors"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // bundleMap is the test bundle as a tree, to break.
@@ -131,20 +131,20 @@ func TestCheckBundle(t *testing.T) {
 			if err == nil || err.Error() != "secrets bundle: "+c.want {
 				t.Fatalf("got %v, want %s", err, c.want)
 			}
-			if strings.Contains(err.Error(), "canary") || hintOf(err) == "" {
-				t.Errorf("%v (hint %q)", err, hintOf(err))
+			if strings.Contains(err.Error(), "canary") || fault.HintOf(err) == "" {
+				t.Errorf("%v (hint %q)", err, fault.HintOf(err))
 			}
 			s := snapshot(t, "v1.13")
 			s.Bundle = bundleFrom(t, m)
 			var r Renderer
 			configs, ps := r.Render(s, testSchematic)
-			if want := "inventory/dev/secrets.sops.yaml: secrets bundle: " + c.want + " (" + hintOf(err) + ")"; configs != nil || ps.Error() != want {
+			if want := "inventory/dev/secrets.sops.yaml: secrets bundle: " + c.want + " (" + fault.HintOf(err) + ")"; configs != nil || ps.Error() != want {
 				t.Errorf("rendering says:\n%v\nwant:\n%s", ps, want)
 			}
 		})
 	}
 	for _, text := range []string{"", "canary", "- canary", "cluster: {id: [canary", "\x00"} {
-		if err := CheckBundle(cluster.SecretString(text), "v1.13"); err == nil || hintOf(err) == "" || strings.Contains(err.Error(), "canary") {
+		if err := CheckBundle(cluster.SecretString(text), "v1.13"); err == nil || fault.HintOf(err) == "" || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -248,7 +248,7 @@ func TestCredentialsEndWithTheirAuthority(t *testing.T) {
 		t.Errorf("valid until %v and %v, want %v", access.Talos.NotAfter, access.Kube.NotAfter, want)
 	}
 	_, err = Credentials(b, testNow.AddDate(11, 0, 0), time.Hour)
-	if err == nil || !strings.Contains(err.Error(), "ran out on") || hintOf(err) == "" {
+	if err == nil || !strings.Contains(err.Error(), "ran out on") || fault.HintOf(err) == "" {
 		t.Errorf("with an authority that ran out: %v", err)
 	}
 	m := bundleMap(t)
@@ -256,7 +256,7 @@ func TestCredentialsEndWithTheirAuthority(t *testing.T) {
 	if _, err := Credentials(bundleFrom(t, m), testNow, time.Hour); err == nil {
 		t.Error("credentials without an authority")
 	}
-	if _, err := Credentials(cluster.Secret{}, testNow, time.Hour); err == nil || hintOf(err) == "" {
+	if _, err := Credentials(cluster.Secret{}, testNow, time.Hour); err == nil || fault.HintOf(err) == "" {
 		t.Errorf("credentials without a bundle: %v", err)
 	}
 }
@@ -267,8 +267,7 @@ func FuzzBundle(f *testing.F) {
 	f.Add([]byte("certs: {os: {crt: AAAA, key: AAAA}}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		err := CheckBundle(cluster.NewSecret(b), "v1.13")
-		var h interface{ Hint() string }
-		if err != nil && !errors.As(err, &h) {
+		if err != nil && fault.HintOf(err) == "" {
 			t.Errorf("no hint: %v", err)
 		}
 		_, ferr := Fingerprint(cluster.NewSecret(b))

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // vm is the mode a config is validated for. It is stricter than the nocloud
@@ -82,7 +83,7 @@ func (w *work) apply(p patch) {
 		return
 	}
 	if err != nil {
-		w.report(cluster.Error, p.File, explain(err, []byte(p.Text)), hintOf(err))
+		w.report(cluster.Error, p.File, explain(err, []byte(p.Text)), fault.HintOf(err))
 		return
 	}
 	known := true
@@ -118,18 +119,10 @@ func loadPatch(text string) (config.Provider, error) {
 	}
 	var list []any
 	if yaml.Unmarshal([]byte(text), &list) == nil && len(list) > 0 {
-		return nil, &hinted{"this is a list of JSON patch operations, which do not work on configs of several documents",
-			"write what should be there as a strategic-merge patch: the same keys as in the machine config"}
+		return nil, &fault.Error{Op: "this is a list of JSON patch operations, which do not work on configs of several documents",
+			Hint: "write what should be there as a strategic-merge patch: the same keys as in the machine config"}
 	}
 	return nil, err
-}
-
-func hintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
 }
 
 // guard turns a panic of the machine library into an error: a patch is a

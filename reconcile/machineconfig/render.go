@@ -22,6 +22,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // PlaceholderSchematic stands for the image factory's id while nobody has asked
@@ -233,7 +234,7 @@ func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Proble
 	}
 	if err != nil {
 		file := path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml")
-		return stop(cluster.Problem{Severity: cluster.Error, File: file, Message: err.Error(), Hint: hintOf(err)})
+		return stop(cluster.Problem{Severity: cluster.Error, File: file, Message: err.Error(), Hint: fault.HintOf(err)})
 	}
 	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), options(s, c, bundle)...)
 	if err != nil {

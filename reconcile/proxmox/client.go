@@ -16,6 +16,7 @@ import (
 	api "github.com/luthermonson/go-proxmox"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 const (
@@ -87,10 +88,10 @@ func New(c Config) (*Client, error) {
 	base, err := url.Parse(c.URL)
 	switch {
 	case err != nil, base.Scheme != "https", base.Host == "", base.User != nil, base.RawQuery != "", strings.Trim(base.Path, "/") != "" && strings.Trim(base.Path, "/") != "api2/json":
-		return nil, hinted("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
+		return nil, fault.Errorf("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
 	}
 	if !tokenPattern.MatchString(c.Token.RevealString()) {
-		return nil, hinted("write it like talos-agent@pve!pve1=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
+		return nil, fault.Errorf("write it like talos-agent@pve!pve1=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
 			"proxmox token: it is not of the form user@realm!name=secret")
 	}
 	tlsc, err := tlsConfig(c)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -67,10 +68,10 @@ func TestNewNamesTheField(t *testing.T) {
 		if err == nil {
 			p.Close()
 		}
-		if tc.field == "" && err != nil || tc.field != "" && (err == nil || !strings.HasPrefix(err.Error(), "proxmox "+tc.field+":") || cluster.HintOf(err) == "") {
-			t.Errorf("%s: %+v: got %v [%s]", tc.field, c, err, cluster.HintOf(err))
+		if tc.field == "" && err != nil || tc.field != "" && (err == nil || !strings.HasPrefix(err.Error(), "proxmox "+tc.field+":") || fault.HintOf(err) == "") {
+			t.Errorf("%s: %+v: got %v [%s]", tc.field, c, err, fault.HintOf(err))
 		}
-		if strings.Contains(fmt.Sprintf("%v %s", err, cluster.HintOf(err)), secretPart) {
+		if strings.Contains(fmt.Sprintf("%v %s", err, fault.HintOf(err)), secretPart) {
 			t.Errorf("the error holds the secret: %v", err)
 		}
 	}
@@ -127,8 +128,8 @@ func TestTrust(t *testing.T) {
 				}
 				return
 			}
-			if err == nil || !strings.Contains(cluster.HintOf(err), tc.hint) || strings.Contains(err.Error(), secretPart) {
-				t.Errorf("got %v [%s]", err, cluster.HintOf(err))
+			if err == nil || !strings.Contains(fault.HintOf(err), tc.hint) || strings.Contains(err.Error(), secretPart) {
+				t.Errorf("got %v [%s]", err, fault.HintOf(err))
 			}
 			if tries != 1 {
 				t.Errorf("asked %d times", tries)
@@ -266,8 +267,8 @@ func TestUnderHA(t *testing.T) {
 				}
 				continue
 			}
-			if err == nil || !strings.Contains(err.Error(), "managed by Proxmox VE's HA") || cluster.HintOf(err) != "take it out of HA: `ha-manager remove vm:411`" {
-				t.Errorf("%s of a %s vm: %v [%s]", what, status, err, cluster.HintOf(err))
+			if err == nil || !strings.Contains(err.Error(), "managed by Proxmox VE's HA") || fault.HintOf(err) != "take it out of HA: `ha-manager remove vm:411`" {
+				t.Errorf("%s of a %s vm: %v [%s]", what, status, err, fault.HintOf(err))
 			}
 		}
 	}

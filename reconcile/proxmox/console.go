@@ -13,7 +13,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 const (
@@ -91,8 +91,8 @@ func (c *Client) read(ctx context.Context, conn *websocket.Conn, vmid int, who s
 	} else if ctx.Err() != nil {
 		return nil
 	} else {
-		return &cure{fmt.Errorf("%w: Proxmox VE does not take the agent's token for a terminal of vm %d; its version 9 does", ErrNoConsole, vmid),
-			fmt.Sprintf("look at it on the host: `qm terminal %d`", vmid)}
+		return fault.WithHint(fmt.Errorf("%w: Proxmox VE does not take the agent's token for a terminal of vm %d; its version 9 does", ErrNoConsole, vmid),
+			fmt.Sprintf("look at it on the host: `qm terminal %d`", vmid))
 	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return c.ended(ctx, vmid, err)
@@ -133,10 +133,10 @@ func (c *Client) ended(ctx context.Context, vmid int, err error) error {
 
 // noConsole explains why there is no terminal.
 func (c *Client) noConsole(vmid int, err error) error {
-	hint := cluster.HintOf(err)
+	hint := fault.HintOf(err)
 	if errors.Is(err, errForbidden) {
 		hint = fmt.Sprintf("give VM.Console on /pool/%s to the user %s and to the token %s, or look at it on the host: `qm terminal %s`",
 			c.pool, userOf(c.token), c.token, strconv.Itoa(vmid))
 	}
-	return &cure{fmt.Errorf("%w: %w", ErrNoConsole, err), hint}
+	return fault.WithHint(fmt.Errorf("%w: %w", ErrNoConsole, err), hint)
 }

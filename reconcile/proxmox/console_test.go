@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -96,8 +96,8 @@ func TestConsoleOf84(t *testing.T) {
 		c := s.client()
 		defer c.Close()
 		_, err := listen(t.Context(), c, 411, "two")
-		if !errors.Is(err, ErrNoConsole) || !strings.Contains(cluster.HintOf(err), "qm terminal 411") || strings.Contains(err.Error(), "PVEVNC") {
-			t.Errorf("%v (%s)", err, cluster.HintOf(err))
+		if !errors.Is(err, ErrNoConsole) || !strings.Contains(fault.HintOf(err), "qm terminal 411") || strings.Contains(err.Error(), "PVEVNC") {
+			t.Errorf("%v (%s)", err, fault.HintOf(err))
 		}
 	})
 }
@@ -109,8 +109,8 @@ func TestConsoleWithoutPrivilege(t *testing.T) {
 		c := s.client()
 		defer c.Close()
 		err := c.Console(t.Context(), testHost, 411, nil)
-		if !errors.Is(err, ErrNoConsole) || !strings.Contains(cluster.HintOf(err), "give VM.Console on /pool/"+testPool) {
-			t.Errorf("%v (%s)", err, cluster.HintOf(err))
+		if !errors.Is(err, ErrNoConsole) || !strings.Contains(fault.HintOf(err), "give VM.Console on /pool/"+testPool) {
+			t.Errorf("%v (%s)", err, fault.HintOf(err))
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -248,8 +249,8 @@ func TestFailuresTell(t *testing.T) {
 				c := s.client()
 				defer c.Close()
 				err := c.Create(ctx, d, n, d.Image, nil)
-				if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "create vm 411 (dev-cp-1): ") || !strings.Contains(cluster.HintOf(err), tc.hint) {
-					t.Errorf("got %v [%s]", err, cluster.HintOf(err))
+				if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "create vm 411 (dev-cp-1): ") || !strings.Contains(fault.HintOf(err), tc.hint) {
+					t.Errorf("got %v [%s]", err, fault.HintOf(err))
 				}
 				if strings.Contains(fmt.Sprint(err), strings.SplitN(s.token, "=", 2)[1]) {
 					t.Errorf("the error holds the token's secret: %v", err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Delete stops a VM of ours hard and deletes it with its own disks. One that is
@@ -106,7 +107,7 @@ func deletable(p proven, vmid int) error {
 		return err
 	}
 	if others := othersVolumes(p.conf, strconv.Itoa(vmid)); len(others) > 0 {
-		return hinted("detach them and move them to another vm, or remove them, if nobody needs them", "volumes that are not ours would be deleted with it: %s", strings.Join(others, ", "))
+		return fault.Errorf("detach them and move them to another vm, or remove them, if nobody needs them", "volumes that are not ours would be deleted with it: %s", strings.Join(others, ", "))
 	}
 	return nil
 }

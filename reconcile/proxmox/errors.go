@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Error is an answer of Proxmox VE that was not a success.
@@ -59,8 +61,11 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Hint says what to do about it, "" when there is nothing to do but wait.
-func (e *Error) Hint() string {
+// Unwrap holds the hint.
+func (e *Error) Unwrap() error { return &fault.Error{Op: e.Error(), Hint: e.hint()} }
+
+// hint says what to do about it, "" when there is nothing to do but wait.
+func (e *Error) hint() string {
 	if p, ok := phraseIn(e.words()); ok {
 		return p.hint
 	}
@@ -131,33 +136,16 @@ func (e *TaskError) Is(target error) bool {
 	return ok && p.kind == target
 }
 
-// Hint says what to do about it.
-func (e *TaskError) Hint() string {
+// Unwrap holds the hint.
+func (e *TaskError) Unwrap() error { return &fault.Error{Op: e.Error(), Hint: e.hint()} }
+
+// hint says what to do about it.
+func (e *TaskError) hint() string {
 	if m := missingPrivilege.FindStringSubmatch(e.Exit); m != nil {
 		return fmt.Sprintf("give %s on %s to the agent's user and to its token", strings.ReplaceAll(m[2], "|", " or "), m[1])
 	}
 	p, _ := phraseIn(e.Exit)
 	return p.hint
-}
-
-// cure is an error with a hint.
-type cure struct {
-	err  error
-	hint string
-}
-
-// Error implements error.
-func (e *cure) Error() string { return e.err.Error() }
-
-// Unwrap returns the error without the hint.
-func (e *cure) Unwrap() error { return e.err }
-
-// Hint says what to do about it.
-func (e *cure) Hint() string { return e.hint }
-
-// hinted makes an error with a hint.
-func hinted(hint, format string, args ...any) error {
-	return &cure{err: fmt.Errorf(format, args...), hint: hint}
 }
 
 // answered reports whether an error is a definite answer of the host: what was

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // The methods of this file answer an examination of the host, not a pass: they
@@ -50,7 +52,7 @@ func (c *Client) Knock(ctx context.Context) (Door, error) {
 	defer func() { _ = resp.Body.Close() }()
 	var answer struct{ Data struct{ Version scalar } }
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Data.Version == "" {
-		return Door{}, &cure{errors.New("GET /version: the answer is not that of Proxmox VE"), "is the url right? Proxmox VE speaks https on port 8006"}
+		return Door{}, fault.WithHint(errors.New("GET /version: the answer is not that of Proxmox VE"), "is the url right? Proxmox VE speaks https on port 8006")
 	}
 	d.Version = string(answer.Data.Version)
 	if d.Date, err = http.ParseTime(resp.Header.Get("Date")); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -167,8 +168,8 @@ func examined(t *testing.T, s *stand) {
 	// What it takes Sys.Audit on / to see.
 	forbidden := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, errForbidden) || !strings.Contains(cluster.HintOf(err), "Sys.Audit on /") {
-			t.Errorf("%s without Sys.Audit: %v (%s)", what, err, cluster.HintOf(err))
+		if !errors.Is(err, errForbidden) || !strings.Contains(fault.HintOf(err), "Sys.Audit on /") {
+			t.Errorf("%s without Sys.Audit: %v (%s)", what, err, fault.HintOf(err))
 		}
 	}
 	_, err = c.HighlyAvailable(ctx)

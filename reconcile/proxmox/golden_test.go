@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // recordings is the folder with what a real Proxmox VE was asked and answered.
@@ -381,7 +382,7 @@ func TestPhrasesWereSeen(t *testing.T) {
 		if strings.Contains(x.Response.BodyRaw, `"errors":{`) && len(e.Params) == 0 {
 			t.Errorf("%s: the parameters are lost: %v", x.name, err)
 		}
-		if e.Status == 403 && e.Hint() == "" || e.Status == 401 && !strings.Contains(e.Hint(), "u@pve!t") {
+		if e.Status == 403 && fault.HintOf(e) == "" || e.Status == 401 && !strings.Contains(fault.HintOf(e), "u@pve!t") {
 			t.Errorf("%s: no cure for %v", x.name, err)
 		}
 	}

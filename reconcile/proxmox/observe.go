@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs
@@ -136,7 +137,7 @@ func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM,
 // because puts an error and its cure into one line, for reasons of things not
 // seen.
 func because(err error) string {
-	hint := cluster.HintOf(err)
+	hint := fault.HintOf(err)
 	if hint == "" && errors.Is(err, syscall.ECONNREFUSED) {
 		hint = "does it run? `systemctl status pveproxy`; proxmox.url of the host config says where it is asked"
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -396,7 +397,7 @@ func TestForeignInTheWay(t *testing.T) {
 						if err == nil {
 							t.Errorf("%s succeeded", what)
 						} else {
-							t.Logf("%v [%s]", err, cluster.HintOf(err))
+							t.Logf("%v [%s]", err, fault.HintOf(err))
 						}
 					}
 					for _, r := range s.world.Calls() {

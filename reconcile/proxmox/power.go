@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Start switches the VM of a node on. One that runs is success.
@@ -58,7 +59,7 @@ func (c *Client) power(ctx context.Context, id identity, want cluster.Power, pro
 		case p.locked() != nil:
 			return p.locked()
 		case want == cluster.PowerRunning && now.power() == cluster.Paused:
-			return hinted(fmt.Sprintf("`qm resume %d`, after looking why: a full storage pauses VMs too", id.vmid), "vm %d is paused", id.vmid)
+			return fault.Errorf(fmt.Sprintf("`qm resume %d`, after looking why: a full storage pauses VMs too", id.vmid), "vm %d is paused", id.vmid)
 		}
 		err = c.start(ctx, progress, func(name *scalar) error { return c.post(ctx, vmPath(p.host, id.vmid, "status", how), in, name) })
 		switch {
@@ -96,5 +97,5 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 // managed is the refusal to act on a VM that the HA manager looks after: the
 // two would fight over it.
 func managed(vmid int) error {
-	return hinted(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, which talos-agent does not work with yet", vmid)
+	return fault.Errorf(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, which talos-agent does not work with yet", vmid)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // row is one line of /cluster/resources: a host, a storage or a guest. What
@@ -87,7 +88,7 @@ func (p proven) locked() error {
 	if lock == "" {
 		return nil
 	}
-	return &cure{fmt.Errorf("%w (%s)", errLocked, lock), "wait until whatever holds the lock has ended: a backup, a snapshot, a migration"}
+	return fault.WithHint(fmt.Errorf("%w (%s)", errLocked, lock), "wait until whatever holds the lock has ended: a backup, a snapshot, a migration")
 }
 
 // errGone: the listing does not have the VM.
@@ -104,9 +105,9 @@ type notOurs struct {
 // Error implements error.
 func (e *notOurs) Error() string { return fmt.Sprintf("vm %d is not ours: %s", e.vmid, e.why) }
 
-// Hint says what to do about it.
-func (e *notOurs) Hint() string {
-	return "nothing was changed; see whose it is before doing anything about it"
+// Unwrap holds what to do about it.
+func (e *notOurs) Unwrap() error {
+	return &fault.Error{Op: e.Error(), Hint: "nothing was changed; see whose it is before doing anything about it"}
 }
 
 // prove reads pool and UUID of a VM anew and returns it if it is ours, errGone
@@ -322,7 +323,7 @@ func (c *Client) has(ctx context.Context, path string, privileges ...string) err
 	}
 	for _, p := range privileges {
 		if _, ok := have[path][p]; !ok {
-			return hinted(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, userOf(c.token), c.token),
+			return fault.Errorf(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, userOf(c.token), c.token),
 				"the agent's token has no %s on %s, so that it does not see everything there", p, path)
 		}
 	}

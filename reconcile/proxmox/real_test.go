@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -36,7 +37,7 @@ func lifecycle(t *testing.T, c *Client, d cluster.Desired, image []byte) {
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
-			t.Fatalf("%v [%s]", err, cluster.HintOf(err))
+			t.Fatalf("%v [%s]", err, fault.HintOf(err))
 		}
 	}
 	look("before", cluster.Absent, cluster.PowerUnknown)
@@ -148,7 +149,7 @@ func TestLifecycleOnARealHost(t *testing.T) {
 	}
 	c, err := New(config)
 	if err != nil {
-		t.Fatalf("%v [%s]", err, cluster.HintOf(err))
+		t.Fatalf("%v [%s]", err, fault.HintOf(err))
 	}
 	defer c.Close()
 	image := read("IMAGE")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -108,15 +109,15 @@ func explainTLS(err error) error {
 	var record tls.RecordHeaderError
 	switch {
 	case errors.As(err, &pin):
-		return &cure{err, "if the certificate was renewed, take its fingerprint anew: `openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem` (pveproxy-ssl.pem where there is one)"}
+		return fault.WithHint(untrusted{err}, "if the certificate was renewed, take its fingerprint anew: `openssl x509 -noout -fingerprint -sha256 -in /etc/pve/local/pve-ssl.pem` (pveproxy-ssl.pem where there is one)")
 	case errors.As(err, &unknown):
-		return &cure{err, "the agent trusts a copy of /etc/pve/pve-root-ca.pem, which `talos-agent init` makes: run it again; or set ca_file to a copy that the agent can read, or fingerprint to the certificate's own"}
+		return fault.WithHint(untrusted{err}, "the agent trusts a copy of /etc/pve/pve-root-ca.pem, which `talos-agent init` makes: run it again; or set ca_file to a copy that the agent can read, or fingerprint to the certificate's own")
 	case errors.As(err, &host):
-		return &cure{err, "use a name in url that the certificate has, or set fingerprint"}
+		return fault.WithHint(untrusted{err}, "use a name in url that the certificate has, or set fingerprint")
 	case errors.As(err, &invalid):
-		return &cure{err, "renew the certificate: `pvecm updatecerts --force` on the host, then restart pveproxy; and check both clocks"}
+		return fault.WithHint(untrusted{err}, "renew the certificate: `pvecm updatecerts --force` on the host, then restart pveproxy; and check both clocks")
 	case errors.As(err, &record):
-		return &cure{err, "is the url right? Proxmox VE speaks https on port 8006"}
+		return fault.WithHint(untrusted{err}, "is the url right? Proxmox VE speaks https on port 8006")
 	}
 	return err
 }
@@ -124,9 +125,15 @@ func explainTLS(err error) error {
 // distrust reports whether an error is about a certificate: asking again will
 // not help.
 func distrust(err error) bool {
-	var c *cure
-	return errors.As(err, &c)
+	_, is := errors.AsType[untrusted](err)
+	return is
 }
+
+// untrusted is what is wrong with a certificate.
+type untrusted struct{ error }
+
+// Unwrap returns the cause.
+func (e untrusted) Unwrap() error { return e.error }
 
 // pinError is a certificate that is not the pinned one.
 type pinError struct{ want, have string }
@@ -143,7 +150,7 @@ func tlsConfig(c Config) (*tls.Config, error) {
 	if c.Fingerprint != "" {
 		pin, err := hex.DecodeString(strings.ReplaceAll(c.Fingerprint, ":", ""))
 		if err != nil || len(pin) != sha256.Size {
-			return nil, hinted("write the SHA-256 of the certificate, 64 hex digits with or without colons, as `openssl x509 -fingerprint -sha256` prints it",
+			return nil, fault.Errorf("write the SHA-256 of the certificate, 64 hex digits with or without colons, as `openssl x509 -fingerprint -sha256` prints it",
 				"proxmox fingerprint: %q is not a SHA-256", c.Fingerprint)
 		}
 		// The pinned certificate is trusted by itself, whoever signed it and
@@ -161,7 +168,7 @@ func tlsConfig(c Config) (*tls.Config, error) {
 	if len(c.CA) > 0 {
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(c.CA) {
-			return nil, hinted("on a Proxmox VE host it is /etc/pve/pve-root-ca.pem", "proxmox ca_file: it holds no PEM certificate")
+			return nil, fault.Errorf("on a Proxmox VE host it is /etc/pve/pve-root-ca.pem", "proxmox ca_file: it holds no PEM certificate")
 		}
 	}
 	return t, nil

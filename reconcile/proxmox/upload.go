@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // images lists what disks can be imported from on a storage: name and bytes.
@@ -113,7 +114,7 @@ func (c *Client) uploaded(ctx context.Context, at place, progress func(cluster.P
 	}
 	have, ok := images[at.name]
 	if ok && have != at.size {
-		return false, hinted(fmt.Sprintf("as root on %s: `pvesm free %s:import/%s`; it is uploaded again then", at.host, at.store, at.name),
+		return false, fault.Errorf(fmt.Sprintf("as root on %s: `pvesm free %s:import/%s`; it is uploaded again then", at.host, at.store, at.name),
 			"an image of that name is there with %d bytes instead of %d, perhaps from an upload that was cut off", have, at.size)
 	}
 	return ok, nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -77,8 +78,8 @@ func TestUploadNeverOverwrites(t *testing.T) {
 		defer c.Close()
 		s.must(c.Upload(ctx, testHost, "local", imageName, 1000, bytes.NewReader(image[:1000]), nil))
 		err := c.Upload(ctx, testHost, "local", imageName, int64(len(image)), bytes.NewReader(image), nil)
-		if err == nil || !strings.Contains(err.Error(), "with 1000 bytes instead of 200000") || !strings.Contains(cluster.HintOf(err), "pvesm free local:import/") {
-			t.Errorf("got %v [%s]", err, cluster.HintOf(err))
+		if err == nil || !strings.Contains(err.Error(), "with 1000 bytes instead of 200000") || !strings.Contains(fault.HintOf(err), "pvesm free local:import/") {
+			t.Errorf("got %v [%s]", err, fault.HintOf(err))
 		}
 		if n := s.uploads(); n != 1 {
 			t.Errorf("%d uploads", n)
@@ -211,8 +212,8 @@ func TestUploadGoesWrong(t *testing.T) {
 			defer c.Close()
 			err := c.Upload(context.Background(), testHost, "local", imageName, 4, strings.NewReader("QFI\xfb"), nil)
 			want := "give Datastore.AllocateTemplate on /storage/local to the user talos-agent@pve and to the token talos-agent@pve!pve1"
-			if err == nil || cluster.HintOf(err) != want {
-				t.Errorf("got %v [%s]", err, cluster.HintOf(err))
+			if err == nil || fault.HintOf(err) != want {
+				t.Errorf("got %v [%s]", err, fault.HintOf(err))
 			}
 		})
 	})

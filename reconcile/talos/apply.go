@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // How long things may take around an apply. Talos 1.13.9 answered within 10 ms
@@ -140,8 +141,8 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sendin
 	}
 	switch reading.meaning {
 	case invalid:
-		return sending{refused: curable{fmt.Errorf("the machine refuses the config: %w", said),
-			"correct the setting in the inventory or in a patch; this version of Talos does not take it"}}
+		return sending{refused: fault.WithHint(fmt.Errorf("the machine refuses the config: %w", said),
+			"correct the setting in the inventory or in a patch; this version of Talos does not take it")}
 	case never:
 		return sending{refused: fmt.Errorf("the machine refuses: %w", said)}
 	default:
@@ -175,7 +176,7 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 		case waited >= patience && sent.accepted:
 			err = fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)
 			if n.Role == cluster.Worker {
-				err = curable{err, "a worker answers only once a control plane has signed its certificate: look at those first"}
+				err = fault.WithHint(err, "a worker answers only once a control plane has signed its certificate: look at those first")
 			}
 			return err
 		case waited >= patience:
@@ -221,14 +222,3 @@ func minor(version string) int {
 	}
 	return n
 }
-
-// curable is an error with a cure.
-type curable struct {
-	error
-	hint string
-}
-
-func (c curable) Unwrap() error { return c.error }
-
-// Hint says what to do.
-func (c curable) Hint() string { return c.hint }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -88,7 +89,7 @@ func TestApplyFaults(t *testing.T) {
 				if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), "apply config to cp-1 (10.5.0.11): "+tc.want)) {
 					t.Errorf("error %v, want %q", err, tc.want)
 				}
-				if hint := cluster.HintOf(err); !strings.HasPrefix(hint, tc.hint) || tc.hint == "" && hint != "" {
+				if hint := fault.HintOf(err); !strings.HasPrefix(hint, tc.hint) || tc.hint == "" && hint != "" {
 					t.Errorf("hint %q, want %q", hint, tc.hint)
 				}
 				if err != nil {
@@ -239,8 +240,8 @@ func TestWorkerWithoutControlPlane(t *testing.T) {
 		b.power(wk(1), cp(1))
 		b.observe()
 		err := b.fleet.Apply(within(time.Hour), b.desired, wk(1), b.config(wk(1)))
-		if err == nil || !strings.Contains(cluster.HintOf(err), "control plane") {
-			t.Errorf("%v (%s)", err, cluster.HintOf(err))
+		if err == nil || !strings.Contains(fault.HintOf(err), "control plane") {
+			t.Errorf("%v (%s)", err, fault.HintOf(err))
 		}
 		b.apply(cp(1))
 		b.untilReach(wk(1), cluster.Configured)

@@ -10,6 +10,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 const (
@@ -79,10 +80,10 @@ func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 	case early:
 		return fmt.Errorf("it is too early: %w", said)
 	case clockless:
-		return curable{fmt.Errorf("it is too early: %w", said),
-			"the machine reaches no time server: check network.time_servers, and that the nodes get out to UDP port 123"}
+		return fault.WithHint(fmt.Errorf("it is too early: %w", said),
+			"the machine reaches no time server: check network.time_servers, and that the nodes get out to UDP port 123")
 	case invalid:
-		return curable{fmt.Errorf("the machine refuses: %w", said), "its machine config has no etcd: look at the patches of the control planes"}
+		return fault.WithHint(fmt.Errorf("the machine refuses: %w", said), "its machine config has no etcd: look at the patches of the control planes")
 	case never:
 		return fmt.Errorf("the machine refuses: %w", said)
 	default:

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -110,7 +111,7 @@ func TestBootstrapFaults(t *testing.T) {
 				if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), "bootstrap cp-1 (10.5.0.11): "+tc.want)) {
 					t.Errorf("error %v, want %q", err, tc.want)
 				}
-				if hint := cluster.HintOf(err); !strings.HasPrefix(hint, tc.hint) || tc.hint == "" && hint != "" {
+				if hint := fault.HintOf(err); !strings.HasPrefix(hint, tc.hint) || tc.hint == "" && hint != "" {
 					t.Errorf("hint %q, want %q", hint, tc.hint)
 				}
 				if b.etcd(cp(1)).State == "Preparing" {
@@ -136,8 +137,8 @@ func TestBootstrapWaitsForTheTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := b.fleet.Bootstrap(within(time.Minute), b.desired, cp(1))
-		if err == nil || !strings.Contains(cluster.HintOf(err), "time server") {
-			t.Errorf("%v (%s)", err, cluster.HintOf(err))
+		if err == nil || !strings.Contains(fault.HintOf(err), "time server") {
+			t.Errorf("%v (%s)", err, fault.HintOf(err))
 		}
 		if err := b.lab.Desync(401, false); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Why a status could not be posted. Test with errors.Is.
@@ -33,29 +35,14 @@ type Error struct {
 	Status int
 	// RetryAfter is how long to leave the forge alone, with ErrRateLimited.
 	RetryAfter time.Duration
-	text       string
-	hint       string
-	err        error
+	fault      fault.Error
 }
 
 // Error implements error.
-func (e *Error) Error() string {
-	if e.err == nil {
-		return e.text
-	}
-	return e.text + ": " + e.err.Error()
-}
+func (e *Error) Error() string { return e.fault.Error() }
 
-// Unwrap makes errors.Is find both the kind and the cause.
-func (e *Error) Unwrap() []error {
-	if e.err == nil {
-		return []error{e.Kind}
-	}
-	return []error{e.Kind, e.err}
-}
-
-// Hint says what to do about it; empty when there is nothing to do but wait.
-func (e *Error) Hint() string { return e.hint }
+// Unwrap makes errors.Is find both the kind and the cause, and the hint be found.
+func (e *Error) Unwrap() []error { return []error{e.Kind, &e.fault} }
 
 // FieldError is one field of a Config that cannot be used.
 type FieldError struct {
@@ -68,8 +55,8 @@ type FieldError struct {
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.text }
 
-// Hint says what to write instead.
-func (e *FieldError) Hint() string { return e.hint }
+// Unwrap holds what to write instead.
+func (e *FieldError) Unwrap() error { return &fault.Error{Op: e.text, Hint: e.hint} }
 
 // maxAnswer bounds what is read of an answer, in bytes.
 const maxAnswer = 64 << 10
@@ -78,9 +65,9 @@ const maxAnswer = 64 << 10
 // stands all the same.
 func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	said := c.said(body)
-	e := &Error{Kind: ErrRefused, Status: res.StatusCode, text: "the forge answers " + strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode)}
+	e := &Error{Kind: ErrRefused, Status: res.StatusCode, fault: fault.Error{Op: "the forge answers " + strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode)}}
 	if said != "" {
-		e.text += ": " + said
+		e.fault.Op += ": " + said
 	}
 	switch {
 	// GitLab has a state machine where the others have a list: what is running
@@ -92,16 +79,16 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && limited(res.Header):
 		e.Kind, e.RetryAfter = ErrRateLimited, retryAfter(res.Header)
 	case res.StatusCode == http.StatusUnauthorized:
-		e.Kind, e.hint = ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; "+c.forge.scope
+		e.Kind, e.fault.Hint = ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; "+c.forge.scope
 	case res.StatusCode == http.StatusForbidden:
-		e.Kind, e.hint = ErrAuth, c.forge.scope
+		e.Kind, e.fault.Hint = ErrAuth, c.forge.scope
 	case res.StatusCode == http.StatusNotFound:
-		e.Kind, e.hint = ErrNotFound, "check repository; a token that may not see it gets the same answer: "+c.forge.scope
+		e.Kind, e.fault.Hint = ErrNotFound, "check repository; a token that may not see it gets the same answer: "+c.forge.scope
 	// GitHub's answer to a commit that it does not have.
 	case c.kind == GitHub && res.StatusCode == http.StatusUnprocessableEntity && strings.Contains(said, "No commit found"):
-		e.Kind, e.hint = ErrNotFound, "check that repository is the one that the agent reads"
+		e.Kind, e.fault.Hint = ErrNotFound, "check that repository is the one that the agent reads"
 	case res.StatusCode >= 300 && res.StatusCode < 400:
-		e.hint = "the repository or the forge has moved to " + printable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
+		e.fault.Hint = "the repository or the forge has moved to " + printable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
 	case res.StatusCode >= 500:
 		e.Kind = ErrUnavailable
 	}

@@ -23,6 +23,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Kind is a forge's API.
@@ -251,7 +252,7 @@ func (c *Client) Look(ctx context.Context) error {
 	// GitHub tells a token that lacks the scope that there is no such thing; of
 	// the commit alone it says so with 422.
 	case c.kind == GitHub && errors.As(err, &e) && e.Status == http.StatusNotFound:
-		return fmt.Errorf("set a commit status: %w", &Error{Kind: ErrAuth, Status: e.Status, text: "the token may not", hint: c.forge.scope})
+		return fmt.Errorf("set a commit status: %w", &Error{Kind: ErrAuth, Status: e.Status, fault: fault.Error{Op: "the token may not", Hint: c.forge.scope}})
 	}
 	return nil // refused for the commit's sake, each forge in its own way
 }
@@ -328,13 +329,13 @@ func (c *Client) unanswered(parent context.Context, err error) error {
 	if errors.As(err, &ue) {
 		err = ue.Err // without the URL, which says no more than the host
 	}
-	e := &Error{Kind: ErrUnavailable, text: "ask " + c.host, err: err}
+	e := &Error{Kind: ErrUnavailable, fault: fault.Error{Op: "ask " + c.host, Err: err}}
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // whichever clock strikes first
-		e.text, e.err = fmt.Sprintf("no answer from %s within %s", c.host, c.timeout), nil
+		e.fault.Op, e.fault.Err = fmt.Sprintf("no answer from %s within %s", c.host, c.timeout), nil
 	case errors.As(err, &cert):
-		e.hint = "if the forge's certificate comes from an authority of your own, give its certificate as ca_file"
+		e.fault.Hint = "if the forge's certificate comes from an authority of your own, give its certificate as ca_file"
 	}
 	return e
 }

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -176,9 +177,8 @@ func wantKind(t testing.TB, err, kind error, words ...string) {
 		t.Fatalf("error %v, want kind %v", err, kind)
 	}
 	text := fmt.Sprintf("%v %+v", err, err)
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		text += " | " + h.Hint()
+	if hint := fault.HintOf(err); hint != "" {
+		text += " | " + hint
 	}
 	if strings.Contains(text, token) {
 		t.Errorf("the token is in the error %s", text)

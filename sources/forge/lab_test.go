@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -77,8 +77,8 @@ func TestAgainstTheLab(t *testing.T) {
 					change(&cc)
 					client, err := New(cc)
 					check(t, err)
-					if err = client.Look(t.Context()); err == nil || !strings.Contains(cluster.HintOf(err), "token") {
-						t.Errorf("look with %s: %v (%s)", what, err, cluster.HintOf(err))
+					if err = client.Look(t.Context()); err == nil || !strings.Contains(fault.HintOf(err), "token") {
+						t.Errorf("look with %s: %v (%s)", what, err, fault.HintOf(err))
 					}
 				}
 				if n := len(f.Statuses()); n != taken {

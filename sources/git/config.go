@@ -122,7 +122,7 @@ func patient(dial func(ctx context.Context, network, addr string) (net.Conn, err
 		case parent.Err() != nil:
 			return nil, parent.Err()
 		}
-		return nil, fault(ErrUnreachable, "", nil, "no connection to %s within %s", addr, patience)
+		return nil, newError(ErrUnreachable, "", nil, "no connection to %s within %s", addr, patience)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func lockedKey(t testing.TB) []byte {
@@ -49,8 +51,8 @@ func TestParseURL(t *testing.T) {
 	} {
 		if got, err := parseURL(in); err == nil {
 			t.Errorf("%q accepted as %+v", in, got)
-		} else if strings.Contains(err.Error(), "s3cret") || err.Hint() == "" {
-			t.Errorf("%q: error %q with hint %q", in, err, err.Hint())
+		} else if strings.Contains(err.Error(), "s3cret") || fault.HintOf(err) == "" {
+			t.Errorf("%q: error %q with hint %q", in, err, fault.HintOf(err))
 		}
 	}
 }

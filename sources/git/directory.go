@@ -307,7 +307,7 @@ func (m *manifest) size(name string, _ node) (int64, error) { return m.sums[name
 func (m *manifest) read(name string, _ node) (_ []byte, err error) {
 	want := m.sums[name]
 	if want.large {
-		return nil, fault(ErrLimit, "", nil, "%d bytes, the limit for one file is %d", want.size, m.limits.Blob)
+		return nil, newError(ErrLimit, "", nil, "%d bytes, the limit for one file is %d", want.size, m.limits.Blob)
 	}
 	root, err := os.OpenRoot(m.dir)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"unicode"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // What kind of failure an error is, for callers that act on it. Test with
@@ -41,34 +43,19 @@ var (
 // something about it, what to do.
 type Error struct {
 	// Kind is one of the sentinels of this package.
-	Kind error
-	text string
-	hint string
-	err  error
+	Kind  error
+	fault fault.Error
 }
 
 // Error implements error.
-func (e *Error) Error() string {
-	if e.err == nil {
-		return e.text
-	}
-	return e.text + ": " + e.err.Error()
-}
+func (e *Error) Error() string { return e.fault.Error() }
 
-// Unwrap makes errors.Is find both the kind and the cause.
-func (e *Error) Unwrap() []error {
-	if e.err == nil {
-		return []error{e.Kind}
-	}
-	return []error{e.Kind, e.err}
-}
+// Unwrap makes errors.Is find both the kind and the cause, and the hint be found.
+func (e *Error) Unwrap() []error { return []error{e.Kind, &e.fault} }
 
-// Hint says what to do about it; empty when there is nothing to do but wait.
-func (e *Error) Hint() string { return e.hint }
-
-// fault builds an Error; err may be nil.
-func fault(kind error, hint string, err error, format string, args ...any) error {
-	return &Error{Kind: kind, hint: hint, err: err, text: fmt.Sprintf(format, args...)}
+// newError makes an Error; err may be nil.
+func newError(kind error, hint string, err error, format string, args ...any) error {
+	return &Error{Kind: kind, fault: fault.Error{Op: fmt.Sprintf(format, args...), Err: err, Hint: hint}}
 }
 
 // known reports whether err already says what it is: a kind of ours, or the
@@ -83,7 +70,7 @@ func unusable(err error, doing string) error {
 	if err == nil || known(err) {
 		return err
 	}
-	return fault(ErrUnreachable, "", err, "%s", doing)
+	return newError(ErrUnreachable, "", err, "%s", doing)
 }
 
 // onDisk makes ErrDisk of an error of the file system that a copy made anew would
@@ -91,7 +78,7 @@ func unusable(err error, doing string) error {
 func onDisk(dir string, err error) error {
 	for _, is := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
 		if errors.Is(err, is) && !known(err) {
-			return fault(ErrDisk, "make room on the file system of "+dir+" and let the agent write to it, or set cache_dir to a directory on another one", err,
+			return newError(ErrDisk, "make room on the file system of "+dir+" and let the agent write to it, or set cache_dir to a directory on another one", err,
 				"the copy of the repository cannot be written")
 		}
 	}
@@ -109,8 +96,8 @@ type FieldError struct {
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.text }
 
-// Hint says what to write instead.
-func (e *FieldError) Hint() string { return e.hint }
+// Unwrap holds what to write instead.
+func (e *FieldError) Unwrap() error { return &fault.Error{Op: e.text, Hint: e.hint} }
 
 // remark is what the other side said, made fit for one line of ours: the first
 // non-empty line, printable, of bounded length.

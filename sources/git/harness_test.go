@@ -28,6 +28,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -328,9 +330,8 @@ func wantKind(t testing.TB, err, kind error, words ...string) {
 		t.Fatalf("error %v, want kind %v", err, kind)
 	}
 	text := err.Error()
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		text += " | " + h.Hint()
+	if hint := fault.HintOf(err); hint != "" {
+		text += " | " + hint
 	}
 	for _, w := range words {
 		if !strings.Contains(text, w) {

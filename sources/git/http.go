@@ -82,7 +82,7 @@ func sameRepository(next *http.Request, via []*http.Request) error {
 func errMoved(to *url.URL) error {
 	shown := *to
 	shown.User, shown.RawQuery, shown.Fragment = nil, "", ""
-	return fault(ErrNotFound, "if you trust that place, put its address into url; a sign-in page means that a token is needed", nil,
+	return newError(ErrNotFound, "if you trust that place, put its address into url; a sign-in page means that a token is needed", nil,
 		"the server sends us to %s", remark(strings.TrimSuffix(shown.String(), refsPath)))
 }
 
@@ -160,7 +160,7 @@ func (s *httpSession) do(ctx context.Context, method string, u *url.URL, body []
 		return nil, errors.Join(s.statusError(res), res.Body.Close())
 	}
 	if got, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || got != want {
-		return nil, errors.Join(fault(ErrUnsupported, "check url: it must be the address git clone takes", nil,
+		return nil, errors.Join(newError(ErrUnsupported, "check url: it must be the address git clone takes", nil,
 			"the server does not speak git's smart HTTP protocol there (content type %q)", remark(res.Header.Get("Content-Type"))), res.Body.Close())
 	}
 	return res, nil
@@ -189,11 +189,11 @@ func (s *httpSession) connectError(err error) error {
 	}
 	var cert *tls.CertificateVerificationError
 	if errors.As(err, &cert) {
-		return fault(ErrUnreachable, "if the server's certificate comes from an authority of your own, give its certificate as ca_file", err, "the server's certificate is not trusted")
+		return newError(ErrUnreachable, "if the server's certificate comes from an authority of your own, give its certificate as ca_file", err, "the server's certificate is not trusted")
 	}
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) {
-		return fault(ErrUnreachable, "the port seems to speak http; check url", err, "no TLS there")
+		return newError(ErrUnreachable, "the port seems to speak http; check url", err, "no TLS there")
 	}
 	return unusable(err, "ask "+s.base.Host)
 }
@@ -213,13 +213,13 @@ func (s *httpSession) statusError(res *http.Response) error {
 	}
 	switch {
 	case res.StatusCode == http.StatusUnauthorized && s.remote.token == "":
-		return fault(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", said)
+		return newError(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", said)
 	case res.StatusCode == http.StatusUnauthorized:
-		return fault(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", said)
+		return newError(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", said)
 	case res.StatusCode == http.StatusForbidden:
-		return fault(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", said)
+		return newError(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", said)
 	case res.StatusCode == http.StatusNotFound:
-		return fault(ErrNotFound, hiddenHint, nil, "the server answers %s", said)
+		return newError(ErrNotFound, hiddenHint, nil, "the server answers %s", said)
 	}
-	return fault(ErrUnreachable, "", nil, "the server answers %s", said)
+	return newError(ErrUnreachable, "", nil, "the server answers %s", said)
 }

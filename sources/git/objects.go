@@ -65,7 +65,7 @@ func (o *objects) object(t plumbing.ObjectType, h plumbing.Hash, most int64) (pl
 		return nil, fmt.Errorf("object %s: %w", h, err)
 	}
 	if size > most {
-		return nil, fault(ErrLimit, "", nil, "%s %s has %d bytes, the limit is %d", t, h, size, most)
+		return nil, newError(ErrLimit, "", nil, "%s %s has %d bytes, the limit is %d", t, h, size, most)
 	}
 	obj, err := o.sto.EncodedObject(t, h)
 	if err != nil {
@@ -110,7 +110,7 @@ func (o *objects) tree(h plumbing.Hash) ([]object.TreeEntry, error) {
 	}
 	t, err := object.DecodeTree(o.sto, obj)
 	if errors.Is(err, object.ErrMalformedTree) {
-		return nil, fault(ErrUnsupported, "commit the directory again with git itself", err, "tree %s", h)
+		return nil, newError(ErrUnsupported, "commit the directory again with git itself", err, "tree %s", h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)

@@ -42,7 +42,7 @@ func importPack(ctx context.Context, fs billy.Filesystem, from io.Reader, l Limi
 		return fmt.Errorf("receive pack: %w", err)
 	}
 	if n > l.Pack {
-		return fault(ErrLimit, tooBig, nil, "receive pack: more than %d MiB", l.Pack>>20)
+		return newError(ErrLimit, tooBig, nil, "receive pack: more than %d MiB", l.Pack>>20)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -105,7 +105,7 @@ func checkPack(ctx context.Context, r io.Reader, l Limits) error {
 		return fmt.Errorf("read pack header: %w", err)
 	}
 	if int64(objects) > l.Objects {
-		return fault(ErrLimit, tooBig, nil, "read pack: %d objects, the limit is %d", objects, l.Objects)
+		return newError(ErrLimit, tooBig, nil, "read pack: %d objects, the limit is %d", objects, l.Objects)
 	}
 	var sum int64
 	for range objects {
@@ -120,10 +120,10 @@ func checkPack(ctx context.Context, r io.Reader, l Limits) error {
 			}
 		}
 		if size < 0 || size > l.Object {
-			return fault(ErrLimit, tooBig, nil, "read pack: an object unpacks to more than %d MiB", l.Object>>20)
+			return newError(ErrLimit, tooBig, nil, "read pack: an object unpacks to more than %d MiB", l.Object>>20)
 		}
 		if sum += size; sum > l.Unpacked {
-			return fault(ErrLimit, tooBig, nil, "read pack: its objects unpack to more than %d MiB", l.Unpacked>>20)
+			return newError(ErrLimit, tooBig, nil, "read pack: its objects unpack to more than %d MiB", l.Unpacked>>20)
 		}
 	}
 	if _, err := s.Checksum(); err != nil {

@@ -115,12 +115,12 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 		err = ctx.Err()
 	// golang.org/x/crypto 0.56, ssh/client_auth.go: the only sign of it.
 	case strings.Contains(err.Error(), "ssh: unable to authenticate"):
-		err = fault(ErrAuth, "add this public key at the forge as a deploy key of the repository: "+publicKey(r.signer), nil, "the server refuses the deploy key for user %s", r.loc.user)
+		err = newError(ErrAuth, "add this public key at the forge as a deploy key of the repository: "+publicKey(r.signer), nil, "the server refuses the deploy key for user %s", r.loc.user)
 	case errors.As(err, &algorithms) && algorithms.What == "host key":
-		err = fault(ErrHostKey, scanHint(r.loc), nil, "the server has none of the kinds of host key that known_hosts_file names for it")
+		err = newError(ErrHostKey, scanHint(r.loc), nil, "the server has none of the kinds of host key that known_hosts_file names for it")
 	default:
 		// As a line: a server may say in any bytes why it goes.
-		err = fault(ErrUnreachable, "", errors.New(remark(err.Error())), "open ssh connection")
+		err = newError(ErrUnreachable, "", errors.New(remark(err.Error())), "open ssh connection")
 	}
 	s.close()
 	return nil, err
@@ -135,9 +135,9 @@ func (r *sshRemote) checkHostKey(host string, remote net.Addr, key ssh.PublicKey
 	}
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
-		return fault(ErrHostKey, "ask the server's owner for its new key; this one must not be used any more", nil, "the server's host key %s is revoked in known_hosts_file", ssh.FingerprintSHA256(key))
+		return newError(ErrHostKey, "ask the server's owner for its new key; this one must not be used any more", nil, "the server's host key %s is revoked in known_hosts_file", ssh.FingerprintSHA256(key))
 	}
-	return fault(ErrHostKey, "someone may be posing as the server; if its owner did change the key: "+scanHint(r.loc), nil,
+	return newError(ErrHostKey, "someone may be posing as the server; if its owner did change the key: "+scanHint(r.loc), nil,
 		"the server shows another host key than known_hosts_file has for it: %s %s", key.Type(), ssh.FingerprintSHA256(key))
 }
 
@@ -235,7 +235,7 @@ func (s *sshSession) end(err error) error {
 	case remark(text) != "":
 		return refused(text)
 	}
-	return fault(ErrUnreachable, "", s.exit, "the server ended the connection")
+	return newError(ErrUnreachable, "", s.exit, "the server ended the connection")
 }
 
 // close tells the server that this was all, and waits until nothing of the

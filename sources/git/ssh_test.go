@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func TestSSHTrust(t *testing.T) {
@@ -78,7 +80,7 @@ func TestSSHTrust(t *testing.T) {
 		c.KnownHosts = []byte(line(ed.PublicKey(), "other.example.org"))
 		_, err := Open(c)
 		var fe *FieldError
-		if !errors.As(err, &fe) || fe.Field != "known_hosts_file" || !strings.Contains(err.Error(), "no key for "+s.addr) || !strings.Contains(fe.Hint(), "compare the fingerprint") {
+		if !errors.As(err, &fe) || fe.Field != "known_hosts_file" || !strings.Contains(err.Error(), "no key for "+s.addr) || !strings.Contains(fault.HintOf(fe), "compare the fingerprint") {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -146,7 +146,7 @@ func (s *Store) head(parent context.Context) (Commit, error) {
 	}
 	if err != nil {
 		if parent.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			return Commit{}, fault(ErrUnreachable, "", nil, "not done within %s", s.cfg.Limits.Timeout)
+			return Commit{}, newError(ErrUnreachable, "", nil, "not done within %s", s.cfg.Limits.Timeout)
 		}
 		return Commit{}, err
 	}
@@ -246,18 +246,18 @@ func openLocal(path string, up bool) (*gogit.Repository, error) {
 	case err == nil:
 		return repo, nil
 	case errors.Is(err, gogit.ErrRepositoryNotExists):
-		return nil, fault(ErrNotFound, "", nil, "there is no git repository at %s", path)
+		return nil, newError(ErrNotFound, "", nil, "there is no git repository at %s", path)
 	case errors.Is(err, gogit.ErrUnknownExtension), errors.Is(err, gogit.ErrUnsupportedRepositoryFormatVersion), errors.Is(err, gogit.ErrUnsupportedExtensionRepositoryFormatVersion):
-		return nil, fault(ErrUnsupported, "use a repository made with the default object format, SHA-1, and the files backend for references", err, "repository format")
+		return nil, newError(ErrUnsupported, "use a repository made with the default object format, SHA-1, and the files backend for references", err, "repository format")
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fault(ErrAuth, "let the agent's user read it", err, "open repository")
+		return nil, newError(ErrAuth, "let the agent's user read it", err, "open repository")
 	}
 	return nil, err
 }
 
 func (s *Store) noBranch(names []string) error {
 	if len(names) == 0 {
-		return fault(ErrEmpty, "push a first commit to "+s.cfg.Branch, nil, "the repository is empty")
+		return newError(ErrEmpty, "push a first commit to "+s.cfg.Branch, nil, "the repository is empty")
 	}
 	const most = 5
 	slices.Sort(names)
@@ -265,7 +265,7 @@ func (s *Store) noBranch(names []string) error {
 	if len(names) > most {
 		hint += fmt.Sprintf(" and %d more", len(names)-most)
 	}
-	return fault(ErrNoBranch, hint, nil, "there is no branch %s", s.cfg.Branch)
+	return newError(ErrNoBranch, hint, nil, "there is no branch %s", s.cfg.Branch)
 }
 
 // remoteTip asks the server, and fetches if the branch has moved.

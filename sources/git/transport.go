@@ -55,12 +55,12 @@ func decodeRefs(r io.Reader) (*packp.AdvRefs, error) {
 		return nil, refused(said.Text)
 	case err == nil:
 	case bytes.Contains(head.Bytes(), []byte("object-format=sha256")):
-		return nil, fault(ErrUnsupported, "use a repository made with the default object format, SHA-1", nil, "the repository uses SHA-256 object names")
+		return nil, newError(ErrUnsupported, "use a repository made with the default object format, SHA-1", nil, "the repository uses SHA-256 object names")
 	default:
 		return nil, err
 	}
 	if len(refs.Shallows) > 0 {
-		return nil, fault(ErrUnsupported, "run git fetch --unshallow in it", nil, "the repository is a shallow clone: its history is cut off")
+		return nil, newError(ErrUnsupported, "run git fetch --unshallow in it", nil, "the repository is a shallow clone: its history is cut off")
 	}
 	return refs, nil
 }
@@ -91,7 +91,7 @@ func refused(text string) error {
 	said := remark(text)
 	for _, r := range refusals {
 		if strings.Contains(strings.ToLower(text), r.text) {
-			return fault(r.kind, r.hint, nil, "the server says: %s", said)
+			return newError(r.kind, r.hint, nil, "the server says: %s", said)
 		}
 	}
 	return fmt.Errorf("the server says: %s", said)
@@ -177,11 +177,11 @@ type capped struct {
 
 func (c *capped) Read(p []byte) (int, error) {
 	if c.left < 0 {
-		return 0, fault(ErrLimit, "", nil, "%s is too long", c.what)
+		return 0, newError(ErrLimit, "", nil, "%s is too long", c.what)
 	}
 	n, err := c.r.Read(p[:min(int64(len(p)), c.left+1)])
 	if c.left -= int64(n); c.left < 0 {
-		return n, fault(ErrLimit, "", nil, "%s is too long", c.what)
+		return n, newError(ErrLimit, "", nil, "%s is too long", c.what)
 	}
 	return n, err
 }

@@ -55,7 +55,7 @@ func (t *tree) list(path string, dir node) ([]node, error) {
 	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.name, b.name) })
 	for i := 1; i < len(nodes); i++ {
 		if nodes[i].name == nodes[i-1].name {
-			return nil, fault(ErrUnsupported, "", nil, "the tree lists %q twice", nodes[i].name)
+			return nil, newError(ErrUnsupported, "", nil, "the tree lists %q twice", nodes[i].name)
 		}
 	}
 	return nodes, nil
@@ -79,7 +79,7 @@ func (t *tree) read(path string, n node) ([]byte, error) {
 		return nil, t.suspect(err)
 	}
 	if bytes.HasPrefix(b, []byte("version https://git-lfs.github.com/spec/")) {
-		return nil, fault(ErrNotRegular, "run git lfs untrack for it and commit the file itself", nil, "is kept in Git LFS, which is not read")
+		return nil, newError(ErrNotRegular, "run git lfs untrack for it and commit the file itself", nil, "is kept in Git LFS, which is not read")
 	}
 	return b, nil
 }
@@ -115,7 +115,7 @@ func checkName(name string) error {
 	default:
 		return nil
 	}
-	return fault(ErrUnsupported, "rename it", nil, "holds the odd name %q", name)
+	return newError(ErrUnsupported, "rename it", nil, "holds the odd name %q", name)
 }
 
 // budget adds up what has been read of one commit. Reading the same path again
@@ -146,14 +146,14 @@ func (b *budget) spendEntries(dir string, n int) error {
 		b.entries += n
 	}
 	if b.entries > b.limits.Entries {
-		return fault(ErrLimit, tooBig, nil, "more than %d directory entries", b.limits.Entries)
+		return newError(ErrLimit, tooBig, nil, "more than %d directory entries", b.limits.Entries)
 	}
 	return nil
 }
 
 func (b *budget) spendBytes(path string, n int64) error {
 	if n > b.limits.Blob {
-		return fault(ErrLimit, "", nil, "%d bytes, the limit for one file is %d", n, b.limits.Blob)
+		return newError(ErrLimit, "", nil, "%d bytes, the limit for one file is %d", n, b.limits.Blob)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -161,14 +161,14 @@ func (b *budget) spendBytes(path string, n int64) error {
 		b.total += n
 	}
 	if b.total > b.limits.Total {
-		return fault(ErrLimit, tooBig, nil, "all files read so far are larger than %d bytes", b.limits.Total)
+		return newError(ErrLimit, tooBig, nil, "all files read so far are larger than %d bytes", b.limits.Total)
 	}
 	return nil
 }
 
 func (b *budget) checkDepth(path string) error {
 	if n := strings.Count(path, "/") + 1; n > b.limits.Depth {
-		return fault(ErrLimit, "", nil, "%d directories deep, the limit is %d", n, b.limits.Depth)
+		return newError(ErrLimit, "", nil, "%d directories deep, the limit is %d", n, b.limits.Depth)
 	}
 	return nil
 }
@@ -177,11 +177,11 @@ func (b *budget) checkDepth(path string) error {
 func errNotRegular(m fs.FileMode) error {
 	switch {
 	case m&fs.ModeSymlink != 0:
-		return fault(ErrNotRegular, "commit the file itself in its place", nil, "is a symbolic link, which is not followed")
+		return newError(ErrNotRegular, "commit the file itself in its place", nil, "is a symbolic link, which is not followed")
 	case m&fs.ModeIrregular != 0:
-		return fault(ErrNotRegular, "commit the files themselves in its place", nil, "is a submodule, which is not read")
+		return newError(ErrNotRegular, "commit the files themselves in its place", nil, "is a submodule, which is not read")
 	}
-	return fault(ErrNotRegular, "", nil, "is a device, socket or pipe, which is not read")
+	return newError(ErrNotRegular, "", nil, "is a device, socket or pipe, which is not read")
 }
 
 var errIsDir = errors.New("is a directory")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -171,7 +172,7 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		l.Wrong(field, "paths are relative to "+l.dir, "there is no folder %s", yamlschema.Quote(dir))
 		return
 	case err != nil:
-		l.Wrong(field, cluster.HintOf(err), "%s", err)
+		l.Wrong(field, fault.HintOf(err), "%s", err)
 		return
 	case out.Files["Chart.yaml"] == nil:
 		l.Wrong(field, "name the folder that holds Chart.yaml", "%s holds no Chart.yaml", yamlschema.Quote(dir))

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -112,7 +113,7 @@ func (l *loader) readInto(name, prefix string, out any) bool {
 		d.Problem(0, 0, "", "the file is missing", "a cluster needs "+ClusterFile+" and "+NodesFile)
 		return false
 	case err != nil:
-		d.Problem(0, 0, "", "cannot be read: "+err.Error(), cluster.HintOf(err))
+		d.Problem(0, 0, "", "cannot be read: "+err.Error(), fault.HintOf(err))
 		return false
 	}
 	n := d.Single(data)
@@ -177,7 +178,7 @@ func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 		l.Wrong(field, "paths are relative to "+l.dir, "there is no file %s", yamlschema.Quote(file))
 		return "", nil, false
 	case err != nil:
-		l.Wrong(field, cluster.HintOf(err), "%s cannot be read: %s", yamlschema.Quote(file), err)
+		l.Wrong(field, fault.HintOf(err), "%s cannot be read: %s", yamlschema.Quote(file), err)
 		return "", nil, false
 	}
 	return file, data, true
@@ -211,7 +212,7 @@ func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
 		return nil, failed("there is no such folder", "check the path of the repository in the host's config")
 	}
 	if err != nil {
-		return nil, failed("cannot be listed: "+bare(err).Error(), cluster.HintOf(err))
+		return nil, failed("cannot be listed: "+bare(err).Error(), fault.HintOf(err))
 	}
 	var names []string
 	var problems cluster.Problems

@@ -15,6 +15,8 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util"
 	"github.com/nicholas-fedor/shoutrrr/pkg/util/jsonclient"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // chat sends over one of shoutrrr's services. The library takes no context and
@@ -47,12 +49,12 @@ func newChat(conf Config) (*chat, error) {
 	service := serviceOf(address)
 	switch {
 	case service == "":
-		return nil, &Error{text: "it is not the address of a chat service", hint: "write one like ntfy://ntfy.sh/topic"}
+		return nil, &fault.Error{Op: "it is not the address of a chat service", Hint: "write one like ntfy://ntfy.sh/topic"}
 	case service == "telegram":
-		return nil, &Error{text: "telegram:// loses messages without a word when Telegram cannot be reached",
-			hint: "write generic://api.telegram.org/botTOKEN/sendMessage?template=json&messagekey=text&$chat_id=CHAT"}
+		return nil, &fault.Error{Op: "telegram:// loses messages without a word when Telegram cannot be reached",
+			Hint: "write generic://api.telegram.org/botTOKEN/sendMessage?template=json&messagekey=text&$chat_id=CHAT"}
 	case !slices.Contains(known, service):
-		return nil, &Error{text: "its service is not known", hint: "known are " + strings.Join(known, ", ") + "; for a web address write kind: webhook"}
+		return nil, &fault.Error{Op: "its service is not known", Hint: "known are " + strings.Join(known, ", ") + "; for a web address write kind: webhook"}
 	}
 	transport, err := conf.transport()
 	if err != nil {
@@ -62,8 +64,8 @@ func newChat(conf Config) (*chat, error) {
 	// Matrix is asked when its service is made, and nobody is asked yet.
 	if service != "matrix" {
 		if _, err := c.make(); err != nil {
-			return nil, &Error{text: "it is not an address that " + service + " takes", err: c.clean(err),
-				hint: "the forms are at https://shoutrrr.nickfedor.com, under Services"}
+			return nil, &fault.Error{Op: "it is not an address that " + service + " takes", Err: c.clean(err),
+				Hint: "the forms are at https://shoutrrr.nickfedor.com, under Services"}
 		}
 	}
 	return c, nil
@@ -94,7 +96,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 	select {
 	case c.busy <- struct{}{}:
 	default:
-		return &Error{text: c.service + " has not answered the message before"}
+		return &fault.Error{Op: c.service + " has not answered the message before"}
 	}
 	sent := make(chan error, 1)
 	go func() {
@@ -107,7 +109,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 		if err == nil {
 			return nil
 		}
-		return &Error{text: c.service + " does not take the message", err: c.clean(err)}
+		return &fault.Error{Op: c.service + " does not take the message", Err: c.clean(err)}
 	case <-ctx.Done():
 		return stopped(ctx)
 	}

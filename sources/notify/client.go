@@ -20,6 +20,7 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // mostAnswer is how many bytes of an answer are read.
@@ -30,7 +31,7 @@ const mostAnswer = 64 << 10
 func (c Config) transport() (func(unchecked bool) http.RoundTripper, error) {
 	pool, ok := certpool.Authorities(c.CA)
 	if !ok {
-		return nil, &Error{text: "ca_file holds no PEM certificate"}
+		return nil, &fault.Error{Op: "ca_file holds no PEM certificate"}
 	}
 	return func(unchecked bool) http.RoundTripper {
 		dial := c.Dial

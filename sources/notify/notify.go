@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Kind is a way to send.
@@ -100,45 +102,25 @@ type Target interface {
 // the secret, without them, and carries a hint.
 func New(c Config) (Target, error) {
 	if strings.TrimSpace(c.URL) != c.URL || strings.ContainsAny(c.URL, "\n\r\t ") {
-		return nil, &Error{text: "it holds more than an address", hint: "the file holds the address, in one line, and nothing else"}
+		return nil, &fault.Error{Op: "it holds more than an address", Hint: "the file holds the address, in one line, and nothing else"}
 	}
 	switch c.Kind {
 	case Webhook:
 		return newWebhook(c)
 	case Chat:
 		if c.Secret != "" {
-			return nil, &Error{text: "a chat service takes no signature", hint: "remove secret_file"}
+			return nil, &fault.Error{Op: "a chat service takes no signature", Hint: "remove secret_file"}
 		}
 		return newChat(c)
 	}
-	return nil, &Error{text: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
+	return nil, &fault.Error{Op: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
 }
-
-// Error is a notice that was not sent, or an address that cannot be used.
-type Error struct {
-	text, hint string
-	err        error // nil, or a cause without anything secret
-}
-
-// Error implements error.
-func (e *Error) Error() string {
-	if e.err == nil {
-		return e.text
-	}
-	return e.text + ": " + e.err.Error()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.err }
-
-// Hint says what to do about it; empty when there is nothing to do but wait.
-func (e *Error) Hint() string { return e.hint }
 
 // stopped is the error of a context that ended, told apart from a service that
 // is slow.
 func stopped(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &Error{text: "there was no answer in time"}
+		return &fault.Error{Op: "there was no answer in time"}
 	}
 	return ctx.Err()
 }

@@ -23,6 +23,8 @@ import (
 
 	"github.com/nicholas-fedor/shoutrrr/pkg/router"
 	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -111,7 +113,7 @@ func TestWebhookErrors(t *testing.T) {
 		check(t, err)
 		err = target.Send(t.Context(), notice)
 		<-got
-		if err == nil || !strings.Contains(err.Error(), want) || leaks(err) || status == 401 && hintOf(err) == "" {
+		if err == nil || !strings.Contains(err.Error(), want) || leaks(err) || status == 401 && fault.HintOf(err) == "" {
 			t.Errorf("%d: %v", status, err)
 		}
 	}
@@ -169,16 +171,8 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
-func hintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
-}
-
 func leaks(err error) bool {
-	return strings.Contains(strings.ToLower(fmt.Sprintf("%v %+v %#v %s", err, err, errors.Unwrap(err), hintOf(err))), "c4n4ry")
+	return strings.Contains(strings.ToLower(fmt.Sprintf("%v %+v %#v %s", err, err, errors.Unwrap(err), fault.HintOf(err))), "c4n4ry")
 }
 
 // TestChat sends through a service as people have it, over the real protocol.

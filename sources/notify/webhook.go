@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // SignatureHeader carries the HMAC-SHA256 of the body, as "sha256=" and hex: the
@@ -36,9 +38,9 @@ func newWebhook(c Config) (*webhook, error) {
 	u, err := url.Parse(c.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
-		return nil, &Error{text: "it is not a web address", hint: "write one like https://hooks.example.org/talos-agent; for a chat service write kind: chat"}
+		return nil, &fault.Error{Op: "it is not a web address", Hint: "write one like https://hooks.example.org/talos-agent; for a chat service write kind: chat"}
 	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return nil, &Error{text: "it is plain http, over which anybody between could read and write", hint: "use https; plain http is for loopback addresses"}
+		return nil, &fault.Error{Op: "it is plain http, over which anybody between could read and write", Hint: "use https; plain http is for loopback addresses"}
 	}
 	transport, err := c.transport()
 	if err != nil {
@@ -64,7 +66,7 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
 	if err != nil {
-		return &Error{text: "it is not a web address"}
+		return &fault.Error{Op: "it is not a web address"}
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "talos-agent")
@@ -81,7 +83,7 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // without the address
 		}
-		return &Error{text: "it cannot be reached", err: err}
+		return &fault.Error{Op: "it cannot be reached", Err: err}
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, mostAnswer)) // what it says is nobody's business
 	_ = res.Body.Close()
@@ -89,11 +91,11 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 	case status >= 200 && status < 300:
 		return nil
 	case status >= 300 && status < 400:
-		return &Error{text: "it answers " + answer(status), hint: "it has moved; write the new address into url_file"}
+		return &fault.Error{Op: "it answers " + answer(status), Hint: "it has moved; write the new address into url_file"}
 	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusNotFound:
-		return &Error{text: "it answers " + answer(status), hint: "check the address in url_file, and the key in secret_file"}
+		return &fault.Error{Op: "it answers " + answer(status), Hint: "check the address in url_file, and the key in secret_file"}
 	default:
-		return &Error{text: "it answers " + answer(status)}
+		return &fault.Error{Op: "it answers " + answer(status)}
 	}
 }
 

@@ -34,7 +34,7 @@ func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]
 		return nil, fmt.Errorf("decrypt %s: %w", name, err)
 	}
 	if ids == nil || len(ids.ids) == 0 {
-		return nil, fault(ErrNoKey, keysHint, "there is no age key to decrypt with").in(name)
+		return nil, newError(ErrNoKey, keysHint, "there is no age key to decrypt with").in(name)
 	}
 	tree, bad := load(file)
 	if bad != nil {
@@ -64,7 +64,7 @@ func load(file []byte) (*sops.Tree, *Error) {
 		return nil, bad
 	}
 	if metadata(root) == nil {
-		return nil, fault(ErrPlaintext, "encrypt it with: sops encrypt --in-place FILE; if it was ever pushed like this, make new secrets, for these are public", "is not encrypted")
+		return nil, newError(ErrPlaintext, "encrypt it with: sops encrypt --in-place FILE; if it was ever pushed like this, make new secrets, for these are public", "is not encrypted")
 	}
 	if bad := checkEncrypted(root); bad != nil {
 		return nil, bad
@@ -73,18 +73,18 @@ func load(file []byte) (*sops.Tree, *Error) {
 	if err != nil {
 		// The text may quote the metadata, in which nothing is secret, but
 		// also anything an attacker likes.
-		return nil, fault(ErrMalformed, "restore the sops section from an earlier commit, or encrypt the file again", "its sops section cannot be read")
+		return nil, newError(ErrMalformed, "restore the sops section from an earlier commit, or encrypt the file again", "its sops section cannot be read")
 	}
 	m := tree.Metadata
 	switch {
 	case !cipherText.MatchString(m.MessageAuthenticationCode):
-		return nil, fault(ErrTampered, tamperedHint, "its authentication code is missing or was changed")
+		return nil, newError(ErrTampered, tamperedHint, "its authentication code is missing or was changed")
 	case m.MACOnlyEncrypted:
-		return nil, fault(ErrUnsupported, "remove mac_only_encrypted from .sops.yaml and encrypt the file again", "is encrypted with mac_only_encrypted, which leaves part of it unauthenticated")
+		return nil, newError(ErrUnsupported, "remove mac_only_encrypted from .sops.yaml and encrypt the file again", "is encrypted with mac_only_encrypted, which leaves part of it unauthenticated")
 	case m.EncryptedCommentRegex != "" || m.UnencryptedCommentRegex != "":
-		return nil, fault(ErrUnsupported, "remove the comment_regex setting from .sops.yaml and encrypt the file again", "chooses by comments what is encrypted")
+		return nil, newError(ErrUnsupported, "remove the comment_regex setting from .sops.yaml and encrypt the file again", "chooses by comments what is encrypted")
 	case len(m.KeyGroups) != 1:
-		return nil, fault(ErrUnsupported, "use one key group; each of its keys opens the file", "its key is split over %d key groups", len(m.KeyGroups))
+		return nil, newError(ErrUnsupported, "use one key group; each of its keys opens the file", "its key is split over %d key groups", len(m.KeyGroups))
 	}
 	for i := range tree.Branches {
 		tree.Branches[i] = withoutComments(tree.Branches[i])
@@ -140,11 +140,11 @@ func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
 		case err == nil:
 			return key, nil
 		case !errors.As(err, &none):
-			return nil, fault(ErrTampered, tamperedHint, "the data key for recipient %s is damaged", shown(mk.Recipient))
+			return nil, newError(ErrTampered, tamperedHint, "the data key for recipient %s is damaged", shown(mk.Recipient))
 		}
 	}
 	if ours {
-		return nil, fault(ErrTampered, tamperedHint, "names our key as recipient, but its data key was encrypted for another")
+		return nil, newError(ErrTampered, tamperedHint, "names our key as recipient, but its data key was encrypted for another")
 	}
 	to := "to " + strings.Join(recipients, ", ")
 	if len(recipients) == 0 {
@@ -153,7 +153,7 @@ func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
 	if others = slices.Compact(slices.Sorted(slices.Values(others))); len(others) > 0 {
 		to += " (and " + strings.Join(others, ", ") + " keys, which are not used)"
 	}
-	return nil, fault(ErrNoKey, "give the agent the key of one of these recipients, or add its own to .sops.yaml and run: sops updatekeys FILE",
+	return nil, newError(ErrNoKey, "give the agent the key of one of these recipients, or add its own to .sops.yaml and run: sops updatekeys FILE",
 		"is encrypted %s; the agent's key is %s", to, strings.Join(ids.public, ", "))
 }
 
@@ -185,15 +185,15 @@ func open(tree *sops.Tree, key []byte) *Error {
 	cipher := aes.NewCipher()
 	computed, err := tree.Decrypt(key, cipher)
 	if err != nil {
-		return fault(ErrTampered, tamperedHint, "a value was changed, moved or replaced after encryption")
+		return newError(ErrTampered, tamperedHint, "a value was changed, moved or replaced after encryption")
 	}
 	m := tree.Metadata
 	mac, err := cipher.Decrypt(m.MessageAuthenticationCode, key, m.LastModified.Format(time.RFC3339))
 	if err != nil {
-		return fault(ErrTampered, tamperedHint, "its authentication code (mac, lastmodified) was changed")
+		return newError(ErrTampered, tamperedHint, "its authentication code (mac, lastmodified) was changed")
 	}
 	if mac, ok := mac.(string); !ok || mac == "" || mac != computed {
-		return fault(ErrTampered, tamperedHint, "its authentication code does not match: values were added, removed or reordered after encryption")
+		return newError(ErrTampered, tamperedHint, "its authentication code does not match: values were added, removed or reordered after encryption")
 	}
 	for i, b := range tree.Branches {
 		if bad := checkOpened(b, nil); bad != nil {
@@ -222,7 +222,7 @@ func checkOpened(v any, at path) *Error {
 		}
 	case string:
 		if cipherText.MatchString(v) {
-			return fault(ErrUnsupported, clearHint, "%s is encrypted, but the file's own settings say that it is not", at)
+			return newError(ErrUnsupported, clearHint, "%s is encrypted, but the file's own settings say that it is not", at)
 		}
 	}
 	return nil

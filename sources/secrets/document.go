@@ -27,26 +27,26 @@ const metadataKey = "sops"
 // second document, anchors, merge keys, duplicate or non-string keys.
 func parseDocument(b []byte) (*yaml.Node, *Error) {
 	if len(b) > maxDocument {
-		return nil, fault(ErrMalformed, "split the document", "has %d bytes, the limit is %d", len(b), maxDocument)
+		return nil, newError(ErrMalformed, "split the document", "has %d bytes, the limit is %d", len(b), maxDocument)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var doc, second yaml.Node
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, fault(ErrPlaintext, "encrypt a document with sops, or make one with: talos-agent secrets new", "is empty")
+		return nil, newError(ErrPlaintext, "encrypt a document with sops, or make one with: talos-agent secrets new", "is empty")
 	} else if err != nil {
 		return nil, badYAML(err)
 	}
 	if err := dec.Decode(&second); err == nil {
-		return nil, fault(ErrMalformed, "keep one document per file", "holds more than one YAML document")
+		return nil, newError(ErrMalformed, "keep one document per file", "holds more than one YAML document")
 	} else if !errors.Is(err, io.EOF) {
 		return nil, badYAML(err)
 	}
 	if len(doc.Content) == 0 {
-		return nil, fault(ErrMalformed, "write keys and values at the top level", "holds no YAML document")
+		return nil, newError(ErrMalformed, "write keys and values at the top level", "holds no YAML document")
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return nil, fault(ErrMalformed, "write keys and values at the top level", "is no YAML mapping")
+		return nil, newError(ErrMalformed, "write keys and values at the top level", "is no YAML mapping")
 	}
 	return root, checkShape(root, nil, 0)
 }
@@ -57,9 +57,9 @@ func badYAML(err error) *Error {
 	const hint = "fix the YAML syntax"
 	var line int
 	if n, serr := fmt.Sscanf(err.Error(), "yaml: line %d:", &line); serr == nil && n == 1 {
-		return fault(ErrMalformed, hint, "is not valid YAML near line %d", line)
+		return newError(ErrMalformed, hint, "is not valid YAML near line %d", line)
 	}
-	return fault(ErrMalformed, hint, "is not valid YAML")
+	return newError(ErrMalformed, hint, "is not valid YAML")
 }
 
 // path is where a value stands.
@@ -82,11 +82,11 @@ func (p path) index(i int) path  { return p.key(fmt.Sprintf("[%d]", i)) }
 func checkShape(n *yaml.Node, at path, depth int) *Error {
 	const hint = "write every value out where it belongs"
 	if depth > maxDepth {
-		return fault(ErrMalformed, "", "%s is nested more than %d deep", at, maxDepth)
+		return newError(ErrMalformed, "", "%s is nested more than %d deep", at, maxDepth)
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
-		return fault(ErrMalformed, hint, "%s is an alias, line %d", at, n.Line)
+		return newError(ErrMalformed, hint, "%s is an alias, line %d", at, n.Line)
 	case yaml.SequenceNode:
 		for i, item := range n.Content {
 			if err := checkShape(item, at.index(i), depth+1); err != nil {
@@ -98,11 +98,11 @@ func checkShape(n *yaml.Node, at path, depth int) *Error {
 		for i := 0; i < len(n.Content); i += 2 {
 			key := n.Content[i]
 			if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str" {
-				return fault(ErrMalformed, "quote the key", "a key in line %d is no string", key.Line)
+				return newError(ErrMalformed, "quote the key", "a key in line %d is no string", key.Line)
 			}
 			here := at.key(key.Value)
 			if seen[key.Value] {
-				return fault(ErrMalformed, "remove one of them", "%s is there twice, line %d", here, key.Line)
+				return newError(ErrMalformed, "remove one of them", "%s is there twice, line %d", here, key.Line)
 			}
 			seen[key.Value] = true
 			if err := checkShape(n.Content[i+1], here, depth+1); err != nil {
@@ -156,9 +156,9 @@ func checkCipher(n *yaml.Node, at path) *Error {
 			return nil
 		}
 		if strings.HasPrefix(n.Value, "ENC[") {
-			return fault(ErrTampered, tamperedHint, "%s is not as sops writes an encrypted value, line %d", at, n.Line)
+			return newError(ErrTampered, tamperedHint, "%s is not as sops writes an encrypted value, line %d", at, n.Line)
 		}
-		return fault(ErrPlaintext, clearHint, "%s is not encrypted, line %d", at, n.Line)
+		return newError(ErrPlaintext, clearHint, "%s is not encrypted, line %d", at, n.Line)
 	}
 	return nil
 }

@@ -15,11 +15,11 @@ import (
 func emit(b sops.TreeBranch) ([]byte, *Error) {
 	n, err := toNode(b)
 	if err != nil {
-		return nil, fault(ErrMalformed, "", "holds a value that YAML cannot")
+		return nil, newError(ErrMalformed, "", "holds a value that YAML cannot")
 	}
 	out, err := yaml.Marshal(n)
 	if err != nil {
-		return nil, fault(ErrMalformed, "", "cannot be written as YAML")
+		return nil, newError(ErrMalformed, "", "cannot be written as YAML")
 	}
 	return out, nil
 }

@@ -24,7 +24,7 @@ const sopsVersion = "3.13.3"
 // ErrUnsupported for the document.
 func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	if len(recipients) == 0 {
-		return nil, fault(ErrKeys, recipientsHint, "there is nobody to encrypt to")
+		return nil, newError(ErrKeys, recipientsHint, "there is nobody to encrypt to")
 	}
 	for _, r := range recipients {
 		if bad := checkRecipient(r); bad != nil {
@@ -36,11 +36,11 @@ func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 		return nil, bad
 	}
 	if metadata(root) != nil {
-		return nil, fault(ErrUnsupported, "", "the document has a key %q: it is encrypted already", metadataKey)
+		return nil, newError(ErrUnsupported, "", "the document has a key %q: it is encrypted already", metadataKey)
 	}
 	branches, err := store().LoadPlainFile(plain)
 	if err != nil {
-		return nil, fault(ErrMalformed, "", "the document cannot be read as YAML")
+		return nil, newError(ErrMalformed, "", "the document cannot be read as YAML")
 	}
 	key := make([]byte, dataKeySize)
 	if _, err := rand.Read(key); err != nil {
@@ -50,7 +50,7 @@ func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	for _, r := range slices.Compact(slices.Sorted(slices.Values(recipients))) {
 		mk := &sopsage.MasterKey{Recipient: r}
 		if err := mk.Encrypt(key); err != nil {
-			return nil, fault(ErrKeys, "", "encrypt data key to %s: %v", shown(r), err)
+			return nil, newError(ErrKeys, "", "encrypt data key to %s: %v", shown(r), err)
 		}
 		group = append(group, mk)
 	}
@@ -63,7 +63,7 @@ func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	cipher := aes.NewCipher()
 	mac, err := tree.Encrypt(key, cipher)
 	if err != nil {
-		return nil, fault(ErrMalformed, "", "a value cannot be encrypted")
+		return nil, newError(ErrMalformed, "", "a value cannot be encrypted")
 	}
 	m := &tree.Metadata
 	if m.MessageAuthenticationCode, err = cipher.Encrypt(mac, key, m.LastModified.Format(time.RFC3339)); err != nil {
@@ -86,8 +86,8 @@ func checkMade(out []byte) error {
 	if bad == nil {
 		return nil
 	}
-	if strings.Contains(bad.text, sops.DefaultUnencryptedSuffix) {
-		bad.hint = "rename the key: sops leaves keys that end in " + sops.DefaultUnencryptedSuffix + " in clear"
+	if strings.Contains(bad.fault.Op, sops.DefaultUnencryptedSuffix) {
+		bad.fault.Hint = "rename the key: sops leaves keys that end in " + sops.DefaultUnencryptedSuffix + " in clear"
 	}
 	return bad
 }

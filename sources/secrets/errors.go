@@ -3,6 +3,8 @@ package secrets
 import (
 	"errors"
 	"fmt"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // What is wrong with a document. Test with errors.Is; where a person can do
@@ -28,26 +30,22 @@ type Error struct {
 	Kind error
 	// Document is the name of the file; empty for identities and recipients.
 	Document string
-	text     string
-	hint     string
+	fault    fault.Error
 }
 
 // Error implements error.
 func (e *Error) Error() string {
 	if e.Document == "" {
-		return e.text
+		return e.fault.Error()
 	}
-	return e.Document + ": " + e.text
+	return e.Document + ": " + e.fault.Error()
 }
 
-// Unwrap gives the kind.
-func (e *Error) Unwrap() error { return e.Kind }
+// Unwrap gives the kind and the hint.
+func (e *Error) Unwrap() []error { return []error{e.Kind, &e.fault} }
 
-// Hint says what to do; empty when there is nothing to add.
-func (e *Error) Hint() string { return e.hint }
-
-func fault(kind error, hint, format string, args ...any) *Error {
-	return &Error{Kind: kind, text: fmt.Sprintf(format, args...), hint: hint}
+func newError(kind error, hint, format string, args ...any) *Error {
+	return &Error{Kind: kind, fault: fault.Error{Op: fmt.Sprintf(format, args...), Hint: hint}}
 }
 
 // in names the document that an error is about.

@@ -51,14 +51,14 @@ const keysHint = "give the file that age-keygen wrote, or an ssh private key (ed
 // with an *Error of kind ErrKeys; age plugins are programs and are not run.
 func ParseIdentities(keys []byte) (*Identities, error) {
 	if len(keys) > maxKeys {
-		return nil, fault(ErrKeys, keysHint, "age key file is longer than %d bytes", maxKeys)
+		return nil, newError(ErrKeys, keysHint, "age key file is longer than %d bytes", maxKeys)
 	}
 	ids := &Identities{}
 	for n := 1; len(keys) > 0; n++ {
 		if bytes.HasPrefix(keys, []byte("-----BEGIN ")) {
 			block, rest := pem.Decode(keys)
 			if block == nil {
-				return nil, fault(ErrKeys, keysHint, "age key file, line %d: the PEM block has no end", n)
+				return nil, newError(ErrKeys, keysHint, "age key file, line %d: the PEM block has no end", n)
 			}
 			whole := keys[:len(keys)-len(rest)]
 			if err := ids.addSSH(block.Type, whole, n); err != nil {
@@ -75,7 +75,7 @@ func ParseIdentities(keys []byte) (*Identities, error) {
 		keys = rest
 	}
 	if len(ids.ids) == 0 {
-		return nil, fault(ErrKeys, keysHint, "age key file holds no key")
+		return nil, newError(ErrKeys, keysHint, "age key file holds no key")
 	}
 	return ids, nil
 }
@@ -83,7 +83,7 @@ func ParseIdentities(keys []byte) (*Identities, error) {
 // addAge reads one line. Errors name the line and never quote it.
 func (ids *Identities) addAge(line string, n int) error {
 	refuse := func(format string, args ...any) error {
-		return fault(ErrKeys, keysHint, "age key file, line %d: %s", n, fmt.Sprintf(format, args...))
+		return newError(ErrKeys, keysHint, "age key file, line %d: %s", n, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case line == "", strings.HasPrefix(line, "#"):
@@ -114,7 +114,7 @@ func (ids *Identities) addAge(line string, n int) error {
 
 func (ids *Identities) addSSH(kind string, block []byte, n int) error {
 	refuse := func(text string) error {
-		return fault(ErrKeys, keysHint, "age key file, line %d: %s", n, text)
+		return newError(ErrKeys, keysHint, "age key file, line %d: %s", n, text)
 	}
 	if kind == "AGE ENCRYPTED FILE" {
 		return refuse("the file is protected by a passphrase, which a daemon cannot be asked for")
@@ -148,18 +148,18 @@ func checkRecipient(s string) *Error {
 	case strings.HasPrefix(s, "age1pq1"):
 		_, err = age.ParseHybridRecipient(s)
 	case strings.HasPrefix(s, "age1") && strings.Count(s, "1") > 1:
-		return fault(ErrKeys, hint, "recipient %s needs an age plugin, which is a program; none is run", shown(s))
+		return newError(ErrKeys, hint, "recipient %s needs an age plugin, which is a program; none is run", shown(s))
 	case strings.HasPrefix(s, "age1"):
 		_, err = age.ParseX25519Recipient(s)
 	case strings.HasPrefix(s, "ssh-ed25519 "), strings.HasPrefix(s, "ssh-rsa "):
 		_, err = agessh.ParseRecipient(s)
 	case strings.HasPrefix(s, "AGE-"):
-		return fault(ErrKeys, hint, "a recipient is a private key; take its public half, and make a new key if the private one was published")
+		return newError(ErrKeys, hint, "a recipient is a private key; take its public half, and make a new key if the private one was published")
 	default:
 		err = errors.New("of no known kind")
 	}
 	if err != nil {
-		return fault(ErrKeys, hint, "recipient %s is no age or ssh public key", shown(s))
+		return newError(ErrKeys, hint, "recipient %s is no age or ssh public key", shown(s))
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func Recipients(name string, sopsYAML []byte, path string) ([]string, error) {
 		if r.PathRegex != "" {
 			re, err := regexp.Compile(r.PathRegex)
 			if err != nil {
-				return nil, fault(ErrMalformed, "fix the regular expression", "creation rule %d: path_regex %s does not compile", i+1, shown(r.PathRegex)).in(name)
+				return nil, newError(ErrMalformed, "fix the regular expression", "creation rule %d: path_regex %s does not compile", i+1, shown(r.PathRegex)).in(name)
 			}
 			if !re.MatchString(path) {
 				continue
@@ -63,18 +63,18 @@ func Recipients(name string, sopsYAML []byte, path string) ([]string, error) {
 		}
 		return recipients, nil
 	}
-	return nil, fault(ErrKeys, recipientsHint, "no creation rule matches %s", shown(path)).in(name)
+	return nil, newError(ErrKeys, recipientsHint, "no creation rule matches %s", shown(path)).in(name)
 }
 
 func parseRules(b []byte) ([]creationRule, *Error) {
 	if len(b) > maxKeys {
-		return nil, fault(ErrMalformed, "", "is longer than %d bytes", maxKeys)
+		return nil, newError(ErrMalformed, "", "is longer than %d bytes", maxKeys)
 	}
 	var file struct {
 		CreationRules []creationRule `yaml:"creation_rules"`
 	}
 	if err := yaml.Unmarshal(b, &file); err != nil {
-		return nil, fault(ErrMalformed, recipientsHint, "cannot be read: %s", shown(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")))
+		return nil, newError(ErrMalformed, recipientsHint, "cannot be read: %s", shown(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")))
 	}
 	return file.CreationRules, nil
 }
@@ -86,9 +86,9 @@ func (r *creationRule) recipients(n int) ([]string, *Error) {
 	var found []string
 	switch {
 	case len(r.KeyGroups) > 1:
-		return nil, fault(ErrUnsupported, "use one key group; each of its keys opens the file", "creation rule %d splits the key over %d key groups", n, len(r.KeyGroups))
+		return nil, newError(ErrUnsupported, "use one key group; each of its keys opens the file", "creation rule %d splits the key over %d key groups", n, len(r.KeyGroups))
 	case len(r.KeyGroups) == 1 && !empty(&r.Age):
-		return nil, fault(ErrMalformed, "put the recipients of age into the key group", "creation rule %d has both age and key_groups, of which sops uses key_groups only", n)
+		return nil, newError(ErrMalformed, "put the recipients of age into the key group", "creation rule %d has both age and key_groups, of which sops uses key_groups only", n)
 	case len(r.KeyGroups) == 1:
 		var bad *Error
 		if found, bad = r.KeyGroups[0].recipients(n); bad != nil {
@@ -97,7 +97,7 @@ func (r *creationRule) recipients(n int) ([]string, *Error) {
 	default:
 		list, ok := listOf(&r.Age)
 		if !ok {
-			return nil, fault(ErrMalformed, recipientsHint, "creation rule %d: age is neither a string nor a list of strings", n)
+			return nil, newError(ErrMalformed, recipientsHint, "creation rule %d: age is neither a string nor a list of strings", n)
 		}
 		found = list
 	}
@@ -114,7 +114,7 @@ func (r *creationRule) recipients(n int) ([]string, *Error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fault(ErrKeys, recipientsHint, "creation rule %d names no age recipient", n)
+		return nil, newError(ErrKeys, recipientsHint, "creation rule %d names no age recipient", n)
 	}
 	return out, nil
 }
@@ -140,7 +140,7 @@ func (g *keyGroup) recipients(n int) ([]string, *Error) {
 func onlyAge(rest map[string]yaml.Node, n int) *Error {
 	for _, key := range slices.Sorted(maps.Keys(rest)) {
 		if v := rest[key]; !slices.Contains(harmless, key) && !empty(&v) {
-			return fault(ErrUnsupported, "use age recipients in this rule; the agent decrypts with nothing else", "creation rule %d asks for %s, which is not used here", n, shown(key))
+			return newError(ErrUnsupported, "use age recipients in this rule; the agent decrypts with nothing else", "creation rule %d asks for %s, which is not used here", n, shown(key))
 		}
 	}
 	return nil

@@ -29,6 +29,8 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/crypto/ssh"
 	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // canary is a secret that must show up nowhere but in the clear document.
@@ -247,9 +249,8 @@ func wantKind(t testing.TB, err, kind error, words ...string) {
 		t.Fatalf("error %v, want kind %v", err, kind)
 	}
 	text := fmt.Sprintf("%v %+v %#v", err, err, err)
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		text += " | " + h.Hint()
+	if hint := fault.HintOf(err); hint != "" {
+		text += " | " + hint
 	}
 	if strings.Contains(text, canary) {
 		t.Errorf("the error gives a secret away: %s", text)

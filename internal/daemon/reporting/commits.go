@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources/forge"
 )
 
@@ -34,7 +35,7 @@ func NewCommits(p Poster, onAttempt func(error), log *slog.Logger) *Commits {
 		OnAttempt: func(_ string, _ commitReport, err error) {
 			onAttempt(err)
 			if last.Changed(err) {
-				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", cluster.HintOf(err))
+				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", fault.HintOf(err))
 			}
 		},
 	})}

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Level is what a check came to.
@@ -87,7 +87,7 @@ type Fact[T any] struct {
 func Saw[T any](v T) Fact[T] { return Fact[T]{Known: true, Value: v} }
 
 // Unseen is a fact that could not be seen.
-func Unseen[T any](err error) Fact[T] { return Fact[T]{Why: err.Error(), Hint: cluster.HintOf(err)} }
+func Unseen[T any](err error) Fact[T] { return Fact[T]{Why: err.Error(), Hint: fault.HintOf(err)} }
 
 // Look makes a fact of an answer or its error.
 func Look[T any](v T, err error) Fact[T] {

@@ -9,15 +9,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-type hinted struct{ error }
-
-func (hinted) Hint() string { return "the cure" }
-
-var errUnseen = hinted{errors.New("it was out of sight")}
+var errUnseen = fault.WithHint(errors.New("it was out of sight"), "the cure")
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
