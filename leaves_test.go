@@ -56,3 +56,31 @@ func TestOnlyFaultCarriesHints(t *testing.T) {
 		})
 	})
 }
+
+// TestOneWayToOneLine: who puts text on one line asks internal/text, which says
+// what is kept of text of ours and what of another system's.
+func TestOneWayToOneLine(t *testing.T) {
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if room == "internal/text" {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if join, ok := n.(*ast.CallExpr); ok && isCall(join, "strings", "Join") {
+				if fields, ok := join.Args[0].(*ast.CallExpr); ok && isCall(fields, "strings", "Fields") {
+					t.Errorf("%s: text is put on one line by hand: use internal/text", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+}
+
+// isCall reports whether a call is of one function of another package.
+func isCall(c *ast.CallExpr, pkg, name string) bool {
+	s, ok := c.Fun.(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != name {
+		return false
+	}
+	id, ok := s.X.(*ast.Ident)
+	return ok && id.Name == pkg
+}

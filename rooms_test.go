@@ -35,18 +35,18 @@ var rooms = map[string]room{
 	"":                 {},
 	"internal/cluster": {never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 
-	"internal/yamlschema": {may: []string{"internal/cluster"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"internal/yamlschema": {may: []string{"internal/cluster", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster", "internal/fault"},
 		never: []string{"github.com/getsops", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"sources/git":       {may: []string{"internal/certpool", "internal/fault"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
-	"sources/secrets":   {may: []string{"internal/fault"}, never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
-	"sources/forge":     {may: []string{"internal/certpool", "internal/fault"}, never: clients},
-	"sources/notify":    {may: []string{"internal/certpool", "internal/fault"}, never: append([]string{"os"}, clients...)},
+	"sources/secrets":   {may: []string{"internal/fault", "internal/text"}, never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
+	"sources/forge":     {may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: clients},
+	"sources/notify":    {may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: append([]string{"os"}, clients...)},
 	"sources/webhook":   {never: append([]string{"os"}, clients...)},
 	"sources/inventory": {may: []string{"internal/cluster", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"reconcile": {may: []string{"internal/cluster", "reconcile/plan", "internal/fault"}, never: append([]string{"net", "net/http"}, clients...)},
+	"reconcile": {may: []string{"internal/cluster", "reconcile/plan", "internal/fault", "internal/text"}, never: append([]string{"net", "net/http"}, clients...)},
 	"reconcile/plan": {may: []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/machineconfig": {may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -106,7 +107,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 		took := time.Since(run.Since)
 		outcome := cluster.Outcome{Action: a.Kind(), Subject: a.Subject(), Text: a.String(), Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
 		if err != nil {
-			outcome.Error, outcome.Hint = oneLine(err.Error()), fault.HintOf(err)
+			outcome.Error, outcome.Hint = text.OneLine(err.Error()), fault.HintOf(err)
 		}
 		switch {
 		case err == nil:

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -149,7 +149,7 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 			if m.last != nil {
 				// What is in force is not this revision, and must not be told as it.
 				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
-					Reason: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), oneLine(err.Error()))}}
+					Reason: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
 			}
 			return
 		}
@@ -353,5 +353,3 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	f.Problems = slices.Concat(snap.Warnings, problems, f.Problems)
 	return f, nil
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -28,7 +29,7 @@ func (r *Reconciler) tellBlind(now time.Time) {
 		b := r.stopper().block
 		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Subject+": "+b.Reason, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
-		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+oneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
+		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
 		s.Condition, s.Message = cluster.Blind, "starting"
 	}
@@ -76,9 +77,9 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	s.Waiting = append([]cluster.WaitStatus{}, s.Waiting...)
 	s.Blocked = append([]cluster.Block{}, s.Blocked...)
 	s.Problems = append(cluster.Problems{}, s.Problems...)
-	if err := m.fetchErr; err != nil && !strings.Contains(s.Message, oneLine(err.Error())) {
+	if err := m.fetchErr; err != nil && !strings.Contains(s.Message, text.OneLine(err.Error())) {
 		// Whoever pushes the cure of something else waits for it in vain.
-		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + oneLine(err.Error()), Hint: fault.HintOf(err)})
+		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + text.OneLine(err.Error()), Hint: fault.HintOf(err)})
 	}
 	r.status.Store(&s)
 	r.heard.Store(m.heard)
@@ -274,7 +275,7 @@ func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []clust
 		msg = "1 node is Ready at " + d.Revision.Short()
 	}
 	if fetchErr != nil {
-		msg += "; the repository cannot be fetched: " + oneLine(fetchErr.Error())
+		msg += "; the repository cannot be fetched: " + text.OneLine(fetchErr.Error())
 	}
 	return cluster.Ready, msg, fault.HintOf(fetchErr)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 const (
@@ -104,7 +105,7 @@ func (b *bundle) add(name string, data []byte) { b.parts = append(b.parts, part{
 
 // lack notes what there is not.
 func (b *bundle) lack(name string, err error) {
-	b.missing = append(b.missing, name+": "+oneLine(err.Error()))
+	b.missing = append(b.missing, name+": "+text.OneLine(err.Error()))
 }
 
 // json adds an answer in the envelope of the program's JSON.

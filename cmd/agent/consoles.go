@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // How the agent listens to a machine that does not come up. Its serial port has
@@ -85,20 +86,20 @@ func (c *consoles) told(s cluster.Status, now time.Time) {
 // listen reads one console for a while.
 func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeStatus) {
 	var clean cluster.Console
-	var text strings.Builder
+	var output strings.Builder
 	err := c.read(ctx, n.Host, n.VMID, func(piece []byte) error {
-		text.WriteString(clean.Clean(piece))
-		if text.Len() > largestListened {
+		output.WriteString(clean.Clean(piece))
+		if output.Len() > largestListened {
 			return errEnough
 		}
 		return nil
 	})
-	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: cluster.LastLines(text.String())}
+	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: cluster.LastLines(output.String())}
 	// What the terminal says itself, before the guest.
 	tail.Lines = slices.DeleteFunc(tail.Lines, func(line string) bool { return strings.HasPrefix(line, "starting serial terminal on interface") })
 	switch {
 	case err != nil && !errors.Is(err, errEnough):
-		tail.Note = oneLine(err.Error())
+		tail.Note = text.OneLine(err.Error())
 		if hint := fault.HintOf(err); hint != "" {
 			tail.Note += "; " + hint
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newDoctor(env *environment) *cobra.Command {
@@ -185,9 +186,9 @@ func (p printer) report(r doctor.Report) {
 		if subject != "" {
 			subject += ": "
 		}
-		p.printf("  %s %-12s %s%s\n", p.level(c.Level), c.Name, subject, oneLine(c.Message))
+		p.printf("  %s %-12s %s%s\n", p.level(c.Level), c.Name, subject, text.OneLine(c.Message))
 		if c.Hint != "" && c.Level != doctor.Pass {
-			p.printf("                       -> %s\n", oneLine(c.Hint))
+			p.printf("                       -> %s\n", text.OneLine(c.Hint))
 		}
 	}
 	s := r.Summary

@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // door is what the socket serves while agents come and go behind it.
@@ -78,7 +79,7 @@ func (d *door) unreachable(who string, err error) {
 		d.note(who, "")
 		return
 	}
-	words := "cannot be told how things stand: " + oneLine(err.Error())
+	words := "cannot be told how things stand: " + text.OneLine(err.Error())
 	if hint := fault.HintOf(err); hint != "" {
 		words += " (" + hint + ")"
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newEvents(env *environment) *cobra.Command {
@@ -119,21 +120,21 @@ func (p printer) moment(t time.Time) string { return t.Local().Format("2006-01-0
 
 // event prints an event: when, of which cluster, what, and the cure below it.
 func (p printer) event(e cluster.Event) {
-	text := oneLine(e.Message)
+	line := text.OneLine(e.Message)
 	if e.Error != "" {
-		text += ": " + oneLine(e.Error)
+		line += ": " + text.OneLine(e.Error)
 	}
 	switch e.Level {
 	case "error":
-		text = p.paint("error", "31") + " " + text
+		line = p.paint("error", "31") + " " + line
 	case "warning":
-		text = p.paint("warning", "33") + " " + text
+		line = p.paint("warning", "33") + " " + line
 	}
 	if e.Cluster != "" {
-		text = "[" + e.Cluster + "] " + text
+		line = "[" + e.Cluster + "] " + line
 	}
-	p.printf("%s %s\n", p.moment(e.At), text)
+	p.printf("%s %s\n", p.moment(e.At), line)
 	if e.Hint != "" {
-		p.printf("                    -> %s\n", oneLine(e.Hint))
+		p.printf("                    -> %s\n", text.OneLine(e.Hint))
 	}
 }

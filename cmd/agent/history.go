@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newHistory(env *environment) *cobra.Command {
@@ -121,7 +122,7 @@ func (p printer) result(r cluster.Run) string {
 
 // run prints one run in full.
 func (p printer) run(r cluster.Run) {
-	p.printf("%s run %d: %s\n", r.Cluster, r.Number, oneLine(causeOf(r)))
+	p.printf("%s run %d: %s\n", r.Cluster, r.Number, text.OneLine(causeOf(r)))
 	p.printf("  revision %s\n  began %s, ", orDash(r.Revision.Short()), p.moment(r.Began))
 	if r.Ended.IsZero() {
 		p.printf("goes on for %s\n", p.took(r))
@@ -129,10 +130,10 @@ func (p printer) run(r cluster.Run) {
 		p.printf("ended %s after %s: %s\n", p.moment(r.Ended), p.took(r), p.result(r))
 	}
 	if r.Message != "" {
-		p.printf("  %s\n", oneLine(r.Message))
+		p.printf("  %s\n", text.OneLine(r.Message))
 	}
 	if r.Hint != "" {
-		p.printf("  -> %s\n", oneLine(r.Hint))
+		p.printf("  -> %s\n", text.OneLine(r.Hint))
 	}
 	if len(r.Plan) > 0 {
 		p.printf("\n  FORETOLD\n")

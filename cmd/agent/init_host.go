@@ -21,6 +21,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // runner runs a program and returns what it prints. Arguments are never secret;
@@ -42,7 +43,7 @@ func execute(ctx context.Context, name string, args ...string) ([]byte, error) {
 	if err == nil {
 		return out.Bytes(), nil
 	}
-	if words := strings.Join(strings.Fields(said.String()), " "); words != "" {
+	if words := text.OneLine(said.String()); words != "" {
 		err = errors.New(words)
 	}
 	return nil, err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // newLog makes the log of the program: records with fields in the journal when
@@ -89,7 +91,7 @@ func writeJournal(send func(string, journal.Priority, map[string]string) error) 
 			switch a.Key {
 			case "err":
 				fields["ERROR"] = a.Value.String()
-				msg += ": " + oneLine(a.Value.String())
+				msg += ": " + text.OneLine(a.Value.String())
 			case "hint":
 				fields["HINT"] = a.Value.String()
 				msg += " (" + a.Value.String() + ")"
@@ -155,7 +157,7 @@ func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 		for _, a := range attrs {
 			switch a.Key {
 			case "err":
-				b.WriteString(": " + oneLine(a.Value.String()))
+				b.WriteString(": " + text.OneLine(a.Value.String()))
 			case "hint":
 				hint = a.Value.String()
 			case "cluster", "node", "vmid", "action", "addon", "console", "image", "upid", "log", "reason", "status", "phase", "revision", "duration_ms":
@@ -174,5 +176,3 @@ func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 		return err
 	}
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

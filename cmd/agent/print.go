@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // printer writes for people or for programs. Colour is for terminals only, and
@@ -331,7 +332,7 @@ func orDash(s string) string {
 
 // cut shortens a text to n characters at most.
 func cut(s string, n int) string {
-	s = oneLine(s)
+	s = text.OneLine(s)
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newStatus(env *environment) *cobra.Command {
@@ -75,7 +76,7 @@ daemon cannot be reached.`,
 // trouble prints what is no cluster's trouble.
 func (p printer) trouble(words []string) {
 	for _, t := range words {
-		p.printf("%s %s\n", p.paint("trouble", "31"), oneLine(t))
+		p.printf("%s %s\n", p.paint("trouble", "31"), text.OneLine(t))
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // retryEvery is how often a daemon that went away is looked for.
@@ -244,12 +245,12 @@ func (l *lineWatcher) show(all []cluster.Status, changed *cluster.Status, troubl
 	l.was = away
 	for _, t := range trouble {
 		if !slices.Contains(l.trouble, t) {
-			l.p.printf("%s trouble %s\n", at, oneLine(t))
+			l.p.printf("%s trouble %s\n", at, text.OneLine(t))
 		}
 	}
 	for _, t := range l.trouble {
 		if !slices.Contains(trouble, t) {
-			l.p.printf("%s trouble is over: %s\n", at, oneLine(t))
+			l.p.printf("%s trouble is over: %s\n", at, text.OneLine(t))
 		}
 	}
 	l.trouble = trouble
@@ -279,9 +280,9 @@ func changes(before, after cluster.Status, first bool) []string {
 		out = append(out, strings.TrimSpace("revision "+orDash(after.Revision.Short())+" "+after.Subject))
 	}
 	if first || before.Condition != after.Condition || before.Message != after.Message {
-		out = append(out, string(after.Condition)+": "+oneLine(after.Message))
+		out = append(out, string(after.Condition)+": "+text.OneLine(after.Message))
 		if after.Hint != "" {
-			out = append(out, "-> "+oneLine(after.Hint))
+			out = append(out, "-> "+text.OneLine(after.Hint))
 		}
 	}
 	phases := map[string]cluster.Phase{}

@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -207,7 +208,7 @@ func (a *agent) manage(name string) {
 // news. a.mu is held.
 func (a *agent) refuse(name string, err error) {
 	now := time.Now().UTC()
-	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + oneLine(err.Error()), Hint: fault.HintOf(err),
+	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + text.OneLine(err.Error()), Hint: fault.HintOf(err),
 		Since: now, NextPass: now.Add(a.w.interval), Nodes: []cluster.NodeStatus{}, Addons: []cluster.AddonStatus{}, Running: []cluster.RunningStatus{},
 		Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}, Problems: cluster.Problems{}, Passes: []cluster.PassStatus{}}
 	if before, ok := a.refused[name]; ok && before.Message == s.Message {

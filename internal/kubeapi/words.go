@@ -14,8 +14,8 @@ import (
 // mostWords is how much of what a server says is repeated, in bytes.
 const mostWords = 300
 
-// Line makes a server's words fit for a line of a log.
-func Line(words string) string { return text.Line(words, mostWords) }
+// Sanitize makes a server's words fit for a line of a log.
+func Sanitize(words string) string { return text.Sanitize(words, mostWords) }
 
 // Reason is the text of an error of a request, in the words of people.
 func Reason(err error) string {
@@ -28,15 +28,15 @@ func Reason(err error) string {
 	case errors.As(err, &status) && (apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)):
 		// No rule keeps system:masters from reading: who is refused was taken
 		// for somebody else.
-		return "it does not accept the agent's certificate: " + Line(status.Status().Message)
+		return "it does not accept the agent's certificate: " + Sanitize(status.Status().Message)
 	case errors.As(err, &status):
-		return "it answers: " + Line(status.Status().Message)
+		return "it answers: " + Sanitize(status.Status().Message)
 	case errors.As(err, &stranger):
 		return "who answers there has a certificate of another cluster"
 	case errors.As(err, &name), errors.As(err, &invalid):
-		return "its certificate is not good: " + Line(err.Error())
+		return "its certificate is not good: " + Sanitize(err.Error())
 	case errors.As(err, &alert):
-		return "it does not accept the agent's certificate: " + Line(alert.Error())
+		return "it does not accept the agent's certificate: " + Sanitize(alert.Error())
 	}
 	return text.Reason(err, mostWords)
 }

@@ -2,12 +2,8 @@ package text
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
-
-// OneLine is a text of ours on one line.
-func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // Cut is a text on one line and in n characters at most.
 func Cut(s string, n int) string {

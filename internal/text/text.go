@@ -1,9 +1,11 @@
-// Package text makes what others say fit to be told on: the words of a server,
-// and the errors of a connection, on one line that a person understands.
+// Package text puts text on one line that a person understands. Which function
+// depends on who wrote it: OneLine for text of ours, which is trusted and kept
+// whole; Sanitize for what another system sent, which may hold anything and be of
+// any length; Reason for the error of a connection.
 //
 // It is separate because every adapter needs it and none may know another. It
-// knows neither who spoke nor what about, and looks for no secrets: whoever has
-// some takes them out first.
+// knows neither the other system nor the subject, and looks for no secrets:
+// whoever has some removes them first.
 package text
 
 import (
@@ -19,11 +21,14 @@ import (
 	"unicode/utf8"
 )
 
-// Line is a stranger's text on one line. What is no character, or cannot be seen
-// and may move a terminal's cursor or turn the direction of writing, counts as
-// the space between words. Of a text of more than most bytes only the beginning
-// is kept, and it is marked.
-func Line(text string, most int) string {
+// OneLine is text of ours on one line: its words, with one space between them.
+func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// Sanitize is another system's text on one line. What is no character, or cannot
+// be seen and may move a terminal's cursor or turn the direction of writing,
+// counts as the space between words. Of a text of more than most bytes only the
+// beginning is kept, and it is marked.
+func Sanitize(text string, most int) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == utf8.RuneError
 	}), " ")
@@ -46,7 +51,7 @@ func Reason(err error, most int) string {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return "there is no way to it"
 	case errors.As(err, &name):
-		return "its name cannot be resolved: " + Line(name.Err, most)
+		return "its name cannot be resolved: " + Sanitize(name.Err, most)
 	case errors.Is(err, context.Canceled):
 		return "it was not waited for"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
@@ -58,5 +63,5 @@ func Reason(err error, most int) string {
 	for errors.As(err, &u) {
 		err = u.Err
 	}
-	return Line(err.Error(), most)
+	return Sanitize(err.Error(), most)
 }

@@ -15,7 +15,15 @@ import (
 	"unicode/utf8"
 )
 
-func TestLine(t *testing.T) {
+func TestOneLine(t *testing.T) {
+	for in, want := range map[string]string{"": "", " two\r\n\twords ": "two words", "as\u202eit\x1bis": "as\u202eit\x1bis"} {
+		if got := OneLine(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestSanitize(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", ""},
 		{"  two\r\n\twords ", "two words"},
@@ -28,18 +36,18 @@ func TestLine(t *testing.T) {
 		{"0123456789abc", "0123456789ab..."},
 		{"0123456789aü", "0123456789a..."},
 	} {
-		if got := Line(c.text, 12); got != c.want {
+		if got := Sanitize(c.text, 12); got != c.want {
 			t.Errorf("%q: %q, want %q", c.text, got, c.want)
 		}
 	}
 }
 
-func FuzzLine(f *testing.F) {
+func FuzzSanitize(f *testing.F) {
 	f.Add("two\nwords", 3)
 	f.Add("\xff\u202eü", 2)
 	f.Fuzz(func(t *testing.T, text string, most int) {
 		most = max(0, most%1000)
-		got := Line(text, most)
+		got := Sanitize(text, most)
 		if len(got) > most+len("...") {
 			t.Errorf("%d bytes of at most %d: %q", len(got), most, got)
 		}

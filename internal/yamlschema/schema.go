@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Schema returns the JSON Schema (draft 2020-12) of a kind of file. It says the
@@ -102,7 +104,7 @@ func (l Language) comments() (commented, error) {
 func (c commented) read(gen *ast.GenDecl) {
 	for _, spec := range gen.Specs {
 		ts := spec.(*ast.TypeSpec)
-		fields := map[string]string{"": oneLine(gen.Doc)}
+		fields := map[string]string{"": text.OneLine(gen.Doc.Text())}
 		c.texts[ts.Name.Name] = fields
 		st, ok := ts.Type.(*ast.StructType)
 		if !ok {
@@ -110,13 +112,11 @@ func (c commented) read(gen *ast.GenDecl) {
 		}
 		for _, field := range st.Fields.List {
 			for _, name := range field.Names {
-				fields[name.Name] = oneLine(field.Doc)
+				fields[name.Name] = text.OneLine(field.Doc.Text())
 			}
 		}
 	}
 }
-
-func oneLine(g *ast.CommentGroup) string { return strings.Join(strings.Fields(g.Text()), " ") }
 
 // of returns the comment of a field, or of a type for the field "", as a
 // sentence that does not begin with the Go name.

@@ -226,7 +226,7 @@ func (f *Factory) full(what string) *Error {
 // notAnImage describes an answer that does not begin like an image.
 func (f *Factory) notAnImage(what string, in *bufio.Reader) error {
 	begin, err := in.Peek(80)
-	words := oneLine(string(begin))
+	words := sanitize(string(begin))
 	switch {
 	case len(begin) == 0 && err != nil:
 		words = "it is empty"

@@ -50,8 +50,8 @@ const mostWords = 300
 // reason is the text of a transport's error, in the words of people.
 func reason(err error) string { return text.Reason(err, mostWords) }
 
-// oneLine makes a stranger's text fit to be shown.
-func oneLine(s string) string { return text.Line(s, mostWords) }
+// sanitize makes a stranger's text fit to be shown.
+func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
 // refusals are the factory's words that have a cure. Source: the Image
 // Factory's own messages (internal/profile and its HTTP front end, 2026-08).
@@ -68,7 +68,7 @@ var refusals = []struct {
 // refused turns an answer that is not the wanted one into an error with the
 // factory's own words.
 func refused(what string, status int, body []byte) *Error {
-	words := oneLine(string(body))
+	words := sanitize(string(body))
 	if words == "" || strings.HasPrefix(words, "<") {
 		words = http.StatusText(status)
 	}

@@ -826,7 +826,7 @@ func TestLoopback(t *testing.T) {
 	mustFail(t, err, true, "certificate signed by unknown authority", "")
 }
 
-func TestOneLine(t *testing.T) {
+func TestSanitize(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                    "",
 		"a\r\n\tb\x1b[31m c":                  "a b [31m c",
@@ -834,11 +834,11 @@ func TestOneLine(t *testing.T) {
 		"x" + strings.Repeat("\u00e4", 400):   "x" + strings.Repeat("\u00e4", 149) + "...",
 		"\xff\xfe bad bytes \u202e backwards": "bad bytes backwards",
 	} {
-		if got := oneLine(in); got != want {
+		if got := sanitize(in); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
-	if !regexp.MustCompile(`^[ -~]*$`).MatchString(oneLine("plain ~ text")) {
+	if !regexp.MustCompile(`^[ -~]*$`).MatchString(sanitize("plain ~ text")) {
 		t.Error("plain text is not left alone")
 	}
 }

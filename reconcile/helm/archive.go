@@ -52,9 +52,9 @@ func (l *budget) check(packed []byte, depth int) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("it is cut off or damaged: %s", oneLine(err.Error()))
+			return fmt.Errorf("it is cut off or damaged: %s", sanitize(err.Error()))
 		}
-		name := oneLine(h.Name)
+		name := sanitize(h.Name)
 		switch h.Typeflag {
 		case tar.TypeReg:
 		case tar.TypeDir, tar.TypeXGlobalHeader:
@@ -75,7 +75,7 @@ func (l *budget) check(packed []byte, depth int) error {
 		if clean := strings.ReplaceAll(h.Name, `\`, "/"); path.Ext(clean) == ".tgz" && strings.Contains(clean, "/charts/") {
 			inner, err := io.ReadAll(tape)
 			if err != nil {
-				return fmt.Errorf("it is cut off or damaged: %s", oneLine(err.Error()))
+				return fmt.Errorf("it is cut off or damaged: %s", sanitize(err.Error()))
 			}
 			if err := l.check(inner, depth+1); err != nil {
 				return fmt.Errorf("%s in it: %w", name, err)
@@ -92,7 +92,7 @@ func unpack(packed []byte) (*chart.Chart, error) {
 	}
 	c, err := loader.LoadArchive(bytes.NewReader(packed))
 	if err != nil {
-		return nil, errors.New(oneLine(err.Error()))
+		return nil, errors.New(sanitize(err.Error()))
 	}
 	return c, nil
 }
@@ -111,7 +111,7 @@ func assemble(files map[string][]byte) (*chart.Chart, error) {
 	}
 	c, err := loader.LoadFiles(all)
 	if err != nil {
-		return nil, errors.New(oneLine(err.Error()))
+		return nil, errors.New(sanitize(err.Error()))
 	}
 	return c, nil
 }
@@ -121,14 +121,14 @@ func assemble(files map[string][]byte) (*chart.Chart, error) {
 func checkChart(c *chart.Chart, want cluster.Chart) error {
 	meta := c.Metadata
 	if want.Path == "" && (meta.Name != want.Name || !sameVersion(meta.Version, want.Version)) {
-		return newError("look at what the source really holds", "it is chart %s %s, not %s %s", oneLine(meta.Name), oneLine(meta.Version), want.Name, want.Version)
+		return newError("look at what the source really holds", "it is chart %s %s, not %s %s", sanitize(meta.Name), sanitize(meta.Version), want.Name, want.Version)
 	}
 	if meta.Type != "" && meta.Type != "application" {
-		return newError("install the chart that uses it", "it is a chart of type %s, which cannot be installed", oneLine(meta.Type))
+		return newError("install the chart that uses it", "it is a chart of type %s, which cannot be installed", sanitize(meta.Type))
 	}
 	if err := action.CheckDependencies(c, meta.Dependencies); err != nil {
 		return newError("run `helm dependency update` on the chart and commit its folder charts/, or use a chart that is packed with them",
-			"charts it depends on are %s", oneLine(err.Error()))
+			"charts it depends on are %s", sanitize(err.Error()))
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ func within(what string, err error) error {
 // mostWords is how much of what a stranger says is repeated, in bytes.
 const mostWords = 400
 
-// oneLine makes a stranger's text fit to be shown.
-func oneLine(s string) string { return text.Line(s, mostWords) }
+// sanitize makes a stranger's text fit to be shown.
+func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
 // reason is the text of the error of a connection to where charts come from.
 func reason(err error) string { return text.Reason(err, mostWords) }

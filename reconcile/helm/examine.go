@@ -27,7 +27,7 @@ func Look(ctx context.Context, c Config, chart cluster.Chart) (host string, err 
 	case chart.OCI != "":
 		ref, err := r.place(chart)
 		if err != nil {
-			return oneLine(chart.OCI), err
+			return sanitize(chart.OCI), err
 		}
 		ctx = auth.AppendRepositoryScope(ctx, ref, auth.ActionPull)
 		base := &url.URL{Scheme: "https", Host: ref.Host(), Path: "/v2/" + ref.Repository}
@@ -36,7 +36,7 @@ func Look(ctx context.Context, c Config, chart cluster.Chart) (host string, err 
 	case chart.Repository != "":
 		base, err := url.Parse(r.mirrors.of(chart.Repository) + "/")
 		if err != nil {
-			return oneLine(chart.Repository), newError("use an https URL", "%s is no URL", oneLine(chart.Repository))
+			return sanitize(chart.Repository), newError("use an https URL", "%s is no URL", sanitize(chart.Repository))
 		}
 		_, err = r.find(ctx, base, chart)
 		return base.Host, err
@@ -56,7 +56,7 @@ func LookRegistry(ctx context.Context, c Config, address string) error {
 	}
 	u, err := url.Parse(address)
 	if err != nil {
-		return newError("write a host, or the address of a mirror", "%s is no address of a registry", oneLine(address))
+		return newError("write a host, or the address of a mirror", "%s is no address of a registry", sanitize(address))
 	}
 	body, err := open(ctx, client, u.JoinPath("v2/"), "", maxManifest)
 	var refused *httpError

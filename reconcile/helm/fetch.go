@@ -96,7 +96,7 @@ var errTooLarge = errors.New("it is larger than it may be")
 // open begins to fetch a file. At most so many bytes are read of it.
 func open(ctx context.Context, client doer, u *url.URL, accept string, most int64) (io.ReadCloser, error) {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, newError("use an https URL", "%s is no URL to fetch from", oneLine(u.Redacted()))
+		return nil, newError("use an https URL", "%s is no URL to fetch from", sanitize(u.Redacted()))
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -120,7 +120,7 @@ func open(ctx context.Context, client doer, u *url.URL, accept string, most int6
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return nil, unreachable(u.Host, err)
 	}
-	words := oneLine(string(body))
+	words := sanitize(string(body))
 	if words == "" || strings.HasPrefix(words, "<") {
 		words = http.StatusText(resp.StatusCode)
 	}
@@ -194,7 +194,7 @@ func (m mirrors) of(u string) string {
 func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte, error) {
 	base, err := url.Parse(r.mirrors.of(c.Repository) + "/")
 	if err != nil {
-		return nil, newError("use an https URL", "%s is no URL", oneLine(c.Repository))
+		return nil, newError("use an https URL", "%s is no URL", sanitize(c.Repository))
 	}
 	at, err := r.find(ctx, base, c)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte,
 		return nil, newError("correct mirrors.charts in the host config", "the mirror of %s is no URL", base.Host)
 	}
 	if base.Scheme == "https" && file.Scheme != "https" {
-		return nil, newError("use a repository that serves its charts over https", "the index of %s leads from https to %s", base.Host, oneLine(file.Scheme))
+		return nil, newError("use a repository that serves its charts over https", "the index of %s leads from https to %s", base.Host, sanitize(file.Scheme))
 	}
 	b, err := fetch(ctx, r.client, file, "", maxArchive)
 	if err != nil {
@@ -252,7 +252,7 @@ func (r *Releaser) find(ctx context.Context, base *url.URL, c cluster.Chart) (ve
 	}
 	var some []string
 	for _, v := range versions[:min(len(versions), 5)] {
-		some = append(some, oneLine(v.Version))
+		some = append(some, sanitize(v.Version))
 	}
 	return version{}, newError("choose a version it has: "+strings.Join(some, ", "), "%s has no version %s of chart %s", base.Host, c.Version, c.Name)
 }

@@ -329,7 +329,7 @@ func (r *Releaser) viewThrough(conn *connection) (*view, error) {
 // waits says what a release waits for until it is ready, "" when for nothing.
 func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev revision) string {
 	if rev.status != "deployed" {
-		return "its release is " + oneLine(rev.status)
+		return "its release is " + sanitize(rev.status)
 	}
 	objects, err := r.workloadsOf(ctx, conn, rev)
 	if err != nil {

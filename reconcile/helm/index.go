@@ -43,7 +43,7 @@ func versionsIn(index io.Reader, name string) ([]version, error) {
 	}
 	var entry map[string][]version
 	if err := yaml.Unmarshal(block, &entry); err != nil {
-		return nil, fmt.Errorf("its entry of %s cannot be read: %s", name, oneLine(err.Error()))
+		return nil, fmt.Errorf("its entry of %s cannot be read: %s", name, sanitize(err.Error()))
 	}
 	for _, versions := range entry {
 		return versions, nil
@@ -131,7 +131,7 @@ func keyOf(line []byte) string {
 func versionsInJSON(in io.Reader, name string) ([]version, error) {
 	d := json.NewDecoder(in)
 	bad := func(err error) error {
-		return fmt.Errorf("it is no index of a chart repository: %s", oneLine(err.Error()))
+		return fmt.Errorf("it is no index of a chart repository: %s", sanitize(err.Error()))
 	}
 	depth := 0
 	for {
@@ -153,7 +153,7 @@ func versionsInJSON(in io.Reader, name string) ([]version, error) {
 		case isKey && depth == 2 && key == name:
 			var versions []version
 			if err := d.Decode(&versions); err != nil {
-				return nil, fmt.Errorf("its entry of %s cannot be read: %s", name, oneLine(err.Error()))
+				return nil, fmt.Errorf("its entry of %s cannot be read: %s", name, sanitize(err.Error()))
 			}
 			return versions, nil
 		default:

@@ -84,7 +84,7 @@ func (r *Releaser) place(c cluster.Chart) (registry.Reference, error) {
 	at := r.mirrors.of(c.OCI)
 	ref, err := registry.ParseReference(strings.TrimPrefix(at, "oci://"))
 	if err != nil || !strings.HasPrefix(at, "oci://") {
-		return ref, newError("write it like oci://host/path/chart", "%s is no place in an OCI registry", oneLine(at))
+		return ref, newError("write it like oci://host/path/chart", "%s is no place in an OCI registry", sanitize(at))
 	}
 	return ref, nil
 }

@@ -106,7 +106,7 @@ func TestCures(t *testing.T) {
 
 func TestReason(t *testing.T) {
 	for in, want := range map[string]string{"a\nb\x00c": "a b c", "": ""} {
-		if got := oneLine(in); got != want {
+		if got := sanitize(in); got != want {
 			t.Errorf("%q becomes %q", in, got)
 		}
 	}

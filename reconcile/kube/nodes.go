@@ -234,7 +234,7 @@ func nodeOf(obj any) (cluster.KubeNode, error) {
 		if c.Type != corev1.NodeReady {
 			continue
 		}
-		n.Ready, n.Why = c.Status == corev1.ConditionTrue, kubeapi.Line(c.Message)
+		n.Ready, n.Why = c.Status == corev1.ConditionTrue, kubeapi.Sanitize(c.Message)
 		if n.Ready {
 			n.Why = ""
 		}

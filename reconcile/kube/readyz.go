@@ -76,10 +76,10 @@ func notReady(why string) cluster.Seen[bool] { return cluster.Seen[bool]{Known: 
 func firstFailed(status, body string) string {
 	for line := range strings.Lines(body) {
 		if check, ok := strings.CutPrefix(strings.TrimSpace(line), "[-]"); ok {
-			return kubeapi.Line(check)
+			return kubeapi.Sanitize(check)
 		}
 	}
-	return kubeapi.Line(status)
+	return kubeapi.Sanitize(status)
 }
 
 // unanswered is what an API that did not answer is: surely not ready when its

@@ -60,7 +60,7 @@ func (c *Client) Console(ctx context.Context, host string, vmid int, each func([
 	case ctx.Err() != nil:
 		return nil
 	case err != nil && resp != nil:
-		return c.noConsole(vmid, fmt.Errorf("%d %s", resp.StatusCode, oneLine(reasonOf(resp))))
+		return c.noConsole(vmid, fmt.Errorf("%d %s", resp.StatusCode, sanitize(reasonOf(resp))))
 	case err != nil:
 		return c.noConsole(vmid, err)
 	}

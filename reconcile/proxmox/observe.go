@@ -142,9 +142,9 @@ func because(err error) string {
 		hint = "does it run? `systemctl status pveproxy`; proxmox.url of the host config says where it is asked"
 	}
 	if hint != "" {
-		return fmt.Sprintf("%s (%s)", oneLine(err.Error()), hint)
+		return fmt.Sprintf("%s (%s)", sanitize(err.Error()), hint)
 	}
-	return oneLine(err.Error())
+	return sanitize(err.Error())
 }
 
 // askTasks asks every host what runs on it.

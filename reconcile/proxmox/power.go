@@ -86,7 +86,7 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 		case now.power() == want:
 			return nil
 		case time.Since(began) > powerWithin:
-			return fmt.Errorf("vm %d does not do what its task did: it is %s after %v", vmid, oneLine(string(now.Status)), powerWithin)
+			return fmt.Errorf("vm %d does not do what its task did: it is %s after %v", vmid, sanitize(string(now.Status)), powerWithin)
 		}
 		if err := pause(ctx, patience(began)); err != nil {
 			return err

@@ -200,7 +200,7 @@ func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
 	case err == nil && id == scalar(strconv.Itoa(vmid)):
 		return true, nil
 	case err == nil:
-		return false, fmt.Errorf("asked whether vmid %d is free, Proxmox VE answered %q", vmid, oneLine(string(id)))
+		return false, fmt.Errorf("asked whether vmid %d is free, Proxmox VE answered %q", vmid, sanitize(string(id)))
 	case errors.As(err, &e) && e.Status == http.StatusBadRequest && errors.Is(err, errExists):
 		return false, nil
 	}

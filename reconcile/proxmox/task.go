@@ -129,10 +129,10 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 		if id := u.vmid(); id != 0 {
 			what += fmt.Sprintf(" of vm %d", id)
 		}
-		c.log.Warn(what+" ended with warnings: "+oneLine(strings.Join(tail, " / ")), "upid", u.text, "vmid", u.vmid(), "log", strings.Join(tail, " / "))
+		c.log.Warn(what+" ended with warnings: "+sanitize(strings.Join(tail, " / ")), "upid", u.text, "vmid", u.vmid(), "log", strings.Join(tail, " / "))
 		return nil
 	}
-	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: oneLine(exit), Log: tail}
+	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: sanitize(exit), Log: tail}
 	if err != nil {
 		return errors.Join(failed, fmt.Errorf("read its log: %w", err))
 	}
@@ -149,7 +149,7 @@ func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
 	}
 	var out []string
 	for _, l := range lines[max(0, len(lines)-logTail):] {
-		out = append(out, oneLine(string(l.T)))
+		out = append(out, sanitize(string(l.T)))
 	}
 	return out, nil
 }

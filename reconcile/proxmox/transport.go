@@ -54,7 +54,7 @@ func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	e := &Error{
 		Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, apiPath), Status: resp.StatusCode,
-		Reason: oneLine(reasonOf(resp)), token: t.token, pool: t.pool,
+		Reason: sanitize(reasonOf(resp)), token: t.token, pool: t.pool,
 	}
 	var refusal struct {
 		Message scalar
@@ -63,13 +63,13 @@ func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 	// Some refusals have an empty body; the reason phrase is all there is then.
 	if json.Unmarshal(body, &refusal) == nil {
 		if e.Reason == "" {
-			e.Reason = oneLine(string(refusal.Message))
+			e.Reason = sanitize(string(refusal.Message))
 		}
 		for k, v := range refusal.Errors {
 			if e.Params == nil {
 				e.Params = map[string]string{}
 			}
-			e.Params[k] = oneLine(string(v))
+			e.Params[k] = sanitize(string(v))
 		}
 	}
 	return nil, e
@@ -81,8 +81,8 @@ func reasonOf(r *http.Response) string {
 	return reason
 }
 
-// oneLine makes foreign words fit for a line of a log.
-func oneLine(s string) string { return text.Line(s, 500) }
+// sanitize makes foreign words fit for a line of a log.
+func sanitize(s string) string { return text.Sanitize(s, 500) }
 
 // limited is a body that may not be endless.
 type limited struct {

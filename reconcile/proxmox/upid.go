@@ -23,19 +23,19 @@ type upid struct {
 func parseUPID(s string) (upid, error) {
 	f := strings.Split(s, ":")
 	if len(f) != 9 || f[0] != "UPID" || f[8] != "" {
-		return upid{}, fmt.Errorf("task name %q is none of Proxmox VE", oneLine(s))
+		return upid{}, fmt.Errorf("task name %q is none of Proxmox VE", sanitize(s))
 	}
 	for _, n := range f[2:5] {
 		if _, err := strconv.ParseUint(n, 16, 40); err != nil || len(n) < 8 {
-			return upid{}, fmt.Errorf("task name %q: %q is not a hexadecimal number of its length", oneLine(s), oneLine(n))
+			return upid{}, fmt.Errorf("task name %q: %q is not a hexadecimal number of its length", sanitize(s), sanitize(n))
 		}
 	}
 	if !hostPattern.MatchString(f[1]) || f[5] == "" || f[7] == "" {
-		return upid{}, fmt.Errorf("task name %q lacks its host, type or user", oneLine(s))
+		return upid{}, fmt.Errorf("task name %q lacks its host, type or user", sanitize(s))
 	}
 	sec, err := strconv.ParseInt(f[4], 16, 64)
 	if err != nil {
-		return upid{}, fmt.Errorf("task name %q: %w", oneLine(s), err)
+		return upid{}, fmt.Errorf("task name %q: %w", sanitize(s), err)
 	}
 	return upid{text: s, host: f[1], started: time.Unix(sec, 0), kind: f[5], id: f[6], user: f[7]}, nil
 }

@@ -284,7 +284,7 @@ func readStatus(e state.Event, m *cluster.Machine) {
 	spec := r.TypedSpec()
 	m.Stage, m.Ready = spec.Stage.String(), spec.Status.Ready
 	for _, c := range spec.Status.UnmetConditions {
-		m.Unmet = append(m.Unmet, clip(c.Name+": "+c.Reason))
+		m.Unmet = append(m.Unmet, sanitize(c.Name+": "+c.Reason))
 	}
 }
 

@@ -120,7 +120,7 @@ func (l *link) waitsForBootstrap(ctx context.Context, n cluster.Node) (founded b
 	case etcd.State == "Running":
 		return true, nil
 	case etcd.State != "Preparing":
-		return false, fmt.Errorf("its etcd is not ready to be founded yet: it is %s (%s)", clip(etcd.State), etcd.Message)
+		return false, fmt.Errorf("its etcd is not ready to be founded yet: it is %s (%s)", sanitize(etcd.State), etcd.Message)
 	}
 	st, err := l.status(ctx)
 	if err != nil {

@@ -78,7 +78,7 @@ func (id identity) otherUUID(n cluster.Node) string {
 	if strings.EqualFold(id.uuid, n.UUID) || strings.EqualFold(swapped(id.uuid), n.UUID) {
 		return ""
 	}
-	return fmt.Sprintf("its SMBIOS UUID is %s, expected %s", clip(id.uuid), n.UUID)
+	return fmt.Sprintf("its SMBIOS UUID is %s, expected %s", sanitize(id.uuid), n.UUID)
 }
 
 // other also compares the network cards.
@@ -190,11 +190,11 @@ func (l *link) services(ctx context.Context) (map[string]cluster.Service, error)
 		switch events := s.GetEvents().GetEvents(); {
 		case seen.Healthy:
 		case s.GetState() != "Running" && len(events) > 0:
-			seen.Message = clip(events[len(events)-1].GetMsg())
+			seen.Message = sanitize(events[len(events)-1].GetMsg())
 		case s.GetHealth().GetUnknown():
 			seen.Message = "its health is not known yet"
 		default:
-			seen.Message = clip(s.GetHealth().GetLastMessage())
+			seen.Message = sanitize(s.GetHealth().GetLastMessage())
 		}
 		out[s.GetId()] = seen
 	}

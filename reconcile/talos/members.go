@@ -148,7 +148,7 @@ func (l *link) members(ctx context.Context) ([]cluster.Member, error) {
 	var out []cluster.Member
 	for _, msg := range resp.GetMessages() {
 		for _, m := range msg.GetMembers() {
-			out = append(out, cluster.Member{ID: m.GetId(), Name: clip(m.GetHostname()), Address: peerAddress(m.GetPeerUrls()), Learner: m.GetIsLearner()})
+			out = append(out, cluster.Member{ID: m.GetId(), Name: sanitize(m.GetHostname()), Address: peerAddress(m.GetPeerUrls()), Learner: m.GetIsLearner()})
 		}
 	}
 	return out, nil

@@ -23,8 +23,8 @@ import (
 // maxWords is how much of what a machine says is repeated, in bytes.
 const maxWords = 600
 
-// clip makes foreign words fit for one line of a log or a terminal.
-func clip(s string) string { return text.Line(s, maxWords) }
+// sanitize makes foreign words fit for one line of a log or a terminal.
+func sanitize(s string) string { return text.Sanitize(s, maxWords) }
 
 // noise is what errors carry that people do not need: gRPC's preamble, and the
 // addresses of a connection, whose port is another one every time.
@@ -43,7 +43,7 @@ func words(err error) string {
 			text = strings.ReplaceAll(text, st.Message(), late)
 		}
 	}
-	return clip(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), late))
+	return sanitize(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), late))
 }
 
 // worded is an error whose message is its words.
@@ -87,7 +87,7 @@ func redacted(message string, config []byte) string {
 			parts = append(parts, line)
 		}
 	}
-	return clip(strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": "))
+	return sanitize(strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": "))
 }
 
 // mask takes a value out of a message: anywhere when it is long, as a word of

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Why a status could not be posted. Test with errors.Is.
@@ -120,12 +121,12 @@ func (c *Client) said(body []byte) string {
 }
 
 func printable(s string) string {
-	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+	s = text.OneLine(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, s)), " ")
+	}, s))
 	return cut(s, 300)
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Kind is a forge's API.
@@ -278,7 +279,7 @@ func (c *Client) post(parent context.Context, s Status) error {
 	}
 	fields := map[string]string{
 		"state": state, c.forge.name: s.Context,
-		"description": cut(strings.Join(strings.Fields(s.Description), " "), c.forge.most),
+		"description": cut(text.OneLine(s.Description), c.forge.most),
 	}
 	if s.TargetURL != "" {
 		fields["target_url"] = s.TargetURL

@@ -17,6 +17,7 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/util/jsonclient"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // chat sends over one of shoutrrr's services. The library takes no context and
@@ -143,26 +144,26 @@ var (
 // clean is an error of the library without anything of the address, which it
 // likes to quote. What the service answered is text from outside, and cut.
 func (c *chat) clean(err error) error {
-	text := err.Error()
+	words := err.Error()
 	if ue, ok := errors.AsType[*url.Error](err); ok {
-		text = ue.Err.Error()
+		words = ue.Err.Error()
 	} else if je, ok := errors.AsType[jsonclient.Error](err); ok && je.StatusCode != 0 {
-		text = "it answers " + answer(je.StatusCode) + " " + je.Body
+		words = "it answers " + answer(je.StatusCode) + " " + je.Body
 	}
-	text = anAddress.ReplaceAllString(text, "[address]")
+	words = anAddress.ReplaceAllString(words, "[address]")
 	for _, part := range c.secrets() {
-		text = strings.ReplaceAll(text, part, "[redacted]")
+		words = strings.ReplaceAll(words, part, "[redacted]")
 	}
-	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+	words = text.OneLine(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, text)), " ")
-	if r := []rune(text); len(r) > 300 {
-		text = string(r[:300]) + "…"
+	}, words))
+	if r := []rune(words); len(r) > 300 {
+		words = string(r[:300]) + "…"
 	}
-	return errors.New(text)
+	return errors.New(words)
 }
 
 // secrets are the parts of the address that could be one, the longest first, as

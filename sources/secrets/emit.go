@@ -33,7 +33,7 @@ func toNode(v any) (*yaml.Node, error) {
 			if err != nil {
 				return nil, err
 			}
-			n.Content = append(n.Content, text(fmt.Sprint(item.Key)), value)
+			n.Content = append(n.Content, quotedNode(fmt.Sprint(item.Key)), value)
 		}
 		return n, nil
 	case []any:
@@ -47,7 +47,7 @@ func toNode(v any) (*yaml.Node, error) {
 		}
 		return n, nil
 	case string:
-		return text(v), nil
+		return quotedNode(v), nil
 	case nil, bool, int, float64, time.Time:
 		n := new(yaml.Node)
 		return n, n.Encode(v)
@@ -55,6 +55,6 @@ func toNode(v any) (*yaml.Node, error) {
 	return nil, fmt.Errorf("value of type %T", v)
 }
 
-func text(s string) *yaml.Node {
+func quotedNode(s string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s, Style: yaml.DoubleQuotedStyle}
 }

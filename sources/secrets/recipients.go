@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 const recipientsHint = "name age recipients in .sops.yaml: creation_rules: [{path_regex: 'secrets\\.sops\\.yaml$', age: age1...}]"
@@ -74,7 +76,7 @@ func parseRules(b []byte) ([]creationRule, *Error) {
 		CreationRules []creationRule `yaml:"creation_rules"`
 	}
 	if err := yaml.Unmarshal(b, &file); err != nil {
-		return nil, newError(ErrMalformed, recipientsHint, "cannot be read: %s", shown(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")))
+		return nil, newError(ErrMalformed, recipientsHint, "cannot be read: %s", shown(text.OneLine(strings.TrimPrefix(err.Error(), "yaml: "))))
 	}
 	return file.CreationRules, nil
 }

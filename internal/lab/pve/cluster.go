@@ -193,5 +193,5 @@ func readVersion(c *call) (any, error) {
 // fingerprint is a certificate's SHA-256 as Proxmox VE prints it.
 func fingerprint(der []byte) string {
 	sum := sha256.Sum256(der)
-	return strings.ToUpper(strings.Join(strings.Fields(fmt.Sprintf("% x", sum[:])), ":"))
+	return strings.ReplaceAll(fmt.Sprintf("% X", sum), " ", ":")
 }
