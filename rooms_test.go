@@ -56,6 +56,17 @@ var rooms = map[string]room{
 	"reconcile/kube":          {may: []string{"internal/cluster", "internal/kubeapi"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
 	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
+	// config reads the host's files into the Config of every room that has one:
+	// it asks forge, git, notify and secrets whether they could work with what it
+	// read, so that a mistake is found with its line, before anything starts.
+	// inventory and yamlschema are the language, history and doctor give a default
+	// and the kinds of files.
+	"internal/host/config": {may: []string{"internal/cluster", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "reconcile/proxmox",
+		"sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
+		never: append([]string{"os/exec", "net", "net/http"}, clients...)},
+	// state is the file system of the reconciler's journal, and gives its hint
+	// where it cannot be written.
+	"internal/host/state": {may: []string{"internal/fault", "reconcile"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/callgate":   {never: clients[:len(clients)-1]},
 	"internal/fault":      {never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},

@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 )
 
 // whyAway adds to the error that no daemon listens what keeps one from starting:
@@ -32,13 +33,13 @@ func whyAway(err error, config string) error {
 
 // unfit reads a config as a daemon does that starts, and returns why it would not.
 // What this user may not read counts for nothing.
-func unfit(config string) cluster.Problems {
-	if !mayRead(config) {
+func unfit(path string) cluster.Problems {
+	if !mayRead(path) {
 		return nil
 	}
-	s, problems := loadConfig(config)
-	return slices.DeleteFunc(s.seen(problems), func(p cluster.Problem) bool {
-		return p.Severity != cluster.Error || p.File == s.policyPath && !mayRead(s.policyPath)
+	s, problems := config.Load(path)
+	return slices.DeleteFunc(s.WithoutHidden(problems), func(p cluster.Problem) bool {
+		return p.Severity != cluster.Error || p.File == s.PolicyPath && !mayRead(s.PolicyPath)
 	})
 }
 

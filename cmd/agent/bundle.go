@@ -22,6 +22,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -125,11 +126,11 @@ func (b *bundle) json(name, kind string, v any, err error) {
 // gather asks everybody. Only the end of the command is an error: what cannot be
 // had is left out, and said.
 func (b *bundle) gather() error {
-	settings, problems := loadConfig(b.config)
+	settings, problems := config.Load(b.config)
 	if b.socket == "" {
-		b.socket = defaultSocket
-		if settings.socket != "" {
-			b.socket = settings.socket
+		b.socket = config.DefaultSocket
+		if settings.Socket != "" {
+			b.socket = settings.Socket
 		}
 	}
 	c := api.NewClient(b.socket)
@@ -211,16 +212,16 @@ func (b *bundle) inside(c *api.Client) {
 
 // files adds config and policy as far as they are no secret, what is wrong with
 // them, and a list of what the agent has on this host.
-func (b *bundle) files(s settings, problems cluster.Problems) {
-	policy := s.policyPath
+func (b *bundle) files(s config.Settings, problems cluster.Problems) {
+	policy := s.PolicyPath
 	if policy == "" {
 		policy = filepath.Join(filepath.Dir(b.config), "policy.yaml")
 	}
 	for _, f := range []struct {
 		name, path string
-		of         any
-	}{{"config.yaml", b.config, configFile{}}, {"policy.yaml", policy, policyFile{}}} {
-		text, err := redacted(f.path, f.of)
+		redact     func(path string) ([]byte, error)
+	}{{"config.yaml", b.config, config.RedactConfig}, {"policy.yaml", policy, config.RedactPolicy}} {
+		text, err := f.redact(f.path)
 		if err != nil {
 			b.lack(f.name, err)
 			continue
@@ -230,8 +231,8 @@ func (b *bundle) files(s settings, problems cluster.Problems) {
 	b.json("config-problems.json", "Problems", append(cluster.Problems{}, problems...), nil)
 
 	var list bytes.Buffer
-	dirs := []string{filepath.Dir(b.config), credentialStore, credentialStore + ".encrypted", filepath.Dir(b.socket)}
-	for _, dir := range []string{s.stateDir, s.cacheDir} {
+	dirs := []string{filepath.Dir(b.config), config.CredentialStore, config.CredentialStore + ".encrypted", filepath.Dir(b.socket)}
+	for _, dir := range []string{s.StateDir, s.CacheDir} {
 		if dir != "" {
 			dirs = append(dirs, dir)
 		}

@@ -7,10 +7,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/sources"
@@ -19,23 +20,23 @@ import (
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
-// wiring gives every room its part of the settings. It opens the copy of the
+// wireSettings gives every room its part of the settings. It opens the copy of the
 // repository in the cache, which the agent closes.
-func (s settings) wiring(files stateFiles, log *slog.Logger) (wiring, error) {
-	known, err := journals(files.dir)
+func wireSettings(s config.Settings, files state.Dir, log *slog.Logger) (wiring, error) {
+	known, err := files.Journals()
 	if err != nil {
 		return wiring{}, err
 	}
-	repository := s.repository
+	repository := s.Repository
 	repository.Log = log
 	var store interface {
 		sources.Store
 		closer
 	}
-	if s.directory() != "" {
+	if s.Directory() != "" {
 		store, err = git.OpenDir(repository)
 	} else {
-		repository.Dir = filepath.Join(s.cacheDir, "repository")
+		repository.Dir = filepath.Join(s.CacheDir, "repository")
 		store, err = git.Open(repository)
 	}
 	if err != nil {
@@ -45,47 +46,31 @@ func (s settings) wiring(files stateFiles, log *slog.Logger) (wiring, error) {
 	if err != nil {
 		return wiring{}, errors.Join(fmt.Errorf("ask for this host's name: %w", err), store.Close())
 	}
-	pve := s.proxmox
+	pve := s.Proxmox
 	pve.Log = log
 	return wiring{
-		owner: s.owner, clusters: s.clusters, interval: s.interval, known: known,
-		policy: func() cluster.Policy { return *s.policyNow.Load() },
-		files:  files, cacheDir: s.cacheDir, log: log, store: store,
+		owner: s.Owner, clusters: s.Clusters, interval: s.Interval, known: known,
+		policy: func() cluster.Policy { return *s.PolicyNow.Load() },
+		files:  files, cacheDir: s.CacheDir, log: log, store: store,
 		sources: sources.Config{
-			Store: store, Path: s.folder, Clusters: s.clusters,
+			Store: store, Path: s.Folder, Clusters: s.Clusters,
 			Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {
-				return secrets.Decrypt(ctx, name, file, s.identities)
+				return secrets.Decrypt(ctx, name, file, s.Identities)
 			},
-			Inventory: inventory.Options{Owner: s.owner, Pool: s.policy.Pool, ImageDatastore: s.imageDatastore, Mirrors: s.registries},
+			Inventory: inventory.Options{Owner: s.Owner, Pool: s.Policy.Pool, ImageDatastore: s.ImageDatastore, Mirrors: s.Registries},
 		},
 		proxmox: pve,
-		factory: factory.Config{URL: s.factory, CacheDir: filepath.Join(s.cacheDir, "images"), CA: s.ca, Log: log},
-		charts:  helm.Config{Mirrors: s.charts, CA: s.ca},
-		forge:   s.forge,
-		notify:  s.targets(), sent: reporting.OpenSentNotices(files, s.targets(), log), host: host,
+		factory: factory.Config{URL: s.Factory, CacheDir: filepath.Join(s.CacheDir, "images"), CA: s.CA, Log: log},
+		charts:  helm.Config{Mirrors: s.Charts, CA: s.CA},
+		forge:   s.Forge,
+		notify:  targets(s), sent: reporting.OpenSentNotices(files, targets(s), log), host: host,
 	}, nil
 }
 
-// journals lists the clusters that have a journal in the state directory: they
-// are looked after before the repository can be read.
-func journals(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("list the journals: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && e.Type().IsRegular() {
-			names = append(names, name)
-		}
-	}
-	return names, nil
-}
-
 // targets are who is notified of what.
-func (s settings) targets() (out []reporting.Target) {
-	for _, n := range s.notifications {
-		out = append(out, reporting.Target{Name: n.name, To: n.to, Clusters: n.clusters, On: n.on})
+func targets(s config.Settings) (out []reporting.Target) {
+	for _, n := range s.Notifications {
+		out = append(out, reporting.Target(n))
 	}
 	return out
 }

@@ -18,9 +18,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
-
-const defaultSocket = "/run/talos-agent/agent.sock"
 
 // client makes a client of the daemon that the flags name.
 func client(cmd *cobra.Command) *api.Client {
@@ -344,19 +343,19 @@ func writeSecret(path string, b []byte) error {
 		return fault.WithHint(fmt.Errorf("write %s: it is a directory", path), "name a file in it")
 	}
 	dir, name := filepath.Split(path)
-	s := stateFiles{dir: filepath.Clean(dir)}
+	s := state.Dir{Path: filepath.Clean(dir)}
 	tmp := "." + name + ".new"
 	err := s.Write(tmp, b)
 	if err == nil {
 		err = s.Rename(tmp, name)
 	}
 	if err != nil {
-		_ = os.Remove(filepath.Join(s.dir, tmp)) // as far as it was written
+		_ = os.Remove(filepath.Join(s.Path, tmp)) // as far as it was written
 	}
 	var at *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fault.WithHint(fmt.Errorf("write %s: there is no directory %s", path, s.dir), "make it first, or name another file")
+		return fault.WithHint(fmt.Errorf("write %s: there is no directory %s", path, s.Path), "make it first, or name another file")
 	case errors.As(err, &at):
 		return fmt.Errorf("write %s: %w", path, at.Err)
 	}

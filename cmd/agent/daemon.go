@@ -27,6 +27,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -82,15 +84,15 @@ type service struct {
 	path string
 	log  *slog.Logger
 
-	settings settings
-	files    stateFiles
+	settings config.Settings
+	files    state.Dir
 	agent    *agent
 	socket   *api.Server
 	door     *door
 	monitor  *monitor
 	events   *eventlog.Events
-	hooks    io.Closer // nil: nobody may knock
-	own      ownFiles  // of the last load, whether it succeeded or not
+	hooks    io.Closer    // nil: nobody may knock
+	own      config.Watch // of the last load, whether it succeeded or not
 
 	mu     sync.Mutex
 	began  time.Time                 // when the agent was started
@@ -99,20 +101,20 @@ type service struct {
 
 // run is the daemon's life.
 func (d *service) run(ctx context.Context) error {
-	s, problems := loadConfig(d.path)
+	s, problems := config.Load(d.path)
 	if err := problems.Err(); err != nil {
 		return err
 	}
-	d.settings, d.own = s, ownFiles{used: s.used}
+	d.settings, d.own = s, config.NewWatch(s.Used)
 	var unlock func()
 	var err error
-	if d.files, unlock, err = openState(s.stateDir); err != nil {
+	if d.files, unlock, err = state.Open(s.StateDir); err != nil {
 		return err
 	}
 	defer unlock()
 	d.events.Open(d.files, withoutAlso(d.log))
 	d.door = &door{events: d.events}
-	if d.socket, err = api.Listen(s.socket, d.door, d.log); err != nil {
+	if d.socket, err = api.Listen(s.Socket, d.door, d.log); err != nil {
 		return err
 	}
 	defer func() {
@@ -133,7 +135,7 @@ func (d *service) run(ctx context.Context) error {
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	d.notify(daemon.SdNotifyReady + "\n" + "STATUS=" + d.line())
-	d.log.Info("talos-agent " + version + " follows " + s.source())
+	d.log.Info("talos-agent " + version + " follows " + s.Source())
 	return d.serve(ctx, hup)
 }
 
@@ -160,7 +162,7 @@ func (d *service) serve(ctx context.Context, hup <-chan os.Signal) error {
 		case <-hup:
 			err = d.reload(ctx, true)
 		case <-look.C:
-			if d.own.look() {
+			if d.own.Poll() {
 				err = d.reload(ctx, false)
 			}
 		case <-tick.C:
@@ -189,7 +191,7 @@ func tickEvery(watchdog time.Duration) time.Duration {
 // begin starts an agent with the settings in force. Where it may begin without
 // something that they name, lacks is told; nil: it may not.
 func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
-	if err := d.monitor.open(d.settings.metrics, lacks); err != nil {
+	if err := d.monitor.open(d.settings.Metrics, lacks); err != nil {
 		return err
 	}
 	defer func() {
@@ -197,11 +199,11 @@ func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
 			d.monitor.close()
 		}
 	}()
-	w, err := d.settings.wiring(d.files, d.log)
+	w, err := wireSettings(d.settings, d.files, d.log)
 	if err != nil {
 		return err
 	}
-	w.events, w.pulse, w.runs = d.events, &d.door.pulse, eventlog.NewRuns(&d.files, d.settings.keepRuns, d.log)
+	w.events, w.pulse, w.runs = d.events, &d.door.pulse, eventlog.NewRuns(&d.files, d.settings.KeepRuns, d.log)
 	w.onStatus = func(s cluster.Status) {
 		d.monitor.status(s)
 		d.mu.Lock()
@@ -214,7 +216,7 @@ func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
 		return errors.Join(err, w.store.Close())
 	}
 	hint := make(chan struct{}, 1)
-	if d.hooks, err = d.settings.openHooks(hint, d.monitor.Webhook, lacks, d.log); err != nil {
+	if d.hooks, err = openHooks(d.settings, hint, d.monitor.Webhook, lacks, d.log); err != nil {
 		a.stop()
 		return err
 	}
@@ -224,7 +226,7 @@ func (d *service) begin(ctx context.Context, lacks lacking) (err error) {
 	d.began, d.states = time.Now(), map[string]cluster.Status{}
 	d.mu.Unlock()
 	a.start(ctx)
-	if dir := d.settings.directory(); dir != "" {
+	if dir := d.settings.Directory(); dir != "" {
 		a.wg.Go(func() {
 			if err := sources.Watch(a.ctx, dir, a.lookAll); err != nil && a.ctx.Err() == nil {
 				d.log.Warn("cannot watch the repository's directory; it is read every interval", "err", err)
@@ -297,33 +299,33 @@ func (d *service) quit() {
 func (d *service) reload(ctx context.Context, asked bool) error {
 	d.notify(reloading())
 	defer d.notify(daemon.SdNotifyReady)
-	changed := cmp.Or(strings.Join(d.own.changed(), ", "), d.path)
+	changed := cmp.Or(strings.Join(d.own.Changed(), ", "), d.path)
 	running := d.settings
-	next, problems := loadConfigAnew(d.path, running.policyPath)
-	d.own = ownFiles{used: next.used}
-	old := running.under(policyBeside(running, next, problems))
+	next, problems := config.Reload(d.path, running.PolicyPath)
+	d.own = config.NewWatch(next.Used)
+	old := running.WithPolicy(policyBeside(running, next, problems))
 	if problems.HasErrors() {
 		next = old
 	}
-	if next.sameBut(running) && d.agent != nil {
+	if next.EqualButPolicy(running) && d.agent != nil {
 		d.adopt(next)
 		d.loaded(problems, asked)
-		if differs := !reflect.DeepEqual(next.policy, running.policy); !problems.HasErrors() && (asked || differs) {
-			d.log.Info("config and policy loaded", "hint", next.handedOver())
-		} else if differs && next.policy.Doubt == nil {
+		if differs := !reflect.DeepEqual(next.Policy, running.Policy); !problems.HasErrors() && (asked || differs) {
+			d.log.Info("config and policy loaded", "hint", restartNote(next))
+		} else if differs && next.Policy.Doubt == nil {
 			d.log.Info("the policy is loaded, and holds whatever is wrong beside it")
 		}
 		d.agent.lookAll()
 		return nil
 	}
-	if next.socket != running.socket || next.stateDir != running.stateDir {
+	if next.Socket != running.Socket || next.StateDir != running.StateDir {
 		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
 	}
 	d.log.Info("starting over with the changed " + changed)
 	// An address that the daemon does without already must not keep it from the
 	// rest.
 	lacks := d.lacks
-	if next.metrics != running.metrics || next.webhook.listen != running.webhook.listen {
+	if next.Metrics != running.Metrics || next.Webhook.Listen != running.Webhook.Listen {
 		lacks = nil
 	}
 	d.end()
@@ -345,25 +347,25 @@ func (d *service) reload(ctx context.Context, asked bool) error {
 // policyBeside is the policy on the disk, for the settings that run and beside
 // those that were loaded. A config that is wrong and names another policy is no
 // reason to hold to either.
-func policyBeside(running, loaded settings, problems cluster.Problems) cluster.Policy {
-	p := loaded.policy
-	if problems.HasErrors() && p.Doubt == nil && loaded.policyPath != running.policyPath {
-		p.Doubt = cluster.Problems{{Severity: cluster.Error, File: loaded.path, Field: "policy_file",
-			Message: "names another policy than " + running.policyPath + ", in a config that cannot be loaded", Hint: "mend what else is wrong with it"}}
+func policyBeside(running, loaded config.Settings, problems cluster.Problems) cluster.Policy {
+	p := loaded.Policy
+	if problems.HasErrors() && p.Doubt == nil && loaded.PolicyPath != running.PolicyPath {
+		p.Doubt = cluster.Problems{{Severity: cluster.Error, File: loaded.Path, Field: "policy_file",
+			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "mend what else is wrong with it"}}
 	}
 	return p
 }
 
 // adopt puts settings in force, and their policy with them.
-func (d *service) adopt(s settings) {
-	s.policyNow = d.settings.policyNow
-	s.policyNow.Store(&s.policy)
+func (d *service) adopt(s config.Settings) {
+	s.PolicyNow = d.settings.PolicyNow
+	s.PolicyNow.Store(&s.Policy)
 	d.settings = s
 }
 
-// handedOver says what a reload cannot load anew, "" when it can load everything.
-func (s settings) handedOver() string {
-	if !s.credentials {
+// restartNote says what a reload cannot load anew, "" when it can load everything.
+func restartNote(s config.Settings) string {
+	if !s.CredentialsGiven {
 		return ""
 	}
 	return "keys and tokens that systemd hands over are those of the start; new ones take `systemctl restart talos-agent`"
@@ -373,7 +375,7 @@ func (s settings) handedOver() string {
 // wrong with them until it is mended, and the log when it is news or somebody
 // asked.
 func (d *service) loaded(problems cluster.Problems, asked bool) {
-	doubt := d.settings.policy.Doubt
+	doubt := d.settings.Policy.Doubt
 	rest := slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(doubt, p) })
 	words := "the agent's own files cannot be taken up as they are now; what was loaded before stays in force"
 	var trouble []string

@@ -19,6 +19,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -294,7 +295,7 @@ func newDocsDaemon(s *session) *docsDaemon {
 	if d.lab, err = lab.Start(c); err != nil {
 		t.Fatal(err)
 	}
-	files, unlock, err := openState(filepath.Join(s.dir, "state"))
+	files, unlock, err := state.Open(filepath.Join(s.dir, "state"))
 	if err != nil {
 		t.Fatal(err)
 	}

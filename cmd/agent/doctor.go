@@ -16,7 +16,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -85,22 +87,22 @@ func patience(env *environment) func() {
 
 // visit looks at everything: over the socket of the daemon, which is the
 // config's unless another is given, and at the host.
-func visit(ctx context.Context, config, socket string) (doctor.Report, error) {
+func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
 	if err := harden(); err != nil {
 		return doctor.Report{}, err
 	}
-	s, problems := loadConfig(config)
-	checks, usable := configChecks(config, problems, s.hidden)
+	s, problems := config.Load(path)
+	checks, usable := configChecks(path, problems, s.Hidden)
 	if socket == "" {
-		socket = cmp.Or(s.socket, defaultSocket)
+		socket = cmp.Or(s.Socket, config.DefaultSocket)
 	}
 	exam, more, err := examination(ctx, s, usable, socket)
 	if err != nil {
 		return doctor.Report{}, err
 	}
 	checks = append(append(checks, more...), exam.Checks...)
-	host := hostView{config: config, used: s.used, store: credentialStore, given: handedOver, pve: pveHost{run: execute}}
+	host := hostView{config: path, used: s.Used, store: config.CredentialStore, given: handedOver, pve: pveHost{run: execute}}
 	return doctor.NewReport(append(checks, host.see(ctx, exam.Wants).Judge()...)), nil
 }
 
@@ -133,7 +135,7 @@ func configChecks(path string, problems cluster.Problems, hidden []string) ([]do
 }
 
 // examination has the daemon look, or where there is none looks in its place.
-func examination(ctx context.Context, s settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
+func examination(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
 	check := doctor.Check{Name: "daemon", Subject: socket, Level: doctor.Pass, Message: "answers"}
 	exam, err := api.NewClient(socket).Examine(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -152,14 +154,14 @@ func examination(ctx context.Context, s settings, usable bool, socket string) (d
 
 // inItsPlace looks as a daemon with these settings would, without being one:
 // nothing is started, and what is written lies in a folder that goes away.
-func inItsPlace(ctx context.Context, s settings) (exam doctor.Examination, err error) {
+func inItsPlace(ctx context.Context, s config.Settings) (exam doctor.Examination, err error) {
 	dir, err := os.MkdirTemp("", "talos-agent-doctor-")
 	if err != nil {
 		return exam, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s.cacheDir = dir
-	w, err := s.wiring(stateFiles{dir: dir}, slog.New(slog.DiscardHandler))
+	s.CacheDir = dir
+	w, err := wireSettings(s, state.Dir{Path: dir}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exam, err
 	}

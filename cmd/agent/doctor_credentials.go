@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
@@ -38,15 +39,15 @@ func (v hostView) credentials() doctor.Fact[[]doctor.Credential] {
 	}
 	var out []doctor.Credential
 	for _, e := range stored {
-		name, ours := strings.CutPrefix(e.Name(), credentialMark)
+		name, ours := strings.CutPrefix(e.Name(), config.CredentialMark)
 		// Of one that is there encrypted, too, only the unit knows which counts.
-		if _, err := os.Stat(filepath.Join(v.store+encryptedStore, e.Name())); !ours || isPublic(name) || err == nil {
+		if _, err := os.Stat(filepath.Join(v.store+config.EncryptedSuffix, e.Name())); !ours || isPublic(name) || err == nil {
 			continue
 		}
 		c := doctor.Credential{Path: filepath.Join(v.store, e.Name()), Given: has[name]}
 		if c.Given {
-			now, _, err := readHostFile(c.Path, 0)
-			then, _, err2 := readHostFile(filepath.Join(v.given, name), 0)
+			now, _, err := config.ReadFile(c.Path, 0)
+			then, _, err2 := config.ReadFile(filepath.Join(v.given, name), 0)
 			if err = errors.Join(err, err2); err != nil {
 				return doctor.Unseen[[]doctor.Credential](fmt.Errorf("%s %w", c.Path, err))
 			}

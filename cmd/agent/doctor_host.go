@@ -21,6 +21,7 @@ import (
 	"github.com/beevik/ntp"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
@@ -28,9 +29,9 @@ import (
 // hostView is what is looked at on the host itself.
 type hostView struct {
 	config string
-	used   []usedFile // config, policy and what the config names
-	store  string     // root's credential store
-	given  string     // where systemd lays what it has handed to the daemon
+	used   []config.UsedFile // config, policy and what the config names
+	store  string            // root's credential store
+	given  string            // where systemd lays what it has handed to the daemon
 	pve    pveHost
 }
 
@@ -134,13 +135,13 @@ func (v hostView) others(ctx context.Context, token string) (string, error) {
 // files looks at the modes of the config and everything that it names, and of
 // what root keeps for the agent. What is missing the config is told of.
 func (v hostView) files() []doctor.File {
-	all := append([]usedFile{{path: filepath.Dir(v.config), kind: doctor.ConfigFile}}, v.used...)
+	all := append([]config.UsedFile{{Path: filepath.Dir(v.config), Kind: doctor.ConfigFile}}, v.used...)
 	var out []doctor.File
 	for _, u := range all {
-		if _, err := os.Stat(u.path); u.kind == "" || filepath.Dir(u.path) == v.store || errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(u.Path); u.Kind == "" || filepath.Dir(u.Path) == v.store || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		out = append(out, fileAt(u.path, u.kind))
+		out = append(out, fileAt(u.Path, u.Kind))
 	}
 	return append(out, stored(v.store)...)
 }
@@ -156,7 +157,7 @@ func stored(dir string) []doctor.File {
 		out[0].Err = because(err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), credentialMark) && !isPublic(e.Name()) {
+		if strings.HasPrefix(e.Name(), config.CredentialMark) && !isPublic(e.Name()) {
 			out = append(out, fileAt(filepath.Join(dir, e.Name()), doctor.StoreFile))
 		}
 	}

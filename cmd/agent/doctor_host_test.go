@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -60,10 +61,10 @@ func TestFilesOfHost(t *testing.T) {
 	write(t, filepath.Join(store, "talos-agent.age.key"), "x", 0o640)
 	write(t, filepath.Join(store, "another.secret"), "x", 0o644)
 	write(t, filepath.Join(store, "talos-agent.ssh.key.pub"), "everybody may read it", 0o644)
-	v := hostView{config: file("config.yaml", 0o640), store: store, used: []usedFile{
-		{path: filepath.Join(dir, "config.yaml"), kind: doctor.ConfigFile}, {path: file("policy.yaml", 0o666), kind: doctor.PolicyFile},
-		{path: file("age.key", 0o644), kind: doctor.KeyFile}, {path: file("ca.pem", 0o644), kind: doctor.PublicFile}, {path: dir},
-		{path: filepath.Join(dir, "none.token"), kind: doctor.KeyFile}, {path: filepath.Join(store, "talos-agent.age.key"), kind: doctor.KeyFile}}}
+	v := hostView{config: file("config.yaml", 0o640), store: store, used: []config.UsedFile{
+		{Path: filepath.Join(dir, "config.yaml"), Kind: doctor.ConfigFile}, {Path: file("policy.yaml", 0o666), Kind: doctor.PolicyFile},
+		{Path: file("age.key", 0o644), Kind: doctor.KeyFile}, {Path: file("ca.pem", 0o644), Kind: doctor.PublicFile}, {Path: dir},
+		{Path: filepath.Join(dir, "none.token"), Kind: doctor.KeyFile}, {Path: filepath.Join(store, "talos-agent.age.key"), Kind: doctor.KeyFile}}}
 	got := map[string]doctor.File{}
 	for _, f := range v.files() {
 		got[filepath.Base(f.Path)] = f

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -61,7 +62,7 @@ func (r *rig) settled(more ...string) map[string][]byte {
 // examine looks at the host as the daemon would, without one.
 func (r *rig) examine() []doctor.Check {
 	r.t.Helper()
-	s, problems := loadConfig(filepath.Join(r.dir, "config.yaml"))
+	s, problems := config.Load(filepath.Join(r.dir, "config.yaml"))
 	if err := problems.Err(); err != nil {
 		r.t.Fatal(err)
 	}

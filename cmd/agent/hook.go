@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
 	"github.com/talos-agent/talos-agent/sources/webhook"
 )
@@ -19,15 +20,15 @@ const leastBetweenHints = 5 * time.Second
 
 // openHooks listens for forges that say that something was pushed. wake is
 // filled then.
-func (s settings) openHooks(wake chan<- struct{}, count func(string), lacks lacking, log *slog.Logger) (io.Closer, error) {
-	if s.webhook.listen == "" {
+func openHooks(s config.Settings, wake chan<- struct{}, count func(string), lacks lacking, log *slog.Logger) (io.Closer, error) {
+	if s.Webhook.Listen == "" {
 		return nil, nil
 	}
 	l := webhook.New(webhook.Config{
-		Secret: s.webhook.secret.RevealString(), Branch: s.repository.Branch, Repository: s.repository.URL,
+		Secret: s.Webhook.Secret.RevealString(), Branch: s.Repository.Branch, Repository: s.Repository.URL,
 		Hint: func() { outbox.Wake(wake) }, Count: func(r webhook.Result) { count(string(r)) }, Log: log,
 	})
-	return listenAt("webhook.listen", s.webhook.listen, l, lacks, log)
+	return listenAt("webhook.listen", s.Webhook.Listen, l, lacks, log)
 }
 
 // lacking is told that what a field of the config names cannot be had, and with

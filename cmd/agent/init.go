@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -262,8 +263,8 @@ func conflictNames(plan setup.Plan) string {
 // daemon's own rules, as far as that goes before their files are there.
 func (i *initRun) wouldLoad() cluster.Problems {
 	const yet = " (as it would be written)"
-	_, problems := parsePolicy(setup.PolicyFile+yet, setup.Policy(i.files.Policy, i.wishes))
-	problems = append(problems, parseConfig(setup.ConfigFile+yet, setup.Config(i.files.Config, i.wishes))...)
+	_, problems := config.ParsePolicy(setup.PolicyFile+yet, setup.Policy(i.files.Policy, i.wishes))
+	problems = append(problems, config.Check(setup.ConfigFile+yet, setup.Config(i.files.Config, i.wishes))...)
 	return problems
 }
 
@@ -328,8 +329,8 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 
 // loads has the daemon's own loader read what was written.
 func (i *initRun) loads() error {
-	settings, problems := loadConfigFrom(i.host.path(setup.ConfigFile), inStore(i.host.path(setup.CredentialDir)))
-	if problems = settings.seen(problems); problems.HasErrors() {
+	settings, problems := config.LoadFrom(i.host.path(setup.ConfigFile), config.FromStore(i.host.path(setup.CredentialDir)))
+	if problems = settings.WithoutHidden(problems); problems.HasErrors() {
 		return fmt.Errorf("the files are written, and the agent cannot work with them:\n%w", problems)
 	}
 	return nil

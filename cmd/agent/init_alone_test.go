@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -62,9 +63,9 @@ func TestInitBelievesRootOnly(t *testing.T) {
 	h.pveshs = nil
 	for want, spoil := range map[string]func(){
 		"is not a regular file":                   func() { must(os.Rename(record, record+".mine")); must(os.Symlink(record+".mine", record)) },
-		"is larger than":                          func() { must(os.WriteFile(record, bytes.Repeat([]byte(" "), maxHostFile+1), 0o600)) },
+		"is larger than":                          func() { must(os.WriteFile(record, bytes.Repeat([]byte(" "), config.MaxFile+1), 0o600)) },
 		"can be changed by others than its owner": func() { must(os.WriteFile(record, good, 0o600)); must(os.Chmod(record, 0o666)) },
-		"max depth":                               func() { must(os.WriteFile(record, bytes.Repeat([]byte("["), maxHostFile), 0o600)) },
+		"max depth":                               func() { must(os.WriteFile(record, bytes.Repeat([]byte("["), config.MaxFile), 0o600)) },
 		"belongs to user 65534": func() {
 			must(os.WriteFile(record, good, 0o600))
 			if os.Getuid() == 0 {

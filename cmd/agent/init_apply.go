@@ -19,12 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
 // readRecord reads what init remembers. Where there is none it was never run.
 func (h pveHost) readRecord() (setup.Record, error) {
-	text, _, err := readHostFile(h.path(setup.RecordFile), onlyOwnerWrites)
+	text, _, err := config.ReadFile(h.path(setup.RecordFile), config.OnlyOwnerWrites)
 	if errors.Is(err, fs.ErrNotExist) {
 		return setup.Record{Version: 1}, nil
 	}
@@ -188,7 +190,7 @@ func (h pveHost) write(f setup.NewFile, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	return syncPath(filepath.Dir(path))
+	return state.SyncPath(filepath.Dir(path))
 }
 
 // own gives a file to root and a group.

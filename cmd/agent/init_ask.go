@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -295,7 +296,7 @@ func aRepository(s string) error {
 // writtenAs complains of what the config could not hold, with an example of what
 // it could.
 func writtenAs(format, like string) func(string) error {
-	f := hostLanguage.Formats[format]
+	f := config.Format(format)
 	return func(s string) error {
 		if err := notEmpty(s); err != nil {
 			return err
@@ -365,7 +366,7 @@ func readToken(path string) ([]byte, error) {
 	if err := notEmpty(path); err != nil {
 		return nil, err
 	}
-	data, _, err := readHostFile(path, othersMayNotRead)
+	data, _, err := config.ReadFile(path, config.OthersMayNotRead)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, errors.New("there is no such file (write the token into one in another terminal: umask 077; cat > /root/token)")

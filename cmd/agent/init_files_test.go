@@ -12,6 +12,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	deb "github.com/talos-agent/talos-agent/packaging/deb"
 )
@@ -20,33 +21,33 @@ import (
 // daemon's own loader exactly what is wished, and keep their comments.
 func TestInitWritesWhatIsWished(t *testing.T) {
 	files := hostFiles(t)
-	load := func(w setup.Wishes) settings {
+	load := func(w setup.Wishes) config.Settings {
 		t.Helper()
-		config, policy := setup.Config(deb.Config, w), setup.Policy(deb.Policy, w)
-		for name, text := range map[string][]byte{"config": config, "policy": policy} {
+		conf, policy := setup.Config(deb.Config, w), setup.Policy(deb.Policy, w)
+		for name, text := range map[string][]byte{"config": conf, "policy": policy} {
 			if strings.Count(string(text), "# ") < 8 || !strings.HasSuffix(string(text), "\n") || strings.HasSuffix(string(text), "\n\n") {
 				t.Errorf("the %s has lost its comments, or its end:\n%s", name, text)
 			}
 		}
-		dir := newHost(t, map[string]string{"config.yaml": string(config), "policy.yaml": string(policy), "ca.pem": files["ca.pem"], "pve-root-ca.pem": files["ca.pem"], "known_hosts": files["known_hosts"]})
+		dir := newHost(t, map[string]string{"config.yaml": string(conf), "policy.yaml": string(policy), "ca.pem": files["ca.pem"], "pve-root-ca.pem": files["ca.pem"], "known_hosts": files["known_hosts"]})
 		store := newHost(t)
 		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "git.token": "git.token", "forge.token": "forge.token"} {
 			write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
 		}
-		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), inStore(store))
+		s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.FromStore(store))
 		if len(problems) > 0 {
-			t.Errorf("%v\n%s%s", problems, config, policy)
+			t.Errorf("%v\n%s%s", problems, conf, policy)
 		}
 		return s
 	}
 	least := setup.Wishes{Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}, Datastores: []string{"tank"}, Images: "local", Bridges: []string{"vmbr1"},
 		Repository: setup.Repository{URL: "git@example.org:infra.git", Branch: "main", Path: "inventory"}}
 	s := load(least)
-	if s.repository.URL != least.Repository.URL || s.repository.Branch != "main" || s.folder != "inventory" || len(s.repository.KnownHosts) == 0 || len(s.repository.SSHKey) == 0 ||
-		s.proxmox.URL != "https://127.0.0.1:8006" || len(s.proxmox.CA) == 0 || s.imageDatastore != "local" || s.forge != nil || s.ca != nil || s.charts != nil || s.socket != defaultSocket {
-		t.Errorf("the least: %+v", s.repository.URL)
+	if s.Repository.URL != least.Repository.URL || s.Repository.Branch != "main" || s.Folder != "inventory" || len(s.Repository.KnownHosts) == 0 || len(s.Repository.SSHKey) == 0 ||
+		s.Proxmox.URL != "https://127.0.0.1:8006" || len(s.Proxmox.CA) == 0 || s.ImageDatastore != "local" || s.Forge != nil || s.CA != nil || s.Charts != nil || s.Socket != config.DefaultSocket {
+		t.Errorf("the least: %+v", s.Repository.URL)
 	}
-	if p := s.policy; p.Pool != "talos" || !reflect.DeepEqual(p.VMIDs, least.VMIDs) || !reflect.DeepEqual(p.Datastores, []string{"local", "tank"}) ||
+	if p := s.Policy; p.Pool != "talos" || !reflect.DeepEqual(p.VMIDs, least.VMIDs) || !reflect.DeepEqual(p.Datastores, []string{"local", "tank"}) ||
 		!reflect.DeepEqual(p.Bridges, least.Bridges) || p.Limits != (cluster.Limits{}) || p.Charts != nil {
 		t.Errorf("the least policy: %+v", p)
 	}
@@ -59,19 +60,19 @@ func TestInitWritesWhatIsWished(t *testing.T) {
 	most.Mirrors = setup.Mirrors{Factory: "https://factory.example.org", Charts: map[string]string{"https://helm.cilium.io": "https://m.example.org/cilium", "https://b.example.org": "https://m.example.org/b"}}
 	most.ProxmoxURL, most.Fingerprint, most.Authorities = "https://pve.example.org:8006", strings.Repeat("AB:", 31)+"AB", true
 	s = load(most)
-	if s.repository.URL != most.Repository.URL || s.repository.Branch != "prod" || s.folder != "clusters/here" || s.repository.KnownHosts != nil || s.repository.Token == "" ||
-		s.proxmox.URL != most.ProxmoxURL || s.proxmox.Fingerprint != most.Fingerprint || s.proxmox.CA != nil || s.forge == nil || s.forge.URL != most.Forge.URL ||
-		len(s.ca) == 0 || !reflect.DeepEqual(s.charts, most.Mirrors.Charts) || s.factory != most.Mirrors.Factory {
-		t.Errorf("the most: %v", s.repository.URL)
+	if s.Repository.URL != most.Repository.URL || s.Repository.Branch != "prod" || s.Folder != "clusters/here" || s.Repository.KnownHosts != nil || s.Repository.Token == "" ||
+		s.Proxmox.URL != most.ProxmoxURL || s.Proxmox.Fingerprint != most.Fingerprint || s.Proxmox.CA != nil || s.Forge == nil || s.Forge.URL != most.Forge.URL ||
+		len(s.CA) == 0 || !reflect.DeepEqual(s.Charts, most.Mirrors.Charts) || s.Factory != most.Mirrors.Factory {
+		t.Errorf("the most: %v", s.Repository.URL)
 	}
-	if p := s.policy; !reflect.DeepEqual(p.VMIDs, most.VMIDs) || p.Limits != (cluster.Limits{Nodes: 7, Cores: 20, MemoryMiB: 48 << 10, DiskBytes: 2 << 40}) {
+	if p := s.Policy; !reflect.DeepEqual(p.VMIDs, most.VMIDs) || p.Limits != (cluster.Limits{Nodes: 7, Cores: 20, MemoryMiB: 48 << 10, DiskBytes: 2 << 40}) {
 		t.Errorf("the most policy: %+v", p)
 	}
 	here := least
 	here.Repository = setup.Repository{Directory: t.TempDir(), Branch: "main", Path: "inventory"}
 	here.SystemTrust = true
-	if s := load(here); s.directory() != here.Repository.Directory || s.proxmox.CA != nil {
-		t.Errorf("a directory: %q", s.directory())
+	if s := load(here); s.Directory() != here.Repository.Directory || s.Proxmox.CA != nil {
+		t.Errorf("a directory: %q", s.Directory())
 	}
 }
 

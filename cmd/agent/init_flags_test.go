@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -117,30 +118,30 @@ func TestMapping(t *testing.T) {
 func TestInitTakesBack(t *testing.T) {
 	h := newFresh(t, "9.2")
 	h.done("--limit-ram", "64GiB", "--fingerprint", strings.Repeat("AB:", 31)+"AB")
-	load := func() settings {
+	load := func() config.Settings {
 		t.Helper()
-		s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
+		s, problems := config.LoadFrom(h.dir+setup.ConfigFile, config.FromStore(h.dir+setup.CredentialDir))
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
 		return s
 	}
-	url := load().proxmox.URL
-	if s := load(); s.forge == nil || s.charts == nil || s.ca == nil || s.policy.Limits.MemoryMiB == 0 || s.proxmox.Fingerprint == "" || s.factory != h.Factory.URL() {
+	url := load().Proxmox.URL
+	if s := load(); s.Forge == nil || s.Charts == nil || s.CA == nil || s.Policy.Limits.MemoryMiB == 0 || s.Proxmox.Fingerprint == "" || s.Factory != h.Factory.URL() {
 		t.Fatalf("nothing to take back: %+v", s)
 	}
 	for _, tc := range []struct {
 		flags []string
 		notes string
-		gone  func(settings) bool
+		gone  func(config.Settings) bool
 	}{
-		{[]string{"--forge", "none"}, "remove " + setup.Credential(setup.ForgeToken) + ", and revoke it at the forge", func(s settings) bool { return s.forge == nil }},
-		{[]string{"--mirror-charts", "none"}, "", func(s settings) bool { return s.charts == nil }},
-		{[]string{"--mirror-factory", "none"}, "", func(s settings) bool { return s.factory != h.Factory.URL() }},
-		{[]string{"--ca-file", "none"}, setup.AuthoritiesFile + " stays", func(s settings) bool { return s.ca == nil }},
-		{[]string{"--limit-ram", "none"}, "", func(s settings) bool { return s.policy.Limits == cluster.Limits{} }},
-		{[]string{"--fingerprint", "none"}, "", func(s settings) bool { return s.proxmox.Fingerprint == "" && len(s.proxmox.CA) > 0 }},
-		{[]string{"--proxmox-url", "none"}, "", func(s settings) bool { return s.proxmox.URL != url }},
+		{[]string{"--forge", "none"}, "remove " + setup.Credential(setup.ForgeToken) + ", and revoke it at the forge", func(s config.Settings) bool { return s.Forge == nil }},
+		{[]string{"--mirror-charts", "none"}, "", func(s config.Settings) bool { return s.Charts == nil }},
+		{[]string{"--mirror-factory", "none"}, "", func(s config.Settings) bool { return s.Factory != h.Factory.URL() }},
+		{[]string{"--ca-file", "none"}, setup.AuthoritiesFile + " stays", func(s config.Settings) bool { return s.CA == nil }},
+		{[]string{"--limit-ram", "none"}, "", func(s config.Settings) bool { return s.Policy.Limits == cluster.Limits{} }},
+		{[]string{"--fingerprint", "none"}, "", func(s config.Settings) bool { return s.Proxmox.Fingerprint == "" && len(s.Proxmox.CA) > 0 }},
+		{[]string{"--proxmox-url", "none"}, "", func(s config.Settings) bool { return s.Proxmox.URL != url }},
 	} {
 		told := h.bare(t.Context(), append(tc.flags, "--dry-run")...)
 		if told.err != nil || !strings.Contains(told.out, "- replace the ") || strings.Contains(told.out, "note: ") != (tc.notes != "") || !strings.Contains(told.out, tc.notes) || tc.gone(load()) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/packaging/deb"
 	"github.com/talos-agent/talos-agent/sources/secrets"
@@ -29,17 +30,17 @@ func (i *initRun) readGiven() error {
 		to         *[]byte
 		usable     func([]byte) error
 	}{
-		{"age-key", f.ageKeyFile, othersMayNotRead, &g.AgeKey, usableAgeKey},
-		{"ssh-key", f.sshKeyFile, othersMayNotRead, &g.SSHKey, usableSSHKey},
-		{"git-token-file", f.gitTokenFile, othersMayNotRead, &g.GitToken, notBlank},
-		{"forge-token-file", f.forgeTokenFile, othersMayNotRead, &g.ForgeToken, notBlank},
-		{"known-hosts-file", f.knownHostsFile, othersMayNotWrite, &g.KnownHosts, usableKnownHosts},
-		{"ca-file", f.caFile, othersMayNotWrite, &g.Authorities, usableAuthorities},
+		{"age-key", f.ageKeyFile, config.OthersMayNotRead, &g.AgeKey, usableAgeKey},
+		{"ssh-key", f.sshKeyFile, config.OthersMayNotRead, &g.SSHKey, usableSSHKey},
+		{"git-token-file", f.gitTokenFile, config.OthersMayNotRead, &g.GitToken, notBlank},
+		{"forge-token-file", f.forgeTokenFile, config.OthersMayNotRead, &g.ForgeToken, notBlank},
+		{"known-hosts-file", f.knownHostsFile, config.OthersMayNotWrite, &g.KnownHosts, usableKnownHosts},
+		{"ca-file", f.caFile, config.OthersMayNotWrite, &g.Authorities, usableAuthorities},
 	} {
 		if one.path == "" || one.flag == "ca-file" && orNone(one.path) == "" {
 			continue
 		}
-		data, _, err := readHostFile(one.path, one.forbidden)
+		data, _, err := config.ReadFile(one.path, one.forbidden)
 		if err == nil {
 			err = one.usable(data)
 		}

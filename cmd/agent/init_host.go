@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -257,7 +258,7 @@ func (h pveHost) seeFiles(_ context.Context, f *setup.Facts) error {
 			}
 		}
 		if !info.IsDir() {
-			if file.Data, _, err = readHostFile(h.path(path), 0); err != nil {
+			if file.Data, _, err = config.ReadFile(h.path(path), 0); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
 		}

@@ -410,7 +410,7 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 	}
 	flags := validateFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder, owner: inventory.DefaultOwner}
 	if r.host != nil {
-		flags.policy, flags.owner = r.host.settings.policyPath, r.host.settings.owner
+		flags.policy, flags.owner = r.host.settings.PolicyPath, r.host.settings.Owner
 	}
 	v, err := validate(ctx, r.dir, flags, time.Now())
 	if err != nil {

@@ -18,13 +18,14 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 )
 
 // hostKnowledge is what the host of an agent tells of itself.
 type hostKnowledge struct {
-	settings settings
+	settings config.Settings
 	pve      *proxmox.Client // nil: it could not be asked
 
 	host     string
@@ -45,15 +46,15 @@ const learnWithin = 15 * time.Second
 // learn reads the config of this host and asks its Proxmox VE. Where there is no
 // config, which is so on every workstation, it returns nothing.
 func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
-	config := filepath.Join(r.flags.root, r.flags.config)
-	if _, err := os.Stat(config); errors.Is(err, fs.ErrNotExist) && !r.given("config") {
+	path := filepath.Join(r.flags.root, r.flags.config)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !r.given("config") {
 		return nil, nil
 	}
-	s, problems := loadConfig(config)
+	s, problems := config.Load(path)
 	if r.flags.root != "" {
-		s, problems = loadConfigFrom(config, inStore(filepath.Join(r.flags.root, credentialStore)))
+		s, problems = config.LoadFrom(path, config.FromStore(filepath.Join(r.flags.root, config.CredentialStore)))
 	}
-	if err := s.seen(problems).Err(); err != nil {
+	if err := s.WithoutHidden(problems).Err(); err != nil {
 		return nil, fault.WithHint(err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed")
 	}
 	k := &hostKnowledge{settings: s, router: routerOfHost()}
@@ -69,18 +70,12 @@ func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
 	return k, nil
 }
 
-// seen leaves out what is wrong with credentials that this program cannot see:
-// what systemd-creds has encrypted only the daemon gets opened.
-func (s settings) seen(problems cluster.Problems) cluster.Problems {
-	return slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(s.hidden, p.Field) })
-}
-
 // recipients are those of the agent's keys; none where they cannot be seen.
 func (k *hostKnowledge) recipients() []string {
-	if k.settings.identities == nil {
+	if k.settings.Identities == nil {
 		return nil
 	}
-	return k.settings.identities.Recipients()
+	return k.settings.Identities.Recipients()
 }
 
 // ask asks Proxmox VE, with the agent's token.
@@ -88,7 +83,7 @@ func (k *hostKnowledge) ask(ctx context.Context, problems cluster.Problems) erro
 	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Field == "proxmox.token_file" && p.Severity == cluster.Error }); i >= 0 {
 		return fault.WithHint(errors.New(problems[i].Message), "say with flags what it would tell")
 	}
-	pve, err := proxmox.New(k.settings.proxmox)
+	pve, err := proxmox.New(k.settings.Proxmox)
 	if err != nil {
 		return err
 	}
@@ -130,13 +125,13 @@ func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
 // fill fills in what no flag says.
 func (k *hostKnowledge) fill(w scaffold.Wishes) scaffold.Wishes {
 	s := k.settings
-	w.Folder, w.Host = cmp.Or(w.Folder, s.folder), cmp.Or(w.Host, k.host)
-	w.VMIDs = s.policy.VMIDs
+	w.Folder, w.Host = cmp.Or(w.Folder, s.Folder), cmp.Or(w.Host, k.host)
+	w.VMIDs = s.Policy.VMIDs
 	if len(w.Recipients) == 0 {
 		w.Recipients = k.recipients()
 	}
 	if w.Bridge == "" {
-		if w.Bridge = first(s.policy.Bridges); w.Bridge == "" {
+		if w.Bridge = first(s.Policy.Bridges); w.Bridge == "" {
 			w.Bridge = k.bridgeWithAddress()
 		}
 	}
@@ -151,11 +146,11 @@ func (k *hostKnowledge) fill(w scaffold.Wishes) scaffold.Wishes {
 			w.Gateway = k.router
 		}
 	}
-	if s.directory() == "" {
-		w.Remote, w.Branch = shownURL(s.repository.URL), s.repository.Branch
+	if s.Directory() == "" {
+		w.Remote, w.Branch = config.PublicURL(s.Repository.URL), s.Repository.Branch
 	}
-	if len(w.CI) == 0 && s.forge != nil {
-		w.CI = []string{string(s.forge.Kind)}
+	if len(w.CI) == 0 && s.Forge != nil {
+		w.CI = []string{string(s.Forge.Kind)}
 	}
 	return w
 }
@@ -189,12 +184,12 @@ func (k *hostKnowledge) offer() scaffold.Offer {
 	o := scaffold.Offer{Host: k.host}
 	allows := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
 	for _, name := range slices.Sorted(maps.Keys(k.bridges)) {
-		if allows(k.settings.policy.Bridges, name) {
+		if allows(k.settings.Policy.Bridges, name) {
 			o.Bridges = append(o.Bridges, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(k.storages)) {
-		if allows(k.settings.policy.Datastores, name) && slices.Contains(k.storages[name].Content, "images") {
+		if allows(k.settings.Policy.Datastores, name) && slices.Contains(k.storages[name].Content, "images") {
 			o.Datastores = append(o.Datastores, name)
 		}
 	}
@@ -206,7 +201,7 @@ func (k *hostKnowledge) offer() scaffold.Offer {
 func (k *hostKnowledge) roomiest() string {
 	best, room := "", int64(-1)
 	for name, s := range k.storages {
-		allowed := len(k.settings.policy.Datastores) == 0 || slices.Contains(k.settings.policy.Datastores, name)
+		allowed := len(k.settings.Policy.Datastores) == 0 || slices.Contains(k.settings.Policy.Datastores, name)
 		if allowed && s.Active && slices.Contains(s.Content, "images") && (s.Free > room || s.Free == room && name < best) {
 			best, room = name, s.Free
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -93,7 +94,7 @@ func showConflict(p printer, c setup.Conflict) {
 // next says what a person has to do now, with the public halves of the keys.
 func (i *initRun) next(p printer) error {
 	read := func(name string) ([]byte, bool, error) {
-		data, _, err := readHostFile(i.host.path(setup.Credential(name)), 0)
+		data, _, err := config.ReadFile(i.host.path(setup.Credential(name)), 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, false, nil
 		}

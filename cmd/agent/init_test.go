@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -292,8 +293,8 @@ func (h *fresh) worksIn(pool string, hosts ...string) {
 			}
 		}
 	}
-	s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
-	if len(problems) > 0 || s.proxmox.Token.RevealString() != token {
+	s, problems := config.LoadFrom(h.dir+setup.ConfigFile, config.FromStore(h.dir+setup.CredentialDir))
+	if len(problems) > 0 || s.Proxmox.Token.RevealString() != token {
 		h.t.Errorf("the agent cannot work with its config: %v", problems)
 	}
 }
@@ -319,34 +320,34 @@ func TestInitWithAnotherCertificate(t *testing.T) {
 	h := newFresh(t, "8.4")
 	der := h.certificate("pve1.example.org")
 	h.done()
-	s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
-	if len(problems) > 0 || s.proxmox.Fingerprint != fingerprintOf(der) || s.proxmox.CA != nil {
-		t.Errorf("%v %q", problems, s.proxmox.Fingerprint)
+	s, problems := config.LoadFrom(h.dir+setup.ConfigFile, config.FromStore(h.dir+setup.CredentialDir))
+	if len(problems) > 0 || s.Proxmox.Fingerprint != fingerprintOf(der) || s.Proxmox.CA != nil {
+		t.Errorf("%v %q", problems, s.Proxmox.Fingerprint)
 	}
 	if a := h.done(); !strings.Contains(a.out, "nothing to do") {
 		t.Errorf("a second run finds something to do: %v", a)
 	}
 	// It is renewed, then taken away again; then somebody says what counts.
-	load := func() settings {
-		s, problems := loadConfigFrom(h.dir+setup.ConfigFile, inStore(h.dir+setup.CredentialDir))
+	load := func() config.Settings {
+		s, problems := config.LoadFrom(h.dir+setup.ConfigFile, config.FromStore(h.dir+setup.CredentialDir))
 		if len(problems) > 0 {
 			t.Error(problems)
 		}
 		return s
 	}
 	der = h.certificate("pve1.example.org")
-	if h.done(); load().proxmox.Fingerprint != fingerprintOf(der) {
-		t.Errorf("renewed: %q", load().proxmox.Fingerprint)
+	if h.done(); load().Proxmox.Fingerprint != fingerprintOf(der) {
+		t.Errorf("renewed: %q", load().Proxmox.Fingerprint)
 	}
 	must(os.Remove(filepath.Join(h.dir, "etc/pve/nodes/pve1/pveproxy-ssl.pem")))
-	if h.done(); load().proxmox.Fingerprint != "" || load().proxmox.CA == nil {
-		t.Errorf("taken away: %q", load().proxmox.Fingerprint)
+	if h.done(); load().Proxmox.Fingerprint != "" || load().Proxmox.CA == nil {
+		t.Errorf("taken away: %q", load().Proxmox.Fingerprint)
 	}
 	said := strings.Repeat("AB:", 31) + "AB"
 	h.done("--fingerprint", said)
 	h.certificate("pve1.example.org")
-	if h.done(); load().proxmox.Fingerprint != said {
-		t.Errorf("said: %q", load().proxmox.Fingerprint)
+	if h.done(); load().Proxmox.Fingerprint != said {
+		t.Errorf("said: %q", load().Proxmox.Fingerprint)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -86,7 +87,7 @@ are changes; 11 plan: there are destructive ones.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
 	})
-	root.PersistentFlags().String("socket", defaultSocket, "unix socket of the daemon")
+	root.PersistentFlags().String("socket", config.DefaultSocket, "unix socket of the daemon")
 	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Look:"},
 		&cobra.Group{ID: "direct", Title: "Direct (root):"}, &cobra.Group{ID: "repo", Title: "The repository, without a daemon:"})
 	add := func(group string, cmds ...*cobra.Command) {

@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -25,7 +26,7 @@ type monitor struct {
 	lacks lacking // told of a text file that cannot be written
 	log   *slog.Logger
 
-	to     monitoring
+	to     config.Metrics
 	server io.Closer // nil: nobody may ask
 
 	mu      sync.Mutex
@@ -105,28 +106,28 @@ func (a *agent) certificates(name string) []cluster.Certificate {
 
 // open begins to tell. What cannot be opened or written is an error; with lacks
 // it is told and tried again.
-func (m *monitor) open(to monitoring, lacks lacking) error {
-	if to.textfile != m.to.textfile {
+func (m *monitor) open(to config.Metrics, lacks lacking) error {
+	if to.Textfile != m.to.Textfile {
 		m.retire()
 	}
 	m.to = to
-	if to.textfile != "" {
-		if err := unwritable(m.WriteText(to.textfile)); err != nil {
+	if to.Textfile != "" {
+		if err := unwritable(m.WriteText(to.Textfile)); err != nil {
 			if lacks == nil {
 				return fault.WithHint(fmt.Errorf("metrics.textfile: %w", err), fault.HintOf(err))
 			}
 			lacks("metrics.textfile", err)
 		}
 	}
-	if to.listen != "" {
-		s, err := listenAt("metrics.listen", to.listen, m.Handler(), lacks, m.log)
+	if to.Listen != "" {
+		s, err := listenAt("metrics.listen", to.Listen, m.Handler(), lacks, m.log)
 		if err != nil {
 			return err
 		}
 		m.server = s
 	}
 	m.stop = make(chan struct{})
-	if to.textfile != "" {
+	if to.Textfile != "" {
 		m.wg.Go(m.write)
 	}
 	return nil
@@ -151,10 +152,10 @@ func (m *monitor) close() {
 // retire takes the text file away: nobody brings it up to date any more, and
 // what it says would be read as if it were so.
 func (m *monitor) retire() {
-	if m.to.textfile == "" {
+	if m.to.Textfile == "" {
 		return
 	}
-	if err := os.Remove(m.to.textfile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(m.to.Textfile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		m.log.Warn("cannot remove the metrics' text file, which is out of date now", "err", err)
 	}
 }
@@ -167,7 +168,7 @@ func (m *monitor) status(s cluster.Status) {
 
 // write keeps the text file up to date, and tells when it cannot.
 func (m *monitor) write() {
-	outbox.RunPaced(m.stop, m.wake, leastBetweenFiles, func() { m.lacks("metrics.textfile", unwritable(m.WriteText(m.to.textfile))) })
+	outbox.RunPaced(m.stop, m.wake, leastBetweenFiles, func() { m.lacks("metrics.textfile", unwritable(m.WriteText(m.to.Textfile))) })
 }
 
 // unwritable gives its cure to an error of the text file.

@@ -18,6 +18,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -173,12 +175,12 @@ func (r *rig) spoke(target string, c cluster.Condition) {
 // TestStoppedAgentIsSilent: with an agent end its notifiers; those of the next
 // one would say everything twice.
 func TestStoppedAgentIsSilent(t *testing.T) {
-	state := t.TempDir()
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + state + "\ncache_dir: " + t.TempDir() + "\n" +
+	work := t.TempDir()
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + work + "\ncache_dir: " + t.TempDir() + "\n" +
 		"notifications: [{name: a, kind: webhook, url_file: hook.url}]\n"})
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.Credentials{})
 	must(problems.Err())
-	w, err := s.wiring(stateFiles{dir: state}, slog.New(slog.DiscardHandler))
+	w, err := wireSettings(s, state.Dir{Path: work}, slog.New(slog.DiscardHandler))
 	must(err)
 	if len(w.notify) != 1 {
 		t.Fatalf("%d targets", len(w.notify))
@@ -200,7 +202,7 @@ func TestOnlyJournalsAreJournals(t *testing.T) {
 	for _, name := range []string{reporting.SentFile, eventlog.EventsFile, "history-dev.jsonl", "lock", "dev.json"} {
 		must(os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
-	if names, err := journals(dir); err != nil || !slices.Equal(names, []string{"dev"}) {
+	if names, err := (state.Dir{Path: dir}).Journals(); err != nil || !slices.Equal(names, []string{"dev"}) {
 		t.Errorf("journals of %v, %v", names, err)
 	}
 }

@@ -68,26 +68,6 @@ func TestUnitCredentials(t *testing.T) {
 	}
 }
 
-// TestCredentialsAreListed: the reference lists every credential that a key of the
-// config says it has.
-func TestCredentialsAreListed(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reference/config.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, list, _ := strings.Cut(string(page), "| credential |")
-	list, _, _ = strings.Cut(list, "\n\n")
-	said := regexp.MustCompile(`Credential:\s+(?://\s+)?([\w.-]+)\.\s`).FindAllStringSubmatch(configSource, -1)
-	if len(said) < 9 {
-		t.Fatalf("the comments name %d credentials only: %q", len(said), said)
-	}
-	for _, m := range said {
-		if !strings.Contains(list, "`"+m[1]+"`") {
-			t.Errorf("the credential %s is not listed", m[1])
-		}
-	}
-}
-
 // TestDocsFiles: the files, and parts of files, that pages show have the keys
 // and values that the program takes.
 func TestDocsFiles(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/web"
@@ -220,7 +221,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 		return err
 	}
 	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
-	files, unlock, err := openState(filepath.Join(scratch, "state"))
+	files, unlock, err := state.Open(filepath.Join(scratch, "state"))
 	if err != nil {
 		return err
 	}

@@ -2,39 +2,24 @@ package main
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
-// hostSchemas are the files of the host that have a schema.
-var hostSchemas = []struct {
-	name, file string
-	typ        reflect.Type
-}{
-	{"config", "config.yaml", reflect.TypeFor[configFile]()},
-	{"policy", "policy.yaml", reflect.TypeFor[policyFile]()},
-}
-
 // schemaNames are the kinds of files that have a schema.
 func schemaNames() []string {
-	names := inventory.SchemaNames()
-	for _, s := range hostSchemas {
-		names = append(names, s.name)
-	}
-	return names
+	return append(inventory.SchemaNames(), config.SchemaNames()...)
 }
 
 // schema returns the JSON Schema of one kind of file.
 func schema(which string) ([]byte, error) {
-	for _, s := range hostSchemas {
-		if s.name == which {
-			return hostLanguage.Schema(s.file, s.typ)
-		}
+	if slices.Contains(config.SchemaNames(), which) {
+		return config.Schema(which)
 	}
 	return inventory.Schema(which)
 }

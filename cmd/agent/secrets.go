@@ -20,6 +20,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -181,7 +183,7 @@ const sopsRules = ".sops.yaml"
 func rulesFor(dir, name string) (folder string, data []byte, err error) {
 	for folder = path.Dir(name); ; folder = path.Dir(folder) {
 		rules := filepath.Join(dir, filepath.FromSlash(folder), sopsRules)
-		data, _, err = readHostFile(rules, 0)
+		data, _, err = config.ReadFile(rules, 0)
 		switch {
 		case err == nil:
 			return folder, data, nil
@@ -218,7 +220,7 @@ func plainSecrets(env *environment, f secretsFlags, contract string, now time.Ti
 	}
 	var plain []byte
 	if f.from != "" {
-		if plain, _, err = readHostFile(f.from, 0); err != nil {
+		if plain, _, err = config.ReadFile(f.from, 0); err != nil {
 			return nil, fmt.Errorf("secrets to bring along: %s: %w", f.from, err)
 		}
 	} else if plain, err = machineconfig.NewBundle(contract, now); err != nil {
@@ -261,12 +263,12 @@ func readValue(env *environment, name, from string) (string, error) {
 	var data []byte
 	var err error
 	if from == "-" {
-		data, err = io.ReadAll(io.LimitReader(env.stdin, maxHostFile+1))
-		if err == nil && len(data) > maxHostFile {
-			err = fmt.Errorf("is larger than %d KiB", maxHostFile>>10)
+		data, err = io.ReadAll(io.LimitReader(env.stdin, config.MaxFile+1))
+		if err == nil && len(data) > config.MaxFile {
+			err = fmt.Errorf("is larger than %d KiB", config.MaxFile>>10)
 		}
 	} else {
-		data, _, err = readHostFile(from, 0)
+		data, _, err = config.ReadFile(from, 0)
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
 	switch {
@@ -298,7 +300,7 @@ func checkSecrets(name string, plain []byte, contract string) error {
 // opens makes sure that the given keys open the document.
 func opens(ctx context.Context, name string, encrypted []byte, keys []string) error {
 	for _, key := range keys {
-		data, _, err := readHostFile(key, 0)
+		data, _, err := config.ReadFile(key, 0)
 		if err != nil {
 			return fmt.Errorf("age key %s: %w", key, err)
 		}
@@ -334,7 +336,7 @@ func writeNew(file string, data []byte) (err error) {
 		err = os.Link(tmp.Name(), file) // unlike a rename it replaces nothing
 	}
 	if err == nil {
-		err = syncPath(dir)
+		err = state.SyncPath(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/sources"
@@ -163,11 +164,11 @@ func (v *validator) open(ctx context.Context) error {
 		return &usageError{fmt.Errorf("--owner %q: is not a DNS label", v.flags.owner)}
 	}
 	if v.flags.policy != "" {
-		data, _, err := readHostFile(v.flags.policy, 0)
+		data, _, err := config.ReadFile(v.flags.policy, 0)
 		if err != nil {
 			return fmt.Errorf("policy %s: %w", v.flags.policy, err)
 		}
-		policy, problems := parsePolicy(v.flags.policy, data)
+		policy, problems := config.ParsePolicy(v.flags.policy, data)
 		if err := problems.Err(); err != nil {
 			return err
 		}
@@ -203,7 +204,7 @@ func (v *validator) open(ctx context.Context) error {
 func (v *validator) readKeys(c *sources.Config) error {
 	var keys []byte
 	for _, name := range v.flags.ageKeys {
-		data, _, err := readHostFile(name, 0)
+		data, _, err := config.ReadFile(name, 0)
 		if err != nil {
 			return fmt.Errorf("age key %s: %w", name, err)
 		}

@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -181,12 +183,12 @@ func TestNothingIsRenderedForARefusal(t *testing.T) {
 // TestRefusedClusterLeavesNothingBehind: a cluster that cannot be looked after is
 // tried again and again.
 func TestRefusedClusterLeavesNothingBehind(t *testing.T) {
-	state, cache := t.TempDir(), t.TempDir()
+	work, cache := t.TempDir(), t.TempDir()
 	must(os.WriteFile(filepath.Join(cache, "charts"), nil, 0o600)) // where a folder is wanted
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + state + "\ncache_dir: " + cache + "\n"})
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + work + "\ncache_dir: " + cache + "\n"})
+	s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.Credentials{})
 	must(problems.Err())
-	w, err := s.wiring(stateFiles{dir: state}, slog.New(slog.DiscardHandler))
+	w, err := wireSettings(s, state.Dir{Path: work}, slog.New(slog.DiscardHandler))
 	must(err)
 	a, err := newAgent(w)
 	must(err)

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -9,20 +9,20 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
 
-// usedFile is a file, or with an empty kind a directory, that settings were made
+// UsedFile is a file, or with an empty kind a directory, that settings were made
 // from, whether it was there or not.
-type usedFile struct {
-	path string
-	kind doctor.FileKind
+type UsedFile struct {
+	Path string
+	Kind doctor.FileKind
 	// was is how it was just before it was read: what changes while it is read is
 	// seen as a change.
 	was stamp
 }
 
 // uses notes that the settings are made from a file, which is read next.
-func (l *configLoader) uses(path string, kind doctor.FileKind) {
-	if !slices.ContainsFunc(l.out.used, func(f usedFile) bool { return f.path == path }) {
-		l.out.used = append(l.out.used, usedFile{path, kind, stampOf(path)})
+func (l *loader) uses(path string, kind doctor.FileKind) {
+	if !slices.ContainsFunc(l.out.Used, func(f UsedFile) bool { return f.Path == path }) {
+		l.out.Used = append(l.out.Used, UsedFile{path, kind, stampOf(path)})
 	}
 }
 
@@ -55,39 +55,42 @@ func stampOf(path string) stamp {
 	return stamp{dev: st.Dev, ino: st.Ino, mode: st.Mode, uid: st.Uid, gid: st.Gid, size: st.Size, changed: st.Ctim.Nano()}
 }
 
-// ownFiles are the files that the settings of a daemon were made from, or that
+// Watch are the files that the settings of a daemon were made from, or that
 // were read last for new ones.
-type ownFiles struct {
-	used []usedFile
+type Watch struct {
+	used []UsedFile
 	seen []stamp // at the look before
 }
 
-// changed names the files that are not any more as they were when they were
+// NewWatch begins to watch files that were just read.
+func NewWatch(used []UsedFile) Watch { return Watch{used: used} }
+
+// Changed names the files that are not any more as they were when they were
 // read.
-func (o *ownFiles) changed() []string {
+func (o *Watch) Changed() []string {
 	var out []string
 	for _, f := range o.used {
-		if stampOf(f.path) != f.was {
-			out = append(out, f.path)
+		if stampOf(f.Path) != f.was {
+			out = append(out, f.Path)
 		}
 	}
 	return out
 }
 
-// look reports whether files have changed, once they stay as they are from one
+// Poll reports whether files have changed, once they stay as they are from one
 // look to the next: what is still being written is nobody's to read. The policy
 // waits for itself only: a key that is written again and again does not keep a
 // tightened one from being read.
-func (o *ownFiles) look() bool {
+func (o *Watch) Poll() bool {
 	now := make([]stamp, len(o.used))
 	changed, policy := false, false
 	for i, f := range o.used {
-		now[i] = stampOf(f.path)
+		now[i] = stampOf(f.Path)
 		if now[i] == f.was {
 			continue
 		}
 		changed = true
-		policy = policy || f.kind == doctor.PolicyFile && i < len(o.seen) && o.seen[i] == now[i]
+		policy = policy || f.Kind == doctor.PolicyFile && i < len(o.seen) && o.seen[i] == now[i]
 	}
 	settled := slices.Equal(now, o.seen)
 	o.seen = now

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"net/netip"
@@ -11,20 +11,20 @@ import (
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
-// monitoring says where the agent's numbers go; both may be empty.
-type monitoring struct {
-	listen   string // address and port
-	textfile string // path
+// Metrics says where the agent's numbers go; both may be empty.
+type Metrics struct {
+	Listen   string // address and port
+	Textfile string // path
 }
 
-func (l *configLoader) loadMetrics() {
+func (l *loader) loadMetrics() {
 	f := l.file.Metrics
-	l.out.metrics = monitoring{textfile: f.Textfile}
+	l.out.Metrics = Metrics{Textfile: f.Textfile}
 	if l.listens("metrics.listen", f.Listen) {
-		l.out.metrics.listen = f.Listen
+		l.out.Metrics.Listen = f.Listen
 	}
 	switch {
-	case !l.Has("metrics") || f.Listen != "" || f.Textfile != "" || said(l.Report, "metrics.listen") || said(l.Report, "metrics.textfile"):
+	case !l.Has("metrics") || f.Listen != "" || f.Textfile != "" || hasError(l.Report, "metrics.listen") || hasError(l.Report, "metrics.textfile"):
 	default:
 		l.Wrong("metrics", "write listen: for Prometheus to ask, or textfile: for node_exporter to read", "says neither where to listen nor which file to write")
 	}
@@ -33,43 +33,43 @@ func (l *configLoader) loadMetrics() {
 	}
 }
 
-// hooks says where forges may knock.
-type hooks struct {
-	listen string // address and port; empty: nowhere
-	secret cluster.Secret
+// Webhook says where forges may knock.
+type Webhook struct {
+	Listen string // address and port; empty: nowhere
+	Secret cluster.Secret
 }
 
 // leastSecret is how many characters a secret of a webhook has at least: what it
 // signs can be seen, so that a short one could be found by trying.
 const leastSecret = 16
 
-func (l *configLoader) loadWebhook() {
+func (l *loader) loadWebhook() {
 	const field = "webhook"
 	f := l.file.Webhook
 	if !l.Has(field) {
 		return
 	}
 	if l.listens(field+".listen", f.Listen) {
-		l.out.webhook.listen = f.Listen
+		l.out.Webhook.Listen = f.Listen
 	}
 	if f.Listen != "" && f.Listen == l.file.Metrics.Listen {
 		l.Wrong(field+".listen", "choose another port for one of them", "metrics.listen is the same")
 	}
 	secret, ok := l.secret(field+".secret_file", f.SecretFile, "webhook.secret")
 	switch n := len(secret.RevealString()); {
-	case !ok && !said(l.Report, field+".secret_file"):
-		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, write it into "+inStore(credentialStore).path("webhook.secret")+", restart the agent, and give the same to the forge", "is missing: anybody could pretend to be the forge")
+	case !ok && !hasError(l.Report, field+".secret_file"):
+		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, write it into "+FromStore(CredentialStore).path("webhook.secret")+", restart the agent, and give the same to the forge", "is missing: anybody could pretend to be the forge")
 	case ok && n < leastSecret:
 		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "%s holds %d characters, and at least %d are needed", l.inFile(field+".secret_file"), n, leastSecret)
 	}
-	l.out.webhook.secret = secret
-	if l.out.directory() != "" {
+	l.out.Webhook.Secret = secret
+	if l.out.Directory() != "" {
 		l.Warn(field, "remove it: a directory is watched", "has no use with repository.directory")
 	}
 }
 
 // listens checks an address to listen at. Its form is known to be right.
-func (l *configLoader) listens(field, address string) bool {
+func (l *loader) listens(field, address string) bool {
 	if address == "" {
 		return false
 	}
@@ -85,41 +85,49 @@ func (l *configLoader) listens(field, address string) bool {
 	return true
 }
 
-func (l *configLoader) loadNotifications() {
+// Notification is where one target is, and what it gets.
+type Notification struct {
+	Name     string
+	To       notify.Config
+	Clusters []string // empty: all
+	On       []cluster.Condition
+}
+
+func (l *loader) loadNotifications() {
 	for i, f := range l.file.Notifications {
 		at := yamlschema.Element("notifications", i)
 		if f.Name == "" || f.Kind == "" {
 			continue // said to be wrong
 		}
-		if slices.ContainsFunc(l.out.notifications, func(n notification) bool { return n.name == f.Name }) {
+		if slices.ContainsFunc(l.out.Notifications, func(n Notification) bool { return n.Name == f.Name }) {
 			l.Wrong(yamlschema.Join(at, "name"), "choose another", "another target is called %s", f.Name)
 		}
-		n := notification{name: f.Name, to: notify.Config{Kind: notify.Kind(f.Kind), CA: l.out.ca}, clusters: f.Clusters}
+		n := Notification{Name: f.Name, To: notify.Config{Kind: notify.Kind(f.Kind), CA: l.out.CA}, Clusters: f.Clusters}
 		for j, name := range f.Clusters {
-			if len(l.out.clusters) > 0 && !slices.Contains(l.out.clusters, name) && name != "" {
-				l.Wrong(yamlschema.Element(yamlschema.Join(at, "clusters"), j), "this host looks after "+strings.Join(l.out.clusters, ", "), "%s is not among the clusters of this host", name)
+			if len(l.out.Clusters) > 0 && !slices.Contains(l.out.Clusters, name) && name != "" {
+				l.Wrong(yamlschema.Element(yamlschema.Join(at, "clusters"), j), "this host looks after "+strings.Join(l.out.Clusters, ", "), "%s is not among the clusters of this host", name)
 			}
 		}
 		for _, c := range f.On {
-			n.on = append(n.on, cluster.Condition(c))
+			n.On = append(n.On, cluster.Condition(c))
 		}
-		if len(n.on) == 0 {
-			n.on = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind}
+		if len(n.On) == 0 {
+			n.On = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind}
 		}
 		field := yamlschema.Join(at, "url_file")
 		address, ok := l.secret(field, f.URLFile, "notify-"+f.Name)
 		key, _ := l.secret(yamlschema.Join(at, "secret_file"), f.SecretFile, "notify-"+f.Name+".secret")
-		n.to.URL, n.to.Secret = address.RevealString(), key.RevealString()
+		n.To.URL, n.To.Secret = address.RevealString(), key.RevealString()
 		if !ok {
-			if !said(l.Report, field) {
+			if !hasError(l.Report, field) {
 				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: nobody knows where to send to")
 			}
-		} else if _, err := notify.New(n.to); err != nil {
+		} else if _, err := notify.New(n.To); err != nil {
 			l.Wrong(field, fault.HintOf(err), "the address in %s cannot be used: %s", l.inFile(field), err)
-		} else if service := n.to.BeyondCA(); service != "" {
+		} else if service := n.To.BeyondCA(); service != "" {
 			l.Warn(at, "if ca_file vouches for its server, make it one of the host's authorities: copy it to /usr/local/share/ca-certificates/talos-agent.crt, run `update-ca-certificates`, take ca_file out of the config and restart the agent",
 				"ca_file is not for %s://, which trusts the authorities of the host alone", service)
 		}
-		l.out.notifications = append(l.out.notifications, n)
+		l.out.Notifications = append(l.out.Notifications, n)
 	}
 }

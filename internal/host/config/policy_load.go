@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"cmp"
@@ -20,14 +20,14 @@ import (
 // user the agent runs as, and nobody else may write it: whoever can change it
 // can lift every bound of the repository.
 func loadPolicy(path string) (cluster.Policy, cluster.Problems) {
-	data, info, err := readHostFile(path, onlyOwnerWrites)
+	data, info, err := ReadFile(path, OnlyOwnerWrites)
 	if err == nil {
 		err = ownedByUs(path, info)
 	}
 	if err != nil {
 		return cluster.Policy{}, policyUnread(path, err)
 	}
-	return parsePolicy(path, data)
+	return ParsePolicy(path, data)
 }
 
 func policyUnread(path string, err error) cluster.Problems {
@@ -50,8 +50,8 @@ func ownedByUs(path string, info fs.FileInfo) error {
 	return nil
 }
 
-// parsePolicy decodes a policy, whoever may write it.
-func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
+// ParsePolicy decodes a policy, whoever may write it.
+func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	d := yamlschema.Document{File: path, Report: yamlschema.NewReport()}
 	d.Where[""] = cluster.Position{File: path}
 	n := d.Single(data)
@@ -59,7 +59,7 @@ func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		return cluster.Policy{}, d.Finish()
 	}
 	var f policyFile
-	hostLanguage.Decode(d, n, "", &f)
+	language.Decode(d, n, "", &f)
 	lines := map[string]int{}
 	for _, rule := range []struct {
 		field string
@@ -73,7 +73,7 @@ func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 			continue
 		}
 		lines[rule.field] = d.Place(rule.field).Line
-		if rule.list == 0 && !said(d.Report, rule.field) {
+		if rule.list == 0 && !hasError(d.Report, rule.field) {
 			// "Nothing" and "anything" are too far apart to be guessed.
 			d.Wrong(rule.field, "list what is allowed; remove the line to allow anything", "is empty")
 		}
@@ -92,48 +92,48 @@ func parsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 
 // loadPolicy reads the policy, whose problems stand in a file of their own. named
 // says that the config can tell which file it is.
-func (l *configLoader) loadPolicy(named bool) {
+func (l *loader) loadPolicy(named bool) {
 	if named && (l.file.PolicyFile != "" || !l.Has("policy_file")) { // else it is wrong, and said to be
 		if f, ok := l.locate("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), ""); ok {
-			l.out.policyPath = f.path
+			l.out.PolicyPath = f.path
 		}
 	}
-	if l.out.policyPath == "" {
+	if l.out.PolicyPath == "" {
 		return
 	}
-	l.uses(l.out.policyPath, doctor.PolicyFile)
-	policy, problems := loadPolicy(l.out.policyPath)
+	l.uses(l.out.PolicyPath, doctor.PolicyFile)
+	policy, problems := loadPolicy(l.out.PolicyPath)
 	for _, p := range problems {
 		l.Add(p)
 		if p.Severity == cluster.Error {
 			policy.Doubt = append(policy.Doubt, p)
 		}
 	}
-	l.out.policy = policy
+	l.out.Policy = policy
 }
 
-// under are the same settings under a policy that was read later. One that is in
+// WithPolicy are the same settings under a policy that was read later. One that is in
 // doubt leaves the rules as they were.
-func (s settings) under(p cluster.Policy) settings {
+func (s Settings) WithPolicy(p cluster.Policy) Settings {
 	if p.Doubt != nil {
-		s.policy.Doubt = p.Doubt
+		s.Policy.Doubt = p.Doubt
 		return s
 	}
-	s.policy, s.proxmox.Pool = p, p.Pool
+	s.Policy, s.Proxmox.Pool = p, p.Pool
 	if message, hint := s.factoryRefused(); message != "" {
-		s.policy.Doubt = cluster.Problems{{Severity: cluster.Error, File: s.path, Field: "factory.url", Message: message, Hint: hint}}
+		s.Policy.Doubt = cluster.Problems{{Severity: cluster.Error, File: s.Path, Field: "factory.url", Message: message, Hint: hint}}
 	}
 	return s
 }
 
 // factoryRefused says why the policy does not allow the config's factory, and the
 // cure; "" when it does.
-func (s settings) factoryRefused() (message, hint string) {
+func (s Settings) factoryRefused() (message, hint string) {
 	trimmed := func(u string) string { return strings.TrimSuffix(u, "/") }
-	allowed := s.policy.Factories
-	if s.ownFactory == "" || s.policy.Doubt != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {
+	allowed := s.Policy.Factories
+	if s.ownFactory == "" || s.Policy.Doubt != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {
 		return "", ""
 	}
-	return fmt.Sprintf("%s is not among the factories that the policy allows (%s: sources.factory)", s.ownFactory, s.policy.Line("sources.factory")),
+	return fmt.Sprintf("%s is not among the factories that the policy allows (%s: sources.factory)", s.ownFactory, s.Policy.Line("sources.factory")),
 		"add it to the policy, or write one of " + strings.Join(allowed, ", ")
 }

@@ -1,42 +1,18 @@
-package main
+package config
 
 import (
-	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
-	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
-var update = flag.Bool("update", false, "rewrite what the tests expect; commit only the changes you understand")
-
-const reference = "../../docs/reference"
-
-// current compares a generated file with what is written in docs, or rewrites it.
-func current(t *testing.T, file string, want []byte) {
-	t.Helper()
-	got, err := os.ReadFile(file)
-	if bytes.Equal(got, want) {
-		return
-	}
-	if !*update {
-		t.Errorf("%s is not what the types say (%v): make docs writes it", file, err)
-		return
-	}
-	if err := os.WriteFile(file, want, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestSchemasAreCurrent(t *testing.T) {
 	for _, s := range hostSchemas {
-		b, err := schema(s.name)
+		b, err := Schema(s.name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +29,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		table, err := hostLanguage.Table(s.typ)
+		table, err := language.Table(s.typ)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +45,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 // decodes.
 func TestHostLanguage(t *testing.T) {
 	for _, s := range hostSchemas {
-		for _, wrong := range hostLanguage.Verify(s.typ) {
+		for _, wrong := range language.Verify(s.typ) {
 			t.Error(wrong)
 		}
 	}
@@ -79,7 +55,7 @@ func TestHostLanguage(t *testing.T) {
 // and mistakes that a schema can know are found by it too.
 func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 	packaged := func(name string) string {
-		b, err := os.ReadFile("../../packaging/deb/" + name)
+		b, err := os.ReadFile("../../../packaging/deb/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,37 +81,6 @@ func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 	}
 }
 
-func compileSchema(t *testing.T, which string) *jsonschema.Schema {
-	t.Helper()
-	b, err := schema(which)
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource(which+".json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile(which + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// instance reads YAML the way an editor does.
-func instance(t *testing.T, text string) any {
-	t.Helper()
-	var v any
-	if err := yaml.Load([]byte(text), &v); err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
 // TestPackagedFiles: the files of the package are valid as they lie there, once
 // the files they name exist, and what they show in comments is, too.
 func TestPackagedFiles(t *testing.T) {
@@ -155,7 +100,7 @@ func TestPackagedFiles(t *testing.T) {
 		files["pve-root-ca.pem"] = files["ca.pem"]
 		files["known_hosts"] = strings.ReplaceAll(files["known_hosts"], "example.org", "git.example.org")
 		for _, name := range []string{"config.yaml", "policy.yaml"} {
-			b, err := os.ReadFile("../../packaging/deb/" + name)
+			b, err := os.ReadFile("../../../packaging/deb/" + name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,12 +111,32 @@ func TestPackagedFiles(t *testing.T) {
 		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token", "webhook.secret": "webhook.secret"} {
 			write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
 		}
-		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), inStore(store))
+		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), FromStore(store))
 		if len(problems) > 0 {
 			t.Errorf("%v\n%s", problems, files["config.yaml"])
 		}
-		if uncomment("# clusters: [dev]\n") == "clusters: [dev]\n" && (s.forge == nil || len(s.clusters) != 1 || len(s.charts) != 1 || s.policy.Limits.Nodes != 10 || len(s.policy.Charts) != 1) {
+		if uncomment("# clusters: [dev]\n") == "clusters: [dev]\n" && (s.Forge == nil || len(s.Clusters) != 1 || len(s.Charts) != 1 || s.Policy.Limits.Nodes != 10 || len(s.Policy.Charts) != 1) {
 			t.Errorf("what is commented out was not tried: %s\n%s", files["config.yaml"], files["policy.yaml"])
+		}
+	}
+}
+
+// TestCredentialsAreListed: the reference lists every credential that a key of the
+// config says it has.
+func TestCredentialsAreListed(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/reference/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(page), "| credential |")
+	list, _, _ = strings.Cut(list, "\n\n")
+	said := regexp.MustCompile(`Credential:\s+(?://\s+)?([\w.-]+)\.\s`).FindAllStringSubmatch(configSource, -1)
+	if len(said) < 9 {
+		t.Fatalf("the comments name %d credentials only: %q", len(said), said)
+	}
+	for _, m := range said {
+		if !strings.Contains(list, "`"+m[1]+"`") {
+			t.Errorf("the credential %s is not listed", m[1])
 		}
 	}
 }

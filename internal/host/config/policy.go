@@ -1,4 +1,4 @@
-package main
+package config
 
 import "github.com/talos-agent/talos-agent/internal/cluster"
 

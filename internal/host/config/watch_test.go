@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"os"
@@ -31,10 +31,10 @@ func TestUsedFiles(t *testing.T) {
 			dir := newHost(t, hostFiles(t))
 			config := filepath.Join(dir, "config.yaml")
 			write(t, config, strings.ReplaceAll(c.config, "DIR", dir), 0o600)
-			s, _ := loadConfigFrom(config, bySystemd(filepath.Join(dir, "creds")))
+			s, _ := LoadFrom(config, FromSystemd(filepath.Join(dir, "creds")))
 			var got []string
-			for _, f := range s.used {
-				name, err := filepath.Rel(dir, f.path)
+			for _, f := range s.Used {
+				name, err := filepath.Rel(dir, f.Path)
 				must(err)
 				got = append(got, name)
 			}
@@ -93,22 +93,22 @@ func TestOwnFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := place(t)
-			var own ownFiles
+			var own Watch
 			for _, p := range []string{"token", "plain", "plain/token", "plain/later", "none/token"} {
-				own.used = append(own.used, usedFile{path: in(dir, p), was: stampOf(in(dir, p))})
+				own.used = append(own.used, UsedFile{Path: in(dir, p), was: stampOf(in(dir, p))})
 			}
 			for range 3 {
-				if own.look() {
+				if own.Poll() {
 					t.Fatal("nothing has changed, and something is seen")
 				}
 			}
 			must(c.change(dir))
-			if own.look() {
+			if own.Poll() {
 				t.Error("taken up while it may still be written")
 			}
 			var got []string
-			if own.look() {
-				for _, p := range own.changed() {
+			if own.Poll() {
+				for _, p := range own.Changed() {
 					name, err := filepath.Rel(dir, p)
 					must(err)
 					got = append(got, name)
@@ -124,14 +124,14 @@ func TestOwnFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := in(dir, "token")
 	write(t, path, "", 0o600)
-	own := ownFiles{used: []usedFile{{path: path, was: stampOf(path)}}}
+	own := Watch{used: []UsedFile{{Path: path, was: stampOf(path)}}}
 	for i := range 5 {
 		write(t, path, strings.Repeat("x", i+1), 0o600)
-		if own.look() {
+		if own.Poll() {
 			t.Fatal("taken up while it is written")
 		}
 	}
-	if !own.look() {
+	if !own.Poll() {
 		t.Error("not taken up when it is written")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -71,6 +71,13 @@ func addressOnly(_, text string) string {
 	return shown.String()
 }
 
+// RedactConfig is a config.yaml in which only what is known to be no secret is
+// shown.
+func RedactConfig(path string) ([]byte, error) { return redacted(path, configFile{}) }
+
+// RedactPolicy is a policy.yaml, shown like a config.
+func RedactPolicy(path string) ([]byte, error) { return redacted(path, policyFile{}) }
+
 // redacted is a file of the host in which only what is known to be no secret is
 // shown. of is a value of the type that describes it.
 func redacted(path string, of any) ([]byte, error) {
@@ -131,7 +138,7 @@ func shownNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 	case t.Kind() == reflect.String:
 		// What is wrong is told by the program in words that show no more than
 		// they may.
-		f, ok := hostLanguage.Formats[is]
+		f, ok := language.Formats[is]
 		if show := showable[is]; show != nil && ok && f.Pattern.MatchString(n.Value) {
 			return show(dir, n.Value)
 		}

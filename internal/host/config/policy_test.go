@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"maps"
@@ -46,7 +46,7 @@ sources:
 
 // TestSmallestPolicy: what is not written limits nothing.
 func TestSmallestPolicy(t *testing.T) {
-	got, problems := parsePolicy("policy.yaml", []byte("pool: talos\nvmids: [400-599]\n"))
+	got, problems := ParsePolicy("policy.yaml", []byte("pool: talos\nvmids: [400-599]\n"))
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -79,7 +79,7 @@ func TestPolicyProblems(t *testing.T) {
 			`p:3:55: sources.charts[0]: "http://c.example.org" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`,
 			`p:3:79: sources.charts[1]: "https://c.example.org/../x" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`}},
 	} {
-		_, problems := parsePolicy("p", []byte(c.text))
+		_, problems := ParsePolicy("p", []byte(c.text))
 		if got, want := problems.Error(), strings.Join(c.want, "\n"); got != want {
 			t.Errorf("%s\ngot  %s\nwant %s", c.text, got, want)
 		}
@@ -92,14 +92,14 @@ func TestPolicyOutranksTheConfig(t *testing.T) {
 		"config.yaml": sshConfig + "factory: {url: https://other.example.org}\n",
 		"policy.yaml": "pool: talos\nvmids: [400-599]\nsources:\n  factory: [https://factory.talos.dev/]\n"})
 	config := filepath.Join(dir, "config.yaml")
-	_, problems := loadConfigFrom(config, credentialSource{})
+	_, problems := LoadFrom(config, Credentials{})
 	want := config + ":4:16: factory.url: https://other.example.org is not among the factories that the policy allows (" + dir + "/policy.yaml:4: sources.factory) (add it to the policy, or write one of https://factory.talos.dev/)"
 	if problems.Error() != want {
 		t.Errorf("got  %v\nwant %s", problems, want)
 	}
 	for _, fine := range []string{"factory: {url: https://factory.talos.dev}\n", "", "mirrors: {factory: https://mirror.example.org}\n"} {
 		write(t, config, sshConfig+fine, 0o600)
-		if _, problems := loadConfigFrom(config, credentialSource{}); len(problems) > 0 {
+		if _, problems := LoadFrom(config, Credentials{}); len(problems) > 0 {
 			t.Errorf("%s: %v", fine, problems)
 		}
 	}
@@ -110,7 +110,7 @@ func TestPolicyOutranksTheConfig(t *testing.T) {
 // leaves nothing allowed.
 func TestSettingsUnderAPolicy(t *testing.T) {
 	wide := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}}
-	s := settings{path: "config.yaml", policy: wide, ownFactory: "https://factory.talos.dev"}
+	s := Settings{Path: "config.yaml", Policy: wide, ownFactory: "https://factory.talos.dev"}
 	gone := wide
 	gone.Doubt = cluster.Problems{{File: "policy.yaml", Message: "there is no policy"}}
 	tight := cluster.Policy{File: "policy.yaml", Pool: "other", Factories: []string{"https://factory.example.org"}, Lines: map[string]int{"sources.factory": 3}}
@@ -118,20 +118,20 @@ func TestSettingsUnderAPolicy(t *testing.T) {
 	mirrored.ownFactory = ""
 	for _, c := range []struct {
 		what  string
-		s     settings
+		s     Settings
 		p     cluster.Policy
 		pool  string
 		doubt string
 	}{
 		{"the same", s, wide, "talos", ""},
 		{"none", s, cluster.Policy{Doubt: gone.Doubt}, "talos", "policy.yaml: there is no policy"},
-		{"one again", s.under(gone), wide, "talos", ""},
+		{"one again", s.WithPolicy(gone), wide, "talos", ""},
 		{"another pool and factory", s, tight, "other", "config.yaml: factory.url: https://factory.talos.dev is not among the factories that the policy allows (policy.yaml:3: sources.factory) (add it to the policy, or write one of https://factory.example.org)"},
 		{"another factory, and a mirror", mirrored, tight, "other", ""},
 	} {
-		got := c.s.under(c.p)
-		if got.policy.Pool != c.pool || got.policy.Doubt.Error() != c.doubt || c.p.Doubt == nil && got.proxmox.Pool != c.pool {
-			t.Errorf("%s: pool %q, asked for in %q, doubt %q", c.what, got.policy.Pool, got.proxmox.Pool, got.policy.Doubt)
+		got := c.s.WithPolicy(c.p)
+		if got.Policy.Pool != c.pool || got.Policy.Doubt.Error() != c.doubt || c.p.Doubt == nil && got.Proxmox.Pool != c.pool {
+			t.Errorf("%s: pool %q, asked for in %q, doubt %q", c.what, got.Policy.Pool, got.Proxmox.Pool, got.Policy.Doubt)
 		}
 	}
 }
@@ -140,21 +140,21 @@ func TestSettingsUnderAPolicy(t *testing.T) {
 // being written beside it.
 func TestPolicyIsReadAlone(t *testing.T) {
 	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	must(problems.Err())
-	own := ownFiles{used: s.used}
+	own := Watch{used: s.Used}
 	key, looks := filepath.Join(dir, "age.key"), 0
 	look := func() bool {
 		looks++
 		must(os.WriteFile(key, []byte(strings.Repeat("#", looks)), 0o600))
-		return own.look()
+		return own.Poll()
 	}
 	for range 3 {
 		if look() {
 			t.Fatal("a key is read while it is being written")
 		}
 	}
-	write(t, filepath.Join(dir, "policy.yaml"), tightPolicy, 0o600)
+	write(t, filepath.Join(dir, "policy.yaml"), "pool: talos\nvmids: [500-599]\nbridges: [vmbr1]\n", 0o600)
 	if look() {
 		t.Error("a policy is read before it has settled")
 	}
@@ -183,7 +183,7 @@ func FuzzPolicy(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, problems := parsePolicy("policy.yaml", data)
+		p, problems := ParsePolicy("policy.yaml", data)
 		for _, p := range problems {
 			if line := p.String(); p.Message == "" || strings.ContainsAny(line, "\n\r\x00\x1b") {
 				t.Errorf("problem %q", line)

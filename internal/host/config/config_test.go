@@ -1,143 +1,35 @@
-package main
+package config
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"encoding/json"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"filippo.io/age"
-	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/host/doctor"
-)
-
-// The secrets of the tests' hosts. None of them may be in a problem or in a
-// printed setting.
-const (
-	canaryToken = "talos-agent@pve!pve1=c4n4ry00-0000-0000-0000-000000000000"
-	canaryGit   = "c4n4ry-git"
-	canaryForge = "c4n4ry-forge"
-)
-
-// hostFiles are the files of a host that need not be looked at closely.
-func hostFiles(t testing.TB) map[string]string {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, err := ssh.NewPublicKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := age.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0)}
-	cert, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string]string{
-		"age.key":       "# a comment\n" + id.String() + "\n",
-		"proxmox.token": canaryToken + "\n",
-		"git.token":     canaryGit + "\n",
-		"forge.token":   canaryForge + "\n",
-		"deploy.key":    string(pem.EncodeToMemory(block)),
-		"known_hosts":   "example.org " + string(ssh.MarshalAuthorizedKey(host)),
-		"ca.pem":        string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
-		"policy.yaml":   "pool: talos\nvmids: [400-599]\n",
-		"short":         "c4n4ry-short\n",
-		"hook.url":      "https://hooks.example.org/c4n4ry\n",
-		"plain.url":     "http://hooks.example.org/c4n4ry\n",
-		"mail.url":      "smtp://me:c4n4ry@mail.example.org/?from=a@example.org&to=b@example.org\n",
-		"ntfy.url":      "ntfy://ntfy.example.org/c4n4ry\n",
-		"config.yaml":   "",
-	}
-}
-
-// newHost writes the files of a host and returns its folder.
-func newHost(t testing.TB, files ...map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, some := range files {
-		for name, text := range some {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return dir
-}
-
-const (
-	sshConfig = `repository: {url: "ssh://git@example.org/infra.git", ssh_key_file: deploy.key, known_hosts_file: known_hosts}
-age_key_file: age.key
-proxmox: {token_file: proxmox.token}
-`
-	fullConfig = `owner: north
-repository:
-  url: https://example.org/infra.git
-  branch: prod
-  path: clusters
-  interval: 5m
-  token_file: git.token
-clusters: [dev, prod]
-age_key_file: age.key
-proxmox:
-  url: https://pve1.example.org:8006/
-  token_file: proxmox.token
-  ca_file: ca.pem
-  image_datastore: images
-forge: {kind: gitea, url: https://git.example.org, repository: org/infra, token_file: forge.token}
-factory: {url: https://factory.example.org}
-mirrors:
-  charts: {"https://helm.cilium.io": https://mirror.example.org/cilium, oci://ghcr.io: oci://mirror.example.org}
-  registries: {docker.io: https://mirror.example.org, ghcr.io: mirror.example.org}
-ca_file: ca.pem
-metrics: {listen: "192.0.2.1:9477", textfile: /run/north/agent.prom}
-policy_file: rules/policy.yaml
-socket: /run/north.sock
-state_dir: /var/lib/north
-cache_dir: /var/cache/north
-`
 )
 
 func TestConfigDefaults(t *testing.T) {
 	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	for _, c := range []struct{ what, got, want string }{
-		{"owner", s.owner, "talos-agent"}, {"branch", s.repository.Branch, "main"}, {"folder", s.folder, "inventory"},
-		{"interval", s.interval.String(), "1m0s"}, {"proxmox", s.proxmox.URL, "https://127.0.0.1:8006"}, {"pool", s.proxmox.Pool, "talos"},
-		{"image_datastore", s.imageDatastore, "local"}, {"factory", s.factory, "https://factory.talos.dev"},
-		{"socket", s.socket, "/run/talos-agent/agent.sock"}, {"state_dir", s.stateDir, "/var/lib/talos-agent"}, {"cache_dir", s.cacheDir, "/var/cache/talos-agent"},
-		{"policy", s.policyPath, filepath.Join(dir, "policy.yaml")}, {"source", s.source(), "main of ssh://git@example.org/infra.git"},
-		{"token", s.proxmox.Token.RevealString(), canaryToken},
+		{"owner", s.Owner, "talos-agent"}, {"branch", s.Repository.Branch, "main"}, {"folder", s.Folder, "inventory"},
+		{"interval", s.Interval.String(), "1m0s"}, {"proxmox", s.Proxmox.URL, "https://127.0.0.1:8006"}, {"pool", s.Proxmox.Pool, "talos"},
+		{"image_datastore", s.ImageDatastore, "local"}, {"factory", s.Factory, "https://factory.talos.dev"},
+		{"socket", s.Socket, "/run/talos-agent/agent.sock"}, {"state_dir", s.StateDir, "/var/lib/talos-agent"}, {"cache_dir", s.CacheDir, "/var/cache/talos-agent"},
+		{"policy", s.PolicyPath, filepath.Join(dir, "policy.yaml")}, {"source", s.Source(), "main of ssh://git@example.org/infra.git"},
+		{"token", s.Proxmox.Token.RevealString(), canaryToken},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is %q, want %q", c.what, c.got, c.want)
 		}
 	}
-	if s.forge != nil || len(s.clusters) > 0 || s.identities == nil || len(s.repository.SSHKey) == 0 || len(s.repository.KnownHosts) == 0 || s.policyNow.Load().Pool != "talos" {
+	if s.Forge != nil || len(s.Clusters) > 0 || s.Identities == nil || len(s.Repository.SSHKey) == 0 || len(s.Repository.KnownHosts) == 0 || s.PolicyNow.Load().Pool != "talos" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -151,19 +43,19 @@ func TestConfigFull(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "rules/policy.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	got := fmt.Sprint(s.owner, s.clusters, s.repository.URL, s.repository.Branch, s.folder, s.interval, s.proxmox.URL, s.imageDatastore, s.forge.Kind, s.forge.URL, s.forge.Repository,
-		s.factory, s.charts, s.registries, s.socket, s.stateDir, s.cacheDir, s.metrics)
+	got := fmt.Sprint(s.Owner, s.Clusters, s.Repository.URL, s.Repository.Branch, s.Folder, s.Interval, s.Proxmox.URL, s.ImageDatastore, s.Forge.Kind, s.Forge.URL, s.Forge.Repository,
+		s.Factory, s.Charts, s.Registries, s.Socket, s.StateDir, s.CacheDir, s.Metrics)
 	want := "north[dev prod]https://example.org/infra.gitprodclusters5m0shttps://pve1.example.org:8006imagesgiteahttps://git.example.orgorg/infra" +
 		"https://factory.example.orgmap[https://helm.cilium.io:https://mirror.example.org/cilium oci://ghcr.io:oci://mirror.example.org]" +
 		"map[docker.io:https://mirror.example.org ghcr.io:mirror.example.org]/run/north.sock/var/lib/north/var/cache/north{192.0.2.1:9477/run/north/agent.prom}"
 	if strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if s.repository.Token != canaryGit || s.forge.Token != canaryForge || string(s.ca) != files["ca.pem"] || string(s.proxmox.CA) != files["ca.pem"] || string(s.repository.CA) != files["ca.pem"] {
+	if s.Repository.Token != canaryGit || s.Forge.Token != canaryForge || string(s.CA) != files["ca.pem"] || string(s.Proxmox.CA) != files["ca.pem"] || string(s.Repository.CA) != files["ca.pem"] {
 		t.Error("a file was not read")
 	}
 }
@@ -173,19 +65,9 @@ func TestConfigDirectory(t *testing.T) {
 	dir := newHost(t, hostFiles(t))
 	config := filepath.Join(dir, "config.yaml")
 	write(t, config, "repository: {directory: "+dir+"}\nage_key_file: age.key\nproxmox: {token_file: proxmox.token}\n", 0o644)
-	s, problems := loadConfigFrom(config, credentialSource{})
-	if len(problems) > 0 || s.directory() != dir || s.source() != dir {
-		t.Errorf("%s, %v", s.source(), problems)
-	}
-}
-
-func write(t testing.TB, path, text string, mode os.FileMode) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
+	s, problems := LoadFrom(config, Credentials{})
+	if len(problems) > 0 || s.Directory() != dir || s.Source() != dir {
+		t.Errorf("%s, %v", s.Source(), problems)
 	}
 }
 
@@ -197,24 +79,24 @@ func TestConfigCredentials(t *testing.T) {
 	for name, from := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "known_hosts": "known_hosts", "git.token": "git.token", "forge.token": "forge.token", "webhook.secret": "age.key", "other": "forge.token"} {
 		write(t, filepath.Join(credentials, name), files[from], 0o444)
 	}
-	load := func(config string) (settings, cluster.Problems) {
+	load := func(config string) (Settings, cluster.Problems) {
 		dir := newHost(t, map[string]string{"config.yaml": config, "policy.yaml": files["policy.yaml"]})
-		return loadConfigFrom(filepath.Join(dir, "config.yaml"), bySystemd(credentials))
+		return LoadFrom(filepath.Join(dir, "config.yaml"), FromSystemd(credentials))
 	}
 	s, problems := load("repository: {url: \"git@example.org:infra.git\"}\n")
-	if len(problems) > 0 || len(s.repository.SSHKey) == 0 || len(s.repository.KnownHosts) == 0 || s.repository.Token != "" || s.proxmox.Token.RevealString() != canaryToken || s.identities == nil {
+	if len(problems) > 0 || len(s.Repository.SSHKey) == 0 || len(s.Repository.KnownHosts) == 0 || s.Repository.Token != "" || s.Proxmox.Token.RevealString() != canaryToken || s.Identities == nil {
 		t.Errorf("ssh: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nforge: {kind: github, repository: a/b}\n")
-	if len(problems) > 0 || len(s.repository.SSHKey) > 0 || s.repository.Token != canaryGit || s.forge.Token != canaryForge {
+	if len(problems) > 0 || len(s.Repository.SSHKey) > 0 || s.Repository.Token != canaryGit || s.Forge.Token != canaryForge {
 		t.Errorf("https: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nwebhook: {listen: \"127.0.0.1:9478\"}\n")
-	if len(problems) > 0 || s.webhook.secret.RevealString() != strings.TrimSpace(files["age.key"]) {
+	if len(problems) > 0 || s.Webhook.Secret.RevealString() != strings.TrimSpace(files["age.key"]) {
 		t.Errorf("webhook: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:other\"}\n")
-	if len(problems) > 0 || s.repository.Token != canaryForge || s.forge != nil {
+	if len(problems) > 0 || s.Repository.Token != canaryForge || s.Forge != nil {
 		t.Errorf("named: %v", problems)
 	}
 	_, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:nope\"}\n")
@@ -235,8 +117,8 @@ func TestConfigCredentialStore(t *testing.T) {
 	files := hostFiles(t)
 	store := newHost(t)
 	dir := newHost(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]})
-	load := func() (settings, cluster.Problems) {
-		return loadConfigFrom(filepath.Join(dir, "config.yaml"), inStore(store))
+	load := func() (Settings, cluster.Problems) {
+		return LoadFrom(filepath.Join(dir, "config.yaml"), FromStore(store))
 	}
 	if _, problems := load(); !problems.HasErrors() {
 		t.Error("an empty store was enough")
@@ -244,7 +126,7 @@ func TestConfigCredentialStore(t *testing.T) {
 	for _, name := range []string{"age.key", "proxmox.token", "git.token"} {
 		write(t, filepath.Join(store, "talos-agent."+name), files[name], 0o600)
 	}
-	if s, problems := load(); len(problems) > 0 || s.repository.Token != canaryGit || s.proxmox.Token.RevealString() != canaryToken || s.identities == nil {
+	if s, problems := load(); len(problems) > 0 || s.Repository.Token != canaryGit || s.Proxmox.Token.RevealString() != canaryToken || s.Identities == nil {
 		t.Errorf("%v", problems)
 	}
 	write(t, filepath.Join(store, "talos-agent.age.key"), files["age.key"], 0o644)
@@ -258,7 +140,7 @@ func TestConfigCredentialStore(t *testing.T) {
 }
 
 // TestSealedCredentials: a key that only systemd can open is not told to be
-// missing, neither by the loader nor by doctor, who did not look at it.
+// missing.
 func TestSealedCredentials(t *testing.T) {
 	files := hostFiles(t)
 	host := newHost(t)
@@ -271,21 +153,20 @@ func TestSealedCredentials(t *testing.T) {
 	path := filepath.Join(newHost(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]}), "config.yaml")
 	write(t, filepath.Join(store, "talos-agent.proxmox.token"), files["proxmox.token"], 0o600)
 	write(t, filepath.Join(store+".encrypted", "talos-agent.age.key"), "sealed", 0o600)
-	s, problems := loadConfigFrom(path, inStore(store))
+	s, problems := LoadFrom(path, FromStore(store))
 	if len(problems) != 1 || !strings.Contains(problems.Error(), "age_key_file: the credential age.key is encrypted: only the daemon gets it opened, by systemd") {
 		t.Errorf("the loader: %v", problems)
 	}
-	checks, usable := configChecks(path, problems, s.hidden)
-	if usable || len(checks) != 1 || checks[0].Level != doctor.Skipped || !strings.Contains(checks[0].Message, "age.key") {
-		t.Errorf("doctor: %+v, %v", checks, usable)
+	if visible := s.WithoutHidden(problems); len(visible) != 0 {
+		t.Errorf("without what is hidden: %v", visible)
 	}
 	// The other way is told as ever.
 	if err := os.Remove(filepath.Join(store+".encrypted", "talos-agent.age.key")); err != nil {
 		t.Fatal(err)
 	}
-	s, problems = loadConfigFrom(path, inStore(store))
-	if checks, _ := configChecks(path, problems, s.hidden); len(checks) != 1 || checks[0].Level != doctor.Fail {
-		t.Errorf("without any key: %+v", checks)
+	s, problems = LoadFrom(path, FromStore(store))
+	if visible := s.WithoutHidden(problems); len(visible) != 1 || !visible.HasErrors() {
+		t.Errorf("without any key: %v", visible)
 	}
 }
 
@@ -404,7 +285,7 @@ func TestConfigProblems(t *testing.T) {
 	} {
 		dir := newHost(t, hostFiles(t))
 		write(t, filepath.Join(dir, "config.yaml"), strings.ReplaceAll(c.config, "DIR", dir), 0o600)
-		_, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+		_, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 		text := strings.ReplaceAll(strings.ReplaceAll(problems.Error(), dir+"/config.yaml", "config.yaml"), dir, "DIR")
 		if strings.Contains(text, "c4n4ry") {
 			t.Errorf("a secret is told:\n%s", text)
@@ -446,22 +327,22 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 		if err := os.Chmod(filepath.Join(dir, name), c.mode); err != nil {
 			t.Fatal(err)
 		}
-		_, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+		_, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 		if text := strings.ReplaceAll(problems.Error(), dir, "DIR"); len(problems) != 1 || !strings.Contains(text, c.want) {
 			t.Errorf("got  %s\nwant %s", text, c.want)
 		}
 	}
 	dir := newHost(t, hostFiles(t))
 	for _, c := range []struct{ file, want string }{{dir, "is not a regular file"}, {"/dev/null", "is not a regular file"}, {filepath.Join(dir, "config.yaml", "x"), "cannot be read: not a directory"}} {
-		if _, _, err := readHostFile(c.file, 0); err == nil || err.Error() != c.want {
+		if _, _, err := ReadFile(c.file, 0); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v", c.file, err)
 		}
 	}
-	write(t, filepath.Join(dir, "large"), strings.Repeat("x", maxHostFile+1), 0o600)
-	if _, _, err := readHostFile(filepath.Join(dir, "large"), 0); err == nil {
+	write(t, filepath.Join(dir, "large"), strings.Repeat("x", MaxFile+1), 0o600)
+	if _, _, err := ReadFile(filepath.Join(dir, "large"), 0); err == nil {
 		t.Error("a large file was read")
 	}
-	if _, problems := loadConfigFrom(filepath.Join(dir, "nope"), credentialSource{}); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (`talos-agent init` writes it; or name another with --config") {
+	if _, problems := LoadFrom(filepath.Join(dir, "nope"), Credentials{}); len(problems) != 1 || !strings.Contains(problems.Error(), "there is no config (`talos-agent init` writes it; or name another with --config") {
 		t.Errorf("missing: %v", problems)
 	}
 }
@@ -470,7 +351,7 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 func TestSettingsDoNotPrintSecrets(t *testing.T) {
 	files := hostFiles(t)
 	dir := newHost(t, files, map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1)})
-	s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -482,16 +363,19 @@ func TestSettingsDoNotPrintSecrets(t *testing.T) {
 			}
 		}
 	}
+	if text, err := json.Marshal(s); err != nil || string(text) != fmt.Sprintf("%q", fmt.Sprint(s)) {
+		t.Errorf("as JSON: %s, %v", text, err)
+	}
 }
 
 // TestSameBut: only the policy may differ, and whatever else differs shows.
 func TestSameBut(t *testing.T) {
 	files := hostFiles(t)
-	load := func(config, policy, token string) settings {
+	load := func(config, policy, token string) Settings {
 		write(t, filepath.Join(files["dir"], "config.yaml"), config, 0o600)
 		write(t, filepath.Join(files["dir"], "policy.yaml"), policy, 0o600)
 		write(t, filepath.Join(files["dir"], "git.token"), token, 0o600)
-		s, problems := loadConfigFrom(filepath.Join(files["dir"], "config.yaml"), credentialSource{})
+		s, problems := LoadFrom(filepath.Join(files["dir"], "config.yaml"), Credentials{})
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
@@ -501,15 +385,15 @@ func TestSameBut(t *testing.T) {
 	files["dir"] = newHost(t, all)
 	config := strings.Replace(fullConfig, "rules/", "", 1)
 	base := load(config, "pool: talos\nvmids: [400-599]\n", "a")
-	if again := load(config, "pool: talos\nvmids: [400-499]\nlimits: {nodes: 3}\n", "a"); !again.sameBut(base) {
+	if again := load(config, "pool: talos\nvmids: [400-499]\nlimits: {nodes: 3}\n", "a"); !again.EqualButPolicy(base) {
 		t.Error("another policy is another config")
 	}
-	for name, other := range map[string]settings{
+	for name, other := range map[string]Settings{
 		"config": load(strings.Replace(config, "branch: prod", "branch: dev", 1), "pool: talos\nvmids: [400-599]\n", "a"),
 		"token":  load(config, "pool: talos\nvmids: [400-599]\n", "b"),
 		"pool":   load(config, "pool: other\nvmids: [400-599]\n", "a"),
 	} {
-		if other.sameBut(base) {
+		if other.EqualButPolicy(base) {
 			t.Errorf("another %s goes unnoticed", name)
 		}
 	}
@@ -528,13 +412,13 @@ func FuzzConfig(f *testing.F) {
 			t.Skip()
 		}
 		write(t, filepath.Join(dir, "config.yaml"), text, 0o600)
-		s, problems := loadConfigFrom(filepath.Join(dir, "config.yaml"), credentialSource{})
+		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 		for _, p := range problems {
 			if line := p.String(); p.File == "" || p.Message == "" || strings.ContainsAny(line, "\n\r\x00\x1b") || strings.Contains(line, "c4n4ry") {
 				t.Errorf("problem %q", line)
 			}
 		}
-		if !problems.HasErrors() && (s.proxmox.Token.IsZero() || s.identities == nil || s.policy.Pool == "" || s.repository.URL == "") {
+		if !problems.HasErrors() && (s.Proxmox.Token.IsZero() || s.Identities == nil || s.Policy.Pool == "" || s.Repository.URL == "") {
 			t.Error("no problem, but not whole")
 		}
 	})

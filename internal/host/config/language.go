@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	_ "embed"
@@ -18,9 +18,9 @@ var (
 	policySource string
 )
 
-// hostLanguage is how the host's files are written. What they name as an
+// language is how the host's files are written. What they name as an
 // inventory does has the inventory's rule.
-var hostLanguage = yamlschema.Language{
+var language = yamlschema.Language{
 	Formats: map[string]yamlschema.Format{
 		"label":   inventory.Format("label"),
 		"storage": inventory.Format("storage"),

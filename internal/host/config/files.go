@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"bytes"
@@ -19,20 +19,20 @@ import (
 
 // What nobody but its owner, its group and root may do with a file.
 const (
-	othersMayNotRead  fs.FileMode = 0o007
-	onlyOwnerReads    fs.FileMode = 0o077
-	othersMayNotWrite fs.FileMode = 0o002
-	onlyOwnerWrites   fs.FileMode = 0o022
+	OthersMayNotRead  fs.FileMode = 0o007
+	OnlyOwnerReads    fs.FileMode = 0o077
+	OthersMayNotWrite fs.FileMode = 0o002
+	OnlyOwnerWrites   fs.FileMode = 0o022
 )
 
-// maxHostFile bounds the files a config names: keys, tokens and authorities.
-const maxHostFile = 1 << 20
+// MaxFile bounds the files a config names: keys, tokens and authorities.
+const MaxFile = 1 << 20
 
-// readHostFile reads a regular file that has none of the forbidden permissions.
+// ReadFile reads a regular file that has none of the forbidden permissions.
 // Links are followed; a pipe or a device is refused without waiting for it.
 // Errors do not name the file, may carry a Hint, and are fs.ErrNotExist when
 // there is none.
-func readHostFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
+func ReadFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, unreadable(err)
@@ -52,12 +52,12 @@ func readHostFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, erro
 	case mode&forbidden != 0:
 		return nil, nil, fault.WithHint(fmt.Errorf("can be changed by others than its owner (mode %04o)", mode), fmt.Sprintf("chmod %04o %s", mode&^forbidden, path))
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxHostFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	switch {
 	case err != nil:
 		return nil, nil, unreadable(err)
-	case len(data) > maxHostFile:
-		return nil, nil, fmt.Errorf("is larger than %d KiB", maxHostFile>>10)
+	case len(data) > MaxFile:
+		return nil, nil, fmt.Errorf("is larger than %d KiB", MaxFile>>10)
 	}
 	return data, info, nil
 }
@@ -83,42 +83,42 @@ func unreadable(err error) error {
 // a path.
 const credentialPrefix = "credential:"
 
-// credentialStore is where systemd looks for what the unit loads, and
-// credentialMark what the names of the agent's credentials begin with there:
+// CredentialStore is where systemd looks for what the unit loads, and
+// CredentialMark what the names of the agent's credentials begin with there:
 // the unit says LoadCredential=age.key:talos-agent.age.key.
 const (
-	credentialStore = "/etc/credstore"
-	credentialMark  = "talos-agent."
-	// encryptedStore ends the name of the store beside it, for credentials that
+	CredentialStore = "/etc/credstore"
+	CredentialMark  = "talos-agent."
+	// EncryptedSuffix ends the name of the store beside it, for credentials that
 	// systemd-creds has encrypted.
-	encryptedStore = ".encrypted"
+	EncryptedSuffix = ".encrypted"
 )
 
-// credentialSource is where credentials lie: files of a directory, each named
+// Credentials is where credentials lie: files of a directory, each named
 // after its credential behind a mark. The zero value has none.
-type credentialSource struct {
+type Credentials struct {
 	dir, mark string
 	// guarded files come from systemd, which sees to their permissions.
 	guarded bool
 }
 
-// bySystemd are the credentials that systemd has put into a directory.
-func bySystemd(dir string) credentialSource { return credentialSource{dir: dir, guarded: true} }
+// FromSystemd are the credentials that systemd has put into a directory.
+func FromSystemd(dir string) Credentials { return Credentials{dir: dir, guarded: true} }
 
-// inStore are the credentials that lie in a store of the host.
-func inStore(dir string) credentialSource { return credentialSource{dir: dir, mark: credentialMark} }
+// FromStore are the credentials that lie in a store of the host.
+func FromStore(dir string) Credentials { return Credentials{dir: dir, mark: CredentialMark} }
 
 // path is where a credential lies, if there is one.
-func (c credentialSource) path(name string) string { return filepath.Join(c.dir, c.mark+name) }
+func (c Credentials) path(name string) string { return filepath.Join(c.dir, c.mark+name) }
 
 // file is a credential, whether it is there or not.
-func (c credentialSource) file(name string) hostFile {
-	return hostFile{path: c.path(name), guarded: c.guarded, stored: !c.guarded && c.mark != ""}
+func (c Credentials) file(name string) file {
+	return file{path: c.path(name), guarded: c.guarded, stored: !c.guarded && c.mark != ""}
 }
 
 // has reports whether there is a credential of that name. A store that this
 // user may not look into has none.
-func (c credentialSource) has(name string) bool {
+func (c Credentials) has(name string) bool {
 	if c.dir == "" {
 		return false
 	}
@@ -128,21 +128,21 @@ func (c credentialSource) has(name string) bool {
 
 // hidden says why a credential that is not seen may be there all the same, nil
 // when it is not.
-func (c credentialSource) hidden(name string) error {
+func (c Credentials) hidden(name string) error {
 	if c.dir == "" || c.guarded {
 		return nil
 	}
 	if _, err := os.Stat(c.path(name)); errors.Is(err, fs.ErrPermission) {
 		return fault.WithHint(fmt.Errorf("cannot be looked for: this user may not look into %s", c.dir), "run it with sudo")
 	}
-	if _, err := os.Stat(filepath.Join(c.dir+encryptedStore, c.mark+name)); err == nil {
+	if _, err := os.Stat(filepath.Join(c.dir+EncryptedSuffix, c.mark+name)); err == nil {
 		return fault.WithHint(errors.New("is encrypted: only the daemon gets it opened, by systemd"), "look at `talos-agent status`, which the daemon answers")
 	}
 	return nil
 }
 
-// hostFile is a file that a config names.
-type hostFile struct {
+// file is a file that a config names.
+type file struct {
 	path string
 	// guarded files are systemd's credentials.
 	guarded bool
@@ -154,16 +154,16 @@ type hostFile struct {
 // locate finds the file of a key: what is written there, else the credential of
 // that name, if there is one. ok is false when there is none, or when it is
 // wrong and said to be.
-func (l *configLoader) locate(field, written, credential string) (hostFile, bool) {
+func (l *loader) locate(field, written, credential string) (file, bool) {
 	name, named := strings.CutPrefix(written, credentialPrefix)
 	switch {
 	case named && !l.credentials.guarded && !l.credentials.has(name):
 		l.Wrong(field, "start the agent by systemd with LoadCredential="+name+":/path/of/the/file, or write the path here", "there are no credentials: systemd has given the program none")
-		return hostFile{}, false
+		return file{}, false
 	case named:
 		return l.credentials.file(name), true
 	case written == "" && credential == "":
-		return hostFile{}, false
+		return file{}, false
 	case written == "" && !l.credentials.has(credential):
 		if l.credentials.dir != "" {
 			l.uses(l.credentials.path(credential), doctor.KeyFile) // it may come
@@ -171,44 +171,44 @@ func (l *configLoader) locate(field, written, credential string) (hostFile, bool
 		l.absent[field] = credential
 		if err := l.credentials.hidden(credential); err != nil {
 			l.Wrong(field, fault.HintOf(err), "the credential %s %s", credential, err)
-			l.out.hidden = append(l.out.hidden, field)
+			l.out.Hidden = append(l.out.Hidden, field)
 		}
-		return hostFile{}, false
+		return file{}, false
 	case written == "":
 		return l.credentials.file(credential), true
 	case filepath.IsAbs(written):
-		return hostFile{path: written}, true
+		return file{path: written}, true
 	}
-	return hostFile{path: filepath.Join(l.dir, written)}, true
+	return file{path: filepath.Join(l.dir, written)}, true
 }
 
 // read reads a file that a key names. ok is false when there is none, or when it
 // cannot be read, which is recorded.
-func (l *configLoader) read(field, written, credential string, forbidden fs.FileMode) ([]byte, bool) {
+func (l *loader) read(field, written, credential string, forbidden fs.FileMode) ([]byte, bool) {
 	f, ok := l.locate(field, written, credential)
 	if !ok {
 		return nil, false
 	}
 	kind := doctor.PublicFile
-	if forbidden == othersMayNotRead {
+	if forbidden == OthersMayNotRead {
 		kind = doctor.KeyFile
 	}
 	l.uses(f.path, kind)
-	l.out.credentials = l.out.credentials || f.guarded
+	l.out.CredentialsGiven = l.out.CredentialsGiven || f.guarded
 	switch {
 	case f.guarded:
 		forbidden = 0
-	case f.stored && forbidden == othersMayNotRead:
-		forbidden = onlyOwnerReads
+	case f.stored && forbidden == OthersMayNotRead:
+		forbidden = OnlyOwnerReads
 	}
-	data, _, err := readHostFile(f.path, forbidden)
+	data, _, err := ReadFile(f.path, forbidden)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		l.Wrong(field, "a path that does not begin with / is looked for in "+l.dir, "there is no such file")
 	case err != nil:
 		l.Wrong(field, fault.HintOf(err), "the file %s", err)
 		if errors.Is(err, errUnread) {
-			l.out.hidden = append(l.out.hidden, field)
+			l.out.Hidden = append(l.out.Hidden, field)
 		}
 	case len(bytes.TrimSpace(data)) == 0:
 		l.Wrong(field, "write it anew", "the file %s is empty", f.path)
@@ -221,20 +221,20 @@ func (l *configLoader) read(field, written, credential string, forbidden fs.File
 
 // afterStart adds to the cure of what is missing that systemd hands over what
 // was put into the store since it started the agent only when it does so again.
-func (l *configLoader) afterStart() {
+func (l *loader) afterStart() {
 	for i, p := range l.Problems {
 		if name, ok := l.absent[p.Field]; ok && l.credentials.guarded && p.Severity == cluster.Error {
-			again := "if " + inStore(credentialStore).path(name) + " is there, `systemctl restart talos-agent` hands it over"
+			again := "if " + FromStore(CredentialStore).path(name) + " is there, `systemctl restart talos-agent` hands it over"
 			l.Problems[i].Hint = strings.TrimPrefix(p.Hint+"; "+again, "; ")
 		}
 	}
 }
 
 // inFile names the file that was read for a field.
-func (l *configLoader) inFile(field string) string { return "the file " + l.paths[field] }
+func (l *loader) inFile(field string) string { return "the file " + l.paths[field] }
 
 // secret reads a file that nobody else may read; what it holds is one line.
-func (l *configLoader) secret(field, written, credential string) (cluster.Secret, bool) {
-	data, ok := l.read(field, written, credential, othersMayNotRead)
+func (l *loader) secret(field, written, credential string) (cluster.Secret, bool) {
+	data, ok := l.read(field, written, credential, OthersMayNotRead)
 	return cluster.SecretString(strings.TrimSpace(string(data))), ok
 }

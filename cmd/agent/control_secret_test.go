@@ -8,24 +8,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
-// A journal that could not be read back is not written: with it, no start of
-// the daemon would succeed any more.
-func TestNothingIsWrittenThatCannotBeRead(t *testing.T) {
-	s := stateFiles{dir: t.TempDir()}
-	if err := s.Write("dev.json", make([]byte, maxJournal)); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := s.Read("dev.json"); err != nil || len(b) != maxJournal {
-		t.Errorf("read %d bytes: %v", len(b), err)
-	}
-	if err := s.Write("dev.json.new", make([]byte, maxJournal+1)); err == nil {
-		t.Error("wrote a file that is too large to be read")
-	}
-	if _, err := os.Stat(filepath.Join(s.dir, "dev.json.new")); err == nil {
-		t.Error("left a file that is too large to be read")
-	}
-}
-
 // TestWriteSecret: a file that is there is replaced, and what stands in the way is
 // told of the file that was named.
 func TestWriteSecret(t *testing.T) {

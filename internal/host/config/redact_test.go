@@ -1,0 +1,114 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRedaction: whatever people write where, only what is known to be no secret
+// is shown.
+func TestRedaction(t *testing.T) {
+	dir := t.TempDir()
+	must(os.WriteFile(filepath.Join(dir, "proxmox.token"), []byte("x"), 0o600))
+	path := filepath.Join(dir, "config.yaml")
+	const secret = "s3cr3t-canary-7f"
+	must(os.WriteFile(path, []byte(`# `+secret+`
+owner: &o talos-agent
+repository: {url: "https://user:`+secret+`@git.example.org/infra.git?token=`+secret+`", branch: main, interval: 5m30s, token_file: `+secret+`}
+clusters: [dev, *o]
+age_key_file: AGE-SECRET-KEY-`+secret+`
+proxmox: {url: "https://127.0.0.1:8006", token_file: proxmox.token, ca_file: "credential:ca", token: `+secret+`}
+forge: {kind: `+secret+`, repository: org/infra, token_file: [`+secret+`]}
+mirrors: {charts: {"https://u:`+secret+`@a.example.org": "https://u:`+secret+`@b.example.org/x#`+secret+`"}, registries: {docker.io: "https://mirror.example.org", "`+secret+`@x": y}}
+socket: /nowhere/`+secret+`
+history: {keep: 7}
+webhook: {listen: `+secret+`}
+`+secret+`: {a: b}
+`), 0o600))
+	b, err := redacted(path, configFile{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	if strings.Contains(text, secret) {
+		t.Errorf("a secret is shown:\n%s", text)
+	}
+	for _, want := range []string{"owner: talos-agent", "url: https://git.example.org/infra.git", "branch: main", "interval: 5m30s", "token_file: proxmox.token", "ca_file: credential:ca",
+		"https://a.example.org: https://b.example.org/x", "docker.io: https://mirror.example.org", "keep: \"7\"", "repository: org/infra", unknownKey} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not shown:\n%s", want, text)
+		}
+	}
+	must(os.WriteFile(path, []byte("a: [b\n"+secret), 0o600))
+	if b, err := redacted(path, configFile{}); err == nil || strings.Contains(err.Error(), secret) || len(b) > 0 {
+		t.Errorf("what is no YAML: %q %v", b, err)
+	}
+	if got := addressOnly("", "git@example.org:infra.git"); got != "git@example.org:infra.git" {
+		t.Errorf("a short address of git: %s", got)
+	}
+	if got := addressOnly("", "ssh://git@example.org/infra.git"); got != "ssh://git@example.org/infra.git" {
+		t.Errorf("an address of git: %s", got)
+	}
+}
+
+// TestRedactionKnowsEveryKind: somebody has thought about every kind of text that
+// the host's files have.
+func TestRedactionKnowsEveryKind(t *testing.T) {
+	var walk func(t reflect.Type) []string
+	walk = func(rt reflect.Type) (kinds []string) {
+		for rt.Kind() == reflect.Slice {
+			rt = rt.Elem()
+		}
+		if rt.Kind() != reflect.Struct {
+			return nil
+		}
+		for _, f := range reflect.VisibleFields(rt) {
+			if is := f.Tag.Get("is"); is != "" {
+				kinds = append(kinds, is)
+			}
+			if f.Tag.Get("yaml") != "" {
+				kinds = append(kinds, walk(f.Type)...)
+			}
+		}
+		return kinds
+	}
+	kinds := append(walk(reflect.TypeFor[configFile]()), walk(reflect.TypeFor[policyFile]())...)
+	if len(kinds) < 15 {
+		t.Fatalf("only %v", kinds)
+	}
+	// These are texts that may hold a secret, and stay unshown.
+	private := []string{}
+	for _, is := range kinds {
+		if showable[is] == nil && !slices.Contains(private, is) {
+			t.Errorf("nobody has said whether a text that is a %s may be shown: see showable", is)
+		}
+	}
+}
+
+// TestRedactionOfNumbers: where a number belongs, only numbers are shown.
+func TestRedactionOfNumbers(t *testing.T) {
+	dir := t.TempDir()
+	show := func(name, text string, of any) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		write(t, path, text, 0o600)
+		b, err := redacted(path, of)
+		must(err)
+		return string(b)
+	}
+	const secret = "s3cr3t-canary-7f"
+	config := show("config.yaml", "repository: {interval: "+secret+"}\nhistory: {keep: "+secret+"}\n", configFile{})
+	policy := show("policy.yaml", "vmids: [400-599, 7 00, "+secret+"]\nlimits: {nodes: "+secret+", cores: 12, ram: 64GiB, disk: "+secret+"}\n", policyFile{})
+	if strings.Contains(config+policy, secret) {
+		t.Errorf("a secret is shown:\n%s%s", config, policy)
+	}
+	for _, want := range []string{"- 400-599", `cores: "12"`, "ram: 64GiB"} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("%q is not shown:\n%s", want, policy)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile"
+)
+
+// MaxFile bounds a file of the state directory: thousands of pins fit.
+const MaxFile = 1 << 20
+
+// Dir is the journal's file system: one directory that only the agent may read.
+// Files are never followed through symbolic links, and a rename is durable when
+// it returns. One that Open did not return is not locked.
+type Dir struct{ Path string }
+
+var _ reconcile.Files = Dir{}
+
+// Open makes the state directory and takes its lock, so that exactly one
+// agent works with it. The lock goes with the process.
+func Open(dir string) (Dir, func(), error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Dir{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return Dir{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return Dir{}, nil, fault.WithHint(fmt.Errorf("another agent works with state directory %s", dir),
+				"stop it first: two agents on one state directory would fight over the same VMs")
+		}
+		return Dir{}, nil, fmt.Errorf("lock state directory %s: %w", dir, err)
+	}
+	return Dir{Path: dir}, func() { _ = f.Close() }, nil
+}
+
+// Read implements reconcile.Files.
+func (s Dir) Read(name string) ([]byte, error) {
+	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > MaxFile {
+		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, MaxFile)
+	}
+	b := make([]byte, info.Size())
+	n, err := f.ReadAt(b, 0)
+	if n == len(b) {
+		err = nil
+	}
+	return b[:n], err
+}
+
+// Write implements reconcile.Files. It refuses what Read would refuse.
+func (s Dir) Write(name string, data []byte) error {
+	if len(data) > MaxFile {
+		return fmt.Errorf("%s would be larger than %d bytes", name, MaxFile)
+	}
+	path := filepath.Join(s.Path, name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		_ = f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// Append adds to a file that only its owner may read, and makes it if there is
+// none. It is not durable when it returns.
+func (s Dir) Append(name string, data []byte) error {
+	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file", name)
+	case info.Size()+int64(len(data)) > MaxFile:
+		err = fmt.Errorf("%s would be larger than %d bytes", name, MaxFile)
+	default:
+		if _, err = f.Write(data); err != nil {
+			// Where there was room for a part, what comes next would be glued to it.
+			err = errors.Join(err, f.Truncate(info.Size()))
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Sync implements reconcile.Files.
+func (s Dir) Sync(name string) error { return SyncPath(filepath.Join(s.Path, name)) }
+
+// Rename implements reconcile.Files.
+func (s Dir) Rename(from, to string) error {
+	if err := os.Rename(filepath.Join(s.Path, from), filepath.Join(s.Path, to)); err != nil {
+		return err
+	}
+	return SyncPath(s.Path)
+}
+
+// Journals lists the clusters that have a journal: they are looked after before
+// the repository can be read.
+func (s Dir) Journals() ([]string, error) {
+	entries, err := os.ReadDir(s.Path)
+	if err != nil {
+		return nil, fmt.Errorf("list the journals: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), ".json"); ok && e.Type().IsRegular() {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// SyncPath makes a file durable, or the names in a directory.
+func SyncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	return errors.Join(err, f.Close())
+}
