@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/daemon"
 )
 
 // hardened is a program that does what the daemon does first, and tells what
 // came of it.
 func hardened() {
-	must(harden())
+	must(daemon.Harden())
 	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	must(err)
 	var core unix.Rlimit

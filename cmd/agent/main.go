@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -39,7 +40,7 @@ func run(env *environment, args []string) int {
 	code, elsewhere := exitCode(err), root.PersistentFlags().Changed("socket")
 	// The config of a daemon elsewhere is not known; what root reads here opens
 	// clusters.
-	if errors.Is(err, api.ErrDown) && !elsewhere && harden() == nil {
+	if errors.Is(err, api.ErrDown) && !elsewhere && daemon.Harden() == nil {
 		err = whyAway(err, setup.ConfigFile)
 	}
 	if err != nil && err.Error() != "" {

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,12 +12,9 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
-	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -170,29 +166,6 @@ func (r *rig) spoke(target string, c cluster.Condition) {
 		var all map[string]map[string]notify.Notice
 		return err == nil && json.Unmarshal(raw, &all) == nil && all[target]["dev"].Condition == string(c)
 	})
-}
-
-// TestStoppedAgentIsSilent: with an agent end its notifiers; those of the next
-// one would say everything twice.
-func TestStoppedAgentIsSilent(t *testing.T) {
-	work := t.TempDir()
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + work + "\ncache_dir: " + t.TempDir() + "\n" +
-		"notifications: [{name: a, kind: webhook, url_file: hook.url}]\n"})
-	s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.Credentials{})
-	must(problems.Err())
-	w, err := wireSettings(s, state.Dir{Path: work}, slog.New(slog.DiscardHandler))
-	must(err)
-	if len(w.notify) != 1 {
-		t.Fatalf("%d targets", len(w.notify))
-	}
-	before := goleak.IgnoreCurrent()
-	a, err := newAgent(w)
-	must(err)
-	if goleak.Find(before) == nil {
-		t.Error("no notifier is started")
-	}
-	a.stop()
-	goleak.VerifyNone(t, before)
 }
 
 // TestOnlyJournalsAreJournals: nothing else in the state directory is taken for the

@@ -15,42 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 )
-
-// dirFiles is a state directory.
-type dirFiles struct{ dir string }
-
-func (d *dirFiles) Read(name string) ([]byte, error) {
-	info, err := os.Lstat(filepath.Join(d.dir, name))
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return os.ReadFile(filepath.Join(d.dir, name))
-}
-
-func (d *dirFiles) Write(name string, data []byte) error {
-	return os.WriteFile(filepath.Join(d.dir, name), data, 0o600)
-}
-
-func (d *dirFiles) Append(name string, data []byte) error {
-	f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Close())
-}
-
-func (d *dirFiles) Rename(from, to string) error {
-	return os.Rename(filepath.Join(d.dir, from), filepath.Join(d.dir, to))
-}
 
 func must(err error) {
 	if err != nil {
@@ -80,13 +48,13 @@ func openEvents(t *testing.T, files Files) (*Events, *slog.Logger, *bytes.Buffer
 
 func TestEventsSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
-	_, log, _ := openEvents(t, &dirFiles{dir})
+	_, log, _ := openEvents(t, state.Dir{Path: dir})
 	log.Info("one")
 	log.Info("two")
 	if info, err := os.Stat(filepath.Join(dir, EventsFile)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info, err)
 	}
-	events, log, _ := openEvents(t, &dirFiles{dir})
+	events, log, _ := openEvents(t, state.Dir{Path: dir})
 	log.Info("three")
 	messages := func(ev *Events) (out []string) {
 		for _, e := range ev.Select(cluster.EventQuery{}) {
@@ -103,23 +71,23 @@ func TestEventsSurviveARestart(t *testing.T) {
 	b, err := os.ReadFile(path)
 	must(err)
 	must(os.WriteFile(path, append([]byte("\x00garbage\n"), b[:len(b)-4]...), 0o600))
-	events, _, said := openEvents(t, &dirFiles{dir})
+	events, _, said := openEvents(t, state.Dir{Path: dir})
 	if got := messages(events); fmt.Sprint(got) != "[one two]" || !strings.Contains(said.String(), "lines=2") {
 		t.Errorf("events %v; said %s", got, said)
 	}
 
 	// Nothing is glued to the torn end.
 	must(os.WriteFile(path, b[:len(b)-4], 0o600))
-	_, log, _ = openEvents(t, &dirFiles{dir})
+	_, log, _ = openEvents(t, state.Dir{Path: dir})
 	log.Info("four")
-	if events, _, _ = openEvents(t, &dirFiles{dir}); fmt.Sprint(messages(events)) != "[one two four]" {
+	if events, _, _ = openEvents(t, state.Dir{Path: dir}); fmt.Sprint(messages(events)) != "[one two four]" {
 		t.Errorf("events %v", messages(events))
 	}
 
 	// What is no file of ours is not followed, and the daemon goes on.
 	must(os.Remove(path))
 	must(os.Symlink("/etc/passwd", path))
-	events, log, said = openEvents(t, &dirFiles{dir})
+	events, log, said = openEvents(t, state.Dir{Path: dir})
 	log.Info("four")
 	log.Info("five")
 	if got := messages(events); fmt.Sprint(got) != "[four five]" || strings.Count(said.String(), "begin anew") != 1 {
@@ -131,7 +99,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 // is written first is not always what was told first.
 func TestEventsOfManySurviveARestart(t *testing.T) {
 	dir := t.TempDir()
-	events, log, _ := openEvents(t, &dirFiles{dir})
+	events, log, _ := openEvents(t, state.Dir{Path: dir})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -142,7 +110,7 @@ func TestEventsOfManySurviveARestart(t *testing.T) {
 	}
 	wg.Wait()
 	want := events.Select(cluster.EventQuery{})
-	events, _, _ = openEvents(t, &dirFiles{dir})
+	events, _, _ = openEvents(t, state.Dir{Path: dir})
 	if got := events.Select(cluster.EventQuery{}); len(want) != 800 || !slices.EqualFunc(got, want, func(a, b cluster.Event) bool { return a.Seq == b.Seq }) {
 		t.Errorf("%d of %d events survive", len(got), len(want))
 	}
@@ -152,7 +120,7 @@ func TestEventsOfManySurviveARestart(t *testing.T) {
 // larger than any file of the state directory.
 func TestEventsFileIsBounded(t *testing.T) {
 	dir := t.TempDir()
-	_, log, said := openEvents(t, &dirFiles{dir})
+	_, log, said := openEvents(t, state.Dir{Path: dir})
 	long := strings.Repeat("y", maxField)
 	for range 3 * maxFile / maxField {
 		log.Info(long)
@@ -164,7 +132,7 @@ func TestEventsFileIsBounded(t *testing.T) {
 	if strings.Contains(said.String(), "WARN") {
 		t.Error("it is told to be in trouble")
 	}
-	events, _, _ := openEvents(t, &dirFiles{dir})
+	events, _, _ := openEvents(t, state.Dir{Path: dir})
 	if n := len(events.Select(cluster.EventQuery{})); n < maxFile/4/maxField {
 		t.Errorf("%d events left", n)
 	}
@@ -174,16 +142,16 @@ func TestEventsFileIsBounded(t *testing.T) {
 // line says so.
 func TestATroubledDiskIsToldOnce(t *testing.T) {
 	dir := t.TempDir()
-	files := &dirFiles{dir}
+	files := &state.Dir{Path: dir}
 	events, log, said := openEvents(t, files)
-	files.dir = filepath.Join(dir, "gone")
+	files.Path = filepath.Join(dir, "gone")
 	for range 3 {
 		log.Info("x")
 	}
 	if n := strings.Count(said.String(), "cannot keep"); n != 1 || len(events.Select(cluster.EventQuery{})) != 3 {
 		t.Errorf("told %d times: %s", n, said)
 	}
-	files.dir = dir
+	files.Path = dir
 	log.Info("again")
 	if _, err := os.Stat(filepath.Join(dir, EventsFile)); errors.Is(err, fs.ErrNotExist) {
 		t.Error("nothing is kept after the trouble")
@@ -192,7 +160,7 @@ func TestATroubledDiskIsToldOnce(t *testing.T) {
 
 func TestRunsSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
-	files := &dirFiles{dir}
+	files := state.Dir{Path: dir}
 	var said bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&said, nil))
 	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -22,8 +23,8 @@ type Files interface {
 	Rename(from, to string) error
 }
 
-// maxFile bounds a file. The state directory takes no larger one.
-const maxFile = 1 << 20
+// maxFile bounds a file.
+const maxFile = state.MaxFile
 
 // lines is a file to which lines are added, and that is written again from what is
 // still worth keeping when it has grown too large.
