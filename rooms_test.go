@@ -1,11 +1,8 @@
 package talosagent
 
 import (
-	"go/parser"
-	"go/token"
-	"io/fs"
+	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,12 +10,10 @@ import (
 	"testing"
 )
 
-// module is the module path every room begins with.
-const module = "github.com/talos-agent/talos-agent/"
-
-// room is one folder of the house: which of our rooms it may import, and which
-// packages from outside it must never import.
+// room is one folder of the house: which of our rooms it may import, which
+// packages from outside it must never import, and why.
 type room struct {
+	why   string
 	may   []string
 	never []string
 	tests []string // what its tests may import besides
@@ -30,181 +25,233 @@ var clients = []string{
 	"github.com/go-git", "github.com/getsops", "google.golang.org/grpc",
 }
 
-// rooms is the import law: whatever is not listed is forbidden. Arrows point
+// rooms are the import rules: whatever is not listed is forbidden. Arrows point
 // one way only; the two doors, sources and reconcile, never know each other.
 var rooms = map[string]room{
-	"":                 {},
-	"internal/cluster": {never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+	"": {why: "the module's top holds only these checks"},
+	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing",
+		never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 
-	"internal/yamlschema": {may: []string{"internal/cluster", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"internal/yamlschema": {why: "its problems carry places, which are nouns; it is handed bytes and opens nothing",
+		may: []string{"internal/cluster", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"sources": {may: []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster", "internal/fault"},
+	"sources": {why: "joins what should be out of the repository, its secrets and its files; knows no system that is changed",
+		may:   []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster", "internal/fault"},
 		never: []string{"github.com/getsops", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
-	"sources/git":       {may: []string{"internal/certpool", "internal/fault"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
-	"sources/secrets":   {may: []string{"internal/fault", "internal/text"}, never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
-	"sources/forge":     {may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: clients},
-	"sources/notify":    {may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: append([]string{"os"}, clients...)},
-	"sources/webhook":   {never: append([]string{"os"}, clients...)},
-	"sources/inventory": {may: []string{"internal/cluster", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+	"sources/git": {why: "dials with the authorities of the config; decrypts and parses nothing",
+		may: []string{"internal/certpool", "internal/fault", "internal/logging"}, never: []string{"github.com/getsops", "k8s.io", "helm.sh", "os/exec"}},
+	"sources/secrets": {why: "decrypts in memory, so it may not reach a file, a program or the network", may: []string{"internal/fault", "internal/text"},
+		never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
+	"sources/forge": {why: "its own small client of commit statuses, with the authorities of the config",
+		may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: clients},
+	"sources/notify": {why: "its own small clients of chat services, with the authorities of the config",
+		may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: append([]string{"os"}, clients...)},
+	"sources/webhook": {why: "judges a request that it is handed",
+		may: []string{"internal/logging"}, never: append([]string{"os"}, clients...)},
+	"sources/inventory": {why: "files that it is handed to nouns, with places; the same files give the same answer anywhere",
+		may: []string{"internal/cluster", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
-	"reconcile": {may: []string{"internal/cluster", "reconcile/plan", "internal/fault", "internal/text"}, never: append([]string{"net", "net/http"}, clients...)},
-	"reconcile/plan": {may: []string{"internal/cluster"},
+	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
+		may: []string{"internal/cluster", "reconcile/plan", "internal/fault", "internal/text", "internal/retry"}, never: append([]string{"net", "net/http"}, clients...)},
+	"reconcile/plan": {why: "pure: the same input gives the same plan, so no clock, no chance, no system",
+		may:   []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
-	"reconcile/machineconfig": {may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
-	"reconcile/factory":       {may: []string{"internal/cluster", "internal/text", "internal/certpool", "internal/fault"}, never: clients},
-	"reconcile/proxmox":       {may: []string{"internal/cluster", "internal/text", "internal/fault"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
-	"reconcile/talos":         {may: []string{"internal/cluster", "internal/text", "internal/fault"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
-	"reconcile/kube":          {may: []string{"internal/cluster", "internal/kubeapi"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
-	"reconcile/helm":          {may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
+	"reconcile/machineconfig": {why: "pure: renders from what it is handed; speaks with no machine",
+		may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
+	"reconcile/factory": {why: "one system; shows its errors in one line, dials with the authorities of the config",
+		may: []string{"internal/cluster", "internal/text", "internal/certpool", "internal/fault", "internal/logging"}, never: clients},
+	"reconcile/proxmox": {why: "one system; shows its errors in one line",
+		may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
+	"reconcile/talos": {why: "one system; shows its errors in one line",
+		may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
+	"reconcile/kube": {why: "one system, over connections that kubeapi makes",
+		may: []string{"internal/cluster", "internal/kubeapi", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
+	"reconcile/helm": {why: "one system, over connections that kubeapi makes; fetches charts by itself, with the authorities of the config",
+		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 
-	// config reads the host's files into the Config of every room that has one:
-	// it asks forge, git, notify and secrets whether they could work with what it
-	// read, so that a mistake is found with its line, before anything starts.
-	// inventory and yamlschema are the language, history and doctor give a default
-	// and the kinds of files.
-	"internal/host/config": {may: []string{"internal/cluster", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "reconcile/proxmox",
-		"sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
+	"internal/host/config": {why: "reads the host's files into the Config of every room that has one, and asks those rooms whether they could work with it, so that a mistake is found with its line before anything starts",
+		may:   []string{"internal/cluster", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "reconcile/proxmox", "sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
 		never: append([]string{"os/exec", "net", "net/http"}, clients...)},
-	// state is the file system of the reconciler's journal, and gives its hint
-	// where it cannot be written.
-	"internal/host/state": {may: []string{"internal/fault", "reconcile"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
-	"internal/host/setup": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
-	"internal/callgate":   {never: clients[:len(clients)-1]},
-	"internal/fault":      {never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
-	"internal/text":       {never: append([]string{"net/http", "log", "log/slog"}, clients...)},
-	"internal/certpool":   {never: append([]string{"os", "net", "net/http"}, clients...)},
-	"internal/kubeapi": {may: []string{"internal/cluster", "internal/text"},
+	"internal/host/state": {why: "the file system of the reconciler's journal, with the journal's hint where it cannot be written",
+		may: []string{"reconcile", "internal/fault"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/host/harden": {why: "a leaf: changes this process only",
+		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/host/probe": {why: "finds the facts that doctor and setup judge, in their words; reads files with the limits of the config's loader",
+		may:   []string{"internal/fault", "internal/retry", "internal/text", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
+		never: append([]string{"net/http", "log", "log/slog"}, clients...)},
+	"internal/host/setup": {why: "pure: says which steps a host needs; cmd/agent carries them out",
+		may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
+	"internal/fault": {why: "a leaf: the one error with a hint",
+		never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/retry": {why: "a leaf: waits that a context ends",
+		never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/logging": {why: "the log's handlers and keys; an error is one line of it",
+		may: []string{"internal/text"}, never: append([]string{"os", "net", "net/http"}, clients...)},
+	"internal/callgate": {why: "counts calls of every protocol, so it knows no client but that of gRPC",
+		never: clients[:len(clients)-1]},
+	"internal/text": {why: "a leaf: cuts and cleans one string",
+		never: append([]string{"net/http", "log", "log/slog"}, clients...)},
+	"internal/certpool": {why: "a leaf: parses certificates that it is handed",
+		never: append([]string{"os", "net", "net/http"}, clients...)},
+	"internal/kubeapi": {why: "connections to a kube-apiserver, for kube and helm",
+		may:   []string{"internal/cluster", "internal/text"},
 		never: []string{"github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox", "helm.sh", "os/exec"}},
 
-	"internal/host/doctor": {may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+	"internal/host/doctor": {why: "pure: judges facts that others have collected",
+		may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
-	"internal/repo/scaffold": {may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+	"internal/repo/scaffold": {why: "pure: writes the text of files, which others store",
+		may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
-	"internal/api":        {may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver", "internal/fault"}, never: clients},
-	"internal/httpserver": {never: clients},
-	"internal/metrics":    {may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
-	"internal/history": {may: []string{"internal/cluster"},
+	"internal/api": {why: "carries statuses and findings over the socket, and bounds who may connect",
+		may: []string{"internal/cluster", "internal/host/doctor", "internal/httpserver", "internal/fault", "internal/logging"}, never: clients},
+	"internal/httpserver": {why: "a leaf: bounds any server of ours",
+		may: []string{"internal/logging"}, never: clients},
+	"internal/terminal": {why: "prints the nouns for people: text has lines and durations, history the causes whose runs are shown",
+		may: []string{"internal/cluster", "internal/history", "internal/text"}, never: append([]string{"net", "net/http", "log", "log/slog", "os/exec"}, clients...)},
+	"internal/metrics": {why: "counts what the nouns report; others serve it",
+		may: []string{"internal/cluster"}, never: append([]string{"os", "log/slog"}, clients...)},
+	"internal/history": {why: "keeps what the nouns report; others store it",
+		may:   []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
-	// What was reported and what waits to be sent know neither who reports nor
-	// who gets it; reconcile lends eventlog and reporting its durable writes.
-	"internal/daemon/outbox": {never: append([]string{"os", "net", "net/http", "log/slog"}, clients...)},
-	"internal/daemon/eventlog": {may: []string{"internal/cluster", "internal/history", "internal/host/state", "reconcile"},
-		never: append([]string{"os", "net", "net/http"}, clients...)},
-	// Reports leave by the two rooms that send them, through the gate that counts;
-	// of git only the error is known that means an empty repository.
-	"internal/daemon/reporting": {may: []string{"internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile",
-		"sources/forge", "sources/git", "sources/notify"}, never: append([]string{"os", "net", "net/http"}, clients...)},
-
-	// The service around an agent turns the host's config into an agent and serves
-	// it: it meets every room that has a Config, and no rule about clusters.
-	"internal/daemon": {may: []string{"internal/api", "internal/callgate", "internal/cluster", "internal/daemon/agent", "internal/daemon/eventlog",
-		"internal/daemon/outbox", "internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/config", "internal/host/doctor",
-		"internal/host/state", "internal/httpserver", "internal/metrics", "internal/text", "reconcile/factory", "reconcile/helm",
-		"sources", "sources/git", "sources/inventory", "sources/secrets", "sources/webhook"},
+	"internal/daemon": {why: "the service around an agent: turns the host's config into an agent and serves it, so it meets every room that has a Config, and no rule about clusters",
+		may: []string{"internal/api", "internal/callgate", "internal/cluster", "internal/daemon/agent", "internal/daemon/eventlog",
+			"internal/daemon/outbox", "internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/config", "internal/host/doctor",
+			"internal/host/harden", "internal/host/state", "internal/httpserver", "internal/metrics", "internal/text", "reconcile/factory", "reconcile/helm",
+			"sources", "sources/git", "sources/inventory", "sources/secrets", "sources/webhook"},
 		never: append([]string{"os/exec"}, clients...)},
-	// Here sources and reconcile meet: the agent joins the repository with every
-	// adapter. doctor and setup say what it examines of its host for the socket,
-	// whose interface it is.
-	"internal/daemon/agent": {may: []string{"internal/api", "internal/callgate", "internal/cluster", "internal/daemon/eventlog", "internal/daemon/outbox",
-		"internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text",
-		"reconcile", "reconcile/factory", "reconcile/helm", "reconcile/kube", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/talos",
-		"sources", "sources/forge", "sources/git"},
+	"internal/daemon/agent": {why: "here sources and reconcile meet: joins the repository with every adapter; answers for the socket, whose interface it implements, and for doctor",
+		may: []string{"internal/api", "internal/callgate", "internal/cluster", "internal/daemon/eventlog", "internal/daemon/outbox",
+			"internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text",
+			"reconcile", "reconcile/factory", "reconcile/helm", "reconcile/kube", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/talos",
+			"sources", "sources/forge", "sources/git"},
 		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/daemon/daemontest", "sources/notify"}},
-	// For tests only: an agent on the lab, wired by hand.
-	"internal/daemon/daemontest": {may: []string{"internal/api", "internal/cluster", "internal/daemon/agent", "internal/daemon/reporting", "internal/lab", "internal/lab/world",
-		"reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/forge", "sources/git", "sources/inventory", "sources/secrets"},
+	"internal/daemon/daemontest": {why: "for tests only: an agent on the lab, wired by hand",
+		may: []string{"internal/api", "internal/cluster", "internal/daemon/agent", "internal/daemon/reporting", "internal/lab", "internal/lab/world",
+			"reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/forge", "sources/git", "sources/inventory", "sources/secrets"},
 		never: append([]string{"os/exec"}, clients...)},
+	"internal/daemon/outbox": {why: "a leaf: what waits to be sent, whatever it is and whoever gets it",
+		never: append([]string{"os", "net", "net/http", "log/slog"}, clients...)},
+	"internal/daemon/eventlog": {why: "keeps what was reported, in files of the state directory; knows neither who reports nor who reads",
+		may:   []string{"internal/cluster", "internal/history", "internal/host/state", "internal/logging", "reconcile"},
+		never: append([]string{"os", "net", "net/http"}, clients...)},
+	"internal/daemon/reporting": {why: "reports leave by the two rooms that send them, through the gate that counts; of git only the error is known that means an empty repository",
+		may: []string{"internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile",
+			"sources/forge", "sources/git", "sources/notify"}, never: append([]string{"os", "net", "net/http"}, clients...)},
 
-	"internal/lab":       {may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web"}},
-	"internal/lab/world": {},
-	"internal/lab/pve":   {may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},
-	"internal/lab/talos": {may: []string{"internal/lab/world"}},
-	"internal/lab/kube":  {may: []string{"internal/lab/world"}},
-	"internal/lab/web":   {may: []string{"internal/lab/world"}},
+	"internal/lab": {why: "joins the simulated services; must not know how the agent thinks",
+		may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice"}},
+	"internal/lab/world": {why: "a leaf: the clock, the network and the faults that the services share"},
+	"internal/lab/pve": {why: "one service, on the world; not built on the agent's own client",
+		may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},
+	"internal/lab/talos": {why: "one service, on the world",
+		may: []string{"internal/lab/world"}},
+	"internal/lab/kube": {why: "one service, on the world",
+		may: []string{"internal/lab/world"}},
+	"internal/lab/httpservice": {why: "a leaf of the lab: what its plain HTTP services share",
+		may: []string{"internal/lab/world"}},
+	"internal/lab/httpservice/servicetest": {why: "what the tests of those services share",
+		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/factory": {why: "one service, on the world",
+		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/charts": {why: "one service, on the world",
+		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/gitserver": {why: "one service, on the world",
+		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/forge": {why: "one service, on the world",
+		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
 
-	"packaging/deb": {never: append([]string{"os", "net", "net/http"}, clients...)},
+	"packaging/deb": {why: "files of the package that the program also carries",
+		never: append([]string{"os", "net", "net/http"}, clients...)},
 
-	"cmd/agent": {may: []string{"*"}},
+	"cmd/agent": {why: "the door: a file a command; rehearse, secrets and init still bring rooms of their own with them. Nobody imports it",
+		tests: []string{"internal/daemon/daemontest", "internal/daemon/reporting", "internal/history", "internal/metrics", "sources/notify"},
+		may: []string{
+			"internal/api",
+			"internal/cluster",
+			"internal/daemon",
+			"internal/daemon/agent",
+			"internal/daemon/eventlog",
+			"internal/fault",
+			"internal/host/config",
+			"internal/host/doctor",
+			"internal/host/harden",
+			"internal/host/probe",
+			"internal/host/setup",
+			"internal/host/state",
+			"internal/lab",
+			"internal/lab/charts",
+			"internal/lab/gitserver",
+			"internal/lab/pve",
+			"internal/lab/world",
+			"internal/logging",
+			"internal/repo/scaffold",
+			"internal/retry",
+			"internal/terminal",
+			"internal/text",
+			"packaging/deb",
+			"reconcile/factory",
+			"reconcile/helm",
+			"reconcile/machineconfig",
+			"reconcile/plan",
+			"reconcile/proxmox",
+			"sources",
+			"sources/git",
+			"sources/inventory",
+			"sources/secrets",
+		}},
 }
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/web", "internal/cluster"}
+var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
+	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry"}
 
-// skipped are folders that hold no rooms: other modules and test data.
-func skipped(dir string) bool {
-	base := path.Base(dir)
-	if base == "testdata" || strings.HasPrefix(base, ".") && base != "." {
-		return true
-	}
-	_, err := os.Stat(filepath.Join(dir, "go.mod"))
-	return err == nil && dir != "."
-}
-
-func TestRoomsKeepTheImportLaw(t *testing.T) {
+func TestRoomsKeepTheImportRules(t *testing.T) {
 	seen := map[string]bool{}
-	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if skipped(p) {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(p, ".go") {
-			return nil
-		}
-		dir := filepath.ToSlash(filepath.Dir(p))
-		if dir == "." {
-			dir = ""
-		}
-		r, ok := rooms[dir]
+	for _, s := range house(t) {
+		r, ok := rooms[s.dir]
 		if !ok {
-			t.Errorf("%s: folder %q is not a room: give it a rule in rooms_test.go", p, dir)
-			return nil
+			t.Errorf("%s: folder %q is not a room: give it a rule in rooms_test.go", s.path, s.dir)
+			continue
 		}
-		seen[dir] = true
-		f, err := parser.ParseFile(token.NewFileSet(), p, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		for _, imp := range f.Imports {
+		seen[s.dir] = true
+		for _, imp := range s.file.Imports {
 			name, err := strconv.Unquote(imp.Path.Value)
 			if err != nil {
-				return err
+				t.Fatal(err)
 			}
-			checkImport(t, p, dir, r, name)
+			checkImport(t, s, r, name)
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	for dir := range rooms {
+	for _, dir := range slices.Sorted(maps.Keys(rooms)) {
 		if !seen[dir] && dir != "" {
 			t.Errorf("rooms_test.go has a rule for %q, which holds no Go files", dir)
 		}
+		if rooms[dir].why == "" {
+			t.Errorf("rooms_test.go does not give the reason of the rule for %q", dir)
+		}
+		if slices.Contains(rooms[dir].may, "*") {
+			t.Errorf("rooms_test.go lets %q import everything: list it", dir)
+		}
 	}
 }
 
-func checkImport(t *testing.T, file, dir string, r room, name string) {
+func checkImport(t *testing.T, s source, r room, name string) {
 	t.Helper()
-	test := strings.HasSuffix(file, "_test.go")
 	if ours, ok := strings.CutPrefix(name, module); ok {
 		if ours == "cmd/agent" {
-			t.Errorf("%s imports cmd/agent: the wiring is imported by nobody", file)
+			t.Errorf("%s imports cmd/agent: the wiring is imported by nobody", s.path)
 			return
 		}
-		if ours == dir || slices.Contains(r.may, ours) || slices.Contains(r.may, "*") || test && (slices.Contains(testsMay, ours) || slices.Contains(r.tests, ours)) {
+		if ours == s.dir || slices.Contains(r.may, ours) || s.test && (slices.Contains(testsMay, ours) || slices.Contains(r.tests, ours)) {
 			return
 		}
-		t.Errorf("%s: room %q may not import %q", file, dir, ours)
+		t.Errorf("%s: room %q may not import %q", s.path, s.dir, ours)
 		return
 	}
-	if test {
+	if s.test {
 		return
 	}
 	for _, n := range r.never {
@@ -213,7 +260,7 @@ func checkImport(t *testing.T, file, dir string, r room, name string) {
 			if n == "net" && (name == "net/netip" || name == "net/url") {
 				continue
 			}
-			t.Errorf("%s: room %q must never import %q", file, dir, name)
+			t.Errorf("%s: room %q must never import %q", s.path, s.dir, name)
 		}
 	}
 }

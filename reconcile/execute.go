@@ -1,12 +1,12 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,45 +27,47 @@ type executor struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	running map[string]*cluster.Running
-	resting map[string]cluster.Rest
-	failed  []string // since the last pass, in words
-	ended   bool
+	mu       sync.Mutex
+	running  map[cluster.ActionID]*cluster.Running
+	backoffs map[cluster.ActionID]cluster.Backoff
+	failed   []string // since the last pass, in words
+	ended    bool
 }
 
 func newExecutor(r *Reconciler) *executor {
-	return &executor{r: r, wake: make(chan struct{}, 1), running: map[string]*cluster.Running{}, resting: map[string]cluster.Rest{}}
+	return &executor{r: r, wake: make(chan struct{}, 1), running: map[cluster.ActionID]*cluster.Running{}, backoffs: map[cluster.ActionID]cluster.Backoff{}}
 }
 
-func keyOf(kind, subject string) string { return kind + "\x00" + subject }
+func compareIDs(a, b cluster.ActionID) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
+}
 
-// snapshot returns what is under way and what rests, sorted.
-func (e *executor) snapshot() (running []cluster.Running, resting []cluster.Rest) {
+// snapshot returns what is under way and what backs off, sorted.
+func (e *executor) snapshot() (running []cluster.Running, backoffs []cluster.Backoff) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.running {
 		running = append(running, *r)
 	}
-	slices.SortFunc(running, func(a, b cluster.Running) int {
-		return strings.Compare(keyOf(a.Action, a.Subject), keyOf(b.Action, b.Subject))
-	})
-	for _, r := range e.resting {
-		resting = append(resting, r)
+	slices.SortFunc(running, func(a, b cluster.Running) int { return compareIDs(a.ActionID, b.ActionID) })
+	for _, b := range e.backoffs {
+		backoffs = append(backoffs, b)
 	}
-	slices.SortFunc(resting, func(a, b cluster.Rest) int {
-		return strings.Compare(keyOf(a.Action, a.Subject), keyOf(b.Action, b.Subject))
-	})
-	return running, resting
+	slices.SortFunc(backoffs, func(a, b cluster.Backoff) int { return compareIDs(a.ActionID, b.ActionID) })
+	return running, backoffs
 }
 
 func (e *executor) status() []cluster.RunningStatus {
 	running, _ := e.snapshot()
 	out := make([]cluster.RunningStatus, 0, len(running))
 	for _, r := range running {
-		out = append(out, cluster.RunningStatus{Action: r.Action, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID})
+		out = append(out, statusOf(r))
 	}
 	return out
+}
+
+func statusOf(r cluster.Running) cluster.RunningStatus {
+	return cluster.RunningStatus{Action: r.Kind, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID}
 }
 
 // takeFailed returns the failures since it was last asked.
@@ -80,48 +82,48 @@ func (e *executor) takeFailed() []string {
 // start begins an action. The durable facts it needs are written before
 // anything else happens.
 func (e *executor) start(d cluster.Desired, a plan.Action) {
-	key := keyOf(a.Kind(), a.Subject())
-	run := &cluster.Running{Action: a.Kind(), Subject: a.Subject(), Since: time.Now(), Storage: plan.Storage(a)}
+	info := a.Info()
+	run := &cluster.Running{ActionID: info.ID(), Node: info.Node, Since: time.Now(), Claims: info.Claims}
 	e.mu.Lock()
-	if e.ended || e.running[key] != nil {
+	if e.ended || e.running[info.ID()] != nil {
 		e.mu.Unlock()
 		return
 	}
-	e.running[key] = run
+	e.running[info.ID()] = run
 	e.wg.Add(1)
 	e.mu.Unlock()
 
-	log := e.r.log.With("action", a.Kind(), "node", nodeOf(a), "vmid", vmidOf(a), "addon", addonOf(a), "revision", d.Revision.Short())
-	log.Info(a.String())
+	log := e.r.log.With("action", string(info.Kind), "node", info.Node, "vmid", info.VMID, "addon", info.Addon, "revision", d.Revision.Short())
+	log.Info(info.Text)
 	go func() {
 		defer e.wg.Done()
 		err := e.guard(d, a, func(p cluster.Progress) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			run.Progress = p
-			if p.Allocated && run.Storage != "" {
-				run.Storage = "" // the next may have its turn there
+			if left := withoutStorage(run.Claims); p.Allocated && len(left) < len(run.Claims) {
+				run.Claims = left // the next may have its turn there
 				e.nudge()
 			}
 		})
 		took := time.Since(run.Since)
-		outcome := cluster.Outcome{Action: a.Kind(), Subject: a.Subject(), Text: a.String(), Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
+		outcome := cluster.Outcome{Action: info.Kind, Subject: info.Subject, Text: info.Text, Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
 		if err != nil {
 			outcome.Error, outcome.Hint = text.OneLine(err.Error()), fault.HintOf(err)
 		}
 		switch {
 		case err == nil:
 			outcome.Result = cluster.Done
-			log.Info("done: "+a.String(), "duration_ms", took.Milliseconds())
+			log.Info("done: "+info.Text, "duration_ms", took.Milliseconds())
 		case e.run.Err() != nil:
 			outcome.Result = cluster.CutOff
-			log.Info("given up, because the agent stops: "+a.String(), "err", err)
+			log.Info("given up, because the agent stops: "+info.Text, "err", err)
 		default:
 			outcome.Result = cluster.Failed
-			log.Warn("could not "+a.String(), "err", err, "hint", outcome.Hint, "duration_ms", took.Milliseconds())
+			log.Warn("could not "+info.Text, "err", err, "hint", outcome.Hint, "duration_ms", took.Milliseconds())
 		}
 		e.r.c.OnAction(outcome)
-		e.finish(key, a, err)
+		e.finish(info, err)
 	}()
 }
 
@@ -129,25 +131,27 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 func (e *executor) guard(d cluster.Desired, a plan.Action, p Progress) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("%s: internal error: %v", a, v)
-			e.r.log.Error("an action panicked", "action", a.Kind(), "err", err, "stack", string(debug.Stack()))
+			info := a.Info()
+			err = fmt.Errorf("%s: internal error: %v", info, v)
+			e.r.log.Error("an action panicked", "action", string(info.Kind), "err", err, "stack", string(debug.Stack()))
 		}
 	}()
 	return e.r.execute(e.ctx, d, a, p)
 }
 
-func (e *executor) finish(key string, a plan.Action, err error) {
+func (e *executor) finish(info plan.Info, err error) {
+	id := info.ID()
 	e.mu.Lock()
-	delete(e.running, key)
+	delete(e.running, id)
 	if err == nil {
-		delete(e.resting, key)
+		delete(e.backoffs, id)
 	} else if e.run.Err() == nil {
-		rest := e.resting[key]
-		rest.Action, rest.Subject, rest.Error, rest.Hint = a.Kind(), a.Subject(), err.Error(), fault.HintOf(err)
-		rest.Failed++
-		rest.Until = time.Now().Add(backoff(rest.Failed))
-		e.resting[key] = rest
-		e.failed = append(e.failed, fmt.Sprintf("%s: %v", a, err))
+		b := e.backoffs[id]
+		b.ActionID, b.Error, b.Hint = id, err.Error(), fault.HintOf(err)
+		b.Failed++
+		b.Until = time.Now().Add(backoffAfter(b.Failed))
+		e.backoffs[id] = b
+		e.failed = append(e.failed, fmt.Sprintf("%s: %v", info, err))
 	}
 	e.mu.Unlock()
 	e.nudge()
@@ -161,18 +165,18 @@ func (e *executor) nudge() {
 	}
 }
 
-// backoff is how long a failed action rests: 1 s doubling to 5 min.
-func backoff(failed int) time.Duration {
+// backoffAfter is how long a failed action is not tried again: 1 s doubling to 5 min.
+func backoffAfter(failed int) time.Duration {
 	d := time.Second << min(failed-1, 12)
 	return min(d, 5*time.Minute)
 }
 
-// forget drops the rests of everything that is not planned any more, so that a
-// cure pushed to the repository is tried at once.
+// forget ends every backoff, so that a fix pushed to the repository is tried at
+// once.
 func (e *executor) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	clear(e.resting)
+	clear(e.backoffs)
 }
 
 // stop lets no further action begin, gives those in flight the grace, then
@@ -203,7 +207,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 	case plan.UploadImage:
 		return r.c.Images.Upload(ctx, a.Host, a.Datastore, a.Image, p)
 	case plan.CreateVM:
-		return r.c.VMs.Create(ctx, d, a.Node, a.Image, p)
+		return r.c.VMs.Create(ctx, d, a.Node, a.Host, a.Boot, p)
 	case plan.StartVM:
 		return r.c.VMs.Start(ctx, d, a.Node, p)
 	case plan.ApplyConfig:
@@ -223,7 +227,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 	case plan.DeleteVM:
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
 	default:
-		return fmt.Errorf("%s: nobody knows how to carry it out", a)
+		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
 	}
 }
 
@@ -243,14 +247,14 @@ func (r *Reconciler) pinBundle(d cluster.Desired) error {
 // intend makes the choice of the founding node durable before the one call. A
 // node that was chosen stays chosen.
 func (r *Reconciler) intend(n cluster.Node) error {
-	if in := r.c.Journal.Facts().Bootstrap; in != nil {
+	if in, ok := r.c.Journal.Facts().Intent(cluster.IntendBootstrap); ok {
 		if in.Node != n.Name || in.UUID != n.UUID || in.Done {
 			return fmt.Errorf("bootstrap was intended for %s before", in.Node)
 		}
 		return nil
 	}
 	return r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Bootstrap = &cluster.BootstrapIntent{Node: n.Name, UUID: n.UUID, At: time.Now().UTC()}
+		f.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: n.Name, UUID: n.UUID, At: time.Now().UTC()})
 	})
 }
 
@@ -268,42 +272,7 @@ func (r *Reconciler) fetchChart(ctx context.Context, a cluster.Addon) error {
 	return r.c.Journal.Update(func(f *cluster.Facts) { f.Charts[a.Chart.Ref()] = digest })
 }
 
-// nodeOf is the node an action concerns, "" when it concerns none.
-func nodeOf(a plan.Action) string {
-	switch a := a.(type) {
-	case plan.CreateVM, plan.StartVM, plan.ApplyConfig, plan.Bootstrap, plan.DeleteVM:
-		return a.Subject()
-	default:
-		return ""
-	}
-}
-
-// addonOf is the addon an action concerns, "" when it concerns none.
-func addonOf(a plan.Action) string {
-	switch a := a.(type) {
-	case plan.FetchChart:
-		return a.Addon.Name
-	case plan.InstallAddon:
-		return a.Addon.Name
-	default:
-		return ""
-	}
-}
-
-// vmidOf is the VM an action concerns, 0 when it concerns none.
-func vmidOf(a plan.Action) int {
-	switch a := a.(type) {
-	case plan.CreateVM:
-		return a.Node.VMID
-	case plan.StartVM:
-		return a.Node.VMID
-	case plan.ApplyConfig:
-		return a.Node.VMID
-	case plan.Bootstrap:
-		return a.Node.VMID
-	case plan.DeleteVM:
-		return a.VM.VMID
-	default:
-		return 0
-	}
+// withoutStorage are the claims but those on a storage.
+func withoutStorage(claims []cluster.Claim) []cluster.Claim {
+	return slices.DeleteFunc(slices.Clone(claims), cluster.Claim.OfStorage)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // fake is a world of one cluster behind the interfaces of this room: VMs that
@@ -50,7 +51,7 @@ func newFake(cps, workers int) *fake {
 		if i >= cps {
 			n = cluster.Node{Role: cluster.Worker, Name: fmt.Sprintf("wk-%d", i-cps+1), VMID: 510 + i}
 		}
-		n.IP, n.Host, n.Datastore, n.DiskBytes = netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), "pve1", "local-lvm", 40<<30
+		n.IP, n.Placement.Pin, n.Datastore, n.DiskBytes = netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), "pve1", "local-lvm", 40<<30
 		n.UUID = cluster.NodeUUID(id, n.Name)
 		f.spec.Nodes = append(f.spec.Nodes, n)
 	}
@@ -175,12 +176,8 @@ func (f *fake) act(ctx context.Context, kind, subject string) error {
 	if hang {
 		wait = time.Hour
 	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := retry.Sleep(ctx, wait); err != nil {
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,12 +215,12 @@ func (f *fake) set(change func()) {
 	change()
 }
 
-func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, _ cluster.Image, _ Progress) error {
+func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, host string, _ cluster.Boot, _ Progress) error {
 	if err := f.act(ctx, "create", n.Name); err != nil {
 		return err
 	}
 	f.set(func() {
-		f.vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host, Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
+		f.vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
 			Hardware: cluster.Saw(wanted(f.spec, n))}
 	})
 	return nil

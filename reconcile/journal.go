@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -45,18 +47,49 @@ type Journal struct {
 	why   string
 }
 
+// journalVersion is the version of the file that is written. The one before is
+// read, too; a newer one is refused.
+const journalVersion = 2
+
 // record is the journal's file.
 type record struct {
-	Version     int                         `json:"version"`
-	Cluster     string                      `json:"cluster"`
-	Lost        bool                        `json:"lost,omitempty"`
-	Bootstrap   *cluster.BootstrapIntent    `json:"bootstrap,omitempty"`
+	Version int    `json:"version"`
+	Cluster string `json:"cluster"`
+	cluster.Facts
+}
+
+// recordV1 is the file of version 1, whose intents were fields of their own.
+type recordV1 struct {
+	Version   int    `json:"version"`
+	Cluster   string `json:"cluster"`
+	Lost      bool   `json:"lost,omitempty"`
+	Bootstrap *struct {
+		Node string    `json:"node"`
+		UUID string    `json:"uuid"`
+		At   time.Time `json:"at"`
+		Done bool      `json:"done,omitempty"`
+	} `json:"bootstrap,omitempty"`
 	Suspended   bool                        `json:"suspended,omitempty"`
 	Destroying  bool                        `json:"destroying,omitempty"`
 	Applied     cluster.Revision            `json:"applied,omitempty"`
 	Fingerprint string                      `json:"fingerprint,omitempty"`
 	Images      map[string]cluster.ImagePin `json:"images,omitempty"`
 	Charts      map[string]string           `json:"charts,omitempty"`
+}
+
+// upgraded is the record as the version of today has it.
+func (r recordV1) upgraded() record {
+	out := record{Version: journalVersion, Cluster: r.Cluster, Facts: cluster.Facts{Lost: r.Lost, Applied: r.Applied, Fingerprint: r.Fingerprint, Images: r.Images, Charts: r.Charts}}
+	if b := r.Bootstrap; b != nil {
+		out.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, At: b.At, Node: b.Node, UUID: b.UUID, Done: b.Done})
+	}
+	if r.Suspended {
+		out.Intend(cluster.Intent{Kind: cluster.IntendSuspend})
+	}
+	if r.Destroying {
+		out.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+	}
+	return out
 }
 
 // JournalName is the name of the file that holds a cluster's journal.
@@ -93,8 +126,7 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 		}
 		return j, j.write()
 	}
-	j.facts = cluster.Facts{Lost: rec.Lost, Bootstrap: rec.Bootstrap, Suspended: rec.Suspended, Destroying: rec.Destroying,
-		Applied: rec.Applied, Fingerprint: rec.Fingerprint, Images: rec.Images, Charts: rec.Charts}
+	j.facts = rec.Facts
 	return j, nil
 }
 
@@ -118,10 +150,7 @@ func (j *Journal) Facts() cluster.Facts {
 func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Images = maps.Clone(f.Images)
 	f.Charts = maps.Clone(f.Charts)
-	if f.Bootstrap != nil {
-		b := *f.Bootstrap
-		f.Bootstrap = &b
-	}
+	f.Intents = slices.Clone(f.Intents)
 	return f
 }
 
@@ -158,14 +187,12 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 
 // write makes the facts durable: temporary file, sync, rename.
 func (j *Journal) write() error {
-	f := j.facts
-	raw, err := encodeRecord(record{Version: 1, Cluster: j.id, Lost: f.Lost, Bootstrap: f.Bootstrap, Suspended: f.Suspended,
-		Destroying: f.Destroying, Applied: f.Applied, Fingerprint: f.Fingerprint, Images: f.Images, Charts: f.Charts})
+	raw, err := encodeRecord(record{Version: journalVersion, Cluster: j.id, Facts: j.facts})
 	if err != nil {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
 	if err := Replace(j.files, j.name, raw); err != nil {
-		return fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint)
+		return cluster.WithReason(cluster.JournalUnwritable, fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint))
 	}
 	return nil
 }
@@ -198,25 +225,35 @@ func encodeRecord(r record) ([]byte, error) {
 }
 
 func decodeRecord(raw []byte) (record, error) {
-	var r record
 	line, rest, ok := bytes.Cut(raw, []byte("\n"))
 	sum := sha256.Sum256(line)
 	if !ok || string(bytes.TrimSpace(rest)) != hex.EncodeToString(sum[:]) {
-		return r, errors.New("its checksum does not match: it was torn or changed by hand")
+		return record{}, errors.New("its checksum does not match: it was torn or changed by hand")
 	}
 	var v struct {
 		Version int `json:"version"`
 	}
-	if err := json.Unmarshal(line, &v); err == nil && v.Version > 1 {
-		return r, fmt.Errorf("%w: version %d, and this one knows 1", errNewer, v.Version)
+	if err := json.Unmarshal(line, &v); err != nil {
+		return record{}, fmt.Errorf("it cannot be decoded: %w", err)
 	}
+	switch {
+	case v.Version > journalVersion:
+		return record{}, fmt.Errorf("%w: version %d, and this one knows %d", errNewer, v.Version, journalVersion)
+	case v.Version == journalVersion:
+		return decodeStrictly[record](line)
+	case v.Version == journalVersion-1:
+		r, err := decodeStrictly[recordV1](line)
+		return r.upgraded(), err
+	default:
+		return record{}, fmt.Errorf("it has version %d", v.Version)
+	}
+}
+
+func decodeStrictly[T any](line []byte) (r T, err error) {
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&r); err != nil {
 		return r, fmt.Errorf("it cannot be decoded: %w", err)
-	}
-	if r.Version != 1 {
-		return r, fmt.Errorf("it has version %d", r.Version)
 	}
 	return r, nil
 }

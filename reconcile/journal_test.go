@@ -1,7 +1,9 @@
 package reconcile
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 func TestJournalSurvivesEveryCrash(t *testing.T) {
 	first := func(f *cluster.Facts) { f.Applied, f.Lost = rev(1), false }
 	second := func(f *cluster.Facts) {
-		f.Bootstrap = &cluster.BootstrapIntent{Node: "cp-1", UUID: "u", At: time.Unix(1, 0).UTC()}
+		f.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: "cp-1", UUID: "u", At: time.Unix(1, 0).UTC()})
 		f.Images["a"] = cluster.ImagePin{SHA256: "00", Bytes: 5}
 	}
 	for die := 1; die <= 8; die++ {
@@ -46,7 +48,7 @@ func TestJournalSurvivesEveryCrash(t *testing.T) {
 				}
 				return
 			}
-			if d := cmp.Diff(after.Bootstrap, again.Facts().Bootstrap); d != "" {
+			if d := cmp.Diff(after.Intents, again.Facts().Intents); d != "" {
 				t.Errorf("what Update promised is not what is read back:\n%s", d)
 			}
 			if again.Facts().Applied != rev(1) || again.Facts().Lost {
@@ -59,7 +61,7 @@ func TestJournalSurvivesEveryCrash(t *testing.T) {
 func TestJournalDetectsDamage(t *testing.T) {
 	files := newMemFiles()
 	j, _ := OpenJournal(files, "dev", "id")
-	if err := j.Update(func(f *cluster.Facts) { f.Suspended = true }); err != nil {
+	if err := j.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) }); err != nil {
 		t.Fatal(err)
 	}
 	good := files.files["dev.json"]
@@ -99,7 +101,7 @@ func TestJournalOfSomebodyElse(t *testing.T) {
 	if _, err := OpenJournal(files, "dev", "other"); err == nil {
 		t.Error("a journal of another cluster was taken")
 	}
-	raw, err := encodeRecord(record{Version: 2, Cluster: "id"})
+	raw, err := encodeRecord(record{Version: journalVersion + 1, Cluster: "id"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +111,47 @@ func TestJournalOfSomebodyElse(t *testing.T) {
 	}
 }
 
+// TestJournalOfTheVersionBefore: nothing that an older agent wrote is lost, and
+// what is written then is of this version.
+func TestJournalOfTheVersionBefore(t *testing.T) {
+	files := newMemFiles()
+	files.files["dev.json"] = withChecksum(`{"version":1,"cluster":"id","bootstrap":{"node":"cp-1","uuid":"u","at":"2026-11-20T10:00:00Z","done":true},` +
+		`"suspended":true,"destroying":true,"applied":"main@sha1:1","fingerprint":"f","images":{"i":{"schematic":"s","sha256":"00","bytes":1}},"charts":{"c":"d"}}`)
+	want := cluster.Facts{
+		Intents: []cluster.Intent{
+			{Kind: cluster.IntendBootstrap, Node: "cp-1", UUID: "u", At: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC), Done: true},
+			{Kind: cluster.IntendSuspend}, {Kind: cluster.IntendDestroy}},
+		Applied: "main@sha1:1", Fingerprint: "f", Images: map[string]cluster.ImagePin{"i": {Schematic: "s", SHA256: "00", Bytes: 1}}, Charts: map[string]string{"c": "d"},
+	}
+	for range 2 {
+		j, err := OpenJournal(files, "dev", "id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, j.Facts()); d != "" {
+			t.Fatalf("-want +got:\n%s", d)
+		}
+		if err := j.Update(func(*cluster.Facts) {}); err != nil {
+			t.Fatal(err)
+		}
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":2,`) {
+			t.Fatalf("written: %s", raw)
+		}
+	}
+	files.files["dev.json"] = withChecksum(`{"version":0,"cluster":"id"}`)
+	if j, err := OpenJournal(files, "dev", "id"); err != nil || !j.Facts().Lost {
+		t.Errorf("a version that never was: %v", err)
+	}
+}
+
+// withChecksum is a line as it stands in a journal.
+func withChecksum(line string) []byte {
+	sum := sha256.Sum256([]byte(line))
+	return fmt.Appendf(nil, "%s\n%x\n", line, sum)
+}
+
 func FuzzDecodeRecord(f *testing.F) {
-	good, _ := encodeRecord(record{Version: 1, Cluster: "id"})
+	good, _ := encodeRecord(record{Version: journalVersion, Cluster: "id"})
 	f.Add(good)
 	f.Add([]byte("{}\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {

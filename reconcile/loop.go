@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // Run makes passes until ctx ends. Errors never leave it: they are told in the
@@ -34,12 +35,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 			rest = shortest
 		}
 		if rest -= time.Since(last); rest > 0 {
-			pause := time.NewTimer(rest)
-			select {
-			case <-ctx.Done():
-				pause.Stop()
+			if retry.Sleep(ctx, rest) != nil {
 				return
-			case <-pause.C:
 			}
 		}
 		began := time.Now()
@@ -82,7 +79,7 @@ func (r *Reconciler) guarded(ctx context.Context) {
 			r.log.Error("a pass panicked", "err", what, "stack", string(debug.Stack()))
 		}
 		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
-			Suspended: r.c.Journal.Facts().Suspended, Condition: cluster.Blind, Message: what, Hint: "please report it, with the agent's log"}, what)
+			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Blind, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)
 	}()
 	r.pass(ctx)
 }

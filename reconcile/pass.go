@@ -44,7 +44,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	stop := r.stopper()
 	r.view.Store(&view{desired: d, observed: o, stop: stop})
 	p := plan.Make(d, o, r.c.Policy())
-	if stop != nil && !o.Facts.Destroying {
+	if stop != nil && !o.Facts.Destroying() {
 		p = plan.Plan{Revision: r.memo.seen, Phases: p.Phases, Blocked: []cluster.Block{stop.block}}
 	}
 	var err error
@@ -57,7 +57,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	var started []string
 	for _, a := range p.Actions {
 		r.exec.start(d, a)
-		started = append(started, a.String())
+		started = append(started, a.Info().Text)
 	}
 	r.tell(began, d, o, p, started)
 }
@@ -81,14 +81,14 @@ func (r *Reconciler) unwritten(err error) {
 func (r *Reconciler) stopper() *refusal {
 	m := &r.memo
 	if m.problems.HasErrors() {
-		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: "the inventory is invalid: " + m.problems.First(),
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, Message: "the inventory is invalid: " + m.problems.First(),
 			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; mend it and push"}}
 	}
 	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: "the agent cannot write its records: " + err.Error(), Hint: RecordsHint}
+	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its records: " + err.Error(), Hint: RecordsHint}
 }
 
 // fetchIfDue asks the source when it is time or somebody said so. A source
@@ -149,7 +149,7 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 			if m.last != nil {
 				// What is in force is not this revision, and must not be told as it.
 				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
-					Reason: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
+					Reason: cluster.HistoryUnknown, Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
 			}
 			return
 		}
@@ -158,8 +158,8 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 				r.log.Warn("refuse a revision that does not descend from the applied one", "revision", f.Revision.Short(), "applied", applied.Short())
 			}
 			m.refused = &refusal{revision: f.Revision, history: true, block: cluster.Block{Subject: r.c.Cluster,
-				Reason: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
-				Hint:   fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
+				Reason: cluster.HistoryRewritten, Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
+				Hint: fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
 			if m.last == nil {
 				// Something must be looked at to tell how things stand; nothing
 				// is planned from it while the refusal lasts.
@@ -188,7 +188,7 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts clust
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
 	o := cluster.Observed{Now: time.Now(), Facts: facts}
-	o.Running, o.Resting = r.exec.snapshot()
+	o.Running, o.Backoffs = r.exec.snapshot()
 	var wg sync.WaitGroup
 	for _, ob := range append([]Observer{r.c.Host}, r.c.Observers...) {
 		wg.Go(func() {
@@ -221,11 +221,12 @@ func (r *Reconciler) learn(o *cluster.Observed) error {
 		r.memo.warnedLost = true
 		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", "why", r.c.Journal.Why())
 	}
-	if o.Members.Known && len(o.Members.Value) > 0 && (after.Bootstrap == nil || !after.Bootstrap.Done) {
-		if after.Bootstrap == nil {
-			after.Bootstrap = &cluster.BootstrapIntent{At: o.Now.UTC()}
+	if in, ok := after.Intent(cluster.IntendBootstrap); o.Members.Known && len(o.Members.Value) > 0 && !in.Done {
+		if !ok {
+			in = cluster.Intent{Kind: cluster.IntendBootstrap, At: o.Now.UTC()}
 		}
-		after.Bootstrap.Done = true
+		in.Done = true
+		after.Intend(in)
 		after.Lost = false
 	}
 	if rev := r.memo.last.Revision; r.memo.refused == nil && !r.memo.problems.HasErrors() && rev != after.Applied {
@@ -235,7 +236,10 @@ func (r *Reconciler) learn(o *cluster.Observed) error {
 		return nil
 	}
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Lost, f.Bootstrap, f.Applied = after.Lost, after.Bootstrap, after.Applied
+		f.Lost, f.Applied = after.Lost, after.Applied
+		if in, ok := after.Intent(cluster.IntendBootstrap); ok {
+			f.Intend(in)
+		}
 	})
 	if err != nil {
 		return err
@@ -245,7 +249,7 @@ func (r *Reconciler) learn(o *cluster.Observed) error {
 }
 
 func sameFacts(a, b cluster.Facts) bool {
-	done := func(f cluster.Facts) bool { return f.Bootstrap != nil && f.Bootstrap.Done }
+	done := func(f cluster.Facts) bool { in, _ := f.Intent(cluster.IntendBootstrap); return in.Done }
 	return a.Lost == b.Lost && a.Applied == b.Applied && done(a) == done(b)
 }
 
@@ -262,7 +266,11 @@ func nothingOfOurs(o cluster.Observed) bool {
 // intent nor the keys' fingerprint mean anything any more. It stays suspended.
 func (r *Reconciler) gone() error {
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Destroying, f.Bootstrap, f.Fingerprint, f.Lost, f.Suspended = false, nil, "", false, true
+		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap)
+		f.Fingerprint, f.Lost = "", false
+		if !f.Suspended() {
+			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
+		}
 	})
 	if err != nil {
 		return err
@@ -290,9 +298,9 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	}
 	o := v.observed
 	o.Facts = r.c.Journal.Facts()
-	o.Running, o.Resting = r.exec.snapshot()
-	if o.Facts.Suspended && !o.Facts.Destroying {
-		o.Facts.Suspended = false // what resume would do
+	o.Running, o.Backoffs = r.exec.snapshot()
+	if !o.Facts.Destroying() {
+		o.Facts.Drop(cluster.IntendSuspend) // what resume would do
 	}
 	f := plan.Forecast(v.desired, o, r.c.Policy())
 	f.Problems = slices.Concat(v.desired.Warnings, f.Problems)
@@ -307,7 +315,7 @@ func (r *Reconciler) Foretold() (steps []cluster.Step, whole bool) {
 	if v == nil || v.stop != nil {
 		return nil, true
 	}
-	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps, v.desired.Schematic != "" || v.observed.Facts.Destroying
+	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps, v.desired.Schematic != "" || v.observed.Facts.Destroying()
 }
 
 // ForecastDestroy tells what a tear-down would take away.
@@ -318,8 +326,8 @@ func (r *Reconciler) ForecastDestroy() (cluster.Forecast, error) {
 	}
 	o := v.observed
 	o.Facts = r.c.Journal.Facts()
-	o.Facts.Destroying = true
-	o.Running, o.Resting = r.exec.snapshot()
+	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+	o.Running, o.Backoffs = r.exec.snapshot()
 	return plan.Forecast(v.desired, o, r.c.Policy()), nil
 }
 
@@ -335,8 +343,8 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 		o = v.observed
 	}
 	o.Now, o.Facts = time.Now(), facts
-	o.Facts.Suspended = false
-	o.Running, o.Resting = r.exec.snapshot()
+	o.Facts.Drop(cluster.IntendSuspend)
+	o.Running, o.Backoffs = r.exec.snapshot()
 	// Other nodes may be asked for than the ones that are watched: their VMs
 	// are looked at, their machines are silent as far as anybody knows.
 	r.c.Host.Observe(ctx, d, &o)

@@ -65,9 +65,9 @@ type Images interface {
 // VMs changes virtual machines. Every method proves in the same breath that
 // the VM it changes is ours.
 type VMs interface {
-	// Create makes a node's VM ready to be started, or finishes one that was
-	// cut off half made.
-	Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p Progress) error
+	// Create makes a node's VM on a host ready to be started, or finishes one
+	// whose creation was interrupted.
+	Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p Progress) error
 	Start(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Delete stops a VM of ours and deletes it with its own disks.
 	Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p Progress) error
@@ -200,7 +200,7 @@ func New(c Config) (*Reconciler, error) {
 	}
 	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec = newExecutor(r)
-	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Blind, Message: "starting", Since: time.Now()}
+	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Blind, Reason: cluster.Starting, Message: "starting", Since: time.Now()}
 	r.status.Store(&s)
 	return r, nil
 }
@@ -221,14 +221,14 @@ func (r *Reconciler) Status() cluster.Status {
 func (r *Reconciler) obeyed(s cluster.Status) cluster.Status {
 	before, facts := s.Condition, r.c.Journal.Facts()
 	switch {
-	case facts.Destroying:
-		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Reconciling, beingDestroyed, "", []cluster.Block{}
-	case facts.Suspended:
-		s.Condition, s.Message, s.Hint = cluster.Suspended, suspendedWords(s.Cluster), ""
+	case facts.Destroying():
+		s.Condition, s.Reason, s.Message, s.Hint, s.Blocked = cluster.Reconciling, cluster.Destroying, beingDestroyed, "", []cluster.Block{}
+	case facts.Suspended():
+		s.Condition, s.Reason, s.Message, s.Hint = cluster.Suspended, cluster.SuspendedByAdmin, suspendedWords(s.Cluster), ""
 	case before == cluster.Suspended || before == cluster.Stalled:
-		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Reconciling, "about to look again", "", []cluster.Block{}
+		s.Condition, s.Reason, s.Message, s.Hint, s.Blocked = cluster.Reconciling, cluster.Progressing, "about to look again", "", []cluster.Block{}
 	}
-	s.Suspended = facts.Suspended
+	s.Suspended = facts.Suspended()
 	if s.Condition != before {
 		s.Since = time.Now().UTC()
 	}
@@ -257,13 +257,15 @@ func (r *Reconciler) Look(fetch bool) {
 
 // Suspend keeps the agent from changing the cluster until Resume.
 func (r *Reconciler) Suspend() error {
-	return r.command("suspended", false, func(f *cluster.Facts) { f.Suspended = true })
+	return r.command("suspended", false, func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
+	})
 }
 
 // Resume ends a suspension. A tear-down that has not ended is given up: what
 // is left of the cluster is built up again.
 func (r *Reconciler) Resume() error {
-	return r.command("resumed", false, func(f *cluster.Facts) { f.Suspended, f.Destroying = false, false })
+	return r.command("resumed", false, func(f *cluster.Facts) { f.Drop(cluster.IntendSuspend, cluster.IntendDestroy) })
 }
 
 // Accept lets a head that does not descend from the last applied revision be
@@ -273,9 +275,9 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	v := r.view.Load()
 	switch {
 	case v == nil || v.stop == nil || v.stop.revision != revision:
-		return fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short())
+		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short()))
 	case !v.stop.history:
-		return fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Reason)
+		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Message))
 	}
 	return r.command("accepted "+revision.Short(), true, func(f *cluster.Facts) { f.Applied = revision })
 }
@@ -284,7 +286,7 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 // this cluster although the records that would tell are lost.
 func (r *Reconciler) AcceptBootstrap() error {
 	if !r.c.Journal.Facts().Lost {
-		return errors.New("there is nothing to declare: the agent's records of this cluster are not lost")
+		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
 	}
 	return r.command("accepted that bootstrap was never sent", false, func(f *cluster.Facts) { f.Lost = false })
 }
@@ -307,7 +309,7 @@ func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts
 
 // ErrNoInventory is returned where an inventory is needed and none was read
 // since the agent started.
-var ErrNoInventory error = &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"}
+var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"})
 
 // Destroy begins the tear-down of the cluster: it is suspended, so that the
 // next pass does not build it again, and everything of it that is provably ours
@@ -319,7 +321,11 @@ func (r *Reconciler) Destroy() error {
 	if r.view.Load() == nil {
 		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)
 	}
-	return r.command("asked for the cluster to be destroyed", false, func(f *cluster.Facts) { f.Suspended, f.Destroying = true, true })
+	return r.command("asked for the cluster to be destroyed", false, func(f *cluster.Facts) {
+		now := time.Now().UTC()
+		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: now})
+		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, At: now})
+	})
 }
 
 // memo is what the loop remembers between passes for telling, never for
@@ -336,11 +342,13 @@ type memo struct {
 	subject   string           // of its commit
 	fetched   time.Time        // when the source was last asked and answered
 
-	waits      map[string]time.Time // since when each wait lasts
+	waits      map[cluster.Key]time.Time // since when each wait lasts
 	phases     map[string]stamp
 	addons     map[string]stamp
 	condition  cluster.Condition
 	since      time.Time
+	cause      cluster.Key      // of the condition
+	causedAt   cluster.Revision // the newest one then
 	passes     []cluster.PassStatus
 	signature  string // of the plan; delay grows while it stays the same
 	changed    time.Time
@@ -359,7 +367,7 @@ type refusal struct {
 }
 
 func newMemo() memo {
-	return memo{waits: map[string]time.Time{}, phases: map[string]stamp{}, addons: map[string]stamp{}}
+	return memo{waits: map[cluster.Key]time.Time{}, phases: map[string]stamp{}, addons: map[string]stamp{}}
 }
 
 // waitFor waits for a group, but no longer than d.

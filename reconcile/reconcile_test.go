@@ -19,7 +19,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func wanted(s cluster.Spec, n cluster.Node) cluster.Hardware { return plan.WantedHardware(s, n) }
+func intentOf(f cluster.Facts, kind cluster.IntentKind) cluster.Intent {
+	in, _ := f.Intent(kind)
+	return in
+}
+
+func wanted(s cluster.Spec, n cluster.Node) cluster.Hardware { return plan.WantHardware(s, n) }
 
 // agent is a Reconciler on a fake world, running until the test stops it.
 type agent struct {
@@ -65,7 +70,7 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 			OnAction: func(o cluster.Outcome) {
 				mu.Lock()
 				defer mu.Unlock()
-				ended[o.Action+" "+string(o.Result)]++
+				ended[string(o.Action)+" "+string(o.Result)]++
 			},
 			OnPass:   func(time.Duration) { passes++ },
 			OnStatus: func(s cluster.Status) { running = max(running, len(s.Running)) }})
@@ -124,8 +129,8 @@ func TestBringUpInThreeCrashes(t *testing.T) {
 		if len(s.Nodes) != 5 || s.Nodes[0].Phase != cluster.PhaseReady || s.Applied != rev(1) {
 			t.Errorf("status %+v", s)
 		}
-		in := a.c.Journal.Facts().Bootstrap
-		if in == nil || in.Node != "cp-1" || !in.Done {
+		in, _ := a.c.Journal.Facts().Intent(cluster.IntendBootstrap)
+		if in.Node != "cp-1" || !in.Done {
 			t.Errorf("intent %+v", in)
 		}
 	})
@@ -319,7 +324,7 @@ func TestSuspendDestroyResume(t *testing.T) {
 		if s := a.Status(); s.Condition != cluster.Suspended || !strings.Contains(s.Message, "`talos-agent resume dev` builds it") {
 			t.Errorf("long after the tear-down: %s: %s", s.Condition, s.Message)
 		}
-		if facts := a.c.Journal.Facts(); facts.Bootstrap != nil || facts.Fingerprint != "" || !facts.Suspended {
+		if facts := a.c.Journal.Facts(); facts.BootstrapSent() || facts.Fingerprint != "" || !facts.Suspended() {
 			t.Errorf("facts after the tear-down: %+v", facts)
 		}
 		f.set(func() { f.founded = 0 })
@@ -475,18 +480,18 @@ func TestRestlessMachine(t *testing.T) {
 func TestAWaitInOtherWords(t *testing.T) {
 	r := &Reconciler{}
 	begin := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
-	at := func(minute int, reason string) cluster.WaitStatus {
-		return r.waiting(begin.Add(time.Duration(minute)*time.Minute), plan.Plan{Waiting: []cluster.Wait{{Subject: "cilium", Reason: reason, Hint: "look at its pods", Within: 15 * time.Minute}}})[0]
+	at := func(minute int, reason cluster.Reason, message string) cluster.WaitStatus {
+		return r.waiting(begin.Add(time.Duration(minute)*time.Minute), plan.Plan{Waiting: []cluster.Wait{{Subject: "cilium", Reason: reason, Message: message, Hint: "look at its pods", Within: 15 * time.Minute}}})[0]
 	}
 	for minute := range 16 {
-		if w := at(minute, fmt.Sprintf("becomes ready: %d of 9 pods ready", minute%3)); w.Overdue || !w.Since.Equal(begin) {
+		if w := at(minute, cluster.AddonNotReady, fmt.Sprintf("becomes ready: %d of 9 pods ready", minute%3)); w.Overdue || !w.Since.Equal(begin) {
 			t.Errorf("after %d minutes: %+v", minute, w)
 		}
 	}
-	if w := at(16, "becomes ready: 1 of 9 pods ready"); !w.Overdue || w.Hint == "" {
+	if w := at(16, cluster.AddonNotReady, "becomes ready: 1 of 9 pods ready"); !w.Overdue || w.Hint == "" {
 		t.Errorf("it never becomes ready, and is not overdue: %+v", w)
 	}
-	if w := at(17, "somebody is uninstalling its release"); w.Overdue || !w.Since.Equal(begin.Add(17*time.Minute)) {
+	if w := at(17, cluster.ReleaseUninstalling, "somebody is uninstalling its release"); w.Overdue || !w.Since.Equal(begin.Add(17*time.Minute)) {
 		t.Errorf("another wait: %+v", w)
 	}
 }
@@ -562,7 +567,7 @@ func TestLostJournalFailsClosed(t *testing.T) {
 		// With etcd there, a lost journal is rebuilt.
 		a = start(t, f, newMemFiles())
 		until(t, a, cluster.Ready)
-		if facts := a.c.Journal.Facts(); facts.Lost || facts.Bootstrap == nil || !facts.Bootstrap.Done || facts.Applied != rev(1) {
+		if facts := a.c.Journal.Facts(); facts.Lost || !intentOf(facts, cluster.IntendBootstrap).Done || facts.Applied != rev(1) {
 			t.Errorf("rebuilt facts %+v", facts)
 		}
 		a.stop()

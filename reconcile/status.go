@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,17 +22,17 @@ const keepPasses = 20
 func (r *Reconciler) tellBlind(now time.Time) {
 	m := &r.memo
 	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: r.c.Journal.Facts().Applied, Subject: m.subject, Problems: m.problems}
-	s.Suspended = r.c.Journal.Facts().Suspended
+	s.Suspended = r.c.Journal.Facts().Suspended()
 	switch {
 	case m.problems.HasErrors():
 		// In the words of a cluster that was valid before: to whoever was told, a
 		// restart is no news.
 		b := r.stopper().block
-		s.Condition, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Subject+": "+b.Reason, b.Hint, []cluster.Block{b}
+		s.Condition, s.Reason, s.Concerns, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
-		s.Condition, s.Message, s.Hint = cluster.Blind, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
+		s.Condition, s.Reason, s.Message, s.Hint = cluster.Blind, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
-		s.Condition, s.Message = cluster.Blind, "starting"
+		s.Condition, s.Reason, s.Message = cluster.Blind, cluster.Starting, "starting"
 	}
 	r.publish(now, s, "")
 }
@@ -40,32 +41,31 @@ func (r *Reconciler) tellBlind(now time.Time) {
 func (r *Reconciler) tell(began time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, started []string) {
 	m := &r.memo
 	now := time.Now()
-	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Subject: m.subject, Suspended: o.Facts.Suspended,
+	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Subject: m.subject, Suspended: o.Facts.Suspended(),
 		Blocked: p.Blocked, Problems: d.Warnings}
 	if len(m.problems) > 0 {
 		s.Problems = m.problems
 	}
 	s.Problems = slices.Concat(s.Problems, plan.Elsewhere(d, o))
-	s.Nodes = r.nodes(now, d, o, p)
-	s.Addons = r.addons(now, d, o)
 	s.Waiting = r.waiting(now, p)
-	s.Condition, s.Message, s.Hint = condition(d, o, p, s.Waiting, m.fetchErr)
+	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
+	s.Addons = r.addons(now, d, o)
+	setCondition(&s, d, o, p, m.fetchErr)
 	failed := r.exec.takeFailed()
 	r.remember(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
 		Waiting: len(p.Waiting), Blocked: len(p.Blocked)})
-	r.publish(now, s, signature(p, s))
+	r.publish(now, s, signPlan(p, o))
 }
 
 // publish completes and stores a status. sig says what the cluster is doing;
 // while it stays the same, looking is done at growing distances.
 func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	m := &r.memo
+	r.logCondition(s)
 	if s.Condition != m.condition {
-		if m.condition != "" || s.Condition != cluster.Ready {
-			r.log.Info("the cluster is "+string(s.Condition)+": "+s.Message, "revision", s.Revision.Short(), "hint", s.Hint)
-		}
 		m.condition, m.since = s.Condition, now
 	}
+	m.cause, m.causedAt = s.Cause(), s.Revision
 	if sig != m.signature || m.changed.IsZero() {
 		m.signature, m.changed = sig, now
 	}
@@ -85,11 +85,37 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	r.heard.Store(m.heard)
 }
 
-func signature(p plan.Plan, s cluster.Status) string {
+// logCondition logs a condition that is new, and a Stalled one whose cause is
+// new, or the same at another revision: whoever pushed that must learn that it
+// has not helped.
+func (r *Reconciler) logCondition(s cluster.Status) {
+	m := &r.memo
+	switch {
+	case s.Condition == cluster.Stalled && m.condition == cluster.Stalled && (s.Cause() != m.cause || s.Revision != m.causedAt):
+	case s.Condition == m.condition, m.condition == "" && s.Condition == cluster.Ready:
+		return
+	}
+	r.log.Info("the cluster is "+string(s.Condition)+": "+s.Message, "revision", s.Revision.Short(), "reason", string(s.Reason), "hint", s.Hint)
+}
+
+// signPlan says what a cluster is doing, apart from the words for it: what is
+// planned, waited for and blocked, and how far each node and action has come.
+func signPlan(p plan.Plan, o cluster.Observed) string {
 	var b strings.Builder
-	b.WriteString(p.String())
-	for _, n := range s.Nodes {
-		fmt.Fprintf(&b, "%s %s %s\n", n.Name, n.Phase, n.WaitsFor)
+	for _, a := range p.Actions {
+		fmt.Fprintf(&b, "do %q\n", a.Info().ID())
+	}
+	for _, w := range p.Waiting {
+		fmt.Fprintf(&b, "wait %q\n", w.Key())
+	}
+	for _, k := range p.Blocked {
+		fmt.Fprintf(&b, "block %q\n", k.Key())
+	}
+	for _, run := range o.Running {
+		fmt.Fprintf(&b, "runs %q\n", run.ActionID)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.Phases)) {
+		fmt.Fprintf(&b, "%s is %s\n", name, p.Phases[name])
 	}
 	return b.String()
 }
@@ -108,28 +134,12 @@ func (r *Reconciler) remember(p cluster.PassStatus) {
 	}
 }
 
-func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan) []cluster.NodeStatus {
-	reason := map[string]string{}
-	for _, b := range p.Blocked {
-		if reason[b.Subject] == "" {
-			reason[b.Subject] = b.Reason
-		}
-	}
-	for _, w := range p.Waiting {
-		if reason[w.Subject] == "" {
-			reason[w.Subject] = w.Reason
-		}
-	}
-	for _, run := range o.Running {
-		reason[run.Subject] = run.Action
-	}
-	for _, a := range p.Actions {
-		reason[a.Subject()] = a.Kind()
-	}
+func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) []cluster.NodeStatus {
 	out := make([]cluster.NodeStatus, 0, len(d.Spec.Nodes))
 	for _, n := range d.Spec.Nodes {
-		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Host), Address: n.IP.String(), Phase: p.Phases[n.Name],
-			Talos: o.Machines[n.Name].Talos, WaitsFor: reason[n.Name]}
+		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: p.Phases[n.Name],
+			Talos: o.Machines[n.Name].Talos, Running: []cluster.RunningStatus{}, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
+		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
 			ns.Kubernetes = kn.Kubelet
 		}
@@ -146,6 +156,37 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 		out = append(out, ns)
 	}
 	return out
+}
+
+// addConcerns collects what concerns a node: all of it in the lists, and in WaitsFor
+// what a table has room for, first what is done about it.
+func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) {
+	for _, b := range p.Blocked {
+		if b.Subject == ns.Name {
+			ns.Blocked = append(ns.Blocked, b)
+		}
+	}
+	for _, w := range waits {
+		if w.Subject == ns.Name {
+			ns.Waiting = append(ns.Waiting, w)
+		}
+	}
+	for _, run := range o.Running {
+		if run.Node == ns.Name {
+			ns.Running = append(ns.Running, statusOf(run))
+		}
+	}
+	i := slices.IndexFunc(p.Actions, func(a plan.Action) bool { return a.Info().Node == ns.Name })
+	switch {
+	case i >= 0:
+		ns.WaitsFor = string(p.Actions[i].Info().Kind)
+	case len(ns.Running) > 0:
+		ns.WaitsFor = string(ns.Running[0].Action)
+	case len(ns.Blocked) > 0:
+		ns.WaitsFor = ns.Blocked[0].Message
+	case len(ns.Waiting) > 0:
+		ns.WaitsFor = ns.Waiting[0].Message
+	}
 }
 
 // stamp returns since when a subject has had a word, and calls changed when it
@@ -167,7 +208,7 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 		rel, ok := o.Releases.Value[a.Name]
 		switch {
 		case slices.ContainsFunc(o.Running, func(run cluster.Running) bool {
-			return run.Subject == a.Name && run.Action == plan.InstallAddon{}.Kind()
+			return run.ActionID == cluster.ActionID{Kind: cluster.InstallAddon, Subject: a.Name}
 		}):
 			as.State = "installing"
 		case !o.Releases.Known:
@@ -193,10 +234,10 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 
 func (r *Reconciler) waiting(now time.Time, p plan.Plan) []cluster.WaitStatus {
 	m := &r.memo
-	since := make(map[string]time.Time, len(p.Waiting))
+	since := make(map[cluster.Key]time.Time, len(p.Waiting))
 	out := make([]cluster.WaitStatus, 0, len(p.Waiting))
 	for _, w := range p.Waiting {
-		key := keyOf(w.Subject, w.Kind())
+		key := w.Key()
 		at, ok := m.waits[key]
 		if !ok {
 			at = now
@@ -222,62 +263,67 @@ func nothingBuiltWords(name string) string {
 	return "suspended, and none of its VMs exists; `talos-agent resume " + name + "` builds it"
 }
 
-// condition is the one word for a cluster, with the first reason in words.
-func condition(d cluster.Desired, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus, fetchErr error) (cluster.Condition, string, string) {
-	if o.Facts.Destroying {
-		if p.Gone {
-			return cluster.Suspended, nothingBuiltWords(d.Spec.Name), ""
-		}
-		if len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0 {
-			return cluster.Stalled, "being destroyed: " + p.Blocked[0].Subject + ": " + p.Blocked[0].Reason, p.Blocked[0].Hint
-		}
-		return cluster.Reconciling, beingDestroyed, ""
+// setCondition sets the condition of a cluster with its first reason.
+func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p plan.Plan, fetchErr error) {
+	set := func(c cluster.Condition, reason cluster.Reason, message, hint string) {
+		s.Condition, s.Reason, s.Message, s.Hint = c, reason, message, hint
 	}
-	if o.Facts.Suspended {
-		if nothingBuilt(p) {
-			return cluster.Suspended, nothingBuiltWords(d.Spec.Name), ""
-		}
-		return cluster.Suspended, suspendedWords(d.Spec.Name), ""
-	}
-	if len(p.Blocked) > 0 {
+	blocked := func(prefix string) {
 		b := p.Blocked[0]
-		return cluster.Stalled, b.Subject + ": " + b.Reason, b.Hint
+		set(cluster.Stalled, b.Reason, prefix+b.Subject+": "+b.Message, b.Hint)
+		s.Concerns, s.About = b.Subject, b.About
 	}
-	unseen := 0
-	for name, ph := range p.Phases {
-		// Who hears from the machine is not blind.
-		if ph == cluster.PhaseUnknown && o.Machines[name].Reach != cluster.Configured {
-			unseen++
-		}
-	}
-	if unseen > 0 && unseen == len(p.Phases) {
-		why := "nothing can be seen"
-		for _, w := range waits {
-			why = w.Subject + ": " + w.Reason
+	switch {
+	case o.Facts.Destroying() && p.Gone, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(p):
+		set(cluster.Suspended, cluster.SuspendedByAdmin, nothingBuiltWords(d.Spec.Name), "")
+	case o.Facts.Destroying() && len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0:
+		blocked("being destroyed: ")
+	case o.Facts.Destroying():
+		set(cluster.Reconciling, cluster.Destroying, beingDestroyed, "")
+	case o.Facts.Suspended():
+		set(cluster.Suspended, cluster.SuspendedByAdmin, suspendedWords(d.Spec.Name), "")
+	case len(p.Blocked) > 0:
+		blocked("")
+	case nothingSeen(o, p):
+		set(cluster.Blind, cluster.NodeUnknown, "nothing can be seen", "")
+		for _, w := range s.Waiting {
+			set(cluster.Blind, w.Reason, w.Subject+": "+w.Message, "")
+			s.Concerns, s.About = w.Subject, w.About
 			break
 		}
-		return cluster.Blind, why, ""
+	case slices.ContainsFunc(s.Waiting, isOverdue):
+		w := s.Waiting[slices.IndexFunc(s.Waiting, isOverdue)]
+		why := w.Subject + ": " + w.Message
+		if w.Within > time.Second { // otherwise it was wrong from the first moment
+			why += " (for longer than it should)"
+		}
+		set(cluster.Stalled, w.Reason, why, w.Hint)
+		s.Concerns, s.About = w.Subject, w.About
+	case len(p.Actions)+len(o.Running)+len(p.Waiting) > 0:
+		set(cluster.Reconciling, cluster.Progressing, describeProgress(d, o, p), "")
+	default:
+		msg := fmt.Sprintf("%d nodes are Ready at %s", len(d.Spec.Nodes), d.Revision.Short())
+		if len(d.Spec.Nodes) == 1 {
+			msg = "1 node is Ready at " + d.Revision.Short()
+		}
+		if fetchErr != nil {
+			msg += "; the repository cannot be fetched: " + text.OneLine(fetchErr.Error())
+		}
+		set(cluster.Ready, cluster.Converged, msg, fault.HintOf(fetchErr))
 	}
-	for _, w := range waits {
-		if w.Overdue {
-			why := w.Subject + ": " + w.Reason
-			if w.Within > time.Second { // otherwise it was wrong from the first moment
-				why += " (for longer than it should)"
-			}
-			return cluster.Stalled, why, w.Hint
+}
+
+func isOverdue(w cluster.WaitStatus) bool { return w.Overdue }
+
+// nothingSeen reports whether no node can be seen.
+func nothingSeen(o cluster.Observed, p plan.Plan) bool {
+	for name, ph := range p.Phases {
+		// Whose machine answers can be seen.
+		if ph != cluster.PhaseUnknown || o.Machines[name].Reach == cluster.Configured {
+			return false
 		}
 	}
-	if len(p.Actions)+len(o.Running)+len(p.Waiting) > 0 {
-		return cluster.Reconciling, progress(d, o, p), ""
-	}
-	msg := fmt.Sprintf("%d nodes are Ready at %s", len(d.Spec.Nodes), d.Revision.Short())
-	if len(d.Spec.Nodes) == 1 {
-		msg = "1 node is Ready at " + d.Revision.Short()
-	}
-	if fetchErr != nil {
-		msg += "; the repository cannot be fetched: " + text.OneLine(fetchErr.Error())
-	}
-	return cluster.Ready, msg, fault.HintOf(fetchErr)
+	return len(p.Phases) > 0
 }
 
 // nothingBuilt reports whether every node is seen to have no VM: to resume such a
@@ -291,8 +337,8 @@ func nothingBuilt(p plan.Plan) bool {
 	return len(p.Phases) > 0
 }
 
-// progress says in one line what goes on.
-func progress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
+// describeProgress says in one line what goes on.
+func describeProgress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
 	ready := 0
 	for _, ph := range p.Phases {
 		if ph == cluster.PhaseReady {
@@ -303,11 +349,11 @@ func progress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
 	switch {
 	case len(o.Running) > 0:
 		first := slices.MinFunc(o.Running, func(a, b cluster.Running) int { return cmp.Compare(a.Since.UnixNano(), b.Since.UnixNano()) })
-		what = first.Action + " " + first.Subject
+		what = string(first.Kind) + " " + first.Subject
 	case len(p.Actions) > 0:
-		what = p.Actions[0].String()
+		what = p.Actions[0].Info().Text
 	default:
-		what = p.Waiting[0].Subject + ": " + p.Waiting[0].Reason
+		what = p.Waiting[0].Subject + ": " + p.Waiting[0].Message
 	}
 	return fmt.Sprintf("%d of %d nodes Ready; %s", ready, len(d.Spec.Nodes), what)
 }

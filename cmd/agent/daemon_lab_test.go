@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,34 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
+// startLabProcess runs talos-agent lab in a network of its own until the end of the
+// test. The command holds the network itself, so between this search and its start
+// another test may take it; then it is refused, and gets the next.
+func startLabProcess(t *testing.T, args ...string) (*daemonProcess, netip.Prefix) {
+	t.Helper()
+	for range 20 {
+		prefix, release, err := world.FreePrefix()
+		must(err)
+		release()
+		out := &output{}
+		cmd := exec.Command("talos-agent", append([]string{"lab", "--prefix", prefix.String()}, args...)...)
+		cmd.Stdout, cmd.Stderr = out, out
+		must(cmd.Start())
+		p := &daemonProcess{cmd: cmd, done: make(chan struct{})}
+		go func() { defer close(p.done); p.err = cmd.Wait() }()
+		t.Cleanup(func() { _ = cmd.Process.Kill(); <-p.done })
+		const taken = "choose another network with --prefix"
+		if !soon(func() bool { return out.has("talos-agent status --socket ") || out.has(taken) }) {
+			t.Fatalf("the lab does not say what to do: %s", out)
+		}
+		if !out.has(taken) {
+			return p, prefix
+		}
+	}
+	t.Fatal("twenty networks were taken one after another")
+	return nil, netip.Prefix{}
+}
+
 // TestLabCommand tries the agent as `talos-agent lab` tells people to: the lab in
 // one terminal, git push and the daemon in others.
 func TestLabCommand(t *testing.T) {
@@ -21,14 +50,13 @@ func TestLabCommand(t *testing.T) {
 		t.Skip("needs git")
 	}
 	t.Parallel()
-	prefix, release, err := world.FreePrefix()
-	must(err)
-	t.Cleanup(release)
 	r := &rig{t: t, dir: t.TempDir(), work: t.TempDir(), log: &output{}}
 	t.Cleanup(r.kill)
-	r.base = strings.TrimSuffix(prefix.Addr().String(), "0")
 	repo := filepath.Join(r.work, "repo")
 	must(os.CopyFS(repo, os.DirFS("../../examples/repo")))
+	lives, prefix := startLabProcess(t, "--dir", r.dir, "--speed", "200", "--cluster", "lab", "--age-key", filepath.Join(repo, "lab-age-key.txt"))
+	told := lives.cmd.Stdout.(*output)
+	r.base = strings.TrimSuffix(prefix.Addr().String(), "0")
 	for _, name := range []string{"cluster.yaml", "nodes.yaml"} {
 		path := filepath.Join(repo, "inventory", "lab", name)
 		b, err := os.ReadFile(path)
@@ -36,20 +64,8 @@ func TestLabCommand(t *testing.T) {
 		must(os.WriteFile(path, bytes.ReplaceAll(b, []byte("127.84.7."), []byte(r.base)), 0o644))
 	}
 
-	told := &output{}
-	play := exec.Command("talos-agent", "lab", "--dir", r.dir, "--prefix", prefix.String(), "--speed", "200", "--cluster", "lab",
-		"--age-key", filepath.Join(repo, "lab-age-key.txt"))
-	play.Stdout, play.Stderr = told, told
-	must(play.Start())
-	lives := &daemonProcess{cmd: play, done: make(chan struct{})}
-	go func() { defer close(lives.done); lives.err = play.Wait() }()
-	t.Cleanup(func() { _ = play.Process.Kill(); <-lives.done })
-	if !soon(func() bool { return told.has("talos-agent status --socket ") }) {
-		t.Fatalf("the lab does not say what to do: %s", told)
-	}
-
 	second, err := exec.Command("talos-agent", "lab", "--bare", "--prefix", prefix.String()).CombinedOutput()
-	if err == nil || !strings.Contains(string(second), "choose another network with --prefix") {
+	if err == nil || !strings.Contains(string(second), prefix.String()) || !strings.Contains(string(second), "choose another network with --prefix") {
 		t.Errorf("a second lab at the same addresses: %v\n%s", err, second)
 	}
 
@@ -91,7 +107,7 @@ func TestLabCommand(t *testing.T) {
 	if code := r.stop(); code != exitOK {
 		t.Errorf("the daemon ended with code %d", code)
 	}
-	must(play.Process.Signal(syscall.SIGINT))
+	must(lives.cmd.Process.Signal(syscall.SIGINT))
 	if code := lives.end(t); code != exitOK || !told.has("the lab is closed") {
 		t.Errorf("the lab ended with code %d", code)
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -20,8 +21,8 @@ import (
 // tells a GitLab. A server that shows another key than the known one is no
 // server of ours.
 func TestDaemonOverSSH(t *testing.T) {
-	r := newRig(t, lab.Config{Forge: web.GitLab})
-	server, err := web.NewSSH(web.SSHConfig{World: r.lab.World, Addr: net.JoinHostPort(r.base+"8", "2222"), Git: r.lab.Git})
+	r := newRig(t, lab.Config{Forge: labforge.GitLab})
+	server, err := gitserver.NewSSH(gitserver.SSHConfig{World: r.lab.World, Addr: net.JoinHostPort(r.base+"8", "2222"), Server: r.lab.Git})
 	must(err)
 	t.Cleanup(func() { _ = server.Close() })
 	r.config["forge"].(map[string]any)["kind"] = "gitlab"
@@ -76,7 +77,7 @@ func strangersKey() string {
 // TestDaemonFollowsALocalRepository reads a bare repository of the same host
 // without a server, and tells a Gitea.
 func TestDaemonFollowsALocalRepository(t *testing.T) {
-	r := newRig(t, lab.Config{Forge: web.Gitea, GitDir: t.TempDir()})
+	r := newRig(t, lab.Config{Forge: labforge.Gitea, GitDir: t.TempDir()})
 	forge := r.config["forge"].(map[string]any)
 	forge["kind"] = "gitea"
 	r.repository(map[string]any{"url": r.lab.Repo.Dir(), "token_file": nil})

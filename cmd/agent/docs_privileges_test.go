@@ -128,7 +128,7 @@ func grantedWorld(t *testing.T, flavour string, commands [][]string) {
 	sz.Workers++
 	s.Push(sz.Files(), "add a worker")
 	s.UntilReady(20 * time.Minute)
-	s.Lawful(sz)
+	s.CheckRules(sz)
 	if err := s.Cluster().Destroy(); err != nil {
 		t.Fatal(err)
 	}

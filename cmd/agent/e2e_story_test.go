@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
 )
 
 // addon is the line of the status about one addon.
@@ -23,7 +23,7 @@ func addon(s cluster.Status, name string) cluster.AddonStatus {
 // waits tells whether a subject waits for a reason that contains words.
 func waits(s cluster.Status, subject, words string) bool {
 	return slices.ContainsFunc(s.Waiting, func(w cluster.WaitStatus) bool {
-		return w.Subject == subject && strings.Contains(w.Reason, words)
+		return w.Subject == subject && strings.Contains(w.Message, words)
 	})
 }
 
@@ -59,7 +59,7 @@ func (e *endToEnd) bringUp() {
 	}
 	e.await("success at the forge", func() (bool, string) {
 		all := e.lab.Forge.Statuses()
-		return slices.ContainsFunc(all, func(st web.Status) bool { return st.Commit == e.head && st.State == "success" }), fmt.Sprint(all)
+		return slices.ContainsFunc(all, func(st labforge.Status) bool { return st.Commit == e.head && st.State == "success" }), fmt.Sprint(all)
 	})
 }
 
@@ -185,7 +185,7 @@ func (e *endToEnd) arrival(arrived <-chan struct{}) {
 func (e *endToEnd) away(why string) {
 	e.t.Helper()
 	s := e.status("telling why the API is away", func(s cluster.Status) bool {
-		return s.Condition != cluster.Ready && slices.ContainsFunc(s.Waiting, func(w cluster.WaitStatus) bool { return strings.Contains(w.Reason, why) })
+		return s.Condition != cluster.Ready && slices.ContainsFunc(s.Waiting, func(w cluster.WaitStatus) bool { return strings.Contains(w.Message, why) })
 	})
 	for _, a := range s.Addons {
 		if a.State != "unknown" && a.State != "installing" { // that action is still under way

@@ -23,7 +23,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources/secrets"
@@ -158,11 +158,11 @@ func (e *endToEnd) close() {
 // inventory is one control plane and two workers with four addons, by name in
 // the cluster's folder.
 func (e *endToEnd) inventory() map[string][]byte {
-	charts, err := web.StockCharts()
+	charts, err := labcharts.Stock()
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	cilium := charts[slices.IndexFunc(charts, func(c web.Chart) bool { return c.Name == "cilium" })]
+	cilium := charts[slices.IndexFunc(charts, func(c labcharts.Chart) bool { return c.Name == "cilium" })]
 	digest, err := e.lab.Registry.ManifestDigest("podinfo", "6.9.0")
 	if err != nil {
 		e.t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -16,13 +16,13 @@ import (
 // none. Each forge sends what it sends.
 func TestWebhooks(t *testing.T) {
 	for name, c := range map[string]struct {
-		kind   web.ForgeKind
+		kind   labforge.Kind
 		secret string
 	}{
-		"github":         {web.GitHub, "canary-hook-of-github"},
-		"gitea":          {web.Gitea, "canary-hook-of-gitea"},
-		"gitlab":         {web.GitLab, "canary-hook-of-gitlab"},
-		"gitlab, signed": {web.GitLab, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
+		"github":         {labforge.GitHub, "canary-hook-of-github"},
+		"gitea":          {labforge.Gitea, "canary-hook-of-gitea"},
+		"gitlab":         {labforge.GitLab, "canary-hook-of-gitlab"},
+		"gitlab, signed": {labforge.GitLab, "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, lab.Config{Forge: c.kind})
@@ -33,8 +33,8 @@ func TestWebhooks(t *testing.T) {
 			r.config["forge"].(map[string]any)["kind"] = string(c.kind)
 			delete(r.config, "clusters")
 			r.repository(map[string]any{"interval": "24h"})
-			r.lab.Forge.AddHook(web.Hook{URL: "http://" + address + "/hooks/lab", Secret: c.secret})
-			r.lab.Forge.AddHook(web.Hook{URL: "http://" + address, Secret: "another secret than that"})
+			r.lab.Forge.AddHook(labforge.Hook{URL: "http://" + address + "/hooks/lab", Secret: c.secret})
+			r.lab.Forge.AddHook(labforge.Hook{URL: "http://" + address, Secret: "another secret than that"})
 			r.push(map[string][]byte{"README.md": []byte("nothing yet\n")})
 			r.until("it was tried to deliver that", func() bool { return len(r.lab.Forge.Deliveries()) == 2 })
 			r.start()

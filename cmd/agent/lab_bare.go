@@ -132,6 +132,11 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 	if err != nil {
 		return err
 	}
+	release, err := holdNetwork(prefix)
+	if err != nil {
+		return err
+	}
+	defer release()
 	h, err := startBareLab(dir, program, prefix, flavour, speed)
 	if err != nil {
 		return besideAnother(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newLab(env *environment) *cobra.Command {
@@ -70,6 +71,11 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 			}
 			defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		}
+		release, err := holdNetwork(prefix)
+		if err != nil {
+			return err
+		}
+		defer release()
 		h, err := startLab(dir, prefix, flavour, speed, key, clusters)
 		if err != nil {
 			return besideAnother(err)
@@ -83,6 +89,26 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	return cmd
 }
 
+// holdNetwork keeps the lab's network from every other lab on this machine, tests
+// included, until release is called.
+func holdNetwork(prefix string) (release func(), err error) {
+	p, err := parsePrefix(prefix)
+	if err != nil {
+		return nil, err
+	}
+	release, err = world.HoldPrefix(p)
+	return release, besideAnother(err)
+}
+
+// parsePrefix reads --prefix.
+func parsePrefix(prefix string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
+		return netip.Prefix{}, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	}
+	return p, nil
+}
+
 // besideAnother adds the cure to the error of a lab whose addresses are taken.
 func besideAnother(err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
@@ -94,7 +120,7 @@ func besideAnother(err error) error {
 // tellStory tells what happens in a lab until the command is stopped.
 func tellStory(ctx context.Context, env *environment, l *lab.Lab) {
 	l.World.OnStory(func(e world.Event) {
-		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+shortDuration(e.At), e.Subject, e.Text)
+		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+text.Duration(e.At), e.Subject, e.Text)
 	})
 	<-ctx.Done()
 	_, _ = fmt.Fprintln(env.stdout, "the lab is closed")
@@ -129,9 +155,9 @@ func startLab(dir, prefix, flavour string, speed float64, ageKey []byte, cluster
 // labConfig checks what a lab is asked to be, and makes its folder. It returns
 // the folder's absolute path too.
 func labConfig(dir, prefix, flavour string, speed float64) (lab.Config, string, error) {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
-		return lab.Config{}, "", &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	p, err := parsePrefix(prefix)
+	if err != nil {
+		return lab.Config{}, "", err
 	}
 	if flavour != "9.2" && flavour != "8.4" {
 		return lab.Config{}, "", &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // live is the real program in a process of its own, against a lab on loopback
@@ -39,7 +39,10 @@ type live struct {
 // newLive starts a lab whose repository is empty yet.
 func newLive(t *testing.T, c lab.Config) *live {
 	t.Helper()
-	prefix, release := freeNet(t)
+	prefix, release, err := world.FreeLargePrefix()
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(release)
 	// Unix sockets have short names.
 	dir, err := os.MkdirTemp("", "figures-")
@@ -70,21 +73,6 @@ func newLive(t *testing.T, c lab.Config) *live {
 		}
 	})
 	return h
-}
-
-// freeNet finds a /20 of 127.0.0.0/8 that no other lab holds: room for a
-// thousand nodes. A listener at its last address is the lock.
-func freeNet(t *testing.T) (netip.Prefix, func()) {
-	t.Helper()
-	for i := range 100 {
-		second := byte(100 + (os.Getpid()+i)%100)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.%d.15.254:48484", second))
-		if err == nil {
-			return netip.PrefixFrom(netip.AddrFrom4([4]byte{127, second, 0, 0}), 20), func() { _ = l.Close() }
-		}
-	}
-	t.Fatal("there is no free /20 below 127.0.0.0/8")
-	return netip.Prefix{}, nil
 }
 
 // edit replaces texts, given in pairs, in one of the host's files.

@@ -24,7 +24,6 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(leakless{m}, map[string]func(){
 		"talos-agent": func() { os.Exit(run(osEnvironment(), os.Args[1:])) },
-		"hardened":    hardened,
 		"age-keygen":  ageKeygen, // for the documentation
 	})
 }

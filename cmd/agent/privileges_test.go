@@ -76,7 +76,7 @@ func lifeWithout(t *testing.T, flavour, role, privilege string) string {
 	if !s.readyWithin(patient) {
 		return "it does not grow"
 	}
-	s.Lawful(sz)
+	s.CheckRules(sz)
 	if err := s.Cluster().Destroy(); err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,11 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -81,7 +84,7 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 type rehearsal struct {
 	flags rehearseFlags
 	dir   string
-	p     printer
+	p     terminal.Printer
 
 	lab   *lab.Lab
 	agent *agent.Agent
@@ -112,10 +115,10 @@ func (r *rehearsal) run(ctx context.Context) error {
 			return err
 		}
 		if !v.Valid {
-			if r.p.json {
-				err = r.p.jsonOut("Validation", v)
+			if r.p.IsJSON() {
+				err = r.p.PrintJSON("Validation", v)
 			} else {
-				r.p.validation(v, dir)
+				printValidation(r.p, v, dir)
 			}
 			return errors.Join(err, errSilent(exitFailed))
 		}
@@ -148,8 +151,8 @@ func (r *rehearsal) run(ctx context.Context) error {
 	if err := r.lab.Broken(); err != nil {
 		return fmt.Errorf("the agent broke a law in the rehearsal; this is a bug worth reporting: %w", err)
 	}
-	if r.p.json {
-		if err := r.p.jsonOut("Rehearsal", out); err != nil {
+	if r.p.IsJSON() {
+		if err := r.p.PrintJSON("Rehearsal", out); err != nil {
 			return err
 		}
 	}
@@ -161,7 +164,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 
 // put makes the directory the agent follows a copy of dir.
 func (r *rehearsal) put(dir string) error {
-	files, err := web.ReadFiles(dir)
+	files, err := gitserver.ReadFiles(dir)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", dir, err)
 	}
@@ -228,8 +231,8 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	}
 	context.AfterFunc(ctx, unlock)
 	log := slog.New(slog.DiscardHandler)
-	if !r.p.json {
-		log = slog.New(&handler{level: slog.LevelInfo, write: writeLines(indent{r.p})})
+	if !r.p.IsJSON() {
+		log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{r.p})})
 	}
 	r.agent, err = agent.New(agent.Config{
 		Owner: r.flags.owner, Clusters: names, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
@@ -307,7 +310,7 @@ func (r *rehearsal) publish(name, version string) error {
 	} else {
 		r.charts[key] = true
 	}
-	chart, err := web.StandIn(name, version)
+	chart, err := labcharts.NewStandIn(name, version)
 	if err != nil {
 		return fmt.Errorf("make a stand-in for chart %s: %w", name, err)
 	}
@@ -322,8 +325,8 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 	if err != nil {
 		return err
 	}
-	if !r.p.json {
-		r.p.printf("== %s\n", what)
+	if !r.p.IsJSON() {
+		r.p.Printf("== %s\n", what)
 	}
 	r.agent.LookAll()
 	for {
@@ -351,18 +354,18 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 }
 
 func (r *rehearsal) tell(all []cluster.Status, late bool) {
-	if r.p.json {
+	if r.p.IsJSON() {
 		return
 	}
-	r.p.now = time.Now()
+	p := r.p.At(time.Now())
 	for _, s := range all {
-		r.p.printf("\n")
-		r.p.status(s)
+		p.Printf("\n")
+		p.PrintStatus(s)
 	}
 	if late {
-		r.p.printf("\ngave up: not every cluster became Ready in time\n")
+		r.p.Printf("\ngave up: not every cluster became Ready in time\n")
 	}
-	r.p.printf("\n")
+	r.p.Printf("\n")
 }
 
 // labFor is a host that has what the clusters ask for: hosts, storages,
@@ -383,11 +386,11 @@ func labFor(specs []cluster.Spec) lab.Config {
 			if n.Pool != "" {
 				c.Pool = n.Pool
 			}
-			h := hosts[n.Host]
+			h := hosts[n.Placement.Pin]
 			if h == nil {
-				h = &pve.Host{Name: n.Host, Cores: 64, MemoryBytes: 1 << 40}
-				hosts[n.Host] = h
-				order = append(order, n.Host)
+				h = &pve.Host{Name: n.Placement.Pin, Cores: 64, MemoryBytes: 1 << 40}
+				hosts[n.Placement.Pin] = h
+				order = append(order, n.Placement.Pin)
 			}
 			if !slices.Contains(h.Bridges, n.Bridge) {
 				h.Bridges = append(h.Bridges, n.Bridge)
@@ -432,9 +435,9 @@ func labFor(specs []cluster.Spec) lab.Config {
 }
 
 // indent sets the agent's own lines apart.
-type indent struct{ p printer }
+type indent struct{ p terminal.Printer }
 
 func (i indent) Write(b []byte) (int, error) {
-	i.p.printf("  %s", b)
+	i.p.Printf("  %s", b)
 	return len(b), nil
 }

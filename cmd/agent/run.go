@@ -7,6 +7,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 const defaultConfig = "/etc/talos-agent/config.yaml"
@@ -30,9 +32,9 @@ was loaded before; only a policy that cannot be loaded leaves nothing allowed.
 		if !ok {
 			w = os.Stderr
 		}
-		events := eventlog.NewEvents(fieldName)
-		log := newLog(w, *verbose, events.Add)
-		return daemon.Run(cmd.Context(), daemon.Config{Path: *path, Version: version, Log: log, Events: events, OwnLog: withoutAlso(log)})
+		events := eventlog.NewEvents()
+		log := logging.New(logging.Config{Output: terminal.NewCleaner(w), Journal: logging.Journal(), Verbose: *verbose, Observe: events.Add})
+		return daemon.Run(cmd.Context(), daemon.Config{Path: *path, Version: version, Log: log, Events: events, OwnLog: logging.WithoutObserver(log)})
 	}
 	return cmd
 }

@@ -3,11 +3,11 @@ package main
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // size is a cluster to simulate.
@@ -33,7 +33,7 @@ func must(err error) {
 // describe is a status for the output of a test that fails.
 func describe(st cluster.Status) string {
 	var b bytes.Buffer
-	p := printer{w: &b, now: time.Now()}
-	p.status(st)
+	p := terminal.NewPlain(&b)
+	p.PrintStatus(st)
 	return b.String()
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/sources"
@@ -75,10 +77,10 @@ Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage.`,
 		if err != nil {
 			return err
 		}
-		if p.json {
-			err = p.jsonOut("Validation", v)
+		if p.IsJSON() {
+			err = p.PrintJSON("Validation", v)
 		} else {
-			p.validation(v, args[0])
+			printValidation(p, v, args[0])
 		}
 		if err == nil && !v.Valid {
 			err = errSilent(exitFailed)
@@ -357,47 +359,39 @@ func (v *validator) againstPolicy(snap cluster.Snapshot) cluster.Problems {
 		if slices.Contains(anyway, b) {
 			continue
 		}
-		field, text := "nodes."+b.Subject, b.Reason
+		field, text := "nodes."+b.Subject, b.Message
 		if _, ok := snap.Where[field]; !ok {
-			field, text = "", b.Subject+": "+b.Reason
+			field, text = "", b.Subject+": "+b.Message
 		}
 		problems = append(problems, snap.At(cluster.Error, field, text, b.Hint))
 	}
 	return problems
 }
 
-// validation prints what was found: problems the way compilers do, then a line
+// printValidation prints what was found: problems the way compilers do, then a line
 // for each cluster, then what its DHCP server must know.
-func (p printer) validation(v validation, dir string) {
+func printValidation(p terminal.Printer, v validation, dir string) {
 	for _, problem := range v.Problems {
 		problem.File = filepath.Join(dir, problem.File)
-		p.printf("%s\n", problem)
+		p.Printf("%s\n", problem)
 	}
 	for _, c := range v.Clusters {
 		if !c.Valid {
-			p.printf("%s: %s\n", c.Cluster, p.paint("invalid", "31"))
+			p.Printf("%s: %s\n", c.Cluster, p.Paint("invalid", terminal.Red))
 			continue
 		}
-		p.printf("%s: %s: %s, %s, Talos %s, Kubernetes %s; %s validated, with placeholders for %s\n", c.Cluster, p.paint("valid", "32"),
-			count(c.ControlPlanes, "control plane"), count(c.Workers, "worker"), c.Talos, c.Kubernetes, count(c.Rendered, "machine config"), placeholderText(c.Placeholders))
+		p.Printf("%s: %s: %s, %s, Talos %s, Kubernetes %s; %s validated, with placeholders for %s\n", c.Cluster, p.Paint("valid", terminal.Green),
+			text.Count(c.ControlPlanes, "control plane"), text.Count(c.Workers, "worker"), c.Talos, c.Kubernetes, text.Count(c.Rendered, "machine config"), placeholderText(c.Placeholders))
 	}
 	for _, c := range v.Clusters {
 		if len(c.Reservations) == 0 {
 			continue
 		}
-		p.printf("\n# %s, for dnsmasq:\n", c.Cluster)
+		p.Printf("\n# %s, for dnsmasq:\n", c.Cluster)
 		for _, r := range c.Reservations {
-			p.printf("dhcp-host=%s,%s,%s\n", strings.ToLower(r.MAC), r.Address, r.Node)
+			p.Printf("dhcp-host=%s,%s,%s\n", strings.ToLower(r.MAC), r.Address, r.Node)
 		}
 	}
-}
-
-// count is a number of things in words: 1 node, 2 nodes.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func placeholderText(what []string) string {

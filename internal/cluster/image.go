@@ -1,5 +1,18 @@
 package cluster
 
+// BootMedium is what a VM boots from before Talos is on its disk.
+type BootMedium string
+
+// BootImage is a disk image of Talos that becomes the system disk. It is the
+// only medium that is supported.
+const BootImage BootMedium = "image"
+
+// Boot is what a new VM of a node boots from.
+type Boot struct {
+	Medium BootMedium
+	Image  Image // for BootImage
+}
+
 // ImageName names the disk image of a Talos version and an image factory's
 // schematic. The same image has the same name in the host's cache and in every
 // storage of Proxmox VE, so that it is found again; twelve digits of the

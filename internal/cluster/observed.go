@@ -28,6 +28,9 @@ type Observed struct {
 	Strays   Seen[[]VM]
 	Machines map[string]Machine // by node name
 	Members  Seen[[]Member]     // of etcd
+	// MembersAgree says whether every member of etcd names the same members. It
+	// is unknown while nobody has asked all of them.
+	MembersAgree Seen[bool]
 	// APIs says of each control plane whether its own kube-apiserver answers
 	// ready.
 	APIs     map[string]Seen[bool]
@@ -40,28 +43,8 @@ type Observed struct {
 
 	// Running are the actions of ours that are still under way.
 	Running []Running
-	// Resting are the actions that failed lately and are not tried again yet.
-	Resting []Rest
-}
-
-// Progress is how far an action has come.
-type Progress struct {
-	Done, Total int64  // in Unit; Total 0: unknown
-	Unit        string // "bytes", ...
-	UPID        string // the Proxmox VE task it waits for, "" before and without one
-	// Allocated says that the action has all the disks it needs: the next may
-	// have its turn on the storage.
-	Allocated bool
-}
-
-// Rest is an action that failed and is given time before its next attempt.
-type Rest struct {
-	Action  string // its kind
-	Subject string
-	Until   time.Time
-	Failed  int    // attempts that failed in a row
-	Error   string // of the last one
-	Hint    string
+	// Backoffs are the actions that failed lately and are not tried again yet.
+	Backoffs []Backoff
 }
 
 // Host is one Proxmox VE machine.
@@ -255,54 +238,4 @@ type Fetched struct {
 	// Release is the digest of chart and values together: what a release that
 	// needs nothing done carries.
 	Release string
-}
-
-// Facts are the few things the agent must remember, because the world does
-// not tell them. Everything else is read from the world.
-type Facts struct {
-	// Lost: there was no journal, or it could not be read, and it was not seen
-	// yet that nothing of the cluster exists. Bootstrap fails closed until that
-	// or etcd is seen.
-	Lost bool
-	// Bootstrap is the durable intent, written before the one call.
-	Bootstrap *BootstrapIntent
-	Suspended bool
-	// Destroying: root asked for the cluster to be torn down.
-	Destroying bool
-	// Applied is the last revision the agent planned with; a head that does
-	// not descend from it is not applied until root accepts it.
-	Applied     Revision
-	Fingerprint string // of the secrets bundle, once one was sent to a node
-	Images      map[string]ImagePin
-	Charts      map[string]string // Chart.Ref -> digest pinned at first use
-}
-
-// BootstrapIntent says which node was chosen to found the cluster, and when.
-type BootstrapIntent struct {
-	Node string    `json:"node"`
-	UUID string    `json:"uuid"`
-	At   time.Time `json:"at"`
-	// Done: etcd was seen running afterwards.
-	Done bool `json:"done,omitempty"`
-}
-
-// ImagePin is what an image was when it was first verified.
-type ImagePin struct {
-	Schematic string `json:"schematic"`
-	// For is the digest of what the schematic asks for, so that its id is known
-	// while the factory is not.
-	For    string `json:"for,omitempty"`
-	SHA256 string `json:"sha256"`
-	Bytes  int64  `json:"bytes"`
-}
-
-// Running is an action of ours that is under way.
-type Running struct {
-	Action  string // its kind, "create vm"
-	Subject string
-	Since   time.Time
-	Progress
-	// Storage is the storage the action allocates on, as "host/storage".
-	// Allocations on one storage are serialised.
-	Storage string
 }

@@ -128,7 +128,7 @@ type Node struct {
 	UUID string // NodeUUID(Spec.ID, Name)
 	MAC  string // upper case
 
-	Host               string // the Proxmox VE machine that carries the VM
+	Placement          Placement
 	Pool               string // "" : none
 	Bridge             string
 	Datastore          string // VM disks
@@ -149,6 +149,12 @@ type Node struct {
 	Patches []Patch // all that apply, in order: all, role, node
 	Protect bool    // never destroyed
 	Locked  bool    // never touched
+}
+
+// Placement says on which hosts a node's VM may be made. Which one it is, the
+// planner answers.
+type Placement struct {
+	Pin string // the host
 }
 
 // Disk is an extra disk of a node. Talos finds it by its serial.

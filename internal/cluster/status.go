@@ -20,9 +20,14 @@ const (
 type Status struct {
 	Cluster   string    `json:"cluster"`
 	Condition Condition `json:"condition"`
-	Message   string    `json:"message"`
-	Hint      string    `json:"hint,omitempty"`
-	Since     time.Time `json:"since"` // since when the condition holds
+	// Reason is why the condition is what it is: that of the first block or wait
+	// that decides it. Subject and About of that are Concerns.
+	Reason   Reason    `json:"reason"`
+	Concerns string    `json:"concerns,omitempty"`
+	About    string    `json:"about,omitempty"`
+	Message  string    `json:"message"`
+	Hint     string    `json:"hint,omitempty"`
+	Since    time.Time `json:"since"` // since when the condition holds
 	// Revision is the newest one seen, Applied the one the world is being made
 	// to match. They differ while a newer one is refused.
 	Revision Revision `json:"revision"`
@@ -43,6 +48,9 @@ type Status struct {
 	NextPass time.Time       `json:"nextPass"`
 }
 
+// Cause identifies why the condition is what it is.
+func (s Status) Cause() Key { return Key{s.Concerns, s.Reason, s.About} }
+
 // Waits reports whether a status tells of waiting and of nothing else: nothing is
 // under way, and the pass that it tells of began nothing.
 func (s Status) Waits() bool {
@@ -51,16 +59,21 @@ func (s Status) Waits() bool {
 
 // NodeStatus is one node of a Status.
 type NodeStatus struct {
-	Name       string    `json:"name"`
-	Role       Role      `json:"role"`
-	VMID       int       `json:"vmid"`
-	Host       string    `json:"host"` // that carries its VM, or will
-	Address    string    `json:"address"`
-	Phase      Phase     `json:"phase"`
-	Talos      string    `json:"talos,omitempty"`
-	Kubernetes string    `json:"kubernetes,omitempty"`
-	WaitsFor   string    `json:"waitsFor,omitempty"`
-	Since      time.Time `json:"since"` // since when it is in this phase
+	Name       string `json:"name"`
+	Role       Role   `json:"role"`
+	VMID       int    `json:"vmid"`
+	Host       string `json:"host"` // that carries its VM, or will
+	Address    string `json:"address"`
+	Phase      Phase  `json:"phase"`
+	Talos      string `json:"talos,omitempty"`
+	Kubernetes string `json:"kubernetes,omitempty"`
+	// WaitsFor is the first of the lists below in words, for tables.
+	WaitsFor string    `json:"waitsFor,omitempty"`
+	Since    time.Time `json:"since"` // since when it is in this phase
+	// Running, Waiting and Blocked are everything that concerns the node.
+	Running []RunningStatus `json:"running"`
+	Waiting []WaitStatus    `json:"waiting"`
+	Blocked []Block         `json:"blocked"`
 	// Console is what its VM printed last, of a machine that should answer and
 	// does not; nil of all others.
 	Console *ConsoleTail `json:"console,omitempty"`
@@ -78,13 +91,13 @@ type AddonStatus struct {
 
 // RunningStatus is an action under way.
 type RunningStatus struct {
-	Action  string    `json:"action"`
-	Subject string    `json:"subject"`
-	Since   time.Time `json:"since"`
-	Done    int64     `json:"done,omitempty"`
-	Total   int64     `json:"total,omitempty"`
-	Unit    string    `json:"unit,omitempty"`
-	UPID    string    `json:"upid,omitempty"`
+	Action  ActionKind `json:"action"`
+	Subject string     `json:"subject"`
+	Since   time.Time  `json:"since"`
+	Done    int64      `json:"done,omitempty"`
+	Total   int64      `json:"total,omitempty"`
+	Unit    string     `json:"unit,omitempty"`
+	UPID    string     `json:"upid,omitempty"`
 }
 
 // WaitStatus is a Wait and since when it lasts.
@@ -119,14 +132,14 @@ const (
 
 // Outcome is an action that ended.
 type Outcome struct {
-	Action     string    `json:"action"` // its kind, "create vm"
-	Subject    string    `json:"subject"`
-	Text       string    `json:"text"` // the whole sentence
-	Began      time.Time `json:"began"`
-	DurationMS int64     `json:"durationMs"`
-	Result     Result    `json:"result"`
-	Error      string    `json:"error,omitempty"`
-	Hint       string    `json:"hint,omitempty"`
+	Action     ActionKind `json:"action"`
+	Subject    string     `json:"subject"`
+	Text       string     `json:"text"` // the whole sentence
+	Began      time.Time  `json:"began"`
+	DurationMS int64      `json:"durationMs"`
+	Result     Result     `json:"result"`
+	Error      string     `json:"error,omitempty"`
+	Hint       string     `json:"hint,omitempty"`
 }
 
 // Certificate is how long a certificate is good for, and nothing else of it.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 )
 
@@ -29,42 +28,59 @@ const (
 // Step is one action in print: what the socket, the CLI, the log and the
 // commit status carry.
 type Step struct {
-	Action      string `json:"action"`  // "create vm"
-	Subject     string `json:"subject"` // node, addon, image or cluster
-	Text        string `json:"text"`    // the whole sentence
-	Destructive bool   `json:"destructive,omitempty"`
-	Reboots     bool   `json:"reboots,omitempty"`
+	Action      ActionKind `json:"action"`  // "create vm"
+	Subject     string     `json:"subject"` // node, addon, image or cluster
+	Text        string     `json:"text"`    // the whole sentence
+	Destructive bool       `json:"destructive,omitempty"`
+	Reboots     bool       `json:"reboots,omitempty"`
+	// Change is what the step changes, in a fixed form; an approval is for it.
+	Change string `json:"change,omitempty"`
 	// Round is the round of the forecast the step belongs to, from 1; steps of
 	// one round may run side by side.
 	Round int `json:"round,omitempty"`
+}
+
+// Key identifies a Wait or a Block: what it concerns and why. Clocks,
+// notifications and the history go by it, and never by a message.
+type Key struct {
+	Subject string
+	Reason  Reason
+	About   string
 }
 
 // Wait is something that must happen before the next action on a subject, and
 // that the agent does not do itself.
 type Wait struct {
 	Subject string `json:"subject"`
-	// Reason says what is waited for and, after a colon, how it stands: "becomes
+	Reason  Reason `json:"reason"`
+	// About tells apart what a subject may wait for several times for the same
+	// reason: a storage, an action.
+	About string `json:"about,omitempty"`
+	// Message says what is waited for and, after a colon, how it stands: "becomes
 	// ready: 2 of 3 pods ready".
-	Reason string `json:"reason"`
-	Hint   string `json:"hint,omitempty"` // what to look at when it takes too long
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"` // what to look at when it takes too long
 	// Within is how long the wait may reasonably take; 0: for ever. A wait that
 	// outlives it makes the cluster Stalled.
 	Within time.Duration `json:"-"`
 }
 
-// Kind is what is waited for without how it stands: while that changes, the wait
-// is the same.
-func (w Wait) Kind() string {
-	kind, _, _ := strings.Cut(w.Reason, ": ")
-	return kind
-}
+// Key identifies the wait: while its message changes, it is the same one.
+func (w Wait) Key() Key { return Key{w.Subject, w.Reason, w.About} }
 
 // Block is something the agent will not do until a person changes something.
 type Block struct {
 	Subject string `json:"subject"`
-	Reason  string `json:"reason"`
+	Reason  Reason `json:"reason"`
+	// About tells apart what a subject may be blocked by several times for the
+	// same reason: a field, a rule of the policy.
+	About   string `json:"about,omitempty"`
+	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 }
+
+// Key identifies the block.
+func (b Block) Key() Key { return Key{b.Subject, b.Reason, b.About} }
 
 // Forecast is everything that is going to happen, as far as it can be
 // foretold: the planner run forward over the expected effects of its own

@@ -45,7 +45,7 @@ const (
 	Interrupted Condition = "Interrupted"
 )
 
-// Run is one stretch of work on a cluster: from leaving rest until it is Ready,
+// Run is one stretch of work on a cluster: from the first change until it is Ready,
 // Stalled or Suspended again. Runs are told to people and never read back by
 // the loop.
 type Run struct {
@@ -75,6 +75,8 @@ type Run struct {
 // LongWait is a wait that has ended, or goes on, and how long it took so far.
 type LongWait struct {
 	Subject    string `json:"subject"`
-	Reason     string `json:"reason"`
+	Reason     Reason `json:"reason"`
+	About      string `json:"about,omitempty"`
+	Message    string `json:"message"`
 	DurationMS int64  `json:"durationMs"`
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 
 // Run runs a daemon until ctx ends.
 func Run(ctx context.Context, c Config) error {
-	if err := Harden(); err != nil {
+	if err := harden.Process(); err != nil {
 		return err
 	}
 	setGC(os.Getenv("GOGC"))

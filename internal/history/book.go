@@ -34,28 +34,25 @@ type Book struct {
 	said    string            // by root, since the last run began
 	heard   int               // statuses since then that it led to nothing in
 	early   []cluster.Outcome // of the run to come
-	waits   map[wait]lasted
+	waits   map[cluster.Key]lasted
 	partly  bool // the plan of the run that goes on is not the whole one yet
 }
 
-// wait is one for a subject, by its kind: its words change while it lasts.
-type wait struct{ subject, kind string }
-
-// lasted is how long a wait has taken, and its words then.
+// lasted is how long a wait has taken, and its message then.
 type lasted struct {
-	reason string
-	took   time.Duration
+	message string
+	took    time.Duration
 }
 
-func (l lasted) told(w wait) cluster.LongWait {
-	return cluster.LongWait{Subject: w.subject, Reason: l.reason, DurationMS: l.took.Milliseconds()}
+func (l lasted) of(w cluster.Key) cluster.LongWait {
+	return cluster.LongWait{Subject: w.Subject, Reason: w.Reason, About: w.About, Message: l.message, DurationMS: l.took.Milliseconds()}
 }
 
 // NewBook opens the book of a cluster with the runs of earlier lives, in any
 // order; of two with one number the later counts. One that was going on was
 // interrupted.
 func NewBook(name string, keep int, old []cluster.Run) *Book {
-	b := &Book{cluster: name, keep: keep, waits: map[wait]lasted{}}
+	b := &Book{cluster: name, keep: keep, waits: map[cluster.Key]lasted{}}
 	at := map[int]int{}
 	for _, r := range old {
 		if r.Number < 1 || r.Cluster != name {
@@ -289,14 +286,14 @@ func (b *Book) watch(r *cluster.Run, s cluster.Status, now time.Time) {
 		if since.Before(r.Began) {
 			since = r.Began
 		}
-		key := wait{w.Subject, w.Kind()}
+		key := w.Key()
 		if took := now.Sub(since); took >= b.waits[key].took {
-			b.waits[key] = lasted{w.Reason, took}
+			b.waits[key] = lasted{w.Message, took}
 		}
 	}
 	if len(b.waits) > mostWatched {
 		longest := b.longest()
-		maps.DeleteFunc(b.waits, func(w wait, l lasted) bool { return !slices.Contains(longest, l.told(w)) })
+		maps.DeleteFunc(b.waits, func(w cluster.Key, l lasted) bool { return !slices.Contains(longest, l.of(w)) })
 	}
 }
 
@@ -318,11 +315,11 @@ func (b *Book) longest() []cluster.LongWait {
 	out := []cluster.LongWait{}
 	for w, l := range b.waits {
 		if l.took >= time.Second {
-			out = append(out, l.told(w))
+			out = append(out, l.of(w))
 		}
 	}
 	slices.SortFunc(out, func(x, y cluster.LongWait) int {
-		return cmp.Or(-cmp.Compare(x.DurationMS, y.DurationMS), cmp.Compare(x.Subject, y.Subject), cmp.Compare(x.Reason, y.Reason))
+		return cmp.Or(-cmp.Compare(x.DurationMS, y.DurationMS), cmp.Compare(x.Subject, y.Subject), cmp.Compare(x.Reason, y.Reason), cmp.Compare(x.About, y.About))
 	})
 	return out[:min(len(out), mostWaits)]
 }

@@ -162,11 +162,11 @@ func TestWhatARunHolds(t *testing.T) {
 	b := NewBook("dev", 2, nil)
 	s := st(one, cluster.Reconciling)
 	s.Subject = "add a worker"
-	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: "boots"}, Since: begin.Add(-time.Hour)}}
+	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: begin.Add(-time.Hour)}}
 	tell(b, s, s, cluster.Outcome{Text: "create vm 520"}, st(one, cluster.Stalled), cluster.Outcome{Text: "late", Error: "no"})
 	r, _ := b.Run(1)
 	if r.Subject != "add a worker" || len(r.Plan) != 1 || len(r.Actions) != 2 || r.Actions[1].Error != "no" || r.Message != "Stalled it is" ||
-		len(r.Waits) != 1 || r.Waits[0] != (cluster.LongWait{Subject: "wk-1", Reason: "boots", DurationMS: 60_000}) || r.Ended.Sub(r.Began) != 3*time.Minute {
+		len(r.Waits) != 1 || r.Waits[0] != (cluster.LongWait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots", DurationMS: 60_000}) || r.Ended.Sub(r.Began) != 3*time.Minute {
 		t.Errorf("%+v", r)
 	}
 	if changed := b.Did(cluster.Outcome{}); len(changed) != 1 || changed[0].Number != 1 {
@@ -218,16 +218,16 @@ func TestReasonsThatChange(t *testing.T) {
 	b := NewBook("dev", 5, nil)
 	s := st(one, cluster.Reconciling)
 	tell(b, s)
-	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: "boots"}, Since: begin}}
+	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: begin}}
 	b.Told(s, begin.Add(time.Hour), nil)
 	for i := range 3 * mostWatched {
-		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "dev", Reason: fmt.Sprint("try ", i)}, Since: begin.Add(2 * time.Hour)}}
+		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "dev", Reason: cluster.ActionFailed, About: fmt.Sprint("try ", i)}, Since: begin.Add(2 * time.Hour)}}
 		b.Told(s, begin.Add(2*time.Hour+time.Minute), nil)
 		if len(b.waits) > mostWatched {
 			t.Fatalf("%d waits are watched", len(b.waits))
 		}
 	}
-	if r, _ := b.Run(1); len(r.Waits) == 0 || r.Waits[0].Reason != "boots" || r.Waits[0].DurationMS != time.Hour.Milliseconds() {
+	if r, _ := b.Run(1); len(r.Waits) == 0 || r.Waits[0].Message != "boots" || r.Waits[0].DurationMS != time.Hour.Milliseconds() {
 		t.Errorf("%+v", r.Waits)
 	}
 }
@@ -239,16 +239,16 @@ func TestAWaitInOtherWords(t *testing.T) {
 	s := st(one, cluster.Reconciling)
 	tell(b, s)
 	for i := range 3 * mostWatched {
-		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "cilium", Reason: fmt.Sprintf("becomes ready: %d of 9999 pods ready", i)}, Since: begin}}
+		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "cilium", Reason: cluster.AddonNotReady, Message: fmt.Sprintf("becomes ready: %d of 9999 pods ready", i)}, Since: begin}}
 		if i == 0 {
-			s.Waiting = append(s.Waiting, cluster.WaitStatus{Wait: cluster.Wait{Subject: "cilium", Reason: "waits for its chart"}, Since: begin})
+			s.Waiting = append(s.Waiting, cluster.WaitStatus{Wait: cluster.Wait{Subject: "cilium", Reason: cluster.WaitingForChart, Message: "waits for its chart"}, Since: begin})
 		}
 		b.Told(s, begin.Add(time.Minute+time.Duration(i)*time.Second), nil)
 	}
 	got, _ := b.Run(1)
 	want := []cluster.LongWait{
-		{Subject: "cilium", Reason: fmt.Sprintf("becomes ready: %d of 9999 pods ready", 3*mostWatched-1), DurationMS: 1000 * (60 + 3*mostWatched - 1)},
-		{Subject: "cilium", Reason: "waits for its chart", DurationMS: 60_000}}
+		{Subject: "cilium", Reason: cluster.AddonNotReady, Message: fmt.Sprintf("becomes ready: %d of 9999 pods ready", 3*mostWatched-1), DurationMS: 1000 * (60 + 3*mostWatched - 1)},
+		{Subject: "cilium", Reason: cluster.WaitingForChart, Message: "waits for its chart", DurationMS: 60_000}}
 	if !slices.Equal(got.Waits, want) || len(b.waits) != 2 {
 		t.Errorf("%d are watched\ngot  %+v\nwant %+v", len(b.waits), got.Waits, want)
 	}

@@ -10,10 +10,14 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/factory"
+	"github.com/talos-agent/talos-agent/internal/lab/forge"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/kube"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/talos"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -37,7 +41,7 @@ type Config struct {
 	// Reservations are the DHCP server's, by lower-case MAC.
 	Reservations map[string]netip.Prefix
 	// Forge is the kind of forge; empty: GitHub.
-	Forge web.ForgeKind
+	Forge forge.Kind
 	// GitDir keeps the repository on disk, so that real git can push to it;
 	// empty: in memory.
 	GitDir string
@@ -50,8 +54,6 @@ type Config struct {
 	// whoever DeployKeys knows.
 	Bare       bool
 	DeployKeys func(ssh.PublicKey) bool
-	// NoCall leaves out the latency of calls, for tests that count passes.
-	NoCall bool
 }
 
 // The one repository of a lab, and the tokens of its services.
@@ -67,13 +69,13 @@ type Lab struct {
 	PVE      *pve.Server
 	Talos    *talos.Fleet
 	Kube     *kube.Clusters // nil: another Kubernetes is played
-	Factory  *web.Factory
-	Charts   *web.Charts
-	Registry *web.Registry
-	Git      *web.Git
-	SSH      *web.SSH // of a bare host; else nil
-	Repo     *web.Repo
-	Forge    *web.Forge
+	Factory  *factory.Factory
+	Charts   *charts.Repository
+	Registry *charts.Registry
+	Git      *gitserver.Server
+	SSH      *gitserver.SSH // of a bare host; else nil
+	Repo     *gitserver.Repo
+	Forge    *forge.Forge
 
 	// Token is the agent's Proxmox VE token, "user@realm!name=secret"; "" on a
 	// bare host.
@@ -94,14 +96,11 @@ func Start(c Config) (*Lab, error) {
 		c.Bridges = []string{"vmbr0", "vmbr1"}
 	}
 	if c.Forge == "" {
-		c.Forge = web.GitHub
+		c.Forge = forge.GitHub
 	}
 	var network world.Network = world.NewMemory()
 	if c.Prefix.IsValid() {
 		network = world.Loopback{}
-	}
-	if c.NoCall {
-		c.Latency.Call = 1 // a nanosecond: zero would mean the default
 	}
 	w, err := world.New(world.Config{Speed: c.Speed, Latency: c.Latency, Network: network, Log: c.Log})
 	if err != nil {
@@ -147,22 +146,22 @@ func (l *Lab) open(c Config) error {
 		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
 	}
 
-	face := func(name string, last byte, port int) web.Config {
-		return web.Config{World: l.World, Addr: c.at(name, last, port)}
+	service := func(name string, last byte, port int) httpservice.Config {
+		return httpservice.Config{World: l.World, Addr: c.at(name, last, port)}
 	}
-	if l.Factory, err = web.NewFactory(web.FactoryConfig{Config: face("factory", 3, 8443)}); err != nil {
+	if l.Factory, err = factory.New(factory.Config{Service: service("factory", 3, 8443)}); err != nil {
 		return err
 	}
 	l.onClose(closing(l.Factory.Close))
-	if l.Charts, err = web.NewCharts(web.ChartsConfig{Config: face("charts", 4, 8443)}); err != nil {
+	if l.Charts, err = charts.NewRepository(charts.RepositoryConfig{Service: service("charts", 4, 8443)}); err != nil {
 		return err
 	}
 	l.onClose(closing(l.Charts.Close))
-	if l.Registry, err = web.NewRegistry(web.RegistryConfig{Config: face("registry", 5, 8443)}); err != nil {
+	if l.Registry, err = charts.NewRegistry(charts.RegistryConfig{Service: service("registry", 5, 8443)}); err != nil {
 		return err
 	}
 	l.onClose(closing(l.Registry.Close))
-	if l.Git, err = web.NewGit(web.GitConfig{Config: face("git", 6, 8443), Dir: c.GitDir, Token: GitToken}); err != nil {
+	if l.Git, err = gitserver.New(gitserver.Config{Service: service("git", 6, 8443), Dir: c.GitDir, Token: GitToken}); err != nil {
 		return err
 	}
 	l.onClose(closing(l.Git.Close))
@@ -170,12 +169,12 @@ func (l *Lab) open(c Config) error {
 		return err
 	}
 	if c.Bare {
-		if l.SSH, err = web.NewSSH(web.SSHConfig{World: l.World, Addr: c.at("git", 6, 2222), Git: l.Git, Admits: c.DeployKeys}); err != nil {
+		if l.SSH, err = gitserver.NewSSH(gitserver.SSHConfig{World: l.World, Addr: c.at("git", 6, 2222), Server: l.Git, Admits: c.DeployKeys}); err != nil {
 			return err
 		}
 		l.onClose(closing(l.SSH.Close))
 	}
-	if l.Forge, err = web.NewForge(web.ForgeConfig{Config: face("forge", 7, 8443), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
+	if l.Forge, err = forge.New(forge.Config{Service: service("forge", 7, 8443), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
 		return err
 	}
 	l.onClose(closing(l.Forge.Close))

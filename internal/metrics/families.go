@@ -28,6 +28,9 @@ var (
 	lastPass       = gauge("cluster_last_pass_timestamp_seconds", "When the last pass ended. A quiet cluster is looked at every interval.", "cluster")
 	nextPass       = gauge("cluster_next_pass_timestamp_seconds", "When the next pass begins at the latest. A time that is minutes in the past means that nobody looks any more.", "cluster")
 	lastReady      = gauge("cluster_last_ready_timestamp_seconds", "When the cluster was last seen Ready; missing until it was.", "cluster")
+	reason         = gauge("cluster_condition_reason", "1 for the reason of the condition that the cluster is in; see the reference of reasons.", "cluster", "reason")
+	waits          = gauge("cluster_waits", "How many waits there are, by reason; missing: none.", "cluster", "reason")
+	blocks         = gauge("cluster_blocks", "How many blocks there are, by reason; missing: none.", "cluster", "reason")
 	drift          = gauge("cluster_drift", "What keeps the cluster from matching its inventory, by kind: actions under way, waits and blocks. All are 0 when it matches.", "cluster", "kind")
 	overdue        = gauge("cluster_waits_overdue", "How many waits have taken longer than they may reasonably take.", "cluster")
 	oldestWait     = gauge("cluster_oldest_wait_timestamp_seconds", "Since when the oldest wait lasts; missing when nothing is waited for.", "cluster")
@@ -52,7 +55,7 @@ var (
 // Families lists every family, in the order of the reference.
 func Families() []Family {
 	return []Family{
-		condition, conditionSince, lastReady, lastPass, nextPass, drift, oldestWait, overdue, inForce, suspended, nodes, addons, problems,
+		condition, reason, conditionSince, lastReady, lastPass, nextPass, drift, waits, blocks, oldestWait, overdue, inForce, suspended, nodes, addons, problems,
 		passDuration, actions, calls, notBefore, notAfter,
 		reloaded, reloadedAt, notifications, webhooks, buildInfo,
 	}

@@ -94,7 +94,7 @@ func (m *Metrics) Pass(name string, took time.Duration) {
 
 // Action takes how an action on a cluster ended.
 func (m *Metrics) Action(name string, o cluster.Outcome) {
-	m.actions.WithLabelValues(name, o.Action, string(o.Result)).Inc()
+	m.actions.WithLabelValues(name, string(o.Action), string(o.Result)).Inc()
 }
 
 // Reload takes whether the config's files could be loaded.

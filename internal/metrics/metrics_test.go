@@ -34,16 +34,16 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // busy is a cluster of which everything can be told.
 var busy = cluster.Status{
-	Cluster: "dev", Condition: cluster.Stalled, Message: "a message", NextPass: noon.Add(time.Minute), Since: noon.Add(-time.Hour),
+	Cluster: "dev", Condition: cluster.Stalled, Reason: cluster.StorageMissing, Message: "a message", NextPass: noon.Add(time.Minute), Since: noon.Add(-time.Hour),
 	Revision: "main@sha1:2222222222222222222222222222222222222222", Applied: "main@sha1:1111111111111111111111111111111111111111",
 	Nodes:   []cluster.NodeStatus{{Name: "cp-1", Phase: cluster.PhaseReady}, {Name: "wk-1", Phase: cluster.PhaseReady}, {Name: "wk-2", Phase: cluster.PhaseBooting}},
 	Addons:  []cluster.AddonStatus{{Name: "cilium", State: "ready"}, {Name: "x", State: "pending-install"}, {Name: "y", State: "pending-rollback"}},
 	Running: []cluster.RunningStatus{{Action: "create vm", Subject: "wk-2"}},
 	Waiting: []cluster.WaitStatus{
-		{Wait: cluster.Wait{Subject: "wk-2", Reason: "boots"}, Since: noon.Add(-10 * time.Minute)},
-		{Wait: cluster.Wait{Subject: "wk-1", Reason: "joins"}, Since: noon.Add(-50 * time.Minute), Overdue: true},
+		{Wait: cluster.Wait{Subject: "wk-2", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: noon.Add(-10 * time.Minute)},
+		{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingToRegister, Message: "joins"}, Since: noon.Add(-50 * time.Minute), Overdue: true},
 	},
-	Blocked:  []cluster.Block{{Subject: "dev", Reason: "no room"}},
+	Blocked:  []cluster.Block{{Subject: "dev", Reason: cluster.StorageMissing, Message: "no room"}},
 	Problems: cluster.Problems{{Message: "no severity is an error"}, {Severity: cluster.Warning, Message: "w"}},
 }
 

@@ -34,6 +34,7 @@ func samples(w seen) []prometheus.Metric {
 		drift.sample(float64(len(s.Running)), name, "action"),
 		drift.sample(float64(len(s.Waiting)), name, "wait"),
 		drift.sample(float64(len(s.Blocked)), name, "block"),
+		reason.sample(1, name, string(s.Reason)),
 	}
 	if !w.ready.IsZero() {
 		out = append(out, lastReady.sample(seconds(w.ready), name))
@@ -50,6 +51,10 @@ func samples(w seen) []prometheus.Metric {
 			oldest = wait.Since
 		}
 	}
+	// There are dozens of reasons, and a cluster has a few at a time: those that it
+	// has not are left out.
+	out = append(out, byReason(waits, name, s.Waiting, func(w cluster.WaitStatus) cluster.Reason { return w.Reason })...)
+	out = append(out, byReason(blocks, name, s.Blocked, func(b cluster.Block) cluster.Reason { return b.Reason })...)
 	out = append(out, overdue.sample(float64(late), name))
 	if !oldest.IsZero() {
 		out = append(out, oldestWait.sample(seconds(oldest), name))
@@ -67,6 +72,19 @@ func samples(w seen) []prometheus.Metric {
 	for _, severity := range severities {
 		n := count(s.Problems, func(p cluster.Problem) bool { return cmp.Or(p.Severity, cluster.Error) == severity })
 		out = append(out, problems.sample(n, name, string(severity)))
+	}
+	return out
+}
+
+// byReason counts values by their reason.
+func byReason[T any](f Family, name string, all []T, of func(T) cluster.Reason) []prometheus.Metric {
+	counts := map[cluster.Reason]int{}
+	for _, v := range all {
+		counts[of(v)]++
+	}
+	var out []prometheus.Metric
+	for r, n := range counts {
+		out = append(out, f.sample(float64(n), name, string(r)))
 	}
 	return out
 }

@@ -24,8 +24,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labfactory "github.com/talos-agent/talos-agent/internal/lab/factory"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type bench struct {
 	*testing.T
 	world *world.World
-	lab   *web.Factory
+	lab   *labfactory.Factory
 	dir   string
 	f     *Factory
 }
@@ -48,8 +50,8 @@ func inLab(t *testing.T, test func(*bench)) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		lab, err := web.NewFactory(web.FactoryConfig{
-			Config:  web.Config{World: w, Addr: "factory.lab:443"},
+		lab, err := labfactory.New(labfactory.Config{
+			Service: httpservice.Config{World: w, Addr: "factory.lab:443"},
 			Missing: map[string][]string{"v1.14.1": {"siderolabs/zfs"}},
 		})
 		if err != nil {
@@ -646,12 +648,7 @@ func TestSilence(t *testing.T) {
 		var before, pause atomic.Int64
 		f := b.serve(func(w http.ResponseWriter, r *http.Request) {
 			before, pause := time.Duration(before.Load()), time.Duration(pause.Load())
-			wait := func(d time.Duration) {
-				select {
-				case <-time.After(d):
-				case <-r.Context().Done():
-				}
-			}
+			wait := func(d time.Duration) { _ = retry.Sleep(r.Context(), d) }
 			wait(before)
 			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
 			for part := range slices.Chunk(whole, 16<<10) {
@@ -801,7 +798,7 @@ func TestLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	lab, err := web.NewFactory(web.FactoryConfig{Config: web.Config{World: w, Addr: "127.0.0.1:0"}})
+	lab, err := labfactory.New(labfactory.Config{Service: httpservice.Config{World: w, Addr: "127.0.0.1:0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -566,7 +566,7 @@ type entry struct {
 	link string
 }
 
-// pack builds an archive without any of the care web.PackChart takes.
+// pack builds an archive without any of the care labcharts.Pack takes.
 func pack(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 	var out bytes.Buffer

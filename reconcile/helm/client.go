@@ -27,6 +27,8 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // maxHistory is how many revisions of a release are kept.
@@ -183,9 +185,7 @@ func (c *kubeClient) WatchUntilReady(list kube.ResourceList, timeout time.Durati
 			if done {
 				break
 			}
-			select {
-			case <-time.After(hookEvery):
-			case <-ctx.Done():
+			if retry.Sleep(ctx, hookEvery) != nil {
 				return fmt.Errorf("hook %s %s has not ended after %s", info.Mapping.GroupVersionKind.Kind, info.Name, timeout)
 			}
 		}
@@ -279,9 +279,7 @@ func (p *patient) Update(key string, rel *release.Release) error {
 		if status := apierrors.APIStatus(nil); err == nil || i == tries-1 || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError {
 			return err
 		}
-		select {
-		case <-time.After(time.Second << i):
-		case <-p.ctx.Done():
+		if retry.Sleep(p.ctx, time.Second<<i) != nil {
 			return context.Cause(p.ctx)
 		}
 	}

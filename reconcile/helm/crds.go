@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
+
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -48,9 +50,7 @@ func (j *job) applyCRDs(ctx context.Context) error {
 	defer cancel()
 	for _, info := range unserved {
 		for served := false; !served; {
-			select {
-			case <-time.After(servedEvery):
-			case <-ctx.Done():
+			if retry.Sleep(ctx, servedEvery) != nil {
 				return fmt.Errorf("%s is not served by the API after %s", info.Name, servedWithin)
 			}
 			if err := info.Get(); err != nil {

@@ -21,8 +21,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	labkube "github.com/talos-agent/talos-agent/internal/lab/kube"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -58,8 +59,8 @@ type bench struct {
 	testing.TB
 	world    *world.World
 	kube     *labkube.Clusters
-	charts   *web.Charts
-	registry *web.Registry
+	charts   *labcharts.Repository
+	registry *labcharts.Registry
 	ca       *authority
 	releaser *Releaser
 	link     *world.Link
@@ -92,7 +93,7 @@ func (t *transcript) String() string {
 
 // newBench makes a bench in a network in memory, or on loopback with addresses
 // under a prefix.
-func newBench(t testing.TB, c world.Config, prefix string, charts ...web.Chart) *bench {
+func newBench(t testing.TB, c world.Config, prefix string, charts ...labcharts.Chart) *bench {
 	t.Helper()
 	w, err := world.New(c)
 	if err != nil {
@@ -104,16 +105,16 @@ func newBench(t testing.TB, c world.Config, prefix string, charts ...web.Chart) 
 		addr = func(string) string { return "127.0.0.1:0" }
 	}
 	if len(charts) > 0 {
-		stock, err := web.StockCharts()
+		stock, err := labcharts.Stock()
 		if err != nil {
 			t.Fatal(err)
 		}
 		charts = append(stock, charts...)
 	}
-	if b.charts, err = web.NewCharts(web.ChartsConfig{Config: web.Config{World: w, Addr: addr("charts")}, Charts: charts}); err != nil {
+	if b.charts, err = labcharts.NewRepository(labcharts.RepositoryConfig{Service: httpservice.Config{World: w, Addr: addr("charts")}, Charts: charts}); err != nil {
 		t.Fatal(err)
 	}
-	if b.registry, err = web.NewRegistry(web.RegistryConfig{Config: web.Config{World: w, Addr: addr("registry")}, Charts: charts}); err != nil {
+	if b.registry, err = labcharts.NewRegistry(labcharts.RegistryConfig{Service: httpservice.Config{World: w, Addr: addr("registry")}, Charts: charts}); err != nil {
 		t.Fatal(err)
 	}
 	b.desired.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane, IP: netip.MustParseAddr(prefix + ".11")}}
@@ -346,7 +347,7 @@ func (b *bench) calls(system string) map[string]int {
 }
 
 // bubble runs a test in virtual time over a network in memory.
-func bubble(t *testing.T, f func(b *bench), charts ...web.Chart) {
+func bubble(t *testing.T, f func(b *bench), charts ...labcharts.Chart) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f(newBench(t, world.Config{}, "10.0.0", charts...))
@@ -354,9 +355,9 @@ func bubble(t *testing.T, f func(b *bench), charts ...web.Chart) {
 }
 
 // mustPack packs a chart for the repository.
-func mustPack(t testing.TB, files map[string]string) web.Chart {
+func mustPack(t testing.TB, files map[string]string) labcharts.Chart {
 	t.Helper()
-	c, err := web.PackChart(files)
+	c, err := labcharts.Pack(files)
 	if err != nil {
 		t.Fatal(err)
 	}

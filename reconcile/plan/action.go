@@ -6,19 +6,43 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Action is one typed deed. Every action is an ensure: carried out twice, or
-// after being cut off anywhere, it leads to the same world.
+// Action is one typed action. Every action is idempotent: carried out twice, or
+// after being interrupted anywhere, it leads to the same world.
 type Action interface {
-	// Kind is the deed in words, "create vm".
-	Kind() string
-	// Subject is whom it concerns: a node, an addon, an image.
-	Subject() string
-	// Destructive reports whether something is lost that cannot be made again.
-	Destructive() bool
-	// String is the whole sentence for people.
-	String() string
+	Info() Info
+}
 
-	sealed()
+// Info is what everybody but the one who carries it out needs to know of an
+// action.
+type Info struct {
+	Kind    cluster.ActionKind
+	Subject string // whom it concerns: a node, an addon, an image
+	Node    string // the node it concerns, "" when it concerns none
+	VMID    int    // the VM it concerns, 0 when it concerns none
+	Addon   string // the addon it concerns, "" when it concerns none
+	// Claims are what it needs for itself while it is under way.
+	Claims []cluster.Claim
+	// Disrupts says that a node which works does not while the action is under
+	// way, so that the budget of its role and etcd have to allow it.
+	Disrupts bool
+	// Destructive says that something is lost that cannot be made again.
+	Destructive bool
+	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
+	// approval is for exactly that; what the revision says anyhow is no part of it.
+	Change string
+	// Text is the whole sentence for people.
+	Text string
+}
+
+// ID identifies the action.
+func (i Info) ID() cluster.ActionID { return cluster.ActionID{Kind: i.Kind, Subject: i.Subject} }
+
+// String returns the sentence.
+func (i Info) String() string { return i.Text }
+
+// Step prints an action for the socket, the CLI and the log.
+func (i Info) Step() cluster.Step {
+	return cluster.Step{Action: i.Kind, Subject: i.Subject, Text: i.Text, Destructive: i.Destructive, Reboots: i.Disrupts, Change: i.Change}
 }
 
 // The actions.
@@ -43,10 +67,11 @@ type (
 
 	// CreateVM makes a node's VM up to the point where it can be started:
 	// configured, its disk imported and grown, its mark complete. Finish says
-	// that the VM is there already and was cut off on the way.
+	// that the VM is there already and its creation was interrupted.
 	CreateVM struct {
 		Node   cluster.Node
-		Image  cluster.Image
+		Host   string // that it is made on
+		Boot   cluster.Boot
 		Finish bool
 	}
 
@@ -77,170 +102,86 @@ type (
 	DeleteVM struct{ VM cluster.VM }
 )
 
-// Kind implements Action.
-func (RegisterSchematic) Kind() string { return "register schematic" }
-
-// Kind implements Action.
-func (DownloadImage) Kind() string { return "download image" }
-
-// Kind implements Action.
-func (UploadImage) Kind() string { return "upload image" }
-
-// Kind implements Action.
-func (CreateVM) Kind() string { return "create vm" }
-
-// Kind implements Action.
-func (StartVM) Kind() string { return "start vm" }
-
-// Kind implements Action.
-func (ApplyConfig) Kind() string { return "apply config" }
-
-// Kind implements Action.
-func (Bootstrap) Kind() string { return "bootstrap etcd" }
-
-// Kind implements Action.
-func (FetchChart) Kind() string { return "fetch chart" }
-
-// Kind implements Action.
-func (InstallAddon) Kind() string { return "install addon" }
-
-// Kind implements Action.
-func (DeleteVM) Kind() string { return "delete vm" }
-
-// Subject implements Action.
-func (a RegisterSchematic) Subject() string { return a.Cluster }
-
-// Subject implements Action.
-func (a DownloadImage) Subject() string { return a.Image.Name }
-
-// Subject implements Action.
-func (a UploadImage) Subject() string { return a.Host + "/" + a.Datastore + ":" + a.Image.Name }
-
-// Subject implements Action.
-func (a CreateVM) Subject() string { return a.Node.Name }
-
-// Subject implements Action.
-func (a StartVM) Subject() string { return a.Node.Name }
-
-// Subject implements Action.
-func (a ApplyConfig) Subject() string { return a.Node.Name }
-
-// Subject implements Action.
-func (a Bootstrap) Subject() string { return a.Node.Name }
-
-// Subject implements Action.
-func (a FetchChart) Subject() string { return a.Addon.Name }
-
-// Subject implements Action.
-func (a InstallAddon) Subject() string { return a.Addon.Name }
-
-// Subject implements Action.
-func (a DeleteVM) Subject() string { return a.VM.Node }
-
-// Destructive implements Action.
-func (RegisterSchematic) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (DownloadImage) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (UploadImage) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (CreateVM) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (StartVM) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (ApplyConfig) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (Bootstrap) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (FetchChart) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (InstallAddon) Destructive() bool { return false }
-
-// Destructive implements Action.
-func (DeleteVM) Destructive() bool { return true }
-
-func (a RegisterSchematic) String() string {
-	return fmt.Sprintf("register the image schematic of %s with the factory", a.Cluster)
+// Info implements Action.
+func (a RegisterSchematic) Info() Info {
+	return Info{Kind: cluster.RegisterSchematic, Subject: a.Cluster, Change: a.Schematic.Digest(),
+		Text: fmt.Sprintf("register the image schematic of %s with the factory", a.Cluster)}
 }
 
-func (a DownloadImage) String() string { return "download image " + a.Image.Name }
-
-func (a UploadImage) String() string {
-	return fmt.Sprintf("upload image %s to %s on %s", a.Image.Name, a.Datastore, a.Host)
+// Info implements Action.
+func (a DownloadImage) Info() Info {
+	return Info{Kind: cluster.DownloadImage, Subject: a.Image.Name, Text: "download image " + a.Image.Name}
 }
 
-func (a CreateVM) String() string {
+// Info implements Action.
+func (a UploadImage) Info() Info {
+	return Info{Kind: cluster.UploadImage, Subject: a.Host + "/" + a.Datastore + ":" + a.Image.Name,
+		Text: fmt.Sprintf("upload image %s to %s on %s", a.Image.Name, a.Datastore, a.Host)}
+}
+
+// Info implements Action.
+func (a CreateVM) Info() Info {
+	n := a.Node
+	i := Info{Kind: cluster.CreateVM, Subject: n.Name, Node: n.Name, VMID: n.VMID,
+		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), cluster.ClaimStorage(a.Host, n.Datastore)},
+		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Boot.Medium)}
 	if a.Finish {
-		return fmt.Sprintf("finish vm %d (%s), which was cut off half made", a.Node.VMID, a.Node.Name)
+		i.Text = fmt.Sprintf("finish vm %d (%s), which was cut off half made", n.VMID, n.Name)
+	} else {
+		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, gib(n.DiskBytes))
 	}
-	return fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", a.Node.VMID, a.Node.Name, a.Node.Host,
-		a.Node.Cores, a.Node.MemoryMiB, gib(a.Node.DiskBytes))
+	return i
 }
 
-func (a StartVM) String() string { return fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name) }
-
-func (a ApplyConfig) String() string {
-	return fmt.Sprintf("apply the first machine config to %s at %s", a.Node.Name, a.Node.IP)
+// Info implements Action.
+func (a StartVM) Info() Info {
+	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name))
 }
 
-func (a Bootstrap) String() string { return "bootstrap etcd on " + a.Node.Name }
-
-func (a FetchChart) String() string {
-	return fmt.Sprintf("fetch chart %s for addon %s", a.Addon.Chart.Ref(), a.Addon.Name)
+// Info implements Action.
+func (a ApplyConfig) Info() Info {
+	return infoOfNode(cluster.ApplyConfig, a.Node, fmt.Sprintf("apply the first machine config to %s at %s", a.Node.Name, a.Node.IP))
 }
 
-func (a InstallAddon) String() string {
+// Info implements Action.
+func (a Bootstrap) Info() Info {
+	i := infoOfNode(cluster.Bootstrap, a.Node, "bootstrap etcd on "+a.Node.Name)
+	i.Claims = append(i.Claims, cluster.ClaimEtcd)
+	return i
+}
+
+// infoOfNode is of an action on one node's VM or machine, and on nothing else.
+func infoOfNode(kind cluster.ActionKind, n cluster.Node, text string) Info {
+	return Info{Kind: kind, Subject: n.Name, Node: n.Name, VMID: n.VMID, Claims: []cluster.Claim{cluster.ClaimNode(n.Name)}, Text: text}
+}
+
+// Info implements Action.
+func (a FetchChart) Info() Info {
+	return Info{Kind: cluster.FetchChart, Subject: a.Addon.Name, Addon: a.Addon.Name, Change: "chart=" + a.Addon.Chart.Ref(),
+		Text: fmt.Sprintf("fetch chart %s for addon %s", a.Addon.Chart.Ref(), a.Addon.Name)}
+}
+
+// Info implements Action.
+func (a InstallAddon) Info() Info {
+	i := Info{Kind: cluster.InstallAddon, Subject: a.Addon.Name, Addon: a.Addon.Name,
+		Claims: []cluster.Claim{cluster.ClaimAddon(a.Addon.Name)}, Change: "chart=" + a.Addon.Chart.Ref() + " from=" + a.Status}
 	switch a.Status {
 	case "":
-		return fmt.Sprintf("install addon %s into %s", a.Addon.Name, a.Addon.Namespace)
+		i.Text = fmt.Sprintf("install addon %s into %s", a.Addon.Name, a.Addon.Namespace)
 	case "deployed":
-		return fmt.Sprintf("upgrade addon %s in %s", a.Addon.Name, a.Addon.Namespace)
+		i.Text = fmt.Sprintf("upgrade addon %s in %s", a.Addon.Name, a.Addon.Namespace)
 	default:
-		return fmt.Sprintf("recover addon %s in %s, which is %s", a.Addon.Name, a.Addon.Namespace, a.Status)
+		i.Text = fmt.Sprintf("recover addon %s in %s, which is %s", a.Addon.Name, a.Addon.Namespace, a.Status)
 	}
+	return i
 }
 
-func (a DeleteVM) String() string {
-	return fmt.Sprintf("stop and delete vm %d (%s) with its disks", a.VM.VMID, a.VM.Node)
-}
-
-func (RegisterSchematic) sealed() {}
-func (DownloadImage) sealed()     {}
-func (UploadImage) sealed()       {}
-func (CreateVM) sealed()          {}
-func (StartVM) sealed()           {}
-func (ApplyConfig) sealed()       {}
-func (Bootstrap) sealed()         {}
-func (FetchChart) sealed()        {}
-func (InstallAddon) sealed()      {}
-func (DeleteVM) sealed()          {}
-
-// Storage names the storage an action allocates on or frees from, as
-// "host/storage", or "" when it does neither. Proxmox VE takes a lock per
-// storage for such work and gives up after seconds, so that it is done one at a
-// time there.
-func Storage(a Action) string {
-	switch a := a.(type) {
-	case CreateVM:
-		return a.Node.Host + "/" + a.Node.Datastore
-	case DeleteVM:
-		return a.VM.Host + "/" + a.VM.Hardware.Value.System.Datastore
-	default:
-		return ""
-	}
-}
-
-// Step prints an action for the socket, the CLI and the log.
-func Step(a Action) cluster.Step {
-	return cluster.Step{Action: a.Kind(), Subject: a.Subject(), Text: a.String(), Destructive: a.Destructive()}
+// Info implements Action.
+func (a DeleteVM) Info() Info {
+	return Info{Kind: cluster.DeleteVM, Subject: a.VM.Node, Node: a.VM.Node, VMID: a.VM.VMID, Destructive: true,
+		Claims: []cluster.Claim{cluster.ClaimNode(a.VM.Node), cluster.ClaimStorage(a.VM.Host, a.VM.Hardware.Value.System.Datastore)},
+		Change: fmt.Sprintf("vmid=%d", a.VM.VMID),
+		Text:   fmt.Sprintf("stop and delete vm %d (%s) with its disks", a.VM.VMID, a.VM.Node)}
 }
 
 func gib(b int64) string {

@@ -13,13 +13,13 @@ import (
 func (m *planner) addons() {
 	if len(m.d.Spec.Addons) == 0 {
 		if m.anyAPI() && !m.o.Nodes.Known {
-			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "cannot see the nodes in Kubernetes" + colon(m.o.Nodes.Why), Within: apiWithin})
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.NodesUnknown, Message: "cannot see the nodes in Kubernetes" + colon(m.o.Nodes.Why), Within: apiWithin})
 		}
 		return
 	}
 	api := m.anyAPI()
 	if !api && m.foundable() {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "waits for the Kubernetes API of a control plane", Within: apiWithin})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.WaitingForAPI, Message: "waits for the Kubernetes API of a control plane", Within: apiWithin})
 	}
 	for _, a := range m.d.Spec.Addons {
 		m.addon(a, api)
@@ -39,7 +39,7 @@ func (m *planner) anyAPI() bool {
 
 // foundable reports whether the cluster has come far enough for its API to be
 // worth waiting for.
-func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.Bootstrap != nil }
+func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.BootstrapSent() }
 
 func (m *planner) addon(a cluster.Addon, api bool) {
 	chart, asked := m.o.Charts[a.Name]
@@ -52,19 +52,19 @@ func (m *planner) addon(a cluster.Addon, api bool) {
 		return
 	}
 	if !m.o.Releases.Known {
-		m.wait(cluster.Wait{Subject: a.Name, Reason: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "nobody has answered yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "nobody has answered yet"), Within: seeWithin})
 		return
 	}
-	if m.isRunning(InstallAddon{}.Kind(), a.Name) || settled {
+	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
 		return
 	}
 	if dep := m.unmetDependency(a); dep != "" && !installed {
-		m.wait(cluster.Wait{Subject: a.Name, Reason: "waits for addon " + dep})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.WaitingForAddon, About: dep, Message: "waits for addon " + dep})
 		return
 	}
 	if !chart.Known {
-		if !m.isRunning(FetchChart{}.Kind(), a.Name) {
-			m.wait(cluster.Wait{Subject: a.Name, Reason: "waits for its chart" + colon(chart.Why)})
+		if !m.isRunning(cluster.FetchChart, a.Name) {
+			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.WaitingForChart, Message: "waits for its chart" + colon(chart.Why)})
 		}
 		return
 	}
@@ -73,16 +73,16 @@ func (m *planner) addon(a cluster.Addon, api bool) {
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
 		if !rel.Ready {
-			m.wait(cluster.Wait{Subject: a.Name, Reason: "becomes ready: " + orElse(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
+			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + orElse(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
 				Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
 		}
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
-		m.block(cluster.Block{Subject: a.Name, Reason: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
+		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
 			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
 	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
 		// Whoever installed it looks after it, broken or not.
 	case rel.Status == "uninstalling":
-		m.wait(cluster.Wait{Subject: a.Name, Reason: "somebody is uninstalling its release", Within: taskWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "somebody is uninstalling its release", Within: taskWithin})
 	default:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
 	}

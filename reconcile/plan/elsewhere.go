@@ -14,14 +14,14 @@ func Elsewhere(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	var out cluster.Problems
 	for _, n := range d.Spec.Nodes {
 		vm := o.VMs[n.Name]
-		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || carrier(n, vm) == n.Host {
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || carrier(n, vm) == n.Placement.Pin {
 			continue
 		}
-		message := fmt.Sprintf("vm %d is on %s, and the inventory says %s", vm.VMID, vm.Host, n.Host)
+		message := fmt.Sprintf("vm %d is on %s, and the inventory says %s", vm.VMID, vm.Host, n.Placement.Pin)
 		hint := fmt.Sprintf("write `node: %s` for %s in nodes.yaml", vm.Host, n.Name)
-		switch h := o.Hosts[n.Host]; {
+		switch h := o.Hosts[n.Placement.Pin]; {
 		case h.Known:
-			hint += fmt.Sprintf(", or migrate it back: `qm migrate %d %s --online --with-local-disks` as root on %s", vm.VMID, n.Host, vm.Host)
+			hint += fmt.Sprintf(", or migrate it back: `qm migrate %d %s --online --with-local-disks` as root on %s", vm.VMID, n.Placement.Pin, vm.Host)
 		case h.Why != "":
 			message += ": " + h.Why
 		}
@@ -29,7 +29,3 @@ func Elsewhere(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	}
 	return out
 }
-
-// carrier is the host that carries a node's VM; while that is not seen, the one
-// that should.
-func carrier(n cluster.Node, vm cluster.VM) string { return orElse(vm.Host, n.Host) }

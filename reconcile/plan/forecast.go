@@ -28,13 +28,13 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	for _, r := range o.Running {
 		effectOfRunning(&d, &o, r)
 	}
-	o.Running, o.Resting = nil, nil
+	o.Running, o.Backoffs = nil, nil
 
 	var last Plan
 	for round := 1; round <= maxRounds; round++ {
 		last = decide(d, o, p)
 		for _, a := range last.Actions {
-			step := Step(a)
+			step := a.Info().Step()
 			step.Round = round
 			f.Steps = append(f.Steps, step)
 			effect(&d, &o, a)
@@ -48,11 +48,13 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	return f
 }
 
+// digest identifies the steps by what they do. Their sentences are no part of it:
+// to reword one must not ask for another approval.
 func digest(f cluster.Forecast) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n", f.Cluster, f.Revision)
 	for _, s := range f.Steps {
-		fmt.Fprintf(h, "%d %s\n", s.Round, s.Text)
+		fmt.Fprintf(h, "%d %q %q %q\n", s.Round, s.Action, s.Subject, s.Change)
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -79,9 +81,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		h.Images = cluster.Saw(images)
 		o.Hosts[a.Host] = h
 	case CreateVM:
-		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Node.Host,
+		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Host,
 			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
-			Hardware: cluster.Saw(WantedHardware(d.Spec, a.Node))}
+			Hardware: cluster.Saw(WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
 	case StartVM:
 		vm := o.VMs[a.Node.Name]
@@ -95,7 +97,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		}
 		o.Machines[a.Node.Name] = m
 	case Bootstrap:
-		o.Facts.Bootstrap = &cluster.BootstrapIntent{Node: a.Node.Name, UUID: a.Node.UUID, At: o.Now}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: a.Node.Name, UUID: a.Node.UUID, At: o.Now})
 		o.Members = cluster.Saw([]cluster.Member{{ID: 1, Name: a.Node.Name, Address: a.Node.IP.String()}})
 	case FetchChart:
 		o.Charts[a.Addon.Name] = cluster.Saw(cluster.Fetched{Digest: a.Addon.Chart.Digest, Release: "forecast"})
@@ -118,26 +120,26 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 	n, isNode := d.Spec.Node(r.Subject)
 	addon := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject })
 	switch {
-	case r.Action == RegisterSchematic{}.Kind():
+	case r.Kind == cluster.RegisterSchematic:
 		effect(d, o, RegisterSchematic{Cluster: r.Subject})
-	case r.Action == DownloadImage{}.Kind():
+	case r.Kind == cluster.DownloadImage:
 		effect(d, o, DownloadImage{Image: d.Image})
-	case r.Action == UploadImage{}.Kind():
+	case r.Kind == cluster.UploadImage:
 		host, _, _ := strings.Cut(r.Subject, "/")
 		effect(d, o, UploadImage{Image: d.Image, Host: host})
-	case isNode && r.Action == CreateVM{}.Kind():
-		effect(d, o, CreateVM{Node: n})
-	case isNode && r.Action == StartVM{}.Kind():
+	case isNode && r.Kind == cluster.CreateVM:
+		effect(d, o, CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])})
+	case isNode && r.Kind == cluster.StartVM:
 		effect(d, o, StartVM{Node: n})
-	case isNode && r.Action == ApplyConfig{}.Kind():
+	case isNode && r.Kind == cluster.ApplyConfig:
 		effect(d, o, ApplyConfig{Node: n, Config: d.Configs[n.Name]})
-	case isNode && r.Action == Bootstrap{}.Kind():
+	case isNode && r.Kind == cluster.Bootstrap:
 		effect(d, o, Bootstrap{Node: n})
-	case r.Action == DeleteVM{}.Kind():
+	case r.Kind == cluster.DeleteVM:
 		effect(d, o, DeleteVM{VM: o.VMs[r.Subject]})
-	case addon >= 0 && r.Action == FetchChart{}.Kind():
+	case addon >= 0 && r.Kind == cluster.FetchChart:
 		effect(d, o, FetchChart{Addon: d.Spec.Addons[addon]})
-	case addon >= 0 && r.Action == InstallAddon{}.Kind():
+	case addon >= 0 && r.Kind == cluster.InstallAddon:
 		effect(d, o, InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
 	}
 }
@@ -157,7 +159,7 @@ func settle(d cluster.Desired, o *cluster.Observed) bool {
 		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "":
 			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Maintenance, UUID: n.UUID, MACs: []string{n.MAC}, Talos: d.Spec.Versions.Talos}
 			changed = true
-		case m.Reach == cluster.Configured && founded && joined(n, *o) != "":
+		case m.Reach == cluster.Configured && founded && lacking(n, *o).reason != "":
 			changed = settleJoin(o, n, network) || changed
 		}
 	}
@@ -177,7 +179,7 @@ func settle(d cluster.Desired, o *cluster.Observed) bool {
 
 // settleJoin lets one configured node join as far as its cluster allows.
 func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
-	before := joined(n, *o)
+	before := lacking(n, *o)
 	m := o.Machines[n.Name]
 	services := maps.Clone(m.Services)
 	if services == nil {
@@ -202,7 +204,7 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	if !o.Releases.Known {
 		o.Releases = cluster.Saw(map[string]cluster.Release{})
 	}
-	return joined(n, *o) != before
+	return lacking(n, *o) != before
 }
 
 // clone copies the parts of an Observed that a forecast writes to.

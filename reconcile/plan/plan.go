@@ -46,10 +46,12 @@ type planner struct {
 	o cluster.Observed
 	p cluster.Policy
 
-	running map[string]cluster.Running // by kind + "\x00" + subject
-	resting map[string]cluster.Rest
-	busy    map[string]string // storage -> who allocates on it
-	plan    Plan
+	running  map[cluster.ActionID]cluster.Running
+	backoffs map[cluster.ActionID]cluster.Backoff
+	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
+	budgets  map[cluster.Role]Budget
+	etcd     etcd
+	plan     Plan
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
@@ -64,34 +66,12 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 
 // decide plans under the rules of a policy, be it in doubt or not.
 func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
-	m := &planner{d: d, o: o, p: p,
-		running: map[string]cluster.Running{},
-		resting: map[string]cluster.Rest{},
-		busy:    map[string]string{},
-		plan:    Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
-	}
-	for _, r := range o.Running {
-		m.running[r.Action+"\x00"+r.Subject] = r
-		if r.Storage != "" {
-			m.busy[r.Storage] = r.Subject
-		}
-	}
-	for _, r := range o.Resting {
-		m.resting[r.Action+"\x00"+r.Subject] = r
-	}
-	for _, n := range d.Spec.Nodes {
-		phase := Classify(n, o)
-		m.plan.Phases[n.Name] = phase
-		if phase == cluster.PhaseCreating && !m.isRunning(CreateVM{}.Kind(), n.Name) {
-			// A task that a dead agent began allocates all the same.
-			m.busy[n.Host+"/"+n.Datastore] = n.Name
-		}
-	}
-	if o.Facts.Destroying {
+	m := newPlanner(d, o, p)
+	if o.Facts.Destroying() {
 		m.tearDown()
 		return m.plan
 	}
-	if o.Facts.Suspended {
+	if o.Facts.Suspended() {
 		return m.plan
 	}
 	if refusals := m.refusals(); len(refusals) > 0 {
@@ -109,43 +89,82 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	return m.plan
 }
 
+// newPlanner takes in what is under way, and what follows from what is seen before
+// any node is planned: phases, budgets and the state of etcd.
+func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planner {
+	m := &planner{d: d, o: o, p: p,
+		running:  map[cluster.ActionID]cluster.Running{},
+		backoffs: map[cluster.ActionID]cluster.Backoff{},
+		held:     map[cluster.Claim]cluster.ActionID{},
+		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
+	}
+	for _, r := range o.Running {
+		m.running[r.ActionID] = r
+		m.hold(r.ActionID, r.Claims)
+	}
+	for _, b := range o.Backoffs {
+		m.backoffs[b.ActionID] = b
+	}
+	for _, n := range d.Spec.Nodes {
+		phase := Classify(n, o)
+		m.plan.Phases[n.Name] = phase
+		if phase == cluster.PhaseCreating && !m.isRunning(cluster.CreateVM, n.Name) {
+			// A task that a dead agent began allocates all the same.
+			a := CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])}.Info()
+			m.hold(a.ID(), a.Claims)
+		}
+	}
+	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases), etcdOf(d.Spec, o)
+	return m
+}
+
 // refusals are the reasons not to act on the cluster at all. Host policy comes
 // first: it outranks the repository.
 func (m *planner) refusals() []cluster.Block {
 	blocks := violations(m.d, m.p, m.o.Strays.Value)
 	if m.d.Bundle.IsZero() {
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
-			Reason: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",
-			Hint:   fmt.Sprintf("run `talos-agent secrets new --cluster %s DIR` in a clone of the repository, commit the file and push", m.d.Spec.Name)})
+			Reason: cluster.SecretsMissing, Message: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",
+			Hint: fmt.Sprintf("run `talos-agent secrets new --cluster %s DIR` in a clone of the repository, commit the file and push", m.d.Spec.Name)})
 	}
 	if f := m.o.Facts.Fingerprint; f != "" && m.d.Fingerprint != "" && f != m.d.Fingerprint {
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
-			Reason: "secrets.sops.yaml holds other keys than the ones this cluster was built with; applying them would lock everybody out",
-			Hint:   "restore the file from the history of the repository; to start over with new keys, destroy the cluster first"})
+			Reason: cluster.SecretsChanged, Message: "secrets.sops.yaml holds other keys than the ones this cluster was built with; applying them would lock everybody out",
+			Hint: "restore the file from the history of the repository; to start over with new keys, destroy the cluster first"})
 	}
 	return blocks
 }
 
-// do puts an action into the plan, unless it is under way or resting after a
-// failure. It reports whether the action was planned.
-func (m *planner) do(a Action) bool {
-	key := a.Kind() + "\x00" + a.Subject()
-	if _, ok := m.running[key]; ok || m.isPlanned(a.Kind(), a.Subject()) {
-		return false
+// do puts an action into the plan, unless it is under way, backs off after a
+// failure, needs for itself what another one holds, or disrupts more than may be
+// disrupted. It is the only way into the plan.
+func (m *planner) do(a Action) {
+	i := a.Info()
+	if m.isRunning(i.Kind, i.Subject) || m.isPlanned(i.Kind, i.Subject) {
+		return
 	}
-	if r, ok := m.resting[key]; ok && m.o.Now.Before(r.Until) {
-		m.wait(retried(r))
-		return false
+	if b, ok := m.backoffs[i.ID()]; ok && m.o.Now.Before(b.Until) {
+		m.wait(retried(b))
+		return
 	}
-	if s := Storage(a); s != "" {
-		if by, ok := m.busy[s]; ok && by != a.Subject() {
-			m.wait(cluster.Wait{Subject: a.Subject(), Reason: fmt.Sprintf("waits for its turn on storage %s", s)})
-			return false
+	for _, c := range i.Claims {
+		if _, taken := m.held[c]; taken {
+			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: "waits for its turn on " + string(c)})
+			return
 		}
-		m.busy[s] = a.Subject()
 	}
+	if i.Disrupts && !m.mayDisrupt(i) {
+		return
+	}
+	m.hold(i.ID(), i.Claims)
 	m.plan.Actions = append(m.plan.Actions, a)
-	return true
+}
+
+// hold notes the claims of an action.
+func (m *planner) hold(id cluster.ActionID, claims []cluster.Claim) {
+	for _, c := range claims {
+		m.held[c] = id
+	}
 }
 
 // stalledAfter is how many failures in a row count as a stall; the agent keeps
@@ -153,9 +172,9 @@ func (m *planner) do(a Action) bool {
 const stalledAfter = 3
 
 // retried is the wait for another try of an action.
-func retried(r cluster.Rest) cluster.Wait {
-	w := cluster.Wait{Subject: r.Subject, Reason: r.Action + " failed and is tried again: " + r.Error, Hint: r.Hint, Within: time.Hour}
-	if r.Failed >= stalledAfter {
+func retried(b cluster.Backoff) cluster.Wait {
+	w := cluster.Wait{Subject: b.Subject, Reason: cluster.ActionFailed, About: string(b.Kind), Message: string(b.Kind) + " failed and is tried again: " + b.Error, Hint: b.Hint, Within: time.Hour}
+	if b.Failed >= stalledAfter {
 		w.Within = time.Nanosecond
 	}
 	return w
@@ -165,10 +184,10 @@ func retried(r cluster.Rest) cluster.Wait {
 // once more: otherwise every try would look like the end of the stall, and
 // would be told to everybody.
 func (m *planner) retries() {
-	for _, r := range m.o.Resting {
-		again := m.isRunning(r.Action, r.Subject) || m.isPlanned(r.Action, r.Subject)
-		if again && r.Failed >= stalledAfter {
-			m.wait(retried(r))
+	for _, b := range m.o.Backoffs {
+		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
+		if again && b.Failed >= stalledAfter {
+			m.wait(retried(b))
 		}
 	}
 }
@@ -185,13 +204,14 @@ func (m *planner) block(b cluster.Block) {
 	}
 }
 
-func (m *planner) isRunning(kind, subject string) bool {
-	_, ok := m.running[kind+"\x00"+subject]
+func (m *planner) isRunning(kind cluster.ActionKind, subject string) bool {
+	_, ok := m.running[cluster.ActionID{Kind: kind, Subject: subject}]
 	return ok
 }
 
-func (m *planner) isPlanned(kind, subject string) bool {
-	return slices.ContainsFunc(m.plan.Actions, func(a Action) bool { return a.Kind() == kind && a.Subject() == subject })
+func (m *planner) isPlanned(kind cluster.ActionKind, subject string) bool {
+	id := cluster.ActionID{Kind: kind, Subject: subject}
+	return slices.ContainsFunc(m.plan.Actions, func(a Action) bool { return a.Info().ID() == id })
 }
 
 // image plans what brings the Talos image to every host that needs it. It is
@@ -208,7 +228,7 @@ func (m *planner) image() {
 		if ph != cluster.PhaseAbsent || n.Locked {
 			continue
 		}
-		if pl := (place{n.Host, n.ImageDatastore}); !slices.Contains(places, pl) {
+		if pl := (place{m.placeNode(n), n.ImageDatastore}); !slices.Contains(places, pl) {
 			places = append(places, pl)
 		}
 	}
@@ -243,48 +263,48 @@ func (m *planner) bootstrap() {
 	if len(cps) == 0 || etcdSeen(m.o) {
 		return
 	}
-	intent := m.o.Facts.Bootstrap
-	if intent != nil && intent.Done {
+	intent, intended := m.o.Facts.Intent(cluster.IntendBootstrap)
+	if intent.Done {
 		// etcd was there once. When no control plane answers, it is not known
 		// to be gone; when all of them say it is, only a restore helps.
 		if all(cps, func(n cluster.Node) bool { return neverFounded(m.o, n) }) {
 			m.block(cluster.Block{Subject: m.d.Spec.Name,
-				Reason: "this cluster had an etcd, and no control plane has it any more; a second bootstrap would make an empty cluster in its place",
-				Hint:   fmt.Sprintf("restore a snapshot, or give the cluster up with `talos-agent destroy %s`", m.d.Spec.Name)})
+				Reason: cluster.EtcdLost, Message: "this cluster had an etcd, and no control plane has it any more; a second bootstrap would make an empty cluster in its place",
+				Hint: fmt.Sprintf("restore a snapshot, or give the cluster up with `talos-agent destroy %s`", m.d.Spec.Name)})
 		} else {
-			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "etcd of this cluster does not answer", Within: etcdWithin,
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.EtcdUnreachable, Message: "etcd of this cluster does not answer", Within: etcdWithin,
 				Hint: "look at the control planes: `talos-agent status` shows what each one does"})
 		}
 		return
 	}
 	chosen := cps[0]
-	if intent != nil {
+	if intended {
 		i := slices.IndexFunc(cps, func(n cluster.Node) bool { return n.Name == intent.Node && n.UUID == intent.UUID })
 		if i < 0 || m.plan.Phases[intent.Node] == cluster.PhaseAbsent {
 			m.block(cluster.Block{Subject: m.d.Spec.Name,
-				Reason: fmt.Sprintf("bootstrap was sent to %s, which is gone; whether it founded a cluster is not known, and founding a second one could split it", intent.Node),
-				Hint:   fmt.Sprintf("nothing of value can be lost if the cluster never came up: `talos-agent destroy %s` and start over", m.d.Spec.Name)})
+				Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("bootstrap was sent to %s, which is gone; whether it founded a cluster is not known, and founding a second one could split it", intent.Node),
+				Hint: fmt.Sprintf("nothing of value can be lost if the cluster never came up: `talos-agent destroy %s` and start over", m.d.Spec.Name)})
 			return
 		}
 		chosen = cps[i]
 	} else if m.o.Facts.Lost && !SeesAllVMs(m.o) {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: blindStart})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: blindStart})
 		return
 	} else if m.o.Facts.Lost {
 		m.block(cluster.Block{Subject: m.d.Spec.Name,
-			Reason: "the agent's own records are lost, so that it cannot know whether bootstrap was sent before",
-			Hint:   fmt.Sprintf("if this cluster never came up: `talos-agent accept %s --bootstrap`; otherwise wait until its control planes answer", m.d.Spec.Name)})
+			Reason: cluster.JournalLost, Message: "the agent's own records are lost, so that it cannot know whether bootstrap was sent before",
+			Hint: fmt.Sprintf("if this cluster never came up: `talos-agent accept %s --bootstrap`; otherwise wait until its control planes answer", m.d.Spec.Name)})
 		return
 	}
 	mach := m.o.Machines[chosen.Name]
 	if m.plan.Phases[chosen.Name] != cluster.PhaseJoining || chosen.Locked {
 		return // the node's own wait or block says what is missing
 	}
-	if intent == nil {
+	if !intended {
 		for _, n := range cps {
 			if n.Name != chosen.Name && !neverFounded(m.o, n) {
 				m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: joinWithin,
-					Reason: fmt.Sprintf("waits to hear from %s that it has no etcd, before founding one on %s", n.Name, chosen.Name)})
+					Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("waits to hear from %s that it has no etcd, before founding one on %s", n.Name, chosen.Name)})
 				return
 			}
 		}
@@ -293,7 +313,7 @@ func (m *planner) bootstrap() {
 	switch {
 	case mach.Stage != "booting" && mach.Stage != "running", !known, etcd.State != "Preparing":
 		m.wait(cluster.Wait{Subject: chosen.Name, Within: joinWithin,
-			Reason: fmt.Sprintf("waits until etcd on %s is ready to be bootstrapped", chosen.Name)})
+			Reason: cluster.WaitingForEtcd, Message: fmt.Sprintf("waits until etcd on %s is ready to be bootstrapped", chosen.Name)})
 	default:
 		m.do(Bootstrap{Node: chosen})
 	}
@@ -354,13 +374,13 @@ func (m *planner) strays() {
 			continue // told at the node
 		case i >= 0:
 			m.block(cluster.Block{Subject: vm.Node,
-				Reason: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, m.d.Spec.Nodes[i].VMID),
+				Reason: cluster.DuplicateVM, Message: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, m.d.Spec.Nodes[i].VMID),
 				Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, take it away by hand: `qm stop %d && qm destroy %d --purge` on %s",
 					vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)})
 			continue
 		}
 		m.block(cluster.Block{Subject: vm.Node,
-			Reason: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
+			Reason: cluster.OrphanVM, Message: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
 			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be taken away by hand: `kubectl drain %s`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
 				vm.Node, vm.Node, vm.Host, vm.VMID, vm.VMID)})
 	}
@@ -381,13 +401,13 @@ func orElse(s, other string) string {
 func (p Plan) String() string {
 	var b strings.Builder
 	for _, a := range p.Actions {
-		fmt.Fprintf(&b, "do     %s\n", a)
+		fmt.Fprintf(&b, "do     %s\n", a.Info().Text)
 	}
 	for _, w := range p.Waiting {
-		fmt.Fprintf(&b, "wait   %s: %s\n", w.Subject, w.Reason)
+		fmt.Fprintf(&b, "wait   %s: %s\n", w.Subject, w.Message)
 	}
 	for _, k := range p.Blocked {
-		fmt.Fprintf(&b, "block  %s: %s", k.Subject, k.Reason)
+		fmt.Fprintf(&b, "block  %s: %s", k.Subject, k.Message)
 		if k.Hint != "" {
 			fmt.Fprintf(&b, " [%s]", k.Hint)
 		}

@@ -51,16 +51,20 @@ func anyWorld(t *rapid.T) *world {
 	}
 	f := &w.o.Facts
 	f.Lost = rapid.IntRange(0, 4).Draw(t, "lost") == 0
-	f.Suspended = rapid.IntRange(0, 9).Draw(t, "suspended") == 0
-	f.Destroying = rapid.IntRange(0, 4).Draw(t, "destroying") == 0
+	if rapid.IntRange(0, 9).Draw(t, "suspended") == 0 {
+		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend})
+	}
+	if rapid.IntRange(0, 4).Draw(t, "destroying") == 0 {
+		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+	}
 	if rapid.Bool().Draw(t, "intent") {
 		n := rapid.SampledFrom(w.d.Spec.ControlPlanes()).Draw(t, "founder")
-		f.Bootstrap = &cluster.BootstrapIntent{Node: n.Name, UUID: n.UUID, Done: rapid.Bool().Draw(t, "done")}
+		f.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: n.Name, UUID: n.UUID, Done: rapid.Bool().Draw(t, "done")})
 	}
 	if rapid.IntRange(0, 3).Draw(t, "busy") == 0 {
 		n := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "running on")
-		a := CreateVM{Node: n}
-		w.o.Running = append(w.o.Running, cluster.Running{Action: a.Kind(), Subject: n.Name, Storage: Storage(a)})
+		a := CreateVM{Node: n, Host: n.Placement.Pin}.Info()
+		w.o.Running = append(w.o.Running, cluster.Running{ActionID: a.ID(), Node: n.Name, Claims: a.Claims})
 	}
 	return w
 }
@@ -105,33 +109,29 @@ func TestLaws(t *testing.T) {
 		if again := Make(w.d, w.o, w.p); !reflect.DeepEqual(p, again) {
 			t.Fatalf("the same input gave two plans:\n%s\n%s", p, again)
 		}
-		seen := map[string]bool{}
-		storages := map[string]string{}
+		seen := map[cluster.ActionID]bool{}
+		held := map[cluster.Claim]cluster.ActionID{}
 		for _, r := range w.o.Running {
-			if r.Storage != "" {
-				storages[r.Storage] = r.Subject
+			seen[r.ActionID] = true
+			for _, c := range r.Claims {
+				held[c] = r.ActionID
 			}
 		}
 		for _, a := range p.Actions {
-			key := a.Kind() + " " + a.Subject()
-			if seen[key] {
-				t.Errorf("planned twice: %s", a)
+			i := a.Info()
+			if seen[i.ID()] {
+				t.Errorf("planned twice, or although it is under way: %s", i)
 			}
-			seen[key] = true
-			for _, r := range w.o.Running {
-				if r.Action == a.Kind() && r.Subject == a.Subject() {
-					t.Errorf("planned although it is under way: %s", a)
+			seen[i.ID()] = true
+			for _, c := range i.Claims {
+				if by, ok := held[c]; ok {
+					t.Errorf("%v and %s both claim %s", by, i, c)
 				}
-			}
-			if s := Storage(a); s != "" {
-				if by, ok := storages[s]; ok && by != a.Subject() {
-					t.Errorf("%s and %s on storage %s at once", by, a.Subject(), s)
-				}
-				storages[s] = a.Subject()
+				held[c] = i.ID()
 			}
 			lawOf(t, w, a)
 		}
-		if w.o.Facts.Suspended && !w.o.Facts.Destroying && len(p.Actions) > 0 {
+		if w.o.Facts.Suspended() && !w.o.Facts.Destroying() && len(p.Actions) > 0 {
 			t.Errorf("suspended, and still: %s", p)
 		}
 		w.p.Doubt = cluster.Problems{{Message: "there is no policy"}}
@@ -157,48 +157,48 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		vm := w.o.VMs[n.Name]
 		if a.Finish {
 			if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Stopped || vm.Lock != "" {
-				t.Errorf("%s, but the vm is %+v", a, vm)
+				t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 			}
 		} else if vm.Presence != cluster.Absent {
-			t.Errorf("%s, but the vm is not known to be absent: %+v", a, vm)
+			t.Errorf("%s, but the vm is not known to be absent: %+v", a.Info(), vm)
 		} else if others := w.o.Strays; !others.Known || slices.ContainsFunc(others.Value, func(vm cluster.VM) bool { return vm.Node == n.Name }) {
-			t.Errorf("%s, but it may have another vm: %+v", a, others)
+			t.Errorf("%s, but it may have another vm: %+v", a.Info(), others)
 		}
-		if h := w.o.Hosts[n.Host]; !h.Known || h.Quorate.Known && !h.Quorate.Value {
-			t.Errorf("%s on a host that is not seen or has no quorum", a)
+		if h := w.o.Hosts[a.Host]; !h.Known || h.Quorate.Known && !h.Quorate.Value {
+			t.Errorf("%s on a host that is not seen or has no quorum", a.Info())
 		}
 	case StartVM:
 		n = a.Node
 		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Stopped || vm.Lock != "" || vm.Deleting {
-			t.Errorf("%s, but the vm is %+v", a, vm)
+			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 		}
 	case ApplyConfig:
 		n = a.Node
 		if w.o.Machines[n.Name].Reach != cluster.Maintenance || w.o.VMs[n.Name].Owner != cluster.Ours {
-			t.Errorf("%s to a machine that is not ours in maintenance mode", a)
+			t.Errorf("%s to a machine that is not ours in maintenance mode", a.Info())
 		}
 	case Bootstrap:
 		n = a.Node
-		in := w.o.Facts.Bootstrap
-		if etcdSeen(w.o) || in != nil && (in.Done || in.Node != n.Name) || in == nil && w.o.Facts.Lost {
-			t.Errorf("%s although etcd was or may have been founded: %+v", a, w.o.Facts)
+		in, intended := w.o.Facts.Intent(cluster.IntendBootstrap)
+		if etcdSeen(w.o) || intended && (in.Done || in.Node != n.Name) || !intended && w.o.Facts.Lost {
+			t.Errorf("%s although etcd was or may have been founded: %+v", a.Info(), w.o.Facts)
 		}
 		for _, other := range w.d.Spec.ControlPlanes() {
-			if in == nil && other.Name != n.Name && !neverFounded(w.o, other) {
-				t.Errorf("%s although %s may have an etcd", a, other.Name)
+			if !intended && other.Name != n.Name && !neverFounded(w.o, other) {
+				t.Errorf("%s although %s may have an etcd", a.Info(), other.Name)
 			}
 		}
 	case DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
-		if !w.o.Facts.Destroying {
-			t.Errorf("%s without a tear-down", a)
+		if !w.o.Facts.Destroying() {
+			t.Errorf("%s without a tear-down", a.Info())
 		}
 		if a.VM.Presence != cluster.Present || a.VM.Owner != cluster.Ours || n.Protect {
-			t.Errorf("%s, but the vm is %+v (protect %v)", a, a.VM, n.Protect)
+			t.Errorf("%s, but the vm is %+v (protect %v)", a.Info(), a.VM, n.Protect)
 		}
 	}
 	if n.Locked {
-		t.Errorf("%s although the node is locked", a)
+		t.Errorf("%s although the node is locked", a.Info())
 	}
 }
 

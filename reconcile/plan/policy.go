@@ -23,7 +23,7 @@ func inDoubt(name string, p cluster.Policy) []cluster.Block {
 	why := p.Doubt[0]
 	hint := why.Hint
 	why.Hint = ""
-	return []cluster.Block{{Subject: name, Reason: "nothing is changed while it is not known what the host allows: " + why.String(),
+	return []cluster.Block{{Subject: name, Reason: cluster.PolicyUnknown, Message: "nothing is changed while it is not known what the host allows: " + why.String(),
 		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has mended it", "; ")}}
 }
 
@@ -32,7 +32,7 @@ func inDoubt(name string, p cluster.Policy) []cluster.Block {
 func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
 	var out []cluster.Block
 	refuse := func(subject, field, format string, args ...any) {
-		b := cluster.Block{Subject: subject, Reason: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
+		b := cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
 			Hint: "ask for less in the repository, or have root of the host change the policy"}
 		if !slices.Contains(out, b) {
 			out = append(out, b)
@@ -106,8 +106,8 @@ func overLimits(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []clus
 	var out []cluster.Block
 	over := func(field, want, allowed string) {
 		out = append(out, cluster.Block{Subject: d.Spec.Name,
-			Reason: fmt.Sprintf("%s %s, and the host allows %s (host policy, %s: %s)", who, want, allowed, p.Line(field), field),
-			Hint:   "ask for less in the repository, or have root of the host change the policy"})
+			Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf("%s %s, and the host allows %s (host policy, %s: %s)", who, want, allowed, p.Line(field), field),
+			Hint: "ask for less in the repository, or have root of the host change the policy"})
 	}
 	if l := p.Limits.Nodes; l > 0 && total.Nodes > l {
 		over("limits.nodes", fmt.Sprintf("%d nodes", total.Nodes), fmt.Sprint(l))

@@ -19,23 +19,23 @@ func (m *planner) tearDown() {
 			if locked {
 				key = "locked"
 			}
-			m.block(cluster.Block{Subject: name, Reason: fmt.Sprintf("vm %d is kept: nodes.yaml says `%s: true`", vm.VMID, key),
+			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml says `%s: true`", vm.VMID, key),
 				Hint: fmt.Sprintf("remove `%s: true` from the node, push, and run destroy again", key)})
 		case vm.Task != nil && vm.Task.Type == "qmcreate":
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID), Within: taskWithin})
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMCreating, Message: fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID), Within: taskWithin})
 		case vm.Presence == cluster.Absent:
 		case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
 			// Not ours, so nothing of this cluster is left there.
 		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: "cannot see it: " + orElse(vm.Why, "nobody has answered yet"), Within: seeWithin})
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + orElse(vm.Why, "nobody has answered yet"), Within: seeWithin})
 		case !vm.Hardware.Known:
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
 		case vm.Lock != "":
 			left = true
-			w := cluster.Wait{Subject: name, Reason: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", vm.VMID, vm.Lock), Within: lockWithin}
+			w := cluster.Wait{Subject: name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", vm.VMID, vm.Lock), Within: lockWithin}
 			if vm.Lock == "create" {
 				w.Within = taskWithin
 				w.Hint = fmt.Sprintf("as root on %s: `qm unlock %d`", vm.Host, vm.VMID)
@@ -51,12 +51,12 @@ func (m *planner) tearDown() {
 	}
 	for _, n := range m.d.Spec.Nodes {
 		one(n.Name, n.Protect, n.Locked, m.o.VMs[n.Name])
-		if m.isRunning(CreateVM{}.Kind(), n.Name) || m.isRunning(DeleteVM{}.Kind(), n.Name) {
+		if m.isRunning(cluster.CreateVM, n.Name) || m.isRunning(cluster.DeleteVM, n.Name) {
 			left = true
 		}
 	}
 	if !m.o.Strays.Known {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Strays.Why, "nobody has answered yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Strays.Why, "nobody has answered yet"), Within: seeWithin})
 		return
 	}
 	for _, vm := range m.o.Strays.Value {

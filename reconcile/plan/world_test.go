@@ -31,7 +31,7 @@ func newWorld(cps, workers int) *world {
 		s.Nodes = append(s.Nodes, cluster.Node{Name: name, Role: role, VMID: vmid,
 			IP:   netip.AddrFrom4([4]byte{10, 10, 0, byte(last)}),
 			UUID: cluster.NodeUUID(id, name), MAC: cluster.NodeMAC("BC:24:11", id, name, 0),
-			Host: "pve1", Pool: "talos", Bridge: "vmbr1", Datastore: "local-lvm", ImageDatastore: "local", CloudInitDatastore: "local-lvm",
+			Placement: cluster.Placement{Pin: "pve1"}, Pool: "talos", Bridge: "vmbr1", Datastore: "local-lvm", ImageDatastore: "local", CloudInitDatastore: "local-lvm",
 			SCSIHardware: "virtio-scsi-single", CPUType: "x86-64-v2-AES", Cores: 4, MemoryMiB: 8192, DiskBytes: 40 << 30})
 	}
 	for i := range cps {
@@ -75,8 +75,8 @@ func (w *world) refresh() {
 }
 
 func (w *world) vm(n cluster.Node) cluster.VM {
-	return cluster.VM{VMID: n.VMID, Node: n.Name, Name: n.Name, Host: n.Host, Presence: cluster.Present, Owner: cluster.Ours,
-		Tags: []string{cluster.OwnTag}, Hardware: cluster.Saw(WantedHardware(w.d.Spec, n))}
+	return cluster.VM{VMID: n.VMID, Node: n.Name, Name: n.Name, Host: n.Placement.Pin, Presence: cluster.Present, Owner: cluster.Ours,
+		Tags: []string{cluster.OwnTag}, Hardware: cluster.Saw(WantHardware(w.d.Spec, n))}
 }
 
 // step applies one plan and lets the world settle, as Forecast does.
@@ -162,7 +162,7 @@ func (w *world) run(t *testing.T, line string) string {
 	case "secrets":
 		w.d.Bundle = cluster.Secret{}
 	case "stray":
-		n := cluster.Node{Name: arg(1), VMID: 599, Host: "pve1", Datastore: "local-lvm"}
+		n := cluster.Node{Name: arg(1), VMID: 599, Placement: cluster.Placement{Pin: "pve1"}, Datastore: "local-lvm"}
 		vm := w.vm(n)
 		vm.Power = cluster.PowerRunning
 		w.o.Strays = cluster.Saw([]cluster.VM{vm})
@@ -198,9 +198,17 @@ func (w *world) run(t *testing.T, line string) string {
 		rels[arg(1)] = rel
 		w.o.Releases = cluster.Saw(rels)
 	case "running":
-		w.o.Running = append(w.o.Running, cluster.Running{Action: strings.ReplaceAll(arg(1), "-", " "), Subject: arg(2), Storage: strings.Join(f[3:], "")})
+		r := cluster.Running{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}}
+		if _, ok := w.d.Spec.Node(r.Subject); ok {
+			r.Node, r.Claims = r.Subject, []cluster.Claim{cluster.ClaimNode(r.Subject)}
+		}
+		for _, s := range f[3:] {
+			host, storage, _ := strings.Cut(s, "/")
+			r.Claims = append(r.Claims, cluster.ClaimStorage(host, storage))
+		}
+		w.o.Running = append(w.o.Running, r)
 	case "rest":
-		w.o.Resting = append(w.o.Resting, cluster.Rest{Action: strings.ReplaceAll(arg(1), "-", " "), Subject: arg(2), Failed: 1, Until: w.o.Now.Add(time.Minute), Error: "no space left"})
+		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: 1, Until: w.o.Now.Add(time.Minute), Error: "no space left"})
 	case "step":
 		return w.step().String()
 	case "steps":
@@ -208,7 +216,7 @@ func (w *world) run(t *testing.T, line string) string {
 		for range 100 {
 			p := w.step()
 			for _, a := range p.Actions {
-				fmt.Fprintln(&b, a)
+				fmt.Fprintln(&b, a.Info())
 			}
 			if p.Converged() {
 				b.WriteString("converged\n")
@@ -232,10 +240,10 @@ func (w *world) run(t *testing.T, line string) string {
 			fmt.Fprintf(&b, "%d %s\n", s.Round, s.Text)
 		}
 		for _, x := range fc.Waiting {
-			fmt.Fprintf(&b, "wait %s: %s\n", x.Subject, x.Reason)
+			fmt.Fprintf(&b, "wait %s: %s\n", x.Subject, x.Message)
 		}
 		for _, x := range fc.Blocked {
-			fmt.Fprintf(&b, "block %s: %s\n", x.Subject, x.Reason)
+			fmt.Fprintf(&b, "block %s: %s\n", x.Subject, x.Message)
 		}
 		for _, x := range fc.Problems {
 			fmt.Fprintln(&b, x)
@@ -262,7 +270,7 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 		case "locked":
 			n.Locked = true
 		case "host":
-			n.Host = v
+			n.Placement.Pin = v
 		default:
 			t.Fatalf("node: %q", kv)
 		}
@@ -371,16 +379,18 @@ func (w *world) facts(t *testing.T, words []string) {
 		k, v, _ := strings.Cut(x, "=")
 		switch k {
 		case "suspended":
-			w.o.Facts.Suspended = true
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendSuspend})
 		case "destroying":
-			w.o.Facts.Destroying = true
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
 		case "lost":
 			w.o.Facts.Lost = true
 		case "bootstrap":
 			n, _ := w.d.Spec.Node(v)
-			w.o.Facts.Bootstrap = &cluster.BootstrapIntent{Node: v, UUID: n.UUID}
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: v, UUID: n.UUID})
 		case "done":
-			w.o.Facts.Bootstrap.Done = true
+			in, _ := w.o.Facts.Intent(cluster.IntendBootstrap)
+			in.Done = true
+			w.o.Facts.Intend(in)
 		case "fingerprint":
 			w.o.Facts.Fingerprint = v
 		default:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -165,7 +166,7 @@ func (c *Client) get(ctx context.Context, path string, query params, into any) e
 		if err == nil || answered(err) || distrust(err) || attempt == len(readAgain) || ctx.Err() != nil {
 			return asked("GET", path, err)
 		}
-		if err := pause(ctx, readAgain[attempt]); err != nil {
+		if err := retry.Sleep(ctx, readAgain[attempt]); err != nil {
 			return asked("GET", path, err)
 		}
 	}
@@ -209,18 +210,6 @@ func asked(method, path string, err error) error {
 		err = u.Err // it names the whole address
 	}
 	return fmt.Errorf("%s %s: %w", method, path, err)
-}
-
-// pause waits, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // sideBySide is how many questions of one look are under way at once: pveproxy

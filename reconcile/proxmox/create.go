@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // conflicts is how often a change that somebody else's change crossed, or whose
@@ -23,31 +24,34 @@ const conflicts = 4
 // Creations on one storage take turns, because Proxmox VE gives up on a
 // storage's lock after ten seconds. The turn ends when the disks are there;
 // progress says so.
-func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, progress func(cluster.Progress)) error {
-	if err := c.create(ctx, d, n, img, heard(progress)); err != nil {
+func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
+	if err := c.create(ctx, d, n, host, boot, heard(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, progress func(cluster.Progress)) error {
-	wanted, err := createParams(d, n, c.poolOf(n), img)
+func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
+	if boot.Medium != cluster.BootImage {
+		return fmt.Errorf("boot medium %q is not supported", boot.Medium)
+	}
+	wanted, err := createParams(d, n, c.poolOf(n), boot.Image)
 	if err != nil {
 		return err
 	}
 	id := c.identityOf(d, n.VMID, n.Name)
 	var tags checks
 	tagList := tags.tags(tagsOf(n))
-	if tags.is("host", n.Host, hostPattern); tags.err() != nil {
+	if tags.is("host", host, hostPattern); tags.err() != nil {
 		return tags.err()
 	}
-	done, err := c.takeStorages(ctx, n)
+	done, err := c.takeStorages(ctx, host, n)
 	if err != nil {
 		return err
 	}
 	defer c.forget(n.VMID)
 	c.forget(n.VMID)
-	p, err := c.make(ctx, id, n.Host, wanted, progress)
+	p, err := c.make(ctx, id, host, wanted, progress)
 	done()
 	if err != nil {
 		return err
@@ -65,7 +69,7 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 
 // takeStorages waits for the turn of a node on every storage its disks are
 // allocated on.
-func (c *Client) takeStorages(ctx context.Context, n cluster.Node) (done func(), err error) {
+func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node) (done func(), err error) {
 	stores := []string{n.Datastore, n.CloudInitDatastore}
 	for _, dk := range n.Disks {
 		stores = append(stores, dk.Datastore)
@@ -78,7 +82,7 @@ func (c *Client) takeStorages(ctx context.Context, n cluster.Node) (done func(),
 		}
 	}
 	for _, s := range slices.Compact(stores) {
-		give, err := c.turns.take(ctx, "disks on "+n.Host+"/"+s)
+		give, err := c.turns.take(ctx, "disks on "+host+"/"+s)
 		if err != nil {
 			done()
 			return nil, err
@@ -161,8 +165,8 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 		var e *Error
 		refused := errors.As(err, &e) && (errors.Is(err, errForbidden) || e.Params["tags"] != "")
 		if refused && c.setUntagged(id.vmid, true) {
-			c.log.Warn(fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s); it goes without tags", id.vmid, id.node), "vmid", id.vmid, "node", id.node, "tags", wanted, "err", err,
-				"hint", "allow them: `user-tag-access` in Datacenter > Options")
+			c.log.Warn(fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s); it goes without tags", id.vmid, id.node), logging.VMID, id.vmid, logging.Node, id.node, logging.Tags, wanted, logging.Err, err,
+				logging.Hint, "allow them: `user-tag-access` in Datacenter > Options")
 		}
 		return refused
 	})

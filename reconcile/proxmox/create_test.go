@@ -33,7 +33,7 @@ func TestCreateIsAnEnsure(t *testing.T) {
 		n, ctx := d.Spec.Nodes[0], context.Background()
 		c := s.made(d)
 		defer c.Close()
-		s.must(c.Create(ctx, d, n, d.Image, nil))
+		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 		s.must(c.Start(ctx, d, n, nil))
 		for _, r := range s.world.Calls() {
 			if r.Mutating {
@@ -55,7 +55,7 @@ func TestCreateFinishes(t *testing.T) {
 				s.world.Inject(world.Fault{System: "pve", Op: cut, Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
 				c := s.client()
 				defer c.Close()
-				if err := c.Create(ctx, d, n, d.Image, nil); err == nil {
+				if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
 					t.Fatal("it was not cut off")
 				}
 				vm := observe(c, d).VMs[n.Name]
@@ -63,7 +63,7 @@ func TestCreateFinishes(t *testing.T) {
 					t.Errorf("%+v", vm)
 				}
 				s.must(s.host.Edit(n.VMID, "tags", strings.TrimPrefix("mine;"+strings.Join(vm.Tags, ";"), ";")))
-				s.must(c.Create(ctx, d, n, d.Image, nil))
+				s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 				if vm = observe(c, d).VMs[n.Name]; unfinished(vm) {
 					t.Errorf("%+v", vm)
 				}
@@ -97,7 +97,7 @@ func TestCreateMeetsAnEdit(t *testing.T) {
 					s.must(s.host.Edit(n.VMID, "tags", "mine"))
 				}
 			})
-			s.must(c.Create(ctx, d, n, d.Image, nil))
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 			s.world.OnCall(nil)
 			got, _ := s.host.VM(n.VMID)
 			if want := "controlplane;dev;mine;talos-agent"; op == putOp && got.Config["tags"] != want {
@@ -121,7 +121,7 @@ func TestTagsRefused(t *testing.T) {
 		c := s.client()
 		defer c.Close()
 		for range 2 {
-			s.must(c.Create(ctx, d, n, d.Image, nil))
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 			if vm := observe(c, d).VMs[n.Name]; unfinished(vm) || vm.Hardware.Value.System.Bytes != n.DiskBytes {
 				t.Errorf("%+v", vm)
 			}
@@ -130,7 +130,7 @@ func TestTagsRefused(t *testing.T) {
 			t.Errorf("logged %d times:\n%s", n, s.log)
 		}
 		s.world.Heal()
-		s.must(c.Create(ctx, d, n, d.Image, nil))
+		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 		if vm := observe(c, d).VMs[n.Name]; fmt.Sprint(vm.Tags) != "[controlplane dev talos-agent]" {
 			t.Errorf("%+v", vm.Tags)
 		}
@@ -154,7 +154,7 @@ func TestCreationsTakeTurns(t *testing.T) {
 			wg.Go(func() {
 				s.t.Helper()
 				var allocated bool
-				err := c.Create(context.Background(), d, n, d.Image, func(p cluster.Progress) {
+				err := c.Create(context.Background(), d, n, n.Placement.Pin, bootOf(d), func(p cluster.Progress) {
 					mu.Lock()
 					defer mu.Unlock()
 					switch {
@@ -191,7 +191,7 @@ func TestCancelledWhileItWaits(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, n := range d.Spec.Nodes {
 			wg.Go(func() {
-				if err := c.Create(ctx, d, n, d.Image, nil); !errors.Is(err, context.Canceled) {
+				if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: %v", n.Name, err)
 				}
 			})
@@ -248,7 +248,7 @@ func TestFailuresTell(t *testing.T) {
 				tc.do(s)
 				c := s.client()
 				defer c.Close()
-				err := c.Create(ctx, d, n, d.Image, nil)
+				err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil)
 				if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "create vm 411 (dev-cp-1): ") || !strings.Contains(fault.HintOf(err), tc.hint) {
 					t.Errorf("got %v [%s]", err, fault.HintOf(err))
 				}
@@ -271,7 +271,7 @@ func TestWarningsAreSuccess(t *testing.T) {
 		s.image()
 		c := s.client()
 		defer c.Close()
-		s.must(c.Create(ctx, d, n, d.Image, nil))
+		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 		s.must(s.host.Edit(n.VMID, "scsihw", "virtio-scsi-pci")) // iothread is ignored with it, which warns
 		s.must(c.Start(ctx, d, n, nil))
 		if vm, _ := s.host.VM(n.VMID); vm.Power != pve.Running || !strings.Contains(s.log.String(), "iothread is only valid") {
@@ -313,7 +313,7 @@ func TestStart(t *testing.T) {
 				s.image()
 				c := s.client()
 				defer c.Close()
-				s.must(c.Create(ctx, d, n, d.Image, nil))
+				s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 				tc.do(s)
 				err := c.Start(ctx, d, n, nil)
 				s.world.OnCall(nil)
@@ -339,7 +339,7 @@ func TestLostCreationTells(t *testing.T) {
 		s.world.Inject(world.Fault{System: "pve", Op: createOp, Kind: world.LoseRequest})
 		c := s.client()
 		defer c.Close()
-		err := c.Create(context.Background(), d, d.Spec.Nodes[0], d.Image, nil)
+		err := c.Create(context.Background(), d, d.Spec.Nodes[0], d.Spec.Nodes[0].Placement.Pin, bootOf(d), nil)
 		if err == nil || !strings.Contains(err.Error(), "nothing came of it: POST /nodes/pve1/qemu: ") || s.count(createOp) != 1 {
 			t.Errorf("%d creations: %v", s.count(createOp), err)
 		}
@@ -355,7 +355,7 @@ func TestChangesAreForgotten(t *testing.T) {
 		c := s.made(d)
 		defer c.Close()
 		for what, change := range map[string]func() error{
-			"create": func() error { return c.Create(ctx, d, n, d.Image, nil) },
+			"create": func() error { return c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil) },
 			"start":  func() error { return c.Start(ctx, d, n, nil) },
 		} {
 			observe(c, d)

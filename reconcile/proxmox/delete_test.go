@@ -19,7 +19,7 @@ func (s *stand) made(d cluster.Desired) *Client {
 	s.image()
 	c := s.client()
 	n := d.Spec.Nodes[0]
-	s.must(c.Create(context.Background(), d, n, d.Image, nil))
+	s.must(c.Create(context.Background(), d, n, n.Placement.Pin, bootOf(d), nil))
 	s.must(c.Start(context.Background(), d, n, nil))
 	s.world.ForgetCalls()
 	return c
@@ -27,7 +27,7 @@ func (s *stand) made(d cluster.Desired) *Client {
 
 func vmOf(d cluster.Desired) cluster.VM {
 	n := d.Spec.Nodes[0]
-	return cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host, Presence: cluster.Present, Owner: cluster.Ours}
+	return cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Placement.Pin, Presence: cluster.Present, Owner: cluster.Ours}
 }
 
 // TestDeleteWithSomebodyInTheWay lets a person do something right before each

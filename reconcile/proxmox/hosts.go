@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // staysFor is how long the answers to questions stay good whose answers hardly
@@ -61,7 +62,7 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 func (l *look) forMaking(h *cluster.Host) {
 	store, making := "", false
 	for i, n := range l.d.Spec.Nodes {
-		if n.Host != h.Name {
+		if n.Placement.Pin != h.Name {
 			continue
 		}
 		// The image store is one for all nodes of a cluster.
@@ -138,7 +139,7 @@ func (l *look) version() string {
 	}
 	var v struct{ Version scalar }
 	if err := c.get(l.ctx, "/version", nil, &v); err != nil {
-		c.log.Debug("cannot tell the version of Proxmox VE", "err", err)
+		c.log.Debug("cannot tell the version of Proxmox VE", logging.Err, err)
 		return version
 	}
 	c.mu.Lock()

@@ -24,7 +24,7 @@ import (
 // a task, was changed by us, or its line in the list is not what it was. A
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
-	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying, now: time.Now(),
+	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
 		o.Hosts, o.VMs, o.Strays = l.blind(err)
@@ -86,7 +86,7 @@ func (l *look) list() error {
 	}
 	hosts := map[string]bool{}
 	for _, n := range l.d.Spec.Nodes {
-		hosts[n.Host] = true
+		hosts[n.Placement.Pin] = true
 	}
 	ids := map[int]bool{}
 	for _, n := range l.d.Spec.Nodes {
@@ -127,9 +127,9 @@ func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM,
 	why := "Proxmox VE cannot be asked: " + because(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
 	for _, n := range l.d.Spec.Nodes {
-		hosts[n.Host] = cluster.Host{Name: n.Host, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
+		hosts[n.Placement.Pin] = cluster.Host{Name: n.Placement.Pin, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
 			Images: cluster.Unseen[map[string]int64](why), Tasks: cluster.Unseen[[]cluster.Task](why)}
-		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host, Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
+		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Placement.Pin, Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
 	}
 	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
 }
@@ -272,7 +272,7 @@ func (l *look) keep(vmid int, f facts, err error) {
 func (l *look) directly(n cluster.Node) cluster.VM {
 	id := l.identity(n)
 	r, listed := l.guests[n.VMID]
-	host := n.Host
+	host := n.Placement.Pin
 	if listed {
 		host = string(r.Node)
 	}

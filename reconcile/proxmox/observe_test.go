@@ -65,7 +65,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		c := s.client()
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
-		if err := c.Create(ctx, d, n, d.Image, nil); err == nil {
+		if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
 			s.t.Fatal("the creation was not cut off")
 		}
 		c.Close()
@@ -130,7 +130,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			defer c.Close()
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
-			if err := c.Create(ctx, d, n, d.Image, nil); err == nil {
+			if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
 				s.t.Fatal("the creation was not cut off")
 			}
 		}, want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool"},
@@ -285,7 +285,7 @@ func TestHostForMaking(t *testing.T) {
 		if h = observe(c, d).Hosts[testHost]; !h.Quorate.Known || !h.Quorate.Value {
 			t.Errorf("quorum of a host by itself: %+v", h.Quorate)
 		}
-		d.Spec.Nodes[0].Host = "pve9"
+		d.Spec.Nodes[0].Placement.Pin = "pve9"
 		if h = observe(c, d).Hosts["pve9"]; h.Known || h.Why == "" {
 			t.Errorf("a host that is not there: %+v", h)
 		}
@@ -355,7 +355,7 @@ func TestStrays(t *testing.T) {
 		check("another one is gone", "511 dev-wk-1")
 
 		// Tear-down takes them too, and nothing else.
-		for _, vm := range observeWith(c, d, cluster.Facts{Destroying: true}).Strays.Value {
+		for _, vm := range observeWith(c, d, cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}}).Strays.Value {
 			s.must(c.Delete(context.Background(), d, vm, nil))
 		}
 		check("after the tear-down")
@@ -392,7 +392,7 @@ func TestForeignInTheWay(t *testing.T) {
 					ctx := context.Background()
 					vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: testHost, Presence: cluster.Present, Owner: cluster.Ours}
 					for what, err := range map[string]error{
-						"create": c.Create(ctx, d, n, d.Image, nil), "start": c.Start(ctx, d, n, nil), "delete": c.Delete(ctx, d, vm, nil),
+						"create": c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil), "start": c.Start(ctx, d, n, nil), "delete": c.Delete(ctx, d, vm, nil),
 					} {
 						if err == nil {
 							t.Errorf("%s succeeded", what)
@@ -425,7 +425,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 	defer c.Close()
 	var o cluster.Observed
-	c.Observe(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Host: "pve1", VMID: 411}}}}}, &o)
+	c.Observe(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Placement: cluster.Placement{Pin: "pve1"}, VMID: 411}}}}}, &o)
 	if why := o.VMs["cp-1"].Why; !strings.Contains(why, "connection refused (does it run? `systemctl status pveproxy`") {
 		t.Errorf("told: %s", why)
 	}

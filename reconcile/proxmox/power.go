@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // Start switches the VM of a node on. One that runs is success.
@@ -88,7 +89,7 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 		case time.Since(began) > powerWithin:
 			return fmt.Errorf("vm %d does not do what its task did: it is %s after %v", vmid, sanitize(string(now.Status)), powerWithin)
 		}
-		if err := pause(ctx, patience(began)); err != nil {
+		if err := retry.Sleep(ctx, patience(began)); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ func lifecycle(t *testing.T, c *Client, d cluster.Desired, image []byte) {
 		if vm.Presence != presence || vm.Power != power || presence == cluster.Present && vm.Owner != cluster.Ours {
 			t.Fatalf("%s: %+v", what, vm)
 		}
-		if h := o.Hosts[n.Host]; !h.Known || h.PVE == "" || !o.Strays.Known {
+		if h := o.Hosts[n.Placement.Pin]; !h.Known || h.PVE == "" || !o.Strays.Known {
 			t.Fatalf("%s: %+v, strays %+v", what, h, o.Strays)
 		}
 		return vm
@@ -41,17 +41,17 @@ func lifecycle(t *testing.T, c *Client, d cluster.Desired, image []byte) {
 		}
 	}
 	look("before", cluster.Absent, cluster.PowerUnknown)
-	must(c.Upload(ctx, n.Host, n.ImageDatastore, d.Image.Name, int64(len(image)), bytes.NewReader(image), nil))
-	if got := observe(c, d).Hosts[n.Host].Images.Value[d.Image.Name]; got != int64(len(image)) {
+	must(c.Upload(ctx, n.Placement.Pin, n.ImageDatastore, d.Image.Name, int64(len(image)), bytes.NewReader(image), nil))
+	if got := observe(c, d).Hosts[n.Placement.Pin].Images.Value[d.Image.Name]; got != int64(len(image)) {
 		t.Fatalf("the image has %d bytes, want %d", got, len(image))
 	}
 	defer func() {
 		if t.Failed() {
-			_ = c.Delete(ctx, d, cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Host}, nil) // tidy up, if it can be
+			_ = c.Delete(ctx, d, cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Placement.Pin}, nil) // tidy up, if it can be
 		}
 	}()
 	for range 2 {
-		must(c.Create(ctx, d, n, d.Image, nil))
+		must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 	}
 	vm := look("made", cluster.Present, cluster.Stopped)
 	if want := wantHardware(n); !sameHardware(vm.Hardware.Value, want) || unfinished(vm) {
@@ -156,7 +156,7 @@ func TestLifecycleOnARealHost(t *testing.T) {
 	d := desired(1)
 	d.Spec.ID = cluster.ClusterID("talos-agent-test", fmt.Sprint(time.Now().UnixNano()))
 	n := &d.Spec.Nodes[0]
-	n.VMID, n.Host, n.Pool, n.Bridge = vmid, env("NODE"), env("POOL"), env("BRIDGE")
+	n.VMID, n.Placement.Pin, n.Pool, n.Bridge = vmid, env("NODE"), env("POOL"), env("BRIDGE")
 	n.Datastore, n.CloudInitDatastore, n.ImageDatastore = env("STORAGE"), env("STORAGE"), env("IMAGE_STORAGE")
 	n.UUID, n.MAC = cluster.NodeUUID(d.Spec.ID, n.Name), cluster.NodeMAC("BC:24:11", d.Spec.ID, n.Name, 0)
 	d.Image.Name = fmt.Sprintf("talos-agent-test-%d.qcow2", len(image))

@@ -101,7 +101,7 @@ func desired(n int) cluster.Desired {
 		spec.Nodes = append(spec.Nodes, cluster.Node{
 			Name: name, Role: cluster.ControlPlane, IP: netip.AddrFrom4([4]byte{10, 10, byte(i / 200), byte(11 + i%200)}), VMID: 411 + i,
 			UUID: cluster.NodeUUID(id, name), MAC: cluster.NodeMAC("BC:24:11", id, name, 0),
-			Host: testHost, Pool: testPool, Bridge: "vmbr1", Datastore: "local-lvm", ImageDatastore: "local", CloudInitDatastore: "local-lvm",
+			Placement: cluster.Placement{Pin: testHost}, Pool: testPool, Bridge: "vmbr1", Datastore: "local-lvm", ImageDatastore: "local", CloudInitDatastore: "local-lvm",
 			SCSIHardware: "virtio-scsi-single", CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, DiskBytes: 10 << 30,
 			Tags: []string{"controlplane", "dev", "talos-agent"},
 		})
@@ -123,7 +123,7 @@ func (s *stand) imageBytes() []byte {
 	return b
 }
 
-// wantHardware is what the planner wants of a node (see plan.WantedHardware).
+// wantHardware is what the planner wants of a node (see plan.WantHardware).
 func wantHardware(n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
 		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, MAC: n.MAC, Bridge: n.Bridge,
@@ -159,7 +159,7 @@ func (s *stand) next(c *Client, d cluster.Desired, image []byte) (done bool, err
 	ctx := context.Background()
 	o := observe(c, d)
 	for _, n := range d.Spec.Nodes {
-		vm, h := o.VMs[n.Name], o.Hosts[n.Host]
+		vm, h := o.VMs[n.Name], o.Hosts[n.Placement.Pin]
 		switch {
 		case vm.Task != nil && vm.Task.Type == "qmcreate":
 			return false, nil
@@ -168,9 +168,9 @@ func (s *stand) next(c *Client, d cluster.Desired, image []byte) (done bool, err
 		case vm.Presence == cluster.Absent && !h.Images.Known:
 			return false, fmt.Errorf("cannot see images: %s", h.Images.Why)
 		case vm.Presence == cluster.Absent && h.Images.Value[imageName] == 0:
-			return false, c.Upload(ctx, n.Host, n.ImageDatastore, imageName, int64(len(image)), bytes.NewReader(image), nil)
+			return false, c.Upload(ctx, n.Placement.Pin, n.ImageDatastore, imageName, int64(len(image)), bytes.NewReader(image), nil)
 		case vm.Presence == cluster.Absent, unfinished(vm):
-			return false, c.Create(ctx, d, n, d.Image, nil)
+			return false, c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil)
 		case vm.Owner == cluster.Foreign:
 			return false, fmt.Errorf("%s is foreign: %s", n.Name, vm.Why)
 		case vm.Deleting:
@@ -185,7 +185,7 @@ func (s *stand) next(c *Client, d cluster.Desired, image []byte) (done bool, err
 // down does what the planner would have done to tear everything down.
 func (s *stand) down(c *Client, d cluster.Desired) (done bool, err error) {
 	ctx := context.Background()
-	o := observeWith(c, d, cluster.Facts{Destroying: true})
+	o := observeWith(c, d, cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}})
 	if !o.Strays.Known {
 		return false, fmt.Errorf("cannot see strays: %s", o.Strays.Why)
 	}
@@ -293,4 +293,9 @@ func TestBringUpAndTearDown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// bootOf is what the planner has a new VM boot from.
+func bootOf(d cluster.Desired) cluster.Boot {
+	return cluster.Boot{Medium: cluster.BootImage, Image: d.Image}
 }

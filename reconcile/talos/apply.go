@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // How long things may take around an apply. Talos 1.13.9 answered within 10 ms
@@ -183,7 +184,7 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", sent.unclear, last)
 		}
 		last = err
-		if err := sleep(ctx, pause); err == nil {
+		if err := retry.Sleep(ctx, pause); err == nil {
 			pause = min(pause*3/2, time.Second)
 		}
 	}
@@ -199,18 +200,6 @@ func (f *Fleet) look(ctx context.Context, n cluster.Node, k keys, through func(*
 	}
 	defer l.close()
 	return through(l)
-}
-
-// sleep waits, or returns the error of a context that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // minor is the second number of a version of Talos 1, 0 when it is none.

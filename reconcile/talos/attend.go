@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // settleWithin bounds what a machine may take from the handshake until it has
@@ -247,12 +248,12 @@ func (v *view) digest(e state.Event) string {
 	}
 	bytes, err := configBytes(r)
 	if err != nil {
-		v.w.f.log.Debug("cannot read the config a machine has", "node", v.w.node.Name)
+		v.w.f.log.Debug("cannot read the config a machine has", logging.Node, v.w.node.Name)
 		return ""
 	}
 	digest, err := v.w.f.digest(bytes)
 	if err != nil {
-		v.w.f.log.Debug("cannot tell what the config a machine has means", "node", v.w.node.Name)
+		v.w.f.log.Debug("cannot tell what the config a machine has means", logging.Node, v.w.node.Name)
 		return ""
 	}
 	return digest

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -156,6 +157,6 @@ func (f *Fleet) founded(ctx context.Context, n cluster.Node, k keys, lost error)
 			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", lost, err)
 		}
 		// A context that ends is told above.
-		_ = sleep(ctx, shortPause)
+		_ = retry.Sleep(ctx, shortPause)
 	}
 }

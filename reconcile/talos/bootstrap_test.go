@@ -271,7 +271,7 @@ func TestTwoEtcds(t *testing.T) {
 			t.Errorf("%+v", o.Members)
 		}
 		// Whoever founded the cluster is asked first.
-		if o := b.observeAs(cluster.Facts{Bootstrap: &cluster.BootstrapIntent{Node: "cp-2"}}); !strings.Contains(o.Members.Why, "that of cp-2 does not have cp-1") {
+		if o := b.observeAs(cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendBootstrap, Node: "cp-2"}}}); !strings.Contains(o.Members.Why, "that of cp-2 does not have cp-1") {
 			t.Errorf("%+v", o.Members)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // Config wires a Fleet.
@@ -92,20 +93,15 @@ func (f *Fleet) Close() {
 // tell calls OnChange: at once, and then not again for a moment, so that a
 // burst of changes is told twice at most.
 func (f *Fleet) tell() {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
-		select {
-		case <-f.ctx.Done():
-			return
-		case <-pause.C:
-		}
 		select {
 		case <-f.ctx.Done():
 			return
 		case <-f.changed:
 			f.onChange()
-			pause.Reset(tellPause)
+		}
+		if retry.Sleep(f.ctx, tellPause) != nil {
+			return
 		}
 	}
 }
@@ -120,8 +116,8 @@ func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obser
 	f.await(ctx, fresh)
 	o.Machines = f.machines(d, fresh)
 	founder := ""
-	if o.Facts.Bootstrap != nil {
-		founder = o.Facts.Bootstrap.Node
+	if in, ok := o.Facts.Intent(cluster.IntendBootstrap); ok {
+		founder = in.Node
 	}
 	o.Members = f.observeMembers(ctx, d, founder)
 }

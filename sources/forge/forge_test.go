@@ -25,6 +25,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -239,10 +240,7 @@ func TestInABubble(t *testing.T) {
 		delay := time.Second
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // or the server would not see the client go
-			select {
-			case <-time.After(delay):
-			case <-r.Context().Done():
-			}
+			_ = retry.Sleep(r.Context(), delay)
 			w.WriteHeader(http.StatusCreated)
 		})}
 		done := make(chan struct{})

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -24,8 +25,8 @@ func TestAgainstTheLab(t *testing.T) {
 				w, err := world.New(world.Config{})
 				check(t, err)
 				defer w.Close()
-				f, err := web.NewForge(web.ForgeConfig{
-					Config: web.Config{World: w, Addr: "10.0.0.8:443"}, Kind: web.ForgeKind(kind),
+				f, err := labforge.New(labforge.Config{
+					Service: httpservice.Config{World: w, Addr: "10.0.0.8:443"}, Kind: labforge.Kind(kind),
 					Repository: "org/infra", Token: token, ReadToken: "read-only",
 					Knows: func(id string) bool { return id == commit },
 				})

@@ -5,7 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/talos-agent/talos-agent/internal/lab/web"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -18,7 +19,7 @@ func TestAgainstTheLab(t *testing.T) {
 				w, err := world.New(world.Config{})
 				check(t, err)
 				defer w.Close()
-				g, err := web.NewGit(web.GitConfig{Config: web.Config{World: w, Addr: "10.0.0.9:443"}, Token: "s3cret"})
+				g, err := gitserver.New(gitserver.Config{Service: httpservice.Config{World: w, Addr: "10.0.0.9:443"}, Token: "s3cret"})
 				check(t, err)
 				defer func() { check(t, g.Close()) }()
 				repo, err := g.Repository("org/infra")
@@ -26,7 +27,7 @@ func TestAgainstTheLab(t *testing.T) {
 				c := Config{URL: repo.URL(), Token: "s3cret", CA: w.PKI.PEM, Dial: w.Net.DialContext}
 				op := "POST git-upload-pack"
 				if name == "ssh" {
-					s, err := web.NewSSH(web.SSHConfig{World: w, Addr: "10.0.0.9:22", Git: g})
+					s, err := gitserver.NewSSH(gitserver.SSHConfig{World: w, Addr: "10.0.0.9:22", Server: g})
 					check(t, err)
 					defer func() { check(t, s.Close()) }()
 					op = "SSH git-upload-pack"

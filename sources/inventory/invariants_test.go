@@ -54,7 +54,7 @@ func checkSnapshot(t testing.TB, snap cluster.Snapshot) {
 			fail("a control plane behind a worker")
 		}
 		role = node.Role
-		for what, id := range map[string]string{"host": node.Host, "bridge": node.Bridge, "datastore": node.Datastore,
+		for what, id := range map[string]string{"host": node.Placement.Pin, "bridge": node.Bridge, "datastore": node.Datastore,
 			"image datastore": node.ImageDatastore, "cloud-init datastore": node.CloudInitDatastore, "cpu": node.CPUType} {
 			if !identifier.MatchString(id) {
 				fail("%s of %s is %q", what, node.Name, id)

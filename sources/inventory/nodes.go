@@ -116,7 +116,7 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	p := l.cluster.Proxmox
 	n := cluster.Node{
 		Name: d.name, Role: d.role, IP: d.ip,
-		Host:               l.host(d),
+		Placement:          cluster.Placement{Pin: l.host(d)},
 		Pool:               or(p.Pool, l.opts.Pool),
 		Bridge:             or(p.Bridge, "vmbr0"),
 		Datastore:          or(p.Datastore, "local-lvm"),

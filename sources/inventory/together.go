@@ -56,7 +56,7 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 		}
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}
-			ground := fmt.Sprintf("%s/%s/%d", n.Host, n.Bridge, s.Spec.Network.VLAN)
+			ground := fmt.Sprintf("%s/%s/%d", n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN)
 			take(by, claim{what: fmt.Sprintf("VMID %d", n.VMID)}, "write another vmid, or move proxmox.vmid_ranges of one cluster")
 			take(by, claim{"MAC address " + n.MAC, ground}, "write another mac for one of them")
 			take(by, claim{"address " + n.IP.String(), ground}, "give every machine on a bridge an address of its own")

@@ -23,8 +23,8 @@ func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 // vms gives the Proxmox VE client the shape the executor wants.
 type vms struct{ c *proxmox.Client }
 
-func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, img cluster.Image, p reconcile.Progress) error {
-	return v.c.Create(ctx, d, n, img, p)
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, host, boot, p)
 }
 
 func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {

@@ -34,7 +34,7 @@ func TestBringUp(t *testing.T) {
 					return
 				}
 				s.Quiet(15 * time.Minute)
-				s.Lawful(sz)
+				s.CheckRules(sz)
 				runs, err := s.Agent.History("dev")
 				must(err)
 				s.Halt()
@@ -87,7 +87,7 @@ func TestTriggerRightAfterAPoll(t *testing.T) {
 		must(s.Agent.Reconcile("dev"))
 		s.Until(5*time.Second, "at the pushed revision", func(st cluster.Status) bool { return st.Revision.Commit() == s.Head() })
 		s.UntilReady(10 * time.Minute)
-		s.Lawful(more)
+		s.CheckRules(more)
 		s.Halt()
 	})
 }

@@ -135,7 +135,7 @@ func (x *examiner) repository(ctx context.Context) {
 // refused is what a cluster asks for that the host's policy does not allow.
 func (x *examiner) refused(s cluster.Spec) (out cluster.Problems) {
 	for _, b := range plan.Violations(s, x.a.c.Policy()) {
-		out = append(out, cluster.Problem{Severity: cluster.Error, Message: b.Subject + ": " + b.Reason, Hint: b.Hint})
+		out = append(out, cluster.Problem{Severity: cluster.Error, Message: b.Subject + ": " + b.Message, Hint: b.Hint})
 	}
 	return out
 }

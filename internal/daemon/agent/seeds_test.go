@@ -163,7 +163,7 @@ func (l *life) live() {
 		return
 	}
 	l.Quiet(10 * time.Minute)
-	l.Lawful(l.size)
+	l.CheckRules(l.size)
 	l.tidy()
 	l.Halt()
 }

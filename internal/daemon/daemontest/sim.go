@@ -364,12 +364,12 @@ func (s *Sim) Quiet(d time.Duration) {
 	}
 }
 
-// Lawful ends a life: the world says what was broken, and what it finally
+// CheckRules ends a life: the world says what was broken, and what it finally
 // holds is looked at.
-func (s *Sim) Lawful(sz Size) {
+func (s *Sim) CheckRules(sz Size) {
 	s.T.Helper()
 	for _, v := range s.Lab.World.Violations() {
-		s.T.Errorf("broken law: %s", v)
+		s.T.Errorf("broken rule: %s", v)
 	}
 	ours := 0
 	for _, vm := range s.Lab.PVE.VMs() {

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,9 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/journal"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 func must(err error) {
@@ -26,24 +28,47 @@ func must(err error) {
 	}
 }
 
-// teeHandler adds the records of a log to events, and writes them.
-type teeHandler struct {
-	slog.Handler
-	events *Events
-}
-
-func (h teeHandler) Handle(ctx context.Context, r slog.Record) error {
-	h.events.Add(r, nil)
-	return h.Handler.Handle(ctx, r)
+// TestEventsAreTheJournal: an event has, word for word, what the journal has of
+// the same record.
+func TestEventsAreTheJournal(t *testing.T) {
+	events := NewEvents()
+	var fields map[string]string
+	var message string
+	log := logging.New(logging.Config{Verbose: true, Observe: events.Add, Journal: func(m string, _ journal.Priority, f map[string]string) error {
+		message, fields = m, f
+		return nil
+	}}).With("cluster", "dev")
+	log.Debug("nobody needs it")
+	log.With("node", "cp-1", "vmid", 411).Warn("could not create vm 411", "err", errors.New("no room"), "hint", "make room",
+		"duration_ms", 12, "token", cluster.SecretString("s3cret"), "upid", "")
+	all := events.Select(cluster.EventQuery{})
+	if len(all) != 1 {
+		t.Fatalf("events %+v", all)
+	}
+	e := all[0]
+	has := map[string]string{"SYSLOG_IDENTIFIER": "talos-agent", "CLUSTER": e.Cluster, "NODE": e.Node, "ERROR": e.Error, "HINT": e.Hint}
+	for k, v := range e.Fields {
+		has[k] = v
+	}
+	if e.Level != "warning" || e.Message+": "+e.Error+" ("+e.Hint+")" != message || fmt.Sprint(has) != fmt.Sprint(fields) {
+		t.Errorf("event %+v\njournal %q %v", e, message, fields)
+	}
+	if fields["TOKEN"] != "[redacted]" {
+		t.Errorf("a secret is told: %v", fields)
+	}
+	log.Info(strings.Repeat("x", 2*maxField))
+	if all := events.Select(cluster.EventQuery{Last: 1}); len(all[0].Message) > maxField+3 {
+		t.Errorf("a message of %d bytes is kept", len(all[0].Message))
+	}
 }
 
 // openEvents keeps events in a directory as a daemon does.
 func openEvents(t *testing.T, files Files) (*Events, *slog.Logger, *bytes.Buffer) {
 	t.Helper()
-	ev, logged := NewEvents(strings.ToUpper), &bytes.Buffer{}
-	h := slog.NewTextHandler(logged, nil)
-	ev.Open(files, slog.New(h))
-	return ev, slog.New(teeHandler{h, ev}), logged
+	ev, logged := NewEvents(), &bytes.Buffer{}
+	log := logging.New(logging.Config{Output: logged, Observe: ev.Add})
+	ev.Open(files, logging.WithoutObserver(log))
+	return ev, log, logged
 }
 
 func TestEventsSurviveARestart(t *testing.T) {
@@ -129,7 +154,7 @@ func TestEventsFileIsBounded(t *testing.T) {
 	if err != nil || info.Size() > maxFile || info.Size() < maxFile/4 {
 		t.Errorf("%v %v", info.Size(), err)
 	}
-	if strings.Contains(said.String(), "WARN") {
+	if strings.Contains(said.String(), "warning") {
 		t.Error("it is told to be in trouble")
 	}
 	events, _, _ := openEvents(t, state.Dir{Path: dir})
@@ -162,7 +187,7 @@ func TestRunsSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	files := state.Dir{Path: dir}
 	var said bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&said, nil))
+	log := logging.New(logging.Config{Output: &said})
 	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 	tell := func(c *Runs, revision cluster.Revision, cond cluster.Condition) {
 		now = now.Add(time.Minute)

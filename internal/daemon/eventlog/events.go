@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // keepEvents is how many events are kept: some days of a lively host.
@@ -19,20 +20,16 @@ const EventsFile = "events.jsonl"
 
 // Events keeps the records of the log, the same that the journal gets.
 type Events struct {
-	ring      *history.Ring
-	file      lines
-	fieldName func(string) string
+	ring *history.Ring
+	file lines
 }
 
-// NewEvents keeps events in memory, until Open. fieldName turns a key of the log
-// into the name of the journal's field.
-func NewEvents(fieldName func(string) string) *Events {
-	return &Events{ring: history.NewRing(keepEvents), fieldName: fieldName}
-}
+// NewEvents keeps events in memory, until Open.
+func NewEvents() *Events { return &Events{ring: history.NewRing(keepEvents)} }
 
 // Add takes a record of the log. It is a second writer of the log's handler.
 func (ev *Events) Add(r slog.Record, attrs []slog.Attr) {
-	e := ev.ring.Add(ev.convert(r, attrs))
+	e := ev.ring.Add(newEvent(r, attrs))
 	appendLine(&ev.file, e, func() []cluster.Event { return ev.ring.Select(cluster.EventQuery{}) })
 }
 
@@ -56,9 +53,9 @@ func (ev *Events) Select(q cluster.EventQuery) []cluster.Event { return ev.ring.
 // Changed is closed when there is another event.
 func (ev *Events) Changed() <-chan struct{} { return ev.ring.Changed() }
 
-// convert makes an event of a record. Field by field it holds what the journal
+// newEvent makes an event of a record. Field by field it holds what the journal
 // gets.
-func (ev *Events) convert(r slog.Record, attrs []slog.Attr) cluster.Event {
+func newEvent(r slog.Record, attrs []slog.Attr) cluster.Event {
 	e := cluster.Event{At: r.Time.UTC(), Message: limit(r.Message), Level: "info"}
 	switch {
 	case r.Level >= slog.LevelError:
@@ -69,19 +66,19 @@ func (ev *Events) convert(r slog.Record, attrs []slog.Attr) cluster.Event {
 	for _, a := range attrs {
 		v := limit(a.Value.String())
 		switch a.Key {
-		case "cluster":
+		case logging.Cluster:
 			e.Cluster = v
-		case "node":
+		case logging.Node:
 			e.Node = v
-		case "err":
+		case logging.Err:
 			e.Error = v
-		case "hint":
+		case logging.Hint:
 			e.Hint = v
 		default:
 			if e.Fields == nil {
 				e.Fields = map[string]string{}
 			}
-			e.Fields[ev.fieldName(a.Key)] = v
+			e.Fields[logging.FieldName(a.Key)] = v
 		}
 	}
 	return e

@@ -404,7 +404,7 @@ func TestReport(t *testing.T) {
 // TestClusterOf: what a spec asks for is taken over.
 func TestClusterOf(t *testing.T) {
 	c := ClusterOf(cluster.Spec{Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, VLAN: 7, VIP: ip("10.0.0.5")}, Nodes: []cluster.Node{{
-		Name: "a", Role: cluster.ControlPlane, Host: "pve1", VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b"}}})
+		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b"}}})
 	n := c.Nodes[0]
 	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" {
 		t.Errorf("%+v", c)

@@ -66,7 +66,7 @@ func ClusterOf(s cluster.Spec) Cluster {
 		VLAN: s.Network.VLAN, TimeServers: slices.Clone(s.Network.TimeServers),
 	}
 	for _, n := range s.Nodes {
-		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: n.Host, VMID: n.VMID, IP: n.IP, MAC: n.MAC,
+		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: n.Placement.Pin, VMID: n.VMID, IP: n.IP, MAC: n.MAC,
 			Bridge: n.Bridge, Images: n.ImageDatastore, CloudInit: n.CloudInitDatastore, Disks: []Disk{{n.Datastore, n.DiskBytes}}}
 		for _, extra := range n.Disks {
 			d.Disks = append(d.Disks, Disk{extra.Datastore, extra.Bytes})

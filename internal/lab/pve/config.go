@@ -25,11 +25,6 @@ func newConfig(base map[string]string) config {
 	return config{base: base, pending: map[string]string{}, dropped: map[string]bool{}}
 }
 
-// clone copies a configuration, so that a change can be tried out.
-func (c config) clone() config {
-	return config{base: maps.Clone(c.base), pending: maps.Clone(c.pending), dropped: maps.Clone(c.dropped)}
-}
-
 // text renders the file byte for byte as Proxmox VE keeps it in /etc/pve, so
 // that its digest is the one a real host gives the same configuration.
 func (c config) text() string {

@@ -11,6 +11,11 @@ import (
 	"pgregory.net/rapid"
 )
 
+// clone copies a configuration, so that a change can be tried out.
+func (c config) clone() config {
+	return config{base: maps.Clone(c.base), pending: maps.Clone(c.pending), dropped: maps.Clone(c.dropped)}
+}
+
 // TestDigests renders the configurations and pending lists that were recorded
 // and compares their digests with the real ones: the lab's files are Proxmox
 // VE's, byte for byte.

@@ -228,18 +228,6 @@ func (s *Server) AddFile(host, storageName, name string, bytes int64, image worl
 
 var diskName = regexp.MustCompile(`^(?:\d+/)?(?:vm|base)-(\d{1,9})-`)
 
-// RemoveFile removes a file from a storage of a host.
-func (s *Server) RemoveFile(host, storageName, name string) error {
-	h := s.host(host)
-	if h == nil || h.storage(storageName) == nil {
-		return fmt.Errorf("remove %s: no storage %q on host %q", name, storageName, host)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(h.storage(storageName).volumes, name)
-	return nil
-}
-
 // SetPassword gives a user a password, which root needs for what no token may
 // do. The user is made if there is none.
 func (s *Server) SetPassword(userid, password string) {

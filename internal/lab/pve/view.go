@@ -2,7 +2,6 @@ package pve
 
 import (
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -109,11 +108,6 @@ type TaskView struct {
 	Started, Ended       time.Time // Ended is zero while it runs
 	Exit                 string    // OK, WARNINGS: n, or the error; "" while it runs
 	Log                  []string
-}
-
-// Failed tells whether a task ended with an error.
-func (t TaskView) Failed() bool {
-	return t.Exit != "" && t.Exit != "OK" && !strings.HasPrefix(t.Exit, "WARNINGS")
 }
 
 // Tasks returns every task so far, oldest first.

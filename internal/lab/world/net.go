@@ -3,9 +3,7 @@ package world
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -258,28 +256,4 @@ func (c *linkConn) Close() error {
 	delete(c.link.conns, c)
 	c.link.mu.Unlock()
 	return c.Conn.Close()
-}
-
-// DefaultPrefix is where a lab is that nobody chose a network for.
-const DefaultPrefix = "127.84.7.0/24"
-
-// FreePrefix finds a /24 of 127.0.0.0/8 that no other lab on this machine
-// holds, and holds it until release is called: labs run side by side. It is
-// never DefaultPrefix, which nobody holds. Linux answers on all of 127.0.0.0/8;
-// other systems do not.
-func FreePrefix() (prefix netip.Prefix, release func(), err error) {
-	for i := range 200 {
-		// A port nobody uses at the network's last address is the lock; the
-		// kernel drops it with the process.
-		third := (int(time.Now().UnixNano()/1000) + i*37) % 250
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 84, byte(third), 0}), 24)
-		if p.String() == DefaultPrefix {
-			continue
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.84.%d.254:48484", third))
-		if err == nil {
-			return p, func() { _ = l.Close() }, nil
-		}
-	}
-	return netip.Prefix{}, nil, errors.New("find a free /24 below 127.84.0.0/16: all are taken; labs need Linux, which answers on all of 127.0.0.0/8")
 }

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"strings"
+	"time"
+)
+
+// ActionKind is what an action does, in the words that people read: "create vm".
+type ActionKind string
+
+// The kinds of action. An action of the planner has exactly one of them.
+const (
+	RegisterSchematic ActionKind = "register schematic"
+	DownloadImage     ActionKind = "download image"
+	UploadImage       ActionKind = "upload image"
+	CreateVM          ActionKind = "create vm"
+	StartVM           ActionKind = "start vm"
+	ApplyConfig       ActionKind = "apply config"
+	Bootstrap         ActionKind = "bootstrap etcd"
+	FetchChart        ActionKind = "fetch chart"
+	InstallAddon      ActionKind = "install addon"
+	DeleteVM          ActionKind = "delete vm"
+)
+
+// ActionID identifies an action: there is never more than one of a kind for a
+// subject, be it planned, under way or backing off.
+type ActionID struct {
+	Kind    ActionKind
+	Subject string // a node, an addon, an image, a cluster
+}
+
+// Claim is something that an action needs for itself while it is under way. Two
+// actions with a claim in common never run together.
+type Claim string
+
+// ClaimStorage claims allocation on a storage. Proxmox VE takes a lock per
+// storage for it and gives up after seconds, so that it is done one at a time.
+func ClaimStorage(host, storage string) Claim { return Claim("storage " + host + "/" + storage) }
+
+// OfStorage reports whether the claim is one on a storage.
+func (c Claim) OfStorage() bool { return strings.HasPrefix(string(c), "storage ") }
+
+// ClaimNode claims a node: its VM and its machine.
+func ClaimNode(name string) Claim { return Claim("node " + name) }
+
+// ClaimAddon claims an addon's release.
+func ClaimAddon(name string) Claim { return Claim("addon " + name) }
+
+// ClaimEtcd claims the membership of the cluster's etcd: who founds it, joins it
+// or leaves it.
+const ClaimEtcd Claim = "etcd"
+
+// Running is an action of ours that is under way.
+type Running struct {
+	ActionID
+	Node  string // that it concerns, "" when it concerns none
+	Since time.Time
+	Progress
+	Claims []Claim // that it holds
+}
+
+// Progress is how far an action has come.
+type Progress struct {
+	Done, Total int64  // in Unit; Total 0: unknown
+	Unit        string // "bytes", ...
+	UPID        string // the Proxmox VE task it waits for, "" before and without one
+	// Allocated says that the action has all the disks it needs: the claim on
+	// its storage is released.
+	Allocated bool
+}
+
+// Backoff is an action that failed and is given time before its next attempt.
+type Backoff struct {
+	ActionID
+	Until  time.Time
+	Failed int    // attempts that failed in a row
+	Error  string // of the last one
+	Hint   string
+}

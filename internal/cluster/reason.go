@@ -1,0 +1,159 @@
+package cluster
+
+import "errors"
+
+// Reason is the code of why something waits, is blocked, or is refused over the
+// API. It is what programs, clocks, notifications and metrics go by; sentences
+// are for people and may be reworded at any time.
+type Reason string
+
+// The reasons of a cluster's condition.
+const (
+	Converged             Reason = "Converged"
+	Progressing           Reason = "Progressing"
+	SuspendedByAdmin      Reason = "SuspendedByAdmin"
+	Destroying            Reason = "Destroying"
+	Starting              Reason = "Starting"
+	RepositoryUnavailable Reason = "RepositoryUnavailable"
+	InternalError         Reason = "InternalError"
+)
+
+// The reasons that concern a cluster as a whole.
+const (
+	InventoryInvalid   Reason = "InventoryInvalid"
+	HistoryRewritten   Reason = "HistoryRewritten"
+	HistoryUnknown     Reason = "HistoryUnknown"
+	JournalUnwritable  Reason = "JournalUnwritable"
+	JournalLost        Reason = "JournalLost"
+	PolicyUnknown      Reason = "PolicyUnknown"
+	PolicyViolation    Reason = "PolicyViolation"
+	SecretsMissing     Reason = "SecretsMissing"
+	SecretsChanged     Reason = "SecretsChanged"
+	VMsUnknown         Reason = "VMsUnknown"
+	WaitingForTurn     Reason = "WaitingForTurn"
+	WaitingForBudget   Reason = "WaitingForBudget"
+	WaitingForQuorum   Reason = "WaitingForQuorum"
+	ActionFailed       Reason = "ActionFailed"
+	WaitingForImage    Reason = "WaitingForImage"
+	WaitingForFactory  Reason = "WaitingForFactory"
+	ImageCacheUnknown  Reason = "ImageCacheUnknown"
+	ImageMismatch      Reason = "ImageMismatch"
+	WaitingForAPI      Reason = "WaitingForAPI"
+	NodesUnknown       Reason = "NodesUnknown"
+	EtcdUnreachable    Reason = "EtcdUnreachable"
+	EtcdLost           Reason = "EtcdLost"
+	BootstrapUncertain Reason = "BootstrapUncertain"
+)
+
+// The reasons that concern a host or a storage.
+const (
+	HostUnknown     Reason = "HostUnknown"
+	HostNoQuorum    Reason = "HostNoQuorum"
+	HostTooSmall    Reason = "HostTooSmall"
+	StorageUnknown  Reason = "StorageUnknown"
+	StorageMissing  Reason = "StorageMissing"
+	StorageInactive Reason = "StorageInactive"
+	StorageContent  Reason = "StorageContent"
+)
+
+// The reasons that concern a node.
+const (
+	NodeUnknown          Reason = "NodeUnknown"
+	NodeLocked           Reason = "NodeLocked"
+	NodeProtected        Reason = "NodeProtected"
+	NodeUnreachable      Reason = "NodeUnreachable"
+	NodeIdentityChanged  Reason = "NodeIdentityChanged"
+	AddressInUse         Reason = "AddressInUse"
+	ForeignVM            Reason = "ForeignVM"
+	UnexpectedMachine    Reason = "UnexpectedMachine"
+	OrphanVM             Reason = "OrphanVM"
+	DuplicateVM          Reason = "DuplicateVM"
+	VMConfigUnknown      Reason = "VMConfigUnknown"
+	VMCreating           Reason = "VMCreating"
+	VMLocked             Reason = "VMLocked"
+	VMLockOrphaned       Reason = "VMLockOrphaned"
+	VMPaused             Reason = "VMPaused"
+	DeletionUnfinished   Reason = "DeletionUnfinished"
+	WaitingForBoot       Reason = "WaitingForBoot"
+	WaitingForTalos      Reason = "WaitingForTalos"
+	TalosNotReady        Reason = "TalosNotReady"
+	WaitingForEtcd       Reason = "WaitingForEtcd"
+	WaitingForMembership Reason = "WaitingForMembership"
+	EtcdMembersUnknown   Reason = "EtcdMembersUnknown"
+	EtcdMemberLost       Reason = "EtcdMemberLost"
+	EtcdUnhealthy        Reason = "EtcdUnhealthy"
+	APIServerNotReady    Reason = "APIServerNotReady"
+	WaitingToRegister    Reason = "WaitingToRegister"
+	NodeNotReady         Reason = "NodeNotReady"
+	HardwareDrift        Reason = "HardwareDrift"
+	TalosVersionDrift    Reason = "TalosVersionDrift"
+	KubernetesDrift      Reason = "KubernetesVersionDrift"
+	ConfigDrift          Reason = "ConfigDrift"
+)
+
+// The reasons that concern an addon.
+const (
+	ReleasesUnknown     Reason = "ReleasesUnknown"
+	ReleaseForeign      Reason = "ReleaseForeign"
+	ReleaseUninstalling Reason = "ReleaseUninstalling"
+	WaitingForAddon     Reason = "WaitingForAddon"
+	WaitingForChart     Reason = "WaitingForChart"
+	AddonNotReady       Reason = "AddonNotReady"
+)
+
+// The reasons with which the API refuses.
+const (
+	AccessDenied    Reason = "AccessDenied"
+	RequestInvalid  Reason = "RequestInvalid"
+	RouteUnknown    Reason = "RouteUnknown"
+	ClusterUnknown  Reason = "ClusterUnknown"
+	RunUnknown      Reason = "RunUnknown"
+	NotConfirmed    Reason = "NotConfirmed"
+	NothingToAccept Reason = "NothingToAccept"
+	InventoryUnread Reason = "InventoryUnread"
+	CommandFailed   Reason = "CommandFailed"
+	TooManyStreams  Reason = "TooManyStreams"
+)
+
+// Audience is who may see a reason with its message.
+type Audience string
+
+// The audiences, from the widest.
+const (
+	// Everyone who reads the commit statuses or the notifications of the
+	// cluster, and the metrics.
+	Everyone Audience = "everyone"
+	// Callers of the one route that answered with it.
+	Callers Audience = "callers"
+)
+
+// ReasonInfo is one row of the table of reasons.
+type ReasonInfo struct {
+	Reason   Reason
+	Audience Audience
+	Meaning  string
+	Do       string // what to do about it
+}
+
+// WithReason returns err with a reason, under the same text.
+func WithReason(reason Reason, err error) error { return &reasoned{reason, err} }
+
+// ReasonOf returns the outermost reason in the chain of err, or "".
+func ReasonOf(err error) Reason {
+	var r *reasoned
+	if errors.As(err, &r) {
+		return r.reason
+	}
+	return ""
+}
+
+type reasoned struct {
+	reason Reason
+	err    error
+}
+
+// Error implements error.
+func (r *reasoned) Error() string { return r.err.Error() }
+
+// Unwrap returns the error itself.
+func (r *reasoned) Unwrap() error { return r.err }

@@ -1,0 +1,123 @@
+package cluster
+
+// Reasons is the table of all reasons, in the order of the reference.
+// docs/reference/reasons.md is made from it.
+func Reasons() []ReasonInfo {
+	var all []ReasonInfo
+	for _, part := range [][]ReasonInfo{conditionReasons, clusterReasons, hostReasons, nodeReasons, addonReasons, apiReasons} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Find returns the row of a reason.
+func (r Reason) Find() (ReasonInfo, bool) {
+	for _, info := range Reasons() {
+		if info.Reason == r {
+			return info, true
+		}
+	}
+	return ReasonInfo{}, false
+}
+
+var conditionReasons = []ReasonInfo{
+	{Converged, Everyone, "The cluster matches its inventory.", "Nothing."},
+	{Progressing, Everyone, "Actions are under way, or something is waited for that takes its time.", "Nothing; `talos-agent status` shows what."},
+	{SuspendedByAdmin, Everyone, "An administrator suspended the cluster; nothing is changed.", "`talos-agent resume CLUSTER`."},
+	{Destroying, Everyone, "An administrator asked for the cluster to be destroyed.", "Nothing; `talos-agent resume CLUSTER` stops it."},
+	{Starting, Everyone, "The agent has just started and has not looked yet.", "Nothing."},
+	{RepositoryUnavailable, Everyone, "The repository cannot be fetched, and no inventory was read since the agent started.", "The message shows why; `talos-agent doctor` tries it again."},
+	{InternalError, Everyone, "A programming error of the agent.", "Report it with the agent's log."},
+}
+
+var clusterReasons = []ReasonInfo{
+	{InventoryInvalid, Everyone, "The newest revision of the inventory has errors; the last valid one stays in force.", "`talos-agent validate` in a clone lists all problems; fix them and push."},
+	{HistoryRewritten, Everyone, "The branch does not contain the revision that was applied last.", "`talos-agent accept CLUSTER` if that was meant; otherwise restore the branch."},
+	{HistoryUnknown, Everyone, "Whether the branch contains the revision that was applied last cannot be read.", "The message shows why."},
+	{JournalUnwritable, Everyone, "The agent cannot write its state; nothing is changed meanwhile.", "Make room on the file system of `state_dir`, or correct its permissions."},
+	{JournalLost, Everyone, "The agent's own state is lost, and whether etcd was founded before is not known.", "`talos-agent accept CLUSTER --bootstrap` if the cluster never came up; otherwise wait for its control planes."},
+	{PolicyUnknown, Everyone, "The host's policy is missing, unreadable or wrong; nothing is changed meanwhile.", "Fix policy.yaml on the host."},
+	{PolicyViolation, Everyone, "The repository asks for more than the host's policy allows.", "Ask for less, or have an administrator of the host change the policy."},
+	{SecretsMissing, Everyone, "The inventory has no secrets.sops.yaml.", "`talos-agent secrets new` in a clone, then commit and push."},
+	{SecretsChanged, Everyone, "secrets.sops.yaml holds other keys than those the cluster was built with.", "Restore the file from the history of the repository."},
+	{VMsUnknown, Everyone, "Which VMs of the cluster there are is not known.", "See whether Proxmox VE answers: `talos-agent doctor`."},
+	{WaitingForTurn, Everyone, "Something that the action needs for itself is in use: a storage, a node, etcd.", "Nothing."},
+	{WaitingForBudget, Everyone, "As many nodes of the role are unavailable as may be at once.", "See why those that are unavailable are."},
+	{WaitingForQuorum, Everyone, "With this control plane down etcd would lose its quorum, or it is not known that it would not.", "See what the other control planes wait for."},
+	{ActionFailed, Everyone, "An action failed and is tried again later.", "The message shows what failed; the hint what to do."},
+	{WaitingForImage, Everyone, "The Talos image is not on the storage yet.", "Nothing."},
+	{WaitingForFactory, Everyone, "The image factory has not named the image yet.", "See whether the factory answers: `talos-agent doctor`."},
+	{ImageCacheUnknown, Everyone, "The agent's image cache cannot be read.", "See `cache_dir` in config.yaml."},
+	{ImageMismatch, Everyone, "An image on a storage is not the one that was verified.", "Delete it from the storage; it is downloaded and verified again."},
+	{WaitingForAPI, Everyone, "No kube-apiserver of the cluster answers yet.", "See the consoles of the control planes when it takes long."},
+	{NodesUnknown, Everyone, "The Node objects of Kubernetes cannot be read.", "See whether the kube-apiserver answers."},
+	{EtcdUnreachable, Everyone, "The cluster has an etcd, and none of its members answers.", "See what the control planes do: `talos-agent status`."},
+	{EtcdLost, Everyone, "The cluster had an etcd, and no control plane has its data any more.", "Restore a snapshot, or destroy the cluster."},
+	{BootstrapUncertain, Everyone, "Whether etcd was founded is not known: the node that was asked to is deleted, or another one may have.", "The hint shows what is safe."},
+}
+
+var hostReasons = []ReasonInfo{
+	{HostUnknown, Everyone, "A host cannot be seen.", "See whether Proxmox VE answers there."},
+	{HostNoQuorum, Everyone, "The Proxmox VE cluster has no quorum, so that nothing can be changed.", "Bring the other hosts back; `pvecm status` shows which are missing."},
+	{HostTooSmall, Everyone, "A node asks for more than its host has.", "Ask for less."},
+	{StorageUnknown, Everyone, "The storages of a host, or what is on them, cannot be seen.", "See the privileges of the agent's token: `talos-agent doctor`."},
+	{StorageMissing, Everyone, "The host shows no storage of that name.", "Correct the name, or give the token rights on the storage."},
+	{StorageInactive, Everyone, "A storage is not active.", "See `pvesm status` on the host."},
+	{StorageContent, Everyone, "A storage does not allow the type of content that is needed.", "`pvesm set STORAGE --content ...` on the host."},
+}
+
+var nodeReasons = []ReasonInfo{
+	{NodeUnknown, Everyone, "The VM or the machine of a node cannot be seen.", "See whether Proxmox VE and the node's address answer."},
+	{NodeLocked, Everyone, "The inventory has `locked: true`, and the node is not Ready.", "Remove `locked: true`."},
+	{NodeProtected, Everyone, "The inventory has `protect: true` or `locked: true`, so that the VM is not deleted.", "Remove it, push, and destroy again."},
+	{NodeUnreachable, Everyone, "The VM of a node runs, and nothing answers at its address.", "See its console: `qm terminal VMID`."},
+	{NodeIdentityChanged, Everyone, "The inventory gives a node another VMID or address than its VM has.", "Undo the change."},
+	{AddressInUse, Everyone, "Another machine answers at the address of a node that has no VM.", "Give the node another address, or switch the machine off."},
+	{ForeignVM, Everyone, "The VMID of a node belongs to a VM that is not ours.", "Give the node another VMID."},
+	{UnexpectedMachine, Everyone, "Another machine than the node's own answers at its address.", "Find the machine that uses the address."},
+	{OrphanVM, Everyone, "A VM belongs to the cluster, and the inventory does not name it.", "Put the node back, or remove the VM by hand."},
+	{DuplicateVM, Everyone, "A second VM carries the same node.", "Decide which one is right; the hint shows how."},
+	{VMConfigUnknown, Everyone, "The config of a VM cannot be read.", "See whether Proxmox VE answers."},
+	{VMCreating, Everyone, "A task of Proxmox VE creates the VM.", "Nothing."},
+	{VMLocked, Everyone, "Proxmox VE holds a lock on the VM: a backup, a migration, a snapshot.", "Wait for it to end."},
+	{VMLockOrphaned, Everyone, "A VM is locked by a task that ended without releasing the lock.", "`qm unlock VMID` on the host."},
+	{VMPaused, Everyone, "A VM is paused.", "`qm resume VMID` on the host, after seeing why; a full storage pauses VMs."},
+	{DeletionUnfinished, Everyone, "The deletion of a VM was begun and not finished.", "Destroy the cluster again, or remove the mark from the VM's description."},
+	{WaitingForBoot, Everyone, "A VM was started, and Talos does not answer yet.", "See its console when it takes long."},
+	{WaitingForTalos, Everyone, "Talos is installing, booting or starting its services.", "See its console when it takes long."},
+	{TalosNotReady, Everyone, "Talos reports conditions of its own that are not met.", "The message names them."},
+	{WaitingForEtcd, Everyone, "etcd has not started on a control plane.", "`talosctl -n IP service etcd`."},
+	{WaitingForMembership, Everyone, "A control plane has not joined etcd, or is a learner still.", "Nothing; it may take minutes."},
+	{EtcdMembersUnknown, Everyone, "The members of etcd cannot be read.", "See what the control planes do."},
+	{EtcdMemberLost, Everyone, "A member of etcd has lost its data or its VM.", "Remove the member: `talosctl etcd remove-member`."},
+	{EtcdUnhealthy, Everyone, "etcd on a control plane is not healthy.", "`talosctl -n IP service etcd`."},
+	{APIServerNotReady, Everyone, "The kube-apiserver of a control plane is not ready.", "The message names which check fails."},
+	{WaitingToRegister, Everyone, "A node has not registered with Kubernetes.", "`talosctl -n IP service kubelet`."},
+	{NodeNotReady, Everyone, "Kubernetes reports the node as NotReady.", "`kubectl describe node NODE`."},
+	{HardwareDrift, Everyone, "A VM has other hardware than in the inventory.", "Undo the change in the repository, or change the VM."},
+	{TalosVersionDrift, Everyone, "A node runs another version of Talos than in the inventory.", "Set talos_version back, or upgrade."},
+	{KubernetesDrift, Everyone, "A node runs another version of Kubernetes than in the inventory.", "Set kubernetes_version back, or upgrade."},
+	{ConfigDrift, Everyone, "The machine config of a node is not the one that the inventory gives.", "Undo the change in the repository, or apply it with talosctl."},
+}
+
+var addonReasons = []ReasonInfo{
+	{ReleasesUnknown, Everyone, "The Helm releases of the cluster cannot be read.", "See whether the kube-apiserver answers."},
+	{ReleaseForeign, Everyone, "A release of that name is installed, and not by the agent.", "`ownership: bootstrap-only` leaves it alone; or uninstall it."},
+	{ReleaseUninstalling, Everyone, "A release is being uninstalled.", "Wait for it to end."},
+	{WaitingForAddon, Everyone, "An addon depends on another one that is not ready.", "Nothing."},
+	{WaitingForChart, Everyone, "The chart of an addon is not in the cache yet.", "The message shows why."},
+	{AddonNotReady, Everyone, "The workloads of an addon are not ready.", "`kubectl -n NAMESPACE get pods,events`."},
+}
+
+var apiReasons = []ReasonInfo{
+	{AccessDenied, Callers, "The route is for root.", "Run the command with sudo."},
+	{RequestInvalid, Callers, "The request is malformed, or larger than is accepted.", "The message shows what is wrong."},
+	{RouteUnknown, Callers, "The daemon has no such route.", "Restart the daemon if the client is newer."},
+	{ClusterUnknown, Callers, "The daemon manages no cluster of that name.", "`talos-agent status` lists them."},
+	{RunUnknown, Callers, "The history has no such run.", "`talos-agent history CLUSTER` lists those that are kept."},
+	{NotConfirmed, Callers, "A destructive command was not confirmed.", "Confirm it with the cluster's name."},
+	{NothingToAccept, Callers, "No revision was refused, or not for its history.", "`talos-agent status` shows what stands in the way."},
+	{InventoryUnread, Callers, "No inventory of the cluster was read since the agent started.", "`talos-agent status` shows why."},
+	{TooManyStreams, Callers, "As many clients watch or follow as may at once.", "End one of them."},
+	{CommandFailed, Callers, "What was asked for failed.", "The message shows why."},
+}

@@ -1,0 +1,388 @@
+package factory
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Config sizes an Image Factory.
+type Config struct {
+	Service httpservice.Config
+	// Versions are the Talos versions it builds, each with its leading v;
+	// empty: a selection of real ones.
+	Versions []string
+	// Missing names official extensions that a version (the key) lacks.
+	Missing map[string][]string
+}
+
+// defaultVersions are published Talos versions, old to new.
+var defaultVersions = []string{
+	"v1.11.5", "v1.12.4", "v1.12.7", "v1.13.0", "v1.13.8", "v1.13.9", "v1.14.0", "v1.14.1",
+}
+
+// officialExtensions is a selection of the extensions the real factory lists.
+var officialExtensions = []string{
+	"siderolabs/amd-ucode", "siderolabs/drbd", "siderolabs/gvisor", "siderolabs/i915", "siderolabs/intel-ucode",
+	"siderolabs/iscsi-tools", "siderolabs/nut-client", "siderolabs/qemu-guest-agent", "siderolabs/tailscale",
+	"siderolabs/util-linux-tools", "siderolabs/zfs",
+}
+
+// imageFile is the one boot asset this factory builds.
+const imageFile = "nocloud-amd64.qcow2"
+
+// Factory is a make-believe Image Factory, community edition: schematics,
+// nocloud disk images, and the existence of installer images. Errors are plain
+// text as in life: 400 for what the user got wrong, 402 for checksums, 404 for
+// schematics and versions nobody knows.
+type Factory struct {
+	*httpservice.Server
+	world    *world.World
+	versions []string
+	missing  map[string][]string
+
+	mu         sync.Mutex
+	schematics map[string]stored
+	images     map[string][]byte // version/schematic
+	downloads  []Download
+	corrupt    bool
+}
+
+type stored struct {
+	doc  schematic
+	text []byte
+}
+
+// Download is one image that was asked for with GET.
+type Download struct {
+	Schematic, Version string
+	Bytes              int64 // sent
+	Whole              bool  // the client got all it asked for
+}
+
+// New opens an Image Factory.
+func New(c Config) (*Factory, error) {
+	if len(c.Versions) == 0 {
+		c.Versions = defaultVersions
+	}
+	f := &Factory{
+		world:      c.Service.World,
+		versions:   slices.Clone(c.Versions),
+		missing:    maps.Clone(c.Missing),
+		schematics: map[string]stored{},
+		images:     map[string][]byte{},
+	}
+	// The schematic without any customization is known everywhere.
+	if _, err := f.remember(schematic{}); err != nil {
+		return nil, fmt.Errorf("open factory: %w", err)
+	}
+	var err error
+	if f.Server, err = httpservice.Open(c.Service); err != nil {
+		return nil, fmt.Errorf("open factory: %w", err)
+	}
+	t := &httpservice.Routes{World: c.Service.World, System: "factory", Refuse: httpservice.RefuseText}
+	t.Handle("POST /schematics", true, httpservice.NoSubject, f.postSchematic)
+	t.Handle("GET /schematics/{schematic}", false, httpservice.PathValue("schematic"), f.getSchematic)
+	t.Handle("GET /versions", false, httpservice.NoSubject, f.listVersions)
+	t.Handle("GET /version/{version}/extensions/official", false, httpservice.PathValue("version"), f.listExtensions)
+	t.Handle("GET /image/{schematic}/{version}/{path}", false, func(r *http.Request) string {
+		return fileName(r.PathValue("version"), r.PathValue("schematic"), r.PathValue("path"))
+	}, f.getImage)
+	t.Handle("GET /v2/{$}", false, httpservice.NoSubject, func(http.ResponseWriter, *http.Request) {})
+	t.Handle("GET /v2/{installer}/{schematic}/manifests/{reference}", false, httpservice.PathValue("schematic"), f.getInstaller)
+	t.HandleRest("route not registered")
+
+	f.Serve(keepWriter(t))
+	return f, nil
+}
+
+// fileName names an image the way a storage would: version, twelve digits of
+// the schematic, asset.
+func fileName(version, schematic, asset string) string {
+	return fmt.Sprintf("talos-%s-%.12s-%s", version, schematic, asset)
+}
+
+// Corrupt makes every image a page of nine bytes with status 200, as a proxy
+// in trouble answers (true), or an image again (false).
+func (f *Factory) Corrupt(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.corrupt = on
+}
+
+// Schematics returns the canonical documents known so far, by id.
+func (f *Factory) Schematics() map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[string]string{}
+	for id, s := range f.schematics {
+		all[id] = string(s.text)
+	}
+	return all
+}
+
+// Downloads returns the images asked for with GET so far, in order of their
+// end.
+func (f *Factory) Downloads() []Download {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.downloads)
+}
+
+// Image returns the nocloud disk image of a version with a schematic the
+// factory knows, and makes it known to the world, without anybody's request.
+func (f *Factory) Image(version, id string) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, ok := f.schematics[id]
+	if !ok {
+		return nil, fmt.Errorf("schematic ID %q not found", id)
+	}
+	return f.build(version, id, s.doc), nil
+}
+
+func (f *Factory) remember(s schematic) (id string, err error) {
+	text, id, err := s.canonical()
+	if err != nil {
+		return "", err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.schematics[id] = stored{doc: s, text: text}
+	return id, nil
+}
+
+// build makes an image once. f.mu is held.
+func (f *Factory) build(version, id string, s schematic) []byte {
+	key := version + "/" + id
+	img, ok := f.images[key]
+	if !ok {
+		img = buildImage("nocloud", version, id)
+		f.images[key] = img
+		sum := sha256.Sum256(img)
+		f.world.KnowImage(hex.EncodeToString(sum[:]), world.Image{
+			Platform: "nocloud", Version: version, Schematic: id,
+			Extensions: slices.Clone(s.Customization.SystemExtensions.OfficialExtensions),
+		})
+	}
+	return img
+}
+
+func (f *Factory) postSchematic(rw http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, 1<<20))
+	if err != nil {
+		httpservice.RefuseText(rw, http.StatusBadRequest, err.Error())
+		return
+	}
+	s, err := parseSchematic(text)
+	if err != nil {
+		httpservice.RefuseText(rw, http.StatusBadRequest, err.Error())
+		return
+	}
+	id, err := f.remember(s)
+	if err != nil {
+		httpservice.RefuseText(rw, http.StatusInternalServerError, "internal server error")
+		return
+	}
+	f.mu.Lock()
+	canonical := string(f.schematics[id].text)
+	f.mu.Unlock()
+	httpservice.WriteJSON(rw, http.StatusCreated, map[string]string{"id": id, "schematic": canonical})
+}
+
+func (f *Factory) getSchematic(rw http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	s, ok := f.schematics[r.PathValue("schematic")]
+	f.mu.Unlock()
+	if !ok {
+		httpservice.RefuseText(rw, http.StatusNotFound, "schematic not found")
+		return
+	}
+	rw.Header().Set("Content-Type", "application/yaml")
+	_, _ = rw.Write(s.text)
+}
+
+func (f *Factory) listVersions(rw http.ResponseWriter, r *http.Request) {
+	list := f.versions
+	if r.URL.Query().Get("broken") == "true" {
+		list = []string{}
+	}
+	httpservice.WriteJSON(rw, http.StatusOK, list)
+}
+
+// extensions lists the official extensions of a version.
+func (f *Factory) extensions(version string) []string {
+	return slices.DeleteFunc(slices.Clone(officialExtensions), func(name string) bool {
+		return slices.Contains(f.missing[version], name)
+	})
+}
+
+func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
+	version, status, words := f.version(r.PathValue("version"))
+	if status != 0 {
+		httpservice.RefuseText(rw, status, words)
+		return
+	}
+	type extension struct {
+		Name        string `json:"name"`
+		Ref         string `json:"ref"`
+		Digest      string `json:"digest"`
+		Author      string `json:"author"`
+		Description string `json:"description"`
+	}
+	list := []extension{}
+	for _, name := range f.extensions(version) {
+		ref := fmt.Sprintf("ghcr.io/%s:%s", name, version)
+		sum := sha256.Sum256([]byte(ref))
+		list = append(list, extension{
+			Name: name, Ref: ref, Digest: "sha256:" + hex.EncodeToString(sum[:]),
+			Author: "talos-agent lab", Description: "make-believe " + name,
+		})
+	}
+	httpservice.WriteJSON(rw, http.StatusOK, list)
+}
+
+var semver = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
+
+// version checks a version; the leading v may be missing. The real factory
+// answers 500 to what is no version and 404 to one it does not build.
+func (f *Factory) version(v string) (version string, status int, words string) {
+	if !strings.HasPrefix(v, "v") {
+		v = "v" + v
+	}
+	switch {
+	case !semver.MatchString(v):
+		return "", http.StatusInternalServerError, "internal server error"
+	case !slices.Contains(f.versions, v):
+		return "", http.StatusNotFound, fmt.Sprintf("version %s is not available", v[1:])
+	}
+	return v, 0, ""
+}
+
+func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
+	id, asset := r.PathValue("schematic"), r.PathValue("path")
+	for _, suffix := range []string{".sha256", ".sha512", ".sigstore.json"} {
+		if strings.HasSuffix(asset, suffix) {
+			httpservice.RefuseText(rw, http.StatusPaymentRequired, "enterprise not enabled: checksum endpoint is not available")
+			return
+		}
+	}
+	f.mu.Lock()
+	s, known := f.schematics[id]
+	corrupt := f.corrupt
+	f.mu.Unlock()
+	if !known {
+		httpservice.RefuseText(rw, http.StatusNotFound, fmt.Sprintf("schematic ID %q not found", id))
+		return
+	}
+	version, status, words := f.version(r.PathValue("version"))
+	if status != 0 {
+		httpservice.RefuseText(rw, status, words)
+		return
+	}
+	if asset != imageFile {
+		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" only")
+		return
+	}
+	available := f.extensions(version)
+	for _, name := range s.doc.Customization.SystemExtensions.OfficialExtensions {
+		if !slices.Contains(available, name) {
+			httpservice.RefuseText(rw, http.StatusBadRequest, fmt.Sprintf(
+				"error enhancing profile from schematic: official extension %q is not available for Talos version %s", name, version))
+			return
+		}
+	}
+	if corrupt {
+		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+		rw.Header().Set("Content-Length", "9")
+		_, _ = io.WriteString(rw, "not found")
+		return
+	}
+	f.mu.Lock()
+	img := f.build(version, id, s.doc)
+	f.mu.Unlock()
+	f.send(rw, r, version, id, img)
+}
+
+// send drips the image over Latency.Download. A lost reply breaks in the middle
+// of the body; an agent that dies after the call has all but the last byte.
+func (f *Factory) send(rw http.ResponseWriter, r *http.Request, version, id string, img []byte) {
+	d := &drip{
+		ResponseWriter: rw,
+		size:           int64(len(img)),
+		whole:          f.world.Latency.Download,
+		sleep:          func(d time.Duration) error { return f.world.Sleep(r.Context(), d) },
+	}
+	switch world.VerdictOf(r.Context()).Fault.Kind {
+	case world.LoseReply:
+		d.ResponseWriter = writerOf(r.Context())
+		d.through = func(length int64) int64 { return length / 2 }
+	case world.CrashAfter:
+		d.ResponseWriter = writerOf(r.Context())
+		d.through = func(length int64) int64 { return length - 1 }
+	}
+	d.Header().Set("Content-Type", "application/x-qemu-disk")
+	d.Header().Set("Content-Disposition", `attachment; filename="`+imageFile+`"`)
+	// The zero time leaves Last-Modified out, as the real factory does.
+	http.ServeContent(d, r, imageFile, time.Time{}, bytes.NewReader(img))
+	if r.Method != http.MethodGet {
+		return
+	}
+	all := d.sent == d.length()
+	f.mu.Lock()
+	f.downloads = append(f.downloads, Download{Schematic: id, Version: version, Bytes: d.sent, Whole: all})
+	f.mu.Unlock()
+	if all {
+		f.world.Spend("download", fileName(version, id, imageFile), d.spent)
+		f.world.Tell("factory", "sent the image of Talos %s with schematic %.12s", version, id)
+	}
+}
+
+// mediaIndex is the media type of an OCI image index.
+const mediaIndex = "application/vnd.oci.image.index.v1+json"
+
+var installerName = regexp.MustCompile(`^([a-z-]+-)?installer(-secureboot)?$`)
+
+// getInstaller answers whether an installer image can be pulled: nodes pull
+// nothing in the lab, but who checks before an upgrade gets a true answer.
+func (f *Factory) getInstaller(rw http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("schematic")
+	f.mu.Lock()
+	_, known := f.schematics[id]
+	f.mu.Unlock()
+	switch {
+	case !installerName.MatchString(r.PathValue("installer")):
+		httpservice.RefuseText(rw, http.StatusNotFound, "route not registered")
+		return
+	case !known:
+		httpservice.RefuseText(rw, http.StatusNotFound, fmt.Sprintf("schematic ID %q not found", id))
+		return
+	}
+	version, status, words := f.version(r.PathValue("reference"))
+	if status != 0 {
+		httpservice.RefuseText(rw, status, words)
+		return
+	}
+	body, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": mediaIndex, "manifests": []any{},
+		"annotations": map[string]string{"org.opencontainers.image.version": version, "dev.siderolabs.schematic": id},
+	})
+	if err != nil {
+		httpservice.RefuseText(rw, http.StatusInternalServerError, "internal server error")
+		return
+	}
+	httpservice.WriteBlob(rw, r, mediaIndex, body)
+}

@@ -1,0 +1,119 @@
+package reconcile
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// anyPlan draws waits and blocks.
+func anyPlan(t *rapid.T) plan.Plan {
+	subject := rapid.SampledFrom([]string{"dev", "cp-1", "wk-1"})
+	about := rapid.SampledFrom([]string{"", "cores", "create vm"})
+	words := rapid.StringMatching(`[a-z]{1,5}(: [0-9]{1,2} of 9)?`)
+	reasons := cluster.Reasons()
+	reason := func() cluster.Reason {
+		return reasons[rapid.IntRange(0, len(reasons)-1).Draw(t, "reason")].Reason
+	}
+	p := plan.Plan{Phases: map[string]cluster.Phase{"cp-1": cluster.PhaseReady, "wk-1": cluster.PhaseJoining}}
+	for range rapid.IntRange(0, 4).Draw(t, "waits") {
+		p.Waiting = append(p.Waiting, cluster.Wait{Subject: subject.Draw(t, "subject"), Reason: reason(), About: about.Draw(t, "about"), Message: words.Draw(t, "message"), Within: time.Minute})
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "blocks") {
+		p.Blocked = append(p.Blocked, cluster.Block{Subject: subject.Draw(t, "subject"), Reason: reason(), About: about.Draw(t, "about"), Message: words.Draw(t, "message")})
+	}
+	return p
+}
+
+// reworded is the same plan in other words.
+func reworded(p plan.Plan) plan.Plan {
+	waits, blocks := p.Waiting, p.Blocked
+	p.Waiting, p.Blocked = nil, nil
+	for i, w := range waits {
+		w.Message, w.Hint = fmt.Sprint("other words ", i), "another hint"
+		p.Waiting = append(p.Waiting, w)
+	}
+	for i, b := range blocks {
+		b.Message, b.Hint = fmt.Sprint("other words ", i), "another hint"
+		p.Blocked = append(p.Blocked, b)
+	}
+	return p
+}
+
+// TestRewordingChangesNothing: whatever the sentences of a plan are, its clocks,
+// its signature and the cause of its condition are the same.
+func TestRewordingChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := anyPlan(t)
+		other := reworded(p)
+		begin := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+		r := &Reconciler{}
+		first := r.waiting(begin, p)
+		second := r.waiting(begin.Add(2*time.Minute), other)
+		for i, w := range second {
+			if !w.Since.Equal(first[i].Since) || !w.Overdue {
+				t.Errorf("the clock of %v was started again", w.Key())
+			}
+		}
+		if a, b := signPlan(p, cluster.Observed{}), signPlan(other, cluster.Observed{}); a != b {
+			t.Errorf("signature\n%s\n%s", a, b)
+		}
+		var a, b cluster.Status
+		a.Waiting, b.Waiting = second, second
+		setCondition(&a, cluster.Desired{}, cluster.Observed{}, p, nil)
+		setCondition(&b, cluster.Desired{}, cluster.Observed{}, other, nil)
+		if a.Condition != b.Condition || a.Cause() != b.Cause() {
+			t.Errorf("%s because of %v, in other words %s because of %v", a.Condition, a.Cause(), b.Condition, b.Cause())
+		}
+	})
+}
+
+// TestEveryStalledPushIsLogged: whoever pushes a fix that does not help, or another
+// mistake, finds it in the log, once for each push.
+func TestEveryStalledPushIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		until(t, a, cluster.Ready)
+		for i := 2; i < 5; i++ {
+			f.set(func() {
+				f.head, f.parents[rev(i)] = rev(i), rev(i-1)
+				f.problems = cluster.Problems{{Severity: cluster.Error, File: "nodes.yaml", Line: i, Message: "cpu is a number"}}
+			})
+			a.Look(true)
+			time.Sleep(10 * time.Minute)
+			if s := a.Status(); s.Condition != cluster.Stalled || s.Reason != cluster.InventoryInvalid || s.Concerns != "dev" || s.Revision != rev(i) {
+				t.Fatalf("status %+v", s)
+			}
+		}
+		a.stop()
+		for i := 2; i < 5; i++ {
+			if n := strings.Count(log.String(), fmt.Sprintf("the cluster is Stalled: dev: the inventory is invalid: nodes.yaml:%d", i)); n != 1 {
+				t.Errorf("push %d is logged %d times in\n%s", i, n, log.String())
+			}
+		}
+	})
+}
+
+// TestNodesHaveAllThatConcernsThem: nothing that is known of a node is hidden by
+// something else that is.
+func TestNodesHaveAllThatConcernsThem(t *testing.T) {
+	ns := cluster.NodeStatus{Name: "wk-1"}
+	o := cluster.Observed{Running: []cluster.Running{{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "wk-1"}, Node: "wk-1"},
+		{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "wk-2"}, Node: "wk-2"}}}
+	p := plan.Plan{Blocked: []cluster.Block{{Subject: "wk-1", About: "cores"}, {Subject: "wk-1", About: "mac"}, {Subject: "wk-2"}}}
+	addConcerns(&ns, o, p, []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1"}}, {Wait: cluster.Wait{Subject: "dev"}}})
+	if len(ns.Running) != 1 || len(ns.Blocked) != 2 || len(ns.Waiting) != 1 || ns.WaitsFor != "start vm" {
+		t.Errorf("%+v", ns)
+	}
+}
