@@ -82,13 +82,13 @@ func (r *Reconciler) findRefusal() *refusal {
 	m := &r.memo
 	if m.problems.HasErrors() {
 		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, Message: "the inventory is invalid: " + m.problems.First(),
-			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; mend it and push"}}
+			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"}}
 	}
 	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its records: " + err.Error(), Hint: RecordsHint}
+	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint}
 }
 
 // fetchIfDue asks the source when it is time or somebody asked for it. A source
