@@ -99,6 +99,12 @@ var rooms = map[string]room{
 	"internal/host/doctor": {why: "pure: judges facts that others have collected",
 		may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
+	"internal/repo/validation": {why: "reads a directory as the agent does (sources), renders it (machineconfig) and holds it against the planner; config has the policy's language, and the bounds for files that a command line names",
+		may: []string{"internal/cluster", "internal/fault", "internal/host/config", "reconcile/machineconfig", "reconcile/plan",
+			"sources", "sources/inventory", "sources/secrets"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/repo/sealed": {why: "reads a directory as the agent does (sources), makes a bundle (machineconfig) and encrypts it (secrets); config has the bounds for files that a command line names, state makes a file durable",
+		may: []string{"internal/cluster", "internal/fault", "internal/host/config", "internal/host/state", "reconcile/machineconfig",
+			"sources", "sources/inventory", "sources/secrets"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/repo/scaffold": {why: "pure: writes the text of files, which others store",
 		may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
@@ -166,6 +172,8 @@ var rooms = map[string]room{
 			"internal/logging",
 			"internal/metrics",
 			"internal/repo/scaffold",
+			"internal/repo/sealed",
+			"internal/repo/validation",
 			"internal/retry",
 			"internal/terminal",
 			"internal/text",

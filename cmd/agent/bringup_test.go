@@ -43,7 +43,7 @@ func (s *sim) toldOnce(td *told) {
 	s.t.Helper()
 	lapsed := false
 	for _, e := range td.ring.Select(cluster.EventQuery{}) {
-		lapsed = lapsed || strings.Contains(e.Message, "no longer Ready: Talos says it is not ready")
+		lapsed = lapsed || strings.Contains(e.Message, "no longer Ready: Talos reports that it is not ready")
 	}
 	if !lapsed {
 		s.t.Error("no machine took its readiness back")

@@ -117,7 +117,7 @@ func TestNoRoomForRecords(t *testing.T) {
 	r.fill("state")
 	commit := r.push(r.inventory(0))
 	r.run(exitOK, do("reconcile"))
-	r.untilStalled("the agent cannot write its records")
+	r.untilStalled("the agent cannot write its state")
 	r.run(exitStalled, do("status"), "no space left on device", cure)
 	r.run(exitFailed, do("suspend"), "no space left on device", cure)
 	if r.status().Suspended {
@@ -147,7 +147,7 @@ func TestNoRoomForRecords(t *testing.T) {
 		way.take()
 		commit = r.push(r.inventory(len(r.vms())))
 		r.run(exitOK, do("reconcile"))
-		s := r.untilStalled("the agent cannot write its records")
+		s := r.untilStalled("the agent cannot write its state")
 		r.run(exitFailed, do("destroy", "dev", "--confirm", "dev"), cure)
 		if s.Nodes[0].Phase != cluster.PhaseReady {
 			t.Errorf("the node is %s", s.Nodes[0].Phase)

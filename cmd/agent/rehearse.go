@@ -23,6 +23,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/repo/validation"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -35,7 +36,7 @@ import (
 
 // rehearseFlags are what rehearse is told.
 type rehearseFlags struct {
-	validateFlags
+	validation.Config
 	from  string
 	speed float64
 	limit time.Duration
@@ -61,7 +62,7 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		ValidArgsFunction: directories,
 	}
 	output := outputFlag(cmd)
-	f.offer(cmd)
+	addValidationFlags(cmd, &f.Config)
 	flags := cmd.Flags()
 	flags.StringVar(&f.from, "from", "", "directory with the state before the change")
 	flags.Float64Var(&f.speed, "speed", 50, "how many times faster than life")
@@ -109,7 +110,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 	}
 	// An invalid repository is told the way validate tells it.
 	for _, dir := range slices.Compact([]string{first, r.dir}) {
-		v, err := validate(ctx, dir, r.flags.validateFlags, time.Now())
+		v, err := validation.Validate(ctx, dir, r.flags.Config, time.Now())
 		if err != nil {
 			return err
 		}
@@ -184,20 +185,17 @@ func (r *rehearsal) put(dir string) error {
 
 // open starts a lab that has what the inventory asks for, and an agent on it.
 func (r *rehearsal) open(ctx context.Context, scratch string) error {
-	v := &validator{dir: r.stage, flags: r.flags.validateFlags, now: time.Now()}
-	if err := v.open(ctx); err != nil {
+	v, err := validation.Open(ctx, r.stage, r.flags.Config)
+	if err != nil {
 		return err
 	}
-	names := []string{r.flags.cluster}
-	if r.flags.cluster == "" {
-		var err error
-		if names, _, err = v.repo.Clusters(ctx, v.tree); err != nil {
-			return err
-		}
+	names, _, err := v.ListClusters(ctx)
+	if err != nil {
+		return err
 	}
 	var specs []cluster.Spec
 	for _, name := range names {
-		snap, problems, err := v.repo.Snapshot(ctx, v.tree, name)
+		snap, problems, err := v.Repository.Snapshot(ctx, v.Tree, name)
 		if err != nil {
 			return err
 		}
@@ -208,21 +206,17 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	}
 	c := labFor(specs)
 	c.Speed = r.flags.speed
-	var err error
 	if r.lab, err = lab.Start(c); err != nil {
 		return err
 	}
 	policy := cluster.Policy{Pool: c.Pool}
-	if v.policy != nil {
-		policy = *v.policy
+	if v.Policy != nil {
+		policy = *v.Policy
 	}
 	if r.dirs, err = git.OpenDir(git.Config{Dir: r.stage}); err != nil {
 		return err
 	}
-	source := sources.Config{Store: r.dirs, Path: r.flags.folder, Clusters: names, Inventory: inventory.Options{Owner: r.flags.owner, Pool: policy.Pool}}
-	if err := v.readKeys(&source); err != nil {
-		return err
-	}
+	source := sources.Config{Store: r.dirs, Path: r.flags.Folder, Clusters: names, Inventory: inventory.Options{Owner: r.flags.Owner, Pool: policy.Pool}, Decrypt: v.Decrypt}
 	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
 	files, unlock, err := state.Open(filepath.Join(scratch, "state"))
 	if err != nil {
@@ -234,7 +228,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 		log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{r.p})})
 	}
 	r.agent, err = newAgent(wiring{
-		owner: r.flags.owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },
+		owner: r.flags.Owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },
 		files: files, cacheDir: filepath.Join(scratch, "cache"), dial: r.lab.DialContext, log: log, store: r.dirs, sources: source,
 		proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
 		factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},

@@ -6,10 +6,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// tearDown plans the end of a cluster: every VM that is provably ours goes,
+// planDestroy plans the end of a cluster: every VM that is provably ours goes,
 // nothing else, and the image stays. The plan is Gone when it is proven that
 // nothing is left.
-func (m *planner) tearDown() {
+func (m *planner) planDestroy() {
 	left := false
 	one := func(name string, protected, locked bool, vm cluster.VM) {
 		switch {
@@ -19,7 +19,7 @@ func (m *planner) tearDown() {
 			if locked {
 				key = "locked"
 			}
-			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml says `%s: true`", vm.VMID, key),
+			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml has `%s: true`", vm.VMID, key),
 				Hint: fmt.Sprintf("remove `%s: true` from the node, push, and run destroy again", key)})
 		case vm.Task != nil && vm.Task.Type == "qmcreate":
 			left = true
@@ -29,7 +29,7 @@ func (m *planner) tearDown() {
 			// Not ours, so nothing of this cluster is left there.
 		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + orElse(vm.Why, "nobody has answered yet"), Within: seeWithin})
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + orElse(vm.Why, "there is no answer yet"), Within: seeWithin})
 		case !vm.Hardware.Known:
 			left = true
 			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
@@ -55,11 +55,11 @@ func (m *planner) tearDown() {
 			left = true
 		}
 	}
-	if !m.o.Strays.Known {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Strays.Why, "nobody has answered yet"), Within: seeWithin})
+	if !m.o.Orphans.Known {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Orphans.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
-	for _, vm := range m.o.Strays.Value {
+	for _, vm := range m.o.Orphans.Value {
 		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
 		one(vm.Node, n.Protect, n.Locked, vm)
 	}
