@@ -78,7 +78,13 @@ var rooms = map[string]room{
 	"internal/host/probe": {why: "finds the facts that doctor and setup judge, in their words; reads files with the limits of the config's loader",
 		may:   []string{"internal/fault", "internal/retry", "internal/text", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
 		never: append([]string{"net/http", "log", "log/slog"}, clients...)},
-	"internal/host/setup": {why: "pure: says which steps a host needs; cmd/agent carries them out",
+	"internal/host/setup/wizard": {why: "joins what is seen of the host, what the person and the flags say and the steps of setup; holds what it would write against the rules of the rooms that will read it",
+		may: []string{"internal/cluster", "internal/dialog", "internal/fault", "internal/host/config", "internal/host/probe", "internal/host/setup", "internal/host/state",
+			"packaging/deb", "sources/git", "sources/secrets"},
+		never: append([]string{"net/http", "os/exec", "log", "log/slog", "github.com/spf13"}, clients...)},
+	"internal/dialog": {why: "a leaf: questions and answers at a terminal",
+		may: []string{"internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/host/setup": {why: "pure: says which steps a host needs; the wizard carries them out",
 		may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},
 	"internal/fault": {why: "a leaf: the one error with a hint",
 		never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
@@ -137,7 +143,7 @@ var rooms = map[string]room{
 
 	"cmd/agent": {why: "the wiring: everything meets here, and nobody imports it",
 		may: []string{
-			"internal/api", "internal/callgate", "internal/cluster", "internal/history", "internal/host/doctor", "internal/host/setup",
+			"internal/api", "internal/callgate", "internal/cluster", "internal/dialog", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/host/setup/wizard",
 			"internal/httpserver", "internal/lab", "internal/lab/pve", "internal/lab/world", "internal/fault", "internal/retry", "internal/text", "internal/certpool", "internal/host/config", "internal/host/harden", "internal/host/probe", "internal/host/state", "internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/kubeapi", "internal/metrics",
 			"internal/repo/scaffold", "internal/yamlschema", "packaging/deb", "reconcile", "reconcile/factory", "reconcile/helm",
 			"reconcile/kube", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/talos", "sources",

@@ -21,7 +21,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/dialog"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -162,7 +164,7 @@ func (r *repoRun) run(ctx context.Context) error {
 // aFolder complains of what is no folder of a repository, or one that the config
 // of the host could not name.
 func aFolder(s string) error {
-	if err := writtenAs("folder", scaffold.Folder)(s); err != nil {
+	if err := config.CheckText("folder", scaffold.Folder)(s); err != nil {
 		return err
 	}
 	_, err := sources.New(sources.Config{Path: s})
@@ -215,12 +217,12 @@ func (r *repoRun) ask(ctx context.Context) error {
 		return nil
 	}
 	r.say("Enter takes what is in brackets.\n")
-	a, w := newAsker(ctx, r.env), &r.wishes
+	a, w := dialog.Open(ctx, r.env.stdin, r.env.stdout), &r.wishes
 	text := func(flag, question, usual string, take func(string) error) error {
 		if r.given(flag) {
 			return nil
 		}
-		_, err := a.word(question, usual, func(s string) error {
+		_, err := a.Ask(question, usual, func(s string) error {
 			if err := take(s); err != nil {
 				return err
 			}
@@ -259,7 +261,7 @@ func (r *repoRun) ask(ctx context.Context) error {
 			if len(w.Recipients) > 0 {
 				return nil
 			}
-			return text("recipient", "Recipient of the host's age key (`talos-agent init` printed it)", "", func(s string) error { w.Recipients = []string{s}; return notEmpty(s) })
+			return text("recipient", "Recipient of the host's age key (`talos-agent init` printed it)", "", func(s string) error { w.Recipients = []string{s}; return dialog.NotEmpty(s) })
 		},
 	} {
 		if err := q(); err != nil {
@@ -273,7 +275,7 @@ func (r *repoRun) ask(ctx context.Context) error {
 // at when it stands among the others.
 
 func wordInto(into *string) func(string) error {
-	return func(s string) error { *into = s; return notEmpty(s) }
+	return func(s string) error { *into = s; return dialog.NotEmpty(s) }
 }
 
 func numberInto(into *int) func(string) error {
