@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 func TestBringUp(t *testing.T) {
@@ -20,7 +20,7 @@ func TestBringUp(t *testing.T) {
 				s := newSim(t, sz, lab.Config{})
 				defer s.close()
 				td := newTold()
-				s.log = slog.New(&handler{level: slog.LevelInfo, also: td.take, write: writeLines(io.Discard)})
+				s.log = logging.New(logging.Config{Output: io.Discard, Observe: td.take})
 				s.boot()
 				took := s.untilReady(20 * time.Minute)
 				chain, links := s.lab.World.LongestChain()
@@ -54,7 +54,7 @@ func (s *sim) toldOnce(td *told) {
 		}
 	}
 	var posts []string
-	for _, e := range s.lab.World.Story() {
+	for _, e := range s.lab.World.Events() {
 		if _, told, ok := strings.Cut(e.Text, " talos-agent/dev: "); ok && e.Subject == "forge" {
 			posts = append(posts, told)
 		}

@@ -28,6 +28,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -59,7 +62,7 @@ was loaded before; only a policy that cannot be loaded leaves nothing allowed.
 		// The library for chat services uses it, and would wait for ever.
 		http.DefaultClient.Timeout = sendWithin
 		d := &service{path: *config, told: newTold()}
-		d.log = newLog(w, *verbose, d.told.take)
+		d.log = logging.New(logging.Config{Output: terminal.NewCleaner(w), Journal: logging.Journal(), Verbose: *verbose, Observe: d.told.take})
 		return d.run(cmd.Context())
 	}
 	return cmd
@@ -111,7 +114,7 @@ func (d *service) run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	d.told.open(d.files, withoutAlso(d.log))
+	d.told.open(d.files, logging.WithoutObserver(d.log))
 	d.door = &door{events: d.told}
 	if d.socket, err = api.Listen(s.Socket, d.door, d.log); err != nil {
 		return err
@@ -429,7 +432,7 @@ func (d *service) line() string {
 	var parts []string
 	for _, name := range names {
 		s := d.states[name]
-		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, cut(s.Message, 100)))
+		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, text.Cut(s.Message, 100)))
 	}
 	return strings.Join(parts, "; ")
 }

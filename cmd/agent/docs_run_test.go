@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
@@ -300,7 +301,7 @@ func newDocsDaemon(s *session) *docsDaemon {
 		t.Fatal(err)
 	}
 	d.unlock = unlock
-	log := slog.New(&handler{level: slog.LevelInfo, write: writeLines(testWriter{t})})
+	log := logging.New(logging.Config{Output: terminal.NewCleaner(testWriter{t})})
 	charts := map[string]string{}
 	for _, from := range []string{"https://helm.cilium.io", "https://stefanprodan.github.io/podinfo"} {
 		charts[from] = d.lab.Charts.URL()

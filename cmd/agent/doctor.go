@@ -13,13 +13,13 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -62,10 +62,10 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 		if err != nil {
 			return err
 		}
-		if p.json {
-			err = p.jsonOut("Doctor", report)
+		if p.IsJSON() {
+			err = p.PrintJSON("Doctor", report)
 		} else {
-			p.report(report)
+			printReport(p, report)
 		}
 		if err == nil && report.Summary.Fail > 0 {
 			err = errSilent(exitFailed)
@@ -146,43 +146,32 @@ func inItsPlace(ctx context.Context, s config.Settings) (exam doctor.Examination
 	return a.Examine(ctx)
 }
 
-// report prints the checks by their groups.
-func (p printer) report(r doctor.Report) {
+// printReport prints the checks by their groups.
+func printReport(p terminal.Printer, r doctor.Report) {
 	group := ""
 	for _, c := range r.Checks {
 		if k := doctor.KindOf(c.Name); k.Group != group {
 			if group != "" {
-				p.printf("\n")
+				p.Printf("\n")
 			}
 			group = k.Group
-			p.printf("%s\n", group)
+			p.Printf("%s\n", group)
 		}
 		subject := c.Subject
 		if subject != "" {
 			subject += ": "
 		}
-		p.printf("  %s %-12s %s%s\n", p.level(c.Level), c.Name, subject, text.OneLine(c.Message))
+		p.Printf("  %s %-12s %s%s\n", paintLevel(p, c.Level), c.Name, subject, text.OneLine(c.Message))
 		if c.Hint != "" && c.Level != doctor.Pass {
-			p.printf("                       -> %s\n", text.OneLine(c.Hint))
+			p.Printf("                       -> %s\n", text.OneLine(c.Hint))
 		}
 	}
 	s := r.Summary
-	p.printf("\n%d passed, %d warned, %d failed, %d skipped\n", s.Pass, s.Warn, s.Fail, s.Skipped)
+	p.Printf("\n%d passed, %d warned, %d failed, %d skipped\n", s.Pass, s.Warn, s.Fail, s.Skipped)
 }
 
-// level is a level in a column.
-func (p printer) level(l doctor.Level) string {
-	colour := map[doctor.Level]string{doctor.Pass: "32", doctor.Warn: "33", doctor.Fail: "31", doctor.Skipped: "2"}[l]
-	return p.paint(string(l), colour) + strings.Repeat(" ", max(0, 7-len(l)))
-}
-
-// pointAtDoctor ends a status in which something is off.
-func (p printer) pointAtDoctor(all []cluster.Status, trouble []string) {
-	off := len(trouble) > 0
-	for _, s := range all {
-		off = off || s.Condition == cluster.Stalled || s.Condition == cluster.Blind
-	}
-	if off {
-		p.printf("\n`sudo talos-agent doctor` looks for the cause\n")
-	}
+// paintLevel is a level in a column.
+func paintLevel(p terminal.Printer, l doctor.Level) string {
+	colour := map[doctor.Level]terminal.Colour{doctor.Pass: terminal.Green, doctor.Warn: terminal.Yellow, doctor.Fail: terminal.Red, doctor.Skipped: terminal.Faint}[l]
+	return p.Paint(string(l), colour) + strings.Repeat(" ", max(0, 7-len(l)))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // newPatient makes a host with a cluster of one control plane and one worker in
@@ -264,13 +265,13 @@ func TestDoctorCommand(t *testing.T) {
 func TestStatusPointsAtDoctor(t *testing.T) {
 	for condition, points := range map[cluster.Condition]bool{cluster.Ready: false, cluster.Reconciling: false, cluster.Suspended: false, cluster.Stalled: true, cluster.Blind: true} {
 		var b strings.Builder
-		printer{w: &b}.pointAtDoctor([]cluster.Status{{Condition: cluster.Ready}, {Condition: condition}}, nil)
+		terminal.NewPlain(&b).PrintDoctorHint([]cluster.Status{{Condition: cluster.Ready}, {Condition: condition}}, nil)
 		if strings.Contains(b.String(), "talos-agent doctor") != points {
 			t.Errorf("%s: %q", condition, b.String())
 		}
 	}
 	var b strings.Builder
-	printer{w: &b}.pointAtDoctor(nil, []string{"config.yaml:1: no"})
+	terminal.NewPlain(&b).PrintDoctorHint(nil, []string{"config.yaml:1: no"})
 	if !strings.Contains(b.String(), "talos-agent doctor") {
 		t.Error("trouble with the daemon's files does not point at doctor")
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
 	"sync"
 	"testing"
 	"time"

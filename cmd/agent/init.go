@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 func newInit(env *environment) *cobra.Command { return newInitWith(env, probe.RunProgram) }
@@ -55,7 +56,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 		if err != nil {
 			return err
 		}
-		if p.json && !f.DryRun {
+		if p.IsJSON() && !f.DryRun {
 			return &usageError{errors.New("init: --output json goes with --dry-run")}
 		}
 		host := probe.Host{Root: root, Run: run}
@@ -65,10 +66,10 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 			}
 		}
 		plan, err := wizard.Run(cmd.Context(), wizard.Config{
-			Host: host, In: env.stdin, Out: p.w, Err: env.stderr, Quiet: p.json, Flags: f, Given: cmd.Flags().Changed,
+			Host: host, In: env.stdin, Out: terminal.NewCleaner(env.stdout), Err: env.stderr, Quiet: p.IsJSON(), Flags: f, Given: cmd.Flags().Changed,
 		})
-		if err == nil && p.json {
-			err = p.jsonOut("InitPlan", wizard.ViewPlan(plan))
+		if err == nil && p.IsJSON() {
+			err = p.PrintJSON("InitPlan", wizard.ViewPlan(plan))
 		}
 		return err
 	}

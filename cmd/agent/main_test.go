@@ -18,6 +18,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
 
 // TestMain lets scripts run this very program as talos-agent.
@@ -64,7 +65,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("there is no condition %q", cond)
 		},
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("RECIPIENT", exampleRecipient)
+			env.Setenv("RECIPIENT", sealed.ExampleRecipient)
 			id, err := age.ParseX25519Identity(strings.TrimSpace(anotherKey()))
 			if err != nil {
 				return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/repo/validation"
 )
 
 // The inventory that the mistakes are made in.
@@ -89,7 +90,7 @@ func TestMistakes(t *testing.T) {
 			for name, text := range files {
 				must(os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 			}
-			v, err := validate(context.Background(), dir, validateFlags{folder: "inventory", owner: "talos-agent"}, time.Now())
+			v, err := validation.Validate(context.Background(), dir, validation.Config{Folder: "inventory", Owner: "talos-agent"}, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}

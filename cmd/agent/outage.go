@@ -44,7 +44,7 @@ func (a *agent) fetched(err error) {
 	if lasts < unfetchedFor || a.unreadSinceStart() {
 		return
 	}
-	words := "the repository has not been fetched for " + shortDuration(lasts) + ", and what is pushed is not applied"
+	words := "the repository has not been fetched for " + text.Duration(lasts) + ", and what is pushed is not applied"
 	if !o.told {
 		o.told = true
 		a.w.log.Warn(words, "err", err, "hint", fault.HintOf(err))

@@ -452,7 +452,7 @@ func (l *life) tidy() {
 // every node that it asks for had been Ready, and success in the end.
 func (l *life) truthful() {
 	ready, last := map[string]bool{}, ""
-	for _, e := range l.lab.World.Story() {
+	for _, e := range l.lab.World.Events() {
 		if e.Text == "is Ready" {
 			ready[e.Subject] = true
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -364,7 +365,7 @@ func (s *sim) lawful(sz size) {
 }
 
 func (s *sim) story(n int) string {
-	all := s.lab.World.Story()
+	all := s.lab.World.Events()
 	var b strings.Builder
 	for _, e := range all[max(0, len(all)-n):] {
 		fmt.Fprintf(&b, "  %8.1fs %s: %s\n", e.At.Seconds(), e.Subject, e.Text)
@@ -374,8 +375,8 @@ func (s *sim) story(n int) string {
 
 func describe(st cluster.Status) string {
 	var b bytes.Buffer
-	p := printer{w: &b, now: time.Now()}
-	p.status(st)
+	p := terminal.NewPlain(&b)
+	p.PrintStatus(st)
 	return b.String()
 }
 

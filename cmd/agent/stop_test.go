@@ -36,7 +36,9 @@ func TestEveryStop(t *testing.T) {
 			if i%every(1) == 0 {
 				t.Run(fmt.Sprintf("%s %s %s no. %d", p.System, p.Op, p.Subject, p.N), func(t *testing.T) {
 					t.Parallel()
-					synctest.Test(t, func(t *testing.T) { tally.add(stopAt(t, sz, p)) })
+					synctest.Test(t, func(t *testing.T) {
+						tally.add(runHurried(t, func(c lab.Config) int { return stopAt(t, sz, c, p) }))
+					})
 				})
 			}
 		}
@@ -46,8 +48,8 @@ func TestEveryStop(t *testing.T) {
 
 // stopAt brings a cluster up with one stop on the way, and returns whether it
 // came to that.
-func stopAt(t *testing.T, sz size, p world.CallRecord) (stops int) {
-	s := newSim(t, sz, lab.Config{})
+func stopAt(t *testing.T, sz size, c lab.Config, p world.CallRecord) (stops int) {
+	s := newSim(t, sz, c)
 	defer s.close()
 	told := make(chan time.Time, 1)
 	var mu sync.Mutex

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -64,19 +65,19 @@ func eventOf(r slog.Record, attrs []slog.Attr) cluster.Event {
 	for _, a := range attrs {
 		v := bounded(a.Value.String())
 		switch a.Key {
-		case "cluster":
+		case logging.Cluster:
 			e.Cluster = v
-		case "node":
+		case logging.Node:
 			e.Node = v
-		case "err":
+		case logging.Err:
 			e.Error = v
-		case "hint":
+		case logging.Hint:
 			e.Hint = v
 		default:
 			if e.Fields == nil {
 				e.Fields = map[string]string{}
 			}
-			e.Fields[fieldName(a.Key)] = v
+			e.Fields[logging.FieldName(a.Key)] = v
 		}
 	}
 	return e

@@ -19,6 +19,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // TestEventsAreTheJournal: an event has, word for word, what the journal has of
@@ -27,10 +29,10 @@ func TestEventsAreTheJournal(t *testing.T) {
 	td := newTold()
 	var fields map[string]string
 	var message string
-	log := slog.New(&handler{level: slog.LevelDebug, also: td.take, write: writeJournal(func(m string, _ journal.Priority, f map[string]string) error {
+	log := logging.New(logging.Config{Verbose: true, Observe: td.take, Journal: func(m string, _ journal.Priority, f map[string]string) error {
 		message, fields = m, f
 		return nil
-	})}).With("cluster", "dev")
+	}}).With("cluster", "dev")
 	log.Debug("nobody needs it")
 	log.With("node", "cp-1", "vmid", 411).Warn("could not create vm 411", "err", errors.New("no room"), "hint", "make room",
 		"duration_ms", 12, "token", cluster.SecretString("s3cret"), "upid", "")
@@ -59,8 +61,8 @@ func TestEventsAreTheJournal(t *testing.T) {
 func tolded(t *testing.T, dir string) (*told, *slog.Logger, *bytes.Buffer) {
 	t.Helper()
 	td, said := newTold(), &bytes.Buffer{}
-	log := slog.New(&handler{level: slog.LevelInfo, also: td.take, write: writeLines(said)})
-	td.open(state.Dir{Path: dir}, withoutAlso(log))
+	log := logging.New(logging.Config{Output: terminal.NewCleaner(said), Observe: td.take})
+	td.open(state.Dir{Path: dir}, logging.WithoutObserver(log))
 	return td, log, said
 }
 
@@ -179,7 +181,7 @@ func TestChronicleSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	files := state.Dir{Path: dir}
 	var said bytes.Buffer
-	log := slog.New(&handler{level: slog.LevelInfo, write: writeLines(&said)})
+	log := logging.New(logging.Config{Output: terminal.NewCleaner(&said)})
 	now := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 	tell := func(c *chronicle, revision cluster.Revision, cond cluster.Condition) {
 		now = now.Add(time.Minute)

@@ -283,7 +283,7 @@ func (a *agent) assemble(name string) (*managed, error) {
 				a.w.onAction(name, o)
 			}
 		},
-		OnSaid: func(what string) { a.w.chronicle.said(name, what) },
+		OnCommand: func(what string) { a.w.chronicle.said(name, what) },
 	})
 	if err != nil {
 		return nil, err

@@ -207,7 +207,7 @@ var routes = []route{
 			return nil, err
 		}
 		if name := r.PathValue("name"); req.Confirm != name {
-			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("destroy %s: not confirmed", name), Hint: "the body's `confirm` must be the cluster's name"}
+			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.NotConfirmed, Message: fmt.Sprintf("destroy %s: not confirmed", name), Hint: "the body's `confirm` must be the cluster's name"}
 		}
 		return done(a.Destroy(r.PathValue("name")))
 	}},
@@ -241,7 +241,7 @@ func readRun(r *http.Request, a Agent) (any, error) {
 			return run, nil
 		}
 	}
-	e := &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("%s has no run %s", name, number), Hint: "no run of it is known yet"}
+	e := &Error{Status: http.StatusNotFound, Reason: cluster.RunUnknown, Message: fmt.Sprintf("%s has no run %s", name, number), Hint: "no run of it is known yet"}
 	if n := len(runs); n > 0 {
 		e.Hint = fmt.Sprintf("runs %d to %d are kept: `talos-agent history %s`", runs[n-1].Number, runs[0].Number, name)
 	}
@@ -255,16 +255,17 @@ func decode(r *http.Request, into any) error {
 	dec := json.NewDecoder(io.LimitReader(r.Body, 64<<10))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return &Error{Status: http.StatusBadRequest, Message: "read the request's body: " + err.Error()}
+		return &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: "read the request's body: " + err.Error()}
 	}
 	return nil
 }
 
 // Error is an error as it crosses the socket.
 type Error struct {
-	Status  int    `json:"-"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
+	Status  int            `json:"-"`
+	Reason  cluster.Reason `json:"reason"`
+	Message string         `json:"message"`
+	Hint    string         `json:"hint,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,8 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Group is the group whose members may read over the socket.
@@ -45,7 +48,7 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 	}
 	if gid, ok := groupID(); ok {
 		if err := os.Chown(path, -1, gid); err != nil {
-			log.Debug("the socket stays with its user, because its group cannot be set", "err", err)
+			log.Debug("the socket stays with its user, because its group cannot be set", logging.Err, err)
 		}
 	}
 	if err := os.Chmod(path, 0o660); err != nil {
@@ -177,7 +180,7 @@ func handler(a Agent, st *streams) http.Handler {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
 			p, _ := r.Context().Value(peerKey{}).(peer)
 			if rt.access == forRoot && !p.isRoot() {
-				writeError(w, &Error{Status: http.StatusForbidden, Message: "this is for root of the host", Hint: "run it with sudo"})
+				writeError(w, &Error{Status: http.StatusForbidden, Reason: cluster.AccessDenied, Message: "this is for root of the host", Hint: "run it with sudo"})
 				return
 			}
 			if rt.stream != nil {
@@ -193,7 +196,7 @@ func handler(a Agent, st *streams) http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Hint: "the client may be newer than the daemon: restart talos-agent"})
+		writeError(w, &Error{Status: http.StatusNotFound, Reason: cluster.RouteUnknown, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Hint: "the client may be newer than the daemon: restart talos-agent"})
 	})
 	return mux
 }
@@ -207,13 +210,13 @@ type envelope struct {
 }
 
 func writeError(w http.ResponseWriter, err error) {
-	out := &Error{Status: http.StatusInternalServerError, Message: err.Error()}
+	out := &Error{Status: http.StatusInternalServerError, Reason: cmp.Or(cluster.ReasonOf(err), cluster.CommandFailed), Message: err.Error()}
 	var e *Error
 	switch {
 	case errors.As(err, &e):
 		out = e
 	case errors.Is(err, ErrUnknownCluster):
-		out.Status = http.StatusNotFound
+		out.Status, out.Reason = http.StatusNotFound, cluster.ClusterUnknown
 	}
 	if out.Hint == "" {
 		out.Hint = fault.HintOf(err)

@@ -34,7 +34,7 @@ const sampled = time.Second
 type sender func(data any) error
 
 // errTooMany refuses one stream more.
-var errTooMany = &Error{Status: http.StatusServiceUnavailable, Message: fmt.Sprintf("%d others watch or follow already", maxStreams), Hint: "end one of them, or ask without --watch and --follow"}
+var errTooMany = &Error{Status: http.StatusServiceUnavailable, Reason: cluster.TooManyStreams, Message: fmt.Sprintf("%d others watch or follow already", maxStreams), Hint: "end one of them, or ask without --watch and --follow"}
 
 // streams serves a route whose answer goes on until the client leaves or the
 // daemon stops: one envelope on each line.
@@ -226,7 +226,7 @@ func follow(r *http.Request, a Agent, send sender) error {
 func eventQuery(v url.Values) (cluster.EventQuery, error) {
 	q := cluster.EventQuery{Cluster: v.Get("cluster"), Node: v.Get("node")}
 	wrong := func(name, want string) error {
-		return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("parameter %s: %q is not %s", name, v.Get(name), want)}
+		return &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: fmt.Sprintf("parameter %s: %q is not %s", name, v.Get(name), want)}
 	}
 	var err error
 	if s := v.Get("after"); s != "" {

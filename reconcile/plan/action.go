@@ -22,10 +22,10 @@ type Info struct {
 	Addon   string // the addon it concerns, "" when it concerns none
 	// Claims are what it needs for itself while it is under way.
 	Claims []cluster.Claim
-	// Disrupts says that a node which works does not while the action is under
+	// Disrupts means that a node which works does not while the action is under
 	// way, so that the budget of its role and etcd have to allow it.
 	Disrupts bool
-	// Destructive says that something is lost that cannot be made again.
+	// Destructive means that something is lost that cannot be made again.
 	Destructive bool
 	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
 	// approval is for exactly that; what the revision says anyhow is no part of it.

@@ -52,7 +52,7 @@ type etcd struct {
 }
 
 // etcdOf reads the state of etcd out of what was observed. A voter is healthy
-// only if it is a node of the inventory whose own machine says so: silence counts
+// only if it is a node of the inventory whose own machine reports it: silence counts
 // against it.
 func etcdOf(s cluster.Spec, o cluster.Observed) etcd {
 	if !o.Members.Known {

@@ -19,7 +19,7 @@ const (
 	Refuse  How = "refuse"
 )
 
-// Drift is one field in which a node is not what the inventory says.
+// Drift is one field in which a node is not what the inventory has.
 type Drift struct {
 	Reason     cluster.Reason
 	Field      string

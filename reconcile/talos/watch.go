@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // watcher keeps an eye on the machine of one node. It holds one connection, or
@@ -137,7 +138,7 @@ func (w *watcher) publish(m cluster.Machine) {
 		return
 	}
 	if w.machine.Reach != m.Reach {
-		f.log.Debug("machine is "+reachWord(m.Reach), "node", w.node.Name, "err", m.Why)
+		f.log.Debug("machine is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
 	}
 	w.machine = m
 	close(w.moved)
@@ -161,7 +162,7 @@ func reachWord(r cluster.Reach) string {
 		return "in maintenance mode"
 	case cluster.Configured:
 		return "configured"
-	case cluster.Stranger:
+	case cluster.Unexpected:
 		return "a stranger"
 	default:
 		return "not to be seen"

@@ -8,28 +8,28 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// atAGlance is how many calls one step of the agent may take between the look
+// callsOfAStep is how many calls one step of the agent may take between the look
 // that a change rests on and the change. The API has nothing better to offer:
 // who takes a VM's place in between cannot be noticed.
-const atAGlance = 20
+const callsOfAStep = 20
 
-// agents reports whether a token is an agent's: in a cluster of Proxmox VE each host
-// has one, with a token of its own of the one user.
-func (s *Server) agents(id string) bool {
+// isAgent reports whether a token is an agent's: in a cluster of Proxmox VE each
+// host has one, with a token of its own of the one user.
+func (s *Server) isAgent(id string) bool {
 	user, _, _ := strings.Cut(s.agent, "!")
 	return strings.HasPrefix(id, user+"!")
 }
 
-// glance is who looked, and at which VMID.
-type glance struct {
+// readKey is who looked, and at which VMID.
+type readKey struct {
 	who  string
 	vmid int
 }
 
-// glimpse takes note of what the agent was shown: a VM of its own under a
+// noteRead takes note of what the agent was shown: a VM of its own under a
 // VMID, or nothing at all.
-func (s *Server) glimpse(c *call, rt *route) {
-	if !s.agents(c.who.id) || rt.method != http.MethodGet {
+func (s *Server) noteRead(c *call, rt *route) {
+	if !s.isAgent(c.who.id) || rt.method != http.MethodGet {
 		return
 	}
 	id := c.vmid()
@@ -39,19 +39,19 @@ func (s *Server) glimpse(c *call, rt *route) {
 	switch rt.path {
 	case "/nodes/{node}/qemu/{vmid}/config":
 		if v != nil && v.maker == c.who.id {
-			s.glimpses[glance{c.who.id, id}] = time.Now()
+			s.reads[readKey{c.who.id, id}] = time.Now()
 		}
 	case "/cluster/nextid":
 		if id > 0 && v == nil {
-			s.glimpses[glance{c.who.id, id}] = time.Now()
+			s.reads[readKey{c.who.id, id}] = time.Now()
 		}
 	}
 }
 
-// holdAgainst tells the world when the agent does what it promised not to do,
+// checkRules reports to the world when the agent does what it promised not to do,
 // whether or not Proxmox VE lets it. The call itself goes on as in life.
-func (s *Server) holdAgainst(c *call, rt *route) {
-	if !s.agents(c.who.id) || rt.method == http.MethodGet || rt.harmless {
+func (s *Server) checkRules(c *call, rt *route) {
+	if !s.isAgent(c.who.id) || rt.method == http.MethodGet || rt.harmless {
 		return
 	}
 	sent := time.Now()
@@ -65,7 +65,7 @@ func (s *Server) holdAgainst(c *call, rt *route) {
 	if v != nil {
 		maker = v.maker
 	}
-	looked := sent.Sub(s.glimpses[glance{c.who.id, id}]) <= s.world.Scale(atAGlance*s.world.Latency.Call)
+	looked := sent.Sub(s.reads[readKey{c.who.id, id}]) <= s.world.Scale(callsOfAStep*s.world.Latency.Call)
 	s.mu.Unlock()
 	creates := rt.path == createPath
 	switch {

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ func TestForeignWordsCommandNothing(t *testing.T) {
 		"\x1b[99999999999m":        "?[99999999999m",
 	} {
 		var b bytes.Buffer
-		if _, err := (clean{&b}).Write([]byte(text)); err != nil {
+		if _, err := NewCleaner(&b).Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		if b.String() != want {
@@ -33,11 +33,11 @@ func TestForeignWordsCommandNothing(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	p, err := newPrinter(&b, "text")
+	p, err := New(&b, "text")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.status(cluster.Status{Cluster: "dev", Message: "wiped\x1b[2J", Nodes: []cluster.NodeStatus{{Name: "cp-1", WaitsFor: "\x1b]52;c;x\x07"}}})
+	p.PrintStatus(cluster.Status{Cluster: "dev", Message: "wiped\x1b[2J", Nodes: []cluster.NodeStatus{{Name: "cp-1", WaitsFor: "\x1b]52;c;x\x07"}}})
 	if strings.ContainsAny(b.String(), "\x1b\x07") {
 		t.Errorf("a status commands the terminal: %q", b.String())
 	}
@@ -61,7 +61,7 @@ func TestFrame(t *testing.T) {
 		{"1\n2\n3\n4\n", 40, 3, "\x1b[H1\x1b[K\r\n2\x1b[K\r\n... 2 more lines\x1b[K\x1b[J"},
 		{"1\n2\n3\n", 40, 3, "\x1b[H1\x1b[K\r\n2\x1b[K\r\n3\x1b[K\x1b[J"},
 	} {
-		if got := string(frameOf([]byte(c.text), c.cols, c.rows)); got != c.want {
+		if got := string(drawFrame([]byte(c.text), c.cols, c.rows)); got != c.want {
 			t.Errorf("%q on %dx%d:\n%q\nwant\n%q", c.text, c.cols, c.rows, got, c.want)
 		}
 	}
@@ -74,40 +74,49 @@ func TestChanges(t *testing.T) {
 	after.Condition, after.Message, after.Hint = cluster.Stalled, "wk-1: boots\nfor long", "look"
 	after.Nodes = []cluster.NodeStatus{before.Nodes[0], {Name: "wk-1", Phase: cluster.PhaseUnreachable}}
 	after.Addons = []cluster.AddonStatus{{Name: "cilium", State: "ready"}}
-	if got, want := changes(before, after, false), []string{"Stalled: wk-1: boots for long", "-> look", "wk-1 is Unreachable", "addon cilium is ready"}; !reflect.DeepEqual(got, want) {
+	if got, want := describeChanges(before, after, false), []string{"Stalled: wk-1: boots for long", "-> look", "wk-1 is Unreachable", "addon cilium is ready"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := changes(after, after, false); got != nil {
+	if got := describeChanges(after, after, false); got != nil {
 		t.Errorf("nothing has changed, and is told: %q", got)
 	}
-	if got, want := changes(cluster.Status{}, before, true), []string{"revision main@sha1:0123456789ab begin", "Reconciling: 1 of 2", "cp-1 is Ready", "wk-1 is Booting"}; !reflect.DeepEqual(got, want) {
+	if got, want := describeChanges(cluster.Status{}, before, true), []string{"revision main@sha1:0123456789ab begin", "Reconciling: 1 of 2", "cp-1 is Ready", "wk-1 is Booting"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// TestJSONTellsWhoIsGone: a program that watches is told once of a cluster that is
+// TestJSONNamesDeletedClusters: a program that watches reads once of a cluster that is
 // not looked after any more, and of it again when it is back.
-func TestJSONTellsWhoIsGone(t *testing.T) {
+func TestJSONNamesDeletedClusters(t *testing.T) {
 	var b strings.Builder
-	w := &jsonWatcher{w: &b, had: map[string]bool{}}
+	p, err := New(&b, "json")
+	must(t, err)
+	w := NewView(p, &b)
 	dev, prod := cluster.Status{Cluster: "dev"}, cluster.Status{Cluster: "prod"}
 	both, one := []cluster.Status{dev, prod}, []cluster.Status{prod}
 	for _, step := range []struct {
 		all     []cluster.Status
 		changed *cluster.Status
 	}{{[]cluster.Status{dev}, &dev}, {both, &prod}, {one, nil}, {one, nil}, {both, &dev}, {nil, nil}} {
-		must(w.show(step.all, step.changed, nil, nil))
+		must(t, w.Show(step.all, step.changed, nil, nil))
 	}
 	var got []string
 	for line := range strings.Lines(b.String()) {
-		var told struct {
+		var read struct {
 			Kind, APIVersion string
 			Data             struct{ Cluster string }
 		}
-		must(json.Unmarshal([]byte(line), &told))
-		got = append(got, told.Kind+" "+told.APIVersion+" "+told.Data.Cluster)
+		must(t, json.Unmarshal([]byte(line), &read))
+		got = append(got, read.Kind+" "+read.APIVersion+" "+read.Data.Cluster)
 	}
 	if want := []string{"Status v1 dev", "Status v1 prod", "StatusGone v1 dev", "Status v1 dev", "StatusGone v1 dev", "StatusGone v1 prod"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// tearDown plans the end of a cluster: every VM that is provably ours goes,
+// planDestroy plans the end of a cluster: every VM that is provably ours goes,
 // nothing else, and the image stays. The plan is Gone when it is proven that
 // nothing is left.
-func (m *planner) tearDown() {
+func (m *planner) planDestroy() {
 	left := false
 	one := func(name string, protected, locked bool, vm cluster.VM) {
 		switch {
@@ -55,11 +55,11 @@ func (m *planner) tearDown() {
 			left = true
 		}
 	}
-	if !m.o.Strays.Known {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Strays.Why, "nobody has answered yet"), Within: seeWithin})
+	if !m.o.Orphans.Known {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Orphans.Why, "nobody has answered yet"), Within: seeWithin})
 		return
 	}
-	for _, vm := range m.o.Strays.Value {
+	for _, vm := range m.o.Orphans.Value {
 		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
 		one(vm.Node, n.Protect, n.Locked, vm)
 	}

@@ -1,9 +1,8 @@
-package main
+package logging
 
 import (
 	"bytes"
 	"errors"
-	"log/slog"
 	"maps"
 	"testing"
 
@@ -21,10 +20,10 @@ func TestJournalFields(t *testing.T) {
 		fields   map[string]string
 	}
 	var got entry
-	log := slog.New(&handler{level: slog.LevelInfo, write: writeJournal(func(m string, p journal.Priority, f map[string]string) error {
+	log := New(Config{Journal: func(m string, p journal.Priority, f map[string]string) error {
 		got = entry{m, p, f}
 		return nil
-	})}).With("cluster", "dev")
+	}}).With("cluster", "dev")
 
 	action := log.With("action", "create vm", "node", "cp-1", "vmid", 411, "revision", "main@sha1:0123")
 	action.Info("create vm 411 (cp-1)", "upid", "UPID:pve1:1", "phase", cluster.PhaseCreating, "duration_ms", 1200)
@@ -53,7 +52,7 @@ func TestJournalFields(t *testing.T) {
 // TestLogLines holds the lines that a terminal shows for the same records.
 func TestLogLines(t *testing.T) {
 	var b bytes.Buffer
-	log := slog.New(&handler{level: slog.LevelInfo, write: writeLines(&b)}).With("cluster", "dev")
+	log := New(Config{Output: &b}).With("cluster", "dev")
 	log.Info("create vm 411 (cp-1)", "node", "cp-1", "vmid", 411)
 	log.Error("could not fetch", "err", errors.New("no\nroute"), "hint", "mend the network", "stack", "x")
 	const clock = len("15:04:05")

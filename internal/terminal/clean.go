@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"bytes"
@@ -6,33 +6,36 @@ import (
 	"unicode/utf8"
 )
 
-// clean is a writer for people. Much of what is told was said by others:
+// Cleaner is a writer for people. Much of what is printed was written by others:
 // Kubernetes, Helm, a VM's console, the author of a commit. None of it may
 // command the terminal: control characters are shown as "?", and of escape
 // sequences only colours pass.
-type clean struct{ w io.Writer }
+type Cleaner struct{ w io.Writer }
+
+// NewCleaner makes a writer that cleans what it writes to w.
+func NewCleaner(w io.Writer) Cleaner { return Cleaner{w} }
 
 // Write implements io.Writer. It wants whole sequences in one call.
-func (c clean) Write(p []byte) (int, error) {
-	if _, err := c.w.Write(cleaned(p)); err != nil {
+func (c Cleaner) Write(p []byte) (int, error) {
+	if _, err := c.w.Write(cleanText(p)); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// cleaned is a text that commands nothing.
-func cleaned(p []byte) []byte {
-	if !bytes.ContainsFunc(p, commands) && utf8.Valid(p) {
+// cleanText makes a text command nothing.
+func cleanText(p []byte) []byte {
+	if !bytes.ContainsFunc(p, isCommand) && utf8.Valid(p) {
 		return p
 	}
 	out := make([]byte, 0, len(p))
 	for len(p) > 0 {
-		if n := colour(p); n > 0 {
+		if n := colourLength(p); n > 0 {
 			out, p = append(out, p[:n]...), p[n:]
 			continue
 		}
 		r, n := utf8.DecodeRune(p)
-		if commands(r) || r == utf8.RuneError && n == 1 {
+		if isCommand(r) || r == utf8.RuneError && n == 1 {
 			out = append(out, '?')
 		} else {
 			out = append(out, p[:n]...)
@@ -42,9 +45,9 @@ func cleaned(p []byte) []byte {
 	return out
 }
 
-// commands reports whether a terminal might obey a character instead of showing
+// isCommand reports whether a terminal might obey a character instead of showing
 // it: controls, and those that change the direction of writing.
-func commands(r rune) bool {
+func isCommand(r rune) bool {
 	switch {
 	case r == '\n' || r == '\t':
 		return false
@@ -56,9 +59,9 @@ func commands(r rune) bool {
 	return false
 }
 
-// colour is the length of the escape sequence for a colour that p begins with,
+// colourLength is the length of the escape sequence for a colour that p begins with,
 // 0 when it begins with none.
-func colour(p []byte) int {
+func colourLength(p []byte) int {
 	rest, ok := bytes.CutPrefix(p, []byte("\x1b["))
 	if !ok {
 		return 0

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"bytes"
@@ -10,15 +10,15 @@ import (
 
 func TestForecastOutput(t *testing.T) {
 	var out bytes.Buffer
-	p := printer{w: &out}
-	if err := p.jsonOut("Forecast", cluster.Forecast{Cluster: "dev"}); err != nil {
+	p := Printer{w: &out}
+	if err := p.PrintJSON("Forecast", cluster.Forecast{Cluster: "dev"}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), `"steps": []`) {
 		t.Errorf("programs that walk the steps get no empty list: %s", &out)
 	}
 	out.Reset()
-	p.forecast(cluster.Forecast{Cluster: "dev", Steps: []cluster.Step{{Text: "delete vm 412", Destructive: true, Reboots: true}}})
+	p.PrintForecast(cluster.Forecast{Cluster: "dev", Steps: []cluster.Step{{Text: "delete vm 412", Destructive: true, Reboots: true}}})
 	if !strings.Contains(out.String(), "1 step, 1 destructive, 1 reboot\n") {
 		t.Errorf("one step: %s", &out)
 	}
@@ -27,7 +27,7 @@ func TestForecastOutput(t *testing.T) {
 // TestColumns: a row whose last cells are empty does not shift the rows below.
 func TestColumns(t *testing.T) {
 	var out bytes.Buffer
-	printer{w: &out}.rows([][]string{{"NODE", "KUBERNETES", "WAITS FOR"}, {"cp-1", "v1.36.1", ""}, {"wk-1", "-", "boots"}})
+	Printer{w: &out}.PrintRows([][]string{{"NODE", "KUBERNETES", "WAITS FOR"}, {"cp-1", "v1.36.1", ""}, {"wk-1", "-", "boots"}})
 	if want := "NODE  KUBERNETES  WAITS FOR\ncp-1  v1.36.1\nwk-1  -           boots\n"; out.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", &out, want)
 	}
@@ -41,7 +41,7 @@ func TestProgress(t *testing.T) {
 		"task qmcreate on pve1":    {UPID: "UPID:pve1:000003E8:00057E40:69B2C0D1:qmcreate:411:talos-agent@pve!pve1:"},
 		"":                         {UPID: "garbage"},
 	} {
-		if got := progressText(r); got != want {
+		if got := formatProgress(r); got != want {
 			t.Errorf("%+v: %q, want %q", r, got, want)
 		}
 	}
@@ -50,13 +50,38 @@ func TestProgress(t *testing.T) {
 // TestStatusParagraphs: what a person must read is no row of the table above it.
 func TestStatusParagraphs(t *testing.T) {
 	var out bytes.Buffer
-	printer{w: &out}.status(cluster.Status{
+	Printer{w: &out}.PrintStatus(cluster.Status{
 		Cluster: "dev", Condition: cluster.Stalled,
 		Nodes:    []cluster.NodeStatus{{Name: "dev-cp-1"}},
-		Blocked:  []cluster.Block{{Subject: "dev-cp-1", Reason: "a person must act"}},
+		Blocked:  []cluster.Block{{Subject: "dev-cp-1", Message: "a person must act"}},
 		Problems: cluster.Problems{{Severity: cluster.Warning, File: "nodes.yaml", Message: "is odd"}},
 	})
 	if !strings.Contains(out.String(), "\n\n  blocked dev-cp-1: a person must act\n\n  nodes.yaml: warning: is odd\n") {
 		t.Errorf("the blocked and the problems are not paragraphs of their own:\n%s", &out)
+	}
+}
+
+// TestColours: a terminal shows colours, unless it has none or nobody wants them.
+func TestColours(t *testing.T) {
+	for environment, want := range map[string]bool{
+		"TERM=xterm": true, "TERM=linux": true, "TERM=xterm-256color COLORTERM=truecolor": true,
+		"TERM=xterm NO_COLOR=": true, "TERM=xterm NO_COLOR=1": false, "TERM=xterm NO_COLOR=please": false,
+		"TERM=dumb": false,
+	} {
+		if got := showsColours(strings.Fields(environment)); got != want {
+			t.Errorf("%s: %v", environment, got)
+		}
+	}
+	if got := (Printer{colour: true}).Paint("Ready", Green); got != "\x1b[32mReady\x1b[0m" {
+		t.Errorf("painted as %q", got)
+	}
+}
+
+// TestColumnsOfWideText: what takes two columns, or none, shifts nothing.
+func TestColumnsOfWideText(t *testing.T) {
+	var out bytes.Buffer
+	Printer{w: &out}.PrintRows([][]string{{"A", "B"}, {"世界", "x"}, {"\x1b[31mred\x1b[0m", "x"}, {"\x1b[2Jz", "x"}})
+	if want := "A      B\n世界   x\n\x1b[31mred\x1b[0m    x\n?[2Jz  x\n"; out.String() != want {
+		t.Errorf("printed\n%q\nwant\n%q", &out, want)
 	}
 }

@@ -21,24 +21,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// door is the Talos API of a machine, open at one address.
-type door struct {
+// apiServer is the Talos API of a machine, open at one address.
+type apiServer struct {
 	listener *listener
 	server   *grpc.Server
 	services map[string]any // implementation by gRPC service name
 }
 
-// reopen opens the door as the machine's state asks, after closing it if it
+// reopenAPI opens the API as the machine's state asks, after closing it if it
 // stood open in another way. It stays as it is when nothing changed.
-func (b *boot) reopen() {
-	key, config := b.doorFor()
+func (b *boot) reopenAPI() {
+	key, config := b.wantedTLS()
 	if _, ok := b.f.world.Net.(darkener); b.m.dark && !ok {
 		config = nil
 	}
-	if key == b.doorKey && b.door != nil || b.leaving {
+	if key == b.apiKey && b.api != nil || b.stopping {
 		return
 	}
-	b.closeDoor()
+	b.closeAPI()
 	if config == nil {
 		return
 	}
@@ -46,16 +46,16 @@ func (b *boot) reopen() {
 	l, err := b.f.world.Net.Listen(addr)
 	if err != nil {
 		// Two machines with one address: the second is silent.
-		b.f.world.Tell(b.hostname(), "cannot listen: %v", err)
+		b.f.world.Report(b.hostname(), "cannot listen: %v", err)
 		return
 	}
-	b.doorKey = key
-	b.door = b.serve(&listener{Listener: l, conns: map[net.Conn]struct{}{}}, config)
+	b.apiKey = key
+	b.api = b.serveAPI(&listener{Listener: l, conns: map[net.Conn]struct{}{}}, config)
 }
 
-// doorFor says how the door should stand: the certificates to show and a key
+// wantedTLS decides how the API is opened: the certificates to show and a key
 // that changes when they must change. A nil config keeps it closed.
-func (b *boot) doorFor() (key string, config *tls.Config) {
+func (b *boot) wantedTLS() (key string, config *tls.Config) {
 	if !b.address.IsValid() {
 		return "", nil
 	}
@@ -83,19 +83,19 @@ func (b *boot) doorFor() (key string, config *tls.Config) {
 	return key, nodeTLS(ca, b.hostname(), names, ips, b.set.acceptedCA)
 }
 
-// closeDoor cuts every connection at once and frees the address.
-func (b *boot) closeDoor() {
-	d := b.door
+// closeAPI cuts every connection at once and frees the address.
+func (b *boot) closeAPI() {
+	d := b.api
 	if d == nil {
 		return
 	}
-	b.door, b.doorKey = nil, ""
-	d.listener.drop()
+	b.api, b.apiKey = nil, ""
+	d.listener.dropAll()
 	b.f.serving.Go(d.server.Stop)
 }
 
-// serve starts the server behind the door.
-func (b *boot) serve(l *listener, config *tls.Config) *door {
+// serveAPI starts the server.
+func (b *boot) serveAPI(l *listener, config *tls.Config) *apiServer {
 	subject := func(context.Context) string { return b.m.name() }
 	worldUnary, worldStream := b.f.world.GRPC(subject, func(op string) bool { return changes["/"+op] })
 	gate := &gate{b: b, maintenance: b.set == nil}
@@ -103,10 +103,10 @@ func (b *boot) serve(l *listener, config *tls.Config) *door {
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(constants.GRPCMaxMessageSize),
 		grpc.WaitForHandlers(true),
-		grpc.ChainUnaryInterceptor(worldUnary, gate.unary),
-		grpc.ChainStreamInterceptor(worldStream, gate.stream),
+		grpc.ChainUnaryInterceptor(worldUnary, gate.interceptUnary),
+		grpc.ChainStreamInterceptor(worldStream, gate.interceptStream),
 	)
-	d := &door{listener: l, server: srv}
+	d := &apiServer{listener: l, server: srv}
 	resources := cosiserver.NewState(state.Filter(b.state, b.resourceRule))
 	if gate.maintenance && b.m.minor() < 13 {
 		d.services = map[string]any{
@@ -150,7 +150,7 @@ type gate struct {
 	maintenance bool
 }
 
-func (g *gate) enter(ctx context.Context, method string) (context.Context, error) {
+func (g *gate) admitCall(ctx context.Context, method string) (context.Context, error) {
 	roles := role.MakeSet(role.Reader)
 	if !g.maintenance {
 		roles = callerRoles(ctx)
@@ -159,11 +159,11 @@ func (g *gate) enter(ctx context.Context, method string) (context.Context, error
 		// The maintenance service of old knows no roles; it implements little.
 		return context.WithValue(ctx, rolesKey{}, roles), nil
 	}
-	return context.WithValue(ctx, rolesKey{}, roles), authorize(roles, method)
+	return context.WithValue(ctx, rolesKey{}, roles), authorizeCall(roles, method)
 }
 
-func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := g.enter(ctx, info.FullMethod)
+func (g *gate) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := g.admitCall(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
@@ -173,8 +173,8 @@ func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 	return g.b.routeUnary(ctx, req, info.FullMethod, handler)
 }
 
-func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := g.enter(ss.Context(), info.FullMethod)
+func (g *gate) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := g.admitCall(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
@@ -225,8 +225,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return tracked, nil
 }
 
-// drop stops listening and cuts every connection.
-func (l *listener) drop() {
+// dropAll stops listening and cuts every connection.
+func (l *listener) dropAll() {
 	_ = l.Listener.Close()
 	l.mu.Lock()
 	l.dropped = true

@@ -26,10 +26,10 @@ func provenOthers(f facts, clusterID string) bool {
 	return f.marked && f.mark.Cluster != clusterID && uuidPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
 }
 
-// strayOf returns the name of the node a VM was made for, "" when it is not of
+// orphanOf returns the name of the node a VM was made for, "" when it is not of
 // this cluster. Neither its mark nor its name prove anything; that the UUID
 // follows from them does.
-func strayOf(f facts, clusterID string) string {
+func orphanOf(f facts, clusterID string) string {
 	names := []string{f.name}
 	if f.marked {
 		names = append(names, f.mark.Node)
@@ -42,9 +42,9 @@ func strayOf(f facts, clusterID string) string {
 	return ""
 }
 
-// strays finds the VMs of this cluster that are not where the inventory has
+// findOrphans finds the VMs of this cluster that are not where the inventory has
 // them.
-func (l *look) strays() cluster.Seen[[]cluster.VM] {
+func (l *look) findOrphans() cluster.Seen[[]cluster.VM] {
 	candidates := l.candidates()
 	for _, vm := range l.found {
 		if vm.Owner == cluster.Ours {
@@ -63,7 +63,7 @@ func (l *look) strays() cluster.Seen[[]cluster.VM] {
 		if s.err != nil {
 			return cluster.Unseen[[]cluster.VM](fmt.Sprintf("vm %d: %s", vmid, because(s.err)))
 		}
-		if name := strayOf(s.facts, l.d.Spec.ID); name != "" {
+		if name := orphanOf(s.facts, l.d.Spec.ID); name != "" {
 			id := identity{vmid: vmid, pool: string(candidates[vmid].Pool), uuid: s.facts.uuid, node: name}
 			out = append(out, l.describe(s.facts, candidates[vmid], id))
 		}
@@ -81,7 +81,7 @@ func (l *look) readCandidate(vmid int, r row) {
 		return
 	}
 	f, ok := l.c.recall(vmid)
-	if ok && f.still(r) && strayOf(f, l.d.Spec.ID) == "" {
+	if ok && f.still(r) && orphanOf(f, l.d.Spec.ID) == "" {
 		l.keep(vmid, f, nil)
 		return
 	}
@@ -100,7 +100,7 @@ func (l *look) readCandidate(vmid int, r row) {
 func (l *look) vanished() error {
 	for _, vmid := range l.c.missing(l.guests) {
 		f, ok := l.c.recall(vmid)
-		if !ok || strayOf(f, l.d.Spec.ID) == "" || slices.ContainsFunc(l.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vmid }) {
+		if !ok || orphanOf(f, l.d.Spec.ID) == "" || slices.ContainsFunc(l.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vmid }) {
 			continue
 		}
 		free, err := l.c.free(l.ctx, vmid)
