@@ -105,6 +105,9 @@ var rooms = map[string]room{
 	"internal/host/doctor": {why: "pure: judges facts that others have collected",
 		may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 
+	"internal/repo/creation": {why: "joins scaffold, sealed and validation to a repository on disk; config and probe are the host it is for, proxmox what is free there, sources and inventory whether the agent could read it",
+		may: []string{"internal/cluster", "internal/fault", "internal/host/config", "internal/host/probe", "internal/repo/scaffold", "internal/repo/sealed", "internal/repo/validation",
+			"reconcile/proxmox", "sources", "sources/inventory"}, never: append([]string{"net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/repo/validation": {why: "reads a directory as the agent does (sources), renders it (machineconfig) and holds it against the planner; config has the policy's language, and the bounds for files that a command line names",
 		may: []string{"internal/cluster", "internal/fault", "internal/host/config", "reconcile/machineconfig", "reconcile/plan",
 			"sources", "sources/inventory", "sources/secrets"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
@@ -179,6 +182,7 @@ var rooms = map[string]room{
 			"internal/lab/world",
 			"internal/logging",
 			"internal/metrics",
+			"internal/repo/creation",
 			"internal/repo/scaffold",
 			"internal/repo/sealed",
 			"internal/repo/validation",
