@@ -83,7 +83,7 @@ func (h *bareHost) writeFiles(program string) error {
 	return errors.Join(errs...)
 }
 
-// initFlags are what init has to be told of this host, besides what it finds
+// wizard.Flags are what init has to be told of this host, besides what it finds
 // out by itself and what it asks.
 func (h *bareHost) initFlags() []string {
 	file := func(name string) string { return filepath.Join(h.dir, name) }
