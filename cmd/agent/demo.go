@@ -108,7 +108,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer d.host.Close()
-	d.host.World.OnStory(func(e world.Event) { d.say("%s: %s", e.Subject, e.Text) })
+	d.host.World.OnEvent(func(e world.Event) { d.say("%s: %s", e.Subject, e.Text) })
 	d.work = filepath.Join(dir, "work")
 	if err := d.checkout(); err != nil {
 		return err

@@ -125,7 +125,7 @@ func besideAnother(err error) error {
 
 // tellStory tells what happens in a lab until the command is stopped.
 func tellStory(ctx context.Context, env *environment, l *lab.Lab) {
-	l.World.OnStory(func(e world.Event) {
+	l.World.OnEvent(func(e world.Event) {
 		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+text.Duration(e.At), e.Subject, e.Text)
 	})
 	<-ctx.Done()

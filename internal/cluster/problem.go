@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Severity says what a Problem means for the inventory that has it.
+// Severity states what a Problem means for the inventory that has it.
 type Severity string
 
 // The severities. Only an Error makes an inventory invalid.

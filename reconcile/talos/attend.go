@@ -66,7 +66,7 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 		return puzzle(what, because(ctx, err)), false
 	}
 	if why := id.other(w.node); why != "" {
-		return cluster.Machine{Reach: cluster.Stranger, Why: why, UUID: m.UUID, MACs: m.MACs}, false
+		return cluster.Machine{Reach: cluster.Unexpected, Why: why, UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Maintenance
 	told := false
@@ -106,7 +106,7 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 		return puzzle(what, because(ctx, err)), false
 	}
 	if why := id.otherUUID(w.node); why != "" {
-		return cluster.Machine{Reach: cluster.Stranger, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
+		return cluster.Machine{Reach: cluster.Unexpected, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Configured
 	v, err := w.open(ctx, l)

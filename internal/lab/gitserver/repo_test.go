@@ -25,12 +25,12 @@ func TestCommitKeepsModes(t *testing.T) {
 	servicetest.InMemory(t, func(b *servicetest.Bench) {
 		_, r := newGit(b, "")
 		err := r.Edit(func(s storage.Storer) error {
-			h := must[plumbing.Hash](b)(store(s, blob("x")))
+			h := must[plumbing.Hash](b)(storeObject(s, blob("x")))
 			tree := must[plumbing.Hash](b)(storeTree(s, map[string]file{
 				"run": {filemode.Executable, h}, "link": {filemode.Symlink, h}, "module": {filemode.Submodule, h},
 			}))
-			c := must[plumbing.Hash](b)(store(s, &object.Commit{TreeHash: tree}))
-			return r.point(s, "main", c)
+			c := must[plumbing.Hash](b)(storeObject(s, &object.Commit{TreeHash: tree}))
+			return r.moveBranch(s, "main", c)
 		})
 		if err != nil {
 			b.Fatal(err)

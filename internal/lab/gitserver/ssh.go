@@ -88,7 +88,7 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 	}
 	s.host = net.JoinHostPort(host, port)
 	s.ctx, s.stop = context.WithCancel(c.World.Context())
-	s.running.Go(s.accept)
+	s.running.Go(s.acceptConns)
 	return s, nil
 }
 
@@ -139,7 +139,7 @@ func (s *SSH) Close() error {
 	return err
 }
 
-func (s *SSH) accept() {
+func (s *SSH) acceptConns() {
 	for {
 		c, err := s.listener.Accept()
 		if err != nil {
@@ -152,13 +152,13 @@ func (s *SSH) accept() {
 			return
 		}
 		s.conns[c] = struct{}{}
-		s.running.Go(func() { s.serve(c) })
+		s.running.Go(func() { s.serveConn(c) })
 		s.mu.Unlock()
 	}
 }
 
-// serve carries one connection to its end.
-func (s *SSH) serve(c net.Conn) {
+// serveConn carries one connection to its end.
+func (s *SSH) serveConn(c net.Conn) {
 	defer func() {
 		_ = c.Close()
 		s.mu.Lock()
@@ -183,12 +183,12 @@ func (s *SSH) serve(c net.Conn) {
 		if err != nil {
 			return
 		}
-		s.running.Go(func() { s.session(c, ch, requests) })
+		s.running.Go(func() { s.serveSession(c, ch, requests) })
 	}
 }
 
-// session waits for the command of a session and runs it.
-func (s *SSH) session(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) {
+// serveSession waits for the command of a session and runs it.
+func (s *SSH) serveSession(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) {
 	defer func() { _ = ch.Close() }()
 	for r := range requests {
 		if r.Type != "exec" {
@@ -205,7 +205,7 @@ func (s *SSH) session(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) 
 		}
 		s.running.Go(func() { ssh.DiscardRequests(requests) })
 		status := uint32(0)
-		switch err := s.exec(ch, command.Line); {
+		switch err := s.runCommand(ch, command.Line); {
 		case errors.Is(err, errLost):
 			_ = c.Close()
 			return
@@ -221,8 +221,8 @@ func (s *SSH) session(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) 
 // errLost is a connection that the world breaks.
 var errLost = errors.New("the connection is lost")
 
-// exec carries out one command with the world's latency and faults.
-func (s *SSH) exec(ch ssh.Channel, line string) error {
+// runCommand carries out one command with the world's latency and faults.
+func (s *SSH) runCommand(ch ssh.Channel, line string) error {
 	service, path, err := parseCommand(line)
 	if err != nil {
 		return err
@@ -241,11 +241,11 @@ func (s *SSH) exec(ch ssh.Channel, line string) error {
 	if s.world.Sleep(s.ctx, delay) != nil {
 		return errLost
 	}
-	repo := s.git.find(path)
+	repo := s.git.findRepo(path)
 	if repo == nil {
 		return fmt.Errorf("fatal: '%s' does not appear to be a git repository", path)
 	}
-	if err := repo.advertise(ch, service, false); err != nil {
+	if err := repo.advertiseRefs(ch, service, false); err != nil {
 		return err
 	}
 	lost := v.Fault.Kind == world.LoseReply || v.Fault.Kind == world.CrashAfter
@@ -254,7 +254,7 @@ func (s *SSH) exec(ch ssh.Channel, line string) error {
 		out = io.Discard
 	}
 	if service == uploadPack {
-		// Who does not hear the answers would wait for ever: end at the first.
+		// A client without answers would wait for ever: end at the first.
 		err = repo.uploadPack(ch, out, lost)
 		if err == nil && !lost {
 			// It has its pack, and closes its side. Not before: go-git takes a

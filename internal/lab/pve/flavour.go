@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// flavour is the version of Proxmox VE that is played. Where 9.2 and 8.4 were
+// flavour is the version of Proxmox VE that is simulated. Where 9.2 and 8.4 were
 // seen to differ, nine decides.
 type flavour struct {
 	name, version, qemu, machine string
