@@ -77,7 +77,7 @@ var rooms = map[string]room{
 	"internal/host/harden": {why: "a leaf: changes this process only",
 		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/probe": {why: "finds the facts that doctor and setup judge, in their words; reads files with the limits of the config's loader",
-		may:   []string{"internal/fault", "internal/retry", "internal/text", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
+		may:   []string{"internal/cluster", "internal/fault", "internal/retry", "internal/text", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
 		never: append([]string{"net/http", "log", "log/slog"}, clients...)},
 	"internal/host/setup": {why: "pure: says which steps a host needs; cmd/agent carries them out",
 		may: []string{"internal/cluster"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand"}, clients...)},

@@ -28,7 +28,7 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 		// In the words of a cluster that was valid before: to whoever was notified, a
 		// restart is no news.
 		b := r.findRefusal().block
-		s.Condition, s.Reason, s.Concerns, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
+		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
 		s.Condition, s.Reason, s.Message, s.Hint = cluster.Blind, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:

@@ -92,7 +92,7 @@ type About struct {
 var ErrUnknownCluster = errors.New("no such cluster")
 
 // ErrStarting is returned by a Daemon while no agent runs.
-var ErrStarting = fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment")
+var ErrStarting = cluster.WithReason(cluster.Starting, fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment"))
 
 // access is who may use a route.
 type access int
@@ -101,13 +101,6 @@ const (
 	forReaders access = iota // whoever may open the socket
 	forRoot
 )
-
-func (a access) String() string {
-	if a == forRoot {
-		return "root"
-	}
-	return "group"
-}
 
 // route is one thing the socket can be asked.
 type route struct {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -41,8 +42,8 @@ type Agent struct {
 
 	mu       sync.Mutex
 	managed  map[string]*managedCluster
-	refused  map[string]cluster.Status // clusters that cannot be managed
-	unread   error                     // why the clusters of the repository are not known
+	refused  map[string]refusedCluster
+	unread   error // why the clusters of the repository are not known
 	stopping bool
 }
 
@@ -53,7 +54,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	c.setDefaults()
-	a := &Agent{c: c, started: time.Now(), examining: make(chan struct{}, 1), asked: make(chan time.Time, 1), managed: map[string]*managedCluster{}, refused: map[string]cluster.Status{}}
+	a := &Agent{c: c, started: time.Now(), examining: make(chan struct{}, 1), asked: make(chan time.Time, 1), managed: map[string]*managedCluster{}, refused: map[string]refusedCluster{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = callgate.New(a.ctx)
 	c.Proxmox.Wrap, c.Factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
@@ -140,19 +141,25 @@ func (a *Agent) manage(name string) {
 	})
 }
 
+// refusedCluster is a cluster that cannot be managed.
+type refusedCluster struct {
+	cluster.Status
+	err string // as it was logged
+}
+
 // refuse reports why a cluster is not managed, in the log only when that is news.
 // a.mu is held.
 func (a *Agent) refuse(name string, err error) {
 	now := time.Now().UTC()
-	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Message: "nothing is done about this cluster: " + text.OneLine(err.Error()), Hint: fault.HintOf(err),
+	s := cluster.Status{Cluster: name, Condition: cluster.Stalled, Reason: cmp.Or(cluster.ReasonOf(err), cluster.ClusterUnmanaged), Concerns: name, Message: "nothing is done about this cluster: " + text.OneLine(err.Error()), Hint: fault.HintOf(err),
 		Since: now, NextPass: now.Add(a.c.Interval), Nodes: []cluster.NodeStatus{}, Addons: []cluster.AddonStatus{}, Running: []cluster.RunningStatus{},
 		Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}, Problems: cluster.Problems{}, Passes: []cluster.PassStatus{}}
-	if before, ok := a.refused[name]; ok && before.Message == s.Message {
+	if before, ok := a.refused[name]; ok && before.err == err.Error() {
 		s.Since = before.Since
 	} else {
 		a.c.Log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", s.Hint)
 	}
-	a.refused[name] = s
+	a.refused[name] = refusedCluster{s, err.Error()}
 	a.notifier.Report(s)
 	a.c.OnStatus(s)
 	a.c.Pulse.Beat()

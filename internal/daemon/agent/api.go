@@ -33,7 +33,7 @@ func (a *Agent) Status(name string) (cluster.Status, error) {
 	s, refused := a.refused[name]
 	a.mu.Unlock()
 	if refused {
-		return s, nil
+		return s.Status, nil
 	}
 	m, err := a.find(name)
 	if err != nil {

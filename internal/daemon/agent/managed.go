@@ -106,7 +106,7 @@ func (a *Agent) find(name string) (*managedCluster, error) {
 		return m, nil
 	}
 	if s, ok := a.refused[name]; ok {
-		return nil, fault.WithHint(errors.New(s.Message), s.Hint)
+		return nil, cluster.WithReason(s.Reason, fault.WithHint(errors.New(s.Message), s.Hint))
 	}
 	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {

@@ -47,22 +47,23 @@ func (c *Commits) Close() { c.out.Close() }
 // Report takes a status; it never blocks.
 func (c *Commits) Report(s cluster.Status) {
 	if st, ok := commitStatus(s); ok {
-		c.out.Put("", commitReport{st, s.Condition})
+		c.out.Put("", commitReport{st, s.Condition, s.Cause()})
 	}
 }
 
-// commitReport is a status for the forge and the condition that it stands for:
-// pending stands for two.
+// commitReport is a status for the forge with the condition that it stands for,
+// pending standing for two, and why.
 type commitReport struct {
 	forge.Status
 	condition cluster.Condition
+	cause     cluster.Key
 }
 
-// isSameReport reports whether two statuses say the same: progress in other words
-// is no news, another failure is.
+// isSameReport reports whether two statuses report the same: progress is no news,
+// nor are other words for one failure; another failure is.
 func isSameReport(a, b commitReport) bool {
 	return a.Commit == b.Commit && a.Context == b.Context && a.State == b.State && a.condition == b.condition &&
-		(a.Description == b.Description || a.State == forge.StatePending || a.State == forge.StateSuccess)
+		(a.cause == b.cause || a.State == forge.StatePending || a.State == forge.StateSuccess)
 }
 
 // commitStatus is the status of a commit: pending while reconciling, success

@@ -134,8 +134,7 @@ func (ch *channel) report(s cluster.Status, agent, host string) {
 		return
 	}
 	if slices.Contains(ch.t.On, s.Condition) {
-		ch.out.Put(s.Cluster, notify.Notice{Agent: agent, Host: host, Cluster: s.Cluster, Condition: string(s.Condition), Message: s.Message, Hint: s.Hint,
-			Since: s.Since, Revision: string(s.Revision), Applied: string(s.Applied)})
+		ch.out.Put(s.Cluster, noticeOf(s, agent, host))
 		return
 	}
 	// What was not sent yet is over. A problem that comes back after all was well
@@ -145,6 +144,13 @@ func (ch *channel) report(s cluster.Status, agent, host string) {
 	if well {
 		ch.sent.set(ch.t.Name, s.Cluster, nil)
 	}
+}
+
+// noticeOf is the notice of a status.
+func noticeOf(s cluster.Status, agent, host string) notify.Notice {
+	return notify.Notice{Agent: agent, Host: host, Cluster: s.Cluster, Condition: string(s.Condition),
+		Reason: string(s.Reason), Concerns: s.Concerns, About: s.About, Message: s.Message, Hint: s.Hint,
+		Since: s.Since, Revision: string(s.Revision), Applied: string(s.Applied)}
 }
 
 // countedSender counts the messages to a target that do not go through the gate:
@@ -161,8 +167,8 @@ func (c countedSender) Send(ctx context.Context, n notify.Notice) error {
 	return err
 }
 
-// isSameNotice reports whether two notices say the same: Ready at another revision
-// is news, and another problem; progress in other words is not.
+// isSameNotice reports whether two notices report the same: Ready at another
+// revision is news, and another problem; other words for one are not.
 func isSameNotice(a, b notify.Notice) bool {
 	if a.Condition != b.Condition {
 		return false
@@ -174,7 +180,7 @@ func isSameNotice(a, b notify.Notice) bool {
 	case cluster.Ready:
 		return a.Applied == b.Applied
 	case cluster.Stalled, cluster.Blind:
-		return a.Message == b.Message
+		return a.Reason == b.Reason && a.Concerns == b.Concerns && a.About == b.About
 	}
 	return true
 }

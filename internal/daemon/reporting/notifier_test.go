@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -48,7 +50,7 @@ func startNotifier(t Target, sender notify.Target, files reconcile.Files) *Notif
 func TestNoticesAreNews(t *testing.T) {
 	type told struct {
 		condition cluster.Condition
-		message   string
+		message   string // its first letter stands for its reason
 		applied   cluster.Revision
 	}
 	for name, c := range map[string]struct {
@@ -58,8 +60,8 @@ func TestNoticesAreNews(t *testing.T) {
 	}{
 		"the usual": {[]cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind},
 			[]told{{cluster.Reconciling, "1", "a"}, {cluster.Ready, "r", "a"}, {cluster.Reconciling, "2", "a"}, {cluster.Ready, "r2", "a"}, {cluster.Ready, "r", "b"},
-				{cluster.Stalled, "no room", "b"}, {cluster.Stalled, "no room", "b"}, {cluster.Stalled, "no bridge", "b"}, {cluster.Ready, "r", "b"}},
-			"Ready:r Ready:r Stalled:no room Stalled:no bridge Ready:r"},
+				{cluster.Stalled, "no room", "b"}, {cluster.Stalled, "not enough room", "b"}, {cluster.Stalled, "bridge missing", "b"}, {cluster.Ready, "r", "b"}},
+			"Ready:r Ready:r Stalled:no room Stalled:bridge missing Ready:r"},
 		"trouble only": {[]cluster.Condition{cluster.Stalled},
 			[]told{{cluster.Ready, "r", "a"}, {cluster.Stalled, "x", "a"}, {cluster.Reconciling, "", "a"}, {cluster.Stalled, "x", "a"}, {cluster.Ready, "r", "a"}, {cluster.Stalled, "x", "a"}},
 			"Stalled:x Stalled:x"},
@@ -73,6 +75,9 @@ func TestNoticesAreNews(t *testing.T) {
 				n := startNotifier(Target{Name: "x", Clusters: []string{"dev"}, On: c.on}, target, nil)
 				for _, w := range c.words {
 					s := cluster.Status{Cluster: "dev", Condition: w.condition, Message: w.message, Applied: w.applied}
+					if w.message != "" {
+						s.Reason = cluster.Reason(w.message[:1])
+					}
 					n.Report(s)
 					s.Cluster = "other"
 					n.Report(s)
@@ -146,4 +151,31 @@ func TestSentNoticesSurvive(t *testing.T) {
 	if sp = OpenSentNotices(files, targets, logger); len(sp.of("a")) != 1 {
 		t.Error("a broken file is not written anew")
 	}
+}
+
+// TestOtherWordsAreNoNews: what was reported once, to people or to the forge, is not
+// reported again because its sentence is another.
+func TestOtherWordsAreNoNews(t *testing.T) {
+	reasons := cluster.Reasons()
+	rapid.Check(t, func(t *rapid.T) {
+		s := cluster.Status{Cluster: "dev", Revision: "main@sha1:2222222222222222222222222222222222222222",
+			Condition: rapid.SampledFrom([]cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Blind}).Draw(t, "condition"),
+			Reason:    reasons[rapid.IntRange(0, len(reasons)-1).Draw(t, "reason")].Reason,
+			Concerns:  rapid.SampledFrom([]string{"dev", "cp-1"}).Draw(t, "concerns"), About: rapid.SampledFrom([]string{"", "cores"}).Draw(t, "about")}
+		s.Applied = s.Revision
+		other := s
+		s.Message, s.Hint = rapid.String().Draw(t, "message"), rapid.String().Draw(t, "hint")
+		other.Message, other.Hint = rapid.String().Draw(t, "other message"), rapid.String().Draw(t, "other hint")
+		if !isSameNotice(noticeOf(s, "a", "h"), noticeOf(other, "a", "h")) {
+			t.Errorf("%s because of %v is notified again", s.Condition, s.Cause())
+		}
+		if a, b := reportOf(s), reportOf(other); a.Commit != "" && !isSameReport(a, b) {
+			t.Errorf("%s because of %v is reported again", s.Condition, s.Cause())
+		}
+	})
+}
+
+func reportOf(s cluster.Status) commitReport {
+	st, _ := commitStatus(s)
+	return commitReport{st, s.Condition, s.Cause()}
 }
