@@ -157,6 +157,10 @@ var rooms = map[string]room{
 
 	"internal/lab": {why: "joins the simulated services; must not know how the agent thinks",
 		may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice"}},
+	"internal/lab/pvehost": {why: "a lab with the files of a host: lab and pve are the lab, pvesh the host's own program",
+		may: []string{"internal/lab", "internal/lab/pve", "internal/lab/pvesh"}},
+	"internal/lab/pvesh": {why: "a leaf: a command that asks the simulated Proxmox VE over its API",
+		never: []string{"github.com/luthermonson/go-proxmox"}},
 	"internal/lab/world": {why: "a leaf: the clock, the network and the faults that the services share"},
 	"internal/lab/pve": {why: "one service, on the world; not built on the agent's own client",
 		may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},
@@ -201,6 +205,8 @@ var rooms = map[string]room{
 			"internal/lab/charts",
 			"internal/lab/gitserver",
 			"internal/lab/pve",
+			"internal/lab/pvehost",
+			"internal/lab/pvesh",
 			"internal/lab/world",
 			"internal/logging",
 			"internal/metrics",
@@ -226,7 +232,7 @@ var rooms = map[string]room{
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
+var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
 	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry"}
 
 func TestRoomsKeepTheImportRules(t *testing.T) {
