@@ -161,13 +161,13 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 	return nil
 }
 
-// halt makes a running VM a stopped one, applies what waited for that, and
-// tells whether anything changed. off tells the guest.
-func (s *Server) halt(v *vm, off bool) bool {
+// halt makes a running VM a stopped one and applies what waited for that. off
+// notifies the guest.
+func (s *Server) halt(v *vm, off bool) {
 	s.mu.Lock()
 	if !v.running {
 		s.mu.Unlock()
-		return false
+		return
 	}
 	v.running, v.paused = false, false
 	v.conf.apply()
@@ -185,7 +185,6 @@ func (s *Server) halt(v *vm, off bool) bool {
 			s.log.Debug("start after reboot", "err", err)
 		}
 	}
-	return true
 }
 
 // guestOff is a guest that switched its own machine off.

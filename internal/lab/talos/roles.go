@@ -18,32 +18,33 @@ import (
 // BlockDeviceWipe are open to readers for the maintenance mode's sake and look
 // again themselves.
 var (
-	readersMay = methods("/machine.MachineService/",
+	readersMay = methods(
 		"ApplyConfiguration", "CPUInfo", "CPUFreqStats", "Containers", "DiskStats", "DiskUsage", "Dmesg", "EtcdAlarmList",
 		"EtcdMemberList", "EtcdStatus", "Events", "Hostname", "ImageList", "List", "LoadAvg", "Logs", "LogsContainers", "Memory",
 		"Mounts", "NetworkDeviceStats", "Netstat", "Processes", "ServiceList", "Stats", "SystemStat", "Version",
 		"/storage.StorageService/Disks", "/storage.StorageService/BlockDeviceWipe",
 		"/time.TimeService/Time", "/time.TimeService/TimeCheck", "/machine.ImageService/List", "/machine.ImageService/Verify",
 		"/cosi.resource.State/Get", "/cosi.resource.State/List", "/cosi.resource.State/Watch")
-	operatorsMay = methods("/machine.MachineService/",
+	operatorsMay = methods(
 		"EtcdAlarmDisarm", "EtcdDefragment", "EtcdSnapshot", "ImagePull", "PacketCapture", "Reboot", "Restart",
 		"ServiceRestart", "ServiceStart", "ServiceStop", "Shutdown", "/machine.ImageService/Pull")
-	backupsMay = methods("/machine.MachineService/", "EtcdAlarmList", "EtcdMemberList", "EtcdSnapshot", "EtcdStatus")
-	metasMay   = methods("/machine.MachineService/", "MetaWrite", "MetaDelete")
+	backupsMay = methods("EtcdAlarmList", "EtcdMemberList", "EtcdSnapshot", "EtcdStatus")
+	metasMay   = methods("MetaWrite", "MetaDelete")
 )
 
 // changes are the methods that change something.
-var changes = methods("/machine.MachineService/",
+var changes = methods(
 	"ApplyConfiguration", "Bootstrap", "EtcdAlarmDisarm", "EtcdDefragment", "EtcdForfeitLeadership", "EtcdLeaveCluster",
 	"EtcdRecover", "EtcdRemoveMemberByID", "MetaDelete", "MetaWrite", "Reboot", "Reset", "Restart", "Rollback",
 	"ServiceRestart", "ServiceStart", "ServiceStop", "Shutdown", "Upgrade",
 	"/machine.LifecycleService/Install", "/machine.LifecycleService/Upgrade", "/storage.StorageService/BlockDeviceWipe")
 
-func methods(service string, names ...string) map[string]bool {
+// methods are those of the machine service, or of the service they begin with.
+func methods(names ...string) map[string]bool {
 	set := map[string]bool{}
 	for _, n := range names {
 		if !strings.HasPrefix(n, "/") {
-			n = service + n
+			n = "/machine.MachineService/" + n
 		}
 		set[n] = true
 	}
