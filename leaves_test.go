@@ -3,6 +3,9 @@ package talosagent
 import (
 	"go/ast"
 	"go/token"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -114,4 +117,109 @@ func received(c ast.Stmt) ast.Expr {
 		}
 	}
 	return nil
+}
+
+// TestLogKeys: the attributes of a log record have the keys that internal/logging
+// declares, written as its constants or as literals equal to one, and each key is
+// in use. The lab is no part of this: what it logs goes to no journal.
+func TestLogKeys(t *testing.T) {
+	names := map[string]string{} // of constants, their keys
+	unused := map[string]bool{}
+	eachFile(t, func(room string, _ *token.FileSet, f *ast.File) {
+		if room != "internal/logging" {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 {
+				if lit, ok := v.Values[0].(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					names[v.Names[0].Name] = strings.Trim(lit.Value, `"`)
+					unused[strings.Trim(lit.Value, `"`)] = true
+				}
+			}
+			return true
+		})
+	})
+	keyOf := func(e ast.Expr) (string, bool) {
+		switch e := e.(type) {
+		case *ast.BasicLit:
+			return strings.Trim(e.Value, `"`), true
+		case *ast.SelectorExpr:
+			id, ok := e.X.(*ast.Ident)
+			key, known := names[e.Sel.Name]
+			return key, ok && known && id.Name == "logging"
+		}
+		return "", false
+	}
+	known := slices.Collect(maps.Values(names))
+	first := map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "Log": 3, "With": 0,
+		"DebugContext": 2, "InfoContext": 2, "WarnContext": 2, "ErrorContext": 2}
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if strings.HasPrefix(room, "internal/lab") || room == "internal/logging" {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !isLog(sel.X) {
+				return true
+			}
+			at, ok := first[sel.Sel.Name]
+			for ; ok && at < len(call.Args); at += 2 {
+				key, is := keyOf(call.Args[at])
+				if !is || !slices.Contains(known, key) {
+					t.Errorf("%s: attribute %d of a log record has no key of internal/logging", fset.Position(call.Args[at].Pos()), at)
+				}
+				delete(unused, key)
+			}
+			return true
+		})
+	})
+	for key := range unused {
+		t.Errorf("internal/logging declares the key %q, which no record has", key)
+	}
+}
+
+// isLog reports whether an expression is a logger, by its name: log, c.Log,
+// slog, log.With(...).
+func isLog(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return strings.HasSuffix(strings.ToLower(e.Name), "log")
+	case *ast.SelectorExpr:
+		return strings.HasSuffix(strings.ToLower(e.Sel.Name), "log")
+	case *ast.CallExpr:
+		s, ok := e.Fun.(*ast.SelectorExpr)
+		return ok && isLog(s.X)
+	}
+	return false
+}
+
+// TestOneTokenForm: a token of Proxmox VE is taken apart and put together by
+// cluster.Token and cluster.TokenID.
+func TestOneTokenForm(t *testing.T) {
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if room == "internal/cluster" || strings.HasPrefix(room, "internal/lab") {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			var parts []ast.Expr
+			switch n := n.(type) {
+			case *ast.BinaryExpr:
+				parts = []ast.Expr{n.X, n.Y}
+			case *ast.CallExpr:
+				if isCall(n, "strings", "Cut") {
+					parts = n.Args
+				}
+			}
+			for _, e := range parts {
+				if lit, ok := e.(*ast.BasicLit); ok && lit.Value == `"!"` {
+					t.Errorf("%s: a token is handled by hand: use cluster.TokenID", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
 }

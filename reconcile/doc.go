@@ -1,5 +1,5 @@
 // Package reconcile makes the world match: it fetches what should be, looks at
-// what is, lets the planner decide, carries out what may be done now and tells
+// what is, lets the planner decide, carries out what may be done now and reports
 // how things stand; once is a pass, for ever is the loop.
 //
 // A pass never waits for its actions. They run beside the loop, count as

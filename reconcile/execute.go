@@ -103,7 +103,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			run.Progress = p
 			if left := withoutStorage(run.Claims); p.Allocated && len(left) < len(run.Claims) {
 				run.Claims = left // the next may have its turn there
-				e.nudge()
+				e.wakeLoop()
 			}
 		})
 		took := time.Since(run.Since)
@@ -117,7 +117,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			log.Info("done: "+info.Text, "duration_ms", took.Milliseconds())
 		case e.run.Err() != nil:
 			outcome.Result = cluster.CutOff
-			log.Info("given up, because the agent stops: "+info.Text, "err", err)
+			log.Info("interrupted, because the agent stops: "+info.Text, "err", err)
 		default:
 			outcome.Result = cluster.Failed
 			log.Warn("could not "+info.Text, "err", err, "hint", outcome.Hint, "duration_ms", took.Milliseconds())
@@ -154,11 +154,11 @@ func (e *executor) finish(info plan.Info, err error) {
 		e.failed = append(e.failed, fmt.Sprintf("%s: %v", info, err))
 	}
 	e.mu.Unlock()
-	e.nudge()
+	e.wakeLoop()
 }
 
-// nudge wakes the loop.
-func (e *executor) nudge() {
+// wakeLoop wakes the loop.
+func (e *executor) wakeLoop() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -171,9 +171,9 @@ func backoffAfter(failed int) time.Duration {
 	return min(d, 5*time.Minute)
 }
 
-// forget ends every backoff, so that a fix pushed to the repository is tried at
+// endBackoffs ends every backoff, so that a fix pushed to the repository is tried at
 // once.
-func (e *executor) forget() {
+func (e *executor) endBackoffs() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	clear(e.backoffs)
@@ -216,7 +216,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 		}
 		return r.c.Machines.Apply(ctx, d, a.Node, a.Config)
 	case plan.Bootstrap:
-		if err := r.intend(a.Node); err != nil {
+		if err := r.intendBootstrap(a.Node); err != nil {
 			return err
 		}
 		return r.c.Machines.Bootstrap(ctx, d, a.Node)
@@ -244,9 +244,9 @@ func (r *Reconciler) pinBundle(d cluster.Desired) error {
 	}
 }
 
-// intend makes the choice of the founding node durable before the one call. A
+// intendBootstrap makes the choice of the founding node durable before the one call. A
 // node that was chosen stays chosen.
-func (r *Reconciler) intend(n cluster.Node) error {
+func (r *Reconciler) intendBootstrap(n cluster.Node) error {
 	if in, ok := r.c.Journal.Facts().Intent(cluster.IntendBootstrap); ok {
 		if in.Node != n.Name || in.UUID != n.UUID || in.Done {
 			return fmt.Errorf("bootstrap was intended for %s before", in.Node)

@@ -31,7 +31,7 @@ type fake struct {
 	image    bool
 	stored   bool
 	blind    bool
-	veiled   bool           // strays cannot be seen
+	veiled   bool           // orphans cannot be seen
 	fail     map[string]int // kind -> how many more times it fails
 	hang     map[string]bool
 	done     []string
@@ -124,14 +124,14 @@ func (f hostEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obser
 		}
 		o.VMs[n.Name] = vm
 	}
-	var strays []cluster.VM
+	var orphans []cluster.VM
 	for _, name := range slices.Sorted(maps.Keys(f.vms)) {
 		if _, ok := d.Spec.Node(name); !ok {
-			strays = append(strays, f.vms[name])
+			orphans = append(orphans, f.vms[name])
 		}
 	}
-	if o.Strays = cluster.Saw(strays); f.veiled {
-		o.Strays = cluster.Unseen[[]cluster.VM]("nobody knows")
+	if o.Orphans = cluster.Saw(orphans); f.veiled {
+		o.Orphans = cluster.Unseen[[]cluster.VM]("nobody knows")
 	}
 }
 

@@ -30,10 +30,10 @@ type Files interface {
 	Rename(from, to string) error
 }
 
-// RecordsHint is the cure of records that cannot be written.
+// RecordsHint is the hint for state that cannot be written.
 const RecordsHint = "make room on the file system of state_dir, or correct its permissions"
 
-// Journal keeps the few facts the world does not tell, one file per cluster.
+// Journal keeps the few facts the world does not show, one file per cluster.
 // It is a cache plus intents: a lost or torn journal is rebuilt from the
 // world, and only bootstrap fails closed because of it.
 type Journal struct {
@@ -97,13 +97,13 @@ func JournalName(clusterName string) string { return clusterName + ".json" }
 
 // OpenJournal reads a cluster's journal. It never fails for what the file
 // holds: a journal that cannot be read is lost, kept aside as name.corrupt, and
-// said so. It fails when the file system does.
+// logged. It fails when the file system does.
 func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 	j := &Journal{files: files, name: JournalName(clusterName), id: clusterID}
 	raw, err := files.Read(j.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		// A new cluster, or a journal that is gone: it counts as lost, also if
+		// A new cluster, or a journal that was deleted: it counts as lost, also if
 		// something is written to it, until it was seen that there is nothing.
 		j.fresh, j.facts.Lost = true, true
 		return j, nil
@@ -155,7 +155,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 }
 
 // Fresh reports whether nothing was ever written: the agent has never worked
-// on this cluster, or its records are gone.
+// on this cluster, or its state is deleted.
 func (j *Journal) Fresh() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -192,7 +192,7 @@ func (j *Journal) write() error {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
 	if err := Replace(j.files, j.name, raw); err != nil {
-		return fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint)
+		return cluster.WithReason(cluster.JournalUnwritable, fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint))
 	}
 	return nil
 }

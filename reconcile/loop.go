@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
-// Run makes passes until ctx ends. Errors never leave it: they are told in the
+// Run makes passes until ctx ends. Errors never leave it: they are reported in the
 // status and tried again. When ctx ends no new action begins, those in flight
 // have the grace, and Run returns when all have ended.
 func (r *Reconciler) Run(ctx context.Context) {
@@ -30,17 +30,17 @@ func (r *Reconciler) Run(ctx context.Context) {
 		}
 		// Many things change at once while a cluster comes up; one look sees
 		// them all.
-		rest := gap
+		pause := gap
 		if busy > bustle {
-			rest = shortest
+			pause = shortest
 		}
-		if rest -= time.Since(last); rest > 0 {
-			if retry.Sleep(ctx, rest) != nil {
+		if pause -= time.Since(last); pause > 0 {
+			if retry.Sleep(ctx, pause) != nil {
 				return
 			}
 		}
 		began := time.Now()
-		r.guarded(ctx)
+		r.guardPass(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -52,9 +52,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 		s := *r.status.Load()
 		s.NextPass = last.Add(d)
 		r.status.Store(&s)
-		told := s // what is published is shared, and not written to
-		told.Running = r.exec.status()
-		r.c.OnStatus(told)
+		published := s // what is published is shared, and not written to
+		published.Running = r.exec.status()
+		r.c.OnStatus(published)
 		if !timer.Stop() {
 			select {
 			case <-timer.C:
@@ -65,9 +65,9 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 }
 
-// guarded makes a pass. What panics in it is told like everything that keeps
+// guardPass makes a pass. What panics in it is reported like everything that keeps
 // the agent from seeing, and tried again: the daemon has other clusters too.
-func (r *Reconciler) guarded(ctx context.Context) {
+func (r *Reconciler) guardPass(ctx context.Context) {
 	began := time.Now()
 	defer func() {
 		v := recover()
@@ -75,13 +75,15 @@ func (r *Reconciler) guarded(ctx context.Context) {
 			return
 		}
 		what := fmt.Sprintf("internal error: %v", v)
-		if s := r.status.Load(); s.Message != what {
+		if r.memo.panicked != what {
+			r.memo.panicked = what
 			r.log.Error("a pass panicked", "err", what, "stack", string(debug.Stack()))
 		}
 		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
 			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Blind, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)
 	}()
 	r.pass(ctx)
+	r.memo.panicked = ""
 }
 
 // gap is the least time between two passes. It becomes shortest when passes
@@ -99,7 +101,7 @@ const (
 	longest  = 10 * time.Second
 )
 
-// delay is how long to rest before looking again unasked. What is waited for
+// delay is how long to pause before looking again unasked. What is waited for
 // is looked at again after a twentieth of the time it has taken so far, so that
 // looking too late never costs more than that share; a quiet cluster is looked
 // at every interval.

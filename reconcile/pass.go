@@ -15,16 +15,16 @@ import (
 )
 
 // pass is one look at everything and one decision: fetch, render, observe,
-// plan, begin what may be done, tell.
+// plan, begin what may be done, report.
 func (r *Reconciler) pass(ctx context.Context) {
 	began := time.Now()
-	r.memo.heard = r.said.Load()
+	r.memo.commands = r.commands.Load()
 	r.fetchIfDue(ctx, began)
 	if ctx.Err() != nil {
 		return
 	}
 	if r.memo.last == nil {
-		r.tellBlind(began)
+		r.reportUnknown(began)
 		return
 	}
 	facts := r.c.Journal.Facts()
@@ -36,12 +36,12 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.learn(&o); err != nil {
-		r.unwritten(err)
-		r.tell(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
+	if err := r.learnFacts(&o); err != nil {
+		r.logUnwritable(err)
+		r.reportPass(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
 		return
 	}
-	stop := r.stopper()
+	stop := r.findRefusal()
 	r.view.Store(&view{desired: d, observed: o, stop: stop})
 	p := plan.Make(d, o, r.c.Policy())
 	if stop != nil && !o.Facts.Destroying() {
@@ -49,22 +49,22 @@ func (r *Reconciler) pass(ctx context.Context) {
 	}
 	var err error
 	if p.Gone {
-		if err = r.gone(); err != nil {
+		if err = r.finishDestroy(); err != nil {
 			p.Gone, p.Blocked = false, append(p.Blocked, journalBlock(r.c.Cluster, err))
 		}
 	}
-	r.unwritten(err)
+	r.logUnwritable(err)
 	var started []string
 	for _, a := range p.Actions {
 		r.exec.start(d, a)
 		started = append(started, a.Info().Text)
 	}
-	r.tell(began, d, o, p, started)
+	r.reportPass(began, d, o, p, started)
 }
 
-// unwritten logs that the journal cannot be written, when that is news; nil: it
+// logUnwritable logs that the journal cannot be written, when that is news; nil: it
 // can.
-func (r *Reconciler) unwritten(err error) {
+func (r *Reconciler) logUnwritable(err error) {
 	before := r.memo.unwritten
 	r.memo.unwritten = ""
 	if err == nil {
@@ -76,22 +76,22 @@ func (r *Reconciler) unwritten(err error) {
 	}
 }
 
-// stopper says why nothing is done about the newest revision, nil when it is in
+// findRefusal returns why nothing is done about the newest revision, nil when it is in
 // force: it is invalid, or refused.
-func (r *Reconciler) stopper() *refusal {
+func (r *Reconciler) findRefusal() *refusal {
 	m := &r.memo
 	if m.problems.HasErrors() {
-		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, Message: "the inventory is invalid: " + m.problems.First(),
-			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; mend it and push"}}
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, About: m.problems.Place(), Message: "the inventory is invalid: " + m.problems.First(),
+			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"}}
 	}
 	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its records: " + err.Error(), Hint: RecordsHint}
+	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint}
 }
 
-// fetchIfDue asks the source when it is time or somebody said so. A source
+// fetchIfDue asks the source when it is time or somebody asked for it. A source
 // that does not answer leaves the last good snapshot in force.
 func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	m := &r.memo
@@ -108,7 +108,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	now = time.Now()
 	m.nextFetch = now.Add(r.c.Interval)
 	if err != nil {
-		// Some servers say it in other words each time; another cure is news.
+		// Some servers word it differently each time; another hint is news.
 		if m.fetchErr == nil || fault.HintOf(m.fetchErr) != fault.HintOf(err) {
 			r.log.Warn("cannot fetch the repository", "err", err, "hint", fault.HintOf(err))
 		}
@@ -124,7 +124,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	m.fetchErr, m.fetched = nil, asOf.UTC()
 	if f.Revision != m.seen {
 		r.log.Info("saw a new revision", "revision", f.Revision.Short())
-		r.exec.forget()
+		r.exec.endBackoffs()
 		m.seen = f.Revision
 	}
 	m.subject = f.Subject
@@ -133,12 +133,12 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 		r.logProblems(f)
 		return
 	}
-	r.admit(ctx, f)
+	r.admitSnapshot(ctx, f)
 }
 
-// admit puts a valid snapshot in force, unless its revision does not descend
+// admitSnapshot puts a valid snapshot in force, unless its revision does not descend
 // from the last applied one: history that was rewritten, or a replay.
-func (r *Reconciler) admit(ctx context.Context, f Fetched) {
+func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 	m := &r.memo
 	applied := r.c.Journal.Facts().Applied
 	if applied != "" && applied != f.Revision && applied.Commit() != "" {
@@ -147,9 +147,9 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 			m.fetchErr = err
 			r.log.Warn("cannot tell whether the new revision descends from the applied one", "err", err)
 			if m.last != nil {
-				// What is in force is not this revision, and must not be told as it.
+				// What is in force is not this revision, and must not be reported as it.
 				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
-					Reason: cluster.HistoryUnknown, Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
+					Reason: cluster.HistoryUnknown, About: f.Revision.Short(), Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
 			}
 			return
 		}
@@ -158,10 +158,10 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 				r.log.Warn("refuse a revision that does not descend from the applied one", "revision", f.Revision.Short(), "applied", applied.Short())
 			}
 			m.refused = &refusal{revision: f.Revision, history: true, block: cluster.Block{Subject: r.c.Cluster,
-				Reason: cluster.HistoryRewritten, Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
+				Reason: cluster.HistoryRewritten, About: f.Revision.Short(), Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
 				Hint: fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
 			if m.last == nil {
-				// Something must be looked at to tell how things stand; nothing
+				// Something must be looked at to show how things stand; nothing
 				// is planned from it while the refusal lasts.
 				m.last = &f
 			}
@@ -174,7 +174,7 @@ func (r *Reconciler) admit(ctx context.Context, f Fetched) {
 
 func (r *Reconciler) logProblems(f Fetched) {
 	if r.memo.problems != nil && r.status.Load().Revision == f.Revision {
-		return // told before
+		return // logged before
 	}
 	for _, p := range f.Problems {
 		if p.Severity == cluster.Error {
@@ -204,10 +204,10 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts clust
 	return o
 }
 
-// learn writes down what the world told and must not be forgotten. It runs
+// learnFacts writes down what the world showed and must not be forgotten. It runs
 // before anything is planned, so that no VM of ours ever exists without a
 // journal that knows the cluster.
-func (r *Reconciler) learn(o *cluster.Observed) error {
+func (r *Reconciler) learnFacts(o *cluster.Observed) error {
 	before := r.c.Journal.Facts()
 	after := cloneFacts(before)
 	switch nothing, seen := nothingOfOurs(*o), plan.SeesAllVMs(*o); {
@@ -259,12 +259,12 @@ func nothingOfOurs(o cluster.Observed) bool {
 			return false
 		}
 	}
-	return len(o.Strays.Value) == 0
+	return len(o.Orphans.Value) == 0
 }
 
-// gone ends a tear-down: nothing of the cluster is left, so that neither the
+// finishDestroy ends the destruction of a cluster: nothing of the cluster is left, so that neither the
 // intent nor the keys' fingerprint mean anything any more. It stays suspended.
-func (r *Reconciler) gone() error {
+func (r *Reconciler) finishDestroy() error {
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap)
 		f.Fingerprint, f.Lost = "", false
@@ -287,7 +287,7 @@ func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {
 	return m
 }
 
-// Forecast tells everything that is going to happen for the pushed revision.
+// Forecast lists everything that is going to happen for the pushed revision.
 func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {
@@ -318,7 +318,7 @@ func (r *Reconciler) Foretold() (steps []cluster.Step, whole bool) {
 	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps, v.desired.Schematic != "" || v.observed.Facts.Destroying()
 }
 
-// ForecastDestroy tells what a tear-down would take away.
+// ForecastDestroy lists what a destruction would delete.
 func (r *Reconciler) ForecastDestroy() (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {
@@ -331,7 +331,7 @@ func (r *Reconciler) ForecastDestroy() (cluster.Forecast, error) {
 	return plan.Forecast(v.desired, o, r.c.Policy()), nil
 }
 
-// ForecastOf tells what would happen if a snapshot were pushed.
+// ForecastOf lists what would happen if a snapshot were pushed.
 func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (cluster.Forecast, error) {
 	facts := r.c.Journal.Facts()
 	d, problems := r.c.Renderer.Desired(snap, facts, time.Now())

@@ -97,7 +97,7 @@ type Config struct {
 	Cluster string // name
 	ID      string // cluster.ClusterID
 	Source  Source
-	// Host observes hosts, VMs and strays; it alone is asked when somebody
+	// Host observes hosts, VMs and orphans; it alone is asked when somebody
 	// wants the plan of an inventory that is not the pushed one.
 	Host      Observer
 	Observers []Observer // all others
@@ -118,15 +118,15 @@ type Config struct {
 	// OnStatus is called after every pass, on the loop's goroutine; it must
 	// not block.
 	OnStatus func(cluster.Status)
-	// OnPass is told how long every pass took, on the loop's goroutine, and
+	// OnPass gets how long every pass took, on the loop's goroutine, and
 	// OnAction how every action ended, on the action's and before a pass can know
 	// of it; they must not block.
 	OnPass   func(took time.Duration)
 	OnAction func(cluster.Outcome)
-	// OnSaid is called when root has said something, before a pass can know of
+	// OnCommand is called when an administrator has given a command, before a pass can know of
 	// it; it must not block.
-	OnSaid func(what string)
-	Log    *slog.Logger
+	OnCommand func(what string)
+	Log       *slog.Logger
 }
 
 // Validate names the field that is missing.
@@ -151,12 +151,12 @@ type Reconciler struct {
 	c   Config
 	log *slog.Logger
 
-	trigger chan struct{} // one slot: look now
-	fetch   atomic.Bool   // and fetch, although it is not time
-	status  atomic.Pointer[cluster.Status]
-	view    atomic.Pointer[view]
-	said    atomic.Int64 // how often root said something
-	heard   atomic.Int64 // how much of it the status knows
+	trigger  chan struct{} // one slot: look now
+	fetch    atomic.Bool   // and fetch, although it is not time
+	status   atomic.Pointer[cluster.Status]
+	view     atomic.Pointer[view]
+	commands atomic.Int64 // how many an administrator has given
+	applied  atomic.Int64 // how many of them the status knows
 
 	exec *executor
 	memo memo
@@ -195,8 +195,8 @@ func New(c Config) (*Reconciler, error) {
 	if c.OnAction == nil {
 		c.OnAction = func(cluster.Outcome) {}
 	}
-	if c.OnSaid == nil {
-		c.OnSaid = func(string) {}
+	if c.OnCommand == nil {
+		c.OnCommand = func(string) {}
 	}
 	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec = newExecutor(r)
@@ -207,18 +207,18 @@ func New(c Config) (*Reconciler, error) {
 
 // Status returns how things stand. The value is shared: do not write to it.
 func (r *Reconciler) Status() cluster.Status {
-	heard := r.heard.Load() // first: a status is never older than what it heard
+	applied := r.applied.Load() // first: a status is never older than what it knows
 	s := *r.status.Load()
-	if heard < r.said.Load() {
-		s = r.obeyed(s)
+	if applied < r.commands.Load() {
+		s = r.applyCommand(s)
 	}
 	s.Running = r.exec.status()
 	return s
 }
 
-// obeyed is a status from before root's last word in the light of that word. To
+// applyCommand is a status from before root's last word in the light of that word. To
 // whoever waits for the end of a tear-down, the older one would be its end.
-func (r *Reconciler) obeyed(s cluster.Status) cluster.Status {
+func (r *Reconciler) applyCommand(s cluster.Status) cluster.Status {
 	before, facts := s.Condition, r.c.Journal.Facts()
 	switch {
 	case facts.Destroying():
@@ -275,18 +275,18 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	v := r.view.Load()
 	switch {
 	case v == nil || v.stop == nil || v.stop.revision != revision:
-		return fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short())
+		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused", revision.Short()))
 	case !v.stop.history:
-		return fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Message)
+		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Message))
 	}
 	return r.command("accepted "+revision.Short(), true, func(f *cluster.Facts) { f.Applied = revision })
 }
 
 // AcceptBootstrap declares, by root's word, that bootstrap was never sent to
-// this cluster although the records that would tell are lost.
+// this cluster although the state that would show it is lost.
 func (r *Reconciler) AcceptBootstrap() error {
 	if !r.c.Journal.Facts().Lost {
-		return errors.New("there is nothing to declare: the agent's records of this cluster are not lost")
+		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
 	}
 	return r.command("accepted that bootstrap was never sent", false, func(f *cluster.Facts) { f.Lost = false })
 }
@@ -300,8 +300,8 @@ func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts
 	if fetch {
 		r.fetch.Store(true)
 	}
-	r.said.Add(1)
-	r.c.OnSaid(what)
+	r.commands.Add(1)
+	r.c.OnCommand(what)
 	r.log.Info("root " + what)
 	r.Look(false)
 	return nil
@@ -309,11 +309,11 @@ func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts
 
 // ErrNoInventory is returned where an inventory is needed and none was read
 // since the agent started.
-var ErrNoInventory error = &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"}
+var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"})
 
 // Destroy begins the tear-down of the cluster: it is suspended, so that the
 // next pass does not build it again, and everything of it that is provably ours
-// is deleted. It returns once that is durably decided; Status tells the rest.
+// is deleted. It returns once that is durably decided; Status shows the rest.
 //
 // Without an inventory it refuses, because `protect: true` could not be
 // honoured.
@@ -328,10 +328,10 @@ func (r *Reconciler) Destroy() error {
 	})
 }
 
-// memo is what the loop remembers between passes for telling, never for
+// memo is what the loop remembers between passes for reporting, never for
 // deciding.
 type memo struct {
-	heard     int64    // how often root had said something when the pass began
+	commands  int64    // of administrators, when the pass began
 	last      *Fetched // newest that was valid and accepted
 	nextFetch time.Time
 	fetchErr  error
@@ -353,6 +353,7 @@ type memo struct {
 	signature  string // of the plan; delay grows while it stays the same
 	changed    time.Time
 	warnedLost bool
+	panicked   string // what the last pass that panicked did it with, as it was logged
 }
 
 type stamp struct {

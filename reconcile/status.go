@@ -18,17 +18,17 @@ import (
 // lost or found something count: a quiet one replaces the quiet one before it.
 const keepPasses = 20
 
-// tellBlind tells that there is nothing to work from yet.
-func (r *Reconciler) tellBlind(now time.Time) {
+// reportUnknown publishes that there is nothing to work from yet.
+func (r *Reconciler) reportUnknown(now time.Time) {
 	m := &r.memo
 	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: r.c.Journal.Facts().Applied, Subject: m.subject, Problems: m.problems}
 	s.Suspended = r.c.Journal.Facts().Suspended()
 	switch {
 	case m.problems.HasErrors():
-		// In the words of a cluster that was valid before: to whoever was told, a
+		// In the words of a cluster that was valid before: to whoever was notified, a
 		// restart is no news.
-		b := r.stopper().block
-		s.Condition, s.Reason, s.Concerns, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
+		b := r.findRefusal().block
+		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
 		s.Condition, s.Reason, s.Message, s.Hint = cluster.Blind, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
@@ -37,8 +37,8 @@ func (r *Reconciler) tellBlind(now time.Time) {
 	r.publish(now, s, "")
 }
 
-// tell turns a pass into the status.
-func (r *Reconciler) tell(began time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, started []string) {
+// reportPass turns a pass into the status.
+func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, started []string) {
 	m := &r.memo
 	now := time.Now()
 	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Subject: m.subject, Suspended: o.Facts.Suspended(),
@@ -52,12 +52,12 @@ func (r *Reconciler) tell(began time.Time, d cluster.Desired, o cluster.Observed
 	s.Addons = r.addons(now, d, o)
 	setCondition(&s, d, o, p, m.fetchErr)
 	failed := r.exec.takeFailed()
-	r.remember(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
+	r.keepPass(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
 		Waiting: len(p.Waiting), Blocked: len(p.Blocked)})
 	r.publish(now, s, signPlan(p, o))
 }
 
-// publish completes and stores a status. sig says what the cluster is doing;
+// publish completes and stores a status. sig identifies what the cluster is doing;
 // while it stays the same, looking is done at growing distances.
 func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	m := &r.memo
@@ -77,12 +77,18 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	s.Waiting = append([]cluster.WaitStatus{}, s.Waiting...)
 	s.Blocked = append([]cluster.Block{}, s.Blocked...)
 	s.Problems = append(cluster.Problems{}, s.Problems...)
-	if err := m.fetchErr; err != nil && !strings.Contains(s.Message, text.OneLine(err.Error())) {
-		// Whoever pushes the cure of something else waits for it in vain.
+	if err := m.fetchErr; err != nil && !mentionsFetch(s) {
+		// Whoever pushes the fix of something else waits for it in vain.
 		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + text.OneLine(err.Error()), Hint: fault.HintOf(err)})
 	}
 	r.status.Store(&s)
-	r.heard.Store(m.heard)
+	r.applied.Store(m.commands)
+}
+
+// mentionsFetch reports whether the message of a status has why the repository
+// cannot be fetched.
+func mentionsFetch(s cluster.Status) bool {
+	return s.Condition == cluster.Ready || s.Reason == cluster.RepositoryUnavailable || s.Reason == cluster.HistoryUnknown
 }
 
 // logCondition logs a condition that is new, and a Stalled one whose cause is
@@ -98,7 +104,7 @@ func (r *Reconciler) logCondition(s cluster.Status) {
 	r.log.Info("the cluster is "+string(s.Condition)+": "+s.Message, "revision", s.Revision.Short(), "reason", string(s.Reason), "hint", s.Hint)
 }
 
-// signPlan says what a cluster is doing, apart from the words for it: what is
+// signPlan identifies what a cluster is doing, apart from the words for it: what is
 // planned, waited for and blocked, and how far each node and action has come.
 func signPlan(p plan.Plan, o cluster.Observed) string {
 	var b strings.Builder
@@ -120,8 +126,8 @@ func signPlan(p plan.Plan, o cluster.Observed) string {
 	return b.String()
 }
 
-// remember keeps the passes worth telling, newest first.
-func (r *Reconciler) remember(p cluster.PassStatus) {
+// keepPass keeps the passes worth showing, newest first.
+func (r *Reconciler) keepPass(p cluster.PassStatus) {
 	m := &r.memo
 	quiet := func(p cluster.PassStatus) bool { return len(p.Started) == 0 && len(p.Failed) == 0 && p.Error == "" }
 	if len(m.passes) > 0 && quiet(p) && quiet(m.passes[0]) {
@@ -143,7 +149,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
 			ns.Kubernetes = kn.Kubelet
 		}
-		ns.Since = r.stamp(r.memo.phases, n.Name, string(ns.Phase), now, func(from string) {
+		ns.Since = r.stampChange(r.memo.phases, n.Name, string(ns.Phase), now, func(from string) {
 			if from == "" {
 				return
 			}
@@ -189,9 +195,9 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 	}
 }
 
-// stamp returns since when a subject has had a word, and calls changed when it
+// stampChange returns since when a subject has had a word, and calls changed when it
 // is a new one.
-func (r *Reconciler) stamp(in map[string]stamp, subject, word string, now time.Time, changed func(from string)) time.Time {
+func (r *Reconciler) stampChange(in map[string]stamp, subject, word string, now time.Time, changed func(from string)) time.Time {
 	st, ok := in[subject]
 	if !ok || st.word != word {
 		changed(st.word)
@@ -222,7 +228,7 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 		default:
 			as.State, as.Message = "deployed", rel.Why
 		}
-		as.Since = r.stamp(r.memo.addons, a.Name, as.State, now, func(from string) {
+		as.Since = r.stampChange(r.memo.addons, a.Name, as.State, now, func(from string) {
 			if from != "" {
 				r.log.Info(fmt.Sprintf("addon %s is %s", a.Name, as.State), "addon", a.Name)
 			}
@@ -337,7 +343,7 @@ func nothingBuilt(p plan.Plan) bool {
 	return len(p.Phases) > 0
 }
 
-// describeProgress says in one line what goes on.
+// describeProgress puts on one line what goes on.
 func describeProgress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
 	ready := 0
 	for _, ph := range p.Phases {

@@ -3,16 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 )
 
 // whyAway adds to the error that no daemon listens what keeps one from starting:
@@ -34,20 +31,11 @@ func whyAway(err error, config string) error {
 // unfit reads a config as a daemon does that starts, and returns why it would not.
 // What this user may not read counts for nothing.
 func unfit(path string) cluster.Problems {
-	if !mayRead(path) {
+	if !probe.MayRead(path) {
 		return nil
 	}
 	s, problems := config.Load(path)
 	return slices.DeleteFunc(s.WithoutHidden(problems), func(p cluster.Problem) bool {
-		return p.Severity != cluster.Error || p.File == s.PolicyPath && !mayRead(s.PolicyPath)
+		return p.Severity != cluster.Error || p.File == s.PolicyPath && !probe.MayRead(s.PolicyPath)
 	})
-}
-
-// mayRead reports whether this user may read a file, which need not be there.
-func mayRead(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == nil {
-		_ = f.Close()
-	}
-	return !errors.Is(err, fs.ErrPermission)
 }

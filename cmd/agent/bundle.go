@@ -23,6 +23,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -77,7 +79,7 @@ not, is listed in its README.txt.`,
 		if err = errors.Join(err, f.Close()); err != nil {
 			return errors.Join(err, os.Remove(name))
 		}
-		_, _ = fmt.Fprintf(env.stdout, "%s: %s; look at it before you send it\n", name, count(len(b.parts), "file"))
+		_, _ = fmt.Fprintf(env.stdout, "%s: %s; look at it before you send it\n", name, text.Count(len(b.parts), "file"))
 		for _, m := range b.missing {
 			_, _ = fmt.Fprintf(env.stdout, "  without %s\n", m)
 		}
@@ -115,7 +117,7 @@ func (b *bundle) json(name, kind string, v any, err error) {
 		b.lack(name, err)
 		return
 	}
-	text, err := json.MarshalIndent(envelope{kind, "v1", v}, "", "  ")
+	text, err := json.MarshalIndent(terminal.NewEnvelope(kind, v), "", "  ")
 	if err != nil {
 		b.lack(name, err)
 		return
@@ -186,7 +188,7 @@ func (b *bundle) clusters(c *api.Client) {
 	b.json("status.json", "StatusList", all, err)
 	if err == nil {
 		var text bytes.Buffer
-		printer{w: clean{&text}, now: time.Now()}.statuses(all)
+		terminal.NewPlain(&text).PrintStatuses(all)
 		b.add("status.txt", text.Bytes())
 	}
 	events, err := c.Events(b.ctx, cluster.EventQuery{})
@@ -280,7 +282,7 @@ func (b *bundle) systemd() {
 	} {
 		name, args := ask[0], ask[1:]
 		ctx, cancel := context.WithTimeout(b.ctx, askWithin)
-		text, err := execute(ctx, args[0], args[1:]...)
+		text, err := probe.RunProgram(ctx, args[0], args[1:]...)
 		cancel()
 		if err != nil {
 			b.lack(name, fmt.Errorf("%s: %w", args[0], err))

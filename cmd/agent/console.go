@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 func newConsole(env *environment) *cobra.Command {
@@ -40,7 +41,7 @@ now and then: "talos-agent status" shows the end of it.`,
 			_, _ = fmt.Fprintf(env.stderr, "the console of %s; Ctrl-C ends it\n", node)
 		}
 		err = c.Console(ctx, name, node, asked, func(text string) error {
-			_, err := clean{env.stdout}.Write([]byte(strings.ReplaceAll(text, "\r", "")))
+			_, err := terminal.NewCleaner(env.stdout).Write([]byte(strings.ReplaceAll(text, "\r", "")))
 			return err
 		})
 		switch {

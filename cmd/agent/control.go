@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // client makes a client of the daemon that the flags name.
@@ -103,12 +104,12 @@ ones; 1 the inventory is invalid or a person must act first.`,
 		if err != nil {
 			return err
 		}
-		if p.json {
-			if err := p.jsonOut("Forecast", f); err != nil {
+		if p.IsJSON() {
+			if err := p.PrintJSON("Forecast", f); err != nil {
 				return err
 			}
 		} else {
-			p.forecast(f)
+			p.PrintForecast(f)
 		}
 		return errSilent(planCode(f))
 	}
@@ -240,7 +241,7 @@ addresses.`,
 		if err != nil {
 			return err
 		}
-		p.forecast(f)
+		p.PrintForecast(f)
 		if err := confirmed(env, name, *confirm); err != nil {
 			return err
 		}
@@ -248,7 +249,7 @@ addresses.`,
 			return err
 		}
 		if *wait == 0 {
-			p.printf("%s is suspended and being destroyed; `talos-agent status %s` tells how far it is\n", name, name)
+			p.Printf("%s is suspended and being destroyed; `talos-agent status %s` tells how far it is\n", name, name)
 			return nil
 		}
 		return awaitDestroyed(cmd.Context(), c, p, name, *wait)
@@ -278,7 +279,7 @@ func confirmed(env *environment, name, flag string) error {
 
 // awaitDestroyed waits for the end of a tear-down and tells each VM that is
 // gone.
-func awaitDestroyed(ctx context.Context, c *api.Client, p printer, name string, within time.Duration) error {
+func awaitDestroyed(ctx context.Context, c *api.Client, p terminal.Printer, name string, within time.Duration) error {
 	told := map[string]cluster.Phase{}
 	for deadline := time.Now().Add(within); ; {
 		s, err := c.Status(ctx, name)
@@ -287,13 +288,13 @@ func awaitDestroyed(ctx context.Context, c *api.Client, p printer, name string, 
 		}
 		for _, n := range s.Nodes {
 			if before, ok := told[n.Name]; ok && before != n.Phase && n.Phase == cluster.PhaseAbsent {
-				p.printf("  vm %d (%s) is gone\n", n.VMID, n.Name)
+				p.Printf("  vm %d (%s) is gone\n", n.VMID, n.Name)
 			}
 			told[n.Name] = n.Phase
 		}
 		switch {
 		case s.Condition == cluster.Suspended && len(s.Running) == 0:
-			p.printf("%s is destroyed, and suspended until `talos-agent resume %s`\n", name, name)
+			p.Printf("%s is destroyed, and suspended until `talos-agent resume %s`\n", name, name)
 			return nil
 		case s.Condition == cluster.Stalled:
 			return fault.WithHint(fmt.Errorf("destroy %s: %s", name, s.Message), s.Hint)
@@ -378,12 +379,12 @@ func newVersion(env *environment) *cobra.Command {
 		if about, err := client(cmd).About(cmd.Context()); err == nil {
 			v.Daemon = about.Version
 		}
-		if p.json {
-			return p.jsonOut("Version", v)
+		if p.IsJSON() {
+			return p.PrintJSON("Version", v)
 		}
-		p.printf("talos-agent %s\n", v.Client)
+		p.Printf("talos-agent %s\n", v.Client)
 		if v.Daemon != "" && v.Daemon != v.Client {
-			p.printf("the daemon runs %s: restart it\n", v.Daemon)
+			p.Printf("the daemon runs %s: restart it\n", v.Daemon)
 		}
 		return nil
 	}

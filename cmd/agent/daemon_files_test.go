@@ -21,7 +21,7 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	r.start()
 	r.untilReady(commit)
 	lines, stopLines := r.background(nil, "status", "--watch")
-	tty, shown, _ := terminal(t, 200, 30)
+	tty, shown, _ := openTerminal(t, 200, 30)
 	_, stopTTY := r.background(tty, "status", "--watch")
 	r.until("it is watched", func() bool { return lines.has("dev Ready") && shown.has("Ready") })
 	inTrouble := func(words string) {

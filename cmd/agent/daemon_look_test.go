@@ -25,7 +25,7 @@ func (r *rig) background(stdout *os.File, args ...string) (*output, func() int) 
 	cmd := exec.Command("talos-agent", append([]string{"--socket", r.socket()}, args...)...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if stdout != nil {
-		cmd.Stdout = stdout
+		cmd.Stdout, cmd.Env = stdout, append(os.Environ(), "TERM=xterm")
 	}
 	must(cmd.Start())
 	p := &daemonProcess{cmd: cmd, done: make(chan struct{})}
@@ -38,8 +38,8 @@ func (r *rig) background(stdout *os.File, args ...string) (*output, func() int) 
 	}
 }
 
-// terminal makes a terminal of a size, and gathers what is written to it.
-func terminal(t *testing.T, cols, rows uint16) (tty *os.File, shown *output, resize func(cols, rows uint16)) {
+// openTerminal makes a terminal of a size, and gathers what is written to it.
+func openTerminal(t *testing.T, cols, rows uint16) (tty *os.File, shown *output, resize func(cols, rows uint16)) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -87,7 +87,7 @@ func TestLooking(t *testing.T) {
 	lines, stopLines := r.background(nil, "status", "--watch")
 	values, stopValues := r.background(nil, "status", "dev", "--watch", "--output", "json")
 	events, stopEvents := r.background(nil, "events", "dev", "--follow", "--since", "1h")
-	tty, shown, resize := terminal(t, 60, 30)
+	tty, shown, resize := openTerminal(t, 60, 30)
 	trouble, stopTTY := r.background(tty, "status", "--watch")
 	r.untilReady(commit)
 	ready := "1 node is Ready at main@sha1:" + commit[:12]
@@ -104,7 +104,7 @@ func TestLooking(t *testing.T) {
 	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
 
 	// There is a cluster, and nobody is told for a moment that there is none.
-	late, latest, _ := terminal(t, 60, 30)
+	late, latest, _ := openTerminal(t, 60, 30)
 	_, stopLate := r.background(late, "status", "--watch")
 	r.until("who comes late is told", func() bool { return latest.has(ready) })
 	if stopLate(); latest.has("no cluster yet") {
@@ -158,8 +158,8 @@ func TestLooking(t *testing.T) {
 		}
 	}
 	// What was written last is still on its way through the terminal.
-	left := func() bool { return strings.HasSuffix(shown.String(), leaveScreen) }
-	if s := shown.String(); !soon(left) || !strings.HasPrefix(s, enterScreen) {
+	left := func() bool { return strings.HasSuffix(shown.String(), "\x1b[?25h\x1b[?1049l") }
+	if s := shown.String(); !soon(left) || !strings.HasPrefix(s, "\x1b[?1049h\x1b[?25l") {
 		t.Errorf("the terminal is not left as it was: %q ... %q", s[:min(len(s), 40)], s[max(0, len(s)-40):])
 	}
 	if lines.has("\x1b") {
@@ -180,7 +180,7 @@ func TestWatchAClusterThatIsDropped(t *testing.T) {
 	r.start()
 	r.untilReady(commit)
 	lines, stopLines := r.background(nil, "status", "--watch")
-	tty, shown, _ := terminal(t, 60, 30)
+	tty, shown, _ := openTerminal(t, 60, 30)
 	_, stopTTY := r.background(tty, "status", "--watch")
 	r.until("both are told of", func() bool { return lines.has("dev Ready") && lines.has("old Stalled") && shown.has("old  ") })
 	r.config["clusters"] = []string{"dev"}

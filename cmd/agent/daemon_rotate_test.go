@@ -168,7 +168,7 @@ func TestTokenRevokedMidway(t *testing.T) {
 		t.Errorf("%d VMs", n)
 	}
 	founded := 0
-	for _, e := range r.lab.World.Story() {
+	for _, e := range r.lab.World.Events() {
 		if strings.Contains(e.Text, "founds etcd") {
 			founded++
 		}

@@ -445,7 +445,7 @@ func (r *rig) calls(keep func(world.CallRecord) bool) map[string]int {
 }
 
 func (r *rig) story() string {
-	all := r.lab.World.Story()
+	all := r.lab.World.Events()
 	var b strings.Builder
 	for _, e := range all[max(0, len(all)-20):] {
 		fmt.Fprintf(&b, "\n  %s: %s", e.Subject, e.Text)

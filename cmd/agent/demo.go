@@ -21,6 +21,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 func newDemo(env *environment) *cobra.Command {
@@ -102,7 +103,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer d.host.Close()
-	d.host.World.OnStory(func(e world.Event) { d.say("%s: %s", e.Subject, e.Text) })
+	d.host.World.OnEvent(func(e world.Event) { d.say("%s: %s", e.Subject, e.Text) })
 	d.work = filepath.Join(dir, "work")
 	if err := d.checkout(); err != nil {
 		return err
@@ -160,7 +161,7 @@ func (d *demo) story(ctx context.Context) error {
 	if err := d.client.Destroy(ctx, demoCluster); err != nil {
 		return err
 	}
-	p := printer{w: d.env.stdout, now: time.Now()}
+	p := terminal.NewPlain(d.env.stdout)
 	if err := awaitDestroyed(ctx, d.client, p, demoCluster, 2*time.Minute); err != nil {
 		return err
 	}
@@ -246,9 +247,9 @@ func (d *demo) planned(ctx context.Context) error {
 		return err
 	}
 	d.clear()
-	p := printer{w: d.env.stdout, now: time.Now()}
-	p.printf("\n$ talos-agent plan --dir . %s\n", demoCluster)
-	p.forecast(f)
+	p := terminal.NewPlain(d.env.stdout)
+	p.Printf("\n$ talos-agent plan --dir . %s\n", demoCluster)
+	p.PrintForecast(f)
 	if f.Destructive() || len(f.Blocked) > 0 {
 		return errors.New("adding a worker is planned as something else")
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // untilReady waits for Ready at the pushed commit and shows how far it is.
@@ -54,9 +56,9 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.printf("\n$ talos-agent status\n")
-	p.status(s)
-	p.printf("\n$ kubectl get nodes -o wide\n")
+	p.Printf("\n$ talos-agent status\n")
+	p.PrintStatus(s)
+	p.Printf("\n$ kubectl get nodes -o wide\n")
 	kubeconfig, err := d.client.Kubeconfig(ctx, demoCluster)
 	if err != nil {
 		return err
@@ -65,7 +67,7 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list the nodes: %w", err)
 	}
-	p.table(rows)
+	p.PrintTable(rows)
 	return nil
 }
 
@@ -123,15 +125,15 @@ func nodeTable(ctx context.Context, kubeconfig []byte) ([][]string, error) {
 // statuses prints what the forge received, and wants a success for each push.
 func (d *demo) statuses() error {
 	successes := map[string]bool{}
-	p := printer{w: d.env.stdout, now: time.Now()}
+	p := terminal.NewPlain(d.env.stdout)
 	rows := [][]string{{"COMMIT", "CONTEXT", "STATE", "DESCRIPTION"}}
 	for _, s := range d.host.Forge.Statuses() {
-		rows = append(rows, []string{s.Commit[:12], s.Context, string(s.State), cut(s.Description, 90)})
+		rows = append(rows, []string{s.Commit[:12], s.Context, string(s.State), text.Cut(s.Description, 90)})
 		if s.State == "success" {
 			successes[s.Commit] = true
 		}
 	}
-	p.table(rows)
+	p.PrintTable(rows)
 	if len(successes) != 2 {
 		return fmt.Errorf("the forge was told success for %d commits, and 2 were pushed", len(successes))
 	}
@@ -209,7 +211,7 @@ func progressLine(s cluster.Status, width int) string {
 		}
 	}
 	room := max(width-1-len(bar)-len(amount), 1)
-	return cut(bar+cut(s.Message, room)+amount, max(width-1, 1))
+	return text.Cut(bar+text.Cut(s.Message, room)+amount, max(width-1, 1))
 }
 
 // clear takes the progress line away.

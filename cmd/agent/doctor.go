@@ -3,22 +3,21 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
-	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -61,10 +60,10 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 		if err != nil {
 			return err
 		}
-		if p.json {
-			err = p.jsonOut("Doctor", report)
+		if p.IsJSON() {
+			err = p.PrintJSON("Doctor", report)
 		} else {
-			p.report(report)
+			printReport(p, report)
 		}
 		if err == nil && report.Summary.Fail > 0 {
 			err = errSilent(exitFailed)
@@ -89,11 +88,11 @@ func patience(env *environment) func() {
 // config's unless another is given, and at the host.
 func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
-	if err := harden(); err != nil {
+	if err := harden.Process(); err != nil {
 		return doctor.Report{}, err
 	}
 	s, problems := config.Load(path)
-	checks, usable := configChecks(path, problems, s.Hidden)
+	checks, usable := doctor.JudgeConfig(path, probe.MayRead(path), problems, s.Hidden)
 	if socket == "" {
 		socket = cmp.Or(s.Socket, config.DefaultSocket)
 	}
@@ -102,36 +101,8 @@ func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 		return doctor.Report{}, err
 	}
 	checks = append(append(checks, more...), exam.Checks...)
-	host := hostView{config: path, used: s.Used, store: config.CredentialStore, given: handedOver, pve: pveHost{run: execute}}
-	return doctor.NewReport(append(checks, host.see(ctx, exam.Wants).Judge()...)), nil
-}
-
-// configChecks judges the config by what loading it came to. What this user may
-// not read was not looked at, the hidden fields' credentials among it.
-func configChecks(path string, problems cluster.Problems, hidden []string) ([]doctor.Check, bool) {
-	if !mayRead(path) {
-		return []doctor.Check{{Name: "config", Subject: path, Level: doctor.Skipped, Message: "this user may not read it", Hint: "run it with sudo"}}, false
-	}
-	var checks []doctor.Check
-	for _, p := range problems {
-		c := doctor.Check{Name: "config", Level: doctor.Fail, Hint: p.Hint}
-		switch p.Severity {
-		case cluster.Warning:
-			c.Level = doctor.Warn
-		case cluster.Note:
-			continue
-		}
-		if slices.Contains(hidden, p.Field) {
-			c.Level = doctor.Skipped
-		}
-		p.Hint, p.Severity = "", cluster.Error
-		c.Message = p.String()
-		checks = append(checks, c)
-	}
-	if len(checks) == 0 {
-		checks = []doctor.Check{{Name: "config", Subject: path, Level: doctor.Pass, Message: "config and policy are loaded, and every file they name"}}
-	}
-	return checks, !problems.HasErrors()
+	host := probe.Inspector{ConfigPath: path, Used: s.Used, Store: config.CredentialStore, Given: probe.UnitCredentials, Host: probe.Host{Run: probe.RunProgram}}
+	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 
 // examination has the daemon look, or where there is none looks in its place.
@@ -148,68 +119,36 @@ func examination(ctx context.Context, s config.Settings, usable bool, socket str
 		return doctor.Examination{}, []doctor.Check{check}, nil
 	}
 	check.Message += "; what it sees was looked at in its place"
-	exam, err = inItsPlace(ctx, s)
+	exam, err = daemon.Examine(ctx, s)
 	return exam, []doctor.Check{check}, err
 }
 
-// inItsPlace looks as a daemon with these settings would, without being one:
-// nothing is started, and what is written lies in a folder that goes away.
-func inItsPlace(ctx context.Context, s config.Settings) (exam doctor.Examination, err error) {
-	dir, err := os.MkdirTemp("", "talos-agent-doctor-")
-	if err != nil {
-		return exam, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s.CacheDir = dir
-	w, err := wireSettings(s, state.Dir{Path: dir}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return exam, err
-	}
-	a, err := newAgent(w)
-	if err != nil {
-		return exam, errors.Join(err, w.store.Close())
-	}
-	defer a.stop()
-	return a.Examine(ctx)
-}
-
-// report prints the checks by their groups.
-func (p printer) report(r doctor.Report) {
+// printReport prints the checks by their groups.
+func printReport(p terminal.Printer, r doctor.Report) {
 	group := ""
 	for _, c := range r.Checks {
 		if k := doctor.KindOf(c.Name); k.Group != group {
 			if group != "" {
-				p.printf("\n")
+				p.Printf("\n")
 			}
 			group = k.Group
-			p.printf("%s\n", group)
+			p.Printf("%s\n", group)
 		}
 		subject := c.Subject
 		if subject != "" {
 			subject += ": "
 		}
-		p.printf("  %s %-12s %s%s\n", p.level(c.Level), c.Name, subject, text.OneLine(c.Message))
+		p.Printf("  %s %-12s %s%s\n", paintLevel(p, c.Level), c.Name, subject, text.OneLine(c.Message))
 		if c.Hint != "" && c.Level != doctor.Pass {
-			p.printf("                       -> %s\n", text.OneLine(c.Hint))
+			p.Printf("                       -> %s\n", text.OneLine(c.Hint))
 		}
 	}
 	s := r.Summary
-	p.printf("\n%d passed, %d warned, %d failed, %d skipped\n", s.Pass, s.Warn, s.Fail, s.Skipped)
+	p.Printf("\n%d passed, %d warned, %d failed, %d skipped\n", s.Pass, s.Warn, s.Fail, s.Skipped)
 }
 
-// level is a level in a column.
-func (p printer) level(l doctor.Level) string {
-	colour := map[doctor.Level]string{doctor.Pass: "32", doctor.Warn: "33", doctor.Fail: "31", doctor.Skipped: "2"}[l]
-	return p.paint(string(l), colour) + strings.Repeat(" ", max(0, 7-len(l)))
-}
-
-// pointAtDoctor ends a status in which something is off.
-func (p printer) pointAtDoctor(all []cluster.Status, trouble []string) {
-	off := len(trouble) > 0
-	for _, s := range all {
-		off = off || s.Condition == cluster.Stalled || s.Condition == cluster.Blind
-	}
-	if off {
-		p.printf("\n`sudo talos-agent doctor` looks for the cause\n")
-	}
+// paintLevel is a level in a column.
+func paintLevel(p terminal.Printer, l doctor.Level) string {
+	colour := map[doctor.Level]terminal.Colour{doctor.Pass: terminal.Green, doctor.Warn: terminal.Yellow, doctor.Fail: terminal.Red, doctor.Skipped: terminal.Faint}[l]
+	return p.Paint(string(l), colour) + strings.Repeat(" ", max(0, 7-len(l)))
 }

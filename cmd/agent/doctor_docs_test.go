@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // TestDoctorReferenceIsCurrent writes docs/reference/doctor.md from the
@@ -90,7 +91,7 @@ func TestDoctorScreen(t *testing.T) {
 	r.lab.PVE.ChangeBridge("pve1", "vmbr1", pve.Bridge{Down: true})
 	r.lab.PVE.Backup(pve.BackupJob{"id": "backup-nightly", "all": 1, "mode": "stop"})
 	var b strings.Builder
-	printer{w: &b}.report(doctor.NewReport(r.examine()))
+	printReport(terminal.NewPlain(&b), doctor.NewReport(r.examine()))
 	screen := strings.ReplaceAll(b.String(), r.base, "10.10.0.")
 	for _, m := range []struct{ found, shown string }{
 		{`https://10\.10\.0\.2:8006`, "https://127.0.0.1:8006"}, {`until \d{4}-\d\d-\d\d`, "until 2028-11-22"}, {`sha1:[0-9a-f]+`, "sha1:5b2f3f6f2f0c"},

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // newPatient makes a host with a cluster of one control plane and one worker in
@@ -29,7 +31,7 @@ func newPatient(t *testing.T) *rig {
 		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
 	r.write()
 	if os.Geteuid() == 0 {
-		_, stop, err := timeServer(r.timeServer()+":123", 0)
+		_, stop, err := serveTime(r.timeServer()+":123", 0)
 		must(err)
 		t.Cleanup(stop)
 	}
@@ -66,7 +68,7 @@ func (r *rig) examine() []doctor.Check {
 	if err := problems.Err(); err != nil {
 		r.t.Fatal(err)
 	}
-	exam, err := inItsPlace(r.t.Context(), s)
+	exam, err := daemon.Examine(r.t.Context(), s)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -264,13 +266,13 @@ func TestDoctorCommand(t *testing.T) {
 func TestStatusPointsAtDoctor(t *testing.T) {
 	for condition, points := range map[cluster.Condition]bool{cluster.Ready: false, cluster.Reconciling: false, cluster.Suspended: false, cluster.Stalled: true, cluster.Blind: true} {
 		var b strings.Builder
-		printer{w: &b}.pointAtDoctor([]cluster.Status{{Condition: cluster.Ready}, {Condition: condition}}, nil)
+		terminal.NewPlain(&b).PrintDoctorHint([]cluster.Status{{Condition: cluster.Ready}, {Condition: condition}}, nil)
 		if strings.Contains(b.String(), "talos-agent doctor") != points {
 			t.Errorf("%s: %q", condition, b.String())
 		}
 	}
 	var b strings.Builder
-	printer{w: &b}.pointAtDoctor(nil, []string{"config.yaml:1: no"})
+	terminal.NewPlain(&b).PrintDoctorHint(nil, []string{"config.yaml:1: no"})
 	if !strings.Contains(b.String(), "talos-agent doctor") {
 		t.Error("trouble with the daemon's files does not point at doctor")
 	}

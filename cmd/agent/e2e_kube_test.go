@@ -69,7 +69,7 @@ func (k *realKubernetes) ServeAPI(_, etcd string, cp world.ControlPlane, ready f
 	k.plane = p
 	k.mu.Unlock()
 	if err := p.start(nobody); err != nil {
-		k.world.Tell(cp.Node, "kube-apiserver cannot start: %v", err)
+		k.world.Report(cp.Node, "kube-apiserver cannot start: %v", err)
 	}
 	return p.stop
 }
@@ -190,10 +190,10 @@ func (p *realPlane) play(ctx context.Context, server *child) {
 		return
 	}
 	if err := untilReadyz(ctx, server, client, config.Host); err != nil {
-		p.k.world.Tell(p.cp.Node, "kube-apiserver is not ready: %v", err)
+		p.k.world.Report(p.cp.Node, "kube-apiserver is not ready: %v", err)
 		return
 	}
-	p.k.world.Tell(p.cp.Node, "kube-apiserver is ready")
+	p.k.world.Report(p.cp.Node, "kube-apiserver is ready")
 	p.ready(true)
 	defer func() {
 		if ctx.Err() == nil { // otherwise it is the node that stopped it

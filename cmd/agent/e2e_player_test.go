@@ -82,7 +82,7 @@ func (s *stage) tendNodes() error {
 				n.Labels["node-role.kubernetes.io/control-plane"] = ""
 			}
 			_, err := s.set.CoreV1().Nodes().Create(s.ctx, n, metav1.CreateOptions{})
-			s.world.Tell(k.Node, "registers with Kubernetes")
+			s.world.Report(k.Node, "registers with Kubernetes")
 			errs = append(errs, err)
 			continue
 		}
@@ -126,7 +126,7 @@ func (s *stage) tendNode(k *playedKubelet, n *corev1.Node) error {
 	s.mu.Unlock()
 	if tell {
 		k.ready(network)
-		s.world.Tell(k.Node, "Ready: %v", network)
+		s.world.Report(k.Node, "Ready: %v", network)
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"io"
 	"os"
+
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // environment is what the program takes from outside, so that tests can run
@@ -15,4 +17,13 @@ type environment struct {
 // osEnvironment is the real one.
 func osEnvironment() *environment {
 	return &environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+}
+
+// newPrinter makes a printer for what --output says.
+func newPrinter(w io.Writer, output string) (terminal.Printer, error) {
+	p, err := terminal.New(w, output)
+	if err != nil {
+		return p, &usageError{err}
+	}
+	return p, nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 func newEvents(env *environment) *cobra.Command {
@@ -56,14 +56,14 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 		if err != nil {
 			return err
 		}
-		if p.json {
-			return p.jsonOut("EventList", all)
+		if p.IsJSON() {
+			return p.PrintJSON("EventList", all)
 		}
 		if len(all) == 0 {
-			p.printf("nothing was told\n")
+			p.Printf("nothing was told\n")
 		}
 		for _, e := range all {
-			p.event(e)
+			p.PrintEvent(e)
 		}
 		return nil
 	}
@@ -87,25 +87,25 @@ func sinceFlag(text string, now time.Time) (time.Time, error) {
 
 // followEvents goes on with what happens. A daemon that comes back goes on
 // where the one before ended.
-func followEvents(cmd *cobra.Command, p printer, c *api.Client, q cluster.EventQuery) error {
+func followEvents(cmd *cobra.Command, p terminal.Printer, c *api.Client, q cluster.EventQuery) error {
 	ctx := cmd.Context()
 	away := func(err error) error {
 		switch {
-		case p.json:
+		case p.IsJSON():
 		case err != nil:
-			p.printf("%s %v\n", p.moment(time.Now()), err)
+			p.Printf("%s %v\n", terminal.FormatTime(time.Now()), err)
 		default:
-			p.printf("%s the daemon is back\n", p.moment(time.Now()))
+			p.Printf("%s the daemon is back\n", terminal.FormatTime(time.Now()))
 		}
 		return nil
 	}
 	err := persist(ctx, away, func(asked func()) error {
 		return c.Follow(ctx, q, asked, func(e cluster.Event) error {
 			q.After, q.Last = e.Seq, 0
-			if p.json {
-				return jsonLine(p.w, "Event", e)
+			if p.IsJSON() {
+				return p.PrintJSONLine("Event", e)
 			}
-			p.event(e)
+			p.PrintEvent(e)
 			return nil
 		})
 	})
@@ -113,28 +113,4 @@ func followEvents(cmd *cobra.Command, p printer, c *api.Client, q cluster.EventQ
 		return nil
 	}
 	return err
-}
-
-// moment is a point in time as a column of a list.
-func (p printer) moment(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
-
-// event prints an event: when, of which cluster, what, and the cure below it.
-func (p printer) event(e cluster.Event) {
-	line := text.OneLine(e.Message)
-	if e.Error != "" {
-		line += ": " + text.OneLine(e.Error)
-	}
-	switch e.Level {
-	case "error":
-		line = p.paint("error", "31") + " " + line
-	case "warning":
-		line = p.paint("warning", "33") + " " + line
-	}
-	if e.Cluster != "" {
-		line = "[" + e.Cluster + "] " + line
-	}
-	p.printf("%s %s\n", p.moment(e.At), line)
-	if e.Hint != "" {
-		p.printf("                    -> %s\n", text.OneLine(e.Hint))
-	}
 }

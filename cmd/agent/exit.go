@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // The exit codes of the program, as docs/reference/exit-codes.md lists them.
@@ -18,7 +19,8 @@ const (
 	exitDestructive = 11 // plan: there are destructive ones
 )
 
-// usageError is a command line that cannot be obeyed.
+// usageError is a command line that cannot be obeyed, as far as it is seen here;
+// the rooms return fault.Usage.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -43,12 +45,13 @@ func (e *exitError) Unwrap() error { return e.err }
 func exitCode(err error) int {
 	var own *exitError
 	var usage *usageError
+	var wrong *fault.Usage
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &own):
 		return own.code
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &wrong):
 		return exitUsage
 	case errors.Is(err, api.ErrNoDaemon):
 		return exitNoDaemon

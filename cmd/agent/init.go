@@ -15,7 +15,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
 
@@ -41,9 +43,9 @@ type initFlags struct {
 	root, output                                      string
 }
 
-func newInit(env *environment) *cobra.Command { return newInitWith(env, execute) }
+func newInit(env *environment) *cobra.Command { return newInitWith(env, probe.RunProgram) }
 
-func newInitWith(env *environment, run runner) *cobra.Command {
+func newInitWith(env *environment, run probe.Runner) *cobra.Command {
 	var f initFlags
 	cmd := &cobra.Command{
 		Use:   "init",
@@ -133,7 +135,7 @@ func (f *initFlags) declare(cmd *cobra.Command) {
 // initRun is one run of init.
 type initRun struct {
 	env    *environment
-	host   pveHost
+	host   target
 	flags  initFlags
 	given  func(name string) bool // whether a flag was
 	asks   *asker                 // nil: nobody is there to ask
@@ -145,12 +147,12 @@ type initRun struct {
 	scanned *hostKeys
 }
 
-func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFlags, run runner) error {
+func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFlags, run probe.Runner) error {
 	p, err := newPrinter(env.stdout, f.output)
 	if err != nil {
 		return err
 	}
-	if p.json && !f.dryRun {
+	if p.IsJSON() && !f.dryRun {
 		return &usageError{errors.New("init: --output json goes with --dry-run")}
 	}
 	if f.root != "" {
@@ -158,8 +160,8 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 			return err
 		}
 	}
-	i := &initRun{env: env, host: pveHost{root: f.root, run: run}, flags: f, given: cmd.Flags().Changed}
-	if err := i.host.isThere(); err != nil {
+	i := &initRun{env: env, host: target{probe.Host{Root: f.root, Run: run}}, flags: f, given: cmd.Flags().Changed}
+	if err := i.host.Verify(); err != nil {
 		return err
 	}
 	if i.asks, err = i.whoAnswers(ctx); err != nil {
@@ -175,17 +177,17 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	if i.record, err = i.host.readRecord(); err != nil {
 		return err
 	}
-	if !p.json {
-		p.printf("looking at the host\n")
+	if !p.IsJSON() {
+		p.Printf("looking at the host\n")
 	}
-	if i.facts, err = i.host.see(ctx); err != nil {
+	if i.facts, err = i.host.ReadFacts(ctx); err != nil {
 		return fmt.Errorf("look at the host: %w", err)
 	}
 	if f.undo {
 		return i.undo(ctx, p)
 	}
-	if !p.json {
-		p.printf("Proxmox VE %s on %s\n", i.facts.Version, i.facts.Host)
+	if !p.IsJSON() {
+		p.Printf("Proxmox VE %s on %s\n", i.facts.Version, i.facts.Host)
 	}
 	if err := i.decideWishes(ctx); err != nil {
 		return err
@@ -200,7 +202,7 @@ func runInit(ctx context.Context, env *environment, cmd *cobra.Command, f initFl
 	return i.apply(ctx, p, plan)
 }
 
-// whoAnswers returns who is asked: the person at the terminal, or nobody. What a
+// probe.resolveNeighbour returns who is asked: the person at the terminal, or nobody. What a
 // program reads holds no questions.
 func (i *initRun) whoAnswers(ctx context.Context) (*asker, error) {
 	in, ok := i.env.stdin.(*os.File)
@@ -220,7 +222,7 @@ func (i *initRun) options() setup.Options {
 }
 
 // plan makes the plan, once everything is known to be right.
-func (i *initRun) plan(p printer) (setup.Plan, error) {
+func (i *initRun) plan(p terminal.Printer) (setup.Plan, error) {
 	problems := setup.Check(i.facts, i.wishes, i.record, i.files, i.options())
 	if !problems.HasErrors() { // what is wrong with a wish would be told twice
 		problems = append(problems, i.wouldLoad()...)
@@ -284,10 +286,10 @@ func (i *initRun) wouldTrust() cluster.Problems {
 }
 
 // apply carries a plan out and says what is next.
-func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
+func (i *initRun) apply(ctx context.Context, p terminal.Printer, plan setup.Plan) error {
 	if i.asks == nil || len(plan.Steps) == 0 { // else they are shown with the steps
 		for _, n := range plan.Notes {
-			p.printf("note: %s\n", n)
+			p.Printf("note: %s\n", n)
 		}
 	}
 	record := i.record.Begun(i.wishes, plan)
@@ -297,7 +299,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 				return err
 			}
 		}
-		p.printf("nothing to do: this host is set up\n")
+		p.Printf("nothing to do: this host is set up\n")
 		return i.next(p)
 	}
 	if i.asks != nil {
@@ -313,7 +315,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 	if n := len(steps); steps[n-1].Run != nil {
 		steps, last = steps[:n-1], steps[n-1:]
 	}
-	tell := func(s setup.Step) { p.printf("done: %s\n", s.What) }
+	tell := func(s setup.Step) { p.Printf("done: %s\n", s.What) }
 	record, err := i.host.carryOut(ctx, steps, record, tell)
 	if err != nil {
 		return fault.WithHint(err, "run init again when it is mended: it goes on where it stopped")
@@ -329,7 +331,7 @@ func (i *initRun) apply(ctx context.Context, p printer, plan setup.Plan) error {
 
 // loads has the daemon's own loader read what was written.
 func (i *initRun) loads() error {
-	settings, problems := config.LoadFrom(i.host.path(setup.ConfigFile), config.FromStore(i.host.path(setup.CredentialDir)))
+	settings, problems := config.LoadFrom(i.host.Path(setup.ConfigFile), config.FromStore(i.host.Path(setup.CredentialDir)))
 	if problems = settings.WithoutHidden(problems); problems.HasErrors() {
 		return fmt.Errorf("the files are written, and the agent cannot work with them:\n%w", problems)
 	}
@@ -337,7 +339,7 @@ func (i *initRun) loads() error {
 }
 
 // undo takes back what init made.
-func (i *initRun) undo(ctx context.Context, p printer) error {
+func (i *initRun) undo(ctx context.Context, p terminal.Printer) error {
 	plan, problems := setup.Undo(i.facts, i.record, i.flags.leaveVMs)
 	if problems.HasErrors() {
 		return fmt.Errorf("nothing was undone:\n%w", problems)
@@ -354,16 +356,16 @@ func (i *initRun) undo(ctx context.Context, p printer) error {
 		}
 	}
 	if len(plan.Steps) > 0 {
-		if _, err := i.host.carryOut(ctx, plan.Steps, i.record, func(s setup.Step) { p.printf("done: %s\n", s.What) }); err != nil {
+		if _, err := i.host.carryOut(ctx, plan.Steps, i.record, func(s setup.Step) { p.Printf("done: %s\n", s.What) }); err != nil {
 			return fault.WithHint(err, "run it again when it is mended: it goes on where it stopped")
 		}
 	}
 	for _, n := range plan.Notes {
-		p.printf("%s\n", n)
+		p.Printf("%s\n", n)
 	}
 	if err := i.host.forget(); err != nil {
 		return err
 	}
-	p.printf("init is undone\n")
+	p.Printf("init is undone\n")
 	return nil
 }

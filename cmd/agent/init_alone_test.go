@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestInitOnlyOnce(t *testing.T) {
 	h := newFresh(t, "9.2")
 	before := h.state()
-	unlock, err := pveHost{root: h.dir}.lock()
+	unlock, err := target{probe.Host{Root: h.dir}}.lock()
 	must(err)
 	for _, args := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
 		a := h.init(t.Context(), args...)

@@ -18,15 +18,21 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 )
 
+// target is the host that is set up: what is seen of it, and its files and
+// programs that change it.
+type target struct{ probe.Host }
+
 // readRecord reads what init remembers. Where there is none it was never run.
-func (h pveHost) readRecord() (setup.Record, error) {
-	text, _, err := config.ReadFile(h.path(setup.RecordFile), config.OnlyOwnerWrites)
+func (h target) readRecord() (setup.Record, error) {
+	text, _, err := config.ReadFile(h.Path(setup.RecordFile), config.OnlyOwnerWrites)
 	if errors.Is(err, fs.ErrNotExist) {
 		return setup.Record{Version: 1}, nil
 	}
@@ -48,7 +54,7 @@ func (h pveHost) readRecord() (setup.Record, error) {
 }
 
 // writeRecord makes a record durable.
-func (h pveHost) writeRecord(r setup.Record) error {
+func (h target) writeRecord(r setup.Record) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -61,7 +67,7 @@ func (h pveHost) writeRecord(r setup.Record) error {
 
 // carryOut does the steps of a plan in their order. What must be known if one is
 // cut off is recorded before it is begun.
-func (h pveHost) carryOut(ctx context.Context, steps []setup.Step, r setup.Record, tell func(setup.Step)) (setup.Record, error) {
+func (h target) carryOut(ctx context.Context, steps []setup.Step, r setup.Record, tell func(setup.Step)) (setup.Record, error) {
 	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
 			return r, err
@@ -84,23 +90,24 @@ func (h pveHost) carryOut(ctx context.Context, steps []setup.Step, r setup.Recor
 }
 
 // do does one step. It returns what was written into a file.
-func (h pveHost) do(ctx context.Context, s setup.Step) ([]byte, error) {
+func (h target) do(ctx context.Context, s setup.Step) ([]byte, error) {
 	switch {
 	case s.Call != nil && s.Call.SecretTo != nil:
 		var made struct {
-			ID    string `json:"full-tokenid"`
-			Value string `json:"value"`
+			ID    cluster.TokenID `json:"full-tokenid"`
+			Value string          `json:"value"`
 		}
-		if err := h.pvesh(ctx, &made, s.Call.Args()...); err != nil {
+		if err := h.Pvesh(ctx, &made, s.Call.Args()...); err != nil {
 			return nil, err
 		}
 		if made.ID == "" || made.Value == "" {
 			return nil, errors.New("pvesh told no secret of the new token")
 		}
-		content := []byte(made.ID + "=" + made.Value + "\n")
+		token := cluster.Token{ID: made.ID, Secret: cluster.SecretString(made.Value)}
+		content := append(token.Line().Reveal(), '\n')
 		return content, h.write(*s.Call.SecretTo, content)
 	case s.Call != nil:
-		return nil, h.pvesh(ctx, nil, s.Call.Args()...)
+		return nil, h.Pvesh(ctx, nil, s.Call.Args()...)
 	case s.Dir != nil:
 		return nil, h.makeDir(*s.Dir)
 	case s.File != nil:
@@ -110,19 +117,19 @@ func (h pveHost) do(ctx context.Context, s setup.Step) ([]byte, error) {
 		}
 		return content, h.write(*s.File, content)
 	case s.Remove != "":
-		err := os.Remove(h.path(s.Remove))
+		err := os.Remove(h.Path(s.Remove))
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
 		return nil, err
 	}
-	_, err := h.run(ctx, s.Run[0], s.Run[1:]...)
+	_, err := h.Run(ctx, s.Run[0], s.Run[1:]...)
 	return nil, err
 }
 
 // makeDir makes a directory with exactly its mode.
-func (h pveHost) makeDir(d setup.NewFile) error {
-	path := h.path(d.Path)
+func (h target) makeDir(d setup.NewFile) error {
+	path := h.Path(d.Path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -161,8 +168,8 @@ func contentOf(f setup.NewFile) ([]byte, error) {
 
 // write writes a file whole or not at all, with its owner and mode from the
 // first moment on at which it has its name.
-func (h pveHost) write(f setup.NewFile, content []byte) (err error) {
-	path := h.path(f.Path)
+func (h target) write(f setup.NewFile, content []byte) (err error) {
+	path := h.Path(f.Path)
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -194,8 +201,8 @@ func (h pveHost) write(f setup.NewFile, content []byte) (err error) {
 }
 
 // own gives a file to root and a group.
-func (h pveHost) own(f *os.File, group string) error {
-	if h.root != "" {
+func (h target) own(f *os.File, group string) error {
+	if h.Root != "" {
 		return nil
 	}
 	gid := 0

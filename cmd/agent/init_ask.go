@@ -12,10 +12,12 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/ssh"
+	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -128,7 +130,7 @@ func (i *initRun) decideWishes(ctx context.Context) error {
 		}
 	}
 	if i.wishes.Fingerprint == "" && !i.wishes.SystemTrust {
-		ca, err := os.ReadFile(i.host.path("/etc/pve/pve-root-ca.pem"))
+		ca, err := os.ReadFile(i.host.Path("/etc/pve/pve-root-ca.pem"))
 		if err != nil {
 			return fault.WithHint(fmt.Errorf("read the authority of Proxmox VE: %w", err), "is pve-cluster running? systemctl status pve-cluster")
 		}
@@ -425,7 +427,7 @@ func (i *initRun) scan(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	keys, err := scanHostKeys(ctx, addr)
+	keys, err := probe.ScanHostKeys(ctx, addr)
 	if err != nil {
 		return fault.WithHint(err, "if it cannot be reached now, give its host keys with --known-hosts-file")
 	}
@@ -472,4 +474,13 @@ func (i *initRun) askStart() (err error) {
 		i.flags.start, err = i.asks.yes("Start the agent when all is done?", true)
 	}
 	return err
+}
+
+// knownHostsLines are the lines that trust keys of a server.
+func knownHostsLines(addr string, keys []ssh.PublicKey) []byte {
+	var b strings.Builder
+	for _, k := range keys {
+		b.WriteString(xknownhosts.Line([]string{addr}, k) + "\n")
+	}
+	return []byte(b.String())
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -38,12 +39,13 @@ func TestInitOnTwoHosts(t *testing.T) {
 				host       *fresh
 				works, see string
 			}{{first, "pve1", "the agent of 2nd"}, {second, "2nd", "the agent of pve1"}, {first, "2nd", ""}} {
-				if others, err := (hostView{pve: pveHost{root: tc.host.dir, run: tc.host.run}}).others(t.Context(), setup.Token(tc.works)); err != nil || others != tc.see {
-					t.Errorf("with the token of %s doctor sees %q, %v, want %q", tc.works, others, err, tc.see)
+				seen := probe.Inspector{Host: probe.Host{Root: tc.host.dir, Run: tc.host.run}}.Inspect(t.Context(), doctor.Wants{Token: setup.Token(tc.works)})
+				if others := seen.Others; !others.Known || others.Value != tc.see {
+					t.Errorf("with the token of %s doctor sees %+v, want %q", tc.works, others, tc.see)
 				}
 			}
 			// Of an agent whose config nobody could read it is not known what it lacks.
-			unread := hostView{pve: pveHost{root: first.dir, run: first.run}}.see(t.Context(), doctor.Wants{})
+			unread := probe.Inspector{Host: probe.Host{Root: first.dir, Run: first.run}}.Inspect(t.Context(), doctor.Wants{})
 			if c := find(unread.Judge(), "agents", ""); len(c) != 1 || c[0].Level != doctor.Skipped {
 				t.Errorf("without a config doctor says %+v", c)
 			}
@@ -92,7 +94,7 @@ func TestInitWithACopiedToken(t *testing.T) {
 	hosts := newFreshCluster(t, "9.2", "pve1", "pve2")
 	hosts[0].done()
 	path := setup.Credential(setup.ProxmoxToken)
-	must(pveHost{root: hosts[1].dir}.makeDir(setup.NewFile{Path: setup.CredentialDir, Mode: 0o700}))
+	must(target{probe.Host{Root: hosts[1].dir}}.makeDir(setup.NewFile{Path: setup.CredentialDir, Mode: 0o700}))
 	write(t, hosts[1].dir+path, hosts[0].file(path), 0o600)
 	if a := hosts[1].init(t.Context(), "--yes"); a.err == nil || !strings.Contains(a.err.Error(), path+": somebody else wrote or changed it") || len(hosts[1].pveshs) > 0 {
 		t.Errorf("%v; %v", a, hosts[1].pveshs)

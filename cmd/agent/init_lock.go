@@ -18,9 +18,9 @@ import (
 // lock makes this the one init that works on the host: two would each do what the
 // other has done already, and one's record would be lost. The lock goes with the
 // process, and its file with the next boot.
-func (h pveHost) lock() (unlock func(), err error) {
-	path := h.path(setup.LockFile)
-	if h.root != "" {
+func (h target) lock() (unlock func(), err error) {
+	path := h.Path(setup.LockFile)
+	if h.Root != "" {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, fmt.Errorf("lock the host: %w", err)
 		}
@@ -60,8 +60,8 @@ func holder(f *os.File) string {
 
 // rootsOwn refuses a file that somebody else could have written: what init did is
 // root's word alone.
-func (h pveHost) rootsOwn(path string) error {
-	info, err := os.Lstat(h.path(path))
+func (h target) rootsOwn(path string) error {
+	info, err := os.Lstat(h.Path(path))
 	if err != nil {
 		return nil // whoever reads it finds out
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
+	"github.com/talos-agent/talos-agent/internal/repo/sealed"
+	"github.com/talos-agent/talos-agent/internal/repo/validation"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
@@ -345,25 +347,25 @@ func (r *repoRun) write(ctx context.Context, files map[string]string) (written [
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(stage)) }()
-	f := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}
-	name, _ := f.files(r.dir)
+	f := sealed.Config{Cluster: r.wishes.Cluster, Folder: r.wishes.Folder}
+	name, _ := f.Locate(r.dir)
 	// Those who can read the secrets are told by a file that may be there.
-	folder, rules, err := rulesFor(r.dir, name)
+	folder, rules, err := sealed.ReadRules(r.dir, name)
 	switch {
 	case err == nil:
-		delete(files, sopsRules) // another one is nearer, or it is this
-		files[path.Join(folder, sopsRules)] = string(rules)
+		delete(files, sealed.RulesFile) // another one is nearer, or it is this
+		files[path.Join(folder, sealed.RulesFile)] = string(rules)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	r.rules = filepath.Join(r.dir, filepath.FromSlash(folder), sopsRules)
+	r.rules = filepath.Join(r.dir, filepath.FromSlash(folder), sealed.RulesFile)
 	for name, text := range files {
 		at := filepath.Join(stage, filepath.FromSlash(name))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644)); err != nil {
 			return nil, err
 		}
 	}
-	encrypted, recipients, err := sealSecrets(ctx, r.env, stage, f, time.Now())
+	encrypted, recipients, err := sealed.Seal(ctx, stage, f, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -386,7 +388,7 @@ func (r *repoRun) place(files map[string]string) (written []string, err error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return written, err
 		}
-		switch err := writeNew(path, []byte(files[name])); {
+		switch err := sealed.WriteNew(path, []byte(files[name])); {
 		case errors.Is(err, fs.ErrExist):
 			r.say("kept   %s, which is there", path)
 		case err != nil:
@@ -408,11 +410,11 @@ func (r *repoRun) finish(ctx context.Context, written []string) error {
 	if err != nil {
 		return err
 	}
-	flags := validateFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder, owner: inventory.DefaultOwner}
+	flags := validation.Config{Cluster: r.wishes.Cluster, Folder: r.wishes.Folder, Owner: inventory.DefaultOwner}
 	if r.host != nil {
-		flags.policy, flags.owner = r.host.settings.PolicyPath, r.host.settings.Owner
+		flags.Policy, flags.Owner = r.host.settings.PolicyPath, r.host.settings.Owner
 	}
-	v, err := validate(ctx, r.dir, flags, time.Now())
+	v, err := validation.Validate(ctx, r.dir, flags, time.Now())
 	if err != nil {
 		return err
 	}
@@ -474,7 +476,7 @@ func (r *repoRun) warnOfReaders() {
 // updateKeys is the command that encrypts the secrets to whom the rules name. It
 // names the rules because sops looks for them from where it is called.
 func (r *repoRun) updateKeys() string {
-	_, file := secretsFlags{cluster: r.wishes.Cluster, folder: r.wishes.Folder}.files(r.dir)
+	_, file := sealed.Config{Cluster: r.wishes.Cluster, Folder: r.wishes.Folder}.Locate(r.dir)
 	return fmt.Sprintf("sops --config %s updatekeys %s", r.rules, file)
 }
 

@@ -14,11 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 )
@@ -57,7 +56,7 @@ func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
 	if err := s.WithoutHidden(problems).Err(); err != nil {
 		return nil, fault.WithHint(err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed")
 	}
-	k := &hostKnowledge{settings: s, router: routerOfHost()}
+	k := &hostKnowledge{settings: s, router: probe.FindRouter()}
 	ctx, cancel := context.WithTimeout(parent, learnWithin)
 	defer cancel()
 	if err := k.ask(ctx, problems); err != nil {
@@ -207,19 +206,4 @@ func (k *hostKnowledge) roomiest() string {
 		}
 	}
 	return best
-}
-
-// routerOfHost is where this host sends what is not for its own networks; zero
-// when there is no such place, or nobody knows.
-func routerOfHost() netip.Addr {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return netip.Addr{}
-	}
-	for _, r := range routes {
-		if ip, ok := netip.AddrFromSlice(r.Gw); ok && (r.Dst == nil || r.Dst.IP.IsUnspecified()) {
-			return ip.Unmap()
-		}
-	}
-	return netip.Addr{}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
 
 // TestCIOfInitRepo: the checks that a repository begins with pass on it, as the
@@ -15,7 +17,7 @@ import (
 func TestCIOfInitRepo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "infra")
 	out, err := exec.CommandContext(t.Context(), "talos-agent", "init", "repo", dir, "--host", "pve1", "--bridge", "vmbr1", "--network", "10.10.0.0/24",
-		"--gateway", "10.10.0.1", "--workers", "0", "--recipient", exampleRecipient).CombinedOutput()
+		"--gateway", "10.10.0.1", "--workers", "0", "--recipient", sealed.ExampleRecipient).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

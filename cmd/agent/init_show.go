@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // initStep is a step as JSON has it: its words, and what is done.
@@ -30,21 +31,21 @@ type initStep struct {
 }
 
 // showPlan shows every step, and what is left as it is.
-func showPlan(p printer, plan setup.Plan) error {
-	if p.json {
-		return p.jsonOut("InitPlan", struct {
+func showPlan(p terminal.Printer, plan setup.Plan) error {
+	if p.IsJSON() {
+		return p.PrintJSON("InitPlan", struct {
 			Steps []initStep `json:"steps"`
 			Notes []string   `json:"notes"`
 		}{stepsAsJSON(plan.Steps), append([]string{}, plan.Notes...)})
 	}
 	for _, s := range plan.Steps {
-		p.printf("- %s\n    %s\n", s.What, s.Shown())
+		p.Printf("- %s\n    %s\n", s.What, s.Shown())
 	}
 	for _, n := range plan.Notes {
-		p.printf("note: %s\n", n)
+		p.Printf("note: %s\n", n)
 	}
 	if len(plan.Steps) == 0 {
-		p.printf("nothing to do\n")
+		p.Printf("nothing to do\n")
 	}
 	return nil
 }
@@ -73,12 +74,12 @@ func stepsAsJSON(steps []setup.Step) []initStep {
 
 // showConflict shows how a file differs from what would be written. What is
 // secret is not shown.
-func showConflict(p printer, c setup.Conflict) {
-	if p.json {
+func showConflict(p terminal.Printer, c setup.Conflict) {
+	if p.IsJSON() {
 		return
 	}
 	if c.Secret {
-		p.printf("%s holds something else\n", c.Path)
+		p.Printf("%s holds something else\n", c.Path)
 		return
 	}
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
@@ -88,13 +89,13 @@ func showConflict(p printer, c setup.Conflict) {
 	if err != nil {
 		text = c.Path + " holds something else\n"
 	}
-	p.printf("%s", text)
+	p.Printf("%s", text)
 }
 
 // next says what a person has to do now, with the public halves of the keys.
-func (i *initRun) next(p printer) error {
+func (i *initRun) next(p terminal.Printer) error {
 	read := func(name string) ([]byte, bool, error) {
-		data, _, err := config.ReadFile(i.host.path(setup.Credential(name)), 0)
+		data, _, err := config.ReadFile(i.host.Path(setup.Credential(name)), 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, false, nil
 		}
@@ -107,8 +108,8 @@ func (i *initRun) next(p printer) error {
 	}
 	if hasAge {
 		if recipients := recipientsOf(ageKey); len(recipients) > 0 {
-			p.printf("\nThe host opens secrets that are encrypted to this recipient (.sops.yaml):\n  %s\n", strings.Join(recipients, "\n  "))
-			p.printf("Keep a copy of %s in your safe.\n", setup.Credential(setup.AgeKey))
+			p.Printf("\nThe host opens secrets that are encrypted to this recipient (.sops.yaml):\n  %s\n", strings.Join(recipients, "\n  "))
+			p.Printf("Keep a copy of %s in your safe.\n", setup.Credential(setup.AgeKey))
 		}
 	}
 	if hasSSH && i.wishes.Repository.SSH() {
@@ -116,15 +117,15 @@ func (i *initRun) next(p printer) error {
 		if err != nil {
 			return fmt.Errorf("%s is not a private key without a passphrase", setup.Credential(setup.SSHKey))
 		}
-		p.printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
+		p.Printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
 			bytes.TrimSpace(ssh.MarshalAuthorizedKey(signer.PublicKey())), i.facts.Host)
 	}
-	p.printf("\nA repository to start from: talos-agent init repo DIR\n")
+	p.Printf("\nA repository to start from: talos-agent init repo DIR\n")
 	switch {
 	case i.flags.start || i.facts.Unit.Active:
-		p.printf("The agent runs: talos-agent status, journalctl -u talos-agent\n")
+		p.Printf("The agent runs: talos-agent status, journalctl -u talos-agent\n")
 	case i.facts.Unit.Installed:
-		p.printf("Then: systemctl enable --now talos-agent\n")
+		p.Printf("Then: systemctl enable --now talos-agent\n")
 	}
 	return nil
 }
@@ -149,8 +150,8 @@ func recipientsOf(keys []byte) []string {
 }
 
 // forget removes what init remembers.
-func (h pveHost) forget() error {
-	err := os.Remove(h.path(setup.RecordFile))
+func (h target) forget() error {
+	err := os.Remove(h.Path(setup.RecordFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

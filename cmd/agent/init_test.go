@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -22,9 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -197,7 +196,7 @@ func TestInitConverges(t *testing.T) {
 	if len(calls) < 10 {
 		t.Fatalf("only %d calls of pvesh", len(calls))
 	}
-	for n := 0; n < len(calls); n += thinner {
+	for n := 0; n < len(calls); n += daemontest.Thinner {
 		for name, fault := range map[string]pveshFault{"not done": notDone, "reply lost": replyLost} {
 			t.Run(fmt.Sprintf("%02d %s", n, name), func(t *testing.T) {
 				h := newFresh(t, "9.2")
@@ -236,7 +235,7 @@ func TestInitStopped(t *testing.T) {
 	good := newFresh(t, "9.2")
 	steps := strings.Count(good.done().out, "done: ")
 	want := good.state()
-	for n := 1; n < steps; n += thinner {
+	for n := 1; n < steps; n += daemontest.Thinner {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			h := newFresh(t, "9.2")
 			ctx, cancel := context.WithCancel(t.Context())
@@ -318,10 +317,10 @@ func (h *fresh) certificate(names ...string) []byte {
 // authority has not signed, the agent is told its fingerprint.
 func TestInitWithAnotherCertificate(t *testing.T) {
 	h := newFresh(t, "8.4")
-	der := h.certificate("pve1.example.org")
+	fingerprint := sha256Of(h.certificate("pve1.example.org"))
 	h.done()
 	s, problems := config.LoadFrom(h.dir+setup.ConfigFile, config.FromStore(h.dir+setup.CredentialDir))
-	if len(problems) > 0 || s.Proxmox.Fingerprint != fingerprintOf(der) || s.Proxmox.CA != nil {
+	if len(problems) > 0 || s.Proxmox.Fingerprint != fingerprint || s.Proxmox.CA != nil {
 		t.Errorf("%v %q", problems, s.Proxmox.Fingerprint)
 	}
 	if a := h.done(); !strings.Contains(a.out, "nothing to do") {
@@ -335,8 +334,8 @@ func TestInitWithAnotherCertificate(t *testing.T) {
 		}
 		return s
 	}
-	der = h.certificate("pve1.example.org")
-	if h.done(); load().Proxmox.Fingerprint != fingerprintOf(der) {
+	fingerprint = sha256Of(h.certificate("pve1.example.org"))
+	if h.done(); load().Proxmox.Fingerprint != fingerprint {
 		t.Errorf("renewed: %q", load().Proxmox.Fingerprint)
 	}
 	must(os.Remove(filepath.Join(h.dir, "etc/pve/nodes/pve1/pveproxy-ssl.pem")))
@@ -466,46 +465,7 @@ func (h *fresh) showsTheSame(told []initStep) {
 	}
 }
 
-// TestInitSees: what pvesh prints is understood in each of its spellings, and
-// what is of no use here is left out.
-func TestInitSees(t *testing.T) {
-	said := map[string]string{
-		"/version":            `{"release":"9.2","version":"9.2.11"}`,
-		"/cluster/status":     `[{"type":"cluster","name":"c","quorate":1},{"type":"node","name":"pve2","local":0},{"type":"node","name":"pve1","local":1}]`,
-		"/pools":              `[{"poolid":"talos","comment":"x: y"},{"poolid":"other"}]`,
-		"/access/roles":       `[{"roleid":"NoAccess","privs":"","special":1},{"roleid":"TalosAgentVM","privs":"VM.Audit,VM.Allocate"}]`,
-		"/access/users":       `[{"userid":"root@pam","enable":1,"tokens":null},{"userid":"talos-agent@pve","enable":"0","comment":"z","tokens":[{"tokenid":"pve1","privsep":1,"expire":0},{"tokenid":"host_2","comment":"c"}]},{"userid":"old@pve"}]`,
-		"/access/acl":         `[{"path":"/","ugid":"admins","roleid":"Administrator","type":"group","propagate":1},{"path":"/pool/talos","ugid":"talos-agent@pve","roleid":"TalosAgentVM","type":"user","propagate":"0"}]`,
-		"/storage":            `[{"storage":"nfs","type":"nfs","content":"none","digest":"d"},{"storage":"far","type":"dir","content":"images","nodes":"pve2,pve3"},{"storage":"off","type":"dir","content":"images","disable":1},{"storage":"local","type":"dir","content":"iso,import","nodes":"pve1"}]`,
-		"/cluster/resources":  `[{"vmid":405,"id":"qemu/405","type":"qemu","name":"dev-cp-1","pool":"talos","node":"pve2"},{"vmid":100,"id":"lxc/100","type":"lxc"}]`,
-		"/nodes/pve1/network": `[{"iface":"vmbr1","type":"OVSBridge"},{"iface":"vmbr0","type":"bridge","cidr":"10.0.0.2/24"}]`,
-	}
-	h := pveHost{root: t.TempDir(), run: func(_ context.Context, _ string, args ...string) ([]byte, error) {
-		if args[0] != "get" || said[args[1]] == "" || args[len(args)-1] != "json" {
-			return nil, fmt.Errorf("nobody expects pvesh %v", args)
-		}
-		return []byte(said[args[1]]), nil
-	}}
-	f, err := h.see(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := setup.Facts{
-		Version: "9.2.11", Host: "pve1", Hosts: []string{"pve1", "pve2"}, Pools: map[string]string{"talos": "x: y", "other": ""},
-		Roles:    map[string][]string{"NoAccess": {}, "TalosAgentVM": {"VM.Audit", "VM.Allocate"}},
-		Users:    map[string]setup.Account{"root@pam": {}, "old@pve": {}, setup.User: {Disabled: true, Comment: "z", Tokens: []string{"pve1", "host_2"}}},
-		ACL:      []setup.Entry{{Path: "/", Who: "admins", Role: "Administrator", Propagate: true}, {Path: "/pool/talos", Who: setup.User, Role: "TalosAgentVM"}},
-		Storages: []setup.Storage{{Name: "local", Type: "dir", Content: []string{"iso", "import"}}, {Name: "nfs", Type: "nfs", Content: []string{}, Digest: "d"}},
-		Bridges:  []setup.Bridge{{Name: "vmbr0", Address: "10.0.0.2/24"}, {Name: "vmbr1"}},
-		VMs:      []setup.VM{{ID: 100}, {ID: 405, Name: "dev-cp-1", Pool: "talos", Host: "pve2"}},
-		Files:    map[string]setup.File{}, ServiceUser: true,
-	}
-	if diff := cmp.Diff(want, f, cmpopts.EquateEmpty()); diff != "" {
-		t.Error(diff)
-	}
-	// One that fails is told by its name, and an answer is not quoted.
-	said["/access/acl"] = `{"secret":"c4n4ry"`
-	if _, err := h.see(t.Context()); err == nil || !strings.Contains(err.Error(), "pvesh get /access/acl: ") || strings.Contains(err.Error(), "c4n4ry") {
-		t.Errorf("%v", err)
-	}
+// sha256Of is a certificate's fingerprint as Proxmox VE shows it.
+func sha256Of(der []byte) string {
+	return strings.ToUpper(strings.ReplaceAll(fmt.Sprintf("% x", sha256.Sum256(der)), " ", ":"))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newLab(env *environment) *cobra.Command {
@@ -118,8 +119,8 @@ func besideAnother(err error) error {
 
 // tellStory tells what happens in a lab until the command is stopped.
 func tellStory(ctx context.Context, env *environment, l *lab.Lab) {
-	l.World.OnStory(func(e world.Event) {
-		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+shortDuration(e.At), e.Subject, e.Text)
+	l.World.OnEvent(func(e world.Event) {
+		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+text.Duration(e.At), e.Subject, e.Text)
 	})
 	<-ctx.Done()
 	_, _ = fmt.Fprintln(env.stdout, "the lab is closed")

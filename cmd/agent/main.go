@@ -18,7 +18,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // version is set by the linker.
@@ -28,7 +30,7 @@ func main() { os.Exit(run(osEnvironment(), os.Args[1:])) }
 
 // run is the whole program, for main and for tests.
 func run(env *environment, args []string) int {
-	told := clean{env.stderr} // errors repeat what others said
+	told := terminal.NewCleaner(env.stderr) // errors repeat what others said
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the program at once.
@@ -39,7 +41,7 @@ func run(env *environment, args []string) int {
 	code, elsewhere := exitCode(err), root.PersistentFlags().Changed("socket")
 	// The config of a daemon elsewhere is not known; what root reads here opens
 	// clusters.
-	if errors.Is(err, api.ErrDown) && !elsewhere && harden() == nil {
+	if errors.Is(err, api.ErrDown) && !elsewhere && harden.Process() == nil {
 		err = whyAway(err, setup.ConfigFile)
 	}
 	if err != nil && err.Error() != "" {

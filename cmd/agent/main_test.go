@@ -18,13 +18,13 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
 
 // TestMain lets scripts run this very program as talos-agent.
 func TestMain(m *testing.M) {
 	testscript.Main(leakless{m}, map[string]func(){
 		"talos-agent": func() { os.Exit(run(osEnvironment(), os.Args[1:])) },
-		"hardened":    hardened,
 		"age-keygen":  ageKeygen, // for the documentation
 	})
 }
@@ -65,7 +65,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("there is no condition %q", cond)
 		},
 		Setup: func(env *testscript.Env) error {
-			env.Setenv("RECIPIENT", exampleRecipient)
+			env.Setenv("RECIPIENT", sealed.ExampleRecipient)
 			id, err := age.ParseX25519Identity(strings.TrimSpace(anotherKey()))
 			if err != nil {
 				return err

@@ -17,11 +17,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/repo/validation"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -33,7 +37,7 @@ import (
 
 // rehearseFlags are what rehearse is told.
 type rehearseFlags struct {
-	validateFlags
+	validation.Config
 	from  string
 	speed float64
 	limit time.Duration
@@ -59,7 +63,7 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		ValidArgsFunction: directories,
 	}
 	output := outputFlag(cmd)
-	f.offer(cmd)
+	addValidationFlags(cmd, &f.Config)
 	flags := cmd.Flags()
 	flags.StringVar(&f.from, "from", "", "directory with the state before the change")
 	flags.Float64Var(&f.speed, "speed", 50, "how many times faster than life")
@@ -81,10 +85,10 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 type rehearsal struct {
 	flags rehearseFlags
 	dir   string
-	p     printer
+	p     terminal.Printer
 
 	lab   *lab.Lab
-	agent *agent
+	agent *agent.Agent
 	dirs  *git.Directory
 	stage string // the directory the agent follows
 
@@ -107,15 +111,15 @@ func (r *rehearsal) run(ctx context.Context) error {
 	}
 	// An invalid repository is told the way validate tells it.
 	for _, dir := range slices.Compact([]string{first, r.dir}) {
-		v, err := validate(ctx, dir, r.flags.validateFlags, time.Now())
+		v, err := validation.Validate(ctx, dir, r.flags.Config, time.Now())
 		if err != nil {
 			return err
 		}
 		if !v.Valid {
-			if r.p.json {
-				err = r.p.jsonOut("Validation", v)
+			if r.p.IsJSON() {
+				err = r.p.PrintJSON("Validation", v)
 			} else {
-				r.p.validation(v, dir)
+				printValidation(r.p, v, dir)
 			}
 			return errors.Join(err, errSilent(exitFailed))
 		}
@@ -148,8 +152,8 @@ func (r *rehearsal) run(ctx context.Context) error {
 	if err := r.lab.Broken(); err != nil {
 		return fmt.Errorf("the agent broke a law in the rehearsal; this is a bug worth reporting: %w", err)
 	}
-	if r.p.json {
-		if err := r.p.jsonOut("Rehearsal", out); err != nil {
+	if r.p.IsJSON() {
+		if err := r.p.PrintJSON("Rehearsal", out); err != nil {
 			return err
 		}
 	}
@@ -182,20 +186,17 @@ func (r *rehearsal) put(dir string) error {
 
 // open starts a lab that has what the inventory asks for, and an agent on it.
 func (r *rehearsal) open(ctx context.Context, scratch string) error {
-	v := &validator{dir: r.stage, flags: r.flags.validateFlags, now: time.Now()}
-	if err := v.open(ctx); err != nil {
+	v, err := validation.Open(ctx, r.stage, r.flags.Config)
+	if err != nil {
 		return err
 	}
-	names := []string{r.flags.cluster}
-	if r.flags.cluster == "" {
-		var err error
-		if names, _, err = v.repo.Clusters(ctx, v.tree); err != nil {
-			return err
-		}
+	names, _, err := v.ListClusters(ctx)
+	if err != nil {
+		return err
 	}
 	var specs []cluster.Spec
 	for _, name := range names {
-		snap, problems, err := v.repo.Snapshot(ctx, v.tree, name)
+		snap, problems, err := v.Repository.Snapshot(ctx, v.Tree, name)
 		if err != nil {
 			return err
 		}
@@ -206,21 +207,17 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	}
 	c := labFor(specs)
 	c.Speed = r.flags.speed
-	var err error
 	if r.lab, err = lab.Start(c); err != nil {
 		return err
 	}
 	policy := cluster.Policy{Pool: c.Pool}
-	if v.policy != nil {
-		policy = *v.policy
+	if v.Policy != nil {
+		policy = *v.Policy
 	}
 	if r.dirs, err = git.OpenDir(git.Config{Dir: r.stage}); err != nil {
 		return err
 	}
-	source := sources.Config{Store: r.dirs, Path: r.flags.folder, Clusters: names, Inventory: inventory.Options{Owner: r.flags.owner, Pool: policy.Pool}}
-	if err := v.readKeys(&source); err != nil {
-		return err
-	}
+	source := sources.Config{Store: r.dirs, Path: r.flags.Folder, Clusters: names, Inventory: inventory.Options{Owner: r.flags.Owner, Pool: policy.Pool}, Decrypt: v.Decrypt}
 	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
 	files, unlock, err := state.Open(filepath.Join(scratch, "state"))
 	if err != nil {
@@ -228,27 +225,27 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	}
 	context.AfterFunc(ctx, unlock)
 	log := slog.New(slog.DiscardHandler)
-	if !r.p.json {
-		log = slog.New(&handler{level: slog.LevelInfo, write: writeLines(indent{r.p})})
+	if !r.p.IsJSON() {
+		log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{r.p})})
 	}
-	r.agent, err = newAgent(wiring{
-		owner: r.flags.owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },
-		files: files, cacheDir: filepath.Join(scratch, "cache"), dial: r.lab.DialContext, log: log, store: r.dirs, sources: source,
-		proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
-		factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
-		charts:  helm.Config{CA: r.lab.CA()},
-		prepare: r.standIn,
+	r.agent, err = agent.New(agent.Config{
+		Owner: r.flags.Owner, Clusters: names, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
+		Files: files, CacheDir: filepath.Join(scratch, "cache"), Dial: r.lab.DialContext, Log: log, Store: r.dirs, Sources: source,
+		Proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
+		Factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
+		Charts:  helm.Config{CA: r.lab.CA()},
+		Prepare: r.standIn,
 	})
 	if err != nil {
 		return err
 	}
-	r.agent.start(context.WithoutCancel(ctx))
+	r.agent.Start(context.WithoutCancel(ctx))
 	return nil
 }
 
 func (r *rehearsal) close() {
 	if r.agent != nil {
-		r.agent.stop()
+		r.agent.Stop()
 	}
 	if r.lab != nil {
 		r.lab.Close()
@@ -322,10 +319,10 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 	if err != nil {
 		return err
 	}
-	if !r.p.json {
-		r.p.printf("== %s\n", what)
+	if !r.p.IsJSON() {
+		r.p.Printf("== %s\n", what)
 	}
-	r.agent.lookAll()
+	r.agent.LookAll()
 	for {
 		all := []cluster.Status{}
 		done, ready := true, true
@@ -351,18 +348,18 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 }
 
 func (r *rehearsal) tell(all []cluster.Status, late bool) {
-	if r.p.json {
+	if r.p.IsJSON() {
 		return
 	}
-	r.p.now = time.Now()
+	p := r.p.At(time.Now())
 	for _, s := range all {
-		r.p.printf("\n")
-		r.p.status(s)
+		p.Printf("\n")
+		p.PrintStatus(s)
 	}
 	if late {
-		r.p.printf("\ngave up: not every cluster became Ready in time\n")
+		r.p.Printf("\ngave up: not every cluster became Ready in time\n")
 	}
-	r.p.printf("\n")
+	r.p.Printf("\n")
 }
 
 // labFor is a host that has what the clusters ask for: hosts, storages,
@@ -432,9 +429,9 @@ func labFor(specs []cluster.Spec) lab.Config {
 }
 
 // indent sets the agent's own lines apart.
-type indent struct{ p printer }
+type indent struct{ p terminal.Printer }
 
 func (i indent) Write(b []byte) (int, error) {
-	i.p.printf("  %s", b)
+	i.p.Printf("  %s", b)
 	return len(b), nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 func newStatus(env *environment) *cobra.Command {
@@ -54,30 +53,23 @@ daemon cannot be reached.`,
 		if err != nil {
 			return err
 		}
-		if p.json {
-			if err := p.jsonOut("StatusList", all); err != nil {
+		if p.IsJSON() {
+			if err := p.PrintJSON("StatusList", all); err != nil {
 				return err
 			}
 			return errors.Join(late, errSilent(worst(all)))
 		}
-		p.now = time.Now()
+		p = p.At(time.Now())
 		var trouble []string
 		if about, err := c.About(cmd.Context()); err == nil {
 			trouble = about.Trouble
-			p.trouble(trouble)
+			p.PrintProblems(trouble)
 		}
-		p.statuses(all)
-		p.pointAtDoctor(all, trouble)
+		p.PrintStatuses(all)
+		p.PrintDoctorHint(all, trouble)
 		return errors.Join(late, errSilent(worst(all)))
 	}
 	return cmd
-}
-
-// trouble prints what is no cluster's trouble.
-func (p printer) trouble(words []string) {
-	for _, t := range words {
-		p.printf("%s %s\n", p.paint("trouble", "31"), text.OneLine(t))
-	}
 }
 
 // awaitReady asks how the clusters stand, and goes on asking until all are Ready

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,8 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Group is the group whose members may read over the socket.
@@ -30,7 +33,7 @@ type Server struct{ *httpserver.Server }
 
 // Listen opens the socket and serves it until Close. A stale socket is
 // replaced, a live one is not: then another agent runs.
-func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
+func Listen(path string, d Daemon, log *slog.Logger) (*Server, error) {
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("listen on socket %s: %w", path, err)
 	}
@@ -45,14 +48,14 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 	}
 	if gid, ok := groupID(); ok {
 		if err := os.Chown(path, -1, gid); err != nil {
-			log.Debug("the socket stays with its user, because its group cannot be set", "err", err)
+			log.Debug("the socket stays with its user, because its group cannot be set", logging.Err, err)
 		}
 	}
 	if err := os.Chmod(path, 0o660); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), settings(a, log), log)}, nil
+	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), settings(d, log), log)}, nil
 }
 
 // listenClosed opens a socket to which nobody but its user may connect. Linux
@@ -71,9 +74,9 @@ func listenClosed(path string) (net.Listener, error) {
 
 // settings are those of the server: what the routes need beside the bounds that
 // every listener has.
-func settings(a Agent, log *slog.Logger) *http.Server {
+func settings(d Daemon, log *slog.Logger) *http.Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := httpserver.HTTP(handler(a, newStreams(ctx)), log)
+	h := httpserver.HTTP(handler(d, newStreams(ctx)), log)
 	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peerOf(c))
@@ -165,26 +168,22 @@ func peerOf(c net.Conn) peer {
 // user, who could read the daemon's memory anyway.
 func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.Getuid()) }
 
-// Handler serves the routes. The peer of a request comes from its connection;
+// handler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
-func Handler(a Agent) http.Handler {
-	return handler(a, newStreams(context.Background()))
-}
-
-func handler(a Agent, st *streams) http.Handler {
+func handler(d Daemon, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
 			p, _ := r.Context().Value(peerKey{}).(peer)
 			if rt.access == forRoot && !p.isRoot() {
-				writeError(w, &Error{Status: http.StatusForbidden, Message: "this is for root of the host", Hint: "run it with sudo"})
+				writeError(w, &Error{Status: http.StatusForbidden, Reason: cluster.AccessDenied, Message: "this is for root of the host", Hint: "run it with sudo"})
 				return
 			}
 			if rt.stream != nil {
-				st.serve(w, r, rt, a)
+				st.serve(w, r, rt, d)
 				return
 			}
-			data, err := rt.serve(r, a)
+			data, err := rt.serve(r, d)
 			if err != nil {
 				writeError(w, err)
 				return
@@ -193,7 +192,7 @@ func handler(a Agent, st *streams) http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, &Error{Status: http.StatusNotFound, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Hint: "the client may be newer than the daemon: restart talos-agent"})
+		writeError(w, &Error{Status: http.StatusNotFound, Reason: cluster.RouteUnknown, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Hint: "the client may be newer than the daemon: restart talos-agent"})
 	})
 	return mux
 }
@@ -207,13 +206,13 @@ type envelope struct {
 }
 
 func writeError(w http.ResponseWriter, err error) {
-	out := &Error{Status: http.StatusInternalServerError, Message: err.Error()}
+	out := &Error{Status: http.StatusInternalServerError, Reason: cmp.Or(cluster.ReasonOf(err), cluster.CommandFailed), Message: err.Error()}
 	var e *Error
 	switch {
 	case errors.As(err, &e):
 		out = e
 	case errors.Is(err, ErrUnknownCluster):
-		out.Status = http.StatusNotFound
+		out.Status, out.Reason = http.StatusNotFound, cluster.ClusterUnknown
 	}
 	if out.Hint == "" {
 		out.Hint = fault.HintOf(err)

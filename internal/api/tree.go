@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"path"
 	"testing/fstest"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // The caps of a tree that is sent to be planned. They are the repository's.
@@ -73,7 +75,7 @@ func readSome(files fs.FS, name string) ([]byte, error) {
 
 // tooMuch is why a tree is not sent, or not taken.
 func tooMuch(format string, args ...any) *Error {
-	return &Error{Status: http.StatusBadRequest, Message: "the directory holds " + fmt.Sprintf(format, args...) + ", too much to be planned",
+	return &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: "the directory holds " + fmt.Sprintf(format, args...) + ", too much to be planned",
 		Hint: "copy the folders that the inventory needs into an empty directory, by the same paths, and have that planned"}
 }
 
@@ -107,7 +109,7 @@ func readTar(r io.Reader) (fs.FS, error) {
 		name := path.Clean(h.Name)
 		switch {
 		case h.Typeflag != tar.TypeReg || !fs.ValidPath(name) || name == ".":
-			return nil, &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("the directory that was sent holds %q, which is not a regular file inside it", h.Name)}
+			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: fmt.Sprintf("the directory that was sent holds %q, which is not a regular file inside it", h.Name)}
 		case len(files) >= maxEntries:
 			return nil, tooMuch("more than %d files", maxEntries)
 		}
@@ -124,5 +126,5 @@ func unread(err error) *Error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return tooMuch("more than %d MiB", maxTree>>20)
 	}
-	return &Error{Status: http.StatusBadRequest, Message: "read the directory that was sent: " + err.Error()}
+	return &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: "read the directory that was sent: " + err.Error()}
 }

@@ -64,7 +64,7 @@ type Progress struct {
 	Done, Total int64  // in Unit; Total 0: unknown
 	Unit        string // "bytes", ...
 	UPID        string // the Proxmox VE task it waits for, "" before and without one
-	// Allocated says that the action has all the disks it needs: the claim on
+	// Allocated means that the action has all the disks it needs: the claim on
 	// its storage is released.
 	Allocated bool
 }

@@ -17,7 +17,7 @@ const (
 type ConsoleTail struct {
 	At    time.Time `json:"at"`
 	Lines []string  `json:"lines"`
-	// Note says why there are no lines, or how to see more.
+	// Note states why there are no lines, or how to see more.
 	Note string `json:"note,omitempty"`
 }
 

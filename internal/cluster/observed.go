@@ -23,12 +23,12 @@ type Observed struct {
 
 	Hosts map[string]Host // by name, for every host the inventory names
 	VMs   map[string]VM   // by node name, for every node of the inventory
-	// Strays are VMs that carry our mark for this cluster and prove ours, but
+	// Orphans are VMs that carry our mark for this cluster and prove ours, but
 	// are not in the inventory.
-	Strays   Seen[[]VM]
+	Orphans  Seen[[]VM]
 	Machines map[string]Machine // by node name
 	Members  Seen[[]Member]     // of etcd
-	// MembersAgree says whether every member of etcd names the same members. It
+	// MembersAgree states whether every member of etcd names the same members. It
 	// is unknown while nobody has asked all of them.
 	MembersAgree Seen[bool]
 	// APIs says of each control plane whether its own kube-apiserver answers
@@ -175,9 +175,9 @@ const (
 	Maintenance
 	// Configured: Talos answers with the cluster's own certificates.
 	Configured
-	// Stranger: somebody answers who is not the machine we made: another
+	// Unexpected: somebody answers who is not the machine we made: another
 	// cluster's certificates, another UUID, another MAC.
-	Stranger
+	Unexpected
 )
 
 // Machine is one Talos machine, as its own API shows it.

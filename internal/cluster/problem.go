@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Severity says what a Problem means for the inventory that has it.
+// Severity states what a Problem means for the inventory that has it.
 type Severity string
 
 // The severities. Only an Error makes an inventory invalid.
@@ -97,6 +97,17 @@ func (ps Problems) First() string {
 	for _, p := range ps {
 		if p.Severity == Error || p.Severity == "" {
 			return p.String()
+		}
+	}
+	return ""
+}
+
+// Place returns where the first error stands, with its field: what tells it from
+// another whatever its words are.
+func (ps Problems) Place() string {
+	for _, p := range ps {
+		if p.Severity == Error || p.Severity == "" {
+			return strings.TrimSuffix(fmt.Sprintf("%s:%d:%d %s", p.File, p.Line, p.Column, p.Field), " ")
 		}
 	}
 	return ""

@@ -1,5 +1,7 @@
 package cluster
 
+import "errors"
+
 // Reason is the code of why something waits, is blocked, or is refused over the
 // API. It is what programs, clocks, notifications and metrics go by; sentences
 // are for people and may be reworded at any time.
@@ -18,6 +20,7 @@ const (
 
 // The reasons that concern a cluster as a whole.
 const (
+	ClusterUnmanaged   Reason = "ClusterUnmanaged"
 	InventoryInvalid   Reason = "InventoryInvalid"
 	HistoryRewritten   Reason = "HistoryRewritten"
 	HistoryUnknown     Reason = "HistoryUnknown"
@@ -132,3 +135,26 @@ type ReasonInfo struct {
 	Meaning  string
 	Do       string // what to do about it
 }
+
+// WithReason returns err with a reason, under the same text.
+func WithReason(reason Reason, err error) error { return &reasoned{reason, err} }
+
+// ReasonOf returns the outermost reason in the chain of err, or "".
+func ReasonOf(err error) Reason {
+	var r *reasoned
+	if errors.As(err, &r) {
+		return r.reason
+	}
+	return ""
+}
+
+type reasoned struct {
+	reason Reason
+	err    error
+}
+
+// Error implements error.
+func (r *reasoned) Error() string { return r.err.Error() }
+
+// Unwrap returns the error itself.
+func (r *reasoned) Unwrap() error { return r.err }

@@ -26,14 +26,15 @@ var conditionReasons = []ReasonInfo{
 	{SuspendedByAdmin, Everyone, "An administrator suspended the cluster; nothing is changed.", "`talos-agent resume CLUSTER`."},
 	{Destroying, Everyone, "An administrator asked for the cluster to be destroyed.", "Nothing; `talos-agent resume CLUSTER` stops it."},
 	{Starting, Everyone, "The agent has just started and has not looked yet.", "Nothing."},
-	{RepositoryUnavailable, Everyone, "The repository cannot be fetched, and no inventory was read since the agent started.", "The message says why; `talos-agent doctor` tries it again."},
+	{RepositoryUnavailable, Everyone, "The repository cannot be fetched, and no inventory was read since the agent started.", "The message shows why; `talos-agent doctor` tries it again."},
 	{InternalError, Everyone, "A programming error of the agent.", "Report it with the agent's log."},
 }
 
 var clusterReasons = []ReasonInfo{
+	{ClusterUnmanaged, Everyone, "The agent cannot begin to manage the cluster: its state cannot be read, or belongs to another agent.", "The message shows why."},
 	{InventoryInvalid, Everyone, "The newest revision of the inventory has errors; the last valid one stays in force.", "`talos-agent validate` in a clone lists all problems; fix them and push."},
 	{HistoryRewritten, Everyone, "The branch does not contain the revision that was applied last.", "`talos-agent accept CLUSTER` if that was meant; otherwise restore the branch."},
-	{HistoryUnknown, Everyone, "Whether the branch contains the revision that was applied last cannot be read.", "The message says why."},
+	{HistoryUnknown, Everyone, "Whether the branch contains the revision that was applied last cannot be read.", "The message shows why."},
 	{JournalUnwritable, Everyone, "The agent cannot write its state; nothing is changed meanwhile.", "Make room on the file system of `state_dir`, or correct its permissions."},
 	{JournalLost, Everyone, "The agent's own state is lost, and whether etcd was founded before is not known.", "`talos-agent accept CLUSTER --bootstrap` if the cluster never came up; otherwise wait for its control planes."},
 	{PolicyUnknown, Everyone, "The host's policy is missing, unreadable or wrong; nothing is changed meanwhile.", "Fix policy.yaml on the host."},
@@ -44,7 +45,7 @@ var clusterReasons = []ReasonInfo{
 	{WaitingForTurn, Everyone, "Something that the action needs for itself is in use: a storage, a node, etcd.", "Nothing."},
 	{WaitingForBudget, Everyone, "As many nodes of the role are unavailable as may be at once.", "See why those that are unavailable are."},
 	{WaitingForQuorum, Everyone, "With this control plane down etcd would lose its quorum, or it is not known that it would not.", "See what the other control planes wait for."},
-	{ActionFailed, Everyone, "An action failed and is tried again later.", "The message says what failed; the hint what to do."},
+	{ActionFailed, Everyone, "An action failed and is tried again later.", "The message shows what failed; the hint what to do."},
 	{WaitingForImage, Everyone, "The Talos image is not on the storage yet.", "Nothing."},
 	{WaitingForFactory, Everyone, "The image factory has not named the image yet.", "See whether the factory answers: `talos-agent doctor`."},
 	{ImageCacheUnknown, Everyone, "The agent's image cache cannot be read.", "See `cache_dir` in config.yaml."},
@@ -53,7 +54,7 @@ var clusterReasons = []ReasonInfo{
 	{NodesUnknown, Everyone, "The Node objects of Kubernetes cannot be read.", "See whether the kube-apiserver answers."},
 	{EtcdUnreachable, Everyone, "The cluster has an etcd, and none of its members answers.", "See what the control planes do: `talos-agent status`."},
 	{EtcdLost, Everyone, "The cluster had an etcd, and no control plane has its data any more.", "Restore a snapshot, or destroy the cluster."},
-	{BootstrapUncertain, Everyone, "Whether etcd was founded is not known: the node that was asked to is deleted, or another one may have.", "The hint of the message says what is safe."},
+	{BootstrapUncertain, Everyone, "Whether etcd was founded is not known: the node that was asked to is deleted, or another one may have.", "The hint shows what is safe."},
 }
 
 var hostReasons = []ReasonInfo{
@@ -68,15 +69,15 @@ var hostReasons = []ReasonInfo{
 
 var nodeReasons = []ReasonInfo{
 	{NodeUnknown, Everyone, "The VM or the machine of a node cannot be seen.", "See whether Proxmox VE and the node's address answer."},
-	{NodeLocked, Everyone, "The inventory says `locked: true`, and the node is not Ready.", "Remove `locked: true`."},
-	{NodeProtected, Everyone, "The inventory says `protect: true` or `locked: true`, so that the VM is not deleted.", "Remove it, push, and destroy again."},
+	{NodeLocked, Everyone, "The inventory has `locked: true`, and the node is not Ready.", "Remove `locked: true`."},
+	{NodeProtected, Everyone, "The inventory has `protect: true` or `locked: true`, so that the VM is not deleted.", "Remove it, push, and destroy again."},
 	{NodeUnreachable, Everyone, "The VM of a node runs, and nothing answers at its address.", "See its console: `qm terminal VMID`."},
 	{NodeIdentityChanged, Everyone, "The inventory gives a node another VMID or address than its VM has.", "Undo the change."},
 	{AddressInUse, Everyone, "Another machine answers at the address of a node that has no VM.", "Give the node another address, or switch the machine off."},
 	{ForeignVM, Everyone, "The VMID of a node belongs to a VM that is not ours.", "Give the node another VMID."},
 	{UnexpectedMachine, Everyone, "Another machine than the node's own answers at its address.", "Find the machine that uses the address."},
 	{OrphanVM, Everyone, "A VM belongs to the cluster, and the inventory does not name it.", "Put the node back, or remove the VM by hand."},
-	{DuplicateVM, Everyone, "A second VM carries the same node.", "Decide which one is right; the hint says how."},
+	{DuplicateVM, Everyone, "A second VM carries the same node.", "Decide which one is right; the hint shows how."},
 	{VMConfigUnknown, Everyone, "The config of a VM cannot be read.", "See whether Proxmox VE answers."},
 	{VMCreating, Everyone, "A task of Proxmox VE creates the VM.", "Nothing."},
 	{VMLocked, Everyone, "Proxmox VE holds a lock on the VM: a backup, a migration, a snapshot.", "Wait for it to end."},
@@ -91,12 +92,12 @@ var nodeReasons = []ReasonInfo{
 	{EtcdMembersUnknown, Everyone, "The members of etcd cannot be read.", "See what the control planes do."},
 	{EtcdMemberLost, Everyone, "A member of etcd has lost its data or its VM.", "Remove the member: `talosctl etcd remove-member`."},
 	{EtcdUnhealthy, Everyone, "etcd on a control plane is not healthy.", "`talosctl -n IP service etcd`."},
-	{APIServerNotReady, Everyone, "The kube-apiserver of a control plane is not ready.", "The message says which check fails."},
+	{APIServerNotReady, Everyone, "The kube-apiserver of a control plane is not ready.", "The message names which check fails."},
 	{WaitingToRegister, Everyone, "A node has not registered with Kubernetes.", "`talosctl -n IP service kubelet`."},
 	{NodeNotReady, Everyone, "Kubernetes reports the node as NotReady.", "`kubectl describe node NODE`."},
-	{HardwareDrift, Everyone, "A VM has other hardware than the inventory says.", "Undo the change in the repository, or change the VM."},
-	{TalosVersionDrift, Everyone, "A node runs another version of Talos than the inventory says.", "Set talos_version back, or upgrade."},
-	{KubernetesDrift, Everyone, "A node runs another version of Kubernetes than the inventory says.", "Set kubernetes_version back, or upgrade."},
+	{HardwareDrift, Everyone, "A VM has other hardware than in the inventory.", "Undo the change in the repository, or change the VM."},
+	{TalosVersionDrift, Everyone, "A node runs another version of Talos than in the inventory.", "Set talos_version back, or upgrade."},
+	{KubernetesDrift, Everyone, "A node runs another version of Kubernetes than in the inventory.", "Set kubernetes_version back, or upgrade."},
 	{ConfigDrift, Everyone, "The machine config of a node is not the one that the inventory gives.", "Undo the change in the repository, or apply it with talosctl."},
 }
 
@@ -105,19 +106,19 @@ var addonReasons = []ReasonInfo{
 	{ReleaseForeign, Everyone, "A release of that name is installed, and not by the agent.", "`ownership: bootstrap-only` leaves it alone; or uninstall it."},
 	{ReleaseUninstalling, Everyone, "A release is being uninstalled.", "Wait for it to end."},
 	{WaitingForAddon, Everyone, "An addon depends on another one that is not ready.", "Nothing."},
-	{WaitingForChart, Everyone, "The chart of an addon is not in the cache yet.", "The message says why."},
+	{WaitingForChart, Everyone, "The chart of an addon is not in the cache yet.", "The message shows why."},
 	{AddonNotReady, Everyone, "The workloads of an addon are not ready.", "`kubectl -n NAMESPACE get pods,events`."},
 }
 
 var apiReasons = []ReasonInfo{
 	{AccessDenied, Callers, "The route is for root.", "Run the command with sudo."},
-	{RequestInvalid, Callers, "The request is malformed, or larger than is accepted.", "The message says what is wrong."},
+	{RequestInvalid, Callers, "The request is malformed, or larger than is accepted.", "The message shows what is wrong."},
 	{RouteUnknown, Callers, "The daemon has no such route.", "Restart the daemon if the client is newer."},
 	{ClusterUnknown, Callers, "The daemon manages no cluster of that name.", "`talos-agent status` lists them."},
 	{RunUnknown, Callers, "The history has no such run.", "`talos-agent history CLUSTER` lists those that are kept."},
 	{NotConfirmed, Callers, "A destructive command was not confirmed.", "Confirm it with the cluster's name."},
-	{NothingToAccept, Callers, "No revision was refused, or not for its history.", "`talos-agent status` says what stands in the way."},
-	{InventoryUnread, Callers, "No inventory of the cluster was read since the agent started.", "`talos-agent status` says why."},
+	{NothingToAccept, Callers, "No revision was refused, or not for its history.", "`talos-agent status` shows what stands in the way."},
+	{InventoryUnread, Callers, "No inventory of the cluster was read since the agent started.", "`talos-agent status` shows why."},
 	{TooManyStreams, Callers, "As many clients watch or follow as may at once.", "End one of them."},
-	{CommandFailed, Callers, "What was asked for failed.", "The message says why."},
+	{CommandFailed, Callers, "What was asked for failed.", "The message shows why."},
 }

@@ -17,7 +17,7 @@ const (
 	Worker       Role = "worker"
 )
 
-// AddressMode says how a fresh VM comes by the address the inventory gives it.
+// AddressMode states how a fresh VM comes by the address the inventory gives it.
 type AddressMode string
 
 // The address modes that are built.
@@ -151,7 +151,7 @@ type Node struct {
 	Locked  bool    // never touched
 }
 
-// Placement says on which hosts a node's VM may be made. Which one it is, the
+// Placement states on which hosts a node's VM may be made. Which one it is, the
 // planner answers.
 type Placement struct {
 	Pin string // the host
@@ -175,7 +175,7 @@ type Patch struct {
 	Document Secret
 }
 
-// Ownership says who looks after an addon once it is installed.
+// Ownership states who manages an addon once it is installed.
 type Ownership string
 
 // The two kinds of ownership of an addon.
@@ -196,7 +196,7 @@ type Addon struct {
 	File       string        // where it is written, for messages
 }
 
-// Chart says where a chart comes from: exactly one of Repository, OCI and
+// Chart states where a chart comes from: exactly one of Repository, OCI and
 // Path is set.
 type Chart struct {
 	Repository string // https://charts.example.org

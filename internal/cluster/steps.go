@@ -53,10 +53,10 @@ type Key struct {
 type Wait struct {
 	Subject string `json:"subject"`
 	Reason  Reason `json:"reason"`
-	// About tells apart what a subject may wait for several times for the same
+	// About distinguishes what a subject may wait for several times for the same
 	// reason: a storage, an action.
 	About string `json:"about,omitempty"`
-	// Message says what is waited for and, after a colon, how it stands: "becomes
+	// Message states what is waited for and, after a colon, how it stands: "becomes
 	// ready: 2 of 3 pods ready".
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"` // what to look at when it takes too long
@@ -72,7 +72,7 @@ func (w Wait) Key() Key { return Key{w.Subject, w.Reason, w.About} }
 type Block struct {
 	Subject string `json:"subject"`
 	Reason  Reason `json:"reason"`
-	// About tells apart what a subject may be blocked by several times for the
+	// About distinguishes what a subject may be blocked by several times for the
 	// same reason: a field, a rule of the policy.
 	About   string `json:"about,omitempty"`
 	Message string `json:"message"`

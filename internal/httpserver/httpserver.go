@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // MaxConns bounds the connections served at once: a crowd at the door must not
@@ -57,7 +59,7 @@ func Serve(l net.Listener, h *http.Server, log *slog.Logger) *Server {
 	go func() {
 		defer close(s.done)
 		if err := h.Serve(limit(l, MaxConns)); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("nobody serves "+l.Addr().String()+" any more", "err", err)
+			log.Error("nobody serves "+l.Addr().String()+" any more", logging.Err, err)
 		}
 	}()
 	return s

@@ -45,7 +45,7 @@ type Config struct {
 	// GitDir keeps the repository on disk, so that real git can push to it;
 	// empty: in memory.
 	GitDir string
-	// Kubernetes plays another Kubernetes than the make-believe one; Kube is nil
+	// Kubernetes opens another Kubernetes than the simulated one; Kube is nil
 	// then. Whoever made it closes it.
 	Kubernetes func(*world.World) world.Kubernetes
 	// Bare is a host as the installer of Proxmox VE leaves it: nothing is there
@@ -54,8 +54,6 @@ type Config struct {
 	// whoever DeployKeys knows.
 	Bare       bool
 	DeployKeys func(ssh.PublicKey) bool
-	// NoCall leaves out the latency of calls, for tests that count passes.
-	NoCall bool
 }
 
 // The one repository of a lab, and the tokens of its services.
@@ -70,7 +68,7 @@ type Lab struct {
 	World    *world.World
 	PVE      *pve.Server
 	Talos    *talos.Fleet
-	Kube     *kube.Clusters // nil: another Kubernetes is played
+	Kube     *kube.Clusters // nil: another Kubernetes is used
 	Factory  *factory.Factory
 	Charts   *charts.Repository
 	Registry *charts.Registry
@@ -86,7 +84,7 @@ type Lab struct {
 	closers []func()
 }
 
-// Start opens every face.
+// Start opens every service.
 func Start(c Config) (*Lab, error) {
 	if c.Pool == "" {
 		c.Pool = "talos"
@@ -104,24 +102,31 @@ func Start(c Config) (*Lab, error) {
 	if c.Prefix.IsValid() {
 		network = world.Loopback{}
 	}
-	if c.NoCall {
-		c.Latency.Call = 1 // a nanosecond: zero would mean the default
-	}
 	w, err := world.New(world.Config{Speed: c.Speed, Latency: c.Latency, Network: network, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("start lab: %w", err)
 	}
 	l := &Lab{World: w}
-	if err := l.open(c); err != nil {
+	if err := l.openServices(c); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("start lab: %w", err)
 	}
 	return l, nil
 }
 
-// open opens the faces in the order in which they need each other.
-func (l *Lab) open(c Config) error {
+// openServices opens the services in the order in which they need each other.
+func (l *Lab) openServices(c Config) error {
 	l.onClose(l.World.Close)
+	for _, open := range []func(Config) error{l.openHost, l.openSources, l.openRepository} {
+		if err := open(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openHost opens Proxmox VE and what runs in its guests.
+func (l *Lab) openHost(c Config) error {
 	var kubernetes world.Kubernetes
 	if c.Kubernetes != nil {
 		kubernetes = c.Kubernetes(l.World)
@@ -143,52 +148,63 @@ func (l *Lab) open(c Config) error {
 	if c.Bare && len(c.Hosts) == 0 {
 		c.Hosts = []pve.Host{{Storages: pve.InstalledStorages()}}
 	}
-	if l.PVE, err = pve.New(pve.Config{World: l.World, Addr: c.at("pve", 2, 8006), Hosts: c.Hosts, Flavour: c.Flavour, Guests: l.Talos}); err != nil {
+	if l.PVE, err = pve.New(pve.Config{World: l.World, Addr: c.serviceAddr("pve", 2, 8006), Hosts: c.Hosts, Flavour: c.Flavour, Guests: l.Talos}); err != nil {
 		return err
 	}
 	l.onClose(l.PVE.Close)
 	if !c.Bare {
 		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
 	}
+	return nil
+}
 
-	service := func(name string, last byte, port int) httpservice.Config {
-		return httpservice.Config{World: l.World, Addr: c.at(name, last, port)}
-	}
-	if l.Factory, err = factory.New(factory.Config{Service: service("factory", 3, 8443)}); err != nil {
+// openSources opens where images and charts come from.
+func (l *Lab) openSources(c Config) (err error) {
+	if l.Factory, err = factory.New(factory.Config{Service: l.service(c, "factory", 3)}); err != nil {
 		return err
 	}
-	l.onClose(closing(l.Factory.Close))
-	if l.Charts, err = charts.NewRepository(charts.RepositoryConfig{Service: service("charts", 4, 8443)}); err != nil {
+	l.onClose(ignoreError(l.Factory.Close))
+	if l.Charts, err = charts.NewRepository(charts.RepositoryConfig{Service: l.service(c, "charts", 4)}); err != nil {
 		return err
 	}
-	l.onClose(closing(l.Charts.Close))
-	if l.Registry, err = charts.NewRegistry(charts.RegistryConfig{Service: service("registry", 5, 8443)}); err != nil {
+	l.onClose(ignoreError(l.Charts.Close))
+	if l.Registry, err = charts.NewRegistry(charts.RegistryConfig{Service: l.service(c, "registry", 5)}); err != nil {
 		return err
 	}
-	l.onClose(closing(l.Registry.Close))
-	if l.Git, err = gitserver.New(gitserver.Config{Service: service("git", 6, 8443), Dir: c.GitDir, Token: GitToken}); err != nil {
+	l.onClose(ignoreError(l.Registry.Close))
+	return nil
+}
+
+// openRepository opens the user's repository, and the forge it is at.
+func (l *Lab) openRepository(c Config) (err error) {
+	if l.Git, err = gitserver.New(gitserver.Config{Service: l.service(c, "git", 6), Dir: c.GitDir, Token: GitToken}); err != nil {
 		return err
 	}
-	l.onClose(closing(l.Git.Close))
+	l.onClose(ignoreError(l.Git.Close))
 	if l.Repo, err = l.Git.Repository(Repository); err != nil {
 		return err
 	}
 	if c.Bare {
-		if l.SSH, err = gitserver.NewSSH(gitserver.SSHConfig{World: l.World, Addr: c.at("git", 6, 2222), Server: l.Git, Admits: c.DeployKeys}); err != nil {
+		if l.SSH, err = gitserver.NewSSH(gitserver.SSHConfig{World: l.World, Addr: c.serviceAddr("git", 6, 2222), Server: l.Git, Admits: c.DeployKeys}); err != nil {
 			return err
 		}
-		l.onClose(closing(l.SSH.Close))
+		l.onClose(ignoreError(l.SSH.Close))
 	}
-	if l.Forge, err = forge.New(forge.Config{Service: service("forge", 7, 8443), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
+	if l.Forge, err = forge.New(forge.Config{Service: l.service(c, "forge", 7), Kind: c.Forge, Repository: Repository, Token: ForgeToken}); err != nil {
 		return err
 	}
-	l.onClose(closing(l.Forge.Close))
+	l.onClose(ignoreError(l.Forge.Close))
 	l.Repo.OnPush(func(ref, before, after string) { l.Forge.Pushed(Repository, l.Repo.URL(), ref, before, after) })
 	return nil
 }
 
-// at is where a service listens: a name in memory, an address on loopback.
-func (c Config) at(name string, last byte, port int) string {
+// service is what a service of the lab is opened with.
+func (l *Lab) service(c Config, name string, last byte) httpservice.Config {
+	return httpservice.Config{World: l.World, Addr: c.serviceAddr(name, last, 8443)}
+}
+
+// serviceAddr is where a service listens: a name in memory, an address on loopback.
+func (c Config) serviceAddr(name string, last byte, port int) string {
 	host := name + ".lab"
 	if c.Prefix.IsValid() {
 		a := c.Prefix.Masked().Addr().As4()
@@ -200,10 +216,10 @@ func (c Config) at(name string, last byte, port int) string {
 
 func (l *Lab) onClose(f func()) { l.closers = append(l.closers, f) }
 
-// closing drops an error that nobody could act on: the lab is going away.
-func closing(f func() error) func() { return func() { _ = f() } }
+// ignoreError drops an error that nobody could act on: the lab is going away.
+func ignoreError(f func() error) func() { return func() { _ = f() } }
 
-// Close closes every face, the last opened first.
+// Close closes every service, the last opened first.
 func (l *Lab) Close() {
 	for i := len(l.closers) - 1; i >= 0; i-- {
 		l.closers[i]()
@@ -220,7 +236,7 @@ func (l *Lab) DialContext(ctx context.Context, network, addr string) (net.Conn, 
 	return l.World.Net.DialContext(ctx, network, addr)
 }
 
-// Broken returns the laws that were broken so far as an error, nil if none was.
+// Broken returns the rules that were broken so far as an error, nil if none was.
 func (l *Lab) Broken() error {
 	var errs []error
 	for _, v := range l.World.Violations() {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // leftover begins the name of a file that is being written.
@@ -82,7 +83,7 @@ func (f *Factory) Cached(img cluster.Image, pin cluster.ImagePin) bool {
 			n, err = now, f.remember(img.Name, now)
 		}
 		if err != nil {
-			f.log.Warn("cannot use image "+img.Name+" of the cache", "image", img.Name, "err", err)
+			f.log.Warn("cannot use image "+img.Name+" of the cache", logging.Image, img.Name, logging.Err, err)
 			return false
 		}
 	}
@@ -273,7 +274,7 @@ func (f *Factory) removeLeftovers() error {
 		if err := os.Remove(f.path(e.Name())); err != nil {
 			return fmt.Errorf("remove what is left of a download: %w", err)
 		}
-		f.log.Debug("removed what was left of a download", "file", e.Name())
+		f.log.Debug("removed what was left of a download", logging.File, e.Name())
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // reserve is what a download leaves free on the disk of the cache.
@@ -50,9 +51,9 @@ func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func
 		case n.of(info) && n.Schematic == img.Schematic && !n.Changed:
 			return n.pin(), nil
 		case n.Downloaded:
-			f.log.Warn("image "+img.Name+" in the cache was changed since it was downloaded; it is downloaded again", "image", img.Name)
+			f.log.Warn("image "+img.Name+" in the cache was changed since it was downloaded; it is downloaded again", logging.Image, img.Name)
 		default:
-			f.log.Info("take image "+img.Name+", which was put into the cache", "image", img.Name)
+			f.log.Info("take image "+img.Name+", which was put into the cache", logging.Image, img.Name)
 			n, err := f.inspect(img)
 			if err != nil {
 				return cluster.ImagePin{}, err

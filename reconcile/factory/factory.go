@@ -23,6 +23,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Config says which factory is asked and where images are kept.
@@ -163,7 +164,7 @@ func (f *Factory) Schematic(ctx context.Context, s cluster.Schematic) (id string
 	}
 	id, err = f.register(ctx, s)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Transient() && len(s.Extensions)+len(s.ExtraKernelArgs) == 0 && ctx.Err() == nil {
-		f.log.Debug("the factory cannot be asked; the plain schematic's id is known", "err", err)
+		f.log.Debug("the factory cannot be asked; the plain schematic's id is known", logging.Err, err)
 		id, err = vanilla, nil
 	}
 	if err != nil {

@@ -127,7 +127,7 @@ func TestCrashAnywhere(t *testing.T) {
 						link := b.link
 						b.world.OnCrash(func(world.Call) { link.Cut() })
 						err := b.releaser.Install(context.Background(), b.desired, a, digest)
-						if link.Cutted() {
+						if link.IsCut() {
 							b.stop()
 							b.start()
 						}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // listWithin is how long Observe waits for the first list of releases.
@@ -320,7 +321,7 @@ func (r *Releaser) viewThrough(conn *connection) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.log.Debug("watch the releases", "server", conn.server)
+	r.log.Debug("watch the releases", logging.Server, conn.server)
 	r.view = v
 	r.wg.Go(run)
 	return v, nil

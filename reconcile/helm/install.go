@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // The labels of a release we made. Helm carries the labels of a release over
@@ -120,7 +121,7 @@ func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[o
 		return true
 	})
 	if err != nil {
-		r.log.Debug("what was written is not seen yet", "release", rel.Name, "err", err)
+		r.log.Debug("what was written is not seen yet", logging.Release, rel.Name, logging.Err, err)
 	}
 }
 
@@ -161,14 +162,14 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 	case status == release.StatusDeployed && ours == j.digest && mine:
 		return last, nil
 	case status == release.StatusUninstalling:
-		return nil, errors.New("somebody is uninstalling its release")
+		return nil, errors.New("its release is being uninstalled")
 	case status.IsPending(), status == release.StatusUnknown:
 		if since := time.Since(last.Info.LastDeployed.Time); !mine && since < pendingFor {
 			return nil, fmt.Errorf("somebody else has changed its release for %s (%s)", since.Round(time.Second), status)
 		}
 		// Whoever began it is dead: nobody else makes our revisions, and no
 		// other action of ours is under way.
-		j.log.Info(fmt.Sprintf("take up the release of addon %s, which was cut off (%s)", j.addon.Name, status), "addon", j.addon.Name, "status", string(status))
+		j.log.Info(fmt.Sprintf("take up the release of addon %s, which was cut off (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // listWithin is how long Observe waits for the first list of nodes.
@@ -266,7 +267,7 @@ func (k *Cluster) watchThrough(conn *kubeapi.Connection) (*nodes, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.log.Debug("watch the nodes", "server", addr.String())
+	k.log.Debug("watch the nodes", logging.Server, addr.String())
 	k.watch = w
 	k.wg.Go(run)
 	return w, nil

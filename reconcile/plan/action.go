@@ -22,10 +22,10 @@ type Info struct {
 	Addon   string // the addon it concerns, "" when it concerns none
 	// Claims are what it needs for itself while it is under way.
 	Claims []cluster.Claim
-	// Disrupts says that a node which works does not while the action is under
+	// Disrupts means that a node which works does not while the action is under
 	// way, so that the budget of its role and etcd have to allow it.
 	Disrupts bool
-	// Destructive says that something is lost that cannot be made again.
+	// Destructive means that something is lost that cannot be made again.
 	Destructive bool
 	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
 	// approval is for exactly that; what the revision says anyhow is no part of it.
@@ -126,7 +126,7 @@ func (a CreateVM) Info() Info {
 		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), cluster.ClaimStorage(a.Host, n.Datastore)},
 		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Boot.Medium)}
 	if a.Finish {
-		i.Text = fmt.Sprintf("finish vm %d (%s), which was cut off half made", n.VMID, n.Name)
+		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
 	} else {
 		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, gib(n.DiskBytes))
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// addons plans charts and releases. Charts are fetched from the first moment
+// planAddons plans charts and releases. Charts are fetched from the first moment
 // on, so that they lie ready when the API comes up.
-func (m *planner) addons() {
+func (m *planner) planAddons() {
 	if len(m.d.Spec.Addons) == 0 {
 		if m.anyAPI() && !m.o.Nodes.Known {
 			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.NodesUnknown, Message: "cannot see the nodes in Kubernetes" + colon(m.o.Nodes.Why), Within: apiWithin})
@@ -22,7 +22,7 @@ func (m *planner) addons() {
 		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.WaitingForAPI, Message: "waits for the Kubernetes API of a control plane", Within: apiWithin})
 	}
 	for _, a := range m.d.Spec.Addons {
-		m.addon(a, api)
+		m.planAddon(a, api)
 	}
 }
 
@@ -41,7 +41,7 @@ func (m *planner) anyAPI() bool {
 // worth waiting for.
 func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.BootstrapSent() }
 
-func (m *planner) addon(a cluster.Addon, api bool) {
+func (m *planner) planAddon(a cluster.Addon, api bool) {
 	chart, asked := m.o.Charts[a.Name]
 	rel, installed := m.o.Releases.Value[a.Name]
 	settled := installed && m.o.Releases.Known && a.Ownership == cluster.BootstrapOnly && rel.Status == "deployed"
@@ -52,7 +52,7 @@ func (m *planner) addon(a cluster.Addon, api bool) {
 		return
 	}
 	if !m.o.Releases.Known {
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "nobody has answered yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
@@ -80,9 +80,9 @@ func (m *planner) addon(a cluster.Addon, api bool) {
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
 			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
 	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
-		// Whoever installed it looks after it, broken or not.
+		// Whoever installed it manages it, broken or not.
 	case rel.Status == "uninstalling":
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "somebody is uninstalling its release", Within: taskWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
 	default:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
 	}

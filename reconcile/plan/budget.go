@@ -52,11 +52,11 @@ type etcd struct {
 }
 
 // etcdOf reads the state of etcd out of what was observed. A voter is healthy
-// only if it is a node of the inventory whose own machine says so: silence counts
+// only if it is a node of the inventory whose own machine reports it: silence counts
 // against it.
 func etcdOf(s cluster.Spec, o cluster.Observed) etcd {
 	if !o.Members.Known {
-		return etcd{unknown: orElse(o.Members.Why, "nobody has answered yet")}
+		return etcd{unknown: orElse(o.Members.Why, "there is no answer yet")}
 	}
 	out := etcd{agreed: o.MembersAgree}
 	for _, mem := range o.Members.Value {

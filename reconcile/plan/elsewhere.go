@@ -6,9 +6,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Elsewhere tells of the VMs that are on another host than the inventory says:
-// somebody migrated them. They are looked after where they are, so that a cluster
-// is Ready all the same; but a VM that is made anew is made where the inventory
+// Elsewhere tells of the VMs that are on another host than in the inventory:
+// somebody migrated them. They are managed where they are, so that a cluster
+// is Ready all the same; but a VM that is made again is made where the inventory
 // says.
 func Elsewhere(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	var out cluster.Problems
@@ -17,7 +17,7 @@ func Elsewhere(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || carrier(n, vm) == n.Placement.Pin {
 			continue
 		}
-		message := fmt.Sprintf("vm %d is on %s, and the inventory says %s", vm.VMID, vm.Host, n.Placement.Pin)
+		message := fmt.Sprintf("vm %d is on %s, and the inventory has %s", vm.VMID, vm.Host, n.Placement.Pin)
 		hint := fmt.Sprintf("write `node: %s` for %s in nodes.yaml", vm.Host, n.Name)
 		switch h := o.Hosts[n.Placement.Pin]; {
 		case h.Known:

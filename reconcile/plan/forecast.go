@@ -19,7 +19,7 @@ const maxRounds = 200
 // Forecast runs the planner forward over the expected effects of its own
 // actions, until nothing is left to do or only a person can go on. What it
 // returns is everything that is going to happen, in order: one planner, no
-// second opinion. Under a policy that is in doubt it is what would happen if the
+// second opinion. Under a policy that is not known it is what would happen if the
 // rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Elsewhere(d, o)}
@@ -110,7 +110,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		o.Releases = cluster.Saw(rel)
 	case DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
-		o.Strays.Value = slices.DeleteFunc(slices.Clone(o.Strays.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
+		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 	}
 }

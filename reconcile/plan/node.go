@@ -3,142 +3,12 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Classify tells where a node stands. The planner and `status` both ask it, so
-// that they cannot disagree.
-func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
-	vm := o.VMs[n.Name]
-	for _, r := range o.Running {
-		if r.Node == n.Name && r.Kind == cluster.CreateVM {
-			return cluster.PhaseCreating
-		}
-		if r.Node == n.Name && r.Kind == cluster.DeleteVM {
-			return cluster.PhaseLeaving
-		}
-	}
-	switch {
-	case vm.Presence == cluster.PresenceUnknown:
-		return cluster.PhaseUnknown
-	case vm.Task != nil && vm.Task.Type == "qmcreate":
-		return cluster.PhaseCreating
-	case vm.Presence == cluster.Absent:
-		return cluster.PhaseAbsent
-	case vm.Owner == cluster.Foreign:
-		return cluster.PhaseForeign
-	case vm.Owner == cluster.OwnerUnknown:
-		return cluster.PhaseUnknown
-	case vm.Deleting:
-		return cluster.PhaseLeaving
-	case vm.Power == cluster.Stopped && vm.Lock != "", vm.Power == cluster.Paused:
-		return cluster.PhaseLocked
-	case vm.Power == cluster.Stopped:
-		return cluster.PhaseStopped
-	case vm.Power == cluster.PowerUnknown:
-		return cluster.PhaseUnknown
-	}
-	m := o.Machines[n.Name]
-	switch m.Reach {
-	case cluster.Stranger:
-		return cluster.PhaseForeign
-	case cluster.Maintenance:
-		return cluster.PhaseMaintenance
-	case cluster.Configured:
-		switch w := lacking(n, o); {
-		case w.reason == "":
-			return cluster.PhaseReady
-		case w.unseen && m.Ready:
-			// Talos itself says that all is well with it, its Kubernetes node
-			// included: it has joined, and only cannot be asked about.
-			return cluster.PhaseUnknown
-		}
-		return cluster.PhaseJoining
-	case cluster.Silent:
-		if vm.Uptime > bootWithin {
-			return cluster.PhaseUnreachable
-		}
-		return cluster.PhaseBooting
-	default:
-		return cluster.PhaseUnknown
-	}
-}
-
-// lack is what a configured machine still lacks to be a Ready node; the zero
-// value is nothing.
-type lack struct {
-	reason  cluster.Reason
-	about   string
-	message string
-	unseen  bool // it is unknown rather than missing
-}
-
-// wait is the wait for it.
-func (l lack) wait(n cluster.Node, within time.Duration) cluster.Wait {
-	return cluster.Wait{Subject: n.Name, Reason: l.reason, About: l.about, Message: l.message, Within: within}
-}
-
-// lacking returns the first thing that a configured machine lacks to be a Ready
-// node.
-func lacking(n cluster.Node, o cluster.Observed) lack {
-	m := o.Machines[n.Name]
-	if m.Stage != "running" {
-		return lack{cluster.WaitingForTalos, m.Stage, "Talos is " + orElse(m.Stage, "starting"), false}
-	}
-	if n.Role == cluster.ControlPlane {
-		if l := lackingOfControlPlane(n, o); l.reason != "" {
-			return l
-		}
-	}
-	if !o.Nodes.Known {
-		return lack{cluster.NodesUnknown, "", "cannot see the nodes in Kubernetes" + colon(o.Nodes.Why), true}
-	}
-	kn, ok := o.Nodes.Value[n.Name]
-	switch {
-	case !ok:
-		return lack{cluster.WaitingToRegister, "", "it has not registered with Kubernetes yet", false}
-	case !kn.Ready:
-		return lack{cluster.NodeNotReady, "", "Kubernetes says NotReady" + colon(kn.Why), false}
-	case !m.Ready:
-		return lack{cluster.TalosNotReady, "", "Talos says it is not ready" + colon(strings.Join(m.Unmet, ", ")), false}
-	}
-	return lack{}
-}
-
-// lackingOfControlPlane is what a control plane lacks besides: its member of etcd
-// and its kube-apiserver.
-func lackingOfControlPlane(n cluster.Node, o cluster.Observed) lack {
-	if !o.Members.Known {
-		return lack{cluster.EtcdMembersUnknown, "", "the members of etcd are not known: " + o.Members.Why, true}
-	}
-	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
-	switch {
-	case i < 0:
-		return lack{cluster.WaitingForMembership, "", "it has not joined etcd yet", false}
-	case o.Members.Value[i].Learner:
-		return lack{cluster.WaitingForMembership, "learner", "it is still a learner of etcd", false}
-	}
-	if etcd := o.Machines[n.Name].Services["etcd"]; !etcd.Healthy {
-		return lack{cluster.EtcdUnhealthy, "", "its etcd is not healthy" + colon(etcd.Message), false}
-	}
-	if api := o.APIs[n.Name]; !api.Known || !api.Value {
-		return lack{cluster.APIServerNotReady, "", "its kube-apiserver is not ready" + colon(api.Why), !api.Known}
-	}
-	return lack{}
-}
-
-func colon(s string) string {
-	if s == "" {
-		return ""
-	}
-	return ": " + s
-}
-
-// node plans for one node: the one switch over its phase.
-func (m *planner) node(n cluster.Node) {
+// planNode plans for one node: the one switch over its phase.
+func (m *planner) planNode(n cluster.Node) {
 	vm, mach := m.o.VMs[n.Name], m.o.Machines[n.Name]
 	phase := m.plan.Phases[n.Name]
 	if n.Locked && phase != cluster.PhaseReady {
@@ -150,22 +20,22 @@ func (m *planner) node(n cluster.Node) {
 	case cluster.PhaseUnknown:
 		if l := lacking(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && l.reason != "" {
 			m.wait(l.wait(n, apiWithin))
-			m.drifts(n, mach)
+			m.blockDrifts(n, mach)
 			return
 		}
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + whyUnseen(vm, mach), Within: seeWithin})
 	case cluster.PhaseAbsent:
-		m.absent(n)
+		m.planAbsent(n)
 	case cluster.PhaseForeign:
-		m.foreign(n, vm, mach)
+		m.blockForeign(n, vm, mach)
 	case cluster.PhaseLocked:
-		m.locked(n, vm)
+		m.planLocked(n, vm)
 	case cluster.PhaseCreating:
 		if !m.isRunning(cluster.CreateVM, n.Name) {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMCreating, Message: fmt.Sprintf("its vm %d is being created by a task that runs in Proxmox VE", n.VMID), Within: taskWithin})
 		}
 	case cluster.PhaseStopped:
-		m.stopped(n, vm)
+		m.planStopped(n, vm)
 	case cluster.PhaseBooting:
 		if !m.isRunning(cluster.StartVM, n.Name) {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet", n.IP), Within: bootWithin, Hint: consoleHint(n, vm)})
@@ -173,7 +43,7 @@ func (m *planner) node(n cluster.Node) {
 	case cluster.PhaseUnreachable:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000", n.IP), Within: seeWithin, Hint: consoleHint(n, vm)})
 	case cluster.PhaseMaintenance:
-		m.maintenance(n)
+		m.planMaintenance(n)
 	case cluster.PhaseLeaving:
 		if !m.isRunning(cluster.DeleteVM, n.Name) {
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.DeletionUnfinished, Message: fmt.Sprintf("a deletion of vm %d has begun and was not finished", n.VMID),
@@ -183,9 +53,9 @@ func (m *planner) node(n cluster.Node) {
 		if !m.isRunning(cluster.ApplyConfig, n.Name) {
 			m.wait(lacking(n, m.o).wait(n, joinWithin))
 		}
-		m.drifts(n, mach)
+		m.blockDrifts(n, mach)
 	case cluster.PhaseReady:
-		m.drifts(n, mach)
+		m.blockDrifts(n, mach)
 	}
 }
 
@@ -200,20 +70,20 @@ func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
 	case mach.Why != "":
 		return mach.Why
 	default:
-		return "nobody has answered yet"
+		return "there is no answer yet"
 	}
 }
 
-// absent plans the making of a VM.
-func (m *planner) absent(n cluster.Node) {
+// planAbsent plans the making of a VM.
+func (m *planner) planAbsent(n cluster.Node) {
 	if twin, ok := m.twin(n); ok {
 		m.block(cluster.Block{Subject: n.Name,
-			Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("it is vm %d, and the inventory now says vm %d; giving a node another vmid or ip is not built yet", twin.VMID, n.VMID),
+			Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d; giving a node another vmid or ip is not supported yet", twin.VMID, n.VMID),
 			Hint: fmt.Sprintf("undo the change in nodes.yaml; its vmid follows from its ip where none is written (vmid: %d)", twin.VMID)})
 		return
 	}
 	mach := m.o.Machines[n.Name]
-	if mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured || mach.Reach == cluster.Stranger {
+	if mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured || mach.Reach == cluster.Unexpected {
 		// A VM that was deleted a moment ago is believed to answer until its
 		// connection is known to be lost.
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.AddressInUse, Message: fmt.Sprintf("its vm does not exist, but a Talos machine already answers at %s", n.IP), Within: seeWithin,
@@ -268,7 +138,7 @@ func (m *planner) absent(n cluster.Node) {
 // could never join.
 func (m *planner) mayJoin(n cluster.Node) bool {
 	if m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm is gone, and it was a member of etcd; replacing a control plane is not built yet", Hint: lostHint})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it was a member of etcd; replacing a control plane is not supported yet", Hint: lostHint})
 		return false
 	}
 	if m.o.Facts.BootstrapSent() && !m.o.Members.Known {
@@ -281,11 +151,11 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 // twin is the VM that carries a node under a VMID that the inventory does not
 // give it: one made beside it would be a second machine for one node.
 func (m *planner) twin(n cluster.Node) (cluster.VM, bool) {
-	i := slices.IndexFunc(m.o.Strays.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })
+	i := slices.IndexFunc(m.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })
 	if i < 0 {
 		return cluster.VM{}, false
 	}
-	return m.o.Strays.Value[i], true
+	return m.o.Orphans.Value[i], true
 }
 
 // mayAdd reports whether enough is seen of what there is for one VM more.
@@ -296,9 +166,9 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 		// before the records were lost.
 		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: blindStart})
 		return false
-	case !m.o.Strays.Known:
+	case !m.o.Orphans.Known:
 		// One of them may be this node, and they count against the limits.
-		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster" + colon(m.o.Strays.Why)})
+		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster" + colon(m.o.Orphans.Why)})
 		return false
 	}
 	return true
@@ -310,8 +180,8 @@ const blindStart = "cannot see yet whether VMs of this cluster are there already
 const lostHint = "remove its member with `talosctl etcd remove-member` on another control plane; never bring an old copy of it back"
 
 // lostMember reports whether a control plane that has no data (any more) counts
-// as a member of etcd: etcd says so, or it is the one that founded it and no
-// other member could tell.
+// as a member of etcd: etcd lists it, or it is the one that founded it and no
+// other member could list it.
 func (m *planner) lostMember(n cluster.Node) bool {
 	others := false
 	for _, mem := range m.o.Members.Value {
@@ -324,63 +194,17 @@ func (m *planner) lostMember(n cluster.Node) bool {
 	return in.Node == n.Name && !(m.o.Members.Known && others)
 }
 
-// hostUsable reports whether a host can be acted on, and says why not.
-func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
-	switch {
-	case !h.Known:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, orElse(h.Why, "it has not answered yet")), Within: seeWithin})
-		return false
-	case h.Quorate.Known && !h.Quorate.Value:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin,
-			Hint: "bring the other hosts back; `pvecm status` shows who is missing"})
-		return false
-	}
-	return true
-}
-
-// storageUsable checks the three storages a VM needs, as far as they are seen.
-func (m *planner) storageUsable(n cluster.Node, host string, h cluster.Host) bool {
-	if !h.Storages.Known {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, Message: fmt.Sprintf("cannot see the storages of %s: %s", host, h.Storages.Why), Within: seeWithin})
-		return false
-	}
-	type need struct{ name, content, field string }
-	needs := []need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, "import", "proxmox.image_datastore"}}
-	for _, d := range n.Disks {
-		needs = append(needs, need{d.Datastore, "images", "datastore of disk " + d.Name})
-	}
-	ok := true
-	for _, w := range needs {
-		st, found := h.Storages.Value[w.name]
-		switch {
-		case w.name == "" || found && st.Active && slices.Contains(st.Content, w.content):
-		case !found:
-			ok = false
-			m.block(cluster.Block{Subject: m.d.Spec.Name, Reason: cluster.StorageMissing, About: host + "/" + w.name, Message: fmt.Sprintf("%s: host %s shows no storage %q", w.field, host, w.name),
-				Hint: "correct the name, or give the agent's token Datastore.Audit and Datastore.AllocateSpace on it"})
-		case !st.Active:
-			ok = false
-			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.StorageInactive, About: host + "/" + w.name, Message: fmt.Sprintf("storage %s on %s is not active", w.name, host), Within: seeWithin})
-		default:
-			ok = false
-			m.block(cluster.Block{Subject: m.d.Spec.Name, Reason: cluster.StorageContent, About: host + "/" + w.name, Message: fmt.Sprintf("storage %s on %s does not allow content type %q", w.name, host, w.content),
-				Hint: fmt.Sprintf("as root on %s: `pvesm set %s --content %s`", host, w.name, strings.Join(append(slices.Clone(st.Content), w.content), ","))})
-		}
-	}
-	return ok
-}
-
-func (m *planner) foreign(n cluster.Node, vm cluster.VM, mach cluster.Machine) {
+func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machine) {
 	if vm.Owner == cluster.Foreign {
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVM, Message: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, colon(vm.Why)),
 			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
 		return
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("who answers at %s is not the machine this node's vm carries%s", n.IP, colon(mach.Why)),
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, colon(mach.Why)),
 		Hint: fmt.Sprintf("find the other machine that uses %s; nothing secret was sent to it", n.IP)})
 }
 
-func (m *planner) locked(n cluster.Node, vm cluster.VM) {
+func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	switch {
 	case vm.Power == cluster.Paused:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused", n.VMID),
@@ -393,8 +217,8 @@ func (m *planner) locked(n cluster.Node, vm cluster.VM) {
 	}
 }
 
-// stopped finishes a VM that was cut off while it was made, then starts it.
-func (m *planner) stopped(n cluster.Node, vm cluster.VM) {
+// planStopped finishes a VM whose creation was interrupted, then starts it.
+func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	if host := carrier(n, vm); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
 		return
 	}
@@ -406,11 +230,11 @@ func (m *planner) stopped(n cluster.Node, vm cluster.VM) {
 		m.do(CreateVM{Node: n, Host: carrier(n, vm), Boot: m.bootNode(n), Finish: true})
 		return
 	}
-	m.drifts(n, cluster.Machine{})
+	m.blockDrifts(n, cluster.Machine{})
 	m.do(StartVM{Node: n})
 }
 
-// Unfinished reports whether a VM of ours was cut off before it could be
+// Unfinished reports whether the creation of a VM of ours was interrupted before it could be
 // started for the first time: its disk has not been grown, or its tag is not
 // there.
 func Unfinished(vm cluster.VM) bool {
@@ -419,22 +243,22 @@ func Unfinished(vm cluster.VM) bool {
 		(hw.Value.System.Bytes < unfinishedAt || !slices.Contains(vm.Tags, cluster.OwnTag))
 }
 
-func (m *planner) maintenance(n cluster.Node) {
+func (m *planner) planMaintenance(n cluster.Node) {
 	cfg, ok := m.d.Configs[n.Name]
 	if !ok {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
 		return
 	}
 	if n.Role == cluster.ControlPlane && m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not built yet", Hint: lostHint})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not supported yet", Hint: lostHint})
 		return
 	}
 	m.do(ApplyConfig{Node: n, Config: cfg})
 }
 
-// drifts reports where a node that is there differs from the inventory. To
+// blockDrifts reports where a node that is there differs from the inventory. To
 // correct it is not supported yet, so each is a block.
-func (m *planner) drifts(n cluster.Node, mach cluster.Machine) {
+func (m *planner) blockDrifts(n cluster.Node, mach cluster.Machine) {
 	for _, dr := range driftsOf(m.d, m.o, n, mach) {
 		m.block(dr.unsupported(n))
 	}

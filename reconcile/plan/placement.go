@@ -1,6 +1,12 @@
 package plan
 
-import "github.com/talos-agent/talos-agent/internal/cluster"
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
 
 // placeNode answers on which host a node's VM is made: where it is pinned.
 func (m *planner) placeNode(n cluster.Node) string { return n.Placement.Pin }
@@ -13,3 +19,49 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 // carrier is the host that carries a node's VM; while that is not seen, the one
 // that should.
 func carrier(n cluster.Node, vm cluster.VM) string { return orElse(vm.Host, n.Placement.Pin) }
+
+// hostUsable reports whether a host can be acted on, and waits with the reason if not.
+func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
+	switch {
+	case !h.Known:
+		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, orElse(h.Why, "it has not answered yet")), Within: seeWithin})
+		return false
+	case h.Quorate.Known && !h.Quorate.Value:
+		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin,
+			Hint: "bring the other hosts back; `pvecm status` shows who is missing"})
+		return false
+	}
+	return true
+}
+
+// storageUsable checks the three storages a VM needs, as far as they are seen.
+func (m *planner) storageUsable(n cluster.Node, host string, h cluster.Host) bool {
+	if !h.Storages.Known {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, Message: fmt.Sprintf("cannot see the storages of %s: %s", host, h.Storages.Why), Within: seeWithin})
+		return false
+	}
+	type need struct{ name, content, field string }
+	needs := []need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, "import", "proxmox.image_datastore"}}
+	for _, d := range n.Disks {
+		needs = append(needs, need{d.Datastore, "images", "datastore of disk " + d.Name})
+	}
+	ok := true
+	for _, w := range needs {
+		st, found := h.Storages.Value[w.name]
+		switch {
+		case w.name == "" || found && st.Active && slices.Contains(st.Content, w.content):
+		case !found:
+			ok = false
+			m.block(cluster.Block{Subject: m.d.Spec.Name, Reason: cluster.StorageMissing, About: host + "/" + w.name, Message: fmt.Sprintf("%s: host %s shows no storage %q", w.field, host, w.name),
+				Hint: "correct the name, or give the agent's token Datastore.Audit and Datastore.AllocateSpace on it"})
+		case !st.Active:
+			ok = false
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.StorageInactive, About: host + "/" + w.name, Message: fmt.Sprintf("storage %s on %s is not active", w.name, host), Within: seeWithin})
+		default:
+			ok = false
+			m.block(cluster.Block{Subject: m.d.Spec.Name, Reason: cluster.StorageContent, About: host + "/" + w.name, Message: fmt.Sprintf("storage %s on %s does not allow content type %q", w.name, host, w.content),
+				Hint: fmt.Sprintf("as root on %s: `pvesm set %s --content %s`", host, w.name, strings.Join(append(slices.Clone(st.Content), w.content), ","))})
+		}
+	}
+	return ok
+}

@@ -21,7 +21,7 @@ type Plan struct {
 	Gone bool
 }
 
-// Converged reports whether there is nothing to do, to wait for or to mend.
+// Converged reports whether there is nothing to do, to wait for or to fix.
 func (p Plan) Converged() bool {
 	return len(p.Actions) == 0 && len(p.Waiting) == 0 && len(p.Blocked) == 0
 }
@@ -55,7 +55,7 @@ type planner struct {
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
-// policy that is in doubt the plan has no actions, a tear-down's neither.
+// policy that is not known the plan has no actions, one that destroys neither.
 func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	plan := decide(d, o, p)
 	if b := inDoubt(d.Spec.Name, p); len(b) > 0 {
@@ -64,11 +64,11 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	return plan
 }
 
-// decide plans under the rules of a policy, be it in doubt or not.
+// decide plans under the rules of a policy, be it known or not.
 func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m := newPlanner(d, o, p)
 	if o.Facts.Destroying() {
-		m.tearDown()
+		m.planDestroy()
 		return m.plan
 	}
 	if o.Facts.Suspended() {
@@ -78,14 +78,14 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 		m.plan.Blocked = refusals
 		return m.plan
 	}
-	m.image()
+	m.planImage()
 	for _, n := range d.Spec.Nodes {
-		m.node(n)
+		m.planNode(n)
 	}
-	m.bootstrap()
-	m.addons()
-	m.strays()
-	m.retries()
+	m.planBootstrap()
+	m.planAddons()
+	m.planOrphans()
+	m.keepRetries()
 	return m.plan
 }
 
@@ -121,7 +121,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 // refusals are the reasons not to act on the cluster at all. Host policy comes
 // first: it outranks the repository.
 func (m *planner) refusals() []cluster.Block {
-	blocks := violations(m.d, m.p, m.o.Strays.Value)
+	blocks := violations(m.d, m.p, m.o.Orphans.Value)
 	if m.d.Bundle.IsZero() {
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
 			Reason: cluster.SecretsMissing, Message: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",
@@ -180,10 +180,10 @@ func retried(b cluster.Backoff) cluster.Wait {
 	return w
 }
 
-// retries keeps telling of what has failed again and again while it is tried
+// keepRetries keeps reporting what has failed again and again while it is tried
 // once more: otherwise every try would look like the end of the stall, and
-// would be told to everybody.
-func (m *planner) retries() {
+// would be notified to everybody.
+func (m *planner) keepRetries() {
 	for _, b := range m.o.Backoffs {
 		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
 		if again && b.Failed >= stalledAfter {
@@ -212,178 +212,6 @@ func (m *planner) isRunning(kind cluster.ActionKind, subject string) bool {
 func (m *planner) isPlanned(kind cluster.ActionKind, subject string) bool {
 	id := cluster.ActionID{Kind: kind, Subject: subject}
 	return slices.ContainsFunc(m.plan.Actions, func(a Action) bool { return a.Info().ID() == id })
-}
-
-// image plans what brings the Talos image to every host that needs it. It is
-// needed only where a VM has to be made; its schematic's id is part of every
-// machine config.
-func (m *planner) image() {
-	if m.d.Schematic == "" {
-		m.do(RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: m.d.Spec.Schematic})
-	}
-	type place struct{ host, datastore string }
-	var places []place
-	for _, n := range m.d.Spec.Nodes {
-		ph := m.plan.Phases[n.Name]
-		if ph != cluster.PhaseAbsent || n.Locked {
-			continue
-		}
-		if pl := (place{m.placeNode(n), n.ImageDatastore}); !slices.Contains(places, pl) {
-			places = append(places, pl)
-		}
-	}
-	if len(places) == 0 {
-		return
-	}
-	if m.d.Schematic == "" {
-		return
-	}
-	missing := false
-	for _, pl := range places {
-		h := m.o.Hosts[pl.host]
-		if !h.Images.Known {
-			continue // the node's own wait says so
-		}
-		if _, ok := h.Images.Value[m.d.Image.Name]; ok {
-			continue
-		}
-		missing = true
-		if m.o.ImageCached.Known && m.o.ImageCached.Value {
-			m.do(UploadImage{Image: m.d.Image, Host: pl.host, Datastore: pl.datastore})
-		}
-	}
-	if missing && m.o.ImageCached.Known && !m.o.ImageCached.Value {
-		m.do(DownloadImage{Image: m.d.Image})
-	}
-}
-
-// bootstrap plans the one call that founds etcd.
-func (m *planner) bootstrap() {
-	cps := m.d.Spec.ControlPlanes()
-	if len(cps) == 0 || etcdSeen(m.o) {
-		return
-	}
-	intent, intended := m.o.Facts.Intent(cluster.IntendBootstrap)
-	if intent.Done {
-		// etcd was there once. When no control plane answers, it is not known
-		// to be gone; when all of them say it is, only a restore helps.
-		if all(cps, func(n cluster.Node) bool { return neverFounded(m.o, n) }) {
-			m.block(cluster.Block{Subject: m.d.Spec.Name,
-				Reason: cluster.EtcdLost, Message: "this cluster had an etcd, and no control plane has it any more; a second bootstrap would make an empty cluster in its place",
-				Hint: fmt.Sprintf("restore a snapshot, or give the cluster up with `talos-agent destroy %s`", m.d.Spec.Name)})
-		} else {
-			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.EtcdUnreachable, Message: "etcd of this cluster does not answer", Within: etcdWithin,
-				Hint: "look at the control planes: `talos-agent status` shows what each one does"})
-		}
-		return
-	}
-	chosen := cps[0]
-	if intended {
-		i := slices.IndexFunc(cps, func(n cluster.Node) bool { return n.Name == intent.Node && n.UUID == intent.UUID })
-		if i < 0 || m.plan.Phases[intent.Node] == cluster.PhaseAbsent {
-			m.block(cluster.Block{Subject: m.d.Spec.Name,
-				Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("bootstrap was sent to %s, which is gone; whether it founded a cluster is not known, and founding a second one could split it", intent.Node),
-				Hint: fmt.Sprintf("nothing of value can be lost if the cluster never came up: `talos-agent destroy %s` and start over", m.d.Spec.Name)})
-			return
-		}
-		chosen = cps[i]
-	} else if m.o.Facts.Lost && !SeesAllVMs(m.o) {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: blindStart})
-		return
-	} else if m.o.Facts.Lost {
-		m.block(cluster.Block{Subject: m.d.Spec.Name,
-			Reason: cluster.JournalLost, Message: "the agent's own records are lost, so that it cannot know whether bootstrap was sent before",
-			Hint: fmt.Sprintf("if this cluster never came up: `talos-agent accept %s --bootstrap`; otherwise wait until its control planes answer", m.d.Spec.Name)})
-		return
-	}
-	mach := m.o.Machines[chosen.Name]
-	if m.plan.Phases[chosen.Name] != cluster.PhaseJoining || chosen.Locked {
-		return // the node's own wait or block says what is missing
-	}
-	if !intended {
-		for _, n := range cps {
-			if n.Name != chosen.Name && !neverFounded(m.o, n) {
-				m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: joinWithin,
-					Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("waits to hear from %s that it has no etcd, before founding one on %s", n.Name, chosen.Name)})
-				return
-			}
-		}
-	}
-	etcd, known := mach.Services["etcd"]
-	switch {
-	case mach.Stage != "booting" && mach.Stage != "running", !known, etcd.State != "Preparing":
-		m.wait(cluster.Wait{Subject: chosen.Name, Within: joinWithin,
-			Reason: cluster.WaitingForEtcd, Message: fmt.Sprintf("waits until etcd on %s is ready to be bootstrapped", chosen.Name)})
-	default:
-		m.do(Bootstrap{Node: chosen})
-	}
-}
-
-// SeesAllVMs reports whether it is known which VMs of the cluster there are, and
-// whose they are.
-func SeesAllVMs(o cluster.Observed) bool {
-	for _, vm := range o.VMs {
-		if vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown {
-			return false
-		}
-	}
-	return o.Strays.Known
-}
-
-// etcdSeen reports whether any etcd of this cluster was seen: then bootstrap
-// is over for ever.
-func etcdSeen(o cluster.Observed) bool {
-	if o.Members.Known && len(o.Members.Value) > 0 {
-		return true
-	}
-	for _, m := range o.Machines {
-		if s := m.Services["etcd"]; m.Reach == cluster.Configured && s.State == "Running" {
-			return true
-		}
-	}
-	return false
-}
-
-// neverFounded reports whether a control plane provably has no etcd: it does
-// not exist, has no config yet, or says itself that its etcd still waits to be
-// bootstrapped or to join. Silence proves nothing.
-func neverFounded(o cluster.Observed, n cluster.Node) bool {
-	if o.VMs[n.Name].Presence == cluster.Absent {
-		return true
-	}
-	m := o.Machines[n.Name]
-	if m.Reach == cluster.Maintenance {
-		return true
-	}
-	if m.Reach != cluster.Configured {
-		return false
-	}
-	etcd, known := m.Services["etcd"]
-	return known && etcd.State == "Preparing"
-}
-
-// strays are VMs of this cluster that the inventory no longer names.
-func (m *planner) strays() {
-	if !m.o.Strays.Known {
-		return
-	}
-	for _, vm := range m.o.Strays.Value {
-		i := slices.IndexFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == vm.Node })
-		switch {
-		case i >= 0 && m.plan.Phases[vm.Node] == cluster.PhaseAbsent:
-			continue // told at the node
-		case i >= 0:
-			m.block(cluster.Block{Subject: vm.Node,
-				Reason: cluster.DuplicateVM, Message: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, m.d.Spec.Nodes[i].VMID),
-				Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, take it away by hand: `qm stop %d && qm destroy %d --purge` on %s",
-					vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)})
-			continue
-		}
-		m.block(cluster.Block{Subject: vm.Node,
-			Reason: cluster.OrphanVM, Message: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
-			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be taken away by hand: `kubectl drain %s`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
-				vm.Node, vm.Node, vm.Host, vm.VMID, vm.VMID)})
-	}
 }
 
 func all[T any](s []T, f func(T) bool) bool {

@@ -26,13 +26,13 @@ func anyWorld(t *rapid.T) *world {
 		w.o.VMs[n.Name] = anyVM(t, w, *n)
 		w.o.Machines[n.Name] = anyMachine(t, *n)
 	}
-	switch rapid.IntRange(0, 5).Draw(t, "strays") {
+	switch rapid.IntRange(0, 5).Draw(t, "orphans") {
 	case 0:
-		w.o.Strays = cluster.Unseen[[]cluster.VM]("timeout")
+		w.o.Orphans = cluster.Unseen[[]cluster.VM]("timeout")
 	case 1:
-		other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "stray")
+		other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "orphan")
 		other.VMID = 599
-		w.o.Strays = cluster.Saw([]cluster.VM{w.vm(other)})
+		w.o.Orphans = cluster.Saw([]cluster.VM{w.vm(other)})
 	}
 	if rapid.Bool().Draw(t, "image stored") {
 		h := w.o.Hosts["pve1"]
@@ -90,7 +90,7 @@ func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
 
 func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
 	m := cluster.Machine{
-		Reach:    rapid.SampledFrom([]cluster.Reach{cluster.ReachUnknown, cluster.Silent, cluster.Maintenance, cluster.Configured, cluster.Configured, cluster.Stranger}).Draw(t, "reach"),
+		Reach:    rapid.SampledFrom([]cluster.Reach{cluster.ReachUnknown, cluster.Silent, cluster.Maintenance, cluster.Configured, cluster.Configured, cluster.Unexpected}).Draw(t, "reach"),
 		Stage:    rapid.SampledFrom([]string{"", "booting", "running", "rebooting"}).Draw(t, "stage"),
 		Ready:    rapid.Bool().Draw(t, "ready"),
 		Services: map[string]cluster.Service{},
@@ -161,7 +161,7 @@ func lawOf(t *rapid.T, w *world, a Action) {
 			}
 		} else if vm.Presence != cluster.Absent {
 			t.Errorf("%s, but the vm is not known to be absent: %+v", a.Info(), vm)
-		} else if others := w.o.Strays; !others.Known || slices.ContainsFunc(others.Value, func(vm cluster.VM) bool { return vm.Node == n.Name }) {
+		} else if others := w.o.Orphans; !others.Known || slices.ContainsFunc(others.Value, func(vm cluster.VM) bool { return vm.Node == n.Name }) {
 			t.Errorf("%s, but it may have another vm: %+v", a.Info(), others)
 		}
 		if h := w.o.Hosts[a.Host]; !h.Known || h.Quorate.Known && !h.Quorate.Value {

@@ -24,12 +24,12 @@ func inDoubt(name string, p cluster.Policy) []cluster.Block {
 	hint := why.Hint
 	why.Hint = ""
 	return []cluster.Block{{Subject: name, Reason: cluster.PolicyUnknown, Message: "nothing is changed while it is not known what the host allows: " + why.String(),
-		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has mended it", "; ")}}
+		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has fixed it", "; ")}}
 }
 
 // violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
-func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
+func violations(d cluster.Desired, p cluster.Policy, orphans []cluster.VM) []cluster.Block {
 	var out []cluster.Block
 	refuse := func(subject, field, format string, args ...any) {
 		b := cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
@@ -61,7 +61,7 @@ func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []clus
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
 	}
-	out = append(out, overLimits(d, p, strays)...)
+	out = append(out, overLimits(d, p, orphans)...)
 	for _, a := range d.Spec.Addons {
 		src := a.Chart.Repository
 		if src == "" {
@@ -77,7 +77,7 @@ func violations(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []clus
 // overLimits adds up all clusters of the agent: limits are the host's, not one
 // repository directory's. VMs that the inventory no longer names count as well,
 // or new nodes in the place of old ones would lead past every limit.
-func overLimits(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []cluster.Block {
+func overLimits(d cluster.Desired, p cluster.Policy, orphans []cluster.VM) []cluster.Block {
 	total := d.Spec.Usage()
 	for _, s := range d.Siblings {
 		total.Nodes += s.Nodes
@@ -85,7 +85,7 @@ func overLimits(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []clus
 		total.MemoryMiB += s.MemoryMiB
 		total.DiskBytes += s.DiskBytes
 	}
-	for _, vm := range strays {
+	for _, vm := range orphans {
 		hw := vm.Hardware.Value
 		total.Nodes++
 		total.Cores += hw.Cores
@@ -99,8 +99,8 @@ func overLimits(d cluster.Desired, p cluster.Policy, strays []cluster.VM) []clus
 	if len(d.Siblings) > 0 {
 		who, wants = fmt.Sprintf("this cluster and %d more of this host", len(d.Siblings)), "together want"
 	}
-	if len(strays) > 0 {
-		who += fmt.Sprintf(", with %d vm that the inventory does not name,", len(strays))
+	if len(orphans) > 0 {
+		who += fmt.Sprintf(", with %d vm that the inventory does not name,", len(orphans))
 	}
 	who += " " + wants
 	var out []cluster.Block

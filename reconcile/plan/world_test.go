@@ -53,7 +53,7 @@ func newWorld(cps, workers int) *world {
 				Storages: cluster.Saw(map[string]cluster.Storage{
 					"local": {Active: true, Content: []string{"iso", "import"}}, "local-lvm": {Active: true, Content: []string{"images"}}})}},
 			VMs: map[string]cluster.VM{}, Machines: map[string]cluster.Machine{}, APIs: map[string]cluster.Seen[bool]{}, Charts: map[string]cluster.Seen[cluster.Fetched]{},
-			Strays: cluster.Saw[[]cluster.VM](nil), ImageCached: cluster.Saw(false),
+			Orphans: cluster.Saw[[]cluster.VM](nil), ImageCached: cluster.Saw(false),
 			Members: cluster.Unseen[[]cluster.Member]("no control plane answers"),
 			Nodes:   cluster.Unseen[map[string]cluster.KubeNode]("no kube-apiserver answers"), Releases: cluster.Unseen[map[string]cluster.Release]("no kube-apiserver answers"),
 		},
@@ -161,18 +161,18 @@ func (w *world) run(t *testing.T, line string) string {
 		w.facts(t, f[1:])
 	case "secrets":
 		w.d.Bundle = cluster.Secret{}
-	case "stray":
+	case "orphan":
 		n := cluster.Node{Name: arg(1), VMID: 599, Placement: cluster.Placement{Pin: "pve1"}, Datastore: "local-lvm"}
 		vm := w.vm(n)
 		vm.Power = cluster.PowerRunning
-		w.o.Strays = cluster.Saw([]cluster.VM{vm})
+		w.o.Orphans = cluster.Saw([]cluster.VM{vm})
 	case "kubernetes": // does not answer any more
 		w.o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("connection refused")
 		for name := range w.o.APIs {
 			w.o.APIs[name] = cluster.Unseen[bool]("connection refused")
 		}
-	case "strays":
-		w.o.Strays = cluster.Unseen[[]cluster.VM]("403 permission check failed")
+	case "orphans":
+		w.o.Orphans = cluster.Unseen[[]cluster.VM]("403 permission check failed")
 	case "limit":
 		w.p.Limits.Nodes, _ = strconv.Atoi(arg(1))
 	case "charts":
@@ -353,7 +353,7 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 		case "maintenance":
 			m.Reach = cluster.Maintenance
 		case "stranger":
-			m.Reach, m.Why = cluster.Stranger, "its UUID is another"
+			m.Reach, m.Why = cluster.Unexpected, "its UUID is another"
 		case "configured":
 			m.Reach, m.Stage, m.Talos, m.ConfigDigest = cluster.Configured, "booting", "v1.13.9", "config-"+name
 		case "stage":

@@ -33,7 +33,7 @@ func BenchmarkQuietPass(b *testing.B) {
 			for b.Loop() {
 				var o cluster.Observed
 				c.Observe(context.Background(), d, &o)
-				if o.VMs["dev-cp-1"].Owner != cluster.Ours || !o.Strays.Known {
+				if o.VMs["dev-cp-1"].Owner != cluster.Ours || !o.Orphans.Known {
 					b.Fatalf("%+v", o)
 				}
 			}
@@ -94,8 +94,8 @@ func BenchmarkFirstPass(b *testing.B) {
 			b.Fatal(err)
 		}
 		c.http.Transport.(*checker).next = next
-		if o := observe(c, d); strings.Contains(fmt.Sprint(o.Strays), "nobody") {
-			b.Fatal(o.Strays)
+		if o := observe(c, d); strings.Contains(fmt.Sprint(o.Orphans), "nobody") {
+			b.Fatal(o.Orphans)
 		}
 		c.Close()
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // staysFor is how long the answers to questions stay good whose answers hardly
@@ -138,7 +139,7 @@ func (l *look) version() string {
 	}
 	var v struct{ Version scalar }
 	if err := c.get(l.ctx, "/version", nil, &v); err != nil {
-		c.log.Debug("cannot tell the version of Proxmox VE", "err", err)
+		c.log.Debug("cannot tell the version of Proxmox VE", logging.Err, err)
 		return version
 	}
 	c.mu.Lock()

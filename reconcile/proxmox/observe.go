@@ -15,7 +15,7 @@ import (
 )
 
 // Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs
-// and o.Strays. It never fails: what it could not see is unknown, with the
+// and o.Orphans. It never fails: what it could not see is unknown, with the
 // reason.
 //
 // A pass over a cluster in which nothing happens asks for the list of
@@ -27,18 +27,18 @@ func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
-		o.Hosts, o.VMs, o.Strays = l.blind(err)
+		o.Hosts, o.VMs, o.Orphans = l.blind(err)
 		return
 	}
 	l.askTasks()
 	l.nodes()
-	o.Strays = l.strays()
+	o.Orphans = l.findOrphans()
 	o.VMs = map[string]cluster.VM{}
 	for i, n := range d.Spec.Nodes {
 		o.VMs[n.Name] = l.found[i]
 	}
 	o.Hosts = l.hosts()
-	if o.Strays.Known {
+	if o.Orphans.Known {
 		c.prune(l.guests)
 	}
 }

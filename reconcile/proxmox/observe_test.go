@@ -211,8 +211,8 @@ func TestUnknownIsNeverAbsent(t *testing.T) {
 							t.Errorf("%s: %+v", n.Name, vm)
 						}
 					}
-					if o.Strays.Known || !strings.Contains(o.Strays.Why, tc.why) {
-						t.Errorf("strays: %+v", o.Strays)
+					if o.Orphans.Known || !strings.Contains(o.Orphans.Why, tc.why) {
+						t.Errorf("orphans: %+v", o.Orphans)
 					}
 				}
 			})
@@ -321,14 +321,14 @@ func TestStrays(t *testing.T) {
 			t.Helper()
 			o := observe(c, d)
 			var got []string
-			for _, vm := range o.Strays.Value {
+			for _, vm := range o.Orphans.Value {
 				got = append(got, fmt.Sprintf("%d %s", vm.VMID, vm.Node))
 				if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Host != testHost || !vm.Hardware.Known {
 					t.Errorf("%s: %+v", what, vm)
 				}
 			}
-			if !o.Strays.Known || fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%s: got %v, %s; want %v", what, got, o.Strays.Why, want)
+			if !o.Orphans.Known || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: got %v, %s; want %v", what, got, o.Orphans.Why, want)
 			}
 		}
 		check("new", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3")
@@ -339,8 +339,8 @@ func TestStrays(t *testing.T) {
 		// The plan of another directory does not make the agent forget.
 		s.world.ForgetCalls()
 		half := desired(1)
-		if o := observe(c, half); len(o.Strays.Value) != 5 {
-			t.Errorf("with one node in the inventory: %+v", o.Strays)
+		if o := observe(c, half); len(o.Orphans.Value) != 5 {
+			t.Errorf("with one node in the inventory: %+v", o.Orphans)
 		}
 		check("after another inventory was looked at", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3")
 
@@ -349,13 +349,13 @@ func TestStrays(t *testing.T) {
 		check("one is gone", "511 dev-wk-1", "517 dev-cp-3")
 		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/nextid", Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
 		s.must(s.host.Remove(517))
-		if o := observe(c, d); o.Strays.Known {
-			t.Errorf("strays are known although nobody said where 517 is: %+v", o.Strays)
+		if o := observe(c, d); o.Orphans.Known {
+			t.Errorf("orphans are known although nobody said where 517 is: %+v", o.Orphans)
 		}
 		check("another one is gone", "511 dev-wk-1")
 
 		// Tear-down takes them too, and nothing else.
-		for _, vm := range observeWith(c, d, cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}}).Strays.Value {
+		for _, vm := range observeWith(c, d, cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}}).Orphans.Value {
 			s.must(c.Delete(context.Background(), d, vm, nil))
 		}
 		check("after the tear-down")

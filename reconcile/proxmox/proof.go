@@ -323,7 +323,7 @@ func (c *Client) has(ctx context.Context, path string, privileges ...string) err
 	}
 	for _, p := range privileges {
 		if _, ok := have[path][p]; !ok {
-			return fault.Errorf(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, userOf(c.token), c.token),
+			return fault.Errorf(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, c.token.User(), c.token),
 				"the agent's token has no %s on %s, so that it does not see everything there", p, path)
 		}
 	}

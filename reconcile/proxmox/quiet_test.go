@@ -174,8 +174,8 @@ func TestTwoClustersShareAHost(t *testing.T) {
 				if n := len(s.world.Calls()); n != 3 {
 					t.Errorf("%s: %d calls: %v", one.Spec.Name, n, s.calls())
 				}
-				if !o.Strays.Known || len(o.Strays.Value) != 0 {
-					t.Errorf("%s: strays %+v", one.Spec.Name, o.Strays)
+				if !o.Orphans.Known || len(o.Orphans.Value) != 0 {
+					t.Errorf("%s: orphans %+v", one.Spec.Name, o.Orphans)
 				}
 			}
 		}

@@ -29,8 +29,8 @@ func lifecycle(t *testing.T, c *Client, d cluster.Desired, image []byte) {
 		if vm.Presence != presence || vm.Power != power || presence == cluster.Present && vm.Owner != cluster.Ours {
 			t.Fatalf("%s: %+v", what, vm)
 		}
-		if h := o.Hosts[n.Placement.Pin]; !h.Known || h.PVE == "" || !o.Strays.Known {
-			t.Fatalf("%s: %+v, strays %+v", what, h, o.Strays)
+		if h := o.Hosts[n.Placement.Pin]; !h.Known || h.PVE == "" || !o.Orphans.Known {
+			t.Fatalf("%s: %+v, orphans %+v", what, h, o.Orphans)
 		}
 		return vm
 	}

@@ -186,10 +186,10 @@ func (s *stand) next(c *Client, d cluster.Desired, image []byte) (done bool, err
 func (s *stand) down(c *Client, d cluster.Desired) (done bool, err error) {
 	ctx := context.Background()
 	o := observeWith(c, d, cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}})
-	if !o.Strays.Known {
-		return false, fmt.Errorf("cannot see strays: %s", o.Strays.Why)
+	if !o.Orphans.Known {
+		return false, fmt.Errorf("cannot see orphans: %s", o.Orphans.Why)
 	}
-	vms := slices.Clone(o.Strays.Value)
+	vms := slices.Clone(o.Orphans.Value)
 	for _, n := range d.Spec.Nodes {
 		vms = append(vms, o.VMs[n.Name])
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
@@ -79,7 +80,7 @@ func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, er
 }
 
 // ours reports whether a task was started with our token.
-func (c *Client) ours(t upid) bool { return t.user == c.token }
+func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
 // told is a task in the terms of the observed world.
 func (c *Client) told(t task) cluster.Task {
@@ -130,7 +131,7 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 		if id := u.vmid(); id != 0 {
 			what += fmt.Sprintf(" of vm %d", id)
 		}
-		c.log.Warn(what+" ended with warnings: "+sanitize(strings.Join(tail, " / ")), "upid", u.text, "vmid", u.vmid(), "log", strings.Join(tail, " / "))
+		c.log.Warn(what+" ended with warnings: "+sanitize(strings.Join(tail, " / ")), logging.UPID, u.text, logging.VMID, u.vmid(), logging.Log, strings.Join(tail, " / "))
 		return nil
 	}
 	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: sanitize(exit), Log: tail}

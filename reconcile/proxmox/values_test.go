@@ -188,8 +188,8 @@ func FuzzConfig(f *testing.F) {
 		var fs facts
 		fs.configured(o, time.Time{})
 		othersVolumes(o, "410")
-		if name := strayOf(fs, id); name != "" && !strings.EqualFold(fs.uuid, cluster.NodeUUID(id, name)) {
-			t.Errorf("%s is a stray: %+v", name, fs)
+		if name := orphanOf(fs, id); name != "" && !strings.EqualFold(fs.uuid, cluster.NodeUUID(id, name)) {
+			t.Errorf("%s is an orphan: %+v", name, fs)
 		}
 		provenOthers(fs, id)
 		if fs.hw.System.Bytes < 0 || fs.hw.Cores < 1 {

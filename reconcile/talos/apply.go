@@ -170,7 +170,7 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("the config was sent; whether it was taken is not known: %w", context.Cause(ctx))
-		case errors.As(err, &u) && u.reach == cluster.Stranger:
+		case errors.As(err, &u) && u.reach == cluster.Unexpected:
 			return fmt.Errorf("the config was sent, and now somebody else answers: %w", err)
 		case errors.Is(err, errUnclaimed) && !sent.accepted && waited >= doubtWithin:
 			return fmt.Errorf("it was not taken: %w", sent.unclear)

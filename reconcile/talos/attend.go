@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // settleWithin bounds what a machine may take from the handshake until it has
@@ -65,7 +66,7 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 		return puzzle(what, because(ctx, err)), false
 	}
 	if why := id.other(w.node); why != "" {
-		return cluster.Machine{Reach: cluster.Stranger, Why: why, UUID: m.UUID, MACs: m.MACs}, false
+		return cluster.Machine{Reach: cluster.Unexpected, Why: why, UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Maintenance
 	told := false
@@ -105,7 +106,7 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 		return puzzle(what, because(ctx, err)), false
 	}
 	if why := id.otherUUID(w.node); why != "" {
-		return cluster.Machine{Reach: cluster.Stranger, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
+		return cluster.Machine{Reach: cluster.Unexpected, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Configured
 	v, err := w.open(ctx, l)
@@ -247,12 +248,12 @@ func (v *view) digest(e state.Event) string {
 	}
 	bytes, err := configBytes(r)
 	if err != nil {
-		v.w.f.log.Debug("cannot read the config a machine has", "node", v.w.node.Name)
+		v.w.f.log.Debug("cannot read the config a machine has", logging.Node, v.w.node.Name)
 		return ""
 	}
 	digest, err := v.w.f.digest(bytes)
 	if err != nil {
-		v.w.f.log.Debug("cannot tell what the config a machine has means", "node", v.w.node.Name)
+		v.w.f.log.Debug("cannot tell what the config a machine has means", logging.Node, v.w.node.Name)
 		return ""
 	}
 	return digest

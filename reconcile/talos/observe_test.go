@@ -116,7 +116,7 @@ func TestFirstLook(t *testing.T) {
 		if took := time.Since(start); took != firstLook {
 			t.Errorf("the first look took %v, want %v", took, firstLook)
 		}
-		if m := o.Machines["cp-1"]; m.Reach != cluster.ReachUnknown || m.Why != "nobody has answered yet" {
+		if m := o.Machines["cp-1"]; m.Reach != cluster.ReachUnknown || m.Why != "there is no answer yet" {
 			t.Errorf("%+v", m)
 		}
 		if m := o.Machines["cp-2"]; m.Reach != cluster.Maintenance {
@@ -159,19 +159,19 @@ func TestStrangers(t *testing.T) {
 			g := guest(n, newest)
 			g.UUID = cp(2).UUID
 			return b.boot(g)
-		}, cluster.Stranger, "its SMBIOS UUID is " + cp(2).UUID + ", expected " + n.UUID},
+		}, cluster.Unexpected, "its SMBIOS UUID is " + cp(2).UUID + ", expected " + n.UUID},
 		{"another MAC in maintenance mode", func(b *bench) func() {
 			g := guest(n, newest)
 			g.MAC = "bc:24:11:ff:ff:ff"
 			return b.boot(g)
-		}, cluster.Stranger, "it has no network card with MAC " + n.MAC + " (it has BC:24:11:FF:FF:FF)"},
+		}, cluster.Unexpected, "it has no network card with MAC " + n.MAC + " (it has BC:24:11:FF:FF:FF)"},
 		{"another machine of the cluster", func(b *bench) func() {
 			g := guest(n, newest)
 			g.UUID = cp(2).UUID
 			undo := b.boot(g)
 			b.rawApply(n, render(b, b.secrets, n, newest))
 			return undo
-		}, cluster.Stranger, "it is another machine of this cluster: its SMBIOS UUID is " + cp(2).UUID},
+		}, cluster.Unexpected, "it is another machine of this cluster: its SMBIOS UUID is " + cp(2).UUID},
 		{"another cluster", func(b *bench) func() {
 			undo := b.boot(guest(n, newest))
 			other, err := otherSecrets()
@@ -180,20 +180,20 @@ func TestStrangers(t *testing.T) {
 			}
 			b.rawApply(n, render(b, other, n, newest))
 			return undo
-		}, cluster.Stranger, "it belongs to another Talos cluster"},
+		}, cluster.Unexpected, "it belongs to another Talos cluster"},
 		{"somebody else's TLS", func(b *bench) func() {
 			cert, err := b.world.PKI.Server("10.5.0.11")
 			if err != nil {
 				t.Fatal(err)
 			}
 			return b.impostor(n, serveTLS(&tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}))
-		}, cluster.Stranger, "its certificate is neither this cluster's nor that of a Talos machine"},
+		}, cluster.Unexpected, "its certificate is neither this cluster's nor that of a Talos machine"},
 		{"no TLS", func(b *bench) func() {
 			return b.impostor(n, func(c net.Conn) {
 				_, _ = c.Write([]byte("220 smtp.example.org ESMTP\r\n"))
 				_, _ = c.Read(make([]byte, 1))
 			})
-		}, cluster.Stranger, "does not speak TLS"},
+		}, cluster.Unexpected, "does not speak TLS"},
 		{"nothing but TCP", func(b *bench) func() {
 			return b.impostor(n, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
 		}, cluster.Silent, "accepts connections and then says nothing: EOF"},
@@ -368,7 +368,7 @@ func TestAnotherAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.desired.Access.Talos = minted(t, other, time.Now())
-		b.wantReach(cp(1), cluster.Stranger, "another Talos cluster")
+		b.wantReach(cp(1), cluster.Unexpected, "another Talos cluster")
 	})
 }
 
@@ -420,7 +420,7 @@ func TestInventoryMoves(t *testing.T) {
 		moved := cp(1)
 		moved.MAC = wk(1).MAC
 		b.desired.Spec.Nodes = []cluster.Node{moved, wk(1)}
-		b.wantReach(moved, cluster.Stranger, "no network card with MAC")
+		b.wantReach(moved, cluster.Unexpected, "no network card with MAC")
 		b.wantReach(wk(1), cluster.Maintenance, "")
 	})
 }

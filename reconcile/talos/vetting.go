@@ -103,7 +103,7 @@ func (v *vetting) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, er
 
 func (v *vetting) verify(cs tls.ConnectionState) error {
 	if len(cs.PeerCertificates) == 0 {
-		return v.reject(cluster.Stranger, "it shows no certificate, so it is not Talos", nil)
+		return v.reject(cluster.Unexpected, "it shows no certificate, so it is not Talos", nil)
 	}
 	leaf := cs.PeerCertificates[0]
 	var err error
@@ -127,9 +127,9 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 		// Ours by its signature, and still not to be trusted.
 		return v.reject(cluster.ReachUnknown, "its certificate is signed by this cluster's authority, but not to be trusted", dated(leaf, err))
 	case v.namesake(leaf):
-		return v.reject(cluster.Stranger, "it belongs to another Talos cluster: its certificate is signed by another authority", nil)
+		return v.reject(cluster.Unexpected, "it belongs to another Talos cluster: its certificate is signed by another authority", nil)
 	default:
-		return v.reject(cluster.Stranger, "its certificate is neither this cluster's nor that of a Talos machine in maintenance mode", nil)
+		return v.reject(cluster.Unexpected, "its certificate is neither this cluster's nor that of a Talos machine in maintenance mode", nil)
 	}
 }
 
@@ -178,7 +178,7 @@ func (v *vetting) refused(addr string, err error) error {
 	case v.verdict != nil:
 		return v.verdict
 	case errors.As(err, &record):
-		return &unreached{cluster.Stranger, "who answers at " + addr + " does not speak TLS, so it is not Talos", nil}
+		return &unreached{cluster.Unexpected, "who answers at " + addr + " does not speak TLS, so it is not Talos", nil}
 	case silence(err):
 		// Talos closes connections in the middle while it starts and stops.
 		return &unreached{cluster.Silent, addr + " accepts connections and then says nothing", err}

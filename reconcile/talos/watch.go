@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // watcher keeps an eye on the machine of one node. It holds one connection, or
@@ -40,7 +41,7 @@ func (f *Fleet) watch(n cluster.Node) *watcher {
 	ctx, stop := context.WithCancel(f.ctx)
 	w := &watcher{
 		f: f, node: n, stop: stop, awaited: true,
-		machine: cluster.Machine{Why: "nobody has answered yet"},
+		machine: cluster.Machine{Why: "there is no answer yet"},
 		look:    make(chan struct{}, 1), moved: make(chan struct{}), first: make(chan struct{}),
 	}
 	f.running.Go(func() {
@@ -138,7 +139,7 @@ func (w *watcher) publish(m cluster.Machine) {
 		return
 	}
 	if w.machine.Reach != m.Reach {
-		f.log.Debug("machine is "+reachWord(m.Reach), "node", w.node.Name, "err", m.Why)
+		f.log.Debug("machine is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
 	}
 	w.machine = m
 	close(w.moved)
@@ -162,7 +163,7 @@ func reachWord(r cluster.Reach) string {
 		return "in maintenance mode"
 	case cluster.Configured:
 		return "configured"
-	case cluster.Stranger:
+	case cluster.Unexpected:
 		return "a stranger"
 	default:
 		return "not to be seen"

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Directory reads a directory of this host in place of a repository. It has
@@ -72,7 +74,7 @@ func (d *Directory) head(ctx context.Context) (Commit, error) {
 	w, err := openWorktree(d.dir, d.cfg.Limits)
 	if err != nil {
 		// The commit is only a name; the files are there all the same.
-		d.cfg.Log.Debug("the directory's git work tree cannot be read", "err", err)
+		d.cfg.Log.Debug("the directory's git work tree cannot be read", logging.Err, err)
 		w = nil
 	}
 	m, err := d.scan(ctx, w)

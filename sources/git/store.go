@@ -23,7 +23,7 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
-// maxPacks is how many fetches a store takes before it is made anew: go-git
+// maxPacks is how many fetches a store takes before it is made again: go-git
 // has no garbage collection, and each fetch leaves a pack.
 const maxPacks = 50
 
@@ -115,7 +115,7 @@ func (s *Store) Close() error {
 
 // Head asks for the head of the branch and makes sure that all of its history
 // is here. When the branch has not moved that is one list of references and no
-// fetch. A store that does not work is made anew from the server once.
+// fetch. A store that does not work is made again from the server once.
 //
 // The error is an *Error of kind ErrUnreachable, ErrAuth, ErrHostKey,
 // ErrNotFound, ErrNoBranch, ErrUnsupported, ErrDisk or ErrLimit, or the context's, or
@@ -301,7 +301,7 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 			return plumbing.ZeroHash, err
 		}
 	}
-	s.log.Info("the copy of the repository in the cache is made anew: "+reason, "reason", reason)
+	s.log.Info("the copy of the repository in the cache is made again: " + reason)
 	return tip, s.renew(ctx, sess, refs, tip)
 }
 
@@ -394,7 +394,7 @@ func (s *Store) openStore() error {
 		return err
 	}
 	if err != nil {
-		s.log.Info("the copy of the repository in the cache is made anew: "+err.Error(), "reason", err.Error())
+		s.log.Info("the copy of the repository in the cache is made again: " + err.Error())
 		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Result is what became of a request.
@@ -115,7 +117,7 @@ func (l *Listener) warn(why string) {
 	last := <-l.warned
 	now := time.Now()
 	if now.Sub(last) >= warnEvery {
-		l.c.Log.Warn("a webhook was refused: "+why, "hint", "the secret of the forge's webhook and the one in webhook.secret_file must be the same; if nobody knows of a webhook, close the way to the listener")
+		l.c.Log.Warn("a webhook was refused: "+why, logging.Hint, "the secret of the forge's webhook and the one in webhook.secret_file must be the same; if nobody knows of a webhook, close the way to the listener")
 		last = now
 	}
 	l.warned <- last

@@ -110,7 +110,7 @@ func stockFiles(name string) (map[string]string, error) {
 
 // NewStandIn makes a chart that takes the place of one that is not at hand: of the
 // same name and version, deaf to values, with one workload that becomes ready.
-// Cilium's is the make-believe one, because nodes wait for it.
+// Cilium's is the simulated one, because nodes wait for it.
 func NewStandIn(name, version string) (Chart, error) {
 	files := map[string]string{"templates/deployment.yaml": standInTemplate}
 	if name == "cilium" {
@@ -143,8 +143,8 @@ spec:
           image: registry.example.org/stand-in:1
 `
 
-// Stock are the charts a repository of the lab holds when nobody says
-// otherwise: cilium (a make-believe one), podinfo in two versions, stuck
+// Stock are the charts a repository of the lab holds when nobody asks
+// for others: cilium (a simulated one), podinfo in two versions, stuck
 // (never ready) and broken (cannot be rendered). The slice is the caller's; what
 // the charts hold is everybody's, and not to be written to.
 func Stock() ([]Chart, error) {
@@ -184,8 +184,8 @@ func packStock() ([]Chart, error) {
 // shelf holds charts, the newest publication of each name and version.
 type shelf []Chart
 
-// put adds a chart, or replaces the one of the same name and version.
-func (s *shelf) put(c Chart) {
+// putChart adds a chart, or replaces the one of the same name and version.
+func (s *shelf) putChart(c Chart) {
 	i := slices.IndexFunc(*s, func(have Chart) bool { return have.Name == c.Name && have.Version == c.Version })
 	if i >= 0 {
 		(*s)[i] = c
@@ -204,7 +204,7 @@ func fillShelf(charts []Chart) (shelf, error) {
 	}
 	var s shelf
 	for _, c := range charts {
-		s.put(c)
+		s.putChart(c)
 	}
 	return s, nil
 }

@@ -207,7 +207,7 @@ func TestChartRepository(t *testing.T) {
 				b.Fatal(err)
 			}
 			r := b.Must("GET", url, "")
-			if got := strings.TrimPrefix(digest(r.Body), "sha256:"); got != entry.Digest {
+			if got := strings.TrimPrefix(digestOf(r.Body), "sha256:"); got != entry.Digest {
 				b.Errorf("%s has digest %s, the index says %s", url, got, entry.Digest)
 			}
 			if c := load(b.T, r.Body); c.Name() != want.name {

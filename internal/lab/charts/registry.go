@@ -22,21 +22,21 @@ const (
 	mediaChart       = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 )
 
+// chartsPath is where the charts of a registry are.
+const chartsPath = "charts"
+
 // RegistryConfig sizes an OCI registry.
 type RegistryConfig struct {
 	Service httpservice.Config
-	// Prefix is the path the charts live under; empty: charts.
-	Prefix string
-	Charts []Chart // empty: Stock
+	Charts  []Chart // empty: Stock
 }
 
 // Registry is a read-only OCI registry with charts as Helm 3 pushes them:
-// <prefix>/<chart>:<version>. Errors are those of the OCI distribution
+// charts/<chart>:<version>. Errors are those of the OCI distribution
 // specification.
 type Registry struct {
 	*httpservice.Server
-	world  *world.World
-	prefix string
+	world *world.World
 
 	mu     sync.Mutex
 	charts shelf
@@ -52,12 +52,12 @@ func NewRegistry(c RegistryConfig) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open registry: %w", err)
 	}
-	g := &Registry{Server: server, world: c.Service.World, prefix: cmp.Or(c.Prefix, "charts"), charts: charts}
+	g := &Registry{Server: server, world: c.Service.World, charts: charts}
 	t := &httpservice.Routes{World: c.Service.World, System: "registry", Refuse: refuseOCI}
 	t.Handle("GET /v2/{$}", false, httpservice.NoSubject, func(rw http.ResponseWriter, r *http.Request) {
 		httpservice.WriteBody(rw, r, "application/json", []byte("{}"))
 	})
-	base := "GET /v2/" + g.prefix + "/{chart}/"
+	base := "GET /v2/" + chartsPath + "/{chart}/"
 	t.Handle(base+"tags/list", false, httpservice.PathValue("chart"), g.listTags)
 	t.Handle(base+"manifests/{reference}", false, httpservice.PathValue("chart"), g.getManifest)
 	t.Handle(base+"blobs/{digest}", false, httpservice.PathValue("chart"), g.getBlob)
@@ -71,20 +71,20 @@ func NewRegistry(c RegistryConfig) (*Registry, error) {
 func (g *Registry) Publish(c Chart) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.charts.put(c)
+	g.charts.putChart(c)
 }
 
-// Reference is what Helm is told to pull a chart: oci://host/prefix/name.
+// Reference is what Helm pulls a chart by: oci://host/prefix/name.
 func (g *Registry) Reference(chart string) string {
 	_, host, _ := strings.Cut(g.URL(), "://")
-	return "oci://" + host + "/" + g.prefix + "/" + chart
+	return "oci://" + host + "/" + chartsPath + "/" + chart
 }
 
 // ManifestDigest is the digest ("sha256:...") a published chart is pinned by.
 func (g *Registry) ManifestDigest(chart, version string) (string, error) {
-	for _, a := range g.artifacts(chart) {
+	for _, a := range g.listArtifacts(chart) {
 		if a.chart.Version == version {
-			return digest(a.manifest), nil
+			return digestOf(a.manifest), nil
 		}
 	}
 	return "", fmt.Errorf("chart %s %s is not in the registry", chart, version)
@@ -96,8 +96,8 @@ type artifact struct {
 	manifest, config []byte
 }
 
-// artifacts returns the versions of a chart, in order of publication.
-func (g *Registry) artifacts(name string) []artifact {
+// listArtifacts returns the versions of a chart, in order of publication.
+func (g *Registry) listArtifacts(name string) []artifact {
 	g.mu.Lock()
 	charts := slices.Clone(g.charts)
 	g.mu.Unlock()
@@ -106,9 +106,9 @@ func (g *Registry) artifacts(name string) []artifact {
 		if c.Name != name {
 			continue
 		}
-		a, err := pack(c)
+		a, err := packArtifact(c)
 		if err != nil {
-			// Chart.yaml came from YAML; what JSON cannot say is not a chart.
+			// Chart.yaml came from YAML; what JSON cannot express is not a chart.
 			g.world.Log.Error("a chart of the lab cannot be an OCI artifact", "chart", c.Name, "err", err)
 			continue
 		}
@@ -120,7 +120,7 @@ func (g *Registry) artifacts(name string) []artifact {
 // tag is the version as a tag: OCI has no "+", Helm writes "_".
 func (a artifact) tag() string { return strings.ReplaceAll(a.chart.Version, "+", "_") }
 
-func pack(c Chart) (artifact, error) {
+func packArtifact(c Chart) (artifact, error) {
 	config, err := json.Marshal(c.Meta)
 	if err != nil {
 		return artifact{}, err
@@ -139,8 +139,8 @@ func pack(c Chart) (artifact, error) {
 	}{
 		SchemaVersion: 2,
 		MediaType:     mediaManifest,
-		Config:        descriptor{mediaChartConfig, digest(config), len(config)},
-		Layers:        []descriptor{{mediaChart, digest(c.Archive), len(c.Archive)}},
+		Config:        descriptor{mediaChartConfig, digestOf(config), len(config)},
+		Layers:        []descriptor{{mediaChart, digestOf(c.Archive), len(c.Archive)}},
 		Annotations: map[string]string{
 			"org.opencontainers.image.title":   c.Name,
 			"org.opencontainers.image.version": c.Version,
@@ -150,7 +150,7 @@ func pack(c Chart) (artifact, error) {
 	return artifact{chart: c, manifest: manifest, config: config}, err
 }
 
-func digest(b []byte) string {
+func digestOf(b []byte) string {
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
@@ -158,7 +158,7 @@ func digest(b []byte) string {
 func (g *Registry) listTags(rw http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("chart")
 	tags := []string{}
-	for _, a := range g.artifacts(name) {
+	for _, a := range g.listArtifacts(name) {
 		tags = append(tags, a.tag())
 	}
 	if len(tags) == 0 {
@@ -166,13 +166,13 @@ func (g *Registry) listTags(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	slices.Sort(tags)
-	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"name": g.prefix + "/" + name, "tags": tags})
+	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"name": chartsPath + "/" + name, "tags": tags})
 }
 
 func (g *Registry) getManifest(rw http.ResponseWriter, r *http.Request) {
 	ref := r.PathValue("reference")
-	for _, a := range g.artifacts(r.PathValue("chart")) {
-		if ref == a.tag() || ref == digest(a.manifest) {
+	for _, a := range g.listArtifacts(r.PathValue("chart")) {
+		if ref == a.tag() || ref == digestOf(a.manifest) {
 			httpservice.WriteBlob(rw, r, mediaManifest, a.manifest)
 			return
 		}
@@ -182,12 +182,12 @@ func (g *Registry) getManifest(rw http.ResponseWriter, r *http.Request) {
 
 func (g *Registry) getBlob(rw http.ResponseWriter, r *http.Request) {
 	want := r.PathValue("digest")
-	for _, a := range g.artifacts(r.PathValue("chart")) {
+	for _, a := range g.listArtifacts(r.PathValue("chart")) {
 		switch want {
-		case digest(a.config):
+		case digestOf(a.config):
 			httpservice.WriteBlob(rw, r, "application/octet-stream", a.config)
 			return
-		case digest(a.chart.Archive):
+		case digestOf(a.chart.Archive):
 			rw.Header().Set("Docker-Content-Digest", want)
 			sendChart(g.world, rw, r, "application/octet-stream", a.chart)
 			return
@@ -197,7 +197,7 @@ func (g *Registry) getBlob(rw http.ResponseWriter, r *http.Request) {
 }
 
 // ociCodes are the error codes of the distribution specification by what the
-// registry says; anything else is told by its status.
+// registry answers; anything else goes by its status.
 var ociCodes = map[string]string{
 	"manifest unknown":                      "MANIFEST_UNKNOWN",
 	"blob unknown to registry":              "BLOB_UNKNOWN",

@@ -51,10 +51,10 @@ func NewRepository(c RepositoryConfig) (*Repository, error) {
 func (h *Repository) Publish(c Chart) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.charts.put(c)
+	h.charts.putChart(c)
 }
 
-func (h *Repository) all() []Chart {
+func (h *Repository) listCharts() []Chart {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.charts)
@@ -66,7 +66,7 @@ const indexTime = "2026-01-01T00:00:00Z"
 
 func (h *Repository) getIndex(rw http.ResponseWriter, r *http.Request) {
 	entries := map[string][]map[string]any{}
-	for _, c := range h.all() {
+	for _, c := range h.listCharts() {
 		e := map[string]any{"created": indexTime, "digest": c.Digest(), "urls": []string{c.fileName()}}
 		for k, v := range c.Meta {
 			e[k] = v
@@ -82,7 +82,7 @@ func (h *Repository) getIndex(rw http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Repository) getArchive(rw http.ResponseWriter, r *http.Request) {
-	for _, c := range h.all() {
+	for _, c := range h.listCharts() {
 		if c.fileName() != r.PathValue("archive") {
 			continue
 		}
@@ -99,7 +99,7 @@ func sendChart(w *world.World, rw http.ResponseWriter, r *http.Request, contentT
 			panic(http.ErrAbortHandler)
 		}
 		w.Spend("chart", c.Name, w.Latency.Chart)
-		w.Tell("charts", "sent chart %s %s", c.Name, c.Version)
+		w.Report("charts", "sent chart %s %s", c.Name, c.Version)
 	}
 	httpservice.WriteBody(rw, r, contentType, c.Archive)
 }

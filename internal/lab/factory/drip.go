@@ -15,7 +15,7 @@ type drip struct {
 	size  int64
 	whole time.Duration
 	sleep func(time.Duration) error
-	// through says how many of the body's bytes get through; nil: all.
+	// through decides how many of the body's bytes get through; nil: all.
 	through func(length int64) int64
 
 	sent  int64
@@ -27,8 +27,8 @@ const dripPiece = 4 << 10
 // errHeldBack ends a body that is not to get through whole.
 var errHeldBack = errors.New("the rest of the body is lost")
 
-// length is the body's length: with a range less than the image's.
-func (d *drip) length() int64 {
+// bodyLength is the body's length: with a range less than the image's.
+func (d *drip) bodyLength() int64 {
 	n, err := strconv.ParseInt(d.Header().Get("Content-Length"), 10, 64)
 	if err != nil {
 		return -1
@@ -39,7 +39,7 @@ func (d *drip) length() int64 {
 // Write implements io.Writer.
 func (d *drip) Write(p []byte) (n int, err error) {
 	flush := http.NewResponseController(d.ResponseWriter).Flush
-	limit := d.length()
+	limit := d.bodyLength()
 	if d.through != nil {
 		limit = d.through(limit)
 	}

@@ -44,9 +44,9 @@ var officialExtensions = []string{
 // imageFile is the one boot asset this factory builds.
 const imageFile = "nocloud-amd64.qcow2"
 
-// Factory is a make-believe Image Factory, community edition: schematics,
+// Factory is a simulated Image Factory, community edition: schematics,
 // nocloud disk images, and the existence of installer images. Errors are plain
-// text as in life: 400 for what the user got wrong, 402 for checksums, 404 for
+// text as in life: 400 for mistakes of the user, 402 for checksums, 404 for
 // schematics and versions nobody knows.
 type Factory struct {
 	*httpservice.Server
@@ -86,7 +86,7 @@ func New(c Config) (*Factory, error) {
 		images:     map[string][]byte{},
 	}
 	// The schematic without any customization is known everywhere.
-	if _, err := f.remember(schematic{}); err != nil {
+	if _, err := f.storeSchematic(schematic{}); err != nil {
 		return nil, fmt.Errorf("open factory: %w", err)
 	}
 	var err error
@@ -116,7 +116,7 @@ func fileName(version, schematic, asset string) string {
 }
 
 // Corrupt makes every image a page of nine bytes with status 200, as a proxy
-// in trouble answers (true), or an image again (false).
+// that is broken answers (true), or an image again (false).
 func (f *Factory) Corrupt(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,11 +151,11 @@ func (f *Factory) Image(version, id string) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("schematic ID %q not found", id)
 	}
-	return f.build(version, id, s.doc), nil
+	return f.ensureImage(version, id, s.doc), nil
 }
 
-func (f *Factory) remember(s schematic) (id string, err error) {
-	text, id, err := s.canonical()
+func (f *Factory) storeSchematic(s schematic) (id string, err error) {
+	text, id, err := s.encodeCanonical()
 	if err != nil {
 		return "", err
 	}
@@ -165,8 +165,8 @@ func (f *Factory) remember(s schematic) (id string, err error) {
 	return id, nil
 }
 
-// build makes an image once. f.mu is held.
-func (f *Factory) build(version, id string, s schematic) []byte {
+// ensureImage makes an image once. f.mu is held.
+func (f *Factory) ensureImage(version, id string, s schematic) []byte {
 	key := version + "/" + id
 	img, ok := f.images[key]
 	if !ok {
@@ -192,7 +192,7 @@ func (f *Factory) postSchematic(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, http.StatusBadRequest, err.Error())
 		return
 	}
-	id, err := f.remember(s)
+	id, err := f.storeSchematic(s)
 	if err != nil {
 		httpservice.RefuseText(rw, http.StatusInternalServerError, "internal server error")
 		return
@@ -223,15 +223,15 @@ func (f *Factory) listVersions(rw http.ResponseWriter, r *http.Request) {
 	httpservice.WriteJSON(rw, http.StatusOK, list)
 }
 
-// extensions lists the official extensions of a version.
-func (f *Factory) extensions(version string) []string {
+// availableExtensions lists the official extensions of a version.
+func (f *Factory) availableExtensions(version string) []string {
 	return slices.DeleteFunc(slices.Clone(officialExtensions), func(name string) bool {
 		return slices.Contains(f.missing[version], name)
 	})
 }
 
 func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
-	version, status, words := f.version(r.PathValue("version"))
+	version, status, words := f.checkVersion(r.PathValue("version"))
 	if status != 0 {
 		httpservice.RefuseText(rw, status, words)
 		return
@@ -244,12 +244,12 @@ func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
 		Description string `json:"description"`
 	}
 	list := []extension{}
-	for _, name := range f.extensions(version) {
+	for _, name := range f.availableExtensions(version) {
 		ref := fmt.Sprintf("ghcr.io/%s:%s", name, version)
 		sum := sha256.Sum256([]byte(ref))
 		list = append(list, extension{
 			Name: name, Ref: ref, Digest: "sha256:" + hex.EncodeToString(sum[:]),
-			Author: "talos-agent lab", Description: "make-believe " + name,
+			Author: "talos-agent lab", Description: "simulated " + name,
 		})
 	}
 	httpservice.WriteJSON(rw, http.StatusOK, list)
@@ -257,9 +257,9 @@ func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
 
 var semver = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
-// version checks a version; the leading v may be missing. The real factory
+// checkVersion checks a version; the leading v may be missing. The real factory
 // answers 500 to what is no version and 404 to one it does not build.
-func (f *Factory) version(v string) (version string, status int, words string) {
+func (f *Factory) checkVersion(v string) (version string, status int, words string) {
 	if !strings.HasPrefix(v, "v") {
 		v = "v" + v
 	}
@@ -288,7 +288,7 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, http.StatusNotFound, fmt.Sprintf("schematic ID %q not found", id))
 		return
 	}
-	version, status, words := f.version(r.PathValue("version"))
+	version, status, words := f.checkVersion(r.PathValue("version"))
 	if status != 0 {
 		httpservice.RefuseText(rw, status, words)
 		return
@@ -297,7 +297,7 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" only")
 		return
 	}
-	available := f.extensions(version)
+	available := f.availableExtensions(version)
 	for _, name := range s.doc.Customization.SystemExtensions.OfficialExtensions {
 		if !slices.Contains(available, name) {
 			httpservice.RefuseText(rw, http.StatusBadRequest, fmt.Sprintf(
@@ -312,14 +312,15 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.mu.Lock()
-	img := f.build(version, id, s.doc)
+	img := f.ensureImage(version, id, s.doc)
 	f.mu.Unlock()
-	f.send(rw, r, version, id, img)
+	f.sendImage(rw, r, version, id, img)
 }
 
-// send drips the image over Latency.Download. A lost reply breaks in the middle
-// of the body; an agent that dies after the call has all but the last byte.
-func (f *Factory) send(rw http.ResponseWriter, r *http.Request, version, id string, img []byte) {
+// sendImage drips the image over Latency.Download. A lost reply breaks in the
+// middle of the body; an agent that dies after the call has all but the last
+// byte.
+func (f *Factory) sendImage(rw http.ResponseWriter, r *http.Request, version, id string, img []byte) {
 	d := &drip{
 		ResponseWriter: rw,
 		size:           int64(len(img)),
@@ -341,13 +342,13 @@ func (f *Factory) send(rw http.ResponseWriter, r *http.Request, version, id stri
 	if r.Method != http.MethodGet {
 		return
 	}
-	all := d.sent == d.length()
+	all := d.sent == d.bodyLength()
 	f.mu.Lock()
 	f.downloads = append(f.downloads, Download{Schematic: id, Version: version, Bytes: d.sent, Whole: all})
 	f.mu.Unlock()
 	if all {
 		f.world.Spend("download", fileName(version, id, imageFile), d.spent)
-		f.world.Tell("factory", "sent the image of Talos %s with schematic %.12s", version, id)
+		f.world.Report("factory", "sent the image of Talos %s with schematic %.12s", version, id)
 	}
 }
 
@@ -371,7 +372,7 @@ func (f *Factory) getInstaller(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, http.StatusNotFound, fmt.Sprintf("schematic ID %q not found", id))
 		return
 	}
-	version, status, words := f.version(r.PathValue("reference"))
+	version, status, words := f.checkVersion(r.PathValue("reference"))
 	if status != 0 {
 		httpservice.RefuseText(rw, status, words)
 		return

@@ -49,7 +49,7 @@ func TestSchematicIDs(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if _, id, err := s.canonical(); err != nil || id != c.id {
+		if _, id, err := s.encodeCanonical(); err != nil || id != c.id {
 			t.Errorf("%s: id is %s (%v), want %s", name, id, err, c.id)
 		}
 	}
@@ -166,8 +166,8 @@ func TestFactory(t *testing.T) {
 	})
 }
 
-// In virtual time a download takes exactly what the world says, and its bytes
-// come one after another.
+// In virtual time a download takes exactly as long as the world wants, and its
+// bytes come one after another.
 func TestFactoryDrips(t *testing.T) {
 	servicetest.InMemory(t, func(b *servicetest.Bench) {
 		f := servicetest.Opened[*Factory](b)(New(Config{Service: b.Config("factory")}))
@@ -249,7 +249,7 @@ func TestFactoryFaults(t *testing.T) {
 	})
 }
 
-// The image is what the qcow2 specification says: every cluster in use has
+// The image is what the qcow2 specification asks for: every cluster in use has
 // reference count one, every table lies inside the file.
 func TestImageIsAValidQcow2(t *testing.T) {
 	img := buildImage("nocloud", "v1.13.9", emptySchematic)
@@ -329,7 +329,7 @@ func FuzzParseSchematic(f *testing.F) {
 		if err != nil {
 			return
 		}
-		text, id, err := s.canonical()
+		text, id, err := s.encodeCanonical()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +337,7 @@ func FuzzParseSchematic(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q became %q, which does not parse: %v", doc, text, err)
 		}
-		if _, other, err := again.canonical(); err != nil || other != id {
+		if _, other, err := again.encodeCanonical(); err != nil || other != id {
 			t.Fatalf("%q became %q, whose id is another (%v)", doc, text, err)
 		}
 	})

@@ -26,7 +26,7 @@ const (
 	qcowCopied = 1 << 63
 )
 
-// buildImage makes a sparse qcow2 image (version 3) whose first sectors say
+// buildImage makes a sparse qcow2 image (version 3) whose first sectors state
 // what it is. The same version and schematic give the same bytes.
 func buildImage(platform, version, schematic string) []byte {
 	img := make([]byte, qcowFileBytes)
@@ -55,7 +55,7 @@ func buildImage(platform, version, schematic string) []byte {
 	be.PutUint64(img[qcowL2:], qcowData|qcowCopied)
 
 	var label bytes.Buffer
-	fmt.Fprintf(&label, "make-believe Talos disk image\nplatform %s\nversion %s\nschematic %s\n", platform, version, schematic)
+	fmt.Fprintf(&label, "simulated Talos disk image\nplatform %s\nversion %s\nschematic %s\n", platform, version, schematic)
 	copy(img[qcowData:], label.Bytes())
 	return img
 }

@@ -13,7 +13,7 @@ import (
 
 // schematic is the document an Image Factory takes. Field names, their order
 // and what is left out when empty are those of the real one, because the id is
-// the SHA-256 of the document written anew: the same document has the same id
+// the SHA-256 of the document as it is encoded: the same document has the same id
 // here and there.
 type schematic struct {
 	Owner         string        `yaml:"owner,omitempty"`
@@ -55,8 +55,8 @@ type diskImage struct {
 	SectorSize uint `yaml:"sectorSize,omitempty"`
 }
 
-// bootloaders are the words the bootloader field takes; auto is the same as
-// leaving it out, and is left out of the canonical document.
+// bootloaders are the values of the bootloader field; auto is the same as no
+// value, and has none in the canonical document.
 var bootloaders = []string{"", "auto", "dual-boot", "grub", "sd-boot"}
 
 // parseSchematic reads a schematic as strictly as the real factory: unknown
@@ -80,8 +80,8 @@ func parseSchematic(text []byte) (schematic, error) {
 	return s, nil
 }
 
-// canonical returns the document as the factory keeps it, and its id.
-func (s schematic) canonical() (text []byte, id string, err error) {
+// encodeCanonical returns the document as the factory keeps it, and its id.
+func (s schematic) encodeCanonical() (text []byte, id string, err error) {
 	text, err = yaml.Marshal(s)
 	if err != nil {
 		return nil, "", fmt.Errorf("write schematic: %w", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// Kind says which forge's API is played.
+// Kind names which forge's API is simulated.
 type Kind string
 
 // The forges. Forgejo speaks Gitea's API.
@@ -37,12 +37,12 @@ type Config struct {
 	Token string
 	// ReadToken is known, but may only read.
 	ReadToken string
-	// Knows tells which commits exist; nil: all do.
+	// Knows reports whether a commit exists; nil: all do.
 	Knows func(commit string) bool
 }
 
 // Forge takes commit statuses over the API of GitHub, GitLab or Gitea, and
-// refuses what they refuse in their words.
+// refuses what they refuse, with their text.
 type Forge struct {
 	*httpservice.Server
 	config Config
@@ -65,8 +65,8 @@ func (f *Forge) Close() error {
 	return f.Server.Close()
 }
 
-// Status is a commit status a forge took, in the forge's own words: GitLab
-// says running and failed where the others say pending and failure.
+// Status is a commit status a forge took, with the forge's own states: GitLab
+// uses running and failed where the others use pending and failure.
 type Status struct {
 	At          time.Time
 	Repository  string // as the request called it
@@ -122,11 +122,11 @@ func (f *Forge) Statuses() []Status {
 func (f *Forge) Latest(commit, context string) (Status, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.latest(commit, context)
+	return f.findLatest(commit, context)
 }
 
-// latest is Latest with f.mu held.
-func (f *Forge) latest(commit, context string) (Status, bool) {
+// findLatest is Latest with f.mu held.
+func (f *Forge) findLatest(commit, context string) (Status, bool) {
 	for _, s := range slices.Backward(f.statuses) {
 		if s.Commit == commit && s.Context == context {
 			return s, true
@@ -135,11 +135,11 @@ func (f *Forge) latest(commit, context string) (Status, bool) {
 	return Status{}, false
 }
 
-// take keeps a status. f.mu is held.
-func (f *Forge) take(s Status) Status {
+// addStatus keeps a status. f.mu is held.
+func (f *Forge) addStatus(s Status) Status {
 	s.At = time.Now()
 	f.statuses = append(f.statuses, s)
-	f.world.Tell("forge", "%.12s %s: %s: %s", s.Commit, s.Context, s.State, s.Description)
+	f.world.Report("forge", "%.12s %s: %s: %s", s.Commit, s.Context, s.State, s.Description)
 	return s
 }
 
@@ -148,13 +148,13 @@ type access int
 
 const (
 	accessNone access = iota // no token came
-	accessWrong
+	accessInvalid
 	accessRead
 	accessWrite
 )
 
-// access judges the token a request brought.
-func (f *Forge) access(token string) access {
+// checkAccess judges the token a request brought.
+func (f *Forge) checkAccess(token string) access {
 	switch {
 	case f.config.Token == "" || token == f.config.Token:
 		return accessWrite
@@ -163,12 +163,12 @@ func (f *Forge) access(token string) access {
 	case token == f.config.ReadToken:
 		return accessRead
 	}
-	return accessWrong
+	return accessInvalid
 }
 
-// authorization returns what follows one of the schemes in the Authorization
+// readAuthorization returns what follows one of the schemes in the Authorization
 // header.
-func authorization(r *http.Request, schemes ...string) string {
+func readAuthorization(r *http.Request, schemes ...string) string {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	for _, s := range schemes {
 		if strings.EqualFold(s, scheme) {
@@ -178,15 +178,15 @@ func authorization(r *http.Request, schemes ...string) string {
 	return ""
 }
 
-// knows reports whether a commit exists.
-func (f *Forge) knows(commit string) bool {
+// hasCommit reports whether a commit exists.
+func (f *Forge) hasCommit(commit string) bool {
 	return commitName.MatchString(commit) && strings.Trim(commit, "0") != "" && (f.config.Knows == nil || f.config.Knows(commit))
 }
 
 var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// is reports whether the forge has a repository.
-func (f *Forge) is(repository string) bool {
+// hasRepository reports whether the forge has a repository.
+func (f *Forge) hasRepository(repository string) bool {
 	return f.config.Repository == "" || strings.EqualFold(f.config.Repository, repository)
 }
 
@@ -205,15 +205,15 @@ func readStatus(rw http.ResponseWriter, r *http.Request) (b statusBody, err erro
 	return b, err
 }
 
-// retryLater adds what a forge under load says with 429 and 503.
+// retryLater adds what a forge under load sends with 429 and 503.
 func retryLater(rw http.ResponseWriter, status int) {
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		rw.Header().Set("Retry-After", "60")
 	}
 }
 
-// answer is how GitHub and Gitea show a status.
-func answer(s Status, id int) map[string]any {
+// renderStatus is how GitHub and Gitea show a status.
+func renderStatus(s Status, id int) map[string]any {
 	at := s.At.UTC().Format(time.RFC3339)
 	return map[string]any{
 		"id": id, "state": s.State, "status": s.State, "context": s.Context, "description": s.Description,

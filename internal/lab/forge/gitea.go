@@ -29,7 +29,7 @@ func (f *Forge) postGitea(rw http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		f.refuseGitea(rw, http.StatusUnprocessableEntity, "[]: "+err.Error())
 		return
-	case !f.knows(commit):
+	case !f.hasCommit(commit):
 		// Gitea looks the commit up without a thought for its absence, and
 		// keeps the reason to itself.
 		f.refuseGitea(rw, http.StatusInternalServerError, "")
@@ -41,11 +41,11 @@ func (f *Forge) postGitea(rw http.ResponseWriter, r *http.Request) {
 	b.Context = cmp.Or(b.Context, "default")
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := f.take(Status{
+	s := f.addStatus(Status{
 		Repository: repository, Commit: commit,
 		State: b.State, Context: b.Context, Description: b.Description, TargetURL: b.TargetURL,
 	})
-	httpservice.WriteJSON(rw, http.StatusCreated, answer(s, len(f.statuses)))
+	httpservice.WriteJSON(rw, http.StatusCreated, renderStatus(s, len(f.statuses)))
 }
 
 // showGitea answers what the repository is, to whoever may read it.
@@ -60,10 +60,10 @@ func (f *Forge) showGitea(rw http.ResponseWriter, r *http.Request) {
 
 // admitGitea judges token and repository; status 0 lets the request in.
 func (f *Forge) admitGitea(r *http.Request, repository string) (status int, text string) {
-	switch may := f.access(authorization(r, "token", "Bearer")); {
-	case may == accessWrong:
+	switch may := f.checkAccess(readAuthorization(r, "token", "Bearer")); {
+	case may == accessInvalid:
 		return http.StatusUnauthorized, "invalid username, password or token"
-	case !f.is(repository):
+	case !f.hasRepository(repository):
 		return http.StatusNotFound, "The target couldn't be found."
 	case may == accessNone:
 		return http.StatusUnauthorized, "token is required"

@@ -48,7 +48,7 @@ func (f *Forge) postGitHub(rw http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		refuseGitHub(rw, http.StatusBadRequest, "Problems parsing JSON")
 		return
-	case !f.knows(commit):
+	case !f.hasCommit(commit):
 		refuseGitHub(rw, http.StatusUnprocessableEntity, "No commit found for SHA: "+commit)
 		return
 	case !slices.Contains([]string{"error", "failure", "pending", "success"}, b.State):
@@ -71,11 +71,11 @@ func (f *Forge) postGitHub(rw http.ResponseWriter, r *http.Request) {
 		refuseField(rw, "base", "This SHA and context has reached the maximum number of statuses.")
 		return
 	}
-	s := f.take(Status{
+	s := f.addStatus(Status{
 		Repository: repository, Commit: commit,
 		State: b.State, Context: b.Context, Description: b.Description, TargetURL: b.TargetURL,
 	})
-	httpservice.WriteJSON(rw, http.StatusCreated, answer(s, len(f.statuses)))
+	httpservice.WriteJSON(rw, http.StatusCreated, renderStatus(s, len(f.statuses)))
 }
 
 // showGitHub answers what the repository is, to whoever may read it.
@@ -89,12 +89,12 @@ func (f *Forge) showGitHub(rw http.ResponseWriter, r *http.Request) {
 }
 
 // admitGitHub judges token and repository; status 0 lets the request in. The
-// repositories are private, and GitHub does not tell strangers that they are.
+// repositories are private, and GitHub does not show unknown clients that they are.
 func (f *Forge) admitGitHub(r *http.Request, repository string) (status int, text string) {
-	switch may := f.access(authorization(r, "Bearer", "token")); {
-	case may == accessWrong:
+	switch may := f.checkAccess(readAuthorization(r, "Bearer", "token")); {
+	case may == accessInvalid:
 		return http.StatusUnauthorized, "Bad credentials"
-	case may == accessNone || !f.is(repository):
+	case may == accessNone || !f.hasRepository(repository):
 		return http.StatusNotFound, "Not Found"
 	case may == accessRead:
 		return http.StatusForbidden, "Resource not accessible by personal access token"

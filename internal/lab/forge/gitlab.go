@@ -56,7 +56,7 @@ func (f *Forge) postGitLab(rw http.ResponseWriter, r *http.Request) {
 	case !valid:
 		httpservice.WriteJSON(rw, http.StatusBadRequest, map[string]string{"error": "state does not have a valid value"})
 		return
-	case !f.knows(commit):
+	case !f.hasCommit(commit):
 		refuseGitLab(rw, http.StatusNotFound, "404 Commit Not Found")
 		return
 	case utf8.RuneCountInString(b.Description) > gitLabDescription:
@@ -67,14 +67,14 @@ func (f *Forge) postGitLab(rw http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	had, _ := f.latest(commit, b.Name)
+	had, _ := f.findLatest(commit, b.Name)
 	open := had.State == "pending" || had.State == "running"
 	if open && !slices.Contains(move.from, had.State) {
 		refuseGitLab(rw, http.StatusBadRequest, fmt.Sprintf(
 			"Cannot transition status via :%s from :%s (Reason(s): Status cannot transition via %q)", move.event, had.State, move.event))
 		return
 	}
-	s := f.take(Status{
+	s := f.addStatus(Status{
 		Repository: project, Commit: commit,
 		State: b.State, Context: b.Name, Description: b.Description, TargetURL: b.TargetURL,
 	})
@@ -96,11 +96,11 @@ func (f *Forge) showGitLab(rw http.ResponseWriter, r *http.Request) {
 
 // admitGitLab judges token and project; status 0 lets the request in.
 func (f *Forge) admitGitLab(r *http.Request, project string) (status int, text string) {
-	token := cmp.Or(r.Header.Get("Private-Token"), authorization(r, "Bearer"))
-	switch may := f.access(token); {
-	case may == accessNone || may == accessWrong:
+	token := cmp.Or(r.Header.Get("Private-Token"), readAuthorization(r, "Bearer"))
+	switch may := f.checkAccess(token); {
+	case may == accessNone || may == accessInvalid:
 		return http.StatusUnauthorized, "401 Unauthorized"
-	case !f.is(project) && project != strconv.Itoa(cmp.Or(f.config.ProjectID, 1)):
+	case !f.hasRepository(project) && project != strconv.Itoa(cmp.Or(f.config.ProjectID, 1)):
 		return http.StatusNotFound, "404 Project Not Found"
 	case may == accessRead:
 		return http.StatusForbidden, "403 Forbidden"

@@ -45,7 +45,7 @@ func (f *Forge) Deliveries() []Delivery {
 	return slices.Clone(f.deliveries)
 }
 
-// Pushed tells every webhook of a reference that was moved. A forge does so
+// Pushed notifies every webhook of a reference that was moved. A forge does so
 // beside its work, once, and gives up after ten seconds.
 func (f *Forge) Pushed(repository, url, ref, before, after string) {
 	f.mu.Lock()
@@ -54,19 +54,19 @@ func (f *Forge) Pushed(repository, url, ref, before, after string) {
 		f.sending.Go(func() {
 			d := Delivery{URL: h.URL, Ref: ref}
 			var err error
-			if d.Status, d.Answer, err = f.deliver(h, f.pushed(repository, url, ref, before, after)); err != nil {
+			if d.Status, d.Answer, err = f.deliverHook(h, f.buildPushEvent(repository, url, ref, before, after)); err != nil {
 				d.Answer = err.Error()
 			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.deliveries = append(f.deliveries, d)
-			f.world.Tell("forge", "webhook for %s: %d %s", ref, d.Status, strings.TrimSpace(d.Answer))
+			f.world.Report("forge", "webhook for %s: %d %s", ref, d.Status, strings.TrimSpace(d.Answer))
 		})
 	}
 }
 
-// pushed is the body of a push, with the fields that receivers read.
-func (f *Forge) pushed(repository, url, ref, before, after string) map[string]any {
+// buildPushEvent is the body of a push, with the fields that receivers read.
+func (f *Forge) buildPushEvent(repository, url, ref, before, after string) map[string]any {
 	if f.config.Kind == GitLab {
 		return map[string]any{
 			"object_kind": "push", "event_name": "push", "before": before, "after": after, "ref": ref, "checkout_sha": after, "user_name": "Lab User",
@@ -84,10 +84,10 @@ func (f *Forge) pushed(repository, url, ref, before, after string) map[string]an
 	}
 }
 
-// deliver sends one webhook in the way of the forge. Headers are those of
+// deliverHook sends one webhook in the way of the forge. Headers are those of
 // GitHub's "Webhook events and payloads", GitLab's "Webhook requests" and Gitea's
 // services/webhook/deliver.go.
-func (f *Forge) deliver(h Hook, event map[string]any) (status int, answer string, err error) {
+func (f *Forge) deliverHook(h Hook, event map[string]any) (status int, answer string, err error) {
 	body, err := json.Marshal(event)
 	if err != nil {
 		return 0, "", err

@@ -215,12 +215,12 @@ func TestGoGitPushes(t *testing.T) {
 func commitOn(b *servicetest.Bench, s storage.Storer, parent string, files map[string][]byte) string {
 	b.Helper()
 	whole := map[string]file{}
-	if err := lay(s, whole, files); err != nil {
+	if err := layFiles(s, whole, files); err != nil {
 		b.Fatal(err)
 	}
 	tree := must[plumbing.Hash](b)(storeTree(s, whole))
 	who := object.Signature{Name: "Client", Email: "client@lab.example"}
-	h := must[plumbing.Hash](b)(store(s, &object.Commit{
+	h := must[plumbing.Hash](b)(storeObject(s, &object.Commit{
 		Author: who, Committer: who, Message: "by the client", TreeHash: tree, ParentHashes: []plumbing.Hash{plumbing.NewHash(parent)},
 	}))
 	return h.String()
@@ -261,7 +261,7 @@ func TestGitRefusals(t *testing.T) {
 		b.Want(b.Must("POST", r.URL()+"/git-receive-pack", "0000", auth), 200, "")
 		b.Want(b.Must("GET", r.URL(), "", auth), 404, "not found")
 
-		// Wants nobody has, and what the wire says to them.
+		// Wants nobody has, and how the protocol refuses them.
 		want := fmt.Sprintf("0032want %040d\n0000", 1)
 		b.Want(b.Must("POST", r.URL()+"/git-upload-pack", want, auth), 200, "ERR upload-pack: not our ref")
 
@@ -308,7 +308,7 @@ func TestReceivePackWantsWholeHistories(t *testing.T) {
 		hidden := must[string](b)(elsewhere.Commit("main", content("b", "2"), "hidden"))
 		child := commitOn(b, elsewhere.mem, hidden, content("b", "3"))
 
-		pack := must[[]byte](b)(elsewhere.pack([]plumbing.Hash{plumbing.NewHash(child)}, []plumbing.Hash{plumbing.NewHash(hidden)}))
+		pack := must[[]byte](b)(elsewhere.packObjects([]plumbing.Hash{plumbing.NewHash(child)}, []plumbing.Hash{plumbing.NewHash(hidden)}))
 		line := fmt.Sprintf("%s %s refs/heads/main\x00report-status", base, child)
 		in := fmt.Sprintf("%04x%s0000%s", len(line)+4, line, pack)
 		var out bytes.Buffer

@@ -42,9 +42,9 @@ type badRequestError struct{ err error }
 func (e *badRequestError) Error() string { return "not a git request: " + e.err.Error() }
 func (e *badRequestError) Unwrap() error { return e.err }
 
-// advertise writes the references and capabilities a service begins with.
+// advertiseRefs writes the references and capabilities a service begins with.
 // overHTTP puts the line in front that names the service.
-func (r *Repo) advertise(out io.Writer, service string, overHTTP bool) error {
+func (r *Repo) advertiseRefs(out io.Writer, service string, overHTTP bool) error {
 	ads := packp.NewAdvRefs()
 	if overHTTP {
 		ads.Prefix = [][]byte{[]byte("# service=" + service), pktline.Flush}
@@ -58,7 +58,7 @@ func (r *Repo) advertise(out io.Writer, service string, overHTTP bool) error {
 			return err
 		}
 	}
-	err := r.Edit(func(s storage.Storer) error { return advertised(s, ads, service == uploadPack) })
+	err := r.Edit(func(s storage.Storer) error { return addReferences(s, ads, service == uploadPack) })
 	if err != nil {
 		return fmt.Errorf("list references of %s: %w", r.name, err)
 	}
@@ -68,8 +68,8 @@ func (r *Repo) advertise(out io.Writer, service string, overHTTP bool) error {
 	return ads.Encode(out)
 }
 
-// advertised fills in the references; with HEAD for those who fetch.
-func advertised(s storage.Storer, ads *packp.AdvRefs, head bool) error {
+// addReferences fills in the references; with HEAD for those who fetch.
+func addReferences(s storage.Storer, ads *packp.AdvRefs, head bool) error {
 	refs, err := s.IterReferences()
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func advertised(s storage.Storer, ads *packp.AdvRefs, head bool) error {
 }
 
 // uploadPack answers a client that fetches: what it wants, what it has, then a
-// pack with the difference. A stateless client (HTTP) says everything anew in
+// pack with the difference. A stateless client (HTTP) repeats everything in
 // each request and gets one answer to each; any other goes on talking.
 func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 	lines := pktline.NewScanner(in)
@@ -111,17 +111,17 @@ func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 	if len(wants) == 0 {
 		return nil // looked at the references and left
 	}
-	say := pktline.NewEncoder(out)
+	enc := pktline.NewEncoder(out)
 	for _, want := range wants {
-		if !r.holds(want) {
-			return say.Encodef("ERR upload-pack: not our ref %s\n", want)
+		if !r.hasObject(want) {
+			return enc.Encodef("ERR upload-pack: not our ref %s\n", want)
 		}
 	}
-	common, done, err := r.negotiate(lines, say, caps.Supports(capability.MultiACKDetailed), stateless)
+	common, done, err := r.negotiateCommon(lines, enc, caps.Supports(capability.MultiACKDetailed), stateless)
 	if err != nil || !done {
 		return err
 	}
-	pack, err := r.pack(wants, common)
+	pack, err := r.packObjects(wants, common)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 	if _, err := sideband.NewMuxer(sideband.Sideband64k, out).Write(pack); err != nil {
 		return err
 	}
-	return say.Flush()
+	return enc.Flush()
 }
 
 // readWants reads the head of a fetch request, up to its flush.
@@ -172,37 +172,37 @@ func hashAfter(line []byte, word string) (hash plumbing.Hash, rest []byte, ok bo
 	return plumbing.NewHash(string(rest[:40])), rest[40:], true
 }
 
-// negotiate finds out what client and server have in common. done is false
+// negotiateCommon finds out what client and server have in common. done is false
 // when the client will come back with another request.
-func (r *Repo) negotiate(lines *pktline.Scanner, say *pktline.Encoder, detailed, stateless bool) (common []plumbing.Hash, done bool, err error) {
+func (r *Repo) negotiateCommon(lines *pktline.Scanner, enc *pktline.Encoder, detailed, stateless bool) (common []plumbing.Hash, done bool, err error) {
 	for lines.Scan() {
 		line := bytes.TrimSuffix(lines.Bytes(), []byte("\n"))
 		switch have, _, isHave := hashAfter(line, "have "); {
-		case isHave && r.holds(have):
+		case isHave && r.hasObject(have):
 			common = append(common, have)
 			if detailed {
-				err = say.Encodef("ACK %s common\n", have)
+				err = enc.Encodef("ACK %s common\n", have)
 			} else if len(common) == 1 {
-				err = say.Encodef("ACK %s\n", have)
+				err = enc.Encodef("ACK %s\n", have)
 			}
 		case isHave:
 		case len(line) == 0:
 			// Having anything in common is enough to stop asking: what the
 			// pack then holds too much, the client throws away.
 			if detailed && len(common) > 0 {
-				err = say.Encodef("ACK %s ready\n", common[len(common)-1])
+				err = enc.Encodef("ACK %s ready\n", common[len(common)-1])
 			}
 			if err == nil && (detailed || len(common) == 0) {
-				err = say.EncodeString("NAK\n")
+				err = enc.EncodeString("NAK\n")
 			}
 			if err == nil && stateless {
 				return nil, false, nil
 			}
 		case string(line) == "done":
 			if len(common) == 0 {
-				err = say.EncodeString("NAK\n")
+				err = enc.EncodeString("NAK\n")
 			} else if detailed {
-				err = say.Encodef("ACK %s\n", common[len(common)-1])
+				err = enc.Encodef("ACK %s\n", common[len(common)-1])
 			}
 			return common, err == nil, err
 		default:
@@ -218,13 +218,13 @@ func (r *Repo) negotiate(lines *pktline.Scanner, say *pktline.Encoder, detailed,
 	return nil, false, nil
 }
 
-// holds reports whether the repository has an object.
-func (r *Repo) holds(h plumbing.Hash) bool {
+// hasObject reports whether the repository has an object.
+func (r *Repo) hasObject(h plumbing.Hash) bool {
 	return r.Edit(func(s storage.Storer) error { return s.HasEncodedObject(h) }) == nil
 }
 
-// pack makes a pack of what wants need and haves do not have.
-func (r *Repo) pack(wants, haves []plumbing.Hash) ([]byte, error) {
+// packObjects makes a pack of what wants need and haves do not have.
+func (r *Repo) packObjects(wants, haves []plumbing.Hash) ([]byte, error) {
 	var pack bytes.Buffer
 	err := r.Edit(func(s storage.Storer) error {
 		have, err := revlist.Objects(s, haves, nil)
@@ -266,7 +266,7 @@ func (r *Repo) receivePack(in io.Reader, out io.Writer) error {
 		return &badRequestError{err}
 	}
 	report := packp.NewReportStatus()
-	if err := r.Edit(func(s storage.Storer) error { return r.update(s, req.Commands, pack, report) }); err != nil {
+	if err := r.Edit(func(s storage.Storer) error { return r.applyCommands(s, req.Commands, pack, report) }); err != nil {
 		return fmt.Errorf("update references of %s: %w", r.name, err)
 	}
 	if !req.Capabilities.Supports(capability.ReportStatus) {
@@ -311,8 +311,8 @@ func readPack(in io.Reader, commands []*packp.Command) ([]byte, error) {
 	return pack.Bytes(), nil
 }
 
-// update stores a pack and carries out the commands that still hold.
-func (r *Repo) update(s storage.Storer, commands []*packp.Command, pack []byte, report *packp.ReportStatus) error {
+// applyCommands stores a pack and carries out the commands that still hold.
+func (r *Repo) applyCommands(s storage.Storer, commands []*packp.Command, pack []byte, report *packp.ReportStatus) error {
 	report.UnpackStatus = "ok"
 	if len(pack) > 0 {
 		if err := packfile.UpdateObjectStorage(s, bytes.NewReader(pack)); err != nil {
@@ -321,7 +321,7 @@ func (r *Repo) update(s storage.Storer, commands []*packp.Command, pack []byte, 
 	}
 	for _, c := range commands {
 		status := "ok"
-		switch why, err := r.command(s, c, report.UnpackStatus == "ok"); {
+		switch why, err := r.moveReference(s, c, report.UnpackStatus == "ok"); {
 		case err != nil:
 			return err
 		case why != "":
@@ -332,8 +332,8 @@ func (r *Repo) update(s storage.Storer, commands []*packp.Command, pack []byte, 
 	return nil
 }
 
-// command moves one reference. why says in git's words why it is refused.
-func (r *Repo) command(s storage.Storer, c *packp.Command, unpacked bool) (why string, err error) {
+// moveReference moves one reference. why is git's text for a refusal.
+func (r *Repo) moveReference(s storage.Storer, c *packp.Command, unpacked bool) (why string, err error) {
 	now := plumbing.ZeroHash
 	switch ref, err := s.Reference(c.Name); {
 	case err == nil:
@@ -352,7 +352,7 @@ func (r *Repo) command(s storage.Storer, c *packp.Command, unpacked bool) (why s
 		if err := s.RemoveReference(c.Name); err != nil {
 			return "", err
 		}
-		r.world.Tell("git", "%s: %s was deleted", r.name, c.Name.Short())
+		r.world.Report("git", "%s: %s was deleted", r.name, c.Name.Short())
 		return "", nil
 	}
 	if _, err := revlist.Objects(s, []plumbing.Hash{c.New}, nil); err != nil {
@@ -361,6 +361,6 @@ func (r *Repo) command(s storage.Storer, c *packp.Command, unpacked bool) (why s
 	if err := s.SetReference(plumbing.NewHashReference(c.Name, c.New)); err != nil {
 		return "", err
 	}
-	r.moved(c.Name, c.Old, c.New)
+	r.notifyMoved(c.Name, c.Old, c.New)
 	return "", nil
 }

@@ -38,7 +38,7 @@ type Repo struct {
 
 	mu     sync.Mutex
 	mem    storage.Storer                  // nil on disk
-	pushed func(ref, before, after string) // nil: nobody is told
+	pushed func(ref, before, after string) // nil: nobody is notified
 }
 
 // OnPush has f called whenever a branch was moved, by a push or by the methods
@@ -49,9 +49,9 @@ func (r *Repo) OnPush(f func(ref, before, after string)) {
 	r.pushed = f
 }
 
-// moved tells that a reference was moved. r.mu is held.
-func (r *Repo) moved(name plumbing.ReferenceName, before, after plumbing.Hash) {
-	r.world.Tell("git", "%s: %s is now %.12s", r.name, name.Short(), after.String())
+// notifyMoved reports a reference that was moved. r.mu is held.
+func (r *Repo) notifyMoved(name plumbing.ReferenceName, before, after plumbing.Hash) {
+	r.world.Report("git", "%s: %s is now %.12s", r.name, name.Short(), after.String())
 	if r.pushed != nil {
 		r.pushed(name.String(), before.String(), after.String())
 	}
@@ -63,7 +63,7 @@ func openRepo(w *world.World, name, url, dir string) (*Repo, error) {
 	if dir == "" {
 		r.mem = memory.NewStorage()
 	}
-	s := r.storage()
+	s := r.openStorage()
 	if _, err := git.Open(s, nil); err == nil {
 		return r, nil
 	}
@@ -85,9 +85,9 @@ func openRepo(w *world.World, name, url, dir string) (*Repo, error) {
 	return r, nil
 }
 
-// storage opens the repository's objects. On disk it is opened anew each time:
+// openStorage opens the repository's objects. On disk it is opened each time:
 // real git may have written there meanwhile.
-func (r *Repo) storage() storage.Storer {
+func (r *Repo) openStorage() storage.Storer {
 	if r.mem != nil {
 		return r.mem
 	}
@@ -105,24 +105,19 @@ func (r *Repo) Dir() string { return r.dir }
 func (r *Repo) Edit(f func(storage.Storer) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return f(r.storage())
+	return f(r.openStorage())
 }
 
 // Commit puts a commit on a branch: files are laid over what the branch holds,
 // and a nil content removes a file. It returns the commit's hash.
 func (r *Repo) Commit(branch string, files map[string][]byte, message string) (string, error) {
-	return r.commit(branch, files, message, true, true)
-}
-
-// Replace puts a commit on a branch whose tree is exactly files.
-func (r *Repo) Replace(branch string, files map[string][]byte, message string) (string, error) {
-	return r.commit(branch, files, message, true, false)
+	return r.makeCommit(branch, files, message, false)
 }
 
 // Rewrite forces a branch to a history of a single commit that descends from
 // nothing the branch had, as somebody does who amends and force-pushes.
 func (r *Repo) Rewrite(branch string, files map[string][]byte, message string) (string, error) {
-	return r.commit(branch, files, message, false, false)
+	return r.makeCommit(branch, files, message, true)
 }
 
 // Reset forces a branch to a commit that is there already: a rewind, or back.
@@ -131,7 +126,7 @@ func (r *Repo) Reset(branch, hash string) error {
 		if _, err := object.GetCommit(s, plumbing.NewHash(hash)); err != nil {
 			return fmt.Errorf("reset %s of %s to %s: %w", branch, r.name, hash, err)
 		}
-		return r.point(s, branch, plumbing.NewHash(hash))
+		return r.moveBranch(s, branch, plumbing.NewHash(hash))
 	})
 }
 
@@ -157,8 +152,8 @@ func (r *Repo) Has(hash string) bool {
 	}) == nil
 }
 
-// point moves a branch and tells the story. r.mu is held.
-func (r *Repo) point(s storage.Storer, branch string, hash plumbing.Hash) error {
+// moveBranch moves a branch and reports it. r.mu is held.
+func (r *Repo) moveBranch(s storage.Storer, branch string, hash plumbing.Hash) error {
 	name := plumbing.NewBranchReferenceName(branch)
 	if err := name.Validate(); err != nil {
 		return fmt.Errorf("branch %q of %s: %w", branch, r.name, err)
@@ -170,7 +165,7 @@ func (r *Repo) point(s storage.Storer, branch string, hash plumbing.Hash) error 
 	if err := s.SetReference(plumbing.NewHashReference(name, hash)); err != nil {
 		return fmt.Errorf("move branch %s of %s: %w", branch, r.name, err)
 	}
-	r.moved(name, before, hash)
+	r.notifyMoved(name, before, hash)
 	return nil
 }
 
@@ -180,25 +175,23 @@ type file struct {
 	hash plumbing.Hash
 }
 
-// commit makes a commit whose parent is the branch's head (if asked and if
-// there is one), with files laid over the head's (if asked) or alone.
-func (r *Repo) commit(branch string, files map[string][]byte, message string, parent, overlay bool) (hash string, err error) {
+// makeCommit makes a commit: of files over those of the branch's head, which is its
+// parent, or of files alone, without a parent.
+func (r *Repo) makeCommit(branch string, files map[string][]byte, message string, alone bool) (hash string, err error) {
 	err = r.Edit(func(s storage.Storer) error {
 		whole := map[string]file{}
 		var parents []plumbing.Hash
 		head, err := s.Reference(plumbing.NewBranchReferenceName(branch))
 		switch {
-		case err == nil && parent:
+		case err == nil && !alone:
 			parents = []plumbing.Hash{head.Hash()}
-			if overlay {
-				if whole, err = wholeTree(s, head.Hash()); err != nil {
-					return fmt.Errorf("read %s: %w", branch, err)
-				}
+			if whole, err = wholeTree(s, head.Hash()); err != nil {
+				return fmt.Errorf("read %s: %w", branch, err)
 			}
 		case err != nil && !errors.Is(err, plumbing.ErrReferenceNotFound):
 			return fmt.Errorf("read branch %s: %w", branch, err)
 		}
-		if err := lay(s, whole, files); err != nil {
+		if err := layFiles(s, whole, files); err != nil {
 			return err
 		}
 		tree, err := storeTree(s, whole)
@@ -207,12 +200,12 @@ func (r *Repo) commit(branch string, files map[string][]byte, message string, pa
 		}
 		// The time is the world's: in a bubble it repeats from run to run.
 		who := object.Signature{Name: "Lab User", Email: "user@lab.example", When: time.Now().UTC()}
-		h, err := store(s, &object.Commit{Author: who, Committer: who, Message: message, TreeHash: tree, ParentHashes: parents})
+		h, err := storeObject(s, &object.Commit{Author: who, Committer: who, Message: message, TreeHash: tree, ParentHashes: parents})
 		if err != nil {
 			return err
 		}
 		hash = h.String()
-		return r.point(s, branch, h)
+		return r.moveBranch(s, branch, h)
 	})
 	if err != nil {
 		return "", fmt.Errorf("commit to %s: %w", r.name, err)
@@ -220,8 +213,8 @@ func (r *Repo) commit(branch string, files map[string][]byte, message string, pa
 	return hash, nil
 }
 
-// lay stores files and enters them into a whole tree.
-func lay(s storage.Storer, whole map[string]file, files map[string][]byte) error {
+// layFiles stores files and enters them into a whole tree.
+func layFiles(s storage.Storer, whole map[string]file, files map[string][]byte) error {
 	for name, content := range files {
 		if !fs.ValidPath(name) || name == "." || slices.Contains(strings.Split(name, "/"), ".git") {
 			return fmt.Errorf("file %q: not a path git would take", name)
@@ -230,7 +223,7 @@ func lay(s storage.Storer, whole map[string]file, files map[string][]byte) error
 			delete(whole, name)
 			continue
 		}
-		h, err := store(s, blob(content))
+		h, err := storeObject(s, blob(content))
 		if err != nil {
 			return fmt.Errorf("file %s: %w", name, err)
 		}
@@ -296,7 +289,7 @@ func storeTree(s storer.EncodedObjectStorer, files map[string]file) (plumbing.Ha
 		tree.Entries = append(tree.Entries, object.TreeEntry{Name: dir, Mode: filemode.Dir, Hash: h})
 	}
 	sort.Sort(object.TreeEntrySorter(tree.Entries))
-	return store(s, tree)
+	return storeObject(s, tree)
 }
 
 // blob is a file's content as an object.
@@ -313,8 +306,8 @@ func (b blob) Encode(o plumbing.EncodedObject) (err error) {
 	return errors.Join(err, w.Close())
 }
 
-// store stores one object.
-func store(s storer.EncodedObjectStorer, e interface {
+// storeObject stores one object.
+func storeObject(s storer.EncodedObjectStorer, e interface {
 	Encode(plumbing.EncodedObject) error
 }) (plumbing.Hash, error) {
 	o := s.NewEncodedObject()

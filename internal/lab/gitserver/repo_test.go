@@ -25,12 +25,12 @@ func TestCommitKeepsModes(t *testing.T) {
 	servicetest.InMemory(t, func(b *servicetest.Bench) {
 		_, r := newGit(b, "")
 		err := r.Edit(func(s storage.Storer) error {
-			h := must[plumbing.Hash](b)(store(s, blob("x")))
+			h := must[plumbing.Hash](b)(storeObject(s, blob("x")))
 			tree := must[plumbing.Hash](b)(storeTree(s, map[string]file{
 				"run": {filemode.Executable, h}, "link": {filemode.Symlink, h}, "module": {filemode.Submodule, h},
 			}))
-			c := must[plumbing.Hash](b)(store(s, &object.Commit{TreeHash: tree}))
-			return r.point(s, "main", c)
+			c := must[plumbing.Hash](b)(storeObject(s, &object.Commit{TreeHash: tree}))
+			return r.moveBranch(s, "main", c)
 		})
 		if err != nil {
 			b.Fatal(err)
@@ -124,7 +124,7 @@ func TestRepoCommits(t *testing.T) {
 		check(one, "a=1", "dir.txt=3", "dir/b=2")
 		two := must[string](b)(r.Commit("main", map[string][]byte{"a": nil, "dir/c": []byte("4"), "empty": {}}, "two"))
 		check(two, "dir.txt=3", "dir/b=2", "dir/c=4", "empty=")
-		three := must[string](b)(r.Replace("main", content("only", "5"), "three"))
+		three := must[string](b)(r.Commit("main", map[string][]byte{"only": []byte("5"), "dir.txt": nil, "dir/b": nil, "dir/c": nil, "empty": nil}, "three"))
 		check(three, "only=5")
 		if err := r.Reset("main", one); err != nil {
 			b.Fatal(err)

@@ -59,7 +59,7 @@ func New(c Config) (*Server, error) {
 		return nil, fmt.Errorf("open git server: %w", err)
 	}
 	g := &Server{Server: server, world: c.Service.World, dir: c.Dir, token: c.Token, repos: map[string]*Repo{}}
-	g.Serve(http.HandlerFunc(g.route))
+	g.Serve(http.HandlerFunc(g.routeRequest))
 	return g, nil
 }
 
@@ -86,8 +86,8 @@ func (g *Server) Repository(name string) (*Repo, error) {
 	return r, nil
 }
 
-// find returns a repository by the path in a URL, with or without ".git".
-func (g *Server) find(path string) *Repo {
+// findRepo returns a repository by the path in a URL, with or without ".git".
+func (g *Server) findRepo(path string) *Repo {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.repos[repoName(path)]
@@ -117,18 +117,18 @@ func parseGitRequest(r *http.Request) gitRequest {
 	return gitRequest{repo: r.URL.Path, op: r.Method + " " + r.URL.Path}
 }
 
-// route puts the world in front of a request, named by what it asks.
-func (g *Server) route(rw http.ResponseWriter, r *http.Request) {
+// routeRequest puts the world in front of a request, named by what it asks.
+func (g *Server) routeRequest(rw http.ResponseWriter, r *http.Request) {
 	q := parseGitRequest(r)
 	name := func(*http.Request) (world.Call, bool) {
 		return world.Call{System: "git", Op: q.op, Subject: repoName(q.repo)}, q.service == receivePack && !q.advertise
 	}
 	g.world.HTTP(name, httpservice.RefuseText, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		g.answer(rw, r, q)
+		g.answerRequest(rw, r, q)
 	})).ServeHTTP(rw, r)
 }
 
-func (g *Server) answer(rw http.ResponseWriter, r *http.Request, q gitRequest) {
+func (g *Server) answerRequest(rw http.ResponseWriter, r *http.Request, q gitRequest) {
 	if g.token != "" {
 		_, password, _ := r.BasicAuth()
 		if subtle.ConstantTimeCompare([]byte(password), []byte(g.token)) != 1 {
@@ -137,24 +137,24 @@ func (g *Server) answer(rw http.ResponseWriter, r *http.Request, q gitRequest) {
 			return
 		}
 	}
-	repo := g.find(q.repo)
+	repo := g.findRepo(q.repo)
 	switch {
 	case repo == nil || q.service == "" && !q.advertise:
 		httpservice.RefuseText(rw, http.StatusNotFound, "Repository not found.")
 	case q.service != uploadPack && q.service != receivePack:
 		httpservice.RefuseText(rw, http.StatusForbidden, "Please upgrade your git client: only smart HTTP is served.")
 	case q.advertise && r.Method == http.MethodGet:
-		g.advertise(rw, repo, q.service)
+		g.sendRefs(rw, repo, q.service)
 	case !q.advertise && r.Method == http.MethodPost:
-		g.exchange(rw, r, repo, q.service)
+		g.exchangePacks(rw, r, repo, q.service)
 	default:
 		httpservice.RefuseText(rw, http.StatusMethodNotAllowed, "Method not allowed.")
 	}
 }
 
-func (g *Server) advertise(rw http.ResponseWriter, repo *Repo, service string) {
+func (g *Server) sendRefs(rw http.ResponseWriter, repo *Repo, service string) {
 	var body bytes.Buffer
-	if err := repo.advertise(&body, service, true); err != nil {
+	if err := repo.advertiseRefs(&body, service, true); err != nil {
 		httpservice.RefuseText(rw, http.StatusInternalServerError, err.Error())
 		return
 	}
@@ -163,7 +163,7 @@ func (g *Server) advertise(rw http.ResponseWriter, repo *Repo, service string) {
 	_, _ = rw.Write(body.Bytes())
 }
 
-func (g *Server) exchange(rw http.ResponseWriter, r *http.Request, repo *Repo, service string) {
+func (g *Server) exchangePacks(rw http.ResponseWriter, r *http.Request, repo *Repo, service string) {
 	in := io.Reader(http.MaxBytesReader(rw, r.Body, maxPack))
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		zip, err := gzip.NewReader(in)

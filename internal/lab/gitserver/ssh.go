@@ -26,19 +26,14 @@ type SSHConfig struct {
 	World  *world.World // required
 	Addr   string       // host:port to listen at
 	Server *Server      // whose repositories are served; required
-	// HostKey proves the server; nil: made anew.
-	HostKey ssh.Signer
-	// Client is the one key that may log in; nil: a pair is made, and
-	// ClientKey returns its private half.
-	Client ssh.PublicKey
-	// Admits, if set, says who may log in instead, as a forge with a list of
-	// deploy keys does.
+	// Admits decides who may log in, as a forge with a list of deploy keys does;
+	// nil: whoever has the private key that ClientKey returns.
 	Admits func(ssh.PublicKey) bool
 }
 
 // SSH serves a Server's repositories over ssh, to whoever has the client's key. A
 // lost reply is a connection that breaks once the command was carried out, the
-// references still being shown; a client that is refused gets the words on
+// references still being shown; a client that is refused gets the text on
 // standard error and exit status 1.
 type SSH struct {
 	world     *world.World
@@ -62,17 +57,12 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 	if c.World == nil || c.Server == nil {
 		return nil, errors.New("open ssh server: no world or no git server")
 	}
-	s := &SSH{world: c.World, git: c.Server, hostKey: c.HostKey, conns: map[net.Conn]struct{}{}}
-	if s.hostKey == nil {
-		var err error
-		if s.hostKey, _, err = newKey(); err != nil {
-			return nil, fmt.Errorf("open ssh server: %w", err)
-		}
+	s := &SSH{world: c.World, git: c.Server, conns: map[net.Conn]struct{}{}}
+	var err error
+	if s.hostKey, _, err = newKey(); err != nil {
+		return nil, fmt.Errorf("open ssh server: %w", err)
 	}
 	admits := c.Admits
-	if c.Client != nil {
-		admits = func(key ssh.PublicKey) bool { return bytes.Equal(key.Marshal(), c.Client.Marshal()) }
-	}
 	if admits == nil {
 		signer, private, err := newKey()
 		if err != nil {
@@ -89,7 +79,6 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 	}}
 	s.config.AddHostKey(s.hostKey)
 
-	var err error
 	if s.listener, err = c.World.Net.Listen(c.Addr); err != nil {
 		return nil, fmt.Errorf("open ssh server: %w", err)
 	}
@@ -99,7 +88,7 @@ func NewSSH(c SSHConfig) (*SSH, error) {
 	}
 	s.host = net.JoinHostPort(host, port)
 	s.ctx, s.stop = context.WithCancel(c.World.Context())
-	s.running.Go(s.accept)
+	s.running.Go(s.acceptConns)
 	return s, nil
 }
 
@@ -123,7 +112,7 @@ func newKey() (signer ssh.Signer, private []byte, err error) {
 func (s *SSH) URL(repo string) string { return "ssh://git@" + s.host + "/" + repo + ".git" }
 
 // ClientKey is the private key of the pair made for the client, in OpenSSH's
-// format; nil when the caller brought a public key.
+// format; nil when the caller decides who may log in.
 func (s *SSH) ClientKey() []byte { return s.clientKey }
 
 // KnownHosts is the line a client's known_hosts file needs.
@@ -150,7 +139,7 @@ func (s *SSH) Close() error {
 	return err
 }
 
-func (s *SSH) accept() {
+func (s *SSH) acceptConns() {
 	for {
 		c, err := s.listener.Accept()
 		if err != nil {
@@ -163,13 +152,13 @@ func (s *SSH) accept() {
 			return
 		}
 		s.conns[c] = struct{}{}
-		s.running.Go(func() { s.serve(c) })
+		s.running.Go(func() { s.serveConn(c) })
 		s.mu.Unlock()
 	}
 }
 
-// serve carries one connection to its end.
-func (s *SSH) serve(c net.Conn) {
+// serveConn carries one connection to its end.
+func (s *SSH) serveConn(c net.Conn) {
 	defer func() {
 		_ = c.Close()
 		s.mu.Lock()
@@ -194,12 +183,12 @@ func (s *SSH) serve(c net.Conn) {
 		if err != nil {
 			return
 		}
-		s.running.Go(func() { s.session(c, ch, requests) })
+		s.running.Go(func() { s.serveSession(c, ch, requests) })
 	}
 }
 
-// session waits for the command of a session and runs it.
-func (s *SSH) session(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) {
+// serveSession waits for the command of a session and runs it.
+func (s *SSH) serveSession(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) {
 	defer func() { _ = ch.Close() }()
 	for r := range requests {
 		if r.Type != "exec" {
@@ -216,7 +205,7 @@ func (s *SSH) session(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) 
 		}
 		s.running.Go(func() { ssh.DiscardRequests(requests) })
 		status := uint32(0)
-		switch err := s.exec(ch, command.Line); {
+		switch err := s.runCommand(ch, command.Line); {
 		case errors.Is(err, errLost):
 			_ = c.Close()
 			return
@@ -232,8 +221,8 @@ func (s *SSH) session(c net.Conn, ch ssh.Channel, requests <-chan *ssh.Request) 
 // errLost is a connection that the world breaks.
 var errLost = errors.New("the connection is lost")
 
-// exec carries out one command with the world's latency and faults.
-func (s *SSH) exec(ch ssh.Channel, line string) error {
+// runCommand carries out one command with the world's latency and faults.
+func (s *SSH) runCommand(ch ssh.Channel, line string) error {
 	service, path, err := parseCommand(line)
 	if err != nil {
 		return err
@@ -252,11 +241,11 @@ func (s *SSH) exec(ch ssh.Channel, line string) error {
 	if s.world.Sleep(s.ctx, delay) != nil {
 		return errLost
 	}
-	repo := s.git.find(path)
+	repo := s.git.findRepo(path)
 	if repo == nil {
 		return fmt.Errorf("fatal: '%s' does not appear to be a git repository", path)
 	}
-	if err := repo.advertise(ch, service, false); err != nil {
+	if err := repo.advertiseRefs(ch, service, false); err != nil {
 		return err
 	}
 	lost := v.Fault.Kind == world.LoseReply || v.Fault.Kind == world.CrashAfter
@@ -265,7 +254,7 @@ func (s *SSH) exec(ch ssh.Channel, line string) error {
 		out = io.Discard
 	}
 	if service == uploadPack {
-		// Who does not hear the answers would wait for ever: end at the first.
+		// A client without answers would wait for ever: end at the first.
 		err = repo.uploadPack(ch, out, lost)
 		if err == nil && !lost {
 			// It has its pack, and closes its side. Not before: go-git takes a

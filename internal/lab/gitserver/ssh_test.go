@@ -68,12 +68,12 @@ func TestSSHWithGoGit(t *testing.T) {
 		if _, err := at(s.URL("org/nothing")).ListContext(b.Context(), &git.ListOptions{Auth: auth}); err == nil {
 			b.Error("a repository that is not there was listed")
 		}
-		_, stranger, err := newKey()
+		_, unknown, err := newKey()
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := at(s.URL("org/infra")).ListContext(b.Context(), &git.ListOptions{Auth: sshAuth(b, s, stranger)}); err == nil || !strings.Contains(err.Error(), "unable to authenticate") {
-			b.Errorf("a stranger got %v", err)
+		if _, err := at(s.URL("org/infra")).ListContext(b.Context(), &git.ListOptions{Auth: sshAuth(b, s, unknown)}); err == nil || !strings.Contains(err.Error(), "unable to authenticate") {
+			b.Errorf("an unknown key got %v", err)
 		}
 
 		const op = "SSH git-upload-pack"

@@ -24,7 +24,7 @@ type Routes struct {
 // ServeHTTP implements http.Handler.
 func (t *Routes) ServeHTTP(rw http.ResponseWriter, r *http.Request) { t.mux.ServeHTTP(rw, r) }
 
-// Handle adds a route. The call is named by method and pattern; subject says
+// Handle adds a route. The call is named by method and pattern; subject names
 // what it is about. A GET route answers HEAD too.
 func (t *Routes) Handle(pattern string, mutating bool, subject func(*http.Request) string, h http.HandlerFunc) {
 	_, route, _ := strings.Cut(pattern, " ")

@@ -21,8 +21,6 @@ type Config struct {
 	// Addr is the host:port to listen at, in the world's network. On the
 	// loopback network port 0 takes a free one.
 	Addr string
-	// Names are further host names and addresses the certificate is good for.
-	Names []string
 	// Plain serves http instead of https.
 	Plain bool
 }
@@ -58,7 +56,7 @@ func Open(c Config) (*Server, error) {
 	scheme, standard := "http", "80"
 	if !c.Plain {
 		scheme, standard = "https", "443"
-		cert, err := c.World.PKI.Server(append([]string{host}, c.Names...)...)
+		cert, err := c.World.PKI.Server(host)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
@@ -81,7 +79,7 @@ func Open(c Config) (*Server, error) {
 
 // Serve answers with h until Close. It returns at once.
 func (s *Server) Serve(h http.Handler) {
-	s.server.Handler = s.track(h)
+	s.server.Handler = s.trackRequests(h)
 	go func() {
 		defer close(s.served)
 		if err := s.server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -104,8 +102,8 @@ func HostPort(asked string, got net.Addr) (host, port string, err error) {
 	return host, port, nil
 }
 
-// track counts the requests under way, so that Close can wait for them.
-func (s *Server) track(h http.Handler) http.Handler {
+// trackRequests counts the requests under way, so that Close can wait for them.
+func (s *Server) trackRequests(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		if s.closed {

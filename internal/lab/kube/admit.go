@@ -15,20 +15,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// admit completes an object with the defaults and allocations of the server
+// admitObject completes an object with the defaults and allocations of the server
 // and refuses what the server would refuse. was is the version before, nil for
 // a new object.
-func (s *store) admit(res *resource, body, was map[string]any) error {
+func (s *store) admitObject(res *resource, body, was map[string]any) error {
 	if d := defaults[res]; d != nil {
 		d(body)
 	}
-	name := text(body, "metadata", "name")
+	name := textAt(body, "metadata", "name")
 	errs := checkName(res, name)
 	if c := checks[res]; c != nil {
 		errs = append(errs, c(body, was)...)
 	}
 	if res == resServices && len(errs) == 0 {
-		errs = s.allocate(body, was)
+		errs = s.allocateService(body, was)
 	}
 	if len(errs) > 0 {
 		return apierrors.NewInvalid(res.gk(), name, errs)
@@ -38,133 +38,133 @@ func (s *store) admit(res *resource, body, was map[string]any) error {
 
 // defaults are what the server fills in, by resource.
 var defaults = map[*resource]func(map[string]any){
-	builtin("", "secrets"): func(o map[string]any) {
-		fill(o, "type", "Opaque")
+	findBuiltin("", "secrets"): func(o map[string]any) {
+		fillMissing(o, "type", "Opaque")
 		plain, _ := o["stringData"].(map[string]any)
 		for k, v := range plain {
 			if s, ok := v.(string); ok {
-				ensure(o, "data")[k] = base64.StdEncoding.EncodeToString([]byte(s))
+				ensureMap(o, "data")[k] = base64.StdEncoding.EncodeToString([]byte(s))
 			}
 		}
 		delete(o, "stringData")
 	},
 	resNamespaces: func(o map[string]any) {
-		ensure(o, "metadata", "labels")["kubernetes.io/metadata.name"] = text(o, "metadata", "name")
-		fill(ensure(o, "spec"), "finalizers", []any{"kubernetes"})
-		fill(ensure(o, "status"), "phase", "Active")
+		ensureMap(o, "metadata", "labels")["kubernetes.io/metadata.name"] = textAt(o, "metadata", "name")
+		fillMissing(ensureMap(o, "spec"), "finalizers", []any{"kubernetes"})
+		fillMissing(ensureMap(o, "status"), "phase", "Active")
 	},
 	resPods: func(o map[string]any) {
-		spec := ensure(o, "spec")
+		spec := ensureMap(o, "spec")
 		defaultPod(spec)
-		for _, c := range children(spec, "containers") {
-			for _, p := range children(c, "ports") {
-				if flag(spec, "hostNetwork") {
-					fill(p, "hostPort", p["containerPort"])
+		for _, c := range mapsAt(spec, "containers") {
+			for _, p := range mapsAt(c, "ports") {
+				if boolAt(spec, "hostNetwork") {
+					fillMissing(p, "hostPort", p["containerPort"])
 				}
 			}
 		}
-		fill(spec, "enableServiceLinks", true)
-		fill(spec, "preemptionPolicy", "PreemptLowerPriority")
-		fill(spec, "priority", int64(0))
+		fillMissing(spec, "enableServiceLinks", true)
+		fillMissing(spec, "preemptionPolicy", "PreemptLowerPriority")
+		fillMissing(spec, "priority", int64(0))
 		for _, key := range []string{taintNotReady, taintUnreachable} {
 			tolerateAWhile(spec, key)
 		}
-		status := ensure(o, "status")
-		fill(status, "phase", "Pending")
-		fill(status, "qosClass", quality(spec))
+		status := ensureMap(o, "status")
+		fillMissing(status, "phase", "Pending")
+		fillMissing(status, "qosClass", rateQuality(spec))
 	},
 	resClaims: func(o map[string]any) {
-		fill(ensure(o, "spec"), "volumeMode", "Filesystem")
-		fill(ensure(o, "status"), "phase", "Pending")
+		fillMissing(ensureMap(o, "spec"), "volumeMode", "Filesystem")
+		fillMissing(ensureMap(o, "status"), "phase", "Pending")
 	},
 	resServices: func(o map[string]any) {
-		spec := ensure(o, "spec")
-		fill(spec, "type", "ClusterIP")
-		fill(spec, "sessionAffinity", "None")
-		fill(ensure(o, "status"), "loadBalancer", map[string]any{})
-		if text(spec, "type") != "ExternalName" {
-			fill(spec, "internalTrafficPolicy", "Cluster")
-			fill(spec, "ipFamilies", []any{"IPv4"})
-			fill(spec, "ipFamilyPolicy", "SingleStack")
+		spec := ensureMap(o, "spec")
+		fillMissing(spec, "type", "ClusterIP")
+		fillMissing(spec, "sessionAffinity", "None")
+		fillMissing(ensureMap(o, "status"), "loadBalancer", map[string]any{})
+		if textAt(spec, "type") != "ExternalName" {
+			fillMissing(spec, "internalTrafficPolicy", "Cluster")
+			fillMissing(spec, "ipFamilies", []any{"IPv4"})
+			fillMissing(spec, "ipFamilyPolicy", "SingleStack")
 		}
-		for _, p := range children(spec, "ports") {
-			fill(p, "protocol", "TCP")
+		for _, p := range mapsAt(spec, "ports") {
+			fillMissing(p, "protocol", "TCP")
 			if p["targetPort"] == nil || p["targetPort"] == int64(0) || p["targetPort"] == "" {
 				p["targetPort"] = p["port"]
 			}
 		}
 	},
 	resDeployments: func(o map[string]any) {
-		spec := ensure(o, "spec")
-		fill(spec, "replicas", int64(1))
-		fill(spec, "revisionHistoryLimit", int64(10))
-		fill(spec, "progressDeadlineSeconds", int64(600))
-		strategy := ensure(spec, "strategy")
-		fill(strategy, "type", "RollingUpdate")
-		if text(strategy, "type") == "RollingUpdate" {
-			fill(ensure(strategy, "rollingUpdate"), "maxUnavailable", "25%")
-			fill(ensure(strategy, "rollingUpdate"), "maxSurge", "25%")
+		spec := ensureMap(o, "spec")
+		fillMissing(spec, "replicas", int64(1))
+		fillMissing(spec, "revisionHistoryLimit", int64(10))
+		fillMissing(spec, "progressDeadlineSeconds", int64(600))
+		strategy := ensureMap(spec, "strategy")
+		fillMissing(strategy, "type", "RollingUpdate")
+		if textAt(strategy, "type") == "RollingUpdate" {
+			fillMissing(ensureMap(strategy, "rollingUpdate"), "maxUnavailable", "25%")
+			fillMissing(ensureMap(strategy, "rollingUpdate"), "maxSurge", "25%")
 		}
-		defaultPod(ensure(spec, "template", "spec"))
+		defaultPod(ensureMap(spec, "template", "spec"))
 	},
 	resReplicaSets: func(o map[string]any) {
-		fill(ensure(o, "spec"), "replicas", int64(1))
-		defaultPod(ensure(o, "spec", "template", "spec"))
+		fillMissing(ensureMap(o, "spec"), "replicas", int64(1))
+		defaultPod(ensureMap(o, "spec", "template", "spec"))
 	},
 	resDaemonSets: func(o map[string]any) {
-		spec := ensure(o, "spec")
-		fill(spec, "revisionHistoryLimit", int64(10))
-		strategy := ensure(spec, "updateStrategy")
-		fill(strategy, "type", "RollingUpdate")
-		if text(strategy, "type") == "RollingUpdate" {
-			fill(ensure(strategy, "rollingUpdate"), "maxUnavailable", int64(1))
-			fill(ensure(strategy, "rollingUpdate"), "maxSurge", int64(0))
+		spec := ensureMap(o, "spec")
+		fillMissing(spec, "revisionHistoryLimit", int64(10))
+		strategy := ensureMap(spec, "updateStrategy")
+		fillMissing(strategy, "type", "RollingUpdate")
+		if textAt(strategy, "type") == "RollingUpdate" {
+			fillMissing(ensureMap(strategy, "rollingUpdate"), "maxUnavailable", int64(1))
+			fillMissing(ensureMap(strategy, "rollingUpdate"), "maxSurge", int64(0))
 		}
-		defaultPod(ensure(spec, "template", "spec"))
+		defaultPod(ensureMap(spec, "template", "spec"))
 	},
 	resStatefulSets: func(o map[string]any) {
-		spec := ensure(o, "spec")
-		fill(spec, "replicas", int64(1))
-		fill(spec, "revisionHistoryLimit", int64(10))
-		fill(spec, "podManagementPolicy", "OrderedReady")
-		fill(spec, "persistentVolumeClaimRetentionPolicy", map[string]any{"whenDeleted": "Retain", "whenScaled": "Retain"})
-		strategy := ensure(spec, "updateStrategy")
-		fill(strategy, "type", "RollingUpdate")
-		if text(strategy, "type") == "RollingUpdate" {
-			fill(ensure(strategy, "rollingUpdate"), "partition", int64(0))
+		spec := ensureMap(o, "spec")
+		fillMissing(spec, "replicas", int64(1))
+		fillMissing(spec, "revisionHistoryLimit", int64(10))
+		fillMissing(spec, "podManagementPolicy", "OrderedReady")
+		fillMissing(spec, "persistentVolumeClaimRetentionPolicy", map[string]any{"whenDeleted": "Retain", "whenScaled": "Retain"})
+		strategy := ensureMap(spec, "updateStrategy")
+		fillMissing(strategy, "type", "RollingUpdate")
+		if textAt(strategy, "type") == "RollingUpdate" {
+			fillMissing(ensureMap(strategy, "rollingUpdate"), "partition", int64(0))
 		}
-		defaultPod(ensure(spec, "template", "spec"))
+		defaultPod(ensureMap(spec, "template", "spec"))
 	},
 	resJobs: func(o map[string]any) {
-		spec := ensure(o, "spec")
+		spec := ensureMap(o, "spec")
 		if spec["completions"] == nil && spec["parallelism"] == nil {
 			spec["completions"] = int64(1)
 		}
-		fill(spec, "parallelism", int64(1))
-		fill(spec, "backoffLimit", int64(6))
-		fill(spec, "completionMode", "NonIndexed")
-		fill(spec, "manualSelector", false)
-		fill(spec, "podReplacementPolicy", "TerminatingOrFailed")
-		fill(spec, "suspend", false)
-		uid := text(o, "metadata", "uid")
+		fillMissing(spec, "parallelism", int64(1))
+		fillMissing(spec, "backoffLimit", int64(6))
+		fillMissing(spec, "completionMode", "NonIndexed")
+		fillMissing(spec, "manualSelector", false)
+		fillMissing(spec, "podReplacementPolicy", "TerminatingOrFailed")
+		fillMissing(spec, "suspend", false)
+		uid := textAt(o, "metadata", "uid")
 		if spec["selector"] == nil && uid != "" {
 			own := map[string]any{"batch.kubernetes.io/controller-uid": uid}
 			spec["selector"] = map[string]any{"matchLabels": own}
-			for _, ls := range []map[string]any{ensure(o, "metadata", "labels"), ensure(spec, "template", "metadata", "labels")} {
+			for _, ls := range []map[string]any{ensureMap(o, "metadata", "labels"), ensureMap(spec, "template", "metadata", "labels")} {
 				ls["batch.kubernetes.io/controller-uid"], ls["controller-uid"] = uid, uid
-				ls["batch.kubernetes.io/job-name"], ls["job-name"] = at(o, "metadata", "name"), at(o, "metadata", "name")
+				ls["batch.kubernetes.io/job-name"], ls["job-name"] = valueAt(o, "metadata", "name"), valueAt(o, "metadata", "name")
 			}
 		}
-		defaultPod(ensure(spec, "template", "spec"))
+		defaultPod(ensureMap(spec, "template", "spec"))
 	},
 	resCRDs: func(o map[string]any) {
-		names := ensure(o, "spec", "names")
-		fill(names, "singular", strings.ToLower(text(names, "kind")))
-		fill(names, "listKind", text(names, "kind")+"List")
-		fill(ensure(o, "spec", "conversion"), "strategy", "None")
-		for _, v := range children(o, "spec", "versions") {
-			if flag(v, "storage") && items(o, "status", "storedVersions") == nil {
-				ensure(o, "status")["storedVersions"] = []any{v["name"]}
+		names := ensureMap(o, "spec", "names")
+		fillMissing(names, "singular", strings.ToLower(textAt(names, "kind")))
+		fillMissing(names, "listKind", textAt(names, "kind")+"List")
+		fillMissing(ensureMap(o, "spec", "conversion"), "strategy", "None")
+		for _, v := range mapsAt(o, "spec", "versions") {
+			if boolAt(v, "storage") && listAt(o, "status", "storedVersions") == nil {
+				ensureMap(o, "status")["storedVersions"] = []any{v["name"]}
 			}
 		}
 	},
@@ -172,49 +172,49 @@ var defaults = map[*resource]func(map[string]any){
 
 // defaultPod fills in the spec of a pod or a pod template.
 func defaultPod(spec map[string]any) {
-	fill(spec, "restartPolicy", "Always")
-	fill(spec, "dnsPolicy", "ClusterFirst")
-	fill(spec, "schedulerName", "default-scheduler")
-	fill(spec, "terminationGracePeriodSeconds", int64(30))
-	fill(spec, "securityContext", map[string]any{})
-	if sa := text(spec, "serviceAccountName"); sa != "" {
-		fill(spec, "serviceAccount", sa)
+	fillMissing(spec, "restartPolicy", "Always")
+	fillMissing(spec, "dnsPolicy", "ClusterFirst")
+	fillMissing(spec, "schedulerName", "default-scheduler")
+	fillMissing(spec, "terminationGracePeriodSeconds", int64(30))
+	fillMissing(spec, "securityContext", map[string]any{})
+	if sa := textAt(spec, "serviceAccountName"); sa != "" {
+		fillMissing(spec, "serviceAccount", sa)
 	}
 	for _, list := range []string{"containers", "initContainers"} {
-		for _, c := range children(spec, list) {
+		for _, c := range mapsAt(spec, list) {
 			policy := "IfNotPresent"
-			if image := text(c, "image"); strings.HasSuffix(image, ":latest") || !strings.ContainsAny(image[strings.LastIndexByte(image, '/')+1:], ":@") {
+			if image := textAt(c, "image"); strings.HasSuffix(image, ":latest") || !strings.ContainsAny(image[strings.LastIndexByte(image, '/')+1:], ":@") {
 				policy = "Always"
 			}
-			fill(c, "imagePullPolicy", policy)
-			fill(c, "terminationMessagePath", "/dev/termination-log")
-			fill(c, "terminationMessagePolicy", "File")
-			fill(c, "resources", map[string]any{})
-			for _, p := range children(c, "ports") {
-				fill(p, "protocol", "TCP")
+			fillMissing(c, "imagePullPolicy", policy)
+			fillMissing(c, "terminationMessagePath", "/dev/termination-log")
+			fillMissing(c, "terminationMessagePolicy", "File")
+			fillMissing(c, "resources", map[string]any{})
+			for _, p := range mapsAt(c, "ports") {
+				fillMissing(p, "protocol", "TCP")
 			}
 		}
 	}
 }
 
-// tolerateAWhile lets a pod stay on a node that is in trouble for a time, if
-// it says nothing about that itself.
+// tolerateAWhile lets a pod stay on a node with problems for a time, if
+// it has nothing about that itself.
 func tolerateAWhile(spec map[string]any, key string) {
-	for _, t := range children(spec, "tolerations") {
-		k, effect := text(t, "key"), text(t, "effect")
+	for _, t := range mapsAt(spec, "tolerations") {
+		k, effect := textAt(t, "key"), textAt(t, "effect")
 		if (k == key || k == "") && (effect == "NoExecute" || effect == "") {
 			return
 		}
 	}
-	spec["tolerations"] = append(items(spec, "tolerations"), map[string]any{
+	spec["tolerations"] = append(listAt(spec, "tolerations"), map[string]any{
 		"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": int64(evictAfter.Seconds()),
 	})
 }
 
-// quality is a pod's quality of service. (Nobody asks for Guaranteed.)
-func quality(spec map[string]any) string {
-	for _, c := range children(spec, "containers") {
-		if len(child(c, "resources", "requests"))+len(child(c, "resources", "limits")) > 0 {
+// rateQuality is a pod's quality of service. (Nobody asks for Guaranteed.)
+func rateQuality(spec map[string]any) string {
+	for _, c := range mapsAt(spec, "containers") {
+		if len(mapAt(c, "resources", "requests"))+len(mapAt(c, "resources", "limits")) > 0 {
 			return "Burstable"
 		}
 	}
@@ -225,7 +225,7 @@ func quality(spec map[string]any) string {
 // object.
 var checks = map[*resource]func(body, was map[string]any) field.ErrorList{
 	resPods: func(body, was map[string]any) field.ErrorList {
-		return checkPod(child(body, "spec"), field.NewPath("spec"))
+		return checkPod(mapAt(body, "spec"), field.NewPath("spec"))
 	},
 	resDeployments:  checkWorkload,
 	resReplicaSets:  checkWorkload,
@@ -233,32 +233,32 @@ var checks = map[*resource]func(body, was map[string]any) field.ErrorList{
 	resStatefulSets: checkWorkload,
 	resJobs: func(body, was map[string]any) field.ErrorList {
 		spec := field.NewPath("spec")
-		errs := checkPod(child(body, "spec", "template", "spec"), spec.Child("template", "spec"))
-		if text(body, "spec", "template", "spec", "restartPolicy") == "Always" {
+		errs := checkPod(mapAt(body, "spec", "template", "spec"), spec.Child("template", "spec"))
+		if textAt(body, "spec", "template", "spec", "restartPolicy") == "Always" {
 			errs = append(errs, field.Required(spec.Child("template", "spec", "restartPolicy"), `valid values: "OnFailure", "Never"`))
 		}
-		if was != nil && !reflect.DeepEqual(at(body, "spec", "template"), at(was, "spec", "template")) {
+		if was != nil && !reflect.DeepEqual(valueAt(body, "spec", "template"), valueAt(was, "spec", "template")) {
 			errs = append(errs, field.Invalid(spec.Child("template"), "", "field is immutable"))
 		}
 		return errs
 	},
 	resServices: func(body, was map[string]any) field.ErrorList {
-		if len(items(body, "spec", "ports")) == 0 && text(body, "spec", "type") != "ExternalName" && text(body, "spec", "clusterIP") != "None" {
+		if len(listAt(body, "spec", "ports")) == 0 && textAt(body, "spec", "type") != "ExternalName" && textAt(body, "spec", "clusterIP") != "None" {
 			return field.ErrorList{field.Required(field.NewPath("spec", "ports"), "")}
 		}
 		return nil
 	},
-	resConfigMaps:          checkImmutable,
-	builtin("", "secrets"): checkImmutable,
+	resConfigMaps:              checkImmutable,
+	findBuiltin("", "secrets"): checkImmutable,
 	resCRDs: func(body, was map[string]any) field.ErrorList {
 		var errs field.ErrorList
-		want := text(body, "spec", "names", "plural") + "." + text(body, "spec", "group")
-		if name := text(body, "metadata", "name"); name != want {
+		want := textAt(body, "spec", "names", "plural") + "." + textAt(body, "spec", "group")
+		if name := textAt(body, "metadata", "name"); name != want {
 			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), name, `must be spec.names.plural+"."+spec.group`))
 		}
 		stored := 0
-		for _, v := range children(body, "spec", "versions") {
-			if flag(v, "storage") {
+		for _, v := range mapsAt(body, "spec", "versions") {
+			if boolAt(v, "storage") {
 				stored++
 			}
 		}
@@ -271,21 +271,21 @@ var checks = map[*resource]func(body, was map[string]any) field.ErrorList{
 
 // checkName applies the rules for names of a resource.
 func checkName(res *resource, name string) field.ErrorList {
-	var said []string
+	var problems []string
 	switch {
 	case res == resNamespaces:
-		said = validation.IsDNS1123Label(name)
+		problems = validation.IsDNS1123Label(name)
 	case res == resServices:
-		said = validation.IsDNS1035Label(name)
+		problems = validation.IsDNS1035Label(name)
 	case res.group == "rbac.authorization.k8s.io":
 		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/%") {
-			said = []string{"must be a path segment"}
+			problems = []string{"must be a path segment"}
 		}
 	default:
-		said = validation.IsDNS1123Subdomain(name)
+		problems = validation.IsDNS1123Subdomain(name)
 	}
 	var errs field.ErrorList
-	for _, s := range said {
+	for _, s := range problems {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), name, s))
 	}
 	return errs
@@ -295,10 +295,10 @@ func checkName(res *resource, name string) field.ErrorList {
 // changes.
 func checkWorkload(body, was map[string]any) field.ErrorList {
 	spec := field.NewPath("spec")
-	errs := checkPod(child(body, "spec", "template", "spec"), spec.Child("template", "spec"))
+	errs := checkPod(mapAt(body, "spec", "template", "spec"), spec.Child("template", "spec"))
 	sel, err := selectorAt(body)
 	if err != nil {
-		return append(errs, field.Invalid(spec.Child("selector"), at(body, "spec", "selector"), err.Error()))
+		return append(errs, field.Invalid(spec.Child("selector"), valueAt(body, "spec", "selector"), err.Error()))
 	}
 	if sel.Empty() {
 		errs = append(errs, field.Required(spec.Child("selector"), ""))
@@ -308,8 +308,8 @@ func checkWorkload(body, was map[string]any) field.ErrorList {
 	if !sel.Matches(labels.Set(ls)) {
 		errs = append(errs, field.Invalid(spec.Child("template", "metadata", "labels"), ls, "`selector` does not match template `labels`"))
 	}
-	if was != nil && !reflect.DeepEqual(at(body, "spec", "selector"), at(was, "spec", "selector")) {
-		errs = append(errs, field.Invalid(spec.Child("selector"), at(body, "spec", "selector"), "field is immutable"))
+	if was != nil && !reflect.DeepEqual(valueAt(body, "spec", "selector"), valueAt(was, "spec", "selector")) {
+		errs = append(errs, field.Invalid(spec.Child("selector"), valueAt(body, "spec", "selector"), "field is immutable"))
 	}
 	return errs
 }
@@ -317,29 +317,29 @@ func checkWorkload(body, was map[string]any) field.ErrorList {
 // selectorAt reads spec.selector of a workload.
 func selectorAt(body map[string]any) (labels.Selector, error) {
 	sel := &metav1.LabelSelector{MatchLabels: stringsAt(body, "spec", "selector", "matchLabels")}
-	for _, e := range children(body, "spec", "selector", "matchExpressions") {
+	for _, e := range mapsAt(body, "spec", "selector", "matchExpressions") {
 		var values []string
-		for _, v := range items(e, "values") {
+		for _, v := range listAt(e, "values") {
 			values = append(values, fmt.Sprint(v))
 		}
 		sel.MatchExpressions = append(sel.MatchExpressions, metav1.LabelSelectorRequirement{
-			Key: text(e, "key"), Operator: metav1.LabelSelectorOperator(text(e, "operator")), Values: values,
+			Key: textAt(e, "key"), Operator: metav1.LabelSelectorOperator(textAt(e, "operator")), Values: values,
 		})
 	}
 	return metav1.LabelSelectorAsSelector(sel)
 }
 
 func checkPod(spec map[string]any, at *field.Path) field.ErrorList {
-	containers := children(spec, "containers")
+	containers := mapsAt(spec, "containers")
 	if len(containers) == 0 {
 		return field.ErrorList{field.Required(at.Child("containers"), "")}
 	}
 	var errs field.ErrorList
 	for i, c := range containers {
-		if text(c, "name") == "" {
+		if textAt(c, "name") == "" {
 			errs = append(errs, field.Required(at.Child("containers").Index(i).Child("name"), ""))
 		}
-		if text(c, "image") == "" {
+		if textAt(c, "image") == "" {
 			errs = append(errs, field.Required(at.Child("containers").Index(i).Child("image"), ""))
 		}
 	}
@@ -347,7 +347,7 @@ func checkPod(spec map[string]any, at *field.Path) field.ErrorList {
 }
 
 func checkImmutable(body, was map[string]any) field.ErrorList {
-	if was == nil || !flag(was, "immutable") {
+	if was == nil || !boolAt(was, "immutable") {
 		return nil
 	}
 	for _, k := range []string{"immutable", "data", "binaryData"} {
@@ -358,14 +358,14 @@ func checkImmutable(body, was map[string]any) field.ErrorList {
 	return nil
 }
 
-// allocate gives a service its address and node ports.
-func (s *store) allocate(body, was map[string]any) field.ErrorList {
-	spec := child(body, "spec")
-	kind, ip := text(spec, "type"), text(spec, "clusterIP")
+// allocateService gives a service its address and node ports.
+func (s *store) allocateService(body, was map[string]any) field.ErrorList {
+	spec := mapAt(body, "spec")
+	kind, ip := textAt(spec, "type"), textAt(spec, "clusterIP")
 	if kind == "ExternalName" {
 		return nil
 	}
-	had := text(was, "spec", "clusterIP")
+	had := textAt(was, "spec", "clusterIP")
 	switch {
 	case had != "" && ip == "":
 		ip = had
@@ -381,15 +381,15 @@ func (s *store) allocate(body, was map[string]any) field.ErrorList {
 	}
 	spec["clusterIP"], spec["clusterIPs"] = ip, []any{ip}
 	if kind == "NodePort" || kind == "LoadBalancer" {
-		for _, p := range children(spec, "ports") {
-			if number(p, "nodePort") == 0 {
+		for _, p := range mapsAt(spec, "ports") {
+			if numberAt(p, "nodePort") == 0 {
 				p["nodePort"] = 30000 + int64(s.serial.Add(1))%2768
 			}
 		}
-		fill(spec, "externalTrafficPolicy", "Cluster")
+		fillMissing(spec, "externalTrafficPolicy", "Cluster")
 	}
 	if kind == "LoadBalancer" {
-		fill(spec, "allocateLoadBalancerNodePorts", true)
+		fillMissing(spec, "allocateLoadBalancerNodePorts", true)
 	}
 	return nil
 }
@@ -404,13 +404,13 @@ func (s *store) inServices(ip string) bool {
 // come last, as in life.
 func (s *store) freeServiceIP() string {
 	taken := map[string]bool{}
-	services, _ := s.list(resServices, "")
+	services, _ := s.listObjects(resServices, "")
 	for _, o := range services {
-		taken[text(o.body, "spec", "clusterIP")] = true
+		taken[textAt(o.body, "spec", "clusterIP")] = true
 	}
 	for _, part := range [2][2]int{{256, 1 << 16}, {1, 256}} {
 		for n := part[0]; n < part[1]; n++ {
-			ip := nth(s.services, n)
+			ip := nthAddr(s.services, n)
 			if !ip.IsValid() || !s.services.Contains(ip) {
 				break
 			}
@@ -433,9 +433,9 @@ func firstRange(cidrs string) netip.Prefix {
 	return p.Masked()
 }
 
-// nth is the n-th address of a range, which may lie behind its end; the zero
+// nthAddr is the n-th address of a range, which may lie behind its end; the zero
 // Addr if the range is none.
-func nth(p netip.Prefix, n int) netip.Addr {
+func nthAddr(p netip.Prefix, n int) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := len(b) - 1; i >= 0 && n > 0; i-- {
 		n += int(b[i])

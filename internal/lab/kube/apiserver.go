@@ -36,7 +36,7 @@ type apiserver struct {
 	cl    *cluster
 	cp    world.ControlPlane
 	ready func(bool)
-	cas   *x509.CertPool // whose client certificates it believes
+	cas   *x509.CertPool // whose client certificates it trusts
 
 	// Guarded by Clusters.mu.
 	stopped   bool
@@ -53,8 +53,8 @@ type connections struct {
 	open map[net.Conn]bool
 }
 
-// follow is what http.Server.ConnState wants.
-func (c *connections) follow(conn net.Conn, state http.ConnState) {
+// followState is what http.Server.ConnState wants.
+func (c *connections) followState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state {
@@ -68,8 +68,8 @@ func (c *connections) follow(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// cut closes them all without the farewell of TLS, as a power cut does.
-func (c *connections) cut() {
+// cutAll closes them all without the farewell of TLS, as a power cut does.
+func (c *connections) cutAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
@@ -89,45 +89,45 @@ func (c *Clusters) ServeAPI(ca, etcd string, cp world.ControlPlane, ready func(b
 	if c.ctx.Err() != nil {
 		return func() {}
 	}
-	cl := c.founded(ca, etcd)
+	cl := c.clusterOf(ca, etcd)
 	a := &apiserver{c: c, cl: cl, cp: cp, ready: ready}
 	cl.apis = append(cl.apis, a)
-	pull, start := c.pull("api/"+ca+"/"+etcd+"/"+cp.Node, c.world.Latency.ImagePull), c.world.Latency.API
-	c.after(pull, func() {
+	pull, start := c.pullImages("api/"+ca+"/"+etcd+"/"+cp.Node, c.world.Latency.ImagePull), c.world.Latency.API
+	c.scheduleAfter(pull, func() {
 		if a.stopped {
 			return
 		}
 		c.world.Spend("pull", cp.Node, pull, "etcd/"+cp.Node, "learn/"+cp.Node)
-		c.after(start, func() {
+		c.scheduleAfter(start, func() {
 			if a.stopped {
 				return
 			}
 			c.world.Spend("api", cp.Node, start, "pull/"+cp.Node)
-			a.start()
+			a.startServing()
 		})
 	})
-	return a.stop
+	return a.stopServing
 }
 
-// start brings the API up. What stands in its way (a port in use, a CA that
-// cannot sign) is told, and it is tried again like a crashing static pod.
-func (a *apiserver) start() {
+// startServing brings the API up. What stands in its way (a port in use, a CA that
+// cannot sign) is reported, and it is tried again like a crashing static pod.
+func (a *apiserver) startServing() {
 	if a.stopped {
 		return
 	}
-	a.cl.found(a.cp)
-	if err := a.listen(); err != nil {
-		a.c.world.Tell(a.cp.Node, "kube-apiserver cannot start: %v", err)
-		a.c.after(restart, a.start)
+	a.cl.fillStore(a.cp)
+	if err := a.listenAll(); err != nil {
+		a.c.world.Report(a.cp.Node, "kube-apiserver cannot start: %v", err)
+		a.c.scheduleAfter(restart, a.startServing)
 		return
 	}
-	a.c.world.Tell(a.cp.Node, "kube-apiserver is ready")
+	a.c.world.Report(a.cp.Node, "kube-apiserver is ready")
 	a.cl.apiUp(a)
-	a.c.tell(func() { a.ready(true) })
+	a.c.queueCallback(func() { a.ready(true) })
 }
 
-func (a *apiserver) listen() error {
-	cert, err := a.certificate()
+func (a *apiserver) listenAll() error {
+	cert, err := a.makeCertificate()
 	if err != nil {
 		return err
 	}
@@ -137,11 +137,11 @@ func (a *apiserver) listen() error {
 	}
 	ctx, halt := context.WithCancel(a.c.ctx)
 	server := &http.Server{
-		Handler: a.handler(),
+		Handler: a.newHandler(),
 		TLSConfig: &tls.Config{
 			MinVersion:   tls.VersionTLS12,
 			Certificates: []tls.Certificate{cert},
-			// Whom to believe is decided per request: a bad certificate is a
+			// Whom to trust is decided per request: a bad certificate is a
 			// 401, not a failed handshake.
 			ClientAuth: tls.RequestClientCert,
 		},
@@ -149,11 +149,11 @@ func (a *apiserver) listen() error {
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, callerKey{}, &caller{})
 		},
-		ConnState: a.conns.follow,
+		ConnState: a.conns.followState,
 		ErrorLog:  slog.NewLogLogger(a.c.world.Log.Handler(), slog.LevelDebug),
 	}
 	a.server, a.halt = server, halt
-	if err := a.open(a.cp.Address); err != nil {
+	if err := a.openAddress(a.cp.Address); err != nil {
 		halt()
 		a.server = nil
 		return err
@@ -161,15 +161,15 @@ func (a *apiserver) listen() error {
 	return nil
 }
 
-// open serves the API at one more address.
-func (a *apiserver) open(addr netip.Addr) error {
+// openAddress serves the API at one more address.
+func (a *apiserver) openAddress(addr netip.Addr) error {
 	l, err := a.c.world.Net.Listen(netip.AddrPortFrom(addr, port).String())
 	if err != nil {
 		return err
 	}
 	a.listeners = append(a.listeners, l)
 	server := a.server
-	if !a.c.gate.enter() {
+	if !a.c.gate.tryEnter() {
 		return errors.Join(http.ErrServerClosed, l.Close())
 	}
 	go func() {
@@ -181,8 +181,8 @@ func (a *apiserver) open(addr netip.Addr) error {
 	return nil
 }
 
-// stop takes the API down like a power cut.
-func (a *apiserver) stop() {
+// stopServing takes the API down like a power cut.
+func (a *apiserver) stopServing() {
 	a.c.mu.Lock()
 	server := a.server
 	if a.stopped {
@@ -198,14 +198,14 @@ func (a *apiserver) stop() {
 			}
 		}
 		a.halt()
-		a.c.world.Tell(a.cp.Node, "kube-apiserver stopped")
+		a.c.world.Report(a.cp.Node, "kube-apiserver stopped")
 		a.cl.apiDown(a)
 	}
 	a.c.mu.Unlock()
 	if server == nil {
 		return
 	}
-	a.conns.cut()
+	a.conns.cutAll()
 	if err := server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		a.c.world.Log.Debug("kube-apiserver closes", "node", a.cp.Node, "err", err)
 	}
@@ -226,11 +226,11 @@ func (cl *cluster) apiUp(a *apiserver) {
 	}
 	for _, k := range cl.c.kubelets {
 		if k.ca == cl.ca {
-			k.register()
+			k.registerNode()
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(cl.kubelets)) {
-		cl.mirror(node)
+		cl.mirrorPods(node)
 	}
 }
 
@@ -241,7 +241,7 @@ func (cl *cluster) apiDown(a *apiserver) {
 		delete(cl.vips, a.cp.VIP)
 		cl.holdVIP(a.cp.VIP)
 	}
-	cl.mirror(a.cp.Node)
+	cl.mirrorPods(a.cp.Node)
 }
 
 // holdVIP lets the API that is up longest answer at the VIP if nobody does.
@@ -253,18 +253,18 @@ func (cl *cluster) holdVIP(vip netip.Addr) {
 		if a.cp.VIP != vip {
 			continue
 		}
-		if err := a.open(vip); err != nil {
-			cl.c.world.Tell(a.cp.Node, "cannot hold the VIP %v: %v", vip, err)
+		if err := a.openAddress(vip); err != nil {
+			cl.c.world.Report(a.cp.Node, "cannot hold the VIP %v: %v", vip, err)
 			continue
 		}
 		cl.vips[vip] = a
-		cl.c.world.Tell(a.cp.Node, "holds the VIP %v", vip)
+		cl.c.world.Report(a.cp.Node, "holds the VIP %v", vip)
 		return
 	}
 }
 
-// certificate makes the server's certificate, signed by the cluster's CA.
-func (a *apiserver) certificate() (tls.Certificate, error) {
+// makeCertificate makes the server's certificate, signed by the cluster's CA.
+func (a *apiserver) makeCertificate() (tls.Certificate, error) {
 	ca, err := tls.X509KeyPair(a.cp.CACert, a.cp.CAKey)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("read Kubernetes CA: %w", err)
@@ -285,7 +285,7 @@ func (a *apiserver) certificate() (tls.Certificate, error) {
 		},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), a.cp.Address.AsSlice()},
 	}
-	for _, addr := range []netip.Addr{a.cp.VIP, nth(firstRange(a.cp.ServiceCIDR), 1)} {
+	for _, addr := range []netip.Addr{a.cp.VIP, nthAddr(firstRange(a.cp.ServiceCIDR), 1)} {
 		if addr.IsValid() {
 			tmpl.IPAddresses = append(tmpl.IPAddresses, addr.AsSlice())
 		}

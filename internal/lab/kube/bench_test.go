@@ -20,7 +20,7 @@ func thousand(b *testing.B) (*lab, kubernetes.Interface) {
 	b.Helper()
 	l := newLab(b, world.Config{Speed: 1e6})
 	set := l.running(apiAddr)
-	ready := told{make(chan bool, 1000)}
+	ready := readiness{make(chan bool, 1000)}
 	for i := range 1000 {
 		l.kube.RunKubelet(l.id, kubelet(fmt.Sprintf("node-%d", i), fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250), i), ready.call)
 	}

@@ -16,7 +16,7 @@ func TestBringUp(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
 		start := time.Now()
 		lat := l.world.Latency
-		api, nodes := newTold(), newTold()
+		api, nodes := newReadiness(), newReadiness()
 		l.kube.RunKubelet(l.id, controlKubelet("cp-1", "10.0.0.11", 401), nodes.call)
 		l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), nodes.call)
 		l.kube.RunKubelet(l.id, kubelet("wk-2", "10.0.0.22", 502), nodes.call)

@@ -30,7 +30,7 @@ type cluster struct {
 	ranges  int      // of the pod network given out
 	held    []func() // what waits for an API
 
-	announced bool // the addon that is the network is there
+	reported bool // the addon that is the network is there
 
 	kubelets map[string]*kubelet // that registered last, by node
 
@@ -89,7 +89,7 @@ type pod struct {
 
 func newCluster(c *Clusters, ca, etcd string) *cluster {
 	return &cluster{
-		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.poke),
+		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.wakeLoop),
 		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
 		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, ending: map[string]bool{},
@@ -97,10 +97,10 @@ func newCluster(c *Clusters, ca, etcd string) *cluster {
 	}
 }
 
-// after plans f for when d has passed, or later if no API is up then: without
-// one nobody can write.
-func (cl *cluster) after(d time.Duration, f func()) {
-	cl.c.after(d, func() {
+// scheduleAfter plans f for when d has passed, or later if no API is up then:
+// without one nobody can write.
+func (cl *cluster) scheduleAfter(d time.Duration, f func()) {
+	cl.c.scheduleAfter(d, func() {
 		if len(cl.up) == 0 {
 			cl.held = append(cl.held, f)
 			return
@@ -123,15 +123,15 @@ var controllers = map[*resource]func(*cluster, string){
 	resJobs:         (*cluster).tendJob,
 }
 
-// settle lets the controllers look at what changed. It returns false when
+// runControllers lets the controllers look at what changed. It returns false when
 // there is nothing left to do, or nobody to do it: controllers need an API.
-func (cl *cluster) settle() bool {
+func (cl *cluster) runControllers() bool {
 	if len(cl.up) == 0 {
 		return false
 	}
 	changes := cl.store.takeChanges()
 	for _, ch := range changes {
-		cl.observe(ch)
+		cl.observeChange(ch)
 	}
 	if len(cl.dirty) == 0 && !cl.unplaced {
 		return len(changes) > 0
@@ -148,9 +148,9 @@ func (cl *cluster) settle() bool {
 	return true
 }
 
-// observe takes a change of the store in.
-func (cl *cluster) observe(ch change) {
-	cl.collect(ch)
+// observeChange takes a change of the store in.
+func (cl *cluster) observeChange(ch change) {
+	cl.collectGarbage(ch)
 	if controllers[ch.res] != nil {
 		cl.dirty[ref{ch.res, ch.key}] = true
 	}
@@ -171,12 +171,12 @@ func (cl *cluster) observe(ch change) {
 		}
 	case resNamespaces:
 		delete(cl.ending, ch.key)
-		if ch.new != nil && text(ch.new.body, "status", "phase") == "Terminating" {
+		if ch.new != nil && textAt(ch.new.body, "status", "phase") == "Terminating" {
 			cl.ending[ch.key] = true
 		}
 	}
 	if ch.new == nil {
-		// Somebody may wait for it to be gone.
+		// Somebody may wait for its end.
 		ns, _ := splitKey(ch.key)
 		if key := objectKey("", ns); cl.ending[key] {
 			cl.dirty[ref{resNamespaces, key}] = true
@@ -187,16 +187,16 @@ func (cl *cluster) observe(ch change) {
 	}
 }
 
-// collect deletes what an object owned when it goes, or sets it free.
-func (cl *cluster) collect(ch change) {
+// collectGarbage deletes what an object owned when it goes, or sets it free.
+func (cl *cluster) collectGarbage(ch change) {
 	self := ref{ch.res, ch.key}
 	if ch.old != nil {
-		for _, uid := range owners(ch.old) {
+		for _, uid := range listOwners(ch.old) {
 			delete(cl.dependents[uid], self)
 		}
 	}
 	if ch.new != nil {
-		for _, uid := range owners(ch.new) {
+		for _, uid := range listOwners(ch.new) {
 			if cl.dependents[uid] == nil {
 				cl.dependents[uid] = map[ref]bool{}
 			}
@@ -204,28 +204,28 @@ func (cl *cluster) collect(ch change) {
 		}
 		return
 	}
-	uid := text(ch.old.body, "metadata", "uid")
+	uid := textAt(ch.old.body, "metadata", "uid")
 	for _, r := range slices.SortedFunc(maps.Keys(cl.dependents[uid]), compareRefs) {
 		if ch.orphan {
-			cl.store.update(r.res, r.key, func(o map[string]any) bool {
-				meta := child(o, "metadata")
-				meta["ownerReferences"] = slices.DeleteFunc(items(meta, "ownerReferences"), func(e any) bool {
+			cl.store.updateObject(r.res, r.key, func(o map[string]any) bool {
+				meta := mapAt(o, "metadata")
+				meta["ownerReferences"] = slices.DeleteFunc(listAt(meta, "ownerReferences"), func(e any) bool {
 					m, _ := e.(map[string]any)
-					return text(m, "uid") == uid
+					return textAt(m, "uid") == uid
 				})
 				return true
 			})
 			continue
 		}
-		cl.drop(r.res, r.key)
+		cl.dropObject(r.res, r.key)
 	}
 	delete(cl.dependents, uid)
 }
 
-func owners(o *object) []string {
+func listOwners(o *object) []string {
 	var uids []string
-	for _, r := range children(o.body, "metadata", "ownerReferences") {
-		uids = append(uids, text(r, "uid"))
+	for _, r := range mapsAt(o.body, "metadata", "ownerReferences") {
+		uids = append(uids, textAt(r, "uid"))
 	}
 	return uids
 }
@@ -236,9 +236,9 @@ func (cl *cluster) touchOwners(o *object, res *resource) {
 	if o == nil {
 		return
 	}
-	for _, r := range children(o.body, "metadata", "ownerReferences") {
-		if text(r, "kind") == res.kind {
-			cl.dirty[ref{res, objectKey(text(o.body, "metadata", "namespace"), text(r, "name"))}] = true
+	for _, r := range mapsAt(o.body, "metadata", "ownerReferences") {
+		if textAt(r, "kind") == res.kind {
+			cl.dirty[ref{res, objectKey(textAt(o.body, "metadata", "namespace"), textAt(r, "name"))}] = true
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (cl *cluster) observeNode(ch change) {
 	delete(cl.nodes, name)
 	if ch.new != nil {
 		cl.nodes[name] = n
-		n.read(ch.new.body)
+		n.readNode(ch.new.body)
 		if ch.old != nil && reflect.DeepEqual(was, *n) {
 			return // nothing that matters to pods
 		}
@@ -272,23 +272,23 @@ func (cl *cluster) observeNode(ch change) {
 	}
 }
 
-// read takes in what a Node object says.
-func (n *node) read(body map[string]any) {
+// readNode takes in a Node object.
+func (n *node) readNode(body map[string]any) {
 	n.labels = stringsAt(body, "metadata", "labels")
-	n.unschedulable = flag(body, "spec", "unschedulable")
-	n.podCIDR = text(body, "spec", "podCIDR")
+	n.unschedulable = boolAt(body, "spec", "unschedulable")
+	n.podCIDR = textAt(body, "spec", "podCIDR")
 	n.taints = nil
-	for _, t := range children(body, "spec", "taints") {
-		n.taints = append(n.taints, corev1.Taint{Key: text(t, "key"), Value: text(t, "value"), Effect: corev1.TaintEffect(text(t, "effect"))})
+	for _, t := range mapsAt(body, "spec", "taints") {
+		n.taints = append(n.taints, corev1.Taint{Key: textAt(t, "key"), Value: textAt(t, "value"), Effect: corev1.TaintEffect(textAt(t, "effect"))})
 	}
 	if n.unschedulable {
 		n.taints = append(n.taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
 	n.ready, n.lost = false, false
-	for _, c := range children(body, "status", "conditions") {
-		if text(c, "type") == "Ready" {
-			n.ready = text(c, "status") == "True"
-			n.lost = text(c, "status") == "Unknown"
+	for _, c := range mapsAt(body, "status", "conditions") {
+		if textAt(c, "type") == "Ready" {
+			n.ready = textAt(c, "status") == "True"
+			n.lost = textAt(c, "status") == "Unknown"
 		}
 	}
 }
@@ -311,11 +311,11 @@ func (cl *cluster) observePod(ch change) {
 		cl.unplaced = true // it may have stood in another's way
 		return
 	}
-	if uid := text(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
+	if uid := textAt(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
 		p = &pod{key: ch.key, uid: uid, since: ch.rv}
 		cl.pods[ch.key] = p
 	}
-	p.read(ch.new.body)
+	p.readPod(ch.new.body)
 	if cl.owned[p.owner] == nil {
 		cl.owned[p.owner] = map[string]*pod{}
 	}
@@ -326,35 +326,35 @@ func (cl *cluster) observePod(ch change) {
 	cl.unplaced = cl.unplaced || p.node == ""
 }
 
-// read takes in what a Pod object says.
-func (p *pod) read(body map[string]any) {
-	meta := child(body, "metadata")
+// readPod takes in a Pod object.
+func (p *pod) readPod(body map[string]any) {
+	meta := mapAt(body, "metadata")
 	p.labels = stringsAt(meta, "labels")
 	p.hash = cmp.Or(p.labels[hashOfSet], p.labels[hashOfTemplate])
 	p.owner = ""
-	for _, r := range children(meta, "ownerReferences") {
-		if flag(r, "controller") {
-			p.owner, p.daemon = text(r, "uid"), text(r, "kind") == resDaemonSets.kind
+	for _, r := range mapsAt(meta, "ownerReferences") {
+		if boolAt(r, "controller") {
+			p.owner, p.daemon = textAt(r, "uid"), textAt(r, "kind") == resDaemonSets.kind
 		}
 	}
 	p.deleting = meta["deletionTimestamp"] != nil
-	p.mirror = text(meta, "annotations", mirrorAnnotation) != ""
-	p.node = text(body, "spec", "nodeName")
-	p.hostNetwork = flag(body, "spec", "hostNetwork")
-	phase := text(body, "status", "phase")
+	p.mirror = textAt(meta, "annotations", mirrorAnnotation) != ""
+	p.node = textAt(body, "spec", "nodeName")
+	p.hostNetwork = boolAt(body, "spec", "hostNetwork")
+	phase := textAt(body, "status", "phase")
 	p.finished = phase == "Succeeded" || phase == "Failed"
 	p.ready = false
-	for _, c := range children(body, "status", "conditions") {
-		if text(c, "type") == "Ready" {
-			p.ready = text(c, "status") == "True"
+	for _, c := range mapsAt(body, "status", "conditions") {
+		if textAt(c, "type") == "Ready" {
+			p.ready = textAt(c, "status") == "True"
 		}
 	}
 }
 
-// condition sets one condition of a list and keeps its time while its status
+// setCondition sets one condition of a list and keeps its time while its status
 // stays.
-func condition(list []any, kind, status, reason, message string) []any {
-	next := map[string]any{"type": kind, "status": status, "lastTransitionTime": now()}
+func setCondition(list []any, kind, status, reason, message string) []any {
+	next := map[string]any{"type": kind, "status": status, "lastTransitionTime": formatNow()}
 	if reason != "" {
 		next["reason"] = reason
 	}
@@ -363,10 +363,10 @@ func condition(list []any, kind, status, reason, message string) []any {
 	}
 	for i, e := range list {
 		c, _ := e.(map[string]any)
-		if text(c, "type") != kind {
+		if textAt(c, "type") != kind {
 			continue
 		}
-		if text(c, "status") == status {
+		if textAt(c, "status") == status {
 			next["lastTransitionTime"] = c["lastTransitionTime"]
 		}
 		list = slices.Clone(list)
@@ -378,11 +378,11 @@ func condition(list []any, kind, status, reason, message string) []any {
 
 // setStatus stores an object's status if it differs.
 func (cl *cluster) setStatus(r ref, status map[string]any) {
-	o := cl.store.get(r.res, r.key)
+	o := cl.store.getObject(r.res, r.key)
 	if o == nil || reflect.DeepEqual(o.body["status"], status) {
 		return
 	}
-	cl.store.update(r.res, r.key, func(obj map[string]any) bool {
+	cl.store.updateObject(r.res, r.key, func(obj map[string]any) bool {
 		obj["status"] = runtime.DeepCopyJSONValue(status)
 		return true
 	})

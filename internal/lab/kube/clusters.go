@@ -13,7 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// Config is what the face stands on.
+// Config is what the service needs.
 type Config struct {
 	World *world.World // required
 }
@@ -28,25 +28,25 @@ type Clusters struct {
 	done  chan struct{} // closed when run has ended
 	gate  gate
 
-	mu       sync.Mutex
-	clusters []*cluster // as founded
-	kubelets []*kubelet // that run, as started
-	pulled   map[string]bool
-	effects  effects
-	made     int      // effects so far
-	told     []func() // callbacks to make once mu is free
+	mu        sync.Mutex
+	clusters  []*cluster // as founded
+	kubelets  []*kubelet // that run, as started
+	pulled    map[string]bool
+	effects   effects
+	made      int      // effects so far
+	callbacks []func() // callbacks to make once mu is free
 }
 
 var _ world.Kubernetes = (*Clusters)(nil)
 
-// New makes a face without any cluster. Close it when done.
+// New makes a service without any cluster. Close it when done.
 func New(c Config) *Clusters {
 	ctx, end := context.WithCancel(c.World.Context())
 	cs := &Clusters{
 		world: c.World, ctx: ctx, end: end,
 		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{},
 	}
-	go cs.run()
+	go cs.runLoop()
 	return cs
 }
 
@@ -62,9 +62,9 @@ func (c *Clusters) Close() {
 	}
 	c.mu.Unlock()
 	for _, a := range apis {
-		a.stop()
+		a.stopServing()
 	}
-	c.gate.close()
+	c.gate.closeAndWait()
 }
 
 // Objects returns copies of the objects of one resource in a namespace (""
@@ -79,13 +79,13 @@ func (c *Clusters) Objects(ca string, gvr schema.GroupVersionResource, namespace
 		if cl.ca != ca {
 			continue
 		}
-		res := cl.store.resource(gvr.GroupResource())
-		if res == nil || !res.serves(gvr.Version) {
+		res := cl.store.findResource(gvr.GroupResource())
+		if res == nil || !res.servesVersion(gvr.Version) {
 			continue
 		}
-		objects, _ := cl.store.list(res, namespace)
+		objects, _ := cl.store.listObjects(res, namespace)
 		for _, o := range objects {
-			body := o.copied()
+			body := o.copyBody()
 			body["apiVersion"] = gvr.GroupVersion().String()
 			out = append(out, unstructured.Unstructured{Object: body})
 		}
@@ -93,18 +93,18 @@ func (c *Clusters) Objects(ca string, gvr schema.GroupVersionResource, namespace
 	return out
 }
 
-// run plays everything that happens by itself: one thing after the other, in
+// runLoop does everything that happens by itself: one thing after the other, in
 // the order of the clock.
-func (c *Clusters) run() {
+func (c *Clusters) runLoop() {
 	defer close(c.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		next, told := c.step()
-		for _, f := range told {
+		next, calls := c.runDue()
+		for _, f := range calls {
 			f()
 		}
-		if len(told) > 0 {
+		if len(calls) > 0 {
 			continue
 		}
 		var due <-chan time.Time
@@ -121,9 +121,9 @@ func (c *Clusters) run() {
 	}
 }
 
-// step does what is due and returns when the next thing will be (zero: nothing
+// runDue does what is due and returns when the next thing will be (zero: nothing
 // is planned) and the callbacks to make.
-func (c *Clusters) step() (next time.Time, told []func()) {
+func (c *Clusters) runDue() (next time.Time, calls []func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.ctx.Err() == nil {
@@ -133,7 +133,7 @@ func (c *Clusters) step() (next time.Time, told []func()) {
 		}
 		busy := false
 		for _, cl := range c.clusters {
-			busy = cl.settle() || busy
+			busy = cl.runControllers() || busy
 		}
 		if !busy {
 			break
@@ -142,35 +142,35 @@ func (c *Clusters) step() (next time.Time, told []func()) {
 	if len(c.effects) > 0 {
 		next = c.effects[0].at
 	}
-	told, c.told = c.told, nil
-	return next, told
+	calls, c.callbacks = c.callbacks, nil
+	return next, calls
 }
 
-// after plans f for when d of the world's time has passed. It runs with mu
+// scheduleAfter plans f for when d of the world's time has passed. It runs with mu
 // held.
-func (c *Clusters) after(d time.Duration, f func()) {
+func (c *Clusters) scheduleAfter(d time.Duration, f func()) {
 	c.made++
 	heap.Push(&c.effects, &effect{at: time.Now().Add(c.world.Scale(d)), n: c.made, f: f})
-	c.poke()
+	c.wakeLoop()
 }
 
-// tell plans a callback, which is made without mu.
-func (c *Clusters) tell(f func()) {
-	c.told = append(c.told, f)
-	c.poke()
+// queueCallback plans a callback, which is made without mu.
+func (c *Clusters) queueCallback(f func()) {
+	c.callbacks = append(c.callbacks, f)
+	c.wakeLoop()
 }
 
-// poke lets run look again.
-func (c *Clusters) poke() {
+// wakeLoop lets run look again.
+func (c *Clusters) wakeLoop() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// pull returns how long getting images takes: latency the first time, nothing
+// pullImages returns how long getting images takes: latency the first time, nothing
 // when who already has them.
-func (c *Clusters) pull(who string, latency time.Duration) time.Duration {
+func (c *Clusters) pullImages(who string, latency time.Duration) time.Duration {
 	if c.pulled[who] {
 		return 0
 	}
@@ -178,8 +178,8 @@ func (c *Clusters) pull(who string, latency time.Duration) time.Duration {
 	return latency
 }
 
-// founded returns the cluster that stores in an etcd.
-func (c *Clusters) founded(ca, etcd string) *cluster {
+// clusterOf returns the cluster that stores in an etcd.
+func (c *Clusters) clusterOf(ca, etcd string) *cluster {
 	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.ca == ca && cl.etcd == etcd })
 	if i >= 0 {
 		return c.clusters[i]
@@ -223,8 +223,8 @@ type gate struct {
 	inside sync.WaitGroup
 }
 
-// enter returns false if the gate is closed; otherwise leave must follow.
-func (g *gate) enter() bool {
+// tryEnter returns false if the gate is closed; otherwise leave must follow.
+func (g *gate) tryEnter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {
@@ -235,8 +235,8 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.inside.Done() }
 
-// close lets nobody in any more and waits until everybody is out.
-func (g *gate) close() {
+// closeAndWait lets nobody in any more and waits until everybody is out.
+func (g *gate) closeAndWait() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()

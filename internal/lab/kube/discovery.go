@@ -20,12 +20,12 @@ func (r *resource) verbs() []string {
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 }
 
-// discover answers which groups, versions and resources there are: in pieces,
+// serveDiscovery answers which groups, versions and resources there are: in pieces,
 // or in one for clients that ask for the aggregated form.
-func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
-	want, ok := negotiate(r.Header.Get("Accept"), asGroupsKinds)
+func (a *apiserver) serveDiscovery(w http.ResponseWriter, r *http.Request) {
+	want, ok := negotiateRendering(r.Header.Get("Accept"), asGroupsKinds)
 	if !ok {
-		writeStatus(w, refusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
+		writeStatus(w, newRefusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
 		return
 	}
 	root, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
@@ -34,26 +34,26 @@ func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
 		name = "/" + name // the core group has no name
 	}
 	name, version, _ := strings.Cut(name, "/")
-	groups := groupsOf(a.cl.store.resources())
+	groups := groupsOf(a.cl.store.listResources())
 	top := name == "" && version == ""
-	g := find(groups, name)
+	g := findGroup(groups, name)
 	var answer any
 	switch {
 	case !core && root != "apis":
 	case top && want == asGroupsKinds:
 		w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-		answer = aggregate(groups, core)
+		answer = aggregateGroups(groups, core)
 	case top && core:
-		answer = a.versions()
+		answer = a.coreVersions()
 	case top:
 		answer = listGroups(groups)
 	case g == nil:
 	case version == "":
-		described := g.described()
+		described := g.describeGroup()
 		described.Kind, described.APIVersion = "APIGroup", "v1"
 		answer = described
 	case slices.Contains(g.versions, version):
-		answer = g.listed(version)
+		answer = g.listResources(version)
 	}
 	if answer == nil {
 		notServed(w, g != nil && !top)
@@ -67,8 +67,8 @@ func (a *apiserver) discover(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, body)
 }
 
-// versions are those of the core group.
-func (a *apiserver) versions() metav1.APIVersions {
+// coreVersions are those of the core group.
+func (a *apiserver) coreVersions() metav1.APIVersions {
 	return metav1.APIVersions{
 		TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
 		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{
@@ -77,18 +77,18 @@ func (a *apiserver) versions() metav1.APIVersions {
 	}
 }
 
-// listGroups tells of all groups but the core.
+// listGroups lists all groups but the core.
 func listGroups(groups []*group) metav1.APIGroupList {
 	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, g := range groups {
 		if g.name != "" {
-			list.Groups = append(list.Groups, g.described())
+			list.Groups = append(list.Groups, g.describeGroup())
 		}
 	}
 	return list
 }
 
-// group is an API group as discovery tells of it.
+// group is an API group as discovery shows it.
 type group struct {
 	name      string
 	versions  []string // preferred first
@@ -99,7 +99,7 @@ type group struct {
 func groupsOf(resources []*resource) []*group {
 	var groups []*group
 	for _, r := range resources {
-		g := find(groups, r.group)
+		g := findGroup(groups, r.group)
 		if g == nil {
 			g = &group{name: r.group}
 			groups = append(groups, g)
@@ -114,7 +114,7 @@ func groupsOf(resources []*resource) []*group {
 	return groups
 }
 
-func find(groups []*group, name string) *group {
+func findGroup(groups []*group, name string) *group {
 	for _, g := range groups {
 		if g.name == name {
 			return g
@@ -123,7 +123,7 @@ func find(groups []*group, name string) *group {
 	return nil
 }
 
-func (g *group) described() metav1.APIGroup {
+func (g *group) describeGroup() metav1.APIGroup {
 	out := metav1.APIGroup{Name: g.name}
 	for _, v := range g.versions {
 		out.Versions = append(out.Versions, metav1.GroupVersionForDiscovery{
@@ -134,14 +134,14 @@ func (g *group) described() metav1.APIGroup {
 	return out
 }
 
-// listed tells the resources of one version.
-func (g *group) listed(version string) metav1.APIResourceList {
+// listResources lists the resources of one version.
+func (g *group) listResources(version string) metav1.APIResourceList {
 	list := metav1.APIResourceList{
 		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
 		GroupVersion: schema.GroupVersion{Group: g.name, Version: version}.String(),
 	}
 	for _, r := range g.resources {
-		if !r.serves(version) {
+		if !r.servesVersion(version) {
 			continue
 		}
 		list.APIResources = append(list.APIResources, metav1.APIResource{
@@ -151,15 +151,15 @@ func (g *group) listed(version string) metav1.APIResourceList {
 		for _, s := range r.subresources() {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
 				Name: r.name + "/" + s.name, Namespaced: r.namespaced, Kind: s.kind.Kind,
-				Group: differing(s.kind.Group, r.group), Version: differing(s.kind.Version, version), Verbs: s.verbs,
+				Group: keepDiffering(s.kind.Group, r.group), Version: keepDiffering(s.kind.Version, version), Verbs: s.verbs,
 			})
 		}
 	}
 	return list
 }
 
-// differing is value where it is not the usual one.
-func differing(value, usual string) string {
+// keepDiffering is value where it is not the usual one.
+func keepDiffering(value, usual string) string {
 	if value == usual {
 		return ""
 	}
@@ -192,9 +192,9 @@ func (r *resource) subresources() []subresource {
 	return out
 }
 
-// aggregate tells everything at once: the core group for /api, all others for
+// aggregateGroups lists everything at once: the core group for /api, all others for
 // /apis.
-func aggregate(groups []*group, core bool) apidiscoveryv2.APIGroupDiscoveryList {
+func aggregateGroups(groups []*group, core bool) apidiscoveryv2.APIGroupDiscoveryList {
 	list := apidiscoveryv2.APIGroupDiscoveryList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2"},
 	}
@@ -206,8 +206,8 @@ func aggregate(groups []*group, core bool) apidiscoveryv2.APIGroupDiscoveryList 
 		for _, v := range g.versions {
 			version := apidiscoveryv2.APIVersionDiscovery{Version: v, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 			for _, r := range g.resources {
-				if r.serves(v) {
-					version.Resources = append(version.Resources, r.discovered(v))
+				if r.servesVersion(v) {
+					version.Resources = append(version.Resources, r.describeResource(v))
 				}
 			}
 			described.Versions = append(described.Versions, version)
@@ -217,7 +217,7 @@ func aggregate(groups []*group, core bool) apidiscoveryv2.APIGroupDiscoveryList 
 	return list
 }
 
-func (r *resource) discovered(version string) apidiscoveryv2.APIResourceDiscovery {
+func (r *resource) describeResource(version string) apidiscoveryv2.APIResourceDiscovery {
 	scope := apidiscoveryv2.ScopeCluster
 	if r.namespaced {
 		scope = apidiscoveryv2.ScopeNamespace

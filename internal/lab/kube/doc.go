@@ -1,21 +1,21 @@
-// Package kube is the Kubernetes face of the lab: make-believe control planes
+// Package kube is the Kubernetes service of the lab: simulated control planes
 // that real clients (client-go, Helm, kubectl) take for real ones, and the
-// kubelets, controllers and scheduler behind them, as the world's clock says.
+// kubelets, controllers and scheduler behind them, by the world's clock.
 //
-// It answers what a cluster would say and when: one object store per etcd,
+// It answers what a cluster would, and when: one object store per etcd,
 // served by every kube-apiserver of that etcd over TLS with the cluster's own
 // CA; nodes that register, stay NotReady until they have a network and become
 // Ready; workloads whose pods are placed and become ready. It must not know who
 // asks or why: it knows nothing of machine configs, of Helm, of the agent.
 //
-// # What is make-believe
+// # What is simulated
 //
 // The answers are those of kube-apiserver v1.35 to the same requests, as far as
 // testdata holds recordings of it; a test lists where they differ. Beyond that:
 //
 //   - Answers are JSON only; a client that accepts nothing but protobuf gets
 //     406. What it writes may be protobuf.
-//   - OpenAPI says that the server checks fields itself, and nothing else.
+//   - OpenAPI states that the server checks fields itself, and nothing else.
 //   - Nobody owns fields: an apply patch is merged, takes nothing away and never
 //     conflicts.
 //   - Custom resources are neither checked nor pruned, webhooks never called,
@@ -29,12 +29,12 @@
 //
 // # Spans
 //
-// The times the face spends, for World.LongestChain. Subjects are node names
-// unless said otherwise; <first> is the node whose API of that etcd was ready
+// The times the service spends, for World.LongestChain. Subjects are node names
+// unless noted otherwise; <first> is the node whose API of that etcd was ready
 // first.
 //
 //	pull/<node>         ImagePull  after etcd/<node> and learn/<node>: the control plane's images
-//	api/<node>          API        after pull/<node>: until /readyz says so
+//	api/<node>          API        after pull/<node>: until /readyz answers ok
 //	kubelet/<node>      ImagePull  after node/<node>: the kubelet's image
 //	addon/cilium        0          after api/<first>: the DaemonSet appeared (no CNI of Talos' own)
 //	cni/<node>          CNIPull    after kubelet/<node>, node/<node>, api/<first>, addon/cilium
@@ -44,7 +44,7 @@
 //	                               0 after cni/<node> for the DaemonSet that is the network
 //
 // What a node pulled it keeps, so that a reboot does not pull again (nor does a
-// machine made anew with the same name and VMID: nobody tells them apart here).
+// machine re-created with the same name and VMID: nobody distinguishes them here).
 //
 // # Calls
 //

@@ -3,16 +3,16 @@ package kube
 // Objects are kept as the maps their JSON decodes into: integers are int64,
 // lists are []any. These find things in them.
 
-// child returns the map at path, nil if there is none.
-func child(obj map[string]any, path ...string) map[string]any {
+// mapAt returns the map at path, nil if there is none.
+func mapAt(obj map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		obj, _ = obj[p].(map[string]any)
 	}
 	return obj
 }
 
-// ensure returns the map at path, which it makes where it is missing.
-func ensure(obj map[string]any, path ...string) map[string]any {
+// ensureMap returns the map at path, which it makes where it is missing.
+func ensureMap(obj map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		next, ok := obj[p].(map[string]any)
 		if !ok {
@@ -24,35 +24,35 @@ func ensure(obj map[string]any, path ...string) map[string]any {
 	return obj
 }
 
-// at returns the value at path, nil if there is none.
-func at(obj map[string]any, path ...string) any {
+// valueAt returns the value at path, nil if there is none.
+func valueAt(obj map[string]any, path ...string) any {
 	last := len(path) - 1
-	return child(obj, path[:last]...)[path[last]]
+	return mapAt(obj, path[:last]...)[path[last]]
 }
 
-func text(obj map[string]any, path ...string) string {
-	s, _ := at(obj, path...).(string)
+func textAt(obj map[string]any, path ...string) string {
+	s, _ := valueAt(obj, path...).(string)
 	return s
 }
 
-func number(obj map[string]any, path ...string) int64 {
-	n, _ := at(obj, path...).(int64)
+func numberAt(obj map[string]any, path ...string) int64 {
+	n, _ := valueAt(obj, path...).(int64)
 	return n
 }
 
-func flag(obj map[string]any, path ...string) bool {
-	b, _ := at(obj, path...).(bool)
+func boolAt(obj map[string]any, path ...string) bool {
+	b, _ := valueAt(obj, path...).(bool)
 	return b
 }
 
-func items(obj map[string]any, path ...string) []any {
-	l, _ := at(obj, path...).([]any)
+func listAt(obj map[string]any, path ...string) []any {
+	l, _ := valueAt(obj, path...).([]any)
 	return l
 }
 
-// children returns the list at path as the maps it holds.
-func children(obj map[string]any, path ...string) []map[string]any {
-	list := items(obj, path...)
+// mapsAt returns the list at path as the maps it holds.
+func mapsAt(obj map[string]any, path ...string) []map[string]any {
+	list := listAt(obj, path...)
 	out := make([]map[string]any, 0, len(list))
 	for _, e := range list {
 		if m, ok := e.(map[string]any); ok {
@@ -64,7 +64,7 @@ func children(obj map[string]any, path ...string) []map[string]any {
 
 // stringsAt returns the map at path as one of strings.
 func stringsAt(obj map[string]any, path ...string) map[string]string {
-	m := child(obj, path...)
+	m := mapAt(obj, path...)
 	out := make(map[string]string, len(m))
 	for k, v := range m {
 		if s, ok := v.(string); ok {
@@ -74,8 +74,8 @@ func stringsAt(obj map[string]any, path ...string) map[string]string {
 	return out
 }
 
-// fill sets a key that has no value yet.
-func fill(m map[string]any, key string, value any) {
+// fillMissing sets a key that has no value yet.
+func fillMissing(m map[string]any, key string, value any) {
 	if v, ok := m[key]; !ok || v == nil {
 		m[key] = value
 	}

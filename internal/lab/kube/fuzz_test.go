@@ -58,7 +58,7 @@ func TestNegotiate(t *testing.T) {
 		"application/json;q=0":                                                 {asIs, false},
 		"application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io": {asIs, false}, // not offered for objects
 	} {
-		if as, ok := negotiate(accept, asTable, asMetadata); as != want.as || ok != want.ok {
+		if as, ok := negotiateRendering(accept, asTable, asMetadata); as != want.as || ok != want.ok {
 			t.Errorf("%q: %v %v, want %v", accept, as, ok, want)
 		}
 	}
@@ -70,7 +70,7 @@ func FuzzParsePath(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, method, path string) {
 		req := parsePath(method, path)
-		call, _ := req.call(method, "node")
+		call, _ := req.nameCall(method, "node")
 		if req.name != "" && !strings.Contains(req.pattern, "{name}") || !strings.HasSuffix(call.Op, req.pattern) {
 			t.Errorf("%s %q: %+v named %+v", method, path, req, call)
 		}
@@ -80,7 +80,7 @@ func FuzzParsePath(f *testing.F) {
 func FuzzNegotiate(f *testing.F) {
 	f.Add("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;q=0.5")
 	f.Fuzz(func(t *testing.T, accept string) {
-		if as, ok := negotiate(accept, asTable); as != asIs && (as != asTable || !ok) {
+		if as, ok := negotiateRendering(accept, asTable); as != asIs && (as != asTable || !ok) {
 			t.Errorf("%q: %v %v was not offered", accept, as, ok)
 		}
 	})
@@ -88,7 +88,7 @@ func FuzzNegotiate(f *testing.F) {
 
 // FuzzWrite sends bodies of every kind to every kind of write. Whatever they
 // are, the store holds only objects that JSON can show, or the answer is an
-// error that says so.
+// error that shows it.
 func FuzzWrite(f *testing.F) {
 	media := []string{"application/json", "application/yaml", string(types.MergePatchType), string(types.JSONPatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType)}
 	seeds := []string{
@@ -104,9 +104,9 @@ func FuzzWrite(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind int, body string) {
 		s := newStore("fuzz", func() {})
 		a := &apiserver{cl: &cluster{store: s}}
-		s.create(resNamespaces, map[string]any{"metadata": map[string]any{"name": "default"}})
+		s.createObject(resNamespaces, map[string]any{"metadata": map[string]any{"name": "default"}})
 		req := &request{version: "v1", group: "apps", resource: "deployments", namespace: "default", query: url.Values{"fieldManager": {"f"}}, media: "application/json", body: []byte(seeds[0])}
-		if _, err := a.create(httptest.NewRecorder(), req, resDeployments); err != nil {
+		if _, err := a.createObject(httptest.NewRecorder(), req, resDeployments); err != nil {
 			t.Fatal(err)
 		}
 		i := ((kind % len(media)) + len(media)) % len(media)
@@ -114,10 +114,10 @@ func FuzzWrite(f *testing.F) {
 		var o *object
 		var err error
 		if i < 2 {
-			o, err = a.create(httptest.NewRecorder(), req, resDeployments)
+			o, err = a.createObject(httptest.NewRecorder(), req, resDeployments)
 		} else {
 			req.name = "a"
-			o, _, err = a.patch(httptest.NewRecorder(), req, resDeployments)
+			o, _, err = a.patchObject(httptest.NewRecorder(), req, resDeployments)
 		}
 		if err != nil {
 			if _, ok := err.(apierrors.APIStatus); !ok {
@@ -128,7 +128,7 @@ func FuzzWrite(f *testing.F) {
 		if _, err := o.content(); err != nil {
 			t.Error(err)
 		}
-		if o.body["kind"] != "Deployment" || text(o.body, "metadata", "uid") == "" {
+		if o.body["kind"] != "Deployment" || textAt(o.body, "metadata", "uid") == "" {
 			t.Errorf("object %v", o.body)
 		}
 	})
@@ -155,7 +155,7 @@ func FuzzProtobuf(f *testing.F) {
 // TestHandlerOutsideOfTLS: without a certificate nobody is believed.
 func TestHandlerOutsideOfTLS(t *testing.T) {
 	a := &apiserver{}
-	if _, ok := a.authenticate(httptest.NewRequest(http.MethodGet, "/api", nil)); ok {
+	if _, ok := a.authenticateRequest(httptest.NewRequest(http.MethodGet, "/api", nil)); ok {
 		t.Error("a request without TLS is believed")
 	}
 }

@@ -147,8 +147,8 @@ func TestHelm(t *testing.T) {
 			t.Error(err)
 		}
 
-		// Somebody edits what the chart says, and something it does not say:
-		// the upgrade mends the first and leaves the second.
+		// Somebody edits what the chart sets, and something it does not set:
+		// the upgrade repairs the first and leaves the second.
 		edit := `{"spec":{"template":{"spec":{"containers":[{"name":"agent","image":"cilium:mine","env":[{"name":"B","value":"2"}]}]}}}}`
 		daemons := set.AppsV1().DaemonSets("kube-system")
 		if _, err := daemons.Patch(ctx, "cilium", types.StrategicMergePatchType, []byte(edit), metav1.PatchOptions{}); err != nil {

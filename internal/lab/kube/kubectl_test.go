@@ -34,7 +34,7 @@ func TestKubectl(t *testing.T) {
 	}
 	net := loopback(t)
 	l := newLab(t, world.Config{Speed: 100, Network: world.Loopback{}})
-	ready := newTold()
+	ready := newReadiness()
 	l.kube.RunKubelet(l.id, controlKubelet("cp-1", net+".11", 401), ready.call)
 	l.kube.RunKubelet(l.id, kubelet("wk-1", net+".21", 501), ready.call)
 	l.running(net + ".11")

@@ -52,22 +52,22 @@ func (c *Clusters) RunKubelet(ca string, k world.Kubelet, ready func(bool)) (sto
 	}
 	kl := &kubelet{c: c, ca: ca, k: k, ready: ready}
 	c.kubelets = append(c.kubelets, kl)
-	pull := c.pull("kubelet/"+kl.machine()+"/"+k.Kubernetes, c.world.Latency.ImagePull)
-	c.after(pull, func() {
+	pull := c.pullImages("kubelet/"+kl.machine()+"/"+k.Kubernetes, c.world.Latency.ImagePull)
+	c.scheduleAfter(pull, func() {
 		if kl.stopped {
 			return
 		}
 		c.world.Spend("kubelet", k.Node, pull, "node/"+k.Node)
 		kl.started = true
-		kl.register()
+		kl.registerNode()
 	})
-	return kl.stop
+	return kl.stopRunning
 }
 
 // machine names the disk that keeps what the node pulled.
 func (k *kubelet) machine() string { return k.ca + "/" + k.k.Node + "/" + strconv.Itoa(k.k.VMID) }
 
-func (k *kubelet) stop() {
+func (k *kubelet) stopRunning() {
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
 	if k.stopped {
@@ -76,22 +76,22 @@ func (k *kubelet) stop() {
 	k.stopped = true
 	k.c.kubelets = slices.DeleteFunc(k.c.kubelets, func(other *kubelet) bool { return other == k })
 	if cl := k.cl; cl != nil {
-		cl.after(nodeGrace, func() {
-			if k.current() {
-				cl.lose(k)
+		cl.scheduleAfter(nodeGrace, func() {
+			if k.isCurrent() {
+				cl.loseNode(k)
 			}
 		})
 	}
 }
 
-// current tells whether no other kubelet registered for the node since.
-func (k *kubelet) current() bool { return k.cl != nil && k.cl.kubelets[k.k.Node] == k }
+// isCurrent reports whether no other kubelet registered for the node since.
+func (k *kubelet) isCurrent() bool { return k.cl != nil && k.cl.kubelets[k.k.Node] == k }
 
-// alive tells whether it runs and is the node's.
-func (k *kubelet) alive() bool { return k != nil && !k.stopped && k.current() }
+// isAlive reports whether it runs and is the node's.
+func (k *kubelet) isAlive() bool { return k != nil && !k.stopped && k.isCurrent() }
 
-// register makes the Node object, or takes it over after a restart.
-func (k *kubelet) register() {
+// registerNode makes the Node object, or takes it over after a restart.
+func (k *kubelet) registerNode() {
 	if k.stopped || !k.started || k.cl != nil {
 		return
 	}
@@ -103,7 +103,7 @@ func (k *kubelet) register() {
 	k.cl = cl
 	cl.kubelets[k.k.Node] = k
 	key := objectKey("", k.k.Node)
-	if cl.store.get(resNodes, key) == nil {
+	if cl.store.getObject(resNodes, key) == nil {
 		node := map[string]any{
 			"metadata": map[string]any{
 				"name": k.k.Node,
@@ -115,24 +115,24 @@ func (k *kubelet) register() {
 		if cidr := cl.freePodCIDR(); cidr != "" {
 			node["spec"] = map[string]any{"podCIDR": cidr, "podCIDRs": []any{cidr}}
 		}
-		cl.store.create(resNodes, node)
+		cl.store.createObject(resNodes, node)
 	}
-	cl.store.update(resNodes, key, func(o map[string]any) bool {
-		k.describe(o)
+	cl.store.updateObject(resNodes, key, func(o map[string]any) bool {
+		k.describeNode(o)
 		return true
 	})
-	k.c.world.Tell(k.k.Node, "registered with Kubernetes")
-	// Whatever ran on the node starts anew.
+	k.c.world.Report(k.k.Node, "registered with Kubernetes")
+	// Whatever ran on the node starts again.
 	for _, p := range cl.podsOf(k.k.Node) {
 		cl.stopPod(p)
 	}
-	cl.mirror(k.k.Node)
-	k.c.poke()
+	cl.mirrorPods(k.k.Node)
+	k.c.wakeLoop()
 }
 
-// describe writes what a starting kubelet says of its node.
-func (k *kubelet) describe(o map[string]any) {
-	labels := ensure(o, "metadata", "labels")
+// describeNode writes what a starting kubelet reports of its node.
+func (k *kubelet) describeNode(o map[string]any) {
+	labels := ensureMap(o, "metadata", "labels")
 	for _, prefix := range []string{"beta.kubernetes.io/", "kubernetes.io/"} {
 		labels[prefix+"arch"], labels[prefix+"os"] = "amd64", "linux"
 	}
@@ -148,15 +148,15 @@ func (k *kubelet) describe(o map[string]any) {
 			taints = append([]string{taintControl + ":NoSchedule"}, taints...)
 		}
 	}
-	spec := ensure(o, "spec")
+	spec := ensureMap(o, "spec")
 	for _, t := range taints {
 		rest, effect, _ := strings.Cut(t, ":")
 		key, value, _ := strings.Cut(rest, "=")
-		taint(spec, key, value, effect)
+		addTaint(spec, key, value, effect)
 	}
-	untaint(spec, taintUnreachable)
-	taint(spec, taintNotReady, "", "NoSchedule")
-	status := ensure(o, "status")
+	removeTaint(spec, taintUnreachable)
+	addTaint(spec, taintNotReady, "", "NoSchedule")
+	status := ensureMap(o, "status")
 	status["addresses"] = []any{
 		map[string]any{"type": "InternalIP", "address": k.k.Address.String()},
 		map[string]any{"type": "Hostname", "address": k.k.Node},
@@ -171,90 +171,90 @@ func (k *kubelet) describe(o map[string]any) {
 	status["capacity"], status["allocatable"] = size, size
 	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
 	for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure"} {
-		status["conditions"] = condition(items(status, "conditions"), c, "False", "KubeletHasNo"+c, "")
+		status["conditions"] = setCondition(listAt(status, "conditions"), c, "False", "KubeletHasNo"+c, "")
 	}
-	status["conditions"] = condition(items(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+	status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
 }
 
-// connect brings the node's network up: its images are pulled, then the
+// connectNetwork brings the node's network up: its images are pulled, then the
 // network's pods are ready, and a little later the node is.
-func (k *kubelet) connect() {
+func (k *kubelet) connectNetwork() {
 	if k.connecting {
 		return
 	}
 	k.connecting = true
 	c, node := k.c, k.k.Node
-	pull, settle := c.pull("cni/"+k.machine(), c.world.Latency.CNIPull), c.world.Latency.Ready
-	k.cl.after(pull, func() {
-		if !k.alive() {
+	pull, settle := c.pullImages("cni/"+k.machine(), c.world.Latency.CNIPull), c.world.Latency.Ready
+	k.cl.scheduleAfter(pull, func() {
+		if !k.isAlive() {
 			return
 		}
-		c.world.Spend("cni", node, pull, "addon/"+k.cl.network(), "kubelet/"+node, "node/"+node, "api/"+k.cl.first)
+		c.world.Spend("cni", node, pull, "addon/"+k.cl.findNetwork(), "kubelet/"+node, "node/"+node, "api/"+k.cl.first)
 		k.network = true
 		for _, p := range k.cl.podsOf(node) {
 			k.cl.dirty[ref{resPods, p.key}] = true
 		}
-		k.cl.after(settle, func() {
-			if !k.alive() || k.cl.store.get(resNodes, objectKey("", node)) == nil {
+		k.cl.scheduleAfter(settle, func() {
+			if !k.isAlive() || k.cl.store.getObject(resNodes, objectKey("", node)) == nil {
 				return
 			}
 			c.world.Spend("ready", node, settle, "cni/"+node)
-			k.cl.store.update(resNodes, objectKey("", node), func(o map[string]any) bool {
-				status := ensure(o, "status")
-				status["conditions"] = condition(items(status, "conditions"), "Ready", "True", "KubeletReady", "kubelet is posting ready status")
-				untaint(ensure(o, "spec"), taintNotReady)
+			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
+				status := ensureMap(o, "status")
+				status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+				removeTaint(ensureMap(o, "spec"), taintNotReady)
 				return true
 			})
-			c.world.Tell(node, "is Ready")
-			c.tell(func() { k.ready(true) })
+			c.world.Report(node, "is Ready")
+			c.queueCallback(func() { k.ready(true) })
 		})
 	})
 }
 
-// lose calls a node lost whose kubelet is silent, and later gives up its pods.
-func (cl *cluster) lose(k *kubelet) {
+// loseNode calls a node lost whose kubelet is silent, and later gives up its pods.
+func (cl *cluster) loseNode(k *kubelet) {
 	node := k.k.Node
-	cl.store.update(resNodes, objectKey("", node), func(o map[string]any) bool {
-		status := ensure(o, "status")
+	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
+		status := ensureMap(o, "status")
 		for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
-			status["conditions"] = condition(items(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+			status["conditions"] = setCondition(listAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 		}
-		spec := ensure(o, "spec")
-		untaint(spec, taintNotReady)
-		taint(spec, taintUnreachable, "", "NoSchedule")
-		taint(spec, taintUnreachable, "", "NoExecute")
+		spec := ensureMap(o, "spec")
+		removeTaint(spec, taintNotReady)
+		addTaint(spec, taintUnreachable, "", "NoSchedule")
+		addTaint(spec, taintUnreachable, "", "NoExecute")
 		return true
 	})
-	cl.c.world.Tell(node, "is lost: its kubelet stopped posting node status")
-	cl.after(evictAfter, func() {
-		if !k.current() {
+	cl.c.world.Report(node, "is lost: its kubelet stopped posting node status")
+	cl.scheduleAfter(evictAfter, func() {
+		if !k.isCurrent() {
 			return
 		}
 		for _, p := range cl.podsOf(node) {
 			if !p.mirror && !p.daemon {
-				cl.drop(resPods, p.key)
+				cl.dropObject(resPods, p.key)
 			}
 		}
 	})
 }
 
-func taint(spec map[string]any, key, value, effect string) {
+func addTaint(spec map[string]any, key, value, effect string) {
 	t := map[string]any{"key": key, "effect": effect}
 	if value != "" {
 		t["value"] = value
 	}
-	for _, have := range children(spec, "taints") {
-		if text(have, "key") == key && text(have, "effect") == effect {
+	for _, have := range mapsAt(spec, "taints") {
+		if textAt(have, "key") == key && textAt(have, "effect") == effect {
 			return
 		}
 	}
-	spec["taints"] = append(items(spec, "taints"), t)
+	spec["taints"] = append(listAt(spec, "taints"), t)
 }
 
-func untaint(spec map[string]any, key string) {
-	left := slices.DeleteFunc(items(spec, "taints"), func(t any) bool {
+func removeTaint(spec map[string]any, key string) {
+	left := slices.DeleteFunc(listAt(spec, "taints"), func(t any) bool {
 		m, _ := t.(map[string]any)
-		return text(m, "key") == key
+		return textAt(m, "key") == key
 	})
 	spec["taints"] = left
 	if len(left) == 0 {
@@ -266,7 +266,7 @@ func untaint(spec map[string]any, key string) {
 // left. (In life a node without one stays NotReady; here big clusters on small
 // networks just go on.)
 func (cl *cluster) freePodCIDR() string {
-	addr := nth(cl.podCIDR, cl.ranges<<8)
+	addr := nthAddr(cl.podCIDR, cl.ranges<<8)
 	if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
 		return ""
 	}

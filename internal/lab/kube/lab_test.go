@@ -106,12 +106,12 @@ func controlKubelet(node, addr string, vmid int) world.Kubelet {
 	return k
 }
 
-// told waits for the callbacks of the face.
-type told struct{ ch chan bool }
+// readiness waits for the callbacks of the service.
+type readiness struct{ ch chan bool }
 
-func newTold() told { return told{make(chan bool, 16)} }
+func newReadiness() readiness { return readiness{make(chan bool, 16)} }
 
-func (c told) call(ready bool) { c.ch <- ready }
+func (c readiness) call(ready bool) { c.ch <- ready }
 
 // ignore is a callback of which nothing is expected.
 func ignore(bool) {}
@@ -119,7 +119,7 @@ func ignore(bool) {}
 // running brings a cluster of one control plane up and returns once it answers.
 func (l *lab) running(addr string) kubernetes.Interface {
 	l.t.Helper()
-	up := newTold()
+	up := newReadiness()
 	l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", addr), up.call)
 	if !<-up.ch {
 		l.t.Fatal("the API says it is not ready")

@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// describe serves as much of OpenAPI v3 as makes clients leave the checking of
+// serveOpenAPI serves as much of OpenAPI v3 as makes clients leave the checking of
 // fields to the server: Helm asks it before it makes a hook, kubectl before it
 // creates or applies anything. No schemas are in it. It returns false if the
 // path is none of OpenAPI's.
-func (a *apiserver) describe(w http.ResponseWriter, r *http.Request) bool {
+func (a *apiserver) serveOpenAPI(w http.ResponseWriter, r *http.Request) bool {
 	path := strings.Trim(r.URL.Path, "/")
 	rest, ok := strings.CutPrefix(path, "openapi/v3")
 	if !ok {
 		return false
 	}
-	groups := groupsOf(a.cl.store.resources())
+	groups := groupsOf(a.cl.store.listResources())
 	var answer any
 	if rest == "" {
 		paths := map[string]any{}
@@ -59,11 +59,11 @@ func versionPath(group, version string) string {
 	return "/apis/" + group + "/" + version
 }
 
-// openAPI says of every resource that a PATCH takes fieldValidation.
+// openAPI states of every resource that a PATCH takes fieldValidation.
 func (g *group) openAPI(version string) map[string]any {
 	paths := map[string]any{}
 	for _, r := range g.resources {
-		if !r.serves(version) {
+		if !r.servesVersion(version) {
 			continue
 		}
 		at := versionPath(g.name, version)

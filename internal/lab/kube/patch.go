@@ -22,10 +22,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// decode reads an object from a request's body: through its Go type where it
+// decodeBody reads an object from a request's body: through its Go type where it
 // has one, so that it is stored as a real server would store it and wrong types
-// are refused with the words of the decoder.
-func decode(w http.ResponseWriter, req *request, res *resource) (map[string]any, error) {
+// are refused with the text of the decoder.
+func decodeBody(w http.ResponseWriter, req *request, res *resource) (map[string]any, error) {
 	data := req.body
 	switch req.media {
 	case "application/json", "":
@@ -35,7 +35,7 @@ func decode(w http.ResponseWriter, req *request, res *resource) (map[string]any,
 			return nil, apierrors.NewBadRequest("error converting YAML to JSON: " + err.Error())
 		}
 	default:
-		return nil, &apierrors.StatusError{ErrStatus: refusal(http.StatusUnsupportedMediaType,
+		return nil, &apierrors.StatusError{ErrStatus: newRefusal(http.StatusUnsupportedMediaType,
 			"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf")}
 	}
 	return decodeJSON(w, data, req, res)
@@ -77,8 +77,8 @@ func decodeJSON(w http.ResponseWriter, data []byte, req *request, res *resource)
 	return body, nil
 }
 
-// asked is what objects say they are in a served version.
-func (r *resource) asked(version string) string {
+// versionText is the apiVersion of objects in a served version.
+func (r *resource) versionText(version string) string {
 	if r.group == "" {
 		return version
 	}
@@ -88,7 +88,7 @@ func (r *resource) asked(version string) string {
 // checkKind refuses an object of another kind or version than the path names.
 // Only built-in objects may leave both out.
 func checkKind(body map[string]any, req *request, res *resource) error {
-	kind, version, asked := text(body, "kind"), text(body, "apiVersion"), res.asked(req.version)
+	kind, version, asked := textAt(body, "kind"), textAt(body, "apiVersion"), res.versionText(req.version)
 	switch {
 	case res.typ != nil:
 		kind, version = cmp.Or(kind, res.kind), cmp.Or(version, asked)
@@ -100,7 +100,7 @@ func checkKind(body map[string]any, req *request, res *resource) error {
 	case version != asked:
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", version, asked))
 	case kind != res.kind:
-		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: kind}, text(body, "metadata", "name"), field.ErrorList{
+		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: kind}, textAt(body, "metadata", "name"), field.ErrorList{
 			field.Invalid(field.NewPath("kind"), kind, "must be "+res.kind)})
 	}
 	return nil
@@ -112,31 +112,31 @@ func unknownFields(w http.ResponseWriter, req *request, res *resource, strict []
 	if len(strict) == 0 {
 		return nil
 	}
-	var said []string
+	var texts []string
 	for _, e := range strict {
-		said = append(said, e.Error())
+		texts = append(texts, e.Error())
 	}
 	switch req.query.Get("fieldValidation") {
 	case metav1.FieldValidationIgnore:
 	case metav1.FieldValidationStrict:
 		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: strict decoding error: %s",
-			res.kind, req.version, res.kind, strings.Join(said, ", ")))
+			res.kind, req.version, res.kind, strings.Join(texts, ", ")))
 	default:
-		for _, t := range said {
+		for _, t := range texts {
 			w.Header().Add("Warning", fmt.Sprintf("299 - %q", t))
 		}
 	}
 	return nil
 }
 
-// patch changes an object, or by an apply patch makes it. It returns the code
+// patchObject changes an object, or by an apply patch makes it. It returns the code
 // to answer with.
-func (a *apiserver) patch(w http.ResponseWriter, req *request, res *resource) (*object, int, error) {
+func (a *apiserver) patchObject(w http.ResponseWriter, req *request, res *resource) (*object, int, error) {
 	s := a.cl.store
 	kind := types.PatchType(req.media)
 	key := objectKey(req.namespace, req.name)
 	for {
-		have := s.get(res, key)
+		have := s.getObject(res, key)
 		if have == nil {
 			if kind != types.ApplyYAMLPatchType || req.subresource != "" {
 				return nil, 0, apierrors.NewNotFound(res.gr(), req.name)
@@ -144,11 +144,11 @@ func (a *apiserver) patch(w http.ResponseWriter, req *request, res *resource) (*
 			o, err := a.applyNew(w, req, res)
 			return o, http.StatusCreated, err
 		}
-		was, err := view{res: res, version: req.version}.one(have)
+		was, err := view{res: res, version: req.version}.renderOne(have)
 		if err != nil {
 			return nil, 0, apierrors.NewInternalError(err)
 		}
-		patched, err := patched(kind, was, req, res)
+		patched, err := patchJSON(kind, was, req, res)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -157,7 +157,7 @@ func (a *apiserver) patch(w http.ResponseWriter, req *request, res *resource) (*
 			// What the patch makes of the object is no such object.
 			return nil, 0, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), string(patched), err.Error())})
 		}
-		o, err := s.overwrite(res, req, have, body)
+		o, err := s.overwriteObject(res, req, have, body)
 		if !errors.Is(err, errRaced) {
 			return o, http.StatusOK, err
 		}
@@ -174,12 +174,12 @@ func (a *apiserver) applyNew(w http.ResponseWriter, req *request, res *resource)
 	if err != nil {
 		return nil, err
 	}
-	ensure(body, "metadata")["name"] = req.name
-	return a.cl.store.insert(res, req, body)
+	ensureMap(body, "metadata")["name"] = req.name
+	return a.cl.store.insertObject(res, req, body)
 }
 
-// patched applies the request's patch to an object's JSON.
-func patched(kind types.PatchType, was []byte, req *request, res *resource) ([]byte, error) {
+// patchJSON applies the request's patch to an object's JSON.
+func patchJSON(kind types.PatchType, was []byte, req *request, res *resource) ([]byte, error) {
 	var out []byte
 	var err error
 	switch {
@@ -196,12 +196,12 @@ func patched(kind types.PatchType, was []byte, req *request, res *resource) ([]b
 		}
 		out, err = strategicpatch.StrategicMergePatch(was, req.body, reflect.New(res.typ).Elem().Interface())
 	case kind == types.ApplyYAMLPatchType:
-		return applied(was, req, res)
+		return applyPatch(was, req, res)
 	case res.typ == nil:
-		return nil, &apierrors.StatusError{ErrStatus: refusal(http.StatusUnsupportedMediaType,
+		return nil, &apierrors.StatusError{ErrStatus: newRefusal(http.StatusUnsupportedMediaType,
 			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")}
 	default:
-		return nil, &apierrors.StatusError{ErrStatus: generic(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")}
+		return nil, &apierrors.StatusError{ErrStatus: genericStatus(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")}
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -221,9 +221,9 @@ func jsonPatched(was, operations []byte) ([]byte, error) {
 	return out, nil
 }
 
-// applied merges an apply patch. Ownership of fields is not kept: nothing
+// applyPatch merges an apply patch. Ownership of fields is not kept: nothing
 // conflicts, and what a client no longer mentions stays.
-func applied(was []byte, req *request, res *resource) ([]byte, error) {
+func applyPatch(was []byte, req *request, res *resource) ([]byte, error) {
 	if req.query.Get("fieldManager") == "" {
 		return nil, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("PatchOptions").GroupKind(), "", field.ErrorList{
 			field.Required(field.NewPath("fieldManager"), "is required for apply patch")})
@@ -233,7 +233,7 @@ func applied(was []byte, req *request, res *resource) ([]byte, error) {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	var typed metav1.TypeMeta
-	if err := json.Unmarshal(patch, &typed); err != nil || typed.Kind != res.kind || typed.APIVersion != res.asked(req.version) {
+	if err := json.Unmarshal(patch, &typed); err != nil || typed.Kind != res.kind || typed.APIVersion != res.versionText(req.version) {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid object type: %s, Kind=%s", cmp.Or(typed.APIVersion, "/"), typed.Kind))
 	}
 	if res.typ == nil {

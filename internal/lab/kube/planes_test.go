@@ -23,7 +23,7 @@ func TestPlanes(t *testing.T) {
 		for i, addr := range addrs {
 			cp := l.control([]string{"cp-1", "cp-2", "cp-3"}[i], addr)
 			cp.VIP = netip.MustParseAddr(vip)
-			up := newTold()
+			up := newReadiness()
 			stops = append(stops, l.kube.ServeAPI(l.id, "etcd-1", cp, up.call))
 			<-up.ch
 		}
@@ -49,7 +49,7 @@ func TestPlanes(t *testing.T) {
 		}
 		// Everything is there when one comes back, with no second pull.
 		start := time.Now()
-		up := newTold()
+		up := newReadiness()
 		l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-2", addrs[1]), up.call)
 		<-up.ch
 		if took := time.Since(start); took != l.world.Latency.API {
@@ -66,7 +66,7 @@ func TestPlanes(t *testing.T) {
 func TestNothingHappensWithoutAnAPI(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
 		cp := l.control("cp-1", apiAddr)
-		up, ready := newTold(), newTold()
+		up, ready := newReadiness(), newReadiness()
 		l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
 		stop := l.kube.ServeAPI(l.id, "etcd-1", cp, up.call)
 		<-up.ch
@@ -101,7 +101,7 @@ func TestStopBeforeReady(t *testing.T) {
 // of each other.
 func TestSplitBrain(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
-		up := newTold()
+		up := newReadiness()
 		l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", "10.0.0.11"), up.call)
 		<-up.ch
 		l.kube.ServeAPI(l.id, "etcd-2", l.control("cp-2", "10.0.0.12"), up.call)
@@ -123,7 +123,7 @@ func TestRegistration(t *testing.T) {
 		k := controlKubelet("cp-1", apiAddr, 401)
 		k.Labels = map[string]string{"zone": "a"}
 		k.Taints = []string{"dedicated=gpu:NoSchedule", "plain:NoExecute"}
-		ready := newTold()
+		ready := newReadiness()
 		l.kube.RunKubelet(l.id, k, ready.call)
 		open := controlKubelet("cp-2", "10.0.0.12", 402)
 		open.Schedulable = true
@@ -205,7 +205,7 @@ func TestPortInUse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		up := newTold()
+		up := newReadiness()
 		l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", apiAddr), up.call)
 		time.Sleep(time.Minute)
 		if err := other.Close(); err != nil {
@@ -216,12 +216,12 @@ func TestPortInUse(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("the API did not come up when its port was free")
 		}
-		var told bool
-		for _, e := range l.world.Story() {
-			told = told || e.Subject == "cp-1" && strings.Contains(e.Text, "address already in use")
+		var reported bool
+		for _, e := range l.world.Events() {
+			reported = reported || e.Subject == "cp-1" && strings.Contains(e.Text, "address already in use")
 		}
-		if !told {
-			t.Error("the story does not tell why it was down")
+		if !reported {
+			t.Error("no event shows why it was down")
 		}
 	})
 }
@@ -232,7 +232,7 @@ func TestLoopback(t *testing.T) {
 	l := newLab(t, world.Config{Speed: 200, Network: world.Loopback{}})
 	cp := l.control("cp-1", net+".11")
 	cp.VIP = netip.MustParseAddr(net + ".5")
-	api, ready := newTold(), newTold()
+	api, ready := newReadiness(), newReadiness()
 	l.kube.RunKubelet(l.id, controlKubelet("cp-1", net+".11", 401), ready.call)
 	stop := l.kube.ServeAPI(l.id, "etcd-1", cp, api.call)
 	<-api.ch

@@ -32,33 +32,33 @@ func (cl *cluster) tendPod(key string) {
 	}
 	n, k := cl.nodes[p.node], cl.kubelets[p.node]
 	if n == nil {
-		cl.store.remove(resPods, key) // collected with its node
+		cl.store.removeObject(resPods, key) // collected with its node
 		return
 	}
 	switch {
-	case p.deleting && k.alive():
-		cl.store.remove(resPods, key)
+	case p.deleting && k.isAlive():
+		cl.store.removeObject(resPods, key)
 	case p.deleting || p.finished || p.mirror:
 	case p.ready:
 		if n.lost || !n.ready && !p.hostNetwork {
 			cl.stopPod(p)
 		}
-	case !k.alive() || !p.hostNetwork && !n.ready || p.starting:
+	case !k.isAlive() || !p.hostNetwork && !n.ready || p.starting:
 	case cl.pullFails(p):
 	case cl.isNetwork(p) && !k.network:
-		k.connect()
+		k.connectNetwork()
 	case cl.isNetwork(p) && k.connecting:
 		// It was the network's coming up that took the time.
 		k.connecting = false
 		cl.startPod(p)
 	default:
 		p.starting = true
-		cl.after(cl.c.world.Latency.Pods, func() {
+		cl.scheduleAfter(cl.c.world.Latency.Pods, func() {
 			p.starting = false
 			if cl.pods[key] != p || p.ready || p.deleting {
 				return
 			}
-			if n := cl.nodes[p.node]; n != nil && cl.kubelets[p.node].alive() && (p.hostNetwork || n.ready) {
+			if n := cl.nodes[p.node]; n != nil && cl.kubelets[p.node].isAlive() && (p.hostNetwork || n.ready) {
 				cl.startPod(p)
 				return
 			}
@@ -67,37 +67,37 @@ func (cl *cluster) tendPod(key string) {
 	}
 }
 
-// network is the name of the DaemonSet that brings the pod network, which
+// findNetwork is the name of the DaemonSet that brings the pod network, which
 // lives in kube-system.
-func (cl *cluster) network() string {
+func (cl *cluster) findNetwork() string {
 	if cl.cni == "none" {
 		return "cilium"
 	}
 	return "kube-flannel"
 }
 
-// isNetwork tells whether a pod is the pod network's on its node.
+// isNetwork reports whether a pod is the pod network's on its node.
 func (cl *cluster) isNetwork(p *pod) bool {
-	o := cl.store.get(resDaemonSets, objectKey("kube-system", cl.network()))
-	return o != nil && text(o.body, "metadata", "uid") == p.owner
+	o := cl.store.getObject(resDaemonSets, objectKey("kube-system", cl.findNetwork()))
+	return o != nil && textAt(o.body, "metadata", "uid") == p.owner
 }
 
-// pullFails tells whether an image of a pod can never be pulled, and has the
-// pod say so.
+// pullFails reports whether an image of a pod can never be pulled, and makes the
+// pod show it.
 func (cl *cluster) pullFails(p *pod) bool {
-	o := cl.store.get(resPods, p.key)
+	o := cl.store.getObject(resPods, p.key)
 	if o == nil {
 		return false
 	}
-	for _, c := range children(o.body, "spec", "containers") {
-		registry, _, _ := strings.Cut(text(c, "image"), "/")
+	for _, c := range mapsAt(o.body, "spec", "containers") {
+		registry, _, _ := strings.Cut(textAt(c, "image"), "/")
 		host, _, _ := strings.Cut(registry, ":")
 		if !strings.HasSuffix(host, ".invalid") {
 			continue
 		}
-		status := child(o.copied(), "status")
-		status["containerStatuses"] = containers(o.body, false, map[string]any{"waiting": map[string]any{
-			"reason": "ImagePullBackOff", "message": fmt.Sprintf("Back-off pulling image %q", text(c, "image")),
+		status := mapAt(o.copyBody(), "status")
+		status["containerStatuses"] = containerStates(o.body, false, map[string]any{"waiting": map[string]any{
+			"reason": "ImagePullBackOff", "message": fmt.Sprintf("Back-off pulling image %q", textAt(c, "image")),
 		}})
 		cl.setStatus(ref{resPods, p.key}, status)
 		return true
@@ -109,28 +109,28 @@ func (cl *cluster) pullFails(p *pod) bool {
 func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
-	cl.store.update(resPods, p.key, func(o map[string]any) bool {
-		status := ensure(o, "status")
+	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+		status := ensureMap(o, "status")
 		ip := k.k.Address.String()
 		status["hostIP"], status["hostIPs"] = ip, []any{map[string]any{"ip": ip}}
 		if !p.hostNetwork {
-			ip = cmp.Or(text(status, "podIP"), n.nextIP())
+			ip = cmp.Or(textAt(status, "podIP"), n.nextIP())
 		}
 		status["podIP"], status["podIPs"] = ip, []any{map[string]any{"ip": ip}}
-		fill(status, "startTime", now())
-		if policy := text(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
+		fillMissing(status, "startTime", formatNow())
+		if policy := textAt(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
 			status["phase"] = "Succeeded"
-			status["conditions"] = condition(items(status, "conditions"), "Ready", "False", "PodCompleted", "")
-			status["containerStatuses"] = containers(o, false, map[string]any{"terminated": map[string]any{
-				"reason": "Completed", "exitCode": int64(0), "startedAt": now(), "finishedAt": now(),
+			status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "False", "PodCompleted", "")
+			status["containerStatuses"] = containerStates(o, false, map[string]any{"terminated": map[string]any{
+				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
 			}})
 			return true
 		}
 		status["phase"] = "Running"
 		for _, c := range []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"} {
-			status["conditions"] = condition(items(status, "conditions"), c, "True", "", "")
+			status["conditions"] = setCondition(listAt(status, "conditions"), c, "True", "", "")
 		}
-		status["containerStatuses"] = containers(o, true, map[string]any{"running": map[string]any{"startedAt": now()}})
+		status["containerStatuses"] = containerStates(o, true, map[string]any{"running": map[string]any{"startedAt": formatNow()}})
 		return true
 	})
 }
@@ -141,26 +141,26 @@ func (cl *cluster) stopPod(p *pod) {
 	if !p.ready || p.mirror {
 		return
 	}
-	cl.store.update(resPods, p.key, func(o map[string]any) bool {
-		status := ensure(o, "status")
+	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+		status := ensureMap(o, "status")
 		for _, c := range []string{"Ready", "ContainersReady"} {
-			status["conditions"] = condition(items(status, "conditions"), c, "False", "ContainersNotReady", "")
+			status["conditions"] = setCondition(listAt(status, "conditions"), c, "False", "ContainersNotReady", "")
 		}
-		status["containerStatuses"] = containers(o, false, waiting())
+		status["containerStatuses"] = containerStates(o, false, waitingState())
 		return true
 	})
 }
 
-func waiting() map[string]any {
+func waitingState() map[string]any {
 	return map[string]any{"waiting": map[string]any{"reason": "ContainerCreating"}}
 }
 
-// containers are the states of a pod's containers, all the same.
-func containers(o map[string]any, ready bool, state map[string]any) []any {
+// containerStates are the states of a pod's containers, all the same.
+func containerStates(o map[string]any, ready bool, state map[string]any) []any {
 	var out []any
-	for _, c := range children(o, "spec", "containers") {
+	for _, c := range mapsAt(o, "spec", "containers") {
 		out = append(out, map[string]any{
-			"name": text(c, "name"), "image": text(c, "image"), "imageID": "", "restartCount": int64(0),
+			"name": textAt(c, "name"), "image": textAt(c, "image"), "imageID": "", "restartCount": int64(0),
 			"ready": ready, "started": ready, "state": state, "lastState": map[string]any{},
 		})
 	}
@@ -170,7 +170,7 @@ func containers(o map[string]any, ready bool, state map[string]any) []any {
 // nextIP gives a pod an address of its node.
 func (n *node) nextIP() string {
 	n.addresses++
-	addr := nth(firstRange(n.podCIDR), 1+n.addresses%253)
+	addr := nthAddr(firstRange(n.podCIDR), 1+n.addresses%253)
 	if !addr.IsValid() {
 		return ""
 	}
@@ -193,10 +193,10 @@ func byKey(pods map[string]*pod) []*pod {
 	return out
 }
 
-// drop deletes an object as a controller does; one that is gone already is no
+// dropObject deletes an object as a controller does; one that does not exist is no
 // error.
-func (cl *cluster) drop(res *resource, key string) {
-	if _, _, err := cl.store.drop(res, key, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+func (cl *cluster) dropObject(res *resource, key string) {
+	if _, _, err := cl.store.dropObject(res, key, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		cl.c.world.Log.Warn("lab controller cannot delete", "resource", res.name, "object", key, "err", err)
 	}
 }
@@ -205,43 +205,43 @@ func (cl *cluster) drop(res *resource, key string) {
 // room.
 func (cl *cluster) makePod(owner ref, o *object, name, node, hashLabel, hash string) {
 	ns, _ := splitKey(owner.key)
-	template := runtime.DeepCopyJSON(child(o.body, "spec", "template"))
-	meta := ensure(template, "metadata")
-	body := map[string]any{"metadata": meta, "spec": ensure(template, "spec")}
+	template := runtime.DeepCopyJSON(mapAt(o.body, "spec", "template"))
+	meta := ensureMap(template, "metadata")
+	body := map[string]any{"metadata": meta, "spec": ensureMap(template, "spec")}
 	meta["namespace"] = ns
 	if name != "" {
 		meta["name"] = name
 	} else {
-		meta["generateName"] = text(o.body, "metadata", "name") + "-"
+		meta["generateName"] = textAt(o.body, "metadata", "name") + "-"
 	}
 	if hashLabel != "" {
-		ensure(meta, "labels")[hashLabel] = hash
+		ensureMap(meta, "labels")[hashLabel] = hash
 	}
 	delete(meta, "creationTimestamp")
 	meta["ownerReferences"] = []any{ownedBy(owner.res, o)}
 	status := map[string]any{"phase": "Pending"}
 	if node != "" {
-		ensure(body, "spec")["nodeName"] = node
-		status["conditions"] = condition(nil, "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containers(body, false, waiting())
+		ensureMap(body, "spec")["nodeName"] = node
+		status["conditions"] = setCondition(nil, "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containerStates(body, false, waitingState())
 	}
 	body["status"] = status
-	cl.store.create(resPods, body)
+	cl.store.createObject(resPods, body)
 }
 
 // ownedBy is a reference to an object's controller.
 func ownedBy(res *resource, o *object) map[string]any {
 	return map[string]any{
-		"apiVersion": res.apiVersion(), "kind": res.kind, "name": text(o.body, "metadata", "name"),
-		"uid": text(o.body, "metadata", "uid"), "controller": true, "blockOwnerDeletion": true,
+		"apiVersion": res.apiVersion(), "kind": res.kind, "name": textAt(o.body, "metadata", "name"),
+		"uid": textAt(o.body, "metadata", "uid"), "controller": true, "blockOwnerDeletion": true,
 	}
 }
 
-// templateHash tells pod templates apart.
+// templateHash distinguishes pod templates.
 func templateHash(o *object) string {
 	h := fnv.New32a()
 	// Maps of JSON values always encode, with sorted keys.
-	if err := json.NewEncoder(h).Encode(at(o.body, "spec", "template")); err != nil {
+	if err := json.NewEncoder(h).Encode(valueAt(o.body, "spec", "template")); err != nil {
 		panic(err)
 	}
 	return fmt.Sprintf("%08x", h.Sum32())
@@ -257,36 +257,36 @@ func (cl *cluster) placePods() {
 	}
 	slices.SortFunc(homeless, func(a, b *pod) int { return cmp.Compare(a.since, b.since) })
 	for _, p := range homeless {
-		cl.place(p)
+		cl.placePod(p)
 	}
 }
 
-// place finds a node for one pod: of those that fit, the one with the fewest
+// placePod finds a node for one pod: of those that fit, the one with the fewest
 // pods of the same owner, then the fewest pods.
-func (cl *cluster) place(p *pod) {
-	o := cl.store.get(resPods, p.key)
+func (cl *cluster) placePod(p *pod) {
+	o := cl.store.getObject(resPods, p.key)
 	if o == nil {
 		return
 	}
-	spec, err := podSpec(child(o.body, "spec"))
+	spec, err := podSpec(mapAt(o.body, "spec"))
 	if err != nil {
 		cl.c.world.Log.Warn("lab scheduler cannot read pod", "pod", p.key, "err", err)
 		return
 	}
 	ns, _ := splitKey(p.key)
-	taken := cl.taken(spec, ns, p)
+	taken := cl.takenPlaces(spec, ns, p)
 	against := map[string]int{}
 	var best *node
 	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
 		n := cl.nodes[name]
-		why := n.refuses(spec, spec.Tolerations, false)
-		if why == "" && taken.has(n) {
+		why := n.refusePod(spec, spec.Tolerations, false)
+		if why == "" && taken.hasNode(n) {
 			why = "node(s) didn't match pod anti-affinity rules"
 		}
 		switch {
 		case why != "":
 			against[why]++
-		case best == nil || cmp.Or(cmp.Compare(n.count(p.owner), best.count(p.owner)), cmp.Compare(len(n.pods), len(best.pods))) < 0:
+		case best == nil || cmp.Or(cmp.Compare(n.countPods(p.owner), best.countPods(p.owner)), cmp.Compare(len(n.pods), len(best.pods))) < 0:
 			best = n
 		}
 	}
@@ -297,23 +297,23 @@ func (cl *cluster) place(p *pod) {
 			text += fmt.Sprintf("%s%d %s", sep, against[why], why)
 			sep = ", "
 		}
-		status := child(o.copied(), "status")
-		status["conditions"] = condition(items(status, "conditions"), "PodScheduled", "False", "Unschedulable", text+".")
+		status := mapAt(o.copyBody(), "status")
+		status["conditions"] = setCondition(listAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", text+".")
 		cl.setStatus(ref{resPods, p.key}, status)
 		return
 	}
 	best.pods[p.key], p.node = p, best.name
-	cl.store.update(resPods, p.key, func(o map[string]any) bool {
-		ensure(o, "spec")["nodeName"] = best.name
-		status := ensure(o, "status")
-		status["conditions"] = condition(items(status, "conditions"), "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containers(o, false, waiting())
+	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+		ensureMap(o, "spec")["nodeName"] = best.name
+		status := ensureMap(o, "status")
+		status["conditions"] = setCondition(listAt(status, "conditions"), "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containerStates(o, false, waitingState())
 		return true
 	})
 }
 
-// count is how many pods of an owner are on the node.
-func (n *node) count(owner string) int {
+// countPods is how many pods of an owner are on the node.
+func (n *node) countPods(owner string) int {
 	c := 0
 	for _, p := range n.pods {
 		if p.owner == owner {
@@ -331,7 +331,7 @@ func podSpec(spec map[string]any) (*corev1.PodSpec, error) {
 // places are values of node labels: where a pod must not be.
 type places map[string]map[string]bool
 
-func (t places) has(n *node) bool {
+func (t places) hasNode(n *node) bool {
 	for key, values := range t {
 		if v, ok := n.labels[key]; ok && values[v] {
 			return true
@@ -340,8 +340,8 @@ func (t places) has(n *node) bool {
 	return false
 }
 
-// taken returns where pods are that a pod must keep away from.
-func (cl *cluster) taken(spec *corev1.PodSpec, ns string, self *pod) places {
+// takenPlaces returns where pods are that a pod must keep away from.
+func (cl *cluster) takenPlaces(spec *corev1.PodSpec, ns string, self *pod) places {
 	if spec.Affinity == nil || spec.Affinity.PodAntiAffinity == nil {
 		return nil
 	}
@@ -367,9 +367,9 @@ func (cl *cluster) taken(spec *corev1.PodSpec, ns string, self *pod) places {
 	return out
 }
 
-// refuses tells in the scheduler's words why a pod cannot be on a node, or, if
+// refusePod returns in the scheduler's text why a pod cannot be on a node, or, if
 // it is there already, why it cannot stay; "" if it can.
-func (n *node) refuses(spec *corev1.PodSpec, tolerations []corev1.Toleration, there bool) string {
+func (n *node) refusePod(spec *corev1.PodSpec, tolerations []corev1.Toleration, there bool) string {
 	for _, t := range n.taints {
 		if t.Effect == corev1.TaintEffectPreferNoSchedule || there && t.Effect == corev1.TaintEffectNoSchedule {
 			continue
@@ -381,13 +381,13 @@ func (n *node) refuses(spec *corev1.PodSpec, tolerations []corev1.Toleration, th
 			return fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)
 		}
 	}
-	if !n.selected(spec) {
+	if !n.isSelected(spec) {
 		return "node(s) didn't match Pod's node affinity/selector"
 	}
 	return ""
 }
 
-func (n *node) selected(spec *corev1.PodSpec) bool {
+func (n *node) isSelected(spec *corev1.PodSpec) bool {
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.labels)) {
 		return false
 	}
@@ -398,7 +398,7 @@ func (n *node) selected(spec *corev1.PodSpec) bool {
 	return required == nil || slices.ContainsFunc(required.NodeSelectorTerms, n.inTerm)
 }
 
-// inTerm tells whether a node fits all parts of a term; an empty term fits
+// inTerm reports whether a node fits all parts of a term; an empty term fits
 // none.
 func (n *node) inTerm(term corev1.NodeSelectorTerm) bool {
 	operators := map[corev1.NodeSelectorOperator]selection.Operator{

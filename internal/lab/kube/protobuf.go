@@ -15,7 +15,7 @@ import (
 const protobuf = "application/vnd.kubernetes.protobuf"
 
 // fromProtobuf turns a body that a typed client sent as protobuf into JSON.
-// kubectl drain sends its evictions and deletions so whatever it is told;
+// kubectl drain sends its evictions and deletions so whatever it is given;
 // everything is answered in JSON, which such clients take too.
 func fromProtobuf(body []byte) ([]byte, error) {
 	body, ok := bytes.CutPrefix(body, []byte("k8s\x00"))

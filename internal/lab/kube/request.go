@@ -21,7 +21,7 @@ import (
 // maxBody is what a kube-apiserver reads of a request.
 const maxBody = 3 << 20
 
-// request is what a request asks, in the words of Kubernetes.
+// request is what a request asks, in the terms of Kubernetes.
 type request struct {
 	verb        string // get list watch create update patch delete deletecollection; "": no object
 	group       string
@@ -119,8 +119,8 @@ func parsePath(method, path string) *request {
 	return req
 }
 
-// call names the request for the world.
-func (req *request) call(method, node string) (c world.Call, mutating bool) {
+// nameCall names the request for the world.
+func (req *request) nameCall(method, node string) (c world.Call, mutating bool) {
 	c = world.Call{System: "kube", Op: method + " " + req.pattern}
 	if req.verb == "" {
 		c.Subject = node
@@ -152,9 +152,9 @@ const (
 	asGroupsKinds           // aggregated discovery
 )
 
-// negotiate finds the first answer the client accepts that we can give. It
+// negotiateRendering finds the first answer the client accepts that we can give. It
 // returns false if there is none.
-func negotiate(accept string, offer ...rendering) (rendering, bool) {
+func negotiateRendering(accept string, offer ...rendering) (rendering, bool) {
 	if strings.TrimSpace(accept) == "" {
 		return asIs, true
 	}

@@ -38,7 +38,7 @@ type resource struct {
 	namespaced bool
 	status     bool     // has a status subresource
 	subs       []string // other subresources
-	// typ is the Go type that says which fields exist and how lists merge; nil
+	// typ is the Go type that defines which fields exist and how lists merge; nil
 	// for custom resources.
 	typ reflect.Type
 }
@@ -49,9 +49,9 @@ func (r *resource) gr() schema.GroupResource {
 
 func (r *resource) gk() schema.GroupKind { return schema.GroupKind{Group: r.group, Kind: r.kind} }
 
-func (r *resource) serves(version string) bool { return slices.Contains(r.versions, version) }
+func (r *resource) servesVersion(version string) bool { return slices.Contains(r.versions, version) }
 
-// apiVersion is what objects say they are in the version they are kept in.
+// apiVersion is that of objects in the version they are kept in.
 func (r *resource) apiVersion() string {
 	return schema.GroupVersion{Group: r.group, Version: r.storage}.String()
 }
@@ -92,7 +92,7 @@ const (
 // builtins are the resources every kube-apiserver of the lab serves, in the
 // order discovery lists their groups.
 var builtins = slices.Concat(
-	rows("", "v1",
+	newRows("", "v1",
 		row{"configmaps", corev1.ConfigMap{}, []string{"cm"}, 0, nil},
 		//lint:ignore SA1019 deprecated, and served by every cluster all the same
 		row{"endpoints", corev1.Endpoints{}, []string{"ep"}, 0, nil},
@@ -110,65 +110,65 @@ var builtins = slices.Concat(
 		row{"serviceaccounts", corev1.ServiceAccount{}, []string{"sa"}, 0, nil},
 		row{"services", corev1.Service{}, []string{"svc"}, hasStatus | inAll, nil},
 	),
-	rows("apps", "v1",
+	newRows("apps", "v1",
 		row{"controllerrevisions", appsv1.ControllerRevision{}, nil, 0, nil},
 		row{"daemonsets", appsv1.DaemonSet{}, []string{"ds"}, hasStatus | inAll, nil},
 		row{"deployments", appsv1.Deployment{}, []string{"deploy"}, hasStatus | inAll, nil},
 		row{"replicasets", appsv1.ReplicaSet{}, []string{"rs"}, hasStatus | inAll, nil},
 		row{"statefulsets", appsv1.StatefulSet{}, []string{"sts"}, hasStatus | inAll, nil},
 	),
-	rows("autoscaling", "v2",
+	newRows("autoscaling", "v2",
 		row{"horizontalpodautoscalers", autoscalingv2.HorizontalPodAutoscaler{}, []string{"hpa"}, hasStatus | inAll, nil},
 	),
-	rows("batch", "v1",
+	newRows("batch", "v1",
 		row{"cronjobs", batchv1.CronJob{}, []string{"cj"}, hasStatus | inAll, nil},
 		row{"jobs", batchv1.Job{}, nil, hasStatus | inAll, nil},
 	),
-	rows("certificates.k8s.io", "v1",
+	newRows("certificates.k8s.io", "v1",
 		row{"certificatesigningrequests", certificatesv1.CertificateSigningRequest{}, []string{"csr"}, isGlobal | hasStatus, []string{"approval"}},
 	),
-	rows("networking.k8s.io", "v1",
+	newRows("networking.k8s.io", "v1",
 		row{"ingressclasses", networkingv1.IngressClass{}, nil, isGlobal, nil},
 		row{"ingresses", networkingv1.Ingress{}, []string{"ing"}, hasStatus, nil},
 		row{"networkpolicies", networkingv1.NetworkPolicy{}, []string{"netpol"}, 0, nil},
 	),
-	rows("policy", "v1",
+	newRows("policy", "v1",
 		row{"poddisruptionbudgets", policyv1.PodDisruptionBudget{}, []string{"pdb"}, hasStatus, nil},
 	),
-	rows("rbac.authorization.k8s.io", "v1",
+	newRows("rbac.authorization.k8s.io", "v1",
 		row{"clusterrolebindings", rbacv1.ClusterRoleBinding{}, nil, isGlobal, nil},
 		row{"clusterroles", rbacv1.ClusterRole{}, nil, isGlobal, nil},
 		row{"rolebindings", rbacv1.RoleBinding{}, nil, 0, nil},
 		row{"roles", rbacv1.Role{}, nil, 0, nil},
 	),
-	rows("storage.k8s.io", "v1",
+	newRows("storage.k8s.io", "v1",
 		row{"csidrivers", storagev1.CSIDriver{}, nil, isGlobal, nil},
 		row{"csinodes", storagev1.CSINode{}, nil, isGlobal, nil},
 		row{"csistoragecapacities", storagev1.CSIStorageCapacity{}, nil, 0, nil},
 		row{"storageclasses", storagev1.StorageClass{}, []string{"sc"}, isGlobal, nil},
 		row{"volumeattachments", storagev1.VolumeAttachment{}, nil, isGlobal | hasStatus, nil},
 	),
-	rows("admissionregistration.k8s.io", "v1",
+	newRows("admissionregistration.k8s.io", "v1",
 		row{"mutatingwebhookconfigurations", admissionregistrationv1.MutatingWebhookConfiguration{}, nil, isGlobal, nil},
 		row{"validatingadmissionpolicies", admissionregistrationv1.ValidatingAdmissionPolicy{}, nil, isGlobal | hasStatus, nil},
 		row{"validatingadmissionpolicybindings", admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, nil, isGlobal, nil},
 		row{"validatingwebhookconfigurations", admissionregistrationv1.ValidatingWebhookConfiguration{}, nil, isGlobal, nil},
 	),
-	rows("apiextensions.k8s.io", "v1",
+	newRows("apiextensions.k8s.io", "v1",
 		row{"customresourcedefinitions", apiextensionsv1.CustomResourceDefinition{}, []string{"crd", "crds"}, isGlobal | hasStatus, nil},
 	),
-	rows("scheduling.k8s.io", "v1",
+	newRows("scheduling.k8s.io", "v1",
 		row{"priorityclasses", schedulingv1.PriorityClass{}, []string{"pc"}, isGlobal, nil},
 	),
-	rows("coordination.k8s.io", "v1",
+	newRows("coordination.k8s.io", "v1",
 		row{"leases", coordinationv1.Lease{}, nil, 0, nil},
 	),
-	rows("discovery.k8s.io", "v1",
+	newRows("discovery.k8s.io", "v1",
 		row{"endpointslices", discoveryv1.EndpointSlice{}, nil, 0, nil},
 	),
 )
 
-func rows(group, version string, in ...row) []*resource {
+func newRows(group, version string, in ...row) []*resource {
 	out := make([]*resource, 0, len(in))
 	for _, r := range in {
 		typ := reflect.TypeOf(r.sample)
@@ -187,23 +187,23 @@ func rows(group, version string, in ...row) []*resource {
 
 // The resources the simulation itself reads and writes.
 var (
-	resConfigMaps      = builtin("", "configmaps")
-	resNamespaces      = builtin("", "namespaces")
-	resNodes           = builtin("", "nodes")
-	resPods            = builtin("", "pods")
-	resClaims          = builtin("", "persistentvolumeclaims")
-	resVolumes         = builtin("", "persistentvolumes")
-	resServices        = builtin("", "services")
-	resServiceAccounts = builtin("", "serviceaccounts")
-	resDaemonSets      = builtin("apps", "daemonsets")
-	resDeployments     = builtin("apps", "deployments")
-	resReplicaSets     = builtin("apps", "replicasets")
-	resStatefulSets    = builtin("apps", "statefulsets")
-	resJobs            = builtin("batch", "jobs")
-	resCRDs            = builtin("apiextensions.k8s.io", "customresourcedefinitions")
+	resConfigMaps      = findBuiltin("", "configmaps")
+	resNamespaces      = findBuiltin("", "namespaces")
+	resNodes           = findBuiltin("", "nodes")
+	resPods            = findBuiltin("", "pods")
+	resClaims          = findBuiltin("", "persistentvolumeclaims")
+	resVolumes         = findBuiltin("", "persistentvolumes")
+	resServices        = findBuiltin("", "services")
+	resServiceAccounts = findBuiltin("", "serviceaccounts")
+	resDaemonSets      = findBuiltin("apps", "daemonsets")
+	resDeployments     = findBuiltin("apps", "deployments")
+	resReplicaSets     = findBuiltin("apps", "replicasets")
+	resStatefulSets    = findBuiltin("apps", "statefulsets")
+	resJobs            = findBuiltin("batch", "jobs")
+	resCRDs            = findBuiltin("apiextensions.k8s.io", "customresourcedefinitions")
 )
 
-func builtin(group, name string) *resource {
+func findBuiltin(group, name string) *resource {
 	for _, r := range builtins {
 		if r.group == group && r.name == name {
 			return r

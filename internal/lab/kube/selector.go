@@ -19,15 +19,15 @@ type selector struct {
 }
 
 // selectable are the fields clients may select by, beside metadata.name and
-// metadata.namespace. The server knows no others, and says so.
+// metadata.namespace. The server knows no others, and refuses them.
 var selectable = map[*resource][]string{
-	builtin("", "events"): {
+	findBuiltin("", "events"): {
 		"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
 		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "type",
 	},
-	builtin("", "secrets"): {"type"},
-	resNamespaces:          {"status.phase"},
-	resNodes:               {"spec.unschedulable"},
+	findBuiltin("", "secrets"): {"type"},
+	resNamespaces:              {"status.phase"},
+	resNodes:                   {"spec.unschedulable"},
 	resPods: {
 		"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
 		"status.phase", "status.podIP", "status.nominatedNodeName",
@@ -35,7 +35,7 @@ var selectable = map[*resource][]string{
 	resServices:    {"spec.clusterIP", "spec.type"},
 	resJobs:        {"status.successful"},
 	resReplicaSets: {"status.replicas"},
-	builtin("certificates.k8s.io", "certificatesigningrequests"): {"spec.signerName"},
+	findBuiltin("certificates.k8s.io", "certificatesigningrequests"): {"spec.signerName"},
 }
 
 // selectorOf reads the selectors of a request.
@@ -61,7 +61,7 @@ func selectorOf(res *resource, q url.Values) (selector, error) {
 	return selector{labels: l, fields: f}, nil
 }
 
-func (s selector) matches(o *object) bool {
+func (s selector) matchesObject(o *object) bool {
 	if o == nil {
 		return false
 	}
@@ -78,7 +78,7 @@ func (f fieldsOf) Has(string) bool { return true }
 
 // Get implements fields.Fields. An absent flag is false, an absent text "".
 func (f fieldsOf) Get(field string) string {
-	switch v := at(f.o.body, strings.Split(field, ".")...).(type) {
+	switch v := valueAt(f.o.body, strings.Split(field, ".")...).(type) {
 	case string:
 		return v
 	case bool:

@@ -23,16 +23,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// handler is everything between a connection and the store: reading the
+// newHandler is everything between a connection and the store: reading the
 // request, the world's latency and faults, who may ask, and the answer.
-func (a *apiserver) handler() http.Handler {
+func (a *apiserver) newHandler() http.Handler {
 	name := func(r *http.Request) (world.Call, bool) {
-		return requestOf(r.Context()).call(r.Method, a.cp.Node)
+		return requestOf(r.Context()).nameCall(r.Method, a.cp.Node)
 	}
-	refuse := func(w http.ResponseWriter, code int, text string) { writeStatus(w, refusal(code, text)) }
-	faced := a.c.world.HTTP(name, refuse, http.HandlerFunc(a.answer))
+	refuse := func(w http.ResponseWriter, code int, text string) { writeStatus(w, newRefusal(code, text)) }
+	faced := a.c.world.HTTP(name, refuse, http.HandlerFunc(a.answerRequest))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !a.c.gate.enter() {
+		if !a.c.gate.tryEnter() {
 			panic(http.ErrAbortHandler)
 		}
 		defer a.c.gate.leave()
@@ -45,35 +45,35 @@ func (a *apiserver) handler() http.Handler {
 	})
 }
 
-// answer carries out a request.
-func (a *apiserver) answer(w http.ResponseWriter, r *http.Request) {
+// answerRequest carries out a request.
+func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 	req := requestOf(r.Context())
 	if a.answerOpen(w, r) {
 		return
 	}
-	user, ok := a.authenticate(r)
+	user, ok := a.authenticateRequest(r)
 	if !ok {
-		writeStatus(w, refusal(http.StatusUnauthorized, "Unauthorized"))
+		writeStatus(w, newRefusal(http.StatusUnauthorized, "Unauthorized"))
 		return
 	}
 	if req.verb == "" {
-		if !a.describe(w, r) {
-			a.discover(w, r)
+		if !a.serveOpenAPI(w, r) {
+			a.serveDiscovery(w, r)
 		}
 		return
 	}
-	res := a.cl.store.resource(schema.GroupResource{Group: req.group, Resource: req.resource})
-	if res == nil || !res.serves(req.version) || req.namespace != "" && !res.namespaced {
-		notServed(w, find(groupsOf(a.cl.store.resources()), req.group) != nil)
+	res := a.cl.store.findResource(schema.GroupResource{Group: req.group, Resource: req.resource})
+	if res == nil || !res.servesVersion(req.version) || req.namespace != "" && !res.namespaced {
+		notServed(w, findGroup(groupsOf(a.cl.store.listResources()), req.group) != nil)
 		return
 	}
 	if !user.master {
-		writeError(w, forbidden(user, req, res))
+		writeError(w, forbidRequest(user, req, res))
 		return
 	}
-	want, ok := negotiate(r.Header.Get("Accept"), asTable, asMetadata)
+	want, ok := negotiateRendering(r.Header.Get("Accept"), asTable, asMetadata)
 	if !ok {
-		writeStatus(w, generic(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
+		writeStatus(w, genericStatus(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
 		return
 	}
 	if err := a.carryOut(w, r, req, view{
@@ -106,26 +106,26 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	var err error
 	switch req.verb {
 	case "list":
-		return a.list(w, r, req, v)
+		return a.listObjects(w, r, req, v)
 	case "watch":
-		return a.watch(w, r, req, v)
+		return a.watchObjects(w, r, req, v)
 	case "get":
-		o = a.cl.store.get(res, objectKey(req.namespace, req.name))
+		o = a.cl.store.getObject(res, objectKey(req.namespace, req.name))
 		if o == nil {
 			return apierrors.NewNotFound(res.gr(), req.name)
 		}
 	case "create":
 		if req.subresource == "eviction" {
-			return a.evict(w, req)
+			return a.evictPod(w, req)
 		}
-		o, err = a.create(w, req, res)
+		o, err = a.createObject(w, req, res)
 		code = http.StatusCreated
 	case "update":
-		o, err = a.replace(w, req, res)
+		o, err = a.replaceObject(w, req, res)
 	case "patch":
-		o, code, err = a.patch(w, req, res)
+		o, code, err = a.patchObject(w, req, res)
 	case "delete":
-		return a.delete(w, req, v)
+		return a.deleteObject(w, req, v)
 	case "deletecollection":
 		return a.deleteCollection(w, req, v)
 	default:
@@ -134,7 +134,7 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	if err != nil {
 		return err
 	}
-	body, err := v.one(o)
+	body, err := v.renderOne(o)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
@@ -142,13 +142,13 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	return nil
 }
 
-// list answers with every object the selectors let through.
-func (a *apiserver) list(w http.ResponseWriter, r *http.Request, req *request, v view) error {
+// listObjects answers with every object the selectors let through.
+func (a *apiserver) listObjects(w http.ResponseWriter, r *http.Request, req *request, v view) error {
 	sel, err := selectorOf(v.res, req.query)
 	if err != nil {
 		return err
 	}
-	objects, rv := a.cl.store.list(v.res, req.namespace)
+	objects, rv := a.cl.store.listObjects(v.res, req.namespace)
 	want, err := askedVersion(req)
 	if err != nil {
 		return err
@@ -159,8 +159,8 @@ func (a *apiserver) list(w http.ResponseWriter, r *http.Request, req *request, v
 	if world.VerdictOf(r.Context()).Fault.Kind == world.EmptyList {
 		objects = nil
 	}
-	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matches(o) })
-	body, err := v.many(objects, rv)
+	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matchesObject(o) })
+	body, err := v.renderList(objects, rv)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
@@ -168,7 +168,7 @@ func (a *apiserver) list(w http.ResponseWriter, r *http.Request, req *request, v
 	return nil
 }
 
-// answerOpen answers what a kube-apiserver tells anybody. It returns false if
+// answerOpen answers what a kube-apiserver answers anybody. It returns false if
 // the request is no such thing.
 func (a *apiserver) answerOpen(w http.ResponseWriter, r *http.Request) bool {
 	switch path := strings.TrimSuffix(r.URL.Path, "/"); path {
@@ -178,7 +178,7 @@ func (a *apiserver) answerOpen(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Query().Has("verbose") {
 			body = "[+]ping ok\n[+]etcd ok\n[+]etcd-readiness ok\n" + path[1:] + " check passed\n"
 		}
-		_, _ = w.Write([]byte(body)) // a client that is gone has lost nothing of ours
+		_, _ = w.Write([]byte(body)) // a client that hung up needs no answer
 		return true
 	case "/version":
 		v := strings.SplitN(strings.TrimPrefix(a.cp.Kubernetes, "v"), ".", 3)
@@ -214,8 +214,8 @@ type caller struct {
 // callerKey is where the context of a connection has its caller.
 type callerKey struct{}
 
-// authenticate believes client certificates of the cluster's CA.
-func (a *apiserver) authenticate(r *http.Request) (identity, bool) {
+// authenticateRequest trusts client certificates of the cluster's CA.
+func (a *apiserver) authenticateRequest(r *http.Request) (identity, bool) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return identity{}, false
 	}
@@ -225,9 +225,9 @@ func (a *apiserver) authenticate(r *http.Request) (identity, bool) {
 	if time.Now().Before(c.until) {
 		return c.who, true
 	}
-	chain, err := a.chain(r.TLS.PeerCertificates)
+	chain, err := a.verifyChain(r.TLS.PeerCertificates)
 	if err != nil {
-		a.c.world.Log.Debug("kube-apiserver does not believe a client certificate", "node", a.cp.Node, "err", err)
+		a.c.world.Log.Debug("kube-apiserver does not trust a client certificate", "node", a.cp.Node, "err", err)
 		return identity{}, false
 	}
 	leaf := chain[0]
@@ -236,8 +236,8 @@ func (a *apiserver) authenticate(r *http.Request) (identity, bool) {
 	return c.who, true
 }
 
-// chain returns the way from a client's certificate to the cluster's CA.
-func (a *apiserver) chain(certs []*x509.Certificate) ([]*x509.Certificate, error) {
+// verifyChain returns the way from a client's certificate to the cluster's CA.
+func (a *apiserver) verifyChain(certs []*x509.Certificate) ([]*x509.Certificate, error) {
 	between := x509.NewCertPool()
 	for _, c := range certs[1:] {
 		between.AddCert(c)
@@ -249,7 +249,7 @@ func (a *apiserver) chain(certs []*x509.Certificate) ([]*x509.Certificate, error
 	return chains[0], nil
 }
 
-func forbidden(user identity, req *request, res *resource) error {
+func forbidRequest(user identity, req *request, res *resource) error {
 	where := "at the cluster scope"
 	if req.namespace != "" {
 		where = fmt.Sprintf("in the namespace %q", req.namespace)
@@ -267,17 +267,17 @@ type view struct {
 	include metav1.IncludeObjectPolicy // in the rows of a table
 }
 
-// one renders one object.
-func (v view) one(o *object) ([]byte, error) {
+// renderOne renders one object.
+func (v view) renderOne(o *object) ([]byte, error) {
 	switch v.as {
 	case asTable:
-		return v.tabled([]*object{o}, text(o.body, "metadata", "resourceVersion"), true)
+		return v.encodeTable([]*object{o}, textAt(o.body, "metadata", "resourceVersion"), true)
 	case asMetadata:
-		return json.Marshal(partial(o))
+		return json.Marshal(partialMetadata(o))
 	}
 	// Conversion of custom resources is strategy None: only the name of the
 	// version changes.
-	return o.typed(v.res.kind, v.res.asked(v.version))
+	return o.encodeTyped(v.res.kind, v.res.versionText(v.version))
 }
 
 // inList renders one object of a list. Built-in ones do not repeat there what
@@ -286,16 +286,16 @@ func (v view) inList(o *object) ([]byte, error) {
 	if v.as == asIs && v.res.typ != nil {
 		return o.content()
 	}
-	return v.one(o)
+	return v.renderOne(o)
 }
 
-// many renders a list.
-func (v view) many(objects []*object, rv uint64) ([]byte, error) {
+// renderList renders a list.
+func (v view) renderList(objects []*object, rv uint64) ([]byte, error) {
 	version := strconv.FormatUint(rv, 10)
-	apiVersion, kind := v.res.asked(v.version), v.res.listKind
+	apiVersion, kind := v.res.versionText(v.version), v.res.listKind
 	switch v.as {
 	case asTable:
-		return v.tabled(objects, version, true)
+		return v.encodeTable(objects, version, true)
 	case asMetadata:
 		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
@@ -319,8 +319,8 @@ func (v view) many(objects []*object, rv uint64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// partial is an object's metadata.
-func partial(o *object) map[string]any {
+// partialMetadata is an object's metadata.
+func partialMetadata(o *object) map[string]any {
 	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.body["metadata"]}
 }
 
@@ -330,7 +330,7 @@ func writeJSON(w http.ResponseWriter, code int, body []byte) {
 	}
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // a client that is gone has lost nothing of ours
+	_, _ = w.Write(body) // a client that hung up needs no answer
 }
 
 // writeError answers with the Status an error carries.
@@ -362,22 +362,22 @@ func notServed(w http.ResponseWriter, inGroup bool) {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	writeStatus(w, generic(http.StatusNotFound, "the server could not find the requested resource"))
+	writeStatus(w, genericStatus(http.StatusNotFound, "the server could not find the requested resource"))
 }
 
 func notAllowed() error {
-	return &apierrors.StatusError{ErrStatus: generic(http.StatusMethodNotAllowed, "the server does not allow this method on the requested resource")}
+	return &apierrors.StatusError{ErrStatus: genericStatus(http.StatusMethodNotAllowed, "the server does not allow this method on the requested resource")}
 }
 
-// generic is a failure that is about the request, not about an object.
-func generic(code int, text string) metav1.Status {
-	s := refusal(code, text)
+// genericStatus is a failure that is about the request, not about an object.
+func genericStatus(code int, text string) metav1.Status {
+	s := newRefusal(code, text)
 	s.Details = &metav1.StatusDetails{}
 	return s
 }
 
-// refusal is a failure without details.
-func refusal(code int, text string) metav1.Status {
+// newRefusal is a failure without details.
+func newRefusal(code int, text string) metav1.Status {
 	reasons := map[int]metav1.StatusReason{
 		http.StatusBadRequest:           metav1.StatusReasonBadRequest,
 		http.StatusUnauthorized:         metav1.StatusReasonUnauthorized,

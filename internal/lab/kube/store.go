@@ -32,7 +32,7 @@ var (
 // store is one etcd and the registry of resources over it.
 type store struct {
 	seed   string // makes uids differ between stores
-	wake   func() // tells that changes wait to be looked at
+	wake   func() // reports that changes wait to be looked at
 	serial atomic.Uint64
 	// services is where addresses of services come from. It is set before
 	// anything is served.
@@ -84,7 +84,7 @@ type change struct {
 func newStore(seed string, wake func()) *store {
 	s := &store{seed: seed, wake: wake, tables: map[schema.GroupResource]*table{}}
 	for _, r := range builtins {
-		s.serve(r)
+		s.serveResource(r)
 	}
 	return s
 }
@@ -110,8 +110,8 @@ func (o *object) content() ([]byte, error) {
 	return o.json, o.err
 }
 
-// typed is the object as JSON.
-func (o *object) typed(kind, apiVersion string) ([]byte, error) {
+// encodeTyped is the object as JSON.
+func (o *object) encodeTyped(kind, apiVersion string) ([]byte, error) {
 	rest, err := o.content()
 	if err != nil {
 		return nil, err
@@ -120,11 +120,11 @@ func (o *object) typed(kind, apiVersion string) ([]byte, error) {
 	return append(head, rest[1:]...), nil
 }
 
-// copied is a copy of the object that may be changed.
-func (o *object) copied() map[string]any { return runtime.DeepCopyJSON(o.body) }
+// copyBody is a copy of the object that may be changed.
+func (o *object) copyBody() map[string]any { return runtime.DeepCopyJSON(o.body) }
 
-// serve adds a resource, or replaces how it is served.
-func (s *store) serve(r *resource) {
+// serveResource adds a resource, or replaces how it is served.
+func (s *store) serveResource(r *resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.tables[r.gr()]; t != nil {
@@ -137,8 +137,8 @@ func (s *store) serve(r *resource) {
 	s.order = append(s.order, r)
 }
 
-// unserve removes a resource; its watches end.
-func (s *store) unserve(gr schema.GroupResource) {
+// unserveResource removes a resource; its watches end.
+func (s *store) unserveResource(gr schema.GroupResource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tables[gr]
@@ -150,8 +150,8 @@ func (s *store) unserve(gr schema.GroupResource) {
 	close(t.moved)
 }
 
-// resource finds a served resource, nil if there is none.
-func (s *store) resource(gr schema.GroupResource) *resource {
+// findResource finds a served resource, nil if there is none.
+func (s *store) findResource(gr schema.GroupResource) *resource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.tables[gr]; t != nil {
@@ -160,14 +160,14 @@ func (s *store) resource(gr schema.GroupResource) *resource {
 	return nil
 }
 
-// resources returns all served resources.
-func (s *store) resources() []*resource {
+// listResources returns all served resources.
+func (s *store) listResources() []*resource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.order)
 }
 
-func (s *store) get(res *resource, key string) *object {
+func (s *store) getObject(res *resource, key string) *object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.tables[res.gr()]; t != nil {
@@ -176,9 +176,9 @@ func (s *store) get(res *resource, key string) *object {
 	return nil
 }
 
-// list returns the objects of a namespace ("": of all) in the order of their
+// listObjects returns the objects of a namespace ("": of all) in the order of their
 // keys, and the version of the store they are true for.
-func (s *store) list(res *resource, namespace string) ([]*object, uint64) {
+func (s *store) listObjects(res *resource, namespace string) ([]*object, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tables[res.gr()]
@@ -198,14 +198,14 @@ func (s *store) list(res *resource, namespace string) ([]*object, uint64) {
 	return out, s.rv
 }
 
-// commit stores next under key (nil: removes what is there) if have is still
+// commitObject stores next under key (nil: removes what is there) if have is still
 // what is stored (nil: nothing), else it returns errRaced. next belongs to the
 // store from then on.
-func (s *store) commit(res *resource, key string, have *object, next map[string]any) (*object, error) {
-	return s.write(change{res: res, key: key, event: event{old: have}}, next)
+func (s *store) commitObject(res *resource, key string, have *object, next map[string]any) (*object, error) {
+	return s.writeObject(change{res: res, key: key, event: event{old: have}}, next)
 }
 
-func (s *store) write(c change, next map[string]any) (*object, error) {
+func (s *store) writeObject(c change, next map[string]any) (*object, error) {
 	s.mu.Lock()
 	t := s.tables[c.res.gr()]
 	if t == nil || t.objects[c.key] != c.old {
@@ -218,9 +218,9 @@ func (s *store) write(c change, next map[string]any) (*object, error) {
 	if next == nil {
 		// A deletion is a version of its own: the last state, stamped with it.
 		body = maps.Clone(c.old.body)
-		body["metadata"] = maps.Clone(child(body, "metadata"))
+		body["metadata"] = maps.Clone(mapAt(body, "metadata"))
 	}
-	child(body, "metadata")["resourceVersion"] = strconv.FormatUint(s.rv, 10)
+	mapAt(body, "metadata")["resourceVersion"] = strconv.FormatUint(s.rv, 10)
 	stored := &object{rv: s.rv, body: body}
 	switch {
 	case next == nil:
@@ -236,15 +236,15 @@ func (s *store) write(c change, next map[string]any) (*object, error) {
 		t.objects[c.key] = stored
 		c.new = stored
 	}
-	t.record(c.event)
+	t.recordEvent(c.event)
 	s.changes = append(s.changes, c)
 	s.mu.Unlock()
 	s.wake()
 	return stored, nil
 }
 
-// record appends an event and lets watchers know.
-func (t *table) record(e event) {
+// recordEvent appends an event and lets watchers know.
+func (t *table) recordEvent(e event) {
 	if len(t.log) >= 2*keptEvents {
 		t.dropped = t.log[len(t.log)-keptEvents-1].rv
 		t.log = slices.Clone(t.log[len(t.log)-keptEvents:])
@@ -254,11 +254,11 @@ func (t *table) record(e event) {
 	t.moved = make(chan struct{})
 }
 
-// since returns the events of a resource after version rv, the version they
-// lead up to, and a channel that is closed when there are more. errExpired says
+// eventsSince returns the events of a resource after version rv, the version they
+// lead up to, and a channel that is closed when there are more. errExpired means
 // that events after rv are forgotten. (A version the store has not reached is
 // waited for, as a real server does.)
-func (s *store) since(res *resource, rv uint64) ([]event, uint64, <-chan struct{}, error) {
+func (s *store) eventsSince(res *resource, rv uint64) ([]event, uint64, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tables[res.gr()]
@@ -278,82 +278,83 @@ func (s *store) takeChanges() []change {
 	return c
 }
 
-// create stores a new object of the simulation's own; it leaves one that is
+// createObject stores a new object of the simulation's own; it leaves one that is
 // there already.
-func (s *store) create(res *resource, body map[string]any) {
-	meta := child(body, "metadata")
+func (s *store) createObject(res *resource, body map[string]any) {
+	meta := mapAt(body, "metadata")
 	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
-	s.stamp(res, meta)
+	s.stampObject(res, meta)
 	if d := defaults[res]; d != nil {
 		d(body)
 	}
-	key := objectKey(text(meta, "namespace"), text(meta, "name"))
-	if s.get(res, key) != nil {
+	key := objectKey(textAt(meta, "namespace"), textAt(meta, "name"))
+	if s.getObject(res, key) != nil {
 		return
 	}
 	// errRaced: somebody made it in between, which is as good.
-	_, _ = s.commit(res, key, nil, body)
+	_, _ = s.commitObject(res, key, nil, body)
 }
 
-// update lets edit change a copy of an object and stores it, however often
+// updateObject lets edit change a copy of an object and stores it, however often
 // somebody is faster. edit returns false to leave the object alone.
-func (s *store) update(res *resource, key string, edit func(obj map[string]any) bool) {
+func (s *store) updateObject(res *resource, key string, edit func(obj map[string]any) bool) {
 	for {
-		have := s.get(res, key)
+		have := s.getObject(res, key)
 		if have == nil {
 			return
 		}
-		next := have.copied()
+		next := have.copyBody()
 		if !edit(next) {
 			return
 		}
-		if _, err := s.commit(res, key, have, next); err == nil {
+		if _, err := s.commitObject(res, key, have, next); err == nil {
 			return
 		}
 	}
 }
 
-// remove deletes an object whatever holds it.
-func (s *store) remove(res *resource, key string) {
+// removeObject deletes an object whatever holds it.
+func (s *store) removeObject(res *resource, key string) {
 	for {
-		have := s.get(res, key)
+		have := s.getObject(res, key)
 		if have == nil {
 			return
 		}
-		if _, err := s.commit(res, key, have, nil); err == nil {
+		if _, err := s.commitObject(res, key, have, nil); err == nil {
 			return
 		}
 	}
 }
 
-// stamp gives a new object what the server gives it.
-func (s *store) stamp(res *resource, meta map[string]any) {
-	id := s.unique()
+// stampObject gives a new object what the server gives it.
+func (s *store) stampObject(res *resource, meta map[string]any) {
+	id := s.nextUnique()
 	meta["uid"] = id[:8] + "-" + id[8:12] + "-4" + id[13:16] + "-8" + id[17:20] + "-" + id[20:32]
-	meta["creationTimestamp"] = now()
-	if res.counted() {
+	meta["creationTimestamp"] = formatNow()
+	if res.countsGenerations() {
 		meta["generation"] = int64(1)
 	}
-	if text(meta, "name") == "" {
-		meta["name"] = text(meta, "generateName") + suffix(s.unique())
+	if textAt(meta, "name") == "" {
+		meta["name"] = textAt(meta, "generateName") + makeSuffix(s.nextUnique())
 	}
 }
 
-// counted tells whether the server counts the generations of such objects.
-func (r *resource) counted() bool {
+// countsGenerations reports whether the server counts the generations of such
+// objects.
+func (r *resource) countsGenerations() bool {
 	return r.group != "" && (r.status || r.typ == nil) || r == resPods
 }
 
-// unique returns 64 hex digits that no other call returns. They follow from
+// nextUnique returns 64 hex digits that no other call returns. They follow from
 // the store's seed and the number of calls, not from chance.
-func (s *store) unique() string {
+func (s *store) nextUnique() string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s/%d", s.seed, s.serial.Add(1)))
 	return hex.EncodeToString(h[:])
 }
 
-// suffix makes the five characters of a generated name, from the letters
+// makeSuffix makes the five characters of a generated name, from the letters
 // Kubernetes uses: no vowels, so no words.
-func suffix(unique string) string {
+func makeSuffix(unique string) string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	b := make([]byte, 5)
 	for i := range b {
@@ -366,5 +367,5 @@ func suffix(unique string) string {
 	return string(b)
 }
 
-// now is the time as Kubernetes writes it.
-func now() string { return time.Now().UTC().Format(time.RFC3339) }
+// formatNow is the time as Kubernetes writes it.
+func formatNow() string { return time.Now().UTC().Format(time.RFC3339) }

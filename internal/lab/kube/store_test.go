@@ -17,7 +17,7 @@ func newConfigMap(namespace, name string, n int) map[string]any {
 	}
 }
 
-// TestStoreAgainstModel commits at random and checks that lists tell what a
+// TestStoreAgainstModel commits at random and checks that lists show what a
 // plain map would, and that the events after any version lead from what was
 // there then to what is there now.
 func TestStoreAgainstModel(t *testing.T) {
@@ -28,7 +28,7 @@ func TestStoreAgainstModel(t *testing.T) {
 		for n := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			ns, name := rapid.SampledFrom([]string{"a", "a-b", "b"}).Draw(t, "namespace"), rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "name")
 			key := objectKey(ns, name)
-			have := s.get(resConfigMaps, key)
+			have := s.getObject(resConfigMaps, key)
 			var next map[string]any
 			if rapid.Bool().Draw(t, "keep") {
 				next = newConfigMap(ns, name, n)
@@ -36,11 +36,11 @@ func TestStoreAgainstModel(t *testing.T) {
 			if have == nil && next == nil {
 				continue
 			}
-			o, err := s.commit(resConfigMaps, key, have, next)
+			o, err := s.commitObject(resConfigMaps, key, have, next)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.commit(resConfigMaps, key, have, newConfigMap(ns, name, n)); !errors.Is(err, errRaced) {
+			if _, err := s.commitObject(resConfigMaps, key, have, newConfigMap(ns, name, n)); !errors.Is(err, errRaced) {
 				t.Fatalf("a commit based on an old version: %v", err)
 			}
 			if delete(model, key); next != nil {
@@ -49,14 +49,14 @@ func TestStoreAgainstModel(t *testing.T) {
 			past[o.rv] = maps.Clone(model)
 		}
 		listed := func(namespace string) map[string]int {
-			objects, _ := s.list(resConfigMaps, namespace)
+			objects, _ := s.listObjects(resConfigMaps, namespace)
 			out := map[string]int{}
 			for _, o := range objects {
 				var n int
-				if _, err := fmt.Sscan(text(o.body, "data", "n"), &n); err != nil {
+				if _, err := fmt.Sscan(textAt(o.body, "data", "n"), &n); err != nil {
 					t.Fatal(err)
 				}
-				out[objectKey(text(o.body, "metadata", "namespace"), text(o.body, "metadata", "name"))] = n
+				out[objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))] = n
 			}
 			if !slices.IsSortedFunc(objects, func(a, b *object) int { return compareKeys(a, b) }) {
 				t.Fatal("the list is not sorted")
@@ -74,7 +74,7 @@ func TestStoreAgainstModel(t *testing.T) {
 			}
 		}
 		for rv, then := range past {
-			events, _, _, err := s.since(resConfigMaps, rv)
+			events, _, _, err := s.eventsSince(resConfigMaps, rv)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,10 +84,10 @@ func TestStoreAgainstModel(t *testing.T) {
 				if o == nil {
 					o = e.old
 				}
-				key := objectKey(text(o.body, "metadata", "namespace"), text(o.body, "metadata", "name"))
+				key := objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))
 				if delete(replayed, key); e.new != nil {
 					var n int
-					if _, err := fmt.Sscan(text(o.body, "data", "n"), &n); err != nil {
+					if _, err := fmt.Sscan(textAt(o.body, "data", "n"), &n); err != nil {
 						t.Fatal(err)
 					}
 					replayed[key] = n
@@ -102,7 +102,7 @@ func TestStoreAgainstModel(t *testing.T) {
 
 func compareKeys(a, b *object) int {
 	key := func(o *object) string {
-		return objectKey(text(o.body, "metadata", "namespace"), text(o.body, "metadata", "name"))
+		return objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))
 	}
 	switch ka, kb := key(a), key(b); {
 	case ka < kb:
@@ -116,24 +116,24 @@ func compareKeys(a, b *object) int {
 // TestStoreForgets fills the log of events until the oldest are dropped.
 func TestStoreForgets(t *testing.T) {
 	s := newStore("seed", func() {})
-	first, err := s.commit(resConfigMaps, "a/x", nil, newConfigMap("a", "x", 0))
+	first, err := s.commitObject(resConfigMaps, "a/x", nil, newConfigMap("a", "x", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := first
 	for n := range 2*keptEvents + 1 {
-		if o, err = s.commit(resConfigMaps, "a/x", o, newConfigMap("a", "x", n)); err != nil {
+		if o, err = s.commitObject(resConfigMaps, "a/x", o, newConfigMap("a", "x", n)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, _, err := s.since(resConfigMaps, first.rv); !errors.Is(err, errExpired) {
+	if _, _, _, err := s.eventsSince(resConfigMaps, first.rv); !errors.Is(err, errExpired) {
 		t.Errorf("events since the first version: %v, want %v", err, errExpired)
 	}
-	events, rv, _, err := s.since(resConfigMaps, o.rv-keptEvents)
+	events, rv, _, err := s.eventsSince(resConfigMaps, o.rv-keptEvents)
 	if err != nil || len(events) != keptEvents || rv != o.rv {
 		t.Errorf("%d events up to %d, %v", len(events), rv, err)
 	}
-	if events, rv, _, err := s.since(resConfigMaps, o.rv+5); err != nil || len(events) != 0 || rv != o.rv+5 {
+	if events, rv, _, err := s.eventsSince(resConfigMaps, o.rv+5); err != nil || len(events) != 0 || rv != o.rv+5 {
 		t.Errorf("%d events since the future, up to %d, %v", len(events), rv, err)
 	}
 }
@@ -144,13 +144,13 @@ func TestGeneratedNames(t *testing.T) {
 	for _, s := range []*store{a, b} {
 		for range 1000 {
 			meta := map[string]any{"generateName": "x-"}
-			s.stamp(resConfigMaps, meta)
-			if uid := text(meta, "uid"); len(uid) != 36 || seen[uid] {
+			s.stampObject(resConfigMaps, meta)
+			if uid := textAt(meta, "uid"); len(uid) != 36 || seen[uid] {
 				t.Fatalf("uid %q", uid)
 			}
-			seen[text(meta, "uid")] = true
-			if len(text(meta, "name")) != 7 {
-				t.Fatalf("name %q", text(meta, "name"))
+			seen[textAt(meta, "uid")] = true
+			if len(textAt(meta, "name")) != 7 {
+				t.Fatalf("name %q", textAt(meta, "name"))
 			}
 		}
 	}

@@ -21,9 +21,9 @@ const (
 	flannelImage = "ghcr.io/siderolabs/flannel:v0.28.9"
 )
 
-// found fills an empty store with what Kubernetes and Talos put into a new
+// fillStore fills an empty store with what Kubernetes and Talos put into a new
 // cluster.
-func (cl *cluster) found(cp world.ControlPlane) {
+func (cl *cluster) fillStore(cp world.ControlPlane) {
 	if cl.filled {
 		return
 	}
@@ -32,37 +32,37 @@ func (cl *cluster) found(cp world.ControlPlane) {
 	cl.podCIDR = firstRange(cp.PodCIDR)
 	cl.store.services = firstRange(cp.ServiceCIDR)
 	for _, ns := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		cl.add(resNamespaces, "", ns, map[string]any{})
+		cl.addObject(resNamespaces, "", ns, map[string]any{})
 	}
-	cl.add(resServices, "default", "kubernetes", map[string]any{
+	cl.addObject(resServices, "default", "kubernetes", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
 		"spec": map[string]any{
-			"clusterIP": nth(firstRange(cp.ServiceCIDR), 1).String(),
+			"clusterIP": nthAddr(firstRange(cp.ServiceCIDR), 1).String(),
 			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(port)}},
 		},
 	})
 	cl.addDNS(cp)
 	always := []any{map[string]any{"operator": "Exists"}}
 	if cp.CNI == "flannel" {
-		cl.add(resServiceAccounts, "kube-system", "flannel", map[string]any{})
-		cl.add(resDaemonSets, "kube-system", "kube-flannel", podded("kube-flannel", flannelImage, map[string]any{
+		cl.addObject(resServiceAccounts, "kube-system", "flannel", map[string]any{})
+		cl.addObject(resDaemonSets, "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, map[string]any{
 			"hostNetwork": true, "serviceAccountName": "flannel", "priorityClassName": "system-node-critical", "tolerations": always,
 		}))
 	}
 	if cp.KubeProxy {
-		cl.add(resServiceAccounts, "kube-system", "kube-proxy", map[string]any{})
-		cl.add(resDaemonSets, "kube-system", "kube-proxy", podded("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, map[string]any{
+		cl.addObject(resServiceAccounts, "kube-system", "kube-proxy", map[string]any{})
+		cl.addObject(resDaemonSets, "kube-system", "kube-proxy", newWorkload("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, map[string]any{
 			"hostNetwork": true, "serviceAccountName": "kube-proxy", "priorityClassName": "system-node-critical", "tolerations": always,
 		}))
 	}
 }
 
 func (cl *cluster) addDNS(cp world.ControlPlane) {
-	cl.add(resServiceAccounts, "kube-system", "coredns", map[string]any{})
-	cl.add(resServices, "kube-system", "kube-dns", map[string]any{
+	cl.addObject(resServiceAccounts, "kube-system", "coredns", map[string]any{})
+	cl.addObject(resServices, "kube-system", "kube-dns", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns"}},
 		"spec": map[string]any{
-			"clusterIP": nth(firstRange(cp.ServiceCIDR), 10).String(),
+			"clusterIP": nthAddr(firstRange(cp.ServiceCIDR), 10).String(),
 			"selector":  map[string]any{"k8s-app": "kube-dns"},
 			"ports": []any{
 				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},
@@ -70,19 +70,19 @@ func (cl *cluster) addDNS(cp world.ControlPlane) {
 			},
 		},
 	})
-	dns := podded("kube-dns", coreDNSImage, map[string]any{
+	dns := newWorkload("kube-dns", coreDNSImage, map[string]any{
 		"serviceAccountName": "coredns", "priorityClassName": "system-cluster-critical", "dnsPolicy": "Default",
 		"tolerations": []any{
 			map[string]any{"key": taintControl, "operator": "Exists", "effect": "NoSchedule"},
 			map[string]any{"key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Exists", "effect": "NoSchedule"},
 		},
 	})
-	ensure(dns, "spec")["replicas"] = int64(2)
-	cl.add(resDeployments, "kube-system", "coredns", dns)
+	ensureMap(dns, "spec")["replicas"] = int64(2)
+	cl.addObject(resDeployments, "kube-system", "coredns", dns)
 }
 
-// podded is a workload of one container that is told by its k8s-app label.
-func podded(app, image string, spec map[string]any) map[string]any {
+// newWorkload is a workload of one container that is found by its k8s-app label.
+func newWorkload(app, image string, spec map[string]any) map[string]any {
 	labels := map[string]any{"k8s-app": app}
 	spec["containers"] = []any{map[string]any{"name": app, "image": image}}
 	return map[string]any{
@@ -94,47 +94,47 @@ func podded(app, image string, spec map[string]any) map[string]any {
 	}
 }
 
-// add makes an object the way a client would, defaults and all.
-func (cl *cluster) add(res *resource, ns, name string, body map[string]any) {
-	meta := ensure(body, "metadata")
+// addObject makes an object the way a client would, defaults and all.
+func (cl *cluster) addObject(res *resource, ns, name string, body map[string]any) {
+	meta := ensureMap(body, "metadata")
 	meta["name"] = name
 	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
-	if _, err := cl.store.insert(res, &request{namespace: ns}, body); err != nil {
+	if _, err := cl.store.insertObject(res, &request{namespace: ns}, body); err != nil {
 		cl.c.world.Log.Error("lab cannot fill its cluster", "resource", res.name, "name", name, "err", err)
 	}
 }
 
-// mirror keeps the pods that stand for a control plane's static pods.
-func (cl *cluster) mirror(node string) {
+// mirrorPods keeps the pods that stand for a control plane's static pods.
+func (cl *cluster) mirrorPods(node string) {
 	k := cl.kubelets[node]
-	o := cl.store.get(resNodes, objectKey("", node))
-	if len(cl.up) == 0 || !k.alive() || !k.k.Control || o == nil {
+	o := cl.store.getObject(resNodes, objectKey("", node))
+	if len(cl.up) == 0 || !k.isAlive() || !k.k.Control || o == nil {
 		return
 	}
 	i := slices.IndexFunc(cl.up, func(a *apiserver) bool { return a.cp.Node == node })
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		key := objectKey("kube-system", name+"-"+node)
-		if i >= 0 && cl.store.get(resPods, key) == nil {
-			cl.store.create(resPods, cl.mirrorPod(o, node, name, cl.up[i].cp.Kubernetes))
+		if i >= 0 && cl.store.getObject(resPods, key) == nil {
+			cl.store.createObject(resPods, cl.mirrorPod(o, node, name, cl.up[i].cp.Kubernetes))
 		}
-		state, ready := waiting(), "False"
+		state, ready := waitingState(), "False"
 		if i >= 0 {
-			state, ready = map[string]any{"running": map[string]any{"startedAt": now()}}, "True"
+			state, ready = map[string]any{"running": map[string]any{"startedAt": formatNow()}}, "True"
 		}
-		cl.store.update(resPods, key, func(o map[string]any) bool {
-			status := ensure(o, "status")
+		cl.store.updateObject(resPods, key, func(o map[string]any) bool {
+			status := ensureMap(o, "status")
 			ip := k.k.Address.String()
 			status["phase"], status["qosClass"] = "Running", "Burstable"
 			status["hostIP"], status["podIP"] = ip, ip
 			status["podIPs"] = []any{map[string]any{"ip": ip}}
-			fill(status, "startTime", now())
+			fillMissing(status, "startTime", formatNow())
 			for _, c := range []string{"PodReadyToStartContainers", "Initialized", "PodScheduled"} {
-				status["conditions"] = condition(items(status, "conditions"), c, "True", "", "")
+				status["conditions"] = setCondition(listAt(status, "conditions"), c, "True", "", "")
 			}
 			for _, c := range []string{"Ready", "ContainersReady"} {
-				status["conditions"] = condition(items(status, "conditions"), c, ready, "", "")
+				status["conditions"] = setCondition(listAt(status, "conditions"), c, ready, "", "")
 			}
-			status["containerStatuses"] = containers(o, i >= 0, state)
+			status["containerStatuses"] = containerStates(o, i >= 0, state)
 			return true
 		})
 	}
@@ -145,9 +145,9 @@ func (cl *cluster) mirrorPod(node *object, on, name, version string) map[string]
 		"metadata": map[string]any{
 			"name": name + "-" + on, "namespace": "kube-system",
 			"labels":      map[string]any{"k8s-app": name, "tier": "control-plane"},
-			"annotations": map[string]any{mirrorAnnotation: cl.store.unique()[:32], "kubernetes.io/config.source": "file"},
+			"annotations": map[string]any{mirrorAnnotation: cl.store.nextUnique()[:32], "kubernetes.io/config.source": "file"},
 			"ownerReferences": []any{map[string]any{
-				"apiVersion": "v1", "kind": "Node", "name": on, "uid": text(node.body, "metadata", "uid"), "controller": true,
+				"apiVersion": "v1", "kind": "Node", "name": on, "uid": textAt(node.body, "metadata", "uid"), "controller": true,
 			}},
 		},
 		"spec": map[string]any{
@@ -161,67 +161,67 @@ func (cl *cluster) mirrorPod(node *object, on, name, version string) map[string]
 // tendNamespace gives a namespace what every namespace has, or empties one
 // that is to go.
 func (cl *cluster) tendNamespace(key string) {
-	o := cl.store.get(resNamespaces, key)
+	o := cl.store.getObject(resNamespaces, key)
 	if o == nil {
 		return
 	}
 	_, ns := splitKey(key)
-	if text(o.body, "status", "phase") != "Terminating" {
-		cl.store.create(resServiceAccounts, map[string]any{"metadata": map[string]any{"name": "default", "namespace": ns}})
-		cl.store.create(resConfigMaps, map[string]any{
+	if textAt(o.body, "status", "phase") != "Terminating" {
+		cl.store.createObject(resServiceAccounts, map[string]any{"metadata": map[string]any{"name": "default", "namespace": ns}})
+		cl.store.createObject(resConfigMaps, map[string]any{
 			"metadata": map[string]any{"name": "kube-root-ca.crt", "namespace": ns},
 			"data":     map[string]any{"ca.crt": cl.caPEM},
 		})
 		return
 	}
 	left := 0
-	for _, res := range cl.store.resources() {
+	for _, res := range cl.store.listResources() {
 		if !res.namespaced {
 			continue
 		}
-		objects, _ := cl.store.list(res, ns)
+		objects, _ := cl.store.listObjects(res, ns)
 		for _, o := range objects {
-			cl.drop(res, objectKey(ns, text(o.body, "metadata", "name")))
+			cl.dropObject(res, objectKey(ns, textAt(o.body, "metadata", "name")))
 		}
-		objects, _ = cl.store.list(res, ns)
+		objects, _ = cl.store.listObjects(res, ns)
 		left += len(objects)
 	}
 	if left == 0 {
-		cl.store.remove(resNamespaces, key)
+		cl.store.removeObject(resNamespaces, key)
 	}
 }
 
 // tendClaim binds a volume claim to a volume made for it, and removes the
 // volume with the claim.
 func (cl *cluster) tendClaim(key string) {
-	o := cl.store.get(resClaims, key)
+	o := cl.store.getObject(resClaims, key)
 	ns, name := splitKey(key)
 	if o == nil {
-		volumes, _ := cl.store.list(resVolumes, "")
+		volumes, _ := cl.store.listObjects(resVolumes, "")
 		for _, v := range volumes {
-			if text(v.body, "spec", "claimRef", "namespace") == ns && text(v.body, "spec", "claimRef", "name") == name {
-				cl.drop(resVolumes, objectKey("", text(v.body, "metadata", "name")))
+			if textAt(v.body, "spec", "claimRef", "namespace") == ns && textAt(v.body, "spec", "claimRef", "name") == name {
+				cl.dropObject(resVolumes, objectKey("", textAt(v.body, "metadata", "name")))
 			}
 		}
 		return
 	}
-	if text(o.body, "status", "phase") == "Bound" {
+	if textAt(o.body, "status", "phase") == "Bound" {
 		return
 	}
-	volume := "pvc-" + text(o.body, "metadata", "uid")
-	size := child(o.body, "spec", "resources", "requests")
-	modes := items(o.body, "spec", "accessModes")
-	class := text(o.body, "spec", "storageClassName")
-	cl.store.create(resVolumes, map[string]any{
+	volume := "pvc-" + textAt(o.body, "metadata", "uid")
+	size := mapAt(o.body, "spec", "resources", "requests")
+	modes := listAt(o.body, "spec", "accessModes")
+	class := textAt(o.body, "spec", "storageClassName")
+	cl.store.createObject(resVolumes, map[string]any{
 		"metadata": map[string]any{"name": volume},
 		"spec": map[string]any{
 			"capacity": size, "accessModes": modes, "storageClassName": class, "persistentVolumeReclaimPolicy": "Delete",
-			"claimRef": map[string]any{"apiVersion": "v1", "kind": resClaims.kind, "namespace": ns, "name": name, "uid": text(o.body, "metadata", "uid")},
+			"claimRef": map[string]any{"apiVersion": "v1", "kind": resClaims.kind, "namespace": ns, "name": name, "uid": textAt(o.body, "metadata", "uid")},
 		},
 		"status": map[string]any{"phase": "Bound"},
 	})
-	cl.store.update(resClaims, key, func(o map[string]any) bool {
-		ensure(o, "spec")["volumeName"] = volume
+	cl.store.updateObject(resClaims, key, func(o map[string]any) bool {
+		ensureMap(o, "spec")["volumeName"] = volume
 		o["status"] = map[string]any{"phase": "Bound", "capacity": size, "accessModes": modes}
 		return true
 	})
@@ -231,74 +231,74 @@ func (cl *cluster) tendClaim(key string) {
 // made, and takes it away with everything of its kind.
 func (cl *cluster) tendDefinition(key string) {
 	r := ref{resCRDs, key}
-	o := cl.store.get(resCRDs, key)
+	o := cl.store.getObject(resCRDs, key)
 	if o == nil {
 		return
 	}
 	res := customResource(o)
-	if at(o.body, "metadata", "deletionTimestamp") != nil {
-		objects, _ := cl.store.list(res, "")
+	if valueAt(o.body, "metadata", "deletionTimestamp") != nil {
+		objects, _ := cl.store.listObjects(res, "")
 		for _, o := range objects {
-			cl.drop(res, objectKey(text(o.body, "metadata", "namespace"), text(o.body, "metadata", "name")))
+			cl.dropObject(res, objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name")))
 		}
-		if objects, _ = cl.store.list(res, ""); len(objects) == 0 {
-			cl.store.unserve(res.gr())
-			cl.store.remove(resCRDs, key)
+		if objects, _ = cl.store.listObjects(res, ""); len(objects) == 0 {
+			cl.store.unserveResource(res.gr())
+			cl.store.removeObject(resCRDs, key)
 		}
 		return
 	}
-	if cl.store.resource(res.gr()) != nil {
-		cl.store.serve(res)
-		cl.accept(r)
+	if cl.store.findResource(res.gr()) != nil {
+		cl.store.serveResource(res)
+		cl.acceptDefinition(r)
 		return
 	}
 	if cl.planned[r] {
 		return
 	}
 	cl.planned[r] = true
-	cl.after(establish, func() {
+	cl.scheduleAfter(establish, func() {
 		delete(cl.planned, r)
-		if o := cl.store.get(resCRDs, key); o != nil && at(o.body, "metadata", "deletionTimestamp") == nil {
-			cl.store.serve(customResource(o))
-			cl.accept(r)
+		if o := cl.store.getObject(resCRDs, key); o != nil && valueAt(o.body, "metadata", "deletionTimestamp") == nil {
+			cl.store.serveResource(customResource(o))
+			cl.acceptDefinition(r)
 		}
 	})
 }
 
-// accept tells in a definition's status that it is served.
-func (cl *cluster) accept(r ref) {
-	o := cl.store.get(r.res, r.key)
-	conditions := items(o.body, "status", "conditions")
-	conditions = condition(conditions, string(apiextensionsv1.NamesAccepted), "True", "NoConflicts", "no conflicts found")
-	conditions = condition(conditions, string(apiextensionsv1.Established), "True", "InitialNamesAccepted", "the initial names have been accepted")
+// acceptDefinition reports in a definition's status that it is served.
+func (cl *cluster) acceptDefinition(r ref) {
+	o := cl.store.getObject(r.res, r.key)
+	conditions := listAt(o.body, "status", "conditions")
+	conditions = setCondition(conditions, string(apiextensionsv1.NamesAccepted), "True", "NoConflicts", "no conflicts found")
+	conditions = setCondition(conditions, string(apiextensionsv1.Established), "True", "InitialNamesAccepted", "the initial names have been accepted")
 	cl.setStatus(r, map[string]any{
-		"conditions": conditions, "acceptedNames": at(o.body, "spec", "names"), "storedVersions": []any{customResource(o).storage},
+		"conditions": conditions, "acceptedNames": valueAt(o.body, "spec", "names"), "storedVersions": []any{customResource(o).storage},
 	})
 }
 
 // customResource is the resource a definition asks for.
 func customResource(o *object) *resource {
-	names := child(o.body, "spec", "names")
+	names := mapAt(o.body, "spec", "names")
 	res := &resource{
-		group: text(o.body, "spec", "group"), name: text(names, "plural"), kind: text(names, "kind"),
-		listKind: text(names, "listKind"), singular: text(names, "singular"), namespaced: text(o.body, "spec", "scope") == "Namespaced",
+		group: textAt(o.body, "spec", "group"), name: textAt(names, "plural"), kind: textAt(names, "kind"),
+		listKind: textAt(names, "listKind"), singular: textAt(names, "singular"), namespaced: textAt(o.body, "spec", "scope") == "Namespaced",
 	}
-	for _, s := range items(names, "shortNames") {
+	for _, s := range listAt(names, "shortNames") {
 		short, _ := s.(string)
 		res.short = append(res.short, short)
 	}
-	for _, c := range items(names, "categories") {
+	for _, c := range listAt(names, "categories") {
 		category, _ := c.(string)
 		res.categories = append(res.categories, category)
 	}
-	for _, v := range children(o.body, "spec", "versions") {
-		if flag(v, "storage") {
-			res.storage = text(v, "name")
+	for _, v := range mapsAt(o.body, "spec", "versions") {
+		if boolAt(v, "storage") {
+			res.storage = textAt(v, "name")
 		}
-		if flag(v, "served") {
-			res.versions = append(res.versions, text(v, "name"))
+		if boolAt(v, "served") {
+			res.versions = append(res.versions, textAt(v, "name"))
 		}
-		res.status = res.status || child(v, "subresources")["status"] != nil
+		res.status = res.status || mapAt(v, "subresources")["status"] != nil
 	}
 	slices.SortFunc(res.versions, func(a, b string) int { return version.CompareKubeAwareVersionStrings(b, a) })
 	return res

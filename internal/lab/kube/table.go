@@ -22,8 +22,8 @@ type column struct {
 	cell func(o map[string]any) any
 }
 
-// table renders objects as rows; with head it also names the columns.
-func (v view) table(objects []*object, version string, head bool) (*metav1.Table, error) {
+// makeTable renders objects as rows; with head it also names the columns.
+func (v view) makeTable(objects []*object, version string, head bool) (*metav1.Table, error) {
 	columns := columnsOf[v.res]
 	if columns == nil {
 		columns = []column{colName, colAge}
@@ -63,9 +63,9 @@ func (v view) table(objects []*object, version string, head bool) (*metav1.Table
 	return t, nil
 }
 
-// tabled is a table as JSON.
-func (v view) tabled(objects []*object, version string, head bool) ([]byte, error) {
-	t, err := v.table(objects, version, head)
+// encodeTable is a table as JSON.
+func (v view) encodeTable(objects []*object, version string, head bool) ([]byte, error) {
+	t, err := v.makeTable(objects, version, head)
 	if err != nil {
 		return nil, err
 	}
@@ -79,18 +79,18 @@ func (v view) inRow(o *object) ([]byte, error) {
 	case metav1.IncludeNone:
 		return nil, nil
 	case metav1.IncludeObject:
-		return o.typed(v.res.kind, v.res.asked(v.version))
+		return o.encodeTyped(v.res.kind, v.res.versionText(v.version))
 	}
-	return json.Marshal(partial(o))
+	return json.Marshal(partialMetadata(o))
 }
 
 var (
-	colName = column{"Name", "string", false, func(o map[string]any) any { return text(o, "metadata", "name") }}
-	colAge  = column{"Age", "string", false, func(o map[string]any) any { return since(text(o, "metadata", "creationTimestamp")) }}
+	colName = column{"Name", "string", false, func(o map[string]any) any { return textAt(o, "metadata", "name") }}
+	colAge  = column{"Age", "string", false, func(o map[string]any) any { return formatAge(textAt(o, "metadata", "creationTimestamp")) }}
 )
 
-// since is the age of something, as kubectl writes it.
-func since(at string) string {
+// formatAge is the age of something, as kubectl writes it.
+func formatAge(at string) string {
 	t, err := time.Parse(time.RFC3339, at)
 	if err != nil {
 		return "<unknown>"
@@ -100,11 +100,11 @@ func since(at string) string {
 
 // a number or text at a path of the object.
 func numberCell(path ...string) func(map[string]any) any {
-	return func(o map[string]any) any { return number(o, path...) }
+	return func(o map[string]any) any { return numberAt(o, path...) }
 }
 
 func textCell(path ...string) func(map[string]any) any {
-	return func(o map[string]any) any { return orNone(text(o, path...)) }
+	return func(o map[string]any) any { return orNone(textAt(o, path...)) }
 }
 
 func orNone(s string) string {
@@ -117,8 +117,8 @@ func orNone(s string) string {
 // ofPods are the columns a workload shows of its pod template, and of its
 // selector.
 var ofPods = []column{
-	{"Containers", "string", true, func(o map[string]any) any { return each(o, "name") }},
-	{"Images", "string", true, func(o map[string]any) any { return each(o, "image") }},
+	{"Containers", "string", true, func(o map[string]any) any { return joinContainers(o, "name") }},
+	{"Images", "string", true, func(o map[string]any) any { return joinContainers(o, "image") }},
 	{"Selector", "string", true, func(o map[string]any) any {
 		sel, err := selectorAt(o)
 		if err != nil {
@@ -128,10 +128,10 @@ var ofPods = []column{
 	}},
 }
 
-func each(o map[string]any, field string) string {
+func joinContainers(o map[string]any, field string) string {
 	var all []string
-	for _, c := range children(o, "spec", "template", "spec", "containers") {
-		all = append(all, text(c, field))
+	for _, c := range mapsAt(o, "spec", "template", "spec", "containers") {
+		all = append(all, textAt(c, field))
 	}
 	return strings.Join(all, ",")
 }
@@ -164,7 +164,7 @@ var columnsOf = map[*resource][]column{
 	resDeployments: append([]column{
 		colName,
 		{"Ready", "string", false, func(o map[string]any) any {
-			return fmt.Sprintf("%d/%d", number(o, "status", "readyReplicas"), number(o, "spec", "replicas"))
+			return fmt.Sprintf("%d/%d", numberAt(o, "status", "readyReplicas"), numberAt(o, "spec", "replicas"))
 		}},
 		{"Up-to-date", "string", false, numberCell("status", "updatedReplicas")},
 		{"Available", "string", false, numberCell("status", "availableReplicas")},
@@ -185,7 +185,7 @@ var columnsOf = map[*resource][]column{
 	resStatefulSets: append([]column{
 		colName,
 		{"Ready", "string", false, func(o map[string]any) any {
-			return fmt.Sprintf("%d/%d", number(o, "status", "readyReplicas"), number(o, "spec", "replicas"))
+			return fmt.Sprintf("%d/%d", numberAt(o, "status", "readyReplicas"), numberAt(o, "spec", "replicas"))
 		}},
 		colAge,
 	}, ofPods[:2]...),
@@ -200,7 +200,7 @@ var columnsOf = map[*resource][]column{
 		colName,
 		{"Status", "string", false, jobStatus},
 		{"Completions", "string", false, func(o map[string]any) any {
-			return fmt.Sprintf("%d/%d", number(o, "status", "succeeded"), max(1, number(o, "spec", "completions")))
+			return fmt.Sprintf("%d/%d", numberAt(o, "status", "succeeded"), max(1, numberAt(o, "spec", "completions")))
 		}},
 		{"Duration", "string", false, jobDuration},
 		colAge,
@@ -217,22 +217,22 @@ var columnsOf = map[*resource][]column{
 	resNamespaces: {colName, {"Status", "string", false, textCell("status", "phase")}, colAge},
 	resConfigMaps: {
 		colName,
-		{"Data", "string", false, func(o map[string]any) any { return len(child(o, "data")) + len(child(o, "binaryData")) }},
+		{"Data", "string", false, func(o map[string]any) any { return len(mapAt(o, "data")) + len(mapAt(o, "binaryData")) }},
 		colAge,
 	},
-	builtin("", "secrets"): {
+	findBuiltin("", "secrets"): {
 		colName,
 		{"Type", "string", false, textCell("type")},
-		{"Data", "string", false, func(o map[string]any) any { return len(child(o, "data")) }},
+		{"Data", "string", false, func(o map[string]any) any { return len(mapAt(o, "data")) }},
 		colAge,
 	},
 	resClaims: {
 		colName,
 		{"Status", "string", false, textCell("status", "phase")},
 		{"Volume", "string", false, textCell("spec", "volumeName")},
-		{"Capacity", "string", false, func(o map[string]any) any { return text(o, "status", "capacity", "storage") }},
-		{"Access Modes", "string", false, func(o map[string]any) any { return accessModes(items(o, "status", "accessModes")) }},
-		{"StorageClass", "string", false, func(o map[string]any) any { return text(o, "spec", "storageClassName") }},
+		{"Capacity", "string", false, func(o map[string]any) any { return textAt(o, "status", "capacity", "storage") }},
+		{"Access Modes", "string", false, func(o map[string]any) any { return accessModes(listAt(o, "status", "accessModes")) }},
+		{"StorageClass", "string", false, func(o map[string]any) any { return textAt(o, "spec", "storageClassName") }},
 		{"VolumeAttributesClass", "string", false, func(map[string]any) any { return "<unset>" }},
 		colAge,
 		{"VolumeMode", "string", true, textCell("spec", "volumeMode")},
@@ -242,16 +242,16 @@ var columnsOf = map[*resource][]column{
 
 func nodeStatus(o map[string]any) any {
 	out := "Unknown"
-	for _, c := range children(o, "status", "conditions") {
-		if text(c, "type") != "Ready" {
+	for _, c := range mapsAt(o, "status", "conditions") {
+		if textAt(c, "type") != "Ready" {
 			continue
 		}
 		out = "NotReady"
-		if text(c, "status") == "True" {
+		if textAt(c, "status") == "True" {
 			out = "Ready"
 		}
 	}
-	if flag(o, "spec", "unschedulable") {
+	if boolAt(o, "spec", "unschedulable") {
 		out += ",SchedulingDisabled"
 	}
 	return out
@@ -270,9 +270,9 @@ func nodeRoles(o map[string]any) any {
 
 func nodeAddress(kind string) func(map[string]any) any {
 	return func(o map[string]any) any {
-		for _, a := range children(o, "status", "addresses") {
-			if text(a, "type") == kind {
-				return text(a, "address")
+		for _, a := range mapsAt(o, "status", "addresses") {
+			if textAt(a, "type") == kind {
+				return textAt(a, "address")
 			}
 		}
 		return "<none>"
@@ -281,32 +281,32 @@ func nodeAddress(kind string) func(map[string]any) any {
 
 func podReady(o map[string]any) any {
 	ready := 0
-	for _, c := range children(o, "status", "containerStatuses") {
-		if flag(c, "ready") {
+	for _, c := range mapsAt(o, "status", "containerStatuses") {
+		if boolAt(c, "ready") {
 			ready++
 		}
 	}
-	return fmt.Sprintf("%d/%d", ready, len(items(o, "spec", "containers")))
+	return fmt.Sprintf("%d/%d", ready, len(listAt(o, "spec", "containers")))
 }
 
 func podStatus(o map[string]any) any {
-	if text(o, "metadata", "deletionTimestamp") != "" {
+	if textAt(o, "metadata", "deletionTimestamp") != "" {
 		return "Terminating"
 	}
-	for _, c := range children(o, "status", "containerStatuses") {
-		if why := text(c, "state", "waiting", "reason"); why != "" {
+	for _, c := range mapsAt(o, "status", "containerStatuses") {
+		if why := textAt(c, "state", "waiting", "reason"); why != "" {
 			return why
 		}
-		if why := text(c, "state", "terminated", "reason"); why != "" {
+		if why := textAt(c, "state", "terminated", "reason"); why != "" {
 			return why
 		}
 	}
-	return text(o, "status", "phase")
+	return textAt(o, "status", "phase")
 }
 
 func jobStatus(o map[string]any) any {
-	for _, c := range children(o, "status", "conditions") {
-		if kind := text(c, "type"); text(c, "status") == "True" && (kind == "Complete" || kind == "Failed" || kind == "Suspended") {
+	for _, c := range mapsAt(o, "status", "conditions") {
+		if kind := textAt(c, "type"); textAt(c, "status") == "True" && (kind == "Complete" || kind == "Failed" || kind == "Suspended") {
 			return kind
 		}
 	}
@@ -314,11 +314,11 @@ func jobStatus(o map[string]any) any {
 }
 
 func jobDuration(o map[string]any) any {
-	start, err := time.Parse(time.RFC3339, text(o, "status", "startTime"))
+	start, err := time.Parse(time.RFC3339, textAt(o, "status", "startTime"))
 	if err != nil {
 		return ""
 	}
-	end, err := time.Parse(time.RFC3339, text(o, "status", "completionTime"))
+	end, err := time.Parse(time.RFC3339, textAt(o, "status", "completionTime"))
 	if err != nil {
 		end = time.Now()
 	}
@@ -326,23 +326,23 @@ func jobDuration(o map[string]any) any {
 }
 
 func serviceExternal(o map[string]any) any {
-	switch text(o, "spec", "type") {
+	switch textAt(o, "spec", "type") {
 	case "LoadBalancer":
 		return "<pending>"
 	case "ExternalName":
-		return text(o, "spec", "externalName")
+		return textAt(o, "spec", "externalName")
 	}
 	return "<none>"
 }
 
 func servicePorts(o map[string]any) any {
 	var ports []string
-	for _, p := range children(o, "spec", "ports") {
-		s := fmt.Sprint(number(p, "port"))
-		if n := number(p, "nodePort"); n > 0 {
+	for _, p := range mapsAt(o, "spec", "ports") {
+		s := fmt.Sprint(numberAt(p, "port"))
+		if n := numberAt(p, "nodePort"); n > 0 {
 			s += fmt.Sprintf(":%d", n)
 		}
-		ports = append(ports, s+"/"+text(p, "protocol"))
+		ports = append(ports, s+"/"+textAt(p, "protocol"))
 	}
 	return orNone(strings.Join(ports, ","))
 }

@@ -25,9 +25,9 @@ const (
 	watchFor = 30 * time.Minute
 )
 
-// watch streams what happens to the objects the selectors let through, until
+// watchObjects streams what happens to the objects the selectors let through, until
 // the client or the API goes away or the client's time is over.
-func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, v view) error {
+func (a *apiserver) watchObjects(w http.ResponseWriter, r *http.Request, req *request, v view) error {
 	sel, err := selectorOf(v.res, req.query)
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, 
 	var existing []*object
 	if rv == 0 || initial {
 		var at uint64
-		existing, at = a.cl.store.list(v.res, req.namespace)
+		existing, at = a.cl.store.listObjects(v.res, req.namespace)
 		if rv > at {
 			return tooLarge(rv, at)
 		}
@@ -65,14 +65,14 @@ func (a *apiserver) watch(w http.ResponseWriter, r *http.Request, req *request, 
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	for _, o := range existing {
-		if s.sel.matches(o) {
-			s.send("ADDED", o)
+		if s.sel.matchesObject(o) {
+			s.sendObject("ADDED", o)
 		}
 	}
 	if initial && s.bookmarks {
-		s.bookmark(rv, true)
+		s.sendBookmark(rv, true)
 	}
-	s.follow(r, a.cl.store, req.namespace, rv, limit)
+	s.followStore(r, a.cl.store, req.namespace, rv, limit)
 	return nil
 }
 
@@ -101,24 +101,24 @@ type stream struct {
 	view      view
 	sel       selector
 	bookmarks bool
-	headed    bool // the first table told its columns
+	headed    bool // the first table had its columns
 	err       error
 }
 
-// follow sends what happens after version rv.
-func (s *stream) follow(r *http.Request, from *store, namespace string, rv uint64, limit time.Duration) {
+// followStore sends what happens after version rv.
+func (s *stream) followStore(r *http.Request, from *store, namespace string, rv uint64, limit time.Duration) {
 	end := time.NewTimer(limit)
 	defer end.Stop()
 	bookmark := time.NewTicker(bookmarkEvery)
 	defer bookmark.Stop()
 	for s.err == nil {
-		events, at, moved, err := from.since(s.view.res, rv)
+		events, at, moved, err := from.eventsSince(s.view.res, rv)
 		if err != nil {
-			s.fail(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rv, at)).Status())
+			s.failStream(apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rv, at)).Status())
 			return
 		}
 		for _, e := range events {
-			s.event(e, namespace)
+			s.sendEvent(e, namespace)
 		}
 		rv = at
 		if len(events) > 0 {
@@ -131,7 +131,7 @@ func (s *stream) follow(r *http.Request, from *store, namespace string, rv uint6
 		case <-moved:
 		case <-bookmark.C:
 			if s.bookmarks {
-				s.bookmark(rv, false)
+				s.sendBookmark(rv, false)
 			}
 		case <-end.C:
 			return
@@ -141,22 +141,22 @@ func (s *stream) follow(r *http.Request, from *store, namespace string, rv uint6
 	}
 }
 
-// event sends one change as the selectors see it: an object that begins to
+// sendEvent sends one change as the selectors see it: an object that begins to
 // match is added, one that no longer does is deleted.
-func (s *stream) event(e event, namespace string) {
+func (s *stream) sendEvent(e event, namespace string) {
 	if ns := namespaceOf(e); namespace != "" && ns != namespace {
 		return
 	}
-	before, after := s.sel.matches(e.old), s.sel.matches(e.new)
+	before, after := s.sel.matchesObject(e.old), s.sel.matchesObject(e.new)
 	switch {
 	case after && before:
-		s.send("MODIFIED", e.new)
+		s.sendObject("MODIFIED", e.new)
 	case after:
-		s.send("ADDED", e.new)
+		s.sendObject("ADDED", e.new)
 	case before && e.new != nil:
-		s.send("DELETED", e.new)
+		s.sendObject("DELETED", e.new)
 	case before:
-		s.send("DELETED", e.old)
+		s.sendObject("DELETED", e.old)
 	}
 }
 
@@ -165,49 +165,49 @@ func namespaceOf(e event) string {
 	if o == nil {
 		o = e.old
 	}
-	return text(o.body, "metadata", "namespace")
+	return textAt(o.body, "metadata", "namespace")
 }
 
-func (s *stream) send(kind string, o *object) {
-	body, err := s.rendered(o)
+func (s *stream) sendObject(kind string, o *object) {
+	body, err := s.renderObject(o)
 	if err != nil {
-		s.fail(apierrors.NewInternalError(err).Status())
+		s.failStream(apierrors.NewInternalError(err).Status())
 		return
 	}
-	s.write(kind, body)
+	s.writeFrame(kind, body)
 }
 
-func (s *stream) rendered(o *object) ([]byte, error) {
+func (s *stream) renderObject(o *object) ([]byte, error) {
 	if s.view.as != asTable {
-		return s.view.one(o)
+		return s.view.renderOne(o)
 	}
 	head := !s.headed
 	s.headed = true
-	return s.view.tabled([]*object{o}, strconv.FormatUint(o.rv, 10), head)
+	return s.view.encodeTable([]*object{o}, strconv.FormatUint(o.rv, 10), head)
 }
 
-// bookmark tells the client how far it is. The one that ends the initial
-// events says so.
-func (s *stream) bookmark(rv uint64, initial bool) {
+// sendBookmark reports to the client how far it is. The one that ends the initial
+// events is marked.
+func (s *stream) sendBookmark(rv uint64, initial bool) {
 	meta := map[string]any{"resourceVersion": strconv.FormatUint(rv, 10)}
 	if initial {
 		meta["annotations"] = map[string]any{metav1.InitialEventsAnnotationKey: "true"}
 	}
-	s.send("BOOKMARK", &object{rv: rv, body: map[string]any{"metadata": meta}})
+	s.sendObject("BOOKMARK", &object{rv: rv, body: map[string]any{"metadata": meta}})
 }
 
-// fail ends the stream with an error.
-func (s *stream) fail(status metav1.Status) {
+// failStream ends the stream with an error.
+func (s *stream) failStream(status metav1.Status) {
 	status.Kind, status.APIVersion = "Status", "v1"
 	body, err := json.Marshal(status)
 	if err == nil {
-		s.write("ERROR", body)
+		s.writeFrame("ERROR", body)
 		err = s.flush.Flush()
 	}
 	s.err = errors.Join(errors.New("the watch failed"), err)
 }
 
-func (s *stream) write(kind string, body []byte) {
+func (s *stream) writeFrame(kind string, body []byte) {
 	if s.err != nil {
 		return
 	}

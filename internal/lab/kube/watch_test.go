@@ -122,7 +122,7 @@ func TestWatch(t *testing.T) {
 
 func TestWatchEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
-		stopped := newTold()
+		stopped := newReadiness()
 		stop := l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", apiAddr), stopped.call)
 		<-stopped.ch
 		maps := l.typed(apiAddr).CoreV1().ConfigMaps("default")

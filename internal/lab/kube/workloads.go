@@ -30,14 +30,15 @@ type workload struct {
 	pods []*pod // its own that are not being deleted, in the order of their names
 }
 
-// workload reads an object that owns pods; ok is false if it is gone or going.
-func (cl *cluster) workload(res *resource, key string) (w workload, ok bool) {
-	o := cl.store.get(res, key)
-	if o == nil || at(o.body, "metadata", "deletionTimestamp") != nil {
+// readWorkload reads an object that owns pods; ok is false if it is deleted or
+// being deleted.
+func (cl *cluster) readWorkload(res *resource, key string) (w workload, ok bool) {
+	o := cl.store.getObject(res, key)
+	if o == nil || valueAt(o.body, "metadata", "deletionTimestamp") != nil {
 		delete(cl.rolledOut, ref{res, key})
 		return w, false
 	}
-	w = workload{ref: ref{res, key}, o: o, uid: text(o.body, "metadata", "uid"), hash: templateHash(o)}
+	w = workload{ref: ref{res, key}, o: o, uid: textAt(o.body, "metadata", "uid"), hash: templateHash(o)}
 	for _, p := range byKey(cl.owned[w.uid]) {
 		if !p.deleting {
 			w.pods = append(w.pods, p)
@@ -46,8 +47,8 @@ func (cl *cluster) workload(res *resource, key string) (w workload, ok bool) {
 	return w, true
 }
 
-// count counts the pods for which keep is true.
-func (w workload) count(keep func(*pod) bool) int64 {
+// countPods counts the pods for which keep is true.
+func (w workload) countPods(keep func(*pod) bool) int64 {
 	var n int64
 	for _, p := range w.pods {
 		if keep(p) {
@@ -60,19 +61,19 @@ func (w workload) count(keep func(*pod) bool) int64 {
 func isReady(p *pod) bool { return p.ready }
 
 // generation is what the workload's status has observed.
-func (w workload) generation() int64 { return number(w.o.body, "metadata", "generation") }
+func (w workload) generation() int64 { return numberAt(w.o.body, "metadata", "generation") }
 
 // tendDaemonSet keeps one pod on every node that fits.
 func (cl *cluster) tendDaemonSet(key string) {
-	w, ok := cl.workload(resDaemonSets, key)
+	w, ok := cl.readWorkload(resDaemonSets, key)
 	if !ok {
 		return
 	}
-	if key == objectKey("kube-system", "cilium") && cl.cni == "none" && !cl.announced {
-		cl.announced = true
+	if key == objectKey("kube-system", "cilium") && cl.cni == "none" && !cl.reported {
+		cl.reported = true
 		cl.c.world.Spend("addon", "cilium", 0, "api/"+cl.first)
 	}
-	spec, err := podSpec(child(w.o.body, "spec", "template", "spec"))
+	spec, err := podSpec(mapAt(w.o.body, "spec", "template", "spec"))
 	if err != nil {
 		cl.c.world.Log.Warn("lab controller cannot read pod template", "daemonset", key, "err", err)
 		return
@@ -86,9 +87,9 @@ func (cl *cluster) tendDaemonSet(key string) {
 	byNode := map[string]*pod{}
 	for _, p := range w.pods {
 		n := cl.nodes[p.node]
-		stale := p.hash != w.hash && text(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
-		if n == nil || stale || byNode[p.node] != nil || n.refuses(spec, tolerations, true) != "" {
-			cl.drop(resPods, p.key)
+		stale := p.hash != w.hash && textAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
+		if n == nil || stale || byNode[p.node] != nil || n.refusePod(spec, tolerations, true) != "" {
+			cl.dropObject(resPods, p.key)
 			continue
 		}
 		byNode[p.node] = p
@@ -96,7 +97,7 @@ func (cl *cluster) tendDaemonSet(key string) {
 	var desired, current, ready, updated int64
 	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
 		n, p := cl.nodes[name], byNode[name]
-		if p == nil && n.refuses(spec, tolerations, false) != "" {
+		if p == nil && n.refusePod(spec, tolerations, false) != "" {
 			continue
 		}
 		desired++
@@ -120,7 +121,7 @@ func (cl *cluster) tendDaemonSet(key string) {
 	setNonZero(status, "numberUnavailable", desired-ready)
 	setNonZero(status, "updatedNumberScheduled", updated)
 	cl.setStatus(w.ref, status)
-	cl.rollout(w, desired > 0 && ready == desired && updated == desired)
+	cl.recordRollout(w, desired > 0 && ready == desired && updated == desired)
 }
 
 func setNonZero(m map[string]any, key string, n int64) {
@@ -129,8 +130,8 @@ func setNonZero(m map[string]any, key string, n int64) {
 	}
 }
 
-// rollout records the span of a workload when it becomes complete.
-func (cl *cluster) rollout(w workload, complete bool) {
+// recordRollout records the span of a workload when it becomes complete.
+func (cl *cluster) recordRollout(w workload, complete bool) {
 	if complete == cl.rolledOut[w.ref] {
 		return
 	}
@@ -157,39 +158,39 @@ func (cl *cluster) rollout(w workload, complete bool) {
 // tendDeployment keeps one ReplicaSet per template it ever had, and pods in
 // the newest only: old ones go at once, they are not rolled.
 func (cl *cluster) tendDeployment(key string) {
-	w, ok := cl.workload(resDeployments, key)
+	w, ok := cl.readWorkload(resDeployments, key)
 	if !ok {
 		return
 	}
 	ns, name := splitKey(key)
-	want := number(w.o.body, "spec", "replicas")
+	want := numberAt(w.o.body, "spec", "replicas")
 	newest := objectKey(ns, name+"-"+w.hash)
 	var replicas, ready, updated, revision int64
 	for r := range cl.dependents[w.uid] {
-		rs := cl.store.get(resReplicaSets, r.key)
+		rs := cl.store.getObject(resReplicaSets, r.key)
 		if r.res != resReplicaSets || rs == nil {
 			continue
 		}
-		if n, err := strconv.ParseInt(text(rs.body, "metadata", "annotations", revisionAnnotation), 10, 64); err == nil {
+		if n, err := strconv.ParseInt(textAt(rs.body, "metadata", "annotations", revisionAnnotation), 10, 64); err == nil {
 			revision = max(revision, n)
 		}
 		scale := int64(0)
 		if r.key == newest {
 			scale = want
-			updated = number(rs.body, "status", "replicas")
-			ready = number(rs.body, "status", "readyReplicas")
+			updated = numberAt(rs.body, "status", "replicas")
+			ready = numberAt(rs.body, "status", "readyReplicas")
 		}
-		replicas += number(rs.body, "status", "replicas")
-		if number(rs.body, "spec", "replicas") != scale && !flag(w.o.body, "spec", "paused") {
-			cl.store.update(resReplicaSets, r.key, func(o map[string]any) bool {
-				ensure(o, "spec")["replicas"] = scale
-				meta := child(o, "metadata")
-				meta["generation"] = number(meta, "generation") + 1
+		replicas += numberAt(rs.body, "status", "replicas")
+		if numberAt(rs.body, "spec", "replicas") != scale && !boolAt(w.o.body, "spec", "paused") {
+			cl.store.updateObject(resReplicaSets, r.key, func(o map[string]any) bool {
+				ensureMap(o, "spec")["replicas"] = scale
+				meta := mapAt(o, "metadata")
+				meta["generation"] = numberAt(meta, "generation") + 1
 				return true
 			})
 		}
 	}
-	if cl.store.get(resReplicaSets, newest) == nil && !flag(w.o.body, "spec", "paused") {
+	if cl.store.getObject(resReplicaSets, newest) == nil && !boolAt(w.o.body, "spec", "paused") {
 		cl.makeReplicaSet(w, newest, want, revision+1)
 	}
 	status := map[string]any{"observedGeneration": w.generation()}
@@ -199,24 +200,30 @@ func (cl *cluster) tendDeployment(key string) {
 		setNonZero(status, k, n)
 	}
 	complete := ready >= want && updated == want && replicas == updated
-	conditions := items(w.o.body, "status", "conditions")
 	// One in four may be missing, as the default strategy allows.
-	if ready >= want-want/4 {
-		conditions = condition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+	status["conditions"] = deploymentConditions(w, newest, ready >= want-want/4, complete)
+	cl.setStatus(w.ref, status)
+	if rs := cl.store.getObject(resReplicaSets, newest); rs != nil {
+		w.pods = byKey(cl.owned[textAt(rs.body, "metadata", "uid")])
+	}
+	cl.recordRollout(w, complete && want > 0)
+}
+
+// deploymentConditions are those of a Deployment whose newest ReplicaSet is at key
+// newest.
+func deploymentConditions(w workload, newest string, available, complete bool) []any {
+	conditions := listAt(w.o.body, "status", "conditions")
+	if available {
+		conditions = setCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	} else {
-		conditions = condition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+		conditions = setCondition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
 	}
 	reason, message := "ReplicaSetUpdated", "ReplicaSet %q is progressing."
 	if complete {
 		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
 	}
 	_, rs := splitKey(newest)
-	status["conditions"] = condition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
-	cl.setStatus(w.ref, status)
-	if rs := cl.store.get(resReplicaSets, newest); rs != nil {
-		w.pods = byKey(cl.owned[text(rs.body, "metadata", "uid")])
-	}
-	cl.rollout(w, complete && want > 0)
+	return setCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
 }
 
 const revisionAnnotation = "deployment.kubernetes.io/revision"
@@ -224,34 +231,34 @@ const revisionAnnotation = "deployment.kubernetes.io/revision"
 // makeReplicaSet makes the ReplicaSet of a Deployment's present template.
 func (cl *cluster) makeReplicaSet(w workload, key string, replicas, revision int64) {
 	ns, name := splitKey(key)
-	spec := runtime.DeepCopyJSON(child(w.o.body, "spec"))
-	template := ensure(spec, "template")
-	ensure(template, "metadata", "labels")[hashOfTemplate] = w.hash
-	selector := ensure(spec, "selector")
-	ensure(selector, "matchLabels")[hashOfTemplate] = w.hash
-	cl.store.create(resReplicaSets, map[string]any{
+	spec := runtime.DeepCopyJSON(mapAt(w.o.body, "spec"))
+	template := ensureMap(spec, "template")
+	ensureMap(template, "metadata", "labels")[hashOfTemplate] = w.hash
+	selector := ensureMap(spec, "selector")
+	ensureMap(selector, "matchLabels")[hashOfTemplate] = w.hash
+	cl.store.createObject(resReplicaSets, map[string]any{
 		"metadata": map[string]any{
-			"name": name, "namespace": ns, "labels": runtime.DeepCopyJSON(ensure(template, "metadata", "labels")),
+			"name": name, "namespace": ns, "labels": runtime.DeepCopyJSON(ensureMap(template, "metadata", "labels")),
 			"annotations":     map[string]any{revisionAnnotation: strconv.FormatInt(revision, 10)},
 			"ownerReferences": []any{ownedBy(resDeployments, w.o)},
 		},
 		"spec":   map[string]any{"replicas": replicas, "selector": selector, "template": template},
 		"status": map[string]any{"replicas": int64(0)},
 	})
-	cl.store.update(resDeployments, w.key, func(o map[string]any) bool {
-		ensure(o, "metadata", "annotations")[revisionAnnotation] = strconv.FormatInt(revision, 10)
+	cl.store.updateObject(resDeployments, w.key, func(o map[string]any) bool {
+		ensureMap(o, "metadata", "annotations")[revisionAnnotation] = strconv.FormatInt(revision, 10)
 		return true
 	})
 }
 
 // tendReplicaSet keeps as many pods as asked for.
 func (cl *cluster) tendReplicaSet(key string) {
-	w, ok := cl.workload(resReplicaSets, key)
+	w, ok := cl.readWorkload(resReplicaSets, key)
 	if !ok {
 		return
 	}
 	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return p.finished })
-	want, have := number(w.o.body, "spec", "replicas"), int64(len(w.pods))
+	want, have := numberAt(w.o.body, "spec", "replicas"), int64(len(w.pods))
 	for range want - have {
 		cl.makePod(w.ref, w.o, "", "", "", "")
 	}
@@ -267,10 +274,10 @@ func (cl *cluster) tendReplicaSet(key string) {
 			return 1
 		})
 		for _, p := range going[:have-want] {
-			cl.drop(resPods, p.key)
+			cl.dropObject(resPods, p.key)
 		}
 	}
-	ready := w.count(isReady)
+	ready := w.countPods(isReady)
 	status := map[string]any{"replicas": min(have, want), "observedGeneration": w.generation()}
 	setNonZero(status, "fullyLabeledReplicas", min(have, want))
 	setNonZero(status, "readyReplicas", min(ready, want))
@@ -281,12 +288,12 @@ func (cl *cluster) tendReplicaSet(key string) {
 // tendStatefulSet keeps pods with ordinals, one after the other unless they
 // may be managed in parallel.
 func (cl *cluster) tendStatefulSet(key string) {
-	w, ok := cl.workload(resStatefulSets, key)
+	w, ok := cl.readWorkload(resStatefulSets, key)
 	if !ok {
 		return
 	}
 	ns, name := splitKey(key)
-	want := number(w.o.body, "spec", "replicas")
+	want := numberAt(w.o.body, "spec", "replicas")
 	byName := map[string]*pod{}
 	for _, p := range w.pods {
 		_, pod := splitKey(p.key)
@@ -301,24 +308,24 @@ func (cl *cluster) tendStatefulSet(key string) {
 		switch {
 		case p != nil && p.hash != w.hash:
 			if !waits {
-				cl.drop(resPods, p.key)
+				cl.dropObject(resPods, p.key)
 			}
 			current++
 		case p != nil:
 			current++
 			updated++
-		case !waits && cl.store.get(resPods, objectKey(ns, podName)) == nil:
+		case !waits && cl.store.getObject(resPods, objectKey(ns, podName)) == nil:
 			cl.makeClaims(w, ns, podName)
 			cl.makePod(w.ref, w.o, podName, "", hashOfSet, w.hash)
 		}
 		if p != nil && p.ready {
 			ready++
-		} else if text(w.o.body, "spec", "podManagementPolicy") != "Parallel" {
+		} else if textAt(w.o.body, "spec", "podManagementPolicy") != "Parallel" {
 			waits = true
 		}
 	}
 	for _, p := range byName {
-		cl.drop(resPods, p.key)
+		cl.dropObject(resPods, p.key)
 	}
 	status := map[string]any{
 		"replicas": current, "observedGeneration": w.generation(), "availableReplicas": ready,
@@ -328,51 +335,51 @@ func (cl *cluster) tendStatefulSet(key string) {
 	setNonZero(status, "currentReplicas", current)
 	setNonZero(status, "updatedReplicas", updated)
 	cl.setStatus(w.ref, status)
-	cl.rollout(w, want > 0 && ready == want && updated == want)
+	cl.recordRollout(w, want > 0 && ready == want && updated == want)
 }
 
 // makeClaims makes the volume claims of a StatefulSet's pod.
 func (cl *cluster) makeClaims(w workload, ns, podName string) {
-	for _, t := range children(w.o.body, "spec", "volumeClaimTemplates") {
+	for _, t := range mapsAt(w.o.body, "spec", "volumeClaimTemplates") {
 		claim := runtime.DeepCopyJSON(t)
-		meta := ensure(claim, "metadata")
-		meta["name"], meta["namespace"] = text(meta, "name")+"-"+podName, ns
+		meta := ensureMap(claim, "metadata")
+		meta["name"], meta["namespace"] = textAt(meta, "name")+"-"+podName, ns
 		claim["status"] = map[string]any{"phase": "Pending"}
-		cl.store.create(resClaims, claim)
+		cl.store.createObject(resClaims, claim)
 	}
 }
 
 // tendJob runs pods until as many as asked for have succeeded.
 func (cl *cluster) tendJob(key string) {
-	w, ok := cl.workload(resJobs, key)
+	w, ok := cl.readWorkload(resJobs, key)
 	if !ok {
 		return
 	}
-	if flag(w.o.body, "spec", "suspend") {
-		status := child(w.o.copied(), "status")
-		status["conditions"] = condition(items(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
+	if boolAt(w.o.body, "spec", "suspend") {
+		status := mapAt(w.o.copyBody(), "status")
+		status["conditions"] = setCondition(listAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
 		cl.setStatus(w.ref, status)
 		return
 	}
-	parallel := number(w.o.body, "spec", "parallelism")
-	want := max(1, number(w.o.body, "spec", "completions"))
-	done := w.count(func(p *pod) bool { return p.finished })
+	parallel := numberAt(w.o.body, "spec", "parallelism")
+	want := max(1, numberAt(w.o.body, "spec", "completions"))
+	done := w.countPods(func(p *pod) bool { return p.finished })
 	active := int64(len(w.pods)) - done
 	for ; active < min(parallel, want-done); active++ {
 		cl.makePod(w.ref, w.o, "", "", "", "")
 	}
 	status := map[string]any{
-		"startTime": cmp.Or(text(w.o.body, "status", "startTime"), now()),
-		"ready":     w.count(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
+		"startTime": cmp.Or(textAt(w.o.body, "status", "startTime"), formatNow()),
+		"ready":     w.countPods(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
 	}
 	setNonZero(status, "active", active)
 	setNonZero(status, "succeeded", done)
 	if done >= want {
-		status["completionTime"] = cmp.Or(text(w.o.body, "status", "completionTime"), now())
-		conditions := items(w.o.body, "status", "conditions")
-		conditions = condition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
-		status["conditions"] = condition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
+		status["completionTime"] = cmp.Or(textAt(w.o.body, "status", "completionTime"), formatNow())
+		conditions := listAt(w.o.body, "status", "conditions")
+		conditions = setCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
+		status["conditions"] = setCondition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
 	}
 	cl.setStatus(w.ref, status)
-	cl.rollout(w, done >= want)
+	cl.recordRollout(w, done >= want)
 }

@@ -28,7 +28,7 @@ func (l *lab) bare(workers int) kubernetes.Interface {
 	for i := range workers {
 		l.kube.RunKubelet(l.id, kubelet(fmt.Sprintf("wk-%d", i+1), fmt.Sprintf("10.0.0.%d", 21+i), 501+i), ignore)
 	}
-	up := newTold()
+	up := newReadiness()
 	l.kube.ServeAPI(l.id, "etcd-1", cp, up.call)
 	<-up.ch
 	return l.typed(apiAddr)
@@ -147,7 +147,7 @@ func (l *lab) flat(workers int) kubernetes.Interface {
 	l.t.Helper()
 	set := l.running(apiAddr)
 	for i := range workers {
-		ready := newTold()
+		ready := newReadiness()
 		l.kube.RunKubelet(l.id, kubelet(fmt.Sprintf("wk-%d", i+1), fmt.Sprintf("10.0.0.%d", 21+i), 501+i), ready.call)
 		<-ready.ch
 	}
@@ -173,7 +173,7 @@ func TestTwoReplicasOnOneNode(t *testing.T) {
 		if why := pods.Items[0].Status.Conditions[0].Message; why != "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules." {
 			t.Errorf("the scheduler says %q", why)
 		}
-		ready := newTold()
+		ready := newReadiness()
 		l.kube.RunKubelet(l.id, kubelet("wk-2", "10.0.0.22", 502), ready.call)
 		<-ready.ch
 		eventually(t, "the second", time.Minute, func() error { return deploymentReady(set, "default", "web", 2) })
@@ -320,7 +320,7 @@ func TestJob(t *testing.T) {
 func TestLostNode(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
 		set := l.running(apiAddr)
-		ready := newTold()
+		ready := newReadiness()
 		stop := l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
 		<-ready.ch
 		if _, err := set.AppsV1().Deployments("default").Create(ctx, deployment("web", 1), metav1.CreateOptions{}); err != nil {
@@ -404,7 +404,7 @@ func TestCordonAndEvict(t *testing.T) {
 	})
 }
 
-// daemonsReady tells whether the DaemonSet cilium is rolled out on so many
+// daemonsReady reports whether the DaemonSet cilium is rolled out on so many
 // nodes.
 func daemonsReady(set kubernetes.Interface, want int32) error {
 	ds, err := set.AppsV1().DaemonSets("kube-system").Get(ctx, "cilium", metav1.GetOptions{})

@@ -17,29 +17,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// dryRun tells whether a write is only to be tried.
+// dryRun reports whether a write is only to be tried.
 func (req *request) dryRun() bool { return req.query.Get("dryRun") == metav1.DryRunAll }
 
-// create makes a new object from the request's body.
-func (a *apiserver) create(w http.ResponseWriter, req *request, res *resource) (*object, error) {
-	body, err := decode(w, req, res)
+// createObject makes a new object from the request's body.
+func (a *apiserver) createObject(w http.ResponseWriter, req *request, res *resource) (*object, error) {
+	body, err := decodeBody(w, req, res)
 	if err != nil {
 		return nil, err
 	}
-	return a.cl.store.insert(res, req, body)
+	return a.cl.store.insertObject(res, req, body)
 }
 
-// insert stores a new object the way the server's own create does.
-func (s *store) insert(res *resource, req *request, body map[string]any) (*object, error) {
-	meta := ensure(body, "metadata")
-	if err := s.place(res, req, meta); err != nil {
+// insertObject stores a new object the way the server's own create does.
+func (s *store) insertObject(res *resource, req *request, body map[string]any) (*object, error) {
+	meta := ensureMap(body, "metadata")
+	if err := s.checkPlace(res, req, meta); err != nil {
 		return nil, err
 	}
-	if text(meta, "resourceVersion") != "" {
+	if textAt(meta, "resourceVersion") != "" {
 		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
 			Message: "resourceVersion should not be set on objects to be created"}}
 	}
-	if text(meta, "name") == "" && text(meta, "generateName") == "" {
+	if textAt(meta, "name") == "" && textAt(meta, "generateName") == "" {
 		return nil, apierrors.NewInvalid(res.gk(), "", field.ErrorList{
 			field.Required(field.NewPath("metadata", "name"), "name or generateName is required")})
 	}
@@ -50,33 +50,33 @@ func (s *store) insert(res *resource, req *request, body map[string]any) (*objec
 		}
 	}
 	if res == resNodes {
-		taint(ensure(body, "spec"), taintNotReady, "", "NoSchedule")
+		addTaint(ensureMap(body, "spec"), taintNotReady, "", "NoSchedule")
 	}
 	for _, k := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
 		delete(meta, k)
 	}
-	s.stamp(res, meta)
-	if err := s.admit(res, body, nil); err != nil {
+	s.stampObject(res, meta)
+	if err := s.admitObject(res, body, nil); err != nil {
 		return nil, err
 	}
-	name := text(meta, "name")
-	key := objectKey(text(meta, "namespace"), name)
-	if s.get(res, key) != nil {
+	name := textAt(meta, "name")
+	key := objectKey(textAt(meta, "namespace"), name)
+	if s.getObject(res, key) != nil {
 		return nil, apierrors.NewAlreadyExists(res.gr(), name)
 	}
 	if req.dryRun() {
 		return &object{body: body}, nil
 	}
-	o, err := s.commit(res, key, nil, body)
+	o, err := s.commitObject(res, key, nil, body)
 	if err != nil {
 		return nil, apierrors.NewAlreadyExists(res.gr(), name)
 	}
 	return o, nil
 }
 
-// place checks that an object belongs where it was sent to.
-func (s *store) place(res *resource, req *request, meta map[string]any) error {
-	ns := text(meta, "namespace")
+// checkPlace checks that an object belongs where it was sent to.
+func (s *store) checkPlace(res *resource, req *request, meta map[string]any) error {
+	ns := textAt(meta, "namespace")
 	if !res.namespaced {
 		if ns != "" {
 			return apierrors.NewBadRequest("namespace may not be set on a cluster-scoped object")
@@ -87,12 +87,12 @@ func (s *store) place(res *resource, req *request, meta map[string]any) error {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
 	meta["namespace"] = req.namespace
-	space := s.get(resNamespaces, objectKey("", req.namespace))
+	space := s.getObject(resNamespaces, objectKey("", req.namespace))
 	if space == nil {
 		return apierrors.NewNotFound(resNamespaces.gr(), req.namespace)
 	}
-	if text(space.body, "status", "phase") == "Terminating" {
-		err := apierrors.NewForbidden(res.gr(), text(meta, "name"),
+	if textAt(space.body, "status", "phase") == "Terminating" {
+		err := apierrors.NewForbidden(res.gr(), textAt(meta, "name"),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", req.namespace))
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type: "NamespaceTerminating", Message: fmt.Sprintf("namespace %s is being terminated", req.namespace), Field: "metadata.namespace",
@@ -102,45 +102,45 @@ func (s *store) place(res *resource, req *request, meta map[string]any) error {
 	return nil
 }
 
-// replace puts the request's body in the place of an object.
-func (a *apiserver) replace(w http.ResponseWriter, req *request, res *resource) (*object, error) {
-	body, err := decode(w, req, res)
+// replaceObject puts the request's body in the place of an object.
+func (a *apiserver) replaceObject(w http.ResponseWriter, req *request, res *resource) (*object, error) {
+	body, err := decodeBody(w, req, res)
 	if err != nil {
 		return nil, err
 	}
-	have := a.cl.store.get(res, objectKey(req.namespace, req.name))
+	have := a.cl.store.getObject(res, objectKey(req.namespace, req.name))
 	if have == nil {
 		return nil, apierrors.NewNotFound(res.gr(), req.name)
 	}
-	if res.typ == nil && text(body, "metadata", "resourceVersion") == "" {
+	if res.typ == nil && textAt(body, "metadata", "resourceVersion") == "" {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: res.name}, req.name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 	}
 	for {
-		o, err := a.cl.store.overwrite(res, req, have, body)
+		o, err := a.cl.store.overwriteObject(res, req, have, body)
 		if !errors.Is(err, errRaced) {
 			return o, err
 		}
-		if have = a.cl.store.get(res, objectKey(req.namespace, req.name)); have == nil {
+		if have = a.cl.store.getObject(res, objectKey(req.namespace, req.name)); have == nil {
 			return nil, apierrors.NewNotFound(res.gr(), req.name)
 		}
 	}
 }
 
-// overwrite stores body as the next version of have, keeping what a client may
-// not change. It returns errRaced if have is no longer what is stored.
-func (s *store) overwrite(res *resource, req *request, have *object, body map[string]any) (*object, error) {
-	was := child(have.body, "metadata")
+// overwriteObject stores body as the next version of have, keeping what a client
+// may not change. It returns errRaced if have is no longer what is stored.
+func (s *store) overwriteObject(res *resource, req *request, have *object, body map[string]any) (*object, error) {
+	was := mapAt(have.body, "metadata")
 	next := make(map[string]any, len(body))
 	for k, v := range body {
 		next[k] = v
 	}
 	meta := make(map[string]any, len(was))
-	for k, v := range child(body, "metadata") {
+	for k, v := range mapAt(body, "metadata") {
 		meta[k] = v
 	}
 	next["metadata"] = meta
-	if err := preconditions(res, req, was, meta); err != nil {
+	if err := checkPreconditions(res, req, was, meta); err != nil {
 		return nil, err
 	}
 	for _, k := range []string{"name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName"} {
@@ -153,8 +153,8 @@ func (s *store) overwrite(res *resource, req *request, have *object, body map[st
 	switch {
 	case req.subresource == "status":
 		state := next["status"]
-		next = have.copied()
-		meta = child(next, "metadata")
+		next = have.copyBody()
+		meta = mapAt(next, "metadata")
 		delete(next, "status")
 		if state != nil {
 			next["status"] = state
@@ -165,49 +165,49 @@ func (s *store) overwrite(res *resource, req *request, have *object, body map[st
 			next["status"] = runtime.DeepCopyJSONValue(state)
 		}
 	}
-	if err := s.admit(res, next, have.body); err != nil {
+	if err := s.admitObject(res, next, have.body); err != nil {
 		return nil, err
 	}
 	meta["resourceVersion"] = was["resourceVersion"]
 	if reflect.DeepEqual(next, have.body) {
 		return have, nil
 	}
-	if res.counted() && specChanged(have.body, next) {
-		meta["generation"] = number(was, "generation") + 1
+	if res.countsGenerations() && specChanged(have.body, next) {
+		meta["generation"] = numberAt(was, "generation") + 1
 	}
 	if req.dryRun() {
 		return &object{body: next}, nil
 	}
-	key := objectKey(text(meta, "namespace"), text(meta, "name"))
-	if meta["deletionTimestamp"] != nil && len(items(meta, "finalizers")) == 0 && !s.held(res, next) {
-		if _, err := s.commit(res, key, have, nil); err != nil {
+	key := objectKey(textAt(meta, "namespace"), textAt(meta, "name"))
+	if meta["deletionTimestamp"] != nil && len(listAt(meta, "finalizers")) == 0 && !s.isHeld(res, next) {
+		if _, err := s.commitObject(res, key, have, nil); err != nil {
 			return nil, err
 		}
 		return &object{body: next}, nil
 	}
-	return s.commit(res, key, have, next)
+	return s.commitObject(res, key, have, next)
 }
 
-// preconditions checks what a body says about the object it is meant for.
-func preconditions(res *resource, req *request, was, meta map[string]any) error {
-	if name := text(meta, "name"); name != "" && name != req.name {
+// checkPreconditions checks what a body demands of the object it is meant for.
+func checkPreconditions(res *resource, req *request, was, meta map[string]any) error {
+	if name := textAt(meta, "name"); name != "" && name != req.name {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, req.name))
 	}
-	if ns := text(meta, "namespace"); ns != "" && ns != req.namespace {
+	if ns := textAt(meta, "namespace"); ns != "" && ns != req.namespace {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
-	if uid := text(meta, "uid"); uid != "" && uid != text(was, "uid") {
+	if uid := textAt(meta, "uid"); uid != "" && uid != textAt(was, "uid") {
 		return apierrors.NewConflict(res.gr(), req.name, fmt.Errorf(
 			"StorageError: invalid object, Code: 4, Key: /registry/%s/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
-			res.name, req.namespace, req.name, uid, text(was, "uid")))
+			res.name, req.namespace, req.name, uid, textAt(was, "uid")))
 	}
-	if rv := text(meta, "resourceVersion"); rv != "" && rv != text(was, "resourceVersion") {
+	if rv := textAt(meta, "resourceVersion"); rv != "" && rv != textAt(was, "resourceVersion") {
 		return apierrors.NewConflict(res.gr(), req.name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	return nil
 }
 
-// specChanged tells whether anything but metadata and status differs.
+// specChanged reports whether anything but metadata and status differs.
 func specChanged(a, b map[string]any) bool {
 	for _, m := range [2]map[string]any{a, b} {
 		for k := range m {
@@ -219,8 +219,8 @@ func specChanged(a, b map[string]any) bool {
 	return false
 }
 
-// deletion is what a client may say about a deletion.
-func (req *request) deletion() (metav1.DeleteOptions, error) {
+// readDeletion reads the options of a deletion.
+func (req *request) readDeletion() (metav1.DeleteOptions, error) {
 	var opts metav1.DeleteOptions
 	if len(req.body) > 0 {
 		if err := json.Unmarshal(req.body, &opts); err != nil {
@@ -239,18 +239,18 @@ func (req *request) deletion() (metav1.DeleteOptions, error) {
 	return opts, nil
 }
 
-// delete removes an object, or marks it where somebody has to let go first.
-func (a *apiserver) delete(w http.ResponseWriter, req *request, v view) error {
-	opts, err := req.deletion()
+// deleteObject removes an object, or marks it where somebody has to release it first.
+func (a *apiserver) deleteObject(w http.ResponseWriter, req *request, v view) error {
+	opts, err := req.readDeletion()
 	if err != nil {
 		return err
 	}
-	o, gone, err := a.cl.store.drop(v.res, objectKey(req.namespace, req.name), opts)
+	o, removed, err := a.cl.store.dropObject(v.res, objectKey(req.namespace, req.name), opts)
 	if err != nil {
 		return err
 	}
-	if !gone || v.res == resServices || v.res == resPods {
-		body, err := v.one(o)
+	if !removed || v.res == resServices || v.res == resPods {
+		body, err := v.renderOne(o)
 		if err != nil {
 			return apierrors.NewInternalError(err)
 		}
@@ -258,44 +258,44 @@ func (a *apiserver) delete(w http.ResponseWriter, req *request, v view) error {
 		return nil
 	}
 	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
-		Name: req.name, Group: v.res.group, Kind: v.res.name, UID: types.UID(text(o.body, "metadata", "uid")),
+		Name: req.name, Group: v.res.group, Kind: v.res.name, UID: types.UID(textAt(o.body, "metadata", "uid")),
 	}})
 	return nil
 }
 
-// drop deletes an object; gone is false where it is only marked as being
+// dropObject deletes an object; removed is false where it is only marked as being
 // deleted: a finalizer holds it, or what hangs on it has to go first.
-func (s *store) drop(res *resource, key string, opts metav1.DeleteOptions) (o *object, gone bool, err error) {
+func (s *store) dropObject(res *resource, key string, opts metav1.DeleteOptions) (o *object, removed bool, err error) {
 	_, name := splitKey(key)
 	for {
-		have := s.get(res, key)
+		have := s.getObject(res, key)
 		if have == nil {
 			return nil, false, apierrors.NewNotFound(res.gr(), name)
 		}
-		meta := child(have.body, "metadata")
+		meta := mapAt(have.body, "metadata")
 		if p := opts.Preconditions; p != nil {
 			kind := schema.GroupResource{Group: res.group, Resource: res.kind} // as the server writes it here
-			if uid := text(meta, "uid"); p.UID != nil && string(*p.UID) != uid {
+			if uid := textAt(meta, "uid"); p.UID != nil && string(*p.UID) != uid {
 				return nil, false, apierrors.NewConflict(kind, name, fmt.Errorf(
 					"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, uid))
 			}
-			if rv := text(meta, "resourceVersion"); p.ResourceVersion != nil && *p.ResourceVersion != rv {
+			if rv := textAt(meta, "resourceVersion"); p.ResourceVersion != nil && *p.ResourceVersion != rv {
 				return nil, false, apierrors.NewConflict(kind, name, fmt.Errorf(
 					"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, rv))
 			}
 		}
 		force := opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0
-		hold := len(items(meta, "finalizers")) > 0 || s.held(res, have.body) && !(force && res == resPods)
+		hold := len(listAt(meta, "finalizers")) > 0 || s.isHeld(res, have.body) && !(force && res == resPods)
 		switch {
 		case slices.Contains(opts.DryRun, metav1.DryRunAll):
 			return have, !hold, nil
 		case hold && meta["deletionTimestamp"] != nil:
 			return have, false, nil
 		case hold:
-			o, err = s.commit(res, key, have, marked(res, have))
+			o, err = s.commitObject(res, key, have, markDeleted(res, have))
 		default:
 			orphan := opts.PropagationPolicy != nil && *opts.PropagationPolicy == metav1.DeletePropagationOrphan
-			_, err = s.write(change{res: res, key: key, event: event{old: have}, orphan: orphan}, nil)
+			_, err = s.writeObject(change{res: res, key: key, event: event{old: have}, orphan: orphan}, nil)
 			o = have
 		}
 		if !errors.Is(err, errRaced) {
@@ -304,52 +304,52 @@ func (s *store) drop(res *resource, key string, opts metav1.DeleteOptions) (o *o
 	}
 }
 
-// held tells whether an object goes only after something else did: a
+// isHeld reports whether an object goes only after something else did: a
 // namespace after its content, a definition after its custom resources, a pod
 // after its containers.
-func (s *store) held(res *resource, body map[string]any) bool {
+func (s *store) isHeld(res *resource, body map[string]any) bool {
 	switch res {
 	case resNamespaces, resCRDs:
 		return true
 	case resPods:
-		phase := text(body, "status", "phase")
-		return text(body, "spec", "nodeName") != "" && phase != "Succeeded" && phase != "Failed"
+		phase := textAt(body, "status", "phase")
+		return textAt(body, "spec", "nodeName") != "" && phase != "Succeeded" && phase != "Failed"
 	}
 	return false
 }
 
-// marked is the object with the mark of deletion.
-func marked(res *resource, have *object) map[string]any {
-	next := have.copied()
-	meta := child(next, "metadata")
-	meta["deletionTimestamp"] = now()
-	status := ensure(next, "status")
+// markDeleted is the object with the mark of deletion.
+func markDeleted(res *resource, have *object) map[string]any {
+	next := have.copyBody()
+	meta := mapAt(next, "metadata")
+	meta["deletionTimestamp"] = formatNow()
+	status := ensureMap(next, "status")
 	switch res {
 	case resNamespaces:
 		status["phase"] = "Terminating"
 		return next
 	case resCRDs:
 		meta["finalizers"] = []any{apiextensionsv1.CustomResourceCleanupFinalizer}
-		status["conditions"] = condition(items(status, "conditions"), string(apiextensionsv1.Terminating), "True",
+		status["conditions"] = setCondition(listAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
 			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
 		return next
 	case resPods:
-		meta["deletionGracePeriodSeconds"] = number(next, "spec", "terminationGracePeriodSeconds")
+		meta["deletionGracePeriodSeconds"] = numberAt(next, "spec", "terminationGracePeriodSeconds")
 	default:
 		meta["deletionGracePeriodSeconds"] = int64(0)
 	}
 	if len(status) == 0 {
 		delete(next, "status")
 	}
-	if res.counted() {
-		meta["generation"] = number(meta, "generation") + 1
+	if res.countsGenerations() {
+		meta["generation"] = numberAt(meta, "generation") + 1
 	}
 	return next
 }
 
 // deleteCollection deletes every object the selectors let through.
 func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view) error {
-	opts, err := req.deletion()
+	opts, err := req.readDeletion()
 	if err != nil {
 		return err
 	}
@@ -357,16 +357,16 @@ func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view
 	if err != nil {
 		return err
 	}
-	objects, _ := a.cl.store.list(v.res, req.namespace)
-	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matches(o) })
+	objects, _ := a.cl.store.listObjects(v.res, req.namespace)
+	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matchesObject(o) })
 	for _, o := range objects {
-		key := objectKey(text(o.body, "metadata", "namespace"), text(o.body, "metadata", "name"))
-		if _, _, err := a.cl.store.drop(v.res, key, opts); err != nil && !apierrors.IsNotFound(err) {
+		key := objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))
+		if _, _, err := a.cl.store.dropObject(v.res, key, opts); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
-	_, rv := a.cl.store.list(v.res, req.namespace)
-	body, err := v.many(objects, rv)
+	_, rv := a.cl.store.listObjects(v.res, req.namespace)
+	body, err := v.renderList(objects, rv)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
@@ -374,9 +374,9 @@ func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view
 	return nil
 }
 
-// evict deletes a pod the polite way. Disruption budgets are not asked.
-func (a *apiserver) evict(w http.ResponseWriter, req *request) error {
-	if _, _, err := a.cl.store.drop(resPods, objectKey(req.namespace, req.name), metav1.DeleteOptions{}); err != nil {
+// evictPod deletes a pod the polite way. Disruption budgets are not asked.
+func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
+	if _, _, err := a.cl.store.dropObject(resPods, objectKey(req.namespace, req.name), metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})

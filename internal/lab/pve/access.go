@@ -12,7 +12,7 @@ import (
 // sortedKeys returns the keys of a map in order.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-func bit(b bool) int {
+func encodeBit(b bool) int {
 	if b {
 		return 1
 	}
@@ -24,16 +24,16 @@ func createUser(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	id := c.str("userid")
 	if c.s.users[id] != nil {
-		return nil, die("create user failed: user '%s' already exists", id)
+		return nil, perlError("create user failed: user '%s' already exists", id)
 	}
 	u := &user{id: id, enabled: true, tokens: map[string]*token{}, password: c.str("password")}
-	u.change(c)
+	u.changeUser(c)
 	c.s.users[id] = u
 	return nil, nil
 }
 
-// change takes over the parameters that creation and update share.
-func (u *user) change(c *call) {
+// changeUser takes over the parameters that creation and update share.
+func (u *user) changeUser(c *call) {
 	if c.has("comment") {
 		u.comment = c.str("comment")
 	}
@@ -53,9 +53,9 @@ func updateUser(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	u := c.s.users[c.str("userid")]
 	if u == nil {
-		return nil, die("update user failed: no such user ('%s')", c.str("userid"))
+		return nil, perlError("update user failed: no such user ('%s')", c.str("userid"))
 	}
-	u.change(c)
+	u.changeUser(c)
 	return nil, nil
 }
 
@@ -64,7 +64,7 @@ func deleteUser(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	id := c.str("userid")
 	if c.s.users[id] == nil {
-		return nil, die("delete user failed: no such user ('%s')", id)
+		return nil, perlError("delete user failed: no such user ('%s')", id)
 	}
 	delete(c.s.users, id)
 	c.s.granted = nil
@@ -77,13 +77,13 @@ func readUser(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	u := c.s.users[c.str("userid")]
 	if u == nil {
-		return nil, die("no such user ('%s')", c.str("userid"))
+		return nil, perlError("no such user ('%s')", c.str("userid"))
 	}
 	tokens := row{}
 	for name, t := range u.tokens {
 		tokens[name] = t.row()
 	}
-	return row{"enable": bit(u.enabled), "expire": u.expire, "groups": []string{}, "comment": u.comment, "email": u.email, "tokens": tokens}, nil
+	return row{"enable": encodeBit(u.enabled), "expire": u.expire, "groups": []string{}, "comment": u.comment, "email": u.email, "tokens": tokens}, nil
 }
 
 // listUsers answers GET /access/users, of which everybody sees themselves and
@@ -99,7 +99,7 @@ func listUsers(c *call) (any, error) {
 			continue
 		}
 		_, realm, _ := strings.Cut(id, "@")
-		r := row{"userid": id, "enable": bit(u.enabled), "expire": u.expire, "realm-type": realm}
+		r := row{"userid": id, "enable": encodeBit(u.enabled), "expire": u.expire, "realm-type": realm}
 		for key, value := range map[string]string{"comment": u.comment, "email": u.email} {
 			if value != "" {
 				r[key] = value
@@ -132,7 +132,7 @@ func listTokens(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	u := c.s.users[c.str("userid")]
 	if u == nil {
-		return nil, die("no such user ('%s')", c.str("userid"))
+		return nil, perlError("no such user ('%s')", c.str("userid"))
 	}
 	return u.tokenRows(), nil
 }
@@ -148,7 +148,7 @@ func readToken(c *call) (any, error) {
 }
 
 func (t *token) row() row {
-	r := row{"expire": t.expire, "privsep": bit(t.privsep)}
+	r := row{"expire": t.expire, "privsep": encodeBit(t.privsep)}
 	if t.comment != "" {
 		r["comment"] = t.comment
 	}
@@ -161,7 +161,7 @@ func createToken(c *call) (any, error) {
 	u := c.s.users[c.str("userid")]
 	name := c.str("tokenid")
 	if u == nil {
-		return nil, die("no such user ('%s')", c.str("userid"))
+		return nil, perlError("no such user ('%s')", c.str("userid"))
 	}
 	if u.tokens[name] != nil {
 		return nil, invalidParam("tokenid", "Token already exists.")
@@ -189,11 +189,11 @@ func createToken(c *call) (any, error) {
 func findToken(c *call) (*user, *token, error) {
 	u := c.s.users[c.str("userid")]
 	if u == nil {
-		return nil, nil, die("no such user ('%s')", c.str("userid"))
+		return nil, nil, perlError("no such user ('%s')", c.str("userid"))
 	}
 	t := u.tokens[c.str("tokenid")]
 	if t == nil {
-		return nil, nil, die("no such token '%s' for user '%s'", c.str("tokenid"), u.id)
+		return nil, nil, perlError("no such token '%s' for user '%s'", c.str("tokenid"), u.id)
 	}
 	return u, t, nil
 }
@@ -247,7 +247,7 @@ func listACL(c *call) (any, error) {
 		return out, nil
 	}
 	for _, a := range c.s.acls {
-		out = append(out, row{"path": a.path, "ugid": a.ugid, "type": a.kind, "roleid": a.role, "propagate": bit(a.propagate)})
+		out = append(out, row{"path": a.path, "ugid": a.ugid, "type": a.kind, "roleid": a.role, "propagate": encodeBit(a.propagate)})
 	}
 	return out, nil
 }
@@ -256,7 +256,7 @@ func updateACL(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if c.has("groups") {
-		return nil, die("ACL update failed: group '%s' does not exist", splitList(c.str("groups"))[0])
+		return nil, perlError("ACL update failed: group '%s' does not exist", splitList(c.str("groups"))[0])
 	}
 	path := strings.TrimSuffix(c.str("path"), "/")
 	if path == "" {
@@ -268,20 +268,20 @@ func updateACL(c *call) (any, error) {
 	var whom []acl
 	for _, id := range splitList(c.str("users")) {
 		if c.s.users[id] == nil {
-			return nil, die("ACL update failed: user '%s' does not exist", id)
+			return nil, perlError("ACL update failed: user '%s' does not exist", id)
 		}
 		whom = append(whom, acl{ugid: id, kind: "user"})
 	}
 	for _, id := range splitList(c.str("tokens")) {
 		userID, name, _ := strings.Cut(id, "!")
 		if u := c.s.users[userID]; u == nil || u.tokens[name] == nil {
-			return nil, die("ACL update failed: no such token '%s' for user '%s'", name, userID)
+			return nil, perlError("ACL update failed: no such token '%s' for user '%s'", name, userID)
 		}
 		whom = append(whom, acl{ugid: id, kind: "token"})
 	}
 	for _, name := range splitList(c.str("roles")) {
 		if c.s.roles[name] == nil {
-			return nil, die("ACL update failed: role '%s' does not exist", name)
+			return nil, perlError("ACL update failed: role '%s' does not exist", name)
 		}
 		for _, a := range whom {
 			a.path, a.role, a.propagate = path, name, !c.has("propagate") || c.flag("propagate")
@@ -311,7 +311,7 @@ func readPermissions(c *call) (any, error) {
 		// One may ask for oneself, and a user for the tokens that are his; a token
 		// may not ask for its user (pve-access-control 9, API2/AccessControl.pm).
 		if who.id != id && who.id != userID {
-			if err := c.s.need(c.who, "/access", "Sys.Audit"); err != nil {
+			if err := c.s.needPrivileges(c.who, "/access", "Sys.Audit"); err != nil {
 				return nil, err
 			}
 		}
@@ -327,7 +327,7 @@ func readPermissions(c *call) (any, error) {
 	out := row{}
 	for path := range paths {
 		have := row{}
-		for p := range c.s.privileges(who, path) {
+		for p := range c.s.privilegesAt(who, path) {
 			have[p] = 1
 		}
 		if len(have) > 0 {
@@ -342,7 +342,7 @@ func listPools(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	out := []row{}
 	for _, name := range sortedKeys(c.s.pools) {
-		if one := c.str("poolid"); one != "" && one != name || !c.s.holds(c.who, "/pool/"+name, false, "Pool.Audit") {
+		if one := c.str("poolid"); one != "" && one != name || !c.s.hasPrivileges(c.who, "/pool/"+name, false, "Pool.Audit") {
 			continue
 		}
 		r := row{"poolid": name}
@@ -350,15 +350,15 @@ func listPools(c *call) (any, error) {
 			r["comment"] = comment
 		}
 		if c.has("poolid") {
-			r["members"] = c.s.members(name)
+			r["members"] = c.s.listMembers(name)
 		}
 		out = append(out, r)
 	}
 	if one := c.str("poolid"); one != "" && len(out) == 0 {
-		if err := c.s.need(c.who, "/pool/"+one, "Pool.Audit"); err != nil {
+		if err := c.s.needPrivileges(c.who, "/pool/"+one, "Pool.Audit"); err != nil {
 			return nil, err
 		}
-		return nil, die("pool '%s' does not exist", one)
+		return nil, perlError("pool '%s' does not exist", one)
 	}
 	return out, nil
 }
@@ -369,17 +369,17 @@ func readPool(c *call) (any, error) {
 	name := c.str("poolid")
 	p := c.s.pools[name]
 	if p == nil {
-		return nil, die("pool '%s' does not exist", name)
+		return nil, perlError("pool '%s' does not exist", name)
 	}
-	r := row{"poolid": name, "members": c.s.members(name)}
+	r := row{"poolid": name, "members": c.s.listMembers(name)}
 	if p.comment != "" {
 		r["comment"] = p.comment
 	}
 	return r, nil
 }
 
-// members lists a pool's VMs. s.mu is held.
-func (s *Server) members(name string) []row {
+// listMembers lists a pool's VMs. s.mu is held.
+func (s *Server) listMembers(name string) []row {
 	out := []row{}
 	for _, v := range s.inPool(name) {
 		r := s.resourceRow(v)
@@ -396,7 +396,7 @@ func createPool(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	name := c.str("poolid")
 	if c.s.pools[name] != nil {
-		return nil, die("create pool failed: pool '%s' already exists", name)
+		return nil, perlError("create pool failed: pool '%s' already exists", name)
 	}
 	c.s.pools[name] = &pool{comment: c.str("comment")}
 	return nil, nil
@@ -408,7 +408,7 @@ func updatePool(c *call) (any, error) {
 	name := c.str("poolid")
 	p := c.s.pools[name]
 	if p == nil {
-		return nil, die("update pools failed: pool '%s' does not exist", name)
+		return nil, perlError("update pools failed: pool '%s' does not exist", name)
 	}
 	if c.has("comment") {
 		p.comment = c.str("comment")
@@ -423,13 +423,13 @@ func updatePool(c *call) (any, error) {
 		}
 		switch in := c.s.member[id]; {
 		case c.flag("delete") && in != name:
-			return nil, die("update pools failed: VM %d is not a pool member", id)
+			return nil, perlError("update pools failed: VM %d is not a pool member", id)
 		case c.flag("delete"):
-			c.s.join(id, "")
+			c.s.joinPool(id, "")
 		case in != "" && in != name && !c.flag("allow-move"):
-			return nil, die("update pools failed: VM %d belongs already to pool '%s'", id, in)
+			return nil, perlError("update pools failed: VM %d belongs already to pool '%s'", id, in)
 		default:
-			c.s.join(id, name)
+			c.s.joinPool(id, name)
 		}
 	}
 	return nil, nil
@@ -440,10 +440,10 @@ func deletePool(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	name := c.str("poolid")
 	if c.s.pools[name] == nil {
-		return nil, die("delete pool failed: pool '%s' does not exist", name)
+		return nil, perlError("delete pool failed: pool '%s' does not exist", name)
 	}
 	if members := c.s.inPool(name); len(members) > 0 {
-		return nil, die("delete pool failed: pool '%s' is not empty (contains VM %d)", name, members[0].id)
+		return nil, perlError("delete pool failed: pool '%s' is not empty (contains VM %d)", name, members[0].id)
 	}
 	delete(c.s.pools, name)
 	c.s.granted = nil
@@ -454,5 +454,5 @@ func deletePool(c *call) (any, error) {
 
 // noSuchPool is what naming an unknown pool comes to, whatever the rights.
 func noSuchPool(name string) error {
-	return denied(fmt.Sprintf("pool '%s' does not exist", name))
+	return denyAccess(fmt.Sprintf("pool '%s' does not exist", name))
 }

@@ -10,9 +10,9 @@ func agentCall(c *call) (any, error) {
 	switch {
 	case err != nil:
 	case !agentOn(v.conf.base):
-		err = die("No QEMU guest agent configured")
+		err = perlError("No QEMU guest agent configured")
 	case !v.running:
-		err = die("VM %d is not running", v.id)
+		err = perlError("VM %d is not running", v.id)
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -24,12 +24,12 @@ func agentCall(c *call) (any, error) {
 		if err := s.world.Sleep(c.r.Context(), agentPing); err != nil {
 			return nil, err
 		}
-		return nil, die("QEMU guest agent is not running")
+		return nil, perlError("QEMU guest agent is not running")
 	}
 	return row{"result": result}, nil
 }
 
-// askAgent asks whoever plays the guests.
+// askAgent asks whoever simulates the guests.
 func (s *Server) askAgent(id int, command string) (any, bool) {
 	if g, ok := s.guests.(GuestAgent); ok {
 		return g.GuestAgent(id, command)

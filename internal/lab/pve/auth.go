@@ -23,7 +23,7 @@ type identity struct {
 	token string // agent; "" with a ticket
 }
 
-// isRoot tells root, logged in with the password, from everybody else. No
+// isRoot reports whether it is root, logged in with the password. No
 // token is root, not even one of root's own with all privileges.
 func (i identity) isRoot() bool { return i.id == rootUser }
 
@@ -51,13 +51,13 @@ type ticket struct {
 // ticketLife is how long a login lasts.
 const ticketLife = 2 * time.Hour
 
-// unauthorized is what pveproxy answers to whom it does not know.
-func unauthorized(text string) error {
+// refuseLogin is what pveproxy answers to whom it does not know.
+func refuseLogin(text string) error {
 	return &failure{status: http.StatusUnauthorized, text: text, body: emptyBody, slow: true}
 }
 
-// authenticate finds out who asks.
-func (s *Server) authenticate(r *http.Request, rt *route) (identity, error) {
+// authenticateRequest finds out who asks.
+func (s *Server) authenticateRequest(r *http.Request, rt *route) (identity, error) {
 	if rt != nil && rt.path == "/access/ticket" {
 		return identity{}, nil
 	}
@@ -68,14 +68,14 @@ func (s *Server) authenticate(r *http.Request, rt *route) (identity, error) {
 	}
 	cookie, err := r.Cookie("PVEAuthCookie")
 	if err != nil {
-		return identity{}, unauthorized("No ticket")
+		return identity{}, refuseLogin("No ticket")
 	}
 	t, ok := s.tickets[cookie.Value]
-	if !ok || time.Since(t.issued) > ticketLife || !s.live(s.users[t.user]) {
-		return identity{}, unauthorized("Authentication failed!")
+	if !ok || time.Since(t.issued) > ticketLife || !s.canLogIn(s.users[t.user]) {
+		return identity{}, refuseLogin("Authentication failed!")
 	}
 	if r.Method != http.MethodGet && r.Header.Get("CSRFPreventionToken") != t.csrf {
-		return identity{}, unauthorized("Permission denied - invalid csrf token")
+		return identity{}, refuseLogin("Permission denied - invalid csrf token")
 	}
 	return identity{id: t.user, user: t.user}, nil
 }
@@ -84,33 +84,33 @@ func (s *Server) authenticateToken(text string) (identity, error) {
 	id, secret, _ := strings.Cut(text, "=")
 	userID, name, _ := strings.Cut(id, "!")
 	u := s.users[userID]
-	if !s.live(u) || u.tokens[name] == nil {
-		return identity{}, unauthorized("Authentication failed!")
+	if !s.canLogIn(u) || u.tokens[name] == nil {
+		return identity{}, refuseLogin("Authentication failed!")
 	}
 	t := u.tokens[name]
 	if t.secret != secret || t.expire != 0 && t.expire <= time.Now().Unix() {
-		return identity{}, unauthorized("Authentication failed!")
+		return identity{}, refuseLogin("Authentication failed!")
 	}
 	return identity{id: id, user: userID, token: name}, nil
 }
 
-// live tells whether an account may log in at all.
-func (s *Server) live(u *user) bool {
+// canLogIn reports whether an account may log in at all.
+func (s *Server) canLogIn(u *user) bool {
 	return u != nil && u.enabled && (u.expire == 0 || u.expire > time.Now().Unix())
 }
 
-// login answers POST /access/ticket.
-func (s *Server) login(c *call) (any, error) {
+// answerLogin answers POST /access/ticket.
+func (s *Server) answerLogin(c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u := s.users[c.str("username")]
-	if !s.live(u) || u.password == "" || u.password != c.str("password") {
+	if !s.canLogIn(u) || u.password == "" || u.password != c.str("password") {
 		return nil, &failure{status: http.StatusUnauthorized, text: "authentication failure", slow: true}
 	}
 	now := time.Now()
 	stamp := fmt.Sprintf("%08X", now.Unix())
-	value := "PVE:" + u.id + ":" + stamp + "::" + base64.StdEncoding.EncodeToString(random(256))
-	csrf := stamp + ":" + base64.RawStdEncoding.EncodeToString(random(32))
+	value := "PVE:" + u.id + ":" + stamp + "::" + base64.StdEncoding.EncodeToString(randomBytes(256))
+	csrf := stamp + ":" + base64.RawStdEncoding.EncodeToString(randomBytes(32))
 	s.tickets[value] = ticket{user: u.id, csrf: csrf, issued: now}
 	capabilities := row{}
 	for _, k := range []string{"access", "dc", "mapping", "nodes", "sdn", "storage", "vms"} {
@@ -119,8 +119,8 @@ func (s *Server) login(c *call) (any, error) {
 	return row{"username": u.id, "ticket": value, "CSRFPreventionToken": csrf, "cap": capabilities}, nil
 }
 
-// random returns n random bytes.
-func random(n int) []byte {
+// randomBytes returns n random bytes.
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	rand.Read(b) // never fails
 	return b
@@ -128,7 +128,7 @@ func random(n int) []byte {
 
 // newUUID returns a random UUID.
 func newUUID() string {
-	b := random(16)
+	b := randomBytes(16)
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	h := hex.EncodeToString(b)
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]

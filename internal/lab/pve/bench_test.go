@@ -19,7 +19,7 @@ func BenchmarkResources(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			l.pve.gather()
+			l.pve.updateStatistics()
 			for b.Loop() {
 				l.ok("GET", "/cluster/resources?type=vm", "")
 			}

@@ -28,13 +28,13 @@ func changeOf(c *call) (change, error) {
 		return ch, invalidParam("skiplock", "Only root may use this option.")
 	}
 	if len(ch.set)+len(ch.remove)+len(ch.revert) == 0 {
-		return ch, die("no options specified")
+		return ch, perlError("no options specified")
 	}
 	for _, k := range ch.remove {
 		if _, both := ch.set[k]; both {
 			return ch, invalidParam("delete", "you can't use '-%s' and -delete %[1]s' at the same time", k)
 		}
-		if c.s.schema["PUT /nodes/{node}/qemu/{vmid}/config"].lookup(k) == nil || notConfig[k] {
+		if c.s.schema["PUT /nodes/{node}/qemu/{vmid}/config"].findProperty(k) == nil || notConfig[k] {
 			return ch, invalidParam("delete", "unknown option '%s'", k)
 		}
 	}
@@ -80,16 +80,16 @@ func postConfig(c *call) (any, error) {
 	if err := s.mayStart(c.node, c.vmid(), ch); err != nil {
 		return nil, err
 	}
-	said := ""
+	options := ""
 	for _, k := range sortedKeys(ch.set) {
-		said += " -" + k + " " + ch.set[k]
+		options += " -" + k + " " + ch.set[k]
 	}
 	if len(ch.remove) > 0 {
-		said += " -delete " + strings.Join(ch.remove, ",")
+		options += " -delete " + strings.Join(ch.remove, ",")
 	}
-	return s.fork(c.who, c.node, "qmconfig", strconv.Itoa(c.vmid()), c.fault, func(t *task) error {
-		s.say(t, "update VM %d:%s", c.vmid(), said)
-		if _, err := s.pass(t, 0); err != nil {
+	return s.forkTask(c.who, c.node, "qmconfig", strconv.Itoa(c.vmid()), c.fault, func(t *task) error {
+		s.logLine(t, "update VM %d:%s", c.vmid(), options)
+		if _, err := s.passTime(t, 0); err != nil {
 			return err
 		}
 		return s.changeNow(c, t, ch)
@@ -118,7 +118,7 @@ func (s *Server) mayStart(h *host, id int, ch change) error {
 		return err
 	}
 	if !ch.skip {
-		return v.locked()
+		return v.checkLock()
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func (s *Server) mayStart(h *host, id int, ch change) error {
 // request.
 func (s *Server) changeNow(c *call, t *task, ch change) error {
 	id := c.vmid()
-	// What was accepted is carried out though its caller may have gone.
+	// What was accepted is carried out though its caller may have hung up.
 	ctx := s.ctx
 	if t != nil {
 		ctx = t.ctx
@@ -139,7 +139,7 @@ func (s *Server) changeNow(c *call, t *task, ch change) error {
 			return err
 		}
 	}
-	lock, err := s.acquire(ctx, id, nil)
+	lock, err := s.acquireLock(ctx, id, nil)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (s *Server) changeNow(c *call, t *task, ch change) error {
 	if err != nil {
 		return err
 	}
-	problems, err := s.commit(c.node, id, ch, placedDrives)
+	problems, err := s.commitChange(c.node, id, ch, placedDrives)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (s *Server) changeNow(c *call, t *task, ch change) error {
 		if err := s.world.Sleep(ctx, unplugWait); err != nil {
 			return err
 		}
-		return invalid(problems)
+		return refuseParams(problems)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (s *Server) mayHold(h *host, id int, ch change) error {
 	after := v.conf.merged()
 	for _, k := range ch.remove {
 		if isDrive(k) && v.conf.base["protection"] == "1" && after[k] != "" {
-			return die("can't remove drive '%s' - protection mode enabled", k)
+			return perlError("can't remove drive '%s' - protection mode enabled", k)
 		}
 		delete(after, k)
 	}
@@ -187,7 +187,7 @@ func (s *Server) mayHold(h *host, id int, ch change) error {
 		after[k] = text
 	}
 	if balloon, err := strconv.ParseInt(after["balloon"], 10, 64); err == nil && balloon > memoryMiB(after) {
-		return die("balloon value too large (must be smaller than assigned memory)")
+		return perlError("balloon value too large (must be smaller than assigned memory)")
 	}
 	if _, asked := ch.set["boot"]; asked {
 		return checkBoot(after)
@@ -204,7 +204,7 @@ func (s *Server) placeChanged(h *host, id int, t *task, ch change) (map[string]s
 			// A synchronous request has no log to write to.
 			worker = &task{ctx: s.ctx}
 		}
-		p, err := s.place(worker, h, id, k, ch.set[k])
+		p, err := s.placeDrive(worker, h, id, k, ch.set[k])
 		if err != nil {
 			return nil, err
 		}
@@ -213,7 +213,7 @@ func (s *Server) placeChanged(h *host, id int, t *task, ch change) (map[string]s
 	return out, nil
 }
 
-// unplugWait is how long Proxmox VE waits for a running guest to let go of a
+// unplugWait is how long Proxmox VE waits for a running guest to release a
 // device.
 const unplugWait = 6 * time.Second
 
@@ -221,9 +221,9 @@ const unplugWait = 6 * time.Second
 var hotOptions = setOf("description", "tags", "name", "onboot", "protection", "startup", "shares", "lock", "hookscript", "cpulimit", "cpuunits",
 	"vmstatestorage", "migrate_downtime", "migrate_speed")
 
-// commit writes a change down. Options that a running VM cannot take wait for
-// its next stop. It returns what a running guest refused to let go of.
-func (s *Server) commit(h *host, id int, ch change, drives map[string]string) (map[string]string, error) {
+// commitChange writes a change down. Options that a running VM cannot take wait for
+// its next stop. It returns what a running guest refused to release.
+func (s *Server) commitChange(h *host, id int, ch change, drives map[string]string) (map[string]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, err := s.vmAt(h, id)
@@ -235,11 +235,11 @@ func (s *Server) commit(h *host, id int, ch change, drives map[string]string) (m
 		delete(v.conf.dropped, k)
 	}
 	for _, k := range ch.remove {
-		s.remove(v, k, ch.force)
+		s.removeOption(v, k, ch.force)
 	}
 	problems := map[string]string{}
 	for _, k := range sortedKeys(ch.set) {
-		text := canonical(k, ch.set[k], flavour{nine: true}) // a change is normalised by 8.4 too
+		text := spellOption(k, ch.set[k], flavour{nine: true}) // a change is normalised by 8.4 too
 		if isDrive(k) {
 			s.replaceDrive(v, k, drives[k])
 			continue
@@ -266,7 +266,7 @@ func (s *Server) commit(h *host, id int, ch change, drives map[string]string) (m
 	return problems, nil
 }
 
-// takesLive tells whether a running VM takes an option at once. A network card
+// takesLive reports whether a running VM takes an option at once. A network card
 // can be added and moved to another bridge, but not exchanged.
 func (v *vm) takesLive(key, text string) bool {
 	if !isNet(key) {
@@ -284,9 +284,9 @@ func (s *Server) unplugText(key string) string {
 	return text + "\n"
 }
 
-// remove deletes an option. A disk that is detached stays as an unused one,
+// removeOption deletes an option. A disk that is detached stays as an unused one,
 // unless it is unused already or the request insists. s.mu is held.
-func (s *Server) remove(v *vm, key string, force bool) {
+func (s *Server) removeOption(v *vm, key string, force bool) {
 	delete(v.conf.pending, key)
 	text, there := v.conf.base[key]
 	if !there {
@@ -301,7 +301,7 @@ func (s *Server) remove(v *vm, key string, force bool) {
 	d := parseDrive(text)
 	switch {
 	case isUnused(key), isDrive(key) && (force || d.isCloudInit()):
-		s.discard(v, d["file"])
+		s.discardVolume(v, d["file"])
 	case isDrive(key) && !d.isCDROM():
 		v.keepUnused(d["file"])
 	}
@@ -310,10 +310,10 @@ func (s *Server) remove(v *vm, key string, force bool) {
 	}
 }
 
-// discard removes a volume that belongs to the VM. s.mu is held.
-func (s *Server) discard(v *vm, volid string) {
+// discardVolume removes a volume that belongs to the VM. s.mu is held.
+func (s *Server) discardVolume(v *vm, volid string) {
 	if _, vol := v.host.volume(volid); vol != nil && vol.vmid == v.id {
-		v.host.free(volid)
+		v.host.freeVolume(volid)
 	}
 }
 
@@ -337,7 +337,7 @@ func (s *Server) replaceDrive(v *vm, key, text string) {
 	d, old := parseDrive(text), parseDrive(v.conf.base[key])
 	if old["file"] != "" && old["file"] != d["file"] {
 		if old.isCloudInit() {
-			s.discard(v, old["file"])
+			s.discardVolume(v, old["file"])
 		} else if !old.isCDROM() {
 			v.keepUnused(old["file"])
 		}
@@ -353,7 +353,7 @@ func (s *Server) replaceDrive(v *vm, key, text string) {
 	}
 }
 
-// dropFromBoot removes a device that is gone from the boot order.
+// dropFromBoot removes a device that was removed from the boot order.
 func (v *vm) dropFromBoot(key string) {
 	order, listed := bootOrder(v.conf.base["boot"])
 	if !listed {

@@ -19,23 +19,23 @@ func makeTemplate(c *call) (any, error) {
 	switch {
 	case err != nil:
 	case v.isTemplate():
-		err = die("you can't convert a template to a template")
+		err = perlError("you can't convert a template to a template")
 	case v.running:
-		err = die("you can't convert a VM to template if VM is running")
+		err = perlError("you can't convert a VM to template if VM is running")
 	default:
-		err = v.locked()
+		err = v.checkLock()
 	}
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	return s.fork(c.who, c.node, "qmtemplate", strconv.Itoa(id), c.fault, func(t *task) error {
+	return s.forkTask(c.who, c.node, "qmtemplate", strconv.Itoa(id), c.fault, func(t *task) error {
 		release, err := s.lockFile(t, id)
 		if err != nil {
 			return err
 		}
 		defer release()
-		if _, err := s.pass(t, 0); err != nil {
+		if _, err := s.passTime(t, 0); err != nil {
 			return err
 		}
 		s.mu.Lock()
@@ -85,7 +85,7 @@ func cloneVM(c *call) (any, error) {
 	values := maps.Clone(src.conf.base)
 	s.mu.Unlock()
 
-	return s.fork(c.who, c.node, "qmclone", strconv.Itoa(src.id), c.fault, func(t *task) error {
+	return s.forkTask(c.who, c.node, "qmclone", strconv.Itoa(src.id), c.fault, func(t *task) error {
 		release, err := s.lockFile(t, newID)
 		if err == nil {
 			defer release()
@@ -96,7 +96,7 @@ func cloneVM(c *call) (any, error) {
 		case errors.Is(err, errKilled):
 			return err
 		default:
-			s.forget(v)
+			s.discardUnfinished(v)
 			return fmt.Errorf("clone failed: %w", err)
 		}
 		return nil
@@ -109,7 +109,7 @@ func (s *Server) mayClone(c *call, newID int, pool string) (*vm, error) {
 		return nil, noSuchPool(pool)
 	}
 	if target := c.str("target"); target != "" && s.host(target) == nil {
-		return nil, die("no such cluster node '%s'", target)
+		return nil, perlError("no such cluster node '%s'", target)
 	}
 	src, err := s.vmAt(c.node, c.vmid())
 	if err != nil {
@@ -118,13 +118,13 @@ func (s *Server) mayClone(c *call, newID int, pool string) (*vm, error) {
 	linked := src.isTemplate() && !c.flag("full")
 	switch {
 	case c.has("storage") && linked:
-		return nil, die("parameter 'storage' not allowed for linked clones")
+		return nil, perlError("parameter 'storage' not allowed for linked clones")
 	case c.has("format") && linked:
-		return nil, die("parameter 'format' not allowed for linked clones")
-	case src.locked() != nil:
-		return nil, src.locked()
+		return nil, perlError("parameter 'format' not allowed for linked clones")
+	case src.checkLock() != nil:
+		return nil, src.checkLock()
 	case s.vms[newID] != nil:
-		return nil, die("unable to create VM %d: config file already exists", newID)
+		return nil, perlError("unable to create VM %d: config file already exists", newID)
 	}
 	for _, k := range driveKeys(src.conf.base) {
 		d := parseDrive(src.conf.base[k])
@@ -132,7 +132,7 @@ func (s *Server) mayClone(c *call, newID int, pool string) (*vm, error) {
 		if vol == nil || d.isCDROM() {
 			continue
 		}
-		if err := s.need(c.who, "/storage/"+cmp.Or(c.str("storage"), st.name), "Datastore.AllocateSpace"); err != nil {
+		if err := s.needPrivileges(c.who, "/storage/"+cmp.Or(c.str("storage"), st.name), "Datastore.AllocateSpace"); err != nil {
 			return nil, err
 		}
 	}
@@ -140,10 +140,10 @@ func (s *Server) mayClone(c *call, newID int, pool string) (*vm, error) {
 }
 
 // copyVM is the task of a clone: the disks are copied or built upon, what must
-// be unique is made anew.
+// be unique is made again.
 func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, full bool) error {
 	if s.flavour.nine {
-		s.say(t, "creating a clone of VM %d with ID %d", src.id, v.id)
+		s.logLine(t, "creating a clone of VM %d with ID %d", src.id, v.id)
 	}
 	for _, k := range sortedKeys(values) {
 		switch {
@@ -167,9 +167,9 @@ func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, 
 	values["vmgenid"] = newUUID()
 	values["name"] = cmp.Or(c.str("name"), fmt.Sprintf("Copy-of-VM-%s", src.name()))
 	if c.has("description") {
-		values["description"] = canonical("description", c.str("description"), s.flavour)
+		values["description"] = spellOption("description", c.str("description"), s.flavour)
 	}
-	if _, err := s.pass(t, 0); err != nil {
+	if _, err := s.passTime(t, 0); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -179,7 +179,7 @@ func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, 
 		v.host = target
 	}
 	if pool := c.str("pool"); s.pools[pool] != nil {
-		s.join(v.id, pool)
+		s.joinPool(v.id, pool)
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool)
 	if !full {
 		kind = "linked"
 	}
-	s.say(t, "create %s clone of drive %s (%s)", kind, key, d["file"])
+	s.logLine(t, "create %s clone of drive %s (%s)", kind, key, d["file"])
 	s.mu.Lock()
 	to, format := st, vol.format
 	if name := c.str("storage"); full && name != "" {
@@ -204,10 +204,10 @@ func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool)
 	}
 	if to == nil {
 		s.mu.Unlock()
-		return "", die("storage '%s' does not exist", c.str("storage"))
+		return "", perlError("storage '%s' does not exist", c.str("storage"))
 	}
-	copied := s.allocate(to, to.diskName(v.id, "vm", cmp.Or(c.str("format"), format)), cmp.Or(c.str("format"), format), v.id, vol.bytes)
-	copied.disk.Image = vol.holds()
+	copied := s.allocateDisk(to, to.diskName(v.id, "vm", cmp.Or(c.str("format"), format)), cmp.Or(c.str("format"), format), v.id, vol.bytes)
+	copied.disk.Image = vol.heldImage()
 	if !full {
 		copied.parent = vol.name
 	}
@@ -215,29 +215,29 @@ func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool)
 	v.begun = append(v.begun, volid)
 	s.mu.Unlock()
 	if !full {
-		s.sayLinked(t, to, vol, copied)
-	} else if err := s.sayCopied(t, to, v, copied, key, volid); err != nil {
+		s.logLinked(t, to, vol, copied)
+	} else if err := s.logCopied(t, to, v, copied, key, volid); err != nil {
 		return "", err
 	}
 	d["file"] = volid
 	return d.String(), nil
 }
 
-func (s *Server) sayLinked(t *task, st *storage, base, v *volume) {
+func (s *Server) logLinked(t *task, st *storage, base, v *volume) {
 	dir, file := path.Split(v.name)
-	s.say(t, "clone %s: images, %s, %s to %s (base=../%s)", base.name, file, strings.TrimSuffix(dir, "/"), file, base.name)
+	s.logLine(t, "clone %s: images, %s, %s to %s (base=../%s)", base.name, file, strings.TrimSuffix(dir, "/"), file, base.name)
 	layout := "cluster_size=65536 extended_l2=off compression_type=zlib"
 	if s.flavour.nine {
 		layout = "cluster_size=131072 extended_l2=on preallocation=metadata compression_type=zlib"
 	}
-	s.say(t, "Formatting '%s', fmt=qcow2 %s size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
+	s.logLine(t, "Formatting '%s', fmt=qcow2 %s size=%d backing_file=../%s backing_fmt=%s lazy_refcounts=off refcount_bits=16",
 		st.file(v.name), layout, v.bytes, base.name, base.format)
 }
 
-func (s *Server) sayCopied(t *task, to *storage, v *vm, copied *volume, key, volid string) error {
-	s.sayFormatting(t, to, copied)
+func (s *Server) logCopied(t *task, to *storage, v *vm, copied *volume, key, volid string) error {
+	s.logFormatting(t, to, copied)
 	if s.flavour.nine {
-		s.say(t, "allocated target volume '%s'", volid)
+		s.logLine(t, "allocated target volume '%s'", volid)
 	}
 	if key == "efidisk0" {
 		copied.file = copied.bytes
@@ -246,6 +246,6 @@ func (s *Server) sayCopied(t *task, to *storage, v *vm, copied *volume, key, vol
 	if err := s.copyOnto(t, to, v.id, s.world.Latency.Import); err != nil {
 		return err
 	}
-	s.sayTransferred(t, copied.bytes)
+	s.logTransferred(t, copied.bytes)
 	return nil
 }

@@ -20,7 +20,7 @@ func listCloudInit(c *call) (any, error) {
 	out := []row{}
 	for _, k := range sortedKeys(v.conf.base) {
 		if cloudInitOptions[k] && k != "citype" {
-			out = append(out, row{"key": k, "value": typed(k, v.conf.base[k])})
+			out = append(out, row{"key": k, "value": renderValue(k, v.conf.base[k])})
 		}
 	}
 	return out, nil

@@ -10,7 +10,7 @@ import (
 )
 
 // gatherStatistics is pvestatd: every so often it writes down what
-// /cluster/resources says until the next time.
+// /cluster/resources shows until the next time.
 func (s *Server) gatherStatistics() {
 	tick := time.NewTicker(s.world.Scale(statisticsEvery))
 	defer tick.Stop()
@@ -19,17 +19,17 @@ func (s *Server) gatherStatistics() {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
-			s.gather()
+			s.updateStatistics()
 		}
 	}
 }
 
-func (s *Server) gather() {
+func (s *Server) updateStatistics() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.vms {
 		now := s.statusRow(v)
-		r := row{"template": bit(v.isTemplate()), "maxcpu": now["cpus"], "diskread": 0, "diskwrite": 0}
+		r := row{"template": encodeBit(v.isTemplate()), "maxcpu": now["cpus"], "diskread": 0, "diskwrite": 0}
 		for _, k := range []string{"name", "status", "cpu", "mem", "memhost", "maxmem", "disk", "maxdisk", "uptime", "netin", "netout"} {
 			if value, ok := now[k]; ok {
 				r[k] = value
@@ -40,7 +40,7 @@ func (s *Server) gather() {
 }
 
 // resourceRow is a VM in /cluster/resources: what the last round of statistics
-// saw, which is nothing for a VM that is newer, and what its configuration says
+// saw, which is nothing for a VM that is newer, and what its configuration holds
 // of tags and locks now. s.mu is held.
 func (s *Server) resourceRow(v *vm) row {
 	r := row{"id": fmt.Sprintf("qemu/%d", v.id), "node": v.host.name, "type": "qemu", "vmid": v.id, "status": "unknown"}
@@ -65,7 +65,7 @@ func listResources(c *call) (any, error) {
 	is := func(k string) bool { return kind == "" || kind == k }
 	if is("pool") {
 		for _, name := range sortedKeys(s.pools) {
-			if s.holds(c.who, "/pool/"+name, false, "Pool.Audit") {
+			if s.hasPrivileges(c.who, "/pool/"+name, false, "Pool.Audit") {
 				out = append(out, row{"id": "/pool/" + name, "pool": name, "type": "pool"})
 			}
 		}
@@ -80,7 +80,7 @@ func listResources(c *call) (any, error) {
 		if is("storage") {
 			out = append(out, s.resourceStorages(c.who, h)...)
 		}
-		if (is("sdn") || is("network")) && s.holds(c.who, "/sdn/zones/localnetwork", true, "SDN.Audit", "SDN.Allocate") {
+		if (is("sdn") || is("network")) && s.hasPrivileges(c.who, "/sdn/zones/localnetwork", true, "SDN.Audit", "SDN.Allocate") {
 			out = append(out, s.resourceNetwork(h))
 		}
 	}
@@ -90,11 +90,11 @@ func listResources(c *call) (any, error) {
 func (s *Server) resourceVMs(who identity) []row {
 	out := []row{}
 	for _, id := range sortedKeys(s.vms) {
-		if !s.holds(who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
+		if !s.hasPrivileges(who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
 			continue
 		}
 		r := s.resourceRow(s.vms[id])
-		if pool, ok := r["pool"].(string); ok && !s.holds(who, "/pool/"+pool, false, "Pool.Audit") {
+		if pool, ok := r["pool"].(string); ok && !s.hasPrivileges(who, "/pool/"+pool, false, "Pool.Audit") {
 			delete(r, "pool")
 		}
 		out = append(out, r)
@@ -104,7 +104,7 @@ func (s *Server) resourceVMs(who identity) []row {
 
 func (s *Server) resourceNode(who identity, h *host) row {
 	r := row{"id": "node/" + h.name, "node": h.name, "type": "node", "status": "online", "level": "", "cgroup-mode": 2}
-	if s.holds(who, "/nodes/"+h.name, false, "Sys.Audit") {
+	if s.hasPrivileges(who, "/nodes/"+h.name, false, "Sys.Audit") {
 		maps.Copy(r, s.nodeStatistics(h))
 	}
 	return r
@@ -118,7 +118,7 @@ func (s *Server) resourceStorages(who identity, h *host) []row {
 		}
 		out = append(out, row{
 			"id": "storage/" + h.name + "/" + st.name, "type": "storage", "node": h.name, "storage": st.name, "status": "available",
-			"shared": bit(st.shared), "content": strings.Join(st.content, ","), "plugintype": st.kind, "maxdisk": st.total, "disk": st.usedBytes(),
+			"shared": encodeBit(st.shared), "content": strings.Join(st.content, ","), "plugintype": st.kind, "maxdisk": st.total, "disk": st.usedBytes(),
 		})
 	}
 	return out
@@ -133,7 +133,7 @@ func (s *Server) resourceNetwork(h *host) row {
 }
 
 // readClusterStatus answers GET /cluster/status. A host by itself has no
-// quorum and says nothing of one.
+// quorum and has nothing about one.
 func readClusterStatus(c *call) (any, error) {
 	out := []row{}
 	if n := len(c.s.hosts); n > 1 {
@@ -145,7 +145,7 @@ func readClusterStatus(c *call) (any, error) {
 			id = 0
 		}
 		out = append(out, row{"type": "node", "id": "node/" + h.name, "name": h.name, "nodeid": id, "ip": h.address(), "online": 1,
-			"local": bit(h == c.s.asked(c.r)), "level": ""})
+			"local": encodeBit(h == c.s.askedHost(c.r)), "level": ""})
 	}
 	return out, nil
 }
@@ -160,14 +160,14 @@ func readOptions(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	tags := set{}
 	for id, v := range c.s.vms {
-		if c.s.holds(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
+		if c.s.hasPrivileges(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
 			for _, t := range splitList(v.conf.base["tags"]) {
 				tags[t] = true
 			}
 		}
 	}
 	r := row{"allowed-tags": append([]string{}, sortedKeys(tags)...)}
-	if c.s.holds(c.who, "/", false, "Sys.Audit") {
+	if c.s.hasPrivileges(c.who, "/", false, "Sys.Audit") {
 		r["mac_prefix"], r["description"] = "BC:24:11", ""
 	}
 	return r, nil
@@ -190,8 +190,8 @@ func readVersion(c *call) (any, error) {
 	return row{"version": cmp.Or(c.s.called, f.version), "release": f.name, "repoid": "private0000000000"}, nil
 }
 
-// fingerprint is a certificate's SHA-256 as Proxmox VE prints it.
-func fingerprint(der []byte) string {
+// hashCertificate is a certificate's SHA-256 as Proxmox VE prints it.
+func hashCertificate(der []byte) string {
 	sum := sha256.Sum256(der)
 	return strings.ReplaceAll(fmt.Sprintf("% X", sum), " ", ":")
 }

@@ -25,11 +25,6 @@ func newConfig(base map[string]string) config {
 	return config{base: base, pending: map[string]string{}, dropped: map[string]bool{}}
 }
 
-// clone copies a configuration, so that a change can be tried out.
-func (c config) clone() config {
-	return config{base: maps.Clone(c.base), pending: maps.Clone(c.pending), dropped: maps.Clone(c.dropped)}
-}
-
 // text renders the file byte for byte as Proxmox VE keeps it in /etc/pve, so
 // that its digest is the one a real host gives the same configuration.
 func (c config) text() string {
@@ -88,8 +83,8 @@ func (c config) merged() map[string]string {
 	return out
 }
 
-// apply makes the pending changes the configuration.
-func (c *config) apply() {
+// applyPending makes the pending changes the configuration.
+func (c *config) applyPending() {
 	*c = newConfig(c.merged())
 }
 
@@ -106,8 +101,8 @@ func checkDigest(c config, given string) error {
 var integers = setOf("acpi", "autostart", "balloon", "ciupgrade", "cores", "cpuunits", "freeze", "kvm", "localtime", "numa", "onboot",
 	"protection", "reboot", "shares", "sockets", "tablet", "tdf", "template", "vcpus", "keephugepages", "allow-ksm", "migrate_speed")
 
-// typed renders an option's value as GET config does.
-func typed(key, value string) any {
+// renderValue renders an option's value as GET config does.
+func renderValue(key, value string) any {
 	if key == "cipassword" {
 		return "**********"
 	}
@@ -119,11 +114,11 @@ func typed(key, value string) any {
 	return value
 }
 
-// options renders a configuration for GET config.
-func options(values map[string]string, digest string) row {
+// renderOptions renders a configuration for GET config.
+func renderOptions(values map[string]string, digest string) row {
 	out := row{"digest": digest}
 	for k, v := range values {
-		out[k] = typed(k, v)
+		out[k] = renderValue(k, v)
 	}
 	return out
 }
@@ -179,7 +174,7 @@ func (p properties) String() string {
 	return strings.Join(parts, ",")
 }
 
-// isCDROM tells whether a drive is an optical one; the cloud-init drive is.
+// isCDROM reports whether a drive is an optical one; the cloud-init drive is.
 func (p properties) isCDROM() bool { return p["media"] == "cdrom" }
 
 func (p properties) isCloudInit() bool {
@@ -232,7 +227,7 @@ func renderNet(p properties) string {
 
 // newMAC makes a random address under Proxmox' own prefix.
 func newMAC() string {
-	b := random(3)
+	b := randomBytes(3)
 	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])
 }
 

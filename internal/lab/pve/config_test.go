@@ -11,6 +11,11 @@ import (
 	"pgregory.net/rapid"
 )
 
+// clone copies a configuration, so that a change can be tried out.
+func (c config) clone() config {
+	return config{base: maps.Clone(c.base), pending: maps.Clone(c.pending), dropped: maps.Clone(c.dropped)}
+}
+
 // TestDigests renders the configurations and pending lists that were recorded
 // and compares their digests with the real ones: the lab's files are Proxmox
 // VE's, byte for byte.
@@ -31,7 +36,7 @@ func TestDigests(t *testing.T) {
 			default:
 				continue
 			}
-			// A file that says nothing of booting says it in two ways.
+			// A file that has nothing about booting has it in two ways.
 			empty := c.clone()
 			if empty.base["boot"] == noBoot {
 				empty.base["boot"] = ""
@@ -107,11 +112,11 @@ func TestCanonicalForms(t *testing.T) {
 		{"description", "line1\nline2: 100% # x\n", "line1\nline2: 100% # x"},
 		{"cpu", "cputype=x86-64-v2-AES", "cputype=x86-64-v2-AES"},
 	} {
-		if got := canonical(tc.key, tc.text, flavour{nine: true}); got != tc.want {
+		if got := spellOption(tc.key, tc.text, flavour{nine: true}); got != tc.want {
 			t.Errorf("%s %q is %q, want %q", tc.key, tc.text, got, tc.want)
 		}
 	}
-	if got := canonical("tags", "B;a", flavour{}); got != "B;a" {
+	if got := spellOption("tags", "B;a", flavour{}); got != "B;a" {
 		t.Errorf("8.4 keeps the tags of a creation as they are, not %q", got)
 	}
 }
@@ -159,9 +164,9 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// TestConfigLaws: applying what is pending gives what GET config promised, and
+// TestConfigRules: applying what is pending gives what GET config promised, and
 // no two configurations share a digest.
-func TestConfigLaws(t *testing.T) {
+func TestConfigRules(t *testing.T) {
 	options := rapid.MapOf(rapid.SampledFrom([]string{"cores", "memory", "name", "tags", "numa", "net0"}), rapid.StringMatching(`[a-z0-9=,]{1,8}`))
 	rapid.Check(t, func(t *rapid.T) {
 		c := config{
@@ -170,7 +175,7 @@ func TestConfigLaws(t *testing.T) {
 		}
 		promised, text := c.merged(), c.text()
 		applied := c.clone()
-		applied.apply()
+		applied.applyPending()
 		if !maps.Equal(applied.base, promised) || len(applied.pending)+len(applied.dropped) > 0 {
 			t.Fatalf("applied %v, promised %v", applied, promised)
 		}
@@ -230,7 +235,7 @@ func FuzzProperties(f *testing.F) {
 		f.Add("net0", seed)
 	}
 	f.Fuzz(func(t *testing.T, key, text string) {
-		if errs := create.faults(map[string]any{"node": "pve", "vmid": "100", key: text}); len(errs) > 0 {
+		if errs := create.checkParams(map[string]any{"node": "pve", "vmid": "100", key: text}); len(errs) > 0 {
 			return
 		}
 		// What the schema lets through, the lab can read.
@@ -240,7 +245,7 @@ func FuzzProperties(f *testing.F) {
 		if _, err := parseSize(parseDrive(text)["size"]); isDrive(key) && err != nil {
 			t.Errorf("%s %q: %v", key, text, err)
 		}
-		canonical(key, text, flavour{nine: true})
+		spellOption(key, text, flavour{nine: true})
 	})
 }
 

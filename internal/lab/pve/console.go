@@ -47,10 +47,10 @@ func (s *Server) CreateForeign(vmid int, f Foreign) error {
 	s.vms[vmid] = v
 	if f.Pool != "" {
 		s.makePool(f.Pool)
-		s.join(vmid, f.Pool)
+		s.joinPool(vmid, f.Pool)
 	}
 	s.mu.Unlock()
-	s.world.Tell(strconv.Itoa(vmid), "somebody creates vm %d (%s)", vmid, values["name"])
+	s.world.Report(strconv.Itoa(vmid), "somebody creates vm %d (%s)", vmid, values["name"])
 	if !f.Running {
 		return nil
 	}
@@ -64,8 +64,8 @@ func (s *Server) makePool(name string) {
 	}
 }
 
-// edit changes a VM's configuration file.
-func (s *Server) edit(vmid int, what string, do func(*vm)) error {
+// editVM changes a VM's configuration file.
+func (s *Server) editVM(vmid int, what string, do func(*vm)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.vms[vmid]
@@ -79,8 +79,8 @@ func (s *Server) edit(vmid int, what string, do func(*vm)) error {
 // Edit sets an option in a VM's configuration file, in Proxmox VE's spelling;
 // "" removes it. Nothing is checked, as with a text editor.
 func (s *Server) Edit(vmid int, key, value string) error {
-	s.world.Tell(strconv.Itoa(vmid), "somebody sets %s of vm %d to %q", key, vmid, value)
-	return s.edit(vmid, "edit", func(v *vm) {
+	s.world.Report(strconv.Itoa(vmid), "somebody sets %s of vm %d to %q", key, vmid, value)
+	return s.editVM(vmid, "edit", func(v *vm) {
 		if value == "" {
 			delete(v.conf.base, key)
 			return
@@ -102,8 +102,8 @@ func (s *Server) Migrate(vmid int, to string) error {
 	if target == nil {
 		return fmt.Errorf("migrate vm %d: there is no host %s", vmid, to)
 	}
-	s.world.Tell(strconv.Itoa(vmid), "somebody migrates vm %d to %s", vmid, to)
-	return s.edit(vmid, "migrate", func(v *vm) {
+	s.world.Report(strconv.Itoa(vmid), "somebody migrates vm %d to %s", vmid, to)
+	return s.editVM(vmid, "migrate", func(v *vm) {
 		for _, st := range v.host.storages {
 			there := target.storage(st.name)
 			for name, vol := range st.volumes {
@@ -120,7 +120,7 @@ func (s *Server) Migrate(vmid int, to string) error {
 // HoldFile keeps a VM's lock file, as a command at the console does while it
 // runs, until release is called. It waits until it gets it.
 func (s *Server) HoldFile(ctx context.Context, vmid int) (release func(), err error) {
-	lock, err := s.acquire(ctx, vmid, nil)
+	lock, err := s.acquireLock(ctx, vmid, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (s *Server) Start(vmid int) error {
 // Stop is qm stop. It returns when the VM is off.
 func (s *Server) Stop(vmid int) error {
 	return s.atConsole(vmid, "qmstop", func(_ *task, v *vm) error {
-		s.halt(v, true)
+		s.haltVM(v, true)
 		return nil
 	})
 }
@@ -143,10 +143,10 @@ func (s *Server) Stop(vmid int) error {
 // Remove stops a VM and destroys it with its disks, protected or not.
 func (s *Server) Remove(vmid int) error {
 	return s.atConsole(vmid, "qmdestroy", func(_ *task, v *vm) error {
-		s.halt(v, true)
+		s.haltVM(v, true)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.erase(v, false)
+		s.eraseVM(v, false)
 		return nil
 	})
 }
@@ -159,8 +159,8 @@ func (s *Server) atConsole(vmid int, kind string, do func(*task, *vm) error) err
 	if v == nil {
 		return fmt.Errorf("%s vm %d: there is none", kind, vmid)
 	}
-	s.world.Tell(strconv.Itoa(vmid), "somebody runs %s %d at the console", kind, vmid)
-	name, err := s.fork(identity{id: rootUser, user: rootUser}, v.host, kind, strconv.Itoa(vmid), world.Fault{}, func(t *task) error { return do(t, v) })
+	s.world.Report(strconv.Itoa(vmid), "somebody runs %s %d at the console", kind, vmid)
+	name, err := s.forkTask(identity{id: rootUser, user: rootUser}, v.host, kind, strconv.Itoa(vmid), world.Fault{}, func(t *task) error { return do(t, v) })
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (s *Server) AddFile(host, storageName, name string, bytes int64, image worl
 		return fmt.Errorf("add %s: no storage %q on host %q", name, storageName, host)
 	}
 	st := h.storage(storageName)
-	s.keep(st, name, received{bytes: bytes})
+	s.keepFile(st, name, received{bytes: bytes})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := st.volumes[name]
@@ -226,18 +226,6 @@ func (s *Server) AddFile(host, storageName, name string, bytes int64, image worl
 }
 
 var diskName = regexp.MustCompile(`^(?:\d+/)?(?:vm|base)-(\d{1,9})-`)
-
-// RemoveFile removes a file from a storage of a host.
-func (s *Server) RemoveFile(host, storageName, name string) error {
-	h := s.host(host)
-	if h == nil || h.storage(storageName) == nil {
-		return fmt.Errorf("remove %s: no storage %q on host %q", name, storageName, host)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(h.storage(storageName).volumes, name)
-	return nil
-}
 
 // SetPassword gives a user a password, which root needs for what no token may
 // do. The user is made if there is none.
@@ -301,7 +289,7 @@ type AgentScope struct {
 }
 
 // AgentToken sets up pool, roles, user, token and access control the way the
-// documentation tells an administrator to: a token with separated privileges,
+// documentation asks of an administrator: a token with separated privileges,
 // each given to the token and to its user, that can touch the VMs of one pool
 // only. It returns what goes behind "Authorization: PVEAPIToken=".
 func (s *Server) AgentToken(scope AgentScope) string {

@@ -31,7 +31,7 @@ func createVM(c *call) (any, error) {
 	s.mu.Lock()
 	err := s.mayCreate(c, id, values)
 	if err == nil && s.vms[id] != nil {
-		err = die("unable to create VM %d - VM %[1]d already exists on node '%s'", id, s.vms[id].host.name)
+		err = perlError("unable to create VM %d - VM %[1]d already exists on node '%s'", id, s.vms[id].host.name)
 	}
 	if err != nil {
 		s.mu.Unlock()
@@ -40,20 +40,20 @@ func createVM(c *call) (any, error) {
 	v := &vm{id: id, host: c.node, maker: c.who.id, conf: newConfig(map[string]string{"lock": "create"})}
 	s.vms[id] = v
 	s.mu.Unlock()
-	s.world.Tell(strconv.Itoa(id), "%s creates vm %d (%s)", c.who.id, id, values["name"])
+	s.world.Report(strconv.Itoa(id), "%s creates vm %d (%s)", c.who.id, id, values["name"])
 
 	pool, start := c.str("pool"), c.flag("start")
-	return s.fork(c.who, c.node, "qmcreate", strconv.Itoa(id), c.fault, func(t *task) error {
-		err := s.build(t, c.who, v, values, pool)
+	return s.forkTask(c.who, c.node, "qmcreate", strconv.Itoa(id), c.fault, func(t *task) error {
+		err := s.buildVM(t, c.who, v, values, pool)
 		switch {
 		case errors.Is(err, errKilled):
 			return err
 		case err != nil:
-			s.forget(v)
+			s.discardUnfinished(v)
 			return fmt.Errorf("unable to create VM %d - %w", id, err)
 		}
 		if start {
-			s.say(t, "Execute autostart")
+			s.logLine(t, "Execute autostart")
 			if _, err := s.forkStart(c.who, v, c.fault); err != nil {
 				return err
 			}
@@ -63,14 +63,14 @@ func createVM(c *call) (any, error) {
 }
 
 // mayCreate checks the privileges a creation needs beyond what the description
-// of the method says. s.mu is held.
+// of the method defines. s.mu is held.
 func (s *Server) mayCreate(c *call, id int, values map[string]string) error {
 	pool, path := c.str("pool"), fmt.Sprintf("/vms/%d", id)
 	if pool != "" && s.pools[pool] == nil {
 		return noSuchPool(pool)
 	}
-	if s.need(c.who, path, "VM.Allocate") != nil && (pool == "" || s.need(c.who, "/pool/"+pool, "VM.Allocate") != nil) {
-		return denied("")
+	if s.needPrivileges(c.who, path, "VM.Allocate") != nil && (pool == "" || s.needPrivileges(c.who, "/pool/"+pool, "VM.Allocate") != nil) {
+		return denyAccess("")
 	}
 	if c.flag("start") {
 		if err := s.needVM(c.who, id, pool, "VM.PowerMgmt"); err != nil {
@@ -89,10 +89,10 @@ func (s *Server) mayCreate(c *call, id int, values map[string]string) error {
 // needVM asks for a privilege on a VM, which may come from the pool it is
 // about to join. s.mu is held.
 func (s *Server) needVM(who identity, id int, pool string, privileges ...string) error {
-	if pool != "" && s.need(who, "/pool/"+pool, privileges...) == nil {
+	if pool != "" && s.needPrivileges(who, "/pool/"+pool, privileges...) == nil {
 		return nil
 	}
-	return s.need(who, fmt.Sprintf("/vms/%d", id), privileges...)
+	return s.needPrivileges(who, fmt.Sprintf("/vms/%d", id), privileges...)
 }
 
 // optionPrivileges is what changing an option needs; privilegeOf knows the
@@ -105,7 +105,7 @@ var optionPrivileges = byWord(map[string]string{
 	"VM.Config.Disk":    "boot bootdisk",
 })
 
-// cloudInitOptions are what the cloud-init drive says.
+// cloudInitOptions are those of the cloud-init drive.
 var cloudInitOptions = setOf("cicustom", "cipassword", "citype", "ciupgrade", "ciuser", "nameserver", "searchdomain", "sshkeys")
 
 func byWord(groups map[string]string) map[string]string {
@@ -149,7 +149,7 @@ func (s *Server) maySet(c *call, id int, pool, key string) error {
 		if err := need("VM.Config.Options"); err != nil {
 			return err
 		}
-		return s.need(c.who, "/", "Sys.Modify")
+		return s.needPrivileges(c.who, "/", "Sys.Modify")
 	case key == "tags" && pool != "" && s.flavour.nine:
 		return nil // see mayTag
 	case isDrive(key) && (drive.isCloudInit() || cloudInitDisk.MatchString(drive["file"])):
@@ -164,7 +164,7 @@ func (s *Server) maySet(c *call, id int, pool, key string) error {
 	}
 	privilege := privilegeOf(key)
 	if privilege == "" {
-		return die("only root can set '%s' config", key)
+		return perlError("only root can set '%s' config", key)
 	}
 	return need(privilege)
 }
@@ -185,7 +185,7 @@ func privilegeOf(key string) string {
 func (s *Server) mayBridge(c *call, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
 		if bridge := parseNet(values[k])["bridge"]; isNet(k) && bridge != "" {
-			if err := s.need(c.who, "/sdn/zones/localnetwork/"+bridge, "SDN.Use"); err != nil {
+			if err := s.needPrivileges(c.who, "/sdn/zones/localnetwork/"+bridge, "SDN.Use"); err != nil {
 				return err
 			}
 		}
@@ -193,8 +193,8 @@ func (s *Server) mayBridge(c *call, values map[string]string) error {
 	return nil
 }
 
-// build is the task of a creation.
-func (s *Server) build(t *task, who identity, v *vm, values map[string]string, pool string) error {
+// buildVM is the task of a creation.
+func (s *Server) buildVM(t *task, who identity, v *vm, values map[string]string, pool string) error {
 	id := strconv.Itoa(v.id)
 	release, err := s.lockFile(t, v.id)
 	if err != nil {
@@ -212,19 +212,19 @@ func (s *Server) build(t *task, who identity, v *vm, values map[string]string, p
 	}
 	final := map[string]string{}
 	for k, text := range values {
-		final[k] = canonical(k, text, s.flavour)
+		final[k] = spellOption(k, text, s.flavour)
 	}
 	for _, k := range driveKeys(values) {
-		p, err := s.place(t, v.host, v.id, k, values[k])
+		p, err := s.placeDrive(t, v.host, v.id, k, values[k])
 		if p.volid != "" {
-			s.note(v, p.volid)
+			s.noteVolume(v, p.volid)
 		}
 		if err != nil {
 			return err
 		}
 		final[k] = p.text
 	}
-	if err := s.spend(t, "create", id, s.world.Latency.Create, after...); err != nil {
+	if err := s.spendTime(t, "create", id, s.world.Latency.Create, after...); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -245,7 +245,7 @@ func (s *Server) build(t *task, who identity, v *vm, values map[string]string, p
 	v.conf = newConfig(final)
 	v.begun = nil
 	if s.pools[pool] != nil {
-		s.join(v.id, pool)
+		s.joinPool(v.id, pool)
 	}
 	return nil
 }
@@ -258,34 +258,34 @@ func (s *Server) mayTag(who identity, id int, tags string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.need(who, fmt.Sprintf("/vms/%d", id), "VM.Config.Options"); err != nil {
+	if err := s.needPrivileges(who, fmt.Sprintf("/vms/%d", id), "VM.Config.Options"); err != nil {
 		return fmt.Errorf("403 %w", err)
 	}
 	return nil
 }
 
-// note remembers a volume that was made for a VM whose configuration does not
-// say so yet. s.mu is not held.
-func (s *Server) note(v *vm, volid string) {
+// noteVolume remembers a volume that was made for a VM whose configuration does not
+// name it yet. s.mu is not held.
+func (s *Server) noteVolume(v *vm, volid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v.begun = append(v.begun, volid)
 }
 
-// forget removes a VM that could not be made, and what was made for it.
-func (s *Server) forget(v *vm) {
+// discardUnfinished removes a VM that could not be made, and what was made for it.
+func (s *Server) discardUnfinished(v *vm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, volid := range v.begun {
-		v.host.free(volid)
+		v.host.freeVolume(volid)
 	}
 	if s.vms[v.id] == v {
 		delete(s.vms, v.id)
 	}
 }
 
-// canonical spells an option the way Proxmox VE keeps it.
-func canonical(key, text string, f flavour) string {
+// spellOption spells an option the way Proxmox VE keeps it.
+func spellOption(key, text string, f flavour) string {
 	switch {
 	case key == "tags" && f.nine:
 		return canonicalTags(text)
@@ -302,7 +302,7 @@ func checkBoot(values map[string]string) error {
 	order, _ := bootOrder(values["boot"])
 	for _, k := range order {
 		if values[k] == "" {
-			return die("invalid bootorder: device '%s' does not exist'", k)
+			return perlError("invalid bootorder: device '%s' does not exist'", k)
 		}
 	}
 	return nil
@@ -315,22 +315,22 @@ func resizeDisk(c *call) (any, error) {
 	if c.has("skiplock") && !c.who.isRoot() {
 		return nil, invalidParam("skiplock", "Only root may use this option.")
 	}
-	return s.fork(c.who, host, "resize", strconv.Itoa(id), fault, func(t *task) error {
+	return s.forkTask(c.who, host, "resize", strconv.Itoa(id), fault, func(t *task) error {
 		release, err := s.lockFile(t, id)
 		if err != nil {
 			return err
 		}
 		defer release()
-		return s.resize(t, host, id, disk, size, digest)
+		return s.resizeDisk(t, host, id, disk, size, digest)
 	})
 }
 
-func (s *Server) resize(t *task, h *host, id int, disk, size, digest string) error {
+func (s *Server) resizeDisk(t *task, h *host, id int, disk, size, digest string) error {
 	vol, want, err := s.planResize(h, id, disk, size, digest)
 	if err != nil || vol == nil {
 		return err
 	}
-	if err := s.spend(t, "resize", strconv.Itoa(id), s.world.Latency.Resize, "create/"+strconv.Itoa(id)); err != nil {
+	if err := s.spendTime(t, "resize", strconv.Itoa(id), s.world.Latency.Resize, "create/"+strconv.Itoa(id)); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -364,19 +364,19 @@ func (s *Server) planResize(h *host, id int, disk, size, digest string) (*volume
 	if err := checkDigest(v.conf, digest); err != nil {
 		return nil, 0, err
 	}
-	if err := v.locked(); err != nil {
+	if err := v.checkLock(); err != nil {
 		return nil, 0, err
 	}
 	d := parseDrive(v.conf.base[disk])
 	if d["file"] == "" {
-		return nil, 0, die("disk '%s' does not exist", disk)
+		return nil, 0, perlError("disk '%s' does not exist", disk)
 	}
 	if !volumePattern.MatchString(d["file"]) {
-		return nil, 0, die("unable to parse volume ID '%s'", d["file"])
+		return nil, 0, perlError("unable to parse volume ID '%s'", d["file"])
 	}
 	_, vol := h.volume(d["file"])
 	if vol == nil {
-		return nil, 0, die("volume '%s' does not exist", d["file"])
+		return nil, 0, perlError("volume '%s' does not exist", d["file"])
 	}
 	relative := strings.HasPrefix(size, "+")
 	want, err := parseSize(strings.TrimPrefix(size, "+"))
@@ -388,7 +388,7 @@ func (s *Server) planResize(h *host, id int, disk, size, digest string) (*volume
 	}
 	switch want = roundUp(want, 1024); {
 	case want < vol.bytes:
-		return nil, 0, die("shrinking disks is not supported")
+		return nil, 0, perlError("shrinking disks is not supported")
 	case want == vol.bytes:
 		return nil, 0, nil
 	}

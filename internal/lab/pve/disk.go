@@ -60,7 +60,7 @@ func (s *Server) mayUseDrives(c *call, values map[string]string) error {
 		name, _, _ := strings.Cut(file, ":")
 		st := c.node.storage(name)
 		if st == nil {
-			return die("storage '%s' does not exist", name)
+			return perlError("storage '%s' does not exist", name)
 		}
 		if err := s.mayReadVolume(c.who, st); err != nil {
 			return err
@@ -74,18 +74,18 @@ func (s *Server) rootPathsOnly() error {
 	if s.flavour.nine {
 		line = 651
 	}
-	return die("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", line)
+	return perlError("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line %d.", line)
 }
 
 func (s *Server) mayAllocate(c *call, storage string) error {
-	if err := s.need(c.who, "/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
+	if err := s.needPrivileges(c.who, "/storage/"+storage, "Datastore.AllocateSpace"); err != nil {
 		return err
 	}
 	st := c.node.storage(storage)
 	if st == nil {
-		return die("storage '%s' does not exist", storage)
+		return perlError("storage '%s' does not exist", storage)
 	}
-	if !st.holds("images") {
+	if !st.acceptsContent("images") {
 		return invalidParam("storage", "storage '%s' does not support vm images", storage)
 	}
 	return nil
@@ -98,7 +98,7 @@ func (s *Server) mayImport(c *call, key, from string) error {
 	name, rest, _ := strings.Cut(from, ":")
 	st := c.node.storage(name)
 	if st == nil {
-		return die("storage '%s' does not exist", name)
+		return perlError("storage '%s' does not exist", name)
 	}
 	if kind, _, _ := strings.Cut(rest, "/"); kind == "iso" || kind == "vztmpl" || kind == "snippets" || kind == "backup" {
 		return invalidParam(key, "%s has wrong type '%s' - needs to be 'images' or 'import'", from, kind)
@@ -113,9 +113,9 @@ type placed struct {
 	volid string
 }
 
-// place turns a drive of a request into one of a VM: makes, imports or finds
+// placeDrive turns a drive of a request into one of a VM: makes, imports or finds
 // its volume. A volume that was begun is returned with the error.
-func (s *Server) place(t *task, h *host, id int, key, text string) (placed, error) {
+func (s *Server) placeDrive(t *task, h *host, id int, key, text string) (placed, error) {
 	d := parseDrive(text)
 	file := d["file"]
 	if m := newDisk.FindStringSubmatch(file); m != nil {
@@ -134,7 +134,7 @@ func (s *Server) place(t *task, h *host, id int, key, text string) (placed, erro
 	defer s.mu.Unlock()
 	_, v := h.volume(file)
 	if v == nil {
-		return placed{}, die("volume '%s' does not exist", file)
+		return placed{}, perlError("volume '%s' does not exist", file)
 	}
 	d["size"] = formatSize(roundUp(v.bytes, 512))
 	return placed{text: d.String()}, nil
@@ -155,18 +155,18 @@ func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d pr
 	s.mu.Lock()
 	st := h.storage(m[1])
 	format := cmp.Or(d["format"], "raw")
-	v := s.allocate(st, st.diskName(id, "vm", format), format, id, bytes)
+	v := s.allocateDisk(st, st.diskName(id, "vm", format), format, id, bytes)
 	if key == "efidisk0" {
 		v.file = v.bytes
 	}
 	s.mu.Unlock()
-	s.sayFormatting(t, st, v)
+	s.logFormatting(t, st, v)
 	if key == "efidisk0" {
-		s.sayTransferred(t, v.bytes)
+		s.logTransferred(t, v.bytes)
 	}
 	delete(d, "format")
 	d["file"], d["size"] = st.volid(v), formatSize(v.bytes)
-	s.say(t, "%s: successfully created disk '%s'", key, d)
+	s.logLine(t, "%s: successfully created disk '%s'", key, d)
 	return placed{text: d.String(), volid: d["file"]}, nil
 }
 
@@ -177,16 +177,16 @@ func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d 
 	name := st.imageName(id, fmt.Sprintf("vm-%d-cloudinit", id), format)
 	if st.volumes[name] != nil {
 		s.mu.Unlock()
-		return placed{}, die("disk image '%s' already exists", st.file(name))
+		return placed{}, perlError("disk image '%s' already exists", st.file(name))
 	}
-	v := s.allocate(st, name, format, id, cloudInitBytes)
+	v := s.allocateDisk(st, name, format, id, cloudInitBytes)
 	v.disk = nil // the host writes it, the guest keeps nothing on it
 	s.mu.Unlock()
-	s.sayFormatting(t, st, v)
+	s.logFormatting(t, st, v)
 	delete(d, "format")
 	delete(d, "size")
 	d["file"], d["media"] = st.volid(v), "cdrom"
-	s.say(t, "%s: successfully created disk '%s'", key, d)
+	s.logLine(t, "%s: successfully created disk '%s'", key, d)
 	return placed{text: d.String(), volid: d["file"]}, nil
 }
 
@@ -199,34 +199,34 @@ func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d pro
 	srcStorage, src := h.volume(from)
 	s.mu.Unlock()
 	if src == nil {
-		return placed{}, die("failed to stat '%s'", fileOf(h, from))
+		return placed{}, perlError("failed to stat '%s'", fileOf(h, from))
 	}
 	format := cmp.Or(d["format"], src.format)
 	if st.kind == "lvmthin" {
 		format = "raw"
 	}
-	s.say(t, "create full clone of drive (%s)", from)
+	s.logLine(t, "create full clone of drive (%s)", from)
 	s.mu.Lock()
-	v := s.allocate(st, st.diskName(id, "vm", format), format, id, src.bytes)
-	v.disk.Image = src.holds()
+	v := s.allocateDisk(st, st.diskName(id, "vm", format), format, id, src.bytes)
+	v.disk.Image = src.heldImage()
 	s.mu.Unlock()
 	volid := st.volid(v)
-	s.sayFormatting(t, st, v)
+	s.logFormatting(t, st, v)
 	if s.flavour.nine {
-		s.say(t, "allocated target volume '%s'", volid)
+		s.logLine(t, "allocated target volume '%s'", volid)
 	}
 	if err := s.copyOnto(t, st, id, s.world.Latency.Import, "upload/"+h.name, "delete/"+strconv.Itoa(id)); err != nil {
 		if errors.Is(err, errInterrupted) {
-			err = die("cannot import from '%s' - copy failed: command '/usr/bin/qemu-img convert -p -n -f %s -O %s %s zeroinit:%s' failed: %s",
+			err = perlError("cannot import from '%s' - copy failed: command '/usr/bin/qemu-img convert -p -n -f %s -O %s %s zeroinit:%s' failed: %s",
 				from, src.format, format, srcStorage.file(src.name), st.file(v.name), err)
 		}
 		return placed{volid: volid}, err
 	}
-	s.sayTransferred(t, v.bytes)
+	s.logTransferred(t, v.bytes)
 	delete(d, "import-from")
 	delete(d, "format")
 	d["file"], d["size"] = volid, formatSize(v.bytes)
-	s.say(t, "%s: successfully created disk '%s'", key, d)
+	s.logLine(t, "%s: successfully created disk '%s'", key, d)
 	return placed{text: d.String(), volid: volid}, nil
 }
 
@@ -252,7 +252,7 @@ func (s *Server) copyOnto(t *task, st *storage, id int, d time.Duration, after .
 		after = append(after, st.lastCopy)
 	}
 	s.mu.Unlock()
-	if err := s.spend(t, "import", strconv.Itoa(id), d, after...); err != nil {
+	if err := s.spendTime(t, "import", strconv.Itoa(id), d, after...); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -261,24 +261,24 @@ func (s *Server) copyOnto(t *task, st *storage, id int, d time.Duration, after .
 	return nil
 }
 
-// sayFormatting is what making a volume leaves in a task's log.
-func (s *Server) sayFormatting(t *task, st *storage, v *volume) {
+// logFormatting is what making a volume leaves in a task's log.
+func (s *Server) logFormatting(t *task, st *storage, v *volume) {
 	switch {
 	case st.kind == "lvmthin":
-		s.say(t, "  Logical volume %q created.", v.name)
+		s.logLine(t, "  Logical volume %q created.", v.name)
 	case v.format == "qcow2":
-		s.say(t, "Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16",
+		s.logLine(t, "Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16",
 			st.file(v.name), v.bytes)
 	default:
-		s.say(t, "Formatting '%s', fmt=%s size=%d preallocation=off", st.file(v.name), v.format, v.bytes)
+		s.logLine(t, "Formatting '%s', fmt=%s size=%d preallocation=off", st.file(v.name), v.format, v.bytes)
 	}
 }
 
-// sayTransferred is what copying leaves in a task's log.
-func (s *Server) sayTransferred(t *task, bytes int64) {
-	s.say(t, "transferred 0.0 B of %s (0.00%%)", humanSize(bytes))
-	s.say(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
-	s.say(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
+// logTransferred is what copying leaves in a task's log.
+func (s *Server) logTransferred(t *task, bytes int64) {
+	s.logLine(t, "transferred 0.0 B of %s (0.00%%)", humanSize(bytes))
+	s.logLine(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
+	s.logLine(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
 }
 
 // humanSize renders a size as Proxmox VE's logs do.

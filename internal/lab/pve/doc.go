@@ -1,4 +1,4 @@
-// Package pve is a make-believe Proxmox VE: its HTTPS API as a client sees it,
+// Package pve is a simulated Proxmox VE: its HTTPS API as a client sees it,
 // the virtual machines, disks, images and tasks behind it, and the person at
 // its console.
 //
@@ -8,7 +8,7 @@
 // back in canonical form under the digest of the file they are kept in, and
 // whatever takes time is a task that can fail after its call succeeded.
 //
-// It tells the world what an agent must never do (see Config.Agent), and what
+// It reports to the world what an agent must never do (see Config.Agent), and what
 // time it took for what. The spans it spends, and what each comes after:
 //
 //	upload/<host>   download/<file name>

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// flavour is the version of Proxmox VE that is played. Where 9.2 and 8.4 were
+// flavour is the version of Proxmox VE that is simulated. Where 9.2 and 8.4 were
 // seen to differ, nine decides.
 type flavour struct {
 	name, version, qemu, machine string
@@ -79,7 +79,7 @@ func (f flavour) builtinRoles() map[string]*role {
 	return roles
 }
 
-// set is a set of words.
+// set is a set of texts.
 type set map[string]bool
 
 func setOf(words ...string) set {

@@ -33,39 +33,39 @@ var (
 
 // namedFormats are the formats whose values are property strings.
 var namedFormats = map[string]map[string]*property{
-	"pve-qm-smbios1": optional(map[string]*property{
-		"uuid": patterned(uuidPattern), "base64": {Type: "boolean"}, "family": patterned(base64Pattern), "manufacturer": patterned(base64Pattern),
-		"product": patterned(base64Pattern), "serial": patterned(base64Pattern), "sku": patterned(base64Pattern), "version": patterned(base64Pattern),
+	"pve-qm-smbios1": makeOptional(map[string]*property{
+		"uuid": newPattern(uuidPattern), "base64": {Type: "boolean"}, "family": newPattern(base64Pattern), "manufacturer": newPattern(base64Pattern),
+		"product": newPattern(base64Pattern), "serial": newPattern(base64Pattern), "sku": newPattern(base64Pattern), "version": newPattern(base64Pattern),
 	}),
-	"pve-qm-ipconfig": optional(map[string]*property{
+	"pve-qm-ipconfig": makeOptional(map[string]*property{
 		"ip": {Format: "pve-ipv4-config"}, "gw": {Format: "ipv4"}, "ip6": {Format: "pve-ipv6-config"}, "gw6": {Format: "ipv6"},
 	}),
 	"pve-qm-rng": {
 		"source": {DefaultKey: true, Enum: []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}}, "max_bytes": {Type: "integer", Optional: true},
 		"period": {Type: "integer", Optional: true},
 	},
-	"pve-qm-watchdog": optional(map[string]*property{
+	"pve-qm-watchdog": makeOptional(map[string]*property{
 		"model": {DefaultKey: true, Enum: []string{"i6300esb", "ib700"}}, "action": {Enum: []string{"reset", "shutdown", "poweroff", "pause", "debug", "none"}},
 	}),
-	"pve-startup-order": optional(map[string]*property{
+	"pve-startup-order": makeOptional(map[string]*property{
 		"order": {DefaultKey: true, Type: "integer"}, "up": {Type: "integer"}, "down": {Type: "integer"},
 	}),
-	"pve-qm-cicustom": optional(map[string]*property{
+	"pve-qm-cicustom": makeOptional(map[string]*property{
 		"meta": {Format: "pve-volume-id"}, "network": {Format: "pve-volume-id"}, "user": {Format: "pve-volume-id"}, "vendor": {Format: "pve-volume-id"},
 	}),
-	"pve-vm-cpu-conf": optional(map[string]*property{
+	"pve-vm-cpu-conf": makeOptional(map[string]*property{
 		"cputype": {DefaultKey: true, Format: "pve-cpu-model"}, "flags": {}, "guest-phys-bits": {Type: "integer"}, "hidden": {Type: "boolean"},
 		"hv-vendor-id": {}, "level": {Type: "integer"}, "phys-bits": {}, "reported-model": {},
 	}),
-	"pve-qm-boot": optional(map[string]*property{
+	"pve-qm-boot": makeOptional(map[string]*property{
 		"legacy": {DefaultKey: true, pattern: regexp.MustCompile(`^[acdn]{1,4}$`)}, "order": {},
 	}),
 }
 
-func patterned(p string) *property { return &property{pattern: regexp.MustCompile("^(?:" + p + ")$")} }
+func newPattern(p string) *property { return &property{pattern: regexp.MustCompile("^(?:" + p + ")$")} }
 
-// optional makes every field of a property string optional.
-func optional(fields map[string]*property) map[string]*property {
+// makeOptional makes every field of a property string optional.
+func makeOptional(fields map[string]*property) map[string]*property {
 	for _, p := range fields {
 		p.Optional = true
 	}
@@ -100,30 +100,30 @@ func checkFormat(format, text, path string) error {
 var formats = map[string]func(string) error{
 	"pve-vmid": func(v string) error {
 		n, err := strconv.Atoi(v)
-		return unless(err == nil && n >= 100 && n <= 999999999, "value does not look like a valid VM ID")
+		return errorUnless(err == nil && n >= 100 && n <= 999999999, "value does not look like a valid VM ID")
 	},
-	"pve-node":       matching(nodeNamePattern, "value does not look like a valid node name"),
-	"dns-name":       matching(dnsNamePattern, "value does not look like a valid DNS name"),
-	"pve-configid":   quoting(configIDPattern, "invalid configuration ID '%s'"),
-	"pve-storage-id": quoting(storageName, "storage ID '%s' contains illegal characters"),
-	"pve-poolid":     quoting(poolPattern, "pool name '%s' contains invalid characters"),
-	"pve-roleid":     quoting(namePattern, "role name '%s' contains invalid characters"),
-	"pve-tokenid":    quoting(tokenPattern, "value '%s' does not look like a valid token ID"),
-	"pve-userid":     quoting(userPattern, "value '%s' does not look like a valid user name"),
-	"mac-addr":       matching(macPattern, "value does not look like a valid unicast MAC address"),
-	"pve-tag":        matching(tagPattern, "invalid characters in tag"),
-	"disk-size":      quoting(sizePattern, "value does not look like a valid disk size: %s"),
-	"pve-bridge-id":  quoting(bridgePattern, "invalid bridge ID '%s'"),
-	"urlencoded":     quoting(urlencPattern, "invalid urlencoded string: %s"),
-	"pve-volume-id":  quoting(volumePattern, "unable to parse volume ID '%s'"),
+	"pve-node":       matchText(nodeNamePattern, "value does not look like a valid node name"),
+	"dns-name":       matchText(dnsNamePattern, "value does not look like a valid DNS name"),
+	"pve-configid":   matchQuoting(configIDPattern, "invalid configuration ID '%s'"),
+	"pve-storage-id": matchQuoting(storageName, "storage ID '%s' contains illegal characters"),
+	"pve-poolid":     matchQuoting(poolPattern, "pool name '%s' contains invalid characters"),
+	"pve-roleid":     matchQuoting(namePattern, "role name '%s' contains invalid characters"),
+	"pve-tokenid":    matchQuoting(tokenPattern, "value '%s' does not look like a valid token ID"),
+	"pve-userid":     matchQuoting(userPattern, "value '%s' does not look like a valid user name"),
+	"mac-addr":       matchText(macPattern, "value does not look like a valid unicast MAC address"),
+	"pve-tag":        matchText(tagPattern, "invalid characters in tag"),
+	"disk-size":      matchQuoting(sizePattern, "value does not look like a valid disk size: %s"),
+	"pve-bridge-id":  matchQuoting(bridgePattern, "invalid bridge ID '%s'"),
+	"urlencoded":     matchQuoting(urlencPattern, "invalid urlencoded string: %s"),
+	"pve-volume-id":  matchQuoting(volumePattern, "unable to parse volume ID '%s'"),
 	"pve-volume-id-or-qm-path": func(v string) error {
-		return unless(v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
+		return errorUnless(v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
 	},
 	"pve-volume-id-or-absolute-path": func(v string) error {
-		return unless(strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
+		return errorUnless(strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
 	},
 	"pve-storage-content": func(v string) error {
-		return unless(slices.Contains([]string{"images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none"}, v), fmt.Sprintf("invalid content type '%s'", v))
+		return errorUnless(slices.Contains([]string{"images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none"}, v), fmt.Sprintf("invalid content type '%s'", v))
 	},
 	"pve-hotplug-features": func(v string) error {
 		for _, part := range splitList(v) {
@@ -135,40 +135,40 @@ var formats = map[string]func(string) error{
 	},
 	"address": func(v string) error {
 		_, err := netip.ParseAddr(v)
-		return unless(err == nil || dnsNamePattern.MatchString(v), fmt.Sprintf("value '%s' does not look like a valid IP address or DNS name", v))
+		return errorUnless(err == nil || dnsNamePattern.MatchString(v), fmt.Sprintf("value '%s' does not look like a valid IP address or DNS name", v))
 	},
-	"ipv4":            address(netip.Addr.Is4, "value does not look like a valid IPv4 address"),
-	"ipv6":            address(netip.Addr.Is6, "value does not look like a valid IPv6 address"),
-	"pve-ipv4-config": prefix(netip.Addr.Is4, []string{"dhcp", "manual"}, "value does not look like a valid ipv4 network configuration"),
-	"pve-ipv6-config": prefix(netip.Addr.Is6, []string{"auto", "dhcp", "manual"}, "value does not look like a valid ipv6 network configuration"),
+	"ipv4":            checkAddress(netip.Addr.Is4, "value does not look like a valid IPv4 address"),
+	"ipv6":            checkAddress(netip.Addr.Is6, "value does not look like a valid IPv6 address"),
+	"pve-ipv4-config": checkPrefix(netip.Addr.Is4, []string{"dhcp", "manual"}, "value does not look like a valid ipv4 network configuration"),
+	"pve-ipv6-config": checkPrefix(netip.Addr.Is6, []string{"auto", "dhcp", "manual"}, "value does not look like a valid ipv6 network configuration"),
 }
 
-func unless(ok bool, text string) error {
+func errorUnless(ok bool, text string) error {
 	if ok {
 		return nil
 	}
 	return errors.New(text)
 }
 
-func matching(re *regexp.Regexp, text string) func(string) error {
-	return func(v string) error { return unless(re.MatchString(v), text) }
+func matchText(re *regexp.Regexp, text string) func(string) error {
+	return func(v string) error { return errorUnless(re.MatchString(v), text) }
 }
 
-func quoting(re *regexp.Regexp, text string) func(string) error {
-	return func(v string) error { return unless(re.MatchString(v), fmt.Sprintf(text, v)) }
+func matchQuoting(re *regexp.Regexp, text string) func(string) error {
+	return func(v string) error { return errorUnless(re.MatchString(v), fmt.Sprintf(text, v)) }
 }
 
-func address(is func(netip.Addr) bool, text string) func(string) error {
+func checkAddress(is func(netip.Addr) bool, text string) func(string) error {
 	return func(v string) error {
 		a, err := netip.ParseAddr(v)
-		return unless(err == nil && is(a), text)
+		return errorUnless(err == nil && is(a), text)
 	}
 }
 
-func prefix(is func(netip.Addr) bool, words []string, text string) func(string) error {
+func checkPrefix(is func(netip.Addr) bool, words []string, text string) func(string) error {
 	return func(v string) error {
 		p, err := netip.ParsePrefix(v)
-		return unless(slices.Contains(words, v) || err == nil && is(p.Addr()), text)
+		return errorUnless(slices.Contains(words, v) || err == nil && is(p.Addr()), text)
 	}
 }
 
@@ -186,5 +186,5 @@ func splitList(text string) []string {
 // checkCPU holds a CPU model against those QEMU and Proxmox VE bring along.
 func checkCPU(model string) error {
 	known := model == "" || strings.HasPrefix(model, "custom-") || slices.Contains(cpuModels, model)
-	return unless(known, fmt.Sprintf("Built-in cputype '%s' is not defined (missing 'custom-' prefix?)", model))
+	return errorUnless(known, fmt.Sprintf("Built-in cputype '%s' is not defined (missing 'custom-' prefix?)", model))
 }

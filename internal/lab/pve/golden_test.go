@@ -81,7 +81,7 @@ func sameGuest(a, b world.Guest) bool {
 }
 
 // TestImportsQueue shows that creations run side by side except for the copies
-// onto one storage, and that the world's chain says so.
+// onto one storage, and that the world's chain shows it.
 func TestImportsQueue(t *testing.T) {
 	inBubble(t, Config{}, func(l *testLab) {
 		l.ready()
@@ -178,7 +178,7 @@ func TestTagsAtCreation(t *testing.T) {
 }
 
 // TestPoolIsTheWall shows what a token that is let at one pool can do to a VM
-// outside it: nothing, and it is not told whether there is one.
+// outside it: nothing, not even whether there is one.
 func TestPoolIsTheWall(t *testing.T) {
 	inBubble(t, Config{}, func(l *testLab) {
 		if err := l.pve.CreateForeign(900, Foreign{Config: map[string]string{"name": "foreign"}, Running: true}); err != nil {
@@ -194,7 +194,7 @@ func TestPoolIsTheWall(t *testing.T) {
 		if v := l.vm(900); v.Power != Running {
 			t.Errorf("vm 900 is %s", v.Power)
 		}
-		// The laws are held against deeds, not against what the wall lets through.
+		// The rules apply to deeds, not to what the wall lets through.
 		if n := len(l.world.Violations()); n != 3 {
 			t.Errorf("%d violations: %v", n, l.world.Violations())
 		}
@@ -206,13 +206,13 @@ func TestPoolIsTheWall(t *testing.T) {
 	})
 }
 
-// TestLaws are the deeds the world must hear of, and the innocent ones it must
+// TestRules are the deeds the world must see, and the innocent ones it must
 // not.
-func TestLaws(t *testing.T) {
+func TestRules(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		do   func(l *testLab)
-		law  string
+		rule string
 	}{
 		{"a VM of its own twice", func(l *testLab) {
 			l.ok("POST", "/nodes/pve1/qemu", "vmid=410&pool=talos")
@@ -274,10 +274,10 @@ func TestLaws(t *testing.T) {
 				tc.do(l)
 				got := l.world.Violations()
 				switch {
-				case tc.law == "" && len(got) > 0:
+				case tc.rule == "" && len(got) > 0:
 					t.Errorf("violations %v, want none", got)
-				case tc.law != "" && (len(got) != 1 || !strings.HasPrefix(got[0], tc.law+" ")):
-					t.Errorf("violations %v, want one of %s", got, tc.law)
+				case tc.rule != "" && (len(got) != 1 || !strings.HasPrefix(got[0], tc.rule+" ")):
+					t.Errorf("violations %v, want one of %s", got, tc.rule)
 				}
 			})
 		})

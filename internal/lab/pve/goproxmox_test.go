@@ -14,7 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// TestGoProxmox drives the face with the client library the agent uses, in
+// TestGoProxmox drives the service with the client library the agent uses, in
 // virtual time and over real loopback.
 func TestGoProxmox(t *testing.T) {
 	t.Run("bubble", func(t *testing.T) {

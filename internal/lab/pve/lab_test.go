@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testLab is a make-believe Proxmox VE with a client beside it.
+// testLab is a simulated Proxmox VE with a client beside it.
 type testLab struct {
 	t      testing.TB
 	world  *world.World
@@ -323,6 +323,6 @@ func took(do func()) time.Duration {
 func (l *testLab) noViolations() {
 	l.t.Helper()
 	for _, v := range l.world.Violations() {
-		l.t.Errorf("law broken: %s", v)
+		l.t.Errorf("rule broken: %s", v)
 	}
 }

@@ -35,7 +35,7 @@ func listNodes(c *call) (any, error) {
 	out := []row{}
 	for _, h := range c.s.hosts {
 		r := row{"node": h.name, "id": "node/" + h.name, "type": "node", "status": "online", "level": "", "ssl_fingerprint": h.fingerprint}
-		if c.s.holds(c.who, "/nodes/"+h.name, false, "Sys.Audit") {
+		if c.s.hasPrivileges(c.who, "/nodes/"+h.name, false, "Sys.Audit") {
 			maps.Copy(r, c.s.nodeStatistics(h))
 		}
 		out = append(out, r)
@@ -81,7 +81,7 @@ func listNetwork(c *call) (any, error) {
 		if t := c.str("type"); t != "" && t != "bridge" && !strings.HasPrefix(t, "any_") && t != "include_sdn" {
 			continue
 		}
-		if !c.s.holds(c.who, "/sdn/zones/localnetwork/"+bridge, true, "SDN.Audit", "SDN.Use") {
+		if !c.s.hasPrivileges(c.who, "/sdn/zones/localnetwork/"+bridge, true, "SDN.Audit", "SDN.Use") {
 			continue
 		}
 		b := c.node.bridge(bridge)

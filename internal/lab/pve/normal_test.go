@@ -20,7 +20,7 @@ var (
 	progressLine = regexp.MustCompile(`^transferred |^ *\d+K[ .]+\d+%`)
 )
 
-// volatile are the numbers that say how a host is doing rather than how it
+// volatile are the numbers that show how a host is doing rather than how it
 // answers, and masked the texts: only that they are there is compared.
 var (
 	volatile = setOf("pid", "pstart", "starttime", "endtime", "uptime", "ctime", "cpu", "mem", "memhost", "netin", "netout", "diskread", "diskwrite",
@@ -109,7 +109,7 @@ func zero(v any) any {
 	return v
 }
 
-// logLines tells the lines of a task's log.
+// logLines reads the lines of a task's log.
 func logLines(v []any) ([]string, bool) {
 	var out []string
 	for _, e := range v {

@@ -87,89 +87,89 @@ func (s *Server) mayCall(c *call, m *method) error {
 		if c.who.isRoot() {
 			return nil
 		}
-		return denied("")
+		return denyAccess("")
 	}
-	return s.evaluate(c, m.check, true)
+	return s.evaluateExpression(c, m.check, true)
 }
 
-// evaluate decides an expression. Only a condition that stands alone says what
-// was missing. s.mu is held.
-func (s *Server) evaluate(c *call, e expression, alone bool) error {
+// evaluateExpression decides an expression. Only a condition that stands alone
+// names what was missing. s.mu is held.
+func (s *Server) evaluateExpression(c *call, e expression, alone bool) error {
 	switch e.op {
 	case "perm":
 		return s.evaluatePath(c, e, alone)
 	case "and":
 		for _, part := range e.parts {
-			if err := s.evaluate(c, part, alone); err != nil {
+			if err := s.evaluateExpression(c, part, alone); err != nil {
 				return err
 			}
 		}
 		return nil
 	case "or":
 		for _, part := range e.parts {
-			if s.evaluate(c, part, false) == nil {
+			if s.evaluateExpression(c, part, false) == nil {
 				return nil
 			}
 		}
-		return denied("")
+		return denyAccess("")
 	case "perm-modify":
-		return s.need(c.who, c.str("path"), "Permissions.Modify")
+		return s.needPrivileges(c.who, c.str("path"), "Permissions.Modify")
 	case "userid-param":
 		if e.path != "self" {
 			_, realm, _ := strings.Cut(c.str("userid"), "@")
-			return s.need(c.who, "/access/realm/"+realm, e.path)
+			return s.needPrivileges(c.who, "/access/realm/"+realm, e.path)
 		}
 		if c.str("userid") == c.who.user {
 			return nil
 		}
-		return denied("")
+		return denyAccess("")
 	default: // userid-group
 		if c.str("userid") == c.who.user {
 			return nil
 		}
-		return s.need(c.who, "/access/groups", "User.Modify")
+		return s.needPrivileges(c.who, "/access/groups", "User.Modify")
 	}
 }
 
 func (s *Server) evaluatePath(c *call, e expression, alone bool) error {
 	if e.require != "" && !c.has(e.require) {
-		return denied("")
+		return denyAccess("")
 	}
 	path := pathParam.ReplaceAllStringFunc(e.path, func(p string) string { return c.str(strings.Trim(p, "{}")) })
-	if s.holds(c.who, path, e.any, e.privileges...) {
+	if s.hasPrivileges(c.who, path, e.any, e.privileges...) {
 		return nil
 	}
 	if !alone {
-		return denied("")
+		return denyAccess("")
 	}
 	separator := ", "
 	if e.any {
 		separator = "|"
 	}
-	return denied(path + ", " + strings.Join(e.privileges, separator))
+	return denyAccess(path + ", " + strings.Join(e.privileges, separator))
 }
 
 var pathParam = regexp.MustCompile(`\{[a-z]+\}`)
 
-// need asks for all of some privileges on a path. s.mu is held.
-func (s *Server) need(who identity, path string, privileges ...string) error {
-	if s.holds(who, path, false, privileges...) {
+// needPrivileges asks for all of some privileges on a path. s.mu is held.
+func (s *Server) needPrivileges(who identity, path string, privileges ...string) error {
+	if s.hasPrivileges(who, path, false, privileges...) {
 		return nil
 	}
-	return denied(path + ", " + strings.Join(privileges, ", "))
+	return denyAccess(path + ", " + strings.Join(privileges, ", "))
 }
 
 // needAny asks for one of some privileges on a path. s.mu is held.
 func (s *Server) needAny(who identity, path string, privileges ...string) error {
-	if s.holds(who, path, true, privileges...) {
+	if s.hasPrivileges(who, path, true, privileges...) {
 		return nil
 	}
-	return denied(path + ", " + strings.Join(privileges, "|"))
+	return denyAccess(path + ", " + strings.Join(privileges, "|"))
 }
 
-// holds tells whether somebody has privileges on a path. s.mu is held.
-func (s *Server) holds(who identity, path string, any bool, privileges ...string) bool {
-	have := s.privileges(who, path)
+// hasPrivileges reports whether somebody has privileges on a path. s.mu is held.
+func (s *Server) hasPrivileges(who identity, path string, any bool, privileges ...string) bool {
+	have := s.privilegesAt(who, path)
 	has := func(p string) bool { return have[p] }
 	if any {
 		return slices.ContainsFunc(privileges, has)
@@ -177,10 +177,10 @@ func (s *Server) holds(who identity, path string, any bool, privileges ...string
 	return !slices.ContainsFunc(privileges, func(p string) bool { return !has(p) })
 }
 
-// privileges returns what somebody may do at a path. A token with separated
+// privilegesAt returns what somebody may do at a path. A token with separated
 // privileges has only what both it and its user have. s.mu is held.
-func (s *Server) privileges(who identity, path string) set {
-	if who.user == rootUser && (who.token == "" || !s.separated(who)) {
+func (s *Server) privilegesAt(who identity, path string) set {
+	if who.user == rootUser && (who.token == "" || !s.isSeparated(who)) {
 		return s.roles["Administrator"].privileges
 	}
 	pool := ""
@@ -209,7 +209,7 @@ func (s *Server) computePrivileges(who identity, path, pool string) set {
 	if who.user == rootUser {
 		user = s.roles["Administrator"].privileges
 	}
-	if who.token == "" || !s.separated(who) {
+	if who.token == "" || !s.isSeparated(who) {
 		return user
 	}
 	both := set{}
@@ -221,9 +221,9 @@ func (s *Server) computePrivileges(who identity, path, pool string) set {
 	return both
 }
 
-// separated tells whether a token has only privileges of its own. One that was
+// isSeparated reports whether a token has only privileges of its own. One that was
 // deleted since it logged in has none at all.
-func (s *Server) separated(who identity) bool {
+func (s *Server) isSeparated(who identity) bool {
 	u := s.users[who.user]
 	return u == nil || u.tokens[who.token] == nil || u.tokens[who.token].privsep
 }
@@ -250,7 +250,7 @@ func (s *Server) aclPrivileges(ugid, kind, path, pool string) set {
 // to it, which replace those further up.
 func (s *Server) rolesAt(ugid, kind, path string) set {
 	roles := set{}
-	for _, level := range levels(path) {
+	for _, level := range listLevels(path) {
 		here := set{}
 		for _, a := range s.acls {
 			if a.ugid == ugid && a.kind == kind && a.path == level && (a.propagate || level == path) && s.roles[a.role] != nil {
@@ -264,8 +264,8 @@ func (s *Server) rolesAt(ugid, kind, path string) set {
 	return roles
 }
 
-// levels returns a path and everything above it, from / down.
-func levels(path string) []string {
+// listLevels returns a path and everything above it, from / down.
+func listLevels(path string) []string {
 	out := []string{"/"}
 	for i := 1; i < len(path); i++ {
 		if path[i] == '/' {
@@ -282,12 +282,12 @@ func levels(path string) []string {
 var aclPath = regexp.MustCompile(`^/(?:access(?:/groups(?:/[^/]+)?|/realm(?:/[^/]+)?)?|nodes(?:/[^/]+)?|pool(?:/.+)?|` +
 	`sdn(?:/zones(?:/[^/]+){0,3}|/.*)?|storage(?:/[^/]+)?|vms(?:/[1-9][0-9]{2,})?|mapping(?:/.*)?)?$`)
 
-// pool is a resource pool. Who is in it, Server.member says.
+// pool is a resource pool. Who is in it is in Server.member.
 type pool struct{ comment string }
 
-// join puts a VMID into a pool, whether there is such a VM or not; "" takes it
+// joinPool puts a VMID into a pool, whether there is such a VM or not; "" takes it
 // out of the one it is in. s.mu is held.
-func (s *Server) join(id int, pool string) {
+func (s *Server) joinPool(id int, pool string) {
 	if pool == "" {
 		delete(s.member, id)
 		return

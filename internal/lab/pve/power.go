@@ -17,12 +17,12 @@ func powerTask(kind string, do func(*Server, *task, *call) error) func(*call) (a
 		if c.has("skiplock") && !c.who.isRoot() {
 			return nil, invalidParam("skiplock", "Only root may use this option.")
 		}
-		return c.s.fork(c.who, c.node, kind, strconv.Itoa(c.vmid()), c.fault, func(t *task) error { return do(c.s, t, c) })
+		return c.s.forkTask(c.who, c.node, kind, strconv.Itoa(c.vmid()), c.fault, func(t *task) error { return do(c.s, t, c) })
 	}
 }
 
-// holding has a task hold the VM's lock file while it is at work.
-func holding(do func(*Server, *task, *call) error) func(*Server, *task, *call) error {
+// lockWhile has a task hold the VM's lock file while it is at work.
+func lockWhile(do func(*Server, *task, *call) error) func(*Server, *task, *call) error {
 	return func(s *Server, t *task, c *call) error {
 		release, err := s.lockFile(t, c.vmid())
 		if err != nil {
@@ -39,7 +39,7 @@ func runningFirst(do func(*call) (any, error)) func(*call) (any, error) {
 		c.s.mu.Lock()
 		v, err := c.s.vmAt(c.node, c.vmid())
 		if err == nil && !v.running {
-			err = die("VM %d not running", v.id)
+			err = perlError("VM %d not running", v.id)
 		}
 		c.s.mu.Unlock()
 		if err != nil {
@@ -49,12 +49,12 @@ func runningFirst(do func(*call) (any, error)) func(*call) (any, error) {
 	}
 }
 
-func start(s *Server, t *task, c *call) error { return s.startVM(t, c.node, c.vmid(), c.fault) }
+func runStart(s *Server, t *task, c *call) error { return s.startVM(t, c.node, c.vmid(), c.fault) }
 
 // forkStart starts a VM in a task of its own, as Proxmox VE does after a
 // creation or a reboot. fault is one of the call that brought it about.
 func (s *Server) forkStart(who identity, v *vm, fault world.Fault) (string, error) {
-	return s.fork(who, v.host, "qmstart", strconv.Itoa(v.id), world.Fault{}, func(t *task) error {
+	return s.forkTask(who, v.host, "qmstart", strconv.Itoa(v.id), world.Fault{}, func(t *task) error {
 		return s.startVM(t, v.host, v.id, fault)
 	})
 }
@@ -70,7 +70,7 @@ func (s *Server) startVM(t *task, h *host, id int, fault world.Fault) error {
 		return err
 	}
 	n := strconv.Itoa(id)
-	if err := s.spend(t, "start", n, s.world.Latency.Start, "create/"+n, "resize/"+n, "stop/"+n); err != nil {
+	if err := s.spendTime(t, "start", n, s.world.Latency.Start, "create/"+n, "resize/"+n, "stop/"+n); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -80,13 +80,13 @@ func (s *Server) startVM(t *task, h *host, id int, fault world.Fault) error {
 		return err
 	}
 	s.nextPID += 27
-	v.conf.apply()
+	v.conf.applyPending()
 	v.running, v.paused, v.pid, v.since, v.stopped = true, false, s.nextPID, time.Now(), make(chan struct{})
-	g := s.guest(v)
+	g := s.describeGuest(v)
 	v.dead = fault.Kind == world.NeverUp
 	g.Dead = v.dead
 	s.mu.Unlock()
-	s.world.Tell(n, "vm %d (%s) runs", id, g.Name)
+	s.world.Report(n, "vm %d (%s) runs", id, g.Name)
 	s.guests.PowerOn(g)
 	return nil
 }
@@ -101,23 +101,23 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 	}
 	switch {
 	case v.isTemplate():
-		return die("you can't start a vm if it's a template")
-	case v.locked() != nil:
-		return v.locked()
+		return perlError("you can't start a vm if it's a template")
+	case v.checkLock() != nil:
+		return v.checkLock()
 	case v.running:
-		return die("VM %d already running", id)
+		return perlError("VM %d already running", id)
 	}
 	values := v.conf.merged()
 	snippets := parseDrive(values["cicustom"])
 	for _, k := range []string{"network", "user", "meta", "vendor"} {
 		if _, vol := h.volume(snippets[k]); vol == nil && snippets[k] != "" {
-			return die("volume '%s' does not exist", snippets[k])
+			return perlError("volume '%s' does not exist", snippets[k])
 		}
 	}
 	for _, k := range driveKeys(values) {
 		d := parseDrive(values[k])
 		if _, vol := h.volume(d["file"]); vol == nil && volumePattern.MatchString(d["file"]) {
-			return die("volume '%s' does not exist", d["file"])
+			return perlError("volume '%s' does not exist", d["file"])
 		}
 		if _, vol := h.volume(d["file"]); k == "tpmstate0" && vol != nil {
 			if vol.file > vol.bytes/2 {
@@ -145,7 +145,7 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 		exists, trouble, is := slices.Contains(h.bridges, bridge), "", h.bridge(bridge)
 		switch {
 		case !exists && s.flavour.nine:
-			return die("bridge '%s' does not exist", bridge)
+			return perlError("bridge '%s' does not exist", bridge)
 		case !exists:
 			trouble = fmt.Sprintf("bridge '%s' does not exist", bridge)
 		case card["tag"] != "" && is.Ports == "" && !is.VLANAware:
@@ -156,26 +156,26 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 		t.log = append(t.log, trouble,
 			fmt.Sprintf("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: "+
 				"network script /usr/libexec/qemu-server/pve-bridge failed with status 512", k, id, k[3:]))
-		return die("start failed: QEMU exited with code 1")
+		return perlError("start failed: QEMU exited with code 1")
 	}
 	return nil
 }
 
-// halt makes a running VM a stopped one and applies what waited for that. off
-// notifies the guest.
-func (s *Server) halt(v *vm, off bool) {
+// haltVM makes a running VM a stopped one, applies what waited for that, and
+// reports whether anything changed. off: the guest is notified.
+func (s *Server) haltVM(v *vm, off bool) bool {
 	s.mu.Lock()
 	if !v.running {
 		s.mu.Unlock()
-		return
+		return false
 	}
 	v.running, v.paused = false, false
-	v.conf.apply()
+	v.conf.applyPending()
 	close(v.stopped)
 	again, name := v.rebooting, v.name()
 	v.rebooting = false
 	s.mu.Unlock()
-	s.world.Tell(strconv.Itoa(v.id), "vm %d (%s) is off", v.id, name)
+	s.world.Report(strconv.Itoa(v.id), "vm %d (%s) is off", v.id, name)
 	if off {
 		s.guests.PowerOff(v.id)
 	}
@@ -185,17 +185,18 @@ func (s *Server) halt(v *vm, off bool) {
 			s.log.Debug("start after reboot", "err", err)
 		}
 	}
+	return true
 }
 
 // guestOff is a guest that switched its own machine off.
-func (s *Server) guestOff(v *vm) { s.halt(v, false) }
+func (s *Server) guestOff(v *vm) { s.haltVM(v, false) }
 
-// stop switches a VM off hard.
-func stop(s *Server, t *task, c *call) error {
+// runStop switches a VM off hard.
+func runStop(s *Server, t *task, c *call) error {
 	if c.flag("overrule-shutdown") {
-		s.overrule(t, c.vmid())
+		s.abortShutdowns(t, c.vmid())
 	}
-	return holding(stopNow)(s, t, c)
+	return lockWhile(stopNow)(s, t, c)
 }
 
 func stopNow(s *Server, t *task, c *call) error {
@@ -204,10 +205,10 @@ func stopNow(s *Server, t *task, c *call) error {
 		return err
 	}
 	n := strconv.Itoa(v.id)
-	if err := s.spend(t, "stop", n, s.world.Latency.Stop, "start/"+n); err != nil {
+	if err := s.spendTime(t, "stop", n, s.world.Latency.Stop, "start/"+n); err != nil {
 		return err
 	}
-	s.halt(v, true)
+	s.haltVM(v, true)
 	return nil
 }
 
@@ -223,12 +224,12 @@ func (s *Server) toStop(h *host, id int) (*vm, error) {
 	case !v.running:
 		return nil, nil
 	}
-	return v, v.locked()
+	return v, v.checkLock()
 }
 
-// overrule aborts the shutdowns of a VM that are under way, and waits for them
-// to let go of it.
-func (s *Server) overrule(t *task, id int) {
+// abortShutdowns aborts the shutdowns of a VM that are under way, and waits for
+// them to release it.
+func (s *Server) abortShutdowns(t *task, id int) {
 	s.mu.Lock()
 	var aborted []*task
 	var names []string
@@ -239,7 +240,7 @@ func (s *Server) overrule(t *task, id int) {
 	}
 	s.mu.Unlock()
 	if len(names) > 0 {
-		s.say(t, "overruled qmshutdown tasks: %s", strings.Join(names, ", "))
+		s.logLine(t, "overruled qmshutdown tasks: %s", strings.Join(names, ", "))
 	}
 	for _, o := range aborted {
 		o.stop(errInterrupted)
@@ -253,8 +254,8 @@ const (
 	shutdownTimeout = 60 * time.Second
 )
 
-// shutdown asks the guest to switch itself off, and waits.
-func shutdown(s *Server, t *task, c *call) error {
+// runShutdown asks the guest to switch itself off, and waits.
+func runShutdown(s *Server, t *task, c *call) error {
 	v, err := s.toStop(c.node, c.vmid())
 	if err != nil || v == nil {
 		return err
@@ -262,15 +263,15 @@ func shutdown(s *Server, t *task, c *call) error {
 	return s.shutDown(t, v, c, c.flag("forceStop"))
 }
 
-// reboot is a shutdown after which the host starts the VM anew, in another
+// runReboot is a shutdown after which the host starts the VM again, in another
 // task.
-func reboot(s *Server, t *task, c *call) error {
+func runReboot(s *Server, t *task, c *call) error {
 	v, err := s.toStop(c.node, c.vmid())
 	if err != nil {
 		return err
 	}
 	if v == nil {
-		return die("VM %d not running", c.vmid())
+		return perlError("VM %d not running", c.vmid())
 	}
 	s.mu.Lock()
 	v.rebooting = true
@@ -287,7 +288,7 @@ func reboot(s *Server, t *task, c *call) error {
 // shutDown presses the power button and waits until the guest is off.
 func (s *Server) shutDown(t *task, v *vm, c *call, force bool) error {
 	n := strconv.Itoa(v.id)
-	if _, err := s.pass(t, 0); err != nil {
+	if _, err := s.passTime(t, 0); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -299,7 +300,7 @@ func (s *Server) shutDown(t *task, v *vm, c *call, force bool) error {
 		if s.flavour.nine {
 			command = "qga command"
 		}
-		s.say(t, "QEMU Guest Agent is not running - VM %d %s 'guest-ping' failed - got timeout", v.id, command)
+		s.logLine(t, "QEMU Guest Agent is not running - VM %d %s 'guest-ping' failed - got timeout", v.id, command)
 	}
 	s.mu.Lock()
 	stopped := v.stopped
@@ -320,14 +321,14 @@ func (s *Server) shutDown(t *task, v *vm, c *call, force bool) error {
 	case <-timeout.C:
 	}
 	if !force {
-		return die("VM quit/powerdown failed - got timeout")
+		return perlError("VM quit/powerdown failed - got timeout")
 	}
-	s.say(t, "VM still running - terminating now with SIGTERM")
-	s.halt(v, true)
+	s.logLine(t, "VM still running - terminating now with SIGTERM")
+	s.haltVM(v, true)
 	return nil
 }
 
-// agentSilent tells whether the guest agent is configured and does not answer.
+// agentSilent reports whether the guest agent is configured and does not answer.
 func (s *Server) agentSilent(v *vm) bool {
 	s.mu.Lock()
 	on := agentOn(v.conf.base)
@@ -339,17 +340,17 @@ func (s *Server) agentSilent(v *vm) bool {
 	return !ok
 }
 
-// reset is the reset button: the guest boots anew, the machine runs on.
-func reset(s *Server, t *task, c *call) error {
+// runReset is the reset button: the guest boots again, the machine runs on.
+func runReset(s *Server, t *task, c *call) error {
 	s.mu.Lock()
 	v, err := s.vmAt(c.node, c.vmid())
 	if err != nil || !v.running {
 		s.mu.Unlock()
 		return err
 	}
-	g := s.guest(v)
+	g := s.describeGuest(v)
 	s.mu.Unlock()
-	if _, err := s.pass(t, 0); err != nil {
+	if _, err := s.passTime(t, 0); err != nil {
 		return err
 	}
 	s.guests.PowerOff(g.VMID)
@@ -357,14 +358,14 @@ func reset(s *Server, t *task, c *call) error {
 	return nil
 }
 
-// suspend and resume halt a VM's CPUs. Guests do not notice: time in the lab
+// runSuspend and resume halt a VM's CPUs. Guests do not notice: time in the lab
 // goes on for them.
-func suspend(s *Server, t *task, c *call) error { return s.setPaused(t, c, true) }
+func runSuspend(s *Server, t *task, c *call) error { return s.setPaused(t, c, true) }
 
-func resume(s *Server, t *task, c *call) error { return s.setPaused(t, c, false) }
+func runResume(s *Server, t *task, c *call) error { return s.setPaused(t, c, false) }
 
 func (s *Server) setPaused(t *task, c *call, paused bool) error {
-	if _, err := s.pass(t, 0); err != nil {
+	if _, err := s.passTime(t, 0); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -373,10 +374,10 @@ func (s *Server) setPaused(t *task, c *call, paused bool) error {
 	switch {
 	case err != nil:
 		return err
-	case v.locked() != nil:
-		return v.locked()
+	case v.checkLock() != nil:
+		return v.checkLock()
 	case !v.running:
-		return die("VM %d not running", v.id)
+		return perlError("VM %d not running", v.id)
 	}
 	v.paused = paused
 	return nil
@@ -392,8 +393,8 @@ func destroyVM(c *call) (any, error) {
 		return nil, err
 	}
 	purge, unreferenced := c.flag("purge"), c.flag("destroy-unreferenced-disks")
-	destroy := func(s *Server, t *task, c *call) error { return s.destroy(t, c.node, id, purge, unreferenced) }
-	return s.fork(c.who, c.node, "qmdestroy", strconv.Itoa(id), c.fault, func(t *task) error { return holding(destroy)(s, t, c) })
+	destroy := func(s *Server, t *task, c *call) error { return s.destroyVM(t, c.node, id, purge, unreferenced) }
+	return s.forkTask(c.who, c.node, "qmdestroy", strconv.Itoa(id), c.fault, func(t *task) error { return lockWhile(destroy)(s, t, c) })
 }
 
 // mayDestroy refuses at once to delete what is protected or runs.
@@ -405,18 +406,18 @@ func (s *Server) mayDestroy(h *host, id int) error {
 	case err != nil:
 		return err
 	case v.conf.base["protection"] == "1":
-		return die("can't remove VM %d - protection mode enabled", id)
+		return perlError("can't remove VM %d - protection mode enabled", id)
 	case v.running:
-		return die("VM %d is running - destroy failed", id)
+		return perlError("VM %d is running - destroy failed", id)
 	}
 	return nil
 }
 
-func (s *Server) destroy(t *task, h *host, id int, purge, unreferenced bool) error {
+func (s *Server) destroyVM(t *task, h *host, id int, purge, unreferenced bool) error {
 	s.mu.Lock()
 	v, err := s.vmAt(h, id)
 	if err == nil {
-		err = v.locked()
+		err = v.checkLock()
 	}
 	if err == nil {
 		err = s.stillUsed(v)
@@ -429,15 +430,15 @@ func (s *Server) destroy(t *task, h *host, id int, purge, unreferenced bool) err
 		return err
 	}
 	n := strconv.Itoa(id)
-	if err := s.spend(t, "delete", n, s.world.Latency.Delete, "stop/"+n); err != nil {
+	if err := s.spendTime(t, "delete", n, s.world.Latency.Delete, "stop/"+n); err != nil {
 		return err
 	}
 	if purge {
-		s.say(t, "purging VM %d from related configurations..", id)
+		s.logLine(t, "purging VM %d from related configurations..", id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.erase(v, unreferenced)
+	s.eraseVM(v, unreferenced)
 	return nil
 }
 
@@ -447,20 +448,20 @@ func (s *Server) stillUsed(v *vm) error {
 	for _, st := range v.host.storages {
 		for _, vol := range st.volumes {
 			if _, base := v.host.volume(st.name + ":" + vol.parent); vol.parent != "" && base != nil && base.vmid == v.id {
-				return die("base volume '%s:%s' is still in use by linked cloned", st.name, vol.parent)
+				return perlError("base volume '%s:%s' is still in use by linked cloned", st.name, vol.parent)
 			}
 		}
 	}
 	return nil
 }
 
-// erase removes a VM, its disks, its place in a pool and what the access
-// control list says of it. Files that its configuration does not name stay,
+// eraseVM removes a VM, its disks, its place in a pool and what the access
+// control list has about it. Files that its configuration does not name stay,
 // unless they are asked for. s.mu is held.
-func (s *Server) erase(v *vm, unreferenced bool) {
+func (s *Server) eraseVM(v *vm, unreferenced bool) {
 	for k, text := range v.conf.base {
 		if isDrive(k) || isUnused(k) {
-			s.discard(v, parseDrive(text)["file"])
+			s.discardVolume(v, parseDrive(text)["file"])
 		}
 	}
 	for _, st := range v.host.storages {
@@ -471,9 +472,9 @@ func (s *Server) erase(v *vm, unreferenced bool) {
 		}
 	}
 	delete(s.vms, v.id)
-	s.join(v.id, "")
+	s.joinPool(v.id, "")
 	path := fmt.Sprintf("/vms/%d", v.id)
 	s.granted = nil
 	s.acls = slices.DeleteFunc(s.acls, func(a acl) bool { return a.path == path })
-	s.world.Tell(strconv.Itoa(v.id), "vm %d (%s) is gone", v.id, v.name())
+	s.world.Report(strconv.Itoa(v.id), "vm %d (%s) is gone", v.id, v.name())
 }

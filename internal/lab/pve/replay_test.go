@@ -39,7 +39,8 @@ func (e *exchange) began() time.Time {
 	return at.Add(-time.Duration(e.Response.Seconds * float64(time.Second)))
 }
 
-// isLog tells the log of a case's task, which was read after the case itself.
+// isLog reports whether it is the log of a case's task, which was read after the
+// case itself.
 func (e *exchange) isLog() bool { return strings.HasSuffix(e.file, "log") }
 
 // load reads the exchanges of a folder in the order they happened.
@@ -70,7 +71,7 @@ func load(t *testing.T, dir string) []*exchange {
 		case number(a) != number(b):
 			return strings.Compare(number(a), number(b))
 		case a.isLog() != b.isLog():
-			return bit(a.isLog()) - bit(b.isLog())
+			return encodeBit(a.isLog()) - encodeBit(b.isLog())
 		}
 		return strings.Compare(a.file, b.file)
 	})
@@ -118,7 +119,7 @@ func replay(t *testing.T, folder string, exchanges []*exchange) {
 	t.Logf("%s: %d of %d agree", folder, agreed, len(exchanges))
 }
 
-// fits tells whether a row of a table is about an exchange.
+// fits reports whether a row of a table is about an exchange.
 func fits(folder, pattern, inFolder, file string) bool {
 	ok, err := path.Match(pattern, file)
 	return err == nil && ok && (folder == "" || folder == inFolder)

@@ -39,7 +39,7 @@ func (c *call) str(name string) string {
 	return v
 }
 
-// has tells whether a parameter was given.
+// has reports whether a parameter was given.
 func (c *call) has(name string) bool {
 	_, ok := c.in[name]
 	return ok
@@ -78,13 +78,13 @@ func splitRoutes() []route {
 	return out
 }
 
-// match finds the route of a request and the parameters in its path. A path
+// matchRoute finds the route of a request and the parameters in its path. A path
 // that is unknown, or has no such method, has none.
-func (s *Server) match(method, path string) (*route, map[string]any) {
+func (s *Server) matchRoute(method, path string) (*route, map[string]any) {
 	have := strings.Split(strings.TrimSuffix(path, "/"), "/")
 	for i := range s.routes {
 		if r := &s.routes[i]; r.method == method {
-			if in, ok := r.match(have); ok {
+			if in, ok := r.matchSegments(have); ok {
 				return r, in
 			}
 		}
@@ -92,22 +92,22 @@ func (s *Server) match(method, path string) (*route, map[string]any) {
 	return nil, nil
 }
 
-// match matches the segments of a path. {volume} takes all that are left,
+// matchSegments matches the segments of a path. {volume} takes all that are left,
 // because volume names have slashes.
-func (r *route) match(have []string) (map[string]any, bool) {
+func (r *route) matchSegments(have []string) (map[string]any, bool) {
 	for i, want := range r.segments {
 		switch {
 		case i >= len(have), have[i] == "" && i > 0, want != have[i] && !strings.HasPrefix(want, "{"):
 			return nil, false
 		case want == "{volume}":
-			return r.parameters(append(have[:i:i], strings.Join(have[i:], "/"))), true
+			return r.pickParameters(append(have[:i:i], strings.Join(have[i:], "/"))), true
 		}
 	}
-	return r.parameters(have), len(r.segments) == len(have)
+	return r.pickParameters(have), len(r.segments) == len(have)
 }
 
-// parameters picks the parameters out of the segments of a path that matches.
-func (r *route) parameters(have []string) map[string]any {
+// pickParameters picks the parameters out of the segments of a path that matches.
+func (r *route) pickParameters(have []string) map[string]any {
 	in := map[string]any{}
 	for i, want := range r.segments {
 		if name, ok := strings.CutPrefix(want, "{"); ok && i < len(have) {
@@ -128,11 +128,11 @@ type arrival struct {
 	err   error          // why the body has none
 }
 
-// name tells the world what a request asks, and of whom.
-func (s *Server) name(r *http.Request) (world.Call, bool) {
+// nameCall reports to the world what a request asks, and of whom.
+func (s *Server) nameCall(r *http.Request) (world.Call, bool) {
 	var a arrival
 	if path, ok := strings.CutPrefix(r.URL.Path, apiPrefix); ok {
-		a.route, a.path = s.match(r.Method, path)
+		a.route, a.path = s.matchRoute(r.Method, path)
 	}
 	c := world.Call{System: "pve", Op: r.Method + " unknown"}
 	if a.route != nil {
@@ -143,7 +143,7 @@ func (s *Server) name(r *http.Request) (world.Call, bool) {
 	}
 	// The world hands this very request on, so it takes the findings along.
 	*r = *r.WithContext(context.WithValue(r.Context(), arrivalKey{}, a))
-	if c.Subject = subject(a.path); a.route != nil && a.route.path == createPath {
+	if c.Subject = nameSubject(a.path); a.route != nil && a.route.path == createPath {
 		c.Subject, _ = a.body["vmid"].(string)
 	}
 	return c, a.route != nil && a.route.method != http.MethodGet && !a.route.harmless
@@ -153,8 +153,8 @@ func (s *Server) name(r *http.Request) (world.Call, bool) {
 // body.
 const createPath = "/nodes/{node}/qemu"
 
-// subject is whom a request is about: a VM, else a storage, a host or a pool.
-func subject(in map[string]any) string {
+// nameSubject is whom a request is about: a VM, else a storage, a host or a pool.
+func nameSubject(in map[string]any) string {
 	if u, ok := in["upid"].(string); ok {
 		if p, err := parseUPID(u); err == nil && p.id != "" {
 			return p.id
@@ -249,27 +249,27 @@ func firstLine(text []byte) string {
 	return line[:min(len(line), 40)]
 }
 
-// serve answers one request, in the order Proxmox VE goes about it: who asks,
-// is there such a method, may they, which host, are the parameters right.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if !s.enter() {
+// serveRequest answers one request, in the order Proxmox VE goes about it: who
+// asks, is there such a method, may they, which host, are the parameters right.
+func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) {
+	if !s.beginWork() {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.work.Done()
 	c := &call{s: s, r: r, in: map[string]any{}, fault: world.VerdictOf(r.Context()).Fault}
-	data, err := s.handle(c)
+	data, err := s.handleCall(c)
 	if err != nil {
-		s.fail(w, r, asFailure(err))
+		s.writeFailure(w, r, asFailure(err))
 		return
 	}
 	if take, ok := data.(upgrade); ok {
 		take(w, c.r)
 		return
 	}
-	s.reply(w, c, data)
+	s.writeReply(w, c, data)
 }
 
-func (s *Server) handle(c *call) (any, error) {
+func (s *Server) handleCall(c *call) (any, error) {
 	switch c.r.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
 	default:
@@ -281,7 +281,7 @@ func (s *Server) handle(c *call) (any, error) {
 	}
 	a, _ := c.r.Context().Value(arrivalKey{}).(arrival)
 	rt := a.route
-	who, err := s.authenticate(c.r, rt)
+	who, err := s.authenticateRequest(c.r, rt)
 	if err != nil {
 		return nil, err
 	}
@@ -290,11 +290,11 @@ func (s *Server) handle(c *call) (any, error) {
 			text: fmt.Sprintf("Method '%s %s' not implemented", c.r.Method, path)}
 	}
 	c.who = who
-	if err := c.collect(a); err != nil {
+	if err := c.collectParams(a); err != nil {
 		return nil, err
 	}
 	m := s.schema[rt.method+" "+rt.path]
-	s.holdAgainst(c, rt)
+	s.checkRules(c, rt)
 	if err := s.mayCall(c, m); err != nil {
 		if isUpload(rt) {
 			f := asFailure(err)
@@ -304,24 +304,24 @@ func (s *Server) handle(c *call) (any, error) {
 	}
 	if name, ok := c.in["node"].(string); ok && strings.Contains(rt.path, "{node}") {
 		if c.node = s.host(name); c.node == nil {
-			return nil, die("hostname lookup '%s' failed - failed to get address info for: %s: Temporary failure in name resolution", name, name)
+			return nil, perlError("hostname lookup '%s' failed - failed to get address info for: %s: Temporary failure in name resolution", name, name)
 		}
 	}
 	if isUpload(rt) {
-		return s.upload(c, m)
+		return s.answerUpload(c, m)
 	}
-	if errs := m.faults(c.in); len(errs) > 0 {
-		return nil, invalid(errs)
+	if errs := m.checkParams(c.in); len(errs) > 0 {
+		return nil, refuseParams(errs)
 	}
 	data, err := rt.do(c)
 	if err == nil {
-		s.glimpse(c, rt)
+		s.noteRead(c, rt)
 	}
 	return data, err
 }
 
-// collect gathers what path, query and body say; the path wins.
-func (c *call) collect(a arrival) error {
+// collectParams gathers the parameters of path, query and body; the path wins.
+func (c *call) collectParams(a arrival) error {
 	if a.err != nil {
 		return a.err
 	}

@@ -11,7 +11,7 @@ func listRoles(c *call) (any, error) {
 	out := []row{}
 	for _, name := range sortedKeys(c.s.roles) {
 		r := c.s.roles[name]
-		out = append(out, row{"roleid": name, "privs": strings.Join(sortedKeys(r.privileges), ","), "special": bit(r.special)})
+		out = append(out, row{"roleid": name, "privs": strings.Join(sortedKeys(r.privileges), ","), "special": encodeBit(r.special)})
 	}
 	return out, nil
 }
@@ -21,7 +21,7 @@ func createRole(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	name := c.str("roleid")
 	if c.s.roles[name] != nil {
-		return nil, die("create role failed: role '%s' already exists", name)
+		return nil, perlError("create role failed: role '%s' already exists", name)
 	}
 	privileges := splitList(c.str("privs"))
 	if err := c.s.knownPrivileges(privileges); err != nil {
@@ -38,9 +38,9 @@ func deleteRole(c *call) (any, error) {
 	name := c.str("roleid")
 	switch r := c.s.roles[name]; {
 	case r == nil:
-		return nil, die("delete role failed: role '%s' does not exist", name)
+		return nil, perlError("delete role failed: role '%s' does not exist", name)
 	case r.special:
-		return nil, die("auto-generated role '%s' cannot be deleted", name)
+		return nil, perlError("auto-generated role '%s' cannot be deleted", name)
 	}
 	delete(c.s.roles, name)
 	c.s.granted = nil
@@ -64,7 +64,7 @@ func readRole(c *call) (any, error) {
 	defer c.s.mu.Unlock()
 	r := c.s.roles[c.str("roleid")]
 	if r == nil {
-		return nil, die("role '%s' does not exist", c.str("roleid"))
+		return nil, perlError("role '%s' does not exist", c.str("roleid"))
 	}
 	out := row{}
 	for p := range r.privileges {
@@ -80,9 +80,9 @@ func updateRole(c *call) (any, error) {
 	r := c.s.roles[name]
 	switch {
 	case r == nil:
-		return nil, die("update role failed: role '%s' does not exist", name)
+		return nil, perlError("update role failed: role '%s' does not exist", name)
 	case r.special:
-		return nil, die("auto-generated role '%s' cannot be modified", name)
+		return nil, perlError("auto-generated role '%s' cannot be modified", name)
 	}
 	privileges := splitList(c.str("privs"))
 	if err := c.s.knownPrivileges(privileges); err != nil {

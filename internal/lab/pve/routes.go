@@ -1,11 +1,11 @@
 package pve
 
-// routes are the methods of the API that are played. Their parameters and
+// routes are the methods of the API that are simulated. Their parameters and
 // privileges come from schema.json.
 var routes = []route{
 	{method: "GET", path: "/version", do: readVersion},
 
-	{method: "POST", path: "/access/ticket", do: func(c *call) (any, error) { return c.s.login(c) }, harmless: true},
+	{method: "POST", path: "/access/ticket", do: func(c *call) (any, error) { return c.s.answerLogin(c) }, harmless: true},
 	{method: "GET", path: "/access/permissions", do: readPermissions},
 	{method: "GET", path: "/access/roles", do: listRoles},
 	{method: "POST", path: "/access/roles", do: createRole},
@@ -77,13 +77,13 @@ var routes = []route{
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/cloudinit/dump", do: dumpCloudInit},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/firewall/options", do: readFirewallOptions},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/status/current", do: readCurrent},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/start", do: powerTask("qmstart", start)},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/stop", do: powerTask("qmstop", stop)},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/shutdown", do: powerTask("qmshutdown", holding(shutdown))},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reboot", do: runningFirst(powerTask("qmreboot", holding(reboot)))},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reset", do: runningFirst(powerTask("qmreset", reset))},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/suspend", do: runningFirst(powerTask("qmpause", suspend))},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/resume", do: runningFirst(powerTask("qmresume", resume))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/start", do: powerTask("qmstart", runStart)},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/stop", do: powerTask("qmstop", runStop)},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/shutdown", do: powerTask("qmshutdown", lockWhile(runShutdown))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reboot", do: runningFirst(powerTask("qmreboot", lockWhile(runReboot)))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reset", do: runningFirst(powerTask("qmreset", runReset))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/suspend", do: runningFirst(powerTask("qmpause", runSuspend))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/resume", do: runningFirst(powerTask("qmresume", runResume))},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/termproxy", do: termProxy, harmless: true},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/vncwebsocket", do: vncWebsocket},
 	{method: "GET", path: "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", do: agentCall},

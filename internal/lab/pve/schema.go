@@ -116,8 +116,8 @@ var indexed = map[string]int{
 	"usb": 13, "hostpci": 15, "numa": 7, "virtiofs": 9,
 }
 
-// lookup finds the description of a parameter; nil when there is none.
-func (m *method) lookup(name string) *property {
+// findProperty finds the description of a parameter; nil when there is none.
+func (m *method) findProperty(name string) *property {
 	if p := m.params[name]; p != nil {
 		return p
 	}
@@ -128,9 +128,9 @@ func (m *method) lookup(name string) *property {
 	return m.params[stem+"[n]"]
 }
 
-// faults holds parameters against the description. It returns every fault by
+// checkParams holds parameters against the description. It returns every fault by
 // the parameter's name.
-func (m *method) faults(in map[string]any) map[string]string {
+func (m *method) checkParams(in map[string]any) map[string]string {
 	errs := map[string]string{}
 	for name, p := range m.params {
 		if _, given := in[name]; !given && !p.Optional && p.Alias == "" && !strings.HasSuffix(name, "[n]") {
@@ -138,12 +138,12 @@ func (m *method) faults(in map[string]any) map[string]string {
 		}
 	}
 	for name, value := range in {
-		p := m.lookup(name)
+		p := m.findProperty(name)
 		if p == nil {
 			errs[name] = "property is not defined in schema and the schema does not allow additional properties"
 			continue
 		}
-		if text := p.fault(name, value); text != "" {
+		if text := p.checkValue(name, value); text != "" {
 			errs[name] = text
 		}
 		if _, given := in[p.Requires]; p.Requires != "" && !given {
@@ -153,8 +153,8 @@ func (m *method) faults(in map[string]any) map[string]string {
 	return errs
 }
 
-// fault says what is wrong with a value; "" is fine.
-func (p *property) fault(path string, value any) string {
+// checkValue returns what does not fit about a value, "" if all does.
+func (p *property) checkValue(path string, value any) string {
 	text, ok := value.(string)
 	if p.Type == "array" {
 		return ""
@@ -175,11 +175,11 @@ func (p *property) fault(path string, value any) string {
 			return "invalid format - " + err.Error() + "\n"
 		}
 	}
-	return p.limits(text)
+	return p.checkLimits(text)
 }
 
-// limits checks what does not depend on a format.
-func (p *property) limits(text string) string {
+// checkLimits checks what does not depend on a format.
+func (p *property) checkLimits(text string) string {
 	if p.pattern != nil && !p.pattern.MatchString(text) {
 		return "value does not match the regex pattern"
 	}
@@ -271,7 +271,7 @@ func parseProperties(fields map[string]*property, text, path string) (map[string
 		value, given := out[name]
 		switch {
 		case given:
-			if fault := p.fault(path+"."+name, value); fault != "" {
+			if fault := p.checkValue(path+"."+name, value); fault != "" {
 				errs[path+"."+name] = fault
 			}
 		case !p.Optional && p.Alias == "":
@@ -300,7 +300,7 @@ func splitProperty(fields map[string]*property, part string) (key, value string,
 	return "", "", fmt.Errorf("value without key, but schema does not define a default key")
 }
 
-// parseBoolean reads the words a boolean may be inside a property string.
+// parseBoolean reads the values a boolean may have inside a property string.
 func parseBoolean(text string) string {
 	switch strings.ToLower(text) {
 	case "1", "on", "yes", "true":

@@ -28,7 +28,7 @@ func recordings(t testing.TB) string {
 }
 
 // TestSchemaIsCurrent proves that the embedded schema.json is what the recorded
-// API schemas say about the routes. With -update it writes it.
+// API schemas state about the routes. With -update it writes it.
 func TestSchemaIsCurrent(t *testing.T) {
 	dir := recordings(t)
 	b := &schemaBuilder{seen: map[string]int{}}
@@ -277,7 +277,7 @@ func TestParametersChecked(t *testing.T) {
 			"archive":   "missing property - 'force' requires this property",
 		}},
 	} {
-		got := create.faults(tc.in)
+		got := create.checkParams(tc.in)
 		if len(got) != len(tc.want) {
 			t.Errorf("%v: %q, want %q", tc.in, got, tc.want)
 		}

@@ -13,7 +13,7 @@ import (
 
 func clientTLS(w *world.World) *tls.Config { return &tls.Config{RootCAs: w.PKI.Pool()} }
 
-// serveFiles plays the web server the recorded hosts downloaded from.
+// serveFiles simulates the web server the recorded hosts downloaded from.
 func (st *stage) serveFiles() {
 	l, err := st.world.Net.Listen("127.0.0.1:8099")
 	if err != nil {

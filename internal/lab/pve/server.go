@@ -19,7 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// Config sizes a make-believe Proxmox VE. Only World is required.
+// Config sizes a simulated Proxmox VE. Only World is required.
 type Config struct {
 	World *world.World
 	// Addr is the host:port the API listens on; "" means 127.0.0.1:8006.
@@ -29,13 +29,13 @@ type Config struct {
 	// them at Addr, as any member of a Proxmox VE cluster does: the one whose
 	// name is the request's host, else the first.
 	Hosts []Host
-	// Flavour is the version that is played: "9.2" (the default) or "8.4".
+	// Flavour is the version that is simulated: "9.2" (the default) or "8.4".
 	Flavour string
-	// Guests plays the operating systems; nil means machines that run and
+	// Guests simulates the operating systems; nil means machines that run and
 	// react to nothing. It may also implement GuestAgent.
 	Guests world.Guests
 	// Agent is the agent's token, "" means talos-agent@pve!pve1. The deeds of
-	// every token of its user are held against the laws: it must not touch what
+	// every token of its user are held against the rules: it must not touch what
 	// it did not make, nor make anything twice.
 	Agent string
 }
@@ -71,10 +71,10 @@ type GuestAgent interface {
 	GuestAgent(vmid int, command string) (result any, ok bool)
 }
 
-// statisticsEvery is how often pvestatd refreshes what /cluster/resources says.
+// statisticsEvery is how often pvestatd refreshes what /cluster/resources shows.
 const statisticsEvery = 10 * time.Second
 
-// Server is a running make-believe Proxmox VE.
+// Server is a running simulated Proxmox VE.
 type Server struct {
 	world   *world.World
 	guests  world.Guests
@@ -113,10 +113,10 @@ type Server struct {
 	uploads   map[string]int // destination -> uploads of the agent in flight
 	managed   []string       // by high availability
 	backups   []BackupJob
-	called    string               // another version than the flavour's
-	terminals map[int]*terminal    // by port
-	readers   map[int]*terminal    // VMID -> who reads its serial port
-	glimpses  map[glance]time.Time // when an agent last saw that it may act on a VMID
+	called    string                // another version than the flavour's
+	terminals map[int]*terminal     // by port
+	readers   map[int]*terminal     // VMID -> who reads its serial port
+	reads     map[readKey]time.Time // when an agent last saw that it may act on a VMID
 }
 
 // host is one member of the cluster.
@@ -132,7 +132,7 @@ type host struct {
 	fingerprint string
 }
 
-// New starts a make-believe Proxmox VE. Close it when done; the world's Close
+// New starts a simulated Proxmox VE. Close it when done; the world's Close
 // does not do it.
 func New(c Config) (*Server, error) {
 	if c.World == nil {
@@ -154,7 +154,7 @@ func New(c Config) (*Server, error) {
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),
 		tickets: map[string]ticket{}, flocks: map[int]chan struct{}{}, uploads: map[string]int{},
-		glimpses: map[glance]time.Time{}, terminals: map[int]*terminal{}, readers: map[int]*terminal{},
+		reads: map[readKey]time.Time{}, terminals: map[int]*terminal{}, readers: map[int]*terminal{},
 		nextPID: 1000, boot: now.Add(-time.Hour),
 	}
 	if s.guests == nil {
@@ -165,7 +165,7 @@ func New(c Config) (*Server, error) {
 		cancel()
 		return nil, err
 	}
-	if err := s.listen(cmp.Or(c.Addr, "127.0.0.1:8006")); err != nil {
+	if err := s.listenAPI(cmp.Or(c.Addr, "127.0.0.1:8006")); err != nil {
 		cancel()
 		return nil, err
 	}
@@ -225,8 +225,8 @@ func InstalledStorages() []Storage {
 	}
 }
 
-// listen opens the API. Proxmox VE speaks HTTP/1.1 only.
-func (s *Server) listen(addr string) error {
+// listenAPI opens the API. Proxmox VE speaks HTTP/1.1 only.
+func (s *Server) listenAPI(addr string) error {
 	hostname, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("config: Addr: %w", err)
@@ -240,7 +240,7 @@ func (s *Server) listen(addr string) error {
 		return fmt.Errorf("make certificate for %s: %w", addr, err)
 	}
 	for _, h := range s.hosts {
-		h.fingerprint = fingerprint(cert.Certificate[0])
+		h.fingerprint = hashCertificate(cert.Certificate[0])
 	}
 	s.cert.Store(&cert)
 	l, err := s.world.Net.Listen(addr)
@@ -249,7 +249,7 @@ func (s *Server) listen(addr string) error {
 	}
 	s.url = "https://" + l.Addr().String()
 	s.http = &http.Server{
-		Handler:      s.world.HTTP(s.name, s.refuse, http.HandlerFunc(s.serve)),
+		Handler:      s.world.HTTP(s.nameCall, s.refuseCall, http.HandlerFunc(s.serveRequest)),
 		TLSConfig:    &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		BaseContext:  func(net.Listener) context.Context { return s.ctx },
@@ -257,7 +257,7 @@ func (s *Server) listen(addr string) error {
 	}
 	s.work.Go(func() {
 		if err := s.http.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("the make-believe Proxmox VE stopped serving", "err", err)
+			s.log.Error("the simulated Proxmox VE failed", "err", err)
 		}
 	})
 	return nil
@@ -276,21 +276,21 @@ func (d debugWriter) Write(p []byte) (int, error) {
 func (s *Server) URL() string { return s.url }
 
 // Close stops answering, breaks off every task and waits until all is quiet.
-// The guests are not told: whoever plays them is closed by its owner.
+// The guests are not notified: whoever simulates them is closed by its owner.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.cancel()
 	if err := s.http.Close(); err != nil {
-		s.log.Debug("close the make-believe Proxmox VE", "err", err)
+		s.log.Debug("close the simulated Proxmox VE", "err", err)
 	}
 	s.work.Wait()
 }
 
-// enter counts something that Close must wait for. It returns false when the
+// beginWork counts something that Close must wait for. It returns false when the
 // server is already closing; otherwise the caller calls s.work.Done.
-func (s *Server) enter() bool {
+func (s *Server) beginWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -310,8 +310,8 @@ func (s *Server) host(name string) *host {
 	return nil
 }
 
-// asked is the member that answers a request.
-func (s *Server) asked(r *http.Request) *host {
+// askedHost is the member that answers a request.
+func (s *Server) askedHost(r *http.Request) *host {
 	name, _, _ := strings.Cut(r.Host, ":")
 	if i := slices.IndexFunc(s.hosts, func(h *host) bool { return h.name == name }); i >= 0 {
 		return s.hosts[i]

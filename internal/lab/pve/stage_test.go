@@ -91,7 +91,7 @@ func (st *stage) addToken(text string) {
 	st.secrets[id] = secret
 }
 
-// mutes are guests that do not react to the power button unless they are told
+// mutes are guests that do not react to the power button unless they are asked
 // to, nor answer the guest agent unless they have answers.
 type mutes struct {
 	listens map[int]bool
@@ -107,8 +107,8 @@ func (m *mutes) Shutdown(id int, off func()) bool {
 	return m.listens[id]
 }
 
-// hear teaches the guest what the recorded one answered its agent's callers.
-func (m *mutes) hear(e *exchange) {
+// teach gives the guest what the recorded one answered its agent's callers.
+func (m *mutes) teach(e *exchange) {
 	var answer struct {
 		Data struct {
 			Result any `json:"result"`
@@ -126,14 +126,14 @@ func (m *mutes) GuestAgent(id int, command string) (any, bool) {
 }
 
 // play replays one exchange, after whatever happened unrecorded before it, and
-// says how the answers differ.
+// returns how the answers differ.
 func (st *stage) play(e *exchange) string {
 	for _, d := range directions {
 		if fits(d.folder, d.file, st.folder, e.file) {
 			d.do(st)
 		}
 	}
-	st.guests.hear(e)
+	st.guests.teach(e)
 	if unknown := st.unknownTask(e.Request.URL); unknown != "" {
 		return fmt.Sprintf("no request is known to have started the task %s", unknown)
 	}
@@ -239,7 +239,7 @@ func (st *stage) request(e *exchange) *http.Request {
 }
 
 // body makes our version of a recorded body. Files that were uploaded were not
-// kept; the table has what the cases say about them.
+// kept; the table holds what the cases state about them.
 func (st *stage) body(e *exchange) (io.Reader, string) {
 	if u, ok := uploads[e.file]; ok {
 		return u.form(st.t)

@@ -98,7 +98,7 @@ func (st *storage) volid(v *volume) string {
 	return st.name + ":" + v.name
 }
 
-func (st *storage) holds(content string) bool { return slices.Contains(st.content, content) }
+func (st *storage) acceptsContent(content string) bool { return slices.Contains(st.content, content) }
 
 // usedBytes is how much of the storage is taken. s.mu is held.
 func (st *storage) usedBytes() int64 {
@@ -126,15 +126,15 @@ func (st *storage) file(name string) string {
 // diskName makes the name of a new disk: the lowest number that is free.
 func (st *storage) diskName(id int, stem, format string) string {
 	for n := 0; ; n++ {
-		if !st.taken(id, n) {
+		if !st.hasDisk(id, n) {
 			return st.imageName(id, fmt.Sprintf("%s-%d-disk-%d", stem, id, n), format)
 		}
 	}
 }
 
-// taken tells whether a VM has a disk of that number, whatever its format, as
+// hasDisk reports whether a VM has a disk of that number, whatever its format, as
 // template or not.
-func (st *storage) taken(id, n int) bool {
+func (st *storage) hasDisk(id, n int) bool {
 	for _, stem := range []string{"vm", "base"} {
 		for _, format := range []string{"raw", "qcow2"} {
 			if st.volumes[st.imageName(id, fmt.Sprintf("%s-%d-disk-%d", stem, id, n), format)] != nil {
@@ -153,8 +153,8 @@ func (st *storage) imageName(id int, stem, format string) string {
 	return fmt.Sprintf("%d/%s.%s", id, stem, format)
 }
 
-// allocate makes an empty disk. s.mu is held.
-func (s *Server) allocate(st *storage, name, format string, id int, bytes int64) *volume {
+// allocateDisk makes an empty disk. s.mu is held.
+func (s *Server) allocateDisk(st *storage, name, format string, id int, bytes int64) *volume {
 	if st.kind == "lvmthin" {
 		format = "raw"
 		const extent = 4 << 20
@@ -166,22 +166,22 @@ func (s *Server) allocate(st *storage, name, format string, id int, bytes int64)
 	return v
 }
 
-// holds is the image a file or a disk was made from; zero when it is none.
-func (v *volume) holds() world.Image {
+// heldImage is the image a file or a disk was made from; zero when it is none.
+func (v *volume) heldImage() world.Image {
 	if v.disk != nil {
 		return v.disk.Image
 	}
 	return v.image
 }
 
-// free removes a volume. s.mu is held.
-func (h *host) free(volid string) {
+// freeVolume removes a volume. s.mu is held.
+func (h *host) freeVolume(volid string) {
 	if st, v := h.volume(volid); v != nil {
 		delete(st.volumes, v.name)
 	}
 }
 
-// contentRow is what the content list says of a volume.
+// contentRow is how the content list shows a volume.
 func (v *volume) contentRow(st *storage) row {
 	r := row{"volid": st.volid(v), "format": v.format, "ctime": v.created.Unix(), "size": v.file, "content": v.content}
 	if v.content == "images" {
@@ -197,7 +197,7 @@ func (v *volume) contentRow(st *storage) row {
 func pathStorage(c *call) (*storage, error) {
 	st := c.node.storage(c.str("storage"))
 	if st == nil {
-		return nil, die("storage '%s' does not exist", c.str("storage"))
+		return nil, perlError("storage '%s' does not exist", c.str("storage"))
 	}
 	return st, nil
 }
@@ -217,8 +217,8 @@ func listContent(c *call) (any, error) {
 			// Seen: with vmid, everything to import is listed too.
 			c.has("vmid") && v.content != "import" && strconv.Itoa(v.vmid) != c.str("vmid"):
 			continue
-		case v.content == "images" && !c.s.holds(c.who, "/storage/"+st.name, false, "Datastore.Allocate") &&
-			!c.s.holds(c.who, fmt.Sprintf("/vms/%d", v.vmid), false, "VM.Config.Disk"):
+		case v.content == "images" && !c.s.hasPrivileges(c.who, "/storage/"+st.name, false, "Datastore.Allocate") &&
+			!c.s.hasPrivileges(c.who, fmt.Sprintf("/vms/%d", v.vmid), false, "VM.Config.Disk"):
 			continue
 		}
 		out = append(out, v.contentRow(st))
@@ -247,7 +247,7 @@ func readContent(c *call) (any, error) {
 	volid := volumeID(c, st)
 	_, v := c.node.volume(volid)
 	if v == nil {
-		return nil, die("volume_size_info on '%s' failed - no format", volid)
+		return nil, perlError("volume_size_info on '%s' failed - no format", volid)
 	}
 	format := v.format
 	if format == "iso" {
@@ -275,11 +275,11 @@ func deleteContent(c *call) (any, error) {
 		_, v := c.node.volume(volid)
 		switch {
 		case v != nil && v.content == "images":
-			if err = s.need(c.who, "/storage/"+st.name, "Datastore.Allocate"); err == nil && s.vms[v.vmid] != nil {
-				err = die("Cannot remove image, a guest with VMID '%d' exists!\nYou can delete the image from the guest's hardware pane", v.vmid)
+			if err = s.needPrivileges(c.who, "/storage/"+st.name, "Datastore.Allocate"); err == nil && s.vms[v.vmid] != nil {
+				err = perlError("Cannot remove image, a guest with VMID '%d' exists!\nYou can delete the image from the guest's hardware pane", v.vmid)
 			}
 		default:
-			err = s.need(c.who, "/storage/"+st.name, "Datastore.Allocate")
+			err = s.needPrivileges(c.who, "/storage/"+st.name, "Datastore.Allocate")
 		}
 	}
 	s.mu.Unlock()
@@ -287,26 +287,26 @@ func deleteContent(c *call) (any, error) {
 		return nil, err
 	}
 	volid := volumeID(c, st)
-	return s.fork(c.who, c.node, "imgdel", st.name, c.fault, func(t *task) error {
-		if _, err := s.pass(t, 0); err != nil {
+	return s.forkTask(c.who, c.node, "imgdel", st.name, c.fault, func(t *task) error {
+		if _, err := s.passTime(t, 0); err != nil {
 			return err
 		}
 		s.mu.Lock()
-		c.node.free(volid)
+		c.node.freeVolume(volid)
 		s.mu.Unlock()
-		s.say(t, "Removed volume '%s'", volid)
+		s.logLine(t, "Removed volume '%s'", volid)
 		return nil
 	})
 }
 
-// statusRow is what the storage lists say. s.mu is held.
+// statusRow is how the storage lists show a storage. s.mu is held.
 func (st *storage) statusRow() row {
 	used := st.usedBytes()
 	if st.inactive {
-		return row{"type": st.kind, "content": strings.Join(st.content, ","), "active": 0, "enabled": 1, "shared": bit(st.shared), "total": 0, "used": 0, "avail": 0}
+		return row{"type": st.kind, "content": strings.Join(st.content, ","), "active": 0, "enabled": 1, "shared": encodeBit(st.shared), "total": 0, "used": 0, "avail": 0}
 	}
 	return row{
-		"type": st.kind, "content": strings.Join(st.content, ","), "active": 1, "enabled": 1, "shared": bit(st.shared),
+		"type": st.kind, "content": strings.Join(st.content, ","), "active": 1, "enabled": 1, "shared": encodeBit(st.shared),
 		"total": st.total, "used": used, "avail": max(0, st.total-used),
 	}
 }
@@ -321,7 +321,7 @@ func listStorages(c *call) (any, error) {
 		if c.s.mayReadVolume(c.who, st) != nil || c.has("storage") && c.str("storage") != st.name {
 			continue
 		}
-		if want := splitList(c.str("content")); len(want) > 0 && !slices.ContainsFunc(want, st.holds) {
+		if want := splitList(c.str("content")); len(want) > 0 && !slices.ContainsFunc(want, st.acceptsContent) {
 			continue
 		}
 		r := st.statusRow()

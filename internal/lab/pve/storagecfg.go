@@ -31,9 +31,9 @@ func (st *storage) configRow() row {
 	return r
 }
 
-// configured returns the storages by name, each once, and the digest of
+// listConfigured returns the storages by name, each once, and the digest of
 // storage.cfg. s.mu is held.
-func (s *Server) configured() ([]*storage, string) {
+func (s *Server) listConfigured() ([]*storage, string) {
 	var out []*storage
 	seen, all := set{}, ""
 	for _, h := range s.hosts {
@@ -54,7 +54,7 @@ func listStorageConfig(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	out := []row{}
-	storages, digest := c.s.configured()
+	storages, digest := c.s.listConfigured()
 	for _, st := range storages {
 		if c.s.mayReadVolume(c.who, st) != nil || c.has("type") && c.str("type") != st.kind {
 			continue
@@ -69,7 +69,7 @@ func listStorageConfig(c *call) (any, error) {
 func readStorageConfig(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	storages, digest := c.s.configured()
+	storages, digest := c.s.listConfigured()
 	for _, st := range storages {
 		if st.name == c.str("storage") {
 			r := st.configRow()
@@ -77,27 +77,27 @@ func readStorageConfig(c *call) (any, error) {
 			return r, nil
 		}
 	}
-	return nil, die("storage '%s' does not exist", c.str("storage"))
+	return nil, perlError("storage '%s' does not exist", c.str("storage"))
 }
 
 // updateStorageConfig answers PUT /storage/{storage}: of all options only the
-// content types are played.
+// content types are simulated.
 func updateStorageConfig(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	storages, digest := c.s.configured()
+	storages, digest := c.s.listConfigured()
 	if given := c.str("digest"); given != "" && given != digest {
-		return nil, die("update storage failed: detected modified configuration - file changed by other user? Try again.")
+		return nil, perlError("update storage failed: detected modified configuration - file changed by other user? Try again.")
 	}
 	i := slices.IndexFunc(storages, func(st *storage) bool { return st.name == c.str("storage") })
 	if i < 0 {
-		return nil, die("update storage failed: storage '%s' does not exist", c.str("storage"))
+		return nil, perlError("update storage failed: storage '%s' does not exist", c.str("storage"))
 	}
 	name, kind := storages[i].name, storages[i].kind
 	content := splitList(c.str("content"))
 	for _, t := range content {
 		if !slices.Contains(contents[kind], t) {
-			return nil, die("update storage failed: storage does not support content type '%s'", t)
+			return nil, perlError("update storage failed: storage does not support content type '%s'", t)
 		}
 	}
 	if c.has("content") {

@@ -63,10 +63,10 @@ var (
 	errKilled      = errors.New("unexpected status")
 )
 
-// fork starts a worker and returns its name. do runs until it is done, and
+// forkTask starts a worker and returns its name. do runs until it is done, and
 // must return soon after t.ctx ends. Its error is the task's.
-func (s *Server) fork(who identity, h *host, kind, id string, fault world.Fault, do func(*task) error) (string, error) {
-	if !s.enter() {
+func (s *Server) forkTask(who identity, h *host, kind, id string, fault world.Fault, do func(*task) error) (string, error) {
+	if !s.beginWork() {
 		return "", context.Canceled
 	}
 	now := time.Now()
@@ -85,14 +85,14 @@ func (s *Server) fork(who identity, h *host, kind, id string, fault world.Fault,
 	s.mu.Unlock()
 	go func() {
 		defer s.work.Done()
-		s.finish(t, do(t))
+		s.finishTask(t, do(t))
 	}()
 	return t.name, nil
 }
 
-// pass lets time go by for a worker and returns how much it was. Faults strike
+// passTime lets time go by for a worker and returns how much it was. Faults strike
 // the first time: the worker hangs, or fails.
-func (s *Server) pass(t *task, d time.Duration) (time.Duration, error) {
+func (s *Server) passTime(t *task, d time.Duration) (time.Duration, error) {
 	fault := t.fault
 	t.fault = world.Fault{}
 	if fault.Kind == world.HangTask || fault.Kind == world.FailTask {
@@ -102,14 +102,14 @@ func (s *Server) pass(t *task, d time.Duration) (time.Duration, error) {
 		return d, context.Cause(t.ctx)
 	}
 	if fault.Kind == world.FailTask {
-		return d, die("%s", cmp.Or(fault.Text, "the lab made this task fail"))
+		return d, perlError("%s", cmp.Or(fault.Text, "the lab made this task fail"))
 	}
 	return d, nil
 }
 
-// spend is pass, and the world takes note of it.
-func (s *Server) spend(t *task, kind, subject string, d time.Duration, after ...string) error {
-	took, err := s.pass(t, d)
+// spendTime is pass, and the world takes note of it.
+func (s *Server) spendTime(t *task, kind, subject string, d time.Duration, after ...string) error {
+	took, err := s.passTime(t, d)
 	if err != nil {
 		return err
 	}
@@ -117,15 +117,15 @@ func (s *Server) spend(t *task, kind, subject string, d time.Duration, after ...
 	return nil
 }
 
-// say adds a line to a task's log.
-func (s *Server) say(t *task, format string, args ...any) {
+// logLine adds a line to a task's log.
+func (s *Server) logLine(t *task, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.log = append(t.log, fmt.Sprintf(format, args...))
 }
 
-// finish writes down how a worker ended.
-func (s *Server) finish(t *task, err error) {
+// finishTask writes down how a worker ended.
+func (s *Server) finishTask(t *task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.ended, t.end = true, time.Now()
@@ -156,7 +156,7 @@ const fileLockWait = 10 * time.Second
 // lockFile takes a VM's lock file for a worker, which keeps it until it ends
 // or calls release.
 func (s *Server) lockFile(t *task, id int) (release func(), err error) {
-	lock, err := s.acquire(t.ctx, id, func() { s.say(t, "trying to acquire lock...") })
+	lock, err := s.acquireLock(t.ctx, id, func() { s.logLine(t, "trying to acquire lock...") })
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +176,9 @@ func (s *Server) lockFile(t *task, id int) (release func(), err error) {
 	}, nil
 }
 
-// acquire waits for a VM's lock file. The caller gives it back by receiving
+// acquireLock waits for a VM's lock file. The caller gives it back by receiving
 // from it.
-func (s *Server) acquire(ctx context.Context, id int, waiting func()) (chan struct{}, error) {
+func (s *Server) acquireLock(ctx context.Context, id int, waiting func()) (chan struct{}, error) {
 	s.mu.Lock()
 	lock := s.flocks[id]
 	if lock == nil {
@@ -200,22 +200,22 @@ func (s *Server) acquire(ctx context.Context, id int, waiting func()) (chan stru
 	case lock <- struct{}{}:
 		return lock, nil
 	case <-timeout.C:
-		return nil, die("can't lock file '/var/lock/qemu-server/lock-%d.conf' - got timeout", id)
+		return nil, perlError("can't lock file '/var/lock/qemu-server/lock-%d.conf' - got timeout", id)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// isOwn tells whether a task is somebody's own. A user's are those of the
+// isOwn reports whether a task is somebody's own. A user's are those of the
 // user's tokens too; a token's are not those of its siblings.
 func (t *task) isOwn(who identity) bool {
 	return t.user == who.id || who.token == "" && t.owner() == who.user
 }
 
-// maySee tells whether somebody may look at a task: their own, or any with
+// maySee reports whether somebody may look at a task: their own, or any with
 // Sys.Audit on its host. s.mu is held.
 func (s *Server) maySee(who identity, t *task) bool {
-	return t.isOwn(who) || s.holds(who, "/nodes/"+t.node, false, "Sys.Audit")
+	return t.isOwn(who) || s.hasPrivileges(who, "/nodes/"+t.node, false, "Sys.Audit")
 }
 
 // owner is the user of a task, without the token.
@@ -224,7 +224,7 @@ func (t *task) owner() string {
 	return user
 }
 
-// row is what the lists and the status say of every task.
+// row is how the lists and the status show every task.
 func (t *task) row() row {
 	r := row{"upid": t.name, "node": t.node, "pid": t.pid, "pstart": t.pstart, "starttime": t.start, "type": t.kind, "id": t.id, "user": t.user}
 	if user, name, ok := strings.Cut(t.user, "!"); ok {
@@ -244,12 +244,12 @@ func (s *Server) findTask(c *call) (*task, error) {
 	defer s.mu.Unlock()
 	if t := s.byUPID[name]; t != nil {
 		if !s.maySee(c.who, t) {
-			return nil, s.need(c.who, "/nodes/"+t.node, "Sys.Audit")
+			return nil, s.needPrivileges(c.who, "/nodes/"+t.node, "Sys.Audit")
 		}
 		return t, nil
 	}
 	if u.user != c.who.id {
-		if err := s.need(c.who, "/nodes/"+u.node, "Sys.Audit"); err != nil {
+		if err := s.needPrivileges(c.who, "/nodes/"+u.node, "Sys.Audit"); err != nil {
 			return nil, err
 		}
 	}
@@ -301,7 +301,7 @@ func stopTask(c *call) (any, error) {
 	c.s.mu.Lock()
 	err = nil
 	if !t.isOwn(c.who) {
-		err = c.s.need(c.who, "/nodes/"+t.node, "Sys.Modify")
+		err = c.s.needPrivileges(c.who, "/nodes/"+t.node, "Sys.Modify")
 	}
 	ended := t.ended
 	c.s.mu.Unlock()
@@ -320,7 +320,7 @@ func listTasks(c *call) (any, error) {
 	start, limit := c.num("start", 0), c.num("limit", 50)
 	for i := len(c.s.tasks) - 1; i >= 0; i-- {
 		t := c.s.tasks[i]
-		if t.node != c.node.name || !c.s.maySee(c.who, t) || !wanted(c, t) {
+		if t.node != c.node.name || !c.s.maySee(c.who, t) || !matchesFilters(c, t) {
 			continue
 		}
 		if active := source == "active" || source == "all"; !t.ended && !active || t.ended && source == "active" {
@@ -345,8 +345,8 @@ func listTasks(c *call) (any, error) {
 	return listing{out, total}, nil
 }
 
-// wanted applies a task list's filters.
-func wanted(c *call, t *task) bool {
+// matchesFilters applies a task list's filters.
+func matchesFilters(c *call, t *task) bool {
 	switch {
 	case c.has("vmid") && t.id != c.str("vmid"),
 		c.flag("errors") && t.exit == "OK",
@@ -385,7 +385,7 @@ const recentTasks = 25
 func listClusterTasks(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	all, out := c.s.holds(c.who, "/", false, "Sys.Audit"), []row{}
+	all, out := c.s.hasPrivileges(c.who, "/", false, "Sys.Audit"), []row{}
 	recent := c.s.tasks[max(0, len(c.s.tasks)-recentTasks):]
 	for i := len(recent) - 1; i >= 0; i-- {
 		t := recent[i]

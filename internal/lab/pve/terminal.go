@@ -26,7 +26,7 @@ type Consoles interface {
 const (
 	termWait    = 10 * time.Second       // termproxy waits so long for its client
 	termPrint   = 500 * time.Millisecond // between two lines of a guest
-	termSilence = 5 * time.Minute        // after which a client that says nothing is gone
+	termSilence = 5 * time.Minute        // after which a silent client is dropped
 )
 
 // terminal is a termproxy that waits for its client, or serves it.
@@ -35,7 +35,7 @@ type terminal struct {
 	who    identity
 	ticket string
 	taken  chan struct{} // closed when the client has come
-	ended  chan struct{} // closed when it has gone
+	ended  chan struct{} // closed when it has ended
 }
 
 // firstTermPort is the first of the ports that terminals and screens share.
@@ -54,7 +54,7 @@ func termProxy(c *call) (any, error) {
 	switch {
 	case err != nil:
 	case serial != "" && v.conf.base[serial] == "", v.conf.base["serial0"] == "":
-		err = die("unable to find a serial interface")
+		err = perlError("unable to find a serial interface")
 	}
 	if err != nil {
 		s.mu.Unlock()
@@ -67,15 +67,16 @@ func termProxy(c *call) (any, error) {
 		ticket: fmt.Sprintf("PVEVNC:%08X::%s", time.Now().Unix(), base64.StdEncoding.EncodeToString(random[:]))}
 	s.terminals[port] = t
 	s.mu.Unlock()
-	upid, err := s.fork(c.who, c.node, "vncproxy", strconv.Itoa(v.id), world.Fault{}, func(task *task) error { return s.attend(task, port, t) })
+	upid, err := s.forkTask(c.who, c.node, "vncproxy", strconv.Itoa(v.id), world.Fault{}, func(task *task) error { return s.attendTerminal(task, port, t) })
 	if err != nil {
 		return nil, err
 	}
 	return row{"user": c.who.id, "ticket": t.ticket, "port": port, "upid": upid}, nil
 }
 
-// attend is the worker of a terminal: it ends with its client, or without one.
-func (s *Server) attend(task *task, port int, t *terminal) error {
+// attendTerminal is the worker of a terminal: it ends with its client, or without
+// one.
+func (s *Server) attendTerminal(task *task, port int, t *terminal) error {
 	defer func() {
 		s.mu.Lock()
 		delete(s.terminals, port)
@@ -89,7 +90,7 @@ func (s *Server) attend(task *task, port int, t *terminal) error {
 		if task.ctx.Err() != nil {
 			return context.Cause(task.ctx)
 		}
-		return die("command '/usr/bin/termproxy %d --path /vms/%d --perm VM.Console -- /usr/sbin/qm terminal %d -escape 0 -iface serial0' failed: exit code 1", port, t.vmid, t.vmid)
+		return perlError("command '/usr/bin/termproxy %d --path /vms/%d --perm VM.Console -- /usr/sbin/qm terminal %d -escape 0 -iface serial0' failed: exit code 1", port, t.vmid, t.vmid)
 	}
 	select {
 	case <-t.ended:
@@ -120,15 +121,15 @@ func vncWebsocket(c *call) (any, error) {
 		}
 		close(t.taken)
 		defer close(t.ended)
-		if err := errors.Join(s.talk(conn, t), conn.Close()); err != nil {
+		if err := errors.Join(s.serveTerminal(conn, t), conn.Close()); err != nil {
 			s.log.Debug("a terminal ended", "vmid", t.vmid, "err", err)
 		}
 	}), nil
 }
 
-// talk is a terminal's conversation with its client: who it is, then what the
-// guest prints.
-func (s *Server) talk(conn *websocket.Conn, t *terminal) error {
+// serveTerminal is a terminal's conversation with its client: who it is, then
+// what the guest prints.
+func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
 	_, first, err := conn.ReadMessage()
 	if err != nil {
 		return err
@@ -141,9 +142,9 @@ func (s *Server) talk(conn *websocket.Conn, t *terminal) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, func() { _ = conn.Close() })()
-	gone := make(chan struct{})
+	left := make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(left)
 		defer cancel()
 		for {
 			if conn.SetReadDeadline(time.Now().Add(s.world.Scale(termSilence))) != nil {
@@ -154,7 +155,7 @@ func (s *Server) talk(conn *websocket.Conn, t *terminal) error {
 			}
 		}
 	}()
-	defer func() { _ = conn.Close(); <-gone }()
+	defer func() { _ = conn.Close(); <-left }()
 	print := func(text string) error { return conn.WriteMessage(websocket.BinaryMessage, []byte(text)) }
 	if err := print("OK"); err != nil {
 		return err
@@ -166,7 +167,7 @@ func (s *Server) talk(conn *websocket.Conn, t *terminal) error {
 		if s.world.Sleep(ctx, termPrint) != nil {
 			return nil
 		}
-		if line := s.printed(t, i); line != "" {
+		if line := s.nextOutput(t, i); line != "" {
 			if err := print(line + "\r\n"); err != nil {
 				return err
 			}
@@ -174,9 +175,9 @@ func (s *Server) talk(conn *websocket.Conn, t *terminal) error {
 	}
 }
 
-// printed is what a guest prints next, "" for nothing. A serial port has one
+// nextOutput is what a guest prints next, "" for nothing. A serial port has one
 // reader: whoever came first.
-func (s *Server) printed(t *terminal, i int) string {
+func (s *Server) nextOutput(t *terminal, i int) string {
 	s.mu.Lock()
 	v := s.vms[t.vmid]
 	runs := v != nil && v.running

@@ -28,37 +28,37 @@ type received struct {
 	sum    string // by the algorithm that was asked for
 }
 
-// headerBytes is how much of a file is kept to tell its virtual size.
+// headerBytes is how much of a file is kept to read its virtual size.
 const headerBytes = 32
 
 // uploadFields is the order in which pveproxy wants the fields of an upload;
 // only the first and the last are required.
 var uploadFields = []string{"content", "checksum-algorithm", "checksum", "filename"}
 
-// upload answers POST upload. pveproxy reads the form itself, in a fixed order
-// and with the file last; anything else is a bare 400.
-func (s *Server) upload(c *call, m *method) (any, error) {
-	file, done, err := s.receive(c)
+// answerUpload answers POST upload. pveproxy reads the form itself, in a fixed
+// order and with the file last; anything else is a bare 400.
+func (s *Server) answerUpload(c *call, m *method) (any, error) {
+	file, done, err := s.receiveForm(c)
 	if err != nil {
 		done()
 		s.log.Debug("upload", "err", err)
 		return nil, &failure{status: http.StatusBadRequest, text: "Bad Request", body: emptyBody}
 	}
 	c.in["filename"] = file.name
-	if errs := m.faults(c.in); len(errs) > 0 {
+	if errs := m.checkParams(c.in); len(errs) > 0 {
 		done()
-		return nil, invalid(errs)
+		return nil, refuseParams(errs)
 	}
-	st, err := s.destination(c, file.name)
+	st, err := s.checkDestination(c, file.name)
 	if err != nil {
 		done()
 		return nil, err
 	}
 	algorithm, want := c.str("checksum-algorithm"), c.str("checksum")
 	volume := c.str("content") + "/" + file.name
-	name, err := s.fork(c.who, c.node, "imgcopy", "", c.fault, func(t *task) error {
+	name, err := s.forkTask(c.who, c.node, "imgcopy", "", c.fault, func(t *task) error {
 		defer done()
-		return s.store(t, c.node, st, volume, file, algorithm, want)
+		return s.storeUpload(t, c.node, st, volume, file, algorithm, want)
 	})
 	if err != nil {
 		done()
@@ -66,9 +66,9 @@ func (s *Server) upload(c *call, m *method) (any, error) {
 	return name, err
 }
 
-// receive reads the form. The file's bytes are counted, hashed and dropped.
+// receiveForm reads the form. The file's bytes are counted, hashed and dropped.
 // done is called when the upload is over, whatever comes of it.
-func (s *Server) receive(c *call) (file received, done func(), err error) {
+func (s *Server) receiveForm(c *call) (file received, done func(), err error) {
 	done = func() {}
 	form, err := c.r.MultipartReader()
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) receive(c *call) (file received, done func(), err error) {
 			return file, done, fmt.Errorf("field %q is unknown or out of order", name)
 		}
 		if name == "filename" {
-			done = s.uploading(c, path.Base(part.FileName()))
+			done = s.noteUpload(c, path.Base(part.FileName()))
 			if file, err = readAll(part, c.str("checksum-algorithm")); err != nil {
 				return file, done, err
 			}
@@ -147,8 +147,8 @@ var fileKinds = map[string][]string{
 	"import": {".ova", ".ovf", ".qcow2", ".raw", ".vmdk"},
 }
 
-// destination checks where a file is to go.
-func (s *Server) destination(c *call, file string) (*storage, error) {
+// checkDestination checks where a file is to go.
+func (s *Server) checkDestination(c *call, file string) (*storage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st, err := pathStorage(c)
@@ -156,8 +156,8 @@ func (s *Server) destination(c *call, file string) (*storage, error) {
 		return nil, err
 	}
 	content := c.str("content")
-	if !st.holds(content) {
-		return nil, die("storage '%s' does not support '%s' content", st.name, content)
+	if !st.acceptsContent(content) {
+		return nil, perlError("storage '%s' does not support '%s' content", st.name, content)
 	}
 	for _, ext := range fileKinds[content] {
 		if strings.HasSuffix(file, ext) {
@@ -167,10 +167,10 @@ func (s *Server) destination(c *call, file string) (*storage, error) {
 	return nil, invalidParam("filename", "wrong file extension")
 }
 
-// uploading notes an upload that is under way. The agent promised not to
+// noteUpload notes an upload that is under way. The agent promised not to
 // upload one image twice at a time.
-func (s *Server) uploading(c *call, file string) (done func()) {
-	if !s.agents(c.who.id) {
+func (s *Server) noteUpload(c *call, file string) (done func()) {
+	if !s.isAgent(c.who.id) {
 		return func() {}
 	}
 	key := c.who.id + " " + c.node.name + "/" + c.str("storage") + "/" + file
@@ -188,32 +188,32 @@ func (s *Server) uploading(c *call, file string) (done func()) {
 	}
 }
 
-// store is the task of an upload. A file of that name is replaced.
-func (s *Server) store(t *task, h *host, st *storage, name string, file received, algorithm, want string) error {
-	temp := "/var/tmp/pveupload-" + hex.EncodeToString(random(16))
-	s.say(t, "starting file import from: %s", temp)
+// storeUpload is the task of an upload. A file of that name is replaced.
+func (s *Server) storeUpload(t *task, h *host, st *storage, name string, file received, algorithm, want string) error {
+	temp := "/var/tmp/pveupload-" + hex.EncodeToString(randomBytes(16))
+	s.logLine(t, "starting file import from: %s", temp)
 	if want != "" && algorithm != "" {
-		s.say(t, "calculating checksum...")
+		s.logLine(t, "calculating checksum...")
 		if !strings.EqualFold(want, file.sum) {
-			return die("checksum mismatch: got '%s' != expect '%s'", file.sum, want)
+			return perlError("checksum mismatch: got '%s' != expect '%s'", file.sum, want)
 		}
-		s.say(t, "OK, checksum verified")
+		s.logLine(t, "OK, checksum verified")
 	}
 	target := st.file(name)
-	s.say(t, "target node: %s", h.name)
-	s.say(t, "target file: %s", target)
-	s.say(t, "file size is: %d", file.bytes)
-	s.say(t, "command: cp -- %s %s", temp, target)
-	if err := s.spend(t, "upload", h.name, s.world.Latency.Upload, "download/"+file.name); err != nil {
+	s.logLine(t, "target node: %s", h.name)
+	s.logLine(t, "target file: %s", target)
+	s.logLine(t, "file size is: %d", file.bytes)
+	s.logLine(t, "command: cp -- %s %s", temp, target)
+	if err := s.spendTime(t, "upload", h.name, s.world.Latency.Upload, "download/"+file.name); err != nil {
 		return err
 	}
-	s.keep(st, name, file)
-	s.say(t, "finished file import successfully")
+	s.keepFile(st, name, file)
+	s.logLine(t, "finished file import successfully")
 	return nil
 }
 
-// keep puts a file onto a storage. What its bytes hold, the world may know.
-func (s *Server) keep(st *storage, name string, file received) {
+// keepFile puts a file onto a storage. What its bytes hold, the world may know.
+func (s *Server) keepFile(st *storage, name string, file received) {
 	content, _, _ := strings.Cut(name, "/")
 	v := &volume{name: name, content: content, format: content, bytes: file.bytes, file: file.bytes, created: time.Now(), sha256: file.sha256}
 	if content == "import" {

@@ -2,7 +2,6 @@ package pve
 
 import (
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -27,7 +26,7 @@ type VMView struct {
 	UUID    string // SMBIOS, lower case
 	Maker   string // who created it: a user, or a token such as talos-agent@pve!pve1
 	Power   Power
-	Dead    bool // the lab keeps the guest from coming up until it is started anew
+	Dead    bool // the lab keeps the guest from coming up until it is started again
 	Lock    string
 	Config  map[string]string // as GET config shows it, with what waits for the next stop
 	Pending map[string]string // what waits
@@ -41,7 +40,7 @@ func (s *Server) VMs() []VMView {
 	defer s.mu.Unlock()
 	out := []VMView{}
 	for _, id := range sortedKeys(s.vms) {
-		out = append(out, s.view(s.vms[id]))
+		out = append(out, s.viewVM(s.vms[id]))
 	}
 	return out
 }
@@ -51,12 +50,12 @@ func (s *Server) VM(vmid int) (VMView, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if v := s.vms[vmid]; v != nil {
-		return s.view(v), true
+		return s.viewVM(v), true
 	}
 	return VMView{}, false
 }
 
-func (s *Server) view(v *vm) VMView {
+func (s *Server) viewVM(v *vm) VMView {
 	out := VMView{
 		VMID: v.id, Host: v.host.name, Name: v.name(), Pool: s.member[v.id], UUID: uuidOf(v.conf.base), Maker: v.maker, Power: Stopped,
 		Lock: v.conf.base["lock"], Config: v.conf.merged(), Pending: maps.Clone(v.conf.pending), Digest: v.conf.digest(), Disks: map[string]*world.Disk{},
@@ -98,7 +97,7 @@ func (s *Server) Volumes(host, storageName string) []VolumeView {
 	st := h.storage(storageName)
 	for _, name := range sortedKeys(st.volumes) {
 		v := st.volumes[name]
-		out = append(out, VolumeView{Volid: st.volid(v), Content: v.content, Bytes: v.bytes, VMID: v.vmid, SHA256: v.sha256, Image: v.holds()})
+		out = append(out, VolumeView{Volid: st.volid(v), Content: v.content, Bytes: v.bytes, VMID: v.vmid, SHA256: v.sha256, Image: v.heldImage()})
 	}
 	return out
 }
@@ -109,11 +108,6 @@ type TaskView struct {
 	Started, Ended       time.Time // Ended is zero while it runs
 	Exit                 string    // OK, WARNINGS: n, or the error; "" while it runs
 	Log                  []string
-}
-
-// Failed tells whether a task ended with an error.
-func (t TaskView) Failed() bool {
-	return t.Exit != "" && t.Exit != "OK" && !strings.HasPrefix(t.Exit, "WARNINGS")
 }
 
 // Tasks returns every task so far, oldest first.

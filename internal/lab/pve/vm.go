@@ -32,16 +32,16 @@ type vm struct {
 	begun []string // volumes of a creation that the configuration does not name yet
 }
 
-var errChecksum = die("checksum mismatch (file change by other user?)")
+var errChecksum = perlError("checksum mismatch (file change by other user?)")
 
-// missing is what reading the configuration of a VM that is not there comes to.
-func missing(h *host, id int) error {
-	return die("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", h.name, id)
+// missingVM is what reading the configuration of a VM that is not there comes to.
+func missingVM(h *host, id int) error {
+	return perlError("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", h.name, id)
 }
 
-// notFound is what the other half of the API says of a VM that is not there.
+// notFound is what the other half of the API answers for a VM that is not there.
 func notFound(h *host, id int) error {
-	return die("unable to find configuration file for VM %d on node '%s'", id, h.name)
+	return perlError("unable to find configuration file for VM %d on node '%s'", id, h.name)
 }
 
 // vmAt returns a VM of a host. s.mu is held.
@@ -49,13 +49,13 @@ func (s *Server) vmAt(h *host, id int) (*vm, error) {
 	if v := s.vms[id]; v != nil && v.host == h {
 		return v, nil
 	}
-	return nil, missing(h, id)
+	return nil, missingVM(h, id)
 }
 
-// locked is what a configuration lock comes to; nil without one.
-func (v *vm) locked() error {
+// checkLock is what a configuration lock comes to; nil without one.
+func (v *vm) checkLock() error {
 	if lock := v.conf.base["lock"]; lock != "" {
-		return die("VM is locked (%s)", lock)
+		return perlError("VM is locked (%s)", lock)
 	}
 	return nil
 }
@@ -65,8 +65,8 @@ func (v *vm) isTemplate() bool { return v.conf.base["template"] == "1" }
 // name is the VM's name; one without has "VM 110".
 func (v *vm) name() string { return cmp.Or(v.conf.base["name"], fmt.Sprintf("VM %d", v.id)) }
 
-// cores is how many CPUs a configuration gives.
-func cores(values map[string]string) int {
+// countCores is how many CPUs a configuration gives.
+func countCores(values map[string]string) int {
 	n := 1
 	for _, k := range []string{"cores", "sockets"} {
 		if i, err := strconv.Atoi(values[k]); err == nil {
@@ -90,7 +90,7 @@ func uuidOf(values map[string]string) string {
 	return strings.ToLower(parseDrive(values["smbios1"])["uuid"])
 }
 
-// agentOn tells whether a configuration has the guest agent's device.
+// agentOn reports whether a configuration has the guest agent's device.
 func agentOn(values map[string]string) bool {
 	a := parseDrive(values["agent"])
 	return parseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
@@ -111,11 +111,11 @@ func bootDisk(values map[string]string) string {
 	return ""
 }
 
-// statusRow is what the lists and status/current say of a VM. s.mu is held.
+// statusRow is how the lists and status/current show a VM. s.mu is held.
 func (s *Server) statusRow(v *vm) row {
 	values, mem := v.conf.base, int64(0)
 	r := row{
-		"vmid": v.id, "name": v.name(), "status": "stopped", "cpus": cores(values), "maxmem": memoryMiB(values) << 20,
+		"vmid": v.id, "name": v.name(), "status": "stopped", "cpus": countCores(values), "maxmem": memoryMiB(values) << 20,
 		"maxdisk": parseDrive(values[bootDisk(values)]).bytes(), "disk": 0, "cpu": 0, "uptime": 0, "netin": 0, "netout": 0,
 	}
 	if v.running {
@@ -152,7 +152,7 @@ func (s *Server) hostTime(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / float64(unit) * float64(time.Second))
 }
 
-// currentRow is what status/current says. s.mu is held.
+// currentRow is what status/current shows. s.mu is held.
 func (s *Server) currentRow(v *vm) row {
 	r := s.statusRow(v)
 	r["ha"] = row{"managed": 0}
@@ -216,13 +216,13 @@ func (s *Server) blockStatistics() row {
 	return r
 }
 
-// guest is what the VM presents to its operating system. s.mu is held.
-func (s *Server) guest(v *vm) world.Guest {
+// describeGuest is what the VM presents to its operating system. s.mu is held.
+func (s *Server) describeGuest(v *vm) world.Guest {
 	values := v.conf.base
 	net := parseNet(values["net0"])
 	g := world.Guest{
 		VMID: v.id, Host: v.host.name, Name: v.name(), UUID: uuidOf(values), MAC: strings.ToLower(net["macaddr"]), Bridge: net["bridge"],
-		Cores: cores(values), MemoryMiB: memoryMiB(values), Agent: agentOn(values),
+		Cores: countCores(values), MemoryMiB: memoryMiB(values), Agent: agentOn(values),
 		Off: func() { s.guestOff(v) },
 	}
 	byKey := map[string]*world.Disk{}
@@ -250,7 +250,7 @@ func (s *Server) guest(v *vm) world.Guest {
 	return g
 }
 
-// seedNetwork tells a guest what its cloud-init drive says.
+// seedNetwork hands a guest what its cloud-init drive holds.
 func (s *Server) seedNetwork(g *world.Guest, values map[string]string) {
 	ip := parseDrive(values["ipconfig0"])
 	if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
@@ -273,7 +273,7 @@ func listVMs(c *call) (any, error) {
 	out := []row{}
 	for _, id := range sortedKeys(c.s.vms) {
 		v := c.s.vms[id]
-		if v.host != c.node || !c.s.holds(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
+		if v.host != c.node || !c.s.hasPrivileges(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
 			continue
 		}
 		r := c.s.statusRow(v)
@@ -306,9 +306,9 @@ func readConfig(c *call) (any, error) {
 		return nil, err
 	}
 	if c.flag("current") {
-		return options(v.conf.base, v.conf.digest()), nil
+		return renderOptions(v.conf.base, v.conf.digest()), nil
 	}
-	return options(v.conf.merged(), v.conf.digest()), nil
+	return renderOptions(v.conf.merged(), v.conf.digest()), nil
 }
 
 // readPending lists every option with what it is and what it will be.
@@ -327,10 +327,10 @@ func readPending(c *call) (any, error) {
 	for _, k := range sortedKeys(keys) {
 		r := row{"key": k}
 		if text, ok := v.conf.base[k]; ok {
-			r["value"] = typed(k, text)
+			r["value"] = renderValue(k, text)
 		}
 		if text, ok := v.conf.pending[k]; ok {
-			r["pending"] = typed(k, text)
+			r["pending"] = renderValue(k, text)
 		}
 		if v.conf.dropped[k] {
 			r["delete"] = 1
@@ -340,7 +340,7 @@ func readPending(c *call) (any, error) {
 	return out, nil
 }
 
-// readFeature tells whether a VM can be snapshotted, cloned or copied; all can.
+// readFeature reports whether a VM can be snapshotted, cloned or copied; all can.
 func readFeature(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

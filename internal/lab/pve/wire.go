@@ -36,24 +36,24 @@ const (
 	messageOnly             // jsonBody whose message lacks the newline of Perl's die
 )
 
-// die is an error in Proxmox VE's own words, as its Perl dies with it.
-func die(format string, args ...any) error {
+// perlError is an error with Proxmox VE's own text, as its Perl dies with it.
+func perlError(format string, args ...any) error {
 	return &failure{status: http.StatusInternalServerError, text: fmt.Sprintf(format, args...)}
 }
 
-// invalid is what Proxmox VE answers to bad parameters: all of them at once.
-func invalid(params map[string]string) error {
+// refuseParams is what Proxmox VE answers to bad parameters: all of them at once.
+func refuseParams(params map[string]string) error {
 	return &failure{status: http.StatusBadRequest, text: "Parameter verification failed.", params: params}
 }
 
 // invalidParam is invalid for one parameter.
 func invalidParam(name, format string, args ...any) error {
-	return invalid(map[string]string{name: fmt.Sprintf(format, args...)})
+	return refuseParams(map[string]string{name: fmt.Sprintf(format, args...)})
 }
 
-// denied is what Proxmox VE answers for lack of a privilege; what is "" where
-// it does not say which.
-func denied(what string) error {
+// denyAccess is what Proxmox VE answers for lack of a privilege; what is "" where
+// it does not name one.
+func denyAccess(what string) error {
 	text := "Permission check failed"
 	if what != "" {
 		text += " (" + what + ")"
@@ -74,10 +74,10 @@ func asFailure(err error) *failure {
 // failed.
 const failureDelay = 3 * time.Second
 
-// fail answers with a failure. The text goes into the reason phrase, which
+// writeFailure answers with a failure. The text goes into the reason phrase, which
 // net/http cannot set, so the connection is taken over; it ends with the
 // answer, as it does in life.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *failure) {
+func (s *Server) writeFailure(w http.ResponseWriter, r *http.Request, f *failure) {
 	// A body that is still on its way would make the closing connection eat
 	// the answer.
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -100,7 +100,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, f *failure) {
 		if f.params != nil {
 			answer["errors"] = f.params
 		}
-		payload = encode(answer)
+		payload = encodeJSON(answer)
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -127,19 +127,19 @@ func writeAll(w io.Writer, p []byte) error {
 	return err
 }
 
-// refuse is fail for the world, which refuses in the place of Proxmox VE.
-func (s *Server) refuse(w http.ResponseWriter, status int, text string) {
-	s.fail(w, &http.Request{Body: http.NoBody}, &failure{status: status, text: text})
+// refuseCall is fail for the world, which refuses in the place of Proxmox VE.
+func (s *Server) refuseCall(w http.ResponseWriter, status int, text string) {
+	s.writeFailure(w, &http.Request{Body: http.NoBody}, &failure{status: status, text: text})
 }
 
-// listing is a list that says how many entries there are beside those it gives.
+// listing is a list that states how many entries there are beside those it gives.
 type listing struct {
 	data  any
 	total int
 }
 
-// reply answers 200.
-func (s *Server) reply(w http.ResponseWriter, c *call, data any) {
+// writeReply answers 200.
+func (s *Server) writeReply(w http.ResponseWriter, c *call, data any) {
 	answer := map[string]any{"data": data}
 	if l, ok := data.(listing); ok {
 		answer["data"], answer["total"] = l.data, l.total
@@ -147,7 +147,7 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any) {
 	if c.fault.Kind == world.EmptyList && isList(answer["data"]) {
 		answer["data"] = []any{}
 	}
-	payload := encode(answer)
+	payload := encodeJSON(answer)
 	h := w.Header()
 	for k, v := range s.commonHeader() {
 		h[k] = v
@@ -168,8 +168,8 @@ func (s *Server) commonHeader() http.Header {
 	}
 }
 
-// encode renders JSON as Proxmox VE does, without Go's escapes for HTML.
-func encode(v any) []byte {
+// encodeJSON renders JSON as Proxmox VE does, without Go's escapes for HTML.
+func encodeJSON(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

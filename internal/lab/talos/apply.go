@@ -25,7 +25,7 @@ const (
 	modeTry      = machineapi.ApplyConfigurationRequest_TRY
 )
 
-// runtimeMode is what validation is told of the machine: a cloud machine
+// runtimeMode is what validation knows of the machine: a cloud machine
 // (nocloud is one) is never installed by its config.
 type runtimeMode struct{}
 
@@ -46,7 +46,7 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 		return nil, status.Error(codes.FailedPrecondition,
 			"configuration was already applied and node is rebooting, cannot apply more configuration changes until next reboot")
 	}
-	cfg, err := b.load(in.GetData())
+	cfg, err := b.loadConfig(in.GetData())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -59,8 +59,8 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	var answer *machineapi.ApplyConfiguration
-	err = b.alter(func() (err error) {
-		answer, err = b.apply(in, cfg)
+	err = b.alterFleet(func() (err error) {
+		answer, err = b.carryOutApply(in, cfg)
 		return err
 	})
 	if err != nil {
@@ -84,9 +84,10 @@ func (b *boot) isRebooting() bool {
 	return b.rebooting
 }
 
-// load parses a config as this version of Talos does, and watches the law: a
-// config with secrets must not reach another machine than the one it names.
-func (b *boot) load(data []byte) (config.Provider, error) {
+// loadConfig parses a config as this version of Talos does, and watches the
+// rules: a config with secrets must not reach another machine than the one it
+// names.
+func (b *boot) loadConfig(data []byte) (config.Provider, error) {
 	cfg, err := configloader.NewFromBytes(data)
 	if err != nil {
 		return nil, err
@@ -97,8 +98,8 @@ func (b *boot) load(data []byte) (config.Provider, error) {
 	return cfg, unknownDocument(cfg, data, b.m.minor())
 }
 
-// apply carries out an apply whose config is in order.
-func (b *boot) apply(in *machineapi.ApplyConfigurationRequest, cfg config.Provider) (*machineapi.ApplyConfiguration, error) {
+// carryOutApply carries out an apply whose config is in order.
+func (b *boot) carryOutApply(in *machineapi.ApplyConfigurationRequest, cfg config.Provider) (*machineapi.ApplyConfiguration, error) {
 	mode, reason, err := b.applyAs(in.GetMode(), cfg)
 	if err != nil {
 		return nil, err
@@ -110,7 +111,7 @@ func (b *boot) apply(in *machineapi.ApplyConfigurationRequest, cfg config.Provid
 		modeStaged:   "Staged configuration to be applied after the next reboot",
 	}[mode]
 	if in.GetDryRun() {
-		diff, err := b.diff(cfg)
+		diff, err := b.diffConfig(cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -134,25 +135,25 @@ func (b *boot) apply(in *machineapi.ApplyConfigurationRequest, cfg config.Provid
 			timeout = in.GetTryModeTimeout().AsDuration()
 		}
 		details += fmt.Sprintf("\nThe config is applied in 'try' mode and will be automatically reverted back in %s", timeout)
-		b.try(cfg, timeout)
+		b.tryConfig(cfg, timeout)
 	case modeNoReboot:
 		if !cfg.CompleteForBoot() {
 			break // a part of a config: the machine stays in maintenance mode
 		}
-		b.save(cfg, data)
-		b.activate(cfg)
+		b.saveConfig(cfg, data)
+		b.activateConfig(cfg)
 	case modeStaged:
-		b.save(cfg, data)
+		b.saveConfig(cfg, data)
 	case modeReboot:
-		b.save(cfg, data)
+		b.saveConfig(cfg, data)
 		b.rebooting = true
-		b.reboot()
+		b.rebootMachine()
 	}
 	return &machineapi.ApplyConfiguration{Mode: mode, ModeDetails: details + reason}, nil
 }
 
 // applyAs decides how a config is applied when it is asked for in one mode.
-// reason says why an automatic apply reboots.
+// reason explains why an automatic apply reboots.
 func (b *boot) applyAs(mode applyMode, cfg config.Provider) (as applyMode, reason string, err error) {
 	maintenance, never := b.set == nil, b.m.minor() >= 14
 	if mode == modeReboot && maintenance {
@@ -182,9 +183,9 @@ func (b *boot) applyAs(mode applyMode, cfg config.Provider) (as applyMode, reaso
 	return 0, "", status.Errorf(codes.InvalidArgument, "incorrect mode '%s' specified for the apply config call", mode)
 }
 
-// diff compares a config with the active one; a staged one does not count
+// diffConfig compares a config with the active one; a staged one does not count
 // (recorded).
-func (b *boot) diff(cfg config.Provider) (string, error) {
+func (b *boot) diffConfig(cfg config.Provider) (string, error) {
 	var active config.Container
 	if b.set != nil {
 		active = b.set.provider
@@ -199,42 +200,42 @@ func (b *boot) diff(cfg config.Provider) (string, error) {
 	return diff, nil
 }
 
-// save writes a config to the disk.
-func (b *boot) save(cfg config.Provider, data []byte) {
+// saveConfig writes a config to the disk.
+func (b *boot) saveConfig(cfg config.Provider, data []byte) {
 	b.m.disk().config = data
 	b.writePersistent(cfg)
 }
 
-// activate makes a config the active one: after a moment for a machine in
+// activateConfig makes a config the active one: after a moment for a machine in
 // maintenance mode, which then speaks with the certificates of its cluster, at
 // once for one that is configured.
-func (b *boot) activate(cfg config.Provider) {
+func (b *boot) activateConfig(cfg config.Provider) {
 	if b.set != nil {
-		set, err := b.m.read(cfg)
+		set, err := b.m.readSettings(cfg)
 		if err != nil {
-			b.f.world.Tell(b.hostname(), "machine config is not usable: %v", err)
+			b.f.world.Report(b.hostname(), "machine config is not usable: %v", err)
 			return
 		}
-		b.adopt(set)
+		b.adoptSettings(set)
 		b.startExtensions()
 		return
 	}
 	d := b.f.world.Latency.Apply
 	if !b.applying {
 		b.f.world.Spend("apply", b.m.subject(), d, "boot/"+b.m.subject())
-		b.f.world.Tell(b.m.name(), "takes its machine config")
+		b.f.world.Report(b.m.name(), "takes its machine config")
 	}
 	b.applying = true
-	b.after(d, func() {
+	b.runAfter(d, func() {
 		if b.set == nil {
-			b.configure(cfg)
+			b.configureMachine(cfg)
 		}
 	})
 }
 
-// try makes a config the active one for a while. What a machine goes back to
+// tryConfig makes a config the active one for a while. What a machine goes back to
 // is the config it had; one that had none reboots.
-func (b *boot) try(cfg config.Provider, timeout time.Duration) {
+func (b *boot) tryConfig(cfg config.Provider, timeout time.Duration) {
 	if b.revert != nil {
 		b.revert()
 	}
@@ -242,13 +243,13 @@ func (b *boot) try(cfg config.Provider, timeout time.Duration) {
 	if b.set != nil {
 		before = b.set.provider
 	}
-	b.activate(cfg)
-	b.revert = b.after(timeout, func() {
+	b.activateConfig(cfg)
+	b.revert = b.runAfter(timeout, func() {
 		b.revert = nil
 		if before == nil {
-			b.reboot()
+			b.rebootMachine()
 			return
 		}
-		b.activate(before)
+		b.activateConfig(before)
 	})
 }

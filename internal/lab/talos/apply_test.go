@@ -106,7 +106,7 @@ func TestOldVersionsKnowLess(t *testing.T) {
 	})
 }
 
-// TestNoRebootsFrom114: the mode is gone, and an automatic apply is immediate
+// TestNoRebootsFrom114: the mode was removed, and an automatic apply is immediate
 // whatever changes.
 func TestNoRebootsFrom114(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {

@@ -48,10 +48,10 @@ func (f *Fleet) learnAuthority(cfg config.Provider) {
 	}
 	a, err := parseAuthority(ca.Crt, ca.Key)
 	if err != nil {
-		f.world.Tell("fleet", "%v", err)
+		f.world.Report("fleet", "%v", err)
 		return
 	}
-	f.authorities[fingerprint(ca.Crt)] = a
+	f.authorities[hashCertificate(ca.Crt)] = a
 }
 
 // leaf is a certificate that is renewed before it ends, as Talos does with the
@@ -66,8 +66,8 @@ type leaf struct {
 
 const leafLife = 24 * time.Hour
 
-// get returns a certificate that is valid for half a day at least.
-func (l *leaf) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate returns a certificate that is valid for half a day at least.
+func (l *leaf) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Now().After(l.until) {
@@ -90,9 +90,9 @@ func maintenanceTLS(hostname string, ip net.IP) *tls.Config {
 			return tls.Certificate{}, fmt.Errorf("make maintenance authority: %w", err)
 		}
 		return authority{cert: &x509.Certificate{}, key: key}.
-			server(constants.MaintenanceServiceCommonName, []string{hostname}, []net.IP{ip, net.IPv4(127, 0, 0, 1), net.IPv6loopback})
+			issueServer(constants.MaintenanceServiceCommonName, []string{hostname}, []net.IP{ip, net.IPv4(127, 0, 0, 1), net.IPv6loopback})
 	}}
-	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: l.get}
+	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: l.getCertificate}
 }
 
 // nodeTLS is what a configured machine shows and asks for: certificates of its
@@ -102,18 +102,18 @@ func nodeTLS(ca authority, hostname string, names []string, ips []net.IP, accept
 	for _, crt := range accepted {
 		clients.AppendCertsFromPEM(crt)
 	}
-	l := &leaf{issue: func() (tls.Certificate, error) { return ca.server(hostname, names, ips) }}
+	l := &leaf{issue: func() (tls.Certificate, error) { return ca.issueServer(hostname, names, ips) }}
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
-		GetCertificate: l.get,
+		GetCertificate: l.getCertificate,
 		ClientAuth:     tls.RequireAndVerifyClientCert,
 		ClientCAs:      clients,
 	}
 }
 
-// server issues an ED25519 server certificate.
-func (a authority) server(commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
-	return a.sign(&x509.Certificate{
+// issueServer issues an ED25519 server certificate.
+func (a authority) issueServer(commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
+	return a.signCertificate(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName},
 		DNSNames:    names,
 		IPAddresses: ips,
@@ -122,9 +122,9 @@ func (a authority) server(commonName string, names []string, ips []net.IP) (tls.
 	})
 }
 
-// client issues an ED25519 client certificate.
-func (a authority) client(commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
-	pair, err := a.sign(&x509.Certificate{
+// issueClient issues an ED25519 client certificate.
+func (a authority) issueClient(commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
+	pair, err := a.signCertificate(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName, Organization: organizations},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		NotAfter:    time.Now().Add(life),
@@ -140,7 +140,7 @@ func (a authority) client(commonName string, organizations []string, life time.D
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-func (a authority) sign(tmpl *x509.Certificate) (tls.Certificate, error) {
+func (a authority) signCertificate(tmpl *x509.Certificate) (tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("make key for %s: %w", tmpl.Subject.CommonName, err)

@@ -44,8 +44,8 @@ type settings struct {
 	services map[string]bool
 }
 
-// read works out what a config means for this machine.
-func (m *machine) read(cfg config.Provider) (*settings, error) {
+// readSettings works out what a config means for this machine.
+func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 	if cfg.Machine() == nil || cfg.Cluster() == nil {
 		return nil, fmt.Errorf("read machine config of %s: no machine or cluster section", m.name())
 	}
@@ -61,24 +61,24 @@ func (m *machine) read(cfg config.Provider) (*settings, error) {
 	}
 	security := cfg.Machine().Security()
 	if ca := security.IssuingCA(); ca != nil {
-		s.machineCA = fingerprint(ca.Crt)
+		s.machineCA = hashCertificate(ca.Crt)
 		s.acceptedCA = append(s.acceptedCA, ca.Crt)
 	}
 	for _, ca := range security.AcceptedCAs() {
 		if s.machineCA == "" {
-			s.machineCA = fingerprint(ca.Crt)
+			s.machineCA = hashCertificate(ca.Crt)
 		}
 		s.acceptedCA = append(s.acceptedCA, ca.Crt)
 	}
 	s.sans = security.CertSANs()
 	if etcd := cfg.Cluster().Etcd(); s.control && etcd != nil && etcd.CA() != nil {
-		s.etcdCA = fingerprint(etcd.CA().Crt)
+		s.etcdCA = hashCertificate(etcd.CA().Crt)
 	}
 	s.readKubernetes(m)
 	return s, nil
 }
 
-// readNetwork finds what the config says of the machine's one link: its
+// readNetwork finds what the config sets for the machine's one link: its
 // address, its alias and the virtual address it may carry.
 func (s *settings) readNetwork(m *machine) error {
 	cfg := s.provider
@@ -105,7 +105,7 @@ func (s *settings) readNetwork(m *machine) error {
 			on = ours(v.ParentLink())
 		}
 		for _, a := range l.Addresses() {
-			s.take(on, a.Address())
+			s.acceptAddress(on, a.Address())
 		}
 	}
 	for _, v := range cfg.NetworkVirtualIPConfigs() {
@@ -126,7 +126,7 @@ func (s *settings) readNetwork(m *machine) error {
 			if err != nil {
 				return fmt.Errorf("read address of %s: %w", d.Interface(), err)
 			}
-			s.take(on && !d.Ignore(), p)
+			s.acceptAddress(on && !d.Ignore(), p)
 		}
 		if v := d.VIPConfig(); v != nil && on {
 			if ip, err := netip.ParseAddr(v.IP()); err == nil {
@@ -137,8 +137,8 @@ func (s *settings) readNetwork(m *machine) error {
 	return nil
 }
 
-// take accepts the first address of the machine's link.
-func (s *settings) take(ours bool, p netip.Prefix) {
+// acceptAddress accepts the first address of the machine's link.
+func (s *settings) acceptAddress(ours bool, p netip.Prefix) {
 	if ours && !s.address.IsValid() {
 		s.address = p
 	}
@@ -164,7 +164,7 @@ func (s *settings) readKubernetes(m *machine) {
 	}
 	if ca := cfg.K8sAPIServerCAConfig(); ca != nil {
 		if accepted := ca.AcceptedCAs(); len(accepted) > 0 {
-			s.kubeCA = fingerprint(accepted[0].Crt)
+			s.kubeCA = hashCertificate(accepted[0].Crt)
 		}
 		if issuing := ca.IssuingCA(); issuing != nil {
 			s.plane.CACert, s.plane.CAKey = issuing.Crt, issuing.Key
@@ -198,7 +198,7 @@ func (s *settings) readKubernetes(m *machine) {
 	}
 }
 
-// readPlane finds what the node's kube-apiserver is told.
+// readPlane finds what the node's kube-apiserver is given.
 func (s *settings) readPlane(node string, address netip.Addr) {
 	cfg, p := s.provider, &s.plane
 	p.Node, p.Address, p.VIP = node, address, s.vip
@@ -227,9 +227,9 @@ func imageTag(image string) string {
 	return ""
 }
 
-// fingerprint is the hex SHA-256 of the first certificate's DER in a PEM, ""
+// hashCertificate is the hex SHA-256 of the first certificate's DER in a PEM, ""
 // when there is none.
-func fingerprint(crt []byte) string {
+func hashCertificate(crt []byte) string {
 	block, _ := pem.Decode(crt)
 	if block == nil {
 		return ""
@@ -240,11 +240,11 @@ func fingerprint(crt []byte) string {
 
 // Machine configs and versions.
 
-// newestMinor is the newest minor of Talos this face knows the manners of.
+// newestMinor is the newest minor of Talos this package simulates.
 const newestMinor = 14
 
-// documentSince says which minor first knew a kind of document. Kinds that are
-// not listed are older than every version the lab plays. Source: the documents
+// documentSince is which minor first knew a kind of document. Kinds that are
+// not listed are older than every version the lab simulates. Source: the documents
 // registered by the config libraries of v1.11.6, v1.12.4, v1.13.9 and v1.14.1;
 // below that the releases' own notes.
 var documentSince = map[string]int{
@@ -276,7 +276,7 @@ var documentSince = map[string]int{
 }
 
 // unknownDocument refuses a config with a document that this version of Talos
-// does not know, in the words of the version that refuses it.
+// does not know, in the text of the version that refuses it.
 func unknownDocument(cfg config.Provider, data []byte, minor int) error {
 	for _, doc := range cfg.Documents() {
 		if documentSince[doc.Kind()] <= minor {

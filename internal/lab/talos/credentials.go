@@ -26,14 +26,14 @@ import (
 // Kubernetes (recorded), so it proves nothing.
 func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingServer[common.Data]) error {
 	var set *settings
-	err := s.b.look(func() error {
+	err := s.b.readFleet(func() error {
 		set = s.b.set
 		return s.b.onControlPlane("kubeconfig")
 	})
 	if err != nil {
 		return err
 	}
-	config, err := set.kubeconfig()
+	config, err := set.makeKubeconfig()
 	if err != nil {
 		return err
 	}
@@ -55,13 +55,13 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 	return out.Send(&common.Data{Bytes: buf.Bytes()})
 }
 
-// kubeconfig makes an administrator's kubeconfig, valid for a year.
-func (s *settings) kubeconfig() ([]byte, error) {
+// makeKubeconfig makes an administrator's kubeconfig, valid for a year.
+func (s *settings) makeKubeconfig() ([]byte, error) {
 	ca, err := parseAuthority(s.plane.CACert, s.plane.CAKey)
 	if err != nil {
 		return nil, err
 	}
-	crt, key, err := ca.client("admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
+	crt, key, err := ca.issueClient("admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ current-context: admin@%[1]s
 func (s *machineService) GenerateClientConfiguration(_ context.Context, in *machineapi.GenerateClientConfigurationRequest) (*machineapi.GenerateClientConfigurationResponse, error) {
 	var set *settings
 	var ca authority
-	err := s.b.look(func() error {
+	err := s.b.readFleet(func() error {
 		set = s.b.set
 		if err := s.b.onControlPlane("generate client configuration"); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (s *machineService) GenerateClientConfiguration(_ context.Context, in *mach
 		return nil, status.Error(codes.InvalidArgument, "crt_ttl should be positive")
 	}
 	roles, _ := role.Parse(in.GetRoles())
-	crt, key, err := ca.client("", roles.Strings(), ttl)
+	crt, key, err := ca.issueClient("", roles.Strings(), ttl)
 	if err != nil {
 		return nil, err
 	}

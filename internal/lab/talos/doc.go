@@ -1,4 +1,4 @@
-// Package talos is the Talos face of the lab: make-believe machines that boot
+// Package talos is the Talos service of the lab: simulated machines that boot
 // when their virtual machine is switched on, speak the real Talos API over
 // real TLS, take real machine configs, found and join an etcd, and run the
 // Kubernetes of the lab.
@@ -11,10 +11,10 @@
 // the machine's disk.
 //
 // It must not know who is asking or why: not the agent, its planner or its
-// adapters, and not how the other faces work inside. It knows the lab's world
-// and the laws that a Talos cluster suffers from when they are broken.
+// adapters, and not how the other services work inside. It knows the lab's world
+// and the rules that a Talos cluster suffers from when they are broken.
 //
 // One lock guards the whole fleet, because machines meet in etcd. Whatever
 // must happen outside of it (telling Kubernetes) is queued in order and
-// carried out by whoever let go of the lock last.
+// carried out by whoever releases the lock last.
 package talos

@@ -16,7 +16,7 @@ import (
 // etcd is one etcd: one set of data with its members. Two with the same
 // authority are a split brain.
 type etcd struct {
-	id      string // as told to Kubernetes
+	id      string // as reported to Kubernetes
 	ca      string // fingerprint of the etcd CA
 	founder string // node
 	members []*member
@@ -39,33 +39,33 @@ type member struct {
 	on      *boot
 }
 
-// up reports whether the member runs and others can reach it.
-func (m *member) up() bool { return m.on != nil && !m.on.m.dark }
+// isUp reports whether the member runs and others can reach it.
+func (m *member) isUp() bool { return m.on != nil && !m.on.m.dark }
 
-// healthy reports whether a client of this member can read and write.
-func (m *member) healthy() bool { return m.up() && m.started && !m.learner && m.of.quorum() }
+// isHealthy reports whether a client of this member can read and write.
+func (m *member) isHealthy() bool { return m.isUp() && m.started && !m.learner && m.of.hasQuorum() }
 
 func (e *etcd) voters() []*member {
 	return slices.DeleteFunc(slices.Clone(e.members), func(m *member) bool { return m.learner })
 }
 
-// quorum reports whether a majority of the voters runs.
-func (e *etcd) quorum() bool {
+// hasQuorum reports whether a majority of the voters runs.
+func (e *etcd) hasQuorum() bool {
 	voters, up := e.voters(), 0
 	for _, m := range voters {
-		if m.up() {
+		if m.isUp() {
 			up++
 		}
 	}
 	return up > len(voters)/2
 }
 
-// serves reports whether anybody who asks this etcd gets an answer.
-func (e *etcd) serves() bool {
-	return slices.ContainsFunc(e.members, (*member).healthy)
+// canServe reports whether anybody who asks this etcd gets an answer.
+func (e *etcd) canServe() bool {
+	return slices.ContainsFunc(e.members, (*member).isHealthy)
 }
 
-func (e *etcd) learning() *member {
+func (e *etcd) findLearner() *member {
 	i := slices.IndexFunc(e.members, func(m *member) bool { return m.learner })
 	if i < 0 {
 		return nil
@@ -73,20 +73,20 @@ func (e *etcd) learning() *member {
 	return e.members[i]
 }
 
-// elect keeps the leader while it can lead, else lets the first voter lead.
-func (e *etcd) elect() {
-	if !e.quorum() {
+// electLeader keeps the leader while it can lead, else lets the first voter lead.
+func (e *etcd) electLeader() {
+	if !e.hasQuorum() {
 		e.leader = nil
 		return
 	}
-	if e.leader != nil && e.leader.up() && !e.leader.learner && slices.Contains(e.members, e.leader) {
+	if e.leader != nil && e.leader.isUp() && !e.leader.learner && slices.Contains(e.members, e.leader) {
 		return
 	}
 	voters := e.voters()
-	e.lead(voters[slices.IndexFunc(voters, (*member).up)])
+	e.setLeader(voters[slices.IndexFunc(voters, (*member).isUp)])
 }
 
-func (e *etcd) lead(m *member) {
+func (e *etcd) setLeader(m *member) {
 	e.leader = m
 	e.term++
 	e.index += 2
@@ -107,9 +107,9 @@ func memberID(address netip.Addr, joined time.Time) uint64 {
 func peerURL(a netip.Addr) string   { return "https://" + netip.AddrPortFrom(a, 2380).String() }
 func clientURL(a netip.Addr) string { return "https://" + netip.AddrPortFrom(a, 2379).String() }
 
-// found makes a new etcd on this machine: what Bootstrap does. Nobody checks
+// foundEtcd makes a new etcd on this machine: what Bootstrap does. Nobody checks
 // whether there is another; that is the danger of it.
-func (b *boot) found() {
+func (b *boot) foundEtcd() {
 	f := b.f
 	e := &etcd{id: fmt.Sprintf("etcd-%d", len(f.etcds)+1), ca: b.set.etcdCA, founder: b.hostname(), term: 1, index: 10}
 	m := &member{of: e, id: memberID(b.address.Addr(), time.Time{}), name: b.hostname(), address: b.address.Addr()}
@@ -118,53 +118,53 @@ func (b *boot) found() {
 	b.m.disk().member = m
 	b.founded = true
 	f.world.Spend("etcd", b.hostname(), f.world.Latency.Etcd, "apply/"+b.m.subject())
-	f.world.Tell(b.hostname(), "founds %s", e.id)
+	f.world.Report(b.hostname(), "founds %s", e.id)
 
-	// The service is a new one: its past is gone with the wait it was in.
+	// The service is a new one: its history ends with the wait it was in.
 	delete(b.services, "etcd")
-	s := b.service("etcd")
-	s.to("Starting", "Starting service")
-	s.to("Waiting", etcdWaits)
-	b.after(f.step/4, func() { b.runEtcd(m, f.world.Latency.Etcd-f.step/4) })
+	s := b.findService("etcd")
+	s.moveTo("Starting", "Starting service")
+	s.moveTo("Waiting", etcdWaits)
+	b.runAfter(f.step/4, func() { b.runEtcd(m, f.world.Latency.Etcd-f.step/4) })
 }
 
 // runEtcd starts the etcd process on data that is there. It answers a moment
 // later and is healthy when d has passed.
 func (b *boot) runEtcd(m *member, d time.Duration) {
-	s := b.service("etcd")
+	s := b.findService("etcd")
 	if s.state != "Preparing" {
-		s.to("Preparing", "Running pre state")
+		s.moveTo("Preparing", "Running pre state")
 	}
-	s.to("Preparing", "Creating service runner")
-	s.run("Started task etcd (PID 300) for container etcd")
+	s.moveTo("Preparing", "Creating service runner")
+	s.runProcess("Started task etcd (PID 300) for container etcd")
 	if m.learner {
-		b.learn(m, d)
+		b.runLearner(m, d)
 		return
 	}
-	b.after(b.f.step, func() {
-		b.answer(m)
-		b.after(d-b.f.step, func() { m.started = m.on == b })
+	b.runAfter(b.f.step, func() {
+		b.startAnswering(m)
+		b.runAfter(d-b.f.step, func() { m.started = m.on == b })
 	})
 }
 
-// answer lets a member answer and be counted, if it still is one.
-func (b *boot) answer(m *member) {
+// startAnswering lets a member answer and be counted, if it still is one.
+func (b *boot) startAnswering(m *member) {
 	if slices.Contains(m.of.members, m) {
 		m.on = b
 	}
 }
 
-// learn plays a joining member: it catches up, fails its health checks as
+// runLearner simulates a joining member: it catches up, fails its health checks as
 // learners do, and is made a voter when it has caught up and the others can
 // decide so.
-func (b *boot) learn(m *member, d time.Duration) {
-	b.after(d*3/10, func() {
-		b.answer(m)
-		b.after(d/30, func() {
+func (b *boot) runLearner(m *member, d time.Duration) {
+	b.runAfter(d*3/10, func() {
+		b.startAnswering(m)
+		b.runAfter(d/30, func() {
 			if m.on == b {
-				b.service("etcd").unwell("etcdserver: rpc not supported for learner")
+				b.findService("etcd").failHealth("etcdserver: rpc not supported for learner")
 			}
-			b.after(d*2/3, func() { m.learned = m.on == b })
+			b.runAfter(d*2/3, func() { m.learned = m.on == b })
 		})
 	})
 }
@@ -176,13 +176,13 @@ func (b *boot) stopEtcd() {
 	}
 }
 
-// join makes the machine a learner of an etcd that serves. A member of the
+// joinEtcd makes the machine a learner of an etcd that serves. A member of the
 // same name is removed first: a node with an empty data directory can only be
-// that node made anew (as in the source of v1.13.9).
-func (b *boot) join(e *etcd) {
+// that node re-created (as in the source of v1.13.9).
+func (b *boot) joinEtcd(e *etcd) {
 	f := b.f
 	if i := slices.IndexFunc(e.members, func(m *member) bool { return m.name == b.hostname() }); i >= 0 {
-		e.remove(e.members[i])
+		e.removeMember(e.members[i])
 	}
 	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), learner: true}
 	e.members = append(e.members, m)
@@ -195,43 +195,43 @@ func (b *boot) join(e *etcd) {
 	}
 	e.lastIn = b.hostname()
 	f.world.Spend("learn", b.hostname(), f.world.Latency.Learn, after...)
-	f.world.Tell(b.hostname(), "joins %s as a learner", e.id)
+	f.world.Report(b.hostname(), "joins %s as a learner", e.id)
 	b.runEtcd(m, f.world.Latency.Learn)
 }
 
-// remove takes a member out of the list. Its process, if it runs, fails: an
+// removeMember takes a member out of the list. Its process, if it runs, fails: an
 // etcd that was removed never comes back with its data.
-func (e *etcd) remove(m *member) {
+func (e *etcd) removeMember(m *member) {
 	e.members = slices.DeleteFunc(e.members, func(o *member) bool { return o == m })
 	e.index++
 	if b := m.on; b != nil {
 		m.on, m.started, m.learned = nil, false, false
-		b.service("etcd").to("Failed", "Failed to run: the member has been permanently removed from the cluster")
+		b.findService("etcd").moveTo("Failed", "Failed to run: the member has been permanently removed from the cluster")
 	}
 }
 
-// settleEtcd lets elections, joins and promotions happen, and checks the law.
+// settleEtcd lets elections, joins and promotions happen, and checks the rules.
 func (f *Fleet) settleEtcd(machines []*machine) {
 	for _, e := range f.etcds {
-		if l := e.learning(); l != nil && l.learned && l.up() && e.serves() {
+		if l := e.findLearner(); l != nil && l.learned && l.isUp() && e.canServe() {
 			l.learner, l.learned = false, false
 			e.index++
 			// Its next health check is the first to pass.
 			on := l.on
-			on.after(f.step*5/2, func() { l.started = l.on == on })
-			f.world.Tell(l.name, "is a voter of %s", e.id)
+			on.runAfter(f.step*5/2, func() { l.started = l.on == on })
+			f.world.Report(l.name, "is a voter of %s", e.id)
 		}
-		e.elect()
+		e.electLeader()
 	}
 	for _, m := range machines {
 		b := m.boot
-		if b == nil || b.set == nil || b.set.etcdCA == "" || !b.joinable || b.leaving || m.dark || m.disk().member != nil {
+		if b == nil || b.set == nil || b.set.etcdCA == "" || !b.joinable || b.stopping || m.dark || m.disk().member != nil {
 			continue
 		}
 		for _, e := range f.etcds {
-			if e.ca == b.set.etcdCA && e.serves() && e.learning() == nil {
-				b.join(e)
-				e.elect()
+			if e.ca == b.set.etcdCA && e.canServe() && e.findLearner() == nil {
+				b.joinEtcd(e)
+				e.electLeader()
 				break
 			}
 		}
@@ -241,7 +241,7 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 
 // checkSplit reports two etcds of one authority as soon as both have a member
 // whose data lies on a machine that is switched on. (Data on a disk nobody
-// runs may be gone: a deleted disk is simply forgotten.)
+// runs may not exist any more: a deleted disk is simply forgotten.)
 func (f *Fleet) checkSplit(machines []*machine) {
 	alive := map[string][]string{} // CA -> etcds
 	for _, m := range machines {

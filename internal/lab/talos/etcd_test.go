@@ -130,7 +130,7 @@ func TestEtcdCallsHang(t *testing.T) {
 }
 
 // TestSplitBrain: Bootstrap on a control plane that has not joined is accepted
-// and makes a second cluster, and the lab says so.
+// and makes a second cluster, and the lab reports it.
 func TestSplitBrain(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.bring("v1.13.9", cp(1), cp(2))
@@ -182,7 +182,7 @@ func TestSplitBrainAfterTheFact(t *testing.T) {
 	})
 }
 
-// TestRecreatedClusterIsNoSplitBrain: disks that are gone hold no etcd.
+// TestRecreatedClusterIsNoSplitBrain: disks that are deleted hold no etcd.
 func TestRecreatedClusterIsNoSplitBrain(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.cluster(cp(1), cp(2), cp(3))
@@ -212,7 +212,7 @@ func TestOneLearnerAtATime(t *testing.T) {
 }
 
 // TestQuorum: without a majority etcd is unhealthy, its lists time out and
-// every API is gone; with one again all comes back.
+// every API is down; with one again all comes back.
 func TestQuorum(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.cluster(cp(1), cp(2), cp(3))
@@ -340,7 +340,7 @@ func TestLearnerThatDies(t *testing.T) {
 }
 
 // TestEtcdSurvivesAnything: whatever happens to the machines of a cluster that
-// was founded once, nothing but the agent's own doing can break the law, and
+// was founded once, nothing but the agent's own doing can break the rules, and
 // when all is well again, all is well.
 func TestEtcdSurvivesAnything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -18,15 +18,15 @@ import (
 // The etcd calls of Talos. Asked before there is an etcd to answer, they hang
 // until the caller's deadline (recorded): that is why callers must bring one.
 
-// errHang says that a call gets no answer as things are.
+// errHang means that a call gets no answer as things are.
 var errHang = errors.New("no answer")
 
-// await carries out a call as soon as that is possible, or until the caller
+// awaitChange carries out a call as soon as that is possible, or until the caller
 // gives up.
-func (b *boot) await(ctx context.Context, do func() error) error {
+func (b *boot) awaitChange(ctx context.Context, do func() error) error {
 	for {
 		var moved <-chan struct{}
-		err := b.alter(func() error {
+		err := b.alterFleet(func() error {
 			moved = b.f.moved
 			return do()
 		})
@@ -52,10 +52,10 @@ func (b *boot) onControlPlane(what string) error {
 	return nil
 }
 
-// ask carries out a call that needs an etcd: it hangs where there is none, and
+// askEtcd carries out a call that needs an etcd: it hangs where there is none, and
 // fails after etcd's own time where there is no quorum.
-func (b *boot) ask(ctx context.Context, what string, do func() error) error {
-	err := b.await(ctx, func() error {
+func (b *boot) askEtcd(ctx context.Context, what string, do func() error) error {
+	err := b.awaitChange(ctx, func() error {
 		if err := b.onControlPlane(what); err != nil {
 			return err
 		}
@@ -73,30 +73,30 @@ func (b *boot) ask(ctx context.Context, what string, do func() error) error {
 // carries no gRPC status, so that it arrives as Unknown.
 var errNoQuorum = errors.New("etcdserver: request timed out")
 
-// local is the member on this machine.
-func (b *boot) local() *member {
+// localMember is the member on this machine.
+func (b *boot) localMember() *member {
 	if m := b.m.disk().member; m != nil && m.on == b {
 		return m
 	}
 	return nil
 }
 
-// reached is the etcd that answers this machine when it asks the control
+// reachEtcd is the etcd that answers this machine when it asks the control
 // planes of its cluster. A machine whose own etcd is a second one for the same
 // cluster gets now one, now the other (recorded).
-func (b *boot) reached() (*etcd, error) {
+func (b *boot) reachEtcd() (*etcd, error) {
 	var own *etcd
-	if m := b.local(); m != nil && !m.learner {
+	if m := b.localMember(); m != nil && !m.learner {
 		own = m.of
 	}
 	lost := false
 	var all []*etcd
 	for _, e := range b.f.etcds {
 		switch {
-		case e.ca != b.set.etcdCA || !slices.ContainsFunc(e.members, (*member).up):
-		case !e.quorum():
+		case e.ca != b.set.etcdCA || !slices.ContainsFunc(e.members, (*member).isUp):
+		case !e.hasQuorum():
 			lost = true
-		case e.serves() || e == own:
+		case e.canServe() || e == own:
 			all = append(all, e)
 		}
 	}
@@ -119,7 +119,7 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 	// The time is waited for, but not for ever.
 	patience, cancel := context.WithTimeout(ctx, b.f.world.Scale(5*time.Second))
 	defer cancel()
-	err := b.await(patience, func() error {
+	err := b.awaitChange(patience, func() error {
 		d := b.m.disk()
 		switch {
 		case b.set == nil || !b.criUp || b.set.homeless:
@@ -135,7 +135,7 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 		case d.member != nil:
 			return status.Error(codes.AlreadyExists, "etcd data directory is not empty")
 		}
-		b.found()
+		b.foundEtcd()
 		return nil
 	})
 	if status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil {
@@ -151,8 +151,8 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 // joined it yet; with QueryLocal by the machine's own etcd.
 func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.EtcdMemberListRequest) (*machineapi.EtcdMemberListResponse, error) {
 	list := &machineapi.EtcdMembers{}
-	err := s.b.ask(ctx, "member list", func() error {
-		e, err := s.b.listed(in.GetQueryLocal())
+	err := s.b.askEtcd(ctx, "member list", func() error {
+		e, err := s.b.etcdToList(in.GetQueryLocal())
 		if err != nil {
 			return err
 		}
@@ -171,18 +171,18 @@ func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.Etcd
 	return &machineapi.EtcdMemberListResponse{Messages: []*machineapi.EtcdMembers{list}}, nil
 }
 
-// listed is the etcd a member list is about.
-func (b *boot) listed(queryLocal bool) (*etcd, error) {
+// etcdToList is the etcd a member list is about.
+func (b *boot) etcdToList(queryLocal bool) (*etcd, error) {
 	if !queryLocal {
-		return b.reached()
+		return b.reachEtcd()
 	}
-	m := b.local()
+	m := b.localMember()
 	switch {
 	case m == nil:
 		return nil, errHang
 	case m.learner:
 		return nil, errors.New("etcdserver: rpc not supported for learner")
-	case !m.of.quorum():
+	case !m.of.hasQuorum():
 		return nil, errNoQuorum
 	}
 	return m.of, nil
@@ -191,8 +191,8 @@ func (b *boot) listed(queryLocal bool) (*etcd, error) {
 // EtcdStatus is the machine's own etcd.
 func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdStatusResponse, error) {
 	var st *machineapi.EtcdMemberStatus
-	err := s.b.ask(ctx, "etcd status", func() error {
-		m := s.b.local()
+	err := s.b.askEtcd(ctx, "etcd status", func() error {
+		m := s.b.localMember()
 		if m == nil {
 			return errHang
 		}
@@ -217,8 +217,8 @@ func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*mac
 
 // EtcdAlarmList never has an alarm to list.
 func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmListResponse, error) {
-	err := s.b.ask(ctx, "etcd alarm list", func() error {
-		if s.b.local() == nil {
+	err := s.b.askEtcd(ctx, "etcd alarm list", func() error {
+		if s.b.localMember() == nil {
 			return errHang
 		}
 		return nil
@@ -232,8 +232,8 @@ func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*
 // EtcdRemoveMemberByID removes any member, dead or alive.
 func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineapi.EtcdRemoveMemberByIDRequest) (*machineapi.EtcdRemoveMemberByIDResponse, error) {
 	id := in.GetMemberId()
-	err := s.b.ask(ctx, "etcd remove member", func() error {
-		e, err := s.b.reached()
+	err := s.b.askEtcd(ctx, "etcd remove member", func() error {
+		e, err := s.b.reachEtcd()
 		if err != nil {
 			return err
 		}
@@ -241,7 +241,7 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 		if i < 0 {
 			return status.Errorf(codes.NotFound, "failed to remove member %d: etcdserver: member not found", id)
 		}
-		e.remove(e.members[i])
+		e.removeMember(e.members[i])
 		return nil
 	})
 	if err != nil {
@@ -253,17 +253,17 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 // EtcdLeaveCluster removes this machine's own member and its data.
 func (s *machineService) EtcdLeaveCluster(ctx context.Context, _ *machineapi.EtcdLeaveClusterRequest) (*machineapi.EtcdLeaveClusterResponse, error) {
 	b := s.b
-	err := b.ask(ctx, "etcd leave", func() error {
-		m := b.local()
+	err := b.askEtcd(ctx, "etcd leave", func() error {
+		m := b.localMember()
 		switch {
 		case m == nil:
 			return errHang
-		case !m.of.serves():
+		case !m.of.canServe():
 			return errNoQuorum
 		}
 		b.leaveEtcd()
 		b.m.disk().member = nil
-		b.service("etcd").to("Finished", "Service finished successfully")
+		b.findService("etcd").moveTo("Finished", "Service finished successfully")
 		return nil
 	})
 	if err != nil {
@@ -280,21 +280,21 @@ func (b *boot) leaveEtcd() {
 		return
 	}
 	b.stopEtcd()
-	m.of.remove(m)
+	m.of.removeMember(m)
 	b.joinable = false
-	b.f.world.Tell(b.hostname(), "leaves %s", m.of.id)
+	b.f.world.Report(b.hostname(), "leaves %s", m.of.id)
 }
 
 // EtcdForfeitLeadership hands the leadership to another member; on one that
 // does not lead nothing happens, which is no error.
 func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineapi.EtcdForfeitLeadershipRequest) (*machineapi.EtcdForfeitLeadershipResponse, error) {
 	answer := &machineapi.EtcdForfeitLeadership{}
-	err := s.b.ask(ctx, "etcd forfeit leadership", func() error {
-		m := s.b.local()
+	err := s.b.askEtcd(ctx, "etcd forfeit leadership", func() error {
+		m := s.b.localMember()
 		switch {
 		case m == nil || m.learner:
 			return errHang
-		case !m.of.quorum():
+		case !m.of.hasQuorum():
 			return errNoQuorum
 		case len(m.of.members) == 1:
 			return errors.New("failed to forfeit leadership: cannot forfeit leadership, only one member")
@@ -302,8 +302,8 @@ func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineap
 			return nil
 		}
 		for _, other := range m.of.voters() {
-			if other != m && other.up() {
-				m.of.lead(other)
+			if other != m && other.isUp() {
+				m.of.setLeader(other)
 				answer.Member = other.name
 				return nil
 			}
@@ -320,8 +320,8 @@ func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineap
 // its members, and nothing can be restored from it.
 func (s *machineService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.ServerStreamingServer[common.Data]) error {
 	var data []byte
-	err := s.b.ask(out.Context(), "etcd snapshot", func() error {
-		m := s.b.local()
+	err := s.b.askEtcd(out.Context(), "etcd snapshot", func() error {
+		m := s.b.localMember()
 		if m == nil {
 			return errHang
 		}

@@ -22,7 +22,7 @@ type Config struct {
 	// ready.
 	Kubernetes world.Kubernetes
 	// Reservations is what the DHCP server on the bridge knows: the address of
-	// each lower-case hardware address. A machine that is not told its address
+	// each lower-case hardware address. A machine that does not know its address
 	// otherwise and is not listed here gets none and stays silent.
 	Reservations map[string]netip.Prefix
 	// Step is how long a service takes from one state to the next, before
@@ -32,7 +32,7 @@ type Config struct {
 	Step time.Duration
 	// Off is called when a guest switched itself off without the power button
 	// (Shutdown, or Reset without reboot, through the Talos API). nil: nobody
-	// is told.
+	// is notified.
 	Off func(vmid int)
 }
 
@@ -90,45 +90,45 @@ func New(c Config) (*Fleet, error) {
 // Close switches every machine off and waits until nothing of the fleet runs
 // any more.
 func (f *Fleet) Close() {
-	f.change(func() {
+	f.changeState(func() {
 		f.closed = true
-		for _, m := range f.sorted() {
+		for _, m := range f.sortMachines() {
 			m.switchOff()
 		}
 	})
 	f.serving.Wait()
 }
 
-// change alters the fleet: do runs with the lock held, then etcd and the
-// status of the machines concerned follow, then what is to be told to others
-// is told.
-func (f *Fleet) change(do func()) {
+// changeState alters the fleet: do runs with the lock held, then etcd and the
+// status of the machines concerned follow, then what others have to know
+// is reported.
+func (f *Fleet) changeState(do func()) {
 	// It cannot fail.
-	_ = f.attempt(func() error { do(); return nil })
+	_ = f.attemptChange(func() error { do(); return nil })
 }
 
-// attempt is change for what may not be possible yet: nothing follows, and
+// attemptChange is change for what may not be possible yet: nothing follows, and
 // nobody is woken, when do returns errHang.
-func (f *Fleet) attempt(do func() error) error {
+func (f *Fleet) attemptChange(do func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := do()
 	if errors.Is(err, errHang) {
 		return err
 	}
-	f.settle()
+	f.settleState()
 	close(f.moved)
 	f.moved = make(chan struct{})
 	if len(f.effects) > 0 && !f.carrying {
 		f.carrying = true
-		f.serving.Go(f.carry)
+		f.serving.Go(f.runEffects)
 	}
 	return err
 }
 
-// carry does in order what was queued, without the lock: it calls other faces,
-// which may call back.
-func (f *Fleet) carry() {
+// runEffects does in order what was queued, without the lock: it calls other
+// services, which may call back.
+func (f *Fleet) runEffects() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.effects) > 0 {
@@ -141,31 +141,31 @@ func (f *Fleet) carry() {
 	f.carrying = false
 }
 
-// settle lets everything that follows from the state of the fleet follow. Only
+// settleState lets everything that follows from the state of the fleet follow. Only
 // the machines that were touched, and those of an etcd, can be concerned.
-func (f *Fleet) settle() {
+func (f *Fleet) settleState() {
 	var planes []*machine
 	for _, m := range f.machines {
-		if m.plane() {
+		if m.isPlane() {
 			planes = append(planes, m)
 		}
 	}
 	slices.SortFunc(planes, byVMID)
 	f.settleEtcd(planes)
 	for _, m := range planes {
-		f.touch(m.boot)
+		f.markTouched(m.boot)
 	}
 	touched := slices.SortedFunc(maps.Keys(f.touched), func(a, b *boot) int { return byVMID(a.m, b.m) })
 	clear(f.touched)
 	for _, b := range touched {
 		if b.m.boot == b && b.state != nil {
-			b.judge()
+			b.evaluateState()
 		}
 	}
 }
 
-// touch has a machine judged when the change is over.
-func (f *Fleet) touch(b *boot) {
+// markTouched has a machine judged when the change is over.
+func (f *Fleet) markTouched(b *boot) {
 	if b != nil {
 		f.touched[b] = struct{}{}
 	}
@@ -173,17 +173,17 @@ func (f *Fleet) touch(b *boot) {
 
 func byVMID(a, b *machine) int { return cmp.Compare(a.guest.VMID, b.guest.VMID) }
 
-// sorted returns the machines by VMID, so that equal histories stay equal.
-func (f *Fleet) sorted() []*machine {
+// sortMachines returns the machines by VMID, so that equal histories stay equal.
+func (f *Fleet) sortMachines() []*machine {
 	return slices.SortedFunc(maps.Values(f.machines), byVMID)
 }
 
-// later queues something that must happen without the lock.
-func (f *Fleet) later(do func()) { f.effects = append(f.effects, do) }
+// queueEffect queues something that must happen without the lock.
+func (f *Fleet) queueEffect(do func()) { f.effects = append(f.effects, do) }
 
 // PowerOn implements world.Guests.
 func (f *Fleet) PowerOn(g world.Guest) {
-	f.change(func() {
+	f.changeState(func() {
 		if f.closed {
 			return
 		}
@@ -192,15 +192,15 @@ func (f *Fleet) PowerOn(g world.Guest) {
 		}
 		m := &machine{f: f, guest: g}
 		f.machines[g.VMID] = m
-		if m.bootable() {
-			m.start()
+		if m.canBoot() {
+			m.startBoot()
 		}
 	})
 }
 
 // PowerOff implements world.Guests.
 func (f *Fleet) PowerOff(vmid int) {
-	f.change(func() {
+	f.changeState(func() {
 		if m := f.machines[vmid]; m != nil {
 			m.switchOff()
 		}
@@ -211,7 +211,7 @@ func (f *Fleet) PowerOff(vmid int) {
 // power button, leaves nothing behind but its disk, and is off.
 func (f *Fleet) Shutdown(vmid int, off func()) bool {
 	reacts := false
-	f.change(func() {
+	f.changeState(func() {
 		m := f.machines[vmid]
 		if m == nil || m.boot == nil || m.boot.state == nil {
 			return
@@ -236,7 +236,7 @@ type MachineView struct {
 	Configured bool // it runs with a machine config
 	Control    bool
 	BootID     string
-	Etcd       string // name of the etcd it is a member of, as told to Kubernetes; "" : none
+	Etcd       string // name of the etcd it is a member of, as reported to Kubernetes; "" : none
 	Learner    bool
 	NodeReady  bool // its Kubernetes node reports Ready
 	Partition  bool
@@ -247,7 +247,7 @@ func (f *Fleet) Machines() []MachineView {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var views []MachineView
-	for _, m := range f.sorted() {
+	for _, m := range f.sortMachines() {
 		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.image().Version, Partition: m.dark}
 		if b := m.boot; b != nil {
 			v.BootID = b.id
@@ -270,20 +270,20 @@ func (f *Fleet) Machines() []MachineView {
 // Kill makes a machine hang: its virtual machine runs on, nothing answers any
 // more until it is power cycled.
 func (f *Fleet) Kill(vmid int) error {
-	return f.act(vmid, func(m *machine) { m.halt() })
+	return f.actOn(vmid, func(m *machine) { m.haltNow() })
 }
 
 // Partition cuts a machine off from every network, or brings it back.
 func (f *Fleet) Partition(vmid int, cut bool) error {
-	return f.act(vmid, func(m *machine) { m.partition(cut) })
+	return f.actOn(vmid, func(m *machine) { m.setPartitioned(cut) })
 }
 
 // Reboot restarts a machine from inside, as after a kernel panic.
 func (f *Fleet) Reboot(vmid int) error {
-	return f.act(vmid, func(m *machine) {
-		m.halt()
-		if m.bootable() {
-			m.start()
+	return f.actOn(vmid, func(m *machine) {
+		m.haltNow()
+		if m.canBoot() {
+			m.startBoot()
 		}
 	})
 }
@@ -291,16 +291,16 @@ func (f *Fleet) Reboot(vmid int) error {
 // Desync takes the time server away from a machine (true) or gives it back:
 // a machine whose time is not in sync refuses to bootstrap.
 func (f *Fleet) Desync(vmid int, lost bool) error {
-	return f.act(vmid, func(m *machine) { m.timeless = lost })
+	return f.actOn(vmid, func(m *machine) { m.timeless = lost })
 }
 
-func (f *Fleet) act(vmid int, do func(*machine)) error {
+func (f *Fleet) actOn(vmid int, do func(*machine)) error {
 	err := fmt.Errorf("machine %d is not switched on", vmid)
-	f.change(func() {
+	f.changeState(func() {
 		if m := f.machines[vmid]; m != nil {
 			err = nil
 			do(m)
-			f.touch(m.boot)
+			f.markTouched(m.boot)
 		}
 	})
 	return err

@@ -52,7 +52,7 @@ func TestBringUp(t *testing.T) {
 	})
 }
 
-// TestSpans says what nobody could have been faster than: founding after the
+// TestSpans: what nobody could have been faster than: founding after the
 // founder's config, joining one after the other.
 func TestSpans(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
@@ -109,9 +109,9 @@ func TestExtensionServicesHoldTheBoot(t *testing.T) {
 	}
 }
 
-// TestResourcesTellTheMachine: what proves in maintenance mode which machine
+// TestResourcesDescribeTheMachine: what proves in maintenance mode which machine
 // this is, and what image it runs.
-func TestResourcesTellTheMachine(t *testing.T) {
+func TestResourcesDescribeTheMachine(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		g := cp(1).guest("v1.13.9", "siderolabs/iscsi-tools")
 		l.fleet.PowerOn(g)
@@ -310,7 +310,7 @@ func TestPartition(t *testing.T) {
 		if v := l.view(wk(1)); !v.NodeReady {
 			t.Errorf("%+v", v)
 		}
-		// Who was cut off when it was switched off comes back whole.
+		// Who was partitioned when it was switched off comes back whole.
 		if err := l.fleet.Partition(501, true); err != nil {
 			t.Fatal(err)
 		}
@@ -363,8 +363,8 @@ func TestFaultsStrike(t *testing.T) {
 	})
 }
 
-// TestSecretsLaw: a config that reaches another machine than the one it names.
-func TestSecretsLaw(t *testing.T) {
+// TestSecretsRule: a config that reaches another machine than the one it names.
+func TestSecretsRule(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.fleet.PowerOn(cp(2).guest("v1.13.9"))
 		time.Sleep(time.Minute)

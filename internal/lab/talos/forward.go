@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 every version the lab plays says by the deprecated metadata which machine an answer is from
+//lint:file-ignore SA1019 every version the lab simulates shows by the deprecated metadata which machine an answer is from
 
 package talos
 
@@ -24,8 +24,8 @@ import (
 // machine, "nodes" to several whose answers are put together. A worker passes
 // nothing on. In maintenance mode the headers are ignored.
 
-// targets reads where a call is to go; nil: here.
-func (b *boot) targets(ctx context.Context, method string) (nodes []string, many bool, err error) {
+// readTargets reads where a call is to go; nil: here.
+func (b *boot) readTargets(ctx context.Context, method string) (nodes []string, many bool, err error) {
 	md, ok := metadata.FromIncomingContext(ctx)
 	if !ok {
 		return nil, false, nil
@@ -64,7 +64,7 @@ func (b *boot) serviceAt(ctx context.Context, target, service string) (any, erro
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "dns: A record lookup error: lookup %s: no such host", target)
 	}
-	impl, err := b.findService(addr, service)
+	impl, err := b.findHandler(addr, service)
 	if errors.Is(err, errNoRoute) {
 		// Nobody answers the question who has the address: that takes a while.
 		if err := b.f.world.Sleep(ctx, arpTimeout); err != nil {
@@ -84,22 +84,22 @@ func cannotDial(to netip.Addr, reason string) error {
 	return status.Errorf(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp %s:50000: connect: %s"`, to, reason)
 }
 
-func (b *boot) findService(addr netip.Addr, service string) (any, error) {
+func (b *boot) findHandler(addr netip.Addr, service string) (any, error) {
 	b.f.mu.Lock()
 	defer b.f.mu.Unlock()
-	for _, m := range b.f.sorted() {
+	for _, m := range b.f.sortMachines() {
 		o := m.boot
 		switch {
 		case o == nil || o.address.Addr() != addr:
 			continue
 		case m.dark:
 			return nil, errNoRoute
-		case o.door == nil:
+		case o.api == nil:
 			return nil, cannotDial(addr, "connection refused")
 		case o.set == nil || o.set.machineCA != b.set.machineCA:
 			return nil, status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"`)
 		}
-		if impl, ok := o.door.services[service]; ok {
+		if impl, ok := o.api.services[service]; ok {
 			return impl, nil
 		}
 		return nil, status.Errorf(codes.Unimplemented, "unknown service %s", service)
@@ -108,7 +108,7 @@ func (b *boot) findService(addr netip.Addr, service string) (any, error) {
 }
 
 func (b *boot) routeUnary(ctx context.Context, req any, method string, handler grpc.UnaryHandler) (any, error) {
-	nodes, many, err := b.targets(ctx, method)
+	nodes, many, err := b.readTargets(ctx, method)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (b *boot) routeUnary(ctx context.Context, req any, method string, handler g
 		if err != nil {
 			resp = empty
 		}
-		all = gather(all, resp, node, err)
+		all = mergeAnswer(all, resp, node, err)
 	}
 	return all.Interface(), nil
 }
@@ -163,8 +163,8 @@ func (b *boot) callAt(ctx context.Context, node string, req any, method string) 
 	return nil, nil, status.Errorf(codes.Unimplemented, "unknown method %s for service %s", name, service)
 }
 
-// gather puts one machine's answer, or its error, into the common one.
-func gather(all protoreflect.Message, one proto.Message, node string, err error) protoreflect.Message {
+// mergeAnswer puts one machine's answer, or its error, into the common one.
+func mergeAnswer(all protoreflect.Message, one proto.Message, node string, err error) protoreflect.Message {
 	msg := one.ProtoReflect()
 	if all == nil {
 		all = msg.New()
@@ -173,20 +173,20 @@ func gather(all protoreflect.Message, one proto.Message, node string, err error)
 	list := all.Mutable(field).List()
 	if err != nil {
 		element := list.NewElement()
-		mark(element.Message(), node, err)
+		markNode(element.Message(), node, err)
 		list.Append(element)
 		return all
 	}
 	for i := range msg.Get(field).List().Len() {
 		element := msg.Get(field).List().Get(i)
-		mark(element.Message(), node, nil)
+		markNode(element.Message(), node, nil)
 		list.Append(element)
 	}
 	return all
 }
 
-// mark says in a message which machine it is from.
-func mark(msg protoreflect.Message, node string, err error) {
+// markNode sets in a message which machine it is from.
+func markNode(msg protoreflect.Message, node string, err error) {
 	md := &common.Metadata{Hostname: node}
 	if err != nil {
 		st := status.Convert(err)
@@ -196,7 +196,7 @@ func mark(msg protoreflect.Message, node string, err error) {
 }
 
 func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {
-	nodes, many, err := b.targets(ss.Context(), method)
+	nodes, many, err := b.readTargets(ss.Context(), method)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler
 		}
 		if err != nil {
 			data := &common.Data{}
-			mark(data.ProtoReflect(), node, err)
+			markNode(data.ProtoReflect(), node, err)
 			if err := ss.SendMsg(data); err != nil {
 				return err
 			}
@@ -257,7 +257,7 @@ func (r *replay) RecvMsg(m any) error {
 
 func (r *replay) SendMsg(m any) error {
 	if msg, ok := m.(proto.Message); ok && r.node != "" {
-		mark(msg.ProtoReflect(), r.node, nil)
+		markNode(msg.ProtoReflect(), r.node, nil)
 	}
 	return r.ServerStream.SendMsg(m)
 }

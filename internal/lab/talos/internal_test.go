@@ -104,7 +104,7 @@ func FuzzConfig(f *testing.F) {
 		if !cfg.CompleteForBoot() {
 			return
 		}
-		if s, err := m.read(cfg); err == nil && s.provider == nil {
+		if s, err := m.readSettings(cfg); err == nil && s.provider == nil {
 			t.Error("read nothing")
 		}
 		if err := changeNow(cfg.RawV1Alpha1(), cfg.RawV1Alpha1()); err != nil {

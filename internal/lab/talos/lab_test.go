@@ -264,13 +264,13 @@ func (l *lab) wantStage(n node, want string) {
 
 func (l *lab) wantViolations(want ...string) {
 	l.t.Helper()
-	var laws []string
+	var rules []string
 	for _, v := range l.world.Violations() {
-		law, _, _ := strings.Cut(v, " ")
-		laws = append(laws, law)
+		rule, _, _ := strings.Cut(v, " ")
+		rules = append(rules, rule)
 	}
-	if !slices.Equal(laws, want) {
-		l.t.Errorf("broken laws %v, want %v\n%v", laws, want, l.world.Violations())
+	if !slices.Equal(rules, want) {
+		l.t.Errorf("broken rules %v, want %v\n%v", rules, want, l.world.Violations())
 	}
 }
 
@@ -284,11 +284,11 @@ func status(t *testing.T, c *client.Client) runtimeres.MachineStatusSpec {
 	return *r.(*runtimeres.MachineStatus).TypedSpec()
 }
 
-// books is a Kubernetes that writes down what it is told and says ready when
-// the test says so, or by itself once an API runs.
+// books is a Kubernetes that writes down what it is given and reports ready when
+// the test wants it, or by itself once an API runs.
 type books struct {
 	world *world.World
-	byAct bool // the test says when nodes are ready
+	byAct bool // the test decides when nodes are ready
 
 	mu       sync.Mutex
 	apis     []api
@@ -344,18 +344,18 @@ func (k *books) settle() {
 		k.mu.Unlock()
 		return
 	}
-	var tell []func(bool)
+	var waiting []func(bool)
 	for _, r := range k.ready {
-		tell = append(tell, r)
+		waiting = append(waiting, r)
 	}
 	k.mu.Unlock()
-	for _, r := range tell {
+	for _, r := range waiting {
 		r(false)
 		k.world.After(k.world.Latency.Ready, func() { r(true) })
 	}
 }
 
-func (k *books) say(node string, ready bool) {
+func (k *books) setReady(node string, ready bool) {
 	k.mu.Lock()
 	r := k.ready[node]
 	k.mu.Unlock()

@@ -21,8 +21,8 @@ type machine struct {
 	guest world.Guest
 	boot  *boot // nil: nothing runs (hung, or nothing bootable)
 
-	dark     bool   // cut off from the network
-	darkened string // the address that was cut off
+	dark     bool   // partitioned from the network
+	darkened string // the address it had then
 	timeless bool   // without a time server
 }
 
@@ -31,7 +31,7 @@ type machine struct {
 type disk struct {
 	config []byte  // the saved machine config; nil: none
 	member *member // the etcd data directory; nil: empty
-	wiped  bool    // Talos itself is gone: nothing to boot
+	wiped  bool    // Talos itself was wiped: nothing to boot
 }
 
 // disk returns what the machine keeps, nil without a disk.
@@ -47,9 +47,9 @@ func (m *machine) disk() *disk {
 	return d
 }
 
-// bootable reports whether there is a Talos image to boot and a guest that is
+// canBoot reports whether there is a Talos image to boot and a guest that is
 // able to.
-func (m *machine) bootable() bool {
+func (m *machine) canBoot() bool {
 	return !m.guest.Dead && m.image().Version != "" && !m.disk().wiped
 }
 
@@ -69,8 +69,8 @@ func (m *machine) minor() int {
 	return minor
 }
 
-// plane reports whether the machine has to do with an etcd.
-func (m *machine) plane() bool {
+// isPlane reports whether the machine has to do with an etcd.
+func (m *machine) isPlane() bool {
 	d := m.disk()
 	return d != nil && d.member != nil || m.boot != nil && m.boot.set != nil && m.boot.set.control
 }
@@ -95,17 +95,17 @@ func (m *machine) platformAddress() netip.Prefix {
 	return m.f.reservations[m.guest.MAC]
 }
 
-// start boots the machine from its disk.
-func (m *machine) start() {
+// startBoot boots the machine from its disk.
+func (m *machine) startBoot() {
 	b := &boot{m: m, f: m.f, id: newUUID(), services: map[string]*service{}}
 	m.boot = b
 	d := m.f.world.Latency.Boot
 	m.f.world.Spend("boot", m.subject(), d, "start/"+m.subject())
-	b.after(d, b.up)
+	b.runAfter(d, b.finishStart)
 }
 
-// halt stops whatever runs, at once and without a goodbye.
-func (m *machine) halt() {
+// haltNow stops whatever runs, at once and without a goodbye.
+func (m *machine) haltNow() {
 	b := m.boot
 	if b == nil {
 		return
@@ -114,18 +114,18 @@ func (m *machine) halt() {
 	for _, cancel := range b.timers {
 		cancel()
 	}
-	b.shut()
+	b.withdrawBoot()
 }
 
 // switchOff takes the machine out of the world, at once.
 func (m *machine) switchOff() {
-	m.halt()
-	m.partition(false)
+	m.haltNow()
+	m.setPartitioned(false)
 	delete(m.f.machines, m.guest.VMID)
 }
 
-// partition cuts the machine off from the network, or brings it back.
-func (m *machine) partition(cut bool) {
+// setPartitioned cuts the machine off from the network, or brings it back.
+func (m *machine) setPartitioned(cut bool) {
 	m.dark = cut
 	b := m.boot
 	n, ok := m.f.world.Net.(darkener)
@@ -137,11 +137,11 @@ func (m *machine) partition(cut bool) {
 		m.darkened = b.address.Addr().String()
 		n.Darken(m.darkened, true)
 	case ok || b == nil:
-	// A real network is not ours to cut: the door is closed instead.
+	// A real network is not ours to cut: the API is closed instead.
 	case cut:
-		b.closeDoor()
+		b.closeAPI()
 	default:
-		b.reopen()
+		b.reopenAPI()
 	}
 }
 
@@ -156,27 +156,27 @@ type boot struct {
 	timers []func()
 
 	// Set once Talos has come up.
-	state    state.State // its resources; nil: still booting
-	address  netip.Prefix
-	door     *door
-	doorKey  string
-	stage    runtime.MachineStage
-	ready    bool
-	lastTold string // the status last written
-	services map[string]*service
+	state        state.State // its resources; nil: still booting
+	address      netip.Prefix
+	api          *apiServer
+	apiKey       string
+	stage        runtime.MachineStage
+	ready        bool
+	lastReported string // the status last written
+	services     map[string]*service
 
 	set        *settings // what the active machine config means; nil: maintenance
 	applying   bool      // the first config was taken, mTLS is not up yet
 	rebooting  bool      // a config was applied that needs the reboot under way
-	leaving    bool
+	stopping   bool
 	sequenced  bool // the boot sequence finished
 	founded    bool // Bootstrap was called in this boot
 	criUp      bool
 	joinable   bool // criUp for long enough to have looked for an etcd
 	revert     func()
 	queries    int // of the member list, see reached
-	kubelet    told[kubelet]
-	plane      told[plane]
+	kubelet    report[kubelet]
+	plane      report[plane]
 	nodeSeen   bool
 	nodeReady  bool
 	apiSeen    bool // its own API has ever been ready
@@ -187,19 +187,19 @@ type boot struct {
 
 // The other small delays of a machine, before Speed.
 const (
-	hush     = 200 * time.Millisecond // from the decision to go down until the API is gone
+	silence  = 200 * time.Millisecond // from the decision to go down until the API is closed
 	joinWait = 300 * time.Millisecond // an etcd that starts looks so long for one to join
 	restart  = time.Second            // an etcd member that was there before comes back
 	appraise = 900 * time.Millisecond // until a service's first health check
 )
 
-// after runs do once d (before Speed) has passed, if this boot still runs.
-func (b *boot) after(d time.Duration, do func()) (cancel func()) {
+// runAfter runs do once d (before Speed) has passed, if this boot still runs.
+func (b *boot) runAfter(d time.Duration, do func()) (cancel func()) {
 	cancel = b.f.world.After(d, func() {
-		b.f.change(func() {
+		b.f.changeState(func() {
 			if b.m.boot == b {
 				do()
-				b.f.touch(b)
+				b.f.markTouched(b)
 			}
 		})
 	})
@@ -207,70 +207,71 @@ func (b *boot) after(d time.Duration, do func()) (cancel func()) {
 	return cancel
 }
 
-// up is reached when the kernel, containerd and machined run.
-func (b *boot) up() {
-	b.move(b.m.platformAddress())
+// finishStart is reached when the kernel, containerd and machined run.
+func (b *boot) finishStart() {
+	b.moveAddress(b.m.platformAddress())
 	b.stage = runtime.MachineStageBooting
 	b.openState()
 	b.startSystemServices()
 	if saved := b.m.disk().config; saved != nil {
 		cfg, err := configloader.NewFromBytes(saved)
 		if err == nil && cfg.CompleteForBoot() {
-			b.configure(cfg)
+			b.configureMachine(cfg)
 			return
 		}
 	}
 	b.stage = runtime.MachineStageMaintenance
 	b.writeMaintenance()
 	if !b.address.IsValid() {
-		b.f.world.Tell(b.m.name(), "in maintenance mode without an address: no cloud-init drive it reads, no DHCP reservation for %s", b.m.guest.MAC)
+		b.f.world.Report(b.m.name(), "in maintenance mode without an address: no cloud-init drive it reads, no DHCP reservation for %s", b.m.guest.MAC)
 		return
 	}
-	b.f.world.Tell(b.m.name(), "in maintenance mode at %s", b.address.Addr())
-	b.reopen()
+	b.f.world.Report(b.m.name(), "in maintenance mode at %s", b.address.Addr())
+	b.reopenAPI()
 }
 
-// configure is reached when a machine config is active, at boot or some time
+// configureMachine is reached when a machine config is active, at boot or some time
 // after it was applied in maintenance mode.
-func (b *boot) configure(cfg config.Provider) {
+func (b *boot) configureMachine(cfg config.Provider) {
 	b.applying = false
-	set, err := b.m.read(cfg)
+	set, err := b.m.readSettings(cfg)
 	if err != nil {
-		b.f.world.Tell(b.m.name(), "machine config is not usable: %v", err)
+		b.f.world.Report(b.m.name(), "machine config is not usable: %v", err)
 		return
 	}
 	b.f.learnAuthority(cfg)
 	b.stage = runtime.MachineStageBooting
-	b.adopt(set)
+	b.adoptSettings(set)
 	b.f.world.Spend("node", b.hostname(), 0, "boot/"+b.m.subject(), "apply/"+b.m.subject())
-	b.f.world.Tell(b.hostname(), "configured, at %s", b.address.Addr())
+	b.f.world.Report(b.hostname(), "configured, at %s", b.address.Addr())
 	b.startNodeServices()
 }
 
-// adopt makes a machine config the active one.
-func (b *boot) adopt(set *settings) {
+// adoptSettings makes a machine config the active one.
+func (b *boot) adoptSettings(set *settings) {
 	b.set = set
 	if set.address.IsValid() && set.address != b.address {
-		b.move(set.address)
+		b.moveAddress(set.address)
 	}
 	b.writeConfigured()
-	b.reopen()
+	b.reopenAPI()
 	// A worker's certificate waits for the authority of a control plane, and
 	// this may be the one.
-	for _, other := range b.f.sorted() {
-		if o := other.boot; o != nil && o != b && o.set != nil && o.door == nil {
-			o.reopen()
+	for _, other := range b.f.sortMachines() {
+		if o := other.boot; o != nil && o != b && o.set != nil && o.api == nil {
+			o.reopenAPI()
 		}
 	}
 }
 
-// move gives the machine an address. Where it is cut off, it is so there too.
-func (b *boot) move(to netip.Prefix) {
+// moveAddress gives the machine an address. Where it is partitioned, it is so
+// there too.
+func (b *boot) moveAddress(to netip.Prefix) {
 	dark := b.m.dark
-	b.m.partition(false)
+	b.m.setPartitioned(false)
 	b.address = to
 	if dark {
-		b.m.partition(true)
+		b.m.setPartitioned(true)
 	}
 }
 
@@ -282,35 +283,35 @@ func (b *boot) hostname() string {
 	return b.m.name()
 }
 
-// goDown takes the machine down in good order: it says so, falls silent, and
+// goDown takes the machine down in good order: it reports it, falls silent, and
 // when d has passed it is off and then runs.
 func (b *boot) goDown(stage runtime.MachineStage, d time.Duration, then func()) {
-	b.leaving = true
+	b.stopping = true
 	b.stage = stage
-	b.after(hush, func() {
-		b.shut()
-		b.after(d-hush, func() {
-			b.m.halt()
+	b.runAfter(silence, func() {
+		b.withdrawBoot()
+		b.runAfter(d-silence, func() {
+			b.m.haltNow()
 			then()
 		})
 	})
 }
 
-// reboot restarts the machine in good order.
-func (b *boot) reboot() {
-	b.goDown(runtime.MachineStageRebooting, hush, func() {
-		if b.m.bootable() {
-			b.m.start()
+// rebootMachine restarts the machine in good order.
+func (b *boot) rebootMachine() {
+	b.goDown(runtime.MachineStageRebooting, silence, func() {
+		if b.m.canBoot() {
+			b.m.startBoot()
 		}
 	})
 }
 
-// shut ends everything that others can see of this boot.
-func (b *boot) shut() {
-	b.closeDoor()
+// withdrawBoot ends everything that others can see of this boot.
+func (b *boot) withdrawBoot() {
+	b.closeAPI()
 	b.stopEtcd()
-	b.kubelet.end(b)
-	b.plane.end(b)
+	b.kubelet.withdraw(b)
+	b.plane.withdraw(b)
 }
 
 // newUUID makes a random UUID, for boots and actors.

@@ -25,26 +25,26 @@ type machineService struct {
 	b *boot
 }
 
-// errGone is the answer of a machine that went down while it was asked.
-var errGone = status.Error(codes.Unavailable, "error reading from server: EOF")
+// errDown is the answer of a machine that went down while it was asked.
+var errDown = status.Error(codes.Unavailable, "error reading from server: EOF")
 
-// alter changes the fleet for a call, unless the machine went down meanwhile.
-func (b *boot) alter(do func() error) error {
-	return b.f.attempt(func() error {
+// alterFleet changes the fleet for a call, unless the machine went down meanwhile.
+func (b *boot) alterFleet(do func() error) error {
+	return b.f.attemptChange(func() error {
 		if b.m.boot != b {
-			return errGone
+			return errDown
 		}
-		b.f.touch(b)
+		b.f.markTouched(b)
 		return do()
 	})
 }
 
-// look reads the fleet for a call.
-func (b *boot) look(do func() error) error {
+// readFleet reads the fleet for a call.
+func (b *boot) readFleet(do func() error) error {
 	b.f.mu.Lock()
 	defer b.f.mu.Unlock()
 	if b.m.boot != b {
-		return errGone
+		return errDown
 	}
 	return do()
 }
@@ -64,15 +64,15 @@ func (s *machineService) Version(context.Context, *emptypb.Empty) (*machineapi.V
 // Hostname is the name the machine has for itself.
 func (s *machineService) Hostname(context.Context, *emptypb.Empty) (*machineapi.HostnameResponse, error) {
 	var name string
-	err := s.b.look(func() error { name = s.b.hostname(); return nil })
+	err := s.b.readFleet(func() error { name = s.b.hostname(); return nil })
 	return &machineapi.HostnameResponse{Messages: []*machineapi.Hostname{{Hostname: name}}}, err
 }
 
 // ServiceList lists the services with their past.
 func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machineapi.ServiceListResponse, error) {
 	list := &machineapi.ServiceList{}
-	err := s.b.look(func() error {
-		for _, service := range s.b.list() {
+	err := s.b.readFleet(func() error {
+		for _, service := range s.b.listServices() {
 			list.Services = append(list.Services, service.info())
 		}
 		return nil
@@ -94,9 +94,9 @@ func (s *machineService) ServiceStart(_ context.Context, in *machineapi.ServiceS
 }
 
 // refuseService refuses to start or stop a service: most may not be in life
-// either, the others are not played here.
+// either, the others are not simulated here.
 func (b *boot) refuseService(id, operation string) error {
-	return b.look(func() error {
+	return b.readFleet(func() error {
 		switch {
 		case b.services[id] == nil:
 			return fmt.Errorf("service %q not defined", id)
@@ -109,7 +109,7 @@ func (b *boot) refuseService(id, operation string) error {
 
 // Logs are empty, for services that there are.
 func (s *machineService) Logs(in *machineapi.LogsRequest, _ grpc.ServerStreamingServer[common.Data]) error {
-	return s.b.look(func() error {
+	return s.b.readFleet(func() error {
 		if s.b.services[in.GetId()] == nil {
 			return fmt.Errorf("log %q was not registered", in.GetId())
 		}
@@ -126,11 +126,11 @@ func (s *machineService) Read(in *machineapi.ReadRequest, out grpc.ServerStreami
 	return out.Send(&common.Data{Bytes: []byte(s.b.id + "\n")})
 }
 
-// Reboot answers at once; the API is gone a moment later.
+// Reboot answers at once; the API is closed a moment later.
 func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*machineapi.RebootResponse, error) {
-	err := s.b.alter(func() error {
-		s.b.f.world.Tell(s.b.hostname(), "reboots")
-		s.b.reboot()
+	err := s.b.alterFleet(func() error {
+		s.b.f.world.Report(s.b.hostname(), "reboots")
+		s.b.rebootMachine()
 		return nil
 	})
 	return &machineapi.RebootResponse{Messages: []*machineapi.Reboot{{ActorId: newUUID()}}}, err
@@ -138,8 +138,8 @@ func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*ma
 
 // Shutdown switches the virtual machine off from inside.
 func (s *machineService) Shutdown(context.Context, *machineapi.ShutdownRequest) (*machineapi.ShutdownResponse, error) {
-	err := s.b.alter(func() error {
-		s.b.f.world.Tell(s.b.hostname(), "shuts down")
+	err := s.b.alterFleet(func() error {
+		s.b.f.world.Report(s.b.hostname(), "shuts down")
 		s.b.powerDown(runtime.MachineStageShuttingDown, func() {})
 		return nil
 	})
@@ -162,23 +162,23 @@ func (b *boot) powerDown(stage runtime.MachineStage, last func()) {
 // from a disk image has nothing to boot afterwards.
 func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest) (*machineapi.ResetResponse, error) {
 	b := s.b
-	err := b.await(ctx, func() error {
+	err := b.awaitChange(ctx, func() error {
 		d := b.m.disk()
 		if in.GetGraceful() && d.member != nil {
-			if !d.member.of.serves() {
+			if !d.member.of.canServe() {
 				return errHang
 			}
-			b.after(hush/2, b.leaveEtcd)
+			b.runAfter(silence/2, b.leaveEtcd)
 		}
-		b.f.world.Tell(b.hostname(), "is reset")
+		b.f.world.Report(b.hostname(), "is reset")
 		if !in.GetReboot() {
-			b.powerDown(runtime.MachineStageResetting, func() { b.wipe(in) })
+			b.powerDown(runtime.MachineStageResetting, func() { b.wipeDisk(in) })
 			return nil
 		}
-		b.goDown(runtime.MachineStageResetting, hush, func() {
-			b.wipe(in)
-			if b.m.bootable() {
-				b.m.start()
+		b.goDown(runtime.MachineStageResetting, silence, func() {
+			b.wipeDisk(in)
+			if b.m.canBoot() {
+				b.m.startBoot()
 			}
 		})
 		return nil
@@ -186,8 +186,8 @@ func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest)
 	return &machineapi.ResetResponse{Messages: []*machineapi.Reset{{ActorId: newUUID()}}}, err
 }
 
-// wipe empties what a reset asks to.
-func (b *boot) wipe(in *machineapi.ResetRequest) {
+// wipeDisk empties what a reset asks to.
+func (b *boot) wipeDisk(in *machineapi.ResetRequest) {
 	d := b.m.disk()
 	if in.GetGraceful() {
 		b.leaveEtcd()

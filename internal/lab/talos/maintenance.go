@@ -51,7 +51,7 @@ func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineap
 			strings.ReplaceAll(strings.ToLower(mode.String()), "_", "-"))
 	}
 	b := s.b
-	cfg, err := b.load(in.GetData())
+	cfg, err := b.loadConfig(in.GetData())
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse config: %w", err)
 	}
@@ -63,8 +63,8 @@ func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineap
 	if in.GetDryRun() {
 		answer.ModeDetails = "Dry run summary:\nNode is running in maintenance mode and does not have a config yet."
 	} else {
-		err := b.alter(func() error {
-			_, err := b.apply(&machineapi.ApplyConfigurationRequest{Data: in.GetData(), Mode: modeAuto}, cfg)
+		err := b.alterFleet(func() error {
+			_, err := b.carryOutApply(&machineapi.ApplyConfigurationRequest{Data: in.GetData(), Mode: modeAuto}, cfg)
 			return err
 		})
 		if err != nil {

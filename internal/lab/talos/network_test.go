@@ -149,7 +149,7 @@ func TestConfigMovesTheMachine(t *testing.T) {
 	}
 }
 
-// TestOtherLinksAreNotOurs: what a config says of another card moves nothing.
+// TestOtherLinksAreNotOurs: what a config sets for another card moves nothing.
 func TestOtherLinksAreNotOurs(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.fleet.PowerOn(cp(1).guest("v1.13.9"))

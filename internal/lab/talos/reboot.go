@@ -14,7 +14,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
 )
 
-// changeNow says why v1.13 and older can apply the change from one config to
+// changeNow explains why v1.13 and older can apply the change from one config to
 // another only with a reboot: something differs outside of a list of fields.
 // Further documents never count. nil: it can be applied at once.
 func changeNow(old, next *v1alpha1.Config) error {

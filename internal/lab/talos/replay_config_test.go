@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Machine configs were removed from the recordings; what each was is said in
+// Machine configs were removed from the recordings; what each was is described in
 // words.
 
 func (r *replay) applyRequest(x exchange, a *machineapi.ApplyConfigurationRequest) {

@@ -9,7 +9,7 @@ import (
 )
 
 // normal takes out of an answer what must differ between two worlds: times,
-// numbers that grow, secrets, and what is said of the platform.
+// numbers that grow, secrets, and what is reported of the platform.
 func normal(a answer) answer {
 	a.Message = normalText(a.Message)
 	a.Response = normalValue(a.Response)
@@ -35,7 +35,7 @@ func hostOf(v any) string {
 	return host
 }
 
-// rewrites make texts comparable. Each says why it may.
+// rewrites make texts comparable. Each explains why it may.
 var rewrites = []struct {
 	re  *regexp.Regexp
 	to  string
@@ -115,7 +115,7 @@ func isDecimal(v any) bool {
 	return ok && len(s) > 15 && strings.Trim(s, "0123456789") == ""
 }
 
-// memberName tells etcd members apart: the founder's id follows from its
+// memberName distinguishes etcd members: the founder's id follows from its
 // address, others' from the time too.
 func memberName(v any) string {
 	if v == "15953761862159307578" {

@@ -42,10 +42,10 @@ var scenarios = []scenario{
 			r.booted(wk(1))
 		},
 		meanwhile: map[float64]func(*replay){
-			98.66:  func(r *replay) { r.kube.say("cp1", false) },
-			100.44: func(r *replay) { r.kube.say("w1", false) },
-			107.22: func(r *replay) { r.kube.say("w1", true) },
-			109.02: func(r *replay) { r.kube.say("cp1", true) },
+			98.66:  func(r *replay) { r.kube.setReady("cp1", false) },
+			100.44: func(r *replay) { r.kube.setReady("w1", false) },
+			107.22: func(r *replay) { r.kube.setReady("w1", true) },
+			109.02: func(r *replay) { r.kube.setReady("cp1", true) },
 		},
 	},
 	{
@@ -56,8 +56,8 @@ var scenarios = []scenario{
 			r.booted(cp(2))
 		},
 		meanwhile: map[float64]func(*replay){
-			6.775: func(r *replay) { r.kube.say("cp2", false) },
-			7.008: func(r *replay) { r.kube.say("cp2", true) },
+			6.775: func(r *replay) { r.kube.setReady("cp2", false) },
+			7.008: func(r *replay) { r.kube.setReady("cp2", true) },
 		},
 	},
 	{
@@ -75,13 +75,13 @@ var scenarios = []scenario{
 		prepare: func(r *replay) {
 			r.founded(cp(1))
 			r.configured(wk(1))
-			r.kube.say("w1", true)
+			r.kube.setReady("w1", true)
 		},
 		meanwhile: map[float64]func(*replay){
-			14.6:  func(r *replay) { r.kube.say("w1", false) },
-			16.15: func(r *replay) { r.kube.say("w1", true) },
-			37.12: func(r *replay) { r.kube.say("w1", false) },
-			38.5:  func(r *replay) { r.kube.say("w1", true) },
+			14.6:  func(r *replay) { r.kube.setReady("w1", false) },
+			16.15: func(r *replay) { r.kube.setReady("w1", true) },
+			37.12: func(r *replay) { r.kube.setReady("w1", false) },
+			38.5:  func(r *replay) { r.kube.setReady("w1", true) },
 		},
 	},
 	{
@@ -91,7 +91,7 @@ var scenarios = []scenario{
 		prepare: func(r *replay) {
 			r.founded(cp(1))
 			r.configured(cp(2))
-			r.kube.say("cp2", true)
+			r.kube.setReady("cp2", true)
 			time.Sleep(5 * time.Second)
 		},
 	},
@@ -104,7 +104,7 @@ var scenarios = []scenario{
 			r.configured(cp(2))
 			r.configured(wk(1))
 			time.Sleep(5 * time.Second)
-			r.kube.say("w1", true)
+			r.kube.setReady("w1", true)
 			if _, err := r.admin(cp(1)).EtcdForfeitLeadership(within(time.Second), &machineapi.EtcdForfeitLeadershipRequest{}); err != nil {
 				r.t.Fatal(err)
 			}
@@ -134,14 +134,14 @@ var scenarios = []scenario{
 			r.booted(cp(2))
 		},
 		meanwhile: map[float64]func(*replay){
-			3.5: func(r *replay) { r.kube.say("cp2", false) },
-			5.5: func(r *replay) { r.kube.say("cp2", true) },
+			3.5: func(r *replay) { r.kube.setReady("cp2", false) },
+			5.5: func(r *replay) { r.kube.setReady("cp2", true) },
 		},
 	},
 }
 
 // excuses are the lines whose answer differs, with the reason. They are looked
-// at anew when one of them agrees.
+// at again when one of them agrees.
 var excuses = []struct {
 	why   string
 	lines []string
@@ -159,7 +159,7 @@ var excuses = []struct {
 	{"another program on another port, which this face does not play", []string{"G/66", "G/67", "G/68"}},
 }
 
-// excused says why a line differs, "" when it should not.
+// excused explains why a line differs, "" when it should not.
 func excused(key string) string {
 	for _, e := range excuses {
 		if slices.Contains(e.lines, key) {

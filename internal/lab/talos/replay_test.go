@@ -111,7 +111,7 @@ type recordedPoll struct {
 }
 
 // readExchanges reads what can be replayed of a recording: Kubernetes' own API
-// is another face's.
+// is another service's.
 func readExchanges(t *testing.T, file string, keep func(exchange) bool) []exchange {
 	t.Helper()
 	f, err := os.Open(file)
@@ -181,7 +181,7 @@ func (r *replay) founded(n node) {
 	r.configured(n)
 	r.bootstrap(n)
 	time.Sleep(r.world.Latency.Etcd + r.world.Latency.ImagePull + r.world.Latency.API + 3*time.Second)
-	r.kube.say(n.name, true)
+	r.kube.setReady(n.name, true)
 	time.Sleep(20 * time.Second)
 }
 
@@ -359,7 +359,7 @@ func (r *replay) stream(ctx context.Context, conn *grpc.ClientConn, x exchange, 
 	if err != nil {
 		return got, err
 	}
-	// A server that refuses closes the stream before it has read: what it says
+	// A server that refuses closes the stream before it has read: what it answers
 	// is in RecvMsg.
 	if err := s.SendMsg(req); err != nil && !errors.Is(err, io.EOF) {
 		return got, err

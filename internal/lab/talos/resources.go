@@ -64,9 +64,9 @@ var namespaces = map[resource.Namespace]bool{
 	k8s.NamespaceName: true, network.NamespaceName: true, runtime.NamespaceName: true, secrets.NamespaceName: true,
 }
 
-// put writes a resource, made or changed by set. Nothing happens, and no
-// watcher hears of it, when set changes nothing.
-func put[R resource.Resource](b *boot, owner string, empty R, set func(R)) {
+// putResource writes a resource, made or changed by set. Nothing happens, and no
+// watcher notices, when set changes nothing.
+func putResource[R resource.Resource](b *boot, owner string, empty R, set func(R)) {
 	err := b.state.Modify(context.Background(), empty, func(r resource.Resource) error {
 		set(r.(R))
 		return nil
@@ -76,8 +76,8 @@ func put[R resource.Resource](b *boot, owner string, empty R, set func(R)) {
 	}
 }
 
-// drop removes a resource if it is there.
-func drop(b *boot, owner string, which resource.Pointer) {
+// dropResource removes a resource if it is there.
+func dropResource(b *boot, owner string, which resource.Pointer) {
 	err := b.state.Destroy(context.Background(), which, state.WithDestroyOwner(owner))
 	if err != nil && !state.IsNotFoundError(err) {
 		b.f.world.Log.Error("remove resource", "node", b.hostname(), "resource", which.Type()+"/"+which.ID(), "err", err)
@@ -92,26 +92,26 @@ func (b *boot) openState() {
 	}))
 	g, img := b.m.guest, b.m.image()
 	if b.m.minor() >= 10 {
-		put(b, "runtime.VersionController", runtime.NewVersion(), func(r *runtime.Version) {
+		putResource(b, "runtime.VersionController", runtime.NewVersion(), func(r *runtime.Version) {
 			r.TypedSpec().Name, r.TypedSpec().Version = "Talos", img.Version
 		})
 	}
-	put(b, "hardware.SystemInfoController", hardware.NewSystemInformation(hardware.SystemInformationID), func(r *hardware.SystemInformation) {
+	putResource(b, "hardware.SystemInfoController", hardware.NewSystemInformation(hardware.SystemInformationID), func(r *hardware.SystemInformation) {
 		s := r.TypedSpec()
 		s.Manufacturer, s.ProductName, s.UUID, s.WakeUpType = "QEMU", "Standard PC (Q35 + ICH9, 2009)", g.UUID, "Power Switch"
 	})
-	put(b, "runtime.SecurityStateController", runtime.NewSecurityStateSpec(runtime.NamespaceName), func(*runtime.SecurityState) {})
-	put(b, "network.PlatformConfigApplyController", runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID), func(r *runtime.PlatformMetadata) {
+	putResource(b, "runtime.SecurityStateController", runtime.NewSecurityStateSpec(runtime.NamespaceName), func(*runtime.SecurityState) {})
+	putResource(b, "network.PlatformConfigApplyController", runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID), func(r *runtime.PlatformMetadata) {
 		s := r.TypedSpec()
 		s.Platform, s.Hostname, s.InstanceType = img.Platform, g.Name, fmt.Sprintf("%dCPU-%dRAM", g.Cores, g.MemoryMiB)
 	})
 	if b.m.minor() >= 14 {
-		put(b, "runtime.BootIDController", runtime.NewBootID(), func(r *runtime.BootID) { r.TypedSpec().BootID = b.id })
-		put(b, "runtime.ImageFactorySchematicController", runtime.NewImageFactorySchematic(runtime.NamespaceName, runtime.ImageFactorySchematicID),
+		putResource(b, "runtime.BootIDController", runtime.NewBootID(), func(r *runtime.BootID) { r.TypedSpec().BootID = b.id })
+		putResource(b, "runtime.ImageFactorySchematicController", runtime.NewImageFactorySchematic(runtime.NamespaceName, runtime.ImageFactorySchematicID),
 			func(r *runtime.ImageFactorySchematic) { r.TypedSpec().SchematicID = img.Schematic })
 	}
 	b.writeExtensions()
-	put(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
+	putResource(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
 }
 
 // writeExtensions lists the extensions of the image. The image factory adds
@@ -127,7 +127,7 @@ func (b *boot) writeExtensions() {
 		layers = append(layers, extensions.Metadata{Name: "schematic", Version: img.Schematic, Author: "Image Factory"})
 	}
 	for i, md := range layers {
-		put(b, "runtime.ExtensionStatusController", runtime.NewExtensionStatus(runtime.NamespaceName, strconv.Itoa(i)), func(r *runtime.ExtensionStatus) {
+		putResource(b, "runtime.ExtensionStatusController", runtime.NewExtensionStatus(runtime.NamespaceName, strconv.Itoa(i)), func(r *runtime.ExtensionStatus) {
 			r.TypedSpec().Image, r.TypedSpec().Metadata = fmt.Sprintf("%d.%s.sqsh", i, md.Name), md
 		})
 	}
@@ -135,7 +135,7 @@ func (b *boot) writeExtensions() {
 
 // writeMaintenance writes what a machine without a config shows of itself.
 func (b *boot) writeMaintenance() {
-	put(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) { r.SetMachineType(machinetype.TypeUnknown) })
+	putResource(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) { r.SetMachineType(machinetype.TypeUnknown) })
 	b.writeNetwork()
 }
 
@@ -143,10 +143,10 @@ func (b *boot) writeMaintenance() {
 func (b *boot) writeConfigured() {
 	s := b.set
 	b.writeConfig(s.provider, configres.ActiveID)
-	put(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) {
+	putResource(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) {
 		r.SetMachineType(s.provider.Machine().Type())
 	})
-	put(b, "secrets.RootOSController", secrets.NewOSRoot(secrets.OSRootID), func(r *secrets.OSRoot) {
+	putResource(b, "secrets.RootOSController", secrets.NewOSRoot(secrets.OSRootID), func(r *secrets.OSRoot) {
 		r.TypedSpec().IssuingCA, r.TypedSpec().AcceptedCAs = s.provider.Machine().Security().IssuingCA(), s.provider.Machine().Security().AcceptedCAs()
 		r.TypedSpec().Token = s.provider.Machine().Security().Token()
 	})
@@ -154,10 +154,10 @@ func (b *boot) writeConfigured() {
 	if s.homeless {
 		return
 	}
-	put(b, "k8s.NodenameController", k8s.NewNodename(k8s.NamespaceName, k8s.NodenameID), func(r *k8s.Nodename) {
+	putResource(b, "k8s.NodenameController", k8s.NewNodename(k8s.NamespaceName, k8s.NodenameID), func(r *k8s.Nodename) {
 		r.TypedSpec().Nodename, r.TypedSpec().HostnameVersion = s.kubelet.Node, "1"
 	})
-	put(b, "cluster.MemberController", cluster.NewMember(cluster.NamespaceName, b.hostname()), func(r *cluster.Member) {
+	putResource(b, "cluster.MemberController", cluster.NewMember(cluster.NamespaceName, b.hostname()), func(r *cluster.Member) {
 		t := r.TypedSpec()
 		t.NodeID, t.Addresses, t.Hostname = b.m.guest.UUID, []netip.Addr{b.address.Addr()}, b.hostname()
 		t.MachineType, t.OperatingSystem = s.provider.Machine().Type(), fmt.Sprintf("Talos (%s)", b.m.image().Version)
@@ -210,8 +210,8 @@ func newLinkStatus(m *machine) *network.LinkStatus {
 	return r
 }
 
-// loopback describes the link every machine has besides its network card.
-func loopback() *network.LinkStatus {
+// describeLoopback describes the link every machine has besides its network card.
+func describeLoopback() *network.LinkStatus {
 	r := network.NewLinkStatus(network.NamespaceName, "lo")
 	s := r.TypedSpec()
 	s.Index, s.Type, s.MTU, s.QueueDisc = 1, nethelpers.LinkLoopbck, 65536, "noqueue"
@@ -227,15 +227,15 @@ func (b *boot) writeNetwork() {
 	if b.set != nil {
 		link.TypedSpec().Alias = b.set.alias
 	}
-	for _, l := range []*network.LinkStatus{link, loopback()} {
-		put(b, "network.LinkStatusController", network.NewLinkStatus(network.NamespaceName, l.Metadata().ID()), func(r *network.LinkStatus) {
+	for _, l := range []*network.LinkStatus{link, describeLoopback()} {
+		putResource(b, "network.LinkStatusController", network.NewLinkStatus(network.NamespaceName, l.Metadata().ID()), func(r *network.LinkStatus) {
 			*r.TypedSpec() = *l.TypedSpec()
 		})
 	}
-	put(b, "network.HostnameSpecController", network.NewHostnameStatus(network.NamespaceName, network.HostnameID), func(r *network.HostnameStatus) {
+	putResource(b, "network.HostnameSpecController", network.NewHostnameStatus(network.NamespaceName, network.HostnameID), func(r *network.HostnameStatus) {
 		r.TypedSpec().Hostname = b.hostname()
 	})
-	put(b, "network.StatusController", network.NewStatus(network.NamespaceName, network.StatusID), func(r *network.Status) {
+	putResource(b, "network.StatusController", network.NewStatus(network.NamespaceName, network.StatusID), func(r *network.Status) {
 		s := r.TypedSpec()
 		s.AddressReady, s.ConnectivityReady, s.HostnameReady, s.EtcFilesReady = b.address.IsValid(), b.address.IsValid(), true, true
 	})
@@ -270,7 +270,7 @@ func (b *boot) writeNetwork() {
 }
 
 func (b *boot) writeAddress(link string, index uint32, address netip.Prefix, scope nethelpers.Scope) {
-	put(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, link+"/"+address.String()), func(r *network.AddressStatus) {
+	putResource(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, link+"/"+address.String()), func(r *network.AddressStatus) {
 		s := r.TypedSpec()
 		s.Address, s.LinkIndex, s.LinkName, s.Scope = address, index, link, scope
 		s.Family = nethelpers.FamilyInet4
@@ -282,7 +282,7 @@ func (b *boot) writeAddress(link string, index uint32, address netip.Prefix, sco
 }
 
 func (b *boot) writeAddresses(id string, addresses ...netip.Prefix) {
-	put(b, "network.NodeAddressController", network.NewNodeAddress(network.NamespaceName, id), func(r *network.NodeAddress) {
+	putResource(b, "network.NodeAddressController", network.NewNodeAddress(network.NamespaceName, id), func(r *network.NodeAddress) {
 		r.TypedSpec().Addresses = addresses
 	})
 }
@@ -291,10 +291,10 @@ func (b *boot) writeAddresses(id string, addresses ...netip.Prefix) {
 func (b *boot) writeService(s *service) {
 	const owner = "v1alpha1.ServiceController"
 	if s.state != "Running" {
-		drop(b, owner, v1alpha1.NewService(s.id).Metadata())
+		dropResource(b, owner, v1alpha1.NewService(s.id).Metadata())
 		return
 	}
-	put(b, owner, v1alpha1.NewService(s.id), func(r *v1alpha1.Service) {
+	putResource(b, owner, v1alpha1.NewService(s.id), func(r *v1alpha1.Service) {
 		r.TypedSpec().Running, r.TypedSpec().Healthy, r.TypedSpec().Unknown = true, s.healthy, s.unknown
 	})
 }

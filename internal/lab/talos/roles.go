@@ -18,33 +18,32 @@ import (
 // BlockDeviceWipe are open to readers for the maintenance mode's sake and look
 // again themselves.
 var (
-	readersMay = methods(
+	readersMay = methodSet("/machine.MachineService/",
 		"ApplyConfiguration", "CPUInfo", "CPUFreqStats", "Containers", "DiskStats", "DiskUsage", "Dmesg", "EtcdAlarmList",
 		"EtcdMemberList", "EtcdStatus", "Events", "Hostname", "ImageList", "List", "LoadAvg", "Logs", "LogsContainers", "Memory",
 		"Mounts", "NetworkDeviceStats", "Netstat", "Processes", "ServiceList", "Stats", "SystemStat", "Version",
 		"/storage.StorageService/Disks", "/storage.StorageService/BlockDeviceWipe",
 		"/time.TimeService/Time", "/time.TimeService/TimeCheck", "/machine.ImageService/List", "/machine.ImageService/Verify",
 		"/cosi.resource.State/Get", "/cosi.resource.State/List", "/cosi.resource.State/Watch")
-	operatorsMay = methods(
+	operatorsMay = methodSet("/machine.MachineService/",
 		"EtcdAlarmDisarm", "EtcdDefragment", "EtcdSnapshot", "ImagePull", "PacketCapture", "Reboot", "Restart",
 		"ServiceRestart", "ServiceStart", "ServiceStop", "Shutdown", "/machine.ImageService/Pull")
-	backupsMay = methods("EtcdAlarmList", "EtcdMemberList", "EtcdSnapshot", "EtcdStatus")
-	metasMay   = methods("MetaWrite", "MetaDelete")
+	backupsMay = methodSet("/machine.MachineService/", "EtcdAlarmList", "EtcdMemberList", "EtcdSnapshot", "EtcdStatus")
+	metasMay   = methodSet("/machine.MachineService/", "MetaWrite", "MetaDelete")
 )
 
 // changes are the methods that change something.
-var changes = methods(
+var changes = methodSet("/machine.MachineService/",
 	"ApplyConfiguration", "Bootstrap", "EtcdAlarmDisarm", "EtcdDefragment", "EtcdForfeitLeadership", "EtcdLeaveCluster",
 	"EtcdRecover", "EtcdRemoveMemberByID", "MetaDelete", "MetaWrite", "Reboot", "Reset", "Restart", "Rollback",
 	"ServiceRestart", "ServiceStart", "ServiceStop", "Shutdown", "Upgrade",
 	"/machine.LifecycleService/Install", "/machine.LifecycleService/Upgrade", "/storage.StorageService/BlockDeviceWipe")
 
-// methods are those of the machine service, or of the service they begin with.
-func methods(names ...string) map[string]bool {
+func methodSet(service string, names ...string) map[string]bool {
 	set := map[string]bool{}
 	for _, n := range names {
 		if !strings.HasPrefix(n, "/") {
-			n = "/machine.MachineService/" + n
+			n = service + n
 		}
 		set[n] = true
 	}
@@ -79,8 +78,8 @@ func callerRoles(ctx context.Context) role.Set {
 	return roles
 }
 
-// authorize refuses a call the caller has no role for.
-func authorize(roles role.Set, method string) error {
+// authorizeCall refuses a call the caller has no role for.
+func authorizeCall(roles role.Set, method string) error {
 	switch {
 	case roles.Includes(role.Admin),
 		readersMay[method] && (roles.Includes(role.Reader) || roles.Includes(role.Operator)),

@@ -36,8 +36,8 @@ const (
 	checkPassed = "Health check successful"
 )
 
-// service returns the service of that id, made when it is first mentioned.
-func (b *boot) service(id string) *service {
+// findService returns the service of that id, made when it is first mentioned.
+func (b *boot) findService(id string) *service {
 	s := b.services[id]
 	if s == nil {
 		s = &service{b: b, id: id, unknown: true}
@@ -46,8 +46,8 @@ func (b *boot) service(id string) *service {
 	return s
 }
 
-// to moves the service to a state.
-func (s *service) to(state, msg string) {
+// moveTo moves the service to a state.
+func (s *service) moveTo(state, msg string) {
 	if state != s.state {
 		s.unknown, s.healthy, s.message, s.changed = true, false, "", time.Time{}
 	}
@@ -56,27 +56,27 @@ func (s *service) to(state, msg string) {
 	s.b.writeService(s)
 }
 
-// run starts the service's process; its health is unknown at first.
-func (s *service) run(msg string) {
-	s.to("Running", msg)
+// runProcess starts the service's process; its health is unknown at first.
+func (s *service) runProcess(msg string) {
+	s.moveTo("Running", msg)
 	s.message, s.changed = "Unknown", time.Now()
 	s.b.writeService(s)
 }
 
-// well and unwell are the results of health checks.
-func (s *service) well() {
+// passHealth and unwell are the results of health checks.
+func (s *service) passHealth() {
 	if s.state == "Running" && !s.healthy {
-		s.check(true, "", checkPassed)
+		s.setHealth(true, "", checkPassed)
 	}
 }
 
-func (s *service) unwell(reason string) {
+func (s *service) failHealth(reason string) {
 	if s.state == "Running" && (s.unknown || s.healthy) {
-		s.check(false, reason, "Health check failed: "+reason)
+		s.setHealth(false, reason, "Health check failed: "+reason)
 	}
 }
 
-func (s *service) check(healthy bool, message, event string) {
+func (s *service) setHealth(healthy bool, message, event string) {
 	s.unknown, s.healthy, s.message, s.changed = false, healthy, message, time.Now()
 	s.events = append(s.events, &machineapi.ServiceEvent{Msg: event, State: s.state, Ts: timestamppb.Now()})
 	s.b.writeService(s)
@@ -93,8 +93,8 @@ func (s *service) info() *machineapi.ServiceInfo {
 	return &machineapi.ServiceInfo{Id: s.id, State: s.state, Health: health, Events: &machineapi.ServiceEvents{Events: slices.Clone(s.events)}}
 }
 
-// list returns the services by id.
-func (b *boot) list() []*service {
+// listServices returns the services by id.
+func (b *boot) listServices() []*service {
 	var out []*service
 	for _, id := range slices.Sorted(maps.Keys(b.services)) {
 		out = append(out, b.services[id])
@@ -102,48 +102,48 @@ func (b *boot) list() []*service {
 	return out
 }
 
-// launch takes the service from nothing to running.
-func (s *service) launch(process string, waits ...string) {
-	s.to("Starting", "Starting service")
+// launchProcess takes the service from nothing to running.
+func (s *service) launchProcess(process string, waits ...string) {
+	s.moveTo("Starting", "Starting service")
 	for _, w := range waits {
-		s.to("Waiting", w)
+		s.moveTo("Waiting", w)
 	}
-	s.to("Preparing", "Running pre state")
-	s.to("Preparing", "Creating service runner")
-	s.run(process)
+	s.moveTo("Preparing", "Running pre state")
+	s.moveTo("Preparing", "Creating service runner")
+	s.runProcess(process)
 }
 
 // startSystemServices starts what runs on every machine.
 func (b *boot) startSystemServices() {
-	b.service("containerd").launch(containerd)
-	b.service("containerd").well()
-	b.service("machined").launch("Service started as goroutine")
-	b.service("machined").well()
-	apid := b.service("apid")
-	apid.launch("Started task apid (PID 98) for container apid",
+	b.findService("containerd").launchProcess(containerd)
+	b.findService("containerd").passHealth()
+	b.findService("machined").launchProcess("Service started as goroutine")
+	b.findService("machined").passHealth()
+	apid := b.findService("apid")
+	apid.launchProcess("Started task apid (PID 98) for container apid",
 		`Waiting for service "containerd" to be "up", api certificates, config to be ready`,
 		`Waiting for service "containerd" to be "up", config to be ready`)
-	b.after(appraise, apid.well)
+	b.runAfter(appraise, apid.passHealth)
 }
 
 // startNodeServices starts what a configured machine runs, in the order and
 // with the dependencies that were seen.
 func (b *boot) startNodeServices() {
-	c := b.service("cri")
-	c.launch(cri, criWaits)
+	c := b.findService("cri")
+	c.launchProcess(cri, criWaits)
 	if b.set.control {
-		b.service("trustd").launch("Started task trustd (PID 180) for container trustd", trustdWaits)
-		b.service("etcd").to("Starting", "Starting service")
-		b.service("etcd").to("Waiting", etcdWaits)
+		b.findService("trustd").launchProcess("Started task trustd (PID 180) for container trustd", trustdWaits)
+		b.findService("etcd").moveTo("Starting", "Starting service")
+		b.findService("etcd").moveTo("Waiting", etcdWaits)
 	}
-	b.service("kubelet").to("Starting", "Starting service")
-	b.service("kubelet").to("Waiting", kubeletWaits)
+	b.findService("kubelet").moveTo("Starting", "Starting service")
+	b.findService("kubelet").moveTo("Waiting", kubeletWaits)
 	b.startExtensions()
-	b.after(b.f.step, func() {
-		c.well()
+	b.runAfter(b.f.step, func() {
+		c.passHealth()
 		b.criUp = true
 		if b.set.control {
-			b.service("trustd").well()
+			b.findService("trustd").passHealth()
 			b.startEtcd()
 		}
 		b.startKubelet()
@@ -152,19 +152,19 @@ func (b *boot) startNodeServices() {
 
 // startEtcd goes on with the etcd of a control plane once CRI is up.
 func (b *boot) startEtcd() {
-	s := b.service("etcd")
+	s := b.findService("etcd")
 	if b.set.homeless {
 		// The node never finds an address of its own, and etcd needs one.
-		s.to("Waiting", "Waiting for etcd spec")
+		s.moveTo("Waiting", "Waiting for etcd spec")
 		return
 	}
-	s.to("Waiting", `Waiting for service "cri" to be "up"`)
+	s.moveTo("Waiting", `Waiting for service "cri" to be "up"`)
 	switch m := b.m.disk().member; {
 	case m == nil:
-		s.to("Preparing", "Running pre state")
-		b.after(joinWait, func() { b.joinable = true })
+		s.moveTo("Preparing", "Running pre state")
+		b.runAfter(joinWait, func() { b.joinable = true })
 	case !slices.Contains(m.of.members, m):
-		s.to("Failed", "Failed to run: the member has been permanently removed from the cluster")
+		s.moveTo("Failed", "Failed to run: the member has been permanently removed from the cluster")
 	case m.learner:
 		b.runEtcd(m, b.f.world.Latency.Learn)
 	default:
@@ -173,17 +173,17 @@ func (b *boot) startEtcd() {
 }
 
 func (b *boot) startKubelet() {
-	s := b.service("kubelet")
+	s := b.findService("kubelet")
 	if b.set.homeless {
-		s.to("Waiting", "Waiting for nodeIPs")
+		s.moveTo("Waiting", "Waiting for nodeIPs")
 		return
 	}
-	s.to("Waiting", `Waiting for service "cri" to be "up"`)
-	s.to("Preparing", "Running pre state")
-	b.after(b.f.step*7/10, func() {
-		s.to("Preparing", "Creating service runner")
-		s.run("Started task kubelet (PID 239) for container kubelet")
-		b.after(b.f.step*27/10, s.well)
+	s.moveTo("Waiting", `Waiting for service "cri" to be "up"`)
+	s.moveTo("Preparing", "Running pre state")
+	b.runAfter(b.f.step*7/10, func() {
+		s.moveTo("Preparing", "Creating service runner")
+		s.runProcess("Started task kubelet (PID 239) for container kubelet")
+		b.runAfter(b.f.step*27/10, s.passHealth)
 	})
 }
 
@@ -212,13 +212,13 @@ func (b *boot) startExtensions() {
 		if !ok {
 			continue
 		}
-		s := b.service(e.service)
+		s := b.findService(e.service)
 		switch {
 		case !e.ready(b):
-			s.to("Waiting", e.waits)
+			s.moveTo("Waiting", e.waits)
 		case s.state != "Running":
-			s.to("Preparing", "Creating service runner")
-			s.run("Started task " + e.service + " (PID 400) for container " + e.service)
+			s.moveTo("Preparing", "Creating service runner")
+			s.runProcess("Started task " + e.service + " (PID 400) for container " + e.service)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func (b *boot) startExtensions() {
 // extensionsUp reports whether no extension's service waits.
 func (b *boot) extensionsUp() bool {
 	for _, name := range b.m.image().Extensions {
-		if e, ok := extensionServices[name]; ok && b.service(e.service).state != "Running" {
+		if e, ok := extensionServices[name]; ok && b.findService(e.service).state != "Running" {
 			return false
 		}
 	}

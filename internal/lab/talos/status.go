@@ -13,16 +13,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// judge works out everything about a machine that follows from the rest: the
-// health of its etcd, what Kubernetes is told, its stage and its readiness.
-func (b *boot) judge() {
-	if b.set != nil && !b.leaving {
+// evaluateState works out everything about a machine that follows from the rest:
+// the health of its etcd, what Kubernetes is given, its stage and its readiness.
+func (b *boot) evaluateState() {
+	if b.set != nil && !b.stopping {
 		if b.set.control {
 			b.judgeEtcd()
 		}
-		b.tellKubernetes()
-		kubelet := b.service("kubelet").healthy
-		if kubelet && b.extensionsUp() && (!b.set.control || b.founded || b.service("etcd").healthy) {
+		b.reportToKubernetes()
+		kubelet := b.findService("kubelet").healthy
+		if kubelet && b.extensionsUp() && (!b.set.control || b.founded || b.findService("etcd").healthy) {
 			// A Bootstrap ends the wait for etcd in the boot sequence, before
 			// etcd runs (recorded).
 			b.sequenced = true
@@ -38,17 +38,17 @@ func (b *boot) judge() {
 func (b *boot) judgeEtcd() {
 	m := b.m.disk().member
 	if m == nil || m.on != b {
-		drop(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID).Metadata())
+		dropResource(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID).Metadata())
 		return
 	}
 	switch {
-	case m.healthy():
-		b.service("etcd").well()
-		put(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID), func(r *etcdres.Member) {
+	case m.isHealthy():
+		b.findService("etcd").passHealth()
+		putResource(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID), func(r *etcdres.Member) {
 			r.TypedSpec().MemberID = etcdres.FormatMemberID(m.id)
 		})
 	case m.started && !m.learner:
-		b.service("etcd").unwell("context deadline exceeded")
+		b.findService("etcd").failHealth("context deadline exceeded")
 	}
 }
 
@@ -60,19 +60,19 @@ func (b *boot) writeNode() {
 		return
 	}
 	b.lastNode = now
-	put(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
+	putResource(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
 	if !b.nodeSeen {
 		return
 	}
 	node := b.set.kubelet.Node
-	put(b, "k8s.NodeStatusController", k8s.NewNodeStatus(k8s.NamespaceName, node), func(r *k8s.NodeStatus) {
+	putResource(b, "k8s.NodeStatusController", k8s.NewNodeStatus(k8s.NamespaceName, node), func(r *k8s.NodeStatus) {
 		r.TypedSpec().Nodename, r.TypedSpec().NodeReady, r.TypedSpec().Labels = node, b.nodeReady, b.set.kubelet.Labels
 	})
 	if !b.apiSeen {
 		return
 	}
 	for _, pod := range staticPods {
-		put(b, "k8s.KubeletStaticPodController", k8s.NewStaticPodStatus(k8s.NamespaceName, podID(pod, node)), func(r *k8s.StaticPodStatus) {
+		putResource(b, "k8s.KubeletStaticPodController", k8s.NewStaticPodStatus(k8s.NamespaceName, podID(pod, node)), func(r *k8s.StaticPodStatus) {
 			ready := "False"
 			if b.podReady(pod) {
 				ready = "True"
@@ -94,10 +94,10 @@ func (b *boot) podReady(pod string) bool {
 	return b.apiReady && !(pod == "kube-scheduler" && b.schedulers)
 }
 
-// unmet lists what keeps a machine from being ready, in the order and words of
+// listUnmet lists what keeps a machine from being ready, in the order and with the text of
 // Talos' own status controller. Outside of booting and running a machine is
 // always ready.
-func (b *boot) unmet() []runtime.UnmetCondition {
+func (b *boot) listUnmet() []runtime.UnmetCondition {
 	var out []runtime.UnmetCondition
 	add := func(name string, reasons ...string) {
 		if len(reasons) > 0 {
@@ -137,7 +137,7 @@ func (b *boot) unmet() []runtime.UnmetCondition {
 
 func (b *boot) unmetServices() []string {
 	var out []string
-	for _, s := range b.list() {
+	for _, s := range b.listServices() {
 		if s.state == "Running" && !s.unknown && !s.healthy {
 			out = append(out, s.id+" not healthy")
 		}
@@ -147,7 +147,7 @@ func (b *boot) unmetServices() []string {
 		required = append(required, "etcd", "trustd")
 	}
 	for _, id := range required {
-		if b.service(id).state != "Running" {
+		if b.findService(id).state != "Running" {
 			out = append(out, id+" not running")
 		}
 	}
@@ -156,17 +156,17 @@ func (b *boot) unmetServices() []string {
 
 // writeStatus writes the machine's status when it changed.
 func (b *boot) writeStatus() {
-	unmet := b.unmet()
+	unmet := b.listUnmet()
 	b.ready = len(unmet) == 0
-	if now := fmt.Sprint(b.stage, unmet); now != b.lastTold {
-		b.lastTold = now
-		put(b, "runtime.MachineStatusController", runtime.NewMachineStatus(), func(r *runtime.MachineStatus) {
+	if now := fmt.Sprint(b.stage, unmet); now != b.lastReported {
+		b.lastReported = now
+		putResource(b, "runtime.MachineStatusController", runtime.NewMachineStatus(), func(r *runtime.MachineStatus) {
 			r.TypedSpec().Stage, r.TypedSpec().Status.Ready, r.TypedSpec().Status.UnmetConditions = b.stage, b.ready, unmet
 		})
 	}
 }
 
-// What Kubernetes is told.
+// What Kubernetes is given.
 
 type kubelet struct {
 	ca string
@@ -178,9 +178,10 @@ type plane struct {
 	world.ControlPlane
 }
 
-// tellKubernetes keeps Kubernetes told of what this node runs: a kubelet as
-// soon as it is configured, an API as long as its etcd member is healthy.
-func (b *boot) tellKubernetes() {
+// reportToKubernetes keeps Kubernetes up to date about what this node runs: a
+// kubelet as soon as it is configured, an API as long as its etcd member is
+// healthy.
+func (b *boot) reportToKubernetes() {
 	if b.f.kubernetes == nil {
 		return
 	}
@@ -189,16 +190,16 @@ func (b *boot) tellKubernetes() {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
 		k.Address = b.address.Addr()
 	}
-	b.kubelet.set(b, k, func(k kubelet, ready func(bool)) func() {
+	b.kubelet.setWanted(b, k, func(k kubelet, ready func(bool)) func() {
 		return b.f.kubernetes.RunKubelet(k.ca, k.Kubelet, ready)
-	}, b.hearNode)
+	}, b.takeReadiness)
 
 	var p *plane
-	if m := b.m.disk().member; m != nil && m.on == b && m.healthy() {
+	if m := b.m.disk().member; m != nil && m.on == b && m.isHealthy() {
 		p = &plane{b.set.kubeCA, m.of.id, b.set.plane}
 		p.Address = b.address.Addr()
 	}
-	b.plane.set(b, p, func(p plane, ready func(bool)) func() {
+	b.plane.setWanted(b, p, func(p plane, ready func(bool)) func() {
 		return b.f.kubernetes.ServeAPI(p.ca, p.etcd, p.ControlPlane, ready)
 	}, func(ready bool) { b.apiSeen, b.apiReady = b.apiSeen || ready, ready })
 	if p == nil {
@@ -206,35 +207,35 @@ func (b *boot) tellKubernetes() {
 	}
 }
 
-// hearNode learns how the machine's Kubernetes node does. On the node that
+// takeReadiness learns how the machine's Kubernetes node does. On the node that
 // founded the cluster, readiness comes, goes and comes again: a static pod has
 // a bad moment just then (recorded).
-func (b *boot) hearNode(ready bool) {
+func (b *boot) takeReadiness(ready bool) {
 	first := ready && !b.nodeReady && b.founded
 	b.nodeSeen, b.nodeReady = true, ready
 	if first {
-		b.after(3*b.f.step, func() {
+		b.runAfter(3*b.f.step, func() {
 			b.schedulers = true
-			b.after(17*b.f.step, func() { b.schedulers = false })
+			b.runAfter(17*b.f.step, func() { b.schedulers = false })
 		})
 	}
 }
 
-// told is one thing Kubernetes was told, and how to take it back.
-type told[T any] struct {
+// report is one thing Kubernetes knows, and how to take it back.
+type report[T any] struct {
 	what *T
 	stop func() // touched only by what the fleet carries out, one at a time
 }
 
-// set tells what is wanted when it differs from what was told before. heard is
-// called, inside of a change, for what comes back.
-func (t *told[T]) set(b *boot, want *T, tell func(T, func(bool)) func(), heard func(bool)) {
+// setWanted reports what is wanted when it differs from what was reported before.
+// receive is called, inside of a change, for what comes back.
+func (t *report[T]) setWanted(b *boot, want *T, notify func(T, func(bool)) func(), receive func(bool)) {
 	if reflect.DeepEqual(t.what, want) {
 		return
 	}
 	t.what = want
 	f := b.f
-	f.later(func() {
+	f.queueEffect(func() {
 		if t.stop != nil {
 			t.stop()
 			t.stop = nil
@@ -242,16 +243,16 @@ func (t *told[T]) set(b *boot, want *T, tell func(T, func(bool)) func(), heard f
 		if want == nil {
 			return
 		}
-		t.stop = tell(*want, func(ready bool) {
-			f.change(func() {
+		t.stop = notify(*want, func(ready bool) {
+			f.changeState(func() {
 				if t.what == want {
-					heard(ready)
-					f.touch(b)
+					receive(ready)
+					f.markTouched(b)
 				}
 			})
 		})
 	})
 }
 
-// end takes back what was told.
-func (t *told[T]) end(b *boot) { t.set(b, nil, nil, nil) }
+// withdraw takes back what was reported.
+func (t *report[T]) withdraw(b *boot) { t.setWanted(b, nil, nil, nil) }

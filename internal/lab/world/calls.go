@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Call is one request that reached a face, named so that the same request of
+// Call is one request that reached a service, named so that the same request of
 // another run has the same name: what it asked, of whom, and the how-manieth
 // of that kind it was.
 type Call struct {
@@ -27,15 +27,15 @@ type CallRecord struct {
 	N        int // the how-manieth of this Call, from 1
 	Mutating bool
 	At       time.Duration
-	// Lost says that whoever asked was gone before the call was carried out.
+	// Lost: whoever asked had hung up before the call was carried out.
 	Lost bool
 }
 
-// FaultKind is what goes wrong with a call.
+// FaultKind is how a call fails.
 type FaultKind string
 
 // The faults. The first group works on any call; the second means something to
-// one face only, which finds it in its Verdict.
+// one service only, which finds it in its Verdict.
 const (
 	LoseRequest FaultKind = "lose-request" // the connection breaks before the call is carried out
 	LoseReply   FaultKind = "lose-reply"   // it is carried out, the answer never arrives
@@ -64,7 +64,7 @@ type Fault struct {
 	seen, struck int
 }
 
-func (f *Fault) matches(c Call) bool {
+func (f *Fault) matchesCall(c Call) bool {
 	if f.System != "" && f.System != c.System || f.Subject != "" && f.Subject != c.Subject {
 		return false
 	}
@@ -122,10 +122,10 @@ func (w *World) OnCall(f func(CallRecord)) {
 // Verdict is what the world decided about one call.
 type Verdict struct {
 	N     int
-	Fault Fault // Kind "" : nothing goes wrong
+	Fault Fault // Kind "" : nothing fails
 }
 
-// Begin counts a call and decides what goes wrong with it.
+// Begin counts a call and decides whether and how it fails.
 func (w *World) Begin(c Call, mutating bool) Verdict {
 	w.mu.Lock()
 	w.calls[c]++
@@ -133,7 +133,7 @@ func (w *World) Begin(c Call, mutating bool) Verdict {
 	w.history = append(w.history, rec)
 	v := Verdict{N: rec.N}
 	for _, f := range w.faults {
-		if !f.matches(c) {
+		if !f.matchesCall(c) {
 			continue
 		}
 		f.seen++
@@ -160,9 +160,9 @@ func (w *World) Begin(c Call, mutating bool) Verdict {
 	return v
 }
 
-// arrive lets a call that has begun take its time on the way; an error means that
-// whoever asked is gone, and the call with them.
-func (w *World) arrive(ctx context.Context, c Call, v Verdict, delay time.Duration) error {
+// delayCall lets a call that has begun take its time on the way; an error means
+// that whoever asked hung up, and the call with them.
+func (w *World) delayCall(ctx context.Context, c Call, v Verdict, delay time.Duration) error {
 	err := w.Sleep(ctx, delay)
 	if err == nil {
 		return nil
@@ -221,14 +221,14 @@ func (w *World) ForgetCalls() {
 type verdictKey struct{}
 
 // VerdictOf returns the verdict about the call a handler is carrying out, for
-// faults that only the face itself can bring about.
+// faults that only the service itself can bring about.
 func VerdictOf(ctx context.Context) Verdict {
 	v, _ := ctx.Value(verdictKey{}).(Verdict)
 	return v
 }
 
-// HTTP puts the world's latency and faults in front of an HTTP face. name
-// names each request; refuse writes a refusal in the face's own dialect.
+// HTTP puts the world's latency and faults in front of an HTTP service. name
+// names each request; refuse writes a refusal as the service does.
 func (w *World) HTTP(name func(*http.Request) (c Call, mutating bool), refuse func(http.ResponseWriter, int, string), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		c, mutating := name(r)
@@ -243,7 +243,7 @@ func (w *World) HTTP(name func(*http.Request) (c Call, mutating bool), refuse fu
 		case Slow:
 			delay += v.Fault.Delay
 		}
-		if w.arrive(r.Context(), c, v, delay) != nil {
+		if w.delayCall(r.Context(), c, v, delay) != nil {
 			panic(http.ErrAbortHandler)
 		}
 		r = r.WithContext(context.WithValue(r.Context(), verdictKey{}, v))
@@ -268,7 +268,7 @@ func (d *discard) WriteHeader(int)             {}
 var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
 
 // GRPC returns interceptors that put the world's latency and faults in front
-// of a gRPC face. subject names the machine; mutating tells methods that
+// of a gRPC service. subject names the machine; mutating reports whether methods
 // change something.
 func (w *World) GRPC(subject func(context.Context) string, mutating func(method string) bool) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	enter := func(ctx context.Context, method string) (Call, Verdict, error) {
@@ -283,7 +283,7 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 		case Slow:
 			delay += v.Fault.Delay
 		}
-		return c, v, w.arrive(ctx, c, v, delay)
+		return c, v, w.delayCall(ctx, c, v, delay)
 	}
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		c, v, err := enter(ctx, info.FullMethod)

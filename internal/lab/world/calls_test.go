@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// TestCallsThatAreLost: of a call whose sender is gone before it was carried out
-// that is told, and of no other; and faults are taken from one system alone.
+// TestCallsThatAreLost: of a call whose sender hung up before it was carried out
+// it is reported, and of no other; and faults are taken from one system alone.
 func TestCallsThatAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := New(Config{Network: NewMemory()})
@@ -19,19 +19,19 @@ func TestCallsThatAreLost(t *testing.T) {
 		}
 		defer w.Close()
 		done := 0
-		face := w.HTTP(func(r *http.Request) (Call, bool) { return Call{System: r.URL.Path[1:], Op: r.Method}, true },
+		service := w.HTTP(func(r *http.Request) (Call, bool) { return Call{System: r.URL.Path[1:], Op: r.Method}, true },
 			func(rw http.ResponseWriter, status int, _ string) { rw.WriteHeader(status) },
 			http.HandlerFunc(func(http.ResponseWriter, *http.Request) { done++ }))
 		ask := func(ctx context.Context, system string) (status int) {
-			defer func() { _ = recover() }() // how a face breaks a connection
+			defer func() { _ = recover() }() // how a service breaks a connection
 			rw := httptest.NewRecorder()
-			face.ServeHTTP(rw, httptest.NewRequestWithContext(ctx, http.MethodPost, "/"+system, nil))
+			service.ServeHTTP(rw, httptest.NewRequestWithContext(ctx, http.MethodPost, "/"+system, nil))
 			return rw.Code
 		}
-		gone, cancel := context.WithCancel(t.Context())
+		hungUp, cancel := context.WithCancel(t.Context())
 		cancel()
 		ask(t.Context(), "pve")
-		ask(gone, "pve")
+		ask(hungUp, "pve")
 		ask(t.Context(), "pve")
 		var lost []bool
 		for _, c := range w.Calls() {

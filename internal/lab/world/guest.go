@@ -12,7 +12,7 @@ type Image struct {
 	Extensions []string
 }
 
-// KnowImage tells the world what the bytes with this SHA-256 (hex) are. The
+// KnowImage records in the world what the bytes with this SHA-256 (hex) are. The
 // factory calls it for every image it builds, the host looks uploads up.
 func (w *World) KnowImage(sha256 string, img Image) {
 	w.mu.Lock()
@@ -35,7 +35,7 @@ type Disk struct {
 	Serial string
 	Bytes  int64
 	Image  Image // what it was imported from; zero: blank
-	// Contents is what the guest keeps on it. Only the guest's face knows its
+	// Contents is what the guest keeps on it. Only the guest's service knows its
 	// type.
 	Contents any
 }
@@ -47,7 +47,7 @@ type Guest struct {
 	Name string
 	UUID string // SMBIOS, lower case
 	MAC  string // lower case
-	// Address, Gateway and Nameservers are what the cloud-init drive says;
+	// Address, Gateway and Nameservers are those of the cloud-init drive;
 	// zero without one.
 	Address     netip.Prefix
 	Gateway     netip.Addr
@@ -66,13 +66,13 @@ type Guest struct {
 	Off func()
 }
 
-// Guests is what the host tells the face that plays operating systems.
+// Guests is what the host reports to the service that simulates operating systems.
 type Guests interface {
 	// PowerOn is called when the guest's virtual machine runs.
 	PowerOn(g Guest)
 	// PowerOff is called when it was switched off hard.
 	PowerOff(vmid int)
-	// Shutdown is called on the ACPI power button; the face calls off when the
+	// Shutdown is called on the ACPI power button; the service calls off when the
 	// guest has shut itself down. It returns false when the guest does not
 	// react.
 	Shutdown(vmid int, off func()) bool
@@ -109,7 +109,8 @@ type Kubelet struct {
 	VMID        int
 }
 
-// Kubernetes is what the Talos face tells the face that plays Kubernetes.
+// Kubernetes is what the Talos service reports to the service that simulates
+// Kubernetes.
 //
 // ca is the fingerprint of the cluster's Kubernetes CA (hex SHA-256 of the
 // certificate's DER): what a kubelet knows its cluster by. etcd names the one
@@ -118,10 +119,10 @@ type Kubelet struct {
 type Kubernetes interface {
 	// ServeAPI brings up a kube-apiserver on a control-plane node whose etcd
 	// member is healthy: ready after the image pull and the API's own start.
-	// It tells the node through ready, which gates the node's static pods.
+	// It notifies the node through ready, which gates the node's static pods.
 	ServeAPI(ca, etcd string, cp ControlPlane, ready func(bool)) (stop func())
 	// RunKubelet lets a node register as soon as any kube-apiserver with that
-	// CA answers. It tells the node through ready when its Node object is
+	// CA answers. It notifies the node through ready when its Node object is
 	// Ready.
 	RunKubelet(ca string, k Kubelet, ready func(bool)) (stop func())
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Network is where the faces listen and their clients dial.
+// Network is where the services listen and their clients dial.
 type Network interface {
 	// Listen opens a TCP-like listener at host:port.
 	Listen(addr string) (net.Listener, error)
@@ -81,7 +81,7 @@ func (m *Memory) DialContext(ctx context.Context, _, addr string) (net.Conn, err
 	case dark:
 		<-ctx.Done()
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: memAddr(addr), Err: ctx.Err()}
-	case l == nil && m.knows(host):
+	case l == nil && m.hasHost(host):
 		return nil, refuse(syscall.ECONNREFUSED)
 	case l == nil:
 		return nil, refuse(syscall.EHOSTUNREACH)
@@ -100,7 +100,7 @@ func (m *Memory) DialContext(ctx context.Context, _, addr string) (net.Conn, err
 	return mc, nil
 }
 
-func (m *Memory) knows(host string) bool {
+func (m *Memory) hasHost(host string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for a := range m.listeners {
@@ -202,7 +202,7 @@ var ErrCut = errors.New("the cable is cut")
 
 // DialContext dials over the link.
 func (l *Link) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	if l.Cutted() {
+	if l.IsCut() {
 		return nil, ErrCut
 	}
 	c, err := l.net.DialContext(ctx, network, addr)
@@ -220,8 +220,8 @@ func (l *Link) DialContext(ctx context.Context, network, addr string) (net.Conn,
 	return lc, nil
 }
 
-// Cutted reports whether the link is cut.
-func (l *Link) Cutted() bool {
+// IsCut reports whether the link is cut.
+func (l *Link) IsCut() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cut

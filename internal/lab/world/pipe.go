@@ -58,13 +58,13 @@ func (l *pipeListener) DialContext(ctx context.Context) (net.Conn, error) {
 // pipeConn is one end of a connection.
 type pipeConn struct{ in, out *pipe }
 
-func (c *pipeConn) Read(b []byte) (int, error)  { return c.in.read(b) }
-func (c *pipeConn) Write(b []byte) (int, error) { return c.out.write(b) }
+func (c *pipeConn) Read(b []byte) (int, error)  { return c.in.readBytes(b) }
+func (c *pipeConn) Write(b []byte) (int, error) { return c.out.writeBytes(b) }
 
 // Close ends both directions; what was written before can still be read.
 func (c *pipeConn) Close() error {
-	c.in.close(false)
-	c.out.close(true)
+	c.in.closeEnd(false)
+	c.out.closeEnd(true)
 	return nil
 }
 
@@ -107,7 +107,7 @@ type deadline struct {
 	timer *time.Timer
 }
 
-func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+func (d *deadline) hasPassed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
 
 func newPipe(size int) *pipe {
 	p := &pipe{size: size}
@@ -115,14 +115,14 @@ func newPipe(size int) *pipe {
 	return p
 }
 
-func (p *pipe) read(b []byte) (int, error) {
+func (p *pipe) readBytes(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
 		switch {
 		case p.closed:
 			return 0, net.ErrClosed
-		case p.readBy.passed():
+		case p.readBy.hasPassed():
 			return 0, os.ErrDeadlineExceeded
 		case len(b) == 0:
 			return 0, nil
@@ -138,7 +138,7 @@ func (p *pipe) read(b []byte) (int, error) {
 	}
 }
 
-func (p *pipe) write(b []byte) (n int, err error) {
+func (p *pipe) writeBytes(b []byte) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
@@ -147,7 +147,7 @@ func (p *pipe) write(b []byte) (n int, err error) {
 			return n, net.ErrClosed
 		case p.closed:
 			return n, io.ErrClosedPipe
-		case p.writeBy.passed():
+		case p.writeBy.hasPassed():
 			return n, os.ErrDeadlineExceeded
 		case len(b) == 0:
 			return n, nil
@@ -162,8 +162,8 @@ func (p *pipe) write(b []byte) (n int, err error) {
 	}
 }
 
-// close ends a direction from its writing or its reading end.
-func (p *pipe) close(writing bool) {
+// closeEnd ends a direction from its writing or its reading end.
+func (p *pipe) closeEnd(writing bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if writing {

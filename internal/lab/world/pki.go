@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// PKI is a make-believe authority. That of the World signs the certificates of
+// PKI is a simulated authority. That of the World signs the certificates of
 // Proxmox VE, the factory, the chart repository, the git server and the forge.
 // (Talos and Kubernetes bring their own, from the cluster's secrets; where there
 // are none, a PKI takes their place.)
@@ -72,7 +72,7 @@ func (p *PKI) Client(life time.Duration, name string, groups ...string) (cert, k
 	if err != nil {
 		return nil, nil, err
 	}
-	der, err := p.sign(&x509.Certificate{
+	der, err := p.signCertificate(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: name, Organization: groups},
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(life),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -108,15 +108,15 @@ func (p *PKI) ServerUntil(end time.Time, hosts ...string) (tls.Certificate, erro
 			tmpl.DNSNames = append(tmpl.DNSNames, h)
 		}
 	}
-	der, err := p.sign(tmpl, key)
+	der, err := p.signCertificate(tmpl, key)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
 	return tls.Certificate{Certificate: [][]byte{der, p.cert.Raw}, PrivateKey: key}, nil
 }
 
-// sign signs the certificate of a key.
-func (p *PKI) sign(tmpl *x509.Certificate, key *ecdsa.PrivateKey) (der []byte, err error) {
+// signCertificate signs the certificate of a key.
+func (p *PKI) signCertificate(tmpl *x509.Certificate, key *ecdsa.PrivateKey) (der []byte, err error) {
 	tmpl.SerialNumber = big.NewInt(time.Now().UnixNano())
 	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
 	if der, err = x509.CreateCertificate(rand.Reader, tmpl, p.cert, &key.PublicKey, p.key); err != nil {

@@ -27,80 +27,91 @@ func TestPrefixesAreHeldAlone(t *testing.T) {
 		return
 	}
 	const processes, each = 6, 20
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+	var all []*takerProcess
+	owner := map[string]int{}
+	for range processes {
+		all = append(all, startTaker(t, each))
 	}
-	var (
-		mu       sync.Mutex
-		owner    = map[netip.Prefix]int{}
-		started  sync.WaitGroup
-		finished sync.WaitGroup
-		done     = make(chan struct{})
-	)
-	for process := range processes {
-		// The deadline ends a process whose parent died.
-		cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestPrefixesAreHeldAlone$", "-test.timeout=60s")
-		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", takers, each))
-		cmd.Stderr = os.Stderr
-		stdin, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		started.Add(1)
-		finished.Go(func() {
-			lines := bufio.NewScanner(stdout)
-			for range each {
-				if !lines.Scan() {
-					t.Errorf("process %d took too few networks: %v", process, lines.Err())
-					break
-				}
-				p, err := netip.ParsePrefix(strings.TrimSpace(lines.Text()))
-				if err != nil {
-					t.Errorf("process %d: %v", process, err)
-					continue
-				}
-				mu.Lock()
-				if other, taken := owner[p]; taken {
-					t.Errorf("%s was taken by process %d and by process %d", p, other, process)
-				}
-				owner[p] = process
-				mu.Unlock()
+	for i, p := range all {
+		for range each {
+			text := p.next(t)
+			if other, taken := owner[text]; taken {
+				t.Errorf("%s was taken by process %d and by process %d", text, other, i)
 			}
-			started.Done()
-			<-done
-			_ = stdin.Close() // it holds its networks until then
-			_, _ = io.Copy(io.Discard, stdout)
-			if err := cmd.Wait(); err != nil {
-				t.Errorf("process %d: %v", process, err)
-			}
-		})
-	}
-	started.Wait()
-	if len(owner) != processes*each && !t.Failed() {
-		t.Errorf("%d networks for %d takers", len(owner), processes*each)
-	}
-	for p := range owner {
-		if p.String() == DefaultPrefix {
-			t.Errorf("%s was given away", p)
+			owner[text] = i
 		}
-		release, err := HoldPrefix(p)
-		if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), p.String()) {
-			t.Errorf("hold %s, which another process holds: %v", p, err)
+	}
+	for text := range owner {
+		if text == DefaultPrefix {
+			t.Errorf("%s was given away", text)
+		}
+		release, err := HoldPrefix(netip.MustParsePrefix(text))
+		if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), text) {
+			t.Errorf("hold %s, which another process holds: %v", text, err)
 		}
 		if err == nil {
 			release()
 		}
 	}
-	close(done)
-	finished.Wait()
+	for _, p := range all {
+		p.stop(t)
+	}
+}
+
+// takerProcess is a process that takes networks and holds them.
+type takerProcess struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Scanner
+}
+
+// startTaker starts a process that takes n networks at once. The deadline ends one
+// whose parent died.
+func startTaker(t *testing.T, n int) *takerProcess {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestPrefixesAreHeldAlone$", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", takers, n))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &takerProcess{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout)}
+}
+
+// next waits for the next network that the process took.
+func (p *takerProcess) next(t *testing.T) string {
+	t.Helper()
+	if !p.lines.Scan() {
+		t.Fatalf("a process took too few networks: %v", p.lines.Err())
+	}
+	prefix, err := netip.ParsePrefix(p.lines.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prefix.String()
+}
+
+// stop ends the process, which holds its networks until then.
+func (p *takerProcess) stop(t *testing.T) {
+	t.Helper()
+	_ = p.stdin.Close()
+	for p.lines.Scan() {
+	}
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // takePrefixes takes networks in as many goroutines at once, prints them, and

@@ -16,7 +16,7 @@ type Span struct {
 	After []string // names of spans; the latest of each name counts
 }
 
-// Spend records a span. The face spends the time itself.
+// Spend records a span. The service spends the time itself.
 func (w *World) Spend(kind, subject string, d time.Duration, after ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,11 +1,11 @@
-// Package world is what all faces of the lab share: time that may run faster,
+// Package world is what all services of the lab share: time that may run faster,
 // a network that may be memory, the faults that strike calls, the record of
 // what was asked and how long things took, and the nouns that pass between the
-// faces: a guest that is switched on, a disk that keeps its contents, a
+// services: a guest that is switched on, a disk that keeps its contents, a
 // Kubernetes control plane that comes up.
 //
 // It must not know how the agent thinks. It knows the systems the agent talks
-// to, and the laws the agent promised to keep.
+// to, and the rules the agent promised to keep.
 package world
 
 import (
@@ -27,7 +27,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Latencies are how long things take in the make-believe host, before Speed.
+// Latencies are how long things take in the simulated host, before Speed.
 type Latencies struct {
 	Call      time.Duration // any API call, one way there and back
 	Download  time.Duration // the factory builds and sends an image
@@ -60,7 +60,7 @@ func DefaultLatencies() Latencies {
 	}
 }
 
-// World is the shared ground under the faces of one lab.
+// World is what the services of one lab share.
 type World struct {
 	Net     Network
 	Latency Latencies
@@ -81,8 +81,8 @@ type World struct {
 	onCrash    func(Call)
 	onCall     func(CallRecord)
 	spans      []Span
-	story      []Event
-	onStory    func(Event)
+	events     []Event
+	onEvent    func(Event)
 	struck     int
 	violations []string
 	ctx        context.Context
@@ -145,7 +145,7 @@ func (w *World) Context() context.Context { return w.ctx }
 // Start returns when the world was made.
 func (w *World) Start() time.Time { return w.start }
 
-// Scale turns a duration of the make-believe host into one of this process.
+// Scale turns a duration of the simulated host into one of this process.
 func (w *World) Scale(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / w.speed)
 }
@@ -214,19 +214,19 @@ func (w *World) Close() {
 	w.running.Wait()
 }
 
-// Event is one line of the world's own story: what happened, whoever asked.
+// Event is one thing that happened in the world, whoever asked.
 type Event struct {
 	At      time.Duration // since the world began, in the host's time
 	Subject string
 	Text    string
 }
 
-// Tell adds a line to the story.
-func (w *World) Tell(subject, format string, args ...any) {
+// Report adds an event.
+func (w *World) Report(subject, format string, args ...any) {
 	w.mu.Lock()
 	e := Event{At: w.sinceStart(), Subject: subject, Text: fmt.Sprintf(format, args...)}
-	w.story = append(w.story, e)
-	watch := w.onStory
+	w.events = append(w.events, e)
+	watch := w.onEvent
 	w.mu.Unlock()
 	w.Log.Debug(e.Text, "subject", subject)
 	if watch != nil {
@@ -234,18 +234,18 @@ func (w *World) Tell(subject, format string, args ...any) {
 	}
 }
 
-// OnStory sets a listener to the story.
-func (w *World) OnStory(f func(Event)) {
+// OnEvent sets a watcher of the events.
+func (w *World) OnEvent(f func(Event)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.onStory = f
+	w.onEvent = f
 }
 
-// Story returns what happened so far.
-func (w *World) Story() []Event {
+// Events returns what happened so far.
+func (w *World) Events() []Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]Event(nil), w.story...)
+	return append([]Event(nil), w.events...)
 }
 
 // sinceStart is the host's time since the world began.
@@ -253,17 +253,17 @@ func (w *World) sinceStart() time.Duration {
 	return time.Duration(float64(time.Since(w.start)) * w.speed)
 }
 
-// Violate records that a law was broken. A lab that ends with violations has
+// Violate records that a rule was broken. A lab that ends with violations has
 // found a bug in the agent.
-func (w *World) Violate(law, format string, args ...any) {
+func (w *World) Violate(rule, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := fmt.Sprintf("%s at %v: %s", law, w.sinceStart().Round(time.Millisecond), fmt.Sprintf(format, args...))
+	text := fmt.Sprintf("%s at %v: %s", rule, w.sinceStart().Round(time.Millisecond), fmt.Sprintf(format, args...))
 	w.violations = append(w.violations, text)
-	w.Log.Error("law broken", "law", law, "what", fmt.Sprintf(format, args...))
+	w.Log.Error("rule broken", "rule", rule, "what", fmt.Sprintf(format, args...))
 }
 
-// Violations returns every broken law so far.
+// Violations returns every broken rule so far.
 func (w *World) Violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,0 +1,250 @@
+package talos
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+
+	cosi "github.com/cosi-project/runtime/api/v1alpha1"
+	"github.com/cosi-project/runtime/pkg/state"
+	cosiserver "github.com/cosi-project/runtime/pkg/state/protobuf/server"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+	"github.com/siderolabs/talos/pkg/machinery/role"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+)
+
+// apiServer is the Talos API of a machine, open at one address.
+type apiServer struct {
+	listener *listener
+	server   *grpc.Server
+	services map[string]any // implementation by gRPC service name
+}
+
+// reopenAPI opens the API as the machine's state asks, after closing it if it
+// stood open in another way. It stays as it is when nothing changed.
+func (b *boot) reopenAPI() {
+	key, config := b.wantedTLS()
+	if _, ok := b.f.world.Net.(darkener); b.m.dark && !ok {
+		config = nil
+	}
+	if key == b.apiKey && b.api != nil || b.stopping {
+		return
+	}
+	b.closeAPI()
+	if config == nil {
+		return
+	}
+	addr := net.JoinHostPort(b.address.Addr().String(), fmt.Sprint(constants.ApidPort))
+	l, err := b.f.world.Net.Listen(addr)
+	if err != nil {
+		// Two machines with one address: the second is silent.
+		b.f.world.Report(b.hostname(), "cannot listen: %v", err)
+		return
+	}
+	b.apiKey = key
+	b.api = b.serveAPI(&listener{Listener: l, conns: map[net.Conn]struct{}{}}, config)
+}
+
+// wantedTLS decides how the API is opened: the certificates to show and a key
+// that changes when they must change. A nil config keeps it closed.
+func (b *boot) wantedTLS() (key string, config *tls.Config) {
+	if !b.address.IsValid() {
+		return "", nil
+	}
+	ip := net.IP(b.address.Addr().AsSlice())
+	if b.set == nil {
+		return "maintenance " + b.address.String(), maintenanceTLS(b.hostname(), ip)
+	}
+	ca, ok := b.f.authorities[b.set.machineCA]
+	if !ok {
+		return "", nil
+	}
+	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	if !b.set.homeless {
+		ips = append(ips, ip)
+	}
+	names := []string{b.hostname()}
+	for _, san := range b.set.sans {
+		if parsed := net.ParseIP(san); parsed != nil {
+			ips = append(ips, parsed)
+		} else {
+			names = append(names, san)
+		}
+	}
+	key = fmt.Sprint(b.set.machineCA, b.address, names, ips, len(b.set.acceptedCA))
+	return key, nodeTLS(ca, b.hostname(), names, ips, b.set.acceptedCA)
+}
+
+// closeAPI cuts every connection at once and frees the address.
+func (b *boot) closeAPI() {
+	d := b.api
+	if d == nil {
+		return
+	}
+	b.api, b.apiKey = nil, ""
+	d.listener.dropAll()
+	b.f.serving.Go(d.server.Stop)
+}
+
+// serveAPI starts the server.
+func (b *boot) serveAPI(l *listener, config *tls.Config) *apiServer {
+	subject := func(context.Context) string { return b.m.name() }
+	worldUnary, worldStream := b.f.world.GRPC(subject, func(op string) bool { return changes["/"+op] })
+	gate := &gate{b: b, maintenance: b.set == nil}
+	srv := grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(config)),
+		grpc.MaxRecvMsgSize(constants.GRPCMaxMessageSize),
+		grpc.WaitForHandlers(true),
+		grpc.ChainUnaryInterceptor(worldUnary, gate.interceptUnary),
+		grpc.ChainStreamInterceptor(worldStream, gate.interceptStream),
+	)
+	d := &apiServer{listener: l, server: srv}
+	resources := cosiserver.NewState(state.Filter(b.state, b.resourceRule))
+	if gate.maintenance && b.m.minor() < 13 {
+		d.services = map[string]any{
+			machineapi.MachineService_ServiceDesc.ServiceName: &maintenanceService{b: b},
+			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{},
+			cosi.State_ServiceDesc.ServiceName:                resources,
+		}
+	} else {
+		d.services = map[string]any{
+			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{b: b},
+			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{},
+			cosi.State_ServiceDesc.ServiceName:                resources,
+		}
+		if b.m.minor() >= 13 {
+			d.services[machineapi.LifecycleService_ServiceDesc.ServiceName] = &lifecycleService{}
+		}
+	}
+	for i := range serviceDescs {
+		if impl, ok := d.services[serviceDescs[i].ServiceName]; ok {
+			srv.RegisterService(serviceDescs[i], impl)
+		}
+	}
+	b.f.serving.Go(func() {
+		// It ends when the listener is dropped, which is no error to report.
+		_ = srv.Serve(l)
+	})
+	return d
+}
+
+// serviceDescs are the gRPC services a machine may serve.
+var serviceDescs = []*grpc.ServiceDesc{
+	&machineapi.MachineService_ServiceDesc,
+	&machineapi.LifecycleService_ServiceDesc,
+	&storageapi.StorageService_ServiceDesc,
+	&cosi.State_ServiceDesc,
+}
+
+// gate finds out who calls and whether they may, and where the call goes.
+type gate struct {
+	b           *boot
+	maintenance bool
+}
+
+func (g *gate) admitCall(ctx context.Context, method string) (context.Context, error) {
+	roles := role.MakeSet(role.Reader)
+	if !g.maintenance {
+		roles = callerRoles(ctx)
+	}
+	if g.maintenance && g.b.m.minor() < 13 {
+		// The maintenance service of old knows no roles; it implements little.
+		return context.WithValue(ctx, rolesKey{}, roles), nil
+	}
+	return context.WithValue(ctx, rolesKey{}, roles), authorizeCall(roles, method)
+}
+
+func (g *gate) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := g.admitCall(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	if g.maintenance {
+		return handler(ctx, req)
+	}
+	return g.b.routeUnary(ctx, req, info.FullMethod, handler)
+}
+
+func (g *gate) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := g.admitCall(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	ss = &serverStream{ServerStream: ss, ctx: ctx}
+	if g.maintenance {
+		err = handler(srv, ss)
+	} else {
+		err = g.b.routeStream(srv, ss, info.FullMethod, handler)
+	}
+	if err == nil && ctx.Err() != nil {
+		// A watch that ends because its caller's time is over did not end well.
+		err = status.FromContextError(ctx.Err()).Err()
+	}
+	return err
+}
+
+// serverStream is a stream with another context.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// listener remembers its connections, so that they can be cut in one go
+// without waiting for anybody's handshake.
+type listener struct {
+	net.Listener
+
+	mu      sync.Mutex
+	dropped bool
+	conns   map[net.Conn]struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	tracked := &conn{Conn: c, l: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dropped {
+		_ = c.Close()
+		return nil, net.ErrClosed
+	}
+	l.conns[tracked] = struct{}{}
+	return tracked, nil
+}
+
+// dropAll stops listening and cuts every connection.
+func (l *listener) dropAll() {
+	_ = l.Listener.Close()
+	l.mu.Lock()
+	l.dropped = true
+	conns := slices.Collect(maps.Keys(l.conns))
+	l.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+type conn struct {
+	net.Conn
+	l *listener
+}
+
+func (c *conn) Close() error {
+	c.l.mu.Lock()
+	delete(c.l.conns, c)
+	c.l.mu.Unlock()
+	return c.Conn.Close()
+}

@@ -1,0 +1,46 @@
+package terminal
+
+import (
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+// PrintForecast prints everything that will happen.
+func (p Printer) PrintForecast(f cluster.Forecast) {
+	p.Printf("%s at %s\n", f.Cluster, f.Revision.Short())
+	for _, pr := range f.Problems {
+		p.Printf("  %s\n", pr)
+	}
+	if len(f.Steps) == 0 && len(f.Blocked) == 0 && len(f.Waiting) == 0 {
+		why := ""
+		if len(f.Problems) == 0 {
+			why = ": the world is as the repository says"
+		}
+		p.Printf("  nothing to do%s\n", why)
+	}
+	for i, s := range f.Steps {
+		mark := " "
+		if s.Destructive {
+			mark = p.Paint("-", Red)
+		} else if s.Reboots {
+			mark = "~"
+		}
+		p.Printf("%s %3d. %s\n", mark, i+1, s.Text)
+	}
+	for _, w := range f.Waiting {
+		p.Printf("  then waits for %s: %s\n", w.Subject, w.Message)
+	}
+	p.printBlocks(f.Blocked)
+	destructive, reboots := 0, 0
+	for _, s := range f.Steps {
+		if s.Destructive {
+			destructive++
+		}
+		if s.Reboots {
+			reboots++
+		}
+	}
+	if len(f.Steps) > 0 {
+		p.Printf("%s, %d destructive, %s\n", text.Count(len(f.Steps), "step"), destructive, text.Count(reboots, "reboot"))
+	}
+}

@@ -1,0 +1,217 @@
+package terminal
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+func (p Printer) paintCondition(c cluster.Condition) string {
+	switch c {
+	case cluster.Ready:
+		return p.Paint(string(c), Green)
+	case cluster.Stalled, cluster.Blind:
+		return p.Paint(string(c), Red)
+	default:
+		return p.Paint(string(c), Yellow)
+	}
+}
+
+// PrintStatuses prints the trees of several clusters.
+func (p Printer) PrintStatuses(all []cluster.Status) {
+	if len(all) == 0 {
+		p.Printf("no cluster yet: the repository has not been read, or holds none\n")
+	}
+	for i, s := range all {
+		if i > 0 {
+			p.Printf("\n")
+		}
+		p.PrintStatus(s)
+	}
+}
+
+// PrintStatus prints the tree of one cluster.
+func (p Printer) PrintStatus(s cluster.Status) {
+	p.Printf("%s  %s  for %s\n", s.Cluster, p.paintCondition(s.Condition), p.formatAge(s.Since))
+	p.Printf("  %s\n", s.Message)
+	if s.Hint != "" {
+		p.Printf("  -> %s\n", s.Hint)
+	}
+	switch {
+	case s.Revision == "":
+	case s.Revision == s.Applied:
+		p.Printf("  revision %s\n", s.Revision.Short())
+	default:
+		p.Printf("  revision %s seen, %s applied\n", s.Revision.Short(), orDash(s.Applied.Short()))
+	}
+	if len(s.Nodes) > 0 {
+		rows := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES", "WAITS FOR"}}
+		for _, n := range s.Nodes {
+			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), n.Address, string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes), text.Cut(n.WaitsFor, 70)})
+		}
+		p.PrintTable(rows)
+	}
+	p.printParagraph(func(p Printer) { p.printConsoles(s.Nodes) })
+	if len(s.Addons) > 0 {
+		rows := [][]string{{"ADDON", "NAMESPACE", "VERSION", "STATE", "SINCE", "MESSAGE"}}
+		for _, a := range s.Addons {
+			rows = append(rows, []string{a.Name, a.Namespace, orDash(a.Version), a.State, p.formatAge(a.Since), text.Cut(a.Message, 70)})
+		}
+		p.PrintTable(rows)
+	}
+	if len(s.Running) > 0 {
+		rows := [][]string{{"RUNNING", "SUBJECT", "FOR", "PROGRESS"}}
+		for _, r := range s.Running {
+			rows = append(rows, []string{string(r.Action), r.Subject, p.formatAge(r.Since), formatProgress(r)})
+		}
+		p.PrintTable(rows)
+	}
+	p.printParagraph(func(p Printer) {
+		p.printWaits(s)
+		p.printBlocks(s.Blocked)
+	})
+	p.printParagraph(func(p Printer) {
+		for _, pr := range s.Problems {
+			p.Printf("  %s\n", pr)
+		}
+	})
+	p.printPasses(s.Passes)
+}
+
+// printParagraph prints what write prints, if anything, after an empty line.
+func (p Printer) printParagraph(write func(Printer)) {
+	var b bytes.Buffer
+	to := p.w
+	p.w = &b
+	write(p)
+	if b.Len() > 0 {
+		_, _ = fmt.Fprintf(to, "\n%s", &b)
+	}
+}
+
+func (p Printer) printBlocks(all []cluster.Block) {
+	for _, b := range all {
+		p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
+		if b.Hint != "" {
+			p.Printf("    -> %s\n", b.Hint)
+		}
+	}
+}
+
+// printConsoles prints the last output of machines that do not come up.
+func (p Printer) printConsoles(nodes []cluster.NodeStatus) {
+	for _, n := range nodes {
+		if n.Console == nil {
+			continue
+		}
+		p.Printf("  console of %s, %s ago:\n", n.Name, p.formatAge(n.Console.At))
+		for _, line := range n.Console.Lines {
+			p.Printf("    | %s\n", line)
+		}
+		if n.Console.Note != "" {
+			p.Printf("    %s\n", n.Console.Note)
+		}
+	}
+}
+
+func (p Printer) printWaits(s cluster.Status) {
+	nodes := map[string]bool{}
+	for _, n := range s.Nodes {
+		nodes[n.Name] = true
+	}
+	for _, w := range s.Waiting {
+		// What a node waits for stands in its row already.
+		if nodes[w.Subject] && !w.Overdue {
+			continue
+		}
+		p.Printf("  waits   %s: %s (for %s)\n", w.Subject, w.Message, p.formatAge(w.Since))
+		if w.Overdue && w.Hint != "" {
+			p.Printf("    -> %s\n", w.Hint)
+		}
+	}
+}
+
+// lastPasses is how many passes the text output shows.
+const lastPasses = 5
+
+func (p Printer) printPasses(all []cluster.PassStatus) {
+	var shown [][]string
+	for _, ps := range all {
+		what := append(slices.Clone(ps.Started), ps.Failed...)
+		if ps.Error != "" {
+			what = append(what, ps.Error)
+		}
+		if len(what) == 0 || len(shown) == lastPasses {
+			continue
+		}
+		shown = append(shown, []string{p.formatAge(ps.At) + " ago", text.Cut(strings.Join(what, "; "), 110)})
+	}
+	if len(shown) > 0 {
+		p.PrintTable(append([][]string{{"PASS", "BEGAN OR FAILED"}}, shown...))
+	}
+}
+
+// PrintProblems prints the problems that are no cluster's.
+func (p Printer) PrintProblems(problems []string) {
+	for _, t := range problems {
+		p.Printf("%s %s\n", p.Paint("trouble", Red), text.OneLine(t))
+	}
+}
+
+// PrintDoctorHint ends a status in which something is off.
+func (p Printer) PrintDoctorHint(all []cluster.Status, problems []string) {
+	off := len(problems) > 0
+	for _, s := range all {
+		off = off || s.Condition == cluster.Stalled || s.Condition == cluster.Blind
+	}
+	if off {
+		p.Printf("\n`sudo talos-agent doctor` looks for the cause\n")
+	}
+}
+
+// formatAge is a duration until now, in the one or two units people use.
+func (p Printer) formatAge(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return text.Duration(p.now.Sub(t))
+}
+
+func formatProgress(r cluster.RunningStatus) string {
+	amount := func(n int64) string {
+		if r.Unit == "bytes" {
+			return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+		}
+		return strings.TrimSpace(fmt.Sprintf("%d %s", n, r.Unit))
+	}
+	switch {
+	case r.Total > 0:
+		return fmt.Sprintf("%d%% (%s of %s)", 100*r.Done/r.Total, amount(r.Done), amount(r.Total))
+	case r.Done > 0:
+		return amount(r.Done)
+	default:
+		return formatTask(r.UPID)
+	}
+}
+
+// formatTask names a task of Proxmox VE for people; its UPID is for programs.
+func formatTask(upid string) string {
+	// UPID:host:pid:pstart:starttime:type:id:user:
+	parts := strings.Split(upid, ":")
+	if len(parts) < 8 || parts[0] != "UPID" {
+		return ""
+	}
+	return fmt.Sprintf("task %s on %s", parts[5], parts[1])
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,133 @@
+package proxmox
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// candidates are the guests in our pools.
+func (l *look) candidates() map[int]row {
+	pools, out := l.pools(), map[int]row{}
+	for vmid, r := range l.guests {
+		if r.Type == "qemu" && pools[string(r.Pool)] {
+			out[vmid] = r
+		}
+	}
+	return out
+}
+
+// provenOthers reports whether a VM provably belongs to another cluster of an
+// agent: nobody else's business until its row changes.
+func provenOthers(f facts, clusterID string) bool {
+	return f.marked && f.mark.Cluster != clusterID && uuidPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
+}
+
+// orphanOf returns the name of the node a VM was made for, "" when it is not of
+// this cluster. Neither its mark nor its name prove anything; that the UUID
+// follows from them does.
+func orphanOf(f facts, clusterID string) string {
+	names := []string{f.name}
+	if f.marked {
+		names = append(names, f.mark.Node)
+	}
+	for _, n := range names {
+		if n != "" && f.uuid == cluster.NodeUUID(clusterID, n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// findOrphans finds the VMs of this cluster that are not where the inventory has
+// them.
+func (l *look) findOrphans() cluster.Seen[[]cluster.VM] {
+	candidates := l.candidates()
+	for _, vm := range l.found {
+		if vm.Owner == cluster.Ours {
+			delete(candidates, vm.VMID)
+		}
+	}
+	if err := errors.Join(l.seesPools(), l.vanished()); err != nil {
+		return cluster.Unseen[[]cluster.VM](because(err))
+	}
+	ids := slices.Sorted(maps.Keys(candidates))
+	each(len(ids), func(i int) { l.readCandidate(ids[i], candidates[ids[i]]) })
+
+	var out []cluster.VM
+	for _, vmid := range ids {
+		s := l.vms[vmid]
+		if s.err != nil {
+			return cluster.Unseen[[]cluster.VM](fmt.Sprintf("vm %d: %s", vmid, because(s.err)))
+		}
+		if name := orphanOf(s.facts, l.d.Spec.ID); name != "" {
+			id := identity{vmid: vmid, pool: string(candidates[vmid].Pool), uuid: s.facts.uuid, node: name}
+			out = append(out, l.describe(s.facts, candidates[vmid], id))
+		}
+	}
+	return cluster.Saw(out)
+}
+
+// readCandidate makes sure that it is known whose a guest in our pools is, and
+// how it is if it is ours.
+func (l *look) readCandidate(vmid int, r row) {
+	l.mu.Lock()
+	s, fresh := l.vms[vmid]
+	l.mu.Unlock()
+	if fresh && s.err == nil {
+		return
+	}
+	f, ok := l.c.recall(vmid)
+	if ok && f.still(r) && orphanOf(f, l.d.Spec.ID) == "" {
+		l.keep(vmid, f, nil)
+		return
+	}
+	if f, ok := l.settled(vmid); ok {
+		l.keep(vmid, f, nil)
+		return
+	}
+	if _, err := l.readVM(r, vmid); err != nil {
+		l.keep(vmid, facts{}, err)
+	}
+}
+
+// vanished returns an error if a VM of this cluster that is no node's, and was
+// there when it was last looked at, is missing from the list and is neither gone
+// nor moved out of our pool.
+func (l *look) vanished() error {
+	for _, vmid := range l.c.missing(l.guests) {
+		f, ok := l.c.recall(vmid)
+		if !ok || orphanOf(f, l.d.Spec.ID) == "" || slices.ContainsFunc(l.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vmid }) {
+			continue
+		}
+		free, err := l.c.free(l.ctx, vmid)
+		if err == nil && !free {
+			_, err = l.c.foreign(l.ctx, identity{vmid: vmid, pool: string(f.row.Pool), uuid: f.uuid, node: f.name}, string(f.row.Node))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seesPools returns an error unless the VMs of our pools are seen. A guest
+// that shows its pool proves it.
+func (l *look) seesPools() error {
+	shown := map[string]bool{}
+	for _, r := range l.guests {
+		shown[string(r.Pool)] = true
+	}
+	for _, pool := range slices.Sorted(maps.Keys(l.pools())) {
+		if shown[pool] {
+			continue
+		}
+		if err := l.c.sight(l.ctx, pool); err != nil {
+			return err
+		}
+	}
+	return nil
+}
