@@ -77,7 +77,7 @@ demo: bin/talos-agent ## show the main job on the embedded lab
 
 .PHONY: sim
 sim: ## run as many seeds of the simulation as SEEDS says
-	$(GO) test ./cmd/agent -run 'TestSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS)
+	$(GO) test ./internal/daemon/agent -run 'TestSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS)
 
 .PHONY: bench
 bench: bin/talos-agent ## print the table of figures: speed and size

@@ -117,7 +117,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			log.Info("done: "+info.Text, "duration_ms", took.Milliseconds())
 		case e.run.Err() != nil:
 			outcome.Result = cluster.CutOff
-			log.Info("given up, because the agent stops: "+info.Text, "err", err)
+			log.Info("interrupted, because the agent stops: "+info.Text, "err", err)
 		default:
 			outcome.Result = cluster.Failed
 			log.Warn("could not "+info.Text, "err", err, "hint", outcome.Hint, "duration_ms", took.Milliseconds())

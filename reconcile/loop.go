@@ -75,13 +75,15 @@ func (r *Reconciler) guardPass(ctx context.Context) {
 			return
 		}
 		what := fmt.Sprintf("internal error: %v", v)
-		if s := r.status.Load(); s.Message != what {
+		if r.memo.panicked != what {
+			r.memo.panicked = what
 			r.log.Error("a pass panicked", "err", what, "stack", string(debug.Stack()))
 		}
 		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
 			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Blind, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)
 	}()
 	r.pass(ctx)
+	r.memo.panicked = ""
 }
 
 // gap is the least time between two passes. It becomes shortest when passes

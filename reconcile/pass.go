@@ -81,14 +81,14 @@ func (r *Reconciler) logUnwritable(err error) {
 func (r *Reconciler) findRefusal() *refusal {
 	m := &r.memo
 	if m.problems.HasErrors() {
-		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, Message: "the inventory is invalid: " + m.problems.First(),
-			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; mend it and push"}}
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, About: m.problems.Place(), Message: "the inventory is invalid: " + m.problems.First(),
+			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"}}
 	}
 	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its records: " + err.Error(), Hint: RecordsHint}
+	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint}
 }
 
 // fetchIfDue asks the source when it is time or somebody asked for it. A source
@@ -149,7 +149,7 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 			if m.last != nil {
 				// What is in force is not this revision, and must not be reported as it.
 				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
-					Reason: cluster.HistoryUnknown, Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
+					Reason: cluster.HistoryUnknown, About: f.Revision.Short(), Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
 			}
 			return
 		}
@@ -158,7 +158,7 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 				r.log.Warn("refuse a revision that does not descend from the applied one", "revision", f.Revision.Short(), "applied", applied.Short())
 			}
 			m.refused = &refusal{revision: f.Revision, history: true, block: cluster.Block{Subject: r.c.Cluster,
-				Reason: cluster.HistoryRewritten, Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
+				Reason: cluster.HistoryRewritten, About: f.Revision.Short(), Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
 				Hint: fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
 			if m.last == nil {
 				// Something must be looked at to show how things stand; nothing

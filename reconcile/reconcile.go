@@ -353,6 +353,7 @@ type memo struct {
 	signature  string // of the plan; delay grows while it stays the same
 	changed    time.Time
 	warnedLost bool
+	panicked   string // what the last pass that panicked did it with, as it was logged
 }
 
 type stamp struct {

@@ -491,7 +491,7 @@ func TestAWaitInOtherWords(t *testing.T) {
 	if w := at(16, cluster.AddonNotReady, "becomes ready: 1 of 9 pods ready"); !w.Overdue || w.Hint == "" {
 		t.Errorf("it never becomes ready, and is not overdue: %+v", w)
 	}
-	if w := at(17, cluster.ReleaseUninstalling, "somebody is uninstalling its release"); w.Overdue || !w.Since.Equal(begin.Add(17*time.Minute)) {
+	if w := at(17, cluster.ReleaseUninstalling, "its release is being uninstalled"); w.Overdue || !w.Since.Equal(begin.Add(17*time.Minute)) {
 		t.Errorf("another wait: %+v", w)
 	}
 }
@@ -552,7 +552,7 @@ func TestLostJournalFailsClosed(t *testing.T) {
 		f.set(func() { f.founded = 0 })
 		a = start(t, f, newMemFiles())
 		s := until(t, a, cluster.Stalled)
-		if !strings.Contains(s.Message, "records are lost") {
+		if s.Reason != cluster.JournalLost {
 			t.Errorf("status %+v", s)
 		}
 		if err := a.AcceptBootstrap(); err != nil {
@@ -596,7 +596,7 @@ func TestLostJournalThatIsWrittenTo(t *testing.T) {
 			}
 		}
 		f.set(func() { f.blind = false })
-		if s := until(t, a, cluster.Stalled); !strings.Contains(s.Message, "records are lost") || f.founded != 0 {
+		if s := until(t, a, cluster.Stalled); s.Reason != cluster.JournalLost || f.founded != 0 {
 			t.Errorf("status %+v, founded %d times", s, f.founded)
 		}
 		a.stop()
@@ -632,7 +632,7 @@ func TestNothingBeforeTheJournalIsThere(t *testing.T) {
 		files.dieAt = 1
 		a := start(t, f, files)
 		s := until(t, a, cluster.Stalled)
-		if len(f.did()) != 0 || !strings.Contains(s.Message, "cannot write its records") {
+		if len(f.did()) != 0 || s.Reason != cluster.JournalUnwritable {
 			t.Errorf("did %v; %+v", f.did(), s)
 		}
 		a.stop()

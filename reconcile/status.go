@@ -28,7 +28,7 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 		// In the words of a cluster that was valid before: to whoever was notified, a
 		// restart is no news.
 		b := r.findRefusal().block
-		s.Condition, s.Reason, s.Concerns, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
+		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
 		s.Condition, s.Reason, s.Message, s.Hint = cluster.Blind, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
@@ -77,12 +77,18 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	s.Waiting = append([]cluster.WaitStatus{}, s.Waiting...)
 	s.Blocked = append([]cluster.Block{}, s.Blocked...)
 	s.Problems = append(cluster.Problems{}, s.Problems...)
-	if err := m.fetchErr; err != nil && !strings.Contains(s.Message, text.OneLine(err.Error())) {
+	if err := m.fetchErr; err != nil && !mentionsFetch(s) {
 		// Whoever pushes the fix of something else waits for it in vain.
 		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + text.OneLine(err.Error()), Hint: fault.HintOf(err)})
 	}
 	r.status.Store(&s)
 	r.applied.Store(m.commands)
+}
+
+// mentionsFetch reports whether the message of a status has why the repository
+// cannot be fetched.
+func mentionsFetch(s cluster.Status) bool {
+	return s.Condition == cluster.Ready || s.Reason == cluster.RepositoryUnavailable || s.Reason == cluster.HistoryUnknown
 }
 
 // logCondition logs a condition that is new, and a Stalled one whose cause is

@@ -37,7 +37,7 @@ func TestMigratedVM(t *testing.T) {
 		return told
 	}
 	must(r.lab.PVE.Migrate(worker.VMID, "pve2"))
-	const is = "is on pve2, and the inventory says pve1"
+	const is = "is on pve2, and the inventory has pve1"
 	if told := looked(true); !strings.Contains(told, "inventory/dev/nodes.yaml:4:5: ") || !strings.Contains(told, is) || !strings.Contains(told, "write `node: pve2` for dev-wk-1") ||
 		!strings.Contains(told, "qm migrate") {
 		t.Errorf("told %q", told)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -117,14 +118,14 @@ func TestNoRoomForRecords(t *testing.T) {
 	r.fill("state")
 	commit := r.push(r.inventory(0))
 	r.run(exitOK, do("reconcile"))
-	r.untilStalled("the agent cannot write its records")
+	r.untilStalled("the agent cannot write its state")
 	r.run(exitStalled, do("status"), "no space left on device", cure)
 	r.run(exitFailed, do("suspend"), "no space left on device", cure)
 	if r.status().Suspended {
 		t.Error("suspended, and after a restart it would not be")
 	}
 	// What people are told goes on in memory, and leaves no half lines.
-	for n := 0; !r.log.has("it is kept in memory file=" + eventsFile); n++ {
+	for n := 0; !r.log.has("it is kept in memory file=" + eventlog.EventsFile); n++ {
 		commit = r.push(map[string][]byte{"README.md": fmt.Appendf(nil, "change %d\n", n)})
 		r.run(exitOK, do("reconcile"))
 		r.until("it is seen", func() bool { return r.status().Revision.Commit() == commit })
@@ -147,7 +148,7 @@ func TestNoRoomForRecords(t *testing.T) {
 		way.take()
 		commit = r.push(r.inventory(len(r.vms())))
 		r.run(exitOK, do("reconcile"))
-		s := r.untilStalled("the agent cannot write its records")
+		s := r.untilStalled("the agent cannot write its state")
 		r.run(exitFailed, do("destroy", "dev", "--confirm", "dev"), cure)
 		if s.Nodes[0].Phase != cluster.PhaseReady {
 			t.Errorf("the node is %s", s.Nodes[0].Phase)
@@ -161,7 +162,7 @@ func TestNoRoomForRecords(t *testing.T) {
 	if n := len(r.vms()); n != 3 {
 		t.Errorf("%d VMs", n)
 	}
-	for _, name := range []string{eventsFile, "history-dev.jsonl"} {
+	for _, name := range []string{eventlog.EventsFile, "history-dev.jsonl"} {
 		text, err := os.ReadFile(r.inside("state", name))
 		must(err)
 		if all, bad := history.Lines[map[string]any](text); bad != 0 || len(all) == 0 {

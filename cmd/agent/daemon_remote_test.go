@@ -124,7 +124,7 @@ func TestDaemonInTheDark(t *testing.T) {
 		return s.Revision.Commit() == commit && s.Condition != cluster.Reconciling
 	})
 	a := r.run(exitStalled, do("status"), "dev  Unknown", "596")
-	if a.has("records are lost") {
+	if a.has("state is lost") {
 		t.Errorf("a host that does not answer is told as lost records: %v", a)
 	}
 	if n := r.calls(func(c world.CallRecord) bool { return c.Mutating && c.System != "forge" && c.System != "factory" }); len(n) != 0 {

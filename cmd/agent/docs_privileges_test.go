@@ -113,38 +113,38 @@ func pveumCommands(t *testing.T) [][]string {
 // grantedWorld is a host on which somebody has typed the commands, and an agent
 // with the token that came of it. It must be called in a bubble.
 func grantedWorld(t *testing.T, flavour string, commands [][]string) {
-	sz := size{1, 1}
+	sz := size{ControlPlanes: 1, Workers: 1}
 	s := newSim(t, sz, lab.Config{Flavour: flavour})
-	defer s.close()
-	root := administrator{t: t, lab: s.lab, token: s.lab.PVE.AdminToken()}
+	defer s.Close()
+	root := administrator{t: t, lab: s.Lab, token: s.Lab.PVE.AdminToken()}
 	root.forget()
 	for _, c := range commands {
 		if secret := root.pveum(c); secret != "" {
-			s.lab.Token = secret
+			s.Lab.Token = secret
 		}
 	}
-	s.boot()
-	s.untilReady(20 * time.Minute)
-	sz.workers++
-	s.push(sz.files(), "add a worker")
-	s.untilReady(20 * time.Minute)
-	s.lawful(sz)
-	if err := s.agent.Destroy("dev"); err != nil {
+	s.Boot()
+	s.UntilReady(20 * time.Minute)
+	sz.Workers++
+	s.Push(sz.Files(), "add a worker")
+	s.UntilReady(20 * time.Minute)
+	s.CheckRules(sz)
+	if err := s.Cluster().Destroy(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Minute); len(s.lab.PVE.VMs()) > 0; time.Sleep(time.Second) {
+	for end := time.Now().Add(10 * time.Minute); len(s.Lab.PVE.VMs()) > 0; time.Sleep(time.Second) {
 		if time.Now().After(end) {
-			t.Fatalf("%d VMs are left of the cluster", len(s.lab.PVE.VMs()))
+			t.Fatalf("%d VMs are left of the cluster", len(s.Lab.PVE.VMs()))
 		}
 	}
-	st, err := s.agent.Status("dev")
+	st, err := s.Agent.Status("dev")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(st.Blocked) > 0 {
 		t.Errorf("blocked: %v", st.Blocked)
 	}
-	s.halt()
+	s.Halt()
 }
 
 // administrator is root of the host at its API.

@@ -18,6 +18,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/logging"
@@ -266,7 +268,7 @@ func printed(out string, want []string) string {
 // of the page; everything else is as on a host.
 type docsDaemon struct {
 	lab    *lab.Lab
-	agent  *agent
+	agent  *agent.Agent
 	server *api.Server
 	client *api.Client
 	unlock func()
@@ -307,23 +309,40 @@ func newDocsDaemon(s *session) *docsDaemon {
 		charts[from] = d.lab.Charts.URL()
 	}
 	charts["oci://ghcr.io"] = strings.Replace(d.lab.Registry.URL(), "https://", "oci://", 1)
-	d.agent, err = newAgent(wiring{
-		owner: inventory.DefaultOwner, interval: time.Second, policy: func() cluster.Policy { return policy },
-		files: files, cacheDir: filepath.Join(s.dir, "cache"), dial: d.lab.DialContext, log: log, store: store, sources: source,
-		proxmox: proxmox.Config{URL: d.lab.PVE.URL(), Token: cluster.SecretString(d.lab.Token), CA: d.lab.CA(), Pool: policy.Pool, Dial: d.lab.DialContext, Log: log},
-		factory: factory.Config{URL: d.lab.Factory.URL(), CacheDir: filepath.Join(s.dir, "cache", "images"), CA: d.lab.CA(), Dial: d.lab.DialContext, Log: log},
-		charts:  helm.Config{CA: d.lab.CA(), Mirrors: charts},
+	pulse := &history.Pulse{}
+	d.agent, err = agent.New(agent.Config{
+		Pulse: pulse,
+		Owner: inventory.DefaultOwner, Interval: time.Second, Policy: func() cluster.Policy { return policy },
+		Files: files, CacheDir: filepath.Join(s.dir, "cache"), Dial: d.lab.DialContext, Log: log, Store: store, Sources: source,
+		Proxmox: proxmox.Config{URL: d.lab.PVE.URL(), Token: cluster.SecretString(d.lab.Token), CA: d.lab.CA(), Pool: policy.Pool, Dial: d.lab.DialContext, Log: log},
+		Factory: factory.Config{URL: d.lab.Factory.URL(), CacheDir: filepath.Join(s.dir, "cache", "images"), CA: d.lab.CA(), Dial: d.lab.DialContext, Log: log},
+		Charts:  helm.Config{CA: d.lab.CA(), Mirrors: charts},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.server, err = api.Listen(s.socket(), d.agent, log); err != nil {
+	if d.server, err = api.Listen(s.socket(), agentAlone{agent: d.agent, pulse: pulse}, log); err != nil {
 		t.Fatal(err)
 	}
-	d.agent.start(context.WithoutCancel(ctx))
+	d.agent.Start(context.WithoutCancel(ctx))
 	d.sees(s)
 	return d
 }
+
+// agentAlone is an agent at a socket, without a daemon around it.
+type agentAlone struct {
+	agent *agent.Agent
+	pulse *history.Pulse
+}
+
+func (a agentAlone) About() api.About {
+	return api.About{Version: version, Started: a.agent.Started(), Trouble: a.agent.Trouble(), Clusters: a.agent.Clusters()}
+}
+func (a agentAlone) Agent() (api.Agent, error)               { return a.agent, nil }
+func (a agentAlone) Changed() <-chan struct{}                { return a.pulse.Next() }
+func (agentAlone) Events(cluster.EventQuery) []cluster.Event { return []cluster.Event{} }
+func (agentAlone) EventsChanged() <-chan struct{}            { return nil }
+func (agentAlone) Inside() api.Inside                        { return api.Inside{} }
 
 // specsOf reads what the reader's clusters ask of a host.
 func specsOf(t *testing.T, c sources.Config) []cluster.Spec {
@@ -380,7 +399,7 @@ func (d *docsDaemon) sees(s *session) {
 }
 
 func (d *docsDaemon) close(s *session) {
-	d.agent.stop()
+	d.agent.Stop()
 	if err := d.server.Close(); err != nil {
 		s.t.Error(err)
 	}

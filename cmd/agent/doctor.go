@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 
@@ -13,12 +11,12 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
-	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -121,29 +119,8 @@ func examination(ctx context.Context, s config.Settings, usable bool, socket str
 		return doctor.Examination{}, []doctor.Check{check}, nil
 	}
 	check.Message += "; what it sees was looked at in its place"
-	exam, err = inItsPlace(ctx, s)
+	exam, err = daemon.Examine(ctx, s)
 	return exam, []doctor.Check{check}, err
-}
-
-// inItsPlace looks as a daemon with these settings would, without being one:
-// nothing is started, and what is written lies in a folder that goes away.
-func inItsPlace(ctx context.Context, s config.Settings) (exam doctor.Examination, err error) {
-	dir, err := os.MkdirTemp("", "talos-agent-doctor-")
-	if err != nil {
-		return exam, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s.CacheDir = dir
-	w, err := wireSettings(s, state.Dir{Path: dir}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return exam, err
-	}
-	a, err := newAgent(w)
-	if err != nil {
-		return exam, errors.Join(err, w.store.Close())
-	}
-	defer a.stop()
-	return a.Examine(ctx)
 }
 
 // printReport prints the checks by their groups.

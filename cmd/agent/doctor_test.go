@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -67,7 +68,7 @@ func (r *rig) examine() []doctor.Check {
 	if err := problems.Err(); err != nil {
 		r.t.Fatal(err)
 	}
-	exam, err := inItsPlace(r.t.Context(), s)
+	exam, err := daemon.Examine(r.t.Context(), s)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -34,8 +35,8 @@ func measureIdle(t *testing.T, table *figures) {
 		size   size
 		cpu    float64 // milliseconds
 		memory float64 // MiB; 0: no figure
-	}{{size{1, 2}, 2, 24}, {size{3, 97}, 10, 0}, {size{3, 997}, 60, 60}} {
-		n := c.size.controlPlanes + c.size.workers
+	}{{size{ControlPlanes: 1, Workers: 2}, 2, 24}, {size{ControlPlanes: 3, Workers: 97}, 10, 0}, {size{ControlPlanes: 3, Workers: 997}, 60, 60}} {
+		n := c.size.ControlPlanes + c.size.Workers
 		t.Run(c.size.String(), func(t *testing.T) {
 			h := newLive(t, hurried)
 			h.start()
@@ -123,12 +124,12 @@ const runs = 11
 func measurePush(t *testing.T, table *figures) {
 	h := newLive(t, hurried)
 	h.start()
-	sz := size{1, 2}
+	sz := size{ControlPlanes: 1, Workers: 2}
 	h.grow(sz)
 	var took sample
 	for range runs {
 		acted := h.firstChange()
-		sz.workers++
+		sz.Workers++
 		h.push(sz)
 		began := time.Now()
 		h.look()
@@ -154,7 +155,7 @@ func (h *live) firstChange() <-chan time.Time {
 
 // measureStart measures from exec to READY with a cluster of a hundred nodes.
 func measureStart(t *testing.T, table *figures) {
-	_, took := restarted(t, size{3, 97})
+	_, took := restarted(t, size{ControlPlanes: 3, Workers: 97})
 	table.add(figure{what: "100 nodes: start to READY", measured: took.median(), must: 300, unit: "ms", note: took.String()})
 }
 
@@ -180,7 +181,7 @@ func TestPackageFigures(t *testing.T) {
 	if !*measure || *program == "" {
 		t.Skip("run by make deb")
 	}
-	h, took := restarted(t, size{1, 2})
+	h, took := restarted(t, size{ControlPlanes: 1, Workers: 2})
 	// The first passes after a start are young yet.
 	passed := make(chan struct{}, 3)
 	h.lab.World.OnCall(func(c world.CallRecord) {
@@ -238,7 +239,7 @@ func measureKill(t *testing.T, table *figures) {
 				}
 			}
 		})
-		h.push(size{3, 10})
+		h.push(size{ControlPlanes: 3, Workers: 10})
 		h.start()
 		h.look()
 		<-struck
@@ -260,14 +261,14 @@ func measureKill(t *testing.T, table *figures) {
 // does nothing else.
 func measureValidate(t *testing.T, table *figures) {
 	dir := t.TempDir()
-	for name, b := range (size{3, 97}).files() {
+	for name, b := range (size{ControlPlanes: 3, Workers: 97}).Files() {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, b, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	key := filepath.Join(t.TempDir(), "age.key")
-	if err := os.WriteFile(key, keys().ageKey, 0o600); err != nil {
+	if err := os.WriteFile(key, daemontest.Keys().AgeKey, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var spent sample

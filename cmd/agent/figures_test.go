@@ -6,11 +6,12 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // The figures of speed and size that the agent must reach. They are measured on
@@ -69,7 +70,7 @@ func TestFigures(t *testing.T) {
 	if !*measure {
 		t.Skip("run by make bench")
 	}
-	keys() // now: made in virtual time they would have run out long ago
+	daemontest.Keys() // now: made in virtual time they would have run out long ago
 	var table figures
 	for _, g := range []struct {
 		name    string
@@ -121,18 +122,5 @@ func TestFigureTellsByHowMuchItIsMissed(t *testing.T) {
 	}
 	if got := (sample{4, 1, 3, 2}).median(); got != 2.5 {
 		t.Errorf("median %v, want 2.5", got)
-	}
-}
-
-func TestFrugalUnlessToldOtherwise(t *testing.T) {
-	before := debug.SetGCPercent(100)
-	t.Cleanup(func() { debug.SetGCPercent(before) })
-	frugal("100")
-	if got := debug.SetGCPercent(100); got != 100 {
-		t.Errorf("GOGC=100 became %d", got)
-	}
-	frugal("")
-	if got := debug.SetGCPercent(100); got != idleGC {
-		t.Errorf("without GOGC it is %d, want %d", got, idleGC)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -196,7 +197,7 @@ func TestInitConverges(t *testing.T) {
 	if len(calls) < 10 {
 		t.Fatalf("only %d calls of pvesh", len(calls))
 	}
-	for n := 0; n < len(calls); n += thinner {
+	for n := 0; n < len(calls); n += daemontest.Thinner {
 		for name, fault := range map[string]pveshFault{"not done": notDone, "reply lost": replyLost} {
 			t.Run(fmt.Sprintf("%02d %s", n, name), func(t *testing.T) {
 				h := newFresh(t, "9.2")
@@ -235,7 +236,7 @@ func TestInitStopped(t *testing.T) {
 	good := newFresh(t, "9.2")
 	steps := strings.Count(good.done().out, "done: ")
 	want := good.state()
-	for n := 1; n < steps; n += thinner {
+	for n := 1; n < steps; n += daemontest.Thinner {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			h := newFresh(t, "9.2")
 			ctx, cancel := context.WithCancel(t.Context())

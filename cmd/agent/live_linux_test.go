@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -58,7 +59,7 @@ func newLive(t *testing.T, c lab.Config) *live {
 	h := &live{t: t, lab: l, dir: dir, client: api.NewClient(filepath.Join(dir, "agent.sock"))}
 	a := prefix.Addr().As4()
 	h.net = fmt.Sprintf("%d.%d", a[0], a[1])
-	if _, err := writeHost(l, dir, keys().ageKey, []string{"dev"}); err != nil {
+	if _, err := writeHost(l, dir, daemontest.Keys().AgeKey, []string{"dev"}); err != nil {
 		t.Fatal(err)
 	}
 	h.edit("config.yaml", "interval: 10s", "interval: 5s", "  charts:\n", "  charts:\n    https://charts.example.org: "+l.Charts.URL()+"\n")
@@ -95,7 +96,7 @@ func (h *live) edit(name string, pairs ...string) {
 // push commits a cluster of that size, at the lab's addresses.
 func (h *live) push(sz size) {
 	h.t.Helper()
-	files := sz.files()
+	files := sz.Files()
 	for name, b := range files {
 		if !strings.HasSuffix(name, ".sops.yaml") {
 			files[name] = bytes.ReplaceAll(b, []byte("10.10."), []byte(h.net+"."))
@@ -113,11 +114,11 @@ const atOnce = 100
 // grow brings a cluster up to a size.
 func (h *live) grow(sz size) {
 	h.t.Helper()
-	for workers := min(sz.workers, atOnce-sz.controlPlanes); ; workers = min(sz.workers, workers+atOnce) {
-		h.push(size{sz.controlPlanes, workers})
+	for workers := min(sz.Workers, atOnce-sz.ControlPlanes); ; workers = min(sz.Workers, workers+atOnce) {
+		h.push(size{ControlPlanes: sz.ControlPlanes, Workers: workers})
 		h.look()
 		h.untilReady(10*time.Minute, 500*time.Millisecond)
-		if workers == sz.workers {
+		if workers == sz.Workers {
 			return
 		}
 	}

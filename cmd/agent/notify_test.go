@@ -1,23 +1,20 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -151,7 +148,7 @@ func TestNotifications(t *testing.T) {
 		seen[`talos_agent_notifications_total{result="failed",target="broken"}`] < 1 || seen[`talos_agent_api_calls_total{outcome="ok",system="notify"}`] < 1 {
 		t.Errorf("counted: %v", seen)
 	}
-	kept, err := os.ReadFile(filepath.Join(r.config["state_dir"].(string), spokenFile))
+	kept, err := os.ReadFile(filepath.Join(r.config["state_dir"].(string), reporting.SentFile))
 	must(err)
 	for place, text := range map[string]string{"the log": r.log.String(), "what is kept": string(kept), "the status": r.try("status", "-o", "json").out} {
 		if strings.Contains(text, "canary-") {
@@ -165,141 +162,20 @@ func TestNotifications(t *testing.T) {
 func (r *rig) spoke(target string, c cluster.Condition) {
 	r.t.Helper()
 	r.until("it is written down that "+target+" were told", func() bool {
-		raw, err := os.ReadFile(filepath.Join(r.config["state_dir"].(string), spokenFile))
+		raw, err := os.ReadFile(filepath.Join(r.config["state_dir"].(string), reporting.SentFile))
 		var all map[string]map[string]notify.Notice
 		return err == nil && json.Unmarshal(raw, &all) == nil && all[target]["dev"].Condition == string(c)
 	})
 }
 
-// TestNoticesAreNews: which of the words of a cluster are told.
-func TestNoticesAreNews(t *testing.T) {
-	type told struct {
-		condition cluster.Condition
-		message   string
-		applied   cluster.Revision
+// TestOnlyJournalsAreJournals: nothing else in the state directory is taken for the
+// journal of a cluster.
+func TestOnlyJournalsAreJournals(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{reporting.SentFile, eventlog.EventsFile, "history-dev.jsonl", "lock", "dev.json"} {
+		must(os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
-	for name, c := range map[string]struct {
-		on    []cluster.Condition
-		words []told
-		want  string
-	}{
-		"the usual": {[]cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind},
-			[]told{{cluster.Reconciling, "1", "a"}, {cluster.Ready, "r", "a"}, {cluster.Reconciling, "2", "a"}, {cluster.Ready, "r2", "a"}, {cluster.Ready, "r", "b"},
-				{cluster.Stalled, "no room", "b"}, {cluster.Stalled, "no room", "b"}, {cluster.Stalled, "no bridge", "b"}, {cluster.Ready, "r", "b"}},
-			"Ready:r Ready:r Stalled:no room Stalled:no bridge Ready:r"},
-		"trouble only": {[]cluster.Condition{cluster.Stalled},
-			[]told{{cluster.Ready, "r", "a"}, {cluster.Stalled, "x", "a"}, {cluster.Reconciling, "", "a"}, {cluster.Stalled, "x", "a"}, {cluster.Ready, "r", "a"}, {cluster.Stalled, "x", "a"}},
-			"Stalled:x Stalled:x"},
-		"suspension": {[]cluster.Condition{cluster.Suspended}, []told{{cluster.Suspended, "a", ""}, {cluster.Suspended, "b", ""}, {cluster.Ready, "", ""}, {cluster.Suspended, "c", ""}},
-			"Suspended:a Suspended:c"},
-		"another cluster": {nil, []told{{cluster.Stalled, "x", "a"}}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				target := &noted{}
-				n := newNotifier(config.Notification{Name: "x", Clusters: []string{"dev"}, On: c.on}, target,
-					openSpoken(nil, nil, slog.New(slog.DiscardHandler)), func(string, error) {}, slog.New(slog.DiscardHandler))
-				for _, w := range c.words {
-					s := cluster.Status{Cluster: "dev", Condition: w.condition, Message: w.message, Applied: w.applied}
-					n.report(s, "north", "pve1")
-					s.Cluster = "other"
-					n.report(s, "north", "pve1")
-					time.Sleep(time.Hour)
-				}
-				n.close() // nobody writes to what is read now
-				if got := strings.Join(target.sent, " "); got != c.want {
-					t.Errorf("told %s\nwant %s", got, c.want)
-				}
-			})
-		})
-	}
-}
-
-// TestTroubleThatComesBackAfterARestart: a cluster is well again while its trouble
-// is being told. The next agent takes the same trouble for a new one.
-func TestTroubleThatComesBackAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := slog.New(slog.DiscardHandler)
-		c := config.Notification{Name: "x", On: []cluster.Condition{cluster.Stalled}}
-		files, target := state.Dir{Path: t.TempDir()}, &noted{takes: 10 * time.Second}
-		for range 2 {
-			n := newNotifier(c, target, openSpoken(files, []config.Notification{c}, log), func(string, error) {}, log)
-			n.report(cluster.Status{Cluster: "dev", Condition: cluster.Stalled, Message: "no room"}, "north", "pve1")
-			time.Sleep(time.Second)
-			n.report(cluster.Status{Cluster: "dev", Condition: cluster.Ready}, "north", "pve1")
-			time.Sleep(time.Minute)
-			n.close()
-		}
-		if len(target.sent) != 2 {
-			t.Errorf("told %v, want it twice", target.sent)
-		}
-	})
-}
-
-// noted takes every notice, and its time.
-type noted struct {
-	sent  []string
-	takes time.Duration
-}
-
-func (r *noted) Send(_ context.Context, n notify.Notice) error {
-	if n.Cluster != "dev" && n.Cluster != "" {
-		return errors.New("nobody asked for " + n.Cluster)
-	}
-	time.Sleep(r.takes)
-	r.sent = append(r.sent, n.Condition+":"+n.Message)
-	return nil
-}
-
-// TestSpokenSurvives: what was told is remembered over restarts, targets that are
-// gone are forgotten, and a file that cannot be read is no more than told again.
-func TestSpokenSurvives(t *testing.T) {
-	files := state.Dir{Path: t.TempDir()}
-	targets := []config.Notification{{Name: "a"}, {Name: "b"}}
-	log := &output{}
-	logger := slog.New(slog.NewTextHandler(log, nil))
-	sp := openSpoken(files, targets, logger)
-	sp.set("a", "dev", &notify.Notice{Condition: "Ready"})
-	sp.set("a", "prod", &notify.Notice{Condition: "Ready"})
-	sp.set("b", "dev", &notify.Notice{Condition: "Stalled"})
-	sp.set("a", "prod", nil)
-	sp = openSpoken(files, targets[:1], logger)
-	if a, b := sp.of("a"), sp.of("b"); len(a) != 1 || a["dev"].Condition != "Ready" || len(b) != 0 {
-		t.Errorf("%v, %v", a, b)
-	}
-	must(files.Write(spokenFile, []byte("{")))
-	if sp = openSpoken(files, targets, logger); len(sp.of("a")) != 0 || !log.has("it is notified again") {
-		t.Errorf("%v, %s", sp.of("a"), log)
-	}
-	sp.set("a", "dev", &notify.Notice{Condition: "Ready"})
-	if sp = openSpoken(files, targets, logger); len(sp.of("a")) != 1 {
-		t.Error("a broken file is not written anew")
-	}
-	names, err := files.Journals()
-	if err != nil || len(names) != 0 {
-		t.Errorf("taken for the journals of %v, %v", names, err)
-	}
-}
-
-// TestStoppedAgentIsSilent: with an agent end its notifiers; those of the next
-// one would say everything twice.
-func TestStoppedAgentIsSilent(t *testing.T) {
-	work := t.TempDir()
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig + "state_dir: " + work + "\ncache_dir: " + t.TempDir() + "\n" +
-		"notifications: [{name: a, kind: webhook, url_file: hook.url}]\n"})
-	s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.Credentials{})
-	must(problems.Err())
-	w, err := wireSettings(s, state.Dir{Path: work}, slog.New(slog.DiscardHandler))
-	must(err)
-	a, err := newAgent(w)
-	must(err)
-	if len(a.notifiers) != 1 {
-		t.Fatalf("%d notifiers", len(a.notifiers))
-	}
-	a.stop()
-	select {
-	case <-a.notifiers[0].out.done:
-	default:
-		t.Error("the notifier goes on")
+	if names, err := (state.Dir{Path: dir}).Journals(); err != nil || !slices.Equal(names, []string{"dev"}) {
+		t.Errorf("journals of %v, %v", names, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
@@ -35,7 +36,7 @@ func TestPrivileges(t *testing.T) {
 	nth := 0
 	for _, r := range setup.Roles() {
 		for _, p := range r.Privileges {
-			if nth++; nth%thinner != 0 {
+			if nth++; nth%daemontest.Thinner != 0 {
 				continue
 			}
 			t.Run("without "+p.Name+" of "+r.Name, func(t *testing.T) {
@@ -60,26 +61,26 @@ const patient = 6 * time.Minute
 // It says what did not come about, "" if everything did. It must be called in
 // a bubble.
 func lifeWithout(t *testing.T, flavour, role, privilege string) string {
-	sz := size{1, 1}
+	sz := size{ControlPlanes: 1, Workers: 1}
 	s := newSim(t, sz, lab.Config{Flavour: flavour})
-	defer s.close()
-	root := administrator{t: t, lab: s.lab, token: s.lab.PVE.AdminToken()}
-	s.lab.Token = root.allow(role, privilege)
-	s.boot()
-	defer s.halt()
+	defer s.Close()
+	root := administrator{t: t, lab: s.Lab, token: s.Lab.PVE.AdminToken()}
+	s.Lab.Token = root.allow(role, privilege)
+	s.Boot()
+	defer s.Halt()
 	if !s.readyWithin(patient) {
 		return "it does not come up"
 	}
-	sz.workers++
-	s.push(sz.files(), "add a worker")
+	sz.Workers++
+	s.Push(sz.Files(), "add a worker")
 	if !s.readyWithin(patient) {
 		return "it does not grow"
 	}
-	s.lawful(sz)
-	if err := s.agent.Destroy("dev"); err != nil {
+	s.CheckRules(sz)
+	if err := s.Cluster().Destroy(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Minute); len(s.lab.PVE.VMs()) > 0; time.Sleep(time.Second) {
+	for end := time.Now().Add(10 * time.Minute); len(s.Lab.PVE.VMs()) > 0; time.Sleep(time.Second) {
 		if time.Now().After(end) {
 			return "it is not torn down"
 		}
@@ -90,7 +91,7 @@ func lifeWithout(t *testing.T, flavour, role, privilege string) string {
 // readyWithin waits until the cluster is Ready at the head.
 func (s *sim) readyWithin(d time.Duration) bool {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
-		if st := s.status(); st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == s.head() {
+		if st := s.Status(); st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == s.Head() {
 			return true
 		}
 	}

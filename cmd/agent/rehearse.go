@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
@@ -87,7 +88,7 @@ type rehearsal struct {
 	p     terminal.Printer
 
 	lab   *lab.Lab
-	agent *agent
+	agent *agent.Agent
 	dirs  *git.Directory
 	stage string // the directory the agent follows
 
@@ -227,24 +228,24 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	if !r.p.IsJSON() {
 		log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{r.p})})
 	}
-	r.agent, err = newAgent(wiring{
-		owner: r.flags.Owner, clusters: names, interval: 2 * time.Second, policy: func() cluster.Policy { return policy },
-		files: files, cacheDir: filepath.Join(scratch, "cache"), dial: r.lab.DialContext, log: log, store: r.dirs, sources: source,
-		proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
-		factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
-		charts:  helm.Config{CA: r.lab.CA()},
-		prepare: r.standIn,
+	r.agent, err = agent.New(agent.Config{
+		Owner: r.flags.Owner, Clusters: names, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
+		Files: files, CacheDir: filepath.Join(scratch, "cache"), Dial: r.lab.DialContext, Log: log, Store: r.dirs, Sources: source,
+		Proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
+		Factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
+		Charts:  helm.Config{CA: r.lab.CA()},
+		Prepare: r.standIn,
 	})
 	if err != nil {
 		return err
 	}
-	r.agent.start(context.WithoutCancel(ctx))
+	r.agent.Start(context.WithoutCancel(ctx))
 	return nil
 }
 
 func (r *rehearsal) close() {
 	if r.agent != nil {
-		r.agent.stop()
+		r.agent.Stop()
 	}
 	if r.lab != nil {
 		r.lab.Close()
@@ -321,7 +322,7 @@ func (r *rehearsal) reach(ctx context.Context, what string, out *rehearsed) erro
 	if !r.p.IsJSON() {
 		r.p.Printf("== %s\n", what)
 	}
-	r.agent.lookAll()
+	r.agent.LookAll()
 	for {
 		all := []cluster.Status{}
 		done, ready := true, true

@@ -34,7 +34,7 @@ func persist(ctx context.Context, away func(error) error, question func(asked fu
 		})
 		// A daemon that has just begun does not know its clusters yet.
 		var e *api.Error
-		starting := been && errors.As(err, &e) && e.Message == errStarting.Error()
+		starting := been && errors.As(err, &e) && e.Reason == cluster.Starting
 		switch {
 		case ctx.Err() != nil:
 			return errStopped

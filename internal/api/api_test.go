@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stub is an agent with one cluster that remembers what was asked.
+// stub is a daemon and its agent with one cluster that remembers what was asked.
 type stub struct {
 	did []string
 
@@ -111,42 +111,53 @@ func (s *stub) Status(name string) (cluster.Status, error) {
 	}
 	return cluster.Status{Cluster: name, Condition: cluster.Ready}, s.note("status", name)
 }
-func (s *stub) Forecast(name string) (cluster.Forecast, error) {
-	return cluster.Forecast{Cluster: name}, s.note("plan", name)
+func (s *stub) History(name string) ([]cluster.Run, error) {
+	return []cluster.Run{{Number: 8}, {Number: 7}}, s.note("history", name)
 }
-func (s *stub) ForecastDir(_ context.Context, name string, files fs.FS) (cluster.Forecast, error) {
+func (s *stub) Inside() Inside              { s.did = append(s.did, "inside"); return Inside{} }
+func (s *stub) Reconcile(name string) error { return s.note("reconcile", name) }
+func (s *stub) Agent() (Agent, error)       { return s, nil }
+
+// Cluster knows every name; what is asked of another than dev fails.
+func (s *stub) Cluster(name string) (Cluster, error) { return stubCluster{s, name}, nil }
+
+// stubCluster is a cluster of the stub.
+type stubCluster struct {
+	*stub
+	name string
+}
+
+func (c stubCluster) Forecast() (cluster.Forecast, error) {
+	return cluster.Forecast{Cluster: c.name}, c.note("plan", c.name)
+}
+func (c stubCluster) ForecastDir(_ context.Context, files fs.FS) (cluster.Forecast, error) {
 	b, err := fs.ReadFile(files, "inventory/dev/cluster.yaml")
 	if err != nil {
 		return cluster.Forecast{}, err
 	}
-	return cluster.Forecast{Cluster: string(b)}, s.note("plan dir", name)
+	return cluster.Forecast{Cluster: string(b)}, c.note("plan dir", c.name)
 }
-func (s *stub) ForecastDestroy(name string) (cluster.Forecast, error) {
-	return cluster.Forecast{Steps: []cluster.Step{{Text: "delete", Destructive: true}}}, s.note("preview", name)
+func (c stubCluster) ForecastDestroy() (cluster.Forecast, error) {
+	return cluster.Forecast{Steps: []cluster.Step{{Text: "delete", Destructive: true}}}, c.note("preview", c.name)
 }
-func (s *stub) History(name string) ([]cluster.Run, error) {
-	return []cluster.Run{{Number: 8}, {Number: 7}}, s.note("history", name)
-}
-func (s *stub) Inside() Inside { s.did = append(s.did, "inside"); return Inside{} }
-func (s *stub) Console(_ context.Context, name, node string, each func(string) error) error {
-	if err := s.note("console "+node, name); err != nil {
+func (c stubCluster) Console(_ context.Context, node string, each func(string) error) error {
+	if err := c.note("console "+node, c.name); err != nil {
 		return err
 	}
 	return each("hello")
 }
-func (s *stub) Reconcile(name string) error { return s.note("reconcile", name) }
-func (s *stub) Suspend(name string) error   { return s.note("suspend", name) }
-func (s *stub) Resume(name string) error    { return s.note("resume", name) }
-func (s *stub) Accept(name string, r cluster.Revision) error {
-	return s.note("accept "+string(r), name)
+func (c stubCluster) Suspend() error { return c.note("suspend", c.name) }
+func (c stubCluster) Resume() error  { return c.note("resume", c.name) }
+func (c stubCluster) Accept(r cluster.Revision) error {
+	return c.note("accept "+string(r), c.name)
 }
-func (s *stub) AcceptBootstrap(name string) error { return s.note("accept bootstrap", name) }
-func (s *stub) Destroy(name string) error         { return s.note("destroy", name) }
-func (s *stub) Kubeconfig(name string) ([]byte, error) {
-	return []byte("kube"), s.note("kubeconfig", name)
+func (c stubCluster) AcceptBootstrap() error { return c.note("accept bootstrap", c.name) }
+func (c stubCluster) Destroy() error         { return c.note("destroy", c.name) }
+func (c stubCluster) Kubeconfig() ([]byte, error) {
+	return []byte("kube"), c.note("kubeconfig", c.name)
 }
-func (s *stub) Talosconfig(name string) ([]byte, error) {
-	return []byte("talos"), s.note("talosconfig", name)
+func (c stubCluster) Talosconfig() ([]byte, error) {
+	return []byte("talos"), c.note("talosconfig", c.name)
 }
 
 func serve(t *testing.T) (*stub, *Client, string) {

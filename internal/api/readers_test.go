@@ -17,7 +17,7 @@ import (
 
 // crowdable serves an agent at a socket at which everybody is a reader until root
 // is set; whoever comes from then on is who they are.
-func crowdable(t *testing.T, a Agent, change func(*http.Server)) (path string, root *atomic.Bool, srv *httpserver.Server) {
+func crowdable(t *testing.T, d Daemon, change func(*http.Server)) (path string, root *atomic.Bool, srv *httpserver.Server) {
 	t.Helper()
 	path, root = filepath.Join(t.TempDir(), "agent.sock"), new(atomic.Bool)
 	l, err := net.Listen("unix", path)
@@ -31,7 +31,7 @@ func crowdable(t *testing.T, a Agent, change func(*http.Server)) (path string, r
 		return peer{known: true, uid: 65534}
 	}
 	log := slog.New(slog.DiscardHandler)
-	h := settings(a, log)
+	h := settings(d, log)
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, who(c))
 	}

@@ -19,43 +19,59 @@ import (
 // Version is the version of the socket's API.
 const Version = "v1"
 
-// Agent is what the socket serves.
-type Agent interface {
+// Daemon is what the socket serves: what outlives the agents that come and go
+// when the config changes, and the one that runs.
+type Daemon interface {
 	About() About
+	// Changed is closed when a status may have changed.
+	Changed() <-chan struct{}
+	// Events returns what has happened lately, oldest first. EventsChanged is
+	// closed when there is more.
+	Events(q cluster.EventQuery) []cluster.Event
+	EventsChanged() <-chan struct{}
+	// Inside is what the daemon knows of its own insides.
+	Inside() Inside
+	// Agent is the agent that runs; ErrStarting between two.
+	Agent() (Agent, error)
+}
+
+// Agent reconciles the clusters of one repository on one host.
+type Agent interface {
 	// Examine looks at the host with the agent's own credentials.
 	Examine(ctx context.Context) (doctor.Examination, error)
 	// Clusters names the clusters of this host, sorted.
 	Clusters() []string
+	// Status returns how a cluster stands, also one that cannot be managed.
 	Status(name string) (cluster.Status, error)
-	// Forecast tells what will happen for the pushed revision.
-	Forecast(name string) (cluster.Forecast, error)
-	// ForecastDir tells what would happen if these files were the repository.
-	ForecastDir(ctx context.Context, name string, files fs.FS) (cluster.Forecast, error)
-	// ForecastDestroy tells what a tear-down would take away.
-	ForecastDestroy(name string) (cluster.Forecast, error)
-	// Changed is closed when a status may have changed.
-	Changed() <-chan struct{}
-	// Events tells what has happened lately, oldest first. EventsChanged is
-	// closed when there is more.
-	Events(q cluster.EventQuery) []cluster.Event
-	EventsChanged() <-chan struct{}
-	// History tells the runs of a cluster, newest first.
+	// History returns the runs of a cluster, newest first.
 	History(name string) ([]cluster.Run, error)
 	// Reconcile fetches and looks now.
 	Reconcile(name string) error
-	Suspend(name string) error
-	Resume(name string) error
-	Accept(name string, revision cluster.Revision) error
-	AcceptBootstrap(name string) error
-	Destroy(name string) error
-	// Inside is what the daemon knows of its own insides.
-	Inside() Inside
+	// Cluster is a cluster that is managed. For a name that the agent does not
+	// have the error is ErrUnknownCluster.
+	Cluster(name string) (Cluster, error)
+}
+
+// Cluster is what can be asked of one cluster that is managed, and what root may
+// have done with it.
+type Cluster interface {
+	// Forecast returns what will happen for the pushed revision.
+	Forecast() (cluster.Forecast, error)
+	// ForecastDir returns what would happen if these files were the repository.
+	ForecastDir(ctx context.Context, files fs.FS) (cluster.Forecast, error)
+	// ForecastDestroy returns what a tear-down would take away.
+	ForecastDestroy() (cluster.Forecast, error)
+	Suspend() error
+	Resume() error
+	Accept(revision cluster.Revision) error
+	AcceptBootstrap() error
+	Destroy() error
 	// Console calls each with what a node's VM prints, as it comes, until ctx
 	// ends.
-	Console(ctx context.Context, name, node string, each func(text string) error) error
+	Console(ctx context.Context, node string, each func(text string) error) error
 	// Kubeconfig and Talosconfig mint credentials for people.
-	Kubeconfig(name string) ([]byte, error)
-	Talosconfig(name string) ([]byte, error)
+	Kubeconfig() ([]byte, error)
+	Talosconfig() ([]byte, error)
 }
 
 // About is what the daemon says of itself.
@@ -74,6 +90,9 @@ type About struct {
 
 // ErrUnknownCluster is returned by an Agent for a name it does not have.
 var ErrUnknownCluster = errors.New("no such cluster")
+
+// ErrStarting is returned by a Daemon while no agent runs.
+var ErrStarting = cluster.WithReason(cluster.Starting, fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment"))
 
 // access is who may use a route.
 type access int
@@ -96,10 +115,10 @@ type route struct {
 	access  access
 	kind    string // of the answer
 	does    string // for the reference page
-	serve   func(*http.Request, Agent) (any, error)
+	serve   func(*http.Request, Daemon) (any, error)
 	// stream takes the place of serve where the answer goes on: a line for each
 	// value.
-	stream func(*http.Request, Agent, sender) error
+	stream func(*http.Request, Daemon, sender) error
 }
 
 // AcceptRequest is the body of an accept.
@@ -136,14 +155,18 @@ type ConsoleText struct {
 // routes is everything the socket can be asked, with the access of each beside
 // it. docs/reference/api.md is made from it.
 var routes = []route{
-	{pattern: "GET /v1/about", access: forReaders, kind: kindAbout, does: "the daemon: version, start, the clusters it looks after, and trouble that is none of theirs", serve: func(_ *http.Request, a Agent) (any, error) {
-		return a.About(), nil
+	{pattern: "GET /v1/about", access: forReaders, kind: kindAbout, does: "the daemon: version, start, the clusters it looks after, and trouble that is none of theirs", serve: func(_ *http.Request, d Daemon) (any, error) {
+		return d.About(), nil
 	}},
-	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.Examine(r.Context())
-	}},
-	{pattern: "GET /v1/status", access: forReaders, kind: "StatusList", does: "the status of every cluster", serve: func(_ *http.Request, a Agent) (any, error) {
+	})},
+	{pattern: "GET /v1/status", access: forReaders, kind: "StatusList", does: "the status of every cluster", serve: func(_ *http.Request, d Daemon) (any, error) {
 		all := []cluster.Status{}
+		a, err := d.Agent()
+		if err != nil {
+			return all, nil // between two agents there are none
+		}
 		for _, name := range a.Clusters() {
 			s, err := a.Status(name)
 			if err != nil {
@@ -154,54 +177,62 @@ var routes = []route{
 		return all, nil
 	}},
 	{pattern: "GET /v1/watch", access: forReaders, kind: "Status", does: "a line for each cluster (`?cluster=NAME`: for one), and one more whenever its status changes; with `?about` an `About` too, and one more whenever the daemon's trouble or its clusters change", stream: watch},
-	{pattern: "GET /v1/events", access: forReaders, kind: "EventList", does: "what the log told, oldest first; `?cluster=`, `node=`, `since=`, `after=` (a seq) and `last=` pick", serve: func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/events", access: forReaders, kind: "EventList", does: "what the log told, oldest first; `?cluster=`, `node=`, `since=`, `after=` (a seq) and `last=` pick", serve: func(r *http.Request, d Daemon) (any, error) {
 		q, err := eventQuery(r.URL.Query())
 		if err != nil {
 			return nil, err
 		}
-		return a.Events(q), nil
+		return d.Events(q), nil
 	}},
 	{pattern: "GET /v1/events/stream", access: forReaders, kind: "Event", does: "the same, a line for each, and one more whenever something is told", stream: follow},
-	{pattern: "GET /v1/clusters/{name}/status", access: forReaders, kind: "Status", does: "the status of one cluster", serve: func(r *http.Request, a Agent) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/status", access: forReaders, kind: "Status", does: "the status of one cluster", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.Status(r.PathValue("name"))
-	}},
-	{pattern: "GET /v1/clusters/{name}/plan", access: forReaders, kind: "Forecast", does: "everything that will happen for the pushed revision", serve: func(r *http.Request, a Agent) (any, error) {
-		return a.Forecast(r.PathValue("name"))
-	}},
-	{pattern: "GET /v1/clusters/{name}/runs", access: forReaders, kind: "RunList", does: "the history of the cluster: its runs, newest first", serve: func(r *http.Request, a Agent) (any, error) {
+	})},
+	{pattern: "GET /v1/clusters/{name}/plan", access: forReaders, kind: "Forecast", does: "everything that will happen for the pushed revision", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		return c.Forecast()
+	})},
+	{pattern: "GET /v1/clusters/{name}/runs", access: forReaders, kind: "RunList", does: "the history of the cluster: its runs, newest first", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.History(r.PathValue("name"))
-	}},
-	{pattern: "GET /v1/clusters/{name}/runs/{number}", access: forReaders, kind: "Run", does: "one run", serve: readRun},
-	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what a tear-down would take away", serve: func(r *http.Request, a Agent) (any, error) {
-		return a.ForecastDestroy(r.PathValue("name"))
-	}},
-	{pattern: "POST /v1/clusters/{name}/plan", access: forRoot, kind: "Forecast", does: "everything that would happen if the tar in the body were the repository", serve: func(r *http.Request, a Agent) (any, error) {
+	})},
+	{pattern: "GET /v1/clusters/{name}/runs/{number}", access: forReaders, kind: "Run", does: "one run", serve: askAgent(readRun)},
+	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what a tear-down would take away", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		return c.ForecastDestroy()
+	})},
+	{pattern: "POST /v1/clusters/{name}/plan", access: forRoot, kind: "Forecast", does: "everything that would happen if the tar in the body were the repository", serve: func(r *http.Request, d Daemon) (any, error) {
 		files, err := readTar(http.MaxBytesReader(nil, r.Body, maxTree))
 		if err != nil {
 			return nil, err
 		}
-		return a.ForecastDir(r.Context(), r.PathValue("name"), files)
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return c.ForecastDir(r.Context(), files)
 	}},
-	{pattern: "POST /v1/clusters/{name}/reconcile", access: forRoot, kind: "Done", does: "fetch the repository and look at the cluster now", serve: func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/reconcile", access: forRoot, kind: "Done", does: "fetch the repository and look at the cluster now", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return done(a.Reconcile(r.PathValue("name")))
-	}},
-	{pattern: "POST /v1/clusters/{name}/suspend", access: forRoot, kind: "Done", does: "change nothing until resumed", serve: func(r *http.Request, a Agent) (any, error) {
-		return done(a.Suspend(r.PathValue("name")))
-	}},
-	{pattern: "POST /v1/clusters/{name}/resume", access: forRoot, kind: "Done", does: "end a suspension", serve: func(r *http.Request, a Agent) (any, error) {
-		return done(a.Resume(r.PathValue("name")))
-	}},
-	{pattern: "POST /v1/clusters/{name}/accept", access: forRoot, kind: "Done", does: "apply a revision that does not descend from the last one, or declare that bootstrap was never sent", serve: func(r *http.Request, a Agent) (any, error) {
+	})},
+	{pattern: "POST /v1/clusters/{name}/suspend", access: forRoot, kind: "Done", does: "change nothing until resumed", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		return done(c.Suspend())
+	})},
+	{pattern: "POST /v1/clusters/{name}/resume", access: forRoot, kind: "Done", does: "end a suspension", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		return done(c.Resume())
+	})},
+	{pattern: "POST /v1/clusters/{name}/accept", access: forRoot, kind: "Done", does: "apply a revision that does not descend from the last one, or declare that bootstrap was never sent", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req AcceptRequest
 		if err := decode(r, &req); err != nil {
 			return nil, err
 		}
-		if req.Bootstrap {
-			return done(a.AcceptBootstrap(r.PathValue("name")))
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
 		}
-		return done(a.Accept(r.PathValue("name"), req.Revision))
+		if req.Bootstrap {
+			return done(c.AcceptBootstrap())
+		}
+		return done(c.Accept(req.Revision))
 	}},
-	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req DestroyRequest
 		if err := decode(r, &req); err != nil {
 			return nil, err
@@ -209,24 +240,63 @@ var routes = []route{
 		if name := r.PathValue("name"); req.Confirm != name {
 			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.NotConfirmed, Message: fmt.Sprintf("destroy %s: not confirmed", name), Hint: "the body's `confirm` must be the cluster's name"}
 		}
-		return done(a.Destroy(r.PathValue("name")))
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return done(c.Destroy())
 	}},
-	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for whoever mends it", serve: func(_ *http.Request, a Agent) (any, error) {
-		return a.Inside(), nil
+	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for whoever mends it", serve: func(_ *http.Request, d Daemon) (any, error) {
+		return d.Inside(), nil
 	}},
-	{pattern: "GET /v1/clusters/{name}/nodes/{node}/console", access: forRoot, kind: "Console", does: "what the node's VM prints on its serial port, in pieces, as it comes", stream: func(r *http.Request, a Agent, send sender) error {
-		return a.Console(r.Context(), r.PathValue("name"), r.PathValue("node"), func(text string) error {
+	{pattern: "GET /v1/clusters/{name}/nodes/{node}/console", access: forRoot, kind: "Console", does: "what the node's VM prints on its serial port, in pieces, as it comes", stream: func(r *http.Request, d Daemon, send sender) error {
+		c, err := findCluster(r, d)
+		if err != nil {
+			return err
+		}
+		return c.Console(r.Context(), r.PathValue("node"), func(text string) error {
 			return send(ConsoleText{Text: text})
 		})
 	}},
-	{pattern: "GET /v1/clusters/{name}/kubeconfig", access: forRoot, kind: "File", does: "a kubeconfig for people, freshly minted", serve: func(r *http.Request, a Agent) (any, error) {
-		b, err := a.Kubeconfig(r.PathValue("name"))
+	{pattern: "GET /v1/clusters/{name}/kubeconfig", access: forRoot, kind: "File", does: "a kubeconfig for people, freshly minted", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		b, err := c.Kubeconfig()
 		return File{Name: "kubeconfig", Content: string(b)}, err
-	}},
-	{pattern: "GET /v1/clusters/{name}/talosconfig", access: forRoot, kind: "File", does: "a talosconfig for people, freshly minted", serve: func(r *http.Request, a Agent) (any, error) {
-		b, err := a.Talosconfig(r.PathValue("name"))
+	})},
+	{pattern: "GET /v1/clusters/{name}/talosconfig", access: forRoot, kind: "File", does: "a talosconfig for people, freshly minted", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		b, err := c.Talosconfig()
 		return File{Name: "talosconfig", Content: string(b)}, err
-	}},
+	})},
+}
+
+// askAgent answers with what the agent that runs says.
+func askAgent(ask func(*http.Request, Agent) (any, error)) func(*http.Request, Daemon) (any, error) {
+	return func(r *http.Request, d Daemon) (any, error) {
+		a, err := d.Agent()
+		if err != nil {
+			return nil, err
+		}
+		return ask(r, a)
+	}
+}
+
+// askCluster answers with what the cluster says that the path names.
+func askCluster(ask func(*http.Request, Cluster) (any, error)) func(*http.Request, Daemon) (any, error) {
+	return func(r *http.Request, d Daemon) (any, error) {
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return ask(r, c)
+	}
+}
+
+// findCluster is the cluster that the path names.
+func findCluster(r *http.Request, d Daemon) (Cluster, error) {
+	a, err := d.Agent()
+	if err != nil {
+		return nil, err
+	}
+	return a.Cluster(r.PathValue("name"))
 }
 
 // readRun answers for one run.

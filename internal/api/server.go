@@ -33,7 +33,7 @@ type Server struct{ *httpserver.Server }
 
 // Listen opens the socket and serves it until Close. A stale socket is
 // replaced, a live one is not: then another agent runs.
-func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
+func Listen(path string, d Daemon, log *slog.Logger) (*Server, error) {
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("listen on socket %s: %w", path, err)
 	}
@@ -55,7 +55,7 @@ func Listen(path string, a Agent, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), settings(a, log), log)}, nil
+	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), settings(d, log), log)}, nil
 }
 
 // listenClosed opens a socket to which nobody but its user may connect. Linux
@@ -74,9 +74,9 @@ func listenClosed(path string) (net.Listener, error) {
 
 // settings are those of the server: what the routes need beside the bounds that
 // every listener has.
-func settings(a Agent, log *slog.Logger) *http.Server {
+func settings(d Daemon, log *slog.Logger) *http.Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := httpserver.HTTP(handler(a, newStreams(ctx)), log)
+	h := httpserver.HTTP(handler(d, newStreams(ctx)), log)
 	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peerOf(c))
@@ -170,11 +170,11 @@ func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.
 
 // Handler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
-func Handler(a Agent) http.Handler {
-	return handler(a, newStreams(context.Background()))
+func Handler(d Daemon) http.Handler {
+	return handler(d, newStreams(context.Background()))
 }
 
-func handler(a Agent, st *streams) http.Handler {
+func handler(d Daemon, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -184,10 +184,10 @@ func handler(a Agent, st *streams) http.Handler {
 				return
 			}
 			if rt.stream != nil {
-				st.serve(w, r, rt, a)
+				st.serve(w, r, rt, d)
 				return
 			}
-			data, err := rt.serve(r, a)
+			data, err := rt.serve(r, d)
 			if err != nil {
 				writeError(w, err)
 				return

@@ -38,7 +38,7 @@ var errTooMany = &Error{Status: http.StatusServiceUnavailable, Reason: cluster.T
 
 // streams serves a route whose answer goes on until the client leaves or the
 // daemon stops: one envelope on each line.
-func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agent) {
+func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, d Daemon) {
 	slots := s.readers
 	if p, _ := r.Context().Value(peerKey{}).(peer); p.isRoot() {
 		slots = s.root
@@ -91,7 +91,7 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, a Agen
 		}
 		return out.Flush()
 	}
-	err := rt.stream(r.WithContext(ctx), a, send)
+	err := rt.stream(r.WithContext(ctx), d, send)
 	if err != nil && !began && !errors.Is(err, context.Canceled) {
 		writeError(w, err)
 	}
@@ -113,14 +113,14 @@ const kindAbout = "About"
 // watch sends the status of each cluster, or of one, and again whenever it has
 // changed; and where that is asked for, what the daemon says of itself, and
 // again whenever its trouble or its clusters have changed.
-func watch(r *http.Request, a Agent, send sender) error {
+func watch(r *http.Request, d Daemon, send sender) error {
 	only := r.URL.Query().Get("cluster")
 	about := r.URL.Query().Has("about")
 	told := map[string]string{}
 	var was About
 	for first := true; ; first = false {
-		changed := a.Changed()
-		now := a.About()
+		changed := d.Changed()
+		now := d.About()
 		names := now.Clusters
 		if only != "" {
 			names = []string{only}
@@ -128,12 +128,12 @@ func watch(r *http.Request, a Agent, send sender) error {
 		maps.DeleteFunc(told, func(name, _ string) bool { return !slices.Contains(names, name) }) // one that comes back is news
 		busy := false
 		for _, name := range names {
-			s, err := a.Status(name)
+			s, err := statusOf(d, name)
 			if first && only != "" && err != nil {
 				return err
 			}
 			if err != nil {
-				continue // the agent behind the door is being exchanged
+				continue // the agent is being exchanged
 			}
 			busy = busy || len(s.Running) > 0
 			if n := news(s); n != told[name] {
@@ -158,6 +158,15 @@ func watch(r *http.Request, a Agent, send sender) error {
 			return err
 		}
 	}
+}
+
+// statusOf is how a cluster stands with the agent that runs.
+func statusOf(d Daemon, name string) (cluster.Status, error) {
+	a, err := d.Agent()
+	if err != nil {
+		return cluster.Status{}, err
+	}
+	return a.Status(name)
 }
 
 // await waits for a change; while something runs, for a moment at most.
@@ -196,14 +205,14 @@ func news(s cluster.Status) string {
 }
 
 // follow sends the events that a query picks, and those that come.
-func follow(r *http.Request, a Agent, send sender) error {
+func follow(r *http.Request, d Daemon, send sender) error {
 	q, err := eventQuery(r.URL.Query())
 	if err != nil {
 		return err
 	}
 	for first := true; ; first = false {
-		changed := a.EventsChanged()
-		events := a.Events(q)
+		changed := d.EventsChanged()
+		events := d.Events(q)
 		for _, e := range events {
 			q.After = e.Seq
 			if err := send(e); err != nil {

@@ -102,6 +102,17 @@ func (ps Problems) First() string {
 	return ""
 }
 
+// Place returns where the first error stands, with its field: what tells it from
+// another whatever its words are.
+func (ps Problems) Place() string {
+	for _, p := range ps {
+		if p.Severity == Error || p.Severity == "" {
+			return strings.TrimSuffix(fmt.Sprintf("%s:%d:%d %s", p.File, p.Line, p.Column, p.Field), " ")
+		}
+	}
+	return ""
+}
+
 // Error implements error: every problem on a line of its own.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))

@@ -20,6 +20,7 @@ const (
 
 // The reasons that concern a cluster as a whole.
 const (
+	ClusterUnmanaged   Reason = "ClusterUnmanaged"
 	InventoryInvalid   Reason = "InventoryInvalid"
 	HistoryRewritten   Reason = "HistoryRewritten"
 	HistoryUnknown     Reason = "HistoryUnknown"

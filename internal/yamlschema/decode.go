@@ -93,7 +93,7 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 	}
 	hint := "known here: " + strings.Join(keys, ", ")
 	if foreseen, ok := d.Foreseen[key.Value]; ok && !slices.Contains(keys, key.Value) {
-		d.bad(key, Join(path, key.Value), foreseen, "is not built yet")
+		d.bad(key, Join(path, key.Value), foreseen, "is not supported yet")
 		return
 	}
 	if best := d.suggest(key.Value, keys); best != "" {
@@ -270,7 +270,7 @@ func (d decoder) choice(n *yaml.Node, path string, f field, v reflect.Value) {
 	case slices.Contains(f.enum, s):
 		v.SetString(s)
 	case slices.Contains(f.later, s):
-		d.bad(n, path, "write "+choices, "%s is not built yet", s)
+		d.bad(n, path, "write "+choices, "%s is not supported yet", s)
 	default:
 		hint := "write " + choices
 		if best := d.suggest(s, f.enum); best != "" {
@@ -287,7 +287,7 @@ func (d decoder) bool(n *yaml.Node, path string, f field, v reflect.Value) {
 	case n.Style != 0 || s != "true" && s != "false":
 		d.bad(n, path, "write true or false, without quotes", "%s is not true or false", Quote(s))
 	case slices.Contains(f.later, s):
-		d.bad(n, path, "write false, or remove the line", "%s: %s is not built yet", f.key, s)
+		d.bad(n, path, "write false, or remove the line", "%s: %s is not supported yet", f.key, s)
 	default:
 		v.SetBool(s == "true")
 	}

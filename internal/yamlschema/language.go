@@ -16,7 +16,7 @@ import (
 //	is        the rule of a text, a key of Formats
 //	required  the key must be there
 //	enum      the values that are allowed, comma-separated
-//	later     values that are foreseen but not built yet
+//	later     values that are foreseen but not supported yet
 //	unit      what a number counts, for messages
 //	min, max  bounds of a number
 //	default   what holds without the key, for people

@@ -162,7 +162,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 	case status == release.StatusDeployed && ours == j.digest && mine:
 		return last, nil
 	case status == release.StatusUninstalling:
-		return nil, errors.New("somebody is uninstalling its release")
+		return nil, errors.New("its release is being uninstalled")
 	case status.IsPending(), status == release.StatusUnknown:
 		if since := time.Since(last.Info.LastDeployed.Time); !mine && since < pendingFor {
 			return nil, fmt.Errorf("somebody else has changed its release for %s (%s)", since.Round(time.Second), status)

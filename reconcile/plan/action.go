@@ -126,7 +126,7 @@ func (a CreateVM) Info() Info {
 		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), cluster.ClaimStorage(a.Host, n.Datastore)},
 		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Boot.Medium)}
 	if a.Finish {
-		i.Text = fmt.Sprintf("finish vm %d (%s), which was cut off half made", n.VMID, n.Name)
+		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
 	} else {
 		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, gib(n.DiskBytes))
 	}

@@ -52,7 +52,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		return
 	}
 	if !m.o.Releases.Known {
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "nobody has answered yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
@@ -82,7 +82,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
 		// Whoever installed it manages it, broken or not.
 	case rel.Status == "uninstalling":
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "somebody is uninstalling its release", Within: taskWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
 	default:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
 	}

@@ -32,7 +32,7 @@ func (m *planner) planBootstrap() {
 		i := slices.IndexFunc(cps, func(n cluster.Node) bool { return n.Name == intent.Node && n.UUID == intent.UUID })
 		if i < 0 || m.plan.Phases[intent.Node] == cluster.PhaseAbsent {
 			m.block(cluster.Block{Subject: m.d.Spec.Name,
-				Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("bootstrap was sent to %s, which is gone; whether it founded a cluster is not known, and founding a second one could split it", intent.Node),
+				Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("bootstrap was sent to %s, which was deleted; whether it founded a cluster is not known, and founding a second one could split it", intent.Node),
 				Hint: fmt.Sprintf("nothing of value can be lost if the cluster never came up: `talos-agent destroy %s` and start over", m.d.Spec.Name)})
 			return
 		}
@@ -42,7 +42,7 @@ func (m *planner) planBootstrap() {
 		return
 	} else if m.o.Facts.Lost {
 		m.block(cluster.Block{Subject: m.d.Spec.Name,
-			Reason: cluster.JournalLost, Message: "the agent's own records are lost, so that it cannot know whether bootstrap was sent before",
+			Reason: cluster.JournalLost, Message: "the agent's own state is lost, so that it cannot know whether bootstrap was sent before",
 			Hint: fmt.Sprintf("if this cluster never came up: `talos-agent accept %s --bootstrap`; otherwise wait until its control planes answer", m.d.Spec.Name)})
 		return
 	}
@@ -54,7 +54,7 @@ func (m *planner) planBootstrap() {
 		for _, n := range cps {
 			if n.Name != chosen.Name && !neverFounded(m.o, n) {
 				m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: joinWithin,
-					Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("waits to hear from %s that it has no etcd, before founding one on %s", n.Name, chosen.Name)})
+					Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("waits until it is known that %s has no etcd, before founding one on %s", n.Name, chosen.Name)})
 				return
 			}
 		}

@@ -56,7 +56,7 @@ type etcd struct {
 // against it.
 func etcdOf(s cluster.Spec, o cluster.Observed) etcd {
 	if !o.Members.Known {
-		return etcd{unknown: orElse(o.Members.Why, "nobody has answered yet")}
+		return etcd{unknown: orElse(o.Members.Why, "there is no answer yet")}
 	}
 	out := etcd{agreed: o.MembersAgree}
 	for _, mem := range o.Members.Value {

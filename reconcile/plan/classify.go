@@ -100,9 +100,9 @@ func lacking(n cluster.Node, o cluster.Observed) lack {
 	case !ok:
 		return lack{cluster.WaitingToRegister, "", "it has not registered with Kubernetes yet", false}
 	case !kn.Ready:
-		return lack{cluster.NodeNotReady, "", "Kubernetes says NotReady" + colon(kn.Why), false}
+		return lack{cluster.NodeNotReady, "", "Kubernetes reports NotReady" + colon(kn.Why), false}
 	case !m.Ready:
-		return lack{cluster.TalosNotReady, "", "Talos says it is not ready" + colon(strings.Join(m.Unmet, ", ")), false}
+		return lack{cluster.TalosNotReady, "", "Talos reports that it is not ready" + colon(strings.Join(m.Unmet, ", ")), false}
 	}
 	return lack{}
 }

@@ -19,7 +19,7 @@ func (m *planner) planDestroy() {
 			if locked {
 				key = "locked"
 			}
-			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml says `%s: true`", vm.VMID, key),
+			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml has `%s: true`", vm.VMID, key),
 				Hint: fmt.Sprintf("remove `%s: true` from the node, push, and run destroy again", key)})
 		case vm.Task != nil && vm.Task.Type == "qmcreate":
 			left = true
@@ -29,7 +29,7 @@ func (m *planner) planDestroy() {
 			// Not ours, so nothing of this cluster is left there.
 		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + orElse(vm.Why, "nobody has answered yet"), Within: seeWithin})
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + orElse(vm.Why, "there is no answer yet"), Within: seeWithin})
 		case !vm.Hardware.Known:
 			left = true
 			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
@@ -56,7 +56,7 @@ func (m *planner) planDestroy() {
 		}
 	}
 	if !m.o.Orphans.Known {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Orphans.Why, "nobody has answered yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Orphans.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
 	for _, vm := range m.o.Orphans.Value {

@@ -153,16 +153,16 @@ func (dr Drift) unsupported(n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch dr.Reason {
 	case cluster.TalosVersionDrift:
-		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory says %s; upgrading is not built yet", dr.Have, dr.Want)
+		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
 		b.Hint = "set talos_version back, or upgrade with talosctl"
 	case cluster.KubernetesDrift:
-		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory says %s; upgrading is not built yet", dr.Have, dr.Want)
+		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
 		b.Hint = "set kubernetes_version back, or upgrade with talosctl upgrade-k8s"
 	case cluster.ConfigDrift:
-		b.Message = "its machine config differs from the repository's; changing the config of a running node is not built yet"
+		b.Message = "its machine config differs from the repository's; changing the config of a running node is not supported yet"
 		b.Hint = "undo the change in the repository, or apply it with talosctl"
 	default:
-		b.Message = fmt.Sprintf("vm %d has %s, and the inventory says %s; changing a vm is not built yet", n.VMID, dr.have(), dr.want())
+		b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s; changing a vm is not supported yet", n.VMID, dr.have(), dr.want())
 		b.Hint = "undo the change in the repository, or change the vm by hand to match"
 	}
 	return b

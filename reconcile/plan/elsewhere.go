@@ -17,7 +17,7 @@ func Elsewhere(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || carrier(n, vm) == n.Placement.Pin {
 			continue
 		}
-		message := fmt.Sprintf("vm %d is on %s, and the inventory says %s", vm.VMID, vm.Host, n.Placement.Pin)
+		message := fmt.Sprintf("vm %d is on %s, and the inventory has %s", vm.VMID, vm.Host, n.Placement.Pin)
 		hint := fmt.Sprintf("write `node: %s` for %s in nodes.yaml", vm.Host, n.Name)
 		switch h := o.Hosts[n.Placement.Pin]; {
 		case h.Known:

@@ -70,7 +70,7 @@ func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
 	case mach.Why != "":
 		return mach.Why
 	default:
-		return "nobody has answered yet"
+		return "there is no answer yet"
 	}
 }
 
@@ -78,7 +78,7 @@ func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
 func (m *planner) planAbsent(n cluster.Node) {
 	if twin, ok := m.twin(n); ok {
 		m.block(cluster.Block{Subject: n.Name,
-			Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("it is vm %d, and the inventory now says vm %d; giving a node another vmid or ip is not built yet", twin.VMID, n.VMID),
+			Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d; giving a node another vmid or ip is not supported yet", twin.VMID, n.VMID),
 			Hint: fmt.Sprintf("undo the change in nodes.yaml; its vmid follows from its ip where none is written (vmid: %d)", twin.VMID)})
 		return
 	}
@@ -138,7 +138,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 // could never join.
 func (m *planner) mayJoin(n cluster.Node) bool {
 	if m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm is gone, and it was a member of etcd; replacing a control plane is not built yet", Hint: lostHint})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it was a member of etcd; replacing a control plane is not supported yet", Hint: lostHint})
 		return false
 	}
 	if m.o.Facts.BootstrapSent() && !m.o.Members.Known {
@@ -200,7 +200,7 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
 		return
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("who answers at %s is not the machine this node's vm carries%s", n.IP, colon(mach.Why)),
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, colon(mach.Why)),
 		Hint: fmt.Sprintf("find the other machine that uses %s; nothing secret was sent to it", n.IP)})
 }
 
@@ -250,7 +250,7 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		return
 	}
 	if n.Role == cluster.ControlPlane && m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not built yet", Hint: lostHint})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not supported yet", Hint: lostHint})
 		return
 	}
 	m.do(ApplyConfig{Node: n, Config: cfg})

@@ -31,13 +31,13 @@ func (m *planner) planOrphans() {
 		case i >= 0:
 			m.block(cluster.Block{Subject: vm.Node,
 				Reason: cluster.DuplicateVM, Message: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, m.d.Spec.Nodes[i].VMID),
-				Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, take it away by hand: `qm stop %d && qm destroy %d --purge` on %s",
+				Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, remove it by hand: `qm stop %d && qm destroy %d --purge` on %s",
 					vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)})
 			continue
 		}
 		m.block(cluster.Block{Subject: vm.Node,
-			Reason: cluster.OrphanVM, Message: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; taking nodes away is not built yet", vm.VMID, vm.Node),
-			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be taken away by hand: `kubectl drain %s`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
+			Reason: cluster.OrphanVM, Message: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; removing nodes is not supported yet", vm.VMID, vm.Node),
+			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be removed by hand: `kubectl drain %s`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
 				vm.Node, vm.Node, vm.Host, vm.VMID, vm.VMID)})
 	}
 }

@@ -24,7 +24,7 @@ func inDoubt(name string, p cluster.Policy) []cluster.Block {
 	hint := why.Hint
 	why.Hint = ""
 	return []cluster.Block{{Subject: name, Reason: cluster.PolicyUnknown, Message: "nothing is changed while it is not known what the host allows: " + why.String(),
-		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has mended it", "; ")}}
+		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has fixed it", "; ")}}
 }
 
 // violations lists where a repository asks for more than its host allows. Each

@@ -43,7 +43,7 @@ func TestCreateIsAnEnsure(t *testing.T) {
 	})
 }
 
-// TestCreateFinishes: a VM that was cut off half made is finished from where it
+// TestCreateFinishes: a VM that was interrupted while it was made is finished from where it
 // is, whatever people did to it.
 func TestCreateFinishes(t *testing.T) {
 	d := desired(1)

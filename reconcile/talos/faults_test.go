@@ -217,7 +217,7 @@ func TestSlowMachine(t *testing.T) {
 		b.power(cp(1))
 		b.world.Inject(world.Fault{System: "talos", Kind: world.Slow, Delay: time.Second})
 		start := time.Now()
-		b.wantReach(cp(1), cluster.ReachUnknown, "nobody has answered yet")
+		b.wantReach(cp(1), cluster.ReachUnknown, "there is no answer yet")
 		b.untilReach(cp(1), cluster.Maintenance)
 		b.apply(cp(1))
 		b.untilReach(cp(1), cluster.Configured)

@@ -116,7 +116,7 @@ func TestFirstLook(t *testing.T) {
 		if took := time.Since(start); took != firstLook {
 			t.Errorf("the first look took %v, want %v", took, firstLook)
 		}
-		if m := o.Machines["cp-1"]; m.Reach != cluster.ReachUnknown || m.Why != "nobody has answered yet" {
+		if m := o.Machines["cp-1"]; m.Reach != cluster.ReachUnknown || m.Why != "there is no answer yet" {
 			t.Errorf("%+v", m)
 		}
 		if m := o.Machines["cp-2"]; m.Reach != cluster.Maintenance {

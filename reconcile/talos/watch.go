@@ -40,7 +40,7 @@ func (f *Fleet) watch(n cluster.Node) *watcher {
 	ctx, stop := context.WithCancel(f.ctx)
 	w := &watcher{
 		f: f, node: n, stop: stop, awaited: true,
-		machine: cluster.Machine{Why: "nobody has answered yet"},
+		machine: cluster.Machine{Why: "there is no answer yet"},
 		look:    make(chan struct{}, 1), moved: make(chan struct{}), first: make(chan struct{}),
 	}
 	f.running.Go(func() {

@@ -5,7 +5,7 @@
 //
 // It is strict and deterministic. Unknown keys, wrong types, duplicate keys,
 // a second document, anchors and aliases are refused, and so is whatever is
-// not built yet. Identities (VMID, MAC, UUID, serials) follow from the owner
+// not supported yet. Identities (VMID, MAC, UUID, serials) follow from the owner
 // and from what is written about a node, never from its position in a list.
 //
 // The room is pure: it reads a file system it is given and knows neither the

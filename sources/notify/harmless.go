@@ -10,7 +10,7 @@ import (
 // them was said by others: whoever pushes, a chart, a machine. What is mended stays
 // to be read; a webhook for programs gets what was said.
 func (n Notice) harmless() Notice {
-	for _, word := range []*string{&n.Agent, &n.Host, &n.Cluster, &n.Condition, &n.Message, &n.Hint, &n.Revision, &n.Applied} {
+	for _, word := range []*string{&n.Agent, &n.Host, &n.Cluster, &n.Condition, &n.Reason, &n.Concerns, &n.About, &n.Message, &n.Hint, &n.Revision, &n.Applied} {
 		*word = harmless(*word)
 	}
 	return n

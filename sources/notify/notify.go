@@ -25,15 +25,20 @@ const (
 // Notice is what there is to say. Its JSON is what a webhook gets. Without a
 // cluster it is of the repository, which concerns them all.
 type Notice struct {
-	Agent     string    `json:"agent"` // its owner, as in the config
-	Host      string    `json:"host"`
-	Cluster   string    `json:"cluster"`
-	Condition string    `json:"condition"`
-	Message   string    `json:"message"`
-	Hint      string    `json:"hint,omitempty"`
-	Since     time.Time `json:"since"` // since when the condition holds
-	Revision  string    `json:"revision"`
-	Applied   string    `json:"applied"`
+	Agent     string `json:"agent"` // its owner, as in the config
+	Host      string `json:"host"`
+	Cluster   string `json:"cluster"`
+	Condition string `json:"condition"`
+	// Reason is the code of why the condition is what it is, Concerns whom it
+	// concerns, and About which of several alike.
+	Reason   string    `json:"reason,omitempty"`
+	Concerns string    `json:"concerns,omitempty"`
+	About    string    `json:"about,omitempty"`
+	Message  string    `json:"message"`
+	Hint     string    `json:"hint,omitempty"`
+	Since    time.Time `json:"since"` // since when the condition holds
+	Revision string    `json:"revision"`
+	Applied  string    `json:"applied"`
 }
 
 // title is the notice in a few words.

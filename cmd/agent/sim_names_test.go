@@ -1,8 +1,0 @@
-package main
-
-import "github.com/talos-agent/talos-agent/internal/lab/pve"
-
-type (
-	vmView = pve.VMView
-	volume = pve.VolumeView
-)

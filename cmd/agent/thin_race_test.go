@@ -1,8 +1,0 @@
-//go:build race
-
-package main
-
-// thinner is by how much fewer crash points and seeds are run than otherwise:
-// the race detector costs ten times the time, and races are found in any of
-// them.
-const thinner = 20

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+)
+
+// inOrder lets one observer see what the one before it found.
+type inOrder []reconcile.Observer
+
+func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	for _, ob := range obs {
+		ob.Observe(ctx, d, o)
+	}
+}
+
+// vms gives the Proxmox VE client the shape the executor wants.
+type vms struct{ c *proxmox.Client }
+
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, host, boot, p)
+}
+
+func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
+	return v.c.Start(ctx, d, n, p)
+}
+
+func (v vms) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p reconcile.Progress) error {
+	return v.c.Delete(ctx, d, vm, p)
+}
+
+// images brings the image from the factory over the host's cache to its
+// storages.
+type images struct {
+	factory *factory.Factory
+	pve     *proxmox.Client
+}
+
+// Observe implements reconcile.Observer.
+func (i *images) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
+	if d.Image.Name != "" {
+		o.ImageCached = cluster.Saw(i.factory.Cached(d.Image, o.Facts.Images[d.Image.Name]))
+	}
+}
+
+func (i *images) Register(ctx context.Context, s cluster.Schematic) error {
+	_, err := i.factory.Schematic(ctx, s)
+	return err
+}
+
+func (i *images) Download(ctx context.Context, d cluster.Desired, p reconcile.Progress) (cluster.ImagePin, error) {
+	progress := func(done, total int64) { p(cluster.Progress{Done: done, Total: total, Unit: "bytes"}) }
+	pin, err := i.factory.Download(ctx, d.Image, progress)
+	if errors.Is(err, factory.ErrUnknownSchematic) {
+		// The id comes from the journal, and this factory was never told.
+		id, regErr := i.factory.Schematic(ctx, d.Spec.Schematic)
+		if regErr != nil {
+			return cluster.ImagePin{}, regErr
+		}
+		if id != d.Image.Schematic {
+			return cluster.ImagePin{}, fmt.Errorf("%w; it gives %s for what the inventory asks", err, id)
+		}
+		pin, err = i.factory.Download(ctx, d.Image, progress)
+	}
+	return pin, err
+}
+
+func (i *images) Upload(ctx context.Context, host, datastore string, img cluster.Image, p reconcile.Progress) error {
+	f, size, err := i.factory.Open(img)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return i.pve.Upload(ctx, host, datastore, img.Name, size, f, p)
+}

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/callgate"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// What the socket asks of the agent.
+var _ api.Agent = (*Agent)(nil)
+
+// Started is when the agent was made.
+func (a *Agent) Started() time.Time { return a.started }
+
+// Gate is the gate of everything that the agent asks of others.
+func (a *Agent) Gate() *callgate.Gate { return a.gate }
+
+// Clusters implements api.Agent.
+func (a *Agent) Clusters() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(a.managed)), slices.Collect(maps.Keys(a.refused))...)))
+}
+
+// Status implements api.Agent.
+func (a *Agent) Status(name string) (cluster.Status, error) {
+	a.mu.Lock()
+	s, refused := a.refused[name]
+	a.mu.Unlock()
+	if refused {
+		return s.Status, nil
+	}
+	m, err := a.find(name)
+	if err != nil {
+		return cluster.Status{}, err
+	}
+	return a.consoles.show(m.Status()), nil
+}
+
+// History implements api.Agent.
+func (a *Agent) History(name string) ([]cluster.Run, error) {
+	if _, err := a.Status(name); err != nil {
+		return nil, err
+	}
+	return a.c.Runs.List(name), nil
+}
+
+// Cluster implements api.Agent.
+func (a *Agent) Cluster(name string) (api.Cluster, error) {
+	m, err := a.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Reconcile implements api.Agent.
+func (a *Agent) Reconcile(name string) error {
+	m, err := a.find(name)
+	if errors.Is(err, api.ErrUnknownCluster) {
+		a.readClusters() // it may have been pushed a moment ago
+	}
+	if err != nil {
+		return err
+	}
+	m.Look(true)
+	return nil
+}
+
+// readClusters has the repository read for clusters that nobody knows yet.
+func (a *Agent) readClusters() {
+	select {
+	case a.asked <- time.Now():
+	default: // somebody asked a moment ago, and that is not taken yet
+	}
+}
+
+// LookAll has every cluster fetch and look, those too that nobody knows yet.
+func (a *Agent) LookAll() {
+	a.readClusters()
+	for _, name := range a.Clusters() {
+		if m, err := a.find(name); err == nil {
+			m.Look(true)
+		}
+	}
+}
+
+// Certificates are those of a cluster, or with "" the host's.
+func (a *Agent) Certificates(name string) []cluster.Certificate {
+	if name == "" {
+		if c, ok := a.pve.Certificate(); ok {
+			return []cluster.Certificate{c}
+		}
+		return nil
+	}
+	m, err := a.find(name)
+	if err != nil {
+		return nil
+	}
+	if of := m.render.certificates.Load(); of != nil {
+		return *of
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+)
+
+// What the socket asks of one cluster. What the reconciler does by itself comes
+// with it.
+var _ api.Cluster = (*managedCluster)(nil)
+
+// ForecastDir implements api.Cluster.
+func (m *managedCluster) ForecastDir(ctx context.Context, files fs.FS) (cluster.Forecast, error) {
+	snap, problems, err := m.source.of(ctx, files)
+	if err != nil {
+		return cluster.Forecast{}, err
+	}
+	invalid := func(problems cluster.Problems) cluster.Forecast {
+		return cluster.Forecast{Cluster: m.name, Revision: sentDirectory, Problems: problems, Blocked: []cluster.Block{{Subject: m.name, Reason: "the inventory is invalid"}}}
+	}
+	if problems.HasErrors() {
+		return invalid(problems), nil
+	}
+	f, err := m.ForecastOf(ctx, snap)
+	if errors.As(err, &problems) {
+		return invalid(problems), nil
+	}
+	return f, err
+}
+
+// Accept implements api.Cluster.
+func (m *managedCluster) Accept(revision cluster.Revision) error {
+	if seen := m.Status().Revision; revision == "" || revision != seen {
+		return fault.WithHint(errors.New("the revision to accept is not the newest one seen, "+seen.Short()), "look at `talos-agent status "+m.name+"` and run accept again")
+	}
+	return m.Reconciler.Accept(revision)
+}
+
+// peopleTTL is how long a kubeconfig or talosconfig for a person works. They
+// are minted on demand, so that there is no reason to keep one for long.
+const peopleTTL = 30 * 24 * time.Hour
+
+// mintAccess mints credentials for a person.
+func (m *managedCluster) mintAccess() (cluster.Desired, cluster.Access, error) {
+	d, ok := m.Desired()
+	if !ok || d.Bundle.IsZero() {
+		return d, cluster.Access{}, fault.WithHint(errors.New("the cluster's secrets have not been read"), "look at `talos-agent status "+m.name+"`")
+	}
+	access, err := machineconfig.Credentials(d.Bundle, time.Now(), peopleTTL)
+	return d, access, err
+}
+
+// Kubeconfig implements api.Cluster.
+func (m *managedCluster) Kubeconfig() ([]byte, error) {
+	d, access, err := m.mintAccess()
+	if err != nil {
+		return nil, err
+	}
+	return machineconfig.Kubeconfig(d.Spec, access, d.Spec.Network.Endpoint)
+}
+
+// Talosconfig implements api.Cluster.
+func (m *managedCluster) Talosconfig() ([]byte, error) {
+	d, access, err := m.mintAccess()
+	if err != nil {
+		return nil, err
+	}
+	return machineconfig.Talosconfig(d.Spec, access)
+}
+
+// Console implements api.Cluster.
+func (m *managedCluster) Console(ctx context.Context, node string, each func(text string) error) error {
+	a := m.agent
+	var names []string
+	for _, n := range m.Status().Nodes {
+		if names = append(names, n.Name); n.Name != node {
+			continue
+		}
+		defer a.consoles.person(consoleKey{m.name, node})()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(a.ctx, cancel)()
+		var clean cluster.Console
+		return a.pve.Console(ctx, n.Host, n.VMID, func(piece []byte) error {
+			if text := clean.Clean(piece); text != "" {
+				return each(text)
+			}
+			return nil
+		})
+	}
+	err := fmt.Errorf("cluster %s has no node %q", m.name, node)
+	if len(names) > 0 {
+		return fault.WithHint(err, "its nodes are "+strings.Join(names, ", "))
+	}
+	return err
+}

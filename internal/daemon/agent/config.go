@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/sources"
+	"github.com/talos-agent/talos-agent/sources/forge"
+)
+
+// Config is everything an agent is made of, resolved: files are read, and the
+// adapters' own configs are filled in.
+type Config struct {
+	Owner    string
+	Clusters []string // empty: all in the repository
+	Interval time.Duration
+	Policy   func() cluster.Policy
+	Files    reconcile.Files // of the journal
+	Known    []string        // clusters that have a journal already
+	CacheDir string
+	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log      *slog.Logger
+
+	Sources sources.Config
+	Store   io.Closer // of Sources.Store; nil: it is not the agent's to close
+	Proxmox proxmox.Config
+	Factory factory.Config
+	Charts  helm.Config // API, OnChange, CacheDir and Log are filled per cluster
+	Forge   *forge.Config
+	Notify  []reporting.Target
+	Sent    *reporting.SentNotices
+	Host    string // its name
+
+	// Directory is the directory that is the repository, and is watched; "": none.
+	// Pushed has an element when something was pushed; nil: nobody says so.
+	Directory string
+	Pushed    <-chan struct{}
+
+	// Prepare, when set, has a hand in every snapshot before it is used: a
+	// rehearsal puts throw-away keys and stand-ins for charts into it.
+	Prepare func(cluster.Snapshot) (cluster.Snapshot, error)
+	// OnStatus is called after every pass of any cluster, OnPass with how long it
+	// took, and OnAction when an action ended; they must not block.
+	OnStatus func(cluster.Status)
+	OnPass   func(name string, took time.Duration)
+	OnAction func(name string, o cluster.Outcome)
+	// OnNotified is called with how each attempt to notify a target ended.
+	OnNotified func(target string, err error)
+	// OnUnreachable is called with somebody outside to whom it could not be reported
+	// how a cluster stands, and with nil when it could be again.
+	OnUnreachable func(who string, err error)
+	// Runs keeps what was done, for people; nil: in memory, for as long as the agent
+	// lives. Pulse beats whenever a status may have changed; nil: nobody watches.
+	Runs  *eventlog.Runs
+	Pulse *history.Pulse
+}
+
+// setDefaults fills in what may be left out.
+func (c *Config) setDefaults() {
+	if c.Runs == nil {
+		c.Runs = eventlog.NewRuns(nil, history.DefaultKeep, c.Log)
+	}
+	if c.Pulse == nil {
+		c.Pulse = &history.Pulse{}
+	}
+	if c.OnStatus == nil {
+		c.OnStatus = func(cluster.Status) {}
+	}
+	if c.OnPass == nil {
+		c.OnPass = func(string, time.Duration) {}
+	}
+	if c.OnAction == nil {
+		c.OnAction = func(string, cluster.Outcome) {}
+	}
+	if c.OnNotified == nil {
+		c.OnNotified = func(string, error) {}
+	}
+	if c.OnUnreachable == nil {
+		c.OnUnreachable = func(string, error) {}
+	}
+}

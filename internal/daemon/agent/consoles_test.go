@@ -1,0 +1,88 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// node is the status of a node of a simulation.
+func (s *sim) node(name string) cluster.NodeStatus {
+	for _, n := range s.Status().Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return cluster.NodeStatus{}
+}
+
+// TestConsoleOfAMachineThatDoesNotComeUp: what a VM prints is shown as soon as it
+// is overdue, read rarely, left to a person who wants it, and forgotten when the
+// machine is there.
+func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
+	for _, flavour := range []string{"9.2", "8.4"} {
+		t.Run(flavour, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{Flavour: flavour})
+				defer s.Close()
+				const name = "dev-wk-1"
+				s.Lab.World.Inject(world.Fault{System: "pve", Op: "POST /nodes/{node}/qemu/{vmid}/status/start", Subject: "541", Kind: world.NeverUp})
+				s.Boot()
+				terminals := func() int {
+					return s.Lab.World.CountCalls(func(c world.CallRecord) bool { return strings.HasSuffix(c.Op, "/termproxy") })
+				}
+				s.Until(time.Hour, "the console is shown", func(st cluster.Status) bool {
+					if n := s.node(name); n.Console == nil && n.Phase != cluster.PhaseUnreachable && n.Phase != cluster.PhaseBooting && terminals() > 0 {
+						t.Fatalf("a console is read of a node that is %s", n.Phase)
+					}
+					return s.node(name).Console != nil
+				})
+				tail := s.node(name).Console
+				if flavour == "8.4" {
+					if len(tail.Lines) != 0 || !strings.Contains(tail.Note, "qm terminal 541") {
+						t.Errorf("console %+v", tail)
+					}
+				} else if !slices.Contains(tail.Lines, "Booting from Hard Disk...") || strings.Contains(fmt.Sprint(tail.Lines), "serial terminal") {
+					t.Errorf("console %+v", tail)
+				}
+				time.Sleep(3 * time.Hour)
+				if n := terminals(); n < 4 || n > 8 {
+					t.Errorf("the console was read %d times in some hours", n)
+				}
+				if flavour == "9.2" {
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+					defer cancel()
+					before, printed := terminals(), ""
+					if err := s.Cluster().Console(ctx, name, func(text string) error { printed += text; return nil }); err != nil {
+						t.Error(err)
+					}
+					if n := terminals() - before; n != 1 || !strings.Contains(printed, "Booting from Hard Disk...") {
+						t.Errorf("a person printed %q, and %d terminals were opened", printed[:min(len(printed), 200)], n)
+					}
+				}
+				if err := s.Cluster().Console(t.Context(), "dev-wk-7", nil); err == nil || fault.HintOf(err) != "its nodes are dev-cp-1, dev-wk-1" {
+					t.Errorf("a node that is not there: %v", err)
+				}
+				s.Lab.World.Heal()
+				for _, do := range []func(int) error{s.Lab.PVE.Stop, s.Lab.PVE.Start} {
+					if err := do(541); err != nil && !strings.Contains(err.Error(), "already running") {
+						t.Fatal(err)
+					}
+				}
+				s.UntilReady(time.Hour)
+				if n := s.node(name); n.Console != nil {
+					t.Errorf("a node that is %s still shows what its console printed", n.Phase)
+				}
+			})
+		})
+	}
+}

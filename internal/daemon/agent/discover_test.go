@@ -1,0 +1,50 @@
+package agent_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// A cluster that the loop of another one sees first, just after the repository
+// was read for its clusters, is taken up at once and not an interval later.
+func TestClusterThatIsSeenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
+		defer s.Close()
+		s.Log = slog.New(onRecord(func(message string) {
+			if message != agent.ReadAgain {
+				return
+			}
+			s.Push(map[string][]byte{"inventory/prod/cluster.yaml": []byte("cluster_name: prod\n")}, "a second cluster")
+			if err := s.Agent.FetchTree(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}))
+		s.Lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "down", Times: 1})
+		s.Boot(func(c *agent.Config) { c.Clusters, c.Interval = nil, time.Hour })
+		time.Sleep(time.Minute) // the first look fails, and is soon made again
+		if got := s.Agent.Clusters(); !slices.Equal(got, []string{"dev", "prod"}) {
+			t.Errorf("clusters %v are looked after", got)
+		}
+		s.Halt()
+	})
+}
+
+// onRecord is a log that is heard by the words of its records.
+type onRecord func(message string)
+
+func (onRecord) Enabled(context.Context, slog.Level) bool { return true }
+func (h onRecord) WithAttrs([]slog.Attr) slog.Handler     { return h }
+func (h onRecord) WithGroup(string) slog.Handler          { return h }
+func (h onRecord) Handle(_ context.Context, r slog.Record) error {
+	h(r.Message)
+	return nil
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/kube"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/reconcile/talos"
+)
+
+// managedCluster is one cluster that the agent manages, with what it is made of.
+type managedCluster struct {
+	*reconcile.Reconciler
+	agent   *Agent
+	name    string
+	source  *source
+	fleet   *talos.Fleet
+	kube    *kube.Cluster
+	helm    *helm.Releaser
+	render  *renderer
+	commits *reporting.Commits
+	filter  reporting.Filter
+}
+
+// assemble wires one cluster.
+func (a *Agent) assemble(name string) (*managedCluster, error) {
+	id := cluster.ClusterID(a.c.Owner, name)
+	journal, err := reconcile.OpenJournal(a.c.Files, name, id)
+	if err != nil {
+		return nil, err
+	}
+	m := &managedCluster{agent: a, name: name, source: &source{hub: a.hub, name: name, prepare: a.c.Prepare}}
+	log := a.c.Log.With("cluster", name)
+	look := func() {
+		if m.Reconciler != nil {
+			m.Look(false)
+		}
+	}
+	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look})
+	m.render = &renderer{factory: a.images.factory, policy: a.c.Policy}
+	charts := a.c.Charts
+	charts.CacheDir = filepath.Join(a.c.CacheDir, "charts")
+	charts.Dial, charts.Log, charts.OnChange = a.c.Dial, log, look
+	charts.WrapCharts, charts.WrapAPI = a.gate.HTTP("charts"), a.gate.HTTP("kubernetes")
+	charts.API = m.kube.API
+	if m.helm, err = helm.New(charts); err != nil {
+		return nil, err
+	}
+	// What has goroutines comes after what can fail.
+	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, OnChange: look})
+	if a.forge != nil {
+		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable("forge: "+name, err) }, log)
+	}
+	m.Reconciler, err = reconcile.New(reconcile.Config{
+		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
+		Host:      a.pve,
+		Observers: []reconcile.Observer{a.images, m.fleet, inOrder{m.kube, m.helm}},
+		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
+		Interval: a.c.Interval, Log: a.c.Log,
+		OnStatus: m.report,
+		OnPass:   func(took time.Duration) { a.c.OnPass(name, took) },
+		OnAction: func(o cluster.Outcome) {
+			a.c.Runs.AddAction(name, o)
+			a.c.OnAction(name, o)
+		},
+		OnCommand: func(what string) { a.c.Runs.AddCommand(name, what) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// report takes a status to everybody who gets one.
+func (m *managedCluster) report(s cluster.Status) {
+	a, now := m.agent, time.Now()
+	if m.filter.Passes(s, now) {
+		if m.commits != nil {
+			m.commits.Report(s)
+		}
+		a.notifier.Report(s)
+		a.c.Runs.AddStatus(s, now, m.Foretold)
+	}
+	a.consoles.watch(s, now)
+	a.c.OnStatus(s)
+	a.c.Pulse.Beat()
+}
+
+// find returns a cluster that is managed.
+func (a *Agent) find(name string) (*managedCluster, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if m := a.managed[name]; m != nil {
+		return m, nil
+	}
+	if s, ok := a.refused[name]; ok {
+		return nil, cluster.WithReason(s.Reason, fault.WithHint(errors.New(s.Message), s.Hint))
+	}
+	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
+	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
+		return nil, fault.WithHint(err, "this host looks after "+strings.Join(known, ", "))
+	}
+	return nil, fault.WithHint(err, "no cluster has been read from the repository yet: `talos-agent status` says why")
+}

@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+)
+
+// credentialsTTL is how long the agent's own client certificates live. They
+// never leave the process.
+const credentialsTTL = 24 * time.Hour
+
+// renderer turns snapshots into what should be, and remembers what it cost:
+// configs by their inputs, credentials until half their life is over.
+type renderer struct {
+	factory *factory.Factory
+	policy  func() cluster.Policy
+	configs machineconfig.Renderer
+
+	mu          sync.Mutex
+	bundle      cluster.Secret
+	fingerprint string
+	access      cluster.Access
+	minted      time.Time
+
+	certificates atomic.Pointer[[]cluster.Certificate] // of what is open
+}
+
+// Desired implements reconcile.Renderer.
+func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
+	d := cluster.Desired{Snapshot: snap}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	problems := machineconfig.Check(snap)
+	if err := r.open(&d, now); err != nil {
+		problems = append(problems, snap.At(cluster.Error, "", "secrets.sops.yaml: "+err.Error(), fault.HintOf(err)))
+	}
+	if id, ok := r.factory.Known(snap.Spec.Schematic); ok {
+		d.Schematic = id
+	} else {
+		want := snap.Spec.Schematic.Digest()
+		for _, pin := range facts.Images {
+			if pin.For == want {
+				d.Schematic = pin.Schematic
+			}
+		}
+	}
+	if d.Schematic == "" || problems.HasErrors() {
+		return d, problems
+	}
+	v := snap.Spec.Versions.Talos
+	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic), Version: v, Schematic: d.Schematic}
+	if !snap.Bundle.IsZero() && !r.tooLarge(snap) {
+		configs, found := r.configs.Render(snap, d.Schematic)
+		d.Configs = configs
+		problems = append(problems, found...)
+	}
+	return d, problems
+}
+
+// tooLarge reports whether the clusters have more nodes than the host's policy
+// allows: they are refused, and thousands of configs would be rendered for
+// nothing.
+func (r *renderer) tooLarge(snap cluster.Snapshot) bool {
+	nodes := len(snap.Spec.Nodes)
+	for _, s := range snap.Siblings {
+		nodes += s.Nodes
+	}
+	most := r.policy().Limits.Nodes
+	return most > 0 && nodes > most
+}
+
+// open mints what opens the cluster from its bundle.
+func (r *renderer) open(d *cluster.Desired, now time.Time) error {
+	if d.Bundle.IsZero() {
+		return nil
+	}
+	if !d.Bundle.Equal(r.bundle) || now.Sub(r.minted).Abs() > credentialsTTL/2 {
+		if err := machineconfig.CheckBundle(d.Bundle, d.Spec.Versions.Contract); err != nil {
+			return err
+		}
+		fp, err := machineconfig.Fingerprint(d.Bundle)
+		if err != nil {
+			return err
+		}
+		access, err := machineconfig.Credentials(d.Bundle, now, credentialsTTL)
+		if err != nil {
+			return err
+		}
+		certificates, err := machineconfig.Authorities(d.Bundle)
+		if err != nil {
+			return err
+		}
+		certificates = append(certificates,
+			cluster.Certificate{Name: "agent for talos", NotBefore: now, NotAfter: access.Talos.NotAfter},
+			cluster.Certificate{Name: "agent for kubernetes", NotBefore: now, NotAfter: access.Kube.NotAfter})
+		r.bundle, r.fingerprint, r.access, r.minted = d.Bundle, fp, access, now
+		r.certificates.Store(&certificates)
+	}
+	d.Fingerprint, d.Access = r.fingerprint, r.access
+	return nil
+}

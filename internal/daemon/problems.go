@@ -1,0 +1,118 @@
+package daemon
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+// problems are what is wrong and no cluster's. The zero value has none.
+type problems struct {
+	mu      sync.Mutex
+	files   []string          // with the daemon's own files
+	missing map[string]string // what cannot be had, and who cannot be reached, by the config's field
+}
+
+// setFiles sets what is wrong with the daemon's own files, and reports whether that
+// is news.
+func (p *problems) setFiles(texts []string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed := !slices.Equal(texts, p.files)
+	p.files = texts
+	return changed
+}
+
+// setMissing sets what is wrong with a field of the config, "" for nothing. It
+// reports whether that is news, and whether anything is wrong now that was not
+// before, or the other way round.
+func (p *problems) setMissing(field, wrong string) (changed, turned bool) {
+	text := ""
+	if wrong != "" {
+		text = field + ": " + wrong
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.missing[field]
+	switch {
+	case text == "":
+		delete(p.missing, field)
+	case p.missing == nil:
+		p.missing = map[string]string{field: text}
+	default:
+		p.missing[field] = text
+	}
+	return text != before, (text == "") != (before == "")
+}
+
+// clearMissing forgets what the config of before could not have.
+func (p *problems) clearMissing() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.missing)
+}
+
+// list is everything that is wrong, and what the agent says in its place.
+func (p *problems) list(agent []string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Concat(p.files, agent, slices.Sorted(maps.Values(p.missing)))
+}
+
+// setTrouble sets what is wrong with the daemon's own files, and reports whether
+// that is news.
+func (d *Daemon) setTrouble(texts []string) bool {
+	changed := d.problems.setFiles(texts)
+	if changed {
+		d.pulse.Beat()
+	}
+	return changed
+}
+
+// setField sets what is wrong with a field of the config, "" for nothing, and
+// reports whether it has turned from right to wrong or back.
+func (d *Daemon) setField(field, wrong string) bool {
+	changed, turned := d.problems.setMissing(field, wrong)
+	if changed {
+		d.pulse.Beat()
+	}
+	return turned
+}
+
+// missingFunc is called with what a field of the config names and cannot be had,
+// and with nil when it can be had now.
+type missingFunc func(field string, err error)
+
+// setMissing takes what the config names and cannot be had: the daemon goes on
+// without it, and has it as soon as it can.
+func (d *Daemon) setMissing(field string, err error) {
+	wrong := ""
+	if err != nil {
+		wrong = err.Error() + "; it is tried again"
+	}
+	switch turned := d.setField(field, wrong); {
+	case !turned:
+	case err != nil:
+		d.log.Warn(d.c.Path+": "+field+" cannot be had yet; it is tried again", "err", err, "hint", cmp.Or(fault.HintOf(err), takenHint))
+	default:
+		d.log.Info(d.c.Path + ": " + field + " is there now")
+	}
+}
+
+// setUnreachable takes somebody whom the config names and to whom it cannot be
+// reported how the clusters stand, or with nil that it can.
+func (d *Daemon) setUnreachable(who string, err error) {
+	if err == nil {
+		d.setField(who, "")
+		return
+	}
+	wrong := "cannot be told how things stand: " + text.OneLine(err.Error())
+	if hint := fault.HintOf(err); hint != "" {
+		wrong += " (" + hint + ")"
+	}
+	d.setField(who, wrong)
+}

@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+)
+
+// reload loads config, policy and the files that they name anew, because some
+// have changed or somebody asks for it. Only what differs is touched: a new
+// policy is in force at the next pass, anything else restarts the agent inside
+// the daemon. What cannot be loaded leaves everything as it is, but the policy:
+// that on the disk is the one in force, and where it is not known which it is,
+// nothing is changed. An error means that nothing works any more, neither with
+// the new settings nor with the old ones.
+func (d *Daemon) reload(ctx context.Context, asked bool) error {
+	d.notify(reloadingState())
+	defer d.notify(daemon.SdNotifyReady)
+	changed := cmp.Or(strings.Join(d.own.Changed(), ", "), d.c.Path)
+	running := d.settings
+	next, problems := config.Reload(d.c.Path, running.PolicyPath)
+	d.own = config.NewWatch(next.Used)
+	old := running.WithPolicy(policyBeside(running, next, problems))
+	if problems.HasErrors() {
+		next = old
+	}
+	if next.EqualButPolicy(running) && d.agent != nil {
+		d.adopt(next)
+		d.reportLoad(problems, asked)
+		if differs := !reflect.DeepEqual(next.Policy, running.Policy); !problems.HasErrors() && (asked || differs) {
+			d.log.Info("config and policy loaded", "hint", restartNote(next))
+		} else if differs && next.Policy.Doubt == nil {
+			d.log.Info("the policy is loaded, and holds whatever is wrong beside it")
+		}
+		d.agent.LookAll()
+		return nil
+	}
+	if next.Socket != running.Socket || next.StateDir != running.StateDir {
+		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
+	}
+	d.log.Info("starting over with the changed " + changed)
+	// An address that the daemon does without already must not keep it from the
+	// rest.
+	missing := d.setMissing
+	if next.Metrics != running.Metrics || next.Webhook.Listen != running.Webhook.Listen {
+		missing = nil
+	}
+	d.stopAgent()
+	d.adopt(next)
+	err := d.startAgent(ctx, missing)
+	if err == nil {
+		d.reportLoad(problems, asked)
+		return nil
+	}
+	d.adopt(old)
+	d.reportLoad(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
+		Hint: cmp.Or(fault.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
+	if err := d.startAgent(ctx, d.setMissing); err != nil {
+		return fmt.Errorf("start over with the old config: %w", err)
+	}
+	return nil
+}
+
+// policyBeside is the policy on the disk, for the settings that run and beside
+// those that were loaded. A config that is wrong and names another policy is no
+// reason to hold to either.
+func policyBeside(running, loaded config.Settings, problems cluster.Problems) cluster.Policy {
+	p := loaded.Policy
+	if problems.HasErrors() && p.Doubt == nil && loaded.PolicyPath != running.PolicyPath {
+		p.Doubt = cluster.Problems{{Severity: cluster.Error, File: loaded.Path, Field: "policy_file",
+			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "mend what else is wrong with it"}}
+	}
+	return p
+}
+
+// adopt puts settings in force, and their policy with them.
+func (d *Daemon) adopt(s config.Settings) {
+	s.PolicyNow = d.settings.PolicyNow
+	s.PolicyNow.Store(&s.Policy)
+	d.settings = s
+}
+
+// restartNote says what a reload cannot load anew, "" when it can load everything.
+func restartNote(s config.Settings) string {
+	if !s.CredentialsGiven {
+		return ""
+	}
+	return "keys and tokens that systemd hands over are those of the start; new ones take `systemctl restart talos-agent`"
+}
+
+// reportLoad reports how it went to take up the daemon's own files: status has what is
+// wrong with them until it is mended, and the log when it is news or somebody
+// asked.
+func (d *Daemon) reportLoad(problems cluster.Problems, asked bool) {
+	doubt := d.settings.Policy.Doubt
+	rest := slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(doubt, p) })
+	words := "the agent's own files cannot be taken up as they are now; what was loaded before stays in force"
+	var trouble []string
+	for _, p := range doubt {
+		words = "it is not known what the host allows; nothing is changed until it is"
+		trouble = append(trouble, p.String()+"; nothing is changed until it is mended")
+	}
+	for _, p := range rest {
+		if p.Severity == cluster.Error {
+			trouble = append(trouble, p.String()+"; what was loaded before stays in force")
+		}
+	}
+	d.monitor.Reload(trouble == nil, time.Now())
+	switch news := d.setTrouble(trouble); {
+	case trouble == nil && !news, trouble != nil && !news && !asked:
+	case trouble == nil:
+		d.log.Info("the agent's own files are in order again")
+	default:
+		d.log.Error(words, "err", slices.Concat(doubt, rest))
+	}
+}

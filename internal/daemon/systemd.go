@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+// notifyEvery is how often systemd is notified: often enough for its watchdog.
+func notifyEvery(watchdog time.Duration) time.Duration {
+	if watchdog > 0 {
+		return min(watchdog/3, 5*time.Second)
+	}
+	return 5 * time.Second
+}
+
+// notifyWatchdog notifies systemd of how things stand, and of being alive unless a
+// cluster is stuck.
+func (d *Daemon) notifyWatchdog() {
+	state := "STATUS=" + d.statusLine()
+	if stuck := d.findStuck(time.Now()); stuck == "" {
+		state += "\n" + daemon.SdNotifyWatchdog
+	} else {
+		d.log.Error("a cluster's loop makes no progress; the watchdog will restart the agent", "cluster", stuck)
+	}
+	d.notify(state)
+}
+
+// reloadingState is what systemd is told when the files are loaded anew; it wants to
+// know when that began, on its own clock.
+func reloadingState() string {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return daemon.SdNotifyReloading
+	}
+	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000)
+}
+
+// notify tells systemd, where it listens.
+func (d *Daemon) notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		d.log.Debug("tell systemd", "err", err)
+	}
+}
+
+// statusLine is the one-line state of the daemon.
+func (d *Daemon) statusLine() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.states) == 0 {
+		return "reading the repository"
+	}
+	var names []string
+	for name := range d.states {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var parts []string
+	for _, name := range names {
+		s := d.states[name]
+		parts = append(parts, fmt.Sprintf("%s %s: %s", name, s.Condition, text.Cut(s.Message, 100)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// findStuck names a cluster whose loop makes no progress, "" when all do.
+func (d *Daemon) findStuck(now time.Time) string {
+	names := d.clusters()
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return findStuck(names, d.began, d.states, now)
+}
+
+// findStuck names one of the clusters of an agent that began at a time, and whose
+// loops stand so, that is stuck.
+func findStuck(names []string, began time.Time, states map[string]cluster.Status, now time.Time) string {
+	for _, name := range names {
+		due := began // before its first pass
+		if s, ok := states[name]; ok {
+			due = s.NextPass
+		}
+		if now.After(due.Add(agent.StuckAfter)) {
+			return name
+		}
+	}
+	return ""
+}

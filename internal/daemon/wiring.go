@@ -1,0 +1,78 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/sources"
+	"github.com/talos-agent/talos-agent/sources/git"
+	"github.com/talos-agent/talos-agent/sources/inventory"
+	"github.com/talos-agent/talos-agent/sources/secrets"
+)
+
+// wireAgent gives every room its part of the settings. It opens the copy of the
+// repository in the cache, which the agent closes.
+func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Config, error) {
+	known, err := files.Journals()
+	if err != nil {
+		return agent.Config{}, err
+	}
+	repository := s.Repository
+	repository.Log = log
+	var store interface {
+		sources.Store
+		io.Closer
+	}
+	if s.Directory() != "" {
+		store, err = git.OpenDir(repository)
+	} else {
+		repository.Dir = filepath.Join(s.CacheDir, "repository")
+		store, err = git.Open(repository)
+	}
+	if err != nil {
+		return agent.Config{}, fmt.Errorf("open the repository: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return agent.Config{}, errors.Join(fmt.Errorf("ask for this host's name: %w", err), store.Close())
+	}
+	pve := s.Proxmox
+	pve.Log = log
+	return agent.Config{
+		Owner: s.Owner, Clusters: s.Clusters, Interval: s.Interval, Known: known,
+		Policy: func() cluster.Policy { return *s.PolicyNow.Load() },
+		Files:  files, CacheDir: s.CacheDir, Log: log, Store: store,
+		Sources: sources.Config{
+			Store: store, Path: s.Folder, Clusters: s.Clusters,
+			Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {
+				return secrets.Decrypt(ctx, name, file, s.Identities)
+			},
+			Inventory: inventory.Options{Owner: s.Owner, Pool: s.Policy.Pool, ImageDatastore: s.ImageDatastore, Mirrors: s.Registries},
+		},
+		Proxmox: pve,
+		Factory: factory.Config{URL: s.Factory, CacheDir: filepath.Join(s.CacheDir, "images"), CA: s.CA, Log: log},
+		Charts:  helm.Config{Mirrors: s.Charts, CA: s.CA},
+		Forge:   s.Forge,
+		Notify:  targets(s), Sent: reporting.OpenSentNotices(files, targets(s), log), Host: host,
+	}, nil
+}
+
+// targets are who is notified of what.
+func targets(s config.Settings) (out []reporting.Target) {
+	for _, n := range s.Notifications {
+		out = append(out, reporting.Target(n))
+	}
+	return out
+}
