@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
 )
 
 // atTerminal runs init with somebody at a terminal who types these lines.
@@ -101,13 +102,13 @@ func TestInitDirectory(t *testing.T) {
 // TestMapping: of pairs and none, what comes last counts.
 func TestMapping(t *testing.T) {
 	for want, said := range map[string][]string{"map[]": {"a=b", "none"}, "map[c:d]": {"a=b", "none", "c=d"}, "map[c:d e:f]": {"none", "c=d", "e=f"}} {
-		var f initFlags
+		var f wizard.Flags
 		cmd := &cobra.Command{}
-		f.declare(cmd)
+		declareInitFlags(cmd, &f)
 		for _, s := range said {
 			must(cmd.Flags().Set("mirror-charts", s))
 		}
-		if got := fmt.Sprint(f.mirrorCharts); got != want {
+		if got := fmt.Sprint(f.MirrorCharts); got != want {
 			t.Errorf("%q: %s, want %s", said, got, want)
 		}
 	}

@@ -94,7 +94,7 @@ func TestInitWithACopiedToken(t *testing.T) {
 	hosts := newFreshCluster(t, "9.2", "pve1", "pve2")
 	hosts[0].done()
 	path := setup.Credential(setup.ProxmoxToken)
-	must(target{probe.Host{Root: hosts[1].dir}}.makeDir(setup.NewFile{Path: setup.CredentialDir, Mode: 0o700}))
+	must(os.MkdirAll(hosts[1].dir+setup.CredentialDir, 0o700))
 	write(t, hosts[1].dir+path, hosts[0].file(path), 0o600)
 	if a := hosts[1].init(t.Context(), "--yes"); a.err == nil || !strings.Contains(a.err.Error(), path+": somebody else wrote or changed it") || len(hosts[1].pveshs) > 0 {
 		t.Errorf("%v; %v", a, hosts[1].pveshs)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/dialog"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/creation"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
@@ -101,7 +102,7 @@ func makeRepository(cmd *cobra.Command, env *environment, f repoFlags, dir strin
 	if !f.yes && isTerminal(env.stdin) {
 		c.Ask = func() creation.Asker {
 			printLine(out, "Enter takes what is in brackets.\n")
-			return newAsker(cmd.Context(), env).word
+			return dialog.Open(cmd.Context(), env.stdin, env.stdout).Ask
 		}
 	}
 	made, err := creation.Make(cmd.Context(), c)

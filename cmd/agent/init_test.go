@@ -27,6 +27,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/pvesh"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -415,7 +416,7 @@ func TestInitDryRun(t *testing.T) {
 	var told struct {
 		Kind string
 		Data struct {
-			Steps []initStep
+			Steps []wizard.StepView
 			Notes []string
 		}
 	}
@@ -444,7 +445,7 @@ func TestInitDryRun(t *testing.T) {
 }
 
 // showsTheSame holds the steps that a page shows against those that are told.
-func (h *fresh) showsTheSame(told []initStep) {
+func (h *fresh) showsTheSame(told []wizard.StepView) {
 	h.t.Helper()
 	shown := 0
 	for _, p := range readPages(h.t) {
@@ -452,11 +453,13 @@ func (h *fresh) showsTheSame(told []initStep) {
 			if b.language != "json" || !strings.Contains(b.text, `"InitPlan"`) {
 				continue
 			}
-			var page struct{ Data struct{ Steps []initStep } }
+			var page struct {
+				Data struct{ Steps []wizard.StepView }
+			}
 			must(json.Unmarshal([]byte(b.text), &page))
 			for _, s := range page.Data.Steps {
 				shown++
-				if !slices.ContainsFunc(told, func(o initStep) bool { return reflect.DeepEqual(s, o) }) {
+				if !slices.ContainsFunc(told, func(o wizard.StepView) bool { return reflect.DeepEqual(s, o) }) {
 					h.t.Errorf("%s: %+v is none of the steps", b.at(), s)
 				}
 			}

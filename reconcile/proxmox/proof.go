@@ -245,7 +245,7 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 		switch t := tasks[i]; {
 		case t.running:
 			return hidden{is: beingMade, task: t}, nil
-		case meaning(t.exit) == errKilled:
+		case errors.Is(meaning(t.exit), errKilled):
 			// Somebody may have removed it since and put another in its place,
 			// in tasks that only an auditor of the host sees.
 			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {

@@ -133,7 +133,7 @@ func (v Inspector) findOthers(ctx context.Context, token cluster.TokenID) (strin
 }
 
 // listFiles looks at the modes of the config and everything that it names, and of
-// what root keeps for the agent. What is missing the config is told of.
+// what root keeps for the agent. What is missing is for the config to report.
 func (v Inspector) listFiles() []doctor.File {
 	all := append([]config.UsedFile{{Path: filepath.Dir(v.ConfigPath), Kind: doctor.ConfigFile}}, v.Used...)
 	var out []doctor.File
@@ -164,7 +164,7 @@ func listStored(dir string) []doctor.File {
 	return out
 }
 
-// isPublic tells a public half, which ssh-keygen lays beside the key, by its name.
+// isPublic recognizes a public half, which ssh-keygen lays beside the key, by its name.
 func isPublic(name string) bool { return strings.HasSuffix(name, ".pub") }
 
 // statFile looks at one file, without opening it.

@@ -121,11 +121,8 @@ func (r *run) make(ctx context.Context) error {
 // checkFolder complains of what is no folder of a repository, or one that the config
 // of the host could not name.
 func checkFolder(s string) error {
-	if err := notEmpty(s); err != nil {
+	if err := config.CheckText("folder", scaffold.Folder)(s); err != nil {
 		return err
-	}
-	if f := config.Format("folder"); len(s) > f.Max || !f.Pattern.MatchString(s) {
-		return fmt.Errorf("%q is not %s (write one like %s)", s, f.What, scaffold.Folder)
 	}
 	_, err := sources.New(sources.Config{Path: s})
 	return err
