@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
-	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
@@ -18,7 +20,12 @@ import (
 func TestInitOnlyOnce(t *testing.T) {
 	h := newFresh(t, "9.2")
 	before := h.state()
-	unlock, err := target{probe.Host{Root: h.dir}}.lock()
+	lock := h.dir + setup.LockFile
+	must(os.MkdirAll(filepath.Dir(lock), 0o755))
+	f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+	must(err)
+	must(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+	_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 	must(err)
 	for _, args := range [][]string{{"--yes"}, {"--yes", "--undo"}} {
 		a := h.init(t.Context(), args...)
@@ -32,7 +39,7 @@ func TestInitOnlyOnce(t *testing.T) {
 	if h.state() != before || len(h.pveshs) > 0 {
 		t.Errorf("something was changed: %v", h.pveshs)
 	}
-	unlock()
+	must(f.Close())
 	h.done()
 	h.done()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
 )
 
 // atTerminal runs init with somebody at a terminal who types these lines.
@@ -37,7 +38,7 @@ func (h *fresh) atTerminal(typed string, args ...string) initAnswer {
 // sits at the terminal.
 func TestInitAsksNobodyForAProgram(t *testing.T) {
 	h := newFresh(t, "9.2")
-	a := h.atTerminal(strings.Repeat("\n", 20), append(h.initFlags(), "--dry-run", "-o", "json")...)
+	a := h.atTerminal(strings.Repeat("\n", 20), append(h.InitFlags(), "--dry-run", "-o", "json")...)
 	if a.err != nil || !json.Valid([]byte(a.out)) {
 		t.Errorf("no JSON: %v", a)
 	}
@@ -46,7 +47,7 @@ func TestInitAsksNobodyForAProgram(t *testing.T) {
 // TestInitNotesOnce: what is left as it is, is told once before it is agreed to.
 func TestInitNotesOnce(t *testing.T) {
 	h := newFresh(t, "9.2")
-	a := h.atTerminal(strings.Repeat("\n", 20), append(h.initFlags(), "--no-import")...)
+	a := h.atTerminal(strings.Repeat("\n", 20), append(h.InitFlags(), "--no-import")...)
 	before, _, asked := strings.Cut(a.out, "Do this?")
 	if a.err != nil || !asked || strings.Count(a.out, "note: storage local does not take") != 1 || !strings.Contains(before, "note: ") {
 		t.Errorf("%v", a)
@@ -101,13 +102,13 @@ func TestInitDirectory(t *testing.T) {
 // TestMapping: of pairs and none, what comes last counts.
 func TestMapping(t *testing.T) {
 	for want, said := range map[string][]string{"map[]": {"a=b", "none"}, "map[c:d]": {"a=b", "none", "c=d"}, "map[c:d e:f]": {"none", "c=d", "e=f"}} {
-		var f initFlags
+		var f wizard.Flags
 		cmd := &cobra.Command{}
-		f.declare(cmd)
+		declareInitFlags(cmd, &f)
 		for _, s := range said {
 			must(cmd.Flags().Set("mirror-charts", s))
 		}
-		if got := fmt.Sprint(f.mirrorCharts); got != want {
+		if got := fmt.Sprint(f.MirrorCharts); got != want {
 			t.Errorf("%q: %s, want %s", said, got, want)
 		}
 	}

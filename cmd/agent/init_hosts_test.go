@@ -94,7 +94,7 @@ func TestInitWithACopiedToken(t *testing.T) {
 	hosts := newFreshCluster(t, "9.2", "pve1", "pve2")
 	hosts[0].done()
 	path := setup.Credential(setup.ProxmoxToken)
-	must(target{probe.Host{Root: hosts[1].dir}}.makeDir(setup.NewFile{Path: setup.CredentialDir, Mode: 0o700}))
+	must(os.MkdirAll(hosts[1].dir+setup.CredentialDir, 0o700))
 	write(t, hosts[1].dir+path, hosts[0].file(path), 0o600)
 	if a := hosts[1].init(t.Context(), "--yes"); a.err == nil || !strings.Contains(a.err.Error(), path+": somebody else wrote or changed it") || len(hosts[1].pveshs) > 0 {
 		t.Errorf("%v; %v", a, hosts[1].pveshs)
@@ -114,7 +114,7 @@ func TestInitWithoutQuorum(t *testing.T) {
 		return bytes.ReplaceAll(text, []byte(`"quorate":1`), []byte(`"quorate":0`)), err
 	})
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(append(h.initFlags(), "--root", h.dir, "--yes"))
+	cmd.SetArgs(append(h.InitFlags(), "--root", h.dir, "--yes"))
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "cluster of pve1 has no quorum") || !strings.Contains(err.Error(), "pvecm status") || len(h.pveshs) > 0 {
 		t.Errorf("%v; %v", err, h.pveshs)
 	}

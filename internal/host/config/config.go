@@ -4,7 +4,7 @@ import "time"
 
 // The types in this file are the format of the host's config: the decoder, the
 // JSON Schema and the reference read names, rules, defaults and examples from
-// the tags, which strict.Language lists, and the meaning from the comments.
+// the tags, which yamlschema.Language lists, and the meaning from the comments.
 
 // configFile is config.yaml: which repository this host follows, and how the
 // agent reaches everything it talks to.

@@ -62,10 +62,10 @@ func ReadFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
 	return data, info, nil
 }
 
-// errUnread is told of a file that is there, for others than this user.
+// errUnread marks a file that is there, for others than this user.
 var errUnread = errors.New("cannot be read by this user")
 
-// unreadable says why a file cannot be read.
+// unreadable returns why a file cannot be read.
 func unreadable(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -85,7 +85,7 @@ const credentialPrefix = "credential:"
 
 // CredentialStore is where systemd looks for what the unit loads, and
 // CredentialMark what the names of the agent's credentials begin with there:
-// the unit says LoadCredential=age.key:talos-agent.age.key.
+// the unit has LoadCredential=age.key:talos-agent.age.key.
 const (
 	CredentialStore = "/etc/credstore"
 	CredentialMark  = "talos-agent."
@@ -126,7 +126,7 @@ func (c Credentials) has(name string) bool {
 	return err == nil
 }
 
-// hidden says why a credential that is not seen may be there all the same, nil
+// hidden returns why a credential that is not seen may be there all the same, nil
 // when it is not.
 func (c Credentials) hidden(name string) error {
 	if c.dir == "" || c.guarded {
@@ -153,7 +153,7 @@ type file struct {
 
 // locate finds the file of a key: what is written there, else the credential of
 // that name, if there is one. ok is false when there is none, or when it is
-// wrong and said to be.
+// wrong, which is reported.
 func (l *loader) locate(field, written, credential string) (file, bool) {
 	name, named := strings.CutPrefix(written, credentialPrefix)
 	switch {
@@ -219,7 +219,7 @@ func (l *loader) read(field, written, credential string, forbidden fs.FileMode) 
 	return nil, false
 }
 
-// afterStart adds to the cure of what is missing that systemd hands over what
+// afterStart adds to the hint about what is missing that systemd hands over what
 // was put into the store since it started the agent only when it does so again.
 func (l *loader) afterStart() {
 	for i, p := range l.Problems {

@@ -80,7 +80,7 @@ type amount yamlschema.Size
 var plainDigits = regexp.MustCompile(`^[0-9]+$`)
 
 // parseAmount reads an amount. A plain number is refused: beside the MiB of the
-// inventory's ram and the GiB of its disks nobody knows what it counts, and a
+// inventory's ram and the GiB of its disks its unit is not clear, and a
 // limit that is a thousand times too high is none.
 func parseAmount(s string) (any, error) {
 	if plainDigits.MatchString(s) {

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -37,7 +36,7 @@ type Settings struct {
 	Path       string // of config.yaml
 	PolicyPath string
 	Used       []UsedFile // in the order in which they were read
-	// credentials says that systemd has handed some of the files over.
+	// CredentialsGiven reports that systemd has handed some of the files over.
 	CredentialsGiven bool
 	Hidden           []string // fields whose key or credential may be there and cannot be seen by this program
 
@@ -102,7 +101,7 @@ func PublicURL(s string) string {
 }
 
 // EqualButPolicy reports whether settings differ in the policy at most, so that what
-// runs with the others needs not be started anew. Files that hold the same are
+// runs with the others needs not be started again. Files that hold the same are
 // the same, whenever they were written.
 func (s Settings) EqualButPolicy(other Settings) bool {
 	s.Used, other.Used = nil, nil
@@ -119,15 +118,15 @@ func (s Settings) WithoutHidden(problems cluster.Problems) cluster.Problems {
 
 // Load reads the host's config, its policy and every file they name. It
 // finds all that is wrong at once; with an error among the problems the
-// settings are not to be used, and tell only which files were looked at.
+// settings are not to be used, and have only which files were looked at.
 // Nothing is asked of anybody, and of the
 // environment only where systemd has put the credentials. Who runs a command by
 // hand has none from systemd, and takes them from where systemd would.
 func Load(path string) (Settings, cluster.Problems) { return Reload(path, "") }
 
 // Reload is Load for who has loaded the config before. The settings
-// have the policy in any case, and tell in it what is wrong with it: one that
-// cannot say which file the policy is leaves it at the one of before.
+// have the policy in any case, and in it what is wrong with it: one that
+// does not name the policy leaves it at the one of before.
 func Reload(path, policyPath string) (Settings, cluster.Problems) {
 	from := FromStore(CredentialStore)
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" {
@@ -265,7 +264,7 @@ func (l *loader) loadIdentities() {
 	l.out.Identities = ids
 }
 
-// DefaultSocket is where the daemon listens unless the config says otherwise.
+// DefaultSocket is where the daemon listens unless the config names another socket.
 const DefaultSocket = "/run/talos-agent/agent.sock"
 
 // leastInterval keeps an agent from hammering its forge.
@@ -351,7 +350,7 @@ func (l *loader) loadRemote(f repositoryFile) {
 }
 
 // refused records what a room has against its config: the fields it names, as
-// far as nothing is said about them yet.
+// far as no error is reported for them yet.
 func (l *loader) refused(block string, err error) {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range all.Unwrap() {
@@ -383,9 +382,6 @@ func (l *loader) names(err error) bool {
 	return fromGit || fromForge
 }
 
-// tokenForm is what pveum prints, and what the API takes.
-var tokenForm = regexp.MustCompile(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*=[!-~]+$`)
-
 func (l *loader) loadProxmox() {
 	const field = "proxmox"
 	f := l.file.Proxmox
@@ -396,8 +392,9 @@ func (l *loader) loadProxmox() {
 		l.Warn(field+".ca_file", "remove one of them", "has no effect beside fingerprint")
 	}
 	token, ok := l.secret(field+".token_file", f.TokenFile, "proxmox.token")
+	_, wellFormed := cluster.ParseToken(token)
 	switch {
-	case ok && !tokenForm.MatchString(token.RevealString()):
+	case ok && !wellFormed:
 		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "%s holds no API token", l.inFile(field+".token_file"))
 	case !ok && !hasError(l.Report, field) && !hasError(l.Report, field+".token_file"):
 		l.Wrong(field+".token_file", "`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it", "is missing")
@@ -410,7 +407,7 @@ func (l *loader) loadForge() {
 	const field = "forge"
 	f := l.file.Forge
 	if !l.Has(field) || f.Kind == "" || f.Repository == "" {
-		return // none, or said to be wrong
+		return // none, or reported
 	}
 	token, _ := l.secret(field+".token_file", f.TokenFile, "forge.token")
 	c := forge.Config{Kind: forge.Kind(f.Kind), URL: f.URL, Repository: f.Repository, Token: token.RevealString(), CA: l.out.CA}

@@ -11,7 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
-// Metrics says where the agent's numbers go; both may be empty.
+// Metrics is where the agent's numbers go; both may be empty.
 type Metrics struct {
 	Listen   string // address and port
 	Textfile string // path
@@ -33,7 +33,7 @@ func (l *loader) loadMetrics() {
 	}
 }
 
-// Webhook says where forges may knock.
+// Webhook is where forges report pushes.
 type Webhook struct {
 	Listen string // address and port; empty: nowhere
 	Secret cluster.Secret
@@ -97,7 +97,7 @@ func (l *loader) loadNotifications() {
 	for i, f := range l.file.Notifications {
 		at := yamlschema.Element("notifications", i)
 		if f.Name == "" || f.Kind == "" {
-			continue // said to be wrong
+			continue // reported already
 		}
 		if slices.ContainsFunc(l.out.Notifications, func(n Notification) bool { return n.Name == f.Name }) {
 			l.Wrong(yamlschema.Join(at, "name"), "choose another", "another target is called %s", f.Name)

@@ -91,9 +91,9 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 }
 
 // loadPolicy reads the policy, whose problems stand in a file of their own. named
-// says that the config can tell which file it is.
+// reports that the config names the file.
 func (l *loader) loadPolicy(named bool) {
-	if named && (l.file.PolicyFile != "" || !l.Has("policy_file")) { // else it is wrong, and said to be
+	if named && (l.file.PolicyFile != "" || !l.Has("policy_file")) { // else it is wrong, which is reported
 		if f, ok := l.locate("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), ""); ok {
 			l.out.PolicyPath = f.path
 		}
@@ -113,7 +113,7 @@ func (l *loader) loadPolicy(named bool) {
 }
 
 // WithPolicy are the same settings under a policy that was read later. One that is in
-// doubt leaves the rules as they were.
+// not verified leaves the rules as they were.
 func (s Settings) WithPolicy(p cluster.Policy) Settings {
 	if p.Doubt != nil {
 		s.Policy.Doubt = p.Doubt
@@ -126,8 +126,8 @@ func (s Settings) WithPolicy(p cluster.Policy) Settings {
 	return s
 }
 
-// factoryRefused says why the policy does not allow the config's factory, and the
-// cure; "" when it does.
+// factoryRefused returns why the policy does not allow the config's factory, and the
+// hint; "" when it does.
 func (s Settings) factoryRefused() (message, hint string) {
 	trimmed := func(u string) string { return strings.TrimSuffix(u, "/") }
 	allowed := s.Policy.Factories

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// What takes the place of values in a file that is shown to strangers.
+// What takes the place of values in a file that is shown to others.
 const (
 	unknownKey = "(not shown: no key of this file)"
 	notShown   = "(not shown)"
@@ -100,7 +100,7 @@ func redacted(path string, of any) ([]byte, error) {
 }
 
 // shownNode is what is shown of a node that has a type, and the kind of text
-// that its field says. Comments are not shown.
+// that its field has. Comments are not shown.
 func shownNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias

@@ -1,10 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
-
-	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // hostSchemas are the files of the host that have a schema.
@@ -35,5 +34,17 @@ func Schema(which string) ([]byte, error) {
 	return nil, fmt.Errorf("there is no schema %q", which)
 }
 
-// Format is the rule that texts of one kind follow in the host's files.
-func Format(name string) yamlschema.Format { return language.Formats[name] }
+// CheckText returns what complains of a text that the host's files could not hold
+// where they want that format, with an example of one that they could.
+func CheckText(format, like string) func(string) error {
+	f := language.Formats[format]
+	return func(s string) error {
+		switch {
+		case s == "":
+			return errors.New("it is needed")
+		case len(s) > f.Max || !f.Pattern.MatchString(s):
+			return fmt.Errorf("%q is not %s (write one like %s)", s, f.What, like)
+		}
+		return nil
+	}
+}

@@ -26,9 +26,9 @@ func (l *loader) uses(path string, kind doctor.FileKind) {
 	}
 }
 
-// stamp tells one state of a file from another without opening it: it differs
+// stamp distinguishes one state of a file from another without opening it: it differs
 // after a write, a replacement, and another owner or mode, be it of the file or
-// of what a link on the way to it leads to. Of a directory it tells only whether
+// of what a link on the way to it leads to. Of a directory it shows only whether
 // it is the same one.
 type stamp struct {
 	dev, ino uint64

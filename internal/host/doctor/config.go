@@ -8,7 +8,7 @@ import (
 
 // JudgeConfig judges the config by what loading it came to. What this user may
 // not read was not looked at: the file itself where it is not readable, and the
-// keys and credentials of the hidden fields. usable says whether the rest can be
+// keys and credentials of the hidden fields. usable reports whether the rest can be
 // looked at with it.
 func JudgeConfig(path string, readable bool, problems cluster.Problems, hidden []string) (checks []Check, usable bool) {
 	if !readable {

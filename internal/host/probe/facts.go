@@ -90,7 +90,7 @@ func (h Host) Verify() error {
 }
 
 // ReadFacts looks at everything that the steps depend on. A call of pvesh takes a
-// second on a real host, so they are made side by side: each looks after fields
+// second on a real host, so they are made side by side: each fills in fields
 // of its own.
 func (h Host) ReadFacts(ctx context.Context) (setup.Facts, error) {
 	var f setup.Facts
@@ -114,7 +114,7 @@ func (h Host) readHosts(ctx context.Context, f *setup.Facts) error {
 	var members []struct {
 		Type, Name string
 		Local      flag
-		Quorate    *flag // of the cluster; a host by itself says nothing of it
+		Quorate    *flag // of the cluster; a host by itself has none
 	}
 	err := errors.Join(h.Pvesh(ctx, &version, "get", "/version"), h.Pvesh(ctx, &members, "get", "/cluster/status"))
 	f.Version = version.Version

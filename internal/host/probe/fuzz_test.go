@@ -24,7 +24,7 @@ var pveshAnswers = []struct{ path, answer string }{
 }
 
 // FuzzPvesh: whatever pvesh answers to a question, what is seen of the host is
-// known, or it is said in one line why not.
+// known, or one line has the reason why not.
 func FuzzPvesh(f *testing.F) {
 	for i, a := range pveshAnswers {
 		f.Add(uint8(i), []byte(a.answer))
@@ -56,7 +56,7 @@ func FuzzPvesh(f *testing.F) {
 	})
 }
 
-// FuzzListeners: the kernel's table is read, or said to be none.
+// FuzzListeners: the kernel's table is read, or reported to be none.
 func FuzzListeners(f *testing.F) {
 	f.Add("  sl  local_address\n  1: 0100007F:0043 00000000:0000 07\n", uint16(67))
 	f.Add("", uint16(0))

@@ -63,10 +63,10 @@ func findRoute(ip netip.Addr) (doctor.Way, error) {
 // and its timers strike up to an eighth late.
 const neighbourTimeout = 11 * time.Second
 
-// resolveNeighbour finds the MAC behind an address on a link, "" when nobody answers.
+// resolveNeighbour finds the MAC behind an address on a link, "" when no one answers.
 // A datagram to the discard port has the kernel ask. Of a MAC that the kernel knows
 // from earlier and that is as expected, no more is asked; of another one, until it
-// has answered again, or the kernel has given it up: earlier says that neither came
+// has answered again, or the kernel has given it up: earlier means that neither came
 // about until ctx ended.
 func resolveNeighbour(ctx context.Context, link int, ip netip.Addr, expected func(mac string) bool) (mac string, earlier bool, err error) {
 	var d net.Dialer
@@ -75,7 +75,7 @@ func resolveNeighbour(ctx context.Context, link int, ip netip.Addr, expected fun
 		return "", false, fmt.Errorf("ask for a neighbour: %w", err)
 	}
 	defer func() { _ = c.Close() }()
-	// What it says of an earlier try is told by the table as well.
+	// What it reports of an earlier try the table has as well.
 	if _, err := c.Write([]byte{0}); err != nil && !errors.Is(err, syscall.EHOSTUNREACH) {
 		return "", false, fmt.Errorf("ask for a neighbour: %w", err)
 	}
@@ -150,7 +150,7 @@ func listNeighbours() ([]doctor.Neighbour, error) {
 }
 
 // FindRouter is where this host sends what is not for its own networks; zero
-// when there is no such place, or nobody knows.
+// when there is no such place, or it is unknown.
 func FindRouter() netip.Addr {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {

@@ -121,7 +121,7 @@ func (s Dir) Rename(from, to string) error {
 	return SyncPath(s.Path)
 }
 
-// Journals lists the clusters that have a journal: they are looked after before
+// Journals lists the clusters that have a journal: they are managed before
 // the repository can be read.
 func (s Dir) Journals() ([]string, error) {
 	entries, err := os.ReadDir(s.Path)

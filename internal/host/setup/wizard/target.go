@@ -1,4 +1,4 @@
-package main
+package wizard
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
@@ -37,7 +38,7 @@ func (h target) readRecord() (setup.Record, error) {
 	}
 	var r setup.Record
 	if err == nil {
-		err = h.rootsOwn(setup.RecordFile)
+		err = h.checkOwner(setup.RecordFile)
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &r)
@@ -61,12 +62,12 @@ func (h target) writeRecord(r setup.Record) error {
 	if err := h.makeDir(setup.NewFile{Path: setup.ConfigDir, Mode: 0o755}); err != nil {
 		return err
 	}
-	return h.write(setup.NewFile{Path: setup.RecordFile, Mode: 0o600}, append(text, '\n'))
+	return h.writeFile(setup.NewFile{Path: setup.RecordFile, Mode: 0o600}, append(text, '\n'))
 }
 
-// carryOut does the steps of a plan in their order. What must be known if one is
-// cut off is recorded before it is begun.
-func (h target) carryOut(ctx context.Context, steps []setup.Step, r setup.Record, tell func(setup.Step)) (setup.Record, error) {
+// executeSteps does the steps of a plan in their order. What must be known if one is
+// interrupted is recorded before it is begun.
+func (h target) executeSteps(ctx context.Context, steps []setup.Step, r setup.Record, report func(setup.Step)) (setup.Record, error) {
 	for _, s := range steps {
 		if err := ctx.Err(); err != nil {
 			return r, err
@@ -75,7 +76,7 @@ func (h target) carryOut(ctx context.Context, steps []setup.Step, r setup.Record
 		if err := h.writeRecord(r); err != nil {
 			return r, fmt.Errorf("%s: %w", s.What, err)
 		}
-		content, err := h.do(ctx, s)
+		content, err := h.executeStep(ctx, s)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", s.What, err)
 		}
@@ -83,18 +84,18 @@ func (h target) carryOut(ctx context.Context, steps []setup.Step, r setup.Record
 		if err := h.writeRecord(r); err != nil {
 			return r, fmt.Errorf("%s: %w", s.What, err)
 		}
-		tell(s)
+		report(s)
 	}
 	return r, nil
 }
 
-// do does one step. It returns what was written into a file.
-func (h target) do(ctx context.Context, s setup.Step) ([]byte, error) {
+// executeStep does one step. It returns what was written into a file.
+func (h target) executeStep(ctx context.Context, s setup.Step) ([]byte, error) {
 	switch {
 	case s.Call != nil && s.Call.SecretTo != nil:
 		var made struct {
-			ID    string `json:"full-tokenid"`
-			Value string `json:"value"`
+			ID    cluster.TokenID `json:"full-tokenid"`
+			Value string          `json:"value"`
 		}
 		if err := h.Pvesh(ctx, &made, s.Call.Args()...); err != nil {
 			return nil, err
@@ -102,18 +103,19 @@ func (h target) do(ctx context.Context, s setup.Step) ([]byte, error) {
 		if made.ID == "" || made.Value == "" {
 			return nil, errors.New("pvesh told no secret of the new token")
 		}
-		content := []byte(made.ID + "=" + made.Value + "\n")
-		return content, h.write(*s.Call.SecretTo, content)
+		token := cluster.Token{ID: made.ID, Secret: cluster.SecretString(made.Value)}
+		content := append(token.Line().Reveal(), '\n')
+		return content, h.writeFile(*s.Call.SecretTo, content)
 	case s.Call != nil:
 		return nil, h.Pvesh(ctx, nil, s.Call.Args()...)
 	case s.Dir != nil:
 		return nil, h.makeDir(*s.Dir)
 	case s.File != nil:
-		content, err := contentOf(*s.File)
+		content, err := makeContent(*s.File)
 		if err != nil {
 			return nil, err
 		}
-		return content, h.write(*s.File, content)
+		return content, h.writeFile(*s.File, content)
 	case s.Remove != "":
 		err := os.Remove(h.Path(s.Remove))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -141,8 +143,8 @@ func (h target) makeDir(d setup.NewFile) error {
 	return err
 }
 
-// contentOf is what goes into a file; keys are made now.
-func contentOf(f setup.NewFile) ([]byte, error) {
+// makeContent is what goes into a file; keys are made now.
+func makeContent(f setup.NewFile) ([]byte, error) {
 	switch f.Origin {
 	case setup.FromAgeKey:
 		id, err := age.GenerateX25519Identity()
@@ -164,9 +166,9 @@ func contentOf(f setup.NewFile) ([]byte, error) {
 	return f.Content, nil
 }
 
-// write writes a file whole or not at all, with its owner and mode from the
+// writeFile writes a file whole or not at all, with its owner and mode from the
 // first moment on at which it has its name.
-func (h target) write(f setup.NewFile, content []byte) (err error) {
+func (h target) writeFile(f setup.NewFile, content []byte) (err error) {
 	path := h.Path(f.Path)
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -183,7 +185,7 @@ func (h target) write(f setup.NewFile, content []byte) (err error) {
 	}()
 	_, err = out.Write(content)
 	if err == nil {
-		err = h.own(out, f.Group)
+		err = h.setOwner(out, f.Group)
 	}
 	if err == nil {
 		err = out.Chmod(f.Mode)
@@ -198,8 +200,8 @@ func (h target) write(f setup.NewFile, content []byte) (err error) {
 	return state.SyncPath(filepath.Dir(path))
 }
 
-// own gives a file to root and a group.
-func (h target) own(f *os.File, group string) error {
+// setOwner gives a file to root and a group.
+func (h target) setOwner(f *os.File, group string) error {
 	if h.Root != "" {
 		return nil
 	}

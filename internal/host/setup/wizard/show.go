@@ -1,4 +1,4 @@
-package main
+package wizard
 
 import (
 	"bytes"
@@ -15,11 +15,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
-	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
-// initStep is a step as JSON has it: its words, and what is done.
-type initStep struct {
+// StepView is a step as JSON has it: its words, and what is done.
+type StepView struct {
 	What    string   `json:"what"`
 	Pvesh   []string `json:"pvesh,omitempty"` // arguments
 	File    string   `json:"file,omitempty"`  // written
@@ -30,30 +29,34 @@ type initStep struct {
 	Command []string `json:"command,omitempty"`
 }
 
-// showPlan shows every step, and what is left as it is.
-func showPlan(p terminal.Printer, plan setup.Plan) error {
-	if p.IsJSON() {
-		return p.PrintJSON("InitPlan", struct {
-			Steps []initStep `json:"steps"`
-			Notes []string   `json:"notes"`
-		}{stepsAsJSON(plan.Steps), append([]string{}, plan.Notes...)})
-	}
-	for _, s := range plan.Steps {
-		p.Printf("- %s\n    %s\n", s.What, s.Shown())
-	}
-	for _, n := range plan.Notes {
-		p.Printf("note: %s\n", n)
-	}
-	if len(plan.Steps) == 0 {
-		p.Printf("nothing to do\n")
-	}
-	return nil
+// PlanView is a plan as JSON has it.
+type PlanView struct {
+	Steps []StepView `json:"steps"`
+	Notes []string   `json:"notes"`
 }
 
-func stepsAsJSON(steps []setup.Step) []initStep {
-	out := []initStep{}
+// ViewPlan is the JSON form of a plan.
+func ViewPlan(plan setup.Plan) PlanView {
+	return PlanView{viewSteps(plan.Steps), append([]string{}, plan.Notes...)}
+}
+
+// showPlan shows every step, and what is left as it is.
+func (i *session) showPlan(plan setup.Plan) {
+	for _, s := range plan.Steps {
+		i.printf("- %s\n    %s\n", s.What, s.Shown())
+	}
+	for _, n := range plan.Notes {
+		i.printf("note: %s\n", n)
+	}
+	if len(plan.Steps) == 0 {
+		i.printf("nothing to do\n")
+	}
+}
+
+func viewSteps(steps []setup.Step) []StepView {
+	out := []StepView{}
 	for _, s := range steps {
-		one := initStep{What: s.What, Remove: s.Remove, Command: s.Run}
+		one := StepView{What: s.What, Remove: s.Remove, Command: s.Run}
 		file := s.File
 		switch {
 		case s.Call != nil:
@@ -74,12 +77,9 @@ func stepsAsJSON(steps []setup.Step) []initStep {
 
 // showConflict shows how a file differs from what would be written. What is
 // secret is not shown.
-func showConflict(p terminal.Printer, c setup.Conflict) {
-	if p.IsJSON() {
-		return
-	}
+func (i *session) showConflict(c setup.Conflict) {
 	if c.Secret {
-		p.Printf("%s holds something else\n", c.Path)
+		i.printf("%s holds something else\n", c.Path)
 		return
 	}
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
@@ -89,13 +89,13 @@ func showConflict(p terminal.Printer, c setup.Conflict) {
 	if err != nil {
 		text = c.Path + " holds something else\n"
 	}
-	p.Printf("%s", text)
+	i.printf("%s", text)
 }
 
-// next says what a person has to do now, with the public halves of the keys.
-func (i *initRun) next(p terminal.Printer) error {
+// showNext shows what a person has to do now, with the public halves of the keys.
+func (i *session) showNext() error {
 	read := func(name string) ([]byte, bool, error) {
-		data, _, err := config.ReadFile(i.host.Path(setup.Credential(name)), 0)
+		data, _, err := config.ReadFile(i.Host.Path(setup.Credential(name)), 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, false, nil
 		}
@@ -107,9 +107,9 @@ func (i *initRun) next(p terminal.Printer) error {
 		return err
 	}
 	if hasAge {
-		if recipients := recipientsOf(ageKey); len(recipients) > 0 {
-			p.Printf("\nThe host opens secrets that are encrypted to this recipient (.sops.yaml):\n  %s\n", strings.Join(recipients, "\n  "))
-			p.Printf("Keep a copy of %s in your safe.\n", setup.Credential(setup.AgeKey))
+		if recipients := listRecipients(ageKey); len(recipients) > 0 {
+			i.printf("\nThe host opens secrets that are encrypted to this recipient (.sops.yaml):\n  %s\n", strings.Join(recipients, "\n  "))
+			i.printf("Keep a copy of %s in your safe.\n", setup.Credential(setup.AgeKey))
 		}
 	}
 	if hasSSH && i.wishes.Repository.SSH() {
@@ -117,21 +117,21 @@ func (i *initRun) next(p terminal.Printer) error {
 		if err != nil {
 			return fmt.Errorf("%s is not a private key without a passphrase", setup.Credential(setup.SSHKey))
 		}
-		p.Printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
+		i.printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
 			bytes.TrimSpace(ssh.MarshalAuthorizedKey(signer.PublicKey())), i.facts.Host)
 	}
-	p.Printf("\nA repository to start from: talos-agent init repo DIR\n")
+	i.printf("\nA repository to start from: talos-agent init repo DIR\n")
 	switch {
-	case i.flags.start || i.facts.Unit.Active:
-		p.Printf("The agent runs: talos-agent status, journalctl -u talos-agent\n")
+	case i.Flags.Start || i.facts.Unit.Active:
+		i.printf("The agent runs: talos-agent status, journalctl -u talos-agent\n")
 	case i.facts.Unit.Installed:
-		p.Printf("Then: systemctl enable --now talos-agent\n")
+		i.printf("Then: systemctl enable --now talos-agent\n")
 	}
 	return nil
 }
 
-// recipientsOf are the public halves of age keys.
-func recipientsOf(keys []byte) []string {
+// listRecipients are the public halves of age keys.
+func listRecipients(keys []byte) []string {
 	identities, err := age.ParseIdentities(bytes.NewReader(keys))
 	if err != nil {
 		return nil // ssh keys, which have another form
@@ -149,8 +149,8 @@ func recipientsOf(keys []byte) []string {
 	return out
 }
 
-// forget removes what init remembers.
-func (h target) forget() error {
+// removeRecord removes what init remembers.
+func (h target) removeRecord() error {
 	err := os.Remove(h.Path(setup.RecordFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil

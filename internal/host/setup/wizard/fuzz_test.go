@@ -1,7 +1,8 @@
-package main
+package wizard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -27,7 +28,7 @@ var pveAnswers = []struct{ path, answer string }{
 }
 
 // FuzzPlan: whatever pvesh answers to a question, init finds a host that can be
-// set up, or says what is wrong with it, and every plan can be shown.
+// set up, or reports what is wrong with it, and every plan can be shown.
 func FuzzPlan(f *testing.F) {
 	for i, a := range pveAnswers {
 		f.Add(uint8(i), []byte(a.answer))
@@ -36,7 +37,7 @@ func FuzzPlan(f *testing.F) {
 	f.Add(uint8(7), []byte(`[{"iface":"vmbr0\u0000","cidr":"::"}]`))
 	given := setup.Given{RootCA: []byte("ca\n"), KnownHosts: []byte("git.example.org ssh-ed25519 AAAA\n")}
 	for name, to := range map[string]*[]byte{"config.yaml": &given.Config, "policy.yaml": &given.Policy} {
-		text, err := os.ReadFile("../../packaging/deb/" + name)
+		text, err := os.ReadFile("../../../../packaging/deb/" + name)
 		must(err)
 		*to = text
 	}
@@ -66,12 +67,12 @@ func FuzzPlan(f *testing.F) {
 		if setup.Check(facts, w, r, given, setup.Options{}).HasErrors() {
 			return
 		}
-		p, err := newPrinter(io.Discard, "json")
-		must(err)
-		if err := showPlan(p, setup.Make(facts, w, given, r, setup.Options{})); err != nil {
+		plan := setup.Make(facts, w, given, r, setup.Options{})
+		if _, err := json.Marshal(ViewPlan(plan)); err != nil {
 			t.Error(err)
 		}
+		(&session{Config: Config{Out: io.Discard}}).showPlan(plan)
 		// Names that YAML cannot hold are found before anything is written.
-		_ = (&initRun{wishes: w, files: given}).wouldLoad()
+		_ = (&session{wishes: w, files: given}).checkConfig()
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package creation
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 )
 
-// hostKnowledge is what the host of an agent tells of itself.
+// hostKnowledge is what is known of the host of an agent.
 type hostKnowledge struct {
 	settings config.Settings
 	pve      *proxmox.Client // nil: it could not be asked
@@ -44,14 +44,14 @@ const learnWithin = 15 * time.Second
 
 // learn reads the config of this host and asks its Proxmox VE. Where there is no
 // config, which is so on every workstation, it returns nothing.
-func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
-	path := filepath.Join(r.flags.root, r.flags.config)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !r.given("config") {
+func (r *run) learn(parent context.Context) (*hostKnowledge, error) {
+	path := filepath.Join(r.c.Root, r.c.HostConfig)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !r.c.Given("config") {
 		return nil, nil
 	}
 	s, problems := config.Load(path)
-	if r.flags.root != "" {
-		s, problems = config.LoadFrom(path, config.FromStore(filepath.Join(r.flags.root, config.CredentialStore)))
+	if r.c.Root != "" {
+		s, problems = config.LoadFrom(path, config.FromStore(filepath.Join(r.c.Root, config.CredentialStore)))
 	}
 	if err := s.WithoutHidden(problems).Err(); err != nil {
 		return nil, fault.WithHint(err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed")
@@ -60,10 +60,7 @@ func (r *repoRun) learn(parent context.Context) (*hostKnowledge, error) {
 	ctx, cancel := context.WithTimeout(parent, learnWithin)
 	defer cancel()
 	if err := k.ask(ctx, problems); err != nil {
-		r.say("warning: Proxmox VE cannot be asked, so that VMIDs are taken for free: %v", err)
-		if hint := fault.HintOf(err); hint != "" {
-			r.say("  -> %s", hint)
-		}
+		r.c.Warn(err)
 		return k, parent.Err()
 	}
 	return k, nil

@@ -1,4 +1,4 @@
-package main
+package wizard
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func (h target) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("lock the host: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		who := holder(f)
+		who := readHolder(f)
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fault.WithHint(fmt.Errorf("another init%s is at work on this host", who), "let it end, or end it; then run init again")
@@ -48,8 +48,8 @@ func (h target) lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// holder is who wrote into a lock, for people; "" if it does not say.
-func holder(f *os.File) string {
+// readHolder is who wrote into a lock, for people; "" if it has none.
+func readHolder(f *os.File) string {
 	text, err := io.ReadAll(io.LimitReader(f, 32))
 	pid := strings.TrimSpace(string(text))
 	if err != nil || pid == "" || strings.Trim(pid, "0123456789") != "" {
@@ -58,9 +58,9 @@ func holder(f *os.File) string {
 	return " (process " + pid + ")"
 }
 
-// rootsOwn refuses a file that somebody else could have written: what init did is
+// checkOwner refuses a file that somebody else could have written: what init did is
 // root's word alone.
-func (h target) rootsOwn(path string) error {
+func (h target) checkOwner(path string) error {
 	info, err := os.Lstat(h.Path(path))
 	if err != nil {
 		return nil // whoever reads it finds out

@@ -1,0 +1,8 @@
+package wizard
+
+// must fails where a test cannot go on.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
