@@ -196,3 +196,30 @@ func isLog(e ast.Expr) bool {
 	}
 	return false
 }
+
+// TestOneTokenForm: a token of Proxmox VE is taken apart and put together by
+// cluster.Token and cluster.TokenID.
+func TestOneTokenForm(t *testing.T) {
+	eachFile(t, func(room string, fset *token.FileSet, f *ast.File) {
+		if room == "internal/cluster" || strings.HasPrefix(room, "internal/lab") {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			var parts []ast.Expr
+			switch n := n.(type) {
+			case *ast.BinaryExpr:
+				parts = []ast.Expr{n.X, n.Y}
+			case *ast.CallExpr:
+				if isCall(n, "strings", "Cut") {
+					parts = n.Args
+				}
+			}
+			for _, e := range parts {
+				if lit, ok := e.(*ast.BasicLit); ok && lit.Value == `"!"` {
+					t.Errorf("%s: a token is handled by hand: use cluster.TokenID", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+}

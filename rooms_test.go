@@ -77,7 +77,7 @@ var rooms = map[string]room{
 	"internal/host/harden": {why: "a leaf: changes this process only",
 		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/probe": {why: "finds the facts that doctor and setup judge, in their words; reads files with the limits of the config's loader",
-		may:   []string{"internal/fault", "internal/retry", "internal/text", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
+		may:   []string{"internal/cluster", "internal/fault", "internal/retry", "internal/text", "internal/host/config", "internal/host/doctor", "internal/host/setup"},
 		never: append([]string{"net/http", "log", "log/slog"}, clients...)},
 	"internal/host/setup/wizard": {why: "joins what is seen of the host, what the person and the flags say and the steps of setup; holds what it would write against the rules of the rooms that will read it",
 		may: []string{"internal/cluster", "internal/dialog", "internal/fault", "internal/host/config", "internal/host/probe", "internal/host/setup", "internal/host/state",
@@ -131,13 +131,13 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
 	"internal/daemon": {why: "the service around an agent: turns the host's config into an agent and serves it, so it meets every room that has a Config, and no rule about clusters",
-		may: []string{"internal/api", "internal/callgate", "internal/cluster", "internal/daemon/agent", "internal/daemon/eventlog",
+		may: []string{"internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/daemon/agent", "internal/daemon/eventlog",
 			"internal/daemon/outbox", "internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/config", "internal/host/doctor",
 			"internal/host/harden", "internal/host/state", "internal/httpserver", "internal/metrics", "internal/text", "reconcile/factory", "reconcile/helm",
 			"sources", "sources/git", "sources/inventory", "sources/secrets", "sources/webhook"},
 		never: append([]string{"os/exec"}, clients...)},
 	"internal/daemon/agent": {why: "here sources and reconcile meet: joins the repository with every adapter; answers for the socket, whose interface it implements, and for doctor",
-		may: []string{"internal/api", "internal/callgate", "internal/cluster", "internal/daemon/eventlog", "internal/daemon/outbox",
+		may: []string{"internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/daemon/eventlog", "internal/daemon/outbox",
 			"internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text",
 			"reconcile", "reconcile/factory", "reconcile/helm", "reconcile/kube", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/talos",
 			"sources", "sources/forge", "sources/git"},
@@ -152,11 +152,15 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/history", "internal/host/state", "internal/logging", "reconcile"},
 		never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/daemon/reporting": {why: "reports leave by the two rooms that send them, through the gate that counts; of git only the error is known that means an empty repository",
-		may: []string{"internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile",
+		may: []string{"internal/logging", "internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile",
 			"sources/forge", "sources/git", "sources/notify"}, never: append([]string{"os", "net", "net/http"}, clients...)},
 
 	"internal/lab": {why: "joins the simulated services; must not know how the agent thinks",
 		may: []string{"internal/cluster", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube", "internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice"}},
+	"internal/lab/pvehost": {why: "a lab with the files of a host: lab and pve are the lab, pvesh the host's own program",
+		may: []string{"internal/lab", "internal/lab/pve", "internal/lab/pvesh"}},
+	"internal/lab/pvesh": {why: "a leaf: a command that asks the simulated Proxmox VE over its API",
+		never: []string{"github.com/luthermonson/go-proxmox"}},
 	"internal/lab/world": {why: "a leaf: the clock, the network and the faults that the services share"},
 	"internal/lab/pve": {why: "one service, on the world; not built on the agent's own client",
 		may: []string{"internal/lab/world"}, never: []string{"github.com/luthermonson/go-proxmox"}},
@@ -201,6 +205,8 @@ var rooms = map[string]room{
 			"internal/lab/charts",
 			"internal/lab/gitserver",
 			"internal/lab/pve",
+			"internal/lab/pvehost",
+			"internal/lab/pvesh",
 			"internal/lab/world",
 			"internal/logging",
 			"internal/repo/creation",
@@ -222,7 +228,7 @@ var rooms = map[string]room{
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
+var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
 	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry"}
 
 func TestRoomsKeepTheImportRules(t *testing.T) {

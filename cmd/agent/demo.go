@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
@@ -57,7 +58,7 @@ type demo struct {
 	speed         float64
 	keep          bool
 
-	host   *host
+	host   *pvehost.Host
 	work   string // the clone somebody works in
 	client *api.Client
 	began  time.Time
@@ -99,7 +100,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer release()
-	if d.host, err = startLab(filepath.Join(dir, "host"), prefix.String(), d.flavour, d.speed, key, []string{demoCluster}); err != nil {
+	c, err := labConfig(filepath.Join(dir, "host"), prefix.String(), d.flavour, d.speed)
+	if err != nil {
+		return err
+	}
+	if d.host, err = pvehost.Start(c, key, []string{demoCluster}); err != nil {
 		return err
 	}
 	defer d.host.Close()
@@ -118,7 +123,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	d.client = api.NewClient(d.host.socket())
+	d.client = api.NewClient(d.host.Socket())
 
 	return d.story(ctx)
 }
@@ -189,7 +194,7 @@ func (d *demo) checkout() error {
 		return err
 	}
 	base := func(p string) string { return p[:strings.LastIndexByte(p, '.')+1] }
-	own := []byte(base(d.host.prefix.Addr().String()))
+	own := []byte(base(d.host.Prefix.Addr().String()))
 	for name, data := range files {
 		path := filepath.Join(d.work, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -260,7 +265,7 @@ func (d *demo) commitAndPush(ctx context.Context, message string) error {
 	for _, args := range [][]string{
 		{"add", "--all"},
 		{"commit", "--quiet", "--message", message},
-		{"push", "--quiet", d.host.remote(), "HEAD:main"},
+		{"push", "--quiet", d.host.Remote(), "HEAD:main"},
 	} {
 		if err := d.git(ctx, args...); err != nil {
 			return err
@@ -287,7 +292,7 @@ func (d *demo) git(ctx context.Context, args ...string) error {
 	cmd.Dir = d.work
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=demo", "GIT_AUTHOR_EMAIL=demo@example.org", "GIT_COMMITTER_NAME=demo", "GIT_COMMITTER_EMAIL=demo@example.org",
-		"GIT_SSL_CAINFO="+filepath.Join(d.host.dir, "ca.pem"), "GIT_ASKPASS=/bin/echo",
+		"GIT_SSL_CAINFO="+filepath.Join(d.host.Dir, "ca.pem"), "GIT_ASKPASS=/bin/echo",
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=credential.helper", "GIT_CONFIG_VALUE_0=!printf 'password="+lab.GitToken+"\n'; true")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -302,7 +307,7 @@ func (d *demo) startAgent(ctx context.Context) (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, "run", "--config", d.host.config)
+	cmd := exec.Command(self, "run", "--config", d.host.Config)
 	r, w := io.Pipe()
 	cmd.Stderr = w
 	if err := cmd.Start(); err != nil {
@@ -320,7 +325,7 @@ func (d *demo) startAgent(ctx context.Context) (stop func() error, err error) {
 		ended <- err
 	}()
 	// Reach the daemon, or learn that it ended.
-	c := api.NewClient(d.host.socket())
+	c := api.NewClient(d.host.Socket())
 	err = waitUntil(ctx, 50*time.Millisecond, func() (bool, error) {
 		select {
 		case err := <-ended:

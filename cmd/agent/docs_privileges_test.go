@@ -57,7 +57,7 @@ func asInitDoes(t *testing.T, commands [][]string) {
 	}
 	wanted := 0
 	for _, g := range setup.Grants(setup.Scope{Pool: "talos", Datastores: []string{"local", "local-lvm"}, Images: "local", Bridges: []string{"vmbr1"}, Hosts: []string{"pve1"}}) {
-		for _, who := range []string{"--users " + setup.User, "--tokens " + setup.Token("pve1")} {
+		for _, who := range []string{"--users " + setup.User, "--tokens " + string(setup.Token("pve1"))} {
 			line := "acl modify " + g.Path + " " + who + " --roles " + g.Role
 			if !g.Propagate {
 				line += " --propagate 0"

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -438,4 +439,13 @@ func ageKeygen() {
 		fmt.Fprintln(os.Stderr, "usage: age-keygen -o FILE, or age-keygen -y FILE")
 		os.Exit(2)
 	}
+}
+
+// writeProgram writes a script that is to be run. A process that is started in
+// the same moment would hold it open for writing until its own program runs, and
+// so long the kernel runs no such file.
+func writeProgram(path, script string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(script), 0o755)
 }

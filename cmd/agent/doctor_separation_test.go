@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -19,7 +20,7 @@ func TestSeparation(t *testing.T) {
 	must(err)
 	defer release()
 	dir := t.TempDir()
-	h, err := startBareLab(dir, program, prefix.String(), "9.2", 200)
+	h, err := pvehost.StartBare(pvehost.Config{Dir: dir, Prefix: prefix, Flavour: "9.2", Speed: 200}, program)
 	must(err)
 	defer h.Close()
 	const user, token, path = "talos-agent@pve", "talos-agent@pve!pve1", "/pool/talos"

@@ -24,6 +24,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources/secrets"
@@ -113,7 +114,7 @@ func newEndToEnd(t *testing.T) *endToEnd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.config, err = writeHost(e.lab, filepath.Join(e.dir, "host"), []byte(id.String()+"\n"), []string{e2eCluster}); err != nil {
+	if e.config, err = pvehost.WriteFiles(e.lab, filepath.Join(e.dir, "host"), []byte(id.String()+"\n"), []string{e2eCluster}); err != nil {
 		t.Fatal(err)
 	}
 	e.client = api.NewClient(filepath.Join(e.dir, "host", "agent.sock"))

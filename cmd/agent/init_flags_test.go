@@ -38,7 +38,7 @@ func (h *fresh) atTerminal(typed string, args ...string) initAnswer {
 // sits at the terminal.
 func TestInitAsksNobodyForAProgram(t *testing.T) {
 	h := newFresh(t, "9.2")
-	a := h.atTerminal(strings.Repeat("\n", 20), append(h.initFlags(), "--dry-run", "-o", "json")...)
+	a := h.atTerminal(strings.Repeat("\n", 20), append(h.InitFlags(), "--dry-run", "-o", "json")...)
 	if a.err != nil || !json.Valid([]byte(a.out)) {
 		t.Errorf("no JSON: %v", a)
 	}
@@ -47,7 +47,7 @@ func TestInitAsksNobodyForAProgram(t *testing.T) {
 // TestInitNotesOnce: what is left as it is, is told once before it is agreed to.
 func TestInitNotesOnce(t *testing.T) {
 	h := newFresh(t, "9.2")
-	a := h.atTerminal(strings.Repeat("\n", 20), append(h.initFlags(), "--no-import")...)
+	a := h.atTerminal(strings.Repeat("\n", 20), append(h.InitFlags(), "--no-import")...)
 	before, _, asked := strings.Cut(a.out, "Do this?")
 	if a.err != nil || !asked || strings.Count(a.out, "note: storage local does not take") != 1 || !strings.Contains(before, "note: ") {
 		t.Errorf("%v", a)

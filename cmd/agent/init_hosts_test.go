@@ -114,7 +114,7 @@ func TestInitWithoutQuorum(t *testing.T) {
 		return bytes.ReplaceAll(text, []byte(`"quorate":1`), []byte(`"quorate":0`)), err
 	})
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(append(h.initFlags(), "--root", h.dir, "--yes"))
+	cmd.SetArgs(append(h.InitFlags(), "--root", h.dir, "--yes"))
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "cluster of pve1 has no quorum") || !strings.Contains(err.Error(), "pvecm status") || len(h.pveshs) > 0 {
 		t.Errorf("%v; %v", err, h.pveshs)
 	}

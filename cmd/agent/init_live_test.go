@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
@@ -24,7 +25,8 @@ import (
 // bareStand is a fresh host in a lab on loopback, on which programs are run as
 // on a real one.
 type bareStand struct {
-	*bareHost
+	*pvehost.Bare
+	dir  string
 	t    *testing.T
 	base string // of the lab's addresses, "127.84.7."
 }
@@ -40,7 +42,7 @@ func newBareStand(t *testing.T, flavour string) *bareStand {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := startBareLab(t.TempDir(), program, prefix.String(), flavour, 200)
+	h, err := pvehost.StartBare(pvehost.Config{Dir: t.TempDir(), Prefix: prefix, Flavour: flavour, Speed: 200}, program)
 	if err != nil {
 		release()
 		t.Fatal(err)
@@ -54,7 +56,7 @@ func newBareStand(t *testing.T, flavour string) *bareStand {
 	})
 	a := prefix.Addr().As4()
 	a[3] = 0
-	return &bareStand{bareHost: h, t: t, base: strings.TrimSuffix(netip.AddrFrom4(a).String(), "0")}
+	return &bareStand{Bare: h, dir: h.Dir, t: t, base: strings.TrimSuffix(netip.AddrFrom4(a).String(), "0")}
 }
 
 // program runs this program, which must succeed, and returns what it prints.
@@ -85,7 +87,7 @@ func TestBareLabLeadsOn(t *testing.T) {
 	s := newBareStand(t, "9.2")
 	// after is the lines that follow a heading.
 	after := func(heading string) (lines []string) {
-		_, rest, _ := strings.Cut(s.instructions(), "\n"+heading+"\n")
+		_, rest, _ := strings.Cut(s.Instructions(), "\n"+heading+"\n")
 		for line := range strings.SplitSeq(rest, "\n") {
 			text, indented := strings.CutPrefix(line, "  ")
 			if !indented {
@@ -127,7 +129,7 @@ func TestBareLabLeadsOn(t *testing.T) {
 func (s *bareStand) bringsUp() {
 	t := s.t
 	before := s.everything()
-	said := s.program(append([]string{"init", "--root", s.dir, "--yes", "--bridge", "vmbr1"}, s.initFlags()...)...)
+	said := s.program(append([]string{"init", "--root", s.dir, "--yes", "--bridge", "vmbr1"}, s.InitFlags()...)...)
 	token, err := os.ReadFile(filepath.Join(s.dir, setup.Credential(setup.ProxmoxToken)))
 	must(err)
 	_, secret, _ := strings.Cut(strings.TrimSpace(string(token)), "=")

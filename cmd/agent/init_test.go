@@ -28,13 +28,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
+	"github.com/talos-agent/talos-agent/internal/lab/pvesh"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // fresh is a host as the installer of Proxmox VE leaves it, and its root.
 type fresh struct {
-	*bareHost
-	t *testing.T
+	*pvehost.Bare
+	dir string
+	t   *testing.T
 	// fault, if set, is asked before each change by pvesh: it may break it.
 	fault  func(args []string) pveshFault
 	pveshs [][]string // what was called, changes only
@@ -59,7 +62,7 @@ func newFreshCluster(t *testing.T, flavour string, names ...string) []*fresh {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := startBareLab(t.TempDir(), "/bin/false", prefix.String(), flavour, 200, names...)
+	h, err := pvehost.StartBare(pvehost.Config{Dir: t.TempDir(), Prefix: prefix, Flavour: flavour, Speed: 200}, "/bin/false", names...)
 	if err != nil {
 		release()
 		t.Fatal(err)
@@ -68,15 +71,14 @@ func newFreshCluster(t *testing.T, flavour string, names ...string) []*fresh {
 		h.Close()
 		release()
 	})
-	hosts := []*fresh{{bareHost: h, t: t}}
+	hosts := []*fresh{{Bare: h, dir: h.Dir, t: t}}
 	for i, name := range names {
 		if i == 0 {
 			continue
 		}
-		other := &bareHost{Lab: h.Lab, dir: t.TempDir(), door: h.door}
-		other.door.Host = name
-		must(other.writeFiles("/bin/false"))
-		hosts = append(hosts, &fresh{bareHost: other, t: t})
+		other, err := h.Join(name, t.TempDir(), "/bin/false")
+		must(err)
+		hosts = append(hosts, &fresh{Bare: other, dir: other.Dir, t: t})
 	}
 	return hosts
 }
@@ -100,7 +102,7 @@ func (h *fresh) run(ctx context.Context, name string, args ...string) ([]byte, e
 		return nil, errors.New("broken before")
 	}
 	var out, said bytes.Buffer
-	err := standIn(ctx, &environment{stdin: strings.NewReader(""), stdout: &out, stderr: &said}, h.door, args)
+	err := pvesh.Run(ctx, &out, &said, h.Access, args)
 	if err != nil {
 		err = errors.Join(err, errors.New(said.String()))
 	}
@@ -121,7 +123,7 @@ func (a initAnswer) String() string { return fmt.Sprintf("%v\n%s\n%s", a.err, a.
 // init runs init on the host, with what the lab has it told and the arguments.
 func (h *fresh) init(ctx context.Context, args ...string) initAnswer {
 	h.t.Helper()
-	return h.bare(ctx, append(h.initFlags(), args...)...)
+	return h.bare(ctx, append(h.InitFlags(), args...)...)
 }
 
 // bare runs init with the arguments only.
@@ -253,7 +255,7 @@ func (h *fresh) stopAfter(ctx context.Context, stop func(), n int) {
 	out := &lines{after: n, what: "done: ", do: stop}
 	cmd := newInitWith(&environment{stdin: strings.NewReader(""), stdout: out, stderr: out}, h.run)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetArgs(append(h.initFlags(), "--root", h.dir, "--yes"))
+	cmd.SetArgs(append(h.InitFlags(), "--root", h.dir, "--yes"))
 	if err := cmd.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
 		h.t.Fatalf("%v\n%s", err, out.text.String())
 	}

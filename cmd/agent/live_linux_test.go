@@ -22,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -59,7 +60,7 @@ func newLive(t *testing.T, c lab.Config) *live {
 	h := &live{t: t, lab: l, dir: dir, client: api.NewClient(filepath.Join(dir, "agent.sock"))}
 	a := prefix.Addr().As4()
 	h.net = fmt.Sprintf("%d.%d", a[0], a[1])
-	if _, err := writeHost(l, dir, daemontest.Keys().AgeKey, []string{"dev"}); err != nil {
+	if _, err := pvehost.WriteFiles(l, dir, daemontest.Keys().AgeKey, []string{"dev"}); err != nil {
 		t.Fatal(err)
 	}
 	h.edit("config.yaml", "interval: 10s", "interval: 5s", "  charts:\n", "  charts:\n    https://charts.example.org: "+l.Charts.URL()+"\n")

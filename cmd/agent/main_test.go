@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
@@ -116,7 +117,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 		ts.Check(err)
 		prefix, release, err := world.FreePrefix()
 		ts.Check(err)
-		h, err := startBareLab(ts.MkAbs(args[0]), program, prefix.String(), append(args, "9.2")[1], 200)
+		h, err := pvehost.StartBare(pvehost.Config{Dir: ts.MkAbs(args[0]), Prefix: prefix, Flavour: append(args, "9.2")[1], Speed: 200}, program)
 		if err != nil {
 			release()
 			ts.Check(err)

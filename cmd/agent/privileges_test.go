@@ -112,7 +112,7 @@ func (a administrator) allow(role, privilege string) string {
 	token := a.pveum(strings.Fields("user token add " + setup.User + " " + setup.TokenName("pve1") + " --privsep 1"))
 	for _, g := range setup.Grants(scopeOfLab) {
 		form := url.Values{"path": {g.Path}, "roles": {g.Role}, "propagate": {map[bool]string{true: "1", false: "0"}[g.Propagate]}}
-		for _, who := range []url.Values{{"users": {setup.User}}, {"tokens": {setup.Token("pve1")}}} {
+		for _, who := range []url.Values{{"users": {setup.User}}, {"tokens": {string(setup.Token("pve1"))}}} {
 			with := maps.Clone(form)
 			maps.Copy(with, who)
 			a.call("PUT", "/access/acl", with)

@@ -40,3 +40,11 @@ func TestAPIReferenceIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// String is what the page calls those who may use a route.
+func (a access) String() string {
+	if a == forRoot {
+		return "root"
+	}
+	return "group"
+}

@@ -102,13 +102,6 @@ const (
 	forRoot
 )
 
-func (a access) String() string {
-	if a == forRoot {
-		return "root"
-	}
-	return "group"
-}
-
 // route is one thing the socket can be asked.
 type route struct {
 	pattern string // of http.ServeMux

@@ -168,12 +168,8 @@ func peerOf(c net.Conn) peer {
 // user, who could read the daemon's memory anyway.
 func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.Getuid()) }
 
-// Handler serves the routes. The peer of a request comes from its connection;
+// handler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
-func Handler(d Daemon) http.Handler {
-	return handler(d, newStreams(context.Background()))
-}
-
 func handler(d Daemon, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {

@@ -127,21 +127,20 @@ func (c *archives) read(hex, kind string, most int64) ([]byte, error) {
 	return b, nil
 }
 
-// write puts a file into the cache and returns its digest.
-func (c *archives) write(b []byte, kind string) (hex string, err error) {
-	hex = digestOf(b)
+// write puts a file into the cache, named by its digest.
+func (c *archives) write(b []byte, kind string) error {
 	file, err := os.CreateTemp(c.dir, leftover+"*") // exclusive, mode 0600
 	if err != nil {
-		return "", fmt.Errorf("write to chart cache: %w", err)
+		return fmt.Errorf("write to chart cache: %w", err)
 	}
 	_, err = file.Write(b)
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), filepath.Join(c.dir, hex+kind))
+		err = os.Rename(file.Name(), filepath.Join(c.dir, digestOf(b)+kind))
 	}
 	if err != nil {
-		return "", c.full(errors.Join(err, os.Remove(file.Name())))
+		return c.full(errors.Join(err, os.Remove(file.Name())))
 	}
-	return hex, nil
+	return nil
 }
 
 // full gives a cure to a disk that is full.

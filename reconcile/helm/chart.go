@@ -68,11 +68,10 @@ func keep(cache *archives, archive []byte, c cluster.Chart, manifest []byte) err
 	if err := checkChart(made, c); err != nil {
 		return err
 	}
-	if _, err := cache.write(archive, archiveFile); err != nil || manifest == nil {
+	if err := cache.write(archive, archiveFile); err != nil || manifest == nil {
 		return err
 	}
-	_, err = cache.write(manifest, manifestFile)
-	return err
+	return cache.write(manifest, manifestFile)
 }
 
 // notation is how the digest of a chart is written.

@@ -333,7 +333,7 @@ func TestNewSaysWhatIsMissing(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	a := &archives{dir: filepath.Join(t.TempDir(), "gone")}
-	if _, err := a.write([]byte("x"), archiveFile); !errors.Is(err, fs.ErrNotExist) {
+	if err := a.write([]byte("x"), archiveFile); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error is %v", err)
 	}
 	mustFail(t, a.full(fmt.Errorf("write: %w", syscall.ENOSPC)), "is full", "make room")

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -65,8 +64,8 @@ type Client struct {
 	pool       string
 	auditEvery int
 	log        *slog.Logger
-	token      string // its id, user@realm!name
-	pinned     bool   // a fingerprint is what is trusted
+	token      cluster.TokenID
+	pinned     bool // a fingerprint is what is trusted
 
 	api       *api.Client
 	http      *http.Client
@@ -81,9 +80,6 @@ type Client struct {
 	memory memory
 }
 
-// tokenPattern is user@realm!name=secret.
-var tokenPattern = regexp.MustCompile(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*=[!-~]+$`)
-
 // New makes a Client. It asks nothing yet.
 func New(c Config) (*Client, error) {
 	base, err := url.Parse(c.URL)
@@ -91,7 +87,8 @@ func New(c Config) (*Client, error) {
 	case err != nil, base.Scheme != "https", base.Host == "", base.User != nil, base.RawQuery != "", strings.Trim(base.Path, "/") != "" && strings.Trim(base.Path, "/") != "api2/json":
 		return nil, fault.Errorf("write it like https://127.0.0.1:8006", "proxmox url: %q is not the address of a Proxmox VE API", c.URL)
 	}
-	if !tokenPattern.MatchString(c.Token.RevealString()) {
+	token, ok := cluster.ParseToken(c.Token)
+	if !ok {
 		return nil, fault.Errorf("write it like talos-agent@pve!pve1=12345678-90ab-cdef-1234-567890abcdef, as `pveum user token add` prints it",
 			"proxmox token: it is not of the form user@realm!name=secret")
 	}
@@ -99,10 +96,9 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, secret, _ := strings.Cut(c.Token.RevealString(), "=")
 	p := &Client{
-		pool: c.Pool, auditEvery: c.AuditEvery, log: c.Log, token: id, pinned: c.Fingerprint != "",
-		base: "https://" + base.Host + apiPath, header: cluster.SecretString("PVEAPIToken=" + id + "=" + secret),
+		pool: c.Pool, auditEvery: c.AuditEvery, log: c.Log, token: token.ID, pinned: c.Fingerprint != "",
+		base: "https://" + base.Host + apiPath, header: cluster.SecretString("PVEAPIToken=" + token.Line().RevealString()),
 		memory: newMemory(),
 	}
 	if p.auditEvery <= 0 {
@@ -121,11 +117,11 @@ func New(c Config) (*Client, error) {
 		through = c.Wrap(through)
 	}
 	p.http = &http.Client{
-		Transport: &checker{next: through, token: id, pool: c.Pool},
+		Transport: &checker{next: through, token: token.ID, pool: c.Pool},
 		// A redirect could carry the token elsewhere: it is a refusal.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	p.api = api.NewClient(p.base, api.WithHTTPClient(p.http), api.WithAPIToken(id, secret), api.WithUserAgent("talos-agent"), api.WithLogger(mute{}))
+	p.api = api.NewClient(p.base, api.WithHTTPClient(p.http), api.WithAPIToken(string(token.ID), token.Secret.RevealString()), api.WithUserAgent("talos-agent"), api.WithLogger(mute{}))
 	return p, nil
 }
 

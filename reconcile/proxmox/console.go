@@ -136,7 +136,7 @@ func (c *Client) noConsole(vmid int, err error) error {
 	hint := fault.HintOf(err)
 	if errors.Is(err, errForbidden) {
 		hint = fmt.Sprintf("give VM.Console on /pool/%s to the user %s and to the token %s, or look at it on the host: `qm terminal %s`",
-			c.pool, userOf(c.token), c.token, strconv.Itoa(vmid))
+			c.pool, c.token.User(), c.token, strconv.Itoa(vmid))
 	}
 	return fault.WithHint(fmt.Errorf("%w: %w", ErrNoConsole, err), hint)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
@@ -19,7 +20,8 @@ type Error struct {
 	Reason string // phrase of the status line: the only place where Proxmox VE always says what is wrong
 	Params map[string]string
 
-	token, pool string // for the hint
+	token cluster.TokenID // for the hint, as is the pool
+	pool  string
 }
 
 // Error implements error.
@@ -71,7 +73,7 @@ func (e *Error) hint() string {
 	}
 	switch e.Status {
 	case http.StatusUnauthorized:
-		return fmt.Sprintf("check the token in the host config (user@realm!name=secret): `pveum user token list %s` shows whether %s is there, enabled and not expired; `talos-agent init --rotate-token` makes another", userOf(e.token), e.token)
+		return fmt.Sprintf("check the token in the host config (user@realm!name=secret): `pveum user token list %s` shows whether %s is there, enabled and not expired; `talos-agent init --rotate-token` makes another", e.token.User(), e.token)
 	case http.StatusForbidden:
 		return e.privilegeHint()
 	}
@@ -85,25 +87,13 @@ func (e *Error) privilegeHint() string {
 	if m := missingPrivilege.FindStringSubmatch(e.Reason); m != nil {
 		path, privileges = m[1], strings.ReplaceAll(m[2], "|", " or ")
 	} else if !strings.HasSuffix(e.Path, "/qemu") {
-		return fmt.Sprintf("see which privileges it has: `pveum user token permissions %s %s`", userOf(e.token), nameOf(e.token))
+		return fmt.Sprintf("see which privileges it has: `pveum user token permissions %s %s`", e.token.User(), e.token.Name())
 	}
 	if strings.HasPrefix(path, "/vms/") && e.pool != "" {
 		return fmt.Sprintf("the vm lies outside the pool %s, or %s is missing there: give it on /pool/%s to the user %s and to the token %s",
-			e.pool, privileges, e.pool, userOf(e.token), e.token)
+			e.pool, privileges, e.pool, e.token.User(), e.token)
 	}
-	return fmt.Sprintf("give %s on %s to the user %s and to the token %s", privileges, path, userOf(e.token), e.token)
-}
-
-// userOf is the user a token belongs to.
-func userOf(token string) string {
-	user, _, _ := strings.Cut(token, "!")
-	return user
-}
-
-// nameOf is a token's name within its user.
-func nameOf(token string) string {
-	_, name, _ := strings.Cut(token, "!")
-	return name
+	return fmt.Sprintf("give %s on %s to the user %s and to the token %s", privileges, path, e.token.User(), e.token)
 }
 
 // TaskError is a task of Proxmox VE that failed.

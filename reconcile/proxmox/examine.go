@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
@@ -115,8 +116,8 @@ func FaultOf(err error) (f Fault, names []string) {
 	return FaultOther, nil
 }
 
-// TokenID is the name of the token, user@realm!name.
-func (c *Client) TokenID() string { return c.token }
+// TokenID is the name of the token.
+func (c *Client) TokenID() cluster.TokenID { return c.token }
 
 // Privileges returns what the token may do: at every path where it was given
 // something, or, when a path is named, at that one, whatever gave it there.

@@ -245,7 +245,7 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 		switch t := tasks[i]; {
 		case t.running:
 			return hidden{is: beingMade, task: t}, nil
-		case meaning(t.exit) == errKilled:
+		case errors.Is(meaning(t.exit), errKilled):
 			// Somebody may have removed it since and put another in its place,
 			// in tasks that only an auditor of the host sees.
 			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
@@ -323,7 +323,7 @@ func (c *Client) has(ctx context.Context, path string, privileges ...string) err
 	}
 	for _, p := range privileges {
 		if _, ok := have[path][p]; !ok {
-			return fault.Errorf(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, userOf(c.token), c.token),
+			return fault.Errorf(fmt.Sprintf("give %s on %s to the user %s and to the token %s", p, path, c.token.User(), c.token),
 				"the agent's token has no %s on %s, so that it does not see everything there", p, path)
 		}
 	}

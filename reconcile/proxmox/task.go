@@ -80,7 +80,7 @@ func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, er
 }
 
 // ours reports whether a task was started with our token.
-func (c *Client) ours(t upid) bool { return t.user == c.token }
+func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
 // told is a task in the terms of the observed world.
 func (c *Client) told(t task) cluster.Task {

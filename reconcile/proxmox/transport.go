@@ -34,8 +34,9 @@ const (
 // checker turns every answer that is not a success into an *Error. go-proxmox
 // takes some of them for success, and throws away the reason of others.
 type checker struct {
-	next        http.RoundTripper
-	token, pool string
+	next  http.RoundTripper
+	token cluster.TokenID
+	pool  string
 }
 
 // RoundTrip implements http.RoundTripper.

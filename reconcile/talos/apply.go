@@ -172,7 +172,7 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 			return fmt.Errorf("the config was sent; whether it was taken is not known: %w", context.Cause(ctx))
 		case errors.As(err, &u) && u.reach == cluster.Unexpected:
 			return fmt.Errorf("the config was sent, and now somebody else answers: %w", err)
-		case err == errUnclaimed && !sent.accepted && waited >= doubtWithin:
+		case errors.Is(err, errUnclaimed) && !sent.accepted && waited >= doubtWithin:
 			return fmt.Errorf("it was not taken: %w", sent.unclear)
 		case waited >= patience && sent.accepted:
 			err = fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)

@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -113,7 +114,7 @@ func (w *watcher) visit(ctx context.Context) {
 
 // absent is a machine that could not be reached.
 func absent(err error) cluster.Machine {
-	if u, ok := err.(*unreached); ok {
+	if u, ok := errors.AsType[*unreached](err); ok {
 		return cluster.Machine{Reach: u.reach, Why: u.Error()}
 	}
 	return cluster.Machine{Why: words(err)}

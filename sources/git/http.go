@@ -172,7 +172,7 @@ type lossy struct{ io.ReadCloser }
 
 func (l lossy) Read(p []byte) (int, error) {
 	n, err := l.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = unusable(err, "read the answer")
 	}
 	return n, err

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -383,9 +382,6 @@ func (l *loader) isFieldError(err error) bool {
 	return fromGit || fromForge
 }
 
-// tokenForm is what pveum prints, and what the API takes.
-var tokenForm = regexp.MustCompile(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*=[!-~]+$`)
-
 func (l *loader) loadProxmox() {
 	const field = "proxmox"
 	f := l.file.Proxmox
@@ -396,8 +392,9 @@ func (l *loader) loadProxmox() {
 		l.Warn(field+".ca_file", "remove one of them", "has no effect beside fingerprint")
 	}
 	token, ok := l.readSecret(field+".token_file", f.TokenFile, "proxmox.token")
+	_, wellFormed := cluster.ParseToken(token)
 	switch {
-	case ok && !tokenForm.MatchString(token.RevealString()):
+	case ok && !wellFormed:
 		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "%s holds no API token", l.nameFile(field+".token_file"))
 	case !ok && !hasError(l.Report, field) && !hasError(l.Report, field+".token_file"):
 		l.Wrong(field+".token_file", "`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it", "is missing")

@@ -1,6 +1,10 @@
 package doctor
 
-import "time"
+import (
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
 
 // Agent is what an agent sees with its own credentials.
 type Agent struct {
@@ -83,7 +87,7 @@ type Machine struct {
 	// Token is the name of the token that its agent has, if it was set up by init:
 	// accounts are there once for a whole Proxmox VE cluster, and only that is one
 	// host's alone.
-	Token    string
+	Token    cluster.TokenID
 	Storages Fact[map[string]Storage]
 	Bridges  Fact[map[string]Bridge]
 }

@@ -235,9 +235,9 @@ func (h Host) credentials() []Check {
 // lack, the privileges tell.
 func (h Host) separation() []Check {
 	if !h.Separation.Known {
-		return []Check{skipped("privsep", h.Wants.Token, h.Separation)}
+		return []Check{skipped("privsep", string(h.Wants.Token), h.Separation)}
 	}
-	user, _, _ := strings.Cut(h.Wants.Token, "!")
+	user := h.Wants.Token.User()
 	var out []Check
 	for _, n := range h.Wants.Needs {
 		lacks := without(slices.Concat(n.Privileges, n.Optional), h.Separation.Value.Token.at(n.Path))
@@ -250,7 +250,7 @@ func (h Host) separation() []Check {
 		}
 	}
 	if len(out) == 0 {
-		out = []Check{{Name: "privsep", Subject: h.Wants.Token, Level: Pass, Message: "the token was given what its user has"}}
+		out = []Check{{Name: "privsep", Subject: string(h.Wants.Token), Level: Pass, Message: "the token was given what its user has"}}
 	}
 	return out
 }

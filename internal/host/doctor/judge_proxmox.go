@@ -143,12 +143,12 @@ func skewCheck(url string, d Door) Check {
 
 // token judges whether the token, which was accepted, can do anything.
 func (a Agent) token() Check {
-	c := Check{Name: "token", Subject: a.Wants.Token, Level: Pass, Message: "accepted"}
+	c := Check{Name: "token", Subject: string(a.Wants.Token), Level: Pass, Message: "accepted"}
 	switch {
 	case !a.Granted.Known:
 		return skipped(c.Name, c.Subject, a.Granted)
 	case len(a.Granted.Value) == 0:
-		user, name, _ := strings.Cut(a.Wants.Token, "!")
+		user, name := a.Wants.Token.User(), a.Wants.Token.Name()
 		c.Level = Fail
 		c.Message = "accepted, but it has no privilege at all, so that every list it is shown is empty. Its user may have some: a token with separated privileges has only what both were given"
 		c.Hint = fmt.Sprintf("`talos-agent init` gives them to both; `pveum user permissions %s` and `pveum user token permissions %s %s` show what each has", user, user, name)
@@ -175,10 +175,10 @@ func (a Agent) borrowed(c *Check) {
 func (a Agent) privileges() []Check {
 	var out []Check
 	if a.Granted.Known && len(a.Granted.Value) == 0 {
-		return []Check{{Name: "privileges", Subject: a.Wants.Token, Level: Skipped, Message: "the token has none"}}
+		return []Check{{Name: "privileges", Subject: string(a.Wants.Token), Level: Skipped, Message: "the token has none"}}
 	}
 	if !a.Granted.Known {
-		return []Check{skipped("privileges", a.Wants.Token, a.Granted)}
+		return []Check{skipped("privileges", string(a.Wants.Token), a.Granted)}
 	}
 	for _, n := range a.Wants.Needs {
 		held := a.Held[n.Path]
@@ -204,13 +204,12 @@ func (a Agent) privileges() []Check {
 
 // grant is the command that gives what is needed at a path.
 func (a Agent) grant(n Need) string {
-	user, _, _ := strings.Cut(a.Wants.Token, "!")
 	propagate := ""
 	if n.Path == "/" {
 		propagate = " --propagate 0"
 	}
 	return fmt.Sprintf("`talos-agent init`, or, where the role %s has them: `pveum acl modify %s --roles %s --users %s --tokens '%s'%s`; the token has only what its user has too",
-		n.Role, n.Path, n.Role, user, a.Wants.Token, propagate)
+		n.Role, n.Path, n.Role, a.Wants.Token.User(), a.Wants.Token, propagate)
 }
 
 // without returns what of want is not in have.
@@ -221,7 +220,7 @@ func without(want, have []string) []string {
 // excess judges what the token may do beyond what is needed: whoever can read it
 // could do the same.
 func (a Agent) excess() Check {
-	c := Check{Name: "excess", Subject: a.Wants.Token, Level: Pass, Message: "the token may do nothing but what is needed"}
+	c := Check{Name: "excess", Subject: string(a.Wants.Token), Level: Pass, Message: "the token may do nothing but what is needed"}
 	if !a.Granted.Known {
 		return skipped(c.Name, c.Subject, a.Granted)
 	}

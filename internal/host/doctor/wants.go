@@ -11,7 +11,7 @@ import (
 // Wants is what config, policy and inventories ask of the host.
 type Wants struct {
 	// Token is the name of the agent's token, user@realm!name.
-	Token string `json:"token"`
+	Token cluster.TokenID `json:"token"`
 	// Needs are the privileges that are needed for what is asked, one a path.
 	Needs []Need `json:"needs"`
 	Pool  string `json:"pool"`

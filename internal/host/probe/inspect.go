@@ -21,6 +21,7 @@ import (
 	"github.com/beevik/ntp"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -87,17 +88,16 @@ func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 
 // askSeparation asks Proxmox VE, as its root, what the agent's token and its user
 // may do.
-func (v Inspector) askSeparation(ctx context.Context, token string) (doctor.Separation, error) {
+func (v Inspector) askSeparation(ctx context.Context, token cluster.TokenID) (doctor.Separation, error) {
 	var out doctor.Separation
-	user, _, ok := strings.Cut(token, "!")
-	if !ok {
+	if token.Name() == "" {
 		return out, errors.New("nobody knows the agent's token")
 	}
 	if err := v.Host.Verify(); err != nil {
 		return out, errors.New("it takes root of the Proxmox VE host to see what user and token were given")
 	}
-	for id, into := range map[string]*doctor.Grants{user: &out.User, token: &out.Token} {
-		// A privilege's value is whether it holds below the path too: 1, or "1".
+	for id, into := range map[string]*doctor.Grants{token.User(): &out.User, string(token): &out.Token} {
+		// A privilege's value says whether it holds below the path too: 1, or "1".
 		var answer map[string]map[string]json.RawMessage
 		if err := v.Host.Pvesh(ctx, &answer, "get", "/access/permissions", "--userid", id); err != nil {
 			return out, err
@@ -115,7 +115,7 @@ func (v Inspector) askSeparation(ctx context.Context, token string) (doctor.Sepa
 
 // findOthers asks Proxmox VE, as its root, who has a token of the agents' user besides
 // the one that this agent works with.
-func (v Inspector) findOthers(ctx context.Context, token string) (string, error) {
+func (v Inspector) findOthers(ctx context.Context, token cluster.TokenID) (string, error) {
 	if token == "" { // whose config was not read
 		return "", errors.New("nobody knows the agent's token, and which clusters are its own")
 	}
@@ -127,7 +127,7 @@ func (v Inspector) findOthers(ctx context.Context, token string) (string, error)
 		return "", err
 	}
 	account := f.Users[setup.User]
-	account.Tokens = slices.DeleteFunc(account.Tokens, func(name string) bool { return setup.User+"!"+name == token })
+	account.Tokens = slices.DeleteFunc(account.Tokens, func(name string) bool { return cluster.NewTokenID(setup.User, name) == token })
 	f.Users[setup.User] = account
 	return f.Others(), nil
 }

@@ -231,7 +231,7 @@ const userStep = "user " + User
 
 func accessStep(e Entry) string { return "access " + e.Path + " " + e.Role + " " + e.Who }
 
-func tokenStep(host string) string { return "token " + Token(host) }
+func tokenStep(host string) string { return "token " + string(Token(host)) }
 
 func roleStep(role string) string { return "role " + role }
 

@@ -2,7 +2,8 @@ package setup
 
 import (
 	"slices"
-	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // User is the agents' user: one for all hosts of a Proxmox VE cluster.
@@ -21,7 +22,7 @@ func TokenName(host string) string {
 }
 
 // Token is a host's token, with its user.
-func Token(host string) string { return User + "!" + TokenName(host) }
+func Token(host string) cluster.TokenID { return cluster.NewTokenID(User, TokenName(host)) }
 
 // Privilege is one privilege of Proxmox VE, and what the agent needs it for.
 type Privilege struct {
@@ -134,4 +135,4 @@ func RoleNamed(name string) (Role, bool) {
 
 // IsOurs reports whether an entry of the access control list, by its user or
 // token, is the agent's.
-func IsOurs(id string) bool { return id == User || strings.HasPrefix(id, User+"!") }
+func IsOurs(id string) bool { return id == User || cluster.TokenID(id).User() == User }

@@ -59,7 +59,7 @@ func (f Facts) quorum() (problems cluster.Problems) {
 }
 
 // token is the name of this host's token, with its user.
-func (f Facts) token() string { return Token(f.Host) }
+func (f Facts) token() string { return string(Token(f.Host)) }
 
 // hasToken tells whether this host's token is there.
 func (f Facts) hasToken() bool {
@@ -80,7 +80,7 @@ func (f Facts) Others() string { return f.whose(f.others()) }
 func (f Facts) othersAt(path, role string) []string {
 	return slices.DeleteFunc(f.others(), func(name string) bool {
 		return !slices.ContainsFunc(f.ACL, func(e Entry) bool {
-			return e.Path == path && e.Who == User+"!"+name && (role == "" || e.Role == role)
+			return e.Path == path && e.Who == string(cluster.NewTokenID(User, name)) && (role == "" || e.Role == role)
 		})
 	})
 }
@@ -93,7 +93,7 @@ func (f Facts) whose(tokens []string) string {
 		if i >= 0 {
 			out = append(out, "the agent of "+f.Hosts[i])
 		} else {
-			out = append(out, fmt.Sprintf("whoever has the token %s!%s", User, name))
+			out = append(out, fmt.Sprintf("whoever has the token %s", cluster.NewTokenID(User, name)))
 		}
 	}
 	return strings.Join(out, " and ")

@@ -132,7 +132,7 @@ func (d *datacenter) names(t rapid.TB, host string, steps []Step) {
 		}
 		for other := range d.hosts {
 			path := strings.HasSuffix(s.Call.Path, "/token/"+TokenName(other))
-			if other != host && (path || slices.Contains(s.Call.Options, Option{"tokens", Token(other)})) {
+			if other != host && (path || slices.Contains(s.Call.Options, Option{"tokens", string(Token(other))})) {
 				t.Errorf("%s touches the token of %s: %v", host, other, s.Shown())
 			}
 		}
@@ -147,7 +147,7 @@ func TestTokenName(t *testing.T) {
 		"pve1": "pve1", "pve": "pve", "PVE-A": "PVE-A", "x9": "x9", "1pve": "host_1pve", "01": "host_01", "7": "host_7", "a": "host_a", "host-a": "host-a", "Z": "host_Z",
 	} {
 		got := TokenName(host)
-		if got != want || Token(host) != "talos-agent@pve!"+want {
+		if got != want || string(Token(host)) != "talos-agent@pve!"+want {
 			t.Errorf("%s: %s, %s, want %s", host, got, Token(host), want)
 		}
 		if seen[got] != "" {
@@ -373,12 +373,12 @@ func TestBridgeOfTwo(t *testing.T) {
 	}
 	d.works(t, "pve1")
 	d.works(t, "pve2")
-	if at(Token("pve1"), "vmbr0") || !at(User, "vmbr0") {
+	if at(string(Token("pve1")), "vmbr0") || !at(User, "vmbr0") {
 		t.Errorf("access is %v", d.shared.ACL)
 	}
 	// What pve1 had given the user first, pve2 has for its own token.
 	d.setUp(t, "pve2", func(w *Wishes) { w.Bridges = []string{"vmbr1"} })
-	if at(Token("pve2"), "vmbr0") {
+	if at(string(Token("pve2")), "vmbr0") {
 		t.Errorf("access is %v", d.shared.ACL)
 	}
 	if d.setUp(t, "pve1", nil); at(User, "vmbr0") {

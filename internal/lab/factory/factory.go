@@ -46,7 +46,7 @@ const imageFile = "nocloud-amd64.qcow2"
 
 // Factory is a simulated Image Factory, community edition: schematics,
 // nocloud disk images, and the existence of installer images. Errors are plain
-// text as in life: 400 for what the user got wrong, 402 for checksums, 404 for
+// text as in life: 400 for mistakes of the user, 402 for checksums, 404 for
 // schematics and versions nobody knows.
 type Factory struct {
 	*httpservice.Server

@@ -55,8 +55,8 @@ type diskImage struct {
 	SectorSize uint `yaml:"sectorSize,omitempty"`
 }
 
-// bootloaders are the words the bootloader field takes; auto is the same as
-// leaving it out, and is left out of the canonical document.
+// bootloaders are the values of the bootloader field; auto is the same as no
+// value, and has none in the canonical document.
 var bootloaders = []string{"", "auto", "dual-boot", "grub", "sd-boot"}
 
 // parseSchematic reads a schematic as strictly as the real factory: unknown

@@ -42,7 +42,7 @@ type Config struct {
 }
 
 // Forge takes commit statuses over the API of GitHub, GitLab or Gitea, and
-// refuses what they refuse in their words.
+// refuses what they refuse, with their text.
 type Forge struct {
 	*httpservice.Server
 	config Config
@@ -65,7 +65,7 @@ func (f *Forge) Close() error {
 	return f.Server.Close()
 }
 
-// Status is a commit status a forge took, in the forge's own words: GitLab
+// Status is a commit status a forge took, with the forge's own states: GitLab
 // uses running and failed where the others use pending and failure.
 type Status struct {
 	At          time.Time

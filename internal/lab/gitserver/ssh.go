@@ -33,7 +33,7 @@ type SSHConfig struct {
 
 // SSH serves a Server's repositories over ssh, to whoever has the client's key. A
 // lost reply is a connection that breaks once the command was carried out, the
-// references still being shown; a client that is refused gets the words on
+// references still being shown; a client that is refused gets the text on
 // standard error and exit status 1.
 type SSH struct {
 	world     *world.World

@@ -24,7 +24,7 @@ import (
 
 // decodeBody reads an object from a request's body: through its Go type where it
 // has one, so that it is stored as a real server would store it and wrong types
-// are refused with the words of the decoder.
+// are refused with the text of the decoder.
 func decodeBody(w http.ResponseWriter, req *request, res *resource) (map[string]any, error) {
 	data := req.body
 	switch req.media {

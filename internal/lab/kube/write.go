@@ -239,7 +239,7 @@ func (req *request) readDeletion() (metav1.DeleteOptions, error) {
 	return opts, nil
 }
 
-// deleteObject removes an object, or marks it where somebody has to let go first.
+// deleteObject removes an object, or marks it where somebody has to release it first.
 func (a *apiserver) deleteObject(w http.ResponseWriter, req *request, v view) error {
 	opts, err := req.readDeletion()
 	if err != nil {

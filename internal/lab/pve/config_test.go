@@ -164,9 +164,9 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// TestConfigLaws: applying what is pending gives what GET config promised, and
+// TestConfigRules: applying what is pending gives what GET config promised, and
 // no two configurations share a digest.
-func TestConfigLaws(t *testing.T) {
+func TestConfigRules(t *testing.T) {
 	options := rapid.MapOf(rapid.SampledFrom([]string{"cores", "memory", "name", "tags", "numa", "net0"}), rapid.StringMatching(`[a-z0-9=,]{1,8}`))
 	rapid.Check(t, func(t *rapid.T) {
 		c := config{

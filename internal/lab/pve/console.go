@@ -46,7 +46,7 @@ func (s *Server) CreateForeign(vmid int, f Foreign) error {
 	v := &vm{id: vmid, host: h, maker: rootUser, conf: newConfig(values)}
 	s.vms[vmid] = v
 	if f.Pool != "" {
-		s.poolNamed(f.Pool)
+		s.makePool(f.Pool)
 		s.joinPool(vmid, f.Pool)
 	}
 	s.mu.Unlock()
@@ -57,12 +57,11 @@ func (s *Server) CreateForeign(vmid int, f Foreign) error {
 	return s.Start(vmid)
 }
 
-// poolNamed returns a pool, making it when it is new. s.mu is held.
-func (s *Server) poolNamed(name string) *pool {
+// makePool makes a pool if there is none of that name. s.mu is held.
+func (s *Server) makePool(name string) {
 	if s.pools[name] == nil {
 		s.pools[name] = &pool{}
 	}
-	return s.pools[name]
 }
 
 // editVM changes a VM's configuration file.
@@ -306,7 +305,7 @@ func (s *Server) AgentToken(scope AgentScope) string {
 	s.Role("TalosAgentHost", "Sys.Audit")
 	secret := s.Token(userid, name, true)
 	s.mu.Lock()
-	s.poolNamed(scope.Pool)
+	s.makePool(scope.Pool)
 	s.mu.Unlock()
 	for _, who := range []string{userid, s.agent} {
 		s.Grant(who, "TalosAgentVM", "/pool/"+scope.Pool)

@@ -64,7 +64,7 @@ func (s *Server) downloadFile(t *task, st *storage, name string, c *call) error 
 
 func formatNow() string { return time.Now().UTC().Format(time.DateTime) }
 
-// fetchFile gets a file over the world's network, with wget's words in the log.
+// fetchFile gets a file over the world's network, with wget's lines in the log.
 func (s *Server) fetchFile(t *task, url, temp, algorithm string) (received, error) {
 	req, err := http.NewRequestWithContext(t.ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What an administrator can get wrong on a host, or have otherwise than the
+// What an administrator can misconfigure on a host, or have otherwise than the
 // agent would like it.
 
 // Bridge is a bridge of a host.

@@ -79,7 +79,7 @@ func (f flavour) builtinRoles() map[string]*role {
 	return roles
 }
 
-// set is a set of words.
+// set is a set of texts.
 type set map[string]bool
 
 func setOf(words ...string) set {

@@ -153,7 +153,7 @@ func (m *method) checkParams(in map[string]any) map[string]string {
 	return errs
 }
 
-// checkValue describes what is wrong with a value; "" is fine.
+// checkValue returns what does not fit about a value, "" if all does.
 func (p *property) checkValue(path string, value any) string {
 	text, ok := value.(string)
 	if p.Type == "array" {
@@ -300,7 +300,7 @@ func splitProperty(fields map[string]*property, part string) (key, value string,
 	return "", "", fmt.Errorf("value without key, but schema does not define a default key")
 }
 
-// parseBoolean reads the words a boolean may be inside a property string.
+// parseBoolean reads the values a boolean may have inside a property string.
 func parseBoolean(text string) string {
 	switch strings.ToLower(text) {
 	case "1", "on", "yes", "true":

@@ -36,7 +36,7 @@ const (
 	messageOnly             // jsonBody whose message lacks the newline of Perl's die
 )
 
-// perlError is an error in Proxmox VE's own words, as its Perl dies with it.
+// perlError is an error with Proxmox VE's own text, as its Perl dies with it.
 func perlError(format string, args ...any) error {
 	return &failure{status: http.StatusInternalServerError, text: fmt.Sprintf(format, args...)}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Console is what a machine prints on its serial port now, over and over: the
-// lines of Talos in its words, or those of a firmware that finds nothing to do.
+// lines of Talos as it writes them, or those of a firmware that finds nothing to do.
 func (f *Fleet) Console(vmid int) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

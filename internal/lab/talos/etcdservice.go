@@ -30,7 +30,7 @@ func (b *boot) awaitChange(ctx context.Context, do func() error) error {
 			moved = b.f.moved
 			return do()
 		})
-		if err != errHang {
+		if !errors.Is(err, errHang) {
 			return err
 		}
 		select {
@@ -61,7 +61,7 @@ func (b *boot) askEtcd(ctx context.Context, what string, do func() error) error 
 		}
 		return do()
 	})
-	if err == errNoQuorum {
+	if errors.Is(err, errNoQuorum) {
 		if err := b.f.world.Sleep(ctx, timeout); err != nil {
 			return status.FromContextError(err).Err()
 		}

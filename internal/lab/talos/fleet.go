@@ -113,7 +113,7 @@ func (f *Fleet) attemptChange(do func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := do()
-	if err == errHang {
+	if errors.Is(err, errHang) {
 		return err
 	}
 	f.settleState()

@@ -109,9 +109,9 @@ func TestExtensionServicesHoldTheBoot(t *testing.T) {
 	}
 }
 
-// TestResourcesTellTheMachine: what proves in maintenance mode which machine
+// TestResourcesDescribeTheMachine: what proves in maintenance mode which machine
 // this is, and what image it runs.
-func TestResourcesTellTheMachine(t *testing.T) {
+func TestResourcesDescribeTheMachine(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		g := cp(1).guest("v1.13.9", "siderolabs/iscsi-tools")
 		l.fleet.PowerOn(g)

@@ -65,7 +65,7 @@ func (b *boot) serviceAt(ctx context.Context, target, service string) (any, erro
 		return nil, status.Errorf(codes.Unavailable, "dns: A record lookup error: lookup %s: no such host", target)
 	}
 	impl, err := b.findHandler(addr, service)
-	if err == errNoRoute {
+	if errors.Is(err, errNoRoute) {
 		// Nobody answers the question who has the address: that takes a while.
 		if err := b.f.world.Sleep(ctx, arpTimeout); err != nil {
 			return nil, status.FromContextError(err).Err()

@@ -94,7 +94,7 @@ func (b *boot) podReady(pod string) bool {
 	return b.apiReady && !(pod == "kube-scheduler" && b.schedulers)
 }
 
-// listUnmet lists what keeps a machine from being ready, in the order and words of
+// listUnmet lists what keeps a machine from being ready, in the order and with the text of
 // Talos' own status controller. Outside of booting and running a machine is
 // always ready.
 func (b *boot) listUnmet() []runtime.UnmetCondition {

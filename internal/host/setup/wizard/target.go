@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
@@ -93,8 +94,8 @@ func (h target) executeStep(ctx context.Context, s setup.Step) ([]byte, error) {
 	switch {
 	case s.Call != nil && s.Call.SecretTo != nil:
 		var made struct {
-			ID    string `json:"full-tokenid"`
-			Value string `json:"value"`
+			ID    cluster.TokenID `json:"full-tokenid"`
+			Value string          `json:"value"`
 		}
 		if err := h.Pvesh(ctx, &made, s.Call.Args()...); err != nil {
 			return nil, err
@@ -102,7 +103,8 @@ func (h target) executeStep(ctx context.Context, s setup.Step) ([]byte, error) {
 		if made.ID == "" || made.Value == "" {
 			return nil, errors.New("pvesh told no secret of the new token")
 		}
-		content := []byte(made.ID + "=" + made.Value + "\n")
+		token := cluster.Token{ID: made.ID, Secret: cluster.SecretString(made.Value)}
+		content := append(token.Line().Reveal(), '\n')
 		return content, h.writeFile(*s.Call.SecretTo, content)
 	case s.Call != nil:
 		return nil, h.Pvesh(ctx, nil, s.Call.Args()...)

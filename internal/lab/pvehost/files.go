@@ -1,4 +1,4 @@
-package main
+package pvehost
 
 import (
 	"errors"
@@ -10,11 +10,11 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
-// writeHost writes what an administrator of the lab's host would have written:
+// WriteFiles writes what an administrator of the lab's host would have written:
 // the agent's config and policy, its tokens and keys, and the lab's authority.
 // The agent that reads them is the one people run.
 // The host owns the named clusters of the repository; no name means all.
-func writeHost(l *lab.Lab, dir string, ageKey []byte, clusters []string) (config string, err error) {
+func WriteFiles(l *lab.Lab, dir string, ageKey []byte, clusters []string) (config string, err error) {
 	config = filepath.Join(dir, "config.yaml")
 	files := map[string]string{
 		"config.yaml": fmt.Sprintf(`# Written by talos-agent lab: a make-believe Proxmox VE host.

@@ -1,4 +1,4 @@
-package main
+package pvesh
 
 import (
 	"bytes"
@@ -18,13 +18,11 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/spf13/cobra"
 )
 
-// labDoor is how the stand-in for pvesh gets at the lab's Proxmox VE. The real
+// Access is how the stand-in for pvesh reaches the lab's Proxmox VE. The real
 // pvesh needs nothing of this: it runs the API's own code as root@pam.
-type labDoor struct {
+type Access struct {
 	URL      string `json:"url"`
 	CA       string `json:"ca"`
 	Password string `json:"password"` // of root@pam
@@ -32,70 +30,52 @@ type labDoor struct {
 	Host string `json:"host,omitempty"`
 }
 
-// newLabPvesh is what the pvesh runs that a bare lab host has.
-func newLabPvesh(env *environment) *cobra.Command {
-	return &cobra.Command{
-		Use:                "pvesh DOOR {get|set|create|delete} PATH [--OPTION VALUE]...",
-		Short:              "Stand in for pvesh on a make-believe host",
-		Hidden:             true,
-		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return &usageError{errors.New("lab pvesh: which door?")}
-			}
-			text, err := os.ReadFile(args[0])
-			if err != nil {
-				return err
-			}
-			var door labDoor
-			if err := json.Unmarshal(text, &door); err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
-			}
-			return standIn(cmd.Context(), env, door, args[1:])
-		},
-	}
-}
+// ExitError ends the program with a code; what is wrong was printed.
+type ExitError int
 
-// standIn does what pvesh does with these arguments: what it prints, and whether
-// it succeeds. It writes its own complaint, in pvesh's words.
-func standIn(ctx context.Context, env *environment, door labDoor, args []string) error {
+// Error implements error.
+func (e ExitError) Error() string { return fmt.Sprintf("pvesh ended with code %d", int(e)) }
+
+// Run does what pvesh does with these arguments: what it prints, and whether it
+// succeeds. It writes its own complaint, in pvesh's words.
+func Run(ctx context.Context, stdout, stderr io.Writer, access Access, args []string) error {
 	complain := func(text string) error {
-		_, _ = fmt.Fprint(env.stderr, strings.TrimRight(text, "\n")+"\n")
+		_, _ = fmt.Fprint(stderr, strings.TrimRight(text, "\n")+"\n")
 		// Perl ends with errno where it is not 0, else with 255: nobody can rely
 		// on more than that it is not 0.
-		return errSilent(255)
+		return ExitError(255)
 	}
-	q, err := parsePvesh(args)
+	q, err := parseCall(args)
 	if err != nil {
 		return complain(err.Error())
 	}
-	root, err := door.login(ctx)
+	root, err := access.logIn(ctx)
 	if err != nil {
 		return err
 	}
 	defer root.client.CloseIdleConnections()
-	status, answer, err := root.do(ctx, q.method, q.path, q.options)
+	status, got, err := root.send(ctx, q.method, q.path, q.options)
 	switch {
 	case err != nil:
 		return err
 	case status == http.StatusNotImplemented:
-		_, _ = fmt.Fprintf(env.stderr, "No '%s' handler defined for '%s'\n", q.command, q.path)
-		return errSilent(1)
+		_, _ = fmt.Fprintf(stderr, "No '%s' handler defined for '%s'\n", q.command, q.path)
+		return ExitError(1)
 	case status == http.StatusBadRequest || status == http.StatusForbidden:
-		text := fmt.Sprintf("%d %s\n", status, strings.TrimSpace(answer.Message))
-		for _, param := range slices.Sorted(maps.Keys(answer.Errors)) {
-			text += fmt.Sprintf("%s: %s\n", param, strings.TrimSpace(answer.Errors[param]))
+		text := fmt.Sprintf("%d %s\n", status, strings.TrimSpace(got.Message))
+		for _, param := range slices.Sorted(maps.Keys(got.Errors)) {
+			text += fmt.Sprintf("%s: %s\n", param, strings.TrimSpace(got.Errors[param]))
 		}
 		if status == http.StatusBadRequest {
 			text += fmt.Sprintf("pvesh %s <api_path> [OPTIONS] [FORMAT_OPTIONS]", q.command)
 		}
 		return complain(text)
 	case status != http.StatusOK:
-		return complain(answer.Message)
-	case q.quiet || answer.Data == nil:
+		return complain(got.Message)
+	case q.quiet || got.Data == nil:
 		return nil
 	}
-	e := json.NewEncoder(env.stdout) // sorts keys, as pvesh does
+	e := json.NewEncoder(stdout) // sorts keys, as pvesh does
 	e.SetEscapeHTML(false)
 	switch q.format {
 	case "json":
@@ -104,20 +84,20 @@ func standIn(ctx context.Context, env *environment, door labDoor, args []string)
 	default:
 		return complain("this stand-in for pvesh draws no tables: say --output-format json")
 	}
-	return e.Encode(answer.Data)
+	return e.Encode(got.Data)
 }
 
-// pveshCall is a command line of pvesh.
-type pveshCall struct {
+// call is a command line of pvesh.
+type call struct {
 	command, method, path, format string
 	quiet                         bool
 	options                       url.Values
 }
 
-// parsePvesh reads the arguments of pvesh. A value may be in the same word or in
+// parseCall reads the arguments of pvesh. A value may be in the same word or in
 // the next one; without one an option is a boolean that is set.
-func parsePvesh(args []string) (pveshCall, error) {
-	q := pveshCall{format: "text", options: url.Values{}}
+func parseCall(args []string) (call, error) {
+	q := call{format: "text", options: url.Values{}}
 	for len(args) > 0 && (args[0] == "--noproxy" || args[0] == "--nooutput") {
 		q.quiet = q.quiet || args[0] == "--nooutput"
 		args = args[1:]
@@ -163,44 +143,44 @@ func parsePvesh(args []string) (pveshCall, error) {
 	return q, nil
 }
 
-// labRoot is root@pam with a ticket.
-type labRoot struct {
-	door         labDoor
+// session is root@pam with a ticket.
+type session struct {
+	access       Access
 	client       *http.Client
 	ticket, csrf string
 }
 
-// pveAnswer is what the API answers, well or ill.
-type pveAnswer struct {
+// answer is what the API answers, well or ill.
+type answer struct {
 	Data    any               `json:"data"`
 	Message string            `json:"message"`
 	Errors  map[string]string `json:"errors"`
 }
 
-func (d labDoor) login(ctx context.Context) (*labRoot, error) {
+func (a Access) logIn(ctx context.Context) (*session, error) {
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(d.CA)) {
+	if !pool.AppendCertsFromPEM([]byte(a.CA)) {
 		return nil, errors.New("the door of the lab has no certificate")
 	}
-	r := &labRoot{door: d, client: &http.Client{Transport: &http.Transport{
+	r := &session{access: a, client: &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
-	status, answer, err := r.do(ctx, http.MethodPost, "/access/ticket", url.Values{"username": {"root@pam"}, "password": {d.Password}})
+	status, got, err := r.send(ctx, http.MethodPost, "/access/ticket", url.Values{"username": {"root@pam"}, "password": {a.Password}})
 	if err != nil {
 		r.client.CloseIdleConnections()
 		return nil, err
 	}
-	data, _ := answer.Data.(map[string]any)
+	data, _ := got.Data.(map[string]any)
 	r.ticket, _ = data["ticket"].(string)
 	r.csrf, _ = data["CSRFPreventionToken"].(string)
 	if status != http.StatusOK || r.ticket == "" {
 		r.client.CloseIdleConnections()
-		return nil, fmt.Errorf("log in to the lab as root@pam: %d %s", status, answer.Message)
+		return nil, fmt.Errorf("log in to the lab as root@pam: %d %s", status, got.Message)
 	}
 	return r, nil
 }
 
-func (r *labRoot) do(ctx context.Context, method, path string, options url.Values) (int, pveAnswer, error) {
-	address, body := r.door.URL+"/api2/json"+path, ""
+func (r *session) send(ctx context.Context, method, path string, options url.Values) (int, answer, error) {
+	address, body := r.access.URL+"/api2/json"+path, ""
 	if method == http.MethodGet || method == http.MethodDelete {
 		address += "?" + options.Encode()
 	} else {
@@ -208,42 +188,42 @@ func (r *labRoot) do(ctx context.Context, method, path string, options url.Value
 	}
 	req, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
 	if err != nil {
-		return 0, pveAnswer{}, err
+		return 0, answer{}, err
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	req.Host = cmp.Or(r.door.Host, req.Host)
+	req.Host = cmp.Or(r.access.Host, req.Host)
 	if r.ticket != "" {
 		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: r.ticket})
 		req.Header.Set("CSRFPreventionToken", r.csrf)
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
-		return 0, pveAnswer{}, err
+		return 0, answer{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, pveAnswer{}, err
+		return 0, answer{}, err
 	}
-	answer := pveAnswer{Message: strings.TrimPrefix(resp.Status, fmt.Sprintf("%d ", resp.StatusCode))}
+	got := answer{Message: strings.TrimPrefix(resp.Status, fmt.Sprintf("%d ", resp.StatusCode))}
 	if len(text) > 0 {
 		d := json.NewDecoder(bytes.NewReader(text))
 		d.UseNumber()
-		said := answer.Message
-		if err := d.Decode(&answer); err != nil {
-			return 0, pveAnswer{}, fmt.Errorf("%s %s: %w", method, path, err)
+		status := got.Message
+		if err := d.Decode(&got); err != nil {
+			return 0, answer{}, fmt.Errorf("%s %s: %w", method, path, err)
 		}
-		answer.Message = cmp.Or(answer.Message, said)
+		got.Message = cmp.Or(got.Message, status)
 	}
-	return resp.StatusCode, answer, nil
+	return resp.StatusCode, got, nil
 }
 
-// writePvesh writes the stand-in and what it needs below dir. program is this
-// program.
-func writePvesh(dir, program string, door labDoor) error {
-	text, err := json.Marshal(door)
+// Install writes the stand-in and what it needs below dir. program is what has
+// the command "lab pvesh".
+func Install(dir, program string, access Access) error {
+	text, err := json.Marshal(access)
 	if err != nil {
 		return err
 	}
@@ -255,7 +235,7 @@ func writePvesh(dir, program string, door labDoor) error {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	script := fmt.Sprintf("#!/bin/sh\n# Stands in for the pvesh of a Proxmox VE host.\nexec %s lab pvesh %s \"$@\"\n", shellWord(program), shellWord(file))
+	script := fmt.Sprintf("#!/bin/sh\n# Stands in for the pvesh of a Proxmox VE host.\nexec %s lab pvesh %s \"$@\"\n", QuoteWord(program), QuoteWord(file))
 	return writeProgram(filepath.Join(bin, "pvesh"), script)
 }
 
@@ -268,8 +248,8 @@ func writeProgram(path, script string) error {
 	return os.WriteFile(path, []byte(script), 0o755)
 }
 
-// shellWord quotes a word for a shell where it needs to be.
-func shellWord(s string) string {
+// QuoteWord quotes a word for a shell where it needs to be.
+func QuoteWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=@,%+", r)
 	}

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +15,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
+	"github.com/talos-agent/talos-agent/internal/lab/pvesh"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -76,12 +78,16 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 			return err
 		}
 		defer release()
-		h, err := startLab(dir, prefix, flavour, speed, key, clusters)
+		l, err := labConfig(dir, prefix, flavour, speed)
+		if err != nil {
+			return err
+		}
+		h, err := pvehost.Start(l, key, clusters)
 		if err != nil {
 			return besideAnother(err)
 		}
 		defer h.Close()
-		h.introduce(env)
+		_, _ = io.WriteString(env.stdout, h.Instructions())
 		tellStory(cmd.Context(), env, h.Lab)
 		return nil
 	}
@@ -126,77 +132,80 @@ func tellStory(ctx context.Context, env *environment, l *lab.Lab) {
 	_, _ = fmt.Fprintln(env.stdout, "the lab is closed")
 }
 
-// host is a lab on loopback with the files of a host's administrator.
-type host struct {
-	*lab.Lab
-	dir    string
-	config string
-	prefix netip.Prefix
-}
-
-// startLab starts a lab on loopback and writes the host's files into dir.
-func startLab(dir, prefix, flavour string, speed float64, ageKey []byte, clusters []string) (*host, error) {
-	c, abs, err := labConfig(dir, prefix, flavour, speed)
-	if err != nil {
-		return nil, err
-	}
-	l, err := lab.Start(c)
-	if err != nil {
-		return nil, err
-	}
-	config, err := writeHost(l, abs, ageKey, clusters)
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return &host{Lab: l, dir: abs, config: config, prefix: c.Prefix.Masked()}, nil
-}
-
-// labConfig checks what a lab is asked to be, and makes its folder. It returns
-// the folder's absolute path too.
-func labConfig(dir, prefix, flavour string, speed float64) (lab.Config, string, error) {
-	p, err := parsePrefix(prefix)
-	if err != nil {
-		return lab.Config{}, "", err
+// labConfig reads what a lab is asked to be.
+func labConfig(dir, prefix, flavour string, speed float64) (pvehost.Config, error) {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
+		return pvehost.Config{}, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
 	}
 	if flavour != "9.2" && flavour != "8.4" {
-		return lab.Config{}, "", &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
+		return pvehost.Config{}, &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
 	}
 	if speed <= 0 {
-		return lab.Config{}, "", &usageError{fmt.Errorf("--speed %v: write a number above 0", speed)}
+		return pvehost.Config{}, &usageError{fmt.Errorf("--speed %v: write a number above 0", speed)}
 	}
-	abs, err := filepath.Abs(dir)
+	return pvehost.Config{Dir: dir, Prefix: p, Flavour: flavour, Speed: speed}, nil
+}
+
+// runBareLab is talos-agent lab --bare.
+func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour string, speed float64) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "talos-agent-lab-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	program, err := os.Executable()
 	if err != nil {
-		return lab.Config{}, "", err
+		return err
 	}
-	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return lab.Config{}, "", err
+	release, err := holdNetwork(prefix)
+	if err != nil {
+		return err
 	}
-	return lab.Config{Speed: speed, Prefix: p, Flavour: flavour, GitDir: filepath.Join(abs, "git")}, abs, nil
+	defer release()
+	c, err := labConfig(dir, prefix, flavour, speed)
+	if err != nil {
+		return err
+	}
+	h, err := pvehost.StartBare(c, program)
+	if err != nil {
+		return besideAnother(err)
+	}
+	defer h.Close()
+	_, _ = io.WriteString(env.stdout, h.Instructions())
+	tellStory(ctx, env, h.Lab)
+	return nil
 }
 
-// remote is the repository's URL with the user that git sends the token for.
-func (h *host) remote() string {
-	return strings.Replace(h.Repo.URL(), "https://", "https://git@", 1)
+// newLabPvesh is what the pvesh runs that a bare lab host has.
+func newLabPvesh(env *environment) *cobra.Command {
+	return &cobra.Command{
+		Use:                "pvesh DOOR {get|set|create|delete} PATH [--OPTION VALUE]...",
+		Short:              "Stand in for pvesh on a make-believe host",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{errors.New("lab pvesh: which door?")}
+			}
+			text, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			var access pvesh.Access
+			if err := json.Unmarshal(text, &access); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			err = pvesh.Run(cmd.Context(), env.stdout, env.stderr, access, args[1:])
+			var exit pvesh.ExitError
+			if errors.As(err, &exit) {
+				return errSilent(int(exit))
+			}
+			return err
+		},
+	}
 }
-
-func (h *host) introduce(env *environment) {
-	_, _ = fmt.Fprintf(env.stdout, `a make-believe Proxmox VE host is up
-  Proxmox VE   %s
-  repository   %s  (branch main)
-  forge        %s
-
-push a repository:
-  cd REPOSITORY && GIT_SSL_CAINFO=%s git -c credential.helper='!printf "password=%s\n"; true' push %s HEAD:main
-run the agent on it:
-  talos-agent run --config %s
-look at it:
-  talos-agent status --socket %s
-
-`, h.PVE.URL(), h.Repo.URL(), h.Forge.URL(), filepath.Join(h.dir, "ca.pem"), lab.GitToken, h.remote(), h.config, h.socket())
-}
-
-func (h *host) socket() string { return filepath.Join(h.dir, "agent.sock") }
 
 // waitUntil waits until ready says so, or ctx ends.
 func waitUntil(ctx context.Context, every time.Duration, ready func() (bool, error)) error {
