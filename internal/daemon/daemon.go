@@ -25,6 +25,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Config is what a daemon is started with.
@@ -104,7 +105,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	}
 	defer func() {
 		if err := socket.Close(); err != nil {
-			d.log.Debug("close the socket", "err", err)
+			d.log.Debug("close the socket", logging.Err, err)
 		}
 	}()
 	defer d.monitor.retire()
@@ -223,7 +224,7 @@ func (d *Daemon) stopAgent() {
 	d.setAgent(nil)
 	if d.hooks != nil {
 		if err := d.hooks.Close(); err != nil {
-			d.log.Debug("close the webhooks' listener", "err", err)
+			d.log.Debug("close the webhooks' listener", logging.Err, err)
 		}
 		d.hooks = nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -112,7 +113,7 @@ func (m *monitor) open(to config.Metrics, missing missingFunc) error {
 func (m *monitor) close() {
 	if m.server != nil {
 		if err := m.server.Close(); err != nil {
-			m.log.Debug("close the metrics' listener", "err", err)
+			m.log.Debug("close the metrics' listener", logging.Err, err)
 		}
 		m.server = nil
 	}
@@ -130,7 +131,7 @@ func (m *monitor) retire() {
 		return
 	}
 	if err := os.Remove(m.to.Textfile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.log.Warn("cannot remove the metrics' text file, which is out of date now", "err", err)
+		m.log.Warn("cannot remove the metrics' text file, which is out of date now", logging.Err, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -97,7 +98,7 @@ func (d *Daemon) setMissing(field string, err error) {
 	switch turned := d.setField(field, wrong); {
 	case !turned:
 	case err != nil:
-		d.log.Warn(d.c.Path+": "+field+" cannot be had yet; it is tried again", "err", err, "hint", cmp.Or(fault.HintOf(err), takenHint))
+		d.log.Warn(d.c.Path+": "+field+" cannot be had yet; it is tried again", logging.Err, err, logging.Hint, cmp.Or(fault.HintOf(err), takenHint))
 	default:
 		d.log.Info(d.c.Path + ": " + field + " is there now")
 	}

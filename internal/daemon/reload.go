@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // reload loads config, policy and the files that they name anew, because some
@@ -38,7 +39,7 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 		d.adopt(next)
 		d.reportLoad(problems, asked)
 		if differs := !reflect.DeepEqual(next.Policy, running.Policy); !problems.HasErrors() && (asked || differs) {
-			d.log.Info("config and policy loaded", "hint", restartNote(next))
+			d.log.Info("config and policy loaded", logging.Hint, restartNote(next))
 		} else if differs && next.Policy.Doubt == nil {
 			d.log.Info("the policy is loaded, and holds whatever is wrong beside it")
 		}
@@ -121,6 +122,6 @@ func (d *Daemon) reportLoad(problems cluster.Problems, asked bool) {
 	case trouble == nil:
 		d.log.Info("the agent's own files are in order again")
 	default:
-		d.log.Error(words, "err", slices.Concat(doubt, rest))
+		d.log.Error(words, logging.Err, slices.Concat(doubt, rest))
 	}
 }

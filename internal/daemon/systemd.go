@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -29,7 +30,7 @@ func (d *Daemon) notifyWatchdog() {
 	if stuck := d.findStuck(time.Now()); stuck == "" {
 		state += "\n" + daemon.SdNotifyWatchdog
 	} else {
-		d.log.Error("a cluster's loop makes no progress; the watchdog will restart the agent", "cluster", stuck)
+		d.log.Error("a cluster's loop makes no progress; the watchdog will restart the agent", logging.Cluster, stuck)
 	}
 	d.notify(state)
 }
@@ -47,7 +48,7 @@ func reloadingState() string {
 // notify tells systemd, where it listens.
 func (d *Daemon) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		d.log.Debug("tell systemd", "err", err)
+		d.log.Debug("tell systemd", logging.Err, err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
@@ -111,7 +112,7 @@ const minPushGap = 5 * time.Second
 // watchDirectory looks again whenever the directory changes that is the repository.
 func (a *Agent) watchDirectory() {
 	if err := sources.Watch(a.ctx, a.c.Directory, a.LookAll); err != nil && a.ctx.Err() == nil {
-		a.c.Log.Warn("cannot watch the repository's directory; it is read every interval", "err", err)
+		a.c.Log.Warn("cannot watch the repository's directory; it is read every interval", logging.Err, err)
 	}
 }
 
@@ -157,7 +158,7 @@ func (a *Agent) refuse(name string, err error) {
 	if before, ok := a.refused[name]; ok && before.err == err.Error() {
 		s.Since = before.Since
 	} else {
-		a.c.Log.Error("cannot look after a cluster", "cluster", name, "err", err, "hint", s.Hint)
+		a.c.Log.Error("cannot look after a cluster", logging.Cluster, name, logging.Err, err, logging.Hint, s.Hint)
 	}
 	a.refused[name] = refusedCluster{s, err.Error()}
 	a.notifier.Report(s)
@@ -179,7 +180,7 @@ func (a *Agent) Stop() {
 	a.pve.Close()
 	if a.c.Store != nil {
 		if err := a.c.Store.Close(); err != nil {
-			a.c.Log.Debug("close the repository", "err", err)
+			a.c.Log.Debug("close the repository", logging.Err, err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -122,9 +123,9 @@ func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeSta
 	case before != nil && slices.Equal(before.Lines, tail.Lines) && before.Note == tail.Note:
 	case len(tail.Lines) > 0:
 		c.log.Info(fmt.Sprintf("%s does not come up; its console ends with: %s", key.node, tail.Lines[len(tail.Lines)-1]),
-			"cluster", key.cluster, "node", key.node, "vmid", n.VMID, "console", strings.Join(tail.Lines, "\n"))
+			logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID, logging.Console, strings.Join(tail.Lines, "\n"))
 	default:
-		c.log.Info(fmt.Sprintf("%s does not come up; of its console is known: %s", key.node, tail.Note), "cluster", key.cluster, "node", key.node, "vmid", n.VMID)
+		c.log.Info(fmt.Sprintf("%s does not come up; of its console is known: %s", key.node, tail.Note), logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID)
 	}
 	c.done()
 }

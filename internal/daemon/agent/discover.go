@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -70,7 +71,7 @@ func (a *Agent) stillRefused(names []string, known bool) []string {
 		}
 		if _, err := a.c.Files.Read(reconcile.JournalName(name)); known && errors.Is(err, fs.ErrNotExist) {
 			delete(a.refused, name)
-			a.c.Log.Info("a cluster that could not be looked after is gone, and its records too", "cluster", name)
+			a.c.Log.Info("a cluster that could not be looked after is gone, and its records too", logging.Cluster, name)
 			a.c.Pulse.Beat()
 			continue
 		}
@@ -92,7 +93,7 @@ func (a *Agent) foundOut(err error) {
 	a.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		a.c.Log.Warn(cannotRead, "err", err, "hint", fault.HintOf(err))
+		a.c.Log.Warn(cannotRead, logging.Err, err, logging.Hint, fault.HintOf(err))
 	case err == nil && before != nil:
 		a.c.Log.Info(readAgain)
 	default:

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/kube"
@@ -42,7 +43,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		return nil, err
 	}
 	m := &managedCluster{agent: a, name: name, source: &source{hub: a.hub, name: name, prepare: a.c.Prepare}}
-	log := a.c.Log.With("cluster", name)
+	log := a.c.Log.With(logging.Cluster, name)
 	look := func() {
 		if m.Reconciler != nil {
 			m.Look(false)

@@ -179,7 +179,7 @@ func (s *Sim) Witness(c world.CallRecord) {
 	}
 	s.Disk.mu.Lock()
 	defer s.Disk.mu.Unlock()
-	if !bytes.Contains(s.Disk.files["dev.json"], []byte(`"bootstrap"`)) {
+	if !bytes.Contains(s.Disk.files["dev.json"], []byte(`"kind":"Bootstrap"`)) {
 		s.Lab.World.Violate("bootstrap", "%s is to found etcd, and the journal does not know of it", c.Subject)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -72,8 +73,8 @@ func appendLine[T any](l *lines, v T, list func() []T) {
 		return out
 	})
 	if err != nil && !l.failed {
-		l.log.Warn("cannot keep what is told on disk; it is kept in memory", "file", l.name, "err", err,
-			"hint", reconcile.RecordsHint)
+		l.log.Warn("cannot keep what is told on disk; it is kept in memory", logging.File, l.name, logging.Err, err,
+			logging.Hint, reconcile.RecordsHint)
 	}
 	l.failed = err != nil
 }

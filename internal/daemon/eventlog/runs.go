@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/history"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Runs keeps the runs of every cluster. What it takes comes from the loops and
@@ -41,14 +42,14 @@ func (rs *Runs) openBook(name string) *book {
 	b := &book{file: &lines{}}
 	var old []cluster.Run
 	if rs.files != nil {
-		log := rs.log.With("cluster", name)
+		log := rs.log.With(logging.Cluster, name)
 		text, err := b.file.open(rs.files, "history-"+name+".jsonl", log)
 		if err != nil {
-			log.Warn("the history cannot be read; it begins anew", "err", err)
+			log.Warn("the history cannot be read; it begins anew", logging.Err, err)
 		}
 		var bad int
 		if old, bad = history.Lines[cluster.Run](text); bad > 0 {
-			log.Info("some of the history cannot be read and is left out", "lines", bad)
+			log.Info("some of the history cannot be read and is left out", logging.Lines, bad)
 		}
 	}
 	b.Book = history.NewBook(name, rs.keep, old)

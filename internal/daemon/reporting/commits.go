@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/sources/forge"
 )
 
@@ -35,7 +36,7 @@ func NewCommits(p Poster, onAttempt func(error), log *slog.Logger) *Commits {
 		OnAttempt: func(_ string, _ commitReport, err error) {
 			onAttempt(err)
 			if last.Changed(err) {
-				log.Warn("cannot tell the forge how the cluster stands; it is tried again", "err", err, "hint", fault.HintOf(err))
+				log.Warn("cannot tell the forge how the cluster stands; it is tried again", logging.Err, err, logging.Hint, fault.HintOf(err))
 			}
 		},
 	})}

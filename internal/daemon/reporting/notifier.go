@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
@@ -120,7 +121,7 @@ func newChannel(t Target, sender notify.Target, sent *SentNotices, onAttempt fun
 			onAttempt(t.Name, err)
 			sent.set(t.Name, name, ch.out.Sent(name))
 			if last.Changed(err) {
-				log.Warn("cannot notify "+t.Name+"; it is tried again", "err", err, "hint", fault.HintOf(err))
+				log.Warn("cannot notify "+t.Name+"; it is tried again", logging.Err, err, logging.Hint, fault.HintOf(err))
 			}
 		},
 		Sent: sent.of(t.Name),

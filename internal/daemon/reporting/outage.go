@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -51,7 +52,7 @@ func (o *Outage) Observe(err error) {
 	message := "the repository has not been fetched for " + text.Duration(lasts) + ", and what is pushed is not applied"
 	if !o.logged {
 		o.logged = true
-		o.Log.Warn(message, "err", err, "hint", fault.HintOf(err))
+		o.Log.Warn(message, logging.Err, err, logging.Hint, fault.HintOf(err))
 	}
 	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), message+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
 	o.Notifier.reportOutage(notice)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -39,7 +40,7 @@ func OpenSentNotices(files reconcile.Files, targets []Target, log *slog.Logger) 
 		err = json.Unmarshal(raw, &all)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("cannot read what was notified before; it is notified again", "err", err)
+		log.Warn("cannot read what was notified before; it is notified again", logging.Err, err)
 	}
 	for _, t := range targets {
 		if all[t.Name] != nil {
@@ -80,6 +81,6 @@ func (sn *SentNotices) set(target, name string, notice *notify.Notice) {
 		err = reconcile.Replace(sn.files, SentFile, raw)
 	}
 	if err != nil {
-		sn.log.Warn("cannot write down what was notified; after a restart it is notified again", "err", err, "hint", reconcile.RecordsHint)
+		sn.log.Warn("cannot write down what was notified; after a restart it is notified again", logging.Err, err, logging.Hint, reconcile.RecordsHint)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -194,30 +193,4 @@ func (g *Server) exchangePacks(rw http.ResponseWriter, r *http.Request, repo *Re
 	rw.Header().Set("Content-Type", "application/x-"+service+"-result")
 	rw.Header().Set("Cache-Control", "no-cache")
 	_, _ = rw.Write(body.Bytes())
-}
-
-// ReadFiles reads the regular files below a directory, by their slash-separated
-// paths in it, as Commit takes them. A folder named .git is left out; anything
-// that is neither file nor folder is an error.
-func ReadFiles(dir string) (map[string][]byte, error) {
-	files := map[string][]byte{}
-	root := os.DirFS(dir)
-	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && d.Name() == ".git":
-			return fs.SkipDir
-		case d.IsDir():
-			return nil
-		case !d.Type().IsRegular():
-			return fmt.Errorf("%s is not a regular file", name)
-		}
-		files[name], err = fs.ReadFile(root, name)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read files of %s: %w", dir, err)
-	}
-	return files, nil
 }
