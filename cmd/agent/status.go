@@ -96,7 +96,7 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 		if time.Since(asked) >= within {
 			break
 		}
-		if err := pause(ctx, min(time.Second, within)); err != nil {
+		if err := sleepOrStop(ctx, min(time.Second, within)); err != nil {
 			return all, nil, err
 		}
 		if all, err = statuses(ctx, c, args); err != nil {

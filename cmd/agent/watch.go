@@ -48,7 +48,7 @@ func persist(ctx context.Context, away func(error) error, question func(asked fu
 				return err
 			}
 		}
-		if err := pause(ctx, retryEvery); err != nil {
+		if err := sleepOrStop(ctx, retryEvery); err != nil {
 			return err
 		}
 	}

@@ -35,12 +35,12 @@ const MaxFile = 1 << 20
 func ReadFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, unreadable(err)
+		return nil, nil, explainUnreadable(err)
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, nil, unreadable(err)
+		return nil, nil, explainUnreadable(err)
 	}
 	switch mode := info.Mode().Perm(); {
 	case !info.Mode().IsRegular():
@@ -55,7 +55,7 @@ func ReadFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
 	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	switch {
 	case err != nil:
-		return nil, nil, unreadable(err)
+		return nil, nil, explainUnreadable(err)
 	case len(data) > MaxFile:
 		return nil, nil, fmt.Errorf("is larger than %d KiB", MaxFile>>10)
 	}
@@ -65,8 +65,8 @@ func ReadFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
 // errUnread marks a file that is there, for others than this user.
 var errUnread = errors.New("cannot be read by this user")
 
-// unreadable returns why a file cannot be read.
-func unreadable(err error) error {
+// explainUnreadable returns why a file cannot be read.
+func explainUnreadable(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fs.ErrNotExist
@@ -126,9 +126,9 @@ func (c Credentials) has(name string) bool {
 	return err == nil
 }
 
-// hidden returns why a credential that is not seen may be there all the same, nil
+// explainHidden returns why a credential that is not seen may be there all the same, nil
 // when it is not.
-func (c Credentials) hidden(name string) error {
+func (c Credentials) explainHidden(name string) error {
 	if c.dir == "" || c.guarded {
 		return nil
 	}
@@ -151,10 +151,10 @@ type file struct {
 	stored bool
 }
 
-// locate finds the file of a key: what is written there, else the credential of
+// locateFile finds the file of a key: what is written there, else the credential of
 // that name, if there is one. ok is false when there is none, or when it is
 // wrong, which is reported.
-func (l *loader) locate(field, written, credential string) (file, bool) {
+func (l *loader) locateFile(field, written, credential string) (file, bool) {
 	name, named := strings.CutPrefix(written, credentialPrefix)
 	switch {
 	case named && !l.credentials.guarded && !l.credentials.has(name):
@@ -166,10 +166,10 @@ func (l *loader) locate(field, written, credential string) (file, bool) {
 		return file{}, false
 	case written == "" && !l.credentials.has(credential):
 		if l.credentials.dir != "" {
-			l.uses(l.credentials.path(credential), doctor.KeyFile) // it may come
+			l.recordUse(l.credentials.path(credential), doctor.KeyFile) // it may come
 		}
 		l.absent[field] = credential
-		if err := l.credentials.hidden(credential); err != nil {
+		if err := l.credentials.explainHidden(credential); err != nil {
 			l.Wrong(field, fault.HintOf(err), "the credential %s %s", credential, err)
 			l.out.Hidden = append(l.out.Hidden, field)
 		}
@@ -182,10 +182,10 @@ func (l *loader) locate(field, written, credential string) (file, bool) {
 	return file{path: filepath.Join(l.dir, written)}, true
 }
 
-// read reads a file that a key names. ok is false when there is none, or when it
+// readFile reads a file that a key names. ok is false when there is none, or when it
 // cannot be read, which is recorded.
-func (l *loader) read(field, written, credential string, forbidden fs.FileMode) ([]byte, bool) {
-	f, ok := l.locate(field, written, credential)
+func (l *loader) readFile(field, written, credential string, forbidden fs.FileMode) ([]byte, bool) {
+	f, ok := l.locateFile(field, written, credential)
 	if !ok {
 		return nil, false
 	}
@@ -193,7 +193,7 @@ func (l *loader) read(field, written, credential string, forbidden fs.FileMode) 
 	if forbidden == OthersMayNotRead {
 		kind = doctor.KeyFile
 	}
-	l.uses(f.path, kind)
+	l.recordUse(f.path, kind)
 	l.out.CredentialsGiven = l.out.CredentialsGiven || f.guarded
 	switch {
 	case f.guarded:
@@ -219,9 +219,9 @@ func (l *loader) read(field, written, credential string, forbidden fs.FileMode) 
 	return nil, false
 }
 
-// afterStart adds to the hint about what is missing that systemd hands over what
+// hintRestart adds to the hint about what is missing that systemd hands over what
 // was put into the store since it started the agent only when it does so again.
-func (l *loader) afterStart() {
+func (l *loader) hintRestart() {
 	for i, p := range l.Problems {
 		if name, ok := l.absent[p.Field]; ok && l.credentials.guarded && p.Severity == cluster.Error {
 			again := "if " + FromStore(CredentialStore).path(name) + " is there, `systemctl restart talos-agent` hands it over"
@@ -230,11 +230,11 @@ func (l *loader) afterStart() {
 	}
 }
 
-// inFile names the file that was read for a field.
-func (l *loader) inFile(field string) string { return "the file " + l.paths[field] }
+// nameFile names the file that was read for a field.
+func (l *loader) nameFile(field string) string { return "the file " + l.paths[field] }
 
-// secret reads a file that nobody else may read; what it holds is one line.
-func (l *loader) secret(field, written, credential string) (cluster.Secret, bool) {
-	data, ok := l.read(field, written, credential, OthersMayNotRead)
+// readSecret reads a file that nobody else may read; what it holds is one line.
+func (l *loader) readSecret(field, written, credential string) (cluster.Secret, bool) {
+	data, ok := l.readFile(field, written, credential, OthersMayNotRead)
 	return cluster.SecretString(strings.TrimSpace(string(data))), ok
 }

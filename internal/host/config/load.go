@@ -144,11 +144,11 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.Where[""] = cluster.Position{File: path}
 	l.out = Settings{Path: path, PolicyPath: policyPath, PolicyNow: &atomic.Pointer[cluster.Policy]{}}
 	whole := l.decode(path)
-	l.loadPolicy(whole)
+	l.loadPolicyFile(whole)
 	if !whole {
 		return l.out, l.Finish()
 	}
-	l.general()
+	l.loadGeneral()
 	l.loadRepository()
 	l.loadProxmox()
 	l.loadForge()
@@ -156,7 +156,7 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.loadMetrics()
 	l.loadWebhook()
 	l.loadNotifications()
-	l.afterStart()
+	l.hintRestart()
 	l.out.PolicyNow.Store(&l.out.Policy)
 	return l.out, l.Finish()
 }
@@ -183,7 +183,7 @@ func (l *loader) decode(path string) bool {
 		return whole("cannot be found: "+err.Error(), "")
 	}
 	l.dir = filepath.Dir(abs)
-	l.uses(abs, doctor.ConfigFile)
+	l.recordUse(abs, doctor.ConfigFile)
 	data, _, err := ReadFile(abs, OthersMayNotWrite)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -211,8 +211,8 @@ func Check(path string, data []byte) cluster.Problems {
 	return d.Finish()
 }
 
-// general fills in what stands at the top of the file.
-func (l *loader) general() {
+// loadGeneral fills in what stands at the top of the file.
+func (l *loader) loadGeneral() {
 	f := l.file
 	l.out.Owner = cmp.Or(f.Owner, inventory.DefaultOwner)
 	l.out.Clusters = f.Clusters
@@ -232,15 +232,15 @@ func (l *loader) general() {
 	if len(l.out.Socket) > 107 {
 		l.Wrong("socket", "choose a shorter path", "is longer than the 107 bytes that a socket's path can have")
 	}
-	l.out.CA = l.authorities("ca_file", f.CAFile)
+	l.out.CA = l.readAuthorities("ca_file", f.CAFile)
 	l.loadIdentities()
 }
 
-// authorities reads a file of certificates.
-func (l *loader) authorities(field, written string) []byte {
-	data, ok := l.read(field, written, "", OthersMayNotWrite)
+// readAuthorities reads a file of certificates.
+func (l *loader) readAuthorities(field, written string) []byte {
+	data, ok := l.readFile(field, written, "", OthersMayNotWrite)
 	if ok && !x509.NewCertPool().AppendCertsFromPEM(data) {
-		l.Wrong(field, "give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----", "%s holds no certificate", l.inFile(field))
+		l.Wrong(field, "give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----", "%s holds no certificate", l.nameFile(field))
 		return nil
 	}
 	return data
@@ -248,7 +248,7 @@ func (l *loader) authorities(field, written string) []byte {
 
 func (l *loader) loadIdentities() {
 	const field = "age_key_file"
-	data, ok := l.read(field, l.file.AgeKeyFile, "age.key", OthersMayNotRead)
+	data, ok := l.readFile(field, l.file.AgeKeyFile, "age.key", OthersMayNotRead)
 	switch {
 	case !ok && !hasError(l.Report, field):
 		l.Wrong(field, "`talos-agent init` makes a key; or age-keygen -o age.key; its public half belongs into .sops.yaml of the repository", "is missing: nothing opens the secrets of the clusters")
@@ -258,7 +258,7 @@ func (l *loader) loadIdentities() {
 	}
 	ids, err := secrets.ParseIdentities(data)
 	if err != nil {
-		l.Wrong(field, fault.HintOf(err), "%s cannot be used: %s", l.inFile(field), err)
+		l.Wrong(field, fault.HintOf(err), "%s cannot be used: %s", l.nameFile(field), err)
 		return
 	}
 	l.out.Identities = ids
@@ -304,11 +304,11 @@ func (l *loader) loadDirectory(f repositoryFile) {
 	if f.Directory == "" {
 		return
 	}
-	l.uses(f.Directory, "")
+	l.recordUse(f.Directory, "")
 	l.out.Repository = git.Config{Dir: f.Directory}
 	d, err := git.OpenDir(l.out.Repository)
 	if err != nil {
-		l.refused("repository", err)
+		l.reportRefused("repository", err)
 		return
 	}
 	if err := d.Close(); err != nil {
@@ -331,17 +331,17 @@ func (l *loader) loadRemote(f repositoryFile) {
 	case !strings.Contains(f.URL, "://") && !filepath.IsAbs(f.URL), strings.HasPrefix(f.URL, "ssh://"):
 		ssh = "ssh.key"
 	}
-	c.SSHKey, _ = l.read("repository.ssh_key_file", f.SSHKeyFile, ssh, OthersMayNotRead)
+	c.SSHKey, _ = l.readFile("repository.ssh_key_file", f.SSHKeyFile, ssh, OthersMayNotRead)
 	if ssh != "" {
 		ssh = "known_hosts"
 	}
-	c.KnownHosts, _ = l.read("repository.known_hosts_file", f.KnownHostsFile, ssh, OthersMayNotWrite)
-	token, _ := l.secret("repository.token_file", f.TokenFile, https)
+	c.KnownHosts, _ = l.readFile("repository.known_hosts_file", f.KnownHostsFile, ssh, OthersMayNotWrite)
+	token, _ := l.readSecret("repository.token_file", f.TokenFile, https)
 	c.Token = token.RevealString()
 	l.out.Repository = c
 	s, err := git.Open(c) // in memory: nothing is asked, nothing is written
 	if err != nil {
-		l.refused("repository", err)
+		l.reportRefused("repository", err)
 		return
 	}
 	if err := s.Close(); err != nil {
@@ -349,17 +349,17 @@ func (l *loader) loadRemote(f repositoryFile) {
 	}
 }
 
-// refused records what a room has against its config: the fields it names, as
+// reportRefused records what a room has against its config: the fields it names, as
 // far as no error is reported for them yet.
-func (l *loader) refused(block string, err error) {
+func (l *loader) reportRefused(block string, err error) {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range all.Unwrap() {
-			l.refused(block, e)
+			l.reportRefused(block, e)
 		}
 		return
 	}
 	field, text := block, err.Error()
-	if key, rest, ok := strings.Cut(text, ": "); ok && l.names(err) {
+	if key, rest, ok := strings.Cut(text, ": "); ok && l.isFieldError(err) {
 		field, text = block+"."+key, rest
 		if key == "ca_file" {
 			field = key
@@ -375,8 +375,8 @@ func hasError(r *yamlschema.Report, field string) bool {
 	return slices.ContainsFunc(r.Problems, func(p cluster.Problem) bool { return p.Field == field && p.Severity == cluster.Error })
 }
 
-// names reports whether an error is about one field.
-func (l *loader) names(err error) bool {
+// isFieldError reports whether an error is about one field.
+func (l *loader) isFieldError(err error) bool {
 	_, fromGit := errors.AsType[*git.FieldError](err)
 	_, fromForge := errors.AsType[*forge.FieldError](err)
 	return fromGit || fromForge
@@ -387,15 +387,15 @@ func (l *loader) loadProxmox() {
 	f := l.file.Proxmox
 	c := proxmox.Config{URL: strings.TrimSuffix(cmp.Or(f.URL, "https://127.0.0.1:8006"), "/"), Fingerprint: f.Fingerprint, Pool: l.out.Policy.Pool}
 	l.out.ImageDatastore = cmp.Or(f.ImageDatastore, "local")
-	c.CA = l.authorities(field+".ca_file", f.CAFile)
+	c.CA = l.readAuthorities(field+".ca_file", f.CAFile)
 	if f.Fingerprint != "" && f.CAFile != "" {
 		l.Warn(field+".ca_file", "remove one of them", "has no effect beside fingerprint")
 	}
-	token, ok := l.secret(field+".token_file", f.TokenFile, "proxmox.token")
+	token, ok := l.readSecret(field+".token_file", f.TokenFile, "proxmox.token")
 	_, wellFormed := cluster.ParseToken(token)
 	switch {
 	case ok && !wellFormed:
-		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "%s holds no API token", l.inFile(field+".token_file"))
+		l.Wrong(field+".token_file", "put one line into it, user@realm!name=secret: the full-tokenid and the value that `pveum user token add` prints", "%s holds no API token", l.nameFile(field+".token_file"))
 	case !ok && !hasError(l.Report, field) && !hasError(l.Report, field+".token_file"):
 		l.Wrong(field+".token_file", "`talos-agent init` makes a token; or `pveum user token add`, and name the file that holds it", "is missing")
 	}
@@ -409,10 +409,10 @@ func (l *loader) loadForge() {
 	if !l.Has(field) || f.Kind == "" || f.Repository == "" {
 		return // none, or reported
 	}
-	token, _ := l.secret(field+".token_file", f.TokenFile, "forge.token")
+	token, _ := l.readSecret(field+".token_file", f.TokenFile, "forge.token")
 	c := forge.Config{Kind: forge.Kind(f.Kind), URL: f.URL, Repository: f.Repository, Token: token.RevealString(), CA: l.out.CA}
 	if _, err := forge.New(c); err != nil {
-		l.refused(field, err)
+		l.reportRefused(field, err)
 	}
 	if l.out.Directory() != "" {
 		l.Warn(field, "remove it, or follow the repository by url", "has no use with repository.directory: there is no commit to send a status for")
@@ -423,13 +423,13 @@ func (l *loader) loadForge() {
 // loadSources fills in where images, charts and what the nodes pull come from.
 func (l *loader) loadSources() {
 	f := l.file
-	l.guarded("factory.url", f.Factory.URL)
-	l.guarded("mirrors.factory", f.Mirrors.Factory)
+	l.refusePlainHTTP("factory.url", f.Factory.URL)
+	l.refusePlainHTTP("mirrors.factory", f.Mirrors.Factory)
 	factory := cmp.Or(f.Factory.URL, "https://factory.talos.dev")
 	if f.Mirrors.Factory == "" {
 		l.out.ownFactory = factory
 	}
-	if message, hint := l.out.factoryRefused(); message != "" {
+	if message, hint := l.out.checkFactory(); message != "" {
 		l.Wrong("factory.url", hint, "%s", message)
 	}
 	l.out.Factory = strings.TrimSuffix(cmp.Or(f.Mirrors.Factory, factory), "/")
@@ -442,7 +442,7 @@ func (l *loader) loadSources() {
 		if !language.Formats["chartsource"].Pattern.MatchString(to) && !language.Formats["weburl"].Pattern.MatchString(to) {
 			l.Wrong(at, "write one like https://mirror.example.org/cilium", "is not a web or oci address without user, query, fragment or escapes")
 		}
-		l.guarded(at, to)
+		l.refusePlainHTTP(at, to)
 	}
 	l.out.Registries = f.Mirrors.Registries
 	registry := inventory.Format("registry").Pattern
@@ -454,21 +454,21 @@ func (l *loader) loadSources() {
 		switch {
 		case !registry.MatchString(to) && !language.Formats["weburl"].Pattern.MatchString(to):
 			l.Wrong(at, "write one like https://mirror.example.org", "is not the address of a registry")
-		case plainHTTP(to):
+		case isPlainHTTP(to):
 			l.Warn(at, "use https where you can", "is plain http: whoever is between it and the nodes chooses what they run")
 		}
 	}
 }
 
-// guarded refuses plain http to another machine.
-func (l *loader) guarded(field, address string) {
-	if plainHTTP(address) {
+// refusePlainHTTP refuses plain http to another machine.
+func (l *loader) refusePlainHTTP(field, address string) {
+	if isPlainHTTP(address) {
 		l.Wrong(field, "use https; plain http is for loopback addresses", "is plain http: whoever is between could change what comes over it")
 	}
 }
 
-// plainHTTP reports whether an address is one of plain http on another machine.
-func plainHTTP(address string) bool {
+// isPlainHTTP reports whether an address is one of plain http on another machine.
+func isPlainHTTP(address string) bool {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" {
 		return false

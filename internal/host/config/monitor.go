@@ -20,7 +20,7 @@ type Metrics struct {
 func (l *loader) loadMetrics() {
 	f := l.file.Metrics
 	l.out.Metrics = Metrics{Textfile: f.Textfile}
-	if l.listens("metrics.listen", f.Listen) {
+	if l.checkListen("metrics.listen", f.Listen) {
 		l.out.Metrics.Listen = f.Listen
 	}
 	switch {
@@ -49,18 +49,18 @@ func (l *loader) loadWebhook() {
 	if !l.Has(field) {
 		return
 	}
-	if l.listens(field+".listen", f.Listen) {
+	if l.checkListen(field+".listen", f.Listen) {
 		l.out.Webhook.Listen = f.Listen
 	}
 	if f.Listen != "" && f.Listen == l.file.Metrics.Listen {
 		l.Wrong(field+".listen", "choose another port for one of them", "metrics.listen is the same")
 	}
-	secret, ok := l.secret(field+".secret_file", f.SecretFile, "webhook.secret")
+	secret, ok := l.readSecret(field+".secret_file", f.SecretFile, "webhook.secret")
 	switch n := len(secret.RevealString()); {
 	case !ok && !hasError(l.Report, field+".secret_file"):
 		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, write it into "+FromStore(CredentialStore).path("webhook.secret")+", restart the agent, and give the same to the forge", "is missing: anybody could pretend to be the forge")
 	case ok && n < leastSecret:
-		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "%s holds %d characters, and at least %d are needed", l.inFile(field+".secret_file"), n, leastSecret)
+		l.Wrong(field+".secret_file", "make one with `openssl rand -hex 32`, and give the same to the forge", "%s holds %d characters, and at least %d are needed", l.nameFile(field+".secret_file"), n, leastSecret)
 	}
 	l.out.Webhook.Secret = secret
 	if l.out.Directory() != "" {
@@ -68,8 +68,8 @@ func (l *loader) loadWebhook() {
 	}
 }
 
-// listens checks an address to listen at. Its form is known to be right.
-func (l *loader) listens(field, address string) bool {
+// checkListen checks an address to listen at. Its form is known to be right.
+func (l *loader) checkListen(field, address string) bool {
 	if address == "" {
 		return false
 	}
@@ -115,15 +115,15 @@ func (l *loader) loadNotifications() {
 			n.On = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind}
 		}
 		field := yamlschema.Join(at, "url_file")
-		address, ok := l.secret(field, f.URLFile, "notify-"+f.Name)
-		key, _ := l.secret(yamlschema.Join(at, "secret_file"), f.SecretFile, "notify-"+f.Name+".secret")
+		address, ok := l.readSecret(field, f.URLFile, "notify-"+f.Name)
+		key, _ := l.readSecret(yamlschema.Join(at, "secret_file"), f.SecretFile, "notify-"+f.Name+".secret")
 		n.To.URL, n.To.Secret = address.RevealString(), key.RevealString()
 		if !ok {
 			if !hasError(l.Report, field) {
 				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: nobody knows where to send to")
 			}
 		} else if _, err := notify.New(n.To); err != nil {
-			l.Wrong(field, fault.HintOf(err), "the address in %s cannot be used: %s", l.inFile(field), err)
+			l.Wrong(field, fault.HintOf(err), "the address in %s cannot be used: %s", l.nameFile(field), err)
 		} else if service := n.To.BeyondCA(); service != "" {
 			l.Warn(at, "if ca_file vouches for its server, make it one of the host's authorities: copy it to /usr/local/share/ca-certificates/talos-agent.crt, run `update-ca-certificates`, take ca_file out of the config and restart the agent",
 				"ca_file is not for %s://, which trusts the authorities of the host alone", service)

@@ -22,15 +22,15 @@ import (
 func loadPolicy(path string) (cluster.Policy, cluster.Problems) {
 	data, info, err := ReadFile(path, OnlyOwnerWrites)
 	if err == nil {
-		err = ownedByUs(path, info)
+		err = checkOwner(path, info)
 	}
 	if err != nil {
-		return cluster.Policy{}, policyUnread(path, err)
+		return cluster.Policy{}, explainUnreadPolicy(path, err)
 	}
 	return ParsePolicy(path, data)
 }
 
-func policyUnread(path string, err error) cluster.Problems {
+func explainUnreadPolicy(path string, err error) cluster.Problems {
 	p := cluster.Problem{Severity: cluster.Error, File: path, Message: err.Error(), Hint: fault.HintOf(err)}
 	if errors.Is(err, fs.ErrNotExist) {
 		p.Message, p.Hint = "there is no policy, so nothing is allowed", "write one; the smallest has the lines pool: talos and vmids: [400-599]"
@@ -38,8 +38,8 @@ func policyUnread(path string, err error) cluster.Problems {
 	return cluster.Problems{p}
 }
 
-// ownedByUs refuses a file of anybody but root and the user of this process.
-func ownedByUs(path string, info fs.FileInfo) error {
+// checkOwner refuses a file of anybody but root and the user of this process.
+func checkOwner(path string, info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return errors.New("its owner cannot be told")
@@ -79,7 +79,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		}
 	}
 	for i, u := range f.Sources.Factory {
-		if plainHTTP(u) {
+		if isPlainHTTP(u) {
 			d.Wrong(yamlschema.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
 		}
 	}
@@ -90,18 +90,18 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}, d.Finish()
 }
 
-// loadPolicy reads the policy, whose problems stand in a file of their own. named
+// loadPolicyFile reads the policy, whose problems stand in a file of their own. named
 // reports that the config names the file.
-func (l *loader) loadPolicy(named bool) {
+func (l *loader) loadPolicyFile(named bool) {
 	if named && (l.file.PolicyFile != "" || !l.Has("policy_file")) { // else it is wrong, which is reported
-		if f, ok := l.locate("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), ""); ok {
+		if f, ok := l.locateFile("policy_file", cmp.Or(l.file.PolicyFile, "policy.yaml"), ""); ok {
 			l.out.PolicyPath = f.path
 		}
 	}
 	if l.out.PolicyPath == "" {
 		return
 	}
-	l.uses(l.out.PolicyPath, doctor.PolicyFile)
+	l.recordUse(l.out.PolicyPath, doctor.PolicyFile)
 	policy, problems := loadPolicy(l.out.PolicyPath)
 	for _, p := range problems {
 		l.Add(p)
@@ -120,15 +120,15 @@ func (s Settings) WithPolicy(p cluster.Policy) Settings {
 		return s
 	}
 	s.Policy, s.Proxmox.Pool = p, p.Pool
-	if message, hint := s.factoryRefused(); message != "" {
+	if message, hint := s.checkFactory(); message != "" {
 		s.Policy.Doubt = cluster.Problems{{Severity: cluster.Error, File: s.Path, Field: "factory.url", Message: message, Hint: hint}}
 	}
 	return s
 }
 
-// factoryRefused returns why the policy does not allow the config's factory, and the
+// checkFactory returns why the policy does not allow the config's factory, and the
 // hint; "" when it does.
-func (s Settings) factoryRefused() (message, hint string) {
+func (s Settings) checkFactory() (message, hint string) {
 	trimmed := func(u string) string { return strings.TrimSuffix(u, "/") }
 	allowed := s.Policy.Factories
 	if s.ownFactory == "" || s.Policy.Doubt != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {

@@ -22,19 +22,19 @@ const (
 // here is not shown: a key that is added later is silent until somebody has
 // thought about it.
 var showable = map[string]func(dir, text string) string{
-	"label": asItIs, "branch": asItIs, "folder": asItIs, "storage": asItIs, "project": asItIs, "pool": asItIs, "bridge": asItIs,
-	"listen": asItIs, "fingerprint": asItIs, "absolute": func(_, text string) string { return pathOnly("/", text) },
-	"path": pathOnly, "giturl": addressOnly, "weburl": addressOnly, "httpsurl": addressOnly, "chartsource": addressOnly,
+	"label": showText, "branch": showText, "folder": showText, "storage": showText, "project": showText, "pool": showText, "bridge": showText,
+	"listen": showText, "fingerprint": showText, "absolute": func(_, text string) string { return showPath("/", text) },
+	"path": showPath, "giturl": showAddress, "weburl": showAddress, "httpsurl": showAddress, "chartsource": showAddress,
 }
 
 // aNumber matches numbers, ranges, sizes and durations.
 var aNumber = regexp.MustCompile(`^([0-9]+(-[0-9]+)?|[0-9.]+ ?[KMGT]i?B?|([0-9.]+(ns|us|ms|s|m|h))+)$`)
 
-func asItIs(_, text string) string { return text }
+func showText(_, text string) string { return text }
 
-// pathOnly shows the path of something that exists. Where the name of a file
+// showPath shows the path of something that exists. Where the name of a file
 // belongs, people paste the secret that should be in it.
-func pathOnly(dir, text string) string {
+func showPath(dir, text string) string {
 	if strings.HasPrefix(text, credentialPrefix) {
 		return text
 	}
@@ -48,8 +48,8 @@ func pathOnly(dir, text string) string {
 	return text
 }
 
-// addressOnly shows the part of an address that is no secret.
-func addressOnly(_, text string) string {
+// showAddress shows the part of an address that is no secret.
+func showAddress(_, text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
 		// git@example.org:infra.git, or the path of a repository.
@@ -57,7 +57,7 @@ func addressOnly(_, text string) string {
 			return user + "@" + rest
 		}
 		if filepath.IsAbs(text) {
-			return pathOnly("/", text)
+			return showPath("/", text)
 		}
 		return notShown
 	}
@@ -73,14 +73,14 @@ func addressOnly(_, text string) string {
 
 // RedactConfig is a config.yaml in which only what is known to be no secret is
 // shown.
-func RedactConfig(path string) ([]byte, error) { return redacted(path, configFile{}) }
+func RedactConfig(path string) ([]byte, error) { return redactFile(path, configFile{}) }
 
 // RedactPolicy is a policy.yaml, shown like a config.
-func RedactPolicy(path string) ([]byte, error) { return redacted(path, policyFile{}) }
+func RedactPolicy(path string) ([]byte, error) { return redactFile(path, policyFile{}) }
 
-// redacted is a file of the host in which only what is known to be no secret is
+// redactFile is a file of the host in which only what is known to be no secret is
 // shown. of is a value of the type that describes it.
-func redacted(path string, of any) ([]byte, error) {
+func redactFile(path string, of any) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -92,16 +92,16 @@ func redacted(path string, of any) ([]byte, error) {
 	if len(doc.Content) == 0 {
 		return []byte("# empty\n"), nil
 	}
-	out, err := yaml.Marshal(shownNode(filepath.Dir(path), doc.Content[0], reflect.TypeOf(of), ""))
+	out, err := yaml.Marshal(showNode(filepath.Dir(path), doc.Content[0], reflect.TypeOf(of), ""))
 	if err != nil {
 		return nil, fmt.Errorf("write it without what is not shown: %w", err)
 	}
 	return out, nil
 }
 
-// shownNode is what is shown of a node that has a type, and the kind of text
+// showNode is what is shown of a node that has a type, and the kind of text
 // that its field has. Comments are not shown.
-func shownNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
+func showNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -110,27 +110,27 @@ func shownNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 		out := map[string]any{}
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key := n.Content[i].Value
-			f, ok := fieldNamed(t, key)
+			f, ok := findField(t, key)
 			switch {
 			case !ok:
 				out[fmt.Sprintf("unknown-%d", i/2+1)] = unknownKey
 			case f.Tag.Get("enum") != "" && n.Content[i+1].Kind == yaml.ScalarNode:
-				out[key] = oneOf(n.Content[i+1].Value, f.Tag.Get("enum"))
+				out[key] = showEnum(n.Content[i+1].Value, f.Tag.Get("enum"))
 			default:
-				out[key] = shownNode(dir, n.Content[i+1], f.Type, f.Tag.Get("is"))
+				out[key] = showNode(dir, n.Content[i+1], f.Type, f.Tag.Get("is"))
 			}
 		}
 		return out
 	case n.Kind == yaml.MappingNode && t.Kind() == reflect.Map:
 		out := map[string]any{}
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			out[addressOrName(n.Content[i].Value)] = addressOnly("", n.Content[i+1].Value)
+			out[showMirrorKey(n.Content[i].Value)] = showAddress("", n.Content[i+1].Value)
 		}
 		return out
 	case n.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
 		out := []any{}
 		for _, e := range n.Content {
-			out = append(out, shownNode(dir, e, t.Elem(), is))
+			out = append(out, showNode(dir, e, t.Elem(), is))
 		}
 		return out
 	case n.Kind != yaml.ScalarNode:
@@ -151,8 +151,8 @@ func shownNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 	return notShown
 }
 
-// fieldNamed is the field of a YAML key, in embedded structs too.
-func fieldNamed(t reflect.Type, key string) (reflect.StructField, bool) {
+// findField is the field of a YAML key, in embedded structs too.
+func findField(t reflect.Type, key string) (reflect.StructField, bool) {
 	for _, f := range reflect.VisibleFields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name == key && name != "" {
 			return f, true
@@ -161,7 +161,7 @@ func fieldNamed(t reflect.Type, key string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-func oneOf(text, enum string) string {
+func showEnum(text, enum string) string {
 	for _, v := range strings.Split(enum, ",") {
 		if v == text {
 			return text
@@ -170,10 +170,10 @@ func oneOf(text, enum string) string {
 	return notShown
 }
 
-// addressOrName is the key of a mirror: an address, or the name of a registry.
-func addressOrName(text string) string {
+// showMirrorKey is the key of a mirror: an address, or the name of a registry.
+func showMirrorKey(text string) string {
 	if strings.Contains(text, "://") {
-		return addressOnly("", text)
+		return showAddress("", text)
 	}
 	if strings.ContainsAny(text, "@ ") {
 		return notShown

@@ -29,7 +29,7 @@ history: {keep: 7}
 webhook: {listen: `+secret+`}
 `+secret+`: {a: b}
 `), 0o600))
-	b, err := redacted(path, configFile{})
+	b, err := redactFile(path, configFile{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +44,13 @@ webhook: {listen: `+secret+`}
 		}
 	}
 	must(os.WriteFile(path, []byte("a: [b\n"+secret), 0o600))
-	if b, err := redacted(path, configFile{}); err == nil || strings.Contains(err.Error(), secret) || len(b) > 0 {
+	if b, err := redactFile(path, configFile{}); err == nil || strings.Contains(err.Error(), secret) || len(b) > 0 {
 		t.Errorf("what is no YAML: %q %v", b, err)
 	}
-	if got := addressOnly("", "git@example.org:infra.git"); got != "git@example.org:infra.git" {
+	if got := showAddress("", "git@example.org:infra.git"); got != "git@example.org:infra.git" {
 		t.Errorf("a short address of git: %s", got)
 	}
-	if got := addressOnly("", "ssh://git@example.org/infra.git"); got != "ssh://git@example.org/infra.git" {
+	if got := showAddress("", "ssh://git@example.org/infra.git"); got != "ssh://git@example.org/infra.git" {
 		t.Errorf("an address of git: %s", got)
 	}
 }
@@ -96,7 +96,7 @@ func TestRedactionOfNumbers(t *testing.T) {
 		t.Helper()
 		path := filepath.Join(dir, name)
 		write(t, path, text, 0o600)
-		b, err := redacted(path, of)
+		b, err := redactFile(path, of)
 		must(err)
 		return string(b)
 	}

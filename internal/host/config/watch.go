@@ -19,10 +19,10 @@ type UsedFile struct {
 	was stamp
 }
 
-// uses notes that the settings are made from a file, which is read next.
-func (l *loader) uses(path string, kind doctor.FileKind) {
+// recordUse notes that the settings are made from a file, which is read next.
+func (l *loader) recordUse(path string, kind doctor.FileKind) {
 	if !slices.ContainsFunc(l.out.Used, func(f UsedFile) bool { return f.Path == path }) {
-		l.out.Used = append(l.out.Used, UsedFile{path, kind, stampOf(path)})
+		l.out.Used = append(l.out.Used, UsedFile{path, kind, readStamp(path)})
 	}
 }
 
@@ -39,7 +39,7 @@ type stamp struct {
 	none     syscall.Errno // why there is nothing to be seen
 }
 
-func stampOf(path string) stamp {
+func readStamp(path string) stamp {
 	info, err := os.Stat(path)
 	if err != nil {
 		errno, _ := errors.AsType[syscall.Errno](err)
@@ -70,7 +70,7 @@ func NewWatch(used []UsedFile) Watch { return Watch{used: used} }
 func (o *Watch) Changed() []string {
 	var out []string
 	for _, f := range o.used {
-		if stampOf(f.Path) != f.was {
+		if readStamp(f.Path) != f.was {
 			out = append(out, f.Path)
 		}
 	}
@@ -85,7 +85,7 @@ func (o *Watch) Poll() bool {
 	now := make([]stamp, len(o.used))
 	changed, policy := false, false
 	for i, f := range o.used {
-		now[i] = stampOf(f.Path)
+		now[i] = readStamp(f.Path)
 		if now[i] == f.was {
 			continue
 		}

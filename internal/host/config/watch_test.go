@@ -95,7 +95,7 @@ func TestOwnFiles(t *testing.T) {
 			dir := place(t)
 			var own Watch
 			for _, p := range []string{"token", "plain", "plain/token", "plain/later", "none/token"} {
-				own.used = append(own.used, UsedFile{Path: in(dir, p), was: stampOf(in(dir, p))})
+				own.used = append(own.used, UsedFile{Path: in(dir, p), was: readStamp(in(dir, p))})
 			}
 			for range 3 {
 				if own.Poll() {
@@ -124,7 +124,7 @@ func TestOwnFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := in(dir, "token")
 	write(t, path, "", 0o600)
-	own := Watch{used: []UsedFile{{Path: path, was: stampOf(path)}}}
+	own := Watch{used: []UsedFile{{Path: path, was: readStamp(path)}}}
 	for i := range 5 {
 		write(t, path, strings.Repeat("x", i+1), 0o600)
 		if own.Poll() {

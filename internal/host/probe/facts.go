@@ -52,7 +52,7 @@ func RunProgram(ctx context.Context, name string, args ...string) ([]byte, error
 
 // Host is the machine that is set up, seen by its root.
 type Host struct {
-	// root is the folder below which everything lies; "" is the machine itself.
+	// Root is the folder below which everything lies; "" is the machine itself.
 	// Below another folder nobody is root: files keep the user who writes them,
 	// and there is no systemd.
 	Root string

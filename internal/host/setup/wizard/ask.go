@@ -111,29 +111,6 @@ func (i *session) applyFlags() error {
 func (i *session) ask(ctx context.Context) error {
 	w := &i.wishes
 	_, _ = fmt.Fprintf(i.Out, "Enter takes what is in brackets.\n\n")
-	list := func(flag, question string, to *[]string, there []string) error {
-		if i.Given(flag) {
-			return nil
-		}
-		_, err := i.dialog.Ask(fmt.Sprintf("%s (there is %s)", question, strings.Join(there, ", ")), strings.Join(*to, ","), func(s string) error {
-			*to = splitList(s)
-			return i.checkWish(flag)
-		})
-		return err
-	}
-	word := func(flag, question string, to *string, wrong func(string) error) error {
-		if i.Given(flag) {
-			return nil
-		}
-		_, err := i.dialog.Ask(question, *to, func(s string) error {
-			if err := wrong(s); err != nil {
-				return err
-			}
-			*to = s
-			return i.checkWish(flag)
-		})
-		return err
-	}
 	var storages, bridges []string
 	for _, s := range i.facts.Storages {
 		storages = append(storages, s.Name)
@@ -141,37 +118,17 @@ func (i *session) ask(ctx context.Context) error {
 	for _, b := range i.facts.Bridges {
 		bridges = append(bridges, strings.TrimSpace(b.Name+" "+b.Address))
 	}
-	vmids := strings.Trim(fmt.Sprint(w.VMIDs), "[]")
 	for _, question := range []func() error{
+		func() error { return i.askRepository(ctx) },
 		func() error {
-			if i.Given("repository") || i.Given("directory") || w.Repository.Directory != "" {
-				return nil
-			}
-			return word("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &w.Repository.URL, func(s string) error {
-				if err := checkRepository(s); err != nil {
-					return err
-				}
-				return i.scanServer(ctx, s)
-			})
+			return i.askText("branch", "Branch", &w.Repository.Branch, config.CheckText("branch", "main"))
 		},
+		func() error { return i.askText("pool", "Pool for the agent's VMs", &w.Pool, dialog.NotEmpty) },
+		i.askVMIDs,
+		func() error { return i.askList("bridge", "Bridges for nodes", &w.Bridges, bridges) },
+		func() error { return i.askList("datastore", "Storages for disks", &w.Datastores, storages) },
 		func() error {
-			return word("branch", "Branch", &w.Repository.Branch, config.CheckText("branch", "main"))
-		},
-		func() error { return word("pool", "Pool for the agent's VMs", &w.Pool, dialog.NotEmpty) },
-		func() error {
-			return word("vmids", "VMIDs that nodes may have", &vmids, func(s string) error {
-				ranges, ok := setup.ParseRanges(strings.Join(splitList(s), ","))
-				if !ok {
-					return errors.New("write ranges of VMIDs from 100 on, like 400-599")
-				}
-				w.VMIDs = ranges
-				return nil
-			})
-		},
-		func() error { return list("bridge", "Bridges for nodes", &w.Bridges, bridges) },
-		func() error { return list("datastore", "Storages for disks", &w.Datastores, storages) },
-		func() error {
-			return word("image-datastore", "Storage for Talos images", &w.Images, dialog.NotEmpty)
+			return i.askText("image-datastore", "Storage for Talos images", &w.Images, dialog.NotEmpty)
 		},
 		i.askImport,
 		i.askLimits,
@@ -185,6 +142,60 @@ func (i *session) ask(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// askText asks for one text, unless its flag sets it.
+func (i *session) askText(flag, question string, to *string, wrong func(string) error) error {
+	if i.Given(flag) {
+		return nil
+	}
+	_, err := i.dialog.Ask(question, *to, func(s string) error {
+		if err := wrong(s); err != nil {
+			return err
+		}
+		*to = s
+		return i.checkWish(flag)
+	})
+	return err
+}
+
+// askList asks for some of what the host has, unless a flag sets it.
+func (i *session) askList(flag, question string, to *[]string, there []string) error {
+	if i.Given(flag) {
+		return nil
+	}
+	_, err := i.dialog.Ask(fmt.Sprintf("%s (there is %s)", question, strings.Join(there, ", ")), strings.Join(*to, ","), func(s string) error {
+		*to = splitList(s)
+		return i.checkWish(flag)
+	})
+	return err
+}
+
+// askRepository asks for the repository to follow, and its ssh server for its
+// host keys.
+func (i *session) askRepository(ctx context.Context) error {
+	if i.Given("repository") || i.Given("directory") || i.wishes.Repository.Directory != "" {
+		return nil
+	}
+	return i.askText("repository", "Git repository to follow, like ssh://git@git.example.org/infra.git", &i.wishes.Repository.URL, func(s string) error {
+		if err := checkRepository(s); err != nil {
+			return err
+		}
+		return i.scanServer(ctx, s)
+	})
+}
+
+// askVMIDs asks for the VMIDs of the nodes.
+func (i *session) askVMIDs() error {
+	vmids := strings.Trim(fmt.Sprint(i.wishes.VMIDs), "[]")
+	return i.askText("vmids", "VMIDs that nodes may have", &vmids, func(s string) error {
+		ranges, ok := setup.ParseRanges(strings.Join(splitList(s), ","))
+		if !ok {
+			return errors.New("write ranges of VMIDs from 100 on, like 400-599")
+		}
+		i.wishes.VMIDs = ranges
+		return nil
+	})
 }
 
 // splitList is what a person lists, with commas, spaces or both between.
