@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
@@ -29,17 +30,17 @@ func TestWhyADaemonIsAway(t *testing.T) {
 		must(os.Chmod(filepath.Join(dir, name), mode))
 	}
 	put("policy.yaml", files["policy.yaml"], 0o644)
-	if got := whyAway(away, path); got != away {
+	if got := support.ExplainAbsence(away, path); got != away {
 		t.Errorf("nothing is wrong: %v", got)
 	}
 	put("policy.yaml", "pool: talos\nvmids: []\n", 0o644)
-	got := whyAway(away, path)
+	got := support.ExplainAbsence(away, path)
 	if !errors.Is(got, api.ErrNoDaemon) || exitCode(got) != exitNoDaemon || !strings.Contains(got.Error(), "there is no socket; as far as can be seen from here, it does not start with these files:\n"+dir+"/policy.yaml:2:") ||
 		!strings.Contains(fault.HintOf(got), "`systemctl status talos-agent` and `journalctl -u talos-agent`") {
 		t.Errorf("a policy that is no use: %v\n%s", got, fault.HintOf(got))
 	}
 	for _, other := range []error{nil, errors.New("other"), fmt.Errorf("status: %w", &api.Error{Message: "no"})} {
-		if got := whyAway(other, path); got != other {
+		if got := support.ExplainAbsence(other, path); got != other {
 			t.Errorf("%v became %v", other, got)
 		}
 	}
@@ -50,23 +51,23 @@ func TestWhyADaemonIsAway(t *testing.T) {
 		put(name, files[name], mode)
 	}
 	asNobody(t, dir, func() {
-		if got := unfit(path); len(got) != 1 || !strings.Contains(got[0].String(), "policy.yaml:2:") {
+		if got := support.ExplainAbsence(away, path).Error(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "policy.yaml:2:") {
 			t.Errorf("to whom the keys are closed: %v", got)
 		}
 	})
 	put("policy.yaml", "pool: talos\nvmids: []\n", 0o600)
 	asNobody(t, dir, func() {
-		if got := unfit(path); len(got) != 0 {
+		if got := support.ExplainAbsence(away, path); got != away {
 			t.Errorf("to whom the policy is closed: %v", got)
 		}
 	})
 	put("config.yaml", "owner: 7\n", 0o600)
 	asNobody(t, dir, func() {
-		if got := unfit(path); len(got) != 0 {
+		if got := support.ExplainAbsence(away, path); got != away {
 			t.Errorf("to whom the config is closed: %v", got)
 		}
 	})
-	if got := unfit(path); len(got) == 0 {
+	if got := support.ExplainAbsence(away, path); got == away {
 		t.Error("a config that is no use is told to nobody")
 	}
 }

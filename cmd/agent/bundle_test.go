@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -95,21 +94,4 @@ func TestSupportBundle(t *testing.T) {
 		t.Error("contents of files are listed")
 	}
 	r.run(exitFailed, do("support-bundle", "--config", config, "--file", filepath.Join(r.work, "up.tar.gz")), "file exists")
-}
-
-// TestBundleSaysWhatSystemdSaid: why the unit could not be asked for is what
-// systemctl says, and not that it failed.
-func TestBundleSaysWhatSystemdSaid(t *testing.T) {
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "systemctl"), "#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n", 0o755)
-	write(t, filepath.Join(dir, "journalctl"), "#!/bin/sh\necho a line\n", 0o755)
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	b := &bundle{ctx: t.Context()}
-	b.systemd()
-	if want := []string{"unit.txt: systemctl: Failed to connect to bus"}; !slices.Equal(b.missing, want) {
-		t.Errorf("%q, want %q", b.missing, want)
-	}
-	if len(b.parts) != 1 || b.parts[0].name != "journal.txt" || string(b.parts[0].data) != "a line\n" {
-		t.Errorf("%+v", b.parts)
-	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/repo/rehearsal"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -294,7 +295,7 @@ func newDocsDaemon(s *session) *docsDaemon {
 	source := sources.Config{Store: store, Decrypt: decrypt, Inventory: inventory.Options{Pool: policy.Pool}}
 
 	d := &docsDaemon{client: api.NewClient(s.socket())}
-	c := labFor(specsOf(t, source))
+	c := rehearsal.LabFor(specsOf(t, source))
 	c.Speed = 100
 	if d.lab, err = lab.Start(c); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/harden"
@@ -42,7 +43,7 @@ func run(env *environment, args []string) int {
 	// The config of a daemon elsewhere is not known; what root reads here opens
 	// clusters.
 	if errors.Is(err, api.ErrDown) && !elsewhere && harden.Process() == nil {
-		err = whyAway(err, setup.ConfigFile)
+		err = support.ExplainAbsence(err, setup.ConfigFile)
 	}
 	if err != nil && err.Error() != "" {
 		_, _ = fmt.Fprintf(told, "talos-agent: %s\n", strings.TrimSpace(err.Error()))

@@ -1,4 +1,4 @@
-package main
+package support
 
 import (
 	"errors"
@@ -12,15 +12,15 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 )
 
-// whyAway adds to the error that no daemon listens what keeps one from starting:
+// ExplainAbsence adds to the error that no daemon listens what keeps one from starting:
 // what is wrong with the config, its policy and the files they name, as far as this
 // user may read them. (A unit that was edited may have keys from elsewhere.) It may
 // be nothing, and any other error stays as it is.
-func whyAway(err error, config string) error {
+func ExplainAbsence(err error, config string) error {
 	if !errors.Is(err, api.ErrDown) {
 		return err
 	}
-	problems := unfit(config)
+	problems := startProblems(config)
 	if len(problems) == 0 {
 		return err
 	}
@@ -28,9 +28,9 @@ func whyAway(err error, config string) error {
 		"correct them, then `systemctl restart talos-agent`; `systemctl status talos-agent` and `journalctl -u talos-agent` show how it ended")
 }
 
-// unfit reads a config as a daemon does that starts, and returns why it would not.
+// startProblems reads a config as a daemon does that starts, and returns why it would not.
 // What this user may not read counts for nothing.
-func unfit(path string) cluster.Problems {
+func startProblems(path string) cluster.Problems {
 	if !probe.MayRead(path) {
 		return nil
 	}

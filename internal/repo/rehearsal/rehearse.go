@@ -1,0 +1,385 @@
+package rehearsal
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	labcharts "github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/repo/validation"
+	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/sources"
+	"github.com/talos-agent/talos-agent/sources/git"
+	"github.com/talos-agent/talos-agent/sources/inventory"
+)
+
+// Config says what is rehearsed, and how.
+type Config struct {
+	Validation validation.Config
+	From       string  // directory with the state before the change; "": none
+	Speed      float64 // how many times faster than life
+
+	Log *slog.Logger // of the agent; nil: none
+	// OnBegin is called before a state is brought up, OnEnd with how the clusters
+	// stand after, and whether that is because the time is over.
+	OnBegin func(what string)
+	OnEnd   func(all []cluster.Status, late bool)
+}
+
+func (c *Config) setDefaults() {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.OnBegin == nil {
+		c.OnBegin = func(string) {}
+	}
+	if c.OnEnd == nil {
+		c.OnEnd = func([]cluster.Status, bool) {}
+	}
+}
+
+// Result is how it ended, and the data of the JSON output.
+type Result struct {
+	Ready    bool               `json:"ready"`
+	Steps    []cluster.Forecast `json:"steps"`
+	Clusters []cluster.Status   `json:"clusters"`
+}
+
+// InvalidError means that a directory is not valid, so that nothing was rehearsed.
+type InvalidError struct {
+	Dir   string
+	Found validation.Result
+}
+
+// Error implements error.
+func (e *InvalidError) Error() string { return e.Dir + " is not valid" }
+
+// rehearsal is one Run.
+type rehearsal struct {
+	c   Config
+	dir string
+
+	lab   *lab.Lab
+	agent *agent.Agent
+	dirs  *git.Directory
+	stage string // the directory the agent follows
+
+	mu      sync.Mutex
+	charts  map[string]bool
+	bundles map[string]cluster.Secret // by cluster
+}
+
+// Run rehearses the repository in dir until ctx ends.
+func Run(ctx context.Context, dir string, c Config) (Result, error) {
+	c.setDefaults()
+	r := &rehearsal{c: c, dir: dir}
+	out := Result{Steps: []cluster.Forecast{}} // an empty list in the JSON, never null
+	return out, r.run(ctx, &out)
+}
+
+func (r *rehearsal) run(ctx context.Context, out *Result) error {
+	first := r.dir
+	if r.c.From != "" {
+		first = r.c.From
+	}
+	for _, dir := range slices.Compact([]string{first, r.dir}) {
+		v, err := validation.Validate(ctx, dir, r.c.Validation, time.Now())
+		if err != nil {
+			return err
+		}
+		if !v.Valid {
+			return &InvalidError{Dir: dir, Found: v}
+		}
+	}
+	scratch, err := os.MkdirTemp("", "talos-agent-rehearse-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	r.stage = filepath.Join(scratch, "repository")
+	if err := r.stageFiles(first); err != nil {
+		return err
+	}
+	if err := r.open(ctx, scratch); err != nil {
+		return err
+	}
+	defer r.close()
+	if err := r.awaitReady(ctx, "bring up "+first, out); err != nil {
+		return err
+	}
+	if r.c.From != "" && out.Ready {
+		if err := r.stageFiles(r.dir); err != nil {
+			return err
+		}
+		if err := r.awaitReady(ctx, "change to "+r.dir, out); err != nil {
+			return err
+		}
+	}
+	if err := r.lab.Broken(); err != nil {
+		return fmt.Errorf("the agent broke a law in the rehearsal; this is a bug worth reporting: %w", err)
+	}
+	return nil
+}
+
+// stageFiles makes the directory the agent follows a copy of dir.
+func (r *rehearsal) stageFiles(dir string) error {
+	files, err := gitserver.ReadFiles(dir)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", dir, err)
+	}
+	if err := os.RemoveAll(r.stage); err != nil {
+		return err
+	}
+	for name, data := range files {
+		file := filepath.Join(r.stage, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open starts a lab that has what the inventory asks for, and an agent on it.
+func (r *rehearsal) open(ctx context.Context, scratch string) error {
+	v, err := validation.Open(ctx, r.stage, r.c.Validation)
+	if err != nil {
+		return err
+	}
+	names, _, err := v.ListClusters(ctx)
+	if err != nil {
+		return err
+	}
+	var specs []cluster.Spec
+	for _, name := range names {
+		snap, problems, err := v.Repository.Snapshot(ctx, v.Tree, name)
+		if err != nil {
+			return err
+		}
+		if err := problems.Err(); err != nil {
+			return err
+		}
+		specs = append(specs, snap.Spec)
+	}
+	c := LabFor(specs)
+	c.Speed = r.c.Speed
+	if r.lab, err = lab.Start(c); err != nil {
+		return err
+	}
+	policy := cluster.Policy{Pool: c.Pool}
+	if v.Policy != nil {
+		policy = *v.Policy
+	}
+	if r.dirs, err = git.OpenDir(git.Config{Dir: r.stage}); err != nil {
+		return err
+	}
+	source := sources.Config{Store: r.dirs, Path: r.c.Validation.Folder, Clusters: names, Inventory: inventory.Options{Owner: r.c.Validation.Owner, Pool: policy.Pool}, Decrypt: v.Decrypt}
+	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
+	files, unlock, err := state.Open(filepath.Join(scratch, "state"))
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, unlock)
+	log := r.c.Log
+	r.agent, err = agent.New(agent.Config{
+		Owner: r.c.Validation.Owner, Clusters: names, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
+		Files: files, CacheDir: filepath.Join(scratch, "cache"), Dial: r.lab.DialContext, Log: log, Store: r.dirs, Sources: source,
+		Proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
+		Factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
+		Charts:  helm.Config{CA: r.lab.CA()},
+		Prepare: r.substitute,
+	})
+	if err != nil {
+		return err
+	}
+	r.agent.Start(context.WithoutCancel(ctx))
+	return nil
+}
+
+func (r *rehearsal) close() {
+	if r.agent != nil {
+		r.agent.Stop()
+	}
+	if r.lab != nil {
+		r.lab.Close()
+	}
+}
+
+// makeBundle makes throw-away keys for a cluster, once: other keys after a change
+// would be another cluster.
+func (r *rehearsal) makeBundle(s cluster.Spec) (cluster.Secret, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b, ok := r.bundles[s.Name]; ok {
+		return b, nil
+	}
+	b, err := machineconfig.PlaceholderBundle(s.Versions.Contract, r.lab.World.Start())
+	if err == nil {
+		r.bundles[s.Name] = b
+	}
+	return b, err
+}
+
+// substitute puts throw-away keys where the real ones are not known, and stand-ins
+// where charts would have to be fetched.
+func (r *rehearsal) substitute(snap cluster.Snapshot) (cluster.Snapshot, error) {
+	if snap.Bundle.IsZero() {
+		b, err := r.makeBundle(snap.Spec)
+		if err != nil {
+			return snap, err
+		}
+		snap.Bundle = b
+	}
+	snap.Spec.Addons = slices.Clone(snap.Spec.Addons)
+	for i := range snap.Spec.Addons {
+		c := &snap.Spec.Addons[i].Chart
+		if c.Path != "" {
+			continue
+		}
+		name := c.Name
+		if name == "" {
+			name = path.Base(c.OCI)
+		}
+		if err := r.publishChart(name, c.Version); err != nil {
+			return snap, err
+		}
+		*c = cluster.Chart{Repository: r.lab.Charts.URL(), Name: name, Version: c.Version}
+	}
+	return snap, nil
+}
+
+// publishChart puts a stand-in for a chart into the lab's repository.
+func (r *rehearsal) publishChart(name, version string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if key := name + " " + version; r.charts[key] {
+		return nil
+	} else {
+		r.charts[key] = true
+	}
+	chart, err := labcharts.NewStandIn(name, version)
+	if err != nil {
+		return fmt.Errorf("make a stand-in for chart %s: %w", name, err)
+	}
+	r.lab.Charts.Publish(chart)
+	return nil
+}
+
+// awaitReady waits until every cluster is Ready at the directory's state, or a
+// person would have to act.
+func (r *rehearsal) awaitReady(ctx context.Context, what string, out *Result) error {
+	tree, err := r.dirs.Head(ctx)
+	if err != nil {
+		return err
+	}
+	r.c.OnBegin(what)
+	r.agent.LookAll()
+	for {
+		all := []cluster.Status{}
+		done, ready := true, true
+		for _, name := range r.agent.Clusters() {
+			s, err := r.agent.Status(name)
+			if err != nil {
+				return err
+			}
+			all = append(all, s)
+			at := string(s.Revision) == tree.Revision && s.Revision == s.Applied
+			ready = ready && s.Condition == cluster.Ready && at
+			done = done && string(s.Revision) == tree.Revision && (s.Condition == cluster.Ready && at || s.Condition == cluster.Stalled && len(s.Running) == 0 && time.Since(s.Since) > 2*time.Second)
+		}
+		if done && len(all) > 0 || ctx.Err() != nil {
+			out.Ready, out.Clusters = ready, all
+			r.c.OnEnd(all, ctx.Err() != nil)
+			return nil
+		}
+		if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// LabFor is a host that has what the clusters ask for: hosts, storages,
+// bridges, pool, DHCP reservations.
+func LabFor(specs []cluster.Spec) lab.Config {
+	c := lab.Config{Pool: "talos", Reservations: map[string]netip.Prefix{}}
+	hosts := map[string]*pve.Host{}
+	var order []string
+	content := map[string]map[string]bool{} // storage -> content types
+	use := func(storage, what string) {
+		if content[storage] == nil {
+			content[storage] = map[string]bool{}
+		}
+		content[storage][what] = true
+	}
+	for _, s := range specs {
+		for _, n := range s.Nodes {
+			if n.Pool != "" {
+				c.Pool = n.Pool
+			}
+			h := hosts[n.Placement.Pin]
+			if h == nil {
+				h = &pve.Host{Name: n.Placement.Pin, Cores: 64, MemoryBytes: 1 << 40}
+				hosts[n.Placement.Pin] = h
+				order = append(order, n.Placement.Pin)
+			}
+			if !slices.Contains(h.Bridges, n.Bridge) {
+				h.Bridges = append(h.Bridges, n.Bridge)
+			}
+			if !slices.Contains(c.Bridges, n.Bridge) {
+				c.Bridges = append(c.Bridges, n.Bridge)
+			}
+			use(n.Datastore, "images")
+			use(n.CloudInitDatastore, "images")
+			use(n.ImageDatastore, "import")
+			for _, d := range n.Disks {
+				use(d.Datastore, "images")
+			}
+			bits := 24
+			if s.Network.CIDR.IsValid() {
+				bits = s.Network.CIDR.Bits()
+			}
+			if s.Network.Mode == cluster.AddressReserved {
+				c.Reservations[strings.ToLower(n.MAC)] = netip.PrefixFrom(n.IP, bits)
+			}
+		}
+	}
+	for name := range content {
+		if name != "" {
+			c.Storages = append(c.Storages, name)
+		}
+	}
+	slices.Sort(c.Storages)
+	for _, host := range order {
+		for _, name := range c.Storages {
+			st := pve.Storage{Name: name, Type: "dir", TotalBytes: 16 << 40}
+			for _, what := range []string{"images", "import"} {
+				if content[name][what] {
+					st.Content = append(st.Content, what)
+				}
+			}
+			hosts[host].Storages = append(hosts[host].Storages, st)
+		}
+		c.Hosts = append(c.Hosts, *hosts[host])
+	}
+	return c
+}
