@@ -21,7 +21,17 @@ NATIVE    = $(shell $(GO) env GOARCH)
 PARALLEL ?= 2
 # Four tests of a package at a time: those of a daemon mostly wait.
 TESTS    ?= -parallel 4 -timeout 60m
+# Nobody debugs a test's program, and vet has run before.
+TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
+# The exhaustive tests. With the race detector a part of each is run, so they are
+# run again without; ci_test.go checks that none is missing here.
+EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestEveryStop TestSeeds TestPrivileges TestInitConverges \
+	TestInitStopped TestCrashAnywhere TestEveryCallMayFail
+EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
+
+# What a newcomer should know who waits; go lists what it compiles.
+FIRST     = the first time that compiles 1,700 packages, about 4 minutes of CPU time; later, what has changed
 
 export CGO_ENABLED ?= 0
 
@@ -36,10 +46,16 @@ build: bin/talos-agent ## build bin/talos-agent, one static file
 
 .PHONY: bin/talos-agent
 bin/talos-agent:
-	$(BUILD) -o $@ ./cmd/agent
+	@echo 'building bin/talos-agent: $(FIRST)'
+	@$(BUILD) -v -o $@ ./cmd/agent
 
 .PHONY: deb
 deb: packages ## build the Debian packages in dist/ and print their figures (ARCH=amd64 for one)
+	@$(MAKE) --no-print-directory figures
+
+# figures prints what the program of each package needs, out of what packages staged.
+.PHONY: figures
+figures:
 	@set -e; $(foreach arch,$(ARCH),$(if $(filter $(NATIVE),$(arch)),$(FIGURES_OF_PACKAGE);,echo '$(arch): not started, this machine is $(NATIVE)';))
 
 .PHONY: boot
@@ -52,7 +68,7 @@ packages: VERSIONS ?= $(VERSION)
 packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 packages:
 	rm -rf '$(STAGE)'
-	$(GO) test -c -o '$(STAGE)/agent.test' ./cmd/agent
+	$(GO) test -c -trimpath -ldflags '-s -w' -o '$(STAGE)/agent.test' ./cmd/agent
 	$(PACKAGING) -test.run '^TestManual$$' -manual '$(STAGE)/manual'
 	set -e; for version in $(VERSIONS); do $(MAKE) --no-print-directory packed VERSION="$$version"; done
 
@@ -68,8 +84,20 @@ version:
 
 .PHONY: test
 test: ## run all tests, with 100 seeds of the simulation
+	@echo 'building the tests: $(FIRST)'
+	@$(GO) build -v -p $(PARALLEL) ./internal/... ./reconcile/... ./sources/...
 	$(GO) vet -p $(PARALLEL) ./...
-	$(GO) test -p $(PARALLEL) $(TESTS) ./...
+	@echo 'running the tests: about 5 minutes on two processors, the largest packages first; each prints a line when it is done'
+	$(TEST) ./...
+
+# race and exhaust together run everything that test runs.
+.PHONY: race
+race: ## run all tests with the race detector, the exhaustive ones in part
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 $(TEST) -race $(RACE)
+
+.PHONY: exhaust
+exhaust: ## run the exhaustive tests in full
+	$(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
 
 .PHONY: demo
 demo: bin/talos-agent ## show the main job on the embedded lab

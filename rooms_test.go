@@ -109,6 +109,8 @@ var rooms = map[string]room{
 	"internal/repo/creation": {why: "joins scaffold, sealed and validation to a repository on disk; config and probe are the host it is for, proxmox what is free there, sources and inventory whether the agent could read it",
 		may: []string{"internal/cluster", "internal/fault", "internal/host/config", "internal/host/probe", "internal/repo/scaffold", "internal/repo/sealed", "internal/repo/validation",
 			"reconcile/proxmox", "sources", "sources/inventory"}, never: append([]string{"net", "net/http", "log", "log/slog"}, clients...)},
+	"internal/repo/demo": {why: "shows a lab (pvehost) and an agent's socket (api) on a terminal; the agent is a process, not an import",
+		may: []string{"internal/api", "internal/cluster", "internal/fault", "internal/lab", "internal/lab/pvehost", "internal/lab/world", "internal/retry", "internal/terminal", "internal/text"}, never: []string{"log", "log/slog", "github.com/luthermonson/go-proxmox", "github.com/siderolabs/talos", "helm.sh", "github.com/go-git"}},
 	"internal/repo/rehearsal": {why: "joins the lab and an agent as it is (daemon/agent, with the Config of its rooms): proxmox, factory and helm are pointed at the lab, validation says what is valid, machineconfig makes throw-away keys",
 		may:   []string{"internal/cluster", "internal/daemon/agent", "internal/host/state", "internal/lab", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/pve", "internal/repo/validation", "internal/retry", "reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/git", "sources/inventory"},
 		never: append([]string{"os/exec", "net", "net/http"}, clients...)},
@@ -191,7 +193,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http"}, clients...)},
 
 	"cmd/agent": {why: "the door: a file a command. Nobody imports it",
-		tests: []string{"internal/daemon/agent", "internal/daemon/daemontest", "internal/daemon/reporting", "internal/history", "internal/metrics", "packaging/deb", "reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/notify", "sources/secrets"},
+		tests: []string{"internal/daemon/agent", "internal/daemon/daemontest", "internal/daemon/reporting", "internal/history", "internal/metrics", "packaging/deb", "reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/git", "sources/notify", "sources/secrets"},
 		may: []string{
 			"internal/api",
 			"internal/cluster",
@@ -213,6 +215,7 @@ var rooms = map[string]room{
 			"internal/lab/world",
 			"internal/logging",
 			"internal/repo/creation",
+			"internal/repo/demo",
 			"internal/repo/rehearsal",
 			"internal/repo/scaffold",
 			"internal/repo/sealed",
@@ -220,7 +223,6 @@ var rooms = map[string]room{
 			"internal/retry",
 			"internal/terminal",
 			"internal/text",
-			"sources/git",
 			"sources/inventory",
 		}},
 }

@@ -301,7 +301,7 @@ func awaitDestroyed(ctx context.Context, c *api.Client, p terminal.Printer, name
 		case time.Now().After(deadline):
 			return fault.WithHint(fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), "the daemon goes on: `talos-agent status "+name+"`")
 		}
-		if err := pause(ctx, 300*time.Millisecond); err != nil {
+		if err := sleepOrStop(ctx, 300*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -391,8 +391,8 @@ func newVersion(env *environment) *cobra.Command {
 	return cmd
 }
 
-// pause waits for d, or until the command is stopped.
-func pause(ctx context.Context, d time.Duration) error {
+// sleepOrStop waits for d, or until the command is stopped.
+func sleepOrStop(ctx context.Context, d time.Duration) error {
 	if retry.Sleep(ctx, d) != nil {
 		return errStopped
 	}

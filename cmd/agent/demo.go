@@ -1,32 +1,24 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/repo/demo"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 func newDemo(env *environment) *cobra.Command {
-	d := &demo{env: env}
+	c := demo.Config{Out: env.stdout, Destroy: func(ctx context.Context, c *api.Client, p terminal.Printer, name string) error {
+		return awaitDestroyed(ctx, c, p, name, 2*time.Minute)
+	}}
+	var flavour string
+	var speed float64
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the main job on the lab: push, Ready cluster, one worker more, tear-down",
@@ -38,340 +30,23 @@ It needs git, and examples/repo of talos-agent's own repository.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&d.repo, "repo", "examples/repo", "the example repository")
-	flags.StringVar(&d.flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
-	flags.Float64Var(&d.speed, "speed", 10, "how many times faster than life")
-	flags.BoolVar(&d.keep, "keep", false, "keep the files of the demo's host")
+	flags.StringVar(&c.Repository, "repo", "examples/repo", "the example repository")
+	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
+	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
+	flags.BoolVar(&c.Keep, "keep", false, "keep the files of the demo's host")
 	complete(cmd, "flavour", flavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		program, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		c.Program = program
+		if c.Host, err = labConfig("", world.DefaultPrefix, flavour, speed); err != nil {
+			return err
+		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), 5*time.Minute)
 		defer cancel()
-		return d.run(ctx)
+		return demo.Run(ctx, c)
 	}
 	return cmd
-}
-
-// demo is one run of demo.
-type demo struct {
-	env           *environment
-	repo, flavour string
-	speed         float64
-	keep          bool
-
-	host   *pvehost.Host
-	work   string // the clone somebody works in
-	client *api.Client
-	began  time.Time
-
-	mu     sync.Mutex
-	live   bool   // a progress line is shown
-	bottom string // the progress line
-}
-
-const demoCluster = "lab"
-
-func (d *demo) run(ctx context.Context) (err error) {
-	if _, err := exec.LookPath("git"); err != nil {
-		return fault.WithHint(errors.New("there is no git"), "install git")
-	}
-	key, err := os.ReadFile(filepath.Join(d.repo, "lab-age-key.txt"))
-	if err != nil {
-		return fault.WithHint(fmt.Errorf("read the example repository: %w", err), "run it at the top of talos-agent's own repository, or say --repo")
-	}
-	dir, err := os.MkdirTemp("", "talos-agent-demo-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if d.keep {
-			d.say("the files are in %s", dir)
-		} else if rmErr := os.RemoveAll(dir); rmErr != nil {
-			err = errors.Join(err, rmErr)
-		}
-	}()
-	if f, ok := d.env.stdout.(*os.File); ok {
-		d.live = term.IsTerminal(int(f.Fd()))
-	}
-	d.began = time.Now()
-
-	d.title("A make-believe Proxmox VE %s host", d.flavour)
-	prefix, release, err := world.FreePrefix()
-	if err != nil {
-		return err
-	}
-	defer release()
-	c, err := labConfig(filepath.Join(dir, "host"), prefix.String(), d.flavour, d.speed)
-	if err != nil {
-		return err
-	}
-	if d.host, err = pvehost.Start(c, key, []string{demoCluster}); err != nil {
-		return err
-	}
-	defer d.host.Close()
-	d.host.World.OnEvent(func(e world.Event) { d.say("%s: %s", e.Subject, e.Text) })
-	d.work = filepath.Join(dir, "work")
-	if err := d.checkout(); err != nil {
-		return err
-	}
-	if err := d.git(ctx, "init", "--quiet", "--initial-branch=main", "."); err != nil {
-		return err
-	}
-
-	d.title("The agent, unmodified, as its daemon")
-	stop, err := d.startAgent(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	d.client = api.NewClient(d.host.Socket())
-
-	return d.story(ctx)
-}
-
-// story is the demo itself.
-func (d *demo) story(ctx context.Context) error {
-	d.title("git push: an inventory of one control plane and two workers")
-	if err := d.commitAndPush(ctx, "bring up the lab cluster"); err != nil {
-		return err
-	}
-	if err := d.untilReady(ctx); err != nil {
-		return err
-	}
-	if err := d.show(ctx); err != nil {
-		return err
-	}
-
-	d.title("git push: one worker more")
-	if err := d.addWorker(); err != nil {
-		return err
-	}
-	if err := d.planned(ctx); err != nil {
-		return err
-	}
-	before := d.vms()
-	if err := d.commitAndPush(ctx, "add a worker"); err != nil {
-		return err
-	}
-	if err := d.untilReady(ctx); err != nil {
-		return err
-	}
-	if got := d.vms(); got != before+1 {
-		return fmt.Errorf("the push that adds one worker made %d VMs", got-before)
-	}
-	if err := d.show(ctx); err != nil {
-		return err
-	}
-
-	d.title("talos-agent destroy %s", demoCluster)
-	if err := d.client.Destroy(ctx, demoCluster); err != nil {
-		return err
-	}
-	p := terminal.NewPlain(d.env.stdout)
-	if err := awaitDestroyed(ctx, d.client, p, demoCluster, 2*time.Minute); err != nil {
-		return err
-	}
-	d.clear()
-	if n := d.vms(); n != 0 {
-		return fmt.Errorf("%d VMs are left after the tear-down", n)
-	}
-
-	d.title("What the forge was told")
-	if err := d.statuses(); err != nil {
-		return err
-	}
-	if err := d.host.Broken(); err != nil {
-		return fmt.Errorf("the agent broke a law: %w", err)
-	}
-	d.say("done in %s", time.Since(d.began).Round(100*time.Millisecond))
-	return nil
-}
-
-// checkout copies the example repository and moves the lab's cluster to the
-// addresses of this demo's lab.
-func (d *demo) checkout() error {
-	files, err := d.readRepo()
-	if err != nil {
-		return err
-	}
-	base := func(p string) string { return p[:strings.LastIndexByte(p, '.')+1] }
-	own := []byte(base(d.host.Prefix.Addr().String()))
-	for name, data := range files {
-		path := filepath.Join(d.work, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if strings.HasPrefix(name, filepath.Join("inventory", demoCluster)+"/") && !strings.HasSuffix(name, ".sops.yaml") {
-			data = bytes.ReplaceAll(data, []byte("127.84.7."), own)
-		}
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *demo) readRepo() (map[string][]byte, error) {
-	files := map[string][]byte{}
-	err := filepath.WalkDir(d.repo, func(path string, e os.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		rel, err := filepath.Rel(d.repo, path)
-		if err != nil {
-			return err
-		}
-		files[rel], err = os.ReadFile(path)
-		return err
-	})
-	return files, err
-}
-
-// addWorker asks for one worker more in nodes.yaml, as a person would.
-func (d *demo) addWorker() error {
-	path := filepath.Join(d.work, "inventory", demoCluster, "nodes.yaml")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	const two, three = "role: worker, count: 2", "role: worker, count: 3"
-	if bytes.Count(b, []byte(two)) != 1 {
-		return fmt.Errorf("%s does not have %q once", path, two)
-	}
-	d.say("nodes.yaml: %s -> %s", two, three)
-	return os.WriteFile(path, bytes.Replace(b, []byte(two), []byte(three), 1), 0o644)
-}
-
-// planned shows what the agent would do with the directory before it is pushed.
-func (d *demo) planned(ctx context.Context) error {
-	files, err := directory(d.work)
-	if err != nil {
-		return err
-	}
-	f, err := d.client.ForecastDir(ctx, demoCluster, files)
-	if err != nil {
-		return err
-	}
-	d.clear()
-	p := terminal.NewPlain(d.env.stdout)
-	p.Printf("\n$ talos-agent plan --dir . %s\n", demoCluster)
-	p.PrintForecast(f)
-	if f.Destructive() || len(f.Blocked) > 0 {
-		return errors.New("adding a worker is planned as something else")
-	}
-	return nil
-}
-
-func (d *demo) commitAndPush(ctx context.Context, message string) error {
-	for _, args := range [][]string{
-		{"add", "--all"},
-		{"commit", "--quiet", "--message", message},
-		{"push", "--quiet", d.host.Remote(), "HEAD:main"},
-	} {
-		if err := d.git(ctx, args...); err != nil {
-			return err
-		}
-	}
-	// The daemon looks every ten seconds; a demo need not wait for it.
-	if err := waitUntil(ctx, 100*time.Millisecond, func() (bool, error) {
-		err := d.client.Reconcile(ctx, demoCluster)
-		var e *api.Error
-		if errors.As(err, &e) || errors.Is(err, api.ErrNoDaemon) {
-			return false, nil // it has not read the repository yet
-		}
-		return err == nil, err
-	}); err != nil {
-		return fmt.Errorf("have the daemon look: %w", err)
-	}
-	return nil
-}
-
-// git runs real git in the working clone, with nothing of the user's own
-// configuration.
-func (d *demo) git(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = d.work
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_TERMINAL_PROMPT=0",
-		"GIT_AUTHOR_NAME=demo", "GIT_AUTHOR_EMAIL=demo@example.org", "GIT_COMMITTER_NAME=demo", "GIT_COMMITTER_EMAIL=demo@example.org",
-		"GIT_SSL_CAINFO="+filepath.Join(d.host.Dir, "ca.pem"), "GIT_ASKPASS=/bin/echo",
-		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=credential.helper", "GIT_CONFIG_VALUE_0=!printf 'password="+lab.GitToken+"\n'; true")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(out))
-	}
-	return nil
-}
-
-// startAgent runs this program as the daemon, in a process of its own.
-func (d *demo) startAgent(ctx context.Context) (stop func() error, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self, "run", "--config", d.host.Config)
-	r, w := io.Pipe()
-	cmd.Stderr = w
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the agent: %w", err)
-	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		d.relay(r)
-	}()
-	ended := make(chan error, 1)
-	go func() {
-		err := cmd.Wait()
-		_ = w.Close()
-		ended <- err
-	}()
-	// Reach the daemon, or learn that it ended.
-	c := api.NewClient(d.host.Socket())
-	err = waitUntil(ctx, 50*time.Millisecond, func() (bool, error) {
-		select {
-		case err := <-ended:
-			return false, fmt.Errorf("the agent ended: %w", err)
-		default:
-		}
-		_, err := c.About(ctx)
-		return err == nil, nil
-	})
-	if err != nil {
-		_ = cmd.Process.Kill()
-		return nil, err
-	}
-	return func() error {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			return err
-		}
-		select {
-		case err := <-ended:
-			<-read
-			d.clear()
-			return err
-		case <-time.After(15 * time.Second):
-			_ = cmd.Process.Kill()
-			return errors.New("the agent did not stop within 15 s")
-		}
-	}, nil
-}
-
-// relay shows the agent's own log.
-func (d *demo) relay(r io.Reader) {
-	buf := make([]byte, 0, 4096)
-	chunk := make([]byte, 4096)
-	for {
-		n, err := r.Read(chunk)
-		buf = append(buf, chunk[:n]...)
-		for {
-			i := bytes.IndexByte(buf, '\n')
-			if i < 0 {
-				break
-			}
-			d.say("agent  %s", string(buf[:i]))
-			buf = buf[i+1:]
-		}
-		if err != nil {
-			return
-		}
-	}
 }

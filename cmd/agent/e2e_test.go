@@ -293,7 +293,7 @@ func (e *endToEnd) await(what string, cond func() (bool, string)) {
 		if time.Now().After(end) {
 			e.t.Fatalf("not %s within %v; it is: %s", what, longest, now)
 		}
-		if err := pause(e.ctx, 50*time.Millisecond); err != nil {
+		if err := sleepOrStop(e.ctx, 50*time.Millisecond); err != nil {
 			e.t.Fatalf("%s: %v", what, context.Cause(e.ctx))
 		}
 	}

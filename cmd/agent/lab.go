@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/pvesh"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/repo/demo"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -52,7 +52,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	flags.StringVar(&prefix, "prefix", world.DefaultPrefix, "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
-	flags.StringSliceVar(&clusters, "cluster", []string{demoCluster}, "clusters of the repository that this host looks after")
+	flags.StringSliceVar(&clusters, "cluster", []string{demo.Cluster}, "clusters of the repository that this host looks after")
 	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required without --bare)")
 	flags.BoolVar(&bare, "bare", false, "a host on which nothing is set up for the agent yet")
 	complete(cmd, "flavour", flavours)
@@ -204,18 +204,5 @@ func newLabPvesh(env *environment) *cobra.Command {
 			}
 			return err
 		},
-	}
-}
-
-// waitUntil waits until ready says so, or ctx ends.
-func waitUntil(ctx context.Context, every time.Duration, ready func() (bool, error)) error {
-	for {
-		ok, err := ready()
-		if err != nil || ok {
-			return err
-		}
-		if err := pause(ctx, every); err != nil {
-			return err
-		}
 	}
 }

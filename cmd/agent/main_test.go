@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -150,5 +152,18 @@ func wantCode(ts *testscript.TestScript, want int, err error) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// waitUntil waits until ready says so, or ctx ends.
+func waitUntil(ctx context.Context, every time.Duration, ready func() (bool, error)) error {
+	for {
+		ok, err := ready()
+		if err != nil || ok {
+			return err
+		}
+		if err := sleepOrStop(ctx, every); err != nil {
+			return err
+		}
 	}
 }

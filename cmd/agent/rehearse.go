@@ -46,13 +46,13 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 		defer cancel()
-		return rehearse(ctx, p, f, args[0])
+		return runRehearsal(ctx, p, f, args[0])
 	}
 	return cmd
 }
 
-// rehearse is rehearse, printed.
-func rehearse(ctx context.Context, p terminal.Printer, c rehearsal.Config, dir string) error {
+// runRehearsal rehearses a directory, and prints how it went.
+func runRehearsal(ctx context.Context, p terminal.Printer, c rehearsal.Config, dir string) error {
 	if !p.IsJSON() {
 		c.Log = logging.New(logging.Config{Output: terminal.NewCleaner(indent{p})})
 		c.OnBegin = func(what string) { p.Printf("== %s\n", what) }

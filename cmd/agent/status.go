@@ -57,7 +57,7 @@ daemon cannot be reached.`,
 			if err := p.PrintJSON("StatusList", all); err != nil {
 				return err
 			}
-			return errors.Join(late, errSilent(worst(all)))
+			return errors.Join(late, errSilent(worstCode(all)))
 		}
 		p = p.At(time.Now())
 		var trouble []string
@@ -67,7 +67,7 @@ daemon cannot be reached.`,
 		}
 		p.PrintStatuses(all)
 		p.PrintDoctorHint(all, trouble)
-		return errors.Join(late, errSilent(worst(all)))
+		return errors.Join(late, errSilent(worstCode(all)))
 	}
 	return cmd
 }
@@ -92,18 +92,18 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 		}
 	}
 	stale := func(s cluster.Status) bool { return s.Fetched.Before(asked) }
-	for worst(all) != exitOK || slices.ContainsFunc(all, stale) {
+	for worstCode(all) != exitOK || slices.ContainsFunc(all, stale) {
 		if time.Since(asked) >= within {
 			break
 		}
-		if err := pause(ctx, min(time.Second, within)); err != nil {
+		if err := sleepOrStop(ctx, min(time.Second, within)); err != nil {
 			return all, nil, err
 		}
 		if all, err = statuses(ctx, c, args); err != nil {
 			return all, nil, err
 		}
 	}
-	if i := slices.IndexFunc(all, stale); i >= 0 && worst(all) == exitOK {
+	if i := slices.IndexFunc(all, stale); i >= 0 && worstCode(all) == exitOK {
 		late = &exitError{code: exitReconciling, err: fault.WithHint(fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
 			"wait longer than repository.interval of the config, or ask as root")}
 	}
@@ -118,8 +118,8 @@ func statuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Stat
 	return []cluster.Status{s}, err
 }
 
-// worst is the exit code for the worst of the conditions.
-func worst(all []cluster.Status) int {
+// worstCode is the exit code for the worst of the conditions.
+func worstCode(all []cluster.Status) int {
 	code := exitOK
 	for _, s := range all {
 		switch s.Condition {

@@ -48,7 +48,7 @@ func persist(ctx context.Context, away func(error) error, question func(asked fu
 				return err
 			}
 		}
-		if err := pause(ctx, retryEvery); err != nil {
+		if err := sleepOrStop(ctx, retryEvery); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func watchStatus(ctx context.Context, env *environment, c *api.Client, p termina
 	w := &watched{view: terminal.NewView(p, env.stdout), all: map[string]cluster.Status{}}
 	err := w.run(ctx, c, name)
 	if errors.Is(err, errStopped) || err == nil {
-		return errSilent(worst(w.list()))
+		return errSilent(worstCode(w.list()))
 	}
 	return err
 }

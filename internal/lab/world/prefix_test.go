@@ -73,7 +73,7 @@ func startTaker(t *testing.T, n int) *takerProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestPrefixesAreHeldAlone$", "-test.timeout=60s")
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^TestPrefixesAreHeldAlone$", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", takers, n))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"strings"
@@ -15,7 +15,7 @@ func TestProgressLineStaysOnOneRow(t *testing.T) {
 		Running: []cluster.RunningStatus{{Action: "fetch chart"}, {Action: "download image", Done: 1 << 19, Total: 1 << 20, Unit: "bytes"}},
 	}
 	for _, width := range []int{1, 2, 10, 20, 40, 60, 80, 118, 200} {
-		line := progressLine(s, width)
+		line := formatProgress(s, width)
 		if n := utf8.RuneCountInString(line); n >= width && width > 1 {
 			t.Errorf("a terminal of %d columns gets a line of %d: %q", width, n, line)
 		}
@@ -23,7 +23,7 @@ func TestProgressLineStaysOnOneRow(t *testing.T) {
 			t.Errorf("at %d columns the line does not say how far it is: %q", width, line)
 		}
 	}
-	if got, want := progressLine(cluster.Status{Message: "cannot fetch the repository"}, 80), "cannot fetch the repository"; got != want {
+	if got, want := formatProgress(cluster.Status{Message: "cannot fetch the repository"}, 80), "cannot fetch the repository"; got != want {
 		t.Errorf("before the nodes are known the line is %q, want %q", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -7,11 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
-	"golang.org/x/term"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -28,18 +26,18 @@ func (d *demo) untilReady(ctx context.Context) error {
 	}
 	var last cluster.Status
 	err = waitUntil(ctx, 100*time.Millisecond, func() (bool, error) {
-		s, err := d.client.Status(ctx, demoCluster)
+		s, err := d.client.Status(ctx, Cluster)
 		if err != nil {
 			return false, err
 		}
 		last = s
-		d.progress(s)
+		d.showProgress(s)
 		if s.Condition == cluster.Stalled && s.Revision.Commit() == head && len(s.Running) == 0 && time.Since(s.Since) > 5*time.Second {
 			return false, fault.WithHint(fmt.Errorf("the cluster is Stalled: %s", s.Message), s.Hint)
 		}
 		return s.Condition == cluster.Ready && s.Revision == s.Applied && s.Revision.Commit() == head, nil
 	})
-	d.clear()
+	d.line.Clear()
 	if err != nil {
 		return fmt.Errorf("%w; last seen: %s: %s", err, last.Condition, last.Message)
 	}
@@ -48,18 +46,18 @@ func (d *demo) untilReady(ctx context.Context) error {
 
 // show prints what people look at.
 func (d *demo) show(ctx context.Context) error {
-	s, err := d.client.Status(ctx, demoCluster)
+	s, err := d.client.Status(ctx, Cluster)
 	if err != nil {
 		return err
 	}
-	p, err := newPrinter(d.env.stdout, "text")
+	p, err := terminal.New(d.c.Out, "text")
 	if err != nil {
 		return err
 	}
 	p.Printf("\n$ talos-agent status\n")
 	p.PrintStatus(s)
 	p.Printf("\n$ kubectl get nodes -o wide\n")
-	kubeconfig, err := d.client.Kubeconfig(ctx, demoCluster)
+	kubeconfig, err := d.client.Kubeconfig(ctx, Cluster)
 	if err != nil {
 		return err
 	}
@@ -125,7 +123,7 @@ func nodeTable(ctx context.Context, kubeconfig []byte) ([][]string, error) {
 // statuses prints what the forge received, and wants a success for each push.
 func (d *demo) statuses() error {
 	successes := map[string]bool{}
-	p := terminal.NewPlain(d.env.stdout)
+	p := terminal.NewPlain(d.c.Out)
 	rows := [][]string{{"COMMIT", "CONTEXT", "STATE", "DESCRIPTION"}}
 	for _, s := range d.host.Forge.Statuses() {
 		rows = append(rows, []string{s.Commit[:12], s.Context, string(s.State), text.Cut(s.Description, 90)})
@@ -143,55 +141,26 @@ func (d *demo) statuses() error {
 // vms counts the VMs of the host.
 func (d *demo) vms() int { return len(d.host.PVE.VMs()) }
 
+// title begins a chapter.
 func (d *demo) title(format string, args ...any) {
-	d.clear()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, _ = fmt.Fprintf(d.env.stdout, "\n== %s\n\n", fmt.Sprintf(format, args...))
+	d.line.Clear()
+	d.line.Print("\n== " + fmt.Sprintf(format, args...) + "\n\n")
 }
 
-// say prints a line of the story above the progress line.
-func (d *demo) say(format string, args ...any) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.bottom != "" {
-		_, _ = fmt.Fprint(d.env.stdout, "\r\x1b[K")
-	}
-	_, _ = fmt.Fprintf(d.env.stdout, "%6.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
-	if d.bottom != "" {
-		_, _ = fmt.Fprint(d.env.stdout, d.bottom)
-	}
+// print prints a line of what happens, above the progress line.
+func (d *demo) print(format string, args ...any) {
+	d.line.Print(fmt.Sprintf("%6.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...)))
 }
 
-// progress shows one line that changes in place, on a terminal.
-func (d *demo) progress(s cluster.Status) {
-	if !d.live {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	line := progressLine(s, d.columns())
-	if line == d.bottom {
-		return
-	}
-	d.bottom = line
-	_, _ = fmt.Fprint(d.env.stdout, "\r\x1b[K"+d.bottom)
+// showProgress shows one line that changes in place, on a terminal.
+func (d *demo) showProgress(s cluster.Status) {
+	d.line.Set(func(columns int) string { return formatProgress(s, columns) })
 }
 
-// columns is how wide the terminal is now: people change it while they watch.
-func (d *demo) columns() int {
-	if f, ok := d.env.stdout.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
-			return width
-		}
-	}
-	return 80
-}
-
-// progressLine says in fewer than width columns how far a cluster is. A line
+// formatProgress says in fewer than width columns how far a cluster is. A line
 // that fills the last column wraps on some terminals, and one that wraps cannot
-// be taken away again.
-func progressLine(s cluster.Status, width int) string {
+// be removed again.
+func formatProgress(s cluster.Status, width int) string {
 	bar := ""
 	for _, ready := range []bool{true, false} {
 		for _, n := range s.Nodes {
@@ -212,14 +181,4 @@ func progressLine(s cluster.Status, width int) string {
 	}
 	room := max(width-1-len(bar)-len(amount), 1)
 	return text.Cut(bar+text.Cut(s.Message, room)+amount, max(width-1, 1))
-}
-
-// clear takes the progress line away.
-func (d *demo) clear() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.bottom != "" {
-		_, _ = fmt.Fprint(d.env.stdout, "\r\x1b[K")
-		d.bottom = ""
-	}
 }
