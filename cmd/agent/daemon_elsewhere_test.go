@@ -58,7 +58,7 @@ func TestMigratedVM(t *testing.T) {
 	nowhere := on("pve9")
 	r.run(0, do("reconcile", "dev"))
 	r.untilReady(nowhere)
-	if told := looked(true); !strings.Contains(told, "the inventory says pve9: Proxmox VE knows no host pve9") || strings.Contains(told, "qm migrate") {
+	if told := looked(true); !strings.Contains(told, "the inventory has pve9: Proxmox VE knows no host pve9") || strings.Contains(told, "qm migrate") {
 		t.Errorf("told %q", told)
 	}
 	there := on("pve2")

@@ -162,7 +162,7 @@ func waitUntil(ctx context.Context, every time.Duration, ready func() (bool, err
 		if err != nil || ok {
 			return err
 		}
-		if err := pause(ctx, every); err != nil {
+		if err := sleepOrStop(ctx, every); err != nil {
 			return err
 		}
 	}

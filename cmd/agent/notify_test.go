@@ -7,15 +7,12 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
-	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
@@ -166,16 +163,4 @@ func (r *rig) spoke(target string, c cluster.Condition) {
 		var all map[string]map[string]notify.Notice
 		return err == nil && json.Unmarshal(raw, &all) == nil && all[target]["dev"].Condition == string(c)
 	})
-}
-
-// TestOnlyJournalsAreJournals: nothing else in the state directory is taken for the
-// journal of a cluster.
-func TestOnlyJournalsAreJournals(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{reporting.SentFile, eventlog.EventsFile, "history-dev.jsonl", "lock", "dev.json"} {
-		must(os.WriteFile(filepath.Join(dir, name), nil, 0o600))
-	}
-	if names, err := (state.Dir{Path: dir}).Journals(); err != nil || !slices.Equal(names, []string{"dev"}) {
-		t.Errorf("journals of %v, %v", names, err)
-	}
 }

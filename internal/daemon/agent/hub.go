@@ -34,7 +34,7 @@ const answerWithin = 5 * time.Minute
 // StuckAfter is how far behind its own announcement a loop may be before it counts
 // as stuck: a pass may wait for the repository, for answerWithin at most, and
 // then for everybody else's answers.
-const StuckAfter = answerWithin + time.Minute
+const StuckAfter = 6 * time.Minute
 
 // tree returns the newest tree, as it was at a time or later. Clusters that ask
 // at the same time are answered together; who asks now, because something was
