@@ -164,7 +164,7 @@ func TestWatchLeavesGitAlone(t *testing.T) {
 	for limit := time.After(deadline); ; {
 		select {
 		case e := <-w.Events:
-			change, err := heed(w, dir, e)
+			change, err := handleEvent(w, dir, e)
 			if err != nil || change != (e.Name == head) {
 				t.Errorf("%s: a change is %v, %v", e, change, err)
 			}

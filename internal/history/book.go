@@ -156,7 +156,7 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluste
 		if b.partly {
 			b.foretell(open, plan)
 		}
-		if why := superseded(*open, before, s, b.said); why != "" {
+		if why := explainSuperseded(*open, before, s, b.said); why != "" {
 			changed = append(changed, b.end(open, now, cluster.Superseded, why, ""))
 			open = nil
 		}
@@ -226,8 +226,8 @@ func (b *Book) begins(s cluster.Status) bool {
 	return s.Revision != last.Revision || s.Condition != last.Result
 }
 
-// superseded says why a run ends although the cluster has not come to rest.
-func superseded(r cluster.Run, before *cluster.Status, s cluster.Status, said string) string {
+// explainSuperseded says why a run ends although the cluster has not come to rest.
+func explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status, said string) string {
 	switch {
 	case s.Revision != r.Revision && r.Revision != "":
 		return s.Revision.Short() + " was pushed"

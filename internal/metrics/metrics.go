@@ -173,19 +173,19 @@ func (t told) Collect(out chan<- prometheus.Metric) {
 	}
 	ok, at := t.m.reloadOK, t.m.reloadedAt
 	t.m.mu.Unlock()
-	out <- reloaded.sample(number(ok))
+	out <- reloaded.sample(boolNumber(ok))
 	if !at.IsZero() {
-		out <- reloadedAt.sample(seconds(at))
+		out <- reloadedAt.sample(unixSeconds(at))
 	}
 	for _, w := range words {
-		for _, s := range samples(w) {
+		for _, s := range listSamples(w) {
 			out <- s
 		}
 	}
 	for _, name := range append([]string{""}, names...) {
 		for _, cert := range c.Certificates(name) {
-			out <- notBefore.sample(seconds(cert.NotBefore), name, cert.Name)
-			out <- notAfter.sample(seconds(cert.NotAfter), name, cert.Name)
+			out <- notBefore.sample(unixSeconds(cert.NotBefore), name, cert.Name)
+			out <- notAfter.sample(unixSeconds(cert.NotAfter), name, cert.Name)
 		}
 	}
 	for _, n := range c.Calls() {

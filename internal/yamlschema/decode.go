@@ -32,7 +32,7 @@ func (l Language) Decode(d Document, n *yaml.Node, prefix string, out any) {
 func (d decoder) shape(t reflect.Type) []field {
 	s, ok := d.shapes[t]
 	if !ok {
-		s = shape(t)
+		s = listFields(t)
 		d.shapes[t] = s
 	}
 	return s

@@ -69,7 +69,7 @@ func (r *Report) at(sev cluster.Severity, field, hint, format string, args ...an
 // Place is where a field stands, or the nearest thing around it that is
 // written: a default stands nowhere.
 func (r *Report) Place(field string) cluster.Position {
-	for f := field; f != ""; f = parent(f) {
+	for f := field; f != ""; f = parentField(f) {
 		if p, ok := r.Where[f]; ok {
 			return p
 		}
@@ -77,8 +77,8 @@ func (r *Report) Place(field string) cluster.Position {
 	return r.Where[""]
 }
 
-// parent cuts the last element off a field path.
-func parent(field string) string {
+// parentField cuts the last element off a field path.
+func parentField(field string) string {
 	i := strings.LastIndexAny(field, ".[")
 	if i < 0 {
 		return ""

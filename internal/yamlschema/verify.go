@@ -27,7 +27,7 @@ func (l Language) Verify(t reflect.Type) []string {
 
 func (c commented) verify(t reflect.Type) []string {
 	var out []string
-	for _, f := range shape(t) {
+	for _, f := range listFields(t) {
 		say := func(format string, args ...any) {
 			out = append(out, t.Name()+"."+f.goName+" "+fmt.Sprintf(format, args...))
 		}
@@ -64,7 +64,7 @@ func (l Language) tryExample(t reflect.Type, f field) []string {
 		return []string{err.Error()}
 	}
 	d := Document{File: "example", Report: NewReport()}
-	l.Decode(d, content(&n), "", reflect.New(t).Interface())
+	l.Decode(d, contentOf(&n), "", reflect.New(t).Interface())
 	var out []string
 	for _, p := range d.Problems {
 		// Other keys are missing, of course.

@@ -628,7 +628,7 @@ func TestHostileArchives(t *testing.T) {
 		{"bad chart", pack(t, entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: ../x\nversion: 1.0.0\n"}), "chart.metadata"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			made, err := unpack(c.packed)
+			made, err := unpackChart(c.packed)
 			if err == nil {
 				t.Errorf("it is taken for chart %s", made.Name())
 			}
@@ -659,7 +659,7 @@ func FuzzCheckArchive(f *testing.F) {
 	f.Add(pack(f, entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: web\nversion: 1.0.0\n"}))
 	f.Add(pack(f, entry{name: "web/charts/x.tgz", body: string(pack(f, entry{name: "a/b"}))}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if made, err := unpack(b); err == nil && made.Metadata == nil {
+		if made, err := unpackChart(b); err == nil && made.Metadata == nil {
 			t.Error("a chart without metadata")
 		}
 	})

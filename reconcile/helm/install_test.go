@@ -24,7 +24,7 @@ import (
 // human is Helm in the hands of a person.
 func (b *bench) human(namespace string) *action.Configuration {
 	b.Helper()
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
+	conn, err := connectServer(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (b *bench) human(namespace string) *action.Configuration {
 // installByHand installs the chart of an addon without the agent.
 func (b *bench) installByHand(a cluster.Addon) *release.Release {
 	b.Helper()
-	made, err := assemble(a.Chart.Files)
+	made, err := assembleChart(a.Chart.Files)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func (b *bench) installByHand(a cluster.Addon) *release.Release {
 // upgradeByHand upgrades the release of an addon without the agent.
 func (b *bench) upgradeByHand(a cluster.Addon, values map[string]any) *release.Release {
 	b.Helper()
-	made, err := assemble(a.Chart.Files)
+	made, err := assembleChart(a.Chart.Files)
 	if err != nil {
 		b.Fatal(err)
 	}

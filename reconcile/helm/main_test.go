@@ -317,7 +317,7 @@ func (b *bench) digest(a cluster.Addon) string {
 // client is a client of the cluster that has nothing to do with the Releaser.
 func (b *bench) client() kubernetes.Interface {
 	b.Helper()
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
+	conn, err := connectServer(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func newReal(t *testing.T) *bench {
 		_ = server.Wait()
 		_ = said.Close()
 	})
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, nil, nil)
+	conn, err := connectServer(*b.server.Load(), b.desired.Access.Kube, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (b *bench) rollOut(namespace string) {
 		b.Fatal(err)
 	}
 	for _, d := range deployments.Items {
-		n := replicas(d.Spec.Replicas)
+		n := wantedReplicas(d.Spec.Replicas)
 		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
 		if _, err := apps.Deployments(namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{}); err != nil {
 			b.Fatal(err)

@@ -97,10 +97,10 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 		}),
 	}
 	runs := []func(){
-		follow(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases),
-		follow(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads),
-		follow(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads),
-		follow(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads),
+		followObjects(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases),
+		followObjects(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads),
+		followObjects(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads),
+		followObjects(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads),
 	}
 	return v, func() {
 		var wg sync.WaitGroup
@@ -278,9 +278,9 @@ type client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// follow returns a function that keeps a shelf up to date until the server is
+// followObjects returns a function that keeps a shelf up to date until the server is
 // lost, and then ends the whole view.
-func follow[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, selector string) (run func()) {
+func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, selector string) (run func()) {
 	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector

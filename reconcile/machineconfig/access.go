@@ -30,10 +30,10 @@ func Credentials(bundle cluster.Secret, now time.Time, ttl time.Duration) (clust
 		return cluster.Access{}, err
 	}
 	var access cluster.Access
-	if access.Talos, err = mint(b.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
+	if access.Talos, err = mintCredentials(b.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
 		return cluster.Access{}, fmt.Errorf("mint Talos client certificate: %w", err)
 	}
-	access.Kube, err = mint(b.Certs.K8s, now, ttl,
+	access.Kube, err = mintCredentials(b.Certs.K8s, now, ttl,
 		x509.Organization(constants.KubernetesAdminCertOrganization), x509.CommonName(constants.KubernetesAdminCertCommonName))
 	if err != nil {
 		return cluster.Access{}, fmt.Errorf("mint Kubernetes client certificate: %w", err)
@@ -41,7 +41,7 @@ func Credentials(bundle cluster.Secret, now time.Time, ttl time.Duration) (clust
 	return access, nil
 }
 
-func mint(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
+func mintCredentials(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
 	if authority == nil {
 		return cluster.Credentials{}, errors.New("the secrets bundle has no authority for it")
 	}

@@ -271,7 +271,7 @@ func FuzzPatch(f *testing.F) {
 		f.Add(text, true)
 	}
 	s := snapshot(f, "v1.14")
-	ins, _, err := inputs(s, testSchematic)
+	ins, _, err := listInputs(s, testSchematic)
 	if err != nil {
 		f.Fatal(err)
 	}

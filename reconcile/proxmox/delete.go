@@ -24,7 +24,7 @@ import (
 // It refuses a VM to which volumes are attached that would go with it and are
 // not ours, one that a lock holds, and one under HA.
 func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
-	if err := c.remove(ctx, d, vm, heard(progress)); err != nil {
+	if err := c.remove(ctx, d, vm, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("delete vm %d (%s): %w", vm.VMID, vm.Node, err)
 	}
 	return nil
@@ -80,20 +80,20 @@ func (c *Client) condemn(ctx context.Context, id identity, mark cluster.Mark) er
 		return err
 	}
 	_, err = c.change(ctx, id, p, func(p proven) (params, error) {
-		if err := deletable(p, id.vmid); err != nil {
+		if err := checkDeletable(p, id.vmid); err != nil {
 			return nil, err
 		}
 		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].on() {
 			return nil, nil
 		}
-		return params{"description": marked(string(p.conf["description"]), mark), "protection": "0"}, nil
+		return params{"description": putMark(string(p.conf["description"]), mark), "protection": "0"}, nil
 	}, nil)
 	return err
 }
 
-// marked puts a mark into a description in the place of the one it has. What
+// putMark puts a mark into a description in the place of the one it has. What
 // people wrote stays.
-func marked(description string, m cluster.Mark) string {
+func putMark(description string, m cluster.Mark) string {
 	rest := description
 	if _, ok := cluster.ParseMark(description); ok {
 		_, rest, _ = strings.Cut(description, "\n")
@@ -101,8 +101,8 @@ func marked(description string, m cluster.Mark) string {
 	return strings.TrimSuffix(m.String()+"\n"+rest, "\n")
 }
 
-// deletable refuses a VM that is not to be deleted although it is ours.
-func deletable(p proven, vmid int) error {
+// checkDeletable refuses a VM that is not to be deleted although it is ours.
+func checkDeletable(p proven, vmid int) error {
 	if err := p.locked(); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 	if m, ok := p.mark(); !ok || !m.Deleting {
 		return p, errors.New("somebody took back that it is being deleted")
 	}
-	return p, deletable(p, id.vmid)
+	return p, checkDeletable(p, id.vmid)
 }
 
 // destroy deletes the stopped VM with the disks its configuration names, and
@@ -139,7 +139,7 @@ func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster
 	err = c.start(ctx, progress, func(name *scalar) error {
 		return c.delete(ctx, vmPath(p.host, id.vmid), params{"purge": "1", "destroy-unreferenced-disks": "0"}, name)
 	})
-	if err != nil && !decided(ctx, err) {
+	if err != nil && !isDecided(ctx, err) {
 		return c.settle(ctx, p.host, id.vmid, progress)
 	}
 	return err

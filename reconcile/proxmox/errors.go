@@ -138,10 +138,10 @@ func (e *TaskError) hint() string {
 	return p.hint
 }
 
-// answered reports whether an error is a definite answer of the host: what was
+// isAnswered reports whether an error is a definite answer of the host: what was
 // asked for was not done. Otherwise the connection ended first, or a proxy gave
 // up waiting, and it may have been.
-func answered(err error) bool {
+func isAnswered(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && !fromProxy(e.Status)
 }

@@ -124,7 +124,7 @@ func (l *look) identity(n cluster.Node) identity {
 
 // blind is what is seen when the list cannot be read: nothing.
 func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
-	why := "Proxmox VE cannot be asked: " + because(err)
+	why := "Proxmox VE cannot be asked: " + formatReason(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
 	for _, n := range l.d.Spec.Nodes {
 		hosts[n.Placement.Pin] = cluster.Host{Name: n.Placement.Pin, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
@@ -134,9 +134,9 @@ func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM,
 	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
 }
 
-// because puts an error and its cure into one line, for reasons of things not
+// formatReason puts an error and its cure into one line, for reasons of things not
 // seen.
-func because(err error) string {
+func formatReason(err error) string {
 	hint := fault.HintOf(err)
 	if hint == "" && errors.Is(err, syscall.ECONNREFUSED) {
 		hint = "does it run? `systemctl status pveproxy`; proxmox.url of the host config says where it is asked"
@@ -150,7 +150,7 @@ func because(err error) string {
 // askTasks asks every host what runs on it.
 func (l *look) askTasks() {
 	out := make([]hostTasks, len(l.names))
-	each(len(l.names), func(i int) {
+	runEach(len(l.names), func(i int) {
 		if !hostPattern.MatchString(l.names[i]) {
 			out[i].err = fmt.Errorf("%q is no name of a host", l.names[i])
 			return
@@ -195,7 +195,7 @@ func (l *look) nodes() {
 	}
 	l.quiet = len(direct) == 0 && !l.destroying
 	audits := l.audits(ages)
-	each(len(direct)+len(audits), func(j int) {
+	runEach(len(direct)+len(audits), func(j int) {
 		if j >= len(direct) {
 			l.audit(audits[j-len(direct)])
 			return
@@ -256,7 +256,7 @@ func (l *look) audit(vmid int) {
 	case err == nil:
 		f.configured(conf, l.now)
 		l.c.remember(vmid, touches, f)
-	case answered(err):
+	case isAnswered(err):
 		l.c.forget(vmid)
 	}
 	l.keep(vmid, f, err)
@@ -296,7 +296,7 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		if listed {
 			vm.Presence = cluster.Present
 		}
-		vm.Why = because(err)
+		vm.Why = formatReason(err)
 	case h.is == nothing && listed:
 		vm.Why = "it went away while it was looked at"
 	case h.is == nothing:
@@ -335,7 +335,7 @@ func (l *look) unread(vm cluster.VM, why string) cluster.VM {
 func (l *look) inspect(r row, id identity) cluster.VM {
 	f, err := l.readVM(r, id.vmid)
 	if err != nil {
-		vm := cluster.VM{VMID: id.vmid, Node: id.node, Host: string(r.Node), Presence: cluster.Present, Why: because(err), Task: l.taskOn(id.vmid, string(r.Node))}
+		vm := cluster.VM{VMID: id.vmid, Node: id.node, Host: string(r.Node), Presence: cluster.Present, Why: formatReason(err), Task: l.taskOn(id.vmid, string(r.Node))}
 		return l.unread(vm, vm.Why)
 	}
 	return l.describe(f, r, id)

@@ -245,14 +245,14 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 		switch t := tasks[i]; {
 		case t.running:
 			return hidden{is: beingMade, task: t}, nil
-		case errors.Is(meaning(t.exit), errKilled):
+		case errors.Is(findKind(t.exit), errKilled):
 			// Somebody may have removed it since and put another in its place,
 			// in tasks that only an auditor of the host sees.
 			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
 				return hidden{}, err
 			}
 			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; as root on %s: `qm unlock %[1]d` and `qm destroy %[1]d`", id.vmid, host)}, nil
-		case succeeded(t.exit):
+		case isSuccess(t.exit):
 			switch r, err := c.find(ctx, id.vmid); {
 			case err == nil && wrongPlace(r, id) == "":
 				return hidden{is: justMade, row: r}, nil
@@ -296,12 +296,12 @@ func makesOrRemoves(kind string) bool {
 	return false
 }
 
-// succeeded reports whether an exit status is a success; Proxmox VE counts
+// isSuccess reports whether an exit status is a success; Proxmox VE counts
 // warnings as one.
-func succeeded(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
+func isSuccess(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
 
-// meaning is the kind of some words, nil when the table does not know them.
-func meaning(words string) error {
+// findKind is the kind of some words, nil when the table does not know them.
+func findKind(words string) error {
 	p, _ := phraseIn(words)
 	return p.kind
 }

@@ -96,7 +96,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	progress(cluster.Progress{UPID: name})
 	began := time.Now()
 	for seen := began; ; {
-		if err := retry.Sleep(ctx, patience(began)); err != nil {
+		if err := retry.Sleep(ctx, nextPause(began)); err != nil {
 			return err
 		}
 		var st struct{ Status, ExitStatus scalar }
@@ -115,8 +115,8 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	}
 }
 
-// patience is how long to wait before looking again at what began then.
-func patience(began time.Time) time.Duration {
+// nextPause is how long to wait before looking again at what began then.
+func nextPause(began time.Time) time.Duration {
 	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }
 
@@ -126,7 +126,7 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 		return nil
 	}
 	tail, err := c.taskLog(ctx, u)
-	if succeeded(exit) {
+	if isSuccess(exit) {
 		what := "task " + u.kind
 		if id := u.vmid(); id != 0 {
 			what += fmt.Sprintf(" of vm %d", id)
@@ -201,8 +201,8 @@ func vmPath(host string, vmid int, rest ...string) string {
 
 func taskPath(u upid, rest string) string { return hostPath(u.host, "tasks", u.text, rest) }
 
-// heard makes progress callable.
-func heard(progress func(cluster.Progress)) func(cluster.Progress) {
+// defaultProgress makes progress callable.
+func defaultProgress(progress func(cluster.Progress)) func(cluster.Progress) {
 	if progress == nil {
 		return func(cluster.Progress) {}
 	}

@@ -43,7 +43,7 @@ func (c *Client) images(ctx context.Context, host, store string) (map[string]int
 // When body can be rewound it is read twice, the first time for its SHA-256,
 // which Proxmox VE checks then.
 func (c *Client) Upload(ctx context.Context, host, datastore, name string, size int64, body io.Reader, progress func(cluster.Progress)) error {
-	if err := c.upload(ctx, place{host, datastore, name, size}, body, heard(progress)); err != nil {
+	if err := c.upload(ctx, place{host, datastore, name, size}, body, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("upload image %s to %s on %s: %w", name, datastore, host, err)
 	}
 	return nil
@@ -77,7 +77,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 		return err
 	}
 	err = c.start(ctx, progress, func(task *scalar) error { return c.send(ctx, at, sum, body, progress, task) })
-	if err != nil && decided(ctx, err) {
+	if err != nil && isDecided(ctx, err) {
 		return err
 	}
 	switch there, again := c.uploaded(ctx, at, progress); {
@@ -240,7 +240,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	req.Header.Set("Authorization", c.header.RevealString())
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return asked(http.MethodPost, path, err)
+		return nameRequest(http.MethodPost, path, err)
 	}
 	answer := struct{ Data *scalar }{task}
 	err = json.NewDecoder(resp.Body).Decode(&answer)

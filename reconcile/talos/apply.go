@@ -76,7 +76,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 		return sent.refused
 	}
 	patience := takenWithin
-	if minor(d.Spec.Versions.Talos) < 13 {
+	if parseMinor(d.Spec.Versions.Talos) < 13 {
 		patience = installWithin
 	}
 	return f.taken(ctx, n, k, sent, patience)
@@ -135,8 +135,8 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sendin
 	if err == nil {
 		return sending{accepted: true}
 	}
-	reading := read("ApplyConfiguration", err)
-	said := errors.New(redacted(status.Convert(err).Message(), data))
+	reading := findReading("ApplyConfiguration", err)
+	said := errors.New(redactMessage(status.Convert(err).Message(), data))
 	if status.Code(err) == codes.DeadlineExceeded {
 		said = errors.New(late)
 	}
@@ -202,8 +202,8 @@ func (f *Fleet) look(ctx context.Context, n cluster.Node, k keys, through func(*
 	return through(l)
 }
 
-// minor is the second number of a version of Talos 1, 0 when it is none.
-func minor(version string) int {
+// parseMinor is the second number of a version of Talos 1, 0 when it is none.
+func parseMinor(version string) int {
 	parts := strings.Split(strings.TrimPrefix(version, "v1."), ".")
 	n, err := strconv.Atoi(parts[0])
 	if err != nil || !strings.HasPrefix(version, "v1.") {

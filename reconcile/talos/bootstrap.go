@@ -75,7 +75,7 @@ func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 		return nil
 	}
 	said := worded{err}
-	switch read("Bootstrap", err).meaning {
+	switch findReading("Bootstrap", err).meaning {
 	case already:
 		return nil
 	case early:

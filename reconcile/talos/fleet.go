@@ -130,10 +130,10 @@ func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
 	if f.closed {
 		return nil
 	}
-	if have, now := f.keys.from, d.Access.Talos; !same(have.CA, now.CA) || !same(have.Cert, now.Cert) || !same(have.Key, now.Key) {
+	if have, now := f.keys.from, d.Access.Talos; !equalSecrets(have.CA, now.CA) || !equalSecrets(have.Cert, now.Cert) || !equalSecrets(have.Key, now.Key) {
 		opened := f.keys.none()
 		f.keys, f.keysErr = parseKeys(now)
-		if opened != f.keys.none() || !same(have.CA, now.CA) {
+		if opened != f.keys.none() || !equalSecrets(have.CA, now.CA) {
 			// What was proven by other keys is proven no longer.
 			for name, w := range f.watchers {
 				w.stop()

@@ -488,7 +488,7 @@ func serveTLS(config *tls.Config) func(net.Conn) {
 // noSecrets looks for anything secret of a config in some text.
 func (b *bench) noSecrets(where string, cfg cluster.Config, text string) {
 	b.Helper()
-	values, ok := scalars(cfg.Bytes.Reveal())
+	values, ok := listScalars(cfg.Bytes.Reveal())
 	if !ok {
 		b.Fatal("the config is not YAML")
 	}

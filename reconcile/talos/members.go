@@ -88,7 +88,7 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	f.members = ballot{heard: err == nil, at: time.Now(), turn: turn, members: members}
 	f.mu.Unlock()
 	if err != nil {
-		return cluster.Unseen[[]cluster.Member](words(err))
+		return cluster.Unseen[[]cluster.Member](formatError(err))
 	}
 	return cluster.Saw(slices.Clone(members))
 }
@@ -123,12 +123,12 @@ func askMembers(ctx context.Context, able []plane) ([]cluster.Member, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: %w", p.node.Name, err))
 			continue
-		case !belongs(members, p.node):
+		case !isMember(members, p.node):
 			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: it is not one of those it names", p.node.Name))
 			continue
 		}
 		for _, other := range able {
-			if !belongs(members, other.node) {
+			if !isMember(members, other.node) {
 				return nil, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
 			}
 		}
@@ -177,7 +177,7 @@ func memberOf(members []cluster.Member, n cluster.Node) (cluster.Member, bool) {
 	return members[i], true
 }
 
-func belongs(members []cluster.Member, n cluster.Node) bool {
+func isMember(members []cluster.Member, n cluster.Node) bool {
 	_, ok := memberOf(members, n)
 	return ok
 }

@@ -130,7 +130,7 @@ func TestMemberAddresses(t *testing.T) {
 		}
 	}
 	members := []cluster.Member{{Name: "other", Address: cp(1).IP.String()}, {Name: "cp-2"}}
-	if !belongs(members, cp(1)) || !belongs(members, cp(2)) || belongs(members, cp(3)) || belongs(nil, cp(1)) {
+	if !isMember(members, cp(1)) || !isMember(members, cp(2)) || isMember(members, cp(3)) || isMember(nil, cp(1)) {
 		t.Error("members are found by name or address")
 	}
 }

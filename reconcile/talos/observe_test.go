@@ -572,8 +572,8 @@ func TestSwappedUUID(t *testing.T) {
 	}{
 		{n.UUID, true},
 		{strings.ToUpper(n.UUID), true},
-		{swapped(n.UUID), true},
-		{strings.ToUpper(swapped(n.UUID)), true},
+		{swapUUID(n.UUID), true},
+		{strings.ToUpper(swapUUID(n.UUID)), true},
 		{cp(2).UUID, false},
 		{"", false},
 		{"not-a-uuid", false},
@@ -583,7 +583,7 @@ func TestSwappedUUID(t *testing.T) {
 			t.Errorf("%q: %q, want ok %v", tc.uuid, got, tc.ok)
 		}
 	}
-	if got, want := swapped("00112233-4455-6677-8899-aabbccddeeff"), "33221100-5544-7766-8899-aabbccddeeff"; got != want {
+	if got, want := swapUUID("00112233-4455-6677-8899-aabbccddeeff"), "33221100-5544-7766-8899-aabbccddeeff"; got != want {
 		t.Errorf("swapped is %s, want %s", got, want)
 	}
 }

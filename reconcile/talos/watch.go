@@ -92,13 +92,13 @@ func (w *watcher) run(ctx context.Context) {
 func (w *watcher) visit(ctx context.Context) {
 	k, err := w.f.currentKeys()
 	if err != nil {
-		w.publish(cluster.Machine{Why: words(err)})
+		w.publish(cluster.Machine{Why: formatError(err)})
 		return
 	}
 	l, err := w.f.connect(ctx, w.node.IP, k)
 	if err != nil {
 		if ctx.Err() == nil {
-			w.publish(absent(err))
+			w.publish(absentMachine(err))
 		}
 		return
 	}
@@ -112,17 +112,17 @@ func (w *watcher) visit(ctx context.Context) {
 	}
 }
 
-// absent is a machine that could not be reached.
-func absent(err error) cluster.Machine {
+// absentMachine is a machine that could not be reached.
+func absentMachine(err error) cluster.Machine {
 	if u, ok := errors.AsType[*unreached](err); ok {
 		return cluster.Machine{Reach: u.reach, Why: u.Error()}
 	}
-	return cluster.Machine{Why: words(err)}
+	return cluster.Machine{Why: formatError(err)}
 }
 
-// puzzle is a machine that answers and does not tell what is needed.
-func puzzle(what string, err error) cluster.Machine {
-	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, words(err))}
+// unknownMachine is a machine that answers and does not tell what is needed.
+func unknownMachine(what string, err error) cluster.Machine {
+	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, formatError(err))}
 }
 
 // publish makes a state the last known one, and tells of it when it is news.

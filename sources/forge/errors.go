@@ -77,7 +77,7 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	case c.kind == GitLab && res.StatusCode == http.StatusBadRequest && strings.Contains(said, "Cannot transition") &&
 		strings.Contains(said, "from :"+c.forge.states[s.State]):
 		return nil
-	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && limited(res.Header):
+	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && isRateLimited(res.Header):
 		e.Kind, e.RetryAfter = ErrRateLimited, retryAfter(res.Header)
 	case res.StatusCode == http.StatusUnauthorized:
 		e.Kind, e.fault.Hint = ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; "+c.forge.scope
@@ -89,7 +89,7 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	case c.kind == GitHub && res.StatusCode == http.StatusUnprocessableEntity && strings.Contains(said, "No commit found"):
 		e.Kind, e.fault.Hint = ErrNotFound, "check that repository is the one that the agent reads"
 	case res.StatusCode >= 300 && res.StatusCode < 400:
-		e.fault.Hint = "the repository or the forge has moved to " + printable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
+		e.fault.Hint = "the repository or the forge has moved to " + keepPrintable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
 	case res.StatusCode >= 500:
 		e.Kind = ErrUnavailable
 	}
@@ -117,21 +117,21 @@ func (c *Client) said(body []byte) string {
 		}
 		parts = append(parts, text)
 	}
-	return printable(strings.ReplaceAll(strings.Join(parts, ": "), c.token, "[redacted]"))
+	return keepPrintable(strings.ReplaceAll(strings.Join(parts, ": "), c.token, "[redacted]"))
 }
 
-func printable(s string) string {
+func keepPrintable(s string) string {
 	s = text.OneLine(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, s))
-	return cut(s, 300)
+	return cutText(s, 300)
 }
 
-// limited reports whether a 403 of GitHub is about the rate and not the token.
-func limited(h http.Header) bool {
+// isRateLimited reports whether a 403 of GitHub is about the rate and not the token.
+func isRateLimited(h http.Header) bool {
 	return h.Get("Retry-After") != "" || h.Get("X-RateLimit-Remaining") == "0"
 }
 

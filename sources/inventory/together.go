@@ -44,12 +44,12 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 			return // within one cluster, which Load has checked
 		}
 		problems = append(problems, by.snap.At(cluster.Error, by.field,
-			fmt.Sprintf("%s of %s is that of %s in cluster %s (%s)", c.what, by.owner, first.owner, first.snap.Spec.Name, place(first)), hint))
+			fmt.Sprintf("%s of %s is that of %s in cluster %s (%s)", c.what, by.owner, first.owner, first.snap.Spec.Name, describePlace(first)), hint))
 	}
 	for _, s := range snaps {
 		me := claimant{s, s.Spec.Name, "cluster_name"}
 		if first, taken := names[s.Spec.Name]; taken {
-			problems = append(problems, s.At(cluster.Error, me.field, fmt.Sprintf("%s is the name of another cluster (%s)", s.Spec.Name, place(first)),
+			problems = append(problems, s.At(cluster.Error, me.field, fmt.Sprintf("%s is the name of another cluster (%s)", s.Spec.Name, describePlace(first)),
 				"every cluster needs a name of its own: the identity of its nodes follows from it"))
 		} else {
 			names[s.Spec.Name] = me
@@ -74,7 +74,7 @@ func takeVIP(s cluster.Snapshot, ground string, take func(claimant, claim, strin
 	}
 }
 
-func place(c claimant) string {
+func describePlace(c claimant) string {
 	p := c.snap.At(cluster.Error, c.field, "", "")
 	if p.Line == 0 {
 		return p.File

@@ -35,11 +35,11 @@ func TestHarmless(t *testing.T) {
 		" [1]: https://evil.example":              " [1] : https://evil.example",
 		"":                                        "",
 	} {
-		got := harmless(said)
+		got := defuseText(said)
 		if got != want {
 			t.Errorf("%q\ngot  %q\nwant %q", said, got, want)
 		}
-		if found := commands.FindString(got); found != "" || harmless(got) != got {
+		if found := commands.FindString(got); found != "" || defuseText(got) != got {
 			t.Errorf("%q: %q is left in %q", said, found, got)
 		}
 	}
@@ -50,8 +50,8 @@ func FuzzHarmless(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := harmless(s)
-		if found := commands.FindString(got); found != "" || harmless(got) != got {
+		got := defuseText(s)
+		if found := commands.FindString(got); found != "" || defuseText(got) != got {
 			t.Errorf("%q: %q is left in %q", s, found, got)
 		}
 	})
