@@ -145,7 +145,7 @@ func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
 // foretells what will happen; it is asked when a run begins, and again until it
 // knows the whole.
 func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) (changed []cluster.Run) {
-	if s.Condition == cluster.Blind {
+	if s.Condition == cluster.Unknown {
 		return nil // neither work nor rest: it is not known
 	}
 	before := b.last

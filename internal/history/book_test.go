@@ -68,9 +68,9 @@ func TestRuns(t *testing.T) {
 		story []any
 		want  string
 	}{
-		"a first push": {[]any{st("", cluster.Blind), st(one, cluster.Reconciling), st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Ready)},
+		"a first push": {[]any{st("", cluster.Unknown), st(one, cluster.Reconciling), st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Ready)},
 			"1 1 a new revision: Ready"},
-		"nothing happens": {[]any{st(one, cluster.Blind), st(one, cluster.Ready), st(one, cluster.Blind), st(one, cluster.Ready)}, ""},
+		"nothing happens": {[]any{st(one, cluster.Unknown), st(one, cluster.Ready), st(one, cluster.Unknown), st(one, cluster.Ready)}, ""},
 		"goes on":         {[]any{st(one, cluster.Reconciling)}, "1 1 a new revision: "},
 		"a push that needs nothing": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), st(two, cluster.Ready)},
 			"1 1 a new revision: Ready\n2 2 a new revision: Ready"},
@@ -88,7 +88,7 @@ func TestRuns(t *testing.T) {
 			"1 1 a new revision: Ready\n2 1 something stands in its way: Stalled\n3 1 what kept it stalled is gone: Ready"},
 		"stalled and Ready at once": {[]any{st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Ready)},
 			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: Ready"},
-		"blind in the middle": {[]any{st(one, cluster.Reconciling), st(one, cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Ready"},
+		"blind in the middle": {[]any{st(one, cluster.Reconciling), st(one, cluster.Unknown), st(one, cluster.Ready)}, "1 1 a new revision: Ready"},
 		"suspend and resume": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), "suspended", st(one, cluster.Suspended, "suspended"), "resumed", st(one, cluster.Ready)},
 			"1 1 a new revision: Ready\n2 1 root suspended: Suspended\n3 1 root resumed: Ready"},
 		"suspended in the middle": {[]any{st(one, cluster.Reconciling), "suspended", st(one, cluster.Reconciling), st(one, cluster.Suspended, "suspended")},
@@ -133,7 +133,7 @@ func TestALaterLife(t *testing.T) {
 		story []any
 		want  string
 	}{
-		"found ready":       {[]any{st("", cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted"},
+		"found ready":       {[]any{st("", cluster.Unknown), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted"},
 		"goes on":           {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted\n2 1 the agent started: Ready"},
 		"pushed meanwhile":  {[]any{st(two, cluster.Ready)}, "1 1 a new revision: Interrupted\n2 2 a new revision: Ready"},
 		"stalled meanwhile": {[]any{st(one, cluster.Stalled)}, "1 1 a new revision: Interrupted\n2 1 the agent started: Stalled"},
@@ -282,6 +282,17 @@ func TestLines(t *testing.T) {
 	}
 	if runs, bad := Lines[cluster.Run](file[:len(file)-3]); len(runs) != 1 || bad != 1 {
 		t.Errorf("torn: %+v, %d bad", runs, bad)
+	}
+}
+
+// TestOlderHistory: what an earlier agent called "cut off" is interrupted.
+func TestOlderHistory(t *testing.T) {
+	runs, bad := Lines[cluster.Run]([]byte(`{"number":1,"actions":[{"action":"delete vm","result":"cut off"},{"action":"create vm","result":"done"}]}`))
+	if bad != 0 || len(runs) != 1 || runs[0].Actions[0].Result != cluster.ResultInterrupted || runs[0].Actions[1].Result != cluster.Done {
+		t.Errorf("%d bad, %+v", bad, runs)
+	}
+	if line, err := Line(runs[0]); err != nil || !strings.Contains(string(line), `"result":"interrupted"`) {
+		t.Errorf("%s %v", line, err)
 	}
 }
 

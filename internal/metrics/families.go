@@ -44,7 +44,7 @@ var (
 	calls = newCounter("api_calls_total", "Calls to another system, by outcome: ok, refused (it would not), failed (it could not) or lost (there was no answer).", "system", "outcome")
 
 	passDuration = Family{prefix + "pass_duration_seconds", "histogram", []string{"cluster"}, "How long passes took."}
-	actions      = newCounter("actions_total", "Actions that ended, by kind and result: done, failed, or cut off by the end of the agent.", "cluster", "action", "result")
+	actions      = newCounter("actions_total", "Actions that ended, by kind and result: done, failed, or interrupted by the end of the agent.", "cluster", "action", "result")
 
 	reloaded      = newGauge("config_last_reload_successful", "1 when the config, the policy and the files that they name are in force as they are, 0 while a changed one cannot be loaded.")
 	reloadedAt    = newGauge("config_last_reload_success_timestamp_seconds", "When the config, the policy and the files that they name were last loaded.")

@@ -13,7 +13,7 @@ import (
 // What the labels can be. All are told, with 0 for those that are not so: a
 // series that comes and goes is hard to alert on.
 var (
-	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Blind}
+	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Unknown}
 	phases     = []cluster.Phase{cluster.PhaseUnknown, cluster.PhaseAbsent, cluster.PhaseForeign, cluster.PhaseLocked, cluster.PhaseCreating, cluster.PhaseStopped,
 		cluster.PhaseBooting, cluster.PhaseMaintenance, cluster.PhaseJoining, cluster.PhaseReady, cluster.PhaseLeaving, cluster.PhaseUnreachable}
 	// A release can be in more states than these, all of them short: "other".
