@@ -215,7 +215,7 @@ func TestWatchUnrest(t *testing.T) {
 	}
 }
 
-func TestWatchGone(t *testing.T) {
+func TestWatchDeleted(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	if err := Watch(t.Context(), dir, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory that is not there: %v", err)

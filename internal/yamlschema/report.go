@@ -22,18 +22,18 @@ type Report struct {
 	// Problems are those recorded so far, in the order they were found.
 	Problems cluster.Problems
 
-	said   map[cluster.Problem]bool
-	errors int // also those that are not shown
+	reported map[cluster.Problem]bool
+	errors   int // also those that are not shown
 }
 
 // NewReport makes an empty report.
 func NewReport() *Report {
-	return &Report{Where: map[string]cluster.Position{}, said: map[cluster.Problem]bool{}}
+	return &Report{Where: map[string]cluster.Position{}, reported: map[cluster.Problem]bool{}}
 }
 
 // Add records a problem once: several fields may share the line that is wrong.
 func (r *Report) Add(p cluster.Problem) {
-	if r.said[p] {
+	if r.reported[p] {
 		return
 	}
 	if p.Severity == cluster.Error {
@@ -41,7 +41,7 @@ func (r *Report) Add(p cluster.Problem) {
 			return
 		}
 	}
-	r.said[p] = true
+	r.reported[p] = true
 	r.Problems = append(r.Problems, p)
 }
 

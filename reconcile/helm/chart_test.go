@@ -191,9 +191,9 @@ func FuzzArchiveIn(f *testing.F) {
 	})
 }
 
-// TestFetchOverTrouble: whatever goes wrong with one call, the error has words,
+// TestFetchOverFaults: whatever goes wrong with one call, the error has words,
 // nothing broken is kept, and the next try succeeds.
-func TestFetchOverTrouble(t *testing.T) {
+func TestFetchOverFaults(t *testing.T) {
 	for _, fault := range []world.Fault{
 		{Kind: world.LoseRequest}, {Kind: world.LoseReply}, {Kind: world.Answer, Status: 503, Text: "busy"}, {Kind: world.Answer, Status: 401, Text: "who are you"},
 		{Kind: world.Answer, Status: 500, Text: "<html>oh</html>"}, {Kind: world.Slow, Delay: time.Hour},
@@ -312,7 +312,7 @@ func TestNewRemovesLeftovers(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatIsMissing(t *testing.T) {
+func TestNewReportsWhatIsMissing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -129,9 +129,9 @@ func openURL(ctx context.Context, client doer, u *url.URL, accept string, most i
 
 // wrapUnreachable is an error of the connection.
 func wrapUnreachable(host string, err error) error {
-	var stranger x509.UnknownAuthorityError
+	var unknown x509.UnknownAuthorityError
 	hint := "check the way from this host to " + host + ", its name server and its proxy"
-	if errors.As(err, &stranger) {
+	if errors.As(err, &unknown) {
 		hint = "if it is a mirror with an authority of its own, give the host that authority"
 	}
 	return &Error{message: "ask " + host + ": " + describeError(err), hint: hint, cause: err}

@@ -181,7 +181,7 @@ func (b *bench) mark(a cluster.Addon, status release.Status, at time.Time) {
 	}
 }
 
-func TestTakesUpWhatWasCutOff(t *testing.T) {
+func TestTakesUpWhatWasInterrupted(t *testing.T) {
 	for _, status := range []release.Status{release.StatusPendingInstall, release.StatusPendingUpgrade, release.StatusPendingRollback, release.StatusFailed, release.StatusUninstalled, release.StatusSuperseded, release.StatusUnknown} {
 		t.Run(string(status), func(t *testing.T) {
 			bubble(t, func(b *bench) {
@@ -227,9 +227,9 @@ func TestPendingByHand(t *testing.T) {
 	})
 }
 
-// TestFailedInstallThatIsMended: what the first attempt left behind and the
+// TestFailedInstallThatIsFixed: what the first attempt left behind and the
 // second does not want is removed.
-func TestFailedInstallThatIsMended(t *testing.T) {
+func TestFailedInstallThatIsFixed(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		a := b.configAddon("web", map[string]any{"message": "ours"})
@@ -276,7 +276,7 @@ func TestFirstInstallIsDoneAgain(t *testing.T) {
 	})
 }
 
-func TestWorkloadThatIsGone(t *testing.T) {
+func TestWorkloadThatIsDeleted(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		b.join(1)
@@ -744,8 +744,8 @@ func TestDefinitionsAreUpgraded(t *testing.T) {
 	})
 }
 
-// TestManualEditIsMended by the next upgrade, as Helm does: three ways.
-func TestManualEditIsMended(t *testing.T) {
+// TestManualEditIsReverted by the next upgrade, as Helm does: three ways.
+func TestManualEditIsReverted(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		b.join(1)

@@ -96,7 +96,7 @@ func (r *Releaser) manifestOf(ctx context.Context, client doer, base *url.URL, c
 		name = "sha256:" + hexOf(pin)
 	}
 	b, err := fetchFile(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
-	if gone := (*httpError)(nil); pin != "" && errors.As(err, &gone) && gone.status == http.StatusNotFound {
+	if missing := (*httpError)(nil); pin != "" && errors.As(err, &missing) && missing.status == http.StatusNotFound {
 		return nil, newError("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", base.Host, name)
 	}
 	return b, err

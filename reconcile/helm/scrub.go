@@ -25,7 +25,7 @@ func explainError(err error, a cluster.Addon, c *chart.Chart) error {
 		return ours
 	}
 	words := scrubText(err.Error(), secretsIn(a.Values.Reveal()), func(s string) bool { return inChart(c, s) })
-	return &Error{message: words, hint: cureFor(words)}
+	return &Error{message: words, hint: findHint(words)}
 }
 
 // hidden stands where something was taken out.

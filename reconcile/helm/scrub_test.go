@@ -90,15 +90,15 @@ func TestInChart(t *testing.T) {
 	}
 }
 
-func TestCures(t *testing.T) {
-	if cureFor("something nobody has met") != "" {
+func TestHints(t *testing.T) {
+	if findHint("something nobody has met") != "" {
 		t.Error("there is a cure for everything")
 	}
-	for _, c := range cures {
+	for _, c := range hints {
 		if c.words == "" || c.seen == "" || c.hint == "" {
 			t.Errorf("row %+v is not complete", c)
 		}
-		if got := cureFor("x: " + c.words + " y"); got == "" {
+		if got := findHint("x: " + c.words + " y"); got == "" {
 			t.Errorf("no cure for %q", c.words)
 		}
 	}

@@ -122,16 +122,16 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 }
 
 // update changes something, wakes who waits, and tells of it.
-func (v *view) update(tell bool, f func()) {
+func (v *view) update(notify bool, f func()) {
 	v.mu.Lock()
 	// Whoever began the view still waits for the first lists, and needs no word.
-	tell = tell && (v.missed || v.whole)
+	notify = notify && (v.missed || v.whole)
 	f()
 	v.whole = v.whole || v.complete()
 	close(v.moved)
 	v.moved = make(chan struct{})
 	v.mu.Unlock()
-	if tell {
+	if notify {
 		v.change()
 	}
 }
@@ -140,14 +140,14 @@ func (v *view) update(tell bool, f func()) {
 // refused would call for the next one without end.
 func (v *view) lose(err error) {
 	v.mu.Lock()
-	first, tell := v.lost == nil, v.missed || v.whole
+	first, notify := v.lost == nil, v.missed || v.whole
 	if first {
 		v.lost = err
 		close(v.moved)
 		v.moved = make(chan struct{})
 	}
 	v.mu.Unlock()
-	if first && tell && !errors.Is(err, context.Canceled) {
+	if first && notify && !errors.Is(err, context.Canceled) {
 		v.change()
 	}
 }

@@ -127,11 +127,11 @@ func (r *Renderer) remember(id string, ins []input, results []rendered, fresh in
 func collectResults(ins []input, results []rendered) (map[string]cluster.Config, cluster.Problems) {
 	configs := make(map[string]cluster.Config, len(ins))
 	var ps cluster.Problems
-	told := map[cluster.Problem]bool{}
+	reported := map[cluster.Problem]bool{}
 	for i, res := range results {
 		for _, p := range res.problems {
-			if !told[p] {
-				told[p] = true
+			if !reported[p] {
+				reported[p] = true
 				ps = append(ps, p)
 			}
 		}

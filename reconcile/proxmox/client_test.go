@@ -298,9 +298,9 @@ func TestClosedClientLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestFreeIsSaidOfTheVMID: only the VMID itself in the answer says that it is
+// TestFreeOnlyByVMID: only the VMID itself in the answer says that it is
 // free; anything else says nothing.
-func TestFreeIsSaidOfTheVMID(t *testing.T) {
+func TestFreeOnlyByVMID(t *testing.T) {
 	for answer, free := range map[string]bool{
 		`{"data":"411"}`: true, `{"data":411}`: true,
 		`{"data":"412"}`: false, `{"data":"0411"}`: false, `{"data":""}`: false, `{"data":null}`: false, `{}`: false,

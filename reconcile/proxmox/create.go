@@ -100,7 +100,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 	for range conflicts {
 		p, err := c.prove(ctx, id)
 		var other *notOurs
-		if !errors.Is(err, errGone) && !(errors.As(err, &other) && other.unpooled) {
+		if !errors.Is(err, errNotListed) && !(errors.As(err, &other) && other.unpooled) {
 			return p, err
 		}
 		h, err := c.behind(ctx, id, host)

@@ -46,7 +46,7 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 	defer c.forget(vm.VMID)
 	c.forget(vm.VMID)
 	err := c.twoPhase(ctx, id, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Deleting: true}, progress)
-	if err != nil && !errors.Is(err, errGone) {
+	if err != nil && !errors.Is(err, errNotListed) {
 		return err
 	}
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 			return err
 		}
 	}
-	return c.gone(ctx, id)
+	return c.confirmDeleted(ctx, id)
 }
 
 // twoPhase marks, stops and deletes. It returns errGone when the VM is found
@@ -145,9 +145,9 @@ func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster
 	return err
 }
 
-// gone makes sure that the VM is not there any more: a list without it proves
+// confirmDeleted makes sure that the VM is not there any more: a list without it proves
 // nothing.
-func (c *Client) gone(ctx context.Context, id identity) error {
+func (c *Client) confirmDeleted(ctx context.Context, id identity) error {
 	free, err := c.free(ctx, id.vmid)
 	if err != nil || free {
 		return err
@@ -156,7 +156,7 @@ func (c *Client) gone(ctx context.Context, id identity) error {
 	switch {
 	case err == nil:
 		return errors.New("it is still there")
-	case errors.Is(err, errGone):
+	case errors.Is(err, errNotListed):
 		return &notOurs{vmid: id.vmid, why: "a guest that the agent's token does not see has its number"}
 	}
 	return err

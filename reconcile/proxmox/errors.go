@@ -42,11 +42,11 @@ func (e *Error) Error() string {
 
 // words is all that Proxmox VE said.
 func (e *Error) words() string {
-	said := []string{e.Reason}
+	parts := []string{e.Reason}
 	for _, k := range slices.Sorted(maps.Keys(e.Params)) {
-		said = append(said, e.Params[k])
+		parts = append(parts, e.Params[k])
 	}
-	return strings.Join(said, "\n")
+	return strings.Join(parts, "\n")
 }
 
 // Is reports what the answer means, as far as the table of phrases knows.

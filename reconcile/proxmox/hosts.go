@@ -48,11 +48,11 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 	if tasks.err != nil {
 		h.Tasks = cluster.Unseen[[]cluster.Task](formatReason(tasks.err))
 	} else {
-		var told []cluster.Task
+		var describeTask []cluster.Task
 		for _, t := range tasks.running {
-			told = append(told, l.c.told(t))
+			describeTask = append(describeTask, l.c.describeTask(t))
 		}
-		h.Tasks = cluster.Saw(told)
+		h.Tasks = cluster.Saw(describeTask)
 	}
 	l.forMaking(&h)
 	return h

@@ -27,7 +27,7 @@ func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
-		o.Hosts, o.VMs, o.Orphans = l.blind(err)
+		o.Hosts, o.VMs, o.Orphans = l.unknownAll(err)
 		return
 	}
 	l.askTasks()
@@ -122,8 +122,8 @@ func (l *look) identity(n cluster.Node) identity {
 	return identity{vmid: n.VMID, pool: l.c.poolOf(n), uuid: cluster.NodeUUID(l.d.Spec.ID, n.Name), node: n.Name}
 }
 
-// blind is what is seen when the list cannot be read: nothing.
-func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
+// unknownAll is what is seen when the list cannot be read: nothing.
+func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
 	why := "Proxmox VE cannot be asked: " + formatReason(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
 	for _, n := range l.d.Spec.Nodes {
@@ -172,8 +172,8 @@ func (l *look) taskOn(vmid int, host string) *cluster.Task {
 		if t.vmid() != vmid || t.kind == "qmcreate" && !l.c.ours(t.upid) {
 			continue
 		}
-		if told := l.c.told(t); found == nil || told.Type == "qmcreate" {
-			found = &told
+		if describeTask := l.c.describeTask(t); found == nil || describeTask.Type == "qmcreate" {
+			found = &describeTask
 		}
 	}
 	return found
@@ -302,8 +302,8 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 	case h.is == nothing:
 		vm.Presence = cluster.Absent
 	case h.is == beingMade:
-		told := l.c.told(h.task)
-		vm.Task = &told
+		describeTask := l.c.describeTask(h.task)
+		vm.Task = &describeTask
 		return l.inTheMaking(vm)
 	case h.is == justMade:
 		return l.inspect(h.row, id)

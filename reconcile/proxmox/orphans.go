@@ -125,7 +125,7 @@ func (l *look) seesPools() error {
 		if shown[pool] {
 			continue
 		}
-		if err := l.c.sight(l.ctx, pool); err != nil {
+		if err := l.c.checkVisibility(l.ctx, pool); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ const (
 	// lostSight is how long a task may be out of sight (the API restarts, the
 	// host is busy) before waiting for it is given up. The task goes on and is
 	// found again by looking.
-	lostSight = 2 * time.Minute
+	lostAfter = 2 * time.Minute
 	logTail   = 5
 )
 
@@ -82,8 +82,8 @@ func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, er
 // ours reports whether a task was started with our token.
 func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
-// told is a task in the terms of the observed world.
-func (c *Client) told(t task) cluster.Task {
+// describeTask is a task in the terms of the observed world.
+func (c *Client) describeTask(t task) cluster.Task {
 	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid)}
 }
 
@@ -103,7 +103,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, errNoTask), errors.Is(err, errForbidden), errors.Is(err, errToken), err != nil && time.Since(seen) > lostSight:
+		case errors.Is(err, errNoTask), errors.Is(err, errForbidden), errors.Is(err, errToken), err != nil && time.Since(seen) > lostAfter:
 			return fmt.Errorf("look at task %s: %w", name, err)
 		case err != nil:
 			continue

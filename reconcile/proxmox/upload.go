@@ -146,8 +146,8 @@ const stalled = 2 * time.Minute
 // watched is a reader that tells how far it is, and can be closed for good: the
 // transport may still read from a request's body after the request has ended.
 type watched struct {
-	from io.Reader
-	tell func(done int64)
+	from   io.Reader
+	report func(done int64)
 
 	mu     sync.Mutex
 	done   int64
@@ -164,7 +164,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	w.done += int64(n)
 	if n > 0 {
-		w.tell(w.done)
+		w.report(w.done)
 	}
 	return n, err
 }
@@ -225,7 +225,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	defer cancel(nil)
 	headway := time.AfterFunc(stalled, func() { cancel(fmt.Errorf("no headway for %v", stalled)) })
 	defer headway.Stop()
-	file := &watched{from: io.MultiReader(begins, &exactly{body, at.size}, ends), tell: func(sent int64) {
+	file := &watched{from: io.MultiReader(begins, &exactly{body, at.size}, ends), report: func(sent int64) {
 		headway.Reset(stalled)
 		progress(cluster.Progress{Done: min(max(0, sent-int64(begin)), at.size), Total: at.size, Unit: "bytes"})
 	}}

@@ -249,9 +249,9 @@ func TestWorkerWithoutControlPlane(t *testing.T) {
 	})
 }
 
-// TestApplyIsCutOff: a caller that gives up, or a fleet that closes, ends it at
+// TestApplyIsInterrupted: a caller that gives up, or a fleet that closes, ends it at
 // once.
-func TestApplyIsCutOff(t *testing.T) {
+func TestApplyIsInterrupted(t *testing.T) {
 	for _, how := range []string{"caller", "close"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {

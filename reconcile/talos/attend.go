@@ -69,18 +69,18 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 		return cluster.Machine{Reach: cluster.Unexpected, Why: why, UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Maintenance
-	told := false
+	published := false
 	var look <-chan struct{} // nil until there is something to look at again
 	for {
 		select {
 		case <-ctx.Done():
-			return unknownMachine(what, preferCause(ctx, nil)), told
+			return unknownMachine(what, preferCause(ctx, nil)), published
 		case <-look:
 			w.poke() // and at once
-			return m, told
+			return m, published
 		case e := <-statuses:
 			if e.Type == state.Errored {
-				return unknownMachine(what, fmt.Errorf("watch its stage: %w", preferCause(ctx, e.Error))), told
+				return unknownMachine(what, fmt.Errorf("watch its stage: %w", preferCause(ctx, e.Error))), published
 			}
 			readStatus(e, &m)
 			if m.Stage != runtime.MachineStageMaintenance.String() {
@@ -89,7 +89,7 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 			}
 			w.publish(m)
 			settled()
-			told, look = true, w.look
+			published, look = true, w.look
 		}
 	}
 }
@@ -115,17 +115,17 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 	}
 	defer v.list.Stop()
 	defer w.hold(nil)
-	for told := false; ; {
+	for published := false; ; {
 		if err := v.next(ctx, &m); err != nil {
-			return unknownMachine(what, preferCause(ctx, err)), told
+			return unknownMachine(what, preferCause(ctx, err)), published
 		}
 		if !v.complete() {
 			continue
 		}
-		if !told {
+		if !published {
 			settled()
 			w.hold(l)
-			told = true
+			published = true
 		}
 		w.publish(m)
 	}

@@ -30,7 +30,7 @@ const membersFor = 10 * time.Minute
 
 // ballot is what was last heard of the members of etcd.
 type ballot struct {
-	heard   bool
+	known   bool
 	at      time.Time
 	turn    uint64 // of the fleet, when it was asked for
 	members []cluster.Member
@@ -78,14 +78,14 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	case len(able) == 0:
 		return cluster.Unseen[[]cluster.Member]("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
-	if last.heard && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
+	if last.known && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
 		return cluster.Saw(slices.Clone(last.members))
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
 	members, err := askMembers(asking, able)
 	f.mu.Lock()
-	f.members = ballot{heard: err == nil, at: time.Now(), turn: turn, members: members}
+	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: members}
 	f.mu.Unlock()
 	if err != nil {
 		return cluster.Unseen[[]cluster.Member](formatError(err))

@@ -42,10 +42,10 @@ func TestLearners(t *testing.T) {
 	})
 }
 
-// TestMembersOfWhomeverCanTell: the next one is asked when the first cannot
+// TestMembersOfWhomeverKnows: the next one is asked when the first cannot
 // tell; when nobody can, the members are unknown, also when they were known a
 // moment ago.
-func TestMembersOfWhomeverCanTell(t *testing.T) {
+func TestMembersOfWhomeverKnows(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {
 		b.bringUp(cp(1), cp(2), cp(3))
 		time.Sleep(2 * membersFor)

@@ -21,13 +21,13 @@ type watcher struct {
 	look chan struct{} // one slot: look again now
 
 	// Guarded by the fleet's lock. What machine refers to is never changed.
-	machine cluster.Machine
-	moved   chan struct{} // closed when machine changes
-	first   chan struct{} // closed when machine was first told
-	told    bool
-	awaited bool   // Observe waits for the first word: it is no news
-	link    *link  // that was proven; nil: none
-	round   uint64 // of the fleet, when the inventory last had the node
+	machine   cluster.Machine
+	moved     chan struct{} // closed when machine changes
+	first     chan struct{} // closed when machine was first told
+	published bool
+	awaited   bool   // Observe waits for the first word: it is no news
+	link      *link  // that was proven; nil: none
+	round     uint64 // of the fleet, when the inventory last had the node
 }
 
 // The pauses between two attempts to reach a machine.
@@ -131,8 +131,8 @@ func (w *watcher) publish(m cluster.Machine) {
 	f := w.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !w.told {
-		w.told = true
+	if !w.published {
+		w.published = true
 		close(w.first)
 	}
 	if reflect.DeepEqual(w.machine, m) {

@@ -65,17 +65,17 @@ const maxAnswer = 64 << 10
 // judge makes an error of an answer that is not a success; nil if the status
 // stands all the same.
 func (c *Client) judge(res *http.Response, body []byte, s Status) error {
-	said := c.said(body)
+	reason := c.reason(body)
 	e := &Error{Kind: ErrRefused, Status: res.StatusCode, fault: fault.Error{Op: "the forge answers " + strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode)}}
-	if said != "" {
-		e.fault.Op += ": " + said
+	if reason != "" {
+		e.fault.Op += ": " + reason
 	}
 	switch {
 	// GitLab has a state machine where the others have a list: what is running
 	// cannot be made running, and a 400 with this sentence is all it says.
 	// (lib/api/commit_statuses.rb and the state_machines gem of GitLab 16.)
-	case c.kind == GitLab && res.StatusCode == http.StatusBadRequest && strings.Contains(said, "Cannot transition") &&
-		strings.Contains(said, "from :"+c.forge.states[s.State]):
+	case c.kind == GitLab && res.StatusCode == http.StatusBadRequest && strings.Contains(reason, "Cannot transition") &&
+		strings.Contains(reason, "from :"+c.forge.states[s.State]):
 		return nil
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && isRateLimited(res.Header):
 		e.Kind, e.RetryAfter = ErrRateLimited, retryAfter(res.Header)
@@ -86,7 +86,7 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	case res.StatusCode == http.StatusNotFound:
 		e.Kind, e.fault.Hint = ErrNotFound, "check repository; a token that may not see it gets the same answer: "+c.forge.scope
 	// GitHub's answer to a commit that it does not have.
-	case c.kind == GitHub && res.StatusCode == http.StatusUnprocessableEntity && strings.Contains(said, "No commit found"):
+	case c.kind == GitHub && res.StatusCode == http.StatusUnprocessableEntity && strings.Contains(reason, "No commit found"):
 		e.Kind, e.fault.Hint = ErrNotFound, "check that repository is the one that the agent reads"
 	case res.StatusCode >= 300 && res.StatusCode < 400:
 		e.fault.Hint = "the repository or the forge has moved to " + keepPrintable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
@@ -96,8 +96,8 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	return e
 }
 
-// said is what the forge gives as its reason, made fit for one line.
-func (c *Client) said(body []byte) string {
+// reason is what the forge gives as its reason, made fit for one line.
+func (c *Client) reason(body []byte) string {
 	var answer struct {
 		Message json.RawMessage `json:"message"`
 		Error   json.RawMessage `json:"error"`

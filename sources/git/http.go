@@ -200,26 +200,26 @@ func (s *httpSession) connectError(err error) error {
 
 // statusError sorts an answer that is not 200.
 func (s *httpSession) statusError(res *http.Response) error {
-	said := strings.TrimSpace(strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode))
+	answer := strings.TrimSpace(strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode))
 	if t, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && t == "text/plain" {
 		// A text that cannot be read leaves the status, which says enough.
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
 		if words := cleanRemark(string(text)); words != "" {
-			said += ": " + words
+			answer += ": " + words
 		}
 	}
 	if s.remote.token != "" {
-		said = strings.ReplaceAll(said, s.remote.token, "[redacted]")
+		answer = strings.ReplaceAll(answer, s.remote.token, "[redacted]")
 	}
 	switch {
 	case res.StatusCode == http.StatusUnauthorized && s.remote.token == "":
-		return newError(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", said)
+		return newError(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", answer)
 	case res.StatusCode == http.StatusUnauthorized:
-		return newError(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", said)
+		return newError(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", answer)
 	case res.StatusCode == http.StatusForbidden:
-		return newError(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", said)
+		return newError(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", answer)
 	case res.StatusCode == http.StatusNotFound:
-		return newError(ErrNotFound, hiddenHint, nil, "the server answers %s", said)
+		return newError(ErrNotFound, hiddenHint, nil, "the server answers %s", answer)
 	}
-	return newError(ErrUnreachable, "", nil, "the server answers %s", said)
+	return newError(ErrUnreachable, "", nil, "the server answers %s", answer)
 }

@@ -56,11 +56,11 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 		}
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}
-			ground := fmt.Sprintf("%s/%s/%d", n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN)
+			network := fmt.Sprintf("%s/%s/%d", n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN)
 			take(by, claim{what: fmt.Sprintf("VMID %d", n.VMID)}, "write another vmid, or move proxmox.vmid_ranges of one cluster")
-			take(by, claim{"MAC address " + n.MAC, ground}, "write another mac for one of them")
-			take(by, claim{"address " + n.IP.String(), ground}, "give every machine on a bridge an address of its own")
-			takeVIP(s, ground, take)
+			take(by, claim{"MAC address " + n.MAC, network}, "write another mac for one of them")
+			take(by, claim{"address " + n.IP.String(), network}, "give every machine on a bridge an address of its own")
+			takeVIP(s, network, take)
 		}
 	}
 	problems.Sort()
@@ -68,9 +68,9 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 }
 
 // takeVIP claims the cluster's VIP on a ground where it has nodes.
-func takeVIP(s cluster.Snapshot, ground string, take func(claimant, claim, string)) {
+func takeVIP(s cluster.Snapshot, network string, take func(claimant, claim, string)) {
 	if vip := s.Spec.Network.VIP; vip != (netip.Addr{}) {
-		take(claimant{s, "the VIP", "network.vip"}, claim{"address " + vip.String(), ground}, "give the cluster an address of its own")
+		take(claimant{s, "the VIP", "network.vip"}, claim{"address " + vip.String(), network}, "give the cluster an address of its own")
 	}
 }
 
