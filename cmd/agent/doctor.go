@@ -24,15 +24,15 @@ import (
 func newDoctor(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look whether everything is there that the agent needs, and tell the cure",
-		Long: `Look at every prerequisite of the agent: the API of Proxmox VE and its
+		Short: "Check whether everything is there that the agent needs, with a hint for what is not",
+		Long: `Check every prerequisite of the agent: the API of Proxmox VE and its
 certificate, the token's privileges, storages and bridges, addresses, clocks,
 the repository, the forge, the sources of images and charts, the modes of files.
-Nothing is changed. What is wrong is told with its cure; what could not be looked
-at is told with the reason.
+Nothing is changed. Each problem is printed with a hint; what could not be checked
+is printed with the reason.
 
-The daemon looks with its own credentials, and this command at the host itself,
-which takes root. Where no daemon runs, the command does the daemon's part, with
+The daemon checks with its own credentials, and this command checks the host
+itself, which takes root. Where no daemon runs, the command does its part, with
 the credentials of its config and of /etc/credstore.
 
 Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
@@ -51,8 +51,8 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 				return err
 			}
 		}
-		done := patience(env)
-		report, err := visit(cmd.Context(), *config, socket)
+		done := showPatience(env)
+		report, err := visitHost(cmd.Context(), *config, socket)
 		done()
 		if cmd.Context().Err() != nil {
 			return errStopped
@@ -73,9 +73,9 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 	return cmd
 }
 
-// patience tells a person at a terminal that something is under way; what it
+// showPatience shows a person at a terminal that something is under way; what it
 // returns takes the words away again.
-func patience(env *environment) func() {
+func showPatience(env *environment) func() {
 	f, ok := env.stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
@@ -84,9 +84,9 @@ func patience(env *environment) func() {
 	return func() { _, _ = fmt.Fprint(f, "\r\x1b[K") }
 }
 
-// visit looks at everything: over the socket of the daemon, which is the
+// visitHost looks at everything: over the socket of the daemon, which is the
 // config's unless another is given, and at the host.
-func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
+func visitHost(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
 	if err := harden.Process(); err != nil {
 		return doctor.Report{}, err
@@ -96,7 +96,7 @@ func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	if socket == "" {
 		socket = cmp.Or(s.Socket, config.DefaultSocket)
 	}
-	exam, more, err := examination(ctx, s, usable, socket)
+	exam, more, err := examineHost(ctx, s, usable, socket)
 	if err != nil {
 		return doctor.Report{}, err
 	}
@@ -105,8 +105,8 @@ func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 
-// examination has the daemon look, or where there is none looks in its place.
-func examination(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
+// examineHost has the daemon look, or where there is none looks in its place.
+func examineHost(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
 	check := doctor.Check{Name: "daemon", Subject: socket, Level: doctor.Pass, Message: "answers"}
 	exam, err := api.NewClient(socket).Examine(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -115,7 +115,7 @@ func examination(ctx context.Context, s config.Settings, usable bool, socket str
 	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), fault.HintOf(err)
 	if !usable {
 		check.Message += "; without its config and keys its part cannot be looked at"
-		check.Hint = "mend the config first, and start the daemon then: `systemctl start talos-agent`"
+		check.Hint = "fix the config first, then start the daemon: `systemctl start talos-agent`"
 		return doctor.Examination{}, []doctor.Check{check}, nil
 	}
 	check.Message += "; what it sees was looked at in its place"

@@ -56,7 +56,7 @@ func (d *Daemon) About() api.About {
 		about.Clusters = d.names
 		d.mu.RUnlock()
 	}
-	about.Trouble = d.problems.list(trouble)
+	about.Problems = d.problems.list(trouble)
 	return about
 }
 

@@ -133,7 +133,7 @@ func (d *demo) statuses() error {
 	}
 	p.PrintTable(rows)
 	if len(successes) != 2 {
-		return fmt.Errorf("the forge was told success for %d commits, and 2 were pushed", len(successes))
+		return fmt.Errorf("the forge received success for %d commits, and 2 were pushed", len(successes))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
-// Config says what is checked, and with what.
+// Config describes what is checked, and with what.
 type Config struct {
 	Cluster string   // only this one, by the name of its folder; "": all
 	Folder  string   // of the repository, that holds the clusters' folders
