@@ -52,7 +52,7 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 			}
 		}
 		done := showPatience(env)
-		report, err := visitHost(cmd.Context(), *config, socket)
+		report, err := inspectAll(cmd.Context(), *config, socket)
 		done()
 		if cmd.Context().Err() != nil {
 			return errStopped
@@ -84,9 +84,9 @@ func showPatience(env *environment) func() {
 	return func() { _, _ = fmt.Fprint(f, "\r\x1b[K") }
 }
 
-// visitHost looks at everything: over the socket of the daemon, which is the
+// inspectAll looks at everything: over the socket of the daemon, which is the
 // config's unless another is given, and at the host.
-func visitHost(ctx context.Context, path, socket string) (doctor.Report, error) {
+func inspectAll(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
 	if err := harden.Process(); err != nil {
 		return doctor.Report{}, err
@@ -96,7 +96,7 @@ func visitHost(ctx context.Context, path, socket string) (doctor.Report, error) 
 	if socket == "" {
 		socket = cmp.Or(s.Socket, config.DefaultSocket)
 	}
-	exam, more, err := examineHost(ctx, s, usable, socket)
+	exam, more, err := examineAgent(ctx, s, usable, socket)
 	if err != nil {
 		return doctor.Report{}, err
 	}
@@ -105,8 +105,8 @@ func visitHost(ctx context.Context, path, socket string) (doctor.Report, error) 
 	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 
-// examineHost has the daemon look, or where there is none looks in its place.
-func examineHost(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
+// examineAgent has the daemon look, or where there is none looks in its place.
+func examineAgent(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
 	check := doctor.Check{Name: "daemon", Subject: socket, Level: doctor.Pass, Message: "answers"}
 	exam, err := api.NewClient(socket).Examine(ctx)
 	if err == nil || ctx.Err() != nil {
