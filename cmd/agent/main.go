@@ -31,7 +31,7 @@ func main() { os.Exit(run(osEnvironment(), os.Args[1:])) }
 
 // run is the whole program, for main and for tests.
 func run(env *environment, args []string) int {
-	clean := terminal.NewCleaner(env.stderr) // errors repeat what others said
+	clean := terminal.NewCleaner(env.stderr) // errors repeat what others sent
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the program at once.

@@ -261,7 +261,7 @@ var routes = []route{
 	})},
 }
 
-// askAgent answers with what the agent that runs says.
+// askAgent answers from the agent that runs.
 func askAgent(ask func(*http.Request, Agent) (any, error)) func(*http.Request, Daemon) (any, error) {
 	return func(r *http.Request, d Daemon) (any, error) {
 		a, err := d.Agent()

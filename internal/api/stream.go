@@ -26,7 +26,7 @@ const maxStreams = 16
 const lineWithin = 30 * time.Second
 
 // sampled is how often the progress of running actions is looked at for those
-// who watch: nobody tells of it by itself.
+// who watch: nothing reports it by itself.
 const sampled = time.Second
 
 // sender writes one line of a stream: of the route's kind, or an envelope as it
@@ -360,7 +360,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // Watch calls each with the status of every cluster, or of one, and again
-// whenever it has changed; and about, unless it is nil, with what the daemon says
+// whenever it has changed; and about, unless it is nil, with what the daemon reports
 // of itself, and again whenever its problems or its clusters have changed. It
 // returns when ctx ends, when one of them fails, or ErrEnded. asked is called once the daemon
 // listens.

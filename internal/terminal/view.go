@@ -119,7 +119,7 @@ func (*lineView) Ticks() <-chan time.Time { return nil }
 func (*lineView) Begin() error            { return nil }
 func (*lineView) End()                    {}
 
-// describeChanges says in lines what is new in a status: how the cluster stands, and
+// describeChanges writes in lines what is new in a status: how the cluster stands, and
 // which nodes and addons stand otherwise than before.
 func describeChanges(before, after cluster.Status, first bool) []string {
 	var out []string

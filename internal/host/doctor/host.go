@@ -232,7 +232,7 @@ func (h Host) credentials() []Check {
 }
 
 // separation judges whether the token was given less than its user. What both
-// lack, the privileges tell.
+// lack, the check of privileges reports.
 func (h Host) separation() []Check {
 	if !h.Separation.Known {
 		return []Check{skipCheck("privsep", string(h.Wants.Token), h.Separation)}

@@ -42,12 +42,12 @@ type checker struct {
 	problems cluster.Problems
 }
 
-func (c *checker) say(severity cluster.Severity, flag, hint, format string, args ...any) {
+func (c *checker) report(severity cluster.Severity, flag, hint, format string, args ...any) {
 	c.problems = append(c.problems, cluster.Problem{Severity: severity, Field: flag, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 func (c *checker) wrong(flag, hint, format string, args ...any) {
-	c.say(cluster.Error, flag, hint, format, args...)
+	c.report(cluster.Error, flag, hint, format, args...)
 }
 
 // roles refuses to change a role of our name that is somebody's: one that holds
@@ -87,7 +87,7 @@ func (c *checker) places(w Wishes) {
 		c.wrong("--pool", "write one like talos", "%q is not the name of a pool", w.Pool)
 	}
 	if others := c.f.othersAt("/pool/"+w.Pool, ""); len(others) > 0 {
-		c.say(cluster.Warning, "--pool", "take a pool that is this host's alone, or see that they never follow clusters of one name",
+		c.report(cluster.Warning, "--pool", "take a pool that is this host's alone, or see that they never follow clusters of one name",
 			"the pool %s is for %s too: both can change what is in it, and take clusters of one name for the same one", w.Pool, c.f.whose(others))
 	}
 	for _, b := range w.Bridges {
@@ -96,7 +96,7 @@ func (c *checker) places(w Wishes) {
 		case i < 0:
 			c.wrong("--bridge", "there is "+joinNames(sortedBy(c.f.Bridges, func(b Bridge) string { return b.Name })), "there is no bridge %s on %s", b, c.f.Host)
 		case c.f.Bridges[i].Address == "":
-			c.say(cluster.Warning, "--bridge", "give it one, or a route to the nodes' network", "this host has no address on %s: the agent talks to the nodes directly", b)
+			c.report(cluster.Warning, "--bridge", "give it one, or a route to the nodes' network", "this host has no address on %s: the agent talks to the nodes directly", b)
 		}
 	}
 	if len(w.Bridges) == 0 {
@@ -137,12 +137,12 @@ func (c *checker) vmids(w Wishes) {
 			}
 		}
 		if len(taken) > 0 {
-			c.say(cluster.Warning, "--vmids", "the agent leaves them alone; a node that should have one of these VMIDs is refused", "of %s others have %s already", r, strings.Join(taken, ", "))
+			c.report(cluster.Warning, "--vmids", "the agent leaves them alone; a node that should have one of these VMIDs is refused", "of %s others have %s already", r, strings.Join(taken, ", "))
 		}
 	}
 }
 
-// repository checks what is to be followed, as far as it can be told without
+// repository checks what is to be followed, as far as it can be known without
 // asking it.
 func (c *checker) repository(w Wishes, g Given) {
 	r := w.Repository
@@ -157,7 +157,7 @@ func (c *checker) repository(w Wishes, g Given) {
 		c.wrong("--known-hosts-file", "give the lines of ssh-keyscan once you have compared their fingerprints: --known-host 'LINE' or --known-hosts-file FILE", "nothing proves the ssh server of %s: no server is trusted on first use", r.URL)
 	}
 	if strings.HasPrefix(r.URL, "http://") {
-		c.say(cluster.Warning, "--repository", "choose ssh or https", "nothing protects what comes over http: whoever is on the way can change what the agent does")
+		c.report(cluster.Warning, "--repository", "choose ssh or https", "nothing protects what comes over http: whoever is on the way can change what the agent does")
 	}
 	p := planner{f: c.f}
 	if f := w.Forge; f != nil && g.ForgeToken == nil && !p.holds(ForgeToken) {

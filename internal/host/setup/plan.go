@@ -119,7 +119,7 @@ func (p *planner) account() bool {
 		p.note("%s holds the old token: encrypt the new one in its place, or remove it and what the unit sets for it", encryptedPath(ProxmoxToken))
 	}
 	if p.f.hasToken() {
-		// One that was under way has told its secret to nobody.
+		// One that was under way has given its secret to nobody.
 		if !p.o.RotateToken && !p.r.Token && stored {
 			return false
 		}
@@ -160,7 +160,7 @@ func (p *planner) ownRoles() []string {
 	return roles
 }
 
-// recordRoles has the comment of a user that init made say which roles init made on
+// recordRoles writes into the comment of a user that init made which roles init made on
 // this host: another host's undo may be the last.
 func (p *planner) recordRoles() {
 	comment := p.f.Users[User].Comment
@@ -293,7 +293,7 @@ func (p *planner) keys() {
 	}
 }
 
-// share tells a host that gets its config of the agents that were there before.
+// share notes for a host that gets its config the agents that were there before.
 func (p *planner) share() {
 	if _, there := p.f.Files[ConfigFile]; !there && len(p.f.others()) > 0 {
 		p.note("besides this one there is %s: where they follow one repository, name each one's clusters under `clusters` in %s of its host, because a cluster is for one agent", p.f.Others(), ConfigFile)

@@ -28,7 +28,7 @@ func Token(host string) cluster.TokenID { return cluster.NewTokenID(User, TokenN
 type Privilege struct {
 	Name string
 	For  string
-	// Optional privileges make something visible; without them the agent says
+	// Optional privileges make something visible; without them the agent reports
 	// what it cannot see, and works.
 	Optional bool
 }

@@ -12,7 +12,7 @@ import (
 type Step struct {
 	// Name distinguishes the steps of a plan, for the record: "pool talos".
 	Name string
-	// What says it in words, in the imperative.
+	// What describes it, in the imperative.
 	What string
 	// Makes names what the step makes that was not there, so that undo may take
 	// it away: mostly the step's own name.
@@ -116,7 +116,7 @@ type Plan struct {
 	// Notes describe what is left as it is, and why.
 	Notes []string
 	// Conflicts are files that somebody else wrote or changed. They are replaced
-	// only if that is said.
+	// only with --force.
 	Conflicts []Conflict
 }
 

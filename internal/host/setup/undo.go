@@ -134,7 +134,7 @@ func (u *undoer) ownEntry(e Entry) bool {
 // entry that gives it.
 func (u *undoer) roles() {
 	if len(u.staying()) > 0 {
-		return // said of the user
+		return // reported with the user
 	}
 	known, _ := madeWith(u.f.Users[User].Comment)
 	for _, role := range Roles() {

@@ -116,7 +116,7 @@ func (r Repository) SSH() bool {
 }
 
 // Project is what a forge calls the repository, if it is one's: org/infra. ""
-// where its address does not say.
+// where its address does not show it.
 func (r Repository) Project() string {
 	address := r.URL
 	if _, rest, ok := strings.Cut(address, "://"); ok {
@@ -188,7 +188,7 @@ func Defaults(f Facts) Wishes {
 }
 
 // WithCertificate is the wishes with the way to the API that fits the certificate
-// of the host, as far as nobody said another: one that is not Proxmox VE's own is
+// of the host, unless a person set another: one that is not Proxmox VE's own is
 // not good for 127.0.0.1, and it is renewed.
 func (w Wishes) WithCertificate(f Facts) Wishes {
 	c := f.Certificate

@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
-// Config says what host is simulated.
+// Config describes which host is simulated.
 type Config struct {
 	Dir     string       // its files are written here
 	Prefix  netip.Prefix // the lab's /24 of 127.0.0.0/8

@@ -244,7 +244,7 @@ func formatAddress(ip netip.Addr) string {
 	return ip.String()
 }
 
-// checkAnswer complains of an answer to what a flag would say, so that it is asked
+// checkAnswer complains of an answer to what a flag would set, so that it is asked
 // for again at once. That there is no room for the nodes' addresses is seen when
 // they are counted.
 func (r *run) checkAnswer(flag string) error {

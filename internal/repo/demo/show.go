@@ -157,7 +157,7 @@ func (d *demo) showProgress(s cluster.Status) {
 	d.line.Set(func(columns int) string { return formatProgress(s, columns) })
 }
 
-// formatProgress says in fewer than width columns how far a cluster is. A line
+// formatProgress writes in fewer than width columns how far a cluster is. A line
 // that fills the last column wraps on some terminals, and one that wraps cannot
 // be removed again.
 func formatProgress(s cluster.Status, width int) string {

@@ -18,7 +18,7 @@ const (
 	Cilium     = "1.19.3"
 )
 
-// Folder is the folder that clusters' folders lie in, unless another is said.
+// Folder is the folder that clusters' folders lie in, unless another is set.
 const Folder = "inventory"
 
 // The most nodes that a cluster begins with.
@@ -86,7 +86,7 @@ func (w Wishes) WithDefaults() Wishes {
 	return w
 }
 
-// PathFlag is what a command needs to be told besides the repository, with a space
+// PathFlag is what a command needs besides the repository, with a space
 // before it; "" where nothing is.
 func (w Wishes) PathFlag() string {
 	if w.Folder == Folder {
@@ -100,7 +100,7 @@ var (
 	forges = []string{"github", "gitlab", "gitea"}
 )
 
-// Wrong is a wish that cannot be fulfilled, by the flag that says it, with what to
+// Wrong is a wish that cannot be fulfilled, by the flag that sets it, with what to
 // write instead.
 type Wrong struct {
 	Flag, Text, Hint string

@@ -137,7 +137,7 @@ func (v *validator) secretsFile(name string) string {
 // encrypted: nobody should push them otherwise.
 func (v *validator) checkEncryption(ctx context.Context, name string) cluster.Problems {
 	if v.Decrypt != nil {
-		return nil // decrypting them says more
+		return nil // decrypting them shows more
 	}
 	file := v.secretsFile(name)
 	data, err := inventory.ReadFile(v.Tree.FS, file)
