@@ -26,18 +26,18 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	r.until("it is watched", func() bool { return lines.has("dev Ready") && shown.has("Ready") })
 	inTrouble := func(words string) {
 		t.Helper()
-		r.until("trouble: "+words, func() bool { return r.try("status").has("trouble ") && r.try("status").has(words) })
+		r.until("trouble: "+words, func() bool { return r.try("status").has("problem ") && r.try("status").has(words) })
 		r.run(exitOK, do("status"), words, "what was loaded before stays in force", "dev  Ready", "talos-agent doctor")
 		r.until("whoever watches is told: "+words, func() bool { return lines.has(words) && shown.has(words) })
 	}
 	over := func() int { return strings.Count(r.log.String(), "restarting with changed files: ") }
 	mended := func() {
 		t.Helper()
-		r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
+		r.until("the trouble is over", func() bool { return !r.try("status").has("problem") })
 		r.until("whoever watches is told", func() bool {
 			text := lines.String()
-			ended := strings.Count(text, "trouble is over: ")
-			return ended > 0 && strings.Count(text, " trouble ") == 2*ended
+			ended := strings.Count(text, "problem is over: ")
+			return ended > 0 && strings.Count(text, " problem ") == 2*ended
 		})
 		r.untilReady(commit)
 	}

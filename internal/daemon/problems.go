@@ -111,7 +111,7 @@ func (d *Daemon) setUnreachable(who string, err error) {
 		d.setField(who, "")
 		return
 	}
-	wrong := "cannot be told how things stand: " + text.OneLine(err.Error())
+	wrong := "cannot report the status: " + text.OneLine(err.Error())
 	if hint := fault.HintOf(err); hint != "" {
 		wrong += " (" + hint + ")"
 	}

@@ -65,7 +65,7 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 	}
 	d.adopt(old)
 	d.reportLoad(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
-		Hint: cmp.Or(fault.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
+		Hint: cmp.Or(fault.HintOf(err), "fix it") + "; then `systemctl reload talos-agent`"}}, asked)
 	if err := d.startAgent(ctx, d.setMissing); err != nil {
 		return fmt.Errorf("start over with the old config: %w", err)
 	}
@@ -79,7 +79,7 @@ func policyBeside(running, loaded config.Settings, problems cluster.Problems) cl
 	p := loaded.Policy
 	if problems.HasErrors() && p.Problems == nil && loaded.PolicyPath != running.PolicyPath {
 		p.Problems = cluster.Problems{{Severity: cluster.Error, File: loaded.Path, Field: "policy_file",
-			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "mend what else is wrong with it"}}
+			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "fix what else is wrong with it"}}
 	}
 	return p
 }
@@ -107,7 +107,7 @@ func (d *Daemon) reportLoad(problems cluster.Problems, asked bool) {
 	rest := slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(doubt, p) })
 	var trouble []string
 	for _, p := range doubt {
-		trouble = append(trouble, p.String()+"; nothing is changed until it is mended")
+		trouble = append(trouble, p.String()+"; nothing is changed until it is fixed")
 	}
 	for _, p := range rest {
 		if p.Severity == cluster.Error {
