@@ -14,7 +14,7 @@ import (
 )
 
 // screensPage shows what the commands print that people look at the agent with.
-const screensPage = "docs/how-to/look.md"
+const screensPage = "docs/how-to/watch-what-the-agent-does.md"
 
 // screens are what the page shows, by the command line in it.
 type screens map[string]string
