@@ -250,6 +250,6 @@ func (d *Daemon) quit() {
 	select {
 	case <-ended:
 	case <-late.C:
-		d.log.Warn("something does not let go; the agent ends without waiting for it. What it was doing is found again by the next one")
+		d.log.Warn("shutdown timed out; the agent ends without waiting for what is under way, which the next one finds again")
 	}
 }

@@ -115,7 +115,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 	events, log, said = openEvents(t, state.Dir{Path: dir})
 	log.Info("four")
 	log.Info("five")
-	if got := messages(events); fmt.Sprint(got) != "[four five]" || strings.Count(said.String(), "begin anew") != 1 {
+	if got := messages(events); fmt.Sprint(got) != "[four five]" || strings.Count(said.String(), "the list begins empty") != 1 {
 		t.Errorf("events %v; said %s", got, said)
 	}
 }

@@ -38,11 +38,11 @@ func (ev *Events) Add(r slog.Record, attrs []slog.Attr) {
 func (ev *Events) Open(files Files, log *slog.Logger) {
 	text, err := ev.file.open(files, EventsFile, log)
 	if err != nil {
-		log.Warn("the events of before cannot be read; they begin anew", logging.Err, err)
+		log.Warn("the earlier events cannot be read; the list begins empty", logging.Err, err)
 	}
 	old, bad := history.Lines[cluster.Event](text)
 	if bad > 0 {
-		log.Info("some of the events of before cannot be read and are left out", logging.Lines, bad)
+		log.Info("some of the earlier events cannot be read and are left out", logging.Lines, bad)
 	}
 	ev.ring.Recall(old)
 }
