@@ -32,7 +32,7 @@ func check(t testing.TB, err error) {
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// busy is a cluster of which everything can be told.
+// busy is a cluster that has everything to report.
 var busy = cluster.Status{
 	Cluster: "dev", Condition: cluster.Stalled, Reason: cluster.StorageMissing, Message: "a message", NextPass: noon.Add(time.Minute), Since: noon.Add(-time.Hour),
 	Revision: "main@sha1:2222222222222222222222222222222222222222", Applied: "main@sha1:1111111111111111111111111111111111111111",
@@ -79,7 +79,7 @@ func whole() *Metrics {
 	return m
 }
 
-// TestTextFile: the file says exactly this, and everybody may read it.
+// TestTextFile: the file has exactly this, and everybody may read it.
 func TestTextFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.prom")
 	m := whole()
@@ -110,8 +110,8 @@ func TestTextFile(t *testing.T) {
 	}
 }
 
-// TestFamilies: what is told is what is listed, each family in the type and with
-// the labels that the list says, and the names are as Prometheus wants them.
+// TestFamilies: what is reported is what is listed, each family in the type and
+// with the labels of the list, and the names are as Prometheus wants them.
 func TestFamilies(t *testing.T) {
 	families, err := whole().own.Gather()
 	check(t, err)
@@ -170,8 +170,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestNothingKnown: before the first pass there is nothing to tell of clusters,
-// and nothing is made up.
+// TestNothingKnown: before the first pass there is nothing to report of
+// clusters, and nothing is made up.
 func TestNothingKnown(t *testing.T) {
 	m := New(Config{Clusters: func() []string { return []string{"dev"} },
 		Certificates: func(string) []cluster.Certificate { return nil }, Calls: func() []Calls { return nil }})

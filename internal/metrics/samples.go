@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// What the labels can be. All are told, with 0 for those that are not so: a
+// What the labels can be. All are reported, with 0 for those that are not so: a
 // series that comes and goes is hard to alert on.
 var (
 	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Unknown}

@@ -307,7 +307,7 @@ func TestFactoryFaults(t *testing.T) {
 	})
 }
 
-// A factory that was set up anew gets the schematic once more.
+// A factory that was set up again gets the schematic once more.
 func TestForgottenSchematic(t *testing.T) {
 	inLab(t, func(b *bench) {
 		s := cluster.Schematic{Extensions: []string{"siderolabs/zfs"}}

@@ -26,7 +26,7 @@ import (
 
 var ctx = context.Background()
 
-// mustFail fails unless an error says some words and has a hint with others.
+// mustFail fails unless an error contains some words and its hint others.
 func mustFail(t testing.TB, err error, words, hint string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), words) {
@@ -262,7 +262,7 @@ func TestCacheIsVerified(t *testing.T) {
 							b.Errorf("%s is taken for whole", filepath.Base(file))
 						}
 						if name == "a folder" {
-							// Nobody but a person can have put it there.
+							// Only a person can have put it there.
 							if err := os.Remove(file); err != nil {
 								b.Fatal(err)
 							}

@@ -90,7 +90,7 @@ func (e *httpError) Unwrap() error {
 	return f
 }
 
-// errTooLarge says that more came than may come.
+// errTooLarge: more came than may come.
 var errTooLarge = errors.New("it is larger than it may be")
 
 // openURL begins to fetch a file. At most so many bytes are read of it.

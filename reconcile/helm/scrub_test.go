@@ -53,7 +53,7 @@ func TestScrub(t *testing.T) {
 }
 
 // TestScrubHidesEveryValue: whatever a value is and however a message wraps it,
-// it is not in what is told.
+// it is not in what is shown.
 func TestScrubHidesEveryValue(t *testing.T) {
 	wraps := []string{"%s", "%q", "value %s: wrong", "map[a:%s b:c]", `{"a": %q}`, "execution error at (x.yaml:1:2): got %s", "a\n%s\nb"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -207,7 +207,7 @@ func TestDarkHost(t *testing.T) {
 	})
 }
 
-// TestBrokenWatch: while a watch is being mended, what it saw before is not
+// TestBrokenWatch: while a watch is being re-created, what it saw before is not
 // taken for what is.
 func TestBrokenWatch(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
@@ -367,7 +367,7 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 }
 
 // TestRefused: whoever looks learns that the API refuses to be looked at, and
-// nobody is called to look again for it, or the two would never rest.
+// no one is called to look again for it, or the two would never stop.
 func TestRefused(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
@@ -467,7 +467,7 @@ func TestForgetsControlPlanes(t *testing.T) {
 	})
 }
 
-// TestClosed: a Cluster that was closed asks nobody.
+// TestClosed: a Cluster that was closed makes no request.
 func TestClosed(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
@@ -492,7 +492,7 @@ func TestGivesUpInTime(t *testing.T) {
 		if took := time.Since(began); took > listWithin+time.Second {
 			b.Errorf("took %v", took)
 		}
-		// Whoever gave up is told when the list has come.
+		// Whoever gave up is notified when the list has come.
 		time.Sleep(30 * time.Second)
 		if b.changes.Load() == 0 {
 			b.Error("nobody was told")

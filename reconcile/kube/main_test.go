@@ -104,7 +104,7 @@ func (b *bench) serve(n int) (stop func()) {
 	return stop
 }
 
-// join lets a kubelet register, and returns a channel that tells of Ready.
+// join lets a kubelet register, and returns a channel that reports Ready.
 func (b *bench) join(name, addr string, vmid int) (ready <-chan bool, stop func()) {
 	notified := make(chan bool, 16)
 	stop = b.kube.RunKubelet(b.ca.Fingerprint(), world.Kubelet{Node: name, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid},

@@ -19,7 +19,7 @@ import (
 const (
 	// port is where a control plane's kube-apiserver listens.
 	port = 6443
-	// readyWithin is how long an API may take to say that it is ready.
+	// readyWithin is how long an API may take to answer that it is ready.
 	readyWithin = 2 * time.Second
 	// readyFor is how long its word holds.
 	readyFor = 30 * time.Second

@@ -61,8 +61,8 @@ func newBundle(c *config.VersionContract, now time.Time, opts ...secrets.Option)
 	return out, nil
 }
 
-// CheckBundle says whether a secrets bundle is complete and whole: every key is
-// there, every certificate can be read and belongs to its private key. The
+// CheckBundle checks whether a secrets bundle is complete and whole: every key
+// is there, every certificate can be read and belongs to its private key. The
 // error names each key that is missing or broken, as it is written in the file,
 // and nothing of its content. The contract is the cluster's.
 func CheckBundle(bundle cluster.Secret, contract string) error {
@@ -127,7 +127,7 @@ func checkBundle(b *secrets.Bundle, c *config.VersionContract) error {
 	return nil
 }
 
-// checkAuthority says what is wrong with a certificate and its key, in words
+// checkAuthority reports what is wrong with a certificate and its key, in words
 // that reveal neither, or "".
 func checkAuthority(p *x509.PEMEncodedCertificateAndKey) string {
 	crt, err := p.GetCert()
@@ -169,7 +169,7 @@ func Fingerprint(bundle cluster.Secret) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// Authorities tells how long the authorities of a bundle are good for. The
+// Authorities reports how long the authorities of a bundle are good for. The
 // bundle must have passed CheckBundle.
 func Authorities(bundle cluster.Secret) ([]cluster.Certificate, error) {
 	b, err := readBundle(bundle)

@@ -133,7 +133,7 @@ func TestBlame(t *testing.T) {
 	}
 }
 
-// What the settings themselves get wrong is told with the node's name.
+// What the settings themselves get wrong is reported with the node's name.
 func TestNoPatchToBlame(t *testing.T) {
 	s := snapshot(t, "v1.13")
 	s.Spec.Nodes[1].Labels = map[string]string{"not a label!": "x"}
@@ -160,7 +160,7 @@ func TestPatchWarning(t *testing.T) {
 	}
 }
 
-// A cluster of control planes alone takes workloads only when told to.
+// A cluster of control planes alone takes workloads only when set to.
 func TestIdleCluster(t *testing.T) {
 	for _, contract := range contracts {
 		s := snapshot(t, contract)

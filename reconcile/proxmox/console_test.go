@@ -89,7 +89,8 @@ func TestConsole(t *testing.T) {
 	})
 }
 
-// TestConsoleOf84: before 9 no token is let at a terminal, and the agent says so.
+// TestConsoleOf84: before 9 no token is let at a terminal, and the agent reports
+// that.
 func TestConsoleOf84(t *testing.T) {
 	inBubble(t, pve.Config{Flavour: "8.4", Guests: chatty{}}, func(t *testing.T, s *stand) {
 		s.guest(411, serial)

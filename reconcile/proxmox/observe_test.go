@@ -302,7 +302,7 @@ func TestOrphans(t *testing.T) {
 		for vmid, f := range map[int]pve.Foreign{
 			// A node that is not in the inventory any more, known by its mark.
 			511: {Pool: testPool, Running: true, Config: map[string]string{"name": "renamed", "description": mark(d.Spec.ID, "dev-wk-1"), "smbios1": "uuid=" + cluster.NodeUUID(d.Spec.ID, "dev-wk-1")}},
-			// One whose description is gone, known by its name.
+			// One whose description is deleted, known by its name.
 			512: {Pool: testPool, Config: map[string]string{"name": "dev-wk-2", "smbios1": "uuid=" + cluster.NodeUUID(d.Spec.ID, "dev-wk-2")}},
 			// A mark that lies.
 			513: {Pool: testPool, Config: map[string]string{"name": "dev-wk-3", "description": mark(d.Spec.ID, "dev-wk-3")}},
@@ -415,10 +415,10 @@ func TestForeignInTheWay(t *testing.T) {
 	}
 }
 
-// TestConnectionRefused: where Proxmox VE does not run, what is not seen is told with
-// where to look.
+// TestConnectionRefused: where Proxmox VE does not run, what is unknown is reported
+// with a hint.
 func TestConnectionRefused(t *testing.T) {
-	// Nobody is at port 1, and it is none that the system gives away.
+	// Port 1 is closed, and the system never assigns it.
 	c, err := New(Config{URL: "https://127.0.0.1:1", Token: cluster.SecretString("talos-agent@pve!pve1=00000000-0000-0000-0000-000000000000"), Pool: "talos"})
 	if err != nil {
 		t.Fatal(err)

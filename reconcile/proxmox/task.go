@@ -21,9 +21,9 @@ const (
 	// noticed late by the same small share.
 	pollLeast = 50 * time.Millisecond
 	pollMost  = time.Second
-	// lostSight is how long a task may be out of sight (the API restarts, the
-	// host is busy) before waiting for it is given up. The task goes on and is
-	// found again by looking.
+	// lostAfter is how long a task may be unreadable (the API restarts, the host
+	// is busy) before waiting for it is given up. The task goes on and is found
+	// again by looking.
 	lostAfter = 2 * time.Minute
 	logTail   = 5
 )
@@ -120,7 +120,8 @@ func nextPause(began time.Time) time.Duration {
 	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }
 
-// judge tells what an exit status means. Proxmox VE counts warnings as success.
+// judge reports what an exit status means. Proxmox VE counts warnings as
+// success.
 func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 	if exit == "OK" {
 		return nil
@@ -144,8 +145,8 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 // taskLog returns the last lines of a task's log.
 func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
 	var lines []struct{ T scalar }
-	// Nothing tells how long a log is before it is read; that of an import has
-	// a line per percent.
+	// The length of a log is unknown before it is read; that of an import has a
+	// line per percent.
 	if err := c.get(ctx, taskPath(u, "log"), params{"limit": "5000"}, &lines); err != nil {
 		return nil, err
 	}

@@ -179,7 +179,7 @@ func TestWatchLoss(t *testing.T) {
 }
 
 // TestNeverDialledAgain: a link is one connection. When it breaks, nothing is
-// said to whoever answers then.
+// sent to whoever answers then.
 func TestNeverDialledAgain(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
 		b.power(cp(1))

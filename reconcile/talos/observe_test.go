@@ -62,7 +62,7 @@ func TestBringUp(t *testing.T) {
 	}
 }
 
-// TestMaintenance: what a machine without a config tells. Up to v1.9 there is
+// TestMaintenance: what a machine without a config reports. Up to v1.9 there is
 // no way to ask it for its version.
 func TestMaintenance(t *testing.T) {
 	for version, talos := range map[string]string{"v1.8.4": "", "v1.9.6": "", "v1.10.9": "v1.10.9", "v1.12.11": "v1.12.11", newest: newest, "v1.14.1": "v1.14.1"} {
@@ -462,8 +462,8 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestChangesAreReported: every change is told, a burst of them not one by one, and
-// what Observe itself has returned is no news.
+// TestChangesAreReported: every change is reported, a burst of them not one by one,
+// and what Observe itself has returned is no news.
 func TestChangesAreReported(t *testing.T) {
 	var nodes []cluster.Node
 	for i := range 50 {
@@ -510,8 +510,8 @@ func TestConfigIsFollowed(t *testing.T) {
 	})
 }
 
-// TestConfigsStayUnread: without somebody who can tell what a config means, it
-// is not even asked for; one that nobody can read makes no trouble.
+// TestConfigsStayUnread: without a reader of configs, none is even asked for;
+// an unreadable one causes no problem.
 func TestConfigsStayUnread(t *testing.T) {
 	for name, digest := range map[string]func([]byte) (string, error){
 		"no digest": nil,

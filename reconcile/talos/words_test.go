@@ -209,7 +209,7 @@ func screaming(code string) string {
 	return b.String()
 }
 
-// TestRecordedStages: what real machines said of their stage is read.
+// TestRecordedStages: what real machines reported of their stage is read.
 func TestRecordedStages(t *testing.T) {
 	stages := map[string]int{}
 	for _, l := range recordings(t) {

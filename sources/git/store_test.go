@@ -664,8 +664,8 @@ func TestStalledServer(t *testing.T) {
 	}
 }
 
-// TestConnectionCut: what was cut off is tried again by the next Head, and is
-// no reason to fetch everything anew.
+// TestConnectionCut: what was interrupted is tried again by the next Head, and
+// is no reason to fetch everything again.
 func TestConnectionCut(t *testing.T) {
 	o := newOrigin(t)
 	o.commit("one", first)
@@ -702,7 +702,7 @@ func TestConnectionCut(t *testing.T) {
 	}
 }
 
-// TestServerThatMakesNoSense: the store is made anew once, not for ever.
+// TestServerThatMakesNoSense: the store is made again once, not for ever.
 func TestServerThatMakesNoSense(t *testing.T) {
 	o := newOrigin(t)
 	o.commit("one", first)

@@ -21,8 +21,8 @@ func ownServers(host string) []string {
 	return []string{"ntfy://" + host + "/topic", "gotify://" + host + "/AzyoeNS.D4iJLVa", "mattermost://" + host + "/token", "rocketchat://" + host + "/tokenA/tokenB/general"}
 }
 
-// TestChatTrust: who is certified by an authority of the config is spoken to, and
-// no stranger is, unless the address says so.
+// TestChatTrust: a server certified by an authority of the config is trusted, and
+// no other, unless the address allows it.
 func TestChatTrust(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshakes that fail
