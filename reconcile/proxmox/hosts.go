@@ -149,7 +149,7 @@ func (l *look) version() string {
 	return string(v.Version)
 }
 
-// quorum tells whether the cluster of Proxmox VE can be written to. It takes a
+// quorum reports whether the cluster of Proxmox VE can be written to. It takes a
 // privilege the agent can do without, and matters only while something is to
 // be changed; else it is what it was.
 func (l *look) quorum() cluster.Seen[bool] {

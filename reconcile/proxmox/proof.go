@@ -150,7 +150,7 @@ func (c *Client) confirm(ctx context.Context, id identity, host string) (proven,
 	return p, nil
 }
 
-// find returns the row of a VMID, or errGone.
+// find returns the row of a VMID, or errNotListed.
 func (c *Client) find(ctx context.Context, vmid int) (row, error) {
 	var rows []row
 	if err := c.get(ctx, "/cluster/resources", params{"type": "vm"}, &rows); err != nil {
