@@ -275,7 +275,7 @@ func FuzzPatch(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	g, problem := newGenerator(s, ins[0].shared)
+	g, problem := newGenerator(s, ins[0].shared, open(f, s.Bundle))
 	if problem != nil {
 		f.Fatal(problem)
 	}

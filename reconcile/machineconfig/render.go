@@ -36,6 +36,7 @@ const PlaceholderSchematic = "00000000000000000000000000000000000000000000000000
 type Renderer struct {
 	mu       sync.Mutex
 	clusters map[string]map[string]rendered // by Spec.ID and node name
+	bundles  map[string]*Bundle             // by Spec.ID
 	count    int
 }
 
@@ -90,7 +91,12 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 		}
 	}
 	if len(todo) > 0 {
-		g, problem := newGenerator(snap, ins[todo[0]].shared)
+		bundle, err := r.OpenBundle(snap)
+		if err != nil {
+			file := path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml")
+			return nil, cluster.Problems{{Severity: cluster.Error, File: file, Message: err.Error(), Hint: fault.HintOf(err)}}
+		}
+		g, problem := newGenerator(snap, ins[todo[0]].shared, bundle)
 		if problem != nil {
 			return nil, cluster.Problems{*problem}
 		}
@@ -106,6 +112,28 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 		ps = append(ps, idleCluster(snap, ins))
 	}
 	return configs, ps
+}
+
+// OpenBundle opens the bundle of a snapshot, or returns the one that it opened
+// before from the same text: a bundle is parsed once a snapshot.
+func (r *Renderer) OpenBundle(snap cluster.Snapshot) (*Bundle, error) {
+	r.mu.Lock()
+	b := r.bundles[snap.Spec.ID]
+	r.mu.Unlock()
+	if b.isOf(snap.Bundle, snap.Spec.Versions.Contract) {
+		return b, nil
+	}
+	b, err := OpenBundle(snap.Bundle, snap.Spec.Versions.Contract)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bundles == nil {
+		r.bundles = map[string]*Bundle{}
+	}
+	r.bundles[snap.Spec.ID] = b
+	return b, nil
 }
 
 func (r *Renderer) remember(id string, ins []input, results []rendered, fresh int) {
@@ -220,23 +248,15 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 // generator makes the configs of one cluster's nodes.
 type generator struct{ generate *generate.Input }
 
-// newGenerator reads the secrets and prepares what the nodes have in common.
+// newGenerator prepares what the nodes have in common.
 // The problem, if any, stops the whole cluster.
-func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Problem) {
+func newGenerator(snap cluster.Snapshot, s *shared, bundle *Bundle) (*generator, *cluster.Problem) {
 	stop := func(p cluster.Problem) (*generator, *cluster.Problem) { return nil, &p }
 	c, err := config.ParseContractFromVersion(s.Contract)
 	if err != nil {
 		return stop(snap.At(cluster.Error, "config_contract", err.Error(), ""))
 	}
-	bundle, err := readBundle(snap.Bundle)
-	if err == nil {
-		err = checkBundle(bundle, c)
-	}
-	if err != nil {
-		file := path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml")
-		return stop(cluster.Problem{Severity: cluster.Error, File: file, Message: err.Error(), Hint: fault.HintOf(err)})
-	}
-	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), listOptions(s, c, bundle)...)
+	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), listOptions(s, c, bundle.parsed)...)
 	if err != nil {
 		return stop(snap.At(cluster.Error, "", fmt.Sprintf("generate machine config: %v", err), ""))
 	}

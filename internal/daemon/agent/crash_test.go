@@ -38,7 +38,7 @@ func (c crashPoint) String() string {
 
 // hurry is by how much faster the simulated host is where a run only looks for
 // broken rules: what takes long is polled less often, and a run costs half.
-const hurry = 4
+const hurry = 10
 
 // runHurried makes a run of a hurried world, and one at natural speed if what it
 // was made for did not come up: a poll may be missing from a short wait.
