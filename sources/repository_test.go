@@ -205,7 +205,7 @@ func TestUnreadableIsNotInvalid(t *testing.T) {
 	}
 	c.fail = nil
 	if snap, problems := snapshot(t, r, tree, "dev"); problems.HasErrors() || snap.Spec.Name != "dev" {
-		t.Errorf("after it was mended: %v", problems)
+		t.Errorf("after it was fixed: %v", problems)
 	}
 	// What is wrong with the files themselves is a problem, with its hint.
 	c.fail = &git.Error{Kind: git.ErrNotRegular}

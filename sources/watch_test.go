@@ -48,7 +48,7 @@ func watch(t *testing.T, dir string) (changes chan struct{}, done chan error) {
 			return changes, done
 		case <-tick.C:
 		case <-limit:
-			t.Fatal("no change is told")
+			t.Fatal("no change is reported")
 		}
 	}
 }
@@ -70,7 +70,7 @@ func expect(t *testing.T, changes chan struct{}, what string) {
 	case <-changes:
 		drain(changes)
 	case <-time.After(deadline):
-		t.Fatalf("nothing told of %s", what)
+		t.Fatalf("nothing reported of %s", what)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestWatchLeavesGitAlone(t *testing.T) {
 		case err := <-w.Errors:
 			t.Fatal(err)
 		case <-limit:
-			t.Fatal("nothing told of a checkout")
+			t.Fatal("nothing reported of a checkout")
 		}
 	}
 }
@@ -210,7 +210,7 @@ func TestWatchUnrest(t *testing.T) {
 		case <-changes:
 			return
 		case <-limit:
-			t.Fatal("nothing told while a file changes all the time")
+			t.Fatal("nothing reported while a file changes all the time")
 		}
 	}
 }
@@ -288,6 +288,6 @@ func TestWatchWhereTheOldGoes(t *testing.T) {
 		t.Error(err)
 		ended <- err
 	case <-time.After(deadline):
-		t.Error("nothing told of a file in it")
+		t.Error("nothing reported of a file in it")
 	}
 }

@@ -341,7 +341,7 @@ func TestRing(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is told of an event")
+		t.Error("no one is notified of an event")
 	}
 	at = at.Add(-time.Hour) // a clock that is set back
 	c := add("prod", "cp-1")

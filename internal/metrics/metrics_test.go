@@ -103,7 +103,7 @@ func TestTextFile(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	check(t, err)
 	if string(got) != string(want) {
-		t.Errorf("the file differs from %s; with -update it is written anew:\n%s", golden, got)
+		t.Errorf("the file differs from %s; with -update it is written again:\n%s", golden, got)
 	}
 	if err := m.WriteText(filepath.Join(t.TempDir(), "no", "such")); err == nil || !strings.Contains(err.Error(), "write metrics to") {
 		t.Errorf("a folder that is not there: %v", err)
@@ -119,7 +119,7 @@ func TestFamilies(t *testing.T) {
 	for _, f := range families {
 		i := slices.IndexFunc(Families(), func(l Family) bool { return l.Name == f.GetName() })
 		if i < 0 {
-			t.Errorf("%s is told and not listed", f.GetName())
+			t.Errorf("%s is reported and not listed", f.GetName())
 			continue
 		}
 		listed := Families()[i]
@@ -140,7 +140,7 @@ func TestFamilies(t *testing.T) {
 	}
 	for _, f := range Families() {
 		if !gathered[f.Name] {
-			t.Errorf("%s is listed and not told", f.Name)
+			t.Errorf("%s is listed and not reported", f.Name)
 		}
 	}
 	found, err := promlint.NewWithMetricFamilies(families).Lint()
@@ -179,7 +179,7 @@ func TestNothingKnown(t *testing.T) {
 	check(t, err)
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), prefix+"cluster_") {
-			t.Errorf("%s is told", f.GetName())
+			t.Errorf("%s is reported", f.GetName())
 		}
 	}
 	var _ prometheus.Collector = views{m}

@@ -211,7 +211,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	if r.Cite("a.x") != "f:2" || r.Cite("z") != "f" || !r.Has("a") || r.Has("a.b") {
-		t.Error("places are told wrongly")
+		t.Error("places are reported wrongly")
 	}
 	r.Note("z", "", "third by line: %d", 0)
 	r.Wrong("a", "do", "second")

@@ -54,7 +54,7 @@ func TestFetchFromRepository(t *testing.T) {
 			b.Fatalf("%s, %v", first, err)
 		}
 		if o := b.look(); o.Charts["web"].Known {
-			b.Error("a chart nobody pinned is taken for the wanted one")
+			b.Error("a chart without a pin is taken for the wanted one")
 		}
 		b.facts.Charts[a.Chart.Ref()] = first
 		o := b.look()

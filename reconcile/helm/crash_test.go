@@ -135,7 +135,7 @@ func TestCrashAnywhere(t *testing.T) {
 						rel := b.settle(a, 20*time.Minute)
 						b.mustBeWhole(rel, "new")
 						if t.Failed() {
-							t.Logf("%s %s, Install said %v", c.Op, c.Subject, err)
+							t.Logf("%s %s, Install returned %v", c.Op, c.Subject, err)
 						}
 					})
 				})

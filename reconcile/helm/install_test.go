@@ -289,7 +289,7 @@ func TestWorkloadThatIsDeleted(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if b.changes.Load() == changes {
-			b.Error("nobody was told")
+			b.Error("no one was notified")
 		}
 		if rel := b.look().Releases.Value["web"]; rel.Ready || rel.Why != "deployment apps/web is not there" {
 			b.Errorf("the release is %+v", rel)
@@ -410,7 +410,7 @@ func TestAPIThatMoves(t *testing.T) {
 		stop()
 		time.Sleep(time.Second)
 		if b.changes.Load() == changes {
-			b.Error("nobody was told that the API is lost")
+			b.Error("no one was notified that the API is lost")
 		}
 		if o := b.look(); o.Releases.Known {
 			b.Errorf("releases seen through a dead API: %+v", o.Releases)
@@ -534,7 +534,7 @@ func TestOneActionPerRelease(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := b.releaser.Install(short, b.desired, a, digest); !errors.Is(err, context.DeadlineExceeded) {
-			b.Errorf("who has no time is told %v", err)
+			b.Errorf("who has no time gets %v", err)
 		}
 		wg.Wait()
 		for range 5 {

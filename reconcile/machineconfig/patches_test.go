@@ -105,7 +105,7 @@ func TestPatchProblems(t *testing.T) {
 				t.Errorf("more problems than one:\n%s", got)
 			}
 			if strings.Contains(got, "canary") {
-				t.Errorf("a value of the patch is told:\n%s", got)
+				t.Errorf("a value of the patch is shown:\n%s", got)
 			}
 			if ps.HasErrors() && name != "type" && name != "deletes what must be" && len(configs) != 0 {
 				t.Errorf("%d configs in spite of it", len(configs))
@@ -259,7 +259,7 @@ func TestKindsAreComplete(t *testing.T) {
 	}
 	for kind, since := range kindSince {
 		if since <= oldestMinor || since > newestMinor() {
-			t.Errorf("kindSince says %s is of v1.%d", kind, since)
+			t.Errorf("kindSince has %s is of v1.%d", kind, since)
 		}
 	}
 }

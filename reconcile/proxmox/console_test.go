@@ -59,7 +59,7 @@ func TestConsole(t *testing.T) {
 		defer c.Close()
 		printed, err := listen(t.Context(), c, 411, "two\r\n")
 		if err != nil || !strings.HasSuffix(printed, "[talos] one\r\n[talos] two\r\n") || strings.Contains(printed, "OK") {
-			t.Errorf("heard %q, %v", printed, err)
+			t.Errorf("printed %q, %v", printed, err)
 		}
 		// Half an hour of silence is longer than termproxy bears without a ping.
 		began := time.Now()

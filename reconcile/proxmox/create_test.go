@@ -56,7 +56,7 @@ func TestCreateFinishes(t *testing.T) {
 				c := s.client()
 				defer c.Close()
 				if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-					t.Fatal("it was not cut off")
+					t.Fatal("it was not interrupted")
 				}
 				vm := observe(c, d).VMs[n.Name]
 				if vm.Owner != cluster.Ours || !unfinished(vm) {

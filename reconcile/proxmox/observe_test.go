@@ -66,7 +66,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-			s.t.Fatal("the creation was not cut off")
+			s.t.Fatal("the creation was not interrupted")
 		}
 		c.Close()
 	}
@@ -131,7 +131,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
 			if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-				s.t.Fatal("the creation was not cut off")
+				s.t.Fatal("the creation was not interrupted")
 			}
 		}, want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool"},
 			// To root's own token it is its own.
@@ -350,7 +350,7 @@ func TestOrphans(t *testing.T) {
 		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/nextid", Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
 		s.must(s.host.Remove(517))
 		if o := observe(c, d); o.Orphans.Known {
-			t.Errorf("orphans are known although nobody said where 517 is: %+v", o.Orphans)
+			t.Errorf("orphans are known although it is unknown where 517 is: %+v", o.Orphans)
 		}
 		check("another one is gone", "511 dev-wk-1")
 
@@ -361,7 +361,7 @@ func TestOrphans(t *testing.T) {
 		check("after the tear-down")
 		for _, vmid := range []int{513, 514, 515, 516} {
 			if _, ok := s.host.VM(vmid); !ok {
-				t.Errorf("vm %d is gone", vmid)
+				t.Errorf("vm %d is deleted", vmid)
 			}
 		}
 	})
@@ -427,6 +427,6 @@ func TestConnectionRefused(t *testing.T) {
 	var o cluster.Observed
 	c.Observe(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Placement: cluster.Placement{Pin: "pve1"}, VMID: 411}}}}}, &o)
 	if why := o.VMs["cp-1"].Why; !strings.Contains(why, "connection refused (does it run? `systemctl status pveproxy`") {
-		t.Errorf("told: %s", why)
+		t.Errorf("reported: %s", why)
 	}
 }

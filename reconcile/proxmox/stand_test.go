@@ -235,7 +235,7 @@ func (s *stand) drive(what string, step func(*Client) (bool, error), crashed fun
 func (s *stand) checkRules() {
 	s.t.Helper()
 	for _, v := range s.world.Violations() {
-		s.t.Errorf("law broken: %s", v)
+		s.t.Errorf("rule broken: %s", v)
 	}
 }
 

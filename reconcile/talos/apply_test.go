@@ -132,7 +132,7 @@ func TestRefusedConfigs(t *testing.T) {
 					t.Errorf("error %v, want %q", err, tc.want)
 				}
 				if text := fmt.Sprintf("%v %+v %#v %s", err, err, err, b.log.String()); strings.Contains(text, secret) {
-					t.Errorf("the secret is told: %s", text)
+					t.Errorf("the secret is shown: %s", text)
 				}
 			})
 		})

@@ -22,7 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/certpool"
 )
 
-// Config is which repository to read, and how. The zero value of every field
+// Config names the repository to read, and how. The zero value of every field
 // but URL (for Open) or Dir (for OpenDir) is useful.
 type Config struct {
 	// URL names the repository: ssh://git@host[:port]/path, git@host:path,

@@ -117,7 +117,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 }
 
 func (c *chat) send(n Notice) (err error) {
-	n = n.harmless()
+	n = n.defuse()
 	defer func() {
 		if recover() != nil { // its words could hold the address
 			err = errors.New("internal error of the library")

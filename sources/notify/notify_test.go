@@ -101,7 +101,7 @@ func TestWebhookTrust(t *testing.T) {
 	target, err = New(Config{Kind: Webhook, URL: s.URL})
 	check(t, err)
 	if err := target.Send(t.Context(), notice); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a stranger is trusted: %v", err)
+		t.Errorf("an unknown server is trusted: %v", err)
 	}
 }
 

@@ -6,10 +6,10 @@ import (
 	"unicode"
 )
 
-// harmless is a notice in whose words no chat service finds a command. Much of them
+// defuse returns a notice in whose words no chat service finds a command. Much of them
 // comes from others: whoever pushes, a chart, a machine. What is changed stays
 // readable; a webhook for programs gets the original.
-func (n Notice) harmless() Notice {
+func (n Notice) defuse() Notice {
 	for _, word := range []*string{&n.Agent, &n.Host, &n.Cluster, &n.Condition, &n.Reason, &n.Concerns, &n.About, &n.Message, &n.Hint, &n.Revision, &n.Applied} {
 		*word = defuseText(*word)
 	}
@@ -32,7 +32,7 @@ var (
 	brackets = strings.NewReplacer("<", "\u2039", ">", "\u203a")
 )
 
-// defuseText is a text in which no chat service finds a person to call, a link with
+// defuseText returns a text in which no chat service finds a person to call, a link with
 // another name, or markup, in one line.
 func defuseText(s string) string {
 	s = strings.Map(func(r rune) rune {
