@@ -28,7 +28,7 @@ type Store interface {
 	Descends(ctx context.Context, head, ancestor string) (bool, error)
 }
 
-// Config is where the inventory is and what the host adds to it.
+// Config holds where the inventory is and what the host adds to it.
 type Config struct {
 	// Store is asked by Fetch and Descends. A Repository that only reads trees
 	// it is given needs none.

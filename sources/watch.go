@@ -149,8 +149,8 @@ func handleEvent(w *fsnotify.Watcher, root string, e fsnotify.Event) (change boo
 	return !isNoise(e), nil
 }
 
-// isNoise is what happens to a file without changing it: locks of git, which
-// come and go around every change, and attributes.
+// isNoise reports what happens to a file without changing it: locks of git,
+// which come and go around every change, and attributes.
 func isNoise(e fsnotify.Event) bool {
 	return e.Op == fsnotify.Chmod || strings.HasSuffix(e.Name, ".lock") && filepath.Base(filepath.Dir(e.Name)) == ".git"
 }

@@ -125,7 +125,7 @@ type VM struct {
 	Power     Power
 	Uptime    time.Duration
 	Lock      string // backup, create, ...; "" : none
-	Deleting  bool   // its mark has a deletion that has begun
+	Deleting  bool   // its mark records that a deletion has begun
 	Protected bool   // Proxmox VE's own protection flag
 	Tags      []string
 	Task      *Task          // running on it now

@@ -25,7 +25,7 @@ const (
 )
 
 // Book is the history of one cluster: a fold of its statuses, its actions and
-// root's words into runs. It is for one goroutine at a time.
+// admin commands into runs. It is for one goroutine at a time.
 type Book struct {
 	cluster   string
 	keep      int
@@ -226,7 +226,7 @@ func (b *Book) begins(s cluster.Status) bool {
 	return s.Revision != last.Revision || s.Condition != last.Result
 }
 
-// explainSuperseded is why a run ends although the cluster still changes.
+// explainSuperseded returns why a run ends although the cluster still changes.
 func explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status, requested string) string {
 	switch {
 	case s.Revision != r.Revision && r.Revision != "":

@@ -23,7 +23,7 @@ type Calls struct {
 	N               int64
 }
 
-// Config is where the numbers come from that are kept elsewhere. Each is asked
+// Config has the sources of the numbers that are kept elsewhere. Each is asked
 // at a scrape, and must answer at once, from memory.
 type Config struct {
 	Version string

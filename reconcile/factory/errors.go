@@ -39,7 +39,7 @@ func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
-// newTransient is an error that time may fix.
+// newTransient returns an error that time may fix.
 func newTransient(cause error, hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint, transient: true, cause: cause}
 }
@@ -47,7 +47,8 @@ func newTransient(cause error, hint, format string, args ...any) *Error {
 // mostWords is how much of a foreign text is repeated, in bytes.
 const mostWords = 300
 
-// describeError is the text of a transport's error, in the words of people.
+// describeError returns the text of a transport's error, in the words of
+// people.
 func describeError(err error) string { return text.Reason(err, mostWords) }
 
 // sanitize makes a foreign text fit to be shown.

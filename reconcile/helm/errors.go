@@ -37,5 +37,6 @@ const mostWords = 400
 // sanitize makes a foreign text fit to be shown.
 func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
-// describeError is the text of the error of a connection to where charts come from.
+// describeError returns the text of the error of a connection to where charts come
+// from.
 func describeError(err error) string { return text.Reason(err, mostWords) }

@@ -127,7 +127,7 @@ func openURL(ctx context.Context, client doer, u *url.URL, accept string, most i
 	return nil, &httpError{u.Host, resp.StatusCode, words}
 }
 
-// wrapUnreachable is an error of the connection.
+// wrapUnreachable returns an error of the connection.
 func wrapUnreachable(host string, err error) error {
 	var unknown x509.UnknownAuthorityError
 	hint := "check the way from this host to " + host + ", its name server and its proxy"

@@ -76,8 +76,8 @@ const notObserved = "its controller has not looked at it yet"
 
 func podsReady(ready, want int32) string { return fmt.Sprintf("%d of %d pods ready", ready, want) }
 
-// wantedReplicas is how many pods are wanted; the API server fills in 1 where
-// nothing is set.
+// wantedReplicas returns how many pods are wanted; the API server fills in 1
+// where nothing is set.
 func wantedReplicas(n *int32) int32 {
 	if n == nil {
 		return 1

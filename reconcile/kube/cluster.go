@@ -19,7 +19,7 @@ import (
 // listWithin is how long Observe waits for the first list of nodes.
 const listWithin = 5 * time.Second
 
-// Config is how a Cluster is reached. The zero value works.
+// Config holds how a Cluster is reached. The zero value works.
 type Config struct {
 	// Dial makes connections; nil: the operating system's.
 	Dial kubeapi.Dial

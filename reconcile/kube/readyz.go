@@ -82,8 +82,8 @@ func firstFailed(status, body string) string {
 	return kubeapi.Sanitize(status)
 }
 
-// seenUnanswered is what an API that did not answer is: surely not ready when its
-// host refuses the connection, unknown otherwise.
+// seenUnanswered returns what an API that did not answer is: surely not ready
+// when its host refuses the connection, unknown otherwise.
 func seenUnanswered(addr netip.Addr, err error) cluster.Seen[bool] {
 	why := fmt.Sprintf("%s: %s", netip.AddrPortFrom(addr, port), kubeapi.Reason(err))
 	if errors.Is(err, syscall.ECONNREFUSED) {

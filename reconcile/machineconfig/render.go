@@ -293,7 +293,8 @@ func (g *generator) compose(in *input) (config.Provider, error) {
 	return composed, nil
 }
 
-// listOptions are the settings for which the generator itself knows the place.
+// listOptions returns the settings for which the generator itself knows the
+// place.
 func listOptions(s *shared, c *config.VersionContract, bundle *secrets.Bundle) []generate.Option {
 	opts := []generate.Option{
 		generate.WithVersionContract(c),
@@ -314,9 +315,9 @@ func listOptions(s *shared, c *config.VersionContract, bundle *secrets.Bundle) [
 	return opts
 }
 
-// listSANs are the names beside its own that the certificates of a machine and of
-// the Kubernetes API are valid for. Up to contract 1.11 the generator adds the
-// endpoint by itself.
+// listSANs returns the names beside its own that the certificates of a machine
+// and of the Kubernetes API are valid for. Up to contract 1.11 the generator adds
+// the endpoint by itself.
 func listSANs(n cluster.Network, added bool) []string {
 	var endpoint string
 	if u, err := url.Parse(n.Endpoint); err == nil {

@@ -122,7 +122,7 @@ func (l *look) identity(n cluster.Node) identity {
 	return identity{vmid: n.VMID, pool: l.c.poolOf(n), uuid: cluster.NodeUUID(l.d.Spec.ID, n.Name), node: n.Name}
 }
 
-// unknownAll is what is seen when the list cannot be read: nothing.
+// unknownAll returns what is seen when the list cannot be read: nothing.
 func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
 	why := "Proxmox VE cannot be asked: " + formatReason(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}

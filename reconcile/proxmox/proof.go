@@ -301,7 +301,8 @@ func makesOrRemoves(kind string) bool {
 // warnings as one.
 func isSuccess(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
 
-// findKind is the kind of some words, nil when the table does not know them.
+// findKind returns the kind of some words, nil when the table does not know
+// them.
 func findKind(words string) error {
 	p, _ := phraseIn(words)
 	return p.kind

@@ -82,7 +82,7 @@ func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, er
 // ours reports whether a task was started with our token.
 func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
-// describeTask is a task in the terms of the observed world.
+// describeTask returns a task in the terms of the observed world.
 func (c *Client) describeTask(t task) cluster.Task {
 	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid)}
 }
@@ -115,7 +115,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	}
 }
 
-// nextPause is how long to wait before looking again at what began then.
+// nextPause returns how long to wait before looking again at what began then.
 func nextPause(began time.Time) time.Duration {
 	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }

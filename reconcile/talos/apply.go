@@ -202,7 +202,8 @@ func (f *Fleet) look(ctx context.Context, n cluster.Node, k keys, through func(*
 	return through(l)
 }
 
-// parseMinor is the second number of a version of Talos 1, 0 when it is none.
+// parseMinor returns the second number of a version of Talos 1, 0 when it is
+// none.
 func parseMinor(version string) int {
 	parts := strings.Split(strings.TrimPrefix(version, "v1."), ".")
 	n, err := strconv.Atoi(parts[0])

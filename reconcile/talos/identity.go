@@ -96,7 +96,7 @@ func (id identity) other(n cluster.Node) string {
 	return fmt.Sprintf("it has no network card with MAC %s (it has %s)", n.MAC, have)
 }
 
-// swapUUID is a UUID with its first three groups in the other byte order.
+// swapUUID returns a UUID with its first three groups in the other byte order.
 // SMBIOS before 2.6 did not define their order; Talos reads them as
 // little-endian always (its source, siderolabs/go-smbios).
 func swapUUID(uuid string) string {

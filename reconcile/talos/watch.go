@@ -112,7 +112,7 @@ func (w *watcher) visit(ctx context.Context) {
 	}
 }
 
-// absentMachine is a machine that could not be reached.
+// absentMachine returns a machine that could not be reached.
 func absentMachine(err error) cluster.Machine {
 	if u, ok := errors.AsType[*unreached](err); ok {
 		return cluster.Machine{Reach: u.reach, Why: u.Error()}
@@ -120,7 +120,7 @@ func absentMachine(err error) cluster.Machine {
 	return cluster.Machine{Why: formatError(err)}
 }
 
-// unknownMachine is a machine that answers, but not what is needed.
+// unknownMachine returns a machine that answers, but not what is needed.
 func unknownMachine(what string, err error) cluster.Machine {
 	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, formatError(err))}
 }

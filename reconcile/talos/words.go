@@ -34,7 +34,8 @@ var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: 
 // (recorded).
 const late = "no answer in time"
 
-// formatError is an error in one line, and the same words for the same error.
+// formatError returns an error in one line, and the same words for the same
+// error.
 func formatError(err error) string {
 	text := err.Error()
 	var answer interface{ GRPCStatus() *status.Status }

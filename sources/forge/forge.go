@@ -62,7 +62,8 @@ type Status struct {
 	TargetURL string
 }
 
-// Config is which forge, and as whom. Kind, Repository and Token are required.
+// Config names the forge and the identity. Kind, Repository and Token are
+// required.
 type Config struct {
 	Kind Kind
 	// URL is the address of the forge: GitHub's API (https://api.github.com when

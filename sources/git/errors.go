@@ -99,8 +99,8 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.text }
 // Unwrap holds what to write instead.
 func (e *FieldError) Unwrap() error { return &fault.Error{Op: e.text, Hint: e.hint} }
 
-// cleanRemark is the other side's message, made fit for one line of ours: the first
-// non-empty line, printable, of bounded length.
+// cleanRemark returns the other side's message, made fit for one line of ours: the
+// first non-empty line, printable, of bounded length.
 func cleanRemark(s string) string {
 	const most = 200
 	for line := range strings.Lines(s) {

@@ -74,7 +74,7 @@ func shortRevision(revision string) string {
 	return revision
 }
 
-// Config is where to and how. Kind and URL are required.
+// Config holds the address and how to send to it. Kind and URL are required.
 type Config struct {
 	Kind Kind
 	// URL is a web address, or one of shoutrrr's (ntfy://..., slack://...).
@@ -121,8 +121,8 @@ func New(c Config) (Target, error) {
 	return nil, &fault.Error{Op: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
 }
 
-// stopError is the error of a context that ended, distinguished from a slow
-// service.
+// stopError returns the error of a context that ended, distinguished from a
+// slow service.
 func stopError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &fault.Error{Op: "there was no answer in time"}

@@ -30,7 +30,7 @@ const maxBody = 2 << 20
 // the listener can send as many as he likes.
 const warnEvery = 10 * time.Minute
 
-// Config is what is a hint. Secret and Hint are required.
+// Config defines what is a hint. Secret and Hint are required.
 type Config struct {
 	// Secret is what the forge knows too: a text, or a signing token of GitLab
 	// (whsec_...).
