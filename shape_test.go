@@ -33,7 +33,7 @@ type shape struct {
 }
 
 var shapes = map[string]shape{
-	"cmd/agent": {circle: 18, oneWord: 19},
+	"cmd/agent": {circle: 18},
 
 	// The simulated Proxmox VE and Kubernetes are as large as what they serve.
 	"internal/lab/pve":     {files: 40, lines: 8500, circle: 29, oneWord: 32},
@@ -41,24 +41,8 @@ var shapes = map[string]shape{
 	"internal/lab/talos":   {circle: 14, oneWord: 8},
 	"internal/lab/factory": {oneWord: 9},
 
-	"internal/api":            {oneWord: 13},
-	"internal/host/doctor":    {oneWord: 4},
-	"internal/host/setup":     {oneWord: 10},
-	"internal/metrics":        {oneWord: 6},
-	"internal/repo/scaffold":  {oneWord: 4},
-	"internal/yamlschema":     {oneWord: 6},
-	"reconcile":               {oneWord: 4},
-	"reconcile/factory":       {oneWord: 7},
-	"reconcile/helm":          {oneWord: 15},
-	"reconcile/machineconfig": {oneWord: 19},
-	"reconcile/plan":          {oneWord: 15},
-	"reconcile/proxmox":       {oneWord: 17},
-	"reconcile/talos":         {oneWord: 21},
-	"sources/forge":           {oneWord: 4},
-	"sources/git":             {oneWord: 8},
-	"sources/inventory":       {oneWord: 11},
-	"sources/notify":          {oneWord: 5},
-	"sources/secrets":         {oneWord: 11},
+	"reconcile":      {oneWord: 4},
+	"reconcile/plan": {oneWord: 15},
 }
 
 // functionsOfOneWord reports the unexported functions, and those of them whose

@@ -116,7 +116,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 			outcome.Result = cluster.Done
 			log.Info("done: "+info.Text, "duration_ms", took.Milliseconds())
 		case e.run.Err() != nil:
-			outcome.Result = cluster.CutOff
+			outcome.Result = cluster.ResultInterrupted
 			log.Info("interrupted, because the agent stops: "+info.Text, "err", err)
 		default:
 			outcome.Result = cluster.Failed

@@ -80,7 +80,7 @@ func (r *Reconciler) guardPass(ctx context.Context) {
 			r.log.Error("a pass panicked", "err", what, "stack", string(debug.Stack()))
 		}
 		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
-			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Blind, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)
+			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Unknown, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)
 	}()
 	r.pass(ctx)
 	r.memo.panicked = ""

@@ -200,7 +200,7 @@ func New(c Config) (*Reconciler, error) {
 	}
 	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec = newExecutor(r)
-	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Blind, Reason: cluster.Starting, Message: "starting", Since: time.Now()}
+	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Unknown, Reason: cluster.Starting, Message: "starting", Since: time.Now()}
 	r.status.Store(&s)
 	return r, nil
 }

@@ -30,9 +30,9 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 		b := r.findRefusal().block
 		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
-		s.Condition, s.Reason, s.Message, s.Hint = cluster.Blind, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
+		s.Condition, s.Reason, s.Message, s.Hint = cluster.Unknown, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
-		s.Condition, s.Reason, s.Message = cluster.Blind, cluster.Starting, "starting"
+		s.Condition, s.Reason, s.Message = cluster.Unknown, cluster.Starting, "starting"
 	}
 	r.publish(now, s, "")
 }
@@ -291,9 +291,9 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 	case len(p.Blocked) > 0:
 		blocked("")
 	case nothingSeen(o, p):
-		set(cluster.Blind, cluster.NodeUnknown, "nothing can be seen", "")
+		set(cluster.Unknown, cluster.NodeUnknown, "nothing can be seen", "")
 		for _, w := range s.Waiting {
-			set(cluster.Blind, w.Reason, w.Subject+": "+w.Message, "")
+			set(cluster.Unknown, w.Reason, w.Subject+": "+w.Message, "")
 			s.Concerns, s.About = w.Subject, w.About
 			break
 		}

@@ -40,7 +40,7 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 		d.reportLoad(problems, asked)
 		if differs := !reflect.DeepEqual(next.Policy, running.Policy); !problems.HasErrors() && (asked || differs) {
 			d.log.Info("config and policy loaded", logging.Hint, restartNote(next))
-		} else if differs && next.Policy.Doubt == nil {
+		} else if differs && next.Policy.Problems == nil {
 			d.log.Info("the policy is loaded, and holds whatever is wrong beside it")
 		}
 		d.agent.LookAll()
@@ -77,8 +77,8 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 // reason to hold to either.
 func policyBeside(running, loaded config.Settings, problems cluster.Problems) cluster.Policy {
 	p := loaded.Policy
-	if problems.HasErrors() && p.Doubt == nil && loaded.PolicyPath != running.PolicyPath {
-		p.Doubt = cluster.Problems{{Severity: cluster.Error, File: loaded.Path, Field: "policy_file",
+	if problems.HasErrors() && p.Problems == nil && loaded.PolicyPath != running.PolicyPath {
+		p.Problems = cluster.Problems{{Severity: cluster.Error, File: loaded.Path, Field: "policy_file",
 			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "fix what else is wrong with it"}}
 	}
 	return p
@@ -103,7 +103,7 @@ func restartNote(s config.Settings) string {
 // wrong with them until it is mended, and the log when it is news or somebody
 // asked.
 func (d *Daemon) reportLoad(problems cluster.Problems, asked bool) {
-	doubt := d.settings.Policy.Doubt
+	doubt := d.settings.Policy.Problems
 	rest := slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(doubt, p) })
 	words := "the agent's own files cannot be taken up as they are now; what was loaded before stays in force"
 	var trouble []string

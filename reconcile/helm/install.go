@@ -60,7 +60,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	}
 	// The connection is the action's own: what is looked at may move to another
 	// server meanwhile.
-	conn, err := connect(server, d.Access.Kube, r.dial, r.wrap)
+	conn, err := connectServer(server, d.Access.Kube, r.dial, r.wrap)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return explain(err, a, made)
+		return explainError(err, a, made)
 	}
 	r.settle(ctx, rel, w.kube.wrote)
 	return nil

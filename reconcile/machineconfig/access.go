@@ -26,10 +26,10 @@ import (
 func (b *Bundle) Credentials(now time.Time, ttl time.Duration) (cluster.Access, error) {
 	var access cluster.Access
 	var err error
-	if access.Talos, err = mint(b.parsed.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
+	if access.Talos, err = mintCredentials(b.parsed.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
 		return cluster.Access{}, fmt.Errorf("mint Talos client certificate: %w", err)
 	}
-	access.Kube, err = mint(b.parsed.Certs.K8s, now, ttl,
+	access.Kube, err = mintCredentials(b.parsed.Certs.K8s, now, ttl,
 		x509.Organization(constants.KubernetesAdminCertOrganization), x509.CommonName(constants.KubernetesAdminCertCommonName))
 	if err != nil {
 		return cluster.Access{}, fmt.Errorf("mint Kubernetes client certificate: %w", err)
@@ -37,7 +37,7 @@ func (b *Bundle) Credentials(now time.Time, ttl time.Duration) (cluster.Access, 
 	return access, nil
 }
 
-func mint(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
+func mintCredentials(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
 	if authority == nil {
 		return cluster.Credentials{}, errors.New("the secrets bundle has no authority for it")
 	}

@@ -163,7 +163,7 @@ func (s *Store) describe(tip plumbing.Hash) (Commit, error) {
 		Hash:     tip.String(),
 		Content:  "sha1:" + c.TreeHash.String(),
 		Time:     c.Committer.When.UTC(),
-		Subject:  remark(c.Message),
+		Subject:  cleanRemark(c.Message),
 	}, nil
 }
 
@@ -292,7 +292,7 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 		if err == nil {
 			return tip, nil
 		}
-		if known(err) || packs == 0 {
+		if isKnown(err) || packs == 0 {
 			return plumbing.ZeroHash, err
 		}
 		reason = err.Error()
@@ -323,7 +323,7 @@ func (s *Store) ask(ctx context.Context) (session, *packp.AdvRefs, plumbing.Hash
 		var names []string
 		for name := range refs.References {
 			if short, ok := strings.CutPrefix(name, "refs/heads/"); ok {
-				names = append(names, remark(short))
+				names = append(names, cleanRemark(short))
 			}
 		}
 		return nil, nil, plumbing.ZeroHash, s.noBranch(names)

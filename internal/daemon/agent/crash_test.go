@@ -236,7 +236,7 @@ func (s *sim) destroy() {
 		if st.Condition == cluster.Suspended && len(st.Running) == 0 && !s.left() {
 			return true
 		}
-		if !st.Suspended && st.Condition != cluster.Blind && s.Agent != nil {
+		if !st.Suspended && st.Condition != cluster.Unknown && s.Agent != nil {
 			// What a person would do who sees that nothing happens.
 			if err := s.Cluster().Destroy(); err != nil && !s.IsDead() {
 				s.T.Errorf("destroy: %v", err)

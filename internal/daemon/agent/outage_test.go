@@ -80,7 +80,7 @@ func TestRepositoryOutage(t *testing.T) {
 		s.Log = slog.New(slog.NewTextHandler(log, nil))
 		everything, trouble, quiet := &inbox{t: t}, &inbox{t: t}, &inbox{t: t}
 		for i, box := range []*inbox{everything, trouble, quiet} {
-			on := [][]cluster.Condition{{cluster.Ready, cluster.Stalled, cluster.Blind}, {cluster.Stalled, cluster.Blind}, {cluster.Ready, cluster.Stalled}}[i]
+			on := [][]cluster.Condition{{cluster.Ready, cluster.Stalled, cluster.Unknown}, {cluster.Stalled, cluster.Unknown}, {cluster.Ready, cluster.Stalled}}[i]
 			addr := fmt.Sprintf("127.0.0.9:%d", 8081+i)
 			l, err := s.Lab.World.Net.Listen(addr)
 			must(err)

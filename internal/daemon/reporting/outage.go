@@ -54,6 +54,6 @@ func (o *Outage) Observe(err error) {
 		o.logged = true
 		o.Log.Warn(message, logging.Err, err, logging.Hint, fault.HintOf(err))
 	}
-	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Blind), message+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
+	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Unknown), message+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
 	o.Notifier.reportOutage(notice)
 }
