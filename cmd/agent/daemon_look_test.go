@@ -92,7 +92,7 @@ func TestLooking(t *testing.T) {
 	r.untilReady(commit)
 	ready := "1 node is Ready at main@sha1:" + commit[:12]
 	r.until("everybody is told", func() bool {
-		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("the cluster is Ready: "+ready) && shown.has(ready)
+		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("cluster condition changed: Ready: "+ready) && shown.has(ready)
 	})
 
 	r.run(exitOK, do("history"), "Ready", "a new revision: a change", "main@sha1:"+commit[:12])
@@ -100,7 +100,7 @@ func TestLooking(t *testing.T) {
 	r.run(exitOK, do("history", "dev", "1", "--output", "json"), `"kind": "Run"`, `"result": "Ready"`)
 	r.run(exitFailed, do("history", "dev", "7"), "dev has no run 7", "runs 1 to 1 are kept")
 	r.run(exitFailed, do("history", "other"), "no such cluster")
-	r.run(exitOK, do("events", "--node", "dev-cp-1"), "[dev] create vm 412 (dev-cp-1)")
+	r.run(exitOK, do("events", "--node", "dev-cp-1"), "[dev] action started: create vm 412 (dev-cp-1)")
 	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
 
 	// There is a cluster, and nobody is told for a moment that there is none.
@@ -134,7 +134,7 @@ func TestLooking(t *testing.T) {
 		text := "2 nodes are Ready at main@sha1:" + second[:12]
 		return lines.has(text) && values.has(text) && events.has(text) && shown.has(text)
 	})
-	if n := strings.Count(events.String(), "[dev] create vm 412 (dev-cp-1)"); n != 1 {
+	if n := strings.Count(events.String(), "[dev] action started: create vm 412 (dev-cp-1)"); n != 1 {
 		t.Errorf("an event was told %d times:\n%s", n, events)
 	}
 	r.run(exitOK, do("history"), "\n2 ", "\n1 ")

@@ -23,7 +23,7 @@ func TestDoctorReferenceIsCurrent(t *testing.T) {
 <!-- Written by ` + "`make docs`" + ` from internal/host/doctor/catalogue.go: change that. -->
 
 What ` + "`talos-agent doctor`" + ` checks, in the order in which it reports it. Everything can pass; what else it can come to is in
-the column "or". [How to use it](../how-to/find-what-is-wrong.md).
+the column "or". [How to use it](../how-to/troubleshoot.md).
 
 `)
 	group := ""
@@ -99,7 +99,7 @@ func TestDoctorScreen(t *testing.T) {
 	} {
 		screen = regexp.MustCompile(m.found).ReplaceAllString(screen, m.shown)
 	}
-	const page, begin, end = "../../docs/how-to/find-what-is-wrong.md", "<!-- screen: doctor -->\n```text\n", "```\n"
+	const page, begin, end = "../../docs/how-to/troubleshoot.md", "<!-- screen: doctor -->\n```text\n", "```\n"
 	text, err := os.ReadFile(page)
 	must(err)
 	before, rest, ok := strings.Cut(string(text), begin)

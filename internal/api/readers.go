@@ -36,8 +36,8 @@ func (r *roomy) Accept() (net.Conn, error) {
 		case r.slots <- struct{}{}:
 			return &readerConn{Conn: c, release: sync.OnceFunc(func() { <-r.slots })}, nil
 		default:
-			r.log.Debug("a reader is turned away: there are too many")
-			_ = c.Close() // nothing was sent yet
+			r.log.Debug("a reader is refused: there are too many")
+			_ = c.Close() // nothing was said yet
 		}
 	}
 }

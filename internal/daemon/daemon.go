@@ -119,7 +119,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	d.notify(daemon.SdNotifyReady + "\n" + "STATUS=" + d.statusLine())
-	d.log.Info("talos-agent " + d.c.Version + " follows " + s.Source())
+	d.log.Info("talos-agent started", logging.Detail, "version "+d.c.Version+" follows "+s.Source())
 	return d.serve(ctx, hup)
 }
 
@@ -250,6 +250,6 @@ func (d *Daemon) quit() {
 	select {
 	case <-ended:
 	case <-late.C:
-		d.log.Warn("something does not let go; the agent ends without waiting for it. What it was doing is found again by the next one")
+		d.log.Warn("shutdown timed out; the agent ends without waiting for what is under way, which the next one finds again")
 	}
 }

@@ -48,7 +48,7 @@ func reloadingState() string {
 // notify sends a state to systemd, where it listens.
 func (d *Daemon) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		d.log.Debug("tell systemd", logging.Err, err)
+		d.log.Debug("notify systemd", logging.Err, err)
 	}
 }
 

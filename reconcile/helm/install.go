@@ -169,7 +169,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		}
 		// Whoever began it is dead: nobody else makes our revisions, and no
 		// other action of ours is under way.
-		j.log.Info(fmt.Sprintf("take up the release of addon %s, which was cut off (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
+		j.log.Info("resume an interrupted release", logging.Detail, fmt.Sprintf("addon %s (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
 			return nil, err

@@ -139,7 +139,7 @@ func (l *look) version() string {
 	}
 	var v struct{ Version scalar }
 	if err := c.get(l.ctx, "/version", nil, &v); err != nil {
-		c.log.Debug("cannot tell the version of Proxmox VE", logging.Err, err)
+		c.log.Debug("cannot read the version of Proxmox VE", logging.Err, err)
 		return version
 	}
 	c.mu.Lock()

@@ -253,7 +253,7 @@ func (v *view) digest(e state.Event) string {
 	}
 	digest, err := v.w.f.digest(bytes)
 	if err != nil {
-		v.w.f.log.Debug("cannot tell what the config a machine has means", logging.Node, v.w.node.Name)
+		v.w.f.log.Debug("cannot parse the config a machine has", logging.Node, v.w.node.Name)
 		return ""
 	}
 	return digest

@@ -158,7 +158,7 @@ func (a *Agent) refuse(name string, err error) {
 	if before, ok := a.refused[name]; ok && before.err == err.Error() {
 		s.Since = before.Since
 	} else {
-		a.c.Log.Error("cannot look after a cluster", logging.Cluster, name, logging.Err, err, logging.Hint, s.Hint)
+		a.c.Log.Error("cannot manage a cluster", logging.Cluster, name, logging.Err, err, logging.Hint, s.Hint)
 	}
 	a.refused[name] = refusedCluster{s, err.Error()}
 	a.notifier.Report(s)

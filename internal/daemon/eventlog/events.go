@@ -38,11 +38,11 @@ func (ev *Events) Add(r slog.Record, attrs []slog.Attr) {
 func (ev *Events) Open(files Files, log *slog.Logger) {
 	text, err := ev.file.open(files, EventsFile, log)
 	if err != nil {
-		log.Warn("the events of before cannot be read; they begin anew", logging.Err, err)
+		log.Warn("the earlier events cannot be read; the list begins empty", logging.Err, err)
 	}
 	old, bad := history.Lines[cluster.Event](text)
 	if bad > 0 {
-		log.Info("some of the events of before cannot be read and are left out", logging.Lines, bad)
+		log.Info("some of the earlier events cannot be read and are left out", logging.Lines, bad)
 	}
 	ev.ring.Recall(old)
 }
@@ -53,10 +53,10 @@ func (ev *Events) Select(q cluster.EventQuery) []cluster.Event { return ev.ring.
 // Changed is closed when there is another event.
 func (ev *Events) Changed() <-chan struct{} { return ev.ring.Changed() }
 
-// newEvent makes an event of a record. Field by field it holds what the journal
-// gets.
+// newEvent makes an event of a record. Its message is the sentence of every other form
+// of the record, and field by field it holds what the journal gets.
 func newEvent(r slog.Record, attrs []slog.Attr) cluster.Event {
-	e := cluster.Event{At: r.Time.UTC(), Message: limit(r.Message), Level: "info"}
+	e := cluster.Event{At: r.Time.UTC(), Message: limit(logging.Sentence(r.Message, attrs)), Level: "info"}
 	switch {
 	case r.Level >= slog.LevelError:
 		e.Level = "error"

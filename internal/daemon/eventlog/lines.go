@@ -73,7 +73,7 @@ func appendLine[T any](l *lines, v T, list func() []T) {
 		return out
 	})
 	if err != nil && !l.failed {
-		l.log.Warn("cannot keep what is told on disk; it is kept in memory", logging.File, l.name, logging.Err, err,
+		l.log.Warn("cannot keep the history on disk; it is kept in memory", logging.File, l.name, logging.Err, err,
 			logging.Hint, reconcile.RecordsHint)
 	}
 	l.failed = err != nil

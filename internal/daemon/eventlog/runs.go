@@ -45,7 +45,7 @@ func (rs *Runs) openBook(name string) *book {
 		log := rs.log.With(logging.Cluster, name)
 		text, err := b.file.open(rs.files, "history-"+name+".jsonl", log)
 		if err != nil {
-			log.Warn("the history cannot be read; it begins anew", logging.Err, err)
+			log.Warn("the history cannot be read; it begins empty", logging.Err, err)
 		}
 		var bad int
 		if old, bad = history.Lines[cluster.Run](text); bad > 0 {

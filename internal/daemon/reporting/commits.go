@@ -36,7 +36,7 @@ func NewCommits(p Poster, onAttempt func(error), log *slog.Logger) *Commits {
 		OnAttempt: func(_ string, _ commitReport, err error) {
 			onAttempt(err)
 			if last.Changed(err) {
-				log.Warn("cannot tell the forge how the cluster stands; it is tried again", logging.Err, err, logging.Hint, fault.HintOf(err))
+				log.Warn("cannot set the commit status; it is retried", logging.Err, err, logging.Hint, fault.HintOf(err))
 			}
 		},
 	})}

@@ -281,7 +281,7 @@ func (c *container) journal() {
 			seen[field] = true
 		}
 	}
-	for _, field := range []string{"CLUSTER", "NODE", "VMID", "REVISION", "ACTION", "PHASE", "DURATION_MS"} {
+	for _, field := range []string{"CLUSTER", "NODE", "VMID", "REVISION", "ACTION", "PHASE", "CONDITION", "DETAIL", "DURATION_MS"} {
 		if !seen[field] {
 			c.t.Errorf("no record has the field %s", field)
 		}
