@@ -33,7 +33,7 @@ type shape struct {
 }
 
 var shapes = map[string]shape{
-	"cmd/agent": {circle: 18, oneWord: 19},
+	"cmd/agent": {circle: 18},
 
 	// The simulated Proxmox VE and Kubernetes are as large as what they serve.
 	"internal/lab/pve":     {files: 40, lines: 8500, circle: 29, oneWord: 32},
@@ -41,12 +41,8 @@ var shapes = map[string]shape{
 	"internal/lab/talos":   {circle: 14, oneWord: 8},
 	"internal/lab/factory": {oneWord: 9},
 
-	"internal/api":           {oneWord: 13},
-	"internal/host/doctor":   {oneWord: 4},
-	"internal/host/setup":    {oneWord: 10},
-	"internal/repo/scaffold": {oneWord: 4},
-	"reconcile":              {oneWord: 4},
-	"reconcile/plan":         {oneWord: 15},
+	"reconcile":      {oneWord: 4},
+	"reconcile/plan": {oneWord: 15},
 }
 
 // functionsOfOneWord reports the unexported functions, and those of them whose
