@@ -82,19 +82,22 @@ packed:
 version:
 	@echo '$(VERSION)'
 
+# test RACE=-race is how CI runs it: with the race detector, without vet, which lint
+# has run, and with the exhaustive tests in part. ONLY chooses packages and flags.
+ONLY     ?= ./...
 .PHONY: test
 test: ## run all tests, with 100 seeds of the simulation
+ifeq ($(RACE),)
 	@echo 'building the tests: $(FIRST)'
 	@$(GO) build -v -p $(PARALLEL) ./internal/... ./reconcile/... ./sources/...
 	$(GO) vet -p $(PARALLEL) ./...
 	@echo 'running the tests: about 5 minutes on two processors, the largest packages first; each prints a line when it is done'
-	$(TEST) ./...
+	$(TEST) $(ONLY)
+else
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 $(TEST) $(RACE) -short $(ONLY)
+endif
 
-# race and exhaust together run everything that test runs.
-.PHONY: race
-race: ## run all tests with the race detector, the exhaustive ones in part
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 $(TEST) -race $(RACE)
-
+# With RACE, test runs a part of these.
 .PHONY: exhaust
 exhaust: ## run the exhaustive tests in full
 	$(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)

@@ -88,7 +88,7 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		a.stop()
-		for what, want := range map[string]int{"create vm failed": 2, "create vm done": 1, "bootstrap etcd done": 1, "delete vm cut off": 1} {
+		for what, want := range map[string]int{"create vm failed": 2, "create vm done": 1, "bootstrap etcd done": 1, "delete vm interrupted": 1} {
 			if ended[what] != want {
 				t.Errorf("%s: told %d times, want %d (%v)", what, ended[what], want, ended)
 			}
@@ -444,7 +444,7 @@ func TestPanicFailsOnePassOnly(t *testing.T) {
 		until(t, a, cluster.Ready)
 		did := len(f.did())
 		f.set(func() { f.poison = true })
-		if s := until(t, a, cluster.Blind); !strings.Contains(s.Message, "index out of range") || s.Revision != rev(1) {
+		if s := until(t, a, cluster.Unknown); !strings.Contains(s.Message, "index out of range") || s.Revision != rev(1) {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(time.Hour)
@@ -518,7 +518,7 @@ func TestSourceDown(t *testing.T) {
 		f := newFake(1, 0)
 		f.fetchErr = errors.New("connection refused")
 		a := start(t, f, newMemFiles())
-		s := until(t, a, cluster.Blind)
+		s := until(t, a, cluster.Unknown)
 		time.Sleep(time.Second)
 		if s = a.Status(); !strings.Contains(s.Message, "connection refused") {
 			t.Errorf("status %+v", s)

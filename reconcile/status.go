@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
@@ -30,9 +31,9 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 		b := r.findRefusal().block
 		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
-		s.Condition, s.Reason, s.Message, s.Hint = cluster.Blind, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
+		s.Condition, s.Reason, s.Message, s.Hint = cluster.Unknown, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
-		s.Condition, s.Reason, s.Message = cluster.Blind, cluster.Starting, "starting"
+		s.Condition, s.Reason, s.Message = cluster.Unknown, cluster.Starting, "starting"
 	}
 	r.publish(now, s, "")
 }
@@ -101,7 +102,8 @@ func (r *Reconciler) logCondition(s cluster.Status) {
 	case s.Condition == m.condition, m.condition == "" && s.Condition == cluster.Ready:
 		return
 	}
-	r.log.Info("the cluster is "+string(s.Condition)+": "+s.Message, "revision", s.Revision.Short(), "reason", string(s.Reason), "hint", s.Hint)
+	r.log.Info("cluster condition changed", logging.Detail, string(s.Condition)+": "+s.Message, logging.Condition, string(s.Condition), logging.Revision, s.Revision.Short(),
+		logging.Reason, string(s.Reason), logging.Hint, s.Hint)
 }
 
 // signPlan identifies what a cluster is doing, apart from the words for it: what is
@@ -157,7 +159,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 			if from == string(cluster.PhaseReady) && ns.WaitsFor != "" {
 				text += ", no longer Ready: " + ns.WaitsFor
 			}
-			r.log.Info(text, "node", n.Name, "vmid", n.VMID, "phase", string(ns.Phase))
+			r.log.Info("node phase changed", logging.Detail, text, logging.Node, n.Name, logging.VMID, n.VMID, logging.Phase, string(ns.Phase))
 		})
 		out = append(out, ns)
 	}
@@ -230,7 +232,7 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 		}
 		as.Since = r.stampChange(r.memo.addons, a.Name, as.State, now, func(from string) {
 			if from != "" {
-				r.log.Info(fmt.Sprintf("addon %s is %s", a.Name, as.State), "addon", a.Name)
+				r.log.Info("addon state changed", logging.Detail, fmt.Sprintf("addon %s is %s", a.Name, as.State), logging.Addon, a.Name, logging.State, as.State)
 			}
 		})
 		out = append(out, as)
@@ -291,9 +293,9 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 	case len(p.Blocked) > 0:
 		blocked("")
 	case nothingSeen(o, p):
-		set(cluster.Blind, cluster.NodeUnknown, "nothing can be seen", "")
+		set(cluster.Unknown, cluster.NodeUnknown, "nothing can be seen", "")
 		for _, w := range s.Waiting {
-			set(cluster.Blind, w.Reason, w.Subject+": "+w.Message, "")
+			set(cluster.Unknown, w.Reason, w.Subject+": "+w.Message, "")
 			s.Concerns, s.About = w.Subject, w.About
 			break
 		}

@@ -147,7 +147,7 @@ func TestSecrets(t *testing.T) {
 inventory/dev/secrets.sops.yaml: warning: the file is missing: no cluster can be made without its secrets (make it with: talos-agent secrets new --cluster dev DIR)`, true},
 		"no key": {secretFile, nil, `inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
 inventory/dev/secrets.sops.yaml: warning: not decrypted, because there is no age key: what the secrets hold was not checked (give the age key whose public half stands in .sops.yaml)`, true},
-		"wrong key": {secretFile, func(context.Context, string, []byte) ([]byte, error) { return nil, errCured },
+		"wrong key": {secretFile, func(context.Context, string, []byte) ([]byte, error) { return nil, errHinted },
 			`inventory/dev/cluster.yaml: note: the values of secrets.sops.yaml are not known here: placeholders stand for them, and what they lead to was not checked
 inventory/dev/secrets.sops.yaml: no key fits (use another one)`, false},
 		"nonsense": {"encrypted\ntopsecret: topsecret\n", decrypt,
@@ -178,7 +178,7 @@ inventory/dev/secrets.sops.yaml: cannot be read: larger than 1024 KiB`, false},
 	}
 }
 
-var errCured = &fault.Error{Op: "decrypt inventory/dev/secrets.sops.yaml: no key fits", Hint: "use another one"}
+var errHinted = &fault.Error{Op: "decrypt inventory/dev/secrets.sops.yaml: no key fits", Hint: "use another one"}
 
 // TestBundle: the Talos secrets come with the snapshot, the values in patches.
 func TestBundle(t *testing.T) {
@@ -347,7 +347,7 @@ func TestFetch(t *testing.T) {
 	if snap, _ := snapshot(t, r, tree, "dev"); snap.Revision != revision {
 		t.Error(snap.Revision)
 	}
-	store.err = errCured
+	store.err = errHinted
 	if _, err := r.Fetch(t.Context()); fault.HintOf(err) != "use another one" {
 		t.Errorf("%v has lost its hint", err)
 	}

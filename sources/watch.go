@@ -111,7 +111,7 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 			onChange()
 			continue
 		case e := <-w.Events:
-			if change, err := heed(w, dir, e); err != nil {
+			if change, err := handleEvent(w, dir, e); err != nil {
 				return err
 			} else if !change {
 				continue
@@ -132,9 +132,9 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 	}
 }
 
-// heed follows folders that come, and reports whether an event is a change that is
+// handleEvent follows folders that come, and reports whether an event is a change that is
 // to be told. It fails when the root goes, and when a folder moves.
-func heed(w *fsnotify.Watcher, root string, e fsnotify.Event) (change bool, err error) {
+func handleEvent(w *fsnotify.Watcher, root string, e fsnotify.Event) (change bool, err error) {
 	switch {
 	case (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) && e.Name == root:
 		return false, fmt.Errorf("watch %s: the directory is gone: %w", root, fs.ErrNotExist)
@@ -145,12 +145,12 @@ func heed(w *fsnotify.Watcher, root string, e fsnotify.Event) (change bool, err 
 			return false, err
 		}
 	}
-	return !noise(e), nil
+	return !isNoise(e), nil
 }
 
-// noise is what happens to a file without changing it: locks of git, which
+// isNoise is what happens to a file without changing it: locks of git, which
 // come and go around every change, and attributes.
-func noise(e fsnotify.Event) bool {
+func isNoise(e fsnotify.Event) bool {
 	return e.Op == fsnotify.Chmod || strings.HasSuffix(e.Name, ".lock") && filepath.Base(filepath.Dir(e.Name)) == ".git"
 }
 

@@ -164,7 +164,7 @@ func TestWatchLeavesGitAlone(t *testing.T) {
 	for limit := time.After(deadline); ; {
 		select {
 		case e := <-w.Events:
-			change, err := heed(w, dir, e)
+			change, err := handleEvent(w, dir, e)
 			if err != nil || change != (e.Name == head) {
 				t.Errorf("%s: a change is %v, %v", e, change, err)
 			}
@@ -215,7 +215,7 @@ func TestWatchUnrest(t *testing.T) {
 	}
 }
 
-func TestWatchGone(t *testing.T) {
+func TestWatchDeleted(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
 	if err := Watch(t.Context(), dir, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory that is not there: %v", err)

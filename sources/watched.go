@@ -16,9 +16,9 @@ type watched struct {
 	failed error
 }
 
-// permanent reports whether an error is a property of the files and would be
+// isPermanent reports whether an error is a property of the files and would be
 // the same for everybody who reads them.
-func permanent(err error) bool {
+func isPermanent(err error) bool {
 	for _, kind := range []error{fs.ErrNotExist, fs.ErrInvalid, git.ErrLimit, git.ErrNotRegular, git.ErrUnsupported} {
 		if errors.Is(err, kind) {
 			return true
@@ -28,7 +28,7 @@ func permanent(err error) bool {
 }
 
 func (w *watched) note(err error) error {
-	if err != nil && w.failed == nil && !errors.Is(err, io.EOF) && !permanent(err) {
+	if err != nil && w.failed == nil && !errors.Is(err, io.EOF) && !isPermanent(err) {
 		w.failed = err
 	}
 	return err

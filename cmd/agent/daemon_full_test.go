@@ -212,7 +212,7 @@ func TestNoRoomInTheCache(t *testing.T) {
 	})
 	r.remount("rw", "cache")
 	r.untilReady(commit)
-	if r.log.has("is made anew") {
+	if r.log.has("is re-created") {
 		t.Error("a copy without room was thrown away")
 	}
 }

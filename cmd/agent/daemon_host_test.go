@@ -218,7 +218,7 @@ func reload(t *testing.T, r *rig, manager *systemd) {
 	must(os.Mkdir(filepath.Join(r.dir, "elsewhere"), 0o700))
 	policy := filepath.Join("elsewhere", "policy.yaml")
 	r.file(policy, "pool: talos\nvmids: [400-599]\nbridges: [vmbr1]\n")
-	const over = "starting over with the changed "
+	const over = "restarting with changed files: "
 	loaded = strings.Count(r.log.String(), over)
 	r.config["policy_file"] = policy
 	r.write()

@@ -92,7 +92,7 @@ func TestLooking(t *testing.T) {
 	r.untilReady(commit)
 	ready := "1 node is Ready at main@sha1:" + commit[:12]
 	r.until("everybody is told", func() bool {
-		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("the cluster is Ready: "+ready) && shown.has(ready)
+		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("cluster condition changed: Ready: "+ready) && shown.has(ready)
 	})
 
 	r.run(exitOK, do("history"), "Ready", "a new revision: a change", "main@sha1:"+commit[:12])

@@ -51,8 +51,8 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 				return err
 			}
 		}
-		done := patience(env)
-		report, err := visit(cmd.Context(), *config, socket)
+		done := showPatience(env)
+		report, err := inspectAll(cmd.Context(), *config, socket)
 		done()
 		if cmd.Context().Err() != nil {
 			return errStopped
@@ -73,9 +73,9 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 	return cmd
 }
 
-// patience tells a person at a terminal that something is under way; what it
+// showPatience tells a person at a terminal that something is under way; what it
 // returns takes the words away again.
-func patience(env *environment) func() {
+func showPatience(env *environment) func() {
 	f, ok := env.stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
@@ -84,9 +84,9 @@ func patience(env *environment) func() {
 	return func() { _, _ = fmt.Fprint(f, "\r\x1b[K") }
 }
 
-// visit looks at everything: over the socket of the daemon, which is the
+// inspectAll looks at everything: over the socket of the daemon, which is the
 // config's unless another is given, and at the host.
-func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
+func inspectAll(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
 	if err := harden.Process(); err != nil {
 		return doctor.Report{}, err
@@ -96,7 +96,7 @@ func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	if socket == "" {
 		socket = cmp.Or(s.Socket, config.DefaultSocket)
 	}
-	exam, more, err := examination(ctx, s, usable, socket)
+	exam, more, err := examineAgent(ctx, s, usable, socket)
 	if err != nil {
 		return doctor.Report{}, err
 	}
@@ -105,8 +105,8 @@ func visit(ctx context.Context, path, socket string) (doctor.Report, error) {
 	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 
-// examination has the daemon look, or where there is none looks in its place.
-func examination(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
+// examineAgent has the daemon look, or where there is none looks in its place.
+func examineAgent(ctx context.Context, s config.Settings, usable bool, socket string) (doctor.Examination, []doctor.Check, error) {
 	check := doctor.Check{Name: "daemon", Subject: socket, Level: doctor.Pass, Message: "answers"}
 	exam, err := api.NewClient(socket).Examine(ctx)
 	if err == nil || ctx.Err() != nil {

@@ -264,7 +264,7 @@ func TestDoctorCommand(t *testing.T) {
 
 // TestStatusPointsAtDoctor: only where something is off.
 func TestStatusPointsAtDoctor(t *testing.T) {
-	for condition, points := range map[cluster.Condition]bool{cluster.Ready: false, cluster.Reconciling: false, cluster.Suspended: false, cluster.Stalled: true, cluster.Blind: true} {
+	for condition, points := range map[cluster.Condition]bool{cluster.Ready: false, cluster.Reconciling: false, cluster.Suspended: false, cluster.Stalled: true, cluster.Unknown: true} {
 		var b strings.Builder
 		terminal.NewPlain(&b).PrintDoctorHint([]cluster.Status{{Condition: cluster.Ready}, {Condition: condition}}, nil)
 		if strings.Contains(b.String(), "talos-agent doctor") != points {

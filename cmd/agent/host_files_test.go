@@ -81,11 +81,6 @@ func newHost(t testing.TB, files ...map[string]string) string {
 	return dir
 }
 
-const sshConfig = `repository: {url: "ssh://git@example.org/infra.git", ssh_key_file: deploy.key, known_hosts_file: known_hosts}
-age_key_file: age.key
-proxmox: {token_file: proxmox.token}
-`
-
 func write(t testing.TB, path, text string, mode os.FileMode) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), mode); err != nil {

@@ -134,7 +134,7 @@ func (g *Gate) GRPC(system string) []grpc.DialOption {
 			return ErrClosed
 		}
 		err := invoke(ctx, method, req, reply, cc, opts...)
-		g.count(system, outcome(err))
+		g.count(system, outcomeOf(err))
 		return err
 	}
 	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -143,7 +143,7 @@ func (g *Gate) GRPC(system string) []grpc.DialOption {
 		}
 		s, err := open(ctx, desc, cc, method, opts...)
 		if err != nil {
-			g.count(system, outcome(err))
+			g.count(system, outcomeOf(err))
 			return nil, err
 		}
 		return &counted{ClientStream: s, gate: g, system: system}, nil
@@ -162,11 +162,11 @@ type counted struct {
 // RecvMsg implements grpc.ClientStream.
 func (c *counted) RecvMsg(m any) error {
 	err := c.ClientStream.RecvMsg(m)
-	c.once.Do(func() { c.gate.count(c.system, outcome(err)) })
+	c.once.Do(func() { c.gate.count(c.system, outcomeOf(err)) })
 	return err
 }
 
-func outcome(err error) Outcome {
+func outcomeOf(err error) Outcome {
 	if err == nil || errors.Is(err, io.EOF) {
 		return OK
 	}

@@ -16,10 +16,10 @@ type Policy struct {
 	Charts     []string // chart repositories and registries by URL; empty: any
 	// Lines maps a field ("limits.nodes") to its line in File.
 	Lines map[string]int
-	// Doubt is why it is not known what the host allows now: its file is gone,
-	// cannot be read, or is wrong. The rest is what it allowed before, for telling
-	// what would be done; nothing is done. nil: there is no doubt.
-	Doubt Problems
+	// Problems are why it is not known what the host allows now: its file is
+	// missing, unreadable or invalid. The rest is what it allowed before, to show
+	// what would be done; nothing is done. nil: it is known.
+	Problems Problems
 }
 
 // Range is an inclusive range of VMIDs.

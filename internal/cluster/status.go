@@ -12,7 +12,7 @@ const (
 	Reconciling Condition = "Reconciling"
 	Stalled     Condition = "Stalled"
 	Suspended   Condition = "Suspended"
-	Blind       Condition = "Unknown"
+	Unknown     Condition = "Unknown"
 )
 
 // Status is what the agent tells about one cluster: the same value for the
@@ -122,13 +122,22 @@ type PassStatus struct {
 // Result is how an action ended, in one word.
 type Result string
 
-// The results. CutOff is an action that was given up because the agent stops:
-// the next agent finds what it left.
+// The results. ResultInterrupted is an action that was given up because the agent
+// stops: the next agent finds what it left.
 const (
-	Done   Result = "done"
-	Failed Result = "failed"
-	CutOff Result = "cut off"
+	Done              Result = "done"
+	Failed            Result = "failed"
+	ResultInterrupted Result = "interrupted"
 )
+
+// UnmarshalText reads a result; older histories have "cut off" for interrupted.
+func (r *Result) UnmarshalText(text []byte) error {
+	*r = Result(text)
+	if *r == "cut off" {
+		*r = ResultInterrupted
+	}
+	return nil
+}
 
 // Outcome is an action that ended.
 type Outcome struct {

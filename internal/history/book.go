@@ -27,15 +27,15 @@ const (
 // Book is the history of one cluster: a fold of its statuses, its actions and
 // root's words into runs. It is for one goroutine at a time.
 type Book struct {
-	cluster string
-	keep    int
-	runs    []cluster.Run // oldest first; the last may be going on
-	last    *cluster.Status
-	said    string            // by root, since the last run began
-	heard   int               // statuses since then that it led to nothing in
-	early   []cluster.Outcome // of the run to come
-	waits   map[cluster.Key]lasted
-	partly  bool // the plan of the run that goes on is not the whole one yet
+	cluster   string
+	keep      int
+	runs      []cluster.Run // oldest first; the last may be going on
+	last      *cluster.Status
+	requested string            // by root, since the last run began
+	unheeded  int               // statuses since then that it led to nothing in
+	early     []cluster.Outcome // of the run to come
+	waits     map[cluster.Key]lasted
+	partly    bool // the plan of the run that goes on is not the whole one yet
 }
 
 // lasted is how long a wait has taken, and its message then.
@@ -111,8 +111,8 @@ func (b *Book) shown(r cluster.Run) cluster.Run {
 	return r
 }
 
-// Said takes root's word: it is the cause of what comes next.
-func (b *Book) Said(what string) { b.said, b.heard = "root "+what, 0 }
+// Request takes root's word: it is the cause of what comes next.
+func (b *Book) Request(what string) { b.requested, b.unheeded = "root "+what, 0 }
 
 // Did takes an action that has ended. It belongs to the run that goes on. Without
 // one, it belongs to the last if it began in it, because not everything ends when
@@ -141,11 +141,11 @@ func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
 	return []cluster.Run{b.shown(*r)}
 }
 
-// Told takes a status and returns the runs that began or ended with it. plan
+// Update takes a status and returns the runs that began or ended with it. plan
 // foretells what will happen; it is asked when a run begins, and again until it
 // knows the whole.
-func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) (changed []cluster.Run) {
-	if s.Condition == cluster.Blind {
+func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) (changed []cluster.Run) {
+	if s.Condition == cluster.Unknown {
 		return nil // neither work nor rest: it is not known
 	}
 	before := b.last
@@ -156,7 +156,7 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluste
 		if b.partly {
 			b.foretell(open, plan)
 		}
-		if why := superseded(*open, before, s, b.said); why != "" {
+		if why := explainSuperseded(*open, before, s, b.requested); why != "" {
 			changed = append(changed, b.end(open, now, cluster.Superseded, why, ""))
 			open = nil
 		}
@@ -164,13 +164,13 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluste
 	if open == nil {
 		if !b.begins(s) {
 			// The first status may be of a pass from before the word.
-			if b.heard++; b.heard > 1 {
-				b.said = ""
+			if b.unheeded++; b.unheeded > 1 {
+				b.requested = ""
 			}
 			return changed
 		}
 		b.runs = append(b.runs, cluster.Run{Number: b.next(), Cluster: b.cluster, Revision: s.Revision, Subject: s.Subject, Cause: b.cause(before, s), Began: now.UTC()})
-		b.said, b.partly = "", false
+		b.requested, b.partly = "", false
 		clear(b.waits)
 		open = &b.runs[len(b.runs)-1]
 		if before != nil && before.Condition != s.Condition && before.Revision == s.Revision && !s.Since.IsZero() {
@@ -190,7 +190,7 @@ func (b *Book) Told(s cluster.Status, now time.Time, plan func() (steps []cluste
 	}
 	if s.Condition != cluster.Reconciling {
 		changed = append(changed, b.end(open, now, s.Condition, s.Message, s.Hint))
-		b.said = ""
+		b.requested = ""
 	}
 	b.cut()
 	return changed
@@ -226,13 +226,13 @@ func (b *Book) begins(s cluster.Status) bool {
 	return s.Revision != last.Revision || s.Condition != last.Result
 }
 
-// superseded says why a run ends although the cluster has not come to rest.
-func superseded(r cluster.Run, before *cluster.Status, s cluster.Status, said string) string {
+// explainSuperseded says why a run ends although the cluster has not come to rest.
+func explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status, requested string) string {
 	switch {
 	case s.Revision != r.Revision && r.Revision != "":
 		return s.Revision.Short() + " was pushed"
-	case said != "" && before != nil && before.Suspended != s.Suspended && s.Condition == cluster.Reconciling:
-		return said
+	case requested != "" && before != nil && before.Suspended != s.Suspended && s.Condition == cluster.Reconciling:
+		return requested
 	}
 	return ""
 }
@@ -244,8 +244,8 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 		last = b.runs[n-1]
 	}
 	switch {
-	case b.said != "":
-		return b.said
+	case b.requested != "":
+		return b.requested
 	case s.Revision != last.Revision:
 		return NewRevision
 	case before == nil:

@@ -38,17 +38,17 @@ func st(rev cluster.Revision, c cluster.Condition, how ...string) cluster.Status
 	return s
 }
 
-// tell feeds a book, one status a minute; a string is root's word.
-func tell(b *Book, story ...any) {
+// feed feeds a book, one status a minute; a string is root's word.
+func feed(b *Book, story ...any) {
 	now := begin
 	for _, s := range story {
 		switch s := s.(type) {
 		case cluster.Status:
-			b.Told(s, now, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: "step"}}, true })
+			b.Update(s, now, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: "step"}}, true })
 		case cluster.Outcome:
 			b.Did(s)
 		case string:
-			b.Said(s)
+			b.Request(s)
 		}
 		now = now.Add(time.Minute)
 	}
@@ -68,9 +68,9 @@ func TestRuns(t *testing.T) {
 		story []any
 		want  string
 	}{
-		"a first push": {[]any{st("", cluster.Blind), st(one, cluster.Reconciling), st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Ready)},
+		"a first push": {[]any{st("", cluster.Unknown), st(one, cluster.Reconciling), st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Ready)},
 			"1 1 a new revision: Ready"},
-		"nothing happens": {[]any{st(one, cluster.Blind), st(one, cluster.Ready), st(one, cluster.Blind), st(one, cluster.Ready)}, ""},
+		"nothing happens": {[]any{st(one, cluster.Unknown), st(one, cluster.Ready), st(one, cluster.Unknown), st(one, cluster.Ready)}, ""},
 		"goes on":         {[]any{st(one, cluster.Reconciling)}, "1 1 a new revision: "},
 		"a push that needs nothing": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), st(two, cluster.Ready)},
 			"1 1 a new revision: Ready\n2 2 a new revision: Ready"},
@@ -88,7 +88,7 @@ func TestRuns(t *testing.T) {
 			"1 1 a new revision: Ready\n2 1 something stands in its way: Stalled\n3 1 what kept it stalled is gone: Ready"},
 		"stalled and Ready at once": {[]any{st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Ready)},
 			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: Ready"},
-		"blind in the middle": {[]any{st(one, cluster.Reconciling), st(one, cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Ready"},
+		"blind in the middle": {[]any{st(one, cluster.Reconciling), st(one, cluster.Unknown), st(one, cluster.Ready)}, "1 1 a new revision: Ready"},
 		"suspend and resume": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), "suspended", st(one, cluster.Suspended, "suspended"), "resumed", st(one, cluster.Ready)},
 			"1 1 a new revision: Ready\n2 1 root suspended: Suspended\n3 1 root resumed: Ready"},
 		"suspended in the middle": {[]any{st(one, cluster.Reconciling), "suspended", st(one, cluster.Reconciling), st(one, cluster.Suspended, "suspended")},
@@ -100,7 +100,7 @@ func TestRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBook("dev", 10, nil)
-			tell(b, c.story...)
+			feed(b, c.story...)
 			if got := text(b); got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
@@ -113,14 +113,14 @@ func TestARunBeganWhenItDid(t *testing.T) {
 	b := NewBook("dev", 10, nil)
 	late := st(one, cluster.Reconciling, "wk-1 stopped")
 	late.Since = begin.Add(90 * time.Second)
-	tell(b, st(one, cluster.Reconciling), st(one, cluster.Ready), late)
+	feed(b, st(one, cluster.Reconciling), st(one, cluster.Ready), late)
 	if r, _ := b.Run(2); !r.Began.Equal(late.Since) {
 		t.Errorf("the run began %v, want %v", r.Began, late.Since)
 	}
 	pushed := st(two, cluster.Reconciling)
 	pushed.Since = late.Since
 	b = NewBook("dev", 10, nil)
-	tell(b, st(one, cluster.Reconciling), pushed)
+	feed(b, st(one, cluster.Reconciling), pushed)
 	if r, _ := b.Run(2); !r.Began.Equal(begin.Add(time.Minute)) {
 		t.Errorf("the run of a new revision began %v, before it was pushed", r.Began)
 	}
@@ -128,12 +128,12 @@ func TestARunBeganWhenItDid(t *testing.T) {
 
 func TestALaterLife(t *testing.T) {
 	first := NewBook("dev", 10, nil)
-	tell(first, st(one, cluster.Reconciling), cluster.Outcome{Text: "create vm", Began: begin.Add(time.Minute), DurationMS: 60_000})
+	feed(first, st(one, cluster.Reconciling), cluster.Outcome{Text: "create vm", Began: begin.Add(time.Minute), DurationMS: 60_000})
 	for name, c := range map[string]struct {
 		story []any
 		want  string
 	}{
-		"found ready":       {[]any{st("", cluster.Blind), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted"},
+		"found ready":       {[]any{st("", cluster.Unknown), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted"},
 		"goes on":           {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready)}, "1 1 a new revision: Interrupted\n2 1 the agent started: Ready"},
 		"pushed meanwhile":  {[]any{st(two, cluster.Ready)}, "1 1 a new revision: Interrupted\n2 2 a new revision: Ready"},
 		"stalled meanwhile": {[]any{st(one, cluster.Stalled)}, "1 1 a new revision: Interrupted\n2 1 the agent started: Stalled"},
@@ -143,16 +143,16 @@ func TestALaterLife(t *testing.T) {
 			if r, ok := b.Run(1); !ok || !r.Ended.Equal(begin.Add(2*time.Minute)) {
 				t.Errorf("the interrupted run ended %v, want when its last action did", r.Ended)
 			}
-			tell(b, c.story...)
+			feed(b, c.story...)
 			if got := text(b); got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})
 	}
 	again := NewBook("dev", 10, first.Runs())
-	tell(again, st(one, cluster.Ready), st(one, cluster.Ready))
+	feed(again, st(one, cluster.Ready), st(one, cluster.Ready))
 	b := NewBook("dev", 10, again.Runs())
-	tell(b, st(one, cluster.Ready))
+	feed(b, st(one, cluster.Ready))
 	if got := text(b); got != "1 1 a new revision: Interrupted" {
 		t.Errorf("a start in which nothing happens makes a run: %s", got)
 	}
@@ -163,7 +163,7 @@ func TestWhatARunHolds(t *testing.T) {
 	s := st(one, cluster.Reconciling)
 	s.Subject = "add a worker"
 	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: begin.Add(-time.Hour)}}
-	tell(b, s, s, cluster.Outcome{Text: "create vm 520"}, st(one, cluster.Stalled), cluster.Outcome{Text: "late", Error: "no"})
+	feed(b, s, s, cluster.Outcome{Text: "create vm 520"}, st(one, cluster.Stalled), cluster.Outcome{Text: "late", Error: "no"})
 	r, _ := b.Run(1)
 	if r.Subject != "add a worker" || len(r.Plan) != 1 || len(r.Actions) != 2 || r.Actions[1].Error != "no" || r.Message != "Stalled it is" ||
 		len(r.Waits) != 1 || r.Waits[0] != (cluster.LongWait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots", DurationMS: 60_000}) || r.Ended.Sub(r.Began) != 3*time.Minute {
@@ -178,11 +178,11 @@ func TestWhatARunHolds(t *testing.T) {
 	if r, _ = b.Run(1); len(r.Actions) != mostActions || r.ActionsMore != 3 {
 		t.Errorf("%d actions and %d more", len(r.Actions), r.ActionsMore)
 	}
-	b.Told(st(two, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return make([]cluster.Step, mostSteps+7), true })
+	b.Update(st(two, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return make([]cluster.Step, mostSteps+7), true })
 	if r, _ = b.Run(2); len(r.Plan) != mostSteps || r.PlanMore != 7 {
 		t.Errorf("%d steps and %d more", len(r.Plan), r.PlanMore)
 	}
-	tell(b, st(two, cluster.Ready), st(one, cluster.Ready))
+	feed(b, st(two, cluster.Ready), st(one, cluster.Ready))
 	if got := text(b); got != "2 2 a new revision: Ready\n3 1 a new revision: Ready" {
 		t.Errorf("two are kept, and the numbers go on: %s", got)
 	}
@@ -193,10 +193,10 @@ func TestWhatARunHolds(t *testing.T) {
 func TestAnActionThatIsQuick(t *testing.T) {
 	b := NewBook("dev", 5, nil)
 	b.Did(cluster.Outcome{Text: "register", Began: begin.Add(-time.Second)})
-	tell(b, st(one, cluster.Reconciling), st(one, cluster.Ready)) // ends a minute after begin
+	feed(b, st(one, cluster.Reconciling), st(one, cluster.Ready)) // ends a minute after begin
 	b.Did(cluster.Outcome{Text: "late", Began: begin.Add(30 * time.Second)})
 	b.Did(cluster.Outcome{Text: "start", Began: begin.Add(2 * time.Minute)})
-	tell(b, st(one, cluster.Reconciling, "wk-1 stopped"))
+	feed(b, st(one, cluster.Reconciling, "wk-1 stopped"))
 	texts := func(number int) (out []string) {
 		r, _ := b.Run(number)
 		for _, a := range r.Actions {
@@ -217,12 +217,12 @@ func TestAnActionThatIsQuick(t *testing.T) {
 func TestReasonsThatChange(t *testing.T) {
 	b := NewBook("dev", 5, nil)
 	s := st(one, cluster.Reconciling)
-	tell(b, s)
+	feed(b, s)
 	s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: begin}}
-	b.Told(s, begin.Add(time.Hour), nil)
+	b.Update(s, begin.Add(time.Hour), nil)
 	for i := range 3 * mostWatched {
 		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "dev", Reason: cluster.ActionFailed, About: fmt.Sprint("try ", i)}, Since: begin.Add(2 * time.Hour)}}
-		b.Told(s, begin.Add(2*time.Hour+time.Minute), nil)
+		b.Update(s, begin.Add(2*time.Hour+time.Minute), nil)
 		if len(b.waits) > mostWatched {
 			t.Fatalf("%d waits are watched", len(b.waits))
 		}
@@ -237,13 +237,13 @@ func TestReasonsThatChange(t *testing.T) {
 func TestAWaitInOtherWords(t *testing.T) {
 	b := NewBook("dev", 5, nil)
 	s := st(one, cluster.Reconciling)
-	tell(b, s)
+	feed(b, s)
 	for i := range 3 * mostWatched {
 		s.Waiting = []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "cilium", Reason: cluster.AddonNotReady, Message: fmt.Sprintf("becomes ready: %d of 9999 pods ready", i)}, Since: begin}}
 		if i == 0 {
 			s.Waiting = append(s.Waiting, cluster.WaitStatus{Wait: cluster.Wait{Subject: "cilium", Reason: cluster.WaitingForChart, Message: "waits for its chart"}, Since: begin})
 		}
-		b.Told(s, begin.Add(time.Minute+time.Duration(i)*time.Second), nil)
+		b.Update(s, begin.Add(time.Minute+time.Duration(i)*time.Second), nil)
 	}
 	got, _ := b.Run(1)
 	want := []cluster.LongWait{
@@ -261,7 +261,7 @@ func TestAPlanThatGrows(t *testing.T) {
 		text  string
 		whole bool
 	}{{"register", false}, {"register", false}, {"create", true}, {"start", true}} {
-		b.Told(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: p.text}}, p.whole })
+		b.Update(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return []cluster.Step{{Text: p.text}}, p.whole })
 	}
 	if r, _ := b.Run(1); len(r.Plan) != 2 || r.Plan[0].Text != "register" || r.Plan[1].Text != "create" {
 		t.Errorf("plan %+v", r.Plan)
@@ -285,12 +285,23 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// TestOlderHistory: what an earlier agent called "cut off" is interrupted.
+func TestOlderHistory(t *testing.T) {
+	runs, bad := Lines[cluster.Run]([]byte(`{"number":1,"actions":[{"action":"delete vm","result":"cut off"},{"action":"create vm","result":"done"}]}`))
+	if bad != 0 || len(runs) != 1 || runs[0].Actions[0].Result != cluster.ResultInterrupted || runs[0].Actions[1].Result != cluster.Done {
+		t.Errorf("%d bad, %+v", bad, runs)
+	}
+	if line, err := Line(runs[0]); err != nil || !strings.Contains(string(line), `"result":"interrupted"`) {
+		t.Errorf("%s %v", line, err)
+	}
+}
+
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"number\":1,\"cluster\":\"dev\"}\n{"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		runs, _ := Lines[cluster.Run](text)
 		b := NewBook("dev", 3, runs)
-		b.Told(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return nil, true })
+		b.Update(st(one, cluster.Reconciling), begin, func() ([]cluster.Step, bool) { return nil, true })
 		if all := b.Runs(); len(all) == 0 || len(all) > 3 || !all[0].Ended.IsZero() {
 			t.Errorf("%+v", all)
 		}

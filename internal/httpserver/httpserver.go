@@ -58,8 +58,8 @@ func Serve(l net.Listener, h *http.Server, log *slog.Logger) *Server {
 	s := &Server{http: h, addr: l.Addr(), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		if err := h.Serve(limit(l, MaxConns)); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("nobody serves "+l.Addr().String()+" any more", logging.Err, err)
+		if err := h.Serve(limitConns(l, MaxConns)); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("http server failed", logging.Detail, l.Addr().String(), logging.Err, err)
 		}
 	}()
 	return s
@@ -80,8 +80,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// limit accepts no more than n connections at once.
-func limit(l net.Listener, n int) net.Listener {
+// limitConns accepts no more than n connections at once.
+func limitConns(l net.Listener, n int) net.Listener {
 	return &limitListener{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
 }
 

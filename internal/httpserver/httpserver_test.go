@@ -27,7 +27,7 @@ type crowded struct {
 
 type counted struct {
 	net.Conn
-	gone func()
+	onClose func()
 }
 
 func (l *crowded) Accept() (net.Conn, error) {
@@ -38,11 +38,11 @@ func (l *crowded) Accept() (net.Conn, error) {
 	n := l.now.Add(1)
 	for most := l.most.Load(); n > most && !l.most.CompareAndSwap(most, n); most = l.most.Load() {
 	}
-	return &counted{Conn: c, gone: func() { l.now.Add(-1) }}, nil
+	return &counted{Conn: c, onClose: func() { l.now.Add(-1) }}, nil
 }
 
 func (c *counted) Close() error {
-	c.gone()
+	c.onClose()
 	return c.Conn.Close()
 }
 

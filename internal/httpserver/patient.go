@@ -21,7 +21,7 @@ type Patient struct {
 // Patiently opens addr as TCP does, and where that fails tries again until
 // Close. told hears of the first failure, and then of success as nil; it is not
 // called where the first attempt succeeds.
-func Patiently(addr string, h http.Handler, log *slog.Logger, told func(error)) *Patient {
+func Patiently(addr string, h http.Handler, log *slog.Logger, report func(error)) *Patient {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Patient{stop: stop, done: make(chan struct{})}
 	var err error
@@ -29,7 +29,7 @@ func Patiently(addr string, h http.Handler, log *slog.Logger, told func(error)) 
 		close(p.done)
 		return p
 	}
-	told(err)
+	report(err)
 	go func() {
 		defer close(p.done)
 		again := time.NewTicker(openAgain)
@@ -41,7 +41,7 @@ func Patiently(addr string, h http.Handler, log *slog.Logger, told func(error)) 
 			case <-again.C:
 			}
 			if p.server, err = TCP(addr, h, log); err == nil {
-				told(nil)
+				report(nil)
 				return
 			}
 		}

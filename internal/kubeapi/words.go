@@ -19,7 +19,7 @@ func Sanitize(words string) string { return text.Sanitize(words, mostWords) }
 
 // Reason is the text of an error of a request, in the words of people.
 func Reason(err error) string {
-	var stranger x509.UnknownAuthorityError
+	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var alert tls.AlertError
@@ -31,7 +31,7 @@ func Reason(err error) string {
 		return "it does not accept the agent's certificate: " + Sanitize(status.Status().Message)
 	case errors.As(err, &status):
 		return "it answers: " + Sanitize(status.Status().Message)
-	case errors.As(err, &stranger):
+	case errors.As(err, &unknown):
 		return "who answers there has a certificate of another cluster"
 	case errors.As(err, &name), errors.As(err, &invalid):
 		return "its certificate is not good: " + Sanitize(err.Error())

@@ -19,37 +19,37 @@ const prefix = "talos_agent_"
 
 // The families.
 var (
-	buildInfo = gauge("build_info", "Always 1; the labels say which program runs.", "version", "goversion")
+	buildInfo = newGauge("build_info", "Always 1; the labels say which program runs.", "version", "goversion")
 
-	condition      = gauge("cluster_condition", "1 for the condition that the cluster is in, 0 for the others.", "cluster", "condition")
-	conditionSince = gauge("cluster_condition_since_timestamp_seconds", "Since when the cluster is in its condition. While it is Stalled: since when it is stuck.", "cluster")
-	suspended      = gauge("cluster_suspended", "1 while the cluster is suspended, so that nothing is changed.", "cluster")
-	inForce        = gauge("cluster_revision_in_force", "1 when the newest revision that was seen is the one that the cluster is made to match; 0 while it is refused or invalid.", "cluster")
-	lastPass       = gauge("cluster_last_pass_timestamp_seconds", "When the last pass ended. A quiet cluster is looked at every interval.", "cluster")
-	nextPass       = gauge("cluster_next_pass_timestamp_seconds", "When the next pass begins at the latest. A time that is minutes in the past means that nobody looks any more.", "cluster")
-	lastReady      = gauge("cluster_last_ready_timestamp_seconds", "When the cluster was last seen Ready; missing until it was.", "cluster")
-	reason         = gauge("cluster_condition_reason", "1 for the reason of the condition that the cluster is in; see the reference of reasons.", "cluster", "reason")
-	waits          = gauge("cluster_waits", "How many waits there are, by reason; missing: none.", "cluster", "reason")
-	blocks         = gauge("cluster_blocks", "How many blocks there are, by reason; missing: none.", "cluster", "reason")
-	drift          = gauge("cluster_drift", "What keeps the cluster from matching its inventory, by kind: actions under way, waits and blocks. All are 0 when it matches.", "cluster", "kind")
-	overdue        = gauge("cluster_waits_overdue", "How many waits have taken longer than they may reasonably take.", "cluster")
-	oldestWait     = gauge("cluster_oldest_wait_timestamp_seconds", "Since when the oldest wait lasts; missing when nothing is waited for.", "cluster")
-	nodes          = gauge("cluster_nodes", "How many nodes of the inventory are in a phase.", "cluster", "phase")
-	addons         = gauge("cluster_addons", "How many addons are in a state; what Helm calls pending or otherwise is other.", "cluster", "state")
-	problems       = gauge("cluster_inventory_problems", "How many problems the newest inventory has, by severity; a VM on another host than it says is a warning.", "cluster", "severity")
+	condition      = newGauge("cluster_condition", "1 for the condition that the cluster is in, 0 for the others.", "cluster", "condition")
+	conditionSince = newGauge("cluster_condition_since_timestamp_seconds", "Since when the cluster is in its condition. While it is Stalled: since when it is stuck.", "cluster")
+	suspended      = newGauge("cluster_suspended", "1 while the cluster is suspended, so that nothing is changed.", "cluster")
+	inForce        = newGauge("cluster_revision_in_force", "1 when the newest revision that was seen is the one that the cluster is made to match; 0 while it is refused or invalid.", "cluster")
+	lastPass       = newGauge("cluster_last_pass_timestamp_seconds", "When the last pass ended. A quiet cluster is looked at every interval.", "cluster")
+	nextPass       = newGauge("cluster_next_pass_timestamp_seconds", "When the next pass begins at the latest. A time that is minutes in the past means that nobody looks any more.", "cluster")
+	lastReady      = newGauge("cluster_last_ready_timestamp_seconds", "When the cluster was last seen Ready; missing until it was.", "cluster")
+	reason         = newGauge("cluster_condition_reason", "1 for the reason of the condition that the cluster is in; see the reference of reasons.", "cluster", "reason")
+	waits          = newGauge("cluster_waits", "How many waits there are, by reason; missing: none.", "cluster", "reason")
+	blocks         = newGauge("cluster_blocks", "How many blocks there are, by reason; missing: none.", "cluster", "reason")
+	drift          = newGauge("cluster_drift", "What keeps the cluster from matching its inventory, by kind: actions under way, waits and blocks. All are 0 when it matches.", "cluster", "kind")
+	overdue        = newGauge("cluster_waits_overdue", "How many waits have taken longer than they may reasonably take.", "cluster")
+	oldestWait     = newGauge("cluster_oldest_wait_timestamp_seconds", "Since when the oldest wait lasts; missing when nothing is waited for.", "cluster")
+	nodes          = newGauge("cluster_nodes", "How many nodes of the inventory are in a phase.", "cluster", "phase")
+	addons         = newGauge("cluster_addons", "How many addons are in a state; what Helm calls pending or otherwise is other.", "cluster", "state")
+	problems       = newGauge("cluster_inventory_problems", "How many problems the newest inventory has, by severity; a VM on another host than it says is a warning.", "cluster", "severity")
 
-	notBefore = gauge("certificate_not_before_timestamp_seconds", "When the validity of a certificate began. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
-	notAfter  = gauge("certificate_not_after_timestamp_seconds", "When a certificate runs out. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
+	notBefore = newGauge("certificate_not_before_timestamp_seconds", "When the validity of a certificate began. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
+	notAfter  = newGauge("certificate_not_after_timestamp_seconds", "When a certificate runs out. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
 
-	calls = counter("api_calls_total", "Calls to another system, by outcome: ok, refused (it would not), failed (it could not) or lost (there was no answer).", "system", "outcome")
+	calls = newCounter("api_calls_total", "Calls to another system, by outcome: ok, refused (it would not), failed (it could not) or lost (there was no answer).", "system", "outcome")
 
 	passDuration = Family{prefix + "pass_duration_seconds", "histogram", []string{"cluster"}, "How long passes took."}
-	actions      = counter("actions_total", "Actions that ended, by kind and result: done, failed, or cut off by the end of the agent.", "cluster", "action", "result")
+	actions      = newCounter("actions_total", "Actions that ended, by kind and result: done, failed, or interrupted by the end of the agent.", "cluster", "action", "result")
 
-	reloaded      = gauge("config_last_reload_successful", "1 when the config, the policy and the files that they name are in force as they are, 0 while a changed one cannot be loaded.")
-	reloadedAt    = gauge("config_last_reload_success_timestamp_seconds", "When the config, the policy and the files that they name were last loaded.")
-	notifications = counter("notifications_total", "Attempts to send a notification, by target and result: sent or failed.", "target", "result")
-	webhooks      = counter("webhook_requests_total", "Requests to the webhook listener, by result: accepted, ignored (another event, branch or repository), refused (no valid signature) or invalid.", "result")
+	reloaded      = newGauge("config_last_reload_successful", "1 when the config, the policy and the files that they name are in force as they are, 0 while a changed one cannot be loaded.")
+	reloadedAt    = newGauge("config_last_reload_success_timestamp_seconds", "When the config, the policy and the files that they name were last loaded.")
+	notifications = newCounter("notifications_total", "Attempts to send a notification, by target and result: sent or failed.", "target", "result")
+	webhooks      = newCounter("webhook_requests_total", "Requests to the webhook listener, by result: accepted, ignored (another event, branch or repository), refused (no valid signature) or invalid.", "result")
 )
 
 // Families lists every family, in the order of the reference.
@@ -61,11 +61,11 @@ func Families() []Family {
 	}
 }
 
-func gauge(name, help string, labels ...string) Family {
+func newGauge(name, help string, labels ...string) Family {
 	return Family{prefix + name, "gauge", labels, help}
 }
 
-func counter(name, help string, labels ...string) Family {
+func newCounter(name, help string, labels ...string) Family {
 	return Family{prefix + name, "counter", labels, help}
 }
 

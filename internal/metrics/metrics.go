@@ -71,7 +71,7 @@ func New(c Config) *Metrics {
 		actions: actions.counter(), notifications: notifications.counter(), webhooks: webhooks.counter(),
 		seen: map[string]seen{},
 	}
-	m.own.MustRegister(m.passes, m.actions, m.notifications, m.webhooks, told{m})
+	m.own.MustRegister(m.passes, m.actions, m.notifications, m.webhooks, views{m})
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -146,11 +146,11 @@ func (m *Metrics) WriteText(path string) error {
 	return nil
 }
 
-// told collects what is a view of something kept elsewhere.
-type told struct{ m *Metrics }
+// views collects what is a view of something kept elsewhere.
+type views struct{ m *Metrics }
 
 // Describe implements prometheus.Collector.
-func (t told) Describe(out chan<- *prometheus.Desc) {
+func (t views) Describe(out chan<- *prometheus.Desc) {
 	counted := []string{passDuration.Name, actions.Name, notifications.Name, webhooks.Name}
 	for _, f := range Families() {
 		if !slices.Contains(counted, f.Name) {
@@ -160,7 +160,7 @@ func (t told) Describe(out chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (t told) Collect(out chan<- prometheus.Metric) {
+func (t views) Collect(out chan<- prometheus.Metric) {
 	c := t.m.c
 	out <- buildInfo.sample(1, c.Version, runtime.Version())
 	names := c.Clusters()
@@ -173,19 +173,19 @@ func (t told) Collect(out chan<- prometheus.Metric) {
 	}
 	ok, at := t.m.reloadOK, t.m.reloadedAt
 	t.m.mu.Unlock()
-	out <- reloaded.sample(number(ok))
+	out <- reloaded.sample(boolNumber(ok))
 	if !at.IsZero() {
-		out <- reloadedAt.sample(seconds(at))
+		out <- reloadedAt.sample(unixSeconds(at))
 	}
 	for _, w := range words {
-		for _, s := range samples(w) {
+		for _, s := range listSamples(w) {
 			out <- s
 		}
 	}
 	for _, name := range append([]string{""}, names...) {
 		for _, cert := range c.Certificates(name) {
-			out <- notBefore.sample(seconds(cert.NotBefore), name, cert.Name)
-			out <- notAfter.sample(seconds(cert.NotAfter), name, cert.Name)
+			out <- notBefore.sample(unixSeconds(cert.NotBefore), name, cert.Name)
+			out <- notAfter.sample(unixSeconds(cert.NotAfter), name, cert.Name)
 		}
 	}
 	for _, n := range c.Calls() {

@@ -64,9 +64,9 @@ func whole() *Metrics {
 	ready.Condition = cluster.Ready
 	m.Status(ready, noon.Add(-2*time.Hour))
 	m.Status(busy, noon)
-	gone := busy
-	gone.Cluster = "gone"
-	m.Status(gone, noon)
+	removed := busy
+	removed.Cluster = "gone"
+	m.Status(removed, noon)
 	m.Pass("dev", 300*time.Millisecond)
 	m.Pass("dev", 40*time.Second)
 	m.Action("dev", cluster.Outcome{Action: "create vm", Result: cluster.Done})
@@ -115,7 +115,7 @@ func TestTextFile(t *testing.T) {
 func TestFamilies(t *testing.T) {
 	families, err := whole().own.Gather()
 	check(t, err)
-	told := map[string]bool{}
+	gathered := map[string]bool{}
 	for _, f := range families {
 		i := slices.IndexFunc(Families(), func(l Family) bool { return l.Name == f.GetName() })
 		if i < 0 {
@@ -123,7 +123,7 @@ func TestFamilies(t *testing.T) {
 			continue
 		}
 		listed := Families()[i]
-		told[listed.Name] = true
+		gathered[listed.Name] = true
 		if f.GetHelp() != listed.Help || strings.ToLower(f.GetType().String()) != listed.Type {
 			t.Errorf("%s is a %s: %s, and listed as a %s: %s", listed.Name, f.GetType(), f.GetHelp(), listed.Type, listed.Help)
 		}
@@ -139,7 +139,7 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 	for _, f := range Families() {
-		if !told[f.Name] {
+		if !gathered[f.Name] {
 			t.Errorf("%s is listed and not told", f.Name)
 		}
 	}
@@ -182,7 +182,7 @@ func TestNothingKnown(t *testing.T) {
 			t.Errorf("%s is told", f.GetName())
 		}
 	}
-	var _ prometheus.Collector = told{m}
+	var _ prometheus.Collector = views{m}
 }
 
 // TestEveryWordIsANumber: no condition and no phase is left out.

@@ -13,7 +13,7 @@ import (
 // What the labels can be. All are told, with 0 for those that are not so: a
 // series that comes and goes is hard to alert on.
 var (
-	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Blind}
+	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Unknown}
 	phases     = []cluster.Phase{cluster.PhaseUnknown, cluster.PhaseAbsent, cluster.PhaseForeign, cluster.PhaseLocked, cluster.PhaseCreating, cluster.PhaseStopped,
 		cluster.PhaseBooting, cluster.PhaseMaintenance, cluster.PhaseJoining, cluster.PhaseReady, cluster.PhaseLeaving, cluster.PhaseUnreachable}
 	// A release can be in more states than these, all of them short: "other".
@@ -21,26 +21,26 @@ var (
 	severities = []cluster.Severity{cluster.Error, cluster.Warning, cluster.Note}
 )
 
-// samples are the last word of a cluster in numbers. Pure.
-func samples(w seen) []prometheus.Metric {
+// listSamples are the last word of a cluster in numbers. Pure.
+func listSamples(w seen) []prometheus.Metric {
 	s := w.status
 	name := s.Cluster
 	out := []prometheus.Metric{
-		conditionSince.sample(seconds(s.Since), name),
-		suspended.sample(number(s.Suspended), name),
-		inForce.sample(number(s.Revision != "" && s.Revision == s.Applied), name),
-		lastPass.sample(seconds(w.at), name),
-		nextPass.sample(seconds(s.NextPass), name),
+		conditionSince.sample(unixSeconds(s.Since), name),
+		suspended.sample(boolNumber(s.Suspended), name),
+		inForce.sample(boolNumber(s.Revision != "" && s.Revision == s.Applied), name),
+		lastPass.sample(unixSeconds(w.at), name),
+		nextPass.sample(unixSeconds(s.NextPass), name),
 		drift.sample(float64(len(s.Running)), name, "action"),
 		drift.sample(float64(len(s.Waiting)), name, "wait"),
 		drift.sample(float64(len(s.Blocked)), name, "block"),
 		reason.sample(1, name, string(s.Reason)),
 	}
 	if !w.ready.IsZero() {
-		out = append(out, lastReady.sample(seconds(w.ready), name))
+		out = append(out, lastReady.sample(unixSeconds(w.ready), name))
 	}
 	for _, c := range conditions {
-		out = append(out, condition.sample(number(c == s.Condition), name, string(c)))
+		out = append(out, condition.sample(boolNumber(c == s.Condition), name, string(c)))
 	}
 	late, oldest := 0, time.Time{}
 	for _, wait := range s.Waiting {
@@ -57,20 +57,20 @@ func samples(w seen) []prometheus.Metric {
 	out = append(out, byReason(blocks, name, s.Blocked, func(b cluster.Block) cluster.Reason { return b.Reason })...)
 	out = append(out, overdue.sample(float64(late), name))
 	if !oldest.IsZero() {
-		out = append(out, oldestWait.sample(seconds(oldest), name))
+		out = append(out, oldestWait.sample(unixSeconds(oldest), name))
 	}
 	for _, p := range phases {
-		n := count(s.Nodes, func(n cluster.NodeStatus) bool { return n.Phase == p })
+		n := countIf(s.Nodes, func(n cluster.NodeStatus) bool { return n.Phase == p })
 		out = append(out, nodes.sample(n, name, string(p)))
 	}
 	for _, state := range states {
-		n := count(s.Addons, func(a cluster.AddonStatus) bool {
+		n := countIf(s.Addons, func(a cluster.AddonStatus) bool {
 			return a.State == state || state == "other" && !slices.Contains(states, a.State)
 		})
 		out = append(out, addons.sample(n, name, state))
 	}
 	for _, severity := range severities {
-		n := count(s.Problems, func(p cluster.Problem) bool { return cmp.Or(p.Severity, cluster.Error) == severity })
+		n := countIf(s.Problems, func(p cluster.Problem) bool { return cmp.Or(p.Severity, cluster.Error) == severity })
 		out = append(out, problems.sample(n, name, string(severity)))
 	}
 	return out
@@ -89,7 +89,7 @@ func byReason[T any](f Family, name string, all []T, of func(T) cluster.Reason) 
 	return out
 }
 
-func count[T any](all []T, is func(T) bool) float64 {
+func countIf[T any](all []T, is func(T) bool) float64 {
 	n := 0
 	for _, v := range all {
 		if is(v) {
@@ -99,12 +99,12 @@ func count[T any](all []T, is func(T) bool) float64 {
 	return float64(n)
 }
 
-func number(b bool) float64 {
+func boolNumber(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// seconds is a time as Prometheus writes it: seconds since 1970.
-func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+// unixSeconds is a time as Prometheus writes it: seconds since 1970.
+func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

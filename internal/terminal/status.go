@@ -15,7 +15,7 @@ func (p Printer) paintCondition(c cluster.Condition) string {
 	switch c {
 	case cluster.Ready:
 		return p.Paint(string(c), Green)
-	case cluster.Stalled, cluster.Blind:
+	case cluster.Stalled, cluster.Unknown:
 		return p.Paint(string(c), Red)
 	default:
 		return p.Paint(string(c), Yellow)
@@ -167,7 +167,7 @@ func (p Printer) PrintProblems(problems []string) {
 func (p Printer) PrintDoctorHint(all []cluster.Status, problems []string) {
 	off := len(problems) > 0
 	for _, s := range all {
-		off = off || s.Condition == cluster.Stalled || s.Condition == cluster.Blind
+		off = off || s.Condition == cluster.Stalled || s.Condition == cluster.Unknown
 	}
 	if off {
 		p.Printf("\n`sudo talos-agent doctor` looks for the cause\n")

@@ -32,7 +32,7 @@ func (l Language) Decode(d Document, n *yaml.Node, prefix string, out any) {
 func (d decoder) shape(t reflect.Type) []field {
 	s, ok := d.shapes[t]
 	if !ok {
-		s = shape(t)
+		s = listFields(t)
 		d.shapes[t] = s
 	}
 	return s
@@ -304,7 +304,7 @@ func (d decoder) int(n *yaml.Node, path string, f field, v reflect.Value) {
 	case err == nil && n.Style != 0:
 		d.bad(n, path, "write "+s+" without the quotes", "%s is a text, not %s", Quote(s), what)
 	case err != nil:
-		d.bad(n, path, intCure(s, f), "%s is not %s", Quote(s), what)
+		d.bad(n, path, intHint(s, f), "%s is not %s", Quote(s), what)
 	case strings.HasPrefix(s, "-") || i < f.min:
 		d.bad(n, path, fmt.Sprintf("write %d or more", f.min), "%s is too small for a %s", s, f.unit)
 	case i > f.max:
@@ -317,8 +317,8 @@ func (d decoder) int(n *yaml.Node, path string, f field, v reflect.Value) {
 // unitMiB is the unit of a number for which people like to write a size.
 const unitMiB = "number of MiB"
 
-// intCure says what to write where a number should stand.
-func intCure(s string, f field) string {
+// intHint says what to write where a number should stand.
+func intHint(s string, f field) string {
 	if f.unit == unitMiB {
 		if b, err := ParseSize(s); err == nil {
 			return fmt.Sprintf("write %d", int64(b/MiB))

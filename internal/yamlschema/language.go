@@ -125,40 +125,40 @@ type field struct {
 	elsewhere bool
 }
 
-// shape lists the keys of a struct in the order they are declared, embedded
+// listFields lists the keys of a struct in the order they are declared, embedded
 // structs in their place.
-func shape(t reflect.Type) []field {
+func listFields(t reflect.Type) []field {
 	var out []field
 	for i := range t.NumField() {
 		sf := t.Field(i)
 		if sf.Anonymous {
-			for _, f := range shape(sf.Type) {
+			for _, f := range listFields(sf.Type) {
 				f.index = append([]int{i}, f.index...)
 				out = append(out, f)
 			}
 			continue
 		}
 		f := field{key: sf.Tag.Get("yaml"), goName: sf.Name, owner: t, index: []int{i}, typ: sf.Type, is: sf.Tag.Get("is"),
-			required: sf.Tag.Get("required") != "", enum: list(sf.Tag.Get("enum")), later: list(sf.Tag.Get("later")),
+			required: sf.Tag.Get("required") != "", enum: splitList(sf.Tag.Get("enum")), later: splitList(sf.Tag.Get("later")),
 			unit: sf.Tag.Get("unit"), fallback: sf.Tag.Get("default"), sample: sf.Tag.Get("example"), elsewhere: sf.Tag.Get("keys") == "elsewhere"}
 		if lo := sf.Tag.Get("min"); lo != "" {
-			f.min, f.max = number(lo), number(sf.Tag.Get("max"))
+			f.min, f.max = parseBound(lo), parseBound(sf.Tag.Get("max"))
 		}
 		out = append(out, f)
 	}
 	return out
 }
 
-func list(s string) []string {
+func splitList(s string) []string {
 	if s == "" {
 		return nil
 	}
 	return strings.Split(s, ",")
 }
 
-// number reads a bound of a tag; a wrong one is a programming error that the
+// parseBound reads a bound of a tag; a wrong one is a programming error that the
 // tests find.
-func number(s string) int64 {
+func parseBound(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
 		panic("strict: bad tag: " + s)

@@ -36,9 +36,9 @@ func FillTable(page, name, table string) (string, error) {
 }
 
 func (c commented) rows(b *strings.Builder, t reflect.Type, path string) {
-	for _, f := range shape(t) {
+	for _, f := range listFields(t) {
 		key := Join(path, f.key)
-		fallback := code(f.fallback)
+		fallback := formatCode(f.fallback)
 		if f.required {
 			fallback = "**required**"
 		}
@@ -46,7 +46,7 @@ func (c commented) rows(b *strings.Builder, t reflect.Type, path string) {
 		if len(f.later) > 0 {
 			meaning += " Not yet: `" + strings.Join(f.later, "`, `") + "`."
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", key, c.typeName(f), fallback, code(f.sample), strings.ReplaceAll(meaning, "|", "\\|"))
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", key, c.typeName(f), fallback, formatCode(f.sample), strings.ReplaceAll(meaning, "|", "\\|"))
 		if f.elsewhere {
 			continue
 		}
@@ -59,8 +59,8 @@ func (c commented) rows(b *strings.Builder, t reflect.Type, path string) {
 	}
 }
 
-// code shows what can be written as code, and what is said about it as text.
-func code(s string) string {
+// formatCode shows what can be written as code, and what is said about it as text.
+func formatCode(s string) string {
 	if s == "" || strings.Contains(s, " ") && !strings.ContainsAny(s, "{[") {
 		return s
 	}

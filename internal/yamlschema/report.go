@@ -22,18 +22,18 @@ type Report struct {
 	// Problems are those recorded so far, in the order they were found.
 	Problems cluster.Problems
 
-	said   map[cluster.Problem]bool
-	errors int // also those that are not shown
+	reported map[cluster.Problem]bool
+	errors   int // also those that are not shown
 }
 
 // NewReport makes an empty report.
 func NewReport() *Report {
-	return &Report{Where: map[string]cluster.Position{}, said: map[cluster.Problem]bool{}}
+	return &Report{Where: map[string]cluster.Position{}, reported: map[cluster.Problem]bool{}}
 }
 
 // Add records a problem once: several fields may share the line that is wrong.
 func (r *Report) Add(p cluster.Problem) {
-	if r.said[p] {
+	if r.reported[p] {
 		return
 	}
 	if p.Severity == cluster.Error {
@@ -41,7 +41,7 @@ func (r *Report) Add(p cluster.Problem) {
 			return
 		}
 	}
-	r.said[p] = true
+	r.reported[p] = true
 	r.Problems = append(r.Problems, p)
 }
 
@@ -69,7 +69,7 @@ func (r *Report) at(sev cluster.Severity, field, hint, format string, args ...an
 // Place is where a field stands, or the nearest thing around it that is
 // written: a default stands nowhere.
 func (r *Report) Place(field string) cluster.Position {
-	for f := field; f != ""; f = parent(f) {
+	for f := field; f != ""; f = parentField(f) {
 		if p, ok := r.Where[f]; ok {
 			return p
 		}
@@ -77,8 +77,8 @@ func (r *Report) Place(field string) cluster.Position {
 	return r.Where[""]
 }
 
-// parent cuts the last element off a field path.
-func parent(field string) string {
+// parentField cuts the last element off a field path.
+func parentField(field string) string {
 	i := strings.LastIndexAny(field, ".[")
 	if i < 0 {
 		return ""

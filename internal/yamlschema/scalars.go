@@ -20,11 +20,11 @@ var scalars = map[reflect.Type]Scalar{
 	reflect.TypeFor[time.Duration](): {"a duration", "15m", `^([0-9]+(h|m|s))+$`, false, func(s string) (any, error) { return parseDuration(s) }},
 }
 
-// Cure is an error whose text is what to write instead.
-type Cure string
+// Hint is an error whose text is what to write instead.
+type Hint string
 
 // Error implements error.
-func (c Cure) Error() string { return string(c) }
+func (c Hint) Error() string { return string(c) }
 
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
@@ -32,22 +32,22 @@ func parseAddr(s string) (netip.Addr, error) {
 	case err == nil && a.Is4():
 		return a, nil
 	case err == nil:
-		return netip.Addr{}, Cure("nodes have IPv4 addresses only so far")
+		return netip.Addr{}, Hint("nodes have IPv4 addresses only so far")
 	case strings.Contains(s, "/"):
-		return netip.Addr{}, Cure("write the address alone, without the /")
+		return netip.Addr{}, Hint("write the address alone, without the /")
 	}
-	return netip.Addr{}, Cure("write one like 10.10.0.11")
+	return netip.Addr{}, Hint("write one like 10.10.0.11")
 }
 
 func parsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil:
-		return netip.Prefix{}, Cure("write one like 10.10.0.0/24")
+		return netip.Prefix{}, Hint("write one like 10.10.0.0/24")
 	case !p.Addr().Is4():
-		return netip.Prefix{}, Cure("networks are IPv4 only so far")
+		return netip.Prefix{}, Hint("networks are IPv4 only so far")
 	case p != p.Masked():
-		return netip.Prefix{}, Cure("write " + p.Masked().String() + ": the bits after the / must be zero")
+		return netip.Prefix{}, Hint("write " + p.Masked().String() + ": the bits after the / must be zero")
 	}
 	return p, nil
 }
@@ -79,7 +79,7 @@ func ParseSize(s string) (Size, error) {
 	unit := strings.TrimSpace(s[len(digits):])
 	n, err := parseDigits(digits)
 	if err != nil {
-		return 0, Cure("write a whole number with a unit, like 40G")
+		return 0, Hint("write a whole number with a unit, like 40G")
 	}
 	factor := Size(0)
 	if unit == "" {
@@ -92,13 +92,13 @@ func ParseSize(s string) (Size, error) {
 	}
 	switch {
 	case factor == 0 && strings.EqualFold(unit, "gb"), factor == 0 && strings.EqualFold(unit, "g"):
-		return 0, Cure(fmt.Sprintf("write %dG: sizes are powers of 1024", n))
+		return 0, Hint(fmt.Sprintf("write %dG: sizes are powers of 1024", n))
 	case factor == 0:
-		return 0, Cure("write it with M, G or T, like 40G")
+		return 0, Hint("write it with M, G or T, like 40G")
 	case n == 0:
-		return 0, Cure("write more than nothing")
+		return 0, Hint("write more than nothing")
 	case n > int64(maxSize/factor):
-		return 0, Cure("write at most 128T; a plain number counts GiB")
+		return 0, Hint("write at most 128T; a plain number counts GiB")
 	}
 	return Size(n) * factor, nil
 }
@@ -128,11 +128,11 @@ func parseVMIDs(s string) (cluster.Range, error) {
 	last, err2 := parseDigits(strings.TrimSpace(b))
 	switch {
 	case !ok || err1 != nil || err2 != nil:
-		return cluster.Range{}, Cure("write the first and the last, like 501-599")
+		return cluster.Range{}, Hint("write the first and the last, like 501-599")
 	case first > last:
-		return cluster.Range{}, Cure(fmt.Sprintf("write the lower one first: %d-%d", last, first))
+		return cluster.Range{}, Hint(fmt.Sprintf("write the lower one first: %d-%d", last, first))
 	case first < MinVMID || last > MaxVMID:
-		return cluster.Range{}, Cure(fmt.Sprintf("VMIDs go from %d to %d", MinVMID, MaxVMID))
+		return cluster.Range{}, Hint(fmt.Sprintf("VMIDs go from %d to %d", MinVMID, MaxVMID))
 	}
 	return cluster.Range{First: int(first), Last: int(last)}, nil
 }
@@ -143,9 +143,9 @@ func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
-		return 0, Cure("write a number with h, m or s, like 15m")
+		return 0, Hint("write a number with h, m or s, like 15m")
 	case d < time.Second || d > maxDuration:
-		return 0, Cure("write something between 1s and 24h")
+		return 0, Hint("write something between 1s and 24h")
 	}
 	return d, nil
 }

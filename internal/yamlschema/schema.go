@@ -139,7 +139,7 @@ func (c commented) meaning(f field) string {
 
 func (c commented) object(t reflect.Type) *jsonSchema {
 	s := &jsonSchema{Type: "object", Additional: false}
-	for _, f := range shape(t) {
+	for _, f := range listFields(t) {
 		p := c.typed(f, f.typ)
 		p.Description = c.meaning(f)
 		if f.sample != "" {

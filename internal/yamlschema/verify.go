@@ -27,12 +27,12 @@ func (l Language) Verify(t reflect.Type) []string {
 
 func (c commented) verify(t reflect.Type) []string {
 	var out []string
-	for _, f := range shape(t) {
-		say := func(format string, args ...any) {
+	for _, f := range listFields(t) {
+		report := func(format string, args ...any) {
 			out = append(out, t.Name()+"."+f.goName+" "+fmt.Sprintf(format, args...))
 		}
 		if text := c.of(f.owner, f.goName); !strings.HasSuffix(text, ".") {
-			say("says nothing whole about itself: %q", text)
+			report("says nothing whole about itself: %q", text)
 		}
 		elem := f.typ
 		if elem.Kind() == reflect.Slice {
@@ -40,14 +40,14 @@ func (c commented) verify(t reflect.Type) []string {
 		}
 		_, ruled := c.Formats[f.is]
 		if elem.Kind() == reflect.String && !c.isScalar(elem) && !ruled && len(f.enum) == 0 {
-			say("is a text without a rule")
+			report("is a text without a rule")
 		}
 		if elem.Kind() == reflect.Int && (f.unit == "" || f.max <= f.min) {
-			say("is a number without unit or bounds")
+			report("is a number without unit or bounds")
 		}
 		if f.sample != "" {
 			for _, wrong := range c.tryExample(t, f) {
-				say("has an example that is wrong: %s", wrong)
+				report("has an example that is wrong: %s", wrong)
 			}
 		}
 		if below, ok := c.block(f.typ); ok {
@@ -64,7 +64,7 @@ func (l Language) tryExample(t reflect.Type, f field) []string {
 		return []string{err.Error()}
 	}
 	d := Document{File: "example", Report: NewReport()}
-	l.Decode(d, content(&n), "", reflect.New(t).Interface())
+	l.Decode(d, contentOf(&n), "", reflect.New(t).Interface())
 	var out []string
 	for _, p := range d.Problems {
 		// Other keys are missing, of course.

@@ -61,7 +61,7 @@ func (d Document) Parse(data []byte) []*yaml.Node {
 			d.Problem(n.Line, n.Column, "", fmt.Sprintf("more than %d documents", maxDocuments), "split the file")
 			return nil
 		}
-		docs = append(docs, content(&n))
+		docs = append(docs, contentOf(&n))
 	}
 	before := len(d.Problems)
 	for _, n := range docs {
@@ -171,8 +171,8 @@ func (bounds) CheckDepth(depth int, _ *yaml.DepthContext) error {
 
 func (bounds) CheckAlias(int, int) error { return nil }
 
-// content returns the value of a document node.
-func content(n *yaml.Node) *yaml.Node {
+// contentOf returns the value of a document node.
+func contentOf(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.DocumentNode && len(n.Content) == 1 {
 		return n.Content[0]
 	}

@@ -126,8 +126,8 @@ mark: ""
 	}
 }
 
-// TestDecodeSays: every mistake has its place, its words and its cure.
-func TestDecodeSays(t *testing.T) {
+// TestDecodeReports: every mistake has its place, its words and its cure.
+func TestDecodeReports(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"gate: open", "g.yaml:1:1: name: is missing (write name: north)"},
 		{"name: x\nbeds: [{rows: 1}]", "g.yaml:2:8: beds[0].plant: is missing (write plant: rose)"},

@@ -83,7 +83,7 @@ func (f *Factory) Cached(img cluster.Image, pin cluster.ImagePin) bool {
 			n, err = now, f.remember(img.Name, now)
 		}
 		if err != nil {
-			f.log.Warn("cannot use image "+img.Name+" of the cache", logging.Image, img.Name, logging.Err, err)
+			f.log.Warn("cannot use an image of the cache", logging.Detail, img.Name, logging.Image, img.Name, logging.Err, err)
 			return false
 		}
 	}
@@ -104,7 +104,7 @@ func (f *Factory) Open(img cluster.Image) (io.ReadSeekCloser, int64, error) {
 	}
 	if n := f.note(img.Name); !n.of(info) || n.Schematic != img.Schematic || n.Changed {
 		_ = file.Close()
-		return nil, 0, passing(nil, "", "image %s changed since it was verified", img.Name)
+		return nil, 0, newTransient(nil, "", "image %s changed since it was verified", img.Name)
 	}
 	return file, info.Size(), nil
 }
@@ -174,7 +174,7 @@ func (f *Factory) remember(name string, n note) error {
 		return err
 	}
 	if _, err := tmp.Write(text); err != nil {
-		return fmt.Errorf("note what image %s is: %w", name, discard(tmp, err))
+		return fmt.Errorf("note what image %s is: %w", name, discardFile(tmp, err))
 	}
 	if err := f.keep(tmp, f.notePath(name)); err != nil {
 		return fmt.Errorf("note what image %s is: %w", name, err)
@@ -255,8 +255,8 @@ func (f *Factory) keep(tmp *os.File, path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// discard removes a file that was not written to its end, because of err.
-func discard(tmp *os.File, err error) error {
+// discardFile removes a file that was not written to its end, because of err.
+func discardFile(tmp *os.File, err error) error {
 	return errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
 }
 

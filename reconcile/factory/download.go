@@ -51,9 +51,9 @@ func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func
 		case n.of(info) && n.Schematic == img.Schematic && !n.Changed:
 			return n.pin(), nil
 		case n.Downloaded:
-			f.log.Warn("image "+img.Name+" in the cache was changed since it was downloaded; it is downloaded again", logging.Image, img.Name)
+			f.log.Warn("an image in the cache was changed since it was downloaded; it is downloaded again", logging.Detail, img.Name, logging.Image, img.Name)
 		default:
-			f.log.Info("take image "+img.Name+", which was put into the cache", logging.Image, img.Name)
+			f.log.Info("an image was put into the cache; it is used", logging.Detail, img.Name, logging.Image, img.Name)
 			n, err := f.inspect(img)
 			if err != nil {
 				return cluster.ImagePin{}, err
@@ -104,7 +104,7 @@ func (f *Factory) reserveName(ctx context.Context, name string) (release func(),
 // fetch brings an image from the factory into the cache.
 func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(done, total int64)) (note, error) {
 	what := "download image " + img.Name
-	ctx, w := watch(ctx, buildWithin)
+	ctx, w := watchProgress(ctx, buildWithin)
 	defer w.stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url.JoinPath("image", img.Schematic, img.Version, "nocloud-amd64.qcow2").String(), nil)
 	if err != nil {
@@ -122,7 +122,7 @@ func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(do
 		if err != nil {
 			return note{}, f.broken(ctx, img, err)
 		}
-		return note{}, refused(what, resp.StatusCode, body)
+		return note{}, readRefusal(what, resp.StatusCode, body)
 	}
 	total := max(resp.ContentLength, 0)
 	if total > mostBytes {
@@ -147,12 +147,12 @@ func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(do
 		progress(done, total)
 	})
 	if err != nil {
-		return note{}, discard(tmp, err)
+		return note{}, discardFile(tmp, err)
 	}
 	// The note comes first: without its image it says nothing, while an image
 	// without its note is somebody else's.
 	if err := f.remember(img.Name, n); err != nil {
-		return note{}, discard(tmp, err)
+		return note{}, discardFile(tmp, err)
 	}
 	if err := f.keep(tmp, f.path(img.Name)); err != nil {
 		return note{}, fmt.Errorf("%s: %w", what, err)
@@ -184,12 +184,12 @@ func (f *Factory) receive(ctx context.Context, img cluster.Image, tmp *os.File, 
 		return note{}, newError("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
 	case errors.Is(err, io.EOF) && (total == 0 || done == total): // that was all
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return note{}, passing(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
+		return note{}, newTransient(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
 	default:
 		return note{}, f.broken(ctx, img, err)
 	}
 	if err := checkImage(tmp, done); err != nil {
-		return note{}, passing(nil, f.inTheWay(), "%s: what came is no whole Talos image: %v", what, err)
+		return note{}, newTransient(nil, f.inTheWay(), "%s: what came is no whole Talos image: %v", what, err)
 	}
 	info, err := tmp.Stat()
 	if err != nil {
@@ -234,7 +234,7 @@ func (f *Factory) notAnImage(what string, in *bufio.Reader) error {
 	default:
 		words = fmt.Sprintf("it begins with %q", words)
 	}
-	return passing(nil, f.inTheWay(), "%s: the answer is not a disk image: %s", what, words)
+	return newTransient(nil, f.inTheWay(), "%s: the answer is not a disk image: %s", what, words)
 }
 
 // broken is an error of the connection, told by what broke it.
@@ -243,7 +243,7 @@ func (f *Factory) broken(ctx context.Context, img cluster.Image, err error) erro
 	var s silence
 	switch {
 	case errors.As(context.Cause(ctx), &s):
-		return passing(s, "the factory may still be building the image; it is asked again", "%s: nothing came from %s for %s", what, f.url.Host, time.Duration(s))
+		return newTransient(s, "the factory may still be building the image; it is asked again", "%s: nothing came from %s for %s", what, f.url.Host, time.Duration(s))
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	default:
@@ -266,8 +266,8 @@ type watcher struct {
 	timer  *time.Timer
 }
 
-// watch makes a context that ends after so long, unless alive is called before.
-func watch(ctx context.Context, within time.Duration) (context.Context, *watcher) {
+// watchProgress makes a context that ends after so long, unless alive is called before.
+func watchProgress(ctx context.Context, within time.Duration) (context.Context, *watcher) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watcher{cancel: cancel}
 	w.within.Store(int64(within))

@@ -39,16 +39,16 @@ func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
-// passing is an error that time may cure.
-func passing(cause error, hint, format string, args ...any) *Error {
+// newTransient is an error that time may cure.
+func newTransient(cause error, hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint, transient: true, cause: cause}
 }
 
 // mostWords is how much of what a stranger says is repeated, in bytes.
 const mostWords = 300
 
-// reason is the text of a transport's error, in the words of people.
-func reason(err error) string { return text.Reason(err, mostWords) }
+// describeError is the text of a transport's error, in the words of people.
+func describeError(err error) string { return text.Reason(err, mostWords) }
 
 // sanitize makes a stranger's text fit to be shown.
 func sanitize(s string) string { return text.Sanitize(s, mostWords) }
@@ -65,9 +65,9 @@ var refusals = []struct {
 	{404, "schematic", "the factory is another one, or was set up anew: the schematic must be registered there again", ErrUnknownSchematic},
 }
 
-// refused turns an answer that is not the wanted one into an error with the
+// readRefusal turns an answer that is not the wanted one into an error with the
 // factory's own words.
-func refused(what string, status int, body []byte) *Error {
+func readRefusal(what string, status int, body []byte) *Error {
 	words := sanitize(string(body))
 	if words == "" || strings.HasPrefix(words, "<") {
 		words = http.StatusText(status)

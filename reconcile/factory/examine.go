@@ -26,11 +26,11 @@ func (f *Factory) Look(ctx context.Context) (host string, err error) {
 		return f.url.Host, f.unreachable(what, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return f.url.Host, refused(what, resp.StatusCode, answer)
+		return f.url.Host, readRefusal(what, resp.StatusCode, answer)
 	}
 	var versions []string
 	if json.Unmarshal(answer, &versions) != nil {
-		return f.url.Host, passing(nil, f.inTheWay(), "%s: the answer of %s is not that of an image factory", what, f.url.Host)
+		return f.url.Host, newTransient(nil, f.inTheWay(), "%s: the answer of %s is not that of an image factory", what, f.url.Host)
 	}
 	return f.url.Host, nil
 }

@@ -219,20 +219,20 @@ func (f *Factory) register(ctx context.Context, s cluster.Schematic) (string, er
 		return "", f.unreachable(what, err)
 	}
 	if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusOK {
-		return "", refused(what, resp.StatusCode, answer)
+		return "", readRefusal(what, resp.StatusCode, answer)
 	}
 	var got struct {
 		ID string `json:"id"`
 	}
 	if json.Unmarshal(answer, &got) != nil || !schematicID.MatchString(got.ID) {
-		return "", passing(nil, f.inTheWay(), "%s: the answer of %s is not that of an image factory", what, f.url.Host)
+		return "", newTransient(nil, f.inTheWay(), "%s: the answer of %s is not that of an image factory", what, f.url.Host)
 	}
 	return got.ID, nil
 }
 
 // unreachable is an error of the transport.
 func (f *Factory) unreachable(what string, err error) *Error {
-	return passing(err, "check the way from this host to "+f.url.Host+", its name server and its proxy", "%s: ask %s: %s", what, f.url.Host, reason(err))
+	return newTransient(err, "check the way from this host to "+f.url.Host+", its name server and its proxy", "%s: ask %s: %s", what, f.url.Host, describeError(err))
 }
 
 func (f *Factory) inTheWay() string {

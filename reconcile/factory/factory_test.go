@@ -815,11 +815,11 @@ func TestLoopback(t *testing.T) {
 	if _, err := f.Download(t.Context(), img, nil); err != nil {
 		t.Fatal(err)
 	}
-	stranger, err := New(Config{URL: lab.URL(), CacheDir: t.TempDir(), Dial: (&net.Dialer{}).DialContext})
+	untrusting, err := New(Config{URL: lab.URL(), CacheDir: t.TempDir(), Dial: (&net.Dialer{}).DialContext})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = stranger.Download(t.Context(), img, nil)
+	_, err = untrusting.Download(t.Context(), img, nil)
 	mustFail(t, err, true, "certificate signed by unknown authority", "")
 }
 

@@ -123,18 +123,18 @@ func readHeader(r io.ReaderAt, size int64) (header, error) {
 	switch {
 	case have < want:
 		return header{}, fmt.Errorf("its L1 table has %d entries instead of %d", have, want)
-	case !inside(be.Uint64(b[40:]), have*8, h.cluster, size):
+	case !isInside(be.Uint64(b[40:]), have*8, h.cluster, size):
 		return header{}, errors.New("it is cut off or damaged: its L1 table lies outside of the file")
-	case refcounts == 0 || !inside(be.Uint64(b[48:]), refcounts<<bits, h.cluster, size):
+	case refcounts == 0 || !isInside(be.Uint64(b[48:]), refcounts<<bits, h.cluster, size):
 		return header{}, errors.New("it is cut off or damaged: its refcount table lies outside of the file")
 	}
 	h.l1, h.l1Entries = int64(be.Uint64(b[40:])), int(want)
 	return h, nil
 }
 
-// inside reports whether a table of so many bytes begins at a cluster after the
+// isInside reports whether a table of so many bytes begins at a cluster after the
 // header and ends in the file.
-func inside(offset, bytes uint64, cluster, size int64) bool {
+func isInside(offset, bytes uint64, cluster, size int64) bool {
 	return offset >= uint64(cluster) && offset%uint64(cluster) == 0 &&
 		offset < uint64(size) && bytes <= uint64(size)-offset
 }

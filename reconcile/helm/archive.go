@@ -84,9 +84,9 @@ func (l *budget) check(packed []byte, depth int) error {
 	}
 }
 
-// unpack reads a packed chart. Each use needs its own: Helm changes the chart
+// unpackChart reads a packed chart. Each use needs its own: Helm changes the chart
 // it renders.
-func unpack(packed []byte) (*chart.Chart, error) {
+func unpackChart(packed []byte) (*chart.Chart, error) {
 	if err := checkArchive(packed); err != nil {
 		return nil, err
 	}
@@ -97,8 +97,8 @@ func unpack(packed []byte) (*chart.Chart, error) {
 	return c, nil
 }
 
-// assemble reads a chart from the files of the inventory.
-func assemble(files map[string][]byte) (*chart.Chart, error) {
+// assembleChart reads a chart from the files of the inventory.
+func assembleChart(files map[string][]byte) (*chart.Chart, error) {
 	all := make([]*loader.BufferedFile, 0, len(files))
 	left := &budget{maxUnpacked, maxFiles}
 	for _, name := range sortedNames(files) {

@@ -14,7 +14,7 @@ import (
 func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) (string, error) {
 	c := a.Chart
 	if c.Path != "" {
-		made, err := assemble(c.Files)
+		made, err := assembleChart(c.Files)
 		if err != nil {
 			return "", newError("correct the chart in the repository", "%v", err)
 		}
@@ -22,7 +22,7 @@ func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) 
 	}
 	if pin != "" {
 		if hexOf(pin) == "" {
-			return "", newError("write it as "+notation(c), "the pinned digest is no SHA-256")
+			return "", newError("write it as "+formatDigest(c), "the pinned digest is no SHA-256")
 		}
 		if made, err := r.load(c, pin); err == nil {
 			return pin, checkChart(made, c)
@@ -40,7 +40,7 @@ func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) 
 		return "", newError(fmt.Sprintf("the chart was published again under the same version, or somebody tampers with it; if the new one is meant, set sha256 in %s to the first", a.File),
 			"what came has sha256 %s, and %s is pinned", hex, hexOf(pin))
 	}
-	if err := keep(r.cache, archive, c, nil); err != nil {
+	if err := keepChart(r.cache, archive, c, nil); err != nil {
 		return "", err
 	}
 	return hex, nil
@@ -52,16 +52,16 @@ func (r *Releaser) fetchOCI(ctx context.Context, c cluster.Chart, pin string) (s
 	if err != nil {
 		return "", err
 	}
-	if err := keep(r.cache, archive, c, manifest); err != nil {
+	if err := keepChart(r.cache, archive, c, manifest); err != nil {
 		return "", err
 	}
 	return "sha256:" + digestOf(manifest), nil
 }
 
-// keep checks a chart that came and puts it into the cache, the manifest last:
+// keepChart checks a chart that came and puts it into the cache, the manifest last:
 // with it the chart is complete.
-func keep(cache *archives, archive []byte, c cluster.Chart, manifest []byte) error {
-	made, err := unpack(archive)
+func keepChart(cache *archives, archive []byte, c cluster.Chart, manifest []byte) error {
+	made, err := unpackChart(archive)
 	if err != nil {
 		return newError("tell the owner of the chart, or use another version", "%v", err)
 	}
@@ -74,8 +74,8 @@ func keep(cache *archives, archive []byte, c cluster.Chart, manifest []byte) err
 	return cache.write(manifest, manifestFile)
 }
 
-// notation is how the digest of a chart is written.
-func notation(c cluster.Chart) string {
+// formatDigest is how the digest of a chart is written.
+func formatDigest(c cluster.Chart) string {
 	if c.OCI != "" {
 		return "sha256: and 64 hex digits"
 	}
@@ -109,7 +109,7 @@ func (r *Releaser) load(c cluster.Chart, digest string) (*chart.Chart, error) {
 		if digestOfFiles(c.Files) != digest {
 			return nil, errors.New("the chart has changed meanwhile")
 		}
-		return assemble(c.Files)
+		return assembleChart(c.Files)
 	}
 	hex, err := r.archiveOf(c, digest)
 	if err != nil {
@@ -119,5 +119,5 @@ func (r *Releaser) load(c cluster.Chart, digest string) (*chart.Chart, error) {
 	if err != nil {
 		return nil, err
 	}
-	return unpack(archive)
+	return unpackChart(archive)
 }

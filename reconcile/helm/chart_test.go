@@ -191,9 +191,9 @@ func FuzzArchiveIn(f *testing.F) {
 	})
 }
 
-// TestFetchOverTrouble: whatever goes wrong with one call, the error has words,
+// TestFetchOverFaults: whatever goes wrong with one call, the error has words,
 // nothing broken is kept, and the next try succeeds.
-func TestFetchOverTrouble(t *testing.T) {
+func TestFetchOverFaults(t *testing.T) {
 	for _, fault := range []world.Fault{
 		{Kind: world.LoseRequest}, {Kind: world.LoseReply}, {Kind: world.Answer, Status: 503, Text: "busy"}, {Kind: world.Answer, Status: 401, Text: "who are you"},
 		{Kind: world.Answer, Status: 500, Text: "<html>oh</html>"}, {Kind: world.Slow, Delay: time.Hour},
@@ -312,7 +312,7 @@ func TestNewRemovesLeftovers(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatIsMissing(t *testing.T) {
+func TestNewReportsWhatIsMissing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -628,7 +628,7 @@ func TestHostileArchives(t *testing.T) {
 		{"bad chart", pack(t, entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: ../x\nversion: 1.0.0\n"}), "chart.metadata"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			made, err := unpack(c.packed)
+			made, err := unpackChart(c.packed)
 			if err == nil {
 				t.Errorf("it is taken for chart %s", made.Name())
 			}
@@ -659,7 +659,7 @@ func FuzzCheckArchive(f *testing.F) {
 	f.Add(pack(f, entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: web\nversion: 1.0.0\n"}))
 	f.Add(pack(f, entry{name: "web/charts/x.tgz", body: string(pack(f, entry{name: "a/b"}))}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if made, err := unpack(b); err == nil && made.Metadata == nil {
+		if made, err := unpackChart(b); err == nil && made.Metadata == nil {
 			t.Error("a chart without metadata")
 		}
 	})

@@ -23,8 +23,8 @@ type connection struct {
 	server string
 }
 
-// connect prepares connections to a server. It asks nobody yet.
-func connect(server string, c cluster.Credentials, dial kubeapi.Dial, wrap kubeapi.Wrap) (*connection, error) {
+// connectServer prepares connections to a server. It asks nobody yet.
+func connectServer(server string, c cluster.Credentials, dial kubeapi.Dial, wrap kubeapi.Wrap) (*connection, error) {
 	conn, err := kubeapi.Connect(c, dial, wrap)
 	if err != nil {
 		return nil, err

@@ -25,9 +25,9 @@ func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
-// within says what was being done when err happened, and keeps its hint and
+// wrapError says what was being done when err happened, and keeps its hint and
 // its cause.
-func within(what string, err error) error {
+func wrapError(what string, err error) error {
 	return &Error{message: what + ": " + err.Error(), hint: fault.HintOf(err), cause: err}
 }
 
@@ -37,5 +37,5 @@ const mostWords = 400
 // sanitize makes a stranger's text fit to be shown.
 func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
-// reason is the text of the error of a connection to where charts come from.
-func reason(err error) string { return text.Reason(err, mostWords) }
+// describeError is the text of the error of a connection to where charts come from.
+func describeError(err error) string { return text.Reason(err, mostWords) }

@@ -58,7 +58,7 @@ func LookRegistry(ctx context.Context, c Config, address string) error {
 	if err != nil {
 		return newError("write a host, or the address of a mirror", "%s is no address of a registry", sanitize(address))
 	}
-	body, err := open(ctx, client, u.JoinPath("v2/"), "", maxManifest)
+	body, err := openURL(ctx, client, u.JoinPath("v2/"), "", maxManifest)
 	var refused *httpError
 	switch {
 	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden):

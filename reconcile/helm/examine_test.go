@@ -23,9 +23,9 @@ func TestLook(t *testing.T) {
 			_, err = Look(ctx, b.config, chart)
 			mustFail(b, err, "", "version")
 			chart.Version = "6.9.0"
-			stranger := b.config
-			stranger.CA = nil
-			_, err = Look(ctx, stranger, chart)
+			other := b.config
+			other.CA = nil
+			_, err = Look(ctx, other, chart)
 			mustFail(b, err, "certificate", "")
 		}
 		moved := b.config

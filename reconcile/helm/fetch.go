@@ -93,14 +93,14 @@ func (e *httpError) Unwrap() error {
 // errTooLarge says that more came than may come.
 var errTooLarge = errors.New("it is larger than it may be")
 
-// open begins to fetch a file. At most so many bytes are read of it.
-func open(ctx context.Context, client doer, u *url.URL, accept string, most int64) (io.ReadCloser, error) {
+// openURL begins to fetch a file. At most so many bytes are read of it.
+func openURL(ctx context.Context, client doer, u *url.URL, accept string, most int64) (io.ReadCloser, error) {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 		return nil, newError("use an https URL", "%s is no URL to fetch from", sanitize(u.Redacted()))
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %s", u.Host, reason(err))
+		return nil, fmt.Errorf("ask %s: %s", u.Host, describeError(err))
 	}
 	if accept != "" {
 		req.Header.Set("Accept", accept)
@@ -111,14 +111,14 @@ func open(ctx context.Context, client doer, u *url.URL, accept string, most int6
 		return nil, answered
 	}
 	if err != nil {
-		return nil, unreachable(u.Host, err)
+		return nil, wrapUnreachable(u.Host, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return &limited{ReadCloser: resp.Body, left: most}, nil
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return nil, unreachable(u.Host, err)
+		return nil, wrapUnreachable(u.Host, err)
 	}
 	words := sanitize(string(body))
 	if words == "" || strings.HasPrefix(words, "<") {
@@ -127,21 +127,21 @@ func open(ctx context.Context, client doer, u *url.URL, accept string, most int6
 	return nil, &httpError{u.Host, resp.StatusCode, words}
 }
 
-// unreachable is an error of the connection.
-func unreachable(host string, err error) error {
-	var stranger x509.UnknownAuthorityError
+// wrapUnreachable is an error of the connection.
+func wrapUnreachable(host string, err error) error {
+	var unknown x509.UnknownAuthorityError
 	hint := "check the way from this host to " + host + ", its name server and its proxy"
-	if errors.As(err, &stranger) {
+	if errors.As(err, &unknown) {
 		hint = "if it is a mirror with an authority of its own, give the host that authority"
 	}
-	return &Error{message: "ask " + host + ": " + reason(err), hint: hint, cause: err}
+	return &Error{message: "ask " + host + ": " + describeError(err), hint: hint, cause: err}
 }
 
-// fetch fetches a file whole.
-func fetch(ctx context.Context, client doer, u *url.URL, accept string, most int64) ([]byte, error) {
+// fetchFile fetches a file whole.
+func fetchFile(ctx context.Context, client doer, u *url.URL, accept string, most int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
 	defer cancel()
-	body, err := open(ctx, client, u, accept, most)
+	body, err := openURL(ctx, client, u, accept, most)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func fetch(ctx context.Context, client doer, u *url.URL, accept string, most int
 	case errors.Is(err, errTooLarge):
 		return nil, fmt.Errorf("what %s sends is larger than %d MiB", u.Host, most>>20)
 	case err != nil:
-		return nil, unreachable(u.Host, err)
+		return nil, wrapUnreachable(u.Host, err)
 	}
 	return b, nil
 }
@@ -211,7 +211,7 @@ func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte,
 	if base.Scheme == "https" && file.Scheme != "https" {
 		return nil, newError("use a repository that serves its charts over https", "the index of %s leads from https to %s", base.Host, sanitize(file.Scheme))
 	}
-	b, err := fetch(ctx, r.client, file, "", maxArchive)
+	b, err := fetchFile(ctx, r.client, file, "", maxArchive)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte,
 func (r *Releaser) find(ctx context.Context, base *url.URL, c cluster.Chart) (version, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
 	defer cancel()
-	body, err := open(ctx, r.client, base.JoinPath("index.yaml"), "", maxIndex)
+	body, err := openURL(ctx, r.client, base.JoinPath("index.yaml"), "", maxIndex)
 	if err != nil {
 		return version{}, err
 	}
@@ -238,9 +238,9 @@ func (r *Releaser) find(ctx context.Context, base *url.URL, c cluster.Chart) (ve
 	case errors.Is(err, errTooLarge):
 		return version{}, newError("use an OCI registry, or put the chart into the repository of the inventory", "the index of %s is larger than %d MiB", base.Host, maxIndex>>20)
 	case ctx.Err() != nil:
-		return version{}, unreachable(base.Host, ctx.Err())
+		return version{}, wrapUnreachable(base.Host, ctx.Err())
 	case err != nil:
-		return version{}, fmt.Errorf("read the index of %s: %s", base.Host, reason(err))
+		return version{}, fmt.Errorf("read the index of %s: %s", base.Host, describeError(err))
 	}
 	for _, same := range []func(string) bool{
 		func(v string) bool { return v == c.Version },

@@ -153,7 +153,7 @@ func (r *Releaser) connection(server string, c cluster.Credentials) (*connection
 	case r.conn != nil && r.conn.serves(server, c, time.Now()):
 		return r.conn, nil
 	}
-	conn, err := connect(server, c, r.dial, r.wrap)
+	conn, err := connectServer(server, c, r.dial, r.wrap)
 	if err != nil {
 		return nil, err
 	}
@@ -391,12 +391,12 @@ func (r *Releaser) forgetManifests(newest map[string]revision) {
 func (r *Releaser) FetchChart(ctx context.Context, a cluster.Addon, pin string) (digest string, err error) {
 	ctx, end, err := r.begin(ctx)
 	if err != nil {
-		return "", within("fetch chart "+a.Chart.Ref(), err)
+		return "", wrapError("fetch chart "+a.Chart.Ref(), err)
 	}
 	defer end()
 	digest, err = r.fetchChart(ctx, a, pin)
 	if err != nil {
-		return "", within("fetch chart "+a.Chart.Ref(), err)
+		return "", wrapError("fetch chart "+a.Chart.Ref(), err)
 	}
 	r.remember(a.Chart, digest)
 	return digest, nil
@@ -412,16 +412,16 @@ func (r *Releaser) FetchChart(ctx context.Context, a cluster.Addon, pin string) 
 func (r *Releaser) Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error {
 	ctx, end, err := r.begin(ctx)
 	if err != nil {
-		return within("install addon "+a.Name, err)
+		return wrapError("install addon "+a.Name, err)
 	}
 	defer end()
 	release, err := r.reserve(ctx, name{a.Namespace, a.Name})
 	if err != nil {
-		return within("install addon "+a.Name, err)
+		return wrapError("install addon "+a.Name, err)
 	}
 	defer release()
 	if err := r.install(ctx, d, a, digest); err != nil {
-		return within("install addon "+a.Name, err)
+		return wrapError("install addon "+a.Name, err)
 	}
 	return nil
 }

@@ -22,16 +22,16 @@ const canary = "c4nary-7Qx9vLmT2pRzK8sWbN3dYh6F"
 // that was logged.
 func (b *bench) mustNotSing(err error) {
 	b.Helper()
-	said := b.said.String()
+	logged := b.logged.String()
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		said += fault.HintOf(e)
+		logged += fault.HintOf(e)
 	}
 	if err != nil {
-		said += err.Error()
+		logged += err.Error()
 	}
 	for _, form := range []string{canary, base64.StdEncoding.EncodeToString([]byte(canary)), canary[:12], canary[len(canary)-12:]} {
-		if strings.Contains(said, form) {
-			b.Errorf("%s is seen in: %s", form, said)
+		if strings.Contains(logged, form) {
+			b.Errorf("%s is seen in: %s", form, logged)
 		}
 	}
 }
@@ -108,9 +108,9 @@ func TestHostileCharts(t *testing.T) {
 	}
 }
 
-// TestChartsAskNobody: templates see nothing of the net and nothing of the
+// TestChartsLookNothingUp: templates see nothing of the net and nothing of the
 // host; what they look up in the cluster stays there.
-func TestChartsAskNobody(t *testing.T) {
+func TestChartsLookNothingUp(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		if _, err := b.client().CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Data: map[string][]byte{"k": []byte(canary)}}, metav1.CreateOptions{}); err != nil {

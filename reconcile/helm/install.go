@@ -60,7 +60,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	}
 	// The connection is the action's own: what is looked at may move to another
 	// server meanwhile.
-	conn, err := connect(server, d.Access.Kube, r.dial, r.wrap)
+	conn, err := connectServer(server, d.Access.Kube, r.dial, r.wrap)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return explain(err, a, made)
+		return explainError(err, a, made)
 	}
 	r.settle(ctx, rel, w.kube.wrote)
 	return nil
@@ -169,7 +169,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		}
 		// Whoever began it is dead: nobody else makes our revisions, and no
 		// other action of ours is under way.
-		j.log.Info(fmt.Sprintf("take up the release of addon %s, which was cut off (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
+		j.log.Info("resume an interrupted release", logging.Detail, fmt.Sprintf("addon %s (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
 			return nil, err

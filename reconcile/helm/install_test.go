@@ -24,7 +24,7 @@ import (
 // human is Helm in the hands of a person.
 func (b *bench) human(namespace string) *action.Configuration {
 	b.Helper()
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
+	conn, err := connectServer(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (b *bench) human(namespace string) *action.Configuration {
 // installByHand installs the chart of an addon without the agent.
 func (b *bench) installByHand(a cluster.Addon) *release.Release {
 	b.Helper()
-	made, err := assemble(a.Chart.Files)
+	made, err := assembleChart(a.Chart.Files)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func (b *bench) installByHand(a cluster.Addon) *release.Release {
 // upgradeByHand upgrades the release of an addon without the agent.
 func (b *bench) upgradeByHand(a cluster.Addon, values map[string]any) *release.Release {
 	b.Helper()
-	made, err := assemble(a.Chart.Files)
+	made, err := assembleChart(a.Chart.Files)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func (b *bench) mark(a cluster.Addon, status release.Status, at time.Time) {
 	}
 }
 
-func TestTakesUpWhatWasCutOff(t *testing.T) {
+func TestTakesUpWhatWasInterrupted(t *testing.T) {
 	for _, status := range []release.Status{release.StatusPendingInstall, release.StatusPendingUpgrade, release.StatusPendingRollback, release.StatusFailed, release.StatusUninstalled, release.StatusSuperseded, release.StatusUnknown} {
 		t.Run(string(status), func(t *testing.T) {
 			bubble(t, func(b *bench) {
@@ -227,9 +227,9 @@ func TestPendingByHand(t *testing.T) {
 	})
 }
 
-// TestFailedInstallThatIsMended: what the first attempt left behind and the
+// TestFailedInstallThatIsFixed: what the first attempt left behind and the
 // second does not want is removed.
-func TestFailedInstallThatIsMended(t *testing.T) {
+func TestFailedInstallThatIsFixed(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		a := b.configAddon("web", map[string]any{"message": "ours"})
@@ -276,7 +276,7 @@ func TestFirstInstallIsDoneAgain(t *testing.T) {
 	})
 }
 
-func TestWorkloadThatIsGone(t *testing.T) {
+func TestWorkloadThatIsDeleted(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		b.join(1)
@@ -744,8 +744,8 @@ func TestDefinitionsAreUpgraded(t *testing.T) {
 	})
 }
 
-// TestManualEditIsMended by the next upgrade, as Helm does: three ways.
-func TestManualEditIsMended(t *testing.T) {
+// TestManualEditIsReverted by the next upgrade, as Helm does: three ways.
+func TestManualEditIsReverted(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		b.join(1)

@@ -70,7 +70,7 @@ type bench struct {
 	changes  atomic.Int64
 	dead     atomic.Bool // no API is ready
 	server   atomic.Pointer[string]
-	said     *transcript
+	logged   *transcript
 }
 
 // transcript keeps everything that was logged, by us or by libraries.
@@ -99,7 +99,7 @@ func newBench(t testing.TB, c world.Config, prefix string, charts ...labcharts.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{TB: t, world: w, kube: labkube.New(labkube.Config{World: w}), ca: newAuthority(t), said: &transcript{}}
+	b := &bench{TB: t, world: w, kube: labkube.New(labkube.Config{World: w}), ca: newAuthority(t), logged: &transcript{}}
 	addr := func(host string) string { return host + ".lab:443" }
 	if prefix != "10.0.0" {
 		addr = func(string) string { return "127.0.0.1:0" }
@@ -122,12 +122,12 @@ func newBench(t testing.TB, c world.Config, prefix string, charts ...labcharts.C
 	b.facts.Charts = map[string]string{}
 	b.setServer(prefix + ".11")
 	b.config = Config{
-		CacheDir: t.TempDir(), CA: w.PKI.PEM, Log: slog.New(slog.NewTextHandler(b.said, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		CacheDir: t.TempDir(), CA: w.PKI.PEM, Log: slog.New(slog.NewTextHandler(b.logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		API:      func() (string, bool) { return *b.server.Load(), !b.dead.Load() },
 		OnChange: func() { b.changes.Add(1) },
 	}
 	before := log.Writer()
-	log.SetOutput(b.said)
+	log.SetOutput(b.logged)
 	b.start()
 	t.Cleanup(func() {
 		log.SetOutput(before)
@@ -317,7 +317,7 @@ func (b *bench) digest(a cluster.Addon) string {
 // client is a client of the cluster that has nothing to do with the Releaser.
 func (b *bench) client() kubernetes.Interface {
 	b.Helper()
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
+	conn, err := connectServer(*b.server.Load(), b.desired.Access.Kube, b.world.Net.DialContext, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

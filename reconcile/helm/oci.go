@@ -95,8 +95,8 @@ func (r *Releaser) manifestOf(ctx context.Context, client doer, base *url.URL, c
 	if pin != "" {
 		name = "sha256:" + hexOf(pin)
 	}
-	b, err := fetch(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
-	if gone := (*httpError)(nil); pin != "" && errors.As(err, &gone) && gone.status == http.StatusNotFound {
+	b, err := fetchFile(ctx, client, base.JoinPath("manifests", name), mediaManifest, maxManifest)
+	if missing := (*httpError)(nil); pin != "" && errors.As(err, &missing) && missing.status == http.StatusNotFound {
 		return nil, newError("if the chart was published again, take the new digest into the addon", "%s has no manifest %s any more", base.Host, name)
 	}
 	return b, err
@@ -122,7 +122,7 @@ func (r *Releaser) fromRegistry(ctx context.Context, c cluster.Chart, pin string
 	if err != nil {
 		return nil, nil, err
 	}
-	archive, err = fetch(ctx, client, base.JoinPath("blobs", "sha256:"+hex), "", maxArchive)
+	archive, err = fetchFile(ctx, client, base.JoinPath("blobs", "sha256:"+hex), "", maxArchive)
 	if err != nil {
 		return nil, nil, err
 	}

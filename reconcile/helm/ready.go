@@ -21,7 +21,7 @@ type workload struct {
 
 // deploymentWaits says what a Deployment waits for, "" when for nothing.
 func deploymentWaits(d *appsv1.Deployment) string {
-	s, want := d.Status, replicas(d.Spec.Replicas)
+	s, want := d.Status, wantedReplicas(d.Spec.Replicas)
 	switch {
 	case d.Spec.Paused:
 		return ""
@@ -53,7 +53,7 @@ func daemonSetWaits(d *appsv1.DaemonSet) string {
 
 // statefulSetWaits says what a StatefulSet waits for, "" when for nothing.
 func statefulSetWaits(d *appsv1.StatefulSet) string {
-	s, want := d.Status, replicas(d.Spec.Replicas)
+	s, want := d.Status, wantedReplicas(d.Spec.Replicas)
 	rolling := d.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType
 	partition := int32(0)
 	if r := d.Spec.UpdateStrategy.RollingUpdate; r != nil && r.Partition != nil {
@@ -76,9 +76,9 @@ const notObserved = "its controller has not looked at it yet"
 
 func podsReady(ready, want int32) string { return fmt.Sprintf("%d of %d pods ready", ready, want) }
 
-// replicas is how many pods are wanted; the API server fills in 1 where
+// wantedReplicas is how many pods are wanted; the API server fills in 1 where
 // nothing is said.
-func replicas(n *int32) int32 {
+func wantedReplicas(n *int32) int32 {
 	if n == nil {
 		return 1
 	}

@@ -40,20 +40,20 @@ func newReal(t *testing.T) *bench {
 		}
 	}
 	server := exec.Command(program, "serve", "--dir", dir, "--address", net24+".11", "--etcd-port", "2379")
-	said, err := os.Create(filepath.Join(dir, "log"))
+	logged, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Stdout, server.Stderr = said, said
+	server.Stdout, server.Stderr = logged, logged
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = server.Process.Kill()
 		_ = server.Wait()
-		_ = said.Close()
+		_ = logged.Close()
 	})
-	conn, err := connect(*b.server.Load(), b.desired.Access.Kube, nil, nil)
+	conn, err := connectServer(*b.server.Load(), b.desired.Access.Kube, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func newReal(t *testing.T) *bench {
 			}
 		}
 		if time.Now().After(end) {
-			log, _ := os.ReadFile(said.Name())
+			log, _ := os.ReadFile(logged.Name())
 			t.Fatalf("the API is not ready: %v\n%s", err, log)
 		}
 	}
@@ -93,7 +93,7 @@ func (b *bench) rollOut(namespace string) {
 		b.Fatal(err)
 	}
 	for _, d := range deployments.Items {
-		n := replicas(d.Spec.Replicas)
+		n := wantedReplicas(d.Spec.Replicas)
 		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
 		if _, err := apps.Deployments(namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{}); err != nil {
 			b.Fatal(err)

@@ -17,15 +17,15 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// explain turns what Helm, the chart or the API says about an addon into an
+// explainError turns what Helm, the chart or the API says about an addon into an
 // error that may be told: its values are taken out, and where the words are
 // known, a cure is put in. Errors that are our own words pass.
-func explain(err error, a cluster.Addon, c *chart.Chart) error {
+func explainError(err error, a cluster.Addon, c *chart.Chart) error {
 	if ours := (*Error)(nil); errors.As(err, &ours) {
 		return ours
 	}
-	words := scrub(err.Error(), secretsIn(a.Values.Reveal()), func(s string) bool { return inChart(c, s) })
-	return &Error{message: words, hint: cureFor(words)}
+	words := scrubText(err.Error(), secretsIn(a.Values.Reveal()), func(s string) bool { return inChart(c, s) })
+	return &Error{message: words, hint: findHint(words)}
 }
 
 // hidden stands where something was taken out.
@@ -38,10 +38,10 @@ const (
 	maxGroup = 60 // bytes within brackets
 )
 
-// scrub makes foreign words fit to be told: on one line, of a moderate length,
+// scrubText makes foreign words fit to be told: on one line, of a moderate length,
 // without the secrets and without anything that looks like a dump of data. What
 // public calls so is no secret, although it is among them.
-func scrub(words string, secrets []string, public func(string) bool) string {
+func scrubText(words string, secrets []string, public func(string) bool) string {
 	words = strings.ToValidUTF8(words, "?")
 	for _, s := range secrets {
 		if !strings.Contains(words, s) || public(s) {

@@ -40,11 +40,11 @@ func TestScrub(t *testing.T) {
 		{"mode vxlan\n\tis\x00 known", "mode vxlan is known"},
 		{"\xff\xfe", "?"},
 	} {
-		if got := scrub(c.in, secrets, public); got != c.want {
+		if got := scrubText(c.in, secrets, public); got != c.want {
 			t.Errorf("%q becomes %q, want %q", c.in, got, c.want)
 		}
 	}
-	if got := scrub(strings.Repeat("long ", 1000), nil, nothing); len(got) > maxWords+10 {
+	if got := scrubText(strings.Repeat("long ", 1000), nil, nothing); len(got) > maxWords+10 {
 		t.Errorf("%d bytes are left", len(got))
 	}
 	if got := secretsIn([]byte("{")); got != nil {
@@ -66,7 +66,7 @@ func TestScrubHidesEveryValue(t *testing.T) {
 		}
 		text := rapid.SampledFrom([]string{secret, value, base64.StdEncoding.EncodeToString([]byte(secret))}).Draw(t, "text")
 		message := fmt.Sprintf(rapid.SampledFrom(wraps).Draw(t, "wrap"), text)
-		got := scrub(message, secretsIn(values), nothing)
+		got := scrubText(message, secretsIn(values), nothing)
 		if strings.Contains(got, secret) || strings.Contains(got, base64.StdEncoding.EncodeToString([]byte(secret))) {
 			t.Fatalf("%q is in %q", secret, got)
 		}
@@ -76,7 +76,7 @@ func TestScrubHidesEveryValue(t *testing.T) {
 func FuzzScrub(f *testing.F) {
 	f.Add("a [b] {c} \"d\" `e", `{"a":"secret"}`)
 	f.Fuzz(func(t *testing.T, words, values string) {
-		got := scrub(words, secretsIn([]byte(values)), nothing)
+		got := scrubText(words, secretsIn([]byte(values)), nothing)
 		if strings.ContainsAny(got, "\n\r\x00") || len(got) > maxWords+10 {
 			t.Errorf("%q", got)
 		}
@@ -90,15 +90,15 @@ func TestInChart(t *testing.T) {
 	}
 }
 
-func TestCures(t *testing.T) {
-	if cureFor("something nobody has met") != "" {
+func TestHints(t *testing.T) {
+	if findHint("something nobody has met") != "" {
 		t.Error("there is a cure for everything")
 	}
-	for _, c := range cures {
+	for _, c := range hints {
 		if c.words == "" || c.seen == "" || c.hint == "" {
 			t.Errorf("row %+v is not complete", c)
 		}
-		if got := cureFor("x: " + c.words + " y"); got == "" {
+		if got := findHint("x: " + c.words + " y"); got == "" {
 			t.Errorf("no cure for %q", c.words)
 		}
 	}

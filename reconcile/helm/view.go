@@ -97,10 +97,10 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 		}),
 	}
 	runs := []func(){
-		follow(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases),
-		follow(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads),
-		follow(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads),
-		follow(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads),
+		followObjects(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases),
+		followObjects(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads),
+		followObjects(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads),
+		followObjects(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads),
 	}
 	return v, func() {
 		var wg sync.WaitGroup
@@ -122,16 +122,16 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 }
 
 // update changes something, wakes who waits, and tells of it.
-func (v *view) update(tell bool, f func()) {
+func (v *view) update(notify bool, f func()) {
 	v.mu.Lock()
 	// Whoever began the view still waits for the first lists, and needs no word.
-	tell = tell && (v.missed || v.whole)
+	notify = notify && (v.missed || v.whole)
 	f()
 	v.whole = v.whole || v.complete()
 	close(v.moved)
 	v.moved = make(chan struct{})
 	v.mu.Unlock()
-	if tell {
+	if notify {
 		v.change()
 	}
 }
@@ -140,14 +140,14 @@ func (v *view) update(tell bool, f func()) {
 // refused would call for the next one without end.
 func (v *view) lose(err error) {
 	v.mu.Lock()
-	first, tell := v.lost == nil, v.missed || v.whole
+	first, notify := v.lost == nil, v.missed || v.whole
 	if first {
 		v.lost = err
 		close(v.moved)
 		v.moved = make(chan struct{})
 	}
 	v.mu.Unlock()
-	if first && tell && !errors.Is(err, context.Canceled) {
+	if first && notify && !errors.Is(err, context.Canceled) {
 		v.change()
 	}
 }
@@ -278,9 +278,9 @@ type client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// follow returns a function that keeps a shelf up to date until the server is
+// followObjects returns a function that keeps a shelf up to date until the server is
 // lost, and then ends the whole view.
-func follow[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, selector string) (run func()) {
+func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, selector string) (run func()) {
 	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = selector

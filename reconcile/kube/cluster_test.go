@@ -66,7 +66,7 @@ func TestBringUp(t *testing.T) {
 	})
 }
 
-func TestNodeThatIsNotReadySaysWhy(t *testing.T) {
+func TestNodeThatIsNotReadyHasReason(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
 		ready, stop := b.join("wk-1", "10.0.0.21", 501)
@@ -230,16 +230,16 @@ func TestBrokenWatch(t *testing.T) {
 // nothing comes any more.
 type silent struct {
 	net.Conn
-	since <-chan struct{}
-	gone  chan struct{}
-	once  sync.Once
+	since  <-chan struct{}
+	closed chan struct{}
+	once   sync.Once
 }
 
 func (s *silent) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
 	select {
 	case <-s.since:
-		<-s.gone
+		<-s.closed
 		return 0, net.ErrClosed
 	default:
 		return n, err
@@ -256,7 +256,7 @@ func (s *silent) Write(b []byte) (int, error) {
 }
 
 func (s *silent) Close() error {
-	s.once.Do(func() { close(s.gone) })
+	s.once.Do(func() { close(s.closed) })
 	return s.Conn.Close()
 }
 
@@ -266,10 +266,10 @@ func TestSilentHost(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
 		since := make(chan struct{})
-		told := make(chan struct{}, 100)
-		k := New(Config{OnChange: func() { told <- struct{}{} }, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		notified := make(chan struct{}, 100)
+		k := New(Config{OnChange: func() { notified <- struct{}{} }, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := b.world.Net.DialContext(ctx, network, addr)
-			return &silent{Conn: c, since: since, gone: make(chan struct{})}, err
+			return &silent{Conn: c, since: since, closed: make(chan struct{})}, err
 		}})
 		defer k.Close()
 		var o cluster.Observed
@@ -277,7 +277,7 @@ func TestSilentHost(t *testing.T) {
 		b.mustKnow(o, 0)
 		close(since)
 		select {
-		case <-told:
+		case <-notified:
 		case <-time.After(time.Minute):
 			b.Error("nobody was told within a minute")
 		}

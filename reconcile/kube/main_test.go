@@ -106,10 +106,10 @@ func (b *bench) serve(n int) (stop func()) {
 
 // join lets a kubelet register, and returns a channel that tells of Ready.
 func (b *bench) join(name, addr string, vmid int) (ready <-chan bool, stop func()) {
-	told := make(chan bool, 16)
+	notified := make(chan bool, 16)
 	stop = b.kube.RunKubelet(b.ca.Fingerprint(), world.Kubelet{Node: name, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid},
-		func(ready bool) { told <- ready })
-	return told, stop
+		func(ready bool) { notified <- ready })
+	return notified, stop
 }
 
 // look is one observation, bounded as the loop bounds it.

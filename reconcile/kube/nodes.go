@@ -143,7 +143,7 @@ func (w *nodes) over() bool {
 // next one without end.
 func (w *nodes) update(f func() (changed bool)) {
 	w.mu.Lock()
-	tell := w.whole || w.missed
+	notify := w.whole || w.missed
 	changed := f()
 	w.whole = w.whole || w.listed && w.watching
 	if changed {
@@ -152,7 +152,7 @@ func (w *nodes) update(f func() (changed bool)) {
 	close(w.moved)
 	w.moved = make(chan struct{})
 	w.mu.Unlock()
-	if changed && tell {
+	if changed && notify {
 		w.change()
 	}
 }

@@ -52,11 +52,11 @@ func askReady(ctx context.Context, c *kubeapi.Connection, addr netip.Addr) clust
 	}
 	resp, err := c.RoundTrip(req)
 	if err != nil {
-		return unanswered(addr, err)
+		return seenUnanswered(addr, err)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return unanswered(addr, err)
+		return seenUnanswered(addr, err)
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -82,9 +82,9 @@ func firstFailed(status, body string) string {
 	return kubeapi.Sanitize(status)
 }
 
-// unanswered is what an API that did not answer is: surely not ready when its
+// seenUnanswered is what an API that did not answer is: surely not ready when its
 // host refuses the connection, unknown otherwise.
-func unanswered(addr netip.Addr, err error) cluster.Seen[bool] {
+func seenUnanswered(addr netip.Addr, err error) cluster.Seen[bool] {
 	why := fmt.Sprintf("%s: %s", netip.AddrPortFrom(addr, port), kubeapi.Reason(err))
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return notReady(why)

@@ -13,10 +13,10 @@ import (
 
 func TestUnanswered(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.11")
-	if s := unanswered(addr, syscall.ECONNREFUSED); !s.Known || s.Value || s.Why != "10.0.0.11:6443: nothing listens there" {
+	if s := seenUnanswered(addr, syscall.ECONNREFUSED); !s.Known || s.Value || s.Why != "10.0.0.11:6443: nothing listens there" {
 		t.Errorf("refused is %+v", s)
 	}
-	if s := unanswered(addr, context.DeadlineExceeded); s.Known || s.Why == "" {
+	if s := seenUnanswered(addr, context.DeadlineExceeded); s.Known || s.Why == "" {
 		t.Errorf("silent is %+v", s)
 	}
 }

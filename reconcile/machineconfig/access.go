@@ -16,24 +16,20 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
-// Credentials mints what opens a cluster from its secrets bundle: a client
+// Credentials mints what opens a cluster: a client
 // certificate for the Talos API with the role os:admin, and one for Kubernetes
 // in the group system:masters, which no RBAC rule can lock out. Both are valid
 // from a few minutes before now until ttl after it, but never longer than the
 // authority that signed them.
 //
-// The bundle must have passed CheckBundle. The error carries a hint when an
-// authority has run out.
-func Credentials(bundle cluster.Secret, now time.Time, ttl time.Duration) (cluster.Access, error) {
-	b, err := readBundle(bundle)
-	if err != nil {
-		return cluster.Access{}, err
-	}
+// The error carries a hint when an authority has run out.
+func (b *Bundle) Credentials(now time.Time, ttl time.Duration) (cluster.Access, error) {
 	var access cluster.Access
-	if access.Talos, err = mint(b.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
+	var err error
+	if access.Talos, err = mintCredentials(b.parsed.Certs.OS, now, ttl, x509.Organization(string(role.Admin))); err != nil {
 		return cluster.Access{}, fmt.Errorf("mint Talos client certificate: %w", err)
 	}
-	access.Kube, err = mint(b.Certs.K8s, now, ttl,
+	access.Kube, err = mintCredentials(b.parsed.Certs.K8s, now, ttl,
 		x509.Organization(constants.KubernetesAdminCertOrganization), x509.CommonName(constants.KubernetesAdminCertCommonName))
 	if err != nil {
 		return cluster.Access{}, fmt.Errorf("mint Kubernetes client certificate: %w", err)
@@ -41,7 +37,7 @@ func Credentials(bundle cluster.Secret, now time.Time, ttl time.Duration) (clust
 	return access, nil
 }
 
-func mint(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
+func mintCredentials(authority *x509.PEMEncodedCertificateAndKey, now time.Time, ttl time.Duration, who ...x509.Option) (cluster.Credentials, error) {
 	if authority == nil {
 		return cluster.Credentials{}, errors.New("the secrets bundle has no authority for it")
 	}

@@ -17,7 +17,7 @@ import (
 func TestTalosconfig(t *testing.T) {
 	s := snapshot(t, "v1.13")
 	s.Spec.Nodes = append(s.Spec.Nodes, cluster.Node{Name: "dev-cp-2", Role: cluster.ControlPlane, IP: netip.MustParseAddr("10.10.0.12")})
-	access, err := Credentials(bundle(t), testNow, time.Hour)
+	access, err := read(t, bundle(t)).Credentials(testNow, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestTalosconfig(t *testing.T) {
 }
 
 func TestKubeconfig(t *testing.T) {
-	access, err := Credentials(bundle(t), testNow, time.Hour)
+	access, err := read(t, bundle(t)).Credentials(testNow, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

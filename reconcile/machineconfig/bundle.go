@@ -61,20 +61,36 @@ func newBundle(c *config.VersionContract, now time.Time, opts ...secrets.Option)
 	return out, nil
 }
 
-// CheckBundle says whether a secrets bundle is complete and whole: every key is
-// there, every certificate can be read and belongs to its private key. The
-// error names each key that is missing or broken, as it is written in the file,
-// and nothing of its content. The contract is the cluster's.
-func CheckBundle(bundle cluster.Secret, contract string) error {
-	b, err := readBundle(bundle)
+// Bundle is a secrets bundle that was parsed and checked, once for everything
+// that is made from it. It is as secret as its text.
+type Bundle struct {
+	text     cluster.Secret
+	contract string
+	parsed   *secrets.Bundle
+}
+
+// OpenBundle parses a secrets bundle and checks that it is complete and whole:
+// every key is there, every certificate can be read and belongs to its private
+// key. The error names each key that is missing or broken, as it is written in
+// the file, and nothing of its content. The contract is the cluster's.
+func OpenBundle(text cluster.Secret, contract string) (*Bundle, error) {
+	parsed, err := readBundle(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c, err := config.ParseContractFromVersion(contract)
 	if err != nil {
-		return fmt.Errorf("check secrets bundle: %w", err)
+		return nil, fmt.Errorf("check secrets bundle: %w", err)
 	}
-	return checkBundle(b, c)
+	if err := checkBundle(parsed, c); err != nil {
+		return nil, err
+	}
+	return &Bundle{text, contract, parsed}, nil
+}
+
+// isOf reports whether the bundle was opened from this text for this contract.
+func (b *Bundle) isOf(text cluster.Secret, contract string) bool {
+	return b != nil && b.contract == contract && b.text.Equal(text)
 }
 
 func checkBundle(b *secrets.Bundle, c *config.VersionContract) error {
@@ -156,12 +172,8 @@ func checkAuthority(p *x509.PEMEncodedCertificateAndKey) string {
 // files with the same content, however written, have the same fingerprint, and
 // any other key, token or certificate has another. A bundle that was in use
 // once must never be replaced, so this is what the agent remembers of it.
-func Fingerprint(bundle cluster.Secret) (string, error) {
-	b, err := readBundle(bundle)
-	if err != nil {
-		return "", err
-	}
-	canonical, err := yaml.Marshal(b)
+func (b *Bundle) Fingerprint() (string, error) {
+	canonical, err := yaml.Marshal(b.parsed)
 	if err != nil {
 		return "", fmt.Errorf("encode secrets bundle: %w", err)
 	}
@@ -169,19 +181,15 @@ func Fingerprint(bundle cluster.Secret) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// Authorities tells how long the authorities of a bundle are good for. The
-// bundle must have passed CheckBundle.
-func Authorities(bundle cluster.Secret) ([]cluster.Certificate, error) {
-	b, err := readBundle(bundle)
-	if err != nil {
-		return nil, err
-	}
+// Authorities returns how long the authorities of the bundle are valid.
+func (b *Bundle) Authorities() ([]cluster.Certificate, error) {
+	certs := b.parsed.Certs
 	var out []cluster.Certificate
 	for _, a := range []struct {
 		name string
 		pair *x509.PEMEncodedCertificateAndKey
 	}{
-		{"talos ca", b.Certs.OS}, {"kubernetes ca", b.Certs.K8s}, {"kubernetes aggregator ca", b.Certs.K8sAggregator}, {"etcd ca", b.Certs.Etcd},
+		{"talos ca", certs.OS}, {"kubernetes ca", certs.K8s}, {"kubernetes aggregator ca", certs.K8sAggregator}, {"etcd ca", certs.Etcd},
 	} {
 		if a.pair == nil {
 			return nil, fmt.Errorf("secrets bundle: there is no %s", a.name)

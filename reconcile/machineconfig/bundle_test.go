@@ -51,10 +51,10 @@ func TestNewBundle(t *testing.T) {
 		return s
 	})
 	golden(t, "bundle-keys.txt", keys)
-	if err := CheckBundle(cluster.NewSecret(b), "v1.13"); err != nil {
+	if _, err := OpenBundle(cluster.NewSecret(b), "v1.13"); err != nil {
 		t.Error(err)
 	}
-	authorities, err := Authorities(cluster.NewSecret(b))
+	authorities, err := open(t, cluster.NewSecret(b)).Authorities()
 	if err != nil || len(authorities) != 4 {
 		t.Errorf("authorities %v, %v", authorities, err)
 	}
@@ -80,7 +80,7 @@ func TestNewBundle(t *testing.T) {
 	}
 }
 
-func TestCheckBundle(t *testing.T) {
+func TestOpenBundle(t *testing.T) {
 	anotherKey := func() string {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
@@ -121,7 +121,7 @@ func TestCheckBundle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := bundleMap(t)
 			c.change(m)
-			err := CheckBundle(bundleFrom(t, m), "v1.13")
+			_, err := OpenBundle(bundleFrom(t, m), "v1.13")
 			if c.want == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -144,17 +144,58 @@ func TestCheckBundle(t *testing.T) {
 		})
 	}
 	for _, text := range []string{"", "canary", "- canary", "cluster: {id: [canary", "\x00"} {
-		if err := CheckBundle(cluster.SecretString(text), "v1.13"); err == nil || fault.HintOf(err) == "" || strings.Contains(err.Error(), "canary") {
+		if _, err := OpenBundle(cluster.SecretString(text), "v1.13"); err == nil || fault.HintOf(err) == "" || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if err := CheckBundle(bundle(t), "latest"); err == nil {
+	if _, err := OpenBundle(bundle(t), "latest"); err == nil {
 		t.Error("a bundle was checked for no contract")
 	}
 }
 
+// open opens a bundle that is good; read takes one as it is, unchecked.
+func open(t testing.TB, text cluster.Secret) *Bundle {
+	t.Helper()
+	b, err := OpenBundle(text, "v1.13")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func read(t *testing.T, text cluster.Secret) *Bundle {
+	t.Helper()
+	parsed, err := readBundle(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Bundle{text, "v1.13", parsed}
+}
+
+// TestABundleIsParsedOnce: what renders and what mints credentials share one, until
+// the text or the contract is another.
+func TestABundleIsParsedOnce(t *testing.T) {
+	var r Renderer
+	snap := cluster.Snapshot{Bundle: bundle(t), Spec: cluster.Spec{ID: "x", Versions: cluster.Versions{Contract: "v1.13"}}}
+	first, err := r.OpenBundle(snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := r.OpenBundle(snap); err != nil || again != first {
+		t.Errorf("the same bundle was parsed again (%v)", err)
+	}
+	snap.Bundle = bundleFrom(t, bundleMap(t)) // in another spelling
+	if other, err := r.OpenBundle(snap); err != nil || other == first {
+		t.Errorf("another text was not parsed (%v)", err)
+	}
+	snap.Bundle = cluster.Secret{}
+	if _, err := r.OpenBundle(snap); err == nil {
+		t.Error("no bundle was opened")
+	}
+}
+
 func TestFingerprint(t *testing.T) {
-	want, err := Fingerprint(bundle(t))
+	want, err := read(t, bundle(t)).Fingerprint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +203,7 @@ func TestFingerprint(t *testing.T) {
 		t.Errorf("fingerprint is %s", want)
 	}
 	// The tree is written with its keys in another order.
-	if got, err := Fingerprint(bundleFrom(t, bundleMap(t))); err != nil || got != want {
+	if got, err := read(t, bundleFrom(t, bundleMap(t))).Fingerprint(); err != nil || got != want {
 		t.Errorf("in another spelling it is %s (%v)", got, err)
 	}
 	for _, change := range []func(m map[string]map[string]any){
@@ -174,18 +215,18 @@ func TestFingerprint(t *testing.T) {
 	} {
 		m := bundleMap(t)
 		change(m)
-		if got, err := Fingerprint(bundleFrom(t, m)); err != nil || got == want {
+		if got, err := read(t, bundleFrom(t, m)).Fingerprint(); err != nil || got == want {
 			t.Errorf("another bundle has the same fingerprint (%v)", err)
 		}
 	}
-	if got, err := Fingerprint(cluster.Secret{}); err == nil {
-		t.Errorf("no bundle has the fingerprint %q", got)
+	if _, err := OpenBundle(cluster.Secret{}, "v1.13"); err == nil {
+		t.Error("no bundle was opened")
 	}
 }
 
 func TestCredentials(t *testing.T) {
 	ttl := 24 * time.Hour
-	access, err := Credentials(bundle(t), testNow, ttl)
+	access, err := read(t, bundle(t)).Credentials(testNow, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,23 +281,23 @@ func TestCredentialsEndWithTheirAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	access, err := Credentials(b, testNow, 100*365*24*time.Hour)
+	access, err := read(t, b).Credentials(testNow, 100*365*24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := testNow.Add(87600*time.Hour - skew); !access.Talos.NotAfter.Equal(want) || !access.Kube.NotAfter.Equal(want) {
 		t.Errorf("valid until %v and %v, want %v", access.Talos.NotAfter, access.Kube.NotAfter, want)
 	}
-	_, err = Credentials(b, testNow.AddDate(11, 0, 0), time.Hour)
+	_, err = read(t, b).Credentials(testNow.AddDate(11, 0, 0), time.Hour)
 	if err == nil || !strings.Contains(err.Error(), "ran out on") || fault.HintOf(err) == "" {
 		t.Errorf("with an authority that ran out: %v", err)
 	}
 	m := bundleMap(t)
 	delete(m["certs"], "k8s")
-	if _, err := Credentials(bundleFrom(t, m), testNow, time.Hour); err == nil {
+	if _, err := read(t, bundleFrom(t, m)).Credentials(testNow, time.Hour); err == nil {
 		t.Error("credentials without an authority")
 	}
-	if _, err := Credentials(cluster.Secret{}, testNow, time.Hour); err == nil || fault.HintOf(err) == "" {
+	if _, err := OpenBundle(cluster.Secret{}, "v1.13"); err == nil || fault.HintOf(err) == "" {
 		t.Errorf("credentials without a bundle: %v", err)
 	}
 }
@@ -266,13 +307,15 @@ func FuzzBundle(f *testing.F) {
 	f.Add([]byte("cluster: {id: x}"))
 	f.Add([]byte("certs: {os: {crt: AAAA, key: AAAA}}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		err := CheckBundle(cluster.NewSecret(b), "v1.13")
+		opened, err := OpenBundle(cluster.NewSecret(b), "v1.13")
 		if err != nil && fault.HintOf(err) == "" {
 			t.Errorf("no hint: %v", err)
 		}
-		_, ferr := Fingerprint(cluster.NewSecret(b))
-		if err == nil && ferr != nil {
-			t.Errorf("a good bundle has no fingerprint: %v", ferr)
+		if err != nil {
+			return
+		}
+		if _, err := opened.Fingerprint(); err != nil {
+			t.Errorf("a good bundle has no fingerprint: %v", err)
 		}
 	})
 }

@@ -17,11 +17,11 @@ import (
 func Digest(config []byte) (string, error) {
 	p, err := configloader.NewFromBytes(config)
 	if err != nil {
-		return "", errors.New("load machine config: " + explain(err, config))
+		return "", errors.New("load machine config: " + explainError(err, config))
 	}
 	canonical, err := p.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
 	if err != nil {
-		return "", errors.New("encode machine config: " + explain(err, config))
+		return "", errors.New("encode machine config: " + explainError(err, config))
 	}
 	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:]), nil

@@ -42,7 +42,7 @@ func TestDigestIsOfTheMeaning(t *testing.T) {
 	}
 }
 
-func TestDigestTellsNoSecrets(t *testing.T) {
+func TestDigestRevealsNoSecrets(t *testing.T) {
 	for _, text := range []string{
 		"", "canary-canary", "machine: {tokn: canary-canary}", "machine: {install: {wipe: canary-canary}}", "machine: [canary-canary",
 		"apiVersion: v1alpha1\nkind: Future\ntoken: canary-canary", "machine: {token: canary-canary}\n---\nmachine: {token: canary-canary}",

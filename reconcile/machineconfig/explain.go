@@ -22,21 +22,21 @@ var identity = []string{"apiVersion", "kind", "name", "type"}
 // masked stands where a value of the text was.
 const masked = "[...]"
 
-// explain retells an error of the machine library about a text on one line,
+// explainError retells an error of the machine library about a text on one line,
 // without anything of the text that could be a secret. The library quotes
 // freely: the value it cannot decode, the part of a document it does not know,
 // the key that has the wrong length.
-func explain(err error, texts ...[]byte) string {
+func explainError(err error, texts ...[]byte) string {
 	message := err.Error()
 	if head, rest, ok := strings.Cut(message, unknownKeys); ok {
-		return flatten(mask(head, texts)) + ": there is no setting " + strings.Join(keysIn(rest), ", ")
+		return flattenList(maskValues(head, texts)) + ": there is no setting " + strings.Join(keysIn(rest), ", ")
 	}
-	return flatten(mask(message, texts))
+	return flattenList(maskValues(message, texts))
 }
 
-// flatten turns the library's list of errors, one to a line and nested, into
+// flattenList turns the library's list of errors, one to a line and nested, into
 // one line.
-func flatten(message string) string {
+func flattenList(message string) string {
 	var b strings.Builder
 	join := ""
 	for line := range strings.Lines(message) {
@@ -101,9 +101,9 @@ func keysIn(text string) []string {
 	return paths
 }
 
-// mask takes every value of the texts out of a message. Keys stay, and so do
+// maskValues takes every value of the texts out of a message. Keys stay, and so do
 // values too short or too plain to be a secret unless they are quoted.
-func mask(message string, texts [][]byte) string {
+func maskValues(message string, texts [][]byte) string {
 	// The YAML decoder quotes the beginning of a value in backticks.
 	for i := 0; ; {
 		start := strings.IndexByte(message[i:], '`')
@@ -119,7 +119,7 @@ func mask(message string, texts [][]byte) string {
 		message = message[:start] + masked + message[start+1+end+1:]
 		i = start + len(masked)
 	}
-	for _, v := range values(texts) {
+	for _, v := range listValues(texts) {
 		if len(v) >= 8 && strings.ContainsFunc(v, isLetter) {
 			message = strings.ReplaceAll(message, v, masked)
 		}
@@ -132,9 +132,9 @@ func mask(message string, texts [][]byte) string {
 
 func isLetter(r rune) bool { return 'a' <= r|0x20 && r|0x20 <= 'z' }
 
-// values lists the values in the texts and the words they consist of, longest
+// listValues lists the values in the texts and the words they consist of, longest
 // first.
-func values(texts [][]byte) []string {
+func listValues(texts [][]byte) []string {
 	var out []string
 	var walk func(n *yaml.Node, top bool)
 	walk = func(n *yaml.Node, top bool) {

@@ -35,9 +35,9 @@ var owned = []struct {
 	{"the service network", "set network.svc_cidr in cluster.yaml",
 		func(c config.Provider, _ *input) string { return fmt.Sprint(c.K8sNetworkConfig().ServiceCIDRs()) }},
 	{"the installer image", "it follows from talos_version, talos.schematic and talos.installer_registry in cluster.yaml",
-		func(c config.Provider, _ *input) string { return installer(c) }},
+		func(c config.Provider, _ *input) string { return installerImage(c) }},
 	{"the version of Kubernetes", "set kubernetes_version in cluster.yaml",
-		func(c config.Provider, _ *input) string { return tags(c) }},
+		func(c config.Provider, _ *input) string { return listTags(c) }},
 	{"the cluster's secrets", "they are in secrets.sops.yaml",
 		func(c config.Provider, _ *input) string { return secretsOf(c) }},
 }
@@ -45,7 +45,7 @@ var owned = []struct {
 // hasAddress reports whether a config gives a node the address of the
 // inventory. It may give others as well.
 func hasAddress(c config.Provider, in *input) bool {
-	if !static(in) {
+	if !isStatic(in) {
 		return true
 	}
 	for _, l := range c.NetworkCommonLinkConfigs() {
@@ -63,16 +63,16 @@ func hasAddress(c config.Provider, in *input) bool {
 	return false
 }
 
-func installer(c config.Provider) string {
+func installerImage(c config.Provider) string {
 	if u := c.UnattendedInstallConfig(); u != nil {
 		return u.InstallerImage()
 	}
 	return c.Machine().Install().Image()
 }
 
-// tags lists the versions of the Kubernetes components, whatever registry they
+// listTags lists the versions of the Kubernetes components, whatever registry they
 // come from.
-func tags(c config.Provider) string {
+func listTags(c config.Provider) string {
 	images := []string{c.K8sKubeletConfig().Image()}
 	if c.Machine().Type().IsControlPlane() {
 		images = append(images, c.K8sAPIServerConfig().Image(), c.K8sControllerManagerConfig().Image(), c.K8sSchedulerConfig().Image())

@@ -56,7 +56,7 @@ type stage struct {
 func (w *work) add(c config.Provider) {
 	s := stage{c, make([]string, len(owned))}
 	for i, o := range owned {
-		fact, err := guard(func() (string, error) { return o.value(c, w.in), nil })
+		fact, err := recoverPanic(func() (string, error) { return o.value(c, w.in), nil })
 		if err != nil {
 			fact = "gone" // a patch took away what it is part of
 		}
@@ -83,7 +83,7 @@ func (w *work) apply(p patch) {
 		return
 	}
 	if err != nil {
-		w.report(cluster.Error, p.File, explain(err, []byte(p.Text)), fault.HintOf(err))
+		w.report(cluster.Error, p.File, explainError(err, []byte(p.Text)), fault.HintOf(err))
 		return
 	}
 	known := true
@@ -97,7 +97,7 @@ func (w *work) apply(p patch) {
 	if !known {
 		return
 	}
-	patched, err := guard(func() (config.Provider, error) {
+	patched, err := recoverPanic(func() (config.Provider, error) {
 		return configpatcher.StrategicMerge(w.last(), configpatcher.NewStrategicMergePatch(doc))
 	})
 	if err != nil {
@@ -111,7 +111,7 @@ func (w *work) apply(p patch) {
 // gets its own copy: merging leaves parts of the patch in the config, where the
 // next patch changes them.
 func loadPatch(text string) (config.Provider, error) {
-	doc, err := guard(func() (config.Provider, error) {
+	doc, err := recoverPanic(func() (config.Provider, error) {
 		return configloader.NewFromBytes([]byte(text), configloader.WithAllowPatchDelete(), configloader.WithNoValidation())
 	})
 	if err == nil {
@@ -125,9 +125,9 @@ func loadPatch(text string) (config.Provider, error) {
 	return nil, err
 }
 
-// guard turns a panic of the machine library into an error: a patch is a
+// recoverPanic turns a panic of the machine library into an error: a patch is a
 // stranger's text, and must not take the whole agent down.
-func guard[T any](f func() (T, error)) (out T, err error) {
+func recoverPanic[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the machine library cannot take it: %v", p)
@@ -138,9 +138,9 @@ func guard[T any](f func() (T, error)) (out T, err error) {
 
 // judge validates the patched config and holds it against the inventory.
 func (w *work) judge() {
-	warnings, err := validate(w.last())
+	warnings, err := validateConfig(w.last())
 	if err != nil {
-		file := w.blame(func(s stage) bool { _, err := validate(s.config); return err == nil })
+		file := w.blame(func(s stage) bool { _, err := validateConfig(s.config); return err == nil })
 		message := "Talos would refuse the config: "
 		if file == "" {
 			message = fmt.Sprintf("Talos would refuse the config of node %s: ", w.in.Name)
@@ -155,7 +155,7 @@ func (w *work) judge() {
 		}
 	}
 	for _, text := range warnings {
-		file := w.blame(func(s stage) bool { ws, _ := validate(s.config); return !slices.Contains(ws, text) })
+		file := w.blame(func(s stage) bool { ws, _ := validateConfig(s.config); return !slices.Contains(ws, text) })
 		if file != "" {
 			w.report(cluster.Warning, file, w.retell(errors.New(text)), "")
 		}
@@ -180,12 +180,12 @@ func (w *work) retell(err error) string {
 	for _, p := range w.in.Patches {
 		texts = append(texts, []byte(p.Text))
 	}
-	return explain(err, texts...)
+	return explainError(err, texts...)
 }
 
-// validate asks the library what a machine would say. Local leaves out one
+// validateConfig asks the library what a machine would say. Local leaves out one
 // question, whether the Kubernetes version runs on the library's own Talos
 // version, which is not the cluster's; Check asks it of the right one.
-func validate(c config.Provider) (warnings []string, err error) {
-	return guard(func() ([]string, error) { return c.ValidateAsClient(vm{}, validation.WithLocal()) })
+func validateConfig(c config.Provider) (warnings []string, err error) {
+	return recoverPanic(func() ([]string, error) { return c.ValidateAsClient(vm{}, validation.WithLocal()) })
 }

@@ -170,12 +170,12 @@ func TestIdleCluster(t *testing.T) {
 		if len(ps) != 1 || ps.HasErrors() || ps[0].Message != "there are no workers, and the control planes take no workloads" {
 			t.Fatalf("%s: problems:\n%v", contract, ps)
 		}
-		_, cure, _ := strings.Cut(ps[0].Hint, "a patch")
-		_, cure, _ = strings.Cut(cure, ": ")
+		_, hint, _ := strings.Cut(ps[0].Hint, "a patch")
+		_, hint, _ = strings.Cut(hint, ": ")
 		if contract == "v1.14" {
-			cure = "apiVersion: v1alpha1\nkind: KubeNodeConfig\n" + cure
+			hint = "apiVersion: v1alpha1\nkind: KubeNodeConfig\n" + hint
 		}
-		withPatch(&s, "single.yaml", cure)
+		withPatch(&s, "single.yaml", hint)
 		if _, ps := r.Render(s, testSchematic); len(ps) > 0 {
 			t.Errorf("%s: the hint's patch leaves problems:\n%v", contract, ps)
 		}
@@ -271,11 +271,11 @@ func FuzzPatch(f *testing.F) {
 		f.Add(text, true)
 	}
 	s := snapshot(f, "v1.14")
-	ins, _, err := inputs(s, testSchematic)
+	ins, _, err := listInputs(s, testSchematic)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g, problem := newGenerator(s, ins[0].shared)
+	g, problem := newGenerator(s, ins[0].shared, open(f, s.Bundle))
 	if problem != nil {
 		f.Fatal(problem)
 	}

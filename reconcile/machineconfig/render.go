@@ -36,6 +36,7 @@ const PlaceholderSchematic = "00000000000000000000000000000000000000000000000000
 type Renderer struct {
 	mu       sync.Mutex
 	clusters map[string]map[string]rendered // by Spec.ID and node name
+	bundles  map[string]*Bundle             // by Spec.ID
 	count    int
 }
 
@@ -71,7 +72,7 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 	if ps := Check(snap); ps.HasErrors() {
 		return nil, ps
 	}
-	ins, keys, err := inputs(snap, schematic)
+	ins, keys, err := listInputs(snap, schematic)
 	if err != nil {
 		return nil, cluster.Problems{snap.At(cluster.Error, "", err.Error(), "")}
 	}
@@ -90,22 +91,49 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 		}
 	}
 	if len(todo) > 0 {
-		g, problem := newGenerator(snap, ins[todo[0]].shared)
+		bundle, err := r.OpenBundle(snap)
+		if err != nil {
+			file := path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml")
+			return nil, cluster.Problems{{Severity: cluster.Error, File: file, Message: err.Error(), Hint: fault.HintOf(err)}}
+		}
+		g, problem := newGenerator(snap, ins[todo[0]].shared, bundle)
 		if problem != nil {
 			return nil, cluster.Problems{*problem}
 		}
-		each(len(todo), func(n int) {
+		runEach(len(todo), func(n int) {
 			i := todo[n]
 			results[i] = g.render(snap, &ins[i])
 			results[i].input = keys[i]
 		})
 		r.remember(snap.Spec.ID, ins, results, len(todo))
 	}
-	configs, ps := collect(ins, results)
+	configs, ps := collectResults(ins, results)
 	if !slices.ContainsFunc(results, func(res rendered) bool { return !res.idle }) {
 		ps = append(ps, idleCluster(snap, ins))
 	}
 	return configs, ps
+}
+
+// OpenBundle opens the bundle of a snapshot, or returns the one that it opened
+// before from the same text: a bundle is parsed once a snapshot.
+func (r *Renderer) OpenBundle(snap cluster.Snapshot) (*Bundle, error) {
+	r.mu.Lock()
+	b := r.bundles[snap.Spec.ID]
+	r.mu.Unlock()
+	if b.isOf(snap.Bundle, snap.Spec.Versions.Contract) {
+		return b, nil
+	}
+	b, err := OpenBundle(snap.Bundle, snap.Spec.Versions.Contract)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bundles == nil {
+		r.bundles = map[string]*Bundle{}
+	}
+	r.bundles[snap.Spec.ID] = b
+	return b, nil
 }
 
 func (r *Renderer) remember(id string, ins []input, results []rendered, fresh int) {
@@ -122,16 +150,16 @@ func (r *Renderer) remember(id string, ins []input, results []rendered, fresh in
 	r.count += fresh
 }
 
-// collect gathers the outcomes. A patch that is wrong for many nodes is told
+// collectResults gathers the outcomes. A patch that is wrong for many nodes is told
 // once.
-func collect(ins []input, results []rendered) (map[string]cluster.Config, cluster.Problems) {
+func collectResults(ins []input, results []rendered) (map[string]cluster.Config, cluster.Problems) {
 	configs := make(map[string]cluster.Config, len(ins))
 	var ps cluster.Problems
-	told := map[cluster.Problem]bool{}
+	reported := map[cluster.Problem]bool{}
 	for i, res := range results {
 		for _, p := range res.problems {
-			if !told[p] {
-				told[p] = true
+			if !reported[p] {
+				reported[p] = true
 				ps = append(ps, p)
 			}
 		}
@@ -152,8 +180,8 @@ func idleCluster(snap cluster.Snapshot, ins []input) cluster.Problem {
 	return snap.At(cluster.Warning, "", "there are no workers, and the control planes take no workloads", hint)
 }
 
-// each calls f for every number below n, on all processors.
-func each(n int, f func(int)) {
+// runEach calls f for every number below n, on all processors.
+func runEach(n int, f func(int)) {
 	var wg sync.WaitGroup
 	numbers := make(chan int)
 	for range min(n, runtime.GOMAXPROCS(0)) {
@@ -170,9 +198,9 @@ func each(n int, f func(int)) {
 	wg.Wait()
 }
 
-// inputs takes from a snapshot what each node's config depends on, with its
+// listInputs takes from a snapshot what each node's config depends on, with its
 // digest.
-func inputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Size]byte, error) {
+func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Size]byte, error) {
 	spec := snap.Spec
 	talos, _, err := splitMinor(spec.Versions.Talos)
 	if err != nil {
@@ -220,23 +248,15 @@ func inputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Size]by
 // generator makes the configs of one cluster's nodes.
 type generator struct{ generate *generate.Input }
 
-// newGenerator reads the secrets and prepares what the nodes have in common.
+// newGenerator prepares what the nodes have in common.
 // The problem, if any, stops the whole cluster.
-func newGenerator(snap cluster.Snapshot, s *shared) (*generator, *cluster.Problem) {
+func newGenerator(snap cluster.Snapshot, s *shared, bundle *Bundle) (*generator, *cluster.Problem) {
 	stop := func(p cluster.Problem) (*generator, *cluster.Problem) { return nil, &p }
 	c, err := config.ParseContractFromVersion(s.Contract)
 	if err != nil {
 		return stop(snap.At(cluster.Error, "config_contract", err.Error(), ""))
 	}
-	bundle, err := readBundle(snap.Bundle)
-	if err == nil {
-		err = checkBundle(bundle, c)
-	}
-	if err != nil {
-		file := path.Join(path.Dir(snap.Where[""].File), "secrets.sops.yaml")
-		return stop(cluster.Problem{Severity: cluster.Error, File: file, Message: err.Error(), Hint: fault.HintOf(err)})
-	}
-	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), options(s, c, bundle)...)
+	in, err := generate.NewInput(s.Cluster, s.Network.Endpoint, strings.TrimPrefix(s.Kubernetes, "v"), listOptions(s, c, bundle.parsed)...)
 	if err != nil {
 		return stop(snap.At(cluster.Error, "", fmt.Sprintf("generate machine config: %v", err), ""))
 	}
@@ -258,7 +278,7 @@ func (g *generator) compose(in *input) (config.Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generate: %w", err)
 	}
-	text, err := write(in).encode()
+	text, err := writeDraft(in).encode()
 	if err != nil {
 		return nil, fmt.Errorf("write settings: %w", err)
 	}
@@ -273,12 +293,12 @@ func (g *generator) compose(in *input) (config.Provider, error) {
 	return composed, nil
 }
 
-// options are the settings for which the generator itself knows the place.
-func options(s *shared, c *config.VersionContract, bundle *secrets.Bundle) []generate.Option {
+// listOptions are the settings for which the generator itself knows the place.
+func listOptions(s *shared, c *config.VersionContract, bundle *secrets.Bundle) []generate.Option {
 	opts := []generate.Option{
 		generate.WithVersionContract(c),
 		generate.WithSecretsBundle(bundle),
-		generate.WithAdditionalSubjectAltNames(sans(s.Network, c.PopulateClusterSANsFromEndpoint())),
+		generate.WithAdditionalSubjectAltNames(listSANs(s.Network, c.PopulateClusterSANsFromEndpoint())),
 		// The public discovery service would be told about every node, and
 		// nodes on an internal bridge could not reach it. Nothing the agent or
 		// Talos does needs it: members find each other through the endpoint.
@@ -295,10 +315,10 @@ func options(s *shared, c *config.VersionContract, bundle *secrets.Bundle) []gen
 	return opts
 }
 
-// sans are the names beside its own that the certificates of a machine and of
+// listSANs are the names beside its own that the certificates of a machine and of
 // the Kubernetes API are valid for. Up to contract 1.11 the generator adds the
 // endpoint by itself.
-func sans(n cluster.Network, added bool) []string {
+func listSANs(n cluster.Network, added bool) []string {
 	var endpoint string
 	if u, err := url.Parse(n.Endpoint); err == nil {
 		endpoint = u.Hostname()
@@ -321,7 +341,7 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	own := func(err error) rendered {
 		return rendered{problems: cluster.Problems{snap.At(cluster.Error, "", fmt.Sprintf("machine config of node %s: %v", in.Name, err), "")}}
 	}
-	base, err := guard(func() (config.Provider, error) { return g.compose(in) })
+	base, err := recoverPanic(func() (config.Provider, error) { return g.compose(in) })
 	if err != nil {
 		return own(err)
 	}
@@ -334,7 +354,7 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	if problems.HasErrors() {
 		return rendered{problems: problems}
 	}
-	out, err := guard(func() (rendered, error) { return finish(patched) })
+	out, err := recoverPanic(func() (rendered, error) { return finishConfig(patched) })
 	if err != nil {
 		return own(err)
 	}
@@ -342,8 +362,8 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	return out
 }
 
-// finish writes a config down.
-func finish(c config.Provider) (rendered, error) {
+// finishConfig writes a config down.
+func finishConfig(c config.Provider) (rendered, error) {
 	text, err := c.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
 	if err != nil {
 		return rendered{}, fmt.Errorf("encode: %w", err)

@@ -98,7 +98,7 @@ var settings = []setting{
 			d.doc("HostnameConfig", fields{"auto": "off", "hostname": in.Name})
 		}},
 	}},
-	{name: "link with a static address", wanted: static, places: []place{
+	{name: "link with a static address", wanted: isStatic, places: []place{
 		{from: 8, put: func(d *draft, in *input) {
 			d.legacyLink(in)["addresses"] = []string{in.address()}
 			if in.Network.Gateway.IsValid() {
@@ -114,7 +114,7 @@ var settings = []setting{
 			d.doc("LinkConfig", l)
 		}},
 	}},
-	{name: "link with a reserved address", wanted: reserved, places: []place{
+	{name: "link with a reserved address", wanted: isReserved, places: []place{
 		{from: 8, put: func(d *draft, in *input) { d.legacyLink(in)["dhcp"] = true }},
 		{from: 12, put: func(d *draft, in *input) {
 			d.alias(in)
@@ -129,11 +129,11 @@ var settings = []setting{
 	}},
 	{name: "nameservers", wanted: func(in *input) bool { return len(in.Network.Nameservers) > 0 }, places: []place{
 		{from: 8, put: func(d *draft, in *input) {
-			d.set(addresses(in.Network.Nameservers), "machine", "network", "nameservers")
+			d.set(formatAddresses(in.Network.Nameservers), "machine", "network", "nameservers")
 		}},
 		{from: 12, put: func(d *draft, in *input) {
 			var ns []fields
-			for _, a := range addresses(in.Network.Nameservers) {
+			for _, a := range formatAddresses(in.Network.Nameservers) {
 				ns = append(ns, fields{"address": a})
 			}
 			d.doc("ResolverConfig", fields{"nameservers": ns})
@@ -176,8 +176,8 @@ var settings = []setting{
 	}},
 }
 
-func static(in *input) bool   { return in.Network.Mode == cluster.AddressStatic }
-func reserved(in *input) bool { return in.Network.Mode == cluster.AddressReserved }
+func isStatic(in *input) bool   { return in.Network.Mode == cluster.AddressStatic }
+func isReserved(in *input) bool { return in.Network.Mode == cluster.AddressReserved }
 
 // address is the node's address with the length of its network.
 func (in *input) address() string {
@@ -192,7 +192,7 @@ func (in *input) anywhere() string {
 	return "0.0.0.0/0"
 }
 
-func addresses(as []netip.Addr) []string {
+func formatAddresses(as []netip.Addr) []string {
 	out := make([]string, len(as))
 	for i, a := range as {
 		out[i] = a.String()
@@ -256,8 +256,8 @@ func (d *draft) legacyLink(in *input) fields {
 	return d.link
 }
 
-// write drafts all settings of a node.
-func write(in *input) *draft {
+// writeDraft drafts all settings of a node.
+func writeDraft(in *input) *draft {
 	d := &draft{}
 	for _, s := range settings {
 		if s.wanted != nil && !s.wanted(in) {

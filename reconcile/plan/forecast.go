@@ -43,7 +43,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			break
 		}
 	}
-	f.Waiting, f.Blocked = last.Waiting, append(inDoubt(d.Spec.Name, p), last.Blocked...)
+	f.Waiting, f.Blocked = last.Waiting, append(blockUnknownPolicy(d.Spec.Name, p), last.Blocked...)
 	f.Digest = digest(f)
 	return f
 }

@@ -58,7 +58,7 @@ type planner struct {
 // policy that is not known the plan has no actions, one that destroys neither.
 func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	plan := decide(d, o, p)
-	if b := inDoubt(d.Spec.Name, p); len(b) > 0 {
+	if b := blockUnknownPolicy(d.Spec.Name, p); len(b) > 0 {
 		plan.Actions, plan.Blocked = nil, append(b, plan.Blocked...)
 	}
 	return plan

@@ -134,7 +134,7 @@ func TestLaws(t *testing.T) {
 		if w.o.Facts.Suspended() && !w.o.Facts.Destroying() && len(p.Actions) > 0 {
 			t.Errorf("suspended, and still: %s", p)
 		}
-		w.p.Doubt = cluster.Problems{{Message: "there is no policy"}}
+		w.p.Problems = cluster.Problems{{Message: "there is no policy"}}
 		if p := Make(w.d, w.o, w.p); len(p.Actions) > 0 || len(p.Blocked) == 0 || p.Blocked[0].Hint == "" {
 			t.Errorf("it is not known what the host allows, and still: %s", p)
 		}

@@ -15,12 +15,12 @@ func Violations(s cluster.Spec, p cluster.Policy) []cluster.Block {
 	return violations(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, p, nil)
 }
 
-// inDoubt blocks a cluster as a whole while it is not known what its host allows.
-func inDoubt(name string, p cluster.Policy) []cluster.Block {
-	if len(p.Doubt) == 0 {
+// blockUnknownPolicy blocks a cluster as a whole while it is not known what its host allows.
+func blockUnknownPolicy(name string, p cluster.Policy) []cluster.Block {
+	if len(p.Problems) == 0 {
 		return nil
 	}
-	why := p.Doubt[0]
+	why := p.Problems[0]
 	hint := why.Hint
 	why.Hint = ""
 	return []cluster.Block{{Subject: name, Reason: cluster.PolicyUnknown, Message: "nothing is changed while it is not known what the host allows: " + why.String(),

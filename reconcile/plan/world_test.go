@@ -178,7 +178,7 @@ func (w *world) run(t *testing.T, line string) string {
 	case "charts":
 		w.p.Charts = f[1:]
 	case "doubt":
-		w.p.Doubt = cluster.Problems{{File: "policy.yaml", Line: 3, Column: 1, Message: `unknown key "bridge"`, Hint: "did you mean bridges?"}}
+		w.p.Problems = cluster.Problems{{File: "policy.yaml", Line: 3, Column: 1, Message: `unknown key "bridge"`, Hint: "did you mean bridges?"}}
 	case "release":
 		rels := map[string]cluster.Release{}
 		for k, v := range w.o.Releases.Value {

@@ -159,11 +159,11 @@ func (c *Client) get(ctx context.Context, path string, query params, into any) e
 			}
 			return c.api.GetWithParams(ctx, path, query, into)
 		})
-		if err == nil || answered(err) || distrust(err) || attempt == len(readAgain) || ctx.Err() != nil {
-			return asked("GET", path, err)
+		if err == nil || isAnswered(err) || isUntrusted(err) || attempt == len(readAgain) || ctx.Err() != nil {
+			return nameRequest("GET", path, err)
 		}
 		if err := retry.Sleep(ctx, readAgain[attempt]); err != nil {
-			return asked("GET", path, err)
+			return nameRequest("GET", path, err)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (c *Client) get(ctx context.Context, path string, query params, into any) e
 // post, put and delete change something. They are never tried again: an error
 // that is not answered leaves open whether it was done.
 func (c *Client) post(ctx context.Context, path string, in params, into any) error {
-	return asked("POST", path, c.once(ctx, writeWithin, func(ctx context.Context) error {
+	return nameRequest("POST", path, c.once(ctx, writeWithin, func(ctx context.Context) error {
 		if in == nil {
 			return c.api.Post(ctx, path, nil, into)
 		}
@@ -180,11 +180,11 @@ func (c *Client) post(ctx context.Context, path string, in params, into any) err
 }
 
 func (c *Client) put(ctx context.Context, path string, in params, into any) error {
-	return asked("PUT", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.Put(ctx, path, in, into) }))
+	return nameRequest("PUT", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.Put(ctx, path, in, into) }))
 }
 
 func (c *Client) delete(ctx context.Context, path string, query params, into any) error {
-	return asked("DELETE", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.DeleteWithParams(ctx, path, query, into) }))
+	return nameRequest("DELETE", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.DeleteWithParams(ctx, path, query, into) }))
 }
 
 func (c *Client) once(ctx context.Context, within time.Duration, ask func(context.Context) error) error {
@@ -193,8 +193,8 @@ func (c *Client) once(ctx context.Context, within time.Duration, ask func(contex
 	return ask(ctx)
 }
 
-// asked names what was asked for, unless the error does.
-func asked(method, path string, err error) error {
+// nameRequest names what was asked for, unless the error does.
+func nameRequest(method, path string, err error) error {
 	var e *Error
 	var u *url.Error
 	switch {
@@ -217,8 +217,8 @@ const sideBySide = 3
 // and of the actions beside it.
 const keptOpen = 8
 
-// each calls f for 0 to n-1, several at a time, and returns when all are done.
-func each(n int, f func(int)) {
+// runEach calls f for 0 to n-1, several at a time, and returns when all are done.
+func runEach(n int, f func(int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, sideBySide)
 	for i := range n {

@@ -202,8 +202,8 @@ func TestEveryAnswerButSuccessIsAnError(t *testing.T) {
 		if !errors.As(err, &e) || e.Status != status || e.Path != "/x" || e.Method != "PUT" {
 			t.Errorf("%d: %v", status, err)
 		}
-		if answered(err) == fromProxy(status) {
-			t.Errorf("%d: answered %v", status, answered(err))
+		if isAnswered(err) == fromProxy(status) {
+			t.Errorf("%d: answered %v", status, isAnswered(err))
 		}
 	}
 }
@@ -212,13 +212,13 @@ func TestAnswersThatAreNone(t *testing.T) {
 	for _, body := range []string{"", "{", "<html>", `{"data":{"version":}}`, strings.Repeat(" ", 1000)} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
 		var v struct{ Version scalar }
-		if err := c.get(t.Context(), "/version", nil, &v); err == nil || answered(err) {
+		if err := c.get(t.Context(), "/version", nil, &v); err == nil || isAnswered(err) {
 			t.Errorf("%.20q: %v", body, err)
 		}
 	}
 	for _, data := range []string{"null", `""`, `"nonsense"`, `{"x":1}`} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":` + data + `}`)) })
-		err := c.start(t.Context(), heard(nil), func(name *scalar) error { return c.post(t.Context(), "/x", nil, name) })
+		err := c.start(t.Context(), defaultProgress(nil), func(name *scalar) error { return c.post(t.Context(), "/x", nil, name) })
 		if err == nil || !strings.Contains(err.Error(), "is none of Proxmox VE") {
 			t.Errorf("%s: %v", data, err)
 		}
@@ -298,9 +298,9 @@ func TestClosedClientLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestFreeIsSaidOfTheVMID: only the VMID itself in the answer says that it is
+// TestFreeOnlyByVMID: only the VMID itself in the answer says that it is
 // free; anything else says nothing.
-func TestFreeIsSaidOfTheVMID(t *testing.T) {
+func TestFreeOnlyByVMID(t *testing.T) {
 	for answer, free := range map[string]bool{
 		`{"data":"411"}`: true, `{"data":411}`: true,
 		`{"data":"412"}`: false, `{"data":"0411"}`: false, `{"data":""}`: false, `{"data":null}`: false, `{}`: false,

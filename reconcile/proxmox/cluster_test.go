@@ -124,6 +124,6 @@ func TestLookingWhileActing(t *testing.T) {
 				t.Errorf("%+v", vm)
 			}
 		}
-		s.lawful()
+		s.checkRules()
 	})
 }

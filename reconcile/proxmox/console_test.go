@@ -39,15 +39,15 @@ var serial = map[string]string{"serial0": "socket"}
 func listen(ctx context.Context, c *Client, vmid int, until string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
-	var heard strings.Builder
+	var printed strings.Builder
 	err := c.Console(ctx, testHost, vmid, func(b []byte) error {
-		heard.Write(b)
-		if strings.Contains(heard.String(), until) {
+		printed.Write(b)
+		if strings.Contains(printed.String(), until) {
 			cancel()
 		}
 		return nil
 	})
-	return heard.String(), err
+	return printed.String(), err
 }
 
 func TestConsole(t *testing.T) {
@@ -57,9 +57,9 @@ func TestConsole(t *testing.T) {
 		s.guest(413, nil)
 		c := s.client()
 		defer c.Close()
-		heard, err := listen(t.Context(), c, 411, "two\r\n")
-		if err != nil || !strings.HasSuffix(heard, "[talos] one\r\n[talos] two\r\n") || strings.Contains(heard, "OK") {
-			t.Errorf("heard %q, %v", heard, err)
+		printed, err := listen(t.Context(), c, 411, "two\r\n")
+		if err != nil || !strings.HasSuffix(printed, "[talos] one\r\n[talos] two\r\n") || strings.Contains(printed, "OK") {
+			t.Errorf("heard %q, %v", printed, err)
 		}
 		// Half an hour of silence is longer than termproxy bears without a ping.
 		began := time.Now()

@@ -30,7 +30,7 @@ func (s *stand) life(d cluster.Desired, image []byte) {
 	if vms := s.host.VMs(); len(vms) != 0 {
 		s.t.Errorf("left after the tear-down: %+v", vms)
 	}
-	s.lawful()
+	s.checkRules()
 }
 
 // TestEveryCallMayFail strikes every single call of a VM's life, one at a time,

@@ -25,7 +25,7 @@ const conflicts = 4
 // storage's lock after ten seconds. The turn ends when the disks are there;
 // progress says so.
 func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
-	if err := c.create(ctx, d, n, host, boot, heard(progress)); err != nil {
+	if err := c.create(ctx, d, n, host, boot, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
 	}
 	return nil
@@ -100,7 +100,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 	for range conflicts {
 		p, err := c.prove(ctx, id)
 		var other *notOurs
-		if !errors.Is(err, errGone) && !(errors.As(err, &other) && other.unpooled) {
+		if !errors.Is(err, errNotListed) && !(errors.As(err, &other) && other.unpooled) {
 			return p, err
 		}
 		h, err := c.behind(ctx, id, host)
@@ -132,7 +132,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 		asked = true
 		var name scalar
 		if err := c.post(ctx, hostPath(host, "qemu"), wanted, &name); err != nil {
-			if answered(err) || ctx.Err() != nil {
+			if isAnswered(err) || ctx.Err() != nil {
 				return p, err
 			}
 			lost = err
@@ -165,7 +165,8 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 		var e *Error
 		refused := errors.As(err, &e) && (errors.Is(err, errForbidden) || e.Params["tags"] != "")
 		if refused && c.setUntagged(id.vmid, true) {
-			c.log.Warn(fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s); it goes without tags", id.vmid, id.node), logging.VMID, id.vmid, logging.Node, id.node, logging.Tags, wanted, logging.Err, err,
+			c.log.Warn("a VM stays without tags", logging.Detail, fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s)", id.vmid, id.node),
+				logging.VMID, id.vmid, logging.Node, id.node, logging.Tags, wanted, logging.Err, err,
 				logging.Hint, "allow them: `user-tag-access` in Datacenter > Options")
 		}
 		return refused
@@ -189,7 +190,7 @@ func (c *Client) change(ctx context.Context, id identity, p proven, plan func(pr
 		set["digest"] = p.conf.digest()
 		last = c.put(ctx, vmPath(p.host, id.vmid, "config"), set, nil)
 		switch {
-		case last == nil, errors.Is(last, errDigest), !answered(last) && ctx.Err() == nil:
+		case last == nil, errors.Is(last, errDigest), !isAnswered(last) && ctx.Err() == nil:
 		case forgive != nil && forgive(last):
 			return p, nil
 		default:
@@ -221,7 +222,7 @@ func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, pr
 			return c.put(ctx, vmPath(p.host, id.vmid, "resize"), params{"disk": disk, "size": formatSize(size), "digest": p.conf.digest()}, name)
 		})
 		if last != nil && !errors.Is(last, errDigest) {
-			if decided(ctx, last) {
+			if isDecided(ctx, last) {
 				return last
 			}
 			if err := c.settle(ctx, p.host, id.vmid, progress); err != nil {
@@ -239,10 +240,10 @@ func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, pr
 	return fmt.Errorf("grow the system disk of vm %d: %w", id.vmid, last)
 }
 
-// decided reports whether an error settles what came of a request that starts
+// isDecided reports whether an error settles what came of a request that starts
 // a task: it was refused, the task failed, or nobody waits for it any more.
 // Otherwise an answer was lost, and only looking tells.
-func decided(ctx context.Context, err error) bool {
+func isDecided(ctx context.Context, err error) bool {
 	var failed *TaskError
-	return ctx.Err() != nil || answered(err) || errors.As(err, &failed)
+	return ctx.Err() != nil || isAnswered(err) || errors.As(err, &failed)
 }

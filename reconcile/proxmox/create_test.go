@@ -26,8 +26,8 @@ func (s *stand) count(op string) int {
 	return s.world.CountCalls(func(r world.CallRecord) bool { return r.Op == op })
 }
 
-// TestCreateIsAnEnsure: carried out twice it changes nothing the second time.
-func TestCreateIsAnEnsure(t *testing.T) {
+// TestCreateIsIdempotent: carried out twice it changes nothing the second time.
+func TestCreateIsIdempotent(t *testing.T) {
 	onStand(t, "9.2", func(t *testing.T, s *stand) {
 		d := desired(1)
 		n, ctx := d.Spec.Nodes[0], context.Background()
@@ -74,7 +74,7 @@ func TestCreateFinishes(t *testing.T) {
 				if s.count(createOp) != 1 {
 					t.Errorf("%d creations", s.count(createOp))
 				}
-				s.lawful()
+				s.checkRules()
 			})
 		})
 	}
@@ -175,7 +175,7 @@ func TestCreationsTakeTurns(t *testing.T) {
 		if most["local-lvm"] != 1 {
 			t.Errorf("side by side: %v", most)
 		}
-		s.lawful()
+		s.checkRules()
 	})
 }
 
@@ -213,9 +213,9 @@ func TestCancelledWhileItWaits(t *testing.T) {
 	})
 }
 
-// TestFailuresTell: errors carry what Proxmox VE says, the log's end, and what
+// TestFailuresCarryHints: errors carry what Proxmox VE says, the log's end, and what
 // to do.
-func TestFailuresTell(t *testing.T) {
+func TestFailuresCarryHints(t *testing.T) {
 	d := desired(1)
 	n, ctx := d.Spec.Nodes[0], context.Background()
 	for _, tc := range []struct {
@@ -330,9 +330,9 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestLostCreationTells: a request that got lost is not sent again by the same
+// TestLostCreationIsReported: a request that got lost is not sent again by the same
 // creation.
-func TestLostCreationTells(t *testing.T) {
+func TestLostCreationIsReported(t *testing.T) {
 	onStand(t, "9.2", func(t *testing.T, s *stand) {
 		d := desired(1)
 		s.image()

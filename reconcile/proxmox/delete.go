@@ -24,7 +24,7 @@ import (
 // It refuses a VM to which volumes are attached that would go with it and are
 // not ours, one that a lock holds, and one under HA.
 func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
-	if err := c.remove(ctx, d, vm, heard(progress)); err != nil {
+	if err := c.remove(ctx, d, vm, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("delete vm %d (%s): %w", vm.VMID, vm.Node, err)
 	}
 	return nil
@@ -46,7 +46,7 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 	defer c.forget(vm.VMID)
 	c.forget(vm.VMID)
 	err := c.twoPhase(ctx, id, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Deleting: true}, progress)
-	if err != nil && !errors.Is(err, errGone) {
+	if err != nil && !errors.Is(err, errNotListed) {
 		return err
 	}
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 			return err
 		}
 	}
-	return c.gone(ctx, id)
+	return c.confirmDeleted(ctx, id)
 }
 
 // twoPhase marks, stops and deletes. It returns errGone when the VM is found
@@ -80,20 +80,20 @@ func (c *Client) condemn(ctx context.Context, id identity, mark cluster.Mark) er
 		return err
 	}
 	_, err = c.change(ctx, id, p, func(p proven) (params, error) {
-		if err := deletable(p, id.vmid); err != nil {
+		if err := checkDeletable(p, id.vmid); err != nil {
 			return nil, err
 		}
 		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].on() {
 			return nil, nil
 		}
-		return params{"description": marked(string(p.conf["description"]), mark), "protection": "0"}, nil
+		return params{"description": putMark(string(p.conf["description"]), mark), "protection": "0"}, nil
 	}, nil)
 	return err
 }
 
-// marked puts a mark into a description in the place of the one it has. What
+// putMark puts a mark into a description in the place of the one it has. What
 // people wrote stays.
-func marked(description string, m cluster.Mark) string {
+func putMark(description string, m cluster.Mark) string {
 	rest := description
 	if _, ok := cluster.ParseMark(description); ok {
 		_, rest, _ = strings.Cut(description, "\n")
@@ -101,8 +101,8 @@ func marked(description string, m cluster.Mark) string {
 	return strings.TrimSuffix(m.String()+"\n"+rest, "\n")
 }
 
-// deletable refuses a VM that is not to be deleted although it is ours.
-func deletable(p proven, vmid int) error {
+// checkDeletable refuses a VM that is not to be deleted although it is ours.
+func checkDeletable(p proven, vmid int) error {
 	if err := p.locked(); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 	if m, ok := p.mark(); !ok || !m.Deleting {
 		return p, errors.New("somebody took back that it is being deleted")
 	}
-	return p, deletable(p, id.vmid)
+	return p, checkDeletable(p, id.vmid)
 }
 
 // destroy deletes the stopped VM with the disks its configuration names, and
@@ -139,15 +139,15 @@ func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster
 	err = c.start(ctx, progress, func(name *scalar) error {
 		return c.delete(ctx, vmPath(p.host, id.vmid), params{"purge": "1", "destroy-unreferenced-disks": "0"}, name)
 	})
-	if err != nil && !decided(ctx, err) {
+	if err != nil && !isDecided(ctx, err) {
 		return c.settle(ctx, p.host, id.vmid, progress)
 	}
 	return err
 }
 
-// gone makes sure that the VM is not there any more: a list without it proves
+// confirmDeleted makes sure that the VM is not there any more: a list without it proves
 // nothing.
-func (c *Client) gone(ctx context.Context, id identity) error {
+func (c *Client) confirmDeleted(ctx context.Context, id identity) error {
 	free, err := c.free(ctx, id.vmid)
 	if err != nil || free {
 		return err
@@ -156,7 +156,7 @@ func (c *Client) gone(ctx context.Context, id identity) error {
 	switch {
 	case err == nil:
 		return errors.New("it is still there")
-	case errors.Is(err, errGone):
+	case errors.Is(err, errNotListed):
 		return &notOurs{vmid: id.vmid, why: "a guest that the agent's token does not see has its number"}
 	}
 	return err

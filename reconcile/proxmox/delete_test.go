@@ -49,10 +49,10 @@ func TestDeleteWithSomebodyInTheWay(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct {
-		name string
-		do   func(*stand)
-		swap bool // the VM is another's afterwards
-		gone bool // it is not there afterwards
+		name    string
+		do      func(*stand)
+		swap    bool // the VM is another's afterwards
+		deleted bool // it is not there afterwards
 	}{
 		{name: "writes into the description", do: func(s *stand) {
 			vm, _ := s.host.VM(n.VMID)
@@ -109,7 +109,7 @@ func TestDeleteWithSomebodyInTheWay(t *testing.T) {
 						if err != nil || there {
 							t.Fatalf("it is not deleted: %v, %+v", err, vm)
 						}
-						s.lawful()
+						s.checkRules()
 						return
 					}
 					// Between the last look and the request there is nothing
@@ -122,7 +122,7 @@ func TestDeleteWithSomebodyInTheWay(t *testing.T) {
 						t.Errorf("%v, %+v", err, vm)
 					}
 					if !strings.HasPrefix(at.Op, "PUT") {
-						s.lawful()
+						s.checkRules()
 					}
 				})
 			})

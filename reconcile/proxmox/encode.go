@@ -153,7 +153,7 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		"serial0":    "socket",
 		"vga":        "std",
 		"rng0":       "source=/dev/urandom",
-		"agent":      flag(d.Spec.Schematic.GuestAgent()),
+		"agent":      encodeFlag(d.Spec.Schematic.GuestAgent()),
 		"onboot":     "1",
 		"smbios1":    "uuid=" + c.is("uuid", n.UUID, uuidPattern),
 		"protection": "0",
@@ -189,7 +189,7 @@ func (c *checks) seed(p params, net cluster.Network, n cluster.Node) {
 	}
 }
 
-func flag(on bool) string {
+func encodeFlag(on bool) string {
 	if on {
 		return "1"
 	}

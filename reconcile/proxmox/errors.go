@@ -42,11 +42,11 @@ func (e *Error) Error() string {
 
 // words is all that Proxmox VE said.
 func (e *Error) words() string {
-	said := []string{e.Reason}
+	parts := []string{e.Reason}
 	for _, k := range slices.Sorted(maps.Keys(e.Params)) {
-		said = append(said, e.Params[k])
+		parts = append(parts, e.Params[k])
 	}
-	return strings.Join(said, "\n")
+	return strings.Join(parts, "\n")
 }
 
 // Is reports what the answer means, as far as the table of phrases knows.
@@ -138,10 +138,10 @@ func (e *TaskError) hint() string {
 	return p.hint
 }
 
-// answered reports whether an error is a definite answer of the host: what was
+// isAnswered reports whether an error is a definite answer of the host: what was
 // asked for was not done. Otherwise the connection ended first, or a proxy gave
 // up waiting, and it may have been.
-func answered(err error) bool {
+func isAnswered(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && !fromProxy(e.Status)
 }

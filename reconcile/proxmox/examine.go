@@ -41,13 +41,13 @@ func (c *Client) Knock(ctx context.Context) (Door, error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/version", nil)
 	if err != nil {
-		return Door{}, asked("GET", "/version", err)
+		return Door{}, nameRequest("GET", "/version", err)
 	}
 	req.Header.Set("Authorization", c.header.RevealString())
 	d := Door{Asked: time.Now()}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return Door{}, asked("GET", "/version", err)
+		return Door{}, nameRequest("GET", "/version", err)
 	}
 	d.Answered = time.Now()
 	defer func() { _ = resp.Body.Close() }()
@@ -144,7 +144,7 @@ func (c *Client) Privileges(ctx context.Context, path string) (map[string][]stri
 func (c *Client) PoolExists(ctx context.Context, name string) (bool, error) {
 	var pools []struct{ PoolID scalar }
 	err := c.get(ctx, "/pools", params{"poolid": name}, &pools)
-	if errors.Is(err, errMissing) && answered(err) {
+	if errors.Is(err, errMissing) && isAnswered(err) {
 		return false, nil
 	}
 	return len(pools) > 0, err
@@ -286,13 +286,13 @@ func (c *Client) BackupJobs(ctx context.Context) ([]BackupJob, error) {
 	var out []BackupJob
 	for _, r := range rows {
 		out = append(out, BackupJob{ID: string(r.ID), Enabled: r.Enabled == "" || r.Enabled.on(), Mode: string(r.Mode), All: r.All.on(),
-			Exclude: numbers(r.Exclude), VMIDs: numbers(r.VMID), Pool: string(r.Pool), Host: string(r.Node)})
+			Exclude: parseVMIDs(r.Exclude), VMIDs: parseVMIDs(r.VMID), Pool: string(r.Pool), Host: string(r.Node)})
 	}
 	return out, nil
 }
 
-// numbers reads a list of VMIDs.
-func numbers(list scalar) []int {
+// parseVMIDs reads a list of VMIDs.
+func parseVMIDs(list scalar) []int {
 	var out []int
 	for _, s := range strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ';' || r == ' ' }) {
 		if n, err := strconv.Atoi(s); err == nil {

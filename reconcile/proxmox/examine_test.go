@@ -53,11 +53,11 @@ func TestKnock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stranger, err := world.New(world.Config{})
+		other, err := world.New(world.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer stranger.Close()
+		defer other.Close()
 		present := func(cert tls.Certificate, err error) {
 			t.Helper()
 			if err != nil {
@@ -75,7 +75,7 @@ func TestKnock(t *testing.T) {
 			return names
 		}
 		is("nobody listens", FaultAddress, func(c *Config) { c.URL = "https://127.0.0.1:1" })
-		is("an authority we do not trust", FaultAuthority, func(c *Config) { c.CA = stranger.PKI.PEM })
+		is("an authority we do not trust", FaultAuthority, func(c *Config) { c.CA = other.PKI.PEM })
 		is("another certificate than the pinned one", FaultPin, func(c *Config) { c.Fingerprint = strings.Repeat("ab", 32) })
 		is("a token that was taken back", FaultToken, func(c *Config) { c.Token = cluster.SecretString("talos-agent@pve!pve1=wrong-secret") })
 		present(s.world.PKI.Server("pve1.example.org", "10.77.0.2"))

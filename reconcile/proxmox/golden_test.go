@@ -375,7 +375,7 @@ func TestPhrasesWereSeen(t *testing.T) {
 		}
 		_, err = check.RoundTrip(req)
 		e, ok := err.(*Error)
-		if !ok || e.Status != x.Response.Status || e.Reason != sanitize(x.Response.Reason) || strings.Contains(e.Error(), "\n") || !answered(err) {
+		if !ok || e.Status != x.Response.Status || e.Reason != sanitize(x.Response.Reason) || strings.Contains(e.Error(), "\n") || !isAnswered(err) {
 			t.Errorf("%s: %v", x.name, err)
 			continue
 		}

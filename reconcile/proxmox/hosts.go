@@ -19,7 +19,7 @@ const staysFor = time.Hour
 func (l *look) hosts() map[string]cluster.Host {
 	version, quorum := l.version(), l.quorum()
 	list := make([]cluster.Host, len(l.names))
-	each(len(list), func(i int) { list[i] = l.host(l.names[i], version, quorum) })
+	runEach(len(list), func(i int) { list[i] = l.host(l.names[i], version, quorum) })
 	out := map[string]cluster.Host{}
 	for _, h := range list {
 		out[h.Name] = h
@@ -37,7 +37,7 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 	case l.rows[i].Status == "offline":
 		h.Why = "it is offline"
 	case tasks.err != nil:
-		h.Why = because(tasks.err)
+		h.Why = formatReason(tasks.err)
 	default:
 		h.Known = true
 	}
@@ -46,13 +46,13 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 		h.Cores, h.MemoryBytes = int(l.rows[i].MaxCPU.number()), l.rows[i].MaxMem.number()
 	}
 	if tasks.err != nil {
-		h.Tasks = cluster.Unseen[[]cluster.Task](because(tasks.err))
+		h.Tasks = cluster.Unseen[[]cluster.Task](formatReason(tasks.err))
 	} else {
-		var told []cluster.Task
+		var describeTask []cluster.Task
 		for _, t := range tasks.running {
-			told = append(told, l.c.told(t))
+			describeTask = append(describeTask, l.c.describeTask(t))
 		}
-		h.Tasks = cluster.Saw(told)
+		h.Tasks = cluster.Saw(describeTask)
 	}
 	l.forMaking(&h)
 	return h
@@ -104,7 +104,7 @@ func contentOf(list scalar) []string {
 func (l *look) storages(host string) cluster.Seen[map[string]cluster.Storage] {
 	states, err := l.c.Storages(l.ctx, host)
 	if err != nil {
-		return cluster.Unseen[map[string]cluster.Storage](because(err))
+		return cluster.Unseen[map[string]cluster.Storage](formatReason(err))
 	}
 	out := map[string]cluster.Storage{}
 	for name, st := range states {
@@ -123,7 +123,7 @@ func (l *look) images(host, store string) cluster.Seen[map[string]int64] {
 	}
 	images, err := l.c.images(l.ctx, host, store)
 	if err != nil {
-		return cluster.Unseen[map[string]int64](because(err))
+		return cluster.Unseen[map[string]int64](formatReason(err))
 	}
 	return cluster.Saw(images)
 }
@@ -183,7 +183,7 @@ type quorumSeen struct {
 func (l *look) askQuorum() quorumSeen {
 	quorate, err := l.c.Quorate(l.ctx)
 	if err != nil {
-		return quorumSeen{cluster.Unseen[bool](because(err)), errors.Is(err, errForbidden)}
+		return quorumSeen{cluster.Unseen[bool](formatReason(err)), errors.Is(err, errForbidden)}
 	}
 	return quorumSeen{Seen: cluster.Saw(quorate)}
 }

@@ -27,7 +27,7 @@ func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
-		o.Hosts, o.VMs, o.Orphans = l.blind(err)
+		o.Hosts, o.VMs, o.Orphans = l.unknownAll(err)
 		return
 	}
 	l.askTasks()
@@ -122,9 +122,9 @@ func (l *look) identity(n cluster.Node) identity {
 	return identity{vmid: n.VMID, pool: l.c.poolOf(n), uuid: cluster.NodeUUID(l.d.Spec.ID, n.Name), node: n.Name}
 }
 
-// blind is what is seen when the list cannot be read: nothing.
-func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
-	why := "Proxmox VE cannot be asked: " + because(err)
+// unknownAll is what is seen when the list cannot be read: nothing.
+func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
+	why := "Proxmox VE cannot be asked: " + formatReason(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
 	for _, n := range l.d.Spec.Nodes {
 		hosts[n.Placement.Pin] = cluster.Host{Name: n.Placement.Pin, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
@@ -134,9 +134,9 @@ func (l *look) blind(err error) (map[string]cluster.Host, map[string]cluster.VM,
 	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
 }
 
-// because puts an error and its cure into one line, for reasons of things not
+// formatReason puts an error and its cure into one line, for reasons of things not
 // seen.
-func because(err error) string {
+func formatReason(err error) string {
 	hint := fault.HintOf(err)
 	if hint == "" && errors.Is(err, syscall.ECONNREFUSED) {
 		hint = "does it run? `systemctl status pveproxy`; proxmox.url of the host config says where it is asked"
@@ -150,7 +150,7 @@ func because(err error) string {
 // askTasks asks every host what runs on it.
 func (l *look) askTasks() {
 	out := make([]hostTasks, len(l.names))
-	each(len(l.names), func(i int) {
+	runEach(len(l.names), func(i int) {
 		if !hostPattern.MatchString(l.names[i]) {
 			out[i].err = fmt.Errorf("%q is no name of a host", l.names[i])
 			return
@@ -172,8 +172,8 @@ func (l *look) taskOn(vmid int, host string) *cluster.Task {
 		if t.vmid() != vmid || t.kind == "qmcreate" && !l.c.ours(t.upid) {
 			continue
 		}
-		if told := l.c.told(t); found == nil || told.Type == "qmcreate" {
-			found = &told
+		if describeTask := l.c.describeTask(t); found == nil || describeTask.Type == "qmcreate" {
+			found = &describeTask
 		}
 	}
 	return found
@@ -195,7 +195,7 @@ func (l *look) nodes() {
 	}
 	l.quiet = len(direct) == 0 && !l.destroying
 	audits := l.audits(ages)
-	each(len(direct)+len(audits), func(j int) {
+	runEach(len(direct)+len(audits), func(j int) {
 		if j >= len(direct) {
 			l.audit(audits[j-len(direct)])
 			return
@@ -256,7 +256,7 @@ func (l *look) audit(vmid int) {
 	case err == nil:
 		f.configured(conf, l.now)
 		l.c.remember(vmid, touches, f)
-	case answered(err):
+	case isAnswered(err):
 		l.c.forget(vmid)
 	}
 	l.keep(vmid, f, err)
@@ -296,14 +296,14 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		if listed {
 			vm.Presence = cluster.Present
 		}
-		vm.Why = because(err)
+		vm.Why = formatReason(err)
 	case h.is == nothing && listed:
 		vm.Why = "it went away while it was looked at"
 	case h.is == nothing:
 		vm.Presence = cluster.Absent
 	case h.is == beingMade:
-		told := l.c.told(h.task)
-		vm.Task = &told
+		describeTask := l.c.describeTask(h.task)
+		vm.Task = &describeTask
 		return l.inTheMaking(vm)
 	case h.is == justMade:
 		return l.inspect(h.row, id)
@@ -335,7 +335,7 @@ func (l *look) unread(vm cluster.VM, why string) cluster.VM {
 func (l *look) inspect(r row, id identity) cluster.VM {
 	f, err := l.readVM(r, id.vmid)
 	if err != nil {
-		vm := cluster.VM{VMID: id.vmid, Node: id.node, Host: string(r.Node), Presence: cluster.Present, Why: because(err), Task: l.taskOn(id.vmid, string(r.Node))}
+		vm := cluster.VM{VMID: id.vmid, Node: id.node, Host: string(r.Node), Presence: cluster.Present, Why: formatReason(err), Task: l.taskOn(id.vmid, string(r.Node))}
 		return l.unread(vm, vm.Why)
 	}
 	return l.describe(f, r, id)

@@ -292,7 +292,7 @@ func TestHostForMaking(t *testing.T) {
 	})
 }
 
-func TestStrays(t *testing.T) {
+func TestOrphans(t *testing.T) {
 	onStand(t, "9.2", func(t *testing.T, s *stand) {
 		d := desired(3)
 		c := s.settled(d)
@@ -408,16 +408,16 @@ func TestForeignInTheWay(t *testing.T) {
 					if after, _ := s.host.VM(n.VMID); after.Digest != before.Digest || after.Power != before.Power {
 						t.Errorf("before %+v\nafter %+v", before, after)
 					}
-					s.lawful()
+					s.checkRules()
 				})
 			})
 		}
 	}
 }
 
-// TestNobodyListens: where Proxmox VE does not run, what is not seen is told with
+// TestConnectionRefused: where Proxmox VE does not run, what is not seen is told with
 // where to look.
-func TestNobodyListens(t *testing.T) {
+func TestConnectionRefused(t *testing.T) {
 	// Nobody is at port 1, and it is none that the system gives away.
 	c, err := New(Config{URL: "https://127.0.0.1:1", Token: cluster.SecretString("talos-agent@pve!pve1=00000000-0000-0000-0000-000000000000"), Pool: "talos"})
 	if err != nil {

@@ -52,16 +52,16 @@ func (l *look) findOrphans() cluster.Seen[[]cluster.VM] {
 		}
 	}
 	if err := errors.Join(l.seesPools(), l.vanished()); err != nil {
-		return cluster.Unseen[[]cluster.VM](because(err))
+		return cluster.Unseen[[]cluster.VM](formatReason(err))
 	}
 	ids := slices.Sorted(maps.Keys(candidates))
-	each(len(ids), func(i int) { l.readCandidate(ids[i], candidates[ids[i]]) })
+	runEach(len(ids), func(i int) { l.readCandidate(ids[i], candidates[ids[i]]) })
 
 	var out []cluster.VM
 	for _, vmid := range ids {
 		s := l.vms[vmid]
 		if s.err != nil {
-			return cluster.Unseen[[]cluster.VM](fmt.Sprintf("vm %d: %s", vmid, because(s.err)))
+			return cluster.Unseen[[]cluster.VM](fmt.Sprintf("vm %d: %s", vmid, formatReason(s.err)))
 		}
 		if name := orphanOf(s.facts, l.d.Spec.ID); name != "" {
 			id := identity{vmid: vmid, pool: string(candidates[vmid].Pool), uuid: s.facts.uuid, node: name}
@@ -125,7 +125,7 @@ func (l *look) seesPools() error {
 		if shown[pool] {
 			continue
 		}
-		if err := l.c.sight(l.ctx, pool); err != nil {
+		if err := l.c.checkVisibility(l.ctx, pool); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // Start switches the VM of a node on. One that runs is success.
 func (c *Client) Start(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
-	if err := c.switchOn(ctx, c.identityOf(d, n.VMID, n.Name), heard(progress)); err != nil {
+	if err := c.switchOn(ctx, c.identityOf(d, n.VMID, n.Name), defaultProgress(progress)); err != nil {
 		return fmt.Errorf("start vm %d (%s): %w", n.VMID, n.Name, err)
 	}
 	return nil
@@ -54,7 +54,7 @@ func (c *Client) power(ctx context.Context, id identity, want cluster.Power, pro
 			return err
 		case now.HA.Managed.on() && (want == cluster.Stopped || now.power() != want):
 			// What is switched off here is going to be deleted.
-			return managed(id.vmid)
+			return refuseManaged(id.vmid)
 		case now.power() == want:
 			return nil
 		case p.locked() != nil:
@@ -66,7 +66,7 @@ func (c *Client) power(ctx context.Context, id identity, want cluster.Power, pro
 		switch {
 		case err == nil:
 			return c.seen(ctx, p.host, id.vmid, want)
-		case decided(ctx, err) && !errors.Is(err, errRunning):
+		case isDecided(ctx, err) && !errors.Is(err, errRunning):
 			return err
 		}
 		last = err
@@ -89,14 +89,14 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 		case time.Since(began) > powerWithin:
 			return fmt.Errorf("vm %d does not do what its task did: it is %s after %v", vmid, sanitize(string(now.Status)), powerWithin)
 		}
-		if err := retry.Sleep(ctx, patience(began)); err != nil {
+		if err := retry.Sleep(ctx, nextPause(began)); err != nil {
 			return err
 		}
 	}
 }
 
-// managed is the refusal to act on a VM that the HA manager looks after: the
+// refuseManaged is the refusal to act on a VM that the HA manager looks after: the
 // two would fight over it.
-func managed(vmid int) error {
+func refuseManaged(vmid int) error {
 	return fault.Errorf(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, which talos-agent does not work with yet", vmid)
 }

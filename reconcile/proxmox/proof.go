@@ -91,8 +91,8 @@ func (p proven) locked() error {
 	return fault.WithHint(fmt.Errorf("%w (%s)", errLocked, lock), "wait until whatever holds the lock has ended: a backup, a snapshot, a migration")
 }
 
-// errGone: the listing does not have the VM.
-var errGone = errors.New("the list of Proxmox VE has no such vm")
+// errNotListed: the listing does not have the VM.
+var errNotListed = errors.New("the list of Proxmox VE has no such vm")
 
 // notOurs is a VM that is there and is not ours.
 type notOurs struct {
@@ -161,7 +161,7 @@ func (c *Client) find(ctx context.Context, vmid int) (row, error) {
 			return r, nil
 		}
 	}
-	return row{}, errGone
+	return row{}, errNotListed
 }
 
 // wrongPlace says why a listed guest cannot be the one, "" when it may be.
@@ -245,18 +245,18 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 		switch t := tasks[i]; {
 		case t.running:
 			return hidden{is: beingMade, task: t}, nil
-		case errors.Is(meaning(t.exit), errKilled):
+		case errors.Is(findKind(t.exit), errKilled):
 			// Somebody may have removed it since and put another in its place,
 			// in tasks that only an auditor of the host sees.
 			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
 				return hidden{}, err
 			}
 			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; as root on %s: `qm unlock %[1]d` and `qm destroy %[1]d`", id.vmid, host)}, nil
-		case succeeded(t.exit):
+		case isSuccess(t.exit):
 			switch r, err := c.find(ctx, id.vmid); {
 			case err == nil && wrongPlace(r, id) == "":
 				return hidden{is: justMade, row: r}, nil
-			case err != nil && !errors.Is(err, errGone):
+			case err != nil && !errors.Is(err, errNotListed):
 				return hidden{}, err
 			}
 		}
@@ -268,7 +268,7 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 // pool. That the listing lacks it proves nothing; that reading it is forbidden
 // does, to a token that may read all there is in the pool.
 func (c *Client) foreign(ctx context.Context, id identity, host string) (hidden, error) {
-	if err := c.sight(ctx, id.pool); err != nil {
+	if err := c.checkVisibility(ctx, id.pool); err != nil {
 		return hidden{}, err
 	}
 	var conf options
@@ -296,19 +296,19 @@ func makesOrRemoves(kind string) bool {
 	return false
 }
 
-// succeeded reports whether an exit status is a success; Proxmox VE counts
+// isSuccess reports whether an exit status is a success; Proxmox VE counts
 // warnings as one.
-func succeeded(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
+func isSuccess(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
 
-// meaning is the kind of some words, nil when the table does not know them.
-func meaning(words string) error {
+// findKind is the kind of some words, nil when the table does not know them.
+func findKind(words string) error {
 	p, _ := phraseIn(words)
 	return p.kind
 }
 
-// sight returns an error unless the token sees the VMs of a pool. A token
+// checkVisibility returns an error unless the token sees the VMs of a pool. A token
 // without the privileges gets empty lists, not errors.
-func (c *Client) sight(ctx context.Context, pool string) error {
+func (c *Client) checkVisibility(ctx context.Context, pool string) error {
 	if pool == "" {
 		return c.has(ctx, "/vms", "VM.Audit")
 	}

@@ -88,7 +88,7 @@ func TestQuietPassAsksLittle(t *testing.T) {
 						t.Errorf("vm %d was audited %d times in %d passes", node.VMID, read[fmt.Sprint(node.VMID)], passes)
 					}
 				}
-				s.lawful()
+				s.checkRules()
 			})
 		})
 	}
@@ -145,7 +145,7 @@ func TestUnsettledIsReadDirectly(t *testing.T) {
 		must(s.host.Start(415))
 		time.Sleep(11 * time.Second)
 		look("started anew", 415, true, func(vm cluster.VM) bool { return vm.Uptime < 30*time.Second })
-		s.lawful()
+		s.checkRules()
 	})
 }
 

@@ -79,7 +79,7 @@ func TestLifecycle(t *testing.T) {
 				c := s.client()
 				defer c.Close()
 				lifecycle(t, c, desired(1), s.imageBytes())
-				s.lawful()
+				s.checkRules()
 			})
 		})
 	}
@@ -111,7 +111,7 @@ func TestLifecycleOverLoopback(t *testing.T) {
 	}
 	defer c.Close()
 	lifecycle(t, c, desired(1), s.imageBytes())
-	s.lawful()
+	s.checkRules()
 }
 
 // TestLifecycleOnARealHost leads a VM's life on a real Proxmox VE. It makes one

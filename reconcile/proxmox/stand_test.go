@@ -231,8 +231,8 @@ func (s *stand) drive(what string, step func(*Client) (bool, error), crashed fun
 	return nil
 }
 
-// lawful fails the test if the agent broke a law.
-func (s *stand) lawful() {
+// checkRules fails the test if the agent broke a law.
+func (s *stand) checkRules() {
 	s.t.Helper()
 	for _, v := range s.world.Violations() {
 		s.t.Errorf("law broken: %s", v)
@@ -251,7 +251,7 @@ func (s *stand) calls() []string {
 
 var flavours = []string{"9.2", "8.4"}
 
-func TestBringUpAndTearDown(t *testing.T) {
+func TestCreateAndDestroy(t *testing.T) {
 	for _, flavour := range flavours {
 		t.Run(flavour, func(t *testing.T) {
 			onStand(t, flavour, func(t *testing.T, s *stand) {
@@ -289,7 +289,7 @@ func TestBringUpAndTearDown(t *testing.T) {
 					t.Errorf("the image is not kept: %+v", v)
 				}
 				c.Close()
-				s.lawful()
+				s.checkRules()
 			})
 		})
 	}

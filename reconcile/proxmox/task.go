@@ -24,7 +24,7 @@ const (
 	// lostSight is how long a task may be out of sight (the API restarts, the
 	// host is busy) before waiting for it is given up. The task goes on and is
 	// found again by looking.
-	lostSight = 2 * time.Minute
+	lostAfter = 2 * time.Minute
 	logTail   = 5
 )
 
@@ -82,8 +82,8 @@ func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, er
 // ours reports whether a task was started with our token.
 func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
-// told is a task in the terms of the observed world.
-func (c *Client) told(t task) cluster.Task {
+// describeTask is a task in the terms of the observed world.
+func (c *Client) describeTask(t task) cluster.Task {
 	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid)}
 }
 
@@ -96,14 +96,14 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	progress(cluster.Progress{UPID: name})
 	began := time.Now()
 	for seen := began; ; {
-		if err := retry.Sleep(ctx, patience(began)); err != nil {
+		if err := retry.Sleep(ctx, nextPause(began)); err != nil {
 			return err
 		}
 		var st struct{ Status, ExitStatus scalar }
 		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, errNoTask), errors.Is(err, errForbidden), errors.Is(err, errToken), err != nil && time.Since(seen) > lostSight:
+		case errors.Is(err, errNoTask), errors.Is(err, errForbidden), errors.Is(err, errToken), err != nil && time.Since(seen) > lostAfter:
 			return fmt.Errorf("look at task %s: %w", name, err)
 		case err != nil:
 			continue
@@ -115,8 +115,8 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	}
 }
 
-// patience is how long to wait before looking again at what began then.
-func patience(began time.Time) time.Duration {
+// nextPause is how long to wait before looking again at what began then.
+func nextPause(began time.Time) time.Duration {
 	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }
 
@@ -126,12 +126,13 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 		return nil
 	}
 	tail, err := c.taskLog(ctx, u)
-	if succeeded(exit) {
+	if isSuccess(exit) {
 		what := "task " + u.kind
 		if id := u.vmid(); id != 0 {
 			what += fmt.Sprintf(" of vm %d", id)
 		}
-		c.log.Warn(what+" ended with warnings: "+sanitize(strings.Join(tail, " / ")), logging.UPID, u.text, logging.VMID, u.vmid(), logging.Log, strings.Join(tail, " / "))
+		c.log.Warn("a task ended with warnings", logging.Detail, what+": "+sanitize(strings.Join(tail, " / ")),
+			logging.UPID, u.text, logging.VMID, u.vmid(), logging.Log, strings.Join(tail, " / "))
 		return nil
 	}
 	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: sanitize(exit), Log: tail}
@@ -201,8 +202,8 @@ func vmPath(host string, vmid int, rest ...string) string {
 
 func taskPath(u upid, rest string) string { return hostPath(u.host, "tasks", u.text, rest) }
 
-// heard makes progress callable.
-func heard(progress func(cluster.Progress)) func(cluster.Progress) {
+// defaultProgress makes progress callable.
+func defaultProgress(progress func(cluster.Progress)) func(cluster.Progress) {
 	if progress == nil {
 		return func(cluster.Progress) {}
 	}

@@ -123,9 +123,9 @@ func explainTLS(err error) error {
 	return err
 }
 
-// distrust reports whether an error is about a certificate: asking again will
+// isUntrusted reports whether an error is about a certificate: asking again will
 // not help.
-func distrust(err error) bool {
+func isUntrusted(err error) bool {
 	_, is := errors.AsType[untrusted](err)
 	return is
 }

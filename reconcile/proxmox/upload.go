@@ -43,7 +43,7 @@ func (c *Client) images(ctx context.Context, host, store string) (map[string]int
 // When body can be rewound it is read twice, the first time for its SHA-256,
 // which Proxmox VE checks then.
 func (c *Client) Upload(ctx context.Context, host, datastore, name string, size int64, body io.Reader, progress func(cluster.Progress)) error {
-	if err := c.upload(ctx, place{host, datastore, name, size}, body, heard(progress)); err != nil {
+	if err := c.upload(ctx, place{host, datastore, name, size}, body, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("upload image %s to %s on %s: %w", name, datastore, host, err)
 	}
 	return nil
@@ -77,7 +77,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 		return err
 	}
 	err = c.start(ctx, progress, func(task *scalar) error { return c.send(ctx, at, sum, body, progress, task) })
-	if err != nil && decided(ctx, err) {
+	if err != nil && isDecided(ctx, err) {
 		return err
 	}
 	switch there, again := c.uploaded(ctx, at, progress); {
@@ -146,8 +146,8 @@ const stalled = 2 * time.Minute
 // watched is a reader that tells how far it is, and can be closed for good: the
 // transport may still read from a request's body after the request has ended.
 type watched struct {
-	from io.Reader
-	tell func(done int64)
+	from   io.Reader
+	report func(done int64)
 
 	mu     sync.Mutex
 	done   int64
@@ -164,7 +164,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	w.done += int64(n)
 	if n > 0 {
-		w.tell(w.done)
+		w.report(w.done)
 	}
 	return n, err
 }
@@ -225,7 +225,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	defer cancel(nil)
 	headway := time.AfterFunc(stalled, func() { cancel(fmt.Errorf("no headway for %v", stalled)) })
 	defer headway.Stop()
-	file := &watched{from: io.MultiReader(begins, &exactly{body, at.size}, ends), tell: func(sent int64) {
+	file := &watched{from: io.MultiReader(begins, &exactly{body, at.size}, ends), report: func(sent int64) {
 		headway.Reset(stalled)
 		progress(cluster.Progress{Done: min(max(0, sent-int64(begin)), at.size), Total: at.size, Unit: "bytes"})
 	}}
@@ -240,7 +240,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	req.Header.Set("Authorization", c.header.RevealString())
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return asked(http.MethodPost, path, err)
+		return nameRequest(http.MethodPost, path, err)
 	}
 	answer := struct{ Data *scalar }{task}
 	err = json.NewDecoder(resp.Body).Decode(&answer)

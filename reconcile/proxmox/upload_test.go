@@ -65,7 +65,7 @@ func TestUpload(t *testing.T) {
 				if len(v) != 1 || v[0].Volid != "local:import/"+imageName || v[0].SHA256 != hex.EncodeToString(sum[:]) {
 					t.Errorf("%+v", v)
 				}
-				s.lawful()
+				s.checkRules()
 			})
 		}
 	}
@@ -109,7 +109,7 @@ func TestUploadAgainAfterTheAgentDied(t *testing.T) {
 		if n := s.uploads(); n != 1 {
 			t.Errorf("%d uploads", n)
 		}
-		s.lawful()
+		s.checkRules()
 	})
 }
 
@@ -131,7 +131,7 @@ func TestUploadSideBySide(t *testing.T) {
 		if n := s.uploads(); n != 1 {
 			t.Errorf("%d uploads", n)
 		}
-		s.lawful()
+		s.checkRules()
 	})
 }
 

@@ -26,7 +26,7 @@ const (
 	applyWithin   = 20 * time.Second // the call itself
 	takenWithin   = time.Minute      // from the answer until the cluster's certificates are shown
 	installWithin = 5 * time.Minute  // the same up to v1.12
-	doubtWithin   = 10 * time.Second // still in maintenance mode so long after an unclear answer: it was not taken
+	untakenAfter  = 10 * time.Second // still in maintenance mode so long after an unclear answer: it was not taken
 	noticeWithin  = 3 * time.Second  // until the watcher has seen what was done
 )
 
@@ -76,7 +76,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 		return sent.refused
 	}
 	patience := takenWithin
-	if minor(d.Spec.Versions.Talos) < 13 {
+	if parseMinor(d.Spec.Versions.Talos) < 13 {
 		patience = installWithin
 	}
 	return f.taken(ctx, n, k, sent, patience)
@@ -135,19 +135,19 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sendin
 	if err == nil {
 		return sending{accepted: true}
 	}
-	reading := read("ApplyConfiguration", err)
-	said := errors.New(redacted(status.Convert(err).Message(), data))
+	reading := findReading("ApplyConfiguration", err)
+	reason := errors.New(redactMessage(status.Convert(err).Message(), data))
 	if status.Code(err) == codes.DeadlineExceeded {
-		said = errors.New(late)
+		reason = errors.New(late)
 	}
 	switch reading.meaning {
 	case invalid:
-		return sending{refused: fault.WithHint(fmt.Errorf("the machine refuses the config: %w", said),
+		return sending{refused: fault.WithHint(fmt.Errorf("the machine refuses the config: %w", reason),
 			"correct the setting in the inventory or in a patch; this version of Talos does not take it")}
 	case never:
-		return sending{refused: fmt.Errorf("the machine refuses: %w", said)}
+		return sending{refused: fmt.Errorf("the machine refuses: %w", reason)}
 	default:
-		return sending{unclear: said}
+		return sending{unclear: reason}
 	}
 }
 
@@ -172,7 +172,7 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 			return fmt.Errorf("the config was sent; whether it was taken is not known: %w", context.Cause(ctx))
 		case errors.As(err, &u) && u.reach == cluster.Unexpected:
 			return fmt.Errorf("the config was sent, and now somebody else answers: %w", err)
-		case errors.Is(err, errUnclaimed) && !sent.accepted && waited >= doubtWithin:
+		case errors.Is(err, errUnclaimed) && !sent.accepted && waited >= untakenAfter:
 			return fmt.Errorf("it was not taken: %w", sent.unclear)
 		case waited >= patience && sent.accepted:
 			err = fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)
@@ -202,8 +202,8 @@ func (f *Fleet) look(ctx context.Context, n cluster.Node, k keys, through func(*
 	return through(l)
 }
 
-// minor is the second number of a version of Talos 1, 0 when it is none.
-func minor(version string) int {
+// parseMinor is the second number of a version of Talos 1, 0 when it is none.
+func parseMinor(version string) int {
 	parts := strings.Split(strings.TrimPrefix(version, "v1."), ".")
 	n, err := strconv.Atoi(parts[0])
 	if err != nil || !strings.HasPrefix(version, "v1.") {

@@ -249,9 +249,9 @@ func TestWorkerWithoutControlPlane(t *testing.T) {
 	})
 }
 
-// TestApplyIsCutOff: a caller that gives up, or a fleet that closes, ends it at
+// TestApplyIsInterrupted: a caller that gives up, or a fleet that closes, ends it at
 // once.
-func TestApplyIsCutOff(t *testing.T) {
+func TestApplyIsInterrupted(t *testing.T) {
 	for _, how := range []string{"caller", "close"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
@@ -280,7 +280,7 @@ func TestApplyIsCutOff(t *testing.T) {
 
 func TestMinor(t *testing.T) {
 	for version, want := range map[string]int{"v1.13.9": 13, "v1.8.0-alpha.1": 8, "v1.14": 14, "": 0, "v2.1.0": 0, "1.13.9": 0, "v1.": 0, "v1.x": 0} {
-		if got := minor(version); got != want {
+		if got := parseMinor(version); got != want {
 			t.Errorf("%q: %d, want %d", version, got, want)
 		}
 	}

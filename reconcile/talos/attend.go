@@ -35,16 +35,16 @@ const (
 	listTries = 3
 )
 
-// stay bounds the beginning of a visit: the context ends when the machine does
+// limitStart bounds the beginning of a visit: the context ends when the machine does
 // not get to the point, unless settled is called before.
-func stay(ctx context.Context) (_ context.Context, settled, leave func()) {
+func limitStart(ctx context.Context) (_ context.Context, settled, leave func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	t := time.AfterFunc(settleWithin, func() { cancel(fmt.Errorf("get all answers within %v", settleWithin)) })
 	return ctx, func() { t.Stop() }, func() { t.Stop(); cancel(nil) }
 }
 
-// because prefers the reason why a context ended over what followed from it.
-func because(ctx context.Context, err error) error {
+// preferCause prefers the reason why a context ended over what followed from it.
+func preferCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -55,32 +55,32 @@ func because(ctx context.Context, err error) error {
 // not known to be one of ours, it returns what is to be told instead.
 func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
 	const what = "it shows the certificate of the maintenance mode"
-	ctx, settled, leave := stay(ctx)
+	ctx, settled, leave := limitStart(ctx)
 	defer leave()
 	statuses := make(chan state.Event)
 	if err := l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), statuses); err != nil {
-		return puzzle(what, fmt.Errorf("watch its stage: %w", because(ctx, err))), false
+		return unknownMachine(what, fmt.Errorf("watch its stage: %w", preferCause(ctx, err))), false
 	}
 	id, err := l.portray(ctx, &m)
 	if err != nil {
-		return puzzle(what, because(ctx, err)), false
+		return unknownMachine(what, preferCause(ctx, err)), false
 	}
 	if why := id.other(w.node); why != "" {
 		return cluster.Machine{Reach: cluster.Unexpected, Why: why, UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Maintenance
-	told := false
+	published := false
 	var look <-chan struct{} // nil until there is something to look at again
 	for {
 		select {
 		case <-ctx.Done():
-			return puzzle(what, because(ctx, nil)), told
+			return unknownMachine(what, preferCause(ctx, nil)), published
 		case <-look:
 			w.poke() // and at once
-			return m, told
+			return m, published
 		case e := <-statuses:
 			if e.Type == state.Errored {
-				return puzzle(what, fmt.Errorf("watch its stage: %w", because(ctx, e.Error))), told
+				return unknownMachine(what, fmt.Errorf("watch its stage: %w", preferCause(ctx, e.Error))), published
 			}
 			readStatus(e, &m)
 			if m.Stage != runtime.MachineStageMaintenance.String() {
@@ -89,7 +89,7 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 			}
 			w.publish(m)
 			settled()
-			told, look = true, w.look
+			published, look = true, w.look
 		}
 	}
 }
@@ -99,11 +99,11 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 // told instead.
 func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
 	const what = "it answers with this cluster's certificates"
-	ctx, settled, leave := stay(ctx)
+	ctx, settled, leave := limitStart(ctx)
 	defer leave()
 	id, err := l.portray(ctx, &m)
 	if err != nil {
-		return puzzle(what, because(ctx, err)), false
+		return unknownMachine(what, preferCause(ctx, err)), false
 	}
 	if why := id.otherUUID(w.node); why != "" {
 		return cluster.Machine{Reach: cluster.Unexpected, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
@@ -111,21 +111,21 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 	m.Reach = cluster.Configured
 	v, err := w.open(ctx, l)
 	if err != nil {
-		return puzzle(what, because(ctx, err)), false
+		return unknownMachine(what, preferCause(ctx, err)), false
 	}
 	defer v.list.Stop()
 	defer w.hold(nil)
-	for told := false; ; {
+	for published := false; ; {
 		if err := v.next(ctx, &m); err != nil {
-			return puzzle(what, because(ctx, err)), told
+			return unknownMachine(what, preferCause(ctx, err)), published
 		}
 		if !v.complete() {
 			continue
 		}
-		if !told {
+		if !published {
 			settled()
 			w.hold(l)
-			told = true
+			published = true
 		}
 		w.publish(m)
 	}
@@ -169,7 +169,7 @@ func (v *view) openConfig(ctx context.Context) error {
 	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, config.ActiveID, resource.VersionUndefined)
 	err := v.l.cosi.Watch(ctx, which, v.configs, state.WithWatchUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
 	switch {
-	case missing(err), status.Code(err) == codes.ResourceExhausted:
+	case isMissing(err), status.Code(err) == codes.ResourceExhausted:
 		v.sawConfig = true // it does not let us read it, or it is larger than anybody's config
 	case err != nil:
 		return fmt.Errorf("watch its config: %w", err)

@@ -33,7 +33,7 @@ func BenchmarkObserve(b *testing.B) {
 					Reach: cluster.Configured, Stage: "running", Ready: true, Services: services, MACs: []string{node.MAC},
 				}}
 			}
-			f.members.heard, f.members.at = true, time.Now().Add(24*time.Hour)
+			f.members.known, f.members.at = true, time.Now().Add(24*time.Hour)
 			b.ReportAllocs()
 			for b.Loop() {
 				var o cluster.Observed

@@ -74,22 +74,22 @@ func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 	if err == nil {
 		return nil
 	}
-	said := worded{err}
-	switch read("Bootstrap", err).meaning {
+	reason := worded{err}
+	switch findReading("Bootstrap", err).meaning {
 	case already:
 		return nil
 	case early:
-		return fmt.Errorf("it is too early: %w", said)
+		return fmt.Errorf("it is too early: %w", reason)
 	case clockless:
-		return fault.WithHint(fmt.Errorf("it is too early: %w", said),
+		return fault.WithHint(fmt.Errorf("it is too early: %w", reason),
 			"the machine reaches no time server: check network.time_servers, and that the nodes get out to UDP port 123")
 	case invalid:
-		return fault.WithHint(fmt.Errorf("the machine refuses: %w", said), "its machine config has no etcd: look at the patches of the control planes")
+		return fault.WithHint(fmt.Errorf("the machine refuses: %w", reason), "its machine config has no etcd: look at the patches of the control planes")
 	case never:
-		return fmt.Errorf("the machine refuses: %w", said)
+		return fmt.Errorf("the machine refuses: %w", reason)
 	default:
 		l.close()
-		return f.founded(ctx, n, k, said)
+		return f.founded(ctx, n, k, reason)
 	}
 }
 

@@ -89,10 +89,10 @@ func TestAlwaysFaulty(t *testing.T) {
 					if n > 200 {
 						t.Errorf("a minute of trying cost %d calls", n)
 					}
-					told := b.told.Load()
+					before := b.reported.Load()
 					time.Sleep(time.Minute)
-					if now := b.told.Load(); now != told {
-						t.Errorf("nothing changed, and that was told %d times, at last %q", now-told, b.see(wk(1)).Why)
+					if now := b.reported.Load(); now != before {
+						t.Errorf("nothing changed, and that was told %d times, at last %q", now-before, b.see(wk(1)).Why)
 					}
 					if strings.Contains(o.Machines["wk-1"].Why, "rpc error") {
 						t.Errorf("not for people: %s", o.Machines["wk-1"].Why)
@@ -162,12 +162,12 @@ func TestOldMachines(t *testing.T) {
 func TestWatchLoss(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
 		b.bringUp(cp(1))
-		told := b.told.Load()
+		before := b.reported.Load()
 		b.link.Load().Cut()
 		next := render(t, b.secrets, cp(1), newest, "machine: {nodeLabels: {a: b}}")
 		b.rawApply(cp(1), next)
 		b.untilReach(cp(1), cluster.ReachUnknown)
-		if b.told.Load() == told {
+		if b.reported.Load() == before {
 			t.Error("nobody was told")
 		}
 		b.link.Store(world.NewLink(b.world.Net)) // a new cable

@@ -59,7 +59,7 @@ type Fleet struct {
 const firstLook = 2 * time.Second
 
 // The least time between two calls of OnChange.
-const tellPause = 50 * time.Millisecond
+const notifyPause = 50 * time.Millisecond
 
 // New makes a fleet that watches nothing yet. Close it when done.
 func New(c Config) *Fleet {
@@ -75,7 +75,7 @@ func New(c Config) *Fleet {
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	if f.onChange != nil {
-		f.running.Go(f.tell)
+		f.running.Go(f.notifyChanges)
 	}
 	return f
 }
@@ -90,9 +90,9 @@ func (f *Fleet) Close() {
 	f.running.Wait()
 }
 
-// tell calls OnChange: at once, and then not again for a moment, so that a
+// notifyChanges calls OnChange: at once, and then not again for a moment, so that a
 // burst of changes is told twice at most.
-func (f *Fleet) tell() {
+func (f *Fleet) notifyChanges() {
 	for {
 		select {
 		case <-f.ctx.Done():
@@ -100,7 +100,7 @@ func (f *Fleet) tell() {
 		case <-f.changed:
 			f.onChange()
 		}
-		if retry.Sleep(f.ctx, tellPause) != nil {
+		if retry.Sleep(f.ctx, notifyPause) != nil {
 			return
 		}
 	}
@@ -130,10 +130,10 @@ func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
 	if f.closed {
 		return nil
 	}
-	if have, now := f.keys.from, d.Access.Talos; !same(have.CA, now.CA) || !same(have.Cert, now.Cert) || !same(have.Key, now.Key) {
+	if have, now := f.keys.from, d.Access.Talos; !equalSecrets(have.CA, now.CA) || !equalSecrets(have.Cert, now.Cert) || !equalSecrets(have.Key, now.Key) {
 		opened := f.keys.none()
 		f.keys, f.keysErr = parseKeys(now)
-		if opened != f.keys.none() || !same(have.CA, now.CA) {
+		if opened != f.keys.none() || !equalSecrets(have.CA, now.CA) {
 			// What was proven by other keys is proven no longer.
 			for name, w := range f.watchers {
 				w.stop()

@@ -75,7 +75,7 @@ func (l *link) portray(ctx context.Context, m *cluster.Machine) (id identity, er
 // otherUUID says in words why the machine is not a node's by its UUID, "" when
 // it is.
 func (id identity) otherUUID(n cluster.Node) string {
-	if strings.EqualFold(id.uuid, n.UUID) || strings.EqualFold(swapped(id.uuid), n.UUID) {
+	if strings.EqualFold(id.uuid, n.UUID) || strings.EqualFold(swapUUID(id.uuid), n.UUID) {
 		return ""
 	}
 	return fmt.Sprintf("its SMBIOS UUID is %s, expected %s", sanitize(id.uuid), n.UUID)
@@ -96,10 +96,10 @@ func (id identity) other(n cluster.Node) string {
 	return fmt.Sprintf("it has no network card with MAC %s (it has %s)", n.MAC, have)
 }
 
-// swapped is a UUID with its first three groups in the other byte order.
+// swapUUID is a UUID with its first three groups in the other byte order.
 // SMBIOS before 2.6 did not say in which order they are; Talos reads them as
 // little-endian always (its source, siderolabs/go-smbios).
-func swapped(uuid string) string {
+func swapUUID(uuid string) string {
 	groups := strings.Split(uuid, "-")
 	if len(groups) != 5 {
 		return uuid
@@ -125,12 +125,12 @@ func (l *link) version(ctx context.Context) (string, error) {
 	if err == nil {
 		return r.TypedSpec().Version, nil
 	}
-	if !missing(err) {
+	if !isMissing(err) {
 		return "", fmt.Errorf("read its version: %w", err)
 	}
 	resp, err := l.machine.Version(ctx, &emptypb.Empty{})
 	switch {
-	case missing(err):
+	case isMissing(err):
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("read its version: %w", err)
@@ -148,7 +148,7 @@ func (l *link) schematic(ctx context.Context) (string, error) {
 	defer cancel()
 	list, err := safe.StateListAll[*runtime.ExtensionStatus](ctx, l.cosi)
 	switch {
-	case missing(err):
+	case isMissing(err):
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("read its extensions: %w", err)
@@ -201,10 +201,10 @@ func (l *link) services(ctx context.Context) (map[string]cluster.Service, error)
 	return out, nil
 }
 
-// missing reports whether an error says that a machine does not have what it
+// isMissing reports whether an error says that a machine does not have what it
 // was asked for: versions differ in what there is. Talos 1.13.9 answers
 // NotFound for an unknown id and PermissionDenied for an unknown type.
-func missing(err error) bool {
+func isMissing(err error) bool {
 	if err == nil {
 		return false
 	}

@@ -64,7 +64,7 @@ func (u *unreached) Error() string {
 	if u.err == nil {
 		return u.why
 	}
-	return u.why + ": " + words(u.err)
+	return u.why + ": " + formatError(u.err)
 }
 
 func (u *unreached) Unwrap() error { return u.err }
@@ -77,7 +77,7 @@ func (f *Fleet) connect(ctx context.Context, ip netip.Addr, k keys) (*link, erro
 	defer cancel()
 	raw, err := f.dial(dialing, "tcp", addr)
 	if err != nil {
-		if silence(err) {
+		if isSilence(err) {
 			return nil, &unreached{cluster.Silent, "nothing answers at " + addr, err}
 		}
 		return nil, &unreached{cluster.ReachUnknown, "cannot reach " + addr, err}
@@ -111,7 +111,7 @@ var silent = []error{
 	os.ErrDeadlineExceeded, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
 }
 
-func silence(err error) bool {
+func isSilence(err error) bool {
 	return slices.ContainsFunc(silent, func(s error) bool { return errors.Is(err, s) })
 }
 

@@ -44,16 +44,16 @@ const (
 // bench is a lab with a fleet that looks at it.
 type bench struct {
 	testing.TB
-	world   *world.World
-	lab     *labtalos.Fleet
-	secrets *secrets.Bundle
-	fleet   *Fleet
-	link    atomic.Pointer[world.Link] // the cable that all of the fleet's connections go through
-	desired cluster.Desired
-	changes chan struct{} // one slot
-	told    atomic.Int64
-	most    atomic.Int64 // bytes that were sent over one connection
-	log     *journal
+	world    *world.World
+	lab      *labtalos.Fleet
+	secrets  *secrets.Bundle
+	fleet    *Fleet
+	link     atomic.Pointer[world.Link] // the cable that all of the fleet's connections go through
+	desired  cluster.Desired
+	changes  chan struct{} // one slot
+	reported atomic.Int64
+	most     atomic.Int64 // bytes that were sent over one connection
+	log      *journal
 }
 
 // journal keeps what was logged.
@@ -132,7 +132,7 @@ func (b *bench) newFleet() *Fleet {
 		Log:    slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Digest: digest,
 		OnChange: func() {
-			b.told.Add(1)
+			b.reported.Add(1)
 			select {
 			case b.changes <- struct{}{}:
 			default:
@@ -488,7 +488,7 @@ func serveTLS(config *tls.Config) func(net.Conn) {
 // noSecrets looks for anything secret of a config in some text.
 func (b *bench) noSecrets(where string, cfg cluster.Config, text string) {
 	b.Helper()
-	values, ok := scalars(cfg.Bytes.Reveal())
+	values, ok := listScalars(cfg.Bytes.Reveal())
 	if !ok {
 		b.Fatal("the config is not YAML")
 	}

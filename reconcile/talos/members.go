@@ -30,7 +30,7 @@ const membersFor = 10 * time.Minute
 
 // ballot is what was last heard of the members of etcd.
 type ballot struct {
-	heard   bool
+	known   bool
 	at      time.Time
 	turn    uint64 // of the fleet, when it was asked for
 	members []cluster.Member
@@ -78,17 +78,17 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	case len(able) == 0:
 		return cluster.Unseen[[]cluster.Member]("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
-	if last.heard && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
+	if last.known && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
 		return cluster.Saw(slices.Clone(last.members))
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
 	members, err := askMembers(asking, able)
 	f.mu.Lock()
-	f.members = ballot{heard: err == nil, at: time.Now(), turn: turn, members: members}
+	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: members}
 	f.mu.Unlock()
 	if err != nil {
-		return cluster.Unseen[[]cluster.Member](words(err))
+		return cluster.Unseen[[]cluster.Member](formatError(err))
 	}
 	return cluster.Saw(slices.Clone(members))
 }
@@ -123,12 +123,12 @@ func askMembers(ctx context.Context, able []plane) ([]cluster.Member, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: %w", p.node.Name, err))
 			continue
-		case !belongs(members, p.node):
+		case !isMember(members, p.node):
 			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: it is not one of those it names", p.node.Name))
 			continue
 		}
 		for _, other := range able {
-			if !belongs(members, other.node) {
+			if !isMember(members, other.node) {
 				return nil, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
 			}
 		}
@@ -177,7 +177,7 @@ func memberOf(members []cluster.Member, n cluster.Node) (cluster.Member, bool) {
 	return members[i], true
 }
 
-func belongs(members []cluster.Member, n cluster.Node) bool {
+func isMember(members []cluster.Member, n cluster.Node) bool {
 	_, ok := memberOf(members, n)
 	return ok
 }

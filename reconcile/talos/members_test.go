@@ -42,10 +42,10 @@ func TestLearners(t *testing.T) {
 	})
 }
 
-// TestMembersOfWhomeverCanTell: the next one is asked when the first cannot
+// TestMembersOfWhomeverKnows: the next one is asked when the first cannot
 // tell; when nobody can, the members are unknown, also when they were known a
 // moment ago.
-func TestMembersOfWhomeverCanTell(t *testing.T) {
+func TestMembersOfWhomeverKnows(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {
 		b.bringUp(cp(1), cp(2), cp(3))
 		time.Sleep(2 * membersFor)
@@ -130,7 +130,7 @@ func TestMemberAddresses(t *testing.T) {
 		}
 	}
 	members := []cluster.Member{{Name: "other", Address: cp(1).IP.String()}, {Name: "cp-2"}}
-	if !belongs(members, cp(1)) || !belongs(members, cp(2)) || belongs(members, cp(3)) || belongs(nil, cp(1)) {
+	if !isMember(members, cp(1)) || !isMember(members, cp(2)) || isMember(members, cp(3)) || isMember(nil, cp(1)) {
 		t.Error("members are found by name or address")
 	}
 }

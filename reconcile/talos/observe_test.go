@@ -65,7 +65,7 @@ func TestBringUp(t *testing.T) {
 // TestMaintenance: what a machine without a config tells. Up to v1.9 there is
 // no way to ask it for its version.
 func TestMaintenance(t *testing.T) {
-	for version, told := range map[string]string{"v1.8.4": "", "v1.9.6": "", "v1.10.9": "v1.10.9", "v1.12.11": "v1.12.11", newest: newest, "v1.14.1": "v1.14.1"} {
+	for version, talos := range map[string]string{"v1.8.4": "", "v1.9.6": "", "v1.10.9": "v1.10.9", "v1.12.11": "v1.12.11", newest: newest, "v1.14.1": "v1.14.1"} {
 		for _, keys := range []bool{true, false} {
 			t.Run(fmt.Sprint(version, " keys ", keys), func(t *testing.T) {
 				inBubble(t, version, []cluster.Node{cp(1)}, func(b *bench) {
@@ -74,7 +74,7 @@ func TestMaintenance(t *testing.T) {
 					}
 					b.power(cp(1))
 					m := b.see(cp(1))
-					if m.Reach != cluster.Maintenance || m.Why != "" || m.UUID != cp(1).UUID || m.Stage != "maintenance" || m.Talos != told ||
+					if m.Reach != cluster.Maintenance || m.Why != "" || m.UUID != cp(1).UUID || m.Stage != "maintenance" || m.Talos != talos ||
 						len(m.MACs) != 1 || m.MACs[0] != cp(1).MAC || m.Schematic != schematic || m.Services != nil || m.ConfigDigest != "" {
 						t.Errorf("%+v", m)
 					}
@@ -146,8 +146,8 @@ func TestFirstLookEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestStrangers: everybody who answers and is not the machine we made.
-func TestStrangers(t *testing.T) {
+// TestUnexpectedMachines: everybody who answers and is not the machine we made.
+func TestUnexpectedMachines(t *testing.T) {
 	n := cp(1)
 	for _, tc := range []struct {
 		name  string
@@ -222,10 +222,10 @@ func TestStrangers(t *testing.T) {
 				b.wantReach(n, tc.want, tc.why)
 				time.Sleep(time.Minute)
 				b.wantReach(n, tc.want, tc.why)
-				told := b.told.Load()
+				before := b.reported.Load()
 				time.Sleep(time.Minute)
-				if now := b.told.Load(); now != told {
-					t.Errorf("nothing changed, and that was told %d times", now-told)
+				if now := b.reported.Load(); now != before {
+					t.Errorf("nothing changed, and that was told %d times", now-before)
 				}
 
 				// And nothing secret goes to any of them.
@@ -437,7 +437,7 @@ func TestQuiet(t *testing.T) {
 		time.Sleep(2 * membersFor)
 		b.observe()
 		b.calls()
-		told := b.told.Load()
+		before := b.reported.Load()
 		for range 59 {
 			time.Sleep(time.Second)
 			if o := b.observe(); len(o.Machines) != 100 || !o.Members.Known {
@@ -453,8 +453,8 @@ func TestQuiet(t *testing.T) {
 		if calls := b.calls(); len(calls) != 1 || calls["EtcdMemberList"] != 1 {
 			t.Errorf("%v of quiet passes cost %v, want one EtcdMemberList", membersFor, calls)
 		}
-		if now := b.told.Load(); now != told {
-			t.Errorf("%d changes were told of", now-told)
+		if now := b.reported.Load(); now != before {
+			t.Errorf("%d changes were told of", now-before)
 		}
 		if n := b.open(); n != len(nodes) {
 			t.Errorf("%d connections, want one per node", n)
@@ -462,9 +462,9 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestChangesAreTold: every change is told, a burst of them not one by one, and
+// TestChangesAreReported: every change is told, a burst of them not one by one, and
 // what Observe itself has returned is no news.
-func TestChangesAreTold(t *testing.T) {
+func TestChangesAreReported(t *testing.T) {
 	var nodes []cluster.Node
 	for i := range 50 {
 		nodes = append(nodes, wk(i+1))
@@ -472,12 +472,12 @@ func TestChangesAreTold(t *testing.T) {
 	inBubble(t, newest, nodes, func(b *bench) {
 		b.observe()
 		time.Sleep(time.Minute)
-		if n := b.told.Load(); n != 0 {
+		if n := b.reported.Load(); n != 0 {
 			t.Errorf("%d changes were told of when there were none", n)
 		}
 		b.power(nodes...)
 		time.Sleep(5 * time.Second)
-		if n := b.told.Load(); n < 1 || n > 50*20/10 {
+		if n := b.reported.Load(); n < 1 || n > 50*20/10 {
 			t.Errorf("50 machines came up, and that was told %d times", n)
 		}
 		for name, m := range b.observe().Machines {
@@ -485,12 +485,12 @@ func TestChangesAreTold(t *testing.T) {
 				t.Errorf("%s: %+v", name, m)
 			}
 		}
-		told := b.told.Load()
+		before := b.reported.Load()
 		if err := b.lab.Reboot(501); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if n := b.told.Load() - told; n != 2 {
+		if n := b.reported.Load() - before; n != 2 {
 			t.Errorf("a reboot was told %d times, want 2: gone and back", n)
 		}
 	})
@@ -572,8 +572,8 @@ func TestSwappedUUID(t *testing.T) {
 	}{
 		{n.UUID, true},
 		{strings.ToUpper(n.UUID), true},
-		{swapped(n.UUID), true},
-		{strings.ToUpper(swapped(n.UUID)), true},
+		{swapUUID(n.UUID), true},
+		{strings.ToUpper(swapUUID(n.UUID)), true},
 		{cp(2).UUID, false},
 		{"", false},
 		{"not-a-uuid", false},
@@ -583,7 +583,7 @@ func TestSwappedUUID(t *testing.T) {
 			t.Errorf("%q: %q, want ok %v", tc.uuid, got, tc.ok)
 		}
 	}
-	if got, want := swapped("00112233-4455-6677-8899-aabbccddeeff"), "33221100-5544-7766-8899-aabbccddeeff"; got != want {
+	if got, want := swapUUID("00112233-4455-6677-8899-aabbccddeeff"), "33221100-5544-7766-8899-aabbccddeeff"; got != want {
 		t.Errorf("swapped is %s, want %s", got, want)
 	}
 }

@@ -51,8 +51,8 @@ var readings = []reading{
 	{"", codes.ResourceExhausted, "", never, "gRPC itself: a message above the receiver's limit"},
 }
 
-// read finds the row that fits an error.
-func read(method string, err error) reading {
+// findReading finds the row that fits an error.
+func findReading(method string, err error) reading {
 	for _, r := range readings {
 		if (r.method == "" || r.method == method) && r.code == status.Code(err) && strings.Contains(status.Convert(err).Message(), r.words) {
 			return r

@@ -66,8 +66,8 @@ func parseKeys(c cluster.Credentials) (keys, error) {
 
 func (k keys) none() bool { return k.pair == nil }
 
-// same reports whether two sets of credentials are the same, byte by byte.
-func same(a, b cluster.Secret) bool { return a.RevealString() == b.RevealString() }
+// equalSecrets reports whether two sets of credentials are the same, byte by byte.
+func equalSecrets(a, b cluster.Secret) bool { return a.RevealString() == b.RevealString() }
 
 // vetting looks at the certificate of whoever answers, in the middle of the
 // handshake: before the client's own certificate could be sent.
@@ -125,7 +125,7 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 		return v.reject(cluster.ReachUnknown, "it has a config already, and there are no keys to ask it with", nil)
 	case v.signed(leaf):
 		// Ours by its signature, and still not to be trusted.
-		return v.reject(cluster.ReachUnknown, "its certificate is signed by this cluster's authority, but not to be trusted", dated(leaf, err))
+		return v.reject(cluster.ReachUnknown, "its certificate is signed by this cluster's authority, but not to be trusted", dropTimes(leaf, err))
 	case v.namesake(leaf):
 		return v.reject(cluster.Unexpected, "it belongs to another Talos cluster: its certificate is signed by another authority", nil)
 	default:
@@ -133,9 +133,9 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 	}
 }
 
-// dated replaces an error that tells the time, so that the same state of things
+// dropTimes replaces an error that tells the time, so that the same state of things
 // is always told in the same words.
-func dated(leaf *x509.Certificate, err error) error {
+func dropTimes(leaf *x509.Certificate, err error) error {
 	var invalid x509.CertificateInvalidError
 	if !errors.As(err, &invalid) || invalid.Reason != x509.Expired {
 		return err
@@ -179,7 +179,7 @@ func (v *vetting) refused(addr string, err error) error {
 		return v.verdict
 	case errors.As(err, &record):
 		return &unreached{cluster.Unexpected, "who answers at " + addr + " does not speak TLS, so it is not Talos", nil}
-	case silence(err):
+	case isSilence(err):
 		// Talos closes connections in the middle while it starts and stops.
 		return &unreached{cluster.Silent, addr + " accepts connections and then says nothing", err}
 	default:

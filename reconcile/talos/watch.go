@@ -21,13 +21,13 @@ type watcher struct {
 	look chan struct{} // one slot: look again now
 
 	// Guarded by the fleet's lock. What machine refers to is never changed.
-	machine cluster.Machine
-	moved   chan struct{} // closed when machine changes
-	first   chan struct{} // closed when machine was first told
-	told    bool
-	awaited bool   // Observe waits for the first word: it is no news
-	link    *link  // that was proven; nil: none
-	round   uint64 // of the fleet, when the inventory last had the node
+	machine   cluster.Machine
+	moved     chan struct{} // closed when machine changes
+	first     chan struct{} // closed when machine was first told
+	published bool
+	awaited   bool   // Observe waits for the first word: it is no news
+	link      *link  // that was proven; nil: none
+	round     uint64 // of the fleet, when the inventory last had the node
 }
 
 // The pauses between two attempts to reach a machine.
@@ -92,13 +92,13 @@ func (w *watcher) run(ctx context.Context) {
 func (w *watcher) visit(ctx context.Context) {
 	k, err := w.f.currentKeys()
 	if err != nil {
-		w.publish(cluster.Machine{Why: words(err)})
+		w.publish(cluster.Machine{Why: formatError(err)})
 		return
 	}
 	l, err := w.f.connect(ctx, w.node.IP, k)
 	if err != nil {
 		if ctx.Err() == nil {
-			w.publish(absent(err))
+			w.publish(absentMachine(err))
 		}
 		return
 	}
@@ -112,17 +112,17 @@ func (w *watcher) visit(ctx context.Context) {
 	}
 }
 
-// absent is a machine that could not be reached.
-func absent(err error) cluster.Machine {
+// absentMachine is a machine that could not be reached.
+func absentMachine(err error) cluster.Machine {
 	if u, ok := errors.AsType[*unreached](err); ok {
 		return cluster.Machine{Reach: u.reach, Why: u.Error()}
 	}
-	return cluster.Machine{Why: words(err)}
+	return cluster.Machine{Why: formatError(err)}
 }
 
-// puzzle is a machine that answers and does not tell what is needed.
-func puzzle(what string, err error) cluster.Machine {
-	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, words(err))}
+// unknownMachine is a machine that answers and does not tell what is needed.
+func unknownMachine(what string, err error) cluster.Machine {
+	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, formatError(err))}
 }
 
 // publish makes a state the last known one, and tells of it when it is news.
@@ -131,15 +131,15 @@ func (w *watcher) publish(m cluster.Machine) {
 	f := w.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !w.told {
-		w.told = true
+	if !w.published {
+		w.published = true
 		close(w.first)
 	}
 	if reflect.DeepEqual(w.machine, m) {
 		return
 	}
 	if w.machine.Reach != m.Reach {
-		f.log.Debug("machine is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
+		f.log.Debug("machine reachability changed", logging.Detail, w.node.Name+" is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
 	}
 	w.machine = m
 	close(w.moved)
@@ -164,9 +164,9 @@ func reachWord(r cluster.Reach) string {
 	case cluster.Configured:
 		return "configured"
 	case cluster.Unexpected:
-		return "a stranger"
+		return "unexpected"
 	default:
-		return "not to be seen"
+		return "unknown"
 	}
 }
 

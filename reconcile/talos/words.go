@@ -34,8 +34,8 @@ var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: 
 // (recorded).
 const late = "no answer in time"
 
-// words is an error in one line, and the same words for the same error.
-func words(err error) string {
+// formatError is an error in one line, and the same words for the same error.
+func formatError(err error) string {
 	text := err.Error()
 	var answer interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &answer) {
@@ -49,7 +49,7 @@ func words(err error) string {
 // worded is an error whose message is its words.
 type worded struct{ error }
 
-func (w worded) Error() string { return words(w.error) }
+func (w worded) Error() string { return formatError(w.error) }
 func (w worded) Unwrap() error { return w.error }
 
 // masked stands where something of a machine config was.
@@ -65,20 +65,20 @@ var (
 	countLine  = regexp.MustCompile(`\d+ errors? occurred:`)
 )
 
-// redacted retells what a machine said of a machine config in one line,
+// redactMessage retells what a machine said of a machine config in one line,
 // without anything of the config that could be a secret.
-func redacted(message string, config []byte) string {
-	values, ok := scalars(config)
+func redactMessage(message string, config []byte) string {
+	values, ok := listScalars(config)
 	if !ok {
 		return "(its words are left out: they may quote the config, which cannot be read here)"
 	}
 	message = difference.ReplaceAllString(message, "")
 	message, rest, unknown := strings.Cut(message, unknownKeys)
 	if unknown {
-		message += "there is no setting " + strings.Join(paths(rest), ", ")
+		message += "there is no setting " + strings.Join(listPaths(rest), ", ")
 	}
 	for _, v := range values {
-		message = mask(message, v)
+		message = maskValue(message, v)
 	}
 	message = countLine.ReplaceAllString(message, "")
 	var parts []string
@@ -90,9 +90,9 @@ func redacted(message string, config []byte) string {
 	return sanitize(strings.ReplaceAll(strings.Join(parts, "; "), ":; ", ": "))
 }
 
-// mask takes a value out of a message: anywhere when it is long, as a word of
+// maskValue takes a value out of a message: anywhere when it is long, as a word of
 // its own when it is short.
-func mask(message, value string) string {
+func maskValue(message, value string) string {
 	if len(value) >= 8 {
 		return strings.ReplaceAll(message, value, masked)
 	}
@@ -104,7 +104,7 @@ func mask(message, value string) string {
 		}
 		end := i + len(value)
 		b.WriteString(message[:i])
-		if (i == 0 || !wordy(message[i-1])) && (end == len(message) || !wordy(message[end])) {
+		if (i == 0 || !isWordByte(message[i-1])) && (end == len(message) || !isWordByte(message[end])) {
 			b.WriteString(masked)
 		} else {
 			b.WriteString(value)
@@ -113,7 +113,7 @@ func mask(message, value string) string {
 	}
 }
 
-func wordy(c byte) bool {
+func isWordByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
@@ -121,13 +121,13 @@ func wordy(c byte) bool {
 // not understood without them.
 var identifying = []string{"apiVersion", "kind", "version", "type"}
 
-// scalars lists the values of a config, and their lines, that are kept out of
+// listScalars lists the values of a config, and their lines, that are kept out of
 // messages, longest first. ok is false when the config is not YAML.
-func scalars(config []byte) (values []string, ok bool) {
+func listScalars(config []byte) (values []string, ok bool) {
 	var walk func(n *yaml.Node)
 	walk = func(n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode {
-			if public(n.Value) {
+			if isPublic(n.Value) {
 				return
 			}
 			for line := range strings.Lines(n.Value) {
@@ -150,14 +150,14 @@ func scalars(config []byte) (values []string, ok bool) {
 		}
 		walk(&doc)
 	}
-	values = slices.DeleteFunc(values, public)
+	values = slices.DeleteFunc(values, isPublic)
 	slices.SortFunc(values, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	return slices.Compact(values), ok
 }
 
-// public reports whether a value is too plain to be a secret: a person needs
+// isPublic reports whether a value is too plain to be a secret: a person needs
 // these to understand a message.
-func public(v string) bool {
+func isPublic(v string) bool {
 	if len(v) < 4 {
 		return true
 	}
@@ -174,9 +174,9 @@ func public(v string) bool {
 	return err == nil && u.Scheme == "https" && u.User == nil && u.RawQuery == "" && (u.Path == "" || u.Path == "/")
 }
 
-// paths lists the settings in a piece of YAML without their values: three of
+// listPaths lists the settings in a piece of YAML without their values: three of
 // them, and how many more there are.
-func paths(text string) []string {
+func listPaths(text string) []string {
 	var doc yaml.Node
 	if yaml.Unmarshal([]byte(text), &doc) != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
 		return []string{masked}

@@ -44,7 +44,7 @@ func TestWords(t *testing.T) {
 		{errors.New("dial tcp 10.5.0.11:50000: connect: connection refused"), "connect: connection refused"},
 		{errors.New("a\tb\n\n c\x00d\x1b[31me\xffg"), "a b c d [31me g"},
 	} {
-		if got := words(tc.err); got != tc.want {
+		if got := formatError(tc.err); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)
 		}
 	}
@@ -83,11 +83,11 @@ func TestRedacted(t *testing.T) {
 		{"unknown keys found during decoding:\n\tnot: [yaml", "there is no setting [...]"},
 		{"", ""},
 	} {
-		if got := redacted(tc.message, []byte(sample)); got != tc.want {
+		if got := redactMessage(tc.message, []byte(sample)); got != tc.want {
 			t.Errorf("%q\nis told as %q,\nwant       %q", tc.message, got, tc.want)
 		}
 	}
-	if got := redacted("anything", []byte("a: [")); strings.Contains(got, "anything") {
+	if got := redactMessage("anything", []byte("a: [")); strings.Contains(got, "anything") {
 		t.Errorf("without a config to compare with: %q", got)
 	}
 }
@@ -113,7 +113,7 @@ func TestRedactedKeepsSecrets(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "pieces") {
 			message += glue.Draw(t, "glue") + rapid.SampledFrom(secrets).Draw(t, "secret")
 		}
-		got := redacted(message, []byte(config))
+		got := redactMessage(message, []byte(config))
 		for _, s := range secrets {
 			if strings.Contains(got, s) {
 				t.Fatalf("%q of %q comes through: %q", s, message, got)
@@ -127,11 +127,11 @@ func FuzzRedacted(f *testing.F) {
 	f.Add("unknown keys found during decoding:\nmachine: {a: &a [*a]}", sample)
 	f.Add("diff:\n", "a: &a [b]\nc: *a\n---\n")
 	f.Fuzz(func(t *testing.T, message, config string) {
-		got := redacted(message, []byte(config))
+		got := redactMessage(message, []byte(config))
 		if len(got) > maxWords+3 || strings.ContainsFunc(got, unicode.IsControl) {
 			t.Errorf("not fit for one line: %q", got)
 		}
-		values, ok := scalars([]byte(config))
+		values, ok := listScalars([]byte(config))
 		if !ok {
 			return
 		}
@@ -159,7 +159,7 @@ func TestReadingsAreRecorded(t *testing.T) {
 		for _, l := range lines {
 			if l.Error.Code == r.code.String() && (r.method == "" || strings.HasSuffix(l.Method, "/"+r.method)) && strings.Contains(l.Error.Message, r.words) {
 				found = true
-				if got := read(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.code, l.Error.Message)); got.meaning != r.meaning {
+				if got := findReading(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.code, l.Error.Message)); got.meaning != r.meaning {
 					t.Errorf("%s %s %q reads as %v by %q, want %v", l.Method, l.Error.Code, l.Error.Message, got.meaning, got.seen, r.meaning)
 				}
 			}
@@ -183,7 +183,7 @@ func TestRecordedErrors(t *testing.T) {
 		if err := code.UnmarshalJSON([]byte(`"` + screaming(l.Error.Code) + `"`)); err != nil {
 			t.Fatal(err)
 		}
-		got := read(method, status.Error(code, l.Error.Message)).meaning
+		got := findReading(method, status.Error(code, l.Error.Message)).meaning
 		switch code {
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 			if got != unclear {

@@ -65,19 +65,19 @@ const maxAnswer = 64 << 10
 // judge makes an error of an answer that is not a success; nil if the status
 // stands all the same.
 func (c *Client) judge(res *http.Response, body []byte, s Status) error {
-	said := c.said(body)
+	reason := c.reason(body)
 	e := &Error{Kind: ErrRefused, Status: res.StatusCode, fault: fault.Error{Op: "the forge answers " + strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode)}}
-	if said != "" {
-		e.fault.Op += ": " + said
+	if reason != "" {
+		e.fault.Op += ": " + reason
 	}
 	switch {
 	// GitLab has a state machine where the others have a list: what is running
 	// cannot be made running, and a 400 with this sentence is all it says.
 	// (lib/api/commit_statuses.rb and the state_machines gem of GitLab 16.)
-	case c.kind == GitLab && res.StatusCode == http.StatusBadRequest && strings.Contains(said, "Cannot transition") &&
-		strings.Contains(said, "from :"+c.forge.states[s.State]):
+	case c.kind == GitLab && res.StatusCode == http.StatusBadRequest && strings.Contains(reason, "Cannot transition") &&
+		strings.Contains(reason, "from :"+c.forge.states[s.State]):
 		return nil
-	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && limited(res.Header):
+	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && isRateLimited(res.Header):
 		e.Kind, e.RetryAfter = ErrRateLimited, retryAfter(res.Header)
 	case res.StatusCode == http.StatusUnauthorized:
 		e.Kind, e.fault.Hint = ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; "+c.forge.scope
@@ -86,18 +86,18 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	case res.StatusCode == http.StatusNotFound:
 		e.Kind, e.fault.Hint = ErrNotFound, "check repository; a token that may not see it gets the same answer: "+c.forge.scope
 	// GitHub's answer to a commit that it does not have.
-	case c.kind == GitHub && res.StatusCode == http.StatusUnprocessableEntity && strings.Contains(said, "No commit found"):
+	case c.kind == GitHub && res.StatusCode == http.StatusUnprocessableEntity && strings.Contains(reason, "No commit found"):
 		e.Kind, e.fault.Hint = ErrNotFound, "check that repository is the one that the agent reads"
 	case res.StatusCode >= 300 && res.StatusCode < 400:
-		e.fault.Hint = "the repository or the forge has moved to " + printable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
+		e.fault.Hint = "the repository or the forge has moved to " + keepPrintable(res.Header.Get("Location")) + "; if you trust that place, change url or repository"
 	case res.StatusCode >= 500:
 		e.Kind = ErrUnavailable
 	}
 	return e
 }
 
-// said is what the forge gives as its reason, made fit for one line.
-func (c *Client) said(body []byte) string {
+// reason is what the forge gives as its reason, made fit for one line.
+func (c *Client) reason(body []byte) string {
 	var answer struct {
 		Message json.RawMessage `json:"message"`
 		Error   json.RawMessage `json:"error"`
@@ -117,21 +117,21 @@ func (c *Client) said(body []byte) string {
 		}
 		parts = append(parts, text)
 	}
-	return printable(strings.ReplaceAll(strings.Join(parts, ": "), c.token, "[redacted]"))
+	return keepPrintable(strings.ReplaceAll(strings.Join(parts, ": "), c.token, "[redacted]"))
 }
 
-func printable(s string) string {
+func keepPrintable(s string) string {
 	s = text.OneLine(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, s))
-	return cut(s, 300)
+	return cutText(s, 300)
 }
 
-// limited reports whether a 403 of GitHub is about the rate and not the token.
-func limited(h http.Header) bool {
+// isRateLimited reports whether a 403 of GitHub is about the rate and not the token.
+func isRateLimited(h http.Header) bool {
 	return h.Get("Retry-After") != "" || h.Get("X-RateLimit-Remaining") == "0"
 }
 

@@ -203,7 +203,7 @@ func (c Config) parse(f api) (*url.URL, *x509.CertPool, error) {
 		refuse("url", "is not an http or https address", "")
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
 		refuse("url", "holds more than an address", "put the token into token_file")
-	case base.Scheme == "http" && !loopback(base.Hostname()):
+	case base.Scheme == "http" && !isLoopback(base.Hostname()):
 		refuse("url", "is plain http, over which the token would be readable", "use https")
 	case c.Kind == GitHub && base.Hostname() == "github.com":
 		refuse("url", "is GitHub's web site, not its API", "write https://api.github.com, or leave it out")
@@ -227,7 +227,7 @@ func (c Config) parse(f api) (*url.URL, *x509.CertPool, error) {
 	return base, pool, errors.Join(errs...)
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
@@ -279,7 +279,7 @@ func (c *Client) post(parent context.Context, s Status) error {
 	}
 	fields := map[string]string{
 		"state": state, c.forge.name: s.Context,
-		"description": cut(text.OneLine(s.Description), c.forge.most),
+		"description": cutText(text.OneLine(s.Description), c.forge.most),
 	}
 	if s.TargetURL != "" {
 		fields["target_url"] = s.TargetURL
@@ -341,9 +341,9 @@ func (c *Client) unanswered(parent context.Context, err error) error {
 	return e
 }
 
-// cut shortens s to at most n characters, at a word if there is one in the
+// cutText shortens s to at most n characters, at a word if there is one in the
 // second half, and marks the cut.
-func cut(s string, n int) string {
+func cutText(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}

@@ -369,14 +369,14 @@ func TestCut(t *testing.T) {
 		{"a verylongwordafterone", 10, "a verylon…"},
 		{"größe größe größe", 12, "größe größe…"},
 	} {
-		if got := cut(tc.in, tc.n); got != tc.want {
+		if got := cutText(tc.in, tc.n); got != tc.want {
 			t.Errorf("cut(%q, %d) = %q, want %q", tc.in, tc.n, got, tc.want)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.String().Draw(t, "s")
 		n := rapid.IntRange(2, 40).Draw(t, "n")
-		got := cut(s, n)
+		got := cutText(s, n)
 		if utf8.RuneCountInString(got) > n {
 			t.Fatalf("%q has more than %d characters", got, n)
 		}

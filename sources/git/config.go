@@ -93,7 +93,7 @@ func (l Limits) withDefaults() Limits {
 func (c Config) withDefaults() Config {
 	c.Branch = cmp.Or(c.Branch, "main")
 	c.Limits = c.Limits.withDefaults()
-	c.Dial = patient(c.Dial)
+	c.Dial = limitDial(c.Dial)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -104,8 +104,8 @@ func (c Config) withDefaults() Config {
 // the connection, and the handshake.
 const patience = 30 * time.Second
 
-// patient gives up on a host that does not answer before the whole Head does.
-func patient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+// limitDial gives up on a host that does not answer before the whole Head does.
+func limitDial(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}

@@ -178,7 +178,7 @@ func TestRemark(t *testing.T) {
 		strings.Repeat("é", 201):  strings.Repeat("é", 200) + "...",
 		"bad \xff byte":           "bad \ufffd byte",
 	} {
-		if got := remark(in); got != want {
+		if got := cleanRemark(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}

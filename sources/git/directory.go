@@ -86,7 +86,7 @@ func (d *Directory) head(ctx context.Context) (Commit, error) {
 		m.time = w.commit.Committer.When.UTC()
 		c.Hash = w.commit.Hash.String()
 		c.Revision = "HEAD@sha1:" + c.Hash
-		c.Time, c.Subject = m.time, remark(w.commit.Message)
+		c.Time, c.Subject = m.time, cleanRemark(w.commit.Message)
 		if m.differs(w.tracked) {
 			c.Revision += "+dirty"
 		}
@@ -187,7 +187,7 @@ func (m *manifest) walk(ctx context.Context, root *os.Root, dir string, w *workt
 func (m *manifest) readDir(root *os.Root, dir string) (_ []node, err error) {
 	f, err := root.Open(dir)
 	if err != nil {
-		return nil, gone(err)
+		return nil, asChanged(err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	entries, err := f.ReadDir(m.limits.Entries + 1)
@@ -217,7 +217,7 @@ func (m *manifest) note(root *os.Root, name string, mode fs.FileMode) error {
 	case mode&fs.ModeSymlink != 0:
 		to, err := root.Readlink(name)
 		if err != nil {
-			return gone(err)
+			return asChanged(err)
 		}
 		m.sums[name] = fileSum{blob: plumbing.ComputeHash(plumbing.BlobObject, []byte(to))}
 		fmt.Fprintf(m.hasher, "link %q %q\n", name, to)
@@ -250,12 +250,12 @@ func (m *manifest) note(root *os.Root, name string, mode fs.FileMode) error {
 func readRegular(root *os.Root, name string, most int64) (_ []byte, size int64, err error) {
 	before, err := root.Lstat(name)
 	if err != nil {
-		return nil, 0, gone(err)
+		return nil, 0, asChanged(err)
 	}
 	// Not blocking, should it turn into a pipe.
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, 0, gone(err)
+		return nil, 0, asChanged(err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	info, err := f.Stat()
@@ -278,8 +278,8 @@ func readRegular(root *os.Root, name string, most int64) (_ []byte, size int64, 
 	return b, int64(len(b)), nil
 }
 
-// gone makes ErrChanged of a file that was there a moment ago.
-func gone(err error) error {
+// asChanged makes ErrChanged of a file that was there a moment ago.
+func asChanged(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrChanged, err)
 	}
@@ -313,7 +313,7 @@ func (m *manifest) read(name string, _ node) (_ []byte, err error) {
 	}
 	root, err := os.OpenRoot(m.dir)
 	if err != nil {
-		return nil, gone(err)
+		return nil, asChanged(err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	b, _, err := readRegular(root, name, m.limits.Blob)

@@ -58,16 +58,16 @@ func newError(kind error, hint string, err error, format string, args ...any) er
 	return &Error{Kind: kind, fault: fault.Error{Op: fmt.Sprintf(format, args...), Err: err, Hint: hint}}
 }
 
-// known reports whether err already says what it is: a kind of ours, or the
+// isKnown reports whether err already says what it is: a kind of ours, or the
 // caller's own cancellation.
-func known(err error) bool {
+func isKnown(err error) bool {
 	var e *Error
 	return errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// unusable makes ErrUnreachable of an error that does not say what it is.
-func unusable(err error, doing string) error {
-	if err == nil || known(err) {
+// asUnreachable makes ErrUnreachable of an error that does not say what it is.
+func asUnreachable(err error, doing string) error {
+	if err == nil || isKnown(err) {
 		return err
 	}
 	return newError(ErrUnreachable, "", err, "%s", doing)
@@ -77,7 +77,7 @@ func unusable(err error, doing string) error {
 // meet again. Any other it returns as it is.
 func onDisk(dir string, err error) error {
 	for _, is := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
-		if errors.Is(err, is) && !known(err) {
+		if errors.Is(err, is) && !isKnown(err) {
 			return newError(ErrDisk, "make room on the file system of "+dir+" and let the agent write to it, or set cache_dir to a directory on another one", err,
 				"the copy of the repository cannot be written")
 		}
@@ -99,9 +99,9 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.text }
 // Unwrap holds what to write instead.
 func (e *FieldError) Unwrap() error { return &fault.Error{Op: e.text, Hint: e.hint} }
 
-// remark is what the other side said, made fit for one line of ours: the first
+// cleanRemark is what the other side said, made fit for one line of ours: the first
 // non-empty line, printable, of bounded length.
-func remark(s string) string {
+func cleanRemark(s string) string {
 	const most = 200
 	for line := range strings.Lines(s) {
 		line = strings.TrimSpace(strings.Map(func(r rune) rune {

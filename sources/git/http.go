@@ -83,7 +83,7 @@ func errMoved(to *url.URL) error {
 	shown := *to
 	shown.User, shown.RawQuery, shown.Fragment = nil, "", ""
 	return newError(ErrNotFound, "if you trust that place, put its address into url; a sign-in page means that a token is needed", nil,
-		"the server sends us to %s", remark(strings.TrimSuffix(shown.String(), refsPath)))
+		"the server sends us to %s", cleanRemark(strings.TrimSuffix(shown.String(), refsPath)))
 }
 
 func (r *httpRemote) close() { r.client.CloseIdleConnections() }
@@ -121,7 +121,7 @@ func (s *httpSession) refs(ctx context.Context) (*packp.AdvRefs, error) {
 	if cerr := res.Body.Close(); err == nil {
 		err = cerr
 	}
-	return refs, unusable(err, "read the list of references")
+	return refs, asUnreachable(err, "read the list of references")
 }
 
 func (s *httpSession) pack(ctx context.Context, req *packp.UploadPackRequest) (io.ReadCloser, error) {
@@ -161,7 +161,7 @@ func (s *httpSession) do(ctx context.Context, method string, u *url.URL, body []
 	}
 	if got, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || got != want {
 		return nil, errors.Join(newError(ErrUnsupported, "check url: it must be the address git clone takes", nil,
-			"the server does not speak git's smart HTTP protocol there (content type %q)", remark(res.Header.Get("Content-Type"))), res.Body.Close())
+			"the server does not speak git's smart HTTP protocol there (content type %q)", cleanRemark(res.Header.Get("Content-Type"))), res.Body.Close())
 	}
 	return res, nil
 }
@@ -173,7 +173,7 @@ type lossy struct{ io.ReadCloser }
 func (l lossy) Read(p []byte) (int, error) {
 	n, err := l.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = unusable(err, "read the answer")
+		err = asUnreachable(err, "read the answer")
 	}
 	return n, err
 }
@@ -184,7 +184,7 @@ func (s *httpSession) connectError(err error) error {
 	if errors.As(err, &ue) {
 		err = ue.Err // without the method and the URL, which the caller names
 	}
-	if known(err) {
+	if isKnown(err) {
 		return err
 	}
 	var cert *tls.CertificateVerificationError
@@ -195,31 +195,31 @@ func (s *httpSession) connectError(err error) error {
 	if errors.As(err, &record) {
 		return newError(ErrUnreachable, "the port seems to speak http; check url", err, "no TLS there")
 	}
-	return unusable(err, "ask "+s.base.Host)
+	return asUnreachable(err, "ask "+s.base.Host)
 }
 
 // statusError sorts an answer that is not 200.
 func (s *httpSession) statusError(res *http.Response) error {
-	said := strings.TrimSpace(strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode))
+	answer := strings.TrimSpace(strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode))
 	if t, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && t == "text/plain" {
 		// A text that cannot be read leaves the status, which says enough.
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-		if words := remark(string(text)); words != "" {
-			said += ": " + words
+		if words := cleanRemark(string(text)); words != "" {
+			answer += ": " + words
 		}
 	}
 	if s.remote.token != "" {
-		said = strings.ReplaceAll(said, s.remote.token, "[redacted]")
+		answer = strings.ReplaceAll(answer, s.remote.token, "[redacted]")
 	}
 	switch {
 	case res.StatusCode == http.StatusUnauthorized && s.remote.token == "":
-		return newError(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", said)
+		return newError(ErrAuth, "give a token with read access as token_file, or a deploy key with an ssh:// URL", nil, "the server asks for credentials (%s)", answer)
 	case res.StatusCode == http.StatusUnauthorized:
-		return newError(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", said)
+		return newError(ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; it needs read access to the repository's contents", nil, "the server refuses the token (%s)", answer)
 	case res.StatusCode == http.StatusForbidden:
-		return newError(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", said)
+		return newError(ErrAuth, "the token needs read access to the repository's contents (GitHub: Contents read; GitLab: read_repository; Gitea: read:repository)", nil, "the server forbids it (%s)", answer)
 	case res.StatusCode == http.StatusNotFound:
-		return newError(ErrNotFound, hiddenHint, nil, "the server answers %s", said)
+		return newError(ErrNotFound, hiddenHint, nil, "the server answers %s", answer)
 	}
-	return newError(ErrUnreachable, "", nil, "the server answers %s", said)
+	return newError(ErrUnreachable, "", nil, "the server answers %s", answer)
 }

@@ -61,7 +61,7 @@ func parseKnownHosts(b []byte) (_ *knownhosts.HostKeyDB, err error) {
 	}
 	db, err := knownhosts.NewDB(name)
 	if err != nil {
-		return nil, &FieldError{Field: "known_hosts_file", text: remark(strings.ReplaceAll(err.Error(), name, "line")), hint: "each line is as ssh-keyscan prints it"}
+		return nil, &FieldError{Field: "known_hosts_file", text: cleanRemark(strings.ReplaceAll(err.Error(), name, "line")), hint: "each line is as ssh-keyscan prints it"}
 	}
 	return db, nil
 }
@@ -76,7 +76,7 @@ func (r *sshRemote) close() {}
 func (r *sshRemote) open(ctx context.Context) (session, error) {
 	conn, err := r.dial(ctx, "tcp", r.addr())
 	if err != nil {
-		return nil, unusable(err, "connect")
+		return nil, asUnreachable(err, "connect")
 	}
 	// The library knows no context: closing the connection is how one ends it.
 	s := &sshSession{ctx: ctx, stop: context.AfterFunc(ctx, func() { _ = conn.Close() }), conn: conn}
@@ -120,7 +120,7 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 		err = newError(ErrHostKey, scanHint(r.loc), nil, "the server has none of the kinds of host key that known_hosts_file names for it")
 	default:
 		// As a line: a server may say in any bytes why it goes.
-		err = newError(ErrUnreachable, "", errors.New(remark(err.Error())), "open ssh connection")
+		err = newError(ErrUnreachable, "", errors.New(cleanRemark(err.Error())), "open ssh connection")
 	}
 	s.close()
 	return nil, err
@@ -195,7 +195,7 @@ func (s *sshSession) start(command string) error {
 
 func (s *sshSession) refs(context.Context) (*packp.AdvRefs, error) {
 	refs, err := decodeRefs(&capped{r: s, left: maxRefs, what: "the list of references"})
-	return refs, unusable(err, "read the list of references")
+	return refs, asUnreachable(err, "read the list of references")
 }
 
 func (s *sshSession) pack(_ context.Context, req *packp.UploadPackRequest) (io.ReadCloser, error) {
@@ -232,8 +232,8 @@ func (s *sshSession) end(err error) error {
 		return s.ctx.Err()
 	case s.exit == nil:
 		return err
-	case remark(text) != "":
-		return refused(text)
+	case cleanRemark(text) != "":
+		return readRefusal(text)
 	}
 	return newError(ErrUnreachable, "", s.exit, "the server ended the connection")
 }

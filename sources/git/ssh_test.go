@@ -21,7 +21,7 @@ import (
 func TestSSHTrust(t *testing.T) {
 	o := newOrigin(t)
 	one := o.commit("one", first)
-	stranger, strangerPEM := newKey(t)
+	unknown, unknownPEM := newKey(t)
 	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	check(t, err)
 	ec := must(ssh.NewSignerFromKey(ecKey))
@@ -49,9 +49,9 @@ func TestSSHTrust(t *testing.T) {
 		"with comments":         {s, "# the forge\n\n" + line(ed.PublicKey(), s.addr), nil, nil},
 		"wildcard":              {s, "*.0.0.1 " + strings.SplitN(line(ed.PublicKey(), "x"), " ", 2)[1], nil, nil},
 		"authority":             {certified, "@cert-authority [127.0.0.1]:" + certPort + " " + strings.SplitN(line(ca.PublicKey(), "x"), " ", 2)[1], nil, nil},
-		"another key":           {s, line(stranger.PublicKey(), s.addr), ErrHostKey, []string{"another host key", "posing", "ssh-keyscan -p " + port, ssh.FingerprintSHA256(ed.PublicKey())}},
+		"another key":           {s, line(unknown.PublicKey(), s.addr), ErrHostKey, []string{"another host key", "posing", "ssh-keyscan -p " + port, ssh.FingerprintSHA256(ed.PublicKey())}},
 		"revoked":               {s, line(ed.PublicKey(), s.addr) + "@revoked * " + strings.SplitN(line(ed.PublicKey(), "x"), " ", 2)[1], ErrHostKey, []string{"revoked"}},
-		"authority of somebody": {certified, "@cert-authority [127.0.0.1]:" + certPort + " " + strings.SplitN(line(stranger.PublicKey(), "x"), " ", 2)[1], ErrHostKey, []string{"another host key"}},
+		"authority of somebody": {certified, "@cert-authority [127.0.0.1]:" + certPort + " " + strings.SplitN(line(unknown.PublicKey(), "x"), " ", 2)[1], ErrHostKey, []string{"another host key"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := tc.server.config(o)
@@ -86,9 +86,9 @@ func TestSSHTrust(t *testing.T) {
 	})
 	t.Run("deploy key not accepted", func(t *testing.T) {
 		c := s.config(o)
-		c.KnownHosts, c.SSHKey = []byte(line(ed.PublicKey(), s.addr)), strangerPEM
+		c.KnownHosts, c.SSHKey = []byte(line(ed.PublicKey(), s.addr)), unknownPEM
 		_, err := open(t, c).Head(t.Context())
-		wantKind(t, err, ErrAuth, "refuses the deploy key for user git", "deploy key", publicKey(stranger))
+		wantKind(t, err, ErrAuth, "refuses the deploy key for user git", "deploy key", publicKey(unknown))
 	})
 	t.Run("no such repository", func(t *testing.T) {
 		c := s.config(o)

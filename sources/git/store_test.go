@@ -341,7 +341,7 @@ func TestLimitsOfATree(t *testing.T) {
 	}
 }
 
-func TestStoreIsMadeAnew(t *testing.T) {
+func TestStoreIsMadeAgain(t *testing.T) {
 	o := newOrigin(t)
 	one := o.commit("one", first)
 	h := serveHTTP(t, o, false)

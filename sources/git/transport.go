@@ -47,12 +47,12 @@ func decodeRefs(r io.Reader) (*packp.AdvRefs, error) {
 	var head bytes.Buffer
 	refs := packp.NewAdvRefs()
 	err := refs.Decode(io.TeeReader(r, &prefix{buf: &head, left: 4 << 10}))
-	var said *pktline.ErrorLine
+	var answer *pktline.ErrorLine
 	switch {
 	case errors.Is(err, packp.ErrEmptyAdvRefs):
 		return packp.NewAdvRefs(), nil
-	case errors.As(err, &said):
-		return nil, refused(said.Text)
+	case errors.As(err, &answer):
+		return nil, readRefusal(answer.Text)
 	case err == nil:
 	case bytes.Contains(head.Bytes(), []byte("object-format=sha256")):
 		return nil, newError(ErrUnsupported, "use a repository made with the default object format, SHA-1", nil, "the repository uses SHA-256 object names")
@@ -86,15 +86,15 @@ var refusals = []struct {
 
 const hiddenHint = "check the path; a repository that our key or token may not read looks the same as one that does not exist"
 
-// refused makes an error of what the server said in words.
-func refused(text string) error {
-	said := remark(text)
+// readRefusal makes an error of what the server said in words.
+func readRefusal(text string) error {
+	answer := cleanRemark(text)
 	for _, r := range refusals {
 		if strings.Contains(strings.ToLower(text), r.text) {
-			return newError(r.kind, r.hint, nil, "the server says: %s", said)
+			return newError(r.kind, r.hint, nil, "the server says: %s", answer)
 		}
 	}
-	return fmt.Errorf("the server says: %s", said)
+	return fmt.Errorf("the server says: %s", answer)
 }
 
 // encodeRequest writes what a client says to get a pack. Over a connection
@@ -119,9 +119,9 @@ func decodePack(req *packp.UploadPackRequest, body io.ReadCloser) (io.ReadCloser
 	// it does not support in its own client but decodes well.
 	res := packp.NewUploadPackResponse(packp.NewUploadPackRequest())
 	if err := res.Decode(body); err != nil {
-		var said *pktline.ErrorLine
-		if errors.As(err, &said) {
-			err = refused(said.Text)
+		var answer *pktline.ErrorLine
+		if errors.As(err, &answer) {
+			err = readRefusal(answer.Text)
 		}
 		return nil, errors.Join(err, body.Close())
 	}
@@ -141,13 +141,13 @@ type printableErrors struct{ r io.Reader }
 
 func (p printableErrors) Read(b []byte) (int, error) {
 	n, err := p.r.Read(b)
-	if err == nil || err == io.EOF || known(err) {
+	if err == nil || err == io.EOF || isKnown(err) {
 		return n, err
 	}
-	if said, ok := strings.CutPrefix(err.Error(), "unexpected error: "); ok {
-		return n, refused(said)
+	if answer, ok := strings.CutPrefix(err.Error(), "unexpected error: "); ok {
+		return n, readRefusal(answer)
 	}
-	return n, errors.New(remark(err.Error()))
+	return n, errors.New(cleanRemark(err.Error()))
 }
 
 type readCloser struct {

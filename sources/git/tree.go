@@ -87,7 +87,7 @@ func (t *tree) read(path string, n node) ([]byte, error) {
 // suspect notes that the store lacks an object or holds a broken one, so that
 // the next Head makes it anew.
 func (t *tree) suspect(err error) error {
-	if err != nil && !known(err) {
+	if err != nil && !isKnown(err) {
 		t.store.suspect.Store(true)
 	}
 	return err

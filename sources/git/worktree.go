@@ -83,7 +83,7 @@ func openWorktree(dir string, l Limits) (*worktree, error) {
 		return nil, err
 	}
 	b := &budget{limits: l}
-	root, ok, err := descend(o, w.commit.TreeHash, w.prefix)
+	root, ok, err := findTree(o, w.commit.TreeHash, w.prefix)
 	if err != nil || !ok {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func openWorktree(dir string, l Limits) (*worktree, error) {
 	return w, w.readIgnored(repo, top)
 }
 
-// descend finds the tree object at a path below root.
-func descend(o *objects, root plumbing.Hash, path []string) (plumbing.Hash, bool, error) {
+// findTree finds the tree object at a path below root.
+func findTree(o *objects, root plumbing.Hash, path []string) (plumbing.Hash, bool, error) {
 	for _, name := range path {
 		entries, err := o.tree(root)
 		if err != nil {

@@ -64,10 +64,10 @@ func (l *loader) readAddon(field, name string) (cluster.Addon, bool) {
 	}
 	a := cluster.Addon{
 		Name:       f.Name,
-		Namespace:  or(f.Namespace, namespace),
+		Namespace:  orDefault(f.Namespace, namespace),
 		Chart:      l.chart(field+".chart", f.Chart),
 		DependsOn:  f.DependsOn,
-		Ownership:  cluster.Ownership(or(f.Ownership, string(cluster.Managed))),
+		Ownership:  cluster.Ownership(orDefault(f.Ownership, string(cluster.Managed))),
 		ReadyAfter: f.Ready.Timeout,
 		File:       file,
 	}
@@ -193,7 +193,7 @@ func bareOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	return bare(err)
+	return stripPath(err)
 }
 
 // addonValues merges the values of an addon: our defaults, its files in order,

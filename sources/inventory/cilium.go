@@ -40,7 +40,7 @@ func ciliumValues(spec cluster.Spec, user map[string]any) map[string]any {
 		replaces = spec.CNI == cluster.CNICilium // anything else keeps kube-proxy
 	}
 	values["kubeProxyReplacement"] = replaces
-	if truth(replaces) {
+	if parseTruth(replaces) {
 		values["k8sServiceHost"] = "localhost"
 		values["k8sServicePort"] = 7445
 	}
@@ -48,19 +48,19 @@ func ciliumValues(spec cluster.Spec, user map[string]any) map[string]any {
 		// Two replicas refuse to share a node.
 		values["operator"] = map[string]any{"replicas": 1}
 	}
-	if bpf, ok := user["bpf"].(map[string]any); ok && truth(bpf["masquerade"]) {
+	if bpf, ok := user["bpf"].(map[string]any); ok && parseTruth(bpf["masquerade"]) {
 		// With host routing in BPF, CoreDNS does not reach Talos' own resolver.
 		values["bpf"] = map[string]any{"hostLegacyRouting": true}
 	}
 	return values
 }
 
-// truth reads a value that charts accept as a truth value or as a text.
-func truth(v any) bool { return v == true || v == "true" }
+// parseTruth reads a value that charts accept as a truth value or as a text.
+func parseTruth(v any) bool { return v == true || v == "true" }
 
 // checkCiliumProxy warns of a cluster in which nobody would serve services.
 func (l *loader) checkCiliumProxy(field string, values map[string]any) {
-	if l.spec.CNI == cluster.CNICilium && !truth(values["kubeProxyReplacement"]) {
+	if l.spec.CNI == cluster.CNICilium && !parseTruth(values["kubeProxyReplacement"]) {
 		l.Warn(field+".values.kubeProxyReplacement", "remove it, or write cni: none to keep kube-proxy",
 			"cni: cilium switches kube-proxy off, and Cilium is told not to replace it: services have no address that works")
 	}

@@ -139,7 +139,7 @@ func FuzzPatch(f *testing.F) {
 func compareTexts(t *testing.T, before, after *yaml.Node, value string) {
 	t.Helper()
 	if before.Kind == yaml.ScalarNode {
-		want, _ := expand(before.Value, func(string) (string, *refusal) { return value, nil })
+		want, _ := expandText(before.Value, func(string) (string, *refusal) { return value, nil })
 		if yamlschema.IsNull(before) && yamlschema.IsNull(after) {
 			return
 		}
@@ -177,7 +177,7 @@ func FuzzExpand(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		out, refused := expand(text, func(name string) (string, *refusal) { return "", nil })
+		out, refused := expandText(text, func(name string) (string, *refusal) { return "", nil })
 		if refused != nil {
 			return
 		}
@@ -185,7 +185,7 @@ func FuzzExpand(f *testing.F) {
 			t.Errorf("%q became %q", text, out)
 		}
 		// Written out again as literals, the result expands to itself.
-		again, refused := expand(strings.ReplaceAll(out, "${", "$${"), nil)
+		again, refused := expandText(strings.ReplaceAll(out, "${", "$${"), nil)
 		if refused != nil || again != out {
 			t.Errorf("%q became %q, which quoted expands to %q", text, out, again)
 		}
@@ -202,13 +202,13 @@ func FuzzAddresses(f *testing.F) {
 		if err != nil || !a.Is4() {
 			return
 		}
-		next, ok := offset(a, int(n))
+		next, ok := offsetAddr(a, int(n))
 		if ok && next.Compare(a) < 0 || ok && n == 0 && next != a {
 			t.Errorf("%s + %d = %s", a, n, next)
 		}
 		if p, err := netip.ParsePrefix(network); err == nil && p.Addr().Is4() && p == p.Masked() && p.Contains(a) {
 			part := hostPart(a, p)
-			if back, ok := offset(p.Addr(), part); !ok || back != a {
+			if back, ok := offsetAddr(p.Addr(), part); !ok || back != a {
 				t.Errorf("%s in %s has host part %d", a, p, part)
 			}
 		}

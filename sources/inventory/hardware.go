@@ -47,8 +47,8 @@ func (l *loader) origin(d draft, profile, key string) origin {
 	return origin{field: d.field}
 }
 
-// pick takes the value that an origin stands for.
-func pick[T any](o origin, own, profile, standard T) T {
+// pickValue takes the value that an origin stands for.
+func pickValue[T any](o origin, own, profile, standard T) T {
 	switch {
 	case o.own:
 		return own
@@ -75,7 +75,7 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	}
 
 	from := l.origin(d, at, "cpu")
-	n.Cores = pick(from, d.CPU, role.CPU, need.standard.cores)
+	n.Cores = pickValue(from, d.CPU, role.CPU, need.standard.cores)
 	switch {
 	case n.Cores == 0:
 	case n.Cores < need.least.cores:
@@ -85,7 +85,7 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	}
 
 	from = l.origin(d, at, "ram")
-	ram := pick(from, d.RAM, role.RAM, need.standard.ram)
+	ram := pickValue(from, d.RAM, role.RAM, need.standard.ram)
 	switch n.MemoryMiB = int64(ram); {
 	case ram == 0:
 	case ram <= mostGiB && ram<<10 >= need.least.ram:
@@ -97,19 +97,19 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	}
 
 	from = l.origin(d, at, "disk")
-	bytes := pick(from, d.Disk, role.Disk, need.standard.disk)
+	bytes := pickValue(from, d.Disk, role.Disk, need.standard.disk)
 	if n.DiskBytes = int64(bytes); bytes > 0 && bytes < need.least.disk {
 		l.Wrong(from.field, "write "+need.least.disk.String()+" or more", "%s is too small for the system disk of %s", bytes, need.name)
 	}
 
 	from = l.origin(d, at, "cpu_type")
-	n.CPUType = or(pick(from, d.CPUType, role.CPUType, ""), "x86-64-v2-AES")
+	n.CPUType = orDefault(pickValue(from, d.CPUType, role.CPUType, ""), "x86-64-v2-AES")
 	if slices.Contains(oldProcessors, n.CPUType) {
 		l.Wrong(from.field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
 	}
 
 	from = l.origin(d, at, "disks")
-	n.Disks = l.disks(from.field, pick(from, d.Disks, role.Disks, nil), n.Datastore)
+	n.Disks = l.disks(from.field, pickValue(from, d.Disks, role.Disks, nil), n.Datastore)
 }
 
 // oldProcessors are the types of Proxmox VE that lack SSE4.2 and with it
@@ -137,7 +137,7 @@ func (l *loader) disks(field string, disks []disk, datastore string) []cluster.D
 		case slices.ContainsFunc(out, func(o cluster.Disk) bool { return o.Name == d.Name }):
 			l.Wrong(at+".name", "disks of a node need names of their own", "%s is the name of another disk", yamlschema.Quote(d.Name))
 		}
-		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: or(d.Datastore, datastore), Serial: serial})
+		out = append(out, cluster.Disk{Name: d.Name, Bytes: int64(d.Size), Datastore: orDefault(d.Datastore, datastore), Serial: serial})
 	}
 	return out
 }

@@ -85,7 +85,7 @@ func (l *loader) tags(d draft) []string {
 			if t == "" {
 				continue
 			}
-			clean := sanitise(t)
+			clean := sanitizeTag(t)
 			if clean != t {
 				l.Note(yamlschema.Element(field, i), "", "Proxmox VE cannot keep the tag %s: it is written as %s", yamlschema.Quote(t), clean)
 			}
@@ -98,9 +98,9 @@ func (l *loader) tags(d draft) []string {
 	return slices.Compact(out)
 }
 
-// sanitise writes a tag in the alphabet of Proxmox VE: it begins with a letter,
+// sanitizeTag writes a tag in the alphabet of Proxmox VE: it begins with a letter,
 // a digit or _ and goes on with these and - + . as well.
-func sanitise(tag string) string {
+func sanitizeTag(tag string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(tag) {
 		switch {

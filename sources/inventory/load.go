@@ -136,19 +136,19 @@ func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	}
 	f, err := fsys.Open(name)
 	if err != nil {
-		return nil, bare(err)
+		return nil, stripPath(err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, bare(err)
+		return nil, stripPath(err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("not a regular file")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, yamlschema.MaxFileBytes+1))
 	if err != nil {
-		return nil, bare(err)
+		return nil, stripPath(err)
 	}
 	if len(data) > yamlschema.MaxFileBytes {
 		return nil, errTooLarge
@@ -156,9 +156,9 @@ func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	return data, nil
 }
 
-// bare strips the operation and the path from an error of a file system: the
+// stripPath strips the operation and the path from an error of a file system: the
 // problem it becomes names the file already.
-func bare(err error) error {
+func stripPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
@@ -212,7 +212,7 @@ func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
 		return nil, failed("there is no such folder", "check the path of the repository in the host's config")
 	}
 	if err != nil {
-		return nil, failed("cannot be listed: "+bare(err).Error(), fault.HintOf(err))
+		return nil, failed("cannot be listed: "+stripPath(err).Error(), fault.HintOf(err))
 	}
 	var names []string
 	var problems cluster.Problems

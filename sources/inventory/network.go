@@ -32,10 +32,10 @@ func (l *loader) resolveCluster() {
 		Environment: c.Environment,
 		Versions:    cluster.Versions{Talos: c.TalosVersion, Kubernetes: c.KubernetesVersion, Contract: c.ConfigContract},
 		HA:          c.HAEnabled,
-		CNI:         cluster.CNI(or(c.CNI, string(cluster.CNIFlannel))),
+		CNI:         cluster.CNI(orDefault(c.CNI, string(cluster.CNIFlannel))),
 		Schematic:   cluster.Schematic{Extensions: slices.Sorted(slices.Values(c.Talos.Schematic.Extensions)), ExtraKernelArgs: c.Talos.Schematic.ExtraKernelArgs},
 
-		InstallerRegistry: or(c.Talos.InstallerRegistry, "factory.talos.dev"),
+		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),
 		Mirrors:           maps.Clone(l.opts.Mirrors),
 	}
 	if c.ClusterName != "" {
@@ -51,8 +51,8 @@ func (l *loader) resolveCluster() {
 	}
 }
 
-// or returns s, or the fallback where s is empty.
-func or(s, fallback string) string {
+// orDefault returns s, or the fallback where s is empty.
+func orDefault(s, fallback string) string {
 	if s == "" {
 		return fallback
 	}
@@ -121,11 +121,11 @@ func (l *loader) addressMode() {
 func (l *loader) checkCIDRs() {
 	n := l.spec.Network
 	// An invalid network is zero and overlaps with nothing.
-	if overlap(n.PodCIDR, n.ServiceCIDR) {
+	if overlapPrefixes(n.PodCIDR, n.ServiceCIDR) {
 		l.Wrong("network.svc_cidr", "choose networks that share no address", "services %s overlap with pods %s", n.ServiceCIDR, n.PodCIDR)
 	}
 	for _, other := range l.inner() {
-		if overlap(n.CIDR, other.prefix) {
+		if overlapPrefixes(n.CIDR, other.prefix) {
 			l.Wrong("network.cidr", "move the nodes or write another "+other.field,
 				"the nodes' network %s overlaps with the %s %s: a node takes its own address for one of theirs and never comes up", n.CIDR, other.what, other.prefix)
 		}
@@ -154,7 +154,7 @@ func (l *loader) inner() []innerNetwork {
 	}
 }
 
-func overlap(a, b netip.Prefix) bool { return a.IsValid() && b.IsValid() && a.Overlaps(b) }
+func overlapPrefixes(a, b netip.Prefix) bool { return a.IsValid() && b.IsValid() && a.Overlaps(b) }
 
 // inNetwork checks that an address can be a machine's in the nodes' network.
 func (l *loader) inNetwork(field string, a netip.Addr) {
@@ -189,8 +189,8 @@ func hostPart(a netip.Addr, cidr netip.Prefix) int {
 	return int(binary.BigEndian.Uint32(b[:]) & (1<<(32-bits) - 1))
 }
 
-// offset returns the n-th address after a; ok is false beyond the last one.
-func offset(a netip.Addr, n int) (netip.Addr, bool) {
+// offsetAddr returns the n-th address after a; ok is false beyond the last one.
+func offsetAddr(a netip.Addr, n int) (netip.Addr, bool) {
 	b := a.As4()
 	sum := uint64(binary.BigEndian.Uint32(b[:])) + uint64(n)
 	if sum > 1<<32-1 {

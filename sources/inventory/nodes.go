@@ -84,7 +84,7 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 		d.vmid = c.FirstVMID + n
 	}
 	if c.FirstIP.IsValid() {
-		ip, ok := offset(c.FirstIP, n)
+		ip, ok := offsetAddr(c.FirstIP, n)
 		if !ok {
 			l.Wrong(d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
 		}
@@ -117,12 +117,12 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	n := cluster.Node{
 		Name: d.name, Role: d.role, IP: d.ip,
 		Placement:          cluster.Placement{Pin: l.host(d)},
-		Pool:               or(p.Pool, l.opts.Pool),
-		Bridge:             or(p.Bridge, "vmbr0"),
-		Datastore:          or(p.Datastore, "local-lvm"),
-		ImageDatastore:     or(p.ImageDatastore, or(l.opts.ImageDatastore, "local")),
-		CloudInitDatastore: or(p.CloudInitDatastore, or(p.Datastore, "local-lvm")),
-		SCSIHardware:       or(p.SCSIHardware, "virtio-scsi-single"),
+		Pool:               orDefault(p.Pool, l.opts.Pool),
+		Bridge:             orDefault(p.Bridge, "vmbr0"),
+		Datastore:          orDefault(p.Datastore, "local-lvm"),
+		ImageDatastore:     orDefault(p.ImageDatastore, orDefault(l.opts.ImageDatastore, "local")),
+		CloudInitDatastore: orDefault(p.CloudInitDatastore, orDefault(p.Datastore, "local-lvm")),
+		SCSIHardware:       orDefault(p.SCSIHardware, "virtio-scsi-single"),
 		VMID:               l.vmid(d, ids),
 		Labels:             d.Labels,
 		Protect:            d.Protect,

@@ -133,7 +133,7 @@ func (l *loader) readPatch(field, name string) patchFile {
 	if l.Problems[before:].HasErrors() {
 		return patchFile{}
 	}
-	doc, err := encode(kept)
+	doc, err := encodeDocs(kept)
 	if err != nil {
 		d.Problem(0, 0, "", "cannot be written as YAML again", "simplify its values")
 		return patchFile{}

@@ -52,7 +52,7 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 	wholeBundle(d, n, bundle)
 	if !d.Problems.HasErrors() && len(bundle.Content) > 0 {
 		var err error
-		if out.Bundle, err = encode([]*yaml.Node{bundle}); err != nil {
+		if out.Bundle, err = encodeDocs([]*yaml.Node{bundle}); err != nil {
 			// The encoder's words could hold pieces of what it encodes.
 			d.Problem(0, 0, "", "the Talos secrets cannot be written as YAML", "make them anew with talos-agent secrets new")
 		}

@@ -44,23 +44,23 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 			return // within one cluster, which Load has checked
 		}
 		problems = append(problems, by.snap.At(cluster.Error, by.field,
-			fmt.Sprintf("%s of %s is that of %s in cluster %s (%s)", c.what, by.owner, first.owner, first.snap.Spec.Name, place(first)), hint))
+			fmt.Sprintf("%s of %s is that of %s in cluster %s (%s)", c.what, by.owner, first.owner, first.snap.Spec.Name, describePlace(first)), hint))
 	}
 	for _, s := range snaps {
 		me := claimant{s, s.Spec.Name, "cluster_name"}
 		if first, taken := names[s.Spec.Name]; taken {
-			problems = append(problems, s.At(cluster.Error, me.field, fmt.Sprintf("%s is the name of another cluster (%s)", s.Spec.Name, place(first)),
+			problems = append(problems, s.At(cluster.Error, me.field, fmt.Sprintf("%s is the name of another cluster (%s)", s.Spec.Name, describePlace(first)),
 				"every cluster needs a name of its own: the identity of its nodes follows from it"))
 		} else {
 			names[s.Spec.Name] = me
 		}
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}
-			ground := fmt.Sprintf("%s/%s/%d", n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN)
+			network := fmt.Sprintf("%s/%s/%d", n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN)
 			take(by, claim{what: fmt.Sprintf("VMID %d", n.VMID)}, "write another vmid, or move proxmox.vmid_ranges of one cluster")
-			take(by, claim{"MAC address " + n.MAC, ground}, "write another mac for one of them")
-			take(by, claim{"address " + n.IP.String(), ground}, "give every machine on a bridge an address of its own")
-			takeVIP(s, ground, take)
+			take(by, claim{"MAC address " + n.MAC, network}, "write another mac for one of them")
+			take(by, claim{"address " + n.IP.String(), network}, "give every machine on a bridge an address of its own")
+			takeVIP(s, network, take)
 		}
 	}
 	problems.Sort()
@@ -68,13 +68,13 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 }
 
 // takeVIP claims the cluster's VIP on a ground where it has nodes.
-func takeVIP(s cluster.Snapshot, ground string, take func(claimant, claim, string)) {
+func takeVIP(s cluster.Snapshot, network string, take func(claimant, claim, string)) {
 	if vip := s.Spec.Network.VIP; vip != (netip.Addr{}) {
-		take(claimant{s, "the VIP", "network.vip"}, claim{"address " + vip.String(), ground}, "give the cluster an address of its own")
+		take(claimant{s, "the VIP", "network.vip"}, claim{"address " + vip.String(), network}, "give the cluster an address of its own")
 	}
 }
 
-func place(c claimant) string {
+func describePlace(c claimant) string {
 	p := c.snap.At(cluster.Error, c.field, "", "")
 	if p.Line == 0 {
 		return p.File

@@ -47,7 +47,7 @@ func (l *loader) substituteText(d yamlschema.Document, n *yaml.Node) bool {
 	if !strings.Contains(n.Value, "${") {
 		return true
 	}
-	out, err := expand(n.Value, l.value)
+	out, err := expandText(n.Value, l.value)
 	if err != nil {
 		d.Problem(n.Line, n.Column, "", err.message, err.hint)
 		return false
@@ -61,9 +61,9 @@ type refusal struct{ message, hint string }
 
 const literalHint = "write ${values.NAME} for a secret, $${ for a literal ${"
 
-// expand replaces ${values.name} and $${ in a text, once and from left to
+// expandText replaces ${values.name} and $${ in a text, once and from left to
 // right: what a value holds is not expanded again.
-func expand(text string, value func(name string) (string, *refusal)) (string, *refusal) {
+func expandText(text string, value func(name string) (string, *refusal)) (string, *refusal) {
 	var b strings.Builder
 	for {
 		i := strings.Index(text, "${")
@@ -117,12 +117,12 @@ func (l *loader) value(name string) (string, *refusal) {
 	return v.RevealString(), nil
 }
 
-// encode writes documents as one YAML file without comments. What it writes
+// encodeDocs writes documents as one YAML file without comments. What it writes
 // may hold secrets.
-func encode(docs []*yaml.Node) (cluster.Secret, error) {
+func encodeDocs(docs []*yaml.Node) (cluster.Secret, error) {
 	var out []byte
 	for i, n := range docs {
-		restyle(n)
+		restyleNode(n)
 		b, err := yaml.Dump(n, yaml.WithLineWidth(-1))
 		if err != nil {
 			return cluster.Secret{}, err
@@ -135,11 +135,11 @@ func encode(docs []*yaml.Node) (cluster.Secret, error) {
 	return cluster.NewSecret(out), nil
 }
 
-// restyle drops comments and writes every text that is not plain in double
+// restyleNode drops comments and writes every text that is not plain in double
 // quotes, the one style that can hold anything: the library writes blocks that
 // begin with white space so that nobody can read them back. It also turns an
 // empty value between braces into an empty text, so nothing is written out.
-func restyle(n *yaml.Node) {
+func restyleNode(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
 	switch {
 	case yamlschema.IsNull(n):
@@ -148,6 +148,6 @@ func restyle(n *yaml.Node) {
 		n.Style = yaml.DoubleQuotedStyle
 	}
 	for _, c := range n.Content {
-		restyle(c)
+		restyleNode(c)
 	}
 }

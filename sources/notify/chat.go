@@ -112,7 +112,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 		}
 		return &fault.Error{Op: c.service + " does not take the message", Err: c.clean(err)}
 	case <-ctx.Done():
-		return stopped(ctx)
+		return stopError(ctx)
 	}
 }
 
@@ -148,7 +148,7 @@ func (c *chat) clean(err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		words = ue.Err.Error()
 	} else if je, ok := errors.AsType[jsonclient.Error](err); ok && je.StatusCode != 0 {
-		words = "it answers " + answer(je.StatusCode) + " " + je.Body
+		words = "it answers " + formatStatus(je.StatusCode) + " " + je.Body
 	}
 	words = anAddress.ReplaceAllString(words, "[address]")
 	for _, part := range c.secrets() {

@@ -11,7 +11,7 @@ import (
 // to be read; a webhook for programs gets what was said.
 func (n Notice) harmless() Notice {
 	for _, word := range []*string{&n.Agent, &n.Host, &n.Cluster, &n.Condition, &n.Reason, &n.Concerns, &n.About, &n.Message, &n.Hint, &n.Revision, &n.Applied} {
-		*word = harmless(*word)
+		*word = defuseText(*word)
 	}
 	return n
 }
@@ -32,9 +32,9 @@ var (
 	brackets = strings.NewReplacer("<", "\u2039", ">", "\u203a")
 )
 
-// harmless is a text in which no chat service finds a person to call, a link with
+// defuseText is a text in which no chat service finds a person to call, a link with
 // another name, or markup, in one line.
-func harmless(s string) string {
+func defuseText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):

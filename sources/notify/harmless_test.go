@@ -12,7 +12,7 @@ import (
 var commands = regexp.MustCompile(`(?i)<|>|(^|[^\p{L}\p{N}])@|@(everyone|channel|here|room|all)|\][(\[]|^ *\[[^\]]*\]:|[\r\n]`)
 
 func TestHarmless(t *testing.T) {
-	for said, want := range map[string]string{
+	for text, want := range map[string]string{
 		"@everyone look":                          "(at)everyone look",
 		"mail@everyone, x@HERE":                   "mail(at)everyone, x(at)HERE",
 		"@\u200beveryone and a@\u2060room":        "(at)everyone and a(at)room",
@@ -35,12 +35,12 @@ func TestHarmless(t *testing.T) {
 		" [1]: https://evil.example":              " [1] : https://evil.example",
 		"":                                        "",
 	} {
-		got := harmless(said)
+		got := defuseText(text)
 		if got != want {
-			t.Errorf("%q\ngot  %q\nwant %q", said, got, want)
+			t.Errorf("%q\ngot  %q\nwant %q", text, got, want)
 		}
-		if found := commands.FindString(got); found != "" || harmless(got) != got {
-			t.Errorf("%q: %q is left in %q", said, found, got)
+		if found := commands.FindString(got); found != "" || defuseText(got) != got {
+			t.Errorf("%q: %q is left in %q", text, found, got)
 		}
 	}
 }
@@ -50,15 +50,15 @@ func FuzzHarmless(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got := harmless(s)
-		if found := commands.FindString(got); found != "" || harmless(got) != got {
+		got := defuseText(s)
+		if found := commands.FindString(got); found != "" || defuseText(got) != got {
 			t.Errorf("%q: %q is left in %q", s, found, got)
 		}
 	})
 }
 
-// TestChatCallsNobody: over the wire people get words, and programs what was said.
-func TestChatCallsNobody(t *testing.T) {
+// TestChatMentionsNoOne: over the wire people get words, and programs what was said.
+func TestChatMentionsNoOne(t *testing.T) {
 	hostile := notice
 	hostile.Message = "chart x: <!channel> @everyone [log in](https://evil.example)\n[1]: https://evil.example"
 	hostile.Hint = "ask <@U012AB> or @here"

@@ -60,13 +60,13 @@ func (n Notice) text() string {
 	}
 	out += "\n" + n.Agent + " on " + n.Host
 	if n.Revision != "" {
-		out += ", " + short(n.Revision)
+		out += ", " + shortRevision(n.Revision)
 	}
 	return out
 }
 
-// short cuts the hash of a revision to the digits that people read.
-func short(revision string) string {
+// shortRevision cuts the hash of a revision to the digits that people read.
+func shortRevision(revision string) string {
 	const digits = 12
 	if i := strings.LastIndexByte(revision, ':') + 1; len(revision) > i+digits {
 		return revision[:i+digits]
@@ -121,9 +121,9 @@ func New(c Config) (Target, error) {
 	return nil, &fault.Error{Op: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
 }
 
-// stopped is the error of a context that ended, told apart from a service that
+// stopError is the error of a context that ended, told apart from a service that
 // is slow.
-func stopped(ctx context.Context) error {
+func stopError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &fault.Error{Op: "there was no answer in time"}
 	}

@@ -39,23 +39,23 @@ func check(t testing.TB, err error) {
 var notice = Notice{Agent: "north", Host: "pve1", Cluster: "dev", Condition: "Stalled", Message: "dev: no room", Hint: "make room",
 	Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Revision: "main@sha1:2222222222222222222222222222222222222222", Applied: "main@sha1:111111111111"}
 
-// heard is what a server was sent.
-type heard struct {
+// request is what a server was sent.
+type request struct {
 	header http.Header
 	path   string
 	body   []byte
 }
 
 // receiver is a server that takes one request at a time and answers with a status.
-func receiver(t *testing.T, status int, answer string) (*httptest.Server, chan heard) {
+func receiver(t *testing.T, status int, answer string) (*httptest.Server, chan request) {
 	t.Helper()
-	got := make(chan heard, 1)
+	got := make(chan request, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
-		got <- heard{r.Header, r.URL.Path, b}
+		got <- request{r.Header, r.URL.Path, b}
 		w.Header().Set("Location", "http://192.0.2.1/elsewhere")
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer)
@@ -233,8 +233,8 @@ func TestChatMail(t *testing.T) {
 		}
 		defer func() { _ = c.Close() }()
 		var all strings.Builder
-		say := func(s string) { _, _ = io.WriteString(c, s+"\r\n") }
-		say("220 mail.example.org")
+		write := func(s string) { _, _ = io.WriteString(c, s+"\r\n") }
+		write("220 mail.example.org")
 		buf, data := make([]byte, 4096), false
 		for {
 			n, err := c.Read(buf)
@@ -246,17 +246,17 @@ func TestChatMail(t *testing.T) {
 			switch {
 			case data && strings.Contains(all.String(), "\r\n.\r\n"):
 				data = false
-				say("250 taken")
+				write("250 taken")
 			case data:
 			case strings.HasPrefix(line, "EHLO"):
-				say("250 mail.example.org")
+				write("250 mail.example.org")
 			case strings.HasPrefix(line, "DATA"):
 				data = true
-				say("354 go on")
+				write("354 go on")
 			case strings.HasPrefix(line, "QUIT"):
-				say("221 bye")
+				write("221 bye")
 			default:
-				say("250 ok")
+				write("250 ok")
 			}
 		}
 		mail <- all.String()

@@ -39,7 +39,7 @@ func newWebhook(c Config) (*webhook, error) {
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
 		return nil, &fault.Error{Op: "it is not a web address", Hint: "write one like https://hooks.example.org/talos-agent; for a chat service write kind: chat"}
-	case u.Scheme == "http" && !loopback(u.Hostname()):
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
 		return nil, &fault.Error{Op: "it is plain http, over which anybody between could read and write", Hint: "use https; plain http is for loopback addresses"}
 	}
 	transport, err := c.transport()
@@ -53,7 +53,7 @@ func newWebhook(c Config) (*webhook, error) {
 	}}, nil
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
@@ -78,7 +78,7 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 	res, err := w.http.Do(r)
 	if err != nil {
 		if ctx.Err() != nil {
-			return stopped(ctx)
+			return stopError(ctx)
 		}
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // without the address
@@ -91,12 +91,12 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 	case status >= 200 && status < 300:
 		return nil
 	case status >= 300 && status < 400:
-		return &fault.Error{Op: "it answers " + answer(status), Hint: "it has moved; write the new address into url_file"}
+		return &fault.Error{Op: "it answers " + formatStatus(status), Hint: "it has moved; write the new address into url_file"}
 	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusNotFound:
-		return &fault.Error{Op: "it answers " + answer(status), Hint: "check the address in url_file, and the key in secret_file"}
+		return &fault.Error{Op: "it answers " + formatStatus(status), Hint: "check the address in url_file, and the key in secret_file"}
 	default:
-		return &fault.Error{Op: "it answers " + answer(status)}
+		return &fault.Error{Op: "it answers " + formatStatus(status)}
 	}
 }
 
-func answer(status int) string { return strconv.Itoa(status) + " " + http.StatusText(status) }
+func formatStatus(status int) string { return strconv.Itoa(status) + " " + http.StatusText(status) }

@@ -36,7 +36,7 @@ func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]
 	if ids == nil || len(ids.ids) == 0 {
 		return nil, newError(ErrNoKey, keysHint, "there is no age key to decrypt with").in(name)
 	}
-	tree, bad := load(file)
+	tree, bad := loadTree(file)
 	if bad != nil {
 		return nil, bad.in(name)
 	}
@@ -44,32 +44,32 @@ func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]
 	if bad != nil {
 		return nil, bad.in(name)
 	}
-	if bad := open(tree, key); bad != nil {
+	if bad := openTree(tree, key); bad != nil {
 		return nil, bad.in(name)
 	}
-	plain, bad := emit(tree.Branches[0])
+	plain, bad := emitTree(tree.Branches[0])
 	if bad != nil {
 		return nil, bad.in(name)
 	}
 	return plain, nil
 }
 
-func store() *yaml.Store { return yaml.NewStore(&config.YAMLStoreConfig{Indent: 2}) }
+func newStore() *yaml.Store { return yaml.NewStore(&config.YAMLStoreConfig{Indent: 2}) }
 
-// load parses an encrypted document and refuses all but the plain case: every
+// loadTree parses an encrypted document and refuses all but the plain case: every
 // value encrypted, every value authenticated, one group of keys.
-func load(file []byte) (*sops.Tree, *Error) {
+func loadTree(file []byte) (*sops.Tree, *Error) {
 	root, bad := parseDocument(file)
 	if bad != nil {
 		return nil, bad
 	}
-	if metadata(root) == nil {
+	if findMetadata(root) == nil {
 		return nil, newError(ErrPlaintext, "encrypt it with: sops encrypt --in-place FILE; if it was ever pushed like this, make new secrets, for these are public", "is not encrypted")
 	}
 	if bad := checkEncrypted(root); bad != nil {
 		return nil, bad
 	}
-	tree, err := store().LoadEncryptedFile(file)
+	tree, err := newStore().LoadEncryptedFile(file)
 	if err != nil {
 		// The text may quote the metadata, in which nothing is secret, but
 		// also anything an attacker likes.
@@ -132,15 +132,15 @@ func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
 			others = append(others, k.TypeToIdentifier())
 			continue
 		}
-		recipients = append(recipients, shown(mk.Recipient))
+		recipients = append(recipients, formatRecipient(mk.Recipient))
 		ours = ours || slices.Contains(ids.public, withoutSSHComment(mk.Recipient))
-		key, err := unwrap(mk.EncryptedKey, ids.ids)
+		key, err := unwrapKey(mk.EncryptedKey, ids.ids)
 		var none *age.NoIdentityMatchError
 		switch {
 		case err == nil:
 			return key, nil
 		case !errors.As(err, &none):
-			return nil, newError(ErrTampered, tamperedHint, "the data key for recipient %s is damaged", shown(mk.Recipient))
+			return nil, newError(ErrTampered, tamperedHint, "the data key for recipient %s is damaged", formatRecipient(mk.Recipient))
 		}
 	}
 	if ours {
@@ -165,7 +165,7 @@ func withoutSSHComment(recipient string) string {
 	return recipient
 }
 
-func unwrap(enc string, ids []age.Identity) ([]byte, error) {
+func unwrapKey(enc string, ids []age.Identity) ([]byte, error) {
 	r, err := age.Decrypt(armor.NewReader(strings.NewReader(enc)), ids...)
 	if err != nil {
 		return nil, err
@@ -179,9 +179,9 @@ func unwrap(enc string, ids []age.Identity) ([]byte, error) {
 
 const tamperedHint = "somebody edited the file without sops, or a merge mixed two versions: restore it from an earlier commit and change it with: sops edit FILE"
 
-// open decrypts the tree in place and proves that it is what was encrypted.
+// openTree decrypts the tree in place and proves that it is what was encrypted.
 // None of sops' own errors is passed on; see the package comment.
-func open(tree *sops.Tree, key []byte) *Error {
+func openTree(tree *sops.Tree, key []byte) *Error {
 	cipher := aes.NewCipher()
 	computed, err := tree.Decrypt(key, cipher)
 	if err != nil {

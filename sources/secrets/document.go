@@ -73,7 +73,7 @@ func (p path) String() string {
 		}
 		b.WriteString(e)
 	}
-	return shown(b.String())
+	return formatRecipient(b.String())
 }
 
 func (p path) key(k string) path { return append(p[:len(p):len(p)], k) }
@@ -113,8 +113,8 @@ func checkShape(n *yaml.Node, at path, depth int) *Error {
 	return nil
 }
 
-// metadata gives the value of the key sops, nil if there is none.
-func metadata(root *yaml.Node) *yaml.Node {
+// findMetadata gives the value of the key sops, nil if there is none.
+func findMetadata(root *yaml.Node) *yaml.Node {
 	for i := 0; i < len(root.Content); i += 2 {
 		if root.Content[i].Value == metadataKey {
 			return root.Content[i+1]

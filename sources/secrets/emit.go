@@ -8,11 +8,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// emit writes a decrypted tree. The store of sops is not used for it: it
+// emitTree writes a decrypted tree. The store of sops is not used for it: it
 // leaves the style of a text to the YAML library, which writes some texts in a
 // way it cannot read again, such as one that begins with an empty line and a
 // tab.
-func emit(b sops.TreeBranch) ([]byte, *Error) {
+func emitTree(b sops.TreeBranch) ([]byte, *Error) {
 	n, err := toNode(b)
 	if err != nil {
 		return nil, newError(ErrMalformed, "", "holds a value that YAML cannot")

@@ -35,10 +35,10 @@ func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	if bad != nil {
 		return nil, bad
 	}
-	if metadata(root) != nil {
+	if findMetadata(root) != nil {
 		return nil, newError(ErrUnsupported, "", "the document has a key %q: it is encrypted already", metadataKey)
 	}
-	branches, err := store().LoadPlainFile(plain)
+	branches, err := newStore().LoadPlainFile(plain)
 	if err != nil {
 		return nil, newError(ErrMalformed, "", "the document cannot be read as YAML")
 	}
@@ -50,7 +50,7 @@ func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	for _, r := range slices.Compact(slices.Sorted(slices.Values(recipients))) {
 		mk := &sopsage.MasterKey{Recipient: r}
 		if err := mk.Encrypt(key); err != nil {
-			return nil, newError(ErrKeys, "", "encrypt data key to %s: %v", shown(r), err)
+			return nil, newError(ErrKeys, "", "encrypt data key to %s: %v", formatRecipient(r), err)
 		}
 		group = append(group, mk)
 	}
@@ -69,7 +69,7 @@ func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	if m.MessageAuthenticationCode, err = cipher.Encrypt(mac, key, m.LastModified.Format(time.RFC3339)); err != nil {
 		return nil, fmt.Errorf("encrypt authentication code: %w", err)
 	}
-	out, err := store().EmitEncryptedFile(tree)
+	out, err := newStore().EmitEncryptedFile(tree)
 	if err != nil {
 		return nil, fmt.Errorf("write encrypted document: %w", err)
 	}

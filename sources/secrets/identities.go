@@ -148,7 +148,7 @@ func checkRecipient(s string) *Error {
 	case strings.HasPrefix(s, "age1pq1"):
 		_, err = age.ParseHybridRecipient(s)
 	case strings.HasPrefix(s, "age1") && strings.Count(s, "1") > 1:
-		return newError(ErrKeys, hint, "recipient %s needs an age plugin, which is a program; none is run", shown(s))
+		return newError(ErrKeys, hint, "recipient %s needs an age plugin, which is a program; none is run", formatRecipient(s))
 	case strings.HasPrefix(s, "age1"):
 		_, err = age.ParseX25519Recipient(s)
 	case strings.HasPrefix(s, "ssh-ed25519 "), strings.HasPrefix(s, "ssh-rsa "):
@@ -159,14 +159,14 @@ func checkRecipient(s string) *Error {
 		err = errors.New("of no known kind")
 	}
 	if err != nil {
-		return newError(ErrKeys, hint, "recipient %s is no age or ssh public key", shown(s))
+		return newError(ErrKeys, hint, "recipient %s is no age or ssh public key", formatRecipient(s))
 	}
 	return nil
 }
 
-// shown is a recipient fit for a line of text: as it is when it is printable,
+// formatRecipient is a recipient fit for a line of text: as it is when it is printable,
 // cut when it is long.
-func shown(s string) string {
+func formatRecipient(s string) string {
 	const most = 80
 	if r := []rune(s); len(r) > most {
 		s = string(r[:most]) + "..."

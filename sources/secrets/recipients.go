@@ -53,7 +53,7 @@ func Recipients(name string, sopsYAML []byte, path string) ([]string, error) {
 		if r.PathRegex != "" {
 			re, err := regexp.Compile(r.PathRegex)
 			if err != nil {
-				return nil, newError(ErrMalformed, "fix the regular expression", "creation rule %d: path_regex %s does not compile", i+1, shown(r.PathRegex)).in(name)
+				return nil, newError(ErrMalformed, "fix the regular expression", "creation rule %d: path_regex %s does not compile", i+1, formatRecipient(r.PathRegex)).in(name)
 			}
 			if !re.MatchString(path) {
 				continue
@@ -65,7 +65,7 @@ func Recipients(name string, sopsYAML []byte, path string) ([]string, error) {
 		}
 		return recipients, nil
 	}
-	return nil, newError(ErrKeys, recipientsHint, "no creation rule matches %s", shown(path)).in(name)
+	return nil, newError(ErrKeys, recipientsHint, "no creation rule matches %s", formatRecipient(path)).in(name)
 }
 
 func parseRules(b []byte) ([]creationRule, *Error) {
@@ -76,7 +76,7 @@ func parseRules(b []byte) ([]creationRule, *Error) {
 		CreationRules []creationRule `yaml:"creation_rules"`
 	}
 	if err := yaml.Unmarshal(b, &file); err != nil {
-		return nil, newError(ErrMalformed, recipientsHint, "cannot be read: %s", shown(text.OneLine(strings.TrimPrefix(err.Error(), "yaml: "))))
+		return nil, newError(ErrMalformed, recipientsHint, "cannot be read: %s", formatRecipient(text.OneLine(strings.TrimPrefix(err.Error(), "yaml: "))))
 	}
 	return file.CreationRules, nil
 }
@@ -89,7 +89,7 @@ func (r *creationRule) recipients(n int) ([]string, *Error) {
 	switch {
 	case len(r.KeyGroups) > 1:
 		return nil, newError(ErrUnsupported, "use one key group; each of its keys opens the file", "creation rule %d splits the key over %d key groups", n, len(r.KeyGroups))
-	case len(r.KeyGroups) == 1 && !empty(&r.Age):
+	case len(r.KeyGroups) == 1 && !isEmpty(&r.Age):
 		return nil, newError(ErrMalformed, "put the recipients of age into the key group", "creation rule %d has both age and key_groups, of which sops uses key_groups only", n)
 	case len(r.KeyGroups) == 1:
 		var bad *Error
@@ -141,30 +141,30 @@ func (g *keyGroup) recipients(n int) ([]string, *Error) {
 // or something of a newer sops.
 func onlyAge(rest map[string]yaml.Node, n int) *Error {
 	for _, key := range slices.Sorted(maps.Keys(rest)) {
-		if v := rest[key]; !slices.Contains(harmless, key) && !empty(&v) {
-			return newError(ErrUnsupported, "use age recipients in this rule; the agent decrypts with nothing else", "creation rule %d asks for %s, which is not used here", n, shown(key))
+		if v := rest[key]; !slices.Contains(harmless, key) && !isEmpty(&v) {
+			return newError(ErrUnsupported, "use age recipients in this rule; the agent decrypts with nothing else", "creation rule %d asks for %s, which is not used here", n, formatRecipient(key))
 		}
 	}
 	return nil
 }
 
-// resolved follows an alias; the parser has refused those that lead in circles.
-func resolved(n *yaml.Node) *yaml.Node {
+// resolveAlias follows an alias; the parser has refused those that lead in circles.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
 	return n
 }
 
-func empty(n *yaml.Node) bool {
-	n = resolved(n)
+func isEmpty(n *yaml.Node) bool {
+	n = resolveAlias(n)
 	return n.IsZero() || n.Kind == yaml.ScalarNode && (n.Value == "" || n.ShortTag() == "!!null") || n.Kind != yaml.ScalarNode && len(n.Content) == 0
 }
 
 // listOf reads a string, or a list of strings.
 func listOf(n *yaml.Node) ([]string, bool) {
-	switch n = resolved(n); {
-	case empty(n):
+	switch n = resolveAlias(n); {
+	case isEmpty(n):
 		return nil, true
 	case n.Kind == yaml.ScalarNode:
 		return []string{n.Value}, true
@@ -173,7 +173,7 @@ func listOf(n *yaml.Node) ([]string, bool) {
 	}
 	var out []string
 	for _, item := range n.Content {
-		if item = resolved(item); item.Kind != yaml.ScalarNode {
+		if item = resolveAlias(item); item.Kind != yaml.ScalarNode {
 			return nil, false
 		}
 		out = append(out, item.Value)

@@ -160,12 +160,12 @@ func TestRoundTripWithEveryKindOfKey(t *testing.T) {
 // TestSopsReadsWhatWeWrite opens our documents the way the sops program does.
 func TestSopsReadsWhatWeWrite(t *testing.T) {
 	m := newMember()
-	tree, err := store().LoadEncryptedFile(encrypt(t, "# a comment\n"+plain, m.public))
+	tree, err := newStore().LoadEncryptedFile(encrypt(t, "# a comment\n"+plain, m.public))
 	check(t, err)
 	t.Setenv("SOPS_AGE_KEY", m.private)
 	_, err = common.DecryptTree(common.DecryptTreeOpts{Tree: &tree, KeyServices: []keyservice.KeyServiceClient{keyservice.NewLocalClient()}, Cipher: aes.NewCipher()})
 	check(t, err)
-	out, err := store().EmitPlainFile(tree.Branches)
+	out, err := newStore().EmitPlainFile(tree.Branches)
 	check(t, err)
 	if g, w := decode(t, out), decode(t, []byte(plain)); !reflect.DeepEqual(g, w) {
 		t.Errorf("sops decrypts to %v, want %v", g, w)
@@ -182,7 +182,7 @@ func TestSopsReadsWhatWeWrite(t *testing.T) {
 // choice.
 func sopsFile(t testing.TB, text string, set func(*sops.Metadata), recipients ...string) []byte {
 	t.Helper()
-	branches, err := store().LoadPlainFile([]byte(text))
+	branches, err := newStore().LoadPlainFile([]byte(text))
 	check(t, err)
 	tree := sops.Tree{Branches: branches, Metadata: sops.Metadata{Version: version.Version}}
 	var group sops.KeyGroup
@@ -198,7 +198,7 @@ func sopsFile(t testing.TB, text string, set func(*sops.Metadata), recipients ..
 		t.Fatal(errs)
 	}
 	check(t, common.EncryptTree(common.EncryptTreeOpts{Tree: &tree, Cipher: aes.NewCipher(), DataKey: key}))
-	out, err := store().EmitEncryptedFile(tree)
+	out, err := newStore().EmitEncryptedFile(tree)
 	check(t, err)
 	return out
 }
@@ -437,7 +437,7 @@ func TestNothingButTheIdentitiesIsUsed(t *testing.T) {
 	}
 	file := encrypt(t, plain, m.public, s.public)
 	// sops itself does decrypt it here, and runs the program on the way.
-	tree, err := store().LoadEncryptedFile(file)
+	tree, err := newStore().LoadEncryptedFile(file)
 	check(t, err)
 	if _, err := tree.Metadata.GetDataKey(); err != nil {
 		t.Fatalf("the trap is not set: %v", err)
@@ -650,7 +650,7 @@ func FuzzDecrypt(f *testing.F) {
 			}
 			return
 		}
-		if metadata(must(parseDocument(plain))) != nil {
+		if findMetadata(must(parseDocument(plain))) != nil {
 			t.Error("the metadata is still there")
 		}
 	})

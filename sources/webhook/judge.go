@@ -21,7 +21,7 @@ func (l *Listener) Judge(h http.Header, body []byte, now time.Time) (Result, str
 	if why := l.authentic(h, body, now); why != "" {
 		return Refused, why
 	}
-	p, ok := parse(h, body)
+	p, ok := parseBody(h, body)
 	if !ok {
 		return Invalid, "the body is not the JSON of a webhook"
 	}
@@ -59,9 +59,9 @@ type payload struct {
 	} `json:"project"`
 }
 
-// parse reads a body of JSON, or a form that holds it, as GitHub sends unless
+// parseBody reads a body of JSON, or a form that holds it, as GitHub sends unless
 // told otherwise.
-func parse(h http.Header, body []byte) (payload, bool) {
+func parseBody(h http.Header, body []byte) (payload, bool) {
 	if kind, _, err := mime.ParseMediaType(h.Get("Content-Type")); err == nil && kind == "application/x-www-form-urlencoded" {
 		form, err := url.ParseQuery(string(body))
 		if err != nil {
@@ -99,7 +99,7 @@ func (l *Listener) authentic(h http.Header, body []byte, now time.Time) string {
 		}
 		proofs++
 		sum, err := hex.DecodeString(value)
-		if err == nil && hmac.Equal(sum, sign([]byte(l.c.Secret), body)) {
+		if err == nil && hmac.Equal(sum, signParts([]byte(l.c.Secret), body)) {
 			return ""
 		}
 	}
@@ -132,7 +132,7 @@ func (l *Listener) standard(h http.Header, body []byte, now time.Time) string {
 	if err != nil {
 		return "it does not say when it was signed"
 	}
-	want := sign(key, []byte(h.Get("Webhook-Id")+"."+h.Get("Webhook-Timestamp")+"."), body)
+	want := signParts(key, []byte(h.Get("Webhook-Id")+"."+h.Get("Webhook-Timestamp")+"."), body)
 	for _, one := range strings.Fields(h.Get("Webhook-Signature")) {
 		version, value, _ := strings.Cut(one, ",")
 		sum, err := base64.StdEncoding.DecodeString(value)
@@ -147,7 +147,7 @@ func (l *Listener) standard(h http.Header, body []byte, now time.Time) string {
 	return "its signature was made with another secret"
 }
 
-func sign(key []byte, parts ...[]byte) []byte {
+func signParts(key []byte, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, p := range parts {
 		mac.Write(p)

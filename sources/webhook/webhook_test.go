@@ -39,14 +39,14 @@ func gitlabPush(ref, name string) string {
 
 func standardHeaders(key []byte, body string, at time.Time) []string {
 	stamp := fmt.Sprint(at.Unix())
-	sum := base64.StdEncoding.EncodeToString(sign(key, []byte("msg_1."+stamp+"."), []byte(body)))
+	sum := base64.StdEncoding.EncodeToString(signParts(key, []byte("msg_1."+stamp+"."), []byte(body)))
 	return []string{"X-Gitlab-Event", "Push Hook", "Webhook-Id", "msg_1", "Webhook-Timestamp", stamp, "Webhook-Signature", "v2,AAAA v1," + sum}
 }
 
 func TestJudge(t *testing.T) {
 	main, mainLab := push("refs/heads/main", "org/infra"), gitlabPush("refs/heads/main", "org/infra")
 	github := func(body, event, key string) []string {
-		return []string{"X-GitHub-Event", event, "X-Hub-Signature-256", "sha256=" + hexOf(sign([]byte(key), []byte(body)))}
+		return []string{"X-GitHub-Event", event, "X-Hub-Signature-256", "sha256=" + hexOf(signParts([]byte(key), []byte(body)))}
 	}
 	form := "payload=" + url.QueryEscape(main)
 	signing := signingPrefix + base64.StdEncoding.EncodeToString(signingKey)
@@ -65,14 +65,14 @@ func TestJudge(t *testing.T) {
 		"github, another body":       {"", github(main, "push", secret), main + " ", Refused, "another secret"},
 		"github, sha1 only":          {"", []string{"X-GitHub-Event", "push", "X-Hub-Signature", "sha1=" + strings.Repeat("00", 20)}, main, Refused, "no signature"},
 		"github, not hex":            {"", []string{"X-GitHub-Event", "push", "X-Hub-Signature-256", "sha256=zz"}, main, Refused, "another secret"},
-		"github, cut":                {"", []string{"X-GitHub-Event", "push", "X-Hub-Signature-256", "sha256=" + hexOf(sign([]byte(secret), []byte(main)))[:62]}, main, Refused, ""},
+		"github, cut":                {"", []string{"X-GitHub-Event", "push", "X-Hub-Signature-256", "sha256=" + hexOf(signParts([]byte(secret), []byte(main)))[:62]}, main, Refused, ""},
 		"nothing":                    {"", []string{"X-GitHub-Event", "push"}, main, Refused, "no signature"},
 		"no event":                   {"", github(main, "", secret), main, Invalid, "event"},
 		"not json":                   {"", github("hello", "push", secret), "hello", Invalid, "JSON"},
 		"an empty form":              {"", append(github("x=1", "push", secret), "Content-Type", "application/x-www-form-urlencoded"), "x=1", Invalid, "JSON"},
-		"gitea":                      {"", []string{"X-Gitea-Event", "push", "X-Gitea-Signature", hexOf(sign([]byte(secret), []byte(main)))}, main, Accepted, ""},
-		"forgejo":                    {"", []string{"X-Forgejo-Event", "push", "X-Forgejo-Signature", hexOf(sign([]byte(secret), []byte(main)))}, main, Accepted, ""},
-		"gitea, another secret":      {"", []string{"X-Gitea-Event", "push", "X-Gitea-Signature", hexOf(sign([]byte("x"), []byte(main)))}, main, Refused, ""},
+		"gitea":                      {"", []string{"X-Gitea-Event", "push", "X-Gitea-Signature", hexOf(signParts([]byte(secret), []byte(main)))}, main, Accepted, ""},
+		"forgejo":                    {"", []string{"X-Forgejo-Event", "push", "X-Forgejo-Signature", hexOf(signParts([]byte(secret), []byte(main)))}, main, Accepted, ""},
+		"gitea, another secret":      {"", []string{"X-Gitea-Event", "push", "X-Gitea-Signature", hexOf(signParts([]byte("x"), []byte(main)))}, main, Refused, ""},
 		"gitlab":                     {"", []string{"X-Gitlab-Event", "Push Hook", "X-Gitlab-Token", secret}, mainLab, Accepted, ""},
 		"gitlab, system hook":        {"", []string{"X-Gitlab-Event", "System Hook", "X-Gitlab-Token", secret}, mainLab, Accepted, ""},
 		"gitlab, tag":                {"", []string{"X-Gitlab-Event", "Tag Push Hook", "X-Gitlab-Token", secret}, mainLab, Ignored, ""},
@@ -145,7 +145,7 @@ func TestServe(t *testing.T) {
 		return w
 	}
 	good := push("refs/heads/main", "org/infra")
-	signature := hexOf(sign([]byte(secret), []byte(good)))
+	signature := hexOf(signParts([]byte(secret), []byte(good)))
 	for i, c := range []struct {
 		w    *httptest.ResponseRecorder
 		code int
@@ -185,7 +185,7 @@ func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 // refused.
 func FuzzJudge(f *testing.F) {
 	good := push("refs/heads/main", "org/infra")
-	f.Add([]byte(good), "sha256="+hexOf(sign([]byte(secret), []byte(good))), "push", "application/json", "", "")
+	f.Add([]byte(good), "sha256="+hexOf(signParts([]byte(secret), []byte(good))), "push", "application/json", "", "")
 	f.Add([]byte("payload=%7B%7D"), "", "push", "application/x-www-form-urlencoded; charset=utf-8", "v1,AAAA v1,", "1772366400")
 	f.Add([]byte(gitlabPush("refs/heads/main", "a/b")), "00", "Push Hook", ";", "v1", "-1")
 	other := New(Config{Secret: "not the fuzzer's", Branch: "main", Repository: "https://example.org/org/infra", Hint: func() {}})
@@ -206,7 +206,7 @@ func FuzzJudge(f *testing.F) {
 		}
 		// With the secret it is about what it says.
 		h.Del("Webhook-Signature")
-		h.Set("X-Hub-Signature-256", "sha256="+hexOf(sign([]byte(secret), body)))
+		h.Set("X-Hub-Signature-256", "sha256="+hexOf(signParts([]byte(secret), body)))
 		if got, why := ours.Judge(h, body, noon); got == Refused {
 			t.Errorf("a signed body is refused: %s", why)
 		}

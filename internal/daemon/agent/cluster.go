@@ -55,7 +55,11 @@ func (m *managedCluster) mintAccess() (cluster.Desired, cluster.Access, error) {
 	if !ok || d.Bundle.IsZero() {
 		return d, cluster.Access{}, fault.WithHint(errors.New("the cluster's secrets have not been read"), "look at `talos-agent status "+m.name+"`")
 	}
-	access, err := machineconfig.Credentials(d.Bundle, time.Now(), peopleTTL)
+	bundle, err := machineconfig.OpenBundle(d.Bundle, d.Spec.Versions.Contract)
+	if err != nil {
+		return d, cluster.Access{}, err
+	}
+	access, err := bundle.Credentials(time.Now(), peopleTTL)
 	return d, access, err
 }
 

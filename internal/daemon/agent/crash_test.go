@@ -38,7 +38,7 @@ func (c crashPoint) String() string {
 
 // hurry is by how much faster the simulated host is where a run only looks for
 // broken rules: what takes long is polled less often, and a run costs half.
-const hurry = 4
+const hurry = 10
 
 // runHurried makes a run of a hurried world, and one at natural speed if what it
 // was made for did not come up: a poll may be missing from a short wait.
@@ -236,7 +236,7 @@ func (s *sim) destroy() {
 		if st.Condition == cluster.Suspended && len(st.Running) == 0 && !s.left() {
 			return true
 		}
-		if !st.Suspended && st.Condition != cluster.Blind && s.Agent != nil {
+		if !st.Suspended && st.Condition != cluster.Unknown && s.Agent != nil {
 			// What a person would do who sees that nothing happens.
 			if err := s.Cluster().Destroy(); err != nil && !s.IsDead() {
 				s.T.Errorf("destroy: %v", err)

@@ -80,7 +80,7 @@ func TestRepositoryOutage(t *testing.T) {
 		s.Log = slog.New(slog.NewTextHandler(log, nil))
 		everything, trouble, quiet := &inbox{t: t}, &inbox{t: t}, &inbox{t: t}
 		for i, box := range []*inbox{everything, trouble, quiet} {
-			on := [][]cluster.Condition{{cluster.Ready, cluster.Stalled, cluster.Blind}, {cluster.Stalled, cluster.Blind}, {cluster.Ready, cluster.Stalled}}[i]
+			on := [][]cluster.Condition{{cluster.Ready, cluster.Stalled, cluster.Unknown}, {cluster.Stalled, cluster.Unknown}, {cluster.Ready, cluster.Stalled}}[i]
 			addr := fmt.Sprintf("127.0.0.9:%d", 8081+i)
 			l, err := s.Lab.World.Net.Listen(addr)
 			must(err)
@@ -147,7 +147,7 @@ func TestRepositoryOutage(t *testing.T) {
 		}
 		expect("in the end", trouble, outage, blind, over)
 		expect("in the end", quiet, ready)
-		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="the repository has not been fetched for 15m00s`: 1, `msg="the repository answers again"`: 2} {
+		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="repository unavailable" detail="the repository has not been fetched for 15m00s`: 1, `msg="the repository answers again"`: 2} {
 			if got := strings.Count(log.String(), text); got != n {
 				t.Errorf("%d events, want %d: %s", got, n, text)
 			}

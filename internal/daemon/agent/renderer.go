@@ -81,18 +81,19 @@ func (r *renderer) open(d *cluster.Desired, now time.Time) error {
 		return nil
 	}
 	if !d.Bundle.Equal(r.bundle) || now.Sub(r.minted).Abs() > credentialsTTL/2 {
-		if err := machineconfig.CheckBundle(d.Bundle, d.Spec.Versions.Contract); err != nil {
-			return err
-		}
-		fp, err := machineconfig.Fingerprint(d.Bundle)
+		bundle, err := r.configs.OpenBundle(d.Snapshot)
 		if err != nil {
 			return err
 		}
-		access, err := machineconfig.Credentials(d.Bundle, now, credentialsTTL)
+		fp, err := bundle.Fingerprint()
 		if err != nil {
 			return err
 		}
-		certificates, err := machineconfig.Authorities(d.Bundle)
+		access, err := bundle.Credentials(now, credentialsTTL)
+		if err != nil {
+			return err
+		}
+		certificates, err := bundle.Authorities()
 		if err != nil {
 			return err
 		}

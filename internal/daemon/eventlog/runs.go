@@ -73,7 +73,7 @@ func (rs *Runs) AddStatus(s cluster.Status, now time.Time, plan func() ([]cluste
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	b := rs.openBook(s.Cluster)
-	b.write(b.Told(s, now, plan))
+	b.write(b.Update(s, now, plan))
 }
 
 // AddAction takes an action that has ended.
@@ -88,7 +88,7 @@ func (rs *Runs) AddAction(name string, o cluster.Outcome) {
 func (rs *Runs) AddCommand(name, what string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.openBook(name).Said(what)
+	rs.openBook(name).Request(what)
 }
 
 // List returns the runs of a cluster, newest first.

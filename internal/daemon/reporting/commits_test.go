@@ -56,7 +56,7 @@ func TestCommitStatusIsTrue(t *testing.T) {
 		{cluster.Reconciling, head, head, forge.StatePending},
 		{cluster.Suspended, head, head, forge.StatePending},
 		{cluster.Stalled, head, before, forge.StateFailure},
-		{cluster.Blind, head, head, forge.StateError},
+		{cluster.Unknown, head, head, forge.StateError},
 		{cluster.Ready, "dir@sha256:00", "dir@sha256:00", ""},
 	} {
 		st, ok := commitStatus(cluster.Status{Cluster: "dev", Condition: c.condition, Revision: c.revision, Applied: c.applied})

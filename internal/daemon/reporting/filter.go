@@ -26,7 +26,7 @@ type Filter struct {
 // Passes reports whether a status is for the forge, for who is notified, and for
 // the history.
 func (f *Filter) Passes(s cluster.Status, now time.Time) bool {
-	if s.Condition == cluster.Blind {
+	if s.Condition == cluster.Unknown {
 		if f.unknown.IsZero() {
 			f.unknown = now
 		}

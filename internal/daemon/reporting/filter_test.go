@@ -23,7 +23,7 @@ func TestALapseIsNoNews(t *testing.T) {
 	began.Passes = []cluster.PassStatus{{Started: []string{"start vm"}}}
 	runs.Running = []cluster.RunningStatus{{Action: "start vm"}}
 	going.Suspended = true // as while it is destroyed
-	stalled.Condition, blind.Condition = cluster.Stalled, cluster.Blind
+	stalled.Condition, blind.Condition = cluster.Stalled, cluster.Unknown
 	for name, c := range map[string]struct {
 		before cluster.Status
 		after  int

@@ -91,7 +91,7 @@ func (n *Notifier) Report(s cluster.Status) {
 // fetched.
 func (n *Notifier) reportOutage(notice notify.Notice) {
 	for _, ch := range n.channels {
-		if slices.Contains(ch.t.On, cluster.Blind) {
+		if slices.Contains(ch.t.On, cluster.Unknown) {
 			ch.out.Put(repositoryKey, notice)
 		}
 	}
@@ -121,7 +121,7 @@ func newChannel(t Target, sender notify.Target, sent *SentNotices, onAttempt fun
 			onAttempt(t.Name, err)
 			sent.set(t.Name, name, ch.out.Sent(name))
 			if last.Changed(err) {
-				log.Warn("cannot notify "+t.Name+"; it is tried again", logging.Err, err, logging.Hint, fault.HintOf(err))
+				log.Warn("cannot send a notification; it is retried", logging.Detail, t.Name, logging.Err, err, logging.Hint, fault.HintOf(err))
 			}
 		},
 		Sent: sent.of(t.Name),
@@ -180,7 +180,7 @@ func isSameNotice(a, b notify.Notice) bool {
 	switch cluster.Condition(a.Condition) {
 	case cluster.Ready:
 		return a.Applied == b.Applied
-	case cluster.Stalled, cluster.Blind:
+	case cluster.Stalled, cluster.Unknown:
 		return a.Reason == b.Reason && a.Concerns == b.Concerns && a.About == b.About
 	}
 	return true

@@ -58,7 +58,7 @@ func TestNoticesAreNews(t *testing.T) {
 		words []told
 		want  string
 	}{
-		"the usual": {[]cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind},
+		"the usual": {[]cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Unknown},
 			[]told{{cluster.Reconciling, "1", "a"}, {cluster.Ready, "r", "a"}, {cluster.Reconciling, "2", "a"}, {cluster.Ready, "r2", "a"}, {cluster.Ready, "r", "b"},
 				{cluster.Stalled, "no room", "b"}, {cluster.Stalled, "not enough room", "b"}, {cluster.Stalled, "bridge missing", "b"}, {cluster.Ready, "r", "b"}},
 			"Ready:r Ready:r Stalled:no room Stalled:bridge missing Ready:r"},
@@ -159,7 +159,7 @@ func TestOtherWordsAreNoNews(t *testing.T) {
 	reasons := cluster.Reasons()
 	rapid.Check(t, func(t *rapid.T) {
 		s := cluster.Status{Cluster: "dev", Revision: "main@sha1:2222222222222222222222222222222222222222",
-			Condition: rapid.SampledFrom([]cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Blind}).Draw(t, "condition"),
+			Condition: rapid.SampledFrom([]cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Unknown}).Draw(t, "condition"),
 			Reason:    reasons[rapid.IntRange(0, len(reasons)-1).Draw(t, "reason")].Reason,
 			Concerns:  rapid.SampledFrom([]string{"dev", "cp-1"}).Draw(t, "concerns"), About: rapid.SampledFrom([]string{"", "cores"}).Draw(t, "about")}
 		s.Applied = s.Revision

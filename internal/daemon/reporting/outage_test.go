@@ -19,7 +19,7 @@ import (
 func TestOutageIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target, log := &noted{}, &bytes.Buffer{}
-		n := startNotifier(Target{Name: "x", Clusters: []string{"dev"}, On: []cluster.Condition{cluster.Blind}}, target, nil)
+		n := startNotifier(Target{Name: "x", Clusters: []string{"dev"}, On: []cluster.Condition{cluster.Unknown}}, target, nil)
 		outage := &Outage{Notifier: n, Covered: func() bool { return false }, Log: slog.New(slog.NewTextHandler(log, nil))}
 		for hour, c := range []struct {
 			err   func(minute int) error

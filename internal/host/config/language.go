@@ -84,7 +84,7 @@ var plainDigits = regexp.MustCompile(`^[0-9]+$`)
 // limit that is a thousand times too high is none.
 func parseAmount(s string) (any, error) {
 	if plainDigits.MatchString(s) {
-		return nil, yamlschema.Cure("write the unit too, like 64GiB")
+		return nil, yamlschema.Hint("write the unit too, like 64GiB")
 	}
 	size, err := yamlschema.ParseSize(s)
 	return amount(size), err

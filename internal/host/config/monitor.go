@@ -112,7 +112,7 @@ func (l *loader) loadNotifications() {
 			n.On = append(n.On, cluster.Condition(c))
 		}
 		if len(n.On) == 0 {
-			n.On = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Blind}
+			n.On = []cluster.Condition{cluster.Ready, cluster.Stalled, cluster.Unknown}
 		}
 		field := yamlschema.Join(at, "url_file")
 		address, ok := l.readSecret(field, f.URLFile, "notify-"+f.Name)

@@ -106,7 +106,7 @@ func (l *loader) loadPolicyFile(named bool) {
 	for _, p := range problems {
 		l.Add(p)
 		if p.Severity == cluster.Error {
-			policy.Doubt = append(policy.Doubt, p)
+			policy.Problems = append(policy.Problems, p)
 		}
 	}
 	l.out.Policy = policy
@@ -115,13 +115,13 @@ func (l *loader) loadPolicyFile(named bool) {
 // WithPolicy are the same settings under a policy that was read later. One that is in
 // not verified leaves the rules as they were.
 func (s Settings) WithPolicy(p cluster.Policy) Settings {
-	if p.Doubt != nil {
-		s.Policy.Doubt = p.Doubt
+	if p.Problems != nil {
+		s.Policy.Problems = p.Problems
 		return s
 	}
 	s.Policy, s.Proxmox.Pool = p, p.Pool
 	if message, hint := s.checkFactory(); message != "" {
-		s.Policy.Doubt = cluster.Problems{{Severity: cluster.Error, File: s.Path, Field: "factory.url", Message: message, Hint: hint}}
+		s.Policy.Problems = cluster.Problems{{Severity: cluster.Error, File: s.Path, Field: "factory.url", Message: message, Hint: hint}}
 	}
 	return s
 }
@@ -131,7 +131,7 @@ func (s Settings) WithPolicy(p cluster.Policy) Settings {
 func (s Settings) checkFactory() (message, hint string) {
 	trimmed := func(u string) string { return strings.TrimSuffix(u, "/") }
 	allowed := s.Policy.Factories
-	if s.ownFactory == "" || s.Policy.Doubt != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {
+	if s.ownFactory == "" || s.Policy.Problems != nil || len(allowed) == 0 || slices.ContainsFunc(allowed, func(u string) bool { return trimmed(u) == trimmed(s.ownFactory) }) {
 		return "", ""
 	}
 	return fmt.Sprintf("%s is not among the factories that the policy allows (%s: sources.factory)", s.ownFactory, s.Policy.Line("sources.factory")),

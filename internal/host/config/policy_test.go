@@ -112,7 +112,7 @@ func TestSettingsUnderAPolicy(t *testing.T) {
 	wide := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}}
 	s := Settings{Path: "config.yaml", Policy: wide, ownFactory: "https://factory.talos.dev"}
 	gone := wide
-	gone.Doubt = cluster.Problems{{File: "policy.yaml", Message: "there is no policy"}}
+	gone.Problems = cluster.Problems{{File: "policy.yaml", Message: "there is no policy"}}
 	tight := cluster.Policy{File: "policy.yaml", Pool: "other", Factories: []string{"https://factory.example.org"}, Lines: map[string]int{"sources.factory": 3}}
 	mirrored := s
 	mirrored.ownFactory = ""
@@ -124,14 +124,14 @@ func TestSettingsUnderAPolicy(t *testing.T) {
 		doubt string
 	}{
 		{"the same", s, wide, "talos", ""},
-		{"none", s, cluster.Policy{Doubt: gone.Doubt}, "talos", "policy.yaml: there is no policy"},
+		{"none", s, cluster.Policy{Problems: gone.Problems}, "talos", "policy.yaml: there is no policy"},
 		{"one again", s.WithPolicy(gone), wide, "talos", ""},
 		{"another pool and factory", s, tight, "other", "config.yaml: factory.url: https://factory.talos.dev is not among the factories that the policy allows (policy.yaml:3: sources.factory) (add it to the policy, or write one of https://factory.example.org)"},
 		{"another factory, and a mirror", mirrored, tight, "other", ""},
 	} {
 		got := c.s.WithPolicy(c.p)
-		if got.Policy.Pool != c.pool || got.Policy.Doubt.Error() != c.doubt || c.p.Doubt == nil && got.Proxmox.Pool != c.pool {
-			t.Errorf("%s: pool %q, asked for in %q, doubt %q", c.what, got.Policy.Pool, got.Proxmox.Pool, got.Policy.Doubt)
+		if got.Policy.Pool != c.pool || got.Policy.Problems.Error() != c.doubt || c.p.Problems == nil && got.Proxmox.Pool != c.pool {
+			t.Errorf("%s: pool %q, asked for in %q, doubt %q", c.what, got.Policy.Pool, got.Proxmox.Pool, got.Policy.Problems)
 		}
 	}
 }

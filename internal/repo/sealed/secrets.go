@@ -240,7 +240,7 @@ func checkSecrets(name string, plain []byte, contract string) error {
 	if parsed.Bundle.IsZero() {
 		return fault.WithHint(errors.New("there are no Talos secrets in the file to bring along"), "give the file that `talosctl gen secrets` wrote")
 	}
-	if err := machineconfig.CheckBundle(parsed.Bundle, contract); err != nil {
+	if _, err := machineconfig.OpenBundle(parsed.Bundle, contract); err != nil {
 		return fmt.Errorf("secrets to bring along: %w", err)
 	}
 	return nil

@@ -184,7 +184,7 @@ func (v *validator) checkMachineConfigs(snap cluster.Snapshot, found *Cluster) (
 		}
 		snap.Bundle = bundle
 		found.Placeholders = append(found.Placeholders, "secrets")
-	} else if err := machineconfig.CheckBundle(snap.Bundle, snap.Spec.Versions.Contract); err != nil {
+	} else if _, err := machineconfig.OpenBundle(snap.Bundle, snap.Spec.Versions.Contract); err != nil {
 		return append(problems, cluster.Problem{Severity: cluster.Error, File: v.secretsFile(found.Cluster), Message: err.Error(), Hint: fault.HintOf(err)}), nil
 	}
 	configs, more := v.render.Render(snap, machineconfig.PlaceholderSchematic)

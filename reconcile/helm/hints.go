@@ -2,9 +2,9 @@ package helm
 
 import "strings"
 
-// cures are words of Helm, of charts and of the Kubernetes API that somebody
+// hints are words of Helm, of charts and of the Kubernetes API that somebody
 // can do something about. The first row that fits counts.
-var cures = []struct {
+var hints = []struct {
 	words string // contained in the message
 	seen  string // where they come from
 	hint  string
@@ -37,9 +37,9 @@ var cures = []struct {
 	{"Unauthorized", "Kubernetes 0.37, apimachinery/pkg/api/errors", "the API does not accept the agent's certificate: is the secrets file the one the cluster was made with?"},
 }
 
-// cureFor is what to do about a message, "" when nobody knows.
-func cureFor(message string) string {
-	for _, c := range cures {
+// findHint is what to do about a message, "" when nobody knows.
+func findHint(message string) string {
+	for _, c := range hints {
 		if strings.Contains(message, c.words) {
 			return c.hint
 		}
