@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
@@ -93,8 +94,8 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 	e.wg.Add(1)
 	e.mu.Unlock()
 
-	log := e.r.log.With("action", string(info.Kind), "node", info.Node, "vmid", info.VMID, "addon", info.Addon, "revision", d.Revision.Short())
-	log.Info(info.Text)
+	log := e.r.log.With(logging.Action, string(info.Kind), logging.Node, info.Node, logging.VMID, info.VMID, logging.Addon, info.Addon, logging.Revision, d.Revision.Short(), logging.Detail, info.Text)
+	log.Info("action started")
 	go func() {
 		defer e.wg.Done()
 		err := e.guard(d, a, func(p cluster.Progress) {
@@ -114,13 +115,13 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 		switch {
 		case err == nil:
 			outcome.Result = cluster.Done
-			log.Info("done: "+info.Text, "duration_ms", took.Milliseconds())
+			log.Info("action done", logging.DurationMS, took.Milliseconds())
 		case e.run.Err() != nil:
 			outcome.Result = cluster.ResultInterrupted
-			log.Info("interrupted, because the agent stops: "+info.Text, "err", err)
+			log.Info("action interrupted, because the agent stops", logging.Err, err)
 		default:
 			outcome.Result = cluster.Failed
-			log.Warn("could not "+info.Text, "err", err, "hint", outcome.Hint, "duration_ms", took.Milliseconds())
+			log.Warn("action failed", logging.Err, err, logging.Hint, outcome.Hint, logging.DurationMS, took.Milliseconds())
 		}
 		e.r.c.OnAction(outcome)
 		e.finish(info, err)
@@ -133,7 +134,7 @@ func (e *executor) guard(d cluster.Desired, a plan.Action, p Progress) (err erro
 		if v := recover(); v != nil {
 			info := a.Info()
 			err = fmt.Errorf("%s: internal error: %v", info, v)
-			e.r.log.Error("an action panicked", "action", string(info.Kind), "err", err, "stack", string(debug.Stack()))
+			e.r.log.Error("an action panicked", logging.Action, string(info.Kind), logging.Err, err, logging.Stack, string(debug.Stack()))
 		}
 	}()
 	return e.r.execute(e.ctx, d, a, p)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
@@ -77,7 +78,7 @@ func (r *Reconciler) guardPass(ctx context.Context) {
 		what := fmt.Sprintf("internal error: %v", v)
 		if r.memo.panicked != what {
 			r.memo.panicked = what
-			r.log.Error("a pass panicked", "err", what, "stack", string(debug.Stack()))
+			r.log.Error("a pass panicked", logging.Err, what, logging.Stack, string(debug.Stack()))
 		}
 		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
 			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Unknown, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
@@ -72,7 +73,7 @@ func (r *Reconciler) logUnwritable(err error) {
 	}
 	r.memo.unwritten = err.Error()
 	if before != r.memo.unwritten {
-		r.log.Error("cannot write the journal; nothing is changed until it can be written", "err", err, "hint", RecordsHint)
+		r.log.Error("cannot write the journal; nothing is changed until it can be written", logging.Err, err, logging.Hint, RecordsHint)
 	}
 }
 
@@ -110,7 +111,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	if err != nil {
 		// Some servers word it differently each time; another hint is news.
 		if m.fetchErr == nil || fault.HintOf(m.fetchErr) != fault.HintOf(err) {
-			r.log.Warn("cannot fetch the repository", "err", err, "hint", fault.HintOf(err))
+			r.log.Warn("cannot fetch the repository", logging.Err, err, logging.Hint, fault.HintOf(err))
 		}
 		m.fetchErr = err
 		if m.last == nil {
@@ -123,7 +124,7 @@ func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
 	}
 	m.fetchErr, m.fetched = nil, asOf.UTC()
 	if f.Revision != m.seen {
-		r.log.Info("saw a new revision", "revision", f.Revision.Short())
+		r.log.Info("saw a new revision", logging.Revision, f.Revision.Short())
 		r.exec.endBackoffs()
 		m.seen = f.Revision
 	}
@@ -145,7 +146,7 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 		ok, err := r.c.Source.Descends(ctx, f.Revision, applied)
 		if err != nil {
 			m.fetchErr = err
-			r.log.Warn("cannot tell whether the new revision descends from the applied one", "err", err)
+			r.log.Warn("cannot check whether the new revision descends from the applied one", logging.Err, err)
 			if m.last != nil {
 				// What is in force is not this revision, and must not be reported as it.
 				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
@@ -155,7 +156,7 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 		}
 		if !ok {
 			if m.refused == nil || m.refused.revision != f.Revision {
-				r.log.Warn("refuse a revision that does not descend from the applied one", "revision", f.Revision.Short(), "applied", applied.Short())
+				r.log.Warn("refuse a revision that does not descend from the applied one", logging.Revision, f.Revision.Short(), logging.Applied, applied.Short())
 			}
 			m.refused = &refusal{revision: f.Revision, history: true, block: cluster.Block{Subject: r.c.Cluster,
 				Reason: cluster.HistoryRewritten, About: f.Revision.Short(), Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
@@ -178,7 +179,7 @@ func (r *Reconciler) logProblems(f Fetched) {
 	}
 	for _, p := range f.Problems {
 		if p.Severity == cluster.Error {
-			r.log.Error("the inventory is invalid: "+p.String(), "revision", f.Revision.Short())
+			r.log.Error("the inventory is invalid", logging.Detail, p.String(), logging.Revision, f.Revision.Short())
 		}
 	}
 }
@@ -194,7 +195,7 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts clust
 		wg.Go(func() {
 			defer func() {
 				if v := recover(); v != nil {
-					r.log.Error("an observer panicked; what it sees is unknown", "err", fmt.Sprint(v), "stack", string(debug.Stack()))
+					r.log.Error("an observer panicked; what it sees is unknown", logging.Err, fmt.Sprint(v), logging.Stack, string(debug.Stack()))
 				}
 			}()
 			ob.Observe(ctx, d, &o)
@@ -219,7 +220,7 @@ func (r *Reconciler) learnFacts(o *cluster.Observed) error {
 		return nil // it is decided when everything is seen
 	case !r.memo.warnedLost:
 		r.memo.warnedLost = true
-		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", "why", r.c.Journal.Why())
+		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", logging.Why, r.c.Journal.Why())
 	}
 	if in, ok := after.Intent(cluster.IntendBootstrap); o.Members.Known && len(o.Members.Value) > 0 && !in.Done {
 		if !ok {
@@ -275,7 +276,7 @@ func (r *Reconciler) finishDestroy() error {
 	if err != nil {
 		return err
 	}
-	r.log.Info("the cluster is destroyed; it stays suspended until `talos-agent resume " + r.c.Cluster + "`")
+	r.log.Info("the cluster is destroyed; it stays suspended", logging.Detail, "until `talos-agent resume "+r.c.Cluster+"`")
 	return nil
 }
 

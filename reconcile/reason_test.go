@@ -98,7 +98,7 @@ func TestEveryStalledPushIsLogged(t *testing.T) {
 		}
 		a.stop()
 		for i := 2; i < 5; i++ {
-			if n := strings.Count(log.String(), fmt.Sprintf("the cluster is Stalled: dev: the inventory is invalid: nodes.yaml:%d", i)); n != 1 {
+			if n := strings.Count(log.String(), fmt.Sprintf(`msg="cluster condition changed" cluster=dev detail="Stalled: dev: the inventory is invalid: nodes.yaml:%d`, i)); n != 1 {
 				t.Errorf("push %d is logged %d times in\n%s", i, n, log.String())
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Fetched is what a Source found: a snapshot, or the problems that keep it from
@@ -198,7 +199,7 @@ func New(c Config) (*Reconciler, error) {
 	if c.OnCommand == nil {
 		c.OnCommand = func(string) {}
 	}
-	r := &Reconciler{c: c, log: c.Log.With("cluster", c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
+	r := &Reconciler{c: c, log: c.Log.With(logging.Cluster, c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec = newExecutor(r)
 	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Unknown, Reason: cluster.Starting, Message: "starting", Since: time.Now()}
 	r.status.Store(&s)
@@ -302,7 +303,7 @@ func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts
 	}
 	r.commands.Add(1)
 	r.c.OnCommand(what)
-	r.log.Info("root " + what)
+	r.log.Info("admin command", logging.Detail, what)
 	r.Look(false)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
@@ -101,7 +102,8 @@ func (r *Reconciler) logCondition(s cluster.Status) {
 	case s.Condition == m.condition, m.condition == "" && s.Condition == cluster.Ready:
 		return
 	}
-	r.log.Info("the cluster is "+string(s.Condition)+": "+s.Message, "revision", s.Revision.Short(), "reason", string(s.Reason), "hint", s.Hint)
+	r.log.Info("cluster condition changed", logging.Detail, string(s.Condition)+": "+s.Message, logging.Condition, string(s.Condition), logging.Revision, s.Revision.Short(),
+		logging.Reason, string(s.Reason), logging.Hint, s.Hint)
 }
 
 // signPlan identifies what a cluster is doing, apart from the words for it: what is
@@ -157,7 +159,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 			if from == string(cluster.PhaseReady) && ns.WaitsFor != "" {
 				text += ", no longer Ready: " + ns.WaitsFor
 			}
-			r.log.Info(text, "node", n.Name, "vmid", n.VMID, "phase", string(ns.Phase))
+			r.log.Info("node phase changed", logging.Detail, text, logging.Node, n.Name, logging.VMID, n.VMID, logging.Phase, string(ns.Phase))
 		})
 		out = append(out, ns)
 	}
@@ -230,7 +232,7 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 		}
 		as.Since = r.stampChange(r.memo.addons, a.Name, as.State, now, func(from string) {
 			if from != "" {
-				r.log.Info(fmt.Sprintf("addon %s is %s", a.Name, as.State), "addon", a.Name)
+				r.log.Info("addon state changed", logging.Detail, fmt.Sprintf("addon %s is %s", a.Name, as.State), logging.Addon, a.Name, logging.State, as.State)
 			}
 		})
 		out = append(out, as)

@@ -30,8 +30,8 @@ not, is listed in its README.txt.`,
 	}
 	file := cmd.Flags().StringP("file", "f", "", "where to write it (default talos-agent-support-TIME.tar.gz)")
 	config := cmd.Flags().String("config", defaultConfig, "the host's config file")
-	complete(cmd, "file", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
-	complete(cmd, "config", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	completeFlag(cmd, "file", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	completeFlag(cmd, "config", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		name := *file
 		if name == "" {

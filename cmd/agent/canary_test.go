@@ -193,10 +193,10 @@ func TestNoSecretEscapes(t *testing.T) {
 		c.add("a wrong "+file, bare)
 		old, err := os.ReadFile(filepath.Join(r.dir, file))
 		must(err)
-		lines := strings.Count(r.log.String(), "starting over")
+		lines := strings.Count(r.log.String(), "restarting with changed files")
 		r.file(file, secret)
 		r.write()
-		r.until("the wrong "+file+" is in force", func() bool { return strings.Count(r.log.String(), "starting over") > lines })
+		r.until("the wrong "+file+" is in force", func() bool { return strings.Count(r.log.String(), "restarting with changed files") > lines })
 		r.until("it is refused", func() bool { return r.try("status").code != exitOK || file == "forge.token" })
 		look()
 		for _, output := range []string{"text", "json"} {
@@ -206,10 +206,10 @@ func TestNoSecretEscapes(t *testing.T) {
 			}
 			fmt.Fprint(heard, a.out, a.errOut)
 		}
-		lines = strings.Count(r.log.String(), "starting over")
+		lines = strings.Count(r.log.String(), "restarting with changed files")
 		r.file(file, string(old))
 		r.write()
-		r.until("the right "+file+" is back", func() bool { return strings.Count(r.log.String(), "starting over") > lines })
+		r.until("the right "+file+" is back", func() bool { return strings.Count(r.log.String(), "restarting with changed files") > lines })
 		r.untilReady(commit)
 	}
 	r.run(exitOK, do("reconcile"))
@@ -232,7 +232,7 @@ func TestNoSecretEscapes(t *testing.T) {
 	told, err := os.ReadFile(prom)
 	must(err)
 	for _, name := range []string{"program", "phone"} {
-		if !r.log.has("cannot notify " + name) {
+		if !r.log.has("cannot send a notification; it is retried: " + name) {
 			t.Errorf("nothing is told of %s, which nobody can reach", name)
 		}
 	}

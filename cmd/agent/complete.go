@@ -10,8 +10,8 @@ import (
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
-// complete tells the shell what a flag takes.
-func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+// completeFlag describes to the shell what a flag takes.
+func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err) // the flag was added a line above
 	}
@@ -27,7 +27,7 @@ func clusterNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completi
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWithin)
 	defer cancel()
-	all, err := client(cmd).StatusAll(ctx)
+	all, err := newClient(cmd).StatusAll(ctx)
 	if err != nil {
 		cobra.CompDebugln(err.Error(), false)
 	}
@@ -56,8 +56,8 @@ func folderNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completio
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// flavours completes the version of Proxmox VE that the lab plays.
-func flavours(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeFlavours completes the version of Proxmox VE that the lab plays.
+func completeFlavours(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return []cobra.Completion{"9.2", "8.4"}, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -66,8 +66,8 @@ func directoryFlag(*cobra.Command, []string, string) ([]cobra.Completion, cobra.
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-// directories completes the one directory a command takes.
-func directories(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeDirectories completes the one directory a command takes.
+func completeDirectories(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -32,8 +32,8 @@ now and then: "talos-agent status" shows the end of it.`,
 		},
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, c, node := cmd.Context(), client(cmd), args[len(args)-1]
-		name, err := one(ctx, c, args[:len(args)-1])
+		ctx, c, node := cmd.Context(), newClient(cmd), args[len(args)-1]
+		name, err := chooseCluster(ctx, c, args[:len(args)-1])
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ now and then: "talos-agent status" shows the end of it.`,
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, api.ErrEnded):
-			return fault.WithHint(fmt.Errorf("the console of %s has ended", node), "`talos-agent events` says why, unless the daemon was stopped")
+			return fault.WithHint(fmt.Errorf("the console of %s has ended", node), "`talos-agent events` shows why, unless the daemon was stopped")
 		}
 		return err
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
-// client makes a client of the daemon that the flags name.
-func client(cmd *cobra.Command) *api.Client {
+// newClient makes a client of the daemon that the flags name.
+func newClient(cmd *cobra.Command) *api.Client {
 	socket, err := cmd.Flags().GetString("socket")
 	if err != nil {
 		panic(err) // every command inherits the flag
@@ -35,13 +35,13 @@ func client(cmd *cobra.Command) *api.Client {
 // outputFlag adds --output.
 func outputFlag(cmd *cobra.Command) *string {
 	output := cmd.Flags().StringP("output", "o", "text", "text or json")
-	complete(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return output
 }
 
-// one resolves the cluster a command is about: the argument, or the only one
+// chooseCluster resolves the cluster a command is about: the argument, or the only one
 // there is.
-func one(ctx context.Context, c *api.Client, args []string) (string, error) {
+func chooseCluster(ctx context.Context, c *api.Client, args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
 	}
@@ -57,7 +57,7 @@ func one(ctx context.Context, c *api.Client, args []string) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", fault.WithHint(errors.New("the agent looks after no cluster yet"), "`talos-agent status` says why; `talos-agent reconcile NAME` has the repository read at once")
+		return "", fault.WithHint(errors.New("the agent manages no cluster yet"), "`talos-agent status` shows why; `talos-agent reconcile NAME` has the repository read at once")
 	default:
 		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}
@@ -66,8 +66,8 @@ func one(ctx context.Context, c *api.Client, args []string) (string, error) {
 func newPlan(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan [CLUSTER]",
-		Short: "Tell everything that will happen, in order, before it does",
-		Long: `Tell everything that will happen for the pushed revision, or (with --dir, as
+		Short: "Show everything that will happen, in order, before it does",
+		Long: `Show everything that will happen for the pushed revision, or (with --dir, as
 root) what would happen if a local directory were pushed: the same planner that
 acts, run forward. Steps that destroy something are marked with "-".
 
@@ -78,7 +78,7 @@ ones; 1 the inventory is invalid or a person must act first.`,
 	}
 	output := outputFlag(cmd)
 	dir := cmd.Flags().String("dir", "", "plan this directory instead of the pushed revision")
-	complete(cmd, "dir", directoryFlag)
+	completeFlag(cmd, "dir", directoryFlag)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
@@ -86,12 +86,12 @@ ones; 1 the inventory is invalid or a person must act first.`,
 		}
 		var files fs.FS
 		if *dir != "" {
-			if files, err = directory(*dir); err != nil {
+			if files, err = openDirectory(*dir); err != nil {
 				return err
 			}
 		}
-		c := client(cmd)
-		name, err := one(cmd.Context(), c, args)
+		c := newClient(cmd)
+		name, err := chooseCluster(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}
@@ -129,8 +129,8 @@ func planCode(f cluster.Forecast) int {
 	}
 }
 
-// directory opens a local directory for reading.
-func directory(path string) (fs.FS, error) {
+// openDirectory opens a local directory for reading.
+func openDirectory(path string) (fs.FS, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -143,16 +143,16 @@ func directory(path string) (fs.FS, error) {
 	return os.DirFS(path), nil
 }
 
-// simple makes a command that tells the daemon one thing about one cluster.
-func simple(env *environment, use, short, done string, tell func(context.Context, *api.Client, string) error) *cobra.Command {
+// newSimpleCommand makes a command that asks the daemon for one thing about one cluster.
+func newSimpleCommand(env *environment, use, short, done string, request func(context.Context, *api.Client, string) error) *cobra.Command {
 	return &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: clusterNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c := client(cmd)
-			name, err := one(cmd.Context(), c, args)
+			c := newClient(cmd)
+			name, err := chooseCluster(cmd.Context(), c, args)
 			if err != nil {
 				return err
 			}
-			if err := tell(cmd.Context(), c, name); err != nil {
+			if err := request(cmd.Context(), c, name); err != nil {
 				return err
 			}
 			_, _ = fmt.Fprintf(env.stdout, "%s: %s\n", name, done)
@@ -161,17 +161,17 @@ func simple(env *environment, use, short, done string, tell func(context.Context
 }
 
 func newReconcile(env *environment) *cobra.Command {
-	return simple(env, "reconcile", "Fetch the repository and look at the cluster now", "looking now",
+	return newSimpleCommand(env, "reconcile", "Fetch the repository and look at the cluster now", "looking now",
 		func(ctx context.Context, c *api.Client, name string) error { return c.Reconcile(ctx, name) })
 }
 
 func newSuspend(env *environment) *cobra.Command {
-	return simple(env, "suspend", "Change nothing until resume; what is under way ends", "suspended",
+	return newSimpleCommand(env, "suspend", "Change nothing until resume; what is under way ends", "suspended",
 		func(ctx context.Context, c *api.Client, name string) error { return c.Suspend(ctx, name) })
 }
 
 func newResume(env *environment) *cobra.Command {
-	return simple(env, "resume", "Go on after suspend or destroy", "resumed",
+	return newSimpleCommand(env, "resume", "Go on after suspend or destroy", "resumed",
 		func(ctx context.Context, c *api.Client, name string) error { return c.Resume(ctx, name) })
 }
 
@@ -190,8 +190,8 @@ cluster may split in two: be sure.`,
 	}
 	bootstrap := cmd.Flags().Bool("bootstrap", false, "declare that bootstrap was never sent to this cluster")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c := client(cmd)
-		name, err := one(cmd.Context(), c, args)
+		c := newClient(cmd)
+		name, err := chooseCluster(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}
@@ -223,7 +223,7 @@ func newDestroy(env *environment) *cobra.Command {
 		Short: "Delete every VM of a cluster, after showing which and asking",
 		Long: `Show exactly what goes, ask for the cluster's name, then suspend the cluster
 and delete its VMs with their disks: those that are provably ours, and nothing
-else. The image stays. Nodes that say ` + "`protect: true`" + ` are kept. The cluster
+else. The image stays. Nodes with ` + "`protect: true`" + ` are kept. The cluster
 stays suspended: resume builds it again, with the same VMIDs, MACs and
 addresses.`,
 		Args:              cobra.ExactArgs(1),
@@ -232,7 +232,7 @@ addresses.`,
 	confirm := cmd.Flags().String("confirm", "", "the cluster's name, instead of typing it")
 	wait := cmd.Flags().Duration("wait", 15*time.Minute, "how long to wait for the end; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		name, c := args[0], client(cmd)
+		name, c := args[0], newClient(cmd)
 		p, err := newPrinter(env.stdout, "text")
 		if err != nil {
 			return err
@@ -242,14 +242,14 @@ addresses.`,
 			return err
 		}
 		p.PrintForecast(f)
-		if err := confirmed(env, name, *confirm); err != nil {
+		if err := confirmDestroy(env, name, *confirm); err != nil {
 			return err
 		}
 		if err := c.Destroy(cmd.Context(), name); err != nil {
 			return err
 		}
 		if *wait == 0 {
-			p.Printf("%s is suspended and being destroyed; `talos-agent status %s` tells how far it is\n", name, name)
+			p.Printf("%s is suspended and being destroyed; `talos-agent status %s` shows its progress\n", name, name)
 			return nil
 		}
 		return awaitDestroyed(cmd.Context(), c, p, name, *wait)
@@ -257,12 +257,12 @@ addresses.`,
 	return cmd
 }
 
-// confirmed wants the cluster's name from the flag, or typed.
-func confirmed(env *environment, name, flag string) error {
+// confirmDestroy wants the cluster's name from the flag, or typed.
+func confirmDestroy(env *environment, name, flag string) error {
 	typed := flag
 	if typed == "" {
 		if f, ok := env.stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-			return &usageError{fmt.Errorf("destroy %s: not confirmed; say `--confirm %s` where nobody can type it", name, name)}
+			return &usageError{fmt.Errorf("destroy %s: not confirmed; use `--confirm %s` where nobody can type it", name, name)}
 		}
 		_, _ = fmt.Fprintf(env.stdout, "Type the name of the cluster to destroy it: ")
 		line, err := bufio.NewReader(env.stdin).ReadString('\n')
@@ -277,20 +277,20 @@ func confirmed(env *environment, name, flag string) error {
 	return nil
 }
 
-// awaitDestroyed waits for the end of a tear-down and tells each VM that is
-// gone.
+// awaitDestroyed waits until a cluster is destroyed and prints each VM that is
+// deleted.
 func awaitDestroyed(ctx context.Context, c *api.Client, p terminal.Printer, name string, within time.Duration) error {
-	told := map[string]cluster.Phase{}
+	phases := map[string]cluster.Phase{}
 	for deadline := time.Now().Add(within); ; {
 		s, err := c.Status(ctx, name)
 		if err != nil {
 			return err
 		}
 		for _, n := range s.Nodes {
-			if before, ok := told[n.Name]; ok && before != n.Phase && n.Phase == cluster.PhaseAbsent {
-				p.Printf("  vm %d (%s) is gone\n", n.VMID, n.Name)
+			if before, ok := phases[n.Name]; ok && before != n.Phase && n.Phase == cluster.PhaseAbsent {
+				p.Printf("  vm %d (%s) is deleted\n", n.VMID, n.Name)
 			}
-			told[n.Name] = n.Phase
+			phases[n.Name] = n.Phase
 		}
 		switch {
 		case s.Condition == cluster.Suspended && len(s.Running) == 0:
@@ -308,21 +308,21 @@ func awaitDestroyed(ctx context.Context, c *api.Client, p terminal.Printer, name
 }
 
 func newKubeconfig(env *environment) *cobra.Command {
-	return credential(env, "kubeconfig", "Write a kubeconfig for people, freshly minted, good for 30 days",
+	return newCredentialCommand(env, "kubeconfig", "Write a kubeconfig for people, freshly minted, good for 30 days",
 		func(ctx context.Context, c *api.Client, name string) ([]byte, error) { return c.Kubeconfig(ctx, name) })
 }
 
 func newTalosconfig(env *environment) *cobra.Command {
-	return credential(env, "talosconfig", "Write a talosconfig for people, freshly minted, good for 30 days",
+	return newCredentialCommand(env, "talosconfig", "Write a talosconfig for people, freshly minted, good for 30 days",
 		func(ctx context.Context, c *api.Client, name string) ([]byte, error) { return c.Talosconfig(ctx, name) })
 }
 
-func credential(env *environment, use, short string, ask func(context.Context, *api.Client, string) ([]byte, error)) *cobra.Command {
+func newCredentialCommand(env *environment, use, short string, ask func(context.Context, *api.Client, string) ([]byte, error)) *cobra.Command {
 	cmd := &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: clusterNames}
 	file := cmd.Flags().StringP("file", "f", "", "write to this file (mode 0600) instead of standard output")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c := client(cmd)
-		name, err := one(cmd.Context(), c, args)
+		c := newClient(cmd)
+		name, err := chooseCluster(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}
@@ -376,7 +376,7 @@ func newVersion(env *environment) *cobra.Command {
 			Client string `json:"client"`
 			Daemon string `json:"daemon,omitempty"`
 		}{Client: version}
-		if about, err := client(cmd).About(cmd.Context()); err == nil {
+		if about, err := newClient(cmd).About(cmd.Context()); err == nil {
 			v.Daemon = about.Version
 		}
 		if p.IsJSON() {

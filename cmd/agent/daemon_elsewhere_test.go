@@ -19,7 +19,7 @@ func TestMigratedVM(t *testing.T) {
 	if worker.Host != "pve1" {
 		t.Fatalf("%+v", worker)
 	}
-	r.run(0, do("plan", "dev"), "the world is as the repository says")
+	r.run(0, do("plan", "dev"), "the host matches the repository")
 
 	// looked has the agent look, and returns what it tells of the worker then.
 	looked := func(has bool) (told string) {
@@ -43,7 +43,7 @@ func TestMigratedVM(t *testing.T) {
 		t.Errorf("told %q", told)
 	}
 	r.run(0, do("status", "dev"), is)
-	if p := r.run(0, do("plan", "dev"), is, "nothing to do"); p.has("the world is as the repository says") {
+	if p := r.run(0, do("plan", "dev"), is, "nothing to do"); p.has("the host matches the repository") {
 		t.Errorf("it is not: %v", p)
 	}
 	if s := r.status(); s.Condition != cluster.Ready || s.Nodes[1].Host != "pve2" || s.Nodes[1].Phase != cluster.PhaseReady {

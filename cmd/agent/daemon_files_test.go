@@ -26,18 +26,18 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	r.until("it is watched", func() bool { return lines.has("dev Ready") && shown.has("Ready") })
 	inTrouble := func(words string) {
 		t.Helper()
-		r.until("trouble: "+words, func() bool { return r.try("status").has("trouble ") && r.try("status").has(words) })
+		r.until("trouble: "+words, func() bool { return r.try("status").has("problem ") && r.try("status").has(words) })
 		r.run(exitOK, do("status"), words, "what was loaded before stays in force", "dev  Ready", "talos-agent doctor")
 		r.until("whoever watches is told: "+words, func() bool { return lines.has(words) && shown.has(words) })
 	}
-	over := func() int { return strings.Count(r.log.String(), "starting over with the changed ") }
+	over := func() int { return strings.Count(r.log.String(), "restarting with changed files: ") }
 	mended := func() {
 		t.Helper()
-		r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
+		r.until("the trouble is over", func() bool { return !r.try("status").has("problem") })
 		r.until("whoever watches is told", func() bool {
 			text := lines.String()
-			ended := strings.Count(text, "trouble is over: ")
-			return ended > 0 && strings.Count(text, " trouble ") == 2*ended
+			ended := strings.Count(text, "problem is over: ")
+			return ended > 0 && strings.Count(text, " problem ") == 2*ended
 		})
 		r.untilReady(commit)
 	}
@@ -65,7 +65,7 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	inTrouble("holds no certificate")
 	authority("another", string(r.lab.CA())+string(r.lab.CA()))
 	mended()
-	if n := over(); n != 1 || !r.log.has("starting over with the changed "+filepath.Join(r.dir, "ca.pem")) {
+	if n := over(); n != 1 || !r.log.has("restarting with changed files: "+filepath.Join(r.dir, "ca.pem")) {
 		t.Errorf("started over %d times", n)
 	}
 
@@ -74,7 +74,7 @@ func TestDaemonsOwnFiles(t *testing.T) {
 	must(os.Chtimes(token, time.Time{}, time.Now()))
 	r.file("policy.yaml", "pool: talos\nvmids: [500-599]\nbridges: [vmbr1]\n")
 	r.untilStalled("")
-	if more := strings.TrimPrefix(r.log.String(), said); strings.Count(more, "loaded") != 1 || strings.Contains(more, "starting over") {
+	if more := strings.TrimPrefix(r.log.String(), said); strings.Count(more, "loaded") != 1 || strings.Contains(more, "restarting with changed files") {
 		t.Errorf("said of a policy and a file that was touched: %s", more)
 	}
 	stopLines()

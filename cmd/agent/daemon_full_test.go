@@ -190,9 +190,9 @@ func TestNoRoomInTheCache(t *testing.T) {
 		a := r.try("status")
 		return a.has("no space left on device") && a.has("(make room on the file system of "+filepath.Join(r.dir, "cache", "repository"))
 	})
-	r.until("the numbers have none", func() bool { return r.try("status").has("trouble metrics.textfile: ") })
+	r.until("the numbers have none", func() bool { return r.try("status").has("problem metrics.textfile: ") })
 	r.empty("numbers")
-	r.until("the numbers have some", func() bool { return !r.try("status").has("trouble") })
+	r.until("the numbers have some", func() bool { return !r.try("status").has("problem") })
 
 	// Enough for the repository, and not for the image.
 	r.empty("cache")
@@ -212,7 +212,7 @@ func TestNoRoomInTheCache(t *testing.T) {
 	})
 	r.remount("rw", "cache")
 	r.untilReady(commit)
-	if r.log.has("is made anew") {
+	if r.log.has("is re-created") {
 		t.Error("a copy without room was thrown away")
 	}
 }

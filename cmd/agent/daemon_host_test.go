@@ -193,13 +193,13 @@ func reload(t *testing.T, r *rig, manager *systemd) {
 	r.config["colour"] = "blue"
 	r.write()
 	r.until("the trouble is told", func() bool { return r.try("status").has(`unknown key "colour"`) })
-	r.run(exitOK, do("status"), "trouble", "dev  Ready")
+	r.run(exitOK, do("status"), "problem", "dev  Ready")
 	delete(r.config, "colour")
 	r.config["clusters"] = []string{"dev", "gone"}
 	r.write()
 	r.until("the trouble is over, and another cluster looked after", func() bool {
 		a := r.try("status")
-		return !a.has("trouble") && a.has("gone  Stalled") && a.has("dev  Ready")
+		return !a.has("problem") && a.has("gone  Stalled") && a.has("dev  Ready")
 	})
 	r.config["clusters"] = []string{"dev"}
 	r.write()
@@ -218,7 +218,7 @@ func reload(t *testing.T, r *rig, manager *systemd) {
 	must(os.Mkdir(filepath.Join(r.dir, "elsewhere"), 0o700))
 	policy := filepath.Join("elsewhere", "policy.yaml")
 	r.file(policy, "pool: talos\nvmids: [400-599]\nbridges: [vmbr1]\n")
-	const over = "starting over with the changed "
+	const over = "restarting with changed files: "
 	loaded = strings.Count(r.log.String(), over)
 	r.config["policy_file"] = policy
 	r.write()

@@ -52,7 +52,7 @@ func TestDaemonsDay(t *testing.T) {
 	r.run(exitChanges, do("plan"), "bootstrap etcd on dev-cp-1", "0 destructive")
 	r.run(exitChanges, do("plan", "dev", "-o", "json"), `"kind": "Forecast"`, `"steps"`)
 	r.run(exitFailed, do("plan", "nope"), `no such cluster: "nope"`)
-	r.run(exitFailed, do("status", "nope"), `no such cluster: "nope"`, "-> this host looks after dev")
+	r.run(exitFailed, do("status", "nope"), `no such cluster: "nope"`, "-> this host manages dev")
 
 	open()
 
@@ -196,7 +196,7 @@ func reachable(t testing.TB) bool {
 // tearDown wants the name, takes away what is ours and nothing else, and the
 // same cluster comes back.
 func tearDown(t *testing.T, r *rig, before map[string]string) {
-	r.run(exitUsage, do("destroy", "dev"), "say `--confirm dev` where nobody can type it")
+	r.run(exitUsage, do("destroy", "dev"), "use `--confirm dev` where nobody can type it")
 	r.run(exitFailed, do("destroy", "dev", "--confirm", "prod"), `"prod" is not its name; nothing was changed`)
 	r.run(exitFailed, do("destroy", "nope", "--confirm", "nope"), "no such cluster")
 	if s := r.status(); s.Suspended || len(r.vms()) != 3 {

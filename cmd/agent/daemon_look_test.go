@@ -92,11 +92,11 @@ func TestLooking(t *testing.T) {
 	r.untilReady(commit)
 	ready := "1 node is Ready at main@sha1:" + commit[:12]
 	r.until("everybody is told", func() bool {
-		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("the cluster is Ready: "+ready) && shown.has(ready)
+		return lines.has("dev Ready: "+ready) && values.has(ready) && events.has("cluster condition changed: Ready: "+ready) && shown.has(ready)
 	})
 
 	r.run(exitOK, do("history"), "Ready", "a new revision: a change", "main@sha1:"+commit[:12])
-	r.run(exitOK, do("history", "1"), "FORETOLD", "create vm 412", "DONE", "bootstrap etcd")
+	r.run(exitOK, do("history", "1"), "PLANNED", "create vm 412", "DONE", "bootstrap etcd")
 	r.run(exitOK, do("history", "dev", "1", "--output", "json"), `"kind": "Run"`, `"result": "Ready"`)
 	r.run(exitFailed, do("history", "dev", "7"), "dev has no run 7", "runs 1 to 1 are kept")
 	r.run(exitFailed, do("history", "other"), "no such cluster")
@@ -124,7 +124,7 @@ func TestLooking(t *testing.T) {
 	// was told is told twice.
 	r.kill()
 	r.until("everybody misses the daemon", func() bool {
-		return lines.has("the daemon is away") && events.has("the daemon is away") && shown.has("the daemon is away")
+		return lines.has("the daemon is not reachable") && events.has("the daemon is not reachable") && shown.has("the daemon is not reachable")
 	})
 	r.start()
 	second := r.push(r.inventory(1))
@@ -189,7 +189,7 @@ func TestWatchAClusterThatIsDropped(t *testing.T) {
 		text, screen := lines.String(), shown.String()
 		ready := strings.LastIndex(text, "dev Ready:") > max(strings.LastIndex(text, "dev Unknown:"), strings.LastIndex(text, "dev Reconciling:"))
 		screen = screen[strings.LastIndex(screen, "\x1b[H"):]
-		return ready && strings.Contains(text, " old is not looked after any more\n") && strings.Contains(screen, "Ready") && !strings.Contains(screen, "old ")
+		return ready && strings.Contains(text, " old is no longer managed\n") && strings.Contains(screen, "Ready") && !strings.Contains(screen, "old ")
 	})
 	for name, stop := range map[string]func() int{"lines": stopLines, "terminal": stopTTY} {
 		if code := stop(); code != exitOK {

@@ -56,7 +56,7 @@ func TestPolicyHoldsBesideAWrongConfig(t *testing.T) {
 
 		r.file("policy.yaml", tightPolicy)
 		r.untilStalled(policy + ":2: vmids")
-		r.run(exitStalled, do("status"), "trouble", spoil.told, "what was loaded before stays in force")
+		r.run(exitStalled, do("status"), "problem", spoil.told, "what was loaded before stays in force")
 		pushed := r.push(r.inventory(1))
 		r.looked()
 		r.run(exitFailed, do("plan"), "its vmid 412 lies outside 500-599")
@@ -72,7 +72,7 @@ func TestPolicyHoldsBesideAWrongConfig(t *testing.T) {
 			return s.Condition == cluster.Ready && s.Revision.Commit() != pushed
 		})
 		r.file(spoil.file, string(whole))
-		r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
+		r.until("the trouble is over", func() bool { return !r.try("status").has("problem") })
 	}
 
 	// A wrong config that names another policy does not bring the wider one back.
@@ -81,7 +81,7 @@ func TestPolicyHoldsBesideAWrongConfig(t *testing.T) {
 	r.config["colour"] = "blue"
 	r.write()
 	r.untilStalled(undecided + filepath.Join(r.dir, "config.yaml") + ": policy_file: names another policy")
-	r.run(exitStalled, do("status"), "nothing is changed until it is mended")
+	r.run(exitStalled, do("status"), "nothing is changed until it is fixed")
 	delete(r.config, "colour")
 	r.write()
 	r.untilStalled(filepath.Join(r.dir, "other.yaml") + ":2: vmids")
@@ -110,7 +110,7 @@ func TestPolicyThatIsNotKnown(t *testing.T) {
 	} {
 		c.spoil()
 		r.untilStalled(undecided + c.told)
-		r.run(exitStalled, do("status"), "trouble", c.told, "nothing is changed until it is mended", "dev-cp-1")
+		r.run(exitStalled, do("status"), "problem", c.told, "nothing is changed until it is fixed", "dev-cp-1")
 		pushed := r.push(r.inventory(1))
 		r.looked()
 		if s := r.status(); s.Revision.Commit() != pushed || len(s.Nodes) != 2 || s.Nodes[0].Phase != cluster.PhaseReady || s.Hint == "" {
@@ -128,7 +128,7 @@ func TestPolicyThatIsNotKnown(t *testing.T) {
 		r.push(r.inventory(0))
 		r.looked()
 		r.file("policy.yaml", widePolicy)
-		r.until("the policy is in force", func() bool { return r.status().Condition == cluster.Ready && !r.try("status").has("trouble") })
+		r.until("the policy is in force", func() bool { return r.status().Condition == cluster.Ready && !r.try("status").has("problem") })
 	}
 	if n := strings.Count(r.log.String(), "it is not known what the host allows; nothing is changed until it is"); n < 4 {
 		t.Errorf("the journal has it %d times", n)
@@ -169,7 +169,7 @@ func TestPolicyLostInARollout(t *testing.T) {
 		t.Errorf("under way: %+v", s.Running)
 	}
 	free()
-	r.until("what was under way is done", func() bool { return r.log.has("done: create vm 412 (dev-cp-1)") && len(r.status().Running) == 0 })
+	r.until("what was under way is done", func() bool { return r.log.has("action done: create vm 412 (dev-cp-1)") && len(r.status().Running) == 0 })
 	made := r.changes()
 	r.looked()
 	if s, now := r.status(), r.changes(); s.Condition != cluster.Stalled || len(s.Running) != 0 || !maps.Equal(now, made) {

@@ -95,9 +95,9 @@ func TestARepositoryThatIsEmptyYet(t *testing.T) {
 	r.start()
 
 	const why = "cannot read the clusters of the repository: "
-	r.until("status says why there is no cluster", func() bool { return r.try("status").has("trouble " + why) })
+	r.until("status says why there is no cluster", func() bool { return r.try("status").has("problem " + why) })
 	r.run(exitReconciling, do("status"), "push a first commit to main", "no cluster yet", "talos-agent doctor")
-	r.run(exitFailed, do("reconcile"), "the agent looks after no cluster yet", "-> `talos-agent status` says why")
+	r.run(exitFailed, do("reconcile"), "the agent manages no cluster yet", "-> `talos-agent status` shows why")
 	for range 3 {
 		tried := r.tried()
 		r.run(exitFailed, do("reconcile", "dev"), `no such cluster: "dev"`, "-> no cluster has been read from the repository yet")
@@ -110,7 +110,7 @@ func TestARepositoryThatIsEmptyYet(t *testing.T) {
 	commit := r.push(r.inventory(0))
 	r.try("reconcile", "dev")
 	r.untilReady(commit)
-	if a := r.try("status"); a.has("trouble") {
+	if a := r.try("status"); a.has("problem") {
 		t.Errorf("the trouble is over: %v", a)
 	}
 }
@@ -126,7 +126,7 @@ func TestARepositoryWithoutClusters(t *testing.T) {
 	r.start()
 
 	const why = "cannot read the clusters of the repository: clusters: there is no such folder"
-	r.until("status says why there is no cluster", func() bool { return r.try("status").has("trouble " + why) })
+	r.until("status says why there is no cluster", func() bool { return r.try("status").has("problem " + why) })
 	r.run(exitReconciling, do("status"), "check the path of the repository in the host's config", "no cluster yet")
 	r.until("the log says why there is no cluster", func() bool { return strings.Count(r.log.String(), why) == 1 })
 

@@ -101,7 +101,7 @@ func forgeRefused(t *testing.T, r *rig, replaced func(file, text string)) {
 	replaced("forge.token", "canary-another-token")
 	commit := r.push(with(r.inventory(0), "README.md", "not told"))
 	r.untilReady(commit)
-	r.until("the forge's refusal is told", func() bool { return r.try("status").has("trouble forge: dev: cannot be told how things stand: ") })
+	r.until("the forge's refusal is told", func() bool { return r.try("status").has("problem forge: dev: cannot report the status: ") })
 	a := r.run(exitOK, do("status"), "the forge answers 401", "a new one takes `systemctl restart talos-agent`")
 	if a.has("canary-another-token") {
 		t.Errorf("the token is told: %v", a)
@@ -118,7 +118,7 @@ func forgeRefused(t *testing.T, r *rig, replaced func(file, text string)) {
 	}
 	replaced("forge.token", lab.ForgeToken)
 	r.told(commit, "success")
-	r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
+	r.until("the trouble is over", func() bool { return !r.try("status").has("problem") })
 }
 
 // notificationRefused: so is somebody who is to be told and does not listen.
@@ -131,14 +131,14 @@ func notificationRefused(t *testing.T, r *rig) {
 	r.config["notifications"] = []map[string]any{{"name": "phone", "kind": "webhook", "url_file": "phone.url", "on": []string{string(cluster.Ready)}}}
 	r.write()
 	r.until("the refusal is told", func() bool {
-		return r.try("status").has("trouble notifications: phone: cannot be told how things stand: ")
+		return r.try("status").has("problem notifications: phone: cannot report the status: ")
 	})
 	if a := r.run(exitOK, do("status"), "401"); a.has("secret-path") {
 		t.Errorf("the address is told: %v", a)
 	}
 	r.file("phone.url", takes.URL)
 	r.signal(syscall.SIGHUP)
-	r.until("the trouble is over", func() bool { return !r.try("status").has("trouble") })
+	r.until("the trouble is over", func() bool { return !r.try("status").has("problem") })
 }
 
 // TestTokenRevokedMidway: a token that is taken away while VMs are being made

@@ -21,10 +21,10 @@ func newDemo(env *environment) *cobra.Command {
 	var speed float64
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the main job on the lab: push, Ready cluster, one worker more, tear-down",
-		Long: `Show the main job from end to end on this machine: start a make-believe Proxmox
+		Short: "Show the main job on the lab: push, Ready cluster, one worker more, destroy",
+		Long: `Show the main job from end to end on this machine: start a simulated Proxmox
 VE host, run this program as its daemon, push a repository with git, watch a
-cluster come up, push a worker more, and tear everything down again.
+cluster come up, push a worker more, and destroy everything again.
 
 It needs git, and examples/repo of talos-agent's own repository.`,
 		Args: cobra.NoArgs,
@@ -34,7 +34,7 @@ It needs git, and examples/repo of talos-agent's own repository.`,
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.BoolVar(&c.Keep, "keep", false, "keep the files of the demo's host")
-	complete(cmd, "flavour", flavours)
+	completeFlag(cmd, "flavour", completeFlavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		program, err := os.Executable()
 		if err != nil {

@@ -32,7 +32,7 @@ func current(t *testing.T, file string, want []byte) {
 
 func compileSchema(t *testing.T, which string) *jsonschema.Schema {
 	t.Helper()
-	b, err := schema(which)
+	b, err := writeSchema(which)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -338,7 +338,7 @@ type agentAlone struct {
 }
 
 func (a agentAlone) About() api.About {
-	return api.About{Version: version, Started: a.agent.Started(), Trouble: a.agent.Trouble(), Clusters: a.agent.Clusters()}
+	return api.About{Version: version, Started: a.agent.Started(), Problems: a.agent.Trouble(), Clusters: a.agent.Clusters()}
 }
 func (a agentAlone) Agent() (api.Agent, error)               { return a.agent, nil }
 func (a agentAlone) Changed() <-chan struct{}                { return a.pulse.Next() }

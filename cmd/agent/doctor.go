@@ -24,15 +24,15 @@ import (
 func newDoctor(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look whether everything is there that the agent needs, and tell the cure",
-		Long: `Look at every prerequisite of the agent: the API of Proxmox VE and its
+		Short: "Check whether everything is there that the agent needs, with a hint for what is not",
+		Long: `Check every prerequisite of the agent: the API of Proxmox VE and its
 certificate, the token's privileges, storages and bridges, addresses, clocks,
 the repository, the forge, the sources of images and charts, the modes of files.
-Nothing is changed. What is wrong is told with its cure; what could not be looked
-at is told with the reason.
+Nothing is changed. Each problem is printed with a hint; what could not be checked
+is printed with the reason.
 
-The daemon looks with its own credentials, and this command at the host itself,
-which takes root. Where no daemon runs, the command does the daemon's part, with
+The daemon checks with its own credentials, and this command checks the host
+itself, which takes root. Where no daemon runs, the command does its part, with
 the credentials of its config and of /etc/credstore.
 
 Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
@@ -73,7 +73,7 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 	return cmd
 }
 
-// showPatience tells a person at a terminal that something is under way; what it
+// showPatience shows a person at a terminal that something is under way; what it
 // returns takes the words away again.
 func showPatience(env *environment) func() {
 	f, ok := env.stderr.(*os.File)
@@ -115,7 +115,7 @@ func examineAgent(ctx context.Context, s config.Settings, usable bool, socket st
 	check.Level, check.Message, check.Hint = doctor.Warn, err.Error(), fault.HintOf(err)
 	if !usable {
 		check.Message += "; without its config and keys its part cannot be looked at"
-		check.Hint = "mend the config first, and start the daemon then: `systemctl start talos-agent`"
+		check.Hint = "fix the config first, then start the daemon: `systemctl start talos-agent`"
 		return doctor.Examination{}, []doctor.Check{check}, nil
 	}
 	check.Message += "; what it sees was looked at in its place"

@@ -22,21 +22,21 @@ func TestDoctorReferenceIsCurrent(t *testing.T) {
 
 <!-- Written by ` + "`make docs`" + ` from internal/host/doctor/catalogue.go: change that. -->
 
-What ` + "`talos-agent doctor`" + ` looks at, in the order in which it tells it. Everything can pass; what else it can come to is in
-the column "or". [How to use it](../how-to/find-what-is-wrong.md).
+What ` + "`talos-agent doctor`" + ` checks, in the order in which it reports it. Everything can pass; what else it can come to is in
+the column "or". [How to use it](../how-to/troubleshoot.md).
 
 `)
 	group := ""
 	for _, k := range doctor.Catalogue {
 		if k.Group != group {
 			group = k.Group
-			fmt.Fprintf(&b, "## %s\n\n| check | by | passes when | or | cure |\n| --- | --- | --- | --- | --- |\n", group)
+			fmt.Fprintf(&b, "## %s\n\n| check | by | passes when | or | hint |\n| --- | --- | --- | --- | --- |\n", group)
 		}
 		by := "daemon"
 		if k.Root {
 			by = "command"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.Name, by, k.Looks, k.Levels, k.Cure)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.Name, by, k.Looks, k.Levels, k.Hint)
 		if next := nextKind(k.Name); next == nil || next.Group != group {
 			b.WriteString("\n")
 		}
@@ -99,7 +99,7 @@ func TestDoctorScreen(t *testing.T) {
 	} {
 		screen = regexp.MustCompile(m.found).ReplaceAllString(screen, m.shown)
 	}
-	const page, begin, end = "../../docs/how-to/find-what-is-wrong.md", "<!-- screen: doctor -->\n```text\n", "```\n"
+	const page, begin, end = "../../docs/how-to/troubleshoot.md", "<!-- screen: doctor -->\n```text\n", "```\n"
 	text, err := os.ReadFile(page)
 	must(err)
 	before, rest, ok := strings.Cut(string(text), begin)

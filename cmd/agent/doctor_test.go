@@ -123,7 +123,7 @@ func TestDoctorSees(t *testing.T) {
 		words      string // of its message or cure
 		wrong, not func()
 	}{
-		{"nobody listens", "api", "", doctor.Fail, "connection refused", func() { set("url", "https://127.0.0.1:1") }, func() { set("url", url) }},
+		{"connection refused", "api", "", doctor.Fail, "connection refused", func() { set("url", "https://127.0.0.1:1") }, func() { set("url", url) }},
 		{"another authority", "certificate", "", doctor.Fail, "proxmox.ca_file", func() { r.file("ca.pem", string(stranger.PKI.PEM)); r.write() }, func() { r.file("ca.pem", string(r.lab.CA())) }},
 		{"another name", "certificate", "", doctor.Fail, "pve1.example.org", func() { present(r.lab.World.PKI.Server("pve1.example.org")) }, func() { present(r.lab.World.PKI.Server(mine)) }},
 		{"expired", "certificate", "", doctor.Fail, "renew", func() { present(r.lab.World.PKI.ServerUntil(time.Now().Add(-time.Hour), mine)) }, func() { present(r.lab.World.PKI.Server(mine)) }},

@@ -19,7 +19,7 @@ func osEnvironment() *environment {
 	return &environment{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 }
 
-// newPrinter makes a printer for what --output says.
+// newPrinter makes a printer for the format of --output.
 func newPrinter(w io.Writer, output string) (terminal.Printer, error) {
 	p, err := terminal.New(w, output)
 	if err != nil {

@@ -16,7 +16,7 @@ func newEvents(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events [CLUSTER]",
 		Short: "Show what happened lately, and what happens",
-		Long: `Show what the agent's log told, oldest first: what was done, what failed and
+		Long: `Show the events of the agent's log, oldest first: what was done, what failed and
 why, which nodes changed. It is the journal's story, for those who may read over
 the socket, and survives a restart of the daemon; the journal reaches further
 back. Without --since the last 50 events are shown.
@@ -48,7 +48,7 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 		if *last == 0 && *since == "" {
 			q.Last = 50
 		}
-		c := client(cmd)
+		c := newClient(cmd)
 		if *follow {
 			return followEvents(cmd, p, c, q)
 		}
@@ -60,7 +60,7 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 			return p.PrintJSON("EventList", all)
 		}
 		if len(all) == 0 {
-			p.Printf("nothing was told\n")
+			p.Printf("no events\n")
 		}
 		for _, e := range all {
 			p.PrintEvent(e)
@@ -99,7 +99,7 @@ func followEvents(cmd *cobra.Command, p terminal.Printer, c *api.Client, q clust
 		}
 		return nil
 	}
-	err := persist(ctx, away, func(asked func()) error {
+	err := askAgain(ctx, away, func(asked func()) error {
 		return c.Follow(ctx, q, asked, func(e cluster.Event) error {
 			q.After, q.Last = e.Seq, 0
 			if p.IsJSON() {

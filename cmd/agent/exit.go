@@ -27,7 +27,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
 // exitError ends the program with a code of its own. With a nil err everything
-// was told already.
+// was reported already.
 type exitError struct {
 	code int
 	err  error

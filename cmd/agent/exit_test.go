@@ -41,17 +41,17 @@ func TestExitCode(t *testing.T) {
 func TestCureOfAHostThatIsNotSetUp(t *testing.T) {
 	away := fault.WithHint(fmt.Errorf("status: %w", api.ErrNoDaemon), "start it")
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	if got := cure(away, false, config); !strings.Contains(got, "`talos-agent init`") {
+	if got := hintFor(away, false, config); !strings.Contains(got, "`talos-agent init`") {
 		t.Errorf("without a config: %q", got)
 	}
-	if got := cure(away, true, config); got != "start it" {
+	if got := hintFor(away, true, config); got != "start it" {
 		t.Errorf("with --socket: %q", got)
 	}
-	if got := cure(fault.WithHint(errors.New("other"), "mend it"), false, config); got != "mend it" {
+	if got := hintFor(fault.WithHint(errors.New("other"), "mend it"), false, config); got != "mend it" {
 		t.Errorf("another error: %q", got)
 	}
 	write(t, config, "owner: mine\n", 0o600)
-	if got := cure(away, false, config); got != "start it" {
+	if got := hintFor(away, false, config); got != "start it" {
 		t.Errorf("with a config: %q", got)
 	}
 }

@@ -13,12 +13,12 @@ func newHistory(env *environment) *cobra.Command {
 		Short: "Show what was done to a cluster, run by run",
 		Long: `Show the runs of a cluster, newest first. A run begins when the cluster leaves
 rest (a new revision, drift, a command) and ends when it is Ready, Stalled or
-Suspended again. With the number of a run it is shown in full: what was foretold
+Suspended again. With the number of a run it is shown in full: what was planned
 when it began, what was done and how long it took, what failed, and what it
 waited for longest.
 
 The history is for people: the agent itself never reads it. How much is kept is
-said by history.keep in the host's config.`,
+set by history.keep in the host's config.`,
 		Args: cobra.MaximumNArgs(2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -42,8 +42,8 @@ said by history.keep in the host's config.`,
 				return &usageError{fmt.Errorf("%q is not the number of a run; `talos-agent history %s` lists them", args[1], args[0])}
 			}
 		}
-		c := client(cmd)
-		name, err := one(cmd.Context(), c, args)
+		c := newClient(cmd)
+		name, err := chooseCluster(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}

@@ -23,19 +23,19 @@ func newInitWith(env *environment, run probe.Runner) *cobra.Command {
 		Long: `Set up this Proxmox VE host for the agent: in Proxmox VE a pool, roles, a user
 and a token that can do what the agent does in that pool only; keys and tokens
 where systemd hands them to the daemon; config and policy. On a terminal it
-asks what it cannot know; in scripts flags say it, and --yes agrees to the rest.
+asks what it cannot know; in scripts flags set it, and --yes agrees to the rest.
 
 In a cluster of Proxmox VE every host that has an agent is set up by itself: user
 and roles are there for all of them, and each has a token with the host's name.
 
-What an earlier run was told holds until a flag says otherwise. What may be left
+What an earlier run was given holds until a flag changes it. What may be left
 out is taken back with none: --forge none, --mirror-factory none.
 
 It shows every step before it takes it, and --dry-run does nothing else. Steps
-that are done are not done again: a second run finishes what was cut off, or
-finds nothing to do. A file that people have changed is not replaced unless
-that is said. What it did it remembers in /etc/talos-agent/init.json, where
---undo looks what to take back.
+that are done are not done again: a second run finishes what was interrupted, or
+finds nothing to do. A file that people have changed is not replaced without
+--force. What it did is recorded in /etc/talos-agent/init.json, which --undo
+reads to know what to take back.
 
 No secret is printed: the token's goes from Proxmox VE into its file.`,
 		Example: `  talos-agent init
@@ -49,7 +49,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 	flags.StringVarP(&output, "output", "o", "text", "with --dry-run: how to print, text or json")
 	flags.StringVar(&root, "root", "", "a folder that holds the host, in the place of /")
 	cobra.CheckErr(flags.MarkHidden("root")) // the flag is declared above
-	complete(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(newInitRepo(env))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := newPrinter(env.stdout, output)
@@ -76,7 +76,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 	return cmd
 }
 
-// declareInitFlags declares the flags that say what is wanted, and how.
+// declareInitFlags declares the flags that describe what is wanted, and how.
 func declareInitFlags(cmd *cobra.Command, f *wizard.Flags) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Pool, "pool", "", "the resource pool of the agent's VMs (default talos, or talos-HOST where that is another host's)")
@@ -117,9 +117,9 @@ func declareInitFlags(cmd *cobra.Command, f *wizard.Flags) {
 	flags.BoolVar(&f.Start, "start", false, "enable the agent and start it")
 	flags.BoolVar(&f.Force, "force", false, "replace files that people have changed")
 	flags.BoolVar(&f.Rotate, "rotate-token", false, "make a new token in the place of this host's that is there; other hosts keep theirs")
-	flags.BoolVar(&f.Undo, "undo", false, "take back what init made, and say what stays")
+	flags.BoolVar(&f.Undo, "undo", false, "take back what init made, and show what stays")
 	flags.BoolVar(&f.LeaveVMs, "leave-vms", false, "with --undo: even while there are VMs in the pool, which go on running")
-	complete(cmd, "forge", cobra.FixedCompletions([]cobra.Completion{"github", "gitlab", "gitea", wizard.None}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "forge", cobra.FixedCompletions([]cobra.Completion{"github", "gitlab", "gitea", wizard.None}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // mapping is a flag of pairs that takes none as well.

@@ -17,7 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 )
 
-// repoFlags are what init repo is told.
+// repoFlags are what init repo is given.
 type repoFlags struct {
 	config, root               string
 	network, gateway, vip      string
@@ -36,18 +36,18 @@ func newInitRepo(env *environment) *cobra.Command {
 		Short: "Make a repository to start from, or a cluster more in one",
 		Long: `Make a repository with one cluster in it, ready to be pushed: its inventory, who
 can read its secrets, the secrets themselves, encrypted, Cilium as an addon, a
-check for the forge's CI, and a page that says how to go on. Nothing that is
+check for the forge's CI, and a page that explains how to go on. Nothing that is
 there is overwritten; in a repository that exists a cluster is added.
 
 On the host of the agent it takes from its config, its policy and Proxmox VE
 what the cluster must fit: bridge and network, storage, VMIDs that are free, the
-age key's recipient. Elsewhere flags say it. On a terminal it asks for what it
+age key's recipient. Elsewhere flags set it. On a terminal it asks for what it
 cannot know, and shows what it would take.`,
 		Example: `  talos-agent init repo infra
   talos-agent init repo infra --yes --cluster dev --control-planes 3 --workers 3 --vip 10.10.0.5
   talos-agent init repo infra --yes --host pve1 --bridge vmbr1 --network 10.10.0.0/24 --gateway 10.10.0.1 --recipient age1...`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: directories,
+		ValidArgsFunction: completeDirectories,
 	}
 	f.declare(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -81,8 +81,8 @@ func (f *repoFlags) declare(cmd *cobra.Command) {
 	flags.BoolVar(&f.noGit, "no-git", false, "do not make it a Git repository")
 	flags.StringVar(&f.root, "root", "", "a folder that holds the host, in the place of /")
 	cobra.CheckErr(flags.MarkHidden("root")) // the flag is declared above
-	complete(cmd, "cni", cobra.FixedCompletions([]cobra.Completion{"cilium", "flannel"}, cobra.ShellCompDirectiveNoFileComp))
-	complete(cmd, "ci", cobra.FixedCompletions([]cobra.Completion{"github", "gitlab", "gitea", "none"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "cni", cobra.FixedCompletions([]cobra.Completion{"cilium", "flannel"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "ci", cobra.FixedCompletions([]cobra.Completion{"github", "gitlab", "gitea", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // makeRepository is init repo.
@@ -170,7 +170,7 @@ func printNextSteps(out io.Writer, made creation.Repository, noGit bool) {
 		printLine(out, "  -> write it there behind the others, with a comma between them, and run, with a key that is there: %s", made.UpdateKeys)
 	}
 	printLine(out, "Next:")
-	printLine(out, "  talos-agent rehearse %s --cluster %s%s   # brings it up on a make-believe host", made.Dir, w.Cluster, w.PathFlag())
+	printLine(out, "  talos-agent rehearse %s --cluster %s%s   # brings it up on a simulated host", made.Dir, w.Cluster, w.PathFlag())
 	if !noGit {
 		if !made.HasGit {
 			printLine(out, "  apt install git   # or copy the folder to where git is, and go on there")

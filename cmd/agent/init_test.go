@@ -380,10 +380,10 @@ func TestInitRefuses(t *testing.T) {
 		}
 	}
 	unnamed := h.init(t.Context(), "--yes", "--repository", "")
-	if unnamed.err == nil || !strings.HasSuffix(unnamed.err.Error(), "so:\n--repository: which repository is to be followed? (say --repository ssh://git@git.example.org/infra.git)") {
+	if unnamed.err == nil || !strings.HasSuffix(unnamed.err.Error(), "so:\n--repository: which repository is to be followed? (use --repository ssh://git@git.example.org/infra.git)") {
 		t.Errorf("without a repository: %v", unnamed)
 	}
-	if a := h.init(t.Context()); a.err == nil || exitCode(a.err) != exitUsage || !strings.Contains(fault.HintOf(a.err), "say --yes") {
+	if a := h.init(t.Context()); a.err == nil || exitCode(a.err) != exitUsage || !strings.Contains(fault.HintOf(a.err), "use --yes") {
 		t.Errorf("with nobody to ask: %v", a)
 	}
 	if h.state() != before || len(h.pveshs) > 0 {

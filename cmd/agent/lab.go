@@ -28,18 +28,18 @@ func newLab(env *environment) *cobra.Command {
 	var bare bool
 	cmd := &cobra.Command{
 		Use:   "lab",
-		Short: "Run a make-believe Proxmox VE host on loopback, to try the agent on",
-		Long: `Run a make-believe host on this machine's loopback network: Proxmox VE, Talos
+		Short: "Run a simulated Proxmox VE host on loopback, to try the agent on",
+		Long: `Run a simulated host on this machine's loopback network: Proxmox VE, Talos
 machines, Kubernetes, an image factory, a chart repository, a git server and a
 forge, each speaking the real protocol. The host's files (config, policy,
 tokens) are written to --dir, so that an unmodified agent can run on it; what
-happens is told until the command is stopped.
+happens is printed until the command is stopped.
 
 With --bare the host is as the installer of Proxmox VE leaves it, with nothing
 for the agent, to try talos-agent init on: --dir gets a stand-in for pvesh
 (usr/bin/pvesh), the host's certificates (etc/pve), and the list of deploy keys
 of the git server (authorized_keys), which is empty. Its agent and doctor take
-their keys from $CREDENTIALS_DIRECTORY, as the command tells.
+their keys from $CREDENTIALS_DIRECTORY, as the command prints.
 
 Linux only: nodes get addresses in 127.0.0.0/8.`,
 		Example: `  talos-agent lab --dir /tmp/lab --age-key examples/repo/lab-age-key.txt
@@ -52,16 +52,16 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 	flags.StringVar(&prefix, "prefix", world.DefaultPrefix, "the lab's /24 of 127.0.0.0/8; the inventory's addresses lie in it")
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
-	flags.StringSliceVar(&clusters, "cluster", []string{demo.Cluster}, "clusters of the repository that this host looks after")
+	flags.StringSliceVar(&clusters, "cluster", []string{demo.Cluster}, "clusters of the repository that this host manages")
 	flags.StringVar(&ageKey, "age-key", "", "file with the age key the agent decrypts with (required without --bare)")
 	flags.BoolVar(&bare, "bare", false, "a host on which nothing is set up for the agent yet")
-	complete(cmd, "flavour", flavours)
+	completeFlag(cmd, "flavour", completeFlavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if bare {
 			return runBareLab(cmd.Context(), env, dir, prefix, flavour, speed)
 		}
 		if ageKey == "" {
-			return &usageError{errors.New("say --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
+			return &usageError{errors.New("use --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
 		}
 		key, err := os.ReadFile(ageKey)
 		if err != nil {
@@ -88,7 +88,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 		}
 		defer h.Close()
 		_, _ = io.WriteString(env.stdout, h.Instructions())
-		tellStory(cmd.Context(), env, h.Lab)
+		printStory(cmd.Context(), env, h.Lab)
 		return nil
 	}
 	cmd.AddCommand(newLabPvesh(env))
@@ -115,7 +115,7 @@ func parsePrefix(prefix string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// besideAnother adds the cure to the error of a lab whose addresses are taken.
+// besideAnother adds the hint to the error of a lab whose addresses are taken.
 func besideAnother(err error) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
@@ -123,8 +123,8 @@ func besideAnother(err error) error {
 	return fault.WithHint(err, "stop the lab that runs there, or choose another network with --prefix")
 }
 
-// tellStory tells what happens in a lab until the command is stopped.
-func tellStory(ctx context.Context, env *environment, l *lab.Lab) {
+// printStory prints what happens in a lab until the command is stopped.
+func printStory(ctx context.Context, env *environment, l *lab.Lab) {
 	l.World.OnEvent(func(e world.Event) {
 		_, _ = fmt.Fprintf(env.stdout, "%8s  %s: %s\n", "+"+text.Duration(e.At), e.Subject, e.Text)
 	})
@@ -174,7 +174,7 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 	}
 	defer h.Close()
 	_, _ = io.WriteString(env.stdout, h.Instructions())
-	tellStory(ctx, env, h.Lab)
+	printStory(ctx, env, h.Lab)
 	return nil
 }
 
@@ -182,7 +182,7 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 func newLabPvesh(env *environment) *cobra.Command {
 	return &cobra.Command{
 		Use:                "pvesh DOOR {get|set|create|delete} PATH [--OPTION VALUE]...",
-		Short:              "Stand in for pvesh on a make-believe host",
+		Short:              "Stand in for pvesh on a simulated host",
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

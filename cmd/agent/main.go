@@ -31,7 +31,7 @@ func main() { os.Exit(run(osEnvironment(), os.Args[1:])) }
 
 // run is the whole program, for main and for tests.
 func run(env *environment, args []string) int {
-	told := terminal.NewCleaner(env.stderr) // errors repeat what others said
+	clean := terminal.NewCleaner(env.stderr) // errors repeat what others sent
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the program at once.
@@ -46,17 +46,17 @@ func run(env *environment, args []string) int {
 		err = support.ExplainAbsence(err, setup.ConfigFile)
 	}
 	if err != nil && err.Error() != "" {
-		_, _ = fmt.Fprintf(told, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
-		if hint := cure(err, elsewhere, setup.ConfigFile); hint != "" {
-			_, _ = fmt.Fprintf(told, "  -> %s\n", hint)
+		_, _ = fmt.Fprintf(clean, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
+		if hint := hintFor(err, elsewhere, setup.ConfigFile); hint != "" {
+			_, _ = fmt.Fprintf(clean, "  -> %s\n", hint)
 		}
 	}
 	return code
 }
 
-// cure is what to do about an error, "" if nobody knows. Without a config, a
-// start of the unit does nothing and succeeds: it is no cure then.
-func cure(err error, elsewhere bool, config string) string {
+// hintFor is what to do about an error, "" if there is none. Without a config, a
+// start of the unit does nothing and succeeds: it is no hint then.
+func hintFor(err error, elsewhere bool, config string) string {
 	if errors.Is(err, api.ErrNoDaemon) && !elsewhere {
 		if _, missing := os.Stat(config); errors.Is(missing, fs.ErrNotExist) {
 			return "this host is not set up yet: `talos-agent init`, as root on the Proxmox VE host; a daemon that listens elsewhere is named with `--socket`"
@@ -91,8 +91,8 @@ are changes; 11 plan: there are destructive ones.`,
 		return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
 	})
 	root.PersistentFlags().String("socket", config.DefaultSocket, "unix socket of the daemon")
-	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Look:"},
-		&cobra.Group{ID: "direct", Title: "Direct (root):"}, &cobra.Group{ID: "repo", Title: "The repository, without a daemon:"})
+	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Inspect:"},
+		&cobra.Group{ID: "direct", Title: "Control (root):"}, &cobra.Group{ID: "repo", Title: "The repository, without a daemon:"})
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
 			c.GroupID = group
@@ -107,7 +107,7 @@ are changes; 11 plan: there are destructive ones.`,
 	return root
 }
 
-// knownCommand refuses what no command is called, and says what was probably
+// knownCommand refuses what no command is called, and suggests what was probably
 // meant.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -130,7 +130,7 @@ func usageArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
 			err := check(cmd, args)
-			if _, told := errors.AsType[*usageError](err); told {
+			if _, usage := errors.AsType[*usageError](err); usage {
 				return err
 			}
 			if err != nil {
@@ -145,7 +145,7 @@ func usageArgs(c *cobra.Command) {
 	}
 }
 
-// errSilent ends a command that has told everything already.
+// errSilent ends a command that has reported everything already.
 func errSilent(code int) error {
 	if code == exitOK {
 		return nil

@@ -38,8 +38,8 @@ metrics that every program in Go has.
 	}
 	b.WriteString(`
 Times are in seconds since 1970, so that ` + "`time() - talos_agent_cluster_condition_since_timestamp_seconds`" + ` is for how long. The
-conditions and phases are those of [the status](status.md). All values of a label are told at any time, with 0 for what is
-not so; a cluster that is not looked after any more, or was not looked at yet, has no series.
+conditions and phases are those of [the status](status.md). All values of a label are reported at any time, with 0 for what is
+not so; a cluster that is no longer managed, or was not observed yet, has no series.
 `)
 	current(t, filepath.Join(reference, "metrics.md"), b.Bytes())
 }

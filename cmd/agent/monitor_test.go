@@ -182,7 +182,7 @@ func TestDaemonWithoutItsListeners(t *testing.T) {
 	r.run(exitOK, do("status"), "metrics.listen: listen on "+metrics, "webhook.listen: listen on "+hook, "address already in use", "metrics.textfile")
 	// Nor do they keep it from another key.
 	r.file("webhook.secret", "canary-another-hook\n")
-	const over = "starting over with the changed "
+	const over = "restarting with changed files: "
 	r.until("the other secret is taken up", func() bool { return r.log.has(over + filepath.Join(r.dir, "webhook.secret")) })
 	r.untilReady(commit)
 	if a := r.run(exitOK, do("status"), "webhook.listen: listen on "+hook); a.has("cannot start") {

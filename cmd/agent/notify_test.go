@@ -140,7 +140,7 @@ func TestNotifications(t *testing.T) {
 		t.Errorf("people were told:\n%s", got)
 	}
 
-	r.until("the refusal is told", func() bool { return r.log.has("cannot notify broken; it is tried again") })
+	r.until("the refusal is told", func() bool { return r.log.has("cannot send a notification; it is retried: broken") })
 	if seen := r.scrape(r.base + "200:9477"); seen[`talos_agent_notifications_total{result="sent",target="programs"}`] != 1 ||
 		seen[`talos_agent_notifications_total{result="failed",target="broken"}`] < 1 || seen[`talos_agent_api_calls_total{outcome="ok",system="notify"}`] < 1 {
 		t.Errorf("counted: %v", seen)

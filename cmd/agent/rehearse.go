@@ -18,9 +18,9 @@ func newRehearse(env *environment) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "rehearse DIR",
-		Short: "Bring the repository's clusters up on a make-believe host, in seconds",
-		Long: `Rehearse a repository: run the agent, as it is, against a make-believe Proxmox
-VE host with make-believe Talos machines, until the clusters are Ready or it is
+		Short: "Bring the repository's clusters up on a simulated host, in seconds",
+		Long: `Rehearse a repository: run the agent, as it is, against a simulated Proxmox
+VE host with simulated Talos machines, until the clusters are Ready or it is
 clear why they do not become so. With --from, bring up that directory first (the
 state before a change) and then change to DIR, which shows what the change does.
 
@@ -31,7 +31,7 @@ Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		Example: `  talos-agent rehearse .
   talos-agent rehearse . --from ../main --cluster dev --policy policy.yaml`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: directories,
+		ValidArgsFunction: completeDirectories,
 	}
 	output := outputFlag(cmd)
 	addValidationFlags(cmd, &f.Validation)

@@ -20,9 +20,9 @@ func newRun(env *environment) *cobra.Command {
 		Long: `Run the daemon: follow the repository and make the host match it, until
 stopped. It speaks to systemd (readiness, one-line status, watchdog) and to the
 journal. SIGHUP, or a change of the config, the policy or any file that the
-config names, loads all of them anew. What cannot be loaded leaves in force what
+config names, reloads all of them. What cannot be loaded leaves in force what
 was loaded before; only a policy that cannot be loaded leaves nothing allowed.
-` + "`talos-agent status`" + ` tells it until it is mended.`,
+` + "`talos-agent status`" + ` shows the problem until it is fixed.`,
 		Args: cobra.NoArgs,
 	}
 	path := cmd.Flags().String("config", defaultConfig, "the host's config file")

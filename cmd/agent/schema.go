@@ -16,8 +16,8 @@ func schemaNames() []string {
 	return append(inventory.SchemaNames(), config.SchemaNames()...)
 }
 
-// schema returns the JSON Schema of one kind of file.
-func schema(which string) ([]byte, error) {
+// writeSchema returns the JSON Schema of one kind of file.
+func writeSchema(which string) ([]byte, error) {
 	if slices.Contains(config.SchemaNames(), which) {
 		return config.Schema(which)
 	}
@@ -47,7 +47,7 @@ a file whose first line names its schema:
 				_, err := fmt.Fprintln(env.stdout, strings.Join(names, "\n"))
 				return err
 			}
-			b, err := schema(args[0])
+			b, err := writeSchema(args[0])
 			if err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 )
 
 // screensPage shows what the commands print that people look at the agent with.
-const screensPage = "docs/how-to/look.md"
+const screensPage = "docs/how-to/watch-what-the-agent-does.md"
 
 // screens are what the page shows, by the command line in it.
 type screens map[string]string
@@ -35,12 +35,12 @@ func screenWords(text string) string {
 }
 
 // passing is an event that tells a phase.
-var passing = regexp.MustCompile(`\[dev\] \S+ is ([A-Z]\w+)$`)
+var passing = regexp.MustCompile(`\[dev\] node phase changed: \S+ is ([A-Z]\w+)$`)
 
 // TestScreenWords: a phase that was seen later, or not at all, makes no other
 // screen; everything else does.
 func TestScreenWords(t *testing.T) {
-	const screen = "2026-11-22 04:04:45 [dev] start vm 412\n2026-11-22 04:04:45 [dev] done: start vm 412\n2026-11-22 04:04:45 [dev] cp-1 is Booting\n2026-11-22 04:04:46 [dev] cp-1 is Ready\n"
+	const screen = "2026-11-22 04:04:45 [dev] action started: start vm 412\n2026-11-22 04:04:45 [dev] action done: start vm 412\n2026-11-22 04:04:45 [dev] node phase changed: cp-1 is Booting\n2026-11-22 04:04:46 [dev] node phase changed: cp-1 is Ready\n"
 	lines := strings.SplitAfter(screen, "\n")
 	for name, c := range map[string]struct {
 		lines []string

@@ -39,7 +39,7 @@ files, or from standard input as NAME=-, and later with sops.`,
   talos-agent secrets new --cluster dev --value-file tailscale_authkey=- . < authkey
   talos-agent secrets new --cluster old --from secrets.yaml .`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: directories,
+		ValidArgsFunction: completeDirectories,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.Cluster, "cluster", "", "the cluster, by the name of its folder (required)")
@@ -47,10 +47,10 @@ files, or from standard input as NAME=-, and later with sops.`,
 	flags.StringVar(&f.From, "from", "", "file with the secrets of a cluster that exists, as talosctl gen secrets wrote them")
 	flags.StringArrayVar(&f.Values, "value-file", nil, "NAME=FILE: a value for patches and addons; may be given several times")
 	flags.StringArrayVar(&f.AgeKeys, "age-key", nil, "file with an age key that must be able to open the result")
-	complete(cmd, "cluster", folderNames)
+	completeFlag(cmd, "cluster", folderNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.Cluster == "" {
-			return &usageError{errors.New("secrets new: which cluster? say --cluster NAME")}
+			return &usageError{errors.New("secrets new: which cluster? use --cluster NAME")}
 		}
 		made, err := sealed.Make(cmd.Context(), args[0], f, time.Now())
 		if err != nil {

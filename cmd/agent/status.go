@@ -25,8 +25,8 @@ and the last passes that did something.
 With --watch it goes on until it is stopped, also while the daemon restarts: in
 place on a terminal; elsewhere a line for each change, or with --output json a
 value for each change on a line of its own, a StatusGone for a cluster that is
-not looked after any more. Its exit code is for what it saw
-last.
+no longer managed. Its exit code is for the last status it
+received.
 
 Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
 Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
@@ -42,7 +42,7 @@ daemon cannot be reached.`,
 		if err != nil {
 			return err
 		}
-		c := client(cmd)
+		c := newClient(cmd)
 		if *watch {
 			if *wait > 0 {
 				return &usageError{errors.New("status: --watch and --wait do not go together")}
@@ -60,13 +60,13 @@ daemon cannot be reached.`,
 			return errors.Join(late, errSilent(worstCode(all)))
 		}
 		p = p.At(time.Now())
-		var trouble []string
+		var problems []string
 		if about, err := c.About(cmd.Context()); err == nil {
-			trouble = about.Trouble
-			p.PrintProblems(trouble)
+			problems = about.Problems
+			p.PrintProblems(problems)
 		}
 		p.PrintStatuses(all)
-		p.PrintDoctorHint(all, trouble)
+		p.PrintDoctorHint(all, problems)
 		return errors.Join(late, errSilent(worstCode(all)))
 	}
 	return cmd
@@ -75,17 +75,17 @@ daemon cannot be reached.`,
 // awaitReady asks how the clusters stand, and goes on asking until all are Ready
 // or the time is over. An answer from before the question does not count: what
 // was pushed a moment ago is in the repository, and perhaps not yet in the
-// status. late says that nothing newer came.
+// status. late reports that nothing newer came.
 func awaitReady(ctx context.Context, c *api.Client, args []string, within time.Duration) (all []cluster.Status, late, err error) {
 	asked := time.Now()
-	all, err = statuses(ctx, c, args)
+	all, err = readStatuses(ctx, c, args)
 	if err != nil || within == 0 {
 		return all, nil, err
 	}
 	for _, s := range all {
 		// Root need not wait until it is time to look at the repository. Others may
-		// not ask for it, and of a cluster that cannot be looked after its status
-		// says why.
+		// not ask for it, and of a cluster that cannot be managed its status
+		// shows why.
 		var e *api.Error
 		if err := c.Reconcile(ctx, s.Cluster); err != nil && !errors.As(err, &e) {
 			return all, nil, err
@@ -99,7 +99,7 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 		if err := sleepOrStop(ctx, min(time.Second, within)); err != nil {
 			return all, nil, err
 		}
-		if all, err = statuses(ctx, c, args); err != nil {
+		if all, err = readStatuses(ctx, c, args); err != nil {
 			return all, nil, err
 		}
 	}
@@ -110,7 +110,7 @@ func awaitReady(ctx context.Context, c *api.Client, args []string, within time.D
 	return all, late, nil
 }
 
-func statuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Status, error) {
+func readStatuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Status, error) {
 	if len(args) == 0 {
 		return c.StatusAll(ctx)
 	}

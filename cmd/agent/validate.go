@@ -14,7 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
-// addValidationFlags adds the flags that say what is checked, and with what.
+// addValidationFlags adds the flags that describe what is checked, and with what.
 func addValidationFlags(cmd *cobra.Command, f *validation.Config) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Cluster, "cluster", "", "look at this cluster only, by the name of its folder")
@@ -22,7 +22,7 @@ func addValidationFlags(cmd *cobra.Command, f *validation.Config) {
 	flags.StringArrayVar(&f.AgeKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
 	flags.StringVar(&f.Policy, "policy", "", "file with the policy of the host")
 	flags.StringVar(&f.Owner, "owner", inventory.DefaultOwner, "owner in the config of the host; MAC addresses follow from it")
-	complete(cmd, "cluster", folderNames)
+	completeFlag(cmd, "cluster", folderNames)
 }
 
 func newValidate(env *environment) *cobra.Command {
@@ -31,20 +31,20 @@ func newValidate(env *environment) *cobra.Command {
 		Use:   "validate DIR",
 		Short: "Check a repository, offline, down to every machine config",
 		Long: `Check the clusters of a repository without a network and without a daemon: the
-files, what they say to each other, the versions, and the machine config of
+files, their references to each other, the versions, and the machine config of
 every node, which is rendered and validated as the agent would. Every problem is
-told at once, as file:line:column: field: what is wrong (what to write).
+reported at once, as file:line:column: field: what is wrong (what to write).
 
 With the age key the secrets are checked too, and what they are used for.
 Without one it is only checked that they are encrypted, placeholders stand for
-them, and a warning says so. With the policy of a host the clusters are held
-against it.
+them, and a warning is printed. With the policy of a host the clusters are
+checked against it.
 
 Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage.`,
 		Example: `  talos-agent validate .
   talos-agent validate . --cluster dev --age-key age.key --policy policy.yaml`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: directories,
+		ValidArgsFunction: completeDirectories,
 	}
 	output := outputFlag(cmd)
 	addValidationFlags(cmd, &f)

@@ -16,20 +16,20 @@ import (
 // retryEvery is how often a daemon that went away is looked for.
 const retryEvery = 500 * time.Millisecond
 
-// errAway is told to whoever watches while the daemon is away.
-var errAway = errors.New("the daemon is away; waiting for it to come back")
+// errAway is shown by a watching command while the daemon is not reachable.
+var errAway = errors.New("the daemon is not reachable; waiting for it to come back")
 
-// persist asks a question that goes on, and asks it again when the daemon comes
-// back. A daemon that was never there is an error. away is told errAway when it
+// askAgain asks a question that goes on, and asks it again when the daemon comes
+// back. A daemon that was never there is an error. away gets errAway when it
 // goes, and nil when it is back.
-func persist(ctx context.Context, away func(error) error, question func(asked func()) error) error {
-	been, gone := false, false
+func askAgain(ctx context.Context, away func(error) error, question func(asked func()) error) error {
+	been, lost := false, false
 	for {
-		var told error
+		var viewErr error
 		err := question(func() {
 			been = true
-			if gone {
-				gone, told = false, away(nil)
+			if lost {
+				lost, viewErr = false, away(nil)
 			}
 		})
 		// A daemon that has just begun does not know its clusters yet.
@@ -38,12 +38,12 @@ func persist(ctx context.Context, away func(error) error, question func(asked fu
 		switch {
 		case ctx.Err() != nil:
 			return errStopped
-		case told != nil:
-			return told
+		case viewErr != nil:
+			return viewErr
 		case !errors.Is(err, api.ErrEnded) && !(been && errors.Is(err, api.ErrNoDaemon)) && !starting:
 			return err
-		case !gone:
-			gone = true
+		case !lost:
+			lost = true
 			if err := away(errAway); err != nil {
 				return err
 			}
@@ -69,11 +69,11 @@ func watchStatus(ctx context.Context, env *environment, c *api.Client, p termina
 	return err
 }
 
-// watched is what whoever watches has been told.
+// watched is what a watching command has received.
 type watched struct {
-	view    terminal.View
-	all     map[string]cluster.Status
-	trouble []string
+	view     terminal.View
+	all      map[string]cluster.Status
+	problems []string
 }
 
 func (w *watched) list() []cluster.Status {
@@ -105,7 +105,7 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 	}
 	about := func(a api.About) error { return hand(news{about: &a}) }
 	go func() {
-		ended <- persist(ctx, func(err error) error { return hand(news{away: err}) }, func(asked func()) error {
+		ended <- askAgain(ctx, func(err error) error { return hand(news{away: err}) }, func(asked func()) error {
 			return c.Watch(ctx, name, func() { asked(); _ = hand(news{}) }, func(s cluster.Status) error { return hand(news{status: &s}) }, about)
 		})
 	}()
@@ -137,7 +137,7 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 				w.all[changed.Cluster] = *changed
 			}
 			if n.about != nil {
-				w.trouble = n.about.Trouble
+				w.problems = n.about.Problems
 				if names := n.about.Clusters; names != nil {
 					maps.DeleteFunc(w.all, func(name string, _ cluster.Status) bool { return !slices.Contains(names, name) })
 				}
@@ -146,7 +146,7 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 		if !began {
 			continue
 		}
-		if err := w.view.Show(w.list(), changed, w.trouble, away); err != nil {
+		if err := w.view.Show(w.list(), changed, w.problems, away); err != nil {
 			cancel()
 			<-ended
 			return err

@@ -93,7 +93,7 @@ func (s *stub) note(what, name string) error {
 func (s *stub) About() About {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return About{Version: "v0", Config: "/etc/talos-agent/config.yaml", Trouble: s.trouble, Clusters: append([]string{"dev"}, s.more...)}
+	return About{Version: "v0", Config: "/etc/talos-agent/config.yaml", Problems: s.trouble, Clusters: append([]string{"dev"}, s.more...)}
 }
 func (s *stub) Examine(context.Context) (doctor.Examination, error) {
 	return doctor.Examination{Wants: doctor.Wants{Pool: "talos"}, Checks: []doctor.Check{{Name: "api", Level: doctor.Pass, Message: "answers"}}}, nil
@@ -263,7 +263,7 @@ func TestChangesAreForRoot(t *testing.T) {
 			r := httptest.NewRequest(method, strings.NewReplacer("{name}", "dev", "{number}", "7", "{node}", "cp-1").Replace(path), strings.NewReader(`{"confirm":"dev"}`))
 			r = r.WithContext(context.WithValue(over, peerKey{}, p))
 			w := httptest.NewRecorder()
-			handler(a, newStreams(t.Context())).ServeHTTP(w, r)
+			newHandler(a, newStreams(t.Context())).ServeHTTP(w, r)
 			if rt.access == forRoot && (w.Code != http.StatusForbidden || len(a.did) > 0) {
 				t.Errorf("%s as %+v: %d, did %v", rt.pattern, p, w.Code, a.did)
 			}
@@ -283,7 +283,7 @@ func TestDestroyWantsTheNameTwice(t *testing.T) {
 		r := httptest.NewRequest("POST", "/v1/clusters/dev/destroy", strings.NewReader(body))
 		r = r.WithContext(context.WithValue(r.Context(), peerKey{}, peer{known: true}))
 		w := httptest.NewRecorder()
-		handler(a, newStreams(t.Context())).ServeHTTP(w, r)
+		newHandler(a, newStreams(t.Context())).ServeHTTP(w, r)
 		if w.Code != http.StatusBadRequest || len(a.did) > 0 {
 			t.Errorf("body %q: %d, did %v", body, w.Code, a.did)
 		}
@@ -396,7 +396,7 @@ func FuzzRequest(f *testing.F) {
 		r = r.WithContext(over)
 		a := &stub{}
 		w := httptest.NewRecorder()
-		handler(a, newStreams(t.Context())).ServeHTTP(w, r)
+		newHandler(a, newStreams(t.Context())).ServeHTTP(w, r)
 		if w.Header().Get("Content-Type") == "application/jsonl" {
 			for line := range bytes.Lines(w.Body.Bytes()) {
 				if !json.Valid(line) {

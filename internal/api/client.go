@@ -40,12 +40,12 @@ var ErrNoDaemon = errors.New("cannot reach the talos-agent daemon")
 // ErrDown means that, besides, none listens: none runs, or it listens elsewhere.
 var ErrDown = errors.New("no talos-agent daemon listens")
 
-// unreachable is ErrNoDaemon with the reason and the cure.
+// unreachable is ErrNoDaemon with the reason and the hint.
 type unreachable struct {
 	path string
 	err  error
 	hint string
-	down bool // nobody listens
+	down bool // nothing listens
 }
 
 func (u *unreachable) Error() string { return fmt.Sprintf("%v at %s: %v", ErrNoDaemon, u.path, u.err) }
@@ -64,9 +64,9 @@ func (c *Client) explain(err error) error {
 	switch errno {
 	case syscall.ENOENT:
 		u.err, u.down = errors.New("there is no socket"), true
-		u.hint = "start the daemon: `systemctl start talos-agent`, then `journalctl -u talos-agent`; if it listens elsewhere, say `--socket`"
+		u.hint = "start the daemon: `systemctl start talos-agent`, then `journalctl -u talos-agent`; if it listens elsewhere, use `--socket`"
 	case syscall.ECONNREFUSED:
-		u.err, u.down = errors.New("nobody listens"), true
+		u.err, u.down = errors.New("connection refused"), true
 		u.hint = "the daemon is not running: `systemctl start talos-agent`, then `journalctl -u talos-agent`"
 	case syscall.EACCES, syscall.EPERM:
 		u.err = errors.New("permission denied")
@@ -123,9 +123,11 @@ func (c *Client) answer(resp *http.Response, out any) error {
 	return nil
 }
 
-func at(name, what string) string { return "/v1/clusters/" + url.PathEscape(name) + "/" + what }
+func clusterPath(name, what string) string {
+	return "/v1/clusters/" + url.PathEscape(name) + "/" + what
+}
 
-func ask[T any](ctx context.Context, c *Client, method, path string, body io.Reader) (T, error) {
+func requestJSON[T any](ctx context.Context, c *Client, method, path string, body io.Reader) (T, error) {
 	var v T
 	err := c.call(ctx, method, path, body, &v)
 	return v, err
@@ -139,34 +141,34 @@ func jsonBody(v any) io.Reader {
 	return bytes.NewReader(b)
 }
 
-// About asks what the daemon says of itself.
+// About asks what the daemon reports about itself.
 func (c *Client) About(ctx context.Context) (About, error) {
-	return ask[About](ctx, c, "GET", "/v1/about", nil)
+	return requestJSON[About](ctx, c, "GET", "/v1/about", nil)
 }
 
 // Examine has the daemon look at its host.
 func (c *Client) Examine(ctx context.Context) (doctor.Examination, error) {
-	return ask[doctor.Examination](ctx, c, "GET", "/v1/doctor", nil)
+	return requestJSON[doctor.Examination](ctx, c, "GET", "/v1/doctor", nil)
 }
 
 // Inside asks for the daemon's own insides.
 func (c *Client) Inside(ctx context.Context) (Inside, error) {
-	return ask[Inside](ctx, c, "GET", "/v1/inside", nil)
+	return requestJSON[Inside](ctx, c, "GET", "/v1/inside", nil)
 }
 
 // StatusAll asks for the status of every cluster.
 func (c *Client) StatusAll(ctx context.Context) ([]cluster.Status, error) {
-	return ask[[]cluster.Status](ctx, c, "GET", "/v1/status", nil)
+	return requestJSON[[]cluster.Status](ctx, c, "GET", "/v1/status", nil)
 }
 
 // Status asks for the status of one cluster.
 func (c *Client) Status(ctx context.Context, name string) (cluster.Status, error) {
-	return ask[cluster.Status](ctx, c, "GET", at(name, "status"), nil)
+	return requestJSON[cluster.Status](ctx, c, "GET", clusterPath(name, "status"), nil)
 }
 
 // Forecast asks what will happen for the pushed revision.
 func (c *Client) Forecast(ctx context.Context, name string) (cluster.Forecast, error) {
-	return ask[cluster.Forecast](ctx, c, "GET", at(name, "plan"), nil)
+	return requestJSON[cluster.Forecast](ctx, c, "GET", clusterPath(name, "plan"), nil)
 }
 
 // ForecastDir asks what would happen if files were the repository.
@@ -175,47 +177,47 @@ func (c *Client) ForecastDir(ctx context.Context, name string, files fs.FS) (clu
 	if err := WriteTar(&b, files); err != nil {
 		return cluster.Forecast{}, err
 	}
-	return ask[cluster.Forecast](ctx, c, "POST", at(name, "plan"), &b)
+	return requestJSON[cluster.Forecast](ctx, c, "POST", clusterPath(name, "plan"), &b)
 }
 
-// ForecastDestroy asks what a tear-down would take away.
+// ForecastDestroy asks what destroy would delete.
 func (c *Client) ForecastDestroy(ctx context.Context, name string) (cluster.Forecast, error) {
-	return ask[cluster.Forecast](ctx, c, "GET", at(name, "destroy"), nil)
+	return requestJSON[cluster.Forecast](ctx, c, "GET", clusterPath(name, "destroy"), nil)
 }
 
 // Reconcile has the daemon fetch and look now.
 func (c *Client) Reconcile(ctx context.Context, name string) error {
-	return c.call(ctx, "POST", at(name, "reconcile"), nil, nil)
+	return c.call(ctx, "POST", clusterPath(name, "reconcile"), nil, nil)
 }
 
 // Suspend has the daemon change nothing until Resume.
 func (c *Client) Suspend(ctx context.Context, name string) error {
-	return c.call(ctx, "POST", at(name, "suspend"), nil, nil)
+	return c.call(ctx, "POST", clusterPath(name, "suspend"), nil, nil)
 }
 
 // Resume ends a suspension.
 func (c *Client) Resume(ctx context.Context, name string) error {
-	return c.call(ctx, "POST", at(name, "resume"), nil, nil)
+	return c.call(ctx, "POST", clusterPath(name, "resume"), nil, nil)
 }
 
 // Accept lets a revision that does not descend from the last one be applied.
 func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) error {
-	return c.call(ctx, "POST", at(name, "accept"), jsonBody(req), nil)
+	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
-// Destroy begins the tear-down of a cluster.
+// Destroy begins to destroy a cluster.
 func (c *Client) Destroy(ctx context.Context, name string) error {
-	return c.call(ctx, "POST", at(name, "destroy"), jsonBody(DestroyRequest{Confirm: name}), nil)
+	return c.call(ctx, "POST", clusterPath(name, "destroy"), jsonBody(DestroyRequest{Confirm: name}), nil)
 }
 
 // Kubeconfig asks for a fresh kubeconfig.
 func (c *Client) Kubeconfig(ctx context.Context, name string) ([]byte, error) {
-	f, err := ask[File](ctx, c, "GET", at(name, "kubeconfig"), nil)
+	f, err := requestJSON[File](ctx, c, "GET", clusterPath(name, "kubeconfig"), nil)
 	return []byte(f.Content), err
 }
 
 // Talosconfig asks for a fresh talosconfig.
 func (c *Client) Talosconfig(ctx context.Context, name string) ([]byte, error) {
-	f, err := ask[File](ctx, c, "GET", at(name, "talosconfig"), nil)
+	f, err := requestJSON[File](ctx, c, "GET", clusterPath(name, "talosconfig"), nil)
 	return []byte(f.Content), err
 }

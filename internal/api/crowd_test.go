@@ -18,7 +18,7 @@ import (
 
 // TestACrowdLeavesNothingBehind: a thousand readers watch and follow, read slowly
 // or not at all, and half of them die. Root gets in all the while, what the daemon
-// spends on them is bounded, and when they are gone nothing is left of them.
+// spends on them is bounded, and when they are closed nothing is left of them.
 func TestACrowdLeavesNothingBehind(t *testing.T) {
 	const crowded, perReader = 1000, 4 // goroutines of net/http and ours for one connection, at most
 	if _, err := os.ReadDir("/proc/self/fd"); err != nil {

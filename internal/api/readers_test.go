@@ -31,7 +31,7 @@ func crowdable(t *testing.T, d Daemon, change func(*http.Server)) (path string, 
 		return peer{known: true, uid: 65534}
 	}
 	log := slog.New(slog.DiscardHandler)
-	h := settings(d, log)
+	h := newHTTPServer(d, log)
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, who(c))
 	}
@@ -43,7 +43,7 @@ func crowdable(t *testing.T, d Daemon, change func(*http.Server)) (path string, 
 // and say nothing, keep other readers out, and not root.
 func TestReadersLeaveRoomForRoot(t *testing.T) {
 	path, root, srv := crowdable(t, &stub{}, func(h *http.Server) {
-		h.ReadHeaderTimeout, h.ReadTimeout = 0, 0 // they are never cut off
+		h.ReadHeaderTimeout, h.ReadTimeout = 0, 0 // they are never interrupted
 	})
 	var crowd []net.Conn
 	for range 2 * httpserver.MaxConns {

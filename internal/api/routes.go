@@ -59,7 +59,7 @@ type Cluster interface {
 	Forecast() (cluster.Forecast, error)
 	// ForecastDir returns what would happen if these files were the repository.
 	ForecastDir(ctx context.Context, files fs.FS) (cluster.Forecast, error)
-	// ForecastDestroy returns what a tear-down would take away.
+	// ForecastDestroy returns what destroy would delete.
 	ForecastDestroy() (cluster.Forecast, error)
 	Suspend() error
 	Resume() error
@@ -74,17 +74,17 @@ type Cluster interface {
 	Talosconfig() ([]byte, error)
 }
 
-// About is what the daemon says of itself.
+// About is what the daemon reports about itself.
 type About struct {
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	Config  string    `json:"config"`
-	// Trouble is what is wrong and no cluster's: a changed config that could not
+	// Problems is what is wrong and no cluster's: a changed config that could not
 	// be loaded, where the old one is in force, or a repository of which no
 	// cluster is known because it cannot be read.
-	Trouble []string `json:"trouble,omitempty"`
-	// Clusters are those that are looked after, sorted. There are none while
-	// nobody knows yet.
+	Problems []string `json:"trouble,omitempty"`
+	// Clusters are those that are managed, sorted. There are none while
+	// they are unknown.
 	Clusters []string `json:"clusters,omitzero"`
 }
 
@@ -148,7 +148,7 @@ type ConsoleText struct {
 // routes is everything the socket can be asked, with the access of each beside
 // it. docs/reference/api.md is made from it.
 var routes = []route{
-	{pattern: "GET /v1/about", access: forReaders, kind: kindAbout, does: "the daemon: version, start, the clusters it looks after, and trouble that is none of theirs", serve: func(_ *http.Request, d Daemon) (any, error) {
+	{pattern: "GET /v1/about", access: forReaders, kind: kindAbout, does: "the daemon: version, start, the clusters it manages, and problems that are none of theirs", serve: func(_ *http.Request, d Daemon) (any, error) {
 		return d.About(), nil
 	}},
 	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
@@ -169,15 +169,15 @@ var routes = []route{
 		}
 		return all, nil
 	}},
-	{pattern: "GET /v1/watch", access: forReaders, kind: "Status", does: "a line for each cluster (`?cluster=NAME`: for one), and one more whenever its status changes; with `?about` an `About` too, and one more whenever the daemon's trouble or its clusters change", stream: watch},
-	{pattern: "GET /v1/events", access: forReaders, kind: "EventList", does: "what the log told, oldest first; `?cluster=`, `node=`, `since=`, `after=` (a seq) and `last=` pick", serve: func(r *http.Request, d Daemon) (any, error) {
+	{pattern: "GET /v1/watch", access: forReaders, kind: "Status", does: "a line for each cluster (`?cluster=NAME`: for one), and one more whenever its status changes; with `?about` an `About` too, and one more whenever the daemon's problems or its clusters change", stream: streamStatuses},
+	{pattern: "GET /v1/events", access: forReaders, kind: "EventList", does: "the events of the log, oldest first; `?cluster=`, `node=`, `since=`, `after=` (a seq) and `last=` pick", serve: func(r *http.Request, d Daemon) (any, error) {
 		q, err := eventQuery(r.URL.Query())
 		if err != nil {
 			return nil, err
 		}
 		return d.Events(q), nil
 	}},
-	{pattern: "GET /v1/events/stream", access: forReaders, kind: "Event", does: "the same, a line for each, and one more whenever something is told", stream: follow},
+	{pattern: "GET /v1/events/stream", access: forReaders, kind: "Event", does: "the same, a line for each, and one more whenever there is a new one", stream: streamEvents},
 	{pattern: "GET /v1/clusters/{name}/status", access: forReaders, kind: "Status", does: "the status of one cluster", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.Status(r.PathValue("name"))
 	})},
@@ -188,7 +188,7 @@ var routes = []route{
 		return a.History(r.PathValue("name"))
 	})},
 	{pattern: "GET /v1/clusters/{name}/runs/{number}", access: forReaders, kind: "Run", does: "one run", serve: askAgent(readRun)},
-	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what a tear-down would take away", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what destroy would delete", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
 		return c.ForecastDestroy()
 	})},
 	{pattern: "POST /v1/clusters/{name}/plan", access: forRoot, kind: "Forecast", does: "everything that would happen if the tar in the body were the repository", serve: func(r *http.Request, d Daemon) (any, error) {
@@ -203,17 +203,17 @@ var routes = []route{
 		return c.ForecastDir(r.Context(), files)
 	}},
 	{pattern: "POST /v1/clusters/{name}/reconcile", access: forRoot, kind: "Done", does: "fetch the repository and look at the cluster now", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
-		return done(a.Reconcile(r.PathValue("name")))
+		return returnEmpty(a.Reconcile(r.PathValue("name")))
 	})},
 	{pattern: "POST /v1/clusters/{name}/suspend", access: forRoot, kind: "Done", does: "change nothing until resumed", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
-		return done(c.Suspend())
+		return returnEmpty(c.Suspend())
 	})},
 	{pattern: "POST /v1/clusters/{name}/resume", access: forRoot, kind: "Done", does: "end a suspension", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
-		return done(c.Resume())
+		return returnEmpty(c.Resume())
 	})},
 	{pattern: "POST /v1/clusters/{name}/accept", access: forRoot, kind: "Done", does: "apply a revision that does not descend from the last one, or declare that bootstrap was never sent", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req AcceptRequest
-		if err := decode(r, &req); err != nil {
+		if err := decodeBody(r, &req); err != nil {
 			return nil, err
 		}
 		c, err := findCluster(r, d)
@@ -221,13 +221,13 @@ var routes = []route{
 			return nil, err
 		}
 		if req.Bootstrap {
-			return done(c.AcceptBootstrap())
+			return returnEmpty(c.AcceptBootstrap())
 		}
-		return done(c.Accept(req.Revision))
+		return returnEmpty(c.Accept(req.Revision))
 	}},
 	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req DestroyRequest
-		if err := decode(r, &req); err != nil {
+		if err := decodeBody(r, &req); err != nil {
 			return nil, err
 		}
 		if name := r.PathValue("name"); req.Confirm != name {
@@ -237,9 +237,9 @@ var routes = []route{
 		if err != nil {
 			return nil, err
 		}
-		return done(c.Destroy())
+		return returnEmpty(c.Destroy())
 	}},
-	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for whoever mends it", serve: func(_ *http.Request, d Daemon) (any, error) {
+	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for debugging", serve: func(_ *http.Request, d Daemon) (any, error) {
 		return d.Inside(), nil
 	}},
 	{pattern: "GET /v1/clusters/{name}/nodes/{node}/console", access: forRoot, kind: "Console", does: "what the node's VM prints on its serial port, in pieces, as it comes", stream: func(r *http.Request, d Daemon, send sender) error {
@@ -261,7 +261,7 @@ var routes = []route{
 	})},
 }
 
-// askAgent answers with what the agent that runs says.
+// askAgent answers from the agent that runs.
 func askAgent(ask func(*http.Request, Agent) (any, error)) func(*http.Request, Daemon) (any, error) {
 	return func(r *http.Request, d Daemon) (any, error) {
 		a, err := d.Agent()
@@ -272,7 +272,7 @@ func askAgent(ask func(*http.Request, Agent) (any, error)) func(*http.Request, D
 	}
 }
 
-// askCluster answers with what the cluster says that the path names.
+// askCluster answers from the cluster that the path names.
 func askCluster(ask func(*http.Request, Cluster) (any, error)) func(*http.Request, Daemon) (any, error) {
 	return func(r *http.Request, d Daemon) (any, error) {
 		c, err := findCluster(r, d)
@@ -311,10 +311,10 @@ func readRun(r *http.Request, a Agent) (any, error) {
 	return nil, e
 }
 
-func done(err error) (any, error) { return struct{}{}, err }
+func returnEmpty(err error) (any, error) { return struct{}{}, err }
 
-// decode reads a small JSON body strictly.
-func decode(r *http.Request, into any) error {
+// decodeBody reads a small JSON body strictly.
+func decodeBody(r *http.Request, into any) error {
 	dec := json.NewDecoder(io.LimitReader(r.Body, 64<<10))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {

@@ -55,7 +55,7 @@ func Listen(path string, d Daemon, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), settings(d, log), log)}, nil
+	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), newHTTPServer(d, log), log)}, nil
 }
 
 // listenClosed opens a socket to which nobody but its user may connect. Linux
@@ -72,11 +72,11 @@ func listenClosed(path string) (net.Listener, error) {
 	return c.Listen(context.Background(), "unix", path)
 }
 
-// settings are those of the server: what the routes need beside the bounds that
+// newHTTPServer are those of the server: what the routes need beside the bounds that
 // every listener has.
-func settings(d Daemon, log *slog.Logger) *http.Server {
+func newHTTPServer(d Daemon, log *slog.Logger) *http.Server {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := httpserver.HTTP(handler(d, newStreams(ctx)), log)
+	h := httpserver.HTTP(newHandler(d, newStreams(ctx)), log)
 	h.ReadTimeout, h.WriteTimeout = 30*time.Second, 60*time.Second // a directory to plan comes over it
 	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, peerKey{}, peerOf(c))
@@ -168,9 +168,9 @@ func peerOf(c net.Conn) peer {
 // user, who could read the daemon's memory anyway.
 func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.Getuid()) }
 
-// handler serves the routes. The peer of a request comes from its connection;
+// newHandler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
-func handler(d Daemon, st *streams) http.Handler {
+func newHandler(d Daemon, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -228,5 +228,5 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(b, '\n')) // a client that is gone does not want it
+	_, _ = w.Write(append(b, '\n')) // a client that has disconnected does not want it
 }

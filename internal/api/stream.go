@@ -26,7 +26,7 @@ const maxStreams = 16
 const lineWithin = 30 * time.Second
 
 // sampled is how often the progress of running actions is looked at for those
-// who watch: nobody tells of it by itself.
+// who watch: nothing reports it by itself.
 const sampled = time.Second
 
 // sender writes one line of a stream: of the route's kind, or an envelope as it
@@ -55,7 +55,7 @@ func (s *streams) serve(w http.ResponseWriter, r *http.Request, rt route, d Daem
 	defer context.AfterFunc(s.ctx, cancel)()
 	out := http.NewResponseController(w)
 	began := false
-	// The first line, or the first moment without one, tells that the question
+	// The first line, or the first moment without one, reports that the question
 	// was understood.
 	begin := func() error {
 		began = true
@@ -107,16 +107,16 @@ func newStreams(ctx context.Context) *streams {
 	return &streams{ctx: ctx, readers: make(chan struct{}, maxStreams), root: make(chan struct{}, maxStreams)}
 }
 
-// kindAbout is the kind of what the daemon says of itself.
+// kindAbout is the kind of what the daemon reports about itself.
 const kindAbout = "About"
 
-// watch sends the status of each cluster, or of one, and again whenever it has
-// changed; and where that is asked for, what the daemon says of itself, and
-// again whenever its trouble or its clusters have changed.
-func watch(r *http.Request, d Daemon, send sender) error {
+// streamStatuses sends the status of each cluster, or of one, and again whenever it has
+// changed; and where that is asked for, what the daemon reports about itself, and
+// again whenever its problems or its clusters have changed.
+func streamStatuses(r *http.Request, d Daemon, send sender) error {
 	only := r.URL.Query().Get("cluster")
 	about := r.URL.Query().Has("about")
-	told := map[string]string{}
+	shown := map[string]string{}
 	var was About
 	for first := true; ; first = false {
 		changed := d.Changed()
@@ -125,7 +125,7 @@ func watch(r *http.Request, d Daemon, send sender) error {
 		if only != "" {
 			names = []string{only}
 		}
-		maps.DeleteFunc(told, func(name, _ string) bool { return !slices.Contains(names, name) }) // one that comes back is news
+		maps.DeleteFunc(shown, func(name, _ string) bool { return !slices.Contains(names, name) }) // one that comes back is news
 		busy := false
 		for _, name := range names {
 			s, err := statusOf(d, name)
@@ -136,25 +136,25 @@ func watch(r *http.Request, d Daemon, send sender) error {
 				continue // the agent is being exchanged
 			}
 			busy = busy || len(s.Running) > 0
-			if n := news(s); n != told[name] {
-				told[name] = n
+			if n := newsOf(s); n != shown[name] {
+				shown[name] = n
 				if err := send(s); err != nil {
 					return err
 				}
 			}
 		}
-		if about && (first || !slices.Equal(now.Trouble, was.Trouble) || !slices.Equal(now.Clusters, was.Clusters)) {
+		if about && (first || !slices.Equal(now.Problems, was.Problems) || !slices.Equal(now.Clusters, was.Clusters)) {
 			was = now
 			if err := send(envelope{Kind: kindAbout, APIVersion: Version, Data: now}); err != nil {
 				return err
 			}
 		}
-		if first && len(told) == 0 {
+		if first && len(shown) == 0 {
 			if err := send(nil); err != nil {
 				return err
 			}
 		}
-		if err := await(r.Context(), changed, busy); err != nil {
+		if err := awaitChange(r.Context(), changed, busy); err != nil {
 			return err
 		}
 	}
@@ -169,8 +169,8 @@ func statusOf(d Daemon, name string) (cluster.Status, error) {
 	return a.Status(name)
 }
 
-// await waits for a change; while something runs, for a moment at most.
-func await(ctx context.Context, changed <-chan struct{}, busy bool) error {
+// awaitChange waits for a change; while something runs, for a moment at most.
+func awaitChange(ctx context.Context, changed <-chan struct{}, busy bool) error {
 	var sample <-chan time.Time
 	if busy {
 		t := time.NewTimer(sampled)
@@ -186,9 +186,9 @@ func await(ctx context.Context, changed <-chan struct{}, busy bool) error {
 	return nil
 }
 
-// news is what is new in a status when it differs: not when the agent looks
+// newsOf is what is new in a status when it differs: not when the agent looks
 // next, and not a pass in which nothing happened.
-func news(s cluster.Status) string {
+func newsOf(s cluster.Status) string {
 	s.NextPass, s.Fetched = time.Time{}, time.Time{}
 	var passes []cluster.PassStatus
 	for _, p := range s.Passes {
@@ -204,8 +204,8 @@ func news(s cluster.Status) string {
 	return string(b)
 }
 
-// follow sends the events that a query picks, and those that come.
-func follow(r *http.Request, d Daemon, send sender) error {
+// streamEvents sends the events that a query picks, and those that come.
+func streamEvents(r *http.Request, d Daemon, send sender) error {
 	q, err := eventQuery(r.URL.Query())
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func follow(r *http.Request, d Daemon, send sender) error {
 			}
 		}
 		q.Last = 0 // of what was there at first
-		if err := await(r.Context(), changed, false); err != nil {
+		if err := awaitChange(r.Context(), changed, false); err != nil {
 			return err
 		}
 	}
@@ -256,8 +256,8 @@ func eventQuery(v url.Values) (cluster.EventQuery, error) {
 	return q, nil
 }
 
-// values writes a query as parameters.
-func values(q cluster.EventQuery) string {
+// encodeQuery writes a query as parameters.
+func encodeQuery(q cluster.EventQuery) string {
 	v := url.Values{}
 	for name, s := range map[string]string{"cluster": q.Cluster, "node": q.Node} {
 		if s != "" {
@@ -286,8 +286,8 @@ var ErrEnded = errors.New("the daemon has stopped")
 // taker takes a line of a stream.
 type taker func(kind string, data json.RawMessage) error
 
-// take makes a taker of all lines of one type.
-func take[T any](each func(T) error) taker {
+// takeEach makes a taker of all lines of one type.
+func takeEach[T any](each func(T) error) taker {
 	return func(_ string, data json.RawMessage) error {
 		var v T
 		if err := json.Unmarshal(data, &v); err != nil {
@@ -360,18 +360,18 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // Watch calls each with the status of every cluster, or of one, and again
-// whenever it has changed; and about, unless it is nil, with what the daemon says
-// of itself, and again whenever its trouble or its clusters have changed. It
+// whenever it has changed; and about, unless it is nil, with what the daemon reports
+// of itself, and again whenever its problems or its clusters have changed. It
 // returns when ctx ends, when one of them fails, or ErrEnded. asked is called once the daemon
 // listens.
 func (c *Client) Watch(ctx context.Context, name string, asked func(), each func(cluster.Status) error, about func(About) error) error {
-	query, lines := url.Values{}, take(each)
+	query, lines := url.Values{}, takeEach(each)
 	if name != "" {
 		query.Set("cluster", name)
 	}
 	if about != nil {
 		query.Set("about", "")
-		statuses, abouts := lines, take(about)
+		statuses, abouts := lines, takeEach(about)
 		lines = func(kind string, data json.RawMessage) error {
 			if kind == kindAbout {
 				return abouts(kind, data)
@@ -385,25 +385,25 @@ func (c *Client) Watch(ctx context.Context, name string, asked func(), each func
 // Follow calls each with the events that a query picks, then with those that
 // come, and returns as Watch does.
 func (c *Client) Follow(ctx context.Context, q cluster.EventQuery, asked func(), each func(cluster.Event) error) error {
-	return c.stream(ctx, "/v1/events/stream?"+values(q), asked, take(each))
+	return c.stream(ctx, "/v1/events/stream?"+encodeQuery(q), asked, takeEach(each))
 }
 
 // Console calls each with what a node's VM prints, and returns as Watch does.
 func (c *Client) Console(ctx context.Context, name, node string, asked func(), each func(string) error) error {
-	return c.stream(ctx, at(name, "nodes/")+url.PathEscape(node)+"/console", asked, take(func(t ConsoleText) error { return each(t.Text) }))
+	return c.stream(ctx, clusterPath(name, "nodes/")+url.PathEscape(node)+"/console", asked, takeEach(func(t ConsoleText) error { return each(t.Text) }))
 }
 
 // Events asks for the events that a query picks, oldest first.
 func (c *Client) Events(ctx context.Context, q cluster.EventQuery) ([]cluster.Event, error) {
-	return ask[[]cluster.Event](ctx, c, "GET", "/v1/events?"+values(q), nil)
+	return requestJSON[[]cluster.Event](ctx, c, "GET", "/v1/events?"+encodeQuery(q), nil)
 }
 
 // History asks for the runs of a cluster, newest first.
 func (c *Client) History(ctx context.Context, name string) ([]cluster.Run, error) {
-	return ask[[]cluster.Run](ctx, c, "GET", at(name, "runs"), nil)
+	return requestJSON[[]cluster.Run](ctx, c, "GET", clusterPath(name, "runs"), nil)
 }
 
 // Run asks for one run of a cluster.
 func (c *Client) Run(ctx context.Context, name string, number int) (cluster.Run, error) {
-	return ask[cluster.Run](ctx, c, "GET", at(name, "runs/")+strconv.Itoa(number), nil)
+	return requestJSON[cluster.Run](ctx, c, "GET", clusterPath(name, "runs/")+strconv.Itoa(number), nil)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// TestWatch: whoever watches is told what is, then what changes, and nothing
+// TestWatch: whoever watches is given what is, then what changes, and nothing
 // when nothing has changed.
 func TestWatch(t *testing.T) {
 	a, c, _ := serve(t)
@@ -44,7 +44,7 @@ func TestWatch(t *testing.T) {
 	if s := <-lines; s.Message == "" {
 		t.Error("a pass in which nothing happened is told")
 	}
-	// What runs has its progress told although nobody says that it changed.
+	// What runs has its progress reported although nobody reports that it changed.
 	quiet.Running = []cluster.RunningStatus{{Action: "upload image", Done: 1}}
 	a.change(func() { a.state = quiet })
 	<-lines
@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchTheDaemon: who asks is told of the daemon's own trouble, when it comes
+// TestWatchTheDaemon: a client receives the daemon's own problem, when it comes
 // and when it goes, and who does not ask is not.
 func TestWatchTheDaemon(t *testing.T) {
 	a, c, _ := serve(t)
@@ -73,14 +73,14 @@ func TestWatchTheDaemon(t *testing.T) {
 	go func() {
 		ended <- c.Watch(ctx, "dev", func() {}, func(s cluster.Status) error { lines <- s; return nil }, nil)
 	}()
-	if v := <-abouts; v.Version != "v0" || v.Trouble != nil {
+	if v := <-abouts; v.Version != "v0" || v.Problems != nil {
 		t.Errorf("at first: %+v", v)
 	}
 	if s := <-lines; s.Cluster != "dev" {
 		t.Errorf("who watches clusters is told %+v", s)
 	}
 	a.change(func() { a.trouble = []string{"a key is gone"} })
-	if v := <-abouts; !reflect.DeepEqual(v.Trouble, []string{"a key is gone"}) {
+	if v := <-abouts; !reflect.DeepEqual(v.Problems, []string{"a key is gone"}) {
 		t.Errorf("the trouble: %+v", v)
 	}
 	// Nothing of a change elsewhere, then that it is over.
@@ -89,7 +89,7 @@ func TestWatchTheDaemon(t *testing.T) {
 		t.Errorf("who watches clusters is told %+v", s)
 	}
 	a.change(func() { a.trouble = nil })
-	if v := <-abouts; v.Trouble != nil {
+	if v := <-abouts; v.Problems != nil {
 		t.Errorf("when it is over: %+v", v)
 	}
 	cancel()
@@ -98,7 +98,7 @@ func TestWatchTheDaemon(t *testing.T) {
 	}
 }
 
-// TestWatchAClusterThatGoes: who asks is told which clusters there are, and of one
+// TestWatchAClusterThatGoes: a client receives which clusters there are, and one
 // that comes back how it stands, though that is what it was before.
 func TestWatchAClusterThatGoes(t *testing.T) {
 	a, c, _ := serve(t)
@@ -197,7 +197,7 @@ func TestStreamsOutliveTheRequest(t *testing.T) {
 		}
 		a := &stub{}
 		log := slog.New(slog.DiscardHandler)
-		h := settings(a, log)
+		h := newHTTPServer(a, log)
 		srv := httpserver.Serve(l, h, log)
 		c := &Client{http: &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -261,7 +261,7 @@ func TestEventQueryCrosses(t *testing.T) {
 	for _, bad := range []string{"after=-1", "since=yesterday", "last=x", "last=-1"} {
 		name, _, _ := strings.Cut(bad, "=")
 		var e *Error
-		if _, err := ask[[]cluster.Event](t.Context(), c, "GET", "/v1/events?"+bad, nil); !errors.As(err, &e) || e.Status != http.StatusBadRequest || !strings.Contains(e.Message, name) {
+		if _, err := requestJSON[[]cluster.Event](t.Context(), c, "GET", "/v1/events?"+bad, nil); !errors.As(err, &e) || e.Status != http.StatusBadRequest || !strings.Contains(e.Message, name) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

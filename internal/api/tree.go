@@ -24,7 +24,7 @@ const (
 // WriteTar writes the regular files of a tree. Folders called .git are left out,
 // and nothing but regular files is read. Of a file beyond the cap it writes as much
 // as shows that it is: such a file may lie in a repository, as long as no inventory
-// reads it. A tree beyond the other caps is an error with a cure.
+// reads it. A tree beyond the other caps is an error with a hint.
 func WriteTar(w io.Writer, files fs.FS) error {
 	room := &limited{Writer: w, left: maxTree}
 	tw := tar.NewWriter(room)
@@ -104,7 +104,7 @@ func readTar(r io.Reader) (fs.FS, error) {
 			return files, nil
 		}
 		if err != nil {
-			return nil, unread(err)
+			return nil, explainUnread(err)
 		}
 		name := path.Clean(h.Name)
 		switch {
@@ -115,14 +115,14 @@ func readTar(r io.Reader) (fs.FS, error) {
 		}
 		var b bytes.Buffer
 		if _, err := io.Copy(&b, io.LimitReader(tr, maxFile+1)); err != nil {
-			return nil, unread(err)
+			return nil, explainUnread(err)
 		}
 		files[name] = &fstest.MapFile{Data: b.Bytes(), Mode: 0o400}
 	}
 }
 
-// unread is why a tar cannot be read to its end.
-func unread(err error) *Error {
+// explainUnread is why a tar cannot be read to its end.
+func explainUnread(err error) *Error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return tooMuch("more than %d MiB", maxTree>>20)
 	}

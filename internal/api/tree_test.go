@@ -37,7 +37,7 @@ func TestALargeFileBesideTheInventory(t *testing.T) {
 	}
 }
 
-// TestTooMuchToPlan: what is too much is refused with the cure, by who sends it and
+// TestTooMuchToPlan: what is too much is refused with the hint, by who sends it and
 // by who gets it.
 func TestTooMuchToPlan(t *testing.T) {
 	_, c, _ := serve(t)

@@ -47,16 +47,16 @@ func (d *Daemon) certificates(name string) []cluster.Certificate {
 
 // About implements api.Daemon.
 func (d *Daemon) About() api.About {
-	about, trouble := api.About{Version: d.c.Version}, []string(nil)
+	about, problems := api.About{Version: d.c.Version}, []string(nil)
 	if a := d.current(); a != nil {
-		about.Started, about.Config, trouble = a.Started().UTC(), d.c.Path, a.Trouble()
+		about.Started, about.Config, problems = a.Started().UTC(), d.c.Path, a.Trouble()
 		about.Clusters = append([]string{}, a.Clusters()...)
 	} else {
 		d.mu.RLock()
 		about.Clusters = d.names
 		d.mu.RUnlock()
 	}
-	about.Trouble = d.problems.list(trouble)
+	about.Problems = d.problems.list(problems)
 	return about
 }
 

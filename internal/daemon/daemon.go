@@ -119,7 +119,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	d.notify(daemon.SdNotifyReady + "\n" + "STATUS=" + d.statusLine())
-	d.log.Info("talos-agent " + d.c.Version + " follows " + s.Source())
+	d.log.Info("talos-agent started", logging.Detail, "version "+d.c.Version+" follows "+s.Source())
 	return d.serve(ctx, hup)
 }
 

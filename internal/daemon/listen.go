@@ -13,7 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/webhook"
 )
 
-// openHooks listens for forges that say that something was pushed. wake is
+// openHooks listens for forges that report that something was pushed. wake is
 // filled then.
 func openHooks(s config.Settings, wake chan<- struct{}, count func(string), missing missingFunc, log *slog.Logger) (io.Closer, error) {
 	if s.Webhook.Listen == "" {

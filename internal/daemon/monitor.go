@@ -125,7 +125,7 @@ func (m *monitor) close() {
 }
 
 // retire takes the text file away: nobody brings it up to date any more, and
-// what it says would be read as if it were so.
+// what it contains would be read as if it were so.
 func (m *monitor) retire() {
 	if m.to.Textfile == "" {
 		return
@@ -141,12 +141,12 @@ func (m *monitor) status(s cluster.Status) {
 	outbox.Wake(m.wake)
 }
 
-// write keeps the text file up to date, and tells when it cannot.
+// write keeps the text file up to date, and reports when it cannot.
 func (m *monitor) write() {
 	outbox.RunPaced(m.stop, m.wake, minFileGap, func() { m.missing("metrics.textfile", unwritable(m.WriteText(m.to.Textfile))) })
 }
 
-// unwritable gives its cure to an error of the text file.
+// unwritable adds the hint to an error of the text file.
 func unwritable(err error) error {
 	if err == nil {
 		return nil

@@ -98,9 +98,9 @@ func (d *Daemon) setMissing(field string, err error) {
 	switch turned := d.setField(field, wrong); {
 	case !turned:
 	case err != nil:
-		d.log.Warn(d.c.Path+": "+field+" cannot be had yet; it is tried again", logging.Err, err, logging.Hint, cmp.Or(fault.HintOf(err), takenHint))
+		d.log.Warn("a part of the config is not available yet; it is retried", logging.Detail, d.c.Path+": "+field, logging.Err, err, logging.Hint, cmp.Or(fault.HintOf(err), takenHint))
 	default:
-		d.log.Info(d.c.Path + ": " + field + " is there now")
+		d.log.Info("a part of the config is available now", logging.Detail, d.c.Path+": "+field)
 	}
 }
 
@@ -111,7 +111,7 @@ func (d *Daemon) setUnreachable(who string, err error) {
 		d.setField(who, "")
 		return
 	}
-	wrong := "cannot be told how things stand: " + text.OneLine(err.Error())
+	wrong := "cannot report the status: " + text.OneLine(err.Error())
 	if hint := fault.HintOf(err); hint != "" {
 		wrong += " (" + hint + ")"
 	}

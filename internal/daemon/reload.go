@@ -49,7 +49,7 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 	if next.Socket != running.Socket || next.StateDir != running.StateDir {
 		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
 	}
-	d.log.Info("starting over with the changed " + changed)
+	d.log.Info("restarting with changed files", logging.Detail, changed)
 	// An address that the daemon does without already must not keep it from the
 	// rest.
 	missing := d.setMissing
@@ -65,7 +65,7 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 	}
 	d.adopt(old)
 	d.reportLoad(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
-		Hint: cmp.Or(fault.HintOf(err), "mend it") + "; then `systemctl reload talos-agent`"}}, asked)
+		Hint: cmp.Or(fault.HintOf(err), "fix it") + "; then `systemctl reload talos-agent`"}}, asked)
 	if err := d.startAgent(ctx, d.setMissing); err != nil {
 		return fmt.Errorf("start over with the old config: %w", err)
 	}
@@ -79,7 +79,7 @@ func policyBeside(running, loaded config.Settings, problems cluster.Problems) cl
 	p := loaded.Policy
 	if problems.HasErrors() && p.Problems == nil && loaded.PolicyPath != running.PolicyPath {
 		p.Problems = cluster.Problems{{Severity: cluster.Error, File: loaded.Path, Field: "policy_file",
-			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "mend what else is wrong with it"}}
+			Message: "names another policy than " + running.PolicyPath + ", in a config that cannot be loaded", Hint: "fix what else is wrong with it"}}
 	}
 	return p
 }
@@ -105,11 +105,9 @@ func restartNote(s config.Settings) string {
 func (d *Daemon) reportLoad(problems cluster.Problems, asked bool) {
 	doubt := d.settings.Policy.Problems
 	rest := slices.DeleteFunc(slices.Clone(problems), func(p cluster.Problem) bool { return slices.Contains(doubt, p) })
-	words := "the agent's own files cannot be taken up as they are now; what was loaded before stays in force"
 	var trouble []string
 	for _, p := range doubt {
-		words = "it is not known what the host allows; nothing is changed until it is"
-		trouble = append(trouble, p.String()+"; nothing is changed until it is mended")
+		trouble = append(trouble, p.String()+"; nothing is changed until it is fixed")
 	}
 	for _, p := range rest {
 		if p.Severity == cluster.Error {
@@ -121,7 +119,9 @@ func (d *Daemon) reportLoad(problems cluster.Problems, asked bool) {
 	case trouble == nil && !news, trouble != nil && !news && !asked:
 	case trouble == nil:
 		d.log.Info("the agent's own files are in order again")
+	case len(doubt) > 0:
+		d.log.Error("it is not known what the host allows; nothing is changed until it is", logging.Err, slices.Concat(doubt, rest))
 	default:
-		d.log.Error(words, logging.Err, slices.Concat(doubt, rest))
+		d.log.Error("the agent's own files cannot be loaded as they are now; what was loaded before stays in force", logging.Err, rest)
 	}
 }

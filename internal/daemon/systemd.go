@@ -35,7 +35,7 @@ func (d *Daemon) notifyWatchdog() {
 	d.notify(state)
 }
 
-// reloadingState is what systemd is told when the files are loaded anew; it wants to
+// reloadingState is what systemd is sent when the files are reloaded; it wants to
 // know when that began, on its own clock.
 func reloadingState() string {
 	var now unix.Timespec
@@ -45,7 +45,7 @@ func reloadingState() string {
 	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000)
 }
 
-// notify tells systemd, where it listens.
+// notify sends a state to systemd, where it listens.
 func (d *Daemon) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		d.log.Debug("tell systemd", logging.Err, err)

@@ -59,7 +59,7 @@ func Serve(l net.Listener, h *http.Server, log *slog.Logger) *Server {
 	go func() {
 		defer close(s.done)
 		if err := h.Serve(limitConns(l, MaxConns)); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("nobody serves "+l.Addr().String()+" any more", logging.Err, err)
+			log.Error("http server failed", logging.Detail, l.Addr().String(), logging.Err, err)
 		}
 	}()
 	return s

@@ -7,7 +7,9 @@ const (
 	Addon      = "addon"       // name of an addon
 	Applied    = "applied"     // the revision that was applied last
 	Cluster    = "cluster"     // name of the cluster that a record concerns
+	Condition  = "condition"   // the condition that a cluster is in now
 	Console    = "console"     // the last lines of a VM's serial port
+	Detail     = "detail"      // what the message is about, in words: see Sentence
 	DurationMS = "duration_ms" // how long an action took, in milliseconds
 	Err        = "err"         // what failed; ERROR in the journal
 	File       = "file"        // a leftover in the cache, or a file of the state directory
@@ -22,6 +24,7 @@ const (
 	Revision   = "revision"    // the revision that a record concerns
 	Server     = "server"      // address of the kube-apiserver that is asked
 	Stack      = "stack"       // where a panic happened
+	State      = "state"       // the state that an addon is in now
 	Status     = "status"      // Helm's word for a release that was found half done
 	Tags       = "tags"        // tags that Proxmox VE refused
 	UPID       = "upid"        // a task of Proxmox VE

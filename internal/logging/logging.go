@@ -35,6 +35,29 @@ type Config struct {
 	Observe func(slog.Record, []slog.Attr)
 }
 
+// Sentence is what people read of a record, wherever they read it: the message, the
+// node where neither message nor detail names it, and the detail. The cluster, the
+// error and the hint are left to who shows the record, because each stands
+// elsewhere in a line, in the journal and in an event.
+func Sentence(message string, attrs []slog.Attr) string {
+	var node, detail string
+	for _, a := range attrs {
+		switch a.Key {
+		case Node:
+			node = a.Value.String()
+		case Detail:
+			detail = text.OneLine(a.Value.String())
+		}
+	}
+	if node != "" && !strings.Contains(detail, node) && !strings.Contains(message, node) {
+		message += " (" + node + ")"
+	}
+	if detail != "" {
+		message += ": " + detail
+	}
+	return message
+}
+
 // New makes a log.
 func New(c Config) *slog.Logger {
 	h := &handler{level: slog.LevelInfo, observe: c.Observe}
@@ -115,9 +138,12 @@ func (h *handler) WithGroup(string) slog.Handler { return h }
 func writeJournal(send func(string, journal.Priority, map[string]string) error) func(slog.Record, []slog.Attr) error {
 	return func(r slog.Record, attrs []slog.Attr) error {
 		fields := map[string]string{"SYSLOG_IDENTIFIER": "talos-agent"}
-		msg := r.Message
+		msg := Sentence(r.Message, attrs)
 		for _, a := range attrs {
 			switch a.Key {
+			case Cluster:
+				fields["CLUSTER"] = a.Value.String()
+				msg = "[" + a.Value.String() + "] " + msg
 			case Err:
 				fields["ERROR"] = a.Value.String()
 				msg += ": " + text.OneLine(a.Value.String())
@@ -161,7 +187,7 @@ func priority(l slog.Level) journal.Priority {
 	}
 }
 
-// writeLines writes records for people: time, message, reason, and the cure on
+// writeLines writes records for people: time, message, reason, and the hint on
 // a line of its own.
 func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 	var mu sync.Mutex
@@ -182,14 +208,14 @@ func writeLines(w io.Writer) func(slog.Record, []slog.Attr) error {
 				fmt.Fprintf(&b, " [%s]", a.Value)
 			}
 		}
-		b.WriteString(" " + r.Message)
+		b.WriteString(" " + Sentence(r.Message, attrs))
 		for _, a := range attrs {
 			switch a.Key {
 			case Err:
 				b.WriteString(": " + text.OneLine(a.Value.String()))
 			case Hint:
 				hint = a.Value.String()
-			case Cluster, Node, VMID, Action, Addon, Console, Image, UPID, Log, Reason, Status, Phase, Revision, DurationMS:
+			case Detail, Cluster, Node, VMID, Action, Addon, Condition, Console, Image, UPID, Log, Reason, State, Status, Phase, Revision, DurationMS:
 				// The sentence says it already; the journal has the field.
 			default:
 				fmt.Fprintf(&b, " %s=%s", a.Key, a.Value)

@@ -14,7 +14,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	if len(f.Steps) == 0 && len(f.Blocked) == 0 && len(f.Waiting) == 0 {
 		why := ""
 		if len(f.Problems) == 0 {
-			why = ": the world is as the repository says"
+			why = ": the host matches the repository"
 		}
 		p.Printf("  nothing to do%s\n", why)
 	}

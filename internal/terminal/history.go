@@ -24,7 +24,7 @@ func (p Printer) PrintRuns(name string, runs []cluster.Run) {
 	p.PrintRows(rows)
 }
 
-// formatCause is why a run began; of a new revision with what its author says of it.
+// formatCause is why a run began; of a new revision with its author's message.
 func formatCause(r cluster.Run) string {
 	if r.Subject != "" && r.Cause == history.NewRevision {
 		return r.Cause + ": " + r.Subject
@@ -71,7 +71,7 @@ func (p Printer) PrintRun(r cluster.Run) {
 		p.Printf("  -> %s\n", text.OneLine(r.Hint))
 	}
 	if len(r.Plan) > 0 {
-		p.Printf("\n  FORETOLD\n")
+		p.Printf("\n  PLANNED\n")
 		for i, s := range r.Plan {
 			p.Printf("  %3d. %s\n", i+1, s.Text)
 		}

@@ -21,7 +21,7 @@ type Printer struct {
 	now    time.Time
 }
 
-// New makes a printer for what --output says: text, "" for the same, or json.
+// New makes a printer for the format of --output: text, "" for the same, or json.
 func New(w io.Writer, output string) (Printer, error) {
 	p := NewPlain(w)
 	switch output {

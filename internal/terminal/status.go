@@ -152,14 +152,14 @@ func (p Printer) printPasses(all []cluster.PassStatus) {
 		shown = append(shown, []string{p.formatAge(ps.At) + " ago", text.Cut(strings.Join(what, "; "), 110)})
 	}
 	if len(shown) > 0 {
-		p.PrintTable(append([][]string{{"PASS", "BEGAN OR FAILED"}}, shown...))
+		p.PrintTable(append([][]string{{"PASS", "ACTIONS"}}, shown...))
 	}
 }
 
 // PrintProblems prints the problems that are no cluster's.
 func (p Printer) PrintProblems(problems []string) {
 	for _, t := range problems {
-		p.Printf("%s %s\n", p.Paint("trouble", Red), text.OneLine(t))
+		p.Printf("%s %s\n", p.Paint("problem", Red), text.OneLine(t))
 	}
 }
 

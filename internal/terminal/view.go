@@ -17,7 +17,7 @@ type View interface {
 	// Show takes what is there now, of which changed is what is new, and the
 	// problems that are no cluster's; away is why nothing is known at the moment.
 	Show(all []cluster.Status, changed *cluster.Status, problems []string, away error) error
-	// Ticks tells when to show the same again, because time goes by; nil: never.
+	// Ticks is when to show the same again, because time goes by; nil: never.
 	Ticks() <-chan time.Time
 	Begin() error
 	End()
@@ -92,17 +92,17 @@ func (l *lineView) Show(all []cluster.Status, changed *cluster.Status, problems 
 	l.away = away
 	for _, t := range problems {
 		if !slices.Contains(l.problems, t) {
-			l.p.Printf("%s trouble %s\n", at, text.OneLine(t))
+			l.p.Printf("%s problem %s\n", at, text.OneLine(t))
 		}
 	}
 	for _, t := range l.problems {
 		if !slices.Contains(problems, t) {
-			l.p.Printf("%s trouble is over: %s\n", at, text.OneLine(t))
+			l.p.Printf("%s problem is over: %s\n", at, text.OneLine(t))
 		}
 	}
 	l.problems = problems
 	for _, name := range findDeleted(l.shown, all) {
-		l.p.Printf("%s %s is not looked after any more\n", at, name)
+		l.p.Printf("%s %s is no longer managed\n", at, name)
 		delete(l.shown, name)
 	}
 	if changed == nil {
@@ -119,7 +119,7 @@ func (*lineView) Ticks() <-chan time.Time { return nil }
 func (*lineView) Begin() error            { return nil }
 func (*lineView) End()                    {}
 
-// describeChanges says in lines what is new in a status: how the cluster stands, and
+// describeChanges writes in lines what is new in a status: how the cluster stands, and
 // which nodes and addons stand otherwise than before.
 func describeChanges(before, after cluster.Status, first bool) []string {
 	var out []string

@@ -86,7 +86,7 @@ func TestChanges(t *testing.T) {
 }
 
 // TestJSONNamesDeletedClusters: a program that watches reads once of a cluster that is
-// not looked after any more, and of it again when it is back.
+// not managed any more, and of it again when it is back.
 func TestJSONNamesDeletedClusters(t *testing.T) {
 	var b strings.Builder
 	p, err := New(&b, "json")

@@ -83,7 +83,7 @@ func (f *Factory) Cached(img cluster.Image, pin cluster.ImagePin) bool {
 			n, err = now, f.remember(img.Name, now)
 		}
 		if err != nil {
-			f.log.Warn("cannot use image "+img.Name+" of the cache", logging.Image, img.Name, logging.Err, err)
+			f.log.Warn("cannot use an image of the cache", logging.Detail, img.Name, logging.Image, img.Name, logging.Err, err)
 			return false
 		}
 	}

@@ -51,9 +51,9 @@ func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func
 		case n.of(info) && n.Schematic == img.Schematic && !n.Changed:
 			return n.pin(), nil
 		case n.Downloaded:
-			f.log.Warn("image "+img.Name+" in the cache was changed since it was downloaded; it is downloaded again", logging.Image, img.Name)
+			f.log.Warn("an image in the cache was changed since it was downloaded; it is downloaded again", logging.Detail, img.Name, logging.Image, img.Name)
 		default:
-			f.log.Info("take image "+img.Name+", which was put into the cache", logging.Image, img.Name)
+			f.log.Info("an image was put into the cache; it is used", logging.Detail, img.Name, logging.Image, img.Name)
 			n, err := f.inspect(img)
 			if err != nil {
 				return cluster.ImagePin{}, err

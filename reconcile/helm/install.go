@@ -166,9 +166,9 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		if since := time.Since(last.Info.LastDeployed.Time); !mine && since < pendingFor {
 			return nil, fmt.Errorf("somebody else has changed its release for %s (%s)", since.Round(time.Second), status)
 		}
-		// Whoever began it is dead: no one else makes our revisions, and no other
-		// action of ours is under way.
-		j.log.Info(fmt.Sprintf("take up the release of addon %s, which was cut off (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
+		// Whoever began it is dead: no one else makes our revisions, and no
+		// other action of ours is under way.
+		j.log.Info("resume an interrupted release", logging.Detail, fmt.Sprintf("addon %s (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
 			return nil, err

@@ -165,7 +165,8 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 		var e *Error
 		refused := errors.As(err, &e) && (errors.Is(err, errForbidden) || e.Params["tags"] != "")
 		if refused && c.setUntagged(id.vmid, true) {
-			c.log.Warn(fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s); it goes without tags", id.vmid, id.node), logging.VMID, id.vmid, logging.Node, id.node, logging.Tags, wanted, logging.Err, err,
+			c.log.Warn("a VM stays without tags", logging.Detail, fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s)", id.vmid, id.node),
+				logging.VMID, id.vmid, logging.Node, id.node, logging.Tags, wanted, logging.Err, err,
 				logging.Hint, "allow them: `user-tag-access` in Datacenter > Options")
 		}
 		return refused

@@ -132,7 +132,8 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 		if id := u.vmid(); id != 0 {
 			what += fmt.Sprintf(" of vm %d", id)
 		}
-		c.log.Warn(what+" ended with warnings: "+sanitize(strings.Join(tail, " / ")), logging.UPID, u.text, logging.VMID, u.vmid(), logging.Log, strings.Join(tail, " / "))
+		c.log.Warn("a task ended with warnings", logging.Detail, what+": "+sanitize(strings.Join(tail, " / ")),
+			logging.UPID, u.text, logging.VMID, u.vmid(), logging.Log, strings.Join(tail, " / "))
 		return nil
 	}
 	failed := &TaskError{UPID: u.text, Type: u.kind, Exit: sanitize(exit), Log: tail}

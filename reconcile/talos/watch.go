@@ -139,7 +139,7 @@ func (w *watcher) publish(m cluster.Machine) {
 		return
 	}
 	if w.machine.Reach != m.Reach {
-		f.log.Debug("machine is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
+		f.log.Debug("machine reachability changed", logging.Detail, w.node.Name+" is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
 	}
 	w.machine = m
 	close(w.moved)
@@ -164,9 +164,9 @@ func reachWord(r cluster.Reach) string {
 	case cluster.Configured:
 		return "configured"
 	case cluster.Unexpected:
-		return "a stranger"
+		return "unexpected"
 	default:
-		return "not to be seen"
+		return "unknown"
 	}
 }
 

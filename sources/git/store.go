@@ -21,6 +21,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/storage/filesystem"
+
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // maxPacks is how many fetches a store takes before it is made again: go-git
@@ -301,7 +303,7 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 			return plumbing.ZeroHash, err
 		}
 	}
-	s.log.Info("the copy of the repository in the cache is made again: " + reason)
+	s.log.Info("the copy of the repository in the cache is re-created", logging.Detail, reason)
 	return tip, s.renew(ctx, sess, refs, tip)
 }
 
@@ -394,7 +396,7 @@ func (s *Store) openStore() error {
 		return err
 	}
 	if err != nil {
-		s.log.Info("the copy of the repository in the cache is made again: " + err.Error())
+		s.log.Info("the copy of the repository in the cache is re-created", logging.Err, err)
 		if err := os.RemoveAll(filepath.Join(s.cfg.Dir, storeDir)); err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case Refused:
 		l.warn(why)
 	default:
-		l.c.Log.Debug("a webhook is no hint: " + why)
+		l.c.Log.Debug("webhook ignored", logging.Detail, why)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
@@ -117,7 +117,7 @@ func (l *Listener) warn(why string) {
 	last := <-l.warned
 	now := time.Now()
 	if now.Sub(last) >= warnEvery {
-		l.c.Log.Warn("a webhook was refused: "+why, logging.Hint, "the secret of the forge's webhook and the one in webhook.secret_file must be the same; if nobody knows of a webhook, close the way to the listener")
+		l.c.Log.Warn("webhook refused", logging.Detail, why, logging.Hint, "the secret of the forge's webhook and the one in webhook.secret_file must be the same; if nobody knows of a webhook, close the way to the listener")
 		last = now
 	}
 	l.warned <- last

@@ -58,7 +58,7 @@ func (i *images) Download(ctx context.Context, d cluster.Desired, p reconcile.Pr
 	progress := func(done, total int64) { p(cluster.Progress{Done: done, Total: total, Unit: "bytes"}) }
 	pin, err := i.factory.Download(ctx, d.Image, progress)
 	if errors.Is(err, factory.ErrUnknownSchematic) {
-		// The id comes from the journal, and this factory was never told.
+		// The id comes from the journal, and this factory never received it.
 		id, regErr := i.factory.Schematic(ctx, d.Spec.Schematic)
 		if regErr != nil {
 			return cluster.ImagePin{}, regErr

@@ -72,7 +72,7 @@ func (a *Agent) Reconcile(name string) error {
 	return nil
 }
 
-// readClusters has the repository read for clusters that nobody knows yet.
+// readClusters has the repository read for clusters that are not known yet.
 func (a *Agent) readClusters() {
 	select {
 	case a.asked <- time.Now():
@@ -80,7 +80,7 @@ func (a *Agent) readClusters() {
 	}
 }
 
-// LookAll has every cluster fetch and look, those too that nobody knows yet.
+// LookAll has every cluster fetch and look, those too that are not known yet.
 func (a *Agent) LookAll() {
 	a.readClusters()
 	for _, name := range a.Clusters() {

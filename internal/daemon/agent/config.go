@@ -43,7 +43,7 @@ type Config struct {
 	Host    string // its name
 
 	// Directory is the directory that is the repository, and is watched; "": none.
-	// Pushed has an element when something was pushed; nil: nobody says so.
+	// Pushed has an element when something was pushed; nil: nothing reports that.
 	Directory string
 	Pushed    <-chan struct{}
 

@@ -122,10 +122,11 @@ func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeSta
 	switch {
 	case before != nil && slices.Equal(before.Lines, tail.Lines) && before.Note == tail.Note:
 	case len(tail.Lines) > 0:
-		c.log.Info(fmt.Sprintf("%s does not come up; its console ends with: %s", key.node, tail.Lines[len(tail.Lines)-1]),
+		c.log.Info("a machine does not come up", logging.Detail, fmt.Sprintf("the console of %s ends with: %s", key.node, tail.Lines[len(tail.Lines)-1]),
 			logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID, logging.Console, strings.Join(tail.Lines, "\n"))
 	default:
-		c.log.Info(fmt.Sprintf("%s does not come up; of its console is known: %s", key.node, tail.Note), logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID)
+		c.log.Info("a machine does not come up", logging.Detail, fmt.Sprintf("the console of %s: %s", key.node, tail.Note),
+			logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID)
 	}
 	c.done()
 }

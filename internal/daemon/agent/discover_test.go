@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // A cluster that the loop of another one sees first, just after the repository
@@ -38,13 +39,15 @@ func TestClusterThatIsSeenMeanwhile(t *testing.T) {
 	})
 }
 
-// onRecord is a log that is heard by the words of its records.
+// onRecord is a log that is a function of the sentence of each record.
 type onRecord func(message string)
 
 func (onRecord) Enabled(context.Context, slog.Level) bool { return true }
 func (h onRecord) WithAttrs([]slog.Attr) slog.Handler     { return h }
 func (h onRecord) WithGroup(string) slog.Handler          { return h }
 func (h onRecord) Handle(_ context.Context, r slog.Record) error {
-	h(r.Message)
+	var attrs []slog.Attr
+	r.Attrs(func(a slog.Attr) bool { attrs = append(attrs, a); return true })
+	h(logging.Sentence(r.Message, attrs))
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // hub asks the repository once for all clusters.
 type hub struct {
 	repo *sources.Repository
-	did  func(error) // told how every fetch ended
+	did  func(error) // called with how every fetch ended
 	lock chan struct{}
 
 	last  sources.Tree
@@ -31,7 +31,7 @@ type hub struct {
 // included.
 const answerWithin = 5 * time.Minute
 
-// StuckAfter is how far behind its own announcement a loop may be before it counts
+// StuckAfter is how far behind its own schedule a loop may be before it counts
 // as stuck: a pass may wait for the repository, for answerWithin at most, and
 // then for everybody else's answers.
 const StuckAfter = 6 * time.Minute

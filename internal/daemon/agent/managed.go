@@ -111,7 +111,7 @@ func (a *Agent) find(name string) (*managedCluster, error) {
 	}
 	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
-		return nil, fault.WithHint(err, "this host looks after "+strings.Join(known, ", "))
+		return nil, fault.WithHint(err, "this host manages "+strings.Join(known, ", "))
 	}
-	return nil, fault.WithHint(err, "no cluster has been read from the repository yet: `talos-agent status` says why")
+	return nil, fault.WithHint(err, "no cluster has been read from the repository yet: `talos-agent status` shows why")
 }

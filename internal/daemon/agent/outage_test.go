@@ -147,7 +147,7 @@ func TestRepositoryOutage(t *testing.T) {
 		}
 		expect("in the end", trouble, outage, blind, over)
 		expect("in the end", quiet, ready)
-		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="the repository has not been fetched for 15m00s`: 1, `msg="the repository answers again"`: 2} {
+		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="repository unavailable" detail="the repository has not been fetched for 15m00s`: 1, `msg="the repository answers again"`: 2} {
 			if got := strings.Count(log.String(), text); got != n {
 				t.Errorf("%d events, want %d: %s", got, n, text)
 			}

@@ -243,7 +243,7 @@ func (s *Sim) Boot(changes ...func(*agent.Config)) {
 	}
 }
 
-// Signal tells the agent to stop, as systemd's signal does, and does not wait.
+// Signal asks the agent to stop, as systemd's signal does, and does not wait.
 func (s *Sim) Signal() { s.signal() }
 
 // Die ends the running agent's reach: nothing it still does has any effect, on
@@ -364,7 +364,7 @@ func (s *Sim) Quiet(d time.Duration) {
 	}
 }
 
-// CheckRules ends a life: the world says what was broken, and what it finally
+// CheckRules ends a life: the world reports what was broken, and what it finally
 // holds is looked at.
 func (s *Sim) CheckRules(sz Size) {
 	s.T.Helper()

@@ -39,7 +39,7 @@ func TestEventsAreTheJournal(t *testing.T) {
 		return nil
 	}}).With("cluster", "dev")
 	log.Debug("nobody needs it")
-	log.With("node", "cp-1", "vmid", 411).Warn("could not create vm 411", "err", errors.New("no room"), "hint", "make room",
+	log.With("node", "cp-1", "vmid", 411).Warn("action failed", "detail", "create vm 411", "err", errors.New("no room"), "hint", "make room",
 		"duration_ms", 12, "token", cluster.SecretString("s3cret"), "upid", "")
 	all := events.Select(cluster.EventQuery{})
 	if len(all) != 1 {
@@ -50,7 +50,7 @@ func TestEventsAreTheJournal(t *testing.T) {
 	for k, v := range e.Fields {
 		has[k] = v
 	}
-	if e.Level != "warning" || e.Message+": "+e.Error+" ("+e.Hint+")" != message || fmt.Sprint(has) != fmt.Sprint(fields) {
+	if e.Level != "warning" || "["+e.Cluster+"] "+e.Message+": "+e.Error+" ("+e.Hint+")" != message || e.Message != "action failed (cp-1): create vm 411" || fmt.Sprint(has) != fmt.Sprint(fields) {
 		t.Errorf("event %+v\njournal %q %v", e, message, fields)
 	}
 	if fields["TOKEN"] != "[redacted]" {

@@ -53,10 +53,10 @@ func (ev *Events) Select(q cluster.EventQuery) []cluster.Event { return ev.ring.
 // Changed is closed when there is another event.
 func (ev *Events) Changed() <-chan struct{} { return ev.ring.Changed() }
 
-// newEvent makes an event of a record. Field by field it holds what the journal
-// gets.
+// newEvent makes an event of a record. Its message is the sentence of every other form
+// of the record, and field by field it holds what the journal gets.
 func newEvent(r slog.Record, attrs []slog.Attr) cluster.Event {
-	e := cluster.Event{At: r.Time.UTC(), Message: limit(r.Message), Level: "info"}
+	e := cluster.Event{At: r.Time.UTC(), Message: limit(logging.Sentence(r.Message, attrs)), Level: "info"}
 	switch {
 	case r.Level >= slog.LevelError:
 		e.Level = "error"

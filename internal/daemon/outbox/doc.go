@@ -3,6 +3,6 @@
 // place can bear.
 //
 // It knows neither what is sent nor to whom, keeps nothing on disk, and logs
-// nothing: whoever sends says what is the same, how to send it, and what to do
+// nothing: whoever sends decides what is the same, how to send it, and what to do
 // with the outcome of each attempt.
 package outbox

@@ -23,10 +23,10 @@ type Outbox[T any] struct {
 	done   chan struct{}
 }
 
-// Config says how an outbox sends. Send and Same are required.
+// Config describes how an outbox sends. Send and Same are required.
 type Config[T any] struct {
 	Send func(context.Context, T) error
-	// Same reports whether two values say the same.
+	// Same reports whether two values mean the same.
 	Same func(a, b T) bool
 	// Gap is the least time between two values to the place, Burst how many there
 	// may be about one subject before they must be Refill apart; 0: no limit.
@@ -147,7 +147,7 @@ func (o *Outbox[T]) Sent(subject string) *T {
 	return o.slot(subject).sent
 }
 
-// pickNext takes the value that has waited longest, or says how long none is due.
+// pickNext takes the value that has waited longest, or reports how long none is due.
 func (o *Outbox[T]) pickNext() (subject string, s *slot[T], wait time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -121,7 +121,7 @@ func newChannel(t Target, sender notify.Target, sent *SentNotices, onAttempt fun
 			onAttempt(t.Name, err)
 			sent.set(t.Name, name, ch.out.Sent(name))
 			if last.Changed(err) {
-				log.Warn("cannot notify "+t.Name+"; it is tried again", logging.Err, err, logging.Hint, fault.HintOf(err))
+				log.Warn("cannot send a notification; it is retried", logging.Detail, t.Name, logging.Err, err, logging.Hint, fault.HintOf(err))
 			}
 		},
 		Sent: sent.of(t.Name),

@@ -52,7 +52,7 @@ func (o *Outage) Observe(err error) {
 	message := "the repository has not been fetched for " + text.Duration(lasts) + ", and what is pushed is not applied"
 	if !o.logged {
 		o.logged = true
-		o.Log.Warn(message, logging.Err, err, logging.Hint, fault.HintOf(err))
+		o.Log.Warn("repository unavailable", logging.Detail, message, logging.Err, err, logging.Hint, fault.HintOf(err))
 	}
 	notice.Condition, notice.Message, notice.Hint, notice.Since = string(cluster.Unknown), message+": "+text.OneLine(err.Error()), fault.HintOf(err), o.since.UTC()
 	o.Notifier.reportOutage(notice)

@@ -39,7 +39,7 @@ const (
 	listedFiles = 2000
 )
 
-// Config says what a bundle is made of.
+// Config describes what a bundle is made of.
 type Config struct {
 	Version string // of this program
 	Path    string // of config.yaml

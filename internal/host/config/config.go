@@ -11,11 +11,11 @@ import "time"
 type configFile struct {
 	// The name of this agent. With the name of a cluster it is the identity of
 	// the cluster's VMs: two agents on one host differ here, and another owner
-	// is a stranger to every VM made before.
+	// does not know any VM made before.
 	Owner string `yaml:"owner" is:"label" default:"talos-agent" example:"talos-agent"`
 	// Where the inventory is.
 	Repository repositoryFile `yaml:"repository" required:"true" example:"{url: \"ssh://git@example.org/infra.git\"}"`
-	// The clusters of the repository that this host looks after, by the names of
+	// The clusters of the repository that this host manages, by the names of
 	// their folders. A cluster is for one agent: where several follow one repository,
 	// each names its own.
 	Clusters []string `yaml:"clusters" is:"label" default:"all in the repository" example:"[dev]"`
@@ -26,9 +26,9 @@ type configFile struct {
 	Proxmox proxmoxFile `yaml:"proxmox" example:"{url: \"https://127.0.0.1:8006\", token_file: proxmox.token}"`
 	// Where commit statuses are sent. Without it none are.
 	Forge forgeFile `yaml:"forge"`
-	// Who is told when a cluster changes its condition.
+	// Who is notified when a cluster changes its condition.
 	Notifications []notificationFile `yaml:"notifications"`
-	// Where forges say that something was pushed, so that it is fetched at once.
+	// Where forges report that something was pushed, so that it is fetched at once.
 	Webhook webhookFile `yaml:"webhook" example:"{listen: \"127.0.0.1:9478\", secret_file: webhook.secret}"`
 	// Numbers for Prometheus.
 	Metrics metricsFile `yaml:"metrics" example:"{listen: \"127.0.0.1:9477\"}"`
@@ -70,7 +70,7 @@ type repositoryFile struct {
 	// Credential: ssh.key.
 	SSHKeyFile string `yaml:"ssh_key_file" is:"path" default:"the credential ssh.key" example:"deploy.key"`
 	// The host keys of the ssh server, as ssh-keyscan prints them. Needed for
-	// ssh: no server is trusted on first sight. Credential: known_hosts.
+	// ssh: no server is trusted on first use. Credential: known_hosts.
 	KnownHostsFile string `yaml:"known_hosts_file" is:"path" default:"the credential known_hosts" example:"known_hosts"`
 	// A token that may read the repository. For https only. Credential:
 	// git.token.
@@ -119,10 +119,10 @@ type notificationFile struct {
 	// A key that signs what is sent, so that the other side knows who sent it.
 	// Only for a webhook. Credential: notify-NAME.secret.
 	SecretFile string `yaml:"secret_file" is:"path" default:"the credential notify-NAME.secret, if there is one" example:"hook.secret"`
-	// The clusters that are told of.
+	// The clusters whose conditions are sent.
 	Clusters []string `yaml:"clusters" is:"label" default:"all" example:"[dev]"`
-	// The conditions that are told. Who is told of Unknown is told of a repository
-	// that cannot be fetched, too.
+	// The conditions that are reported. Unknown includes a repository that cannot
+	// be fetched.
 	On []string `yaml:"on" enum:"Ready,Reconciling,Stalled,Suspended,Unknown" default:"[Ready, Stalled, Unknown]" example:"[Stalled]"`
 }
 

@@ -160,7 +160,7 @@ func TestSealedCredentials(t *testing.T) {
 	if visible := s.WithoutHidden(problems); len(visible) != 0 {
 		t.Errorf("without what is hidden: %v", visible)
 	}
-	// The other way is told as ever.
+	// The other way is reported as ever.
 	if err := os.Remove(filepath.Join(store+".encrypted", "talos-agent.age.key")); err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestConfigProblems(t *testing.T) {
 			`config.yaml:4:19: metrics.listen: "localhost:9477" is not an IP address and a port (write one like "127.0.0.1:9477")`,
 			"config.yaml:4:47: metrics.textfile: does not end in .prom (node_exporter reads files whose names end in .prom)"}},
 		{remote + ok + "metrics: {}\n", []string{
-			"config.yaml:4:1: metrics: says neither where to listen nor which file to write (write listen: for Prometheus to ask, or textfile: for node_exporter to read)"}},
+			"config.yaml:4:1: metrics: sets neither where to listen nor which file to write (write listen: for Prometheus to ask, or textfile: for node_exporter to read)"}},
 		{remote + ok + "metrics: {listen: \"127.0.0.1:0\"}\n", []string{
 			"config.yaml:4:19: metrics.listen: the port must not be 0: nobody would know which one it is (write one like 127.0.0.1:9477)"}},
 		{remote + ok + "metrics: {listen: \"127.0.0.999:1\"}\n", []string{
@@ -263,10 +263,10 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "clusters: [dev]\nnotifications:\n  - {name: a, kind: chat, url_file: hook.url, clusters: [dev, prod], on: [Ready, Broken]}\n  - {name: a, kind: webhook, url_file: hook.url, secret_file: short}\n" +
 			"  - {name: b, kind: webhook}\n  - {name: c, kind: webhook, url_file: plain.url}\n  - {kind: mail}\n", []string{
 			`config.yaml:6:37: notifications[0].url_file: the address in the file DIR/hook.url cannot be used: its service is not known (known are `,
-			"config.yaml:6:63: notifications[0].clusters[1]: prod is not among the clusters of this host (this host looks after dev)",
+			"config.yaml:6:63: notifications[0].clusters[1]: prod is not among the clusters of this host (this host manages dev)",
 			`config.yaml:6:82: notifications[0].on[1]: "Broken" is not known (write Ready or Reconciling or Stalled or Suspended or Unknown)`,
 			"config.yaml:7:12: notifications[1].name: another target is called a (choose another)",
-			"config.yaml:8:5: notifications[2].url_file: is missing: nobody knows where to send to (put the address into a file that nobody else can read, and name it here)",
+			"config.yaml:8:5: notifications[2].url_file: is missing: there is no address to send to (put the address into a file that nobody else can read, and name it here)",
 			"config.yaml:9:40: notifications[3].url_file: the address in the file DIR/plain.url cannot be used: it is plain http, over which anybody between could read and write (use https; plain http is for loopback addresses)",
 			"config.yaml:10:5: notifications[4].name: is missing (write name: phone)",
 			`config.yaml:10:12: notifications[4].kind: "mail" is not known (write webhook or chat)`}},

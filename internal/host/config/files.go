@@ -211,7 +211,7 @@ func (l *loader) readFile(field, written, credential string, forbidden fs.FileMo
 			l.out.Hidden = append(l.out.Hidden, field)
 		}
 	case len(bytes.TrimSpace(data)) == 0:
-		l.Wrong(field, "write it anew", "the file %s is empty", f.path)
+		l.Wrong(field, "write it again", "the file %s is empty", f.path)
 	default:
 		l.paths[field] = f.path
 		return data, true

@@ -26,7 +26,7 @@ func (l *loader) loadMetrics() {
 	switch {
 	case !l.Has("metrics") || f.Listen != "" || f.Textfile != "" || hasError(l.Report, "metrics.listen") || hasError(l.Report, "metrics.textfile"):
 	default:
-		l.Wrong("metrics", "write listen: for Prometheus to ask, or textfile: for node_exporter to read", "says neither where to listen nor which file to write")
+		l.Wrong("metrics", "write listen: for Prometheus to ask, or textfile: for node_exporter to read", "sets neither where to listen nor which file to write")
 	}
 	if f.Textfile != "" && !strings.HasSuffix(f.Textfile, ".prom") {
 		l.Wrong("metrics.textfile", "node_exporter reads files whose names end in .prom", "does not end in .prom")
@@ -105,7 +105,7 @@ func (l *loader) loadNotifications() {
 		n := Notification{Name: f.Name, To: notify.Config{Kind: notify.Kind(f.Kind), CA: l.out.CA}, Clusters: f.Clusters}
 		for j, name := range f.Clusters {
 			if len(l.out.Clusters) > 0 && !slices.Contains(l.out.Clusters, name) && name != "" {
-				l.Wrong(yamlschema.Element(yamlschema.Join(at, "clusters"), j), "this host looks after "+strings.Join(l.out.Clusters, ", "), "%s is not among the clusters of this host", name)
+				l.Wrong(yamlschema.Element(yamlschema.Join(at, "clusters"), j), "this host manages "+strings.Join(l.out.Clusters, ", "), "%s is not among the clusters of this host", name)
 			}
 		}
 		for _, c := range f.On {
@@ -120,7 +120,7 @@ func (l *loader) loadNotifications() {
 		n.To.URL, n.To.Secret = address.RevealString(), key.RevealString()
 		if !ok {
 			if !hasError(l.Report, field) {
-				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: nobody knows where to send to")
+				l.Wrong(field, "put the address into a file that nobody else can read, and name it here", "is missing: there is no address to send to")
 			}
 		} else if _, err := notify.New(n.To); err != nil {
 			l.Wrong(field, fault.HintOf(err), "the address in %s cannot be used: %s", l.nameFile(field), err)

@@ -42,7 +42,7 @@ func explainUnreadPolicy(path string, err error) cluster.Problems {
 func checkOwner(path string, info fs.FileInfo) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return errors.New("its owner cannot be told")
+		return errors.New("its owner is unknown")
 	}
 	if uid := int(st.Uid); uid != 0 && uid != os.Geteuid() {
 		return fault.WithHint(fmt.Errorf("belongs to user %d, who can change it", uid), "chown root "+path)

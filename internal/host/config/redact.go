@@ -136,7 +136,7 @@ func showNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 	case n.Kind != yaml.ScalarNode:
 		return notShown
 	case t.Kind() == reflect.String:
-		// What is wrong is told by the program in words that show no more than
+		// What is wrong is printed by the program in words that show no more than
 		// they may.
 		f, ok := language.Formats[is]
 		if show := showable[is]; show != nil && ok && f.Pattern.MatchString(n.Value) {

@@ -70,7 +70,7 @@ type Fault string
 
 // The faults, in the order in which they are met.
 const (
-	FaultAddress   Fault = "address"   // the name is unknown, or nobody listens
+	FaultAddress   Fault = "address"   // the name is unknown, or nothing listens
 	FaultSilent    Fault = "silent"    // no answer in time
 	FaultNotTLS    Fault = "not-tls"   // something else than TLS answers
 	FaultAuthority Fault = "authority" // the certificate is signed by nobody we trust
@@ -106,7 +106,7 @@ type Bridge struct {
 	Address   string // with its prefix length; "" : none
 	Ports     string
 	VLANAware bool
-	// Vnet says that it belongs to a zone of Proxmox VE's SDN, which cares for
+	// Vnet is true when it belongs to a zone of Proxmox VE's SDN, which cares for
 	// ports and VLANs itself.
 	Vnet bool
 }
@@ -135,7 +135,7 @@ type Source struct {
 	What    string // "image factory", "chart repository", ...
 	Address string
 	Seen    Fact[string] // what was found there, in words
-	// Guests says that it is the nodes that fetch from it, over a way of their
+	// Guests is true when it is the nodes that fetch from it, over a way of their
 	// own: the host shows only whether the place is there.
 	Guests bool
 }

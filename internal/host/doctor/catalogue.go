@@ -4,10 +4,10 @@ package doctor
 type Kind struct {
 	Name  string
 	Group string
-	// Looks is what is looked at; Levels what it can come to beside pass; Cure
+	// Looks is what is looked at; Levels what it can come to beside pass; Hint
 	// what to do then, in one sentence.
-	Looks, Levels, Cure string
-	// Root says that it is looked at by root on the host, not by the agent.
+	Looks, Levels, Hint string
+	// Root is true when it is looked at by root on the host, not by the agent.
 	Root bool
 }
 
@@ -27,8 +27,8 @@ var Catalogue = []Kind{
 	{"config", groupAgent, "config and policy can be loaded, and every file they name", "warn, fail, skipped", "correct the line of the file that it names", true},
 	{"daemon", groupAgent, "the daemon answers on its socket", "warn", "`systemctl start talos-agent`, then `journalctl -u talos-agent`", true},
 	{"files", groupAgent, "keys and tokens are readable by nobody else, config and policy changed by nobody else, /etc/credstore is root's alone", "warn, fail, skipped", "the `chown` and `chmod` that it prints", true},
-	{"credentials", groupAgent, "the agent that runs was started with the keys and tokens that lie in /etc/credstore now; told where systemd runs it", "warn, skipped", "`systemctl restart talos-agent`", true},
-	{"agents", groupAgent, "where other hosts of the Proxmox VE cluster have agents as well, the config says which clusters are this one's", "warn, skipped", "name them under `clusters` in each host's config.yaml", true},
+	{"credentials", groupAgent, "the agent that runs was started with the keys and tokens that lie in /etc/credstore now; checked where systemd runs it", "warn, skipped", "`systemctl restart talos-agent`", true},
+	{"agents", groupAgent, "where other hosts of the Proxmox VE cluster have agents as well, the config names the clusters that are this one's", "warn, skipped", "name them under `clusters` in each host's config.yaml", true},
 
 	{"api", groupProxmox, "the API answers at `proxmox.url`", "fail", "start pveproxy, or correct the address", false},
 	{"certificate", groupProxmox, "its certificate is trusted, has the right name and is valid for two weeks more", "warn, fail, skipped", "give `proxmox.ca_file`, one of the certificate's names in `proxmox.url`, or `proxmox.fingerprint`; renew it", false},
@@ -57,7 +57,7 @@ var Catalogue = []Kind{
 	{"timeserver", groupTime, "the time servers of the nodes answer", "warn, fail, skipped", "name one that answers under `network.time_servers`", true},
 
 	{"repository", groupSources, "the repository can be fetched with the agent's credentials", "warn, fail", "what it prints: the key, the token, the host key, the address", false},
-	{"inventory", groupSources, "the clusters of this host are valid", "fail", "correct the line that it names; `talos-agent validate` tells more", false},
+	{"inventory", groupSources, "the clusters of this host are valid", "fail", "correct the line that it names; `talos-agent validate` shows more", false},
 	{"forge", groupSources, "the forge takes commit statuses from the token", "fail", "make a token that may set commit statuses", false},
 	{"source", groupSources, "image factory, charts and registries answer, over mirrors and authorities of the config", "warn, fail", "open the way, name a proxy or a mirror", false},
 }

@@ -25,7 +25,7 @@ type Check struct {
 	Subject string `json:"subject,omitempty"` // which one of its kind: a path, a storage, a file
 	Level   Level  `json:"level"`
 	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"` // the cure
+	Hint    string `json:"hint,omitempty"` // what to do about it
 }
 
 // Examination is what the agent's half came to, and what the other half needs to
@@ -97,8 +97,8 @@ func Look[T any](v T, err error) Fact[T] {
 	return Saw(v)
 }
 
-// skipped is the check that could not be made for want of a fact.
-func skipped[T any](name, subject string, f Fact[T]) Check {
+// skipCheck is the check that could not be made for want of a fact.
+func skipCheck[T any](name, subject string, f Fact[T]) Check {
 	why := f.Why
 	if why == "" {
 		why = "it was not looked at"

@@ -6,7 +6,7 @@
 // It is pure: it is given what was seen, by the agent with its own credentials
 // (Agent) and by root on the host (Host), every fact with the reason when it
 // could not be seen, and returns checks. What is not known is never judged: it
-// is skipped, and the check says why.
+// is skipped, and the check shows why.
 //
 // It must not know how anything is seen, read a clock, or speak to anybody.
 package doctor

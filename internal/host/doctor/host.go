@@ -17,7 +17,7 @@ type Host struct {
 
 	// Clock is the kernel's word on the host's clock.
 	Clock Fact[Clock]
-	// TimeServers are those of the nodes that were asked, by name; NotAsked says of
+	// TimeServers are those of the nodes that were asked, by name; NotAsked reports for
 	// the others why not.
 	TimeServers map[string]Fact[time.Duration] // how far theirs is ahead
 	NotAsked    map[string]string
@@ -30,7 +30,7 @@ type Host struct {
 	// Proxmox VE's root: the token itself may not ask for its user.
 	Separation Fact[Separation]
 
-	// Others says who else in the Proxmox VE cluster has a token of the agents' user,
+	// Others names who else in the Proxmox VE cluster has a token of the agents' user,
 	// in the word of its root; "" for nobody.
 	Others Fact[string]
 
@@ -113,12 +113,12 @@ type Way struct {
 	Link string     // interface
 	Via  netip.Addr // router; zero: on the link itself
 	MAC  string     // who answers there, upper case; "" : nobody
-	// Earlier says that the MAC answered some time ago, and not when it was asked
+	// Earlier is true when the MAC answered some time ago, and not when it was asked
 	// again.
 	Earlier bool
-	// Unasked says that nobody was asked: see Wants.MayAsk.
+	// Unasked is true when nobody was asked: see Wants.MayAsk.
 	Unasked bool
-	// Loopback says that the address is on this host itself.
+	// Loopback is true when the address is on this host itself.
 	Loopback bool
 }
 
@@ -140,11 +140,11 @@ const (
 	clockError = time.Second
 )
 
-// Judge says what the view from the host comes to.
+// Judge describes what the view from the host comes to.
 func (h Host) Judge() []Check {
 	var out []Check
 	for _, f := range h.Files {
-		if c, told := f.judge(); told {
+		if c, found := f.judge(); found {
 			out = append(out, c)
 		}
 	}
@@ -161,7 +161,7 @@ func (h Host) Judge() []Check {
 	return append(out, h.timeServers()...)
 }
 
-// judge says what is wrong with a file; nothing, when nothing is.
+// judge describes what is wrong with a file; nothing, when nothing is.
 func (f File) judge() (Check, bool) {
 	c := Check{Name: "files", Subject: f.Path, Level: Fail}
 	if f.Err != "" {
@@ -211,7 +211,7 @@ func (h Host) credentials() []Check {
 	case !h.Credentials.Known && h.Credentials.Why == "":
 		return nil
 	case !h.Credentials.Known:
-		return []Check{skipped("credentials", "", h.Credentials)}
+		return []Check{skipCheck("credentials", "", h.Credentials)}
 	}
 	const restart = "`systemctl restart talos-agent`, which disturbs nothing that runs"
 	var out []Check
@@ -232,15 +232,15 @@ func (h Host) credentials() []Check {
 }
 
 // separation judges whether the token was given less than its user. What both
-// lack, the privileges tell.
+// lack, the check of privileges reports.
 func (h Host) separation() []Check {
 	if !h.Separation.Known {
-		return []Check{skipped("privsep", string(h.Wants.Token), h.Separation)}
+		return []Check{skipCheck("privsep", string(h.Wants.Token), h.Separation)}
 	}
 	user := h.Wants.Token.User()
 	var out []Check
 	for _, n := range h.Wants.Needs {
-		lacks := without(slices.Concat(n.Privileges, n.Optional), h.Separation.Value.Token.at(n.Path))
+		lacks := subtractNames(slices.Concat(n.Privileges, n.Optional), h.Separation.Value.Token.at(n.Path))
 		has := h.Separation.Value.User.at(n.Path)
 		lacks = slices.DeleteFunc(lacks, func(p string) bool { return !slices.Contains(has, p) })
 		if len(lacks) > 0 {
@@ -261,14 +261,14 @@ func (h Host) agents() Check {
 	c := Check{Name: "agents", Level: Pass}
 	switch {
 	case !h.Others.Known:
-		return skipped(c.Name, "", h.Others)
+		return skipCheck(c.Name, "", h.Others)
 	case h.Others.Value == "":
 		c.Message = "no other host of the Proxmox VE cluster has one"
 	case h.Wants.Chosen:
 		c.Message = "the config names the clusters of this one; besides it there is " + h.Others.Value
 	default:
 		c.Level = Warn
-		c.Message = fmt.Sprintf("besides this one there is %s, and the config does not say which clusters are whose: where they follow one repository, each takes all of them for its own, and overwrites the commit statuses of the other", h.Others.Value)
+		c.Message = fmt.Sprintf("besides this one there is %s, and the config does not name which clusters are whose: where they follow one repository, each takes all of them for its own, and overwrites the commit statuses of the other", h.Others.Value)
 		c.Hint = "name the clusters of each agent under `clusters` in the config.yaml of its host"
 	}
 	return c
@@ -278,7 +278,7 @@ func (h Host) clock() Check {
 	c := Check{Name: "clock", Level: Pass, Message: "synchronised"}
 	switch {
 	case !h.Clock.Known:
-		return skipped(c.Name, "", h.Clock)
+		return skipCheck(c.Name, "", h.Clock)
 	case !h.Clock.Value.Synchronised:
 		c.Level = Warn
 		c.Message = "nothing synchronises the clock of the host: when it drifts, certificates that the agent mints are not valid on the nodes"
@@ -306,14 +306,14 @@ func (h Host) cluster(c Cluster) []Check {
 }
 
 // route judges how the nodes are reached. All of a cluster go the same way, or
-// the odd ones are told.
+// the odd ones are reported.
 func (h Host) route(c Cluster) Check {
 	out := Check{Name: "route", Subject: c.Name, Level: Pass}
 	var links []string
 	for _, n := range c.Nodes {
 		f := h.Ways[n.IP]
 		if !f.Known {
-			s := skipped("route", c.Name, f)
+			s := skipCheck("route", c.Name, f)
 			if f.Why != "" {
 				s.Level, s.Message = Fail, fmt.Sprintf("there is no way to %s (%s): %s", n.Name, n.IP, f.Why)
 				s.Hint = "give the host an address on " + n.Bridge + " in the nodes' network, in /etc/network/interfaces, then `ifreload -a`"
@@ -353,13 +353,13 @@ func (h Host) addresses(c Cluster) []Check {
 			planes = append(planes, n.MAC)
 		}
 	}
-	seen, told, elsewhere := 0, 0, ""
-	look := func(what string, ip netip.Addr, macs []string, cure string) {
+	seen, found, elsewhere := 0, 0, ""
+	look := func(what string, ip netip.Addr, macs []string, hint string) {
 		f := h.Ways[ip]
 		if f.Known && f.Value.Loopback && !ip.IsLoopback() {
-			told++
+			found++
 			out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Fail,
-				Message: fmt.Sprintf("this host itself has %s, the address of %s", ip, what), Hint: cure})
+				Message: fmt.Sprintf("this host itself has %s, the address of %s", ip, what), Hint: hint})
 			return
 		}
 		if f.Value.Unasked {
@@ -373,14 +373,14 @@ func (h Host) addresses(c Cluster) []Check {
 		if mac == "" || slices.Contains(macs, mac) {
 			return
 		}
-		told++
+		found++
 		k := Check{Name: "addresses", Subject: c.Name, Level: Fail,
 			Message: fmt.Sprintf("another machine (%s) answers at %s, the address of %s", mac, ip, what),
-			Hint:    fmt.Sprintf("%s; `ip neigh show %s` shows it", cure, ip)}
+			Hint:    fmt.Sprintf("%s; `ip neigh show %s` shows it", hint, ip)}
 		if f.Value.Earlier {
 			k.Level = Warn
 			k.Message = fmt.Sprintf("another machine (%s) was seen earlier at %s, the address of %s; it has not answered now", mac, ip, what)
-			k.Hint = fmt.Sprintf("if it still has the address, %s; if it is gone, `ip neigh flush to %s` forgets it", cure, ip)
+			k.Hint = fmt.Sprintf("if it still has the address, %s; if it no longer exists, `ip neigh flush to %s` forgets it", hint, ip)
 		}
 		out = append(out, k)
 	}
@@ -395,13 +395,13 @@ func (h Host) addresses(c Cluster) []Check {
 		if !is || !e.IP.Is4() || e.IP == n.IP || e.IP == c.VIP && n.ControlPlane {
 			continue
 		}
-		told++
+		found++
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Warn,
 			Message: fmt.Sprintf("the MAC of %s (%s) was last seen at %s, and should be at %s", n.Name, n.MAC, e.IP, n.IP),
 			Hint:    "did a DHCP server give it that address, or has another machine the same MAC?"})
 	}
 	switch {
-	case told > 0:
+	case found > 0:
 	case seen > 0:
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Pass, Message: fmt.Sprintf("nobody else answers at the %d addresses", seen)})
 	case elsewhere != "":
@@ -421,11 +421,11 @@ func (h Host) gateway(c Cluster) Check {
 	case !f.Known || f.Value.Via.IsValid():
 		why := f
 		why.Why = "it is not on a network of this host"
-		return skipped(out.Name, out.Subject, why)
+		return skipCheck(out.Name, out.Subject, why)
 	case f.Value.Unasked:
 		out.Level, out.Message = Skipped, fmt.Sprintf("not asked: it is on %s, and %s", f.Value.Link, notBridged)
 	case f.Value.MAC == "":
-		out.Level, out.Message = Warn, fmt.Sprintf("nobody answers at %s on %s: the nodes have no way out", c.Gateway, f.Value.Link)
+		out.Level, out.Message = Warn, fmt.Sprintf("no answer from %s on %s: the nodes have no way out", c.Gateway, f.Value.Link)
 		out.Hint = "correct network.gateway in cluster.yaml, or start the router"
 	}
 	return out
@@ -435,7 +435,7 @@ func (h Host) gateway(c Cluster) Check {
 // server elsewhere on the network cannot be seen without asking for an address.
 func (h Host) dhcp(c Cluster) []Check {
 	if !h.DHCP.Known {
-		return []Check{skipped("dhcp", c.Name, h.DHCP)}
+		return []Check{skipCheck("dhcp", c.Name, h.DHCP)}
 	}
 	var bridges []string
 	for _, n := range c.Nodes {

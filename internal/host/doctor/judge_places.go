@@ -15,11 +15,11 @@ func (a Agent) places() []Check {
 	}
 	places := a.Wants.Places(hosts)
 	if len(places) == 0 {
-		why := Fact[bool]{Why: "nobody knows which hosts there are"}
+		why := Fact[bool]{Why: "it is unknown which hosts there are"}
 		if !a.API.Door.Known {
 			why.Why = "the API of Proxmox VE was not reached"
 		}
-		return []Check{skipped("storage", "", why), skipped("space", "", why), skipped("bridge", "", why), skipped("vlan", "", why)}
+		return []Check{skipCheck("storage", "", why), skipCheck("space", "", why), skipCheck("bridge", "", why), skipCheck("vlan", "", why)}
 	}
 	var out []Check
 	for _, p := range places {
@@ -34,11 +34,11 @@ func (a Agent) places() []Check {
 	return out
 }
 
-// unknownHost is told of a host that the inventory names and the API does not.
+// unknownHost is reported for a host that the inventory names and the API does not.
 func (a Agent) unknownHost(p Place) []Check {
 	if !a.API.Door.Known {
 		why := Fact[bool]{Why: "the API of Proxmox VE was not reached"}
-		return []Check{skipped("storage", p.Host, why), skipped("space", p.Host, why), skipped("bridge", p.Host, why), skipped("vlan", p.Host, why)}
+		return []Check{skipCheck("storage", p.Host, why), skipCheck("space", p.Host, why), skipCheck("bridge", p.Host, why), skipCheck("vlan", p.Host, why)}
 	}
 	var names []string
 	for _, h := range a.Hosts {
@@ -51,7 +51,7 @@ func (a Agent) unknownHost(p Place) []Check {
 func (a Agent) storages(p Place, m Machine) []Check {
 	var out []Check
 	if !m.Storages.Known {
-		return []Check{skipped("storage", p.Host, m.Storages), skipped("space", p.Host, m.Storages)}
+		return []Check{skipCheck("storage", p.Host, m.Storages), skipCheck("space", p.Host, m.Storages)}
 	}
 	all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Images, p.Datastores))))
 	for _, name := range all {
@@ -75,18 +75,18 @@ func (a Agent) storages(p Place, m Machine) []Check {
 // storage judges whether a storage takes what is to be put there.
 func (a Agent) storage(host, name string, st Storage, ok bool, needs []string) Check {
 	c := Check{Name: "storage", Subject: host + "/" + name, Level: Pass}
-	lacks := without(needs, st.Content)
+	lacks := subtractNames(needs, st.Content)
 	audit := a.Held["/storage/"+name]
 	switch {
 	case !ok && audit.Known && !slices.Contains(audit.Value, "Datastore.Audit") && !slices.Contains(audit.Value, "Datastore.AllocateSpace"):
-		return Check{Name: c.Name, Subject: c.Subject, Level: Skipped, Message: "the token may not see it: Datastore.Audit on /storage/" + name + " is missing", Hint: "give the privileges that are told above"}
+		return Check{Name: c.Name, Subject: c.Subject, Level: Skipped, Message: "the token may not see it: Datastore.Audit on /storage/" + name + " is missing", Hint: "give the privileges that are listed above"}
 	case !ok:
 		c.Level, c.Message, c.Hint = Fail, "there is no such storage on this host", "`pvesm status` lists them; correct the datastore in cluster.yaml, or proxmox.image_datastore in the config"
 	case !st.Active:
-		c.Level, c.Message, c.Hint = Fail, "it is not active", "`pvesm status` and the journal of the host say why; is its disk or its server there?"
+		c.Level, c.Message, c.Hint = Fail, "it is not active", "`pvesm status` and the journal of the host show why; is its disk or its server there?"
 	case len(lacks) > 0:
 		c.Level = Fail
-		c.Message = fmt.Sprintf("its content types are %s, and %s is needed: %s", strings.Join(st.Content, ", "), strings.Join(lacks, " and "), purpose(lacks))
+		c.Message = fmt.Sprintf("its content types are %s, and %s is needed: %s", strings.Join(st.Content, ", "), strings.Join(lacks, " and "), describeTypes(lacks))
 		c.Hint = fmt.Sprintf("`pvesm set %s --content %s`", name, strings.Join(append(slices.Clone(st.Content), lacks...), ","))
 		if slices.Contains(lacks, "import") && !fileBased(st.Type) {
 			c.Hint = fmt.Sprintf("a storage of type %s holds no files: name one of type dir, nfs or cifs as image_datastore", st.Type)
@@ -97,8 +97,8 @@ func (a Agent) storage(host, name string, st Storage, ok bool, needs []string) C
 	return c
 }
 
-// purpose says what content types are for.
-func purpose(types []string) string {
+// describeTypes describes what content types are for.
+func describeTypes(types []string) string {
 	var out []string
 	for _, t := range types {
 		if t == "import" {
@@ -133,24 +133,24 @@ func (a Agent) space(host, name string, st Storage) Check {
 	switch {
 	case want > st.Free && slices.Contains(thick, st.Type):
 		c.Level = Fail
-		c.Message = fmt.Sprintf("%s free, and the %s still to be made ask for %s", Size(st.Free), vms(count), Size(want))
+		c.Message = fmt.Sprintf("%s free, and the %s still to be made ask for %s", Size(st.Free), countVMs(count), Size(want))
 		c.Hint = "make room, ask for smaller disks, or use another datastore"
 	case want > st.Free:
 		c.Level = Warn
-		c.Message = fmt.Sprintf("%s free, and the %s still to be made may grow to %s: when it is full, their VMs stop with I/O errors", Size(st.Free), vms(count), Size(want))
+		c.Message = fmt.Sprintf("%s free, and the %s still to be made may grow to %s: when it is full, their VMs stop with I/O errors", Size(st.Free), countVMs(count), Size(want))
 		c.Hint = "make room, ask for smaller disks, or use another datastore"
 	case used >= fullAt:
 		c.Level, c.Message = Warn, fmt.Sprintf("%d%% are in use, %s free: when it is full, VMs on it stop with I/O errors", used, Size(st.Free))
 		c.Hint = "make room"
 	case want > 0:
-		c.Message = fmt.Sprintf("%s free of %s; the %s still to be made ask for %s", Size(st.Free), Size(st.Total), vms(count), Size(want))
+		c.Message = fmt.Sprintf("%s free of %s; the %s still to be made ask for %s", Size(st.Free), Size(st.Total), countVMs(count), Size(want))
 	default:
 		c.Message = fmt.Sprintf("%s free of %s", Size(st.Free), Size(st.Total))
 	}
 	return c
 }
 
-func vms(n int) string {
+func countVMs(n int) string {
 	if n == 1 {
 		return "1 VM"
 	}
@@ -196,7 +196,7 @@ func Size(n int64) string {
 
 func (a Agent) bridges(p Place, m Machine) []Check {
 	if !m.Bridges.Known {
-		return []Check{skipped("bridge", p.Host, m.Bridges), skipped("vlan", p.Host, m.Bridges)}
+		return []Check{skipCheck("bridge", p.Host, m.Bridges), skipCheck("vlan", p.Host, m.Bridges)}
 	}
 	var out []Check
 	for _, name := range p.Bridges {
@@ -215,7 +215,7 @@ func (a Agent) bridge(host, name string, b Bridge, ok bool) Check {
 	use := a.Held[path]
 	switch {
 	case !ok && use.Known && !slices.Contains(use.Value, "SDN.Use"):
-		return Check{Name: c.Name, Subject: c.Subject, Level: Skipped, Message: "the token may not see it: SDN.Use on " + path + " is missing", Hint: "give the privileges that are told above"}
+		return Check{Name: c.Name, Subject: c.Subject, Level: Skipped, Message: "the token may not see it: SDN.Use on " + path + " is missing", Hint: "give the privileges that are listed above"}
 	case !ok:
 		c.Level, c.Message, c.Hint = Fail, "there is no such bridge on this host", "`ip -br link show type bridge` lists them; correct proxmox.bridge in cluster.yaml, or make the bridge"
 	case !b.Active && !b.Vnet:

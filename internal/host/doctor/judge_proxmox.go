@@ -21,12 +21,12 @@ const (
 	skewFail = 5 * time.Minute
 )
 
-// Judge says what an agent's own view of its host comes to.
+// Judge describes what an agent's own view of its host comes to.
 func (a Agent) Judge() []Check {
 	var out []Check
 	if a.Doubt != "" {
 		out = append(out, Check{Name: "config", Subject: "the daemon", Level: Fail, Message: "nothing is changed while it is not known what the host allows: " + a.Doubt,
-			Hint: "mend what it names; the daemon looks every second"})
+			Hint: "fix what it names; the daemon checks every second"})
 	}
 	out = append(out, a.door()...)
 	out = append(out, a.privileges()...)
@@ -70,7 +70,7 @@ func (a Agent) door() []Check {
 	}
 }
 
-// distrusted is the cure for a certificate that is refused.
+// distrusted is the hint for a certificate that is refused.
 func (a Agent) distrusted(f Fault, hint string) string {
 	switch f {
 	case FaultAuthority:
@@ -146,7 +146,7 @@ func (a Agent) token() Check {
 	c := Check{Name: "token", Subject: string(a.Wants.Token), Level: Pass, Message: "accepted"}
 	switch {
 	case !a.Granted.Known:
-		return skipped(c.Name, c.Subject, a.Granted)
+		return skipCheck(c.Name, c.Subject, a.Granted)
 	case len(a.Granted.Value) == 0:
 		user, name := a.Wants.Token.User(), a.Wants.Token.Name()
 		c.Level = Fail
@@ -178,16 +178,16 @@ func (a Agent) privileges() []Check {
 		return []Check{{Name: "privileges", Subject: string(a.Wants.Token), Level: Skipped, Message: "the token has none"}}
 	}
 	if !a.Granted.Known {
-		return []Check{skipped("privileges", string(a.Wants.Token), a.Granted)}
+		return []Check{skipCheck("privileges", string(a.Wants.Token), a.Granted)}
 	}
 	for _, n := range a.Wants.Needs {
 		held := a.Held[n.Path]
 		if !held.Known {
-			out = append(out, skipped("privileges", n.Path, held))
+			out = append(out, skipCheck("privileges", n.Path, held))
 			continue
 		}
 		c := Check{Name: "privileges", Subject: n.Path, Level: Pass, Message: n.Why}
-		missing, unseen := without(n.Privileges, held.Value), without(n.Optional, held.Value)
+		missing, unseen := subtractNames(n.Privileges, held.Value), subtractNames(n.Optional, held.Value)
 		switch {
 		case len(missing) > 0:
 			c.Level, c.Message = Fail, fmt.Sprintf("missing: %s (to %s)", strings.Join(missing, " "), n.Why)
@@ -212,8 +212,8 @@ func (a Agent) grant(n Need) string {
 		n.Role, n.Path, n.Role, a.Wants.Token.User(), a.Wants.Token, propagate)
 }
 
-// without returns what of want is not in have.
-func without(want, have []string) []string {
+// subtractNames returns what of want is not in have.
+func subtractNames(want, have []string) []string {
 	return slices.DeleteFunc(slices.Clone(want), func(p string) bool { return slices.Contains(have, p) })
 }
 
@@ -222,19 +222,19 @@ func without(want, have []string) []string {
 func (a Agent) excess() Check {
 	c := Check{Name: "excess", Subject: string(a.Wants.Token), Level: Pass, Message: "the token may do nothing but what is needed"}
 	if !a.Granted.Known {
-		return skipped(c.Name, c.Subject, a.Granted)
+		return skipCheck(c.Name, c.Subject, a.Granted)
 	}
 	needed := map[string][]string{}
 	for _, n := range a.Wants.Needs {
 		needed[n.Path] = append(append(needed[n.Path], n.Privileges...), n.Optional...)
 	}
 	atTop := a.Granted.Value["/"]
-	var told []string
+	var excess []string
 	for _, path := range slices.Sorted(maps.Keys(a.Granted.Value)) {
-		// What comes down from / is told there.
-		extra := without(without(a.Granted.Value[path], slices.Concat(needed[path], harmless)), a.offered(path))
+		// What comes down from / is reported there.
+		extra := subtractNames(subtractNames(a.Granted.Value[path], slices.Concat(needed[path], harmless)), a.offered(path))
 		if path != "/" {
-			extra = without(extra, atTop)
+			extra = subtractNames(extra, atTop)
 		}
 		if len(extra) == 0 {
 			continue
@@ -244,10 +244,10 @@ func (a Agent) excess() Check {
 		if n := len(extra); n > 4 {
 			words = fmt.Sprintf("%s and %d more", strings.Join(extra[:4], " "), n-4)
 		}
-		told = append(told, fmt.Sprintf("%s: %s", path, words))
+		excess = append(excess, fmt.Sprintf("%s: %s", path, words))
 	}
-	if len(told) > 0 {
-		c.Level, c.Message = Warn, "the token may do more than it needs: "+strings.Join(told, "; ")
+	if len(excess) > 0 {
+		c.Level, c.Message = Warn, "the token may do more than it needs: "+strings.Join(excess, "; ")
 		c.Hint = fmt.Sprintf("if that is not meant, `pveum acl list | grep %s` shows where it comes from, and `pveum acl delete PATH --roles ROLE --tokens '%s'` takes it away", a.Wants.Token, a.Wants.Token)
 	}
 	return c
@@ -274,7 +274,7 @@ func (a Agent) pool() Check {
 	c := Check{Name: "pool", Subject: a.Wants.Pool, Level: Pass, Message: "exists"}
 	switch {
 	case !a.Pool.Known:
-		return skipped(c.Name, c.Subject, a.Pool)
+		return skipCheck(c.Name, c.Subject, a.Pool)
 	case !a.Pool.Value:
 		c.Level, c.Message, c.Hint = Fail, "there is no such pool", "`pveum pool add "+a.Wants.Pool+"`, or correct `pool` in the policy"
 	}
@@ -285,7 +285,7 @@ func (a Agent) quorum() Check {
 	c := Check{Name: "quorum", Level: Pass, Message: "the cluster of Proxmox VE can be written to"}
 	switch {
 	case !a.Quorum.Known:
-		return skipped(c.Name, "", a.Quorum)
+		return skipCheck(c.Name, "", a.Quorum)
 	case !a.Quorum.Value:
 		c.Level, c.Message, c.Hint = Fail, "the cluster of Proxmox VE has no quorum: nothing can be changed", "bring the other hosts back; `pvecm status` shows who is missing"
 	}
@@ -310,7 +310,7 @@ func (a Agent) others() []Check {
 
 func (a Agent) ha(names map[int]string) []Check {
 	if !a.HA.Known {
-		return []Check{skipped("ha", "", a.HA)}
+		return []Check{skipCheck("ha", "", a.HA)}
 	}
 	var out []Check
 	for _, sid := range a.HA.Value {
@@ -329,7 +329,7 @@ func (a Agent) ha(names map[int]string) []Check {
 
 func (a Agent) backups(names, hosts map[int]string) []Check {
 	if !a.Backups.Known {
-		return []Check{skipped("backup", "", a.Backups)}
+		return []Check{skipCheck("backup", "", a.Backups)}
 	}
 	var out []Check
 	gentle := 0

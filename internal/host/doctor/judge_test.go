@@ -104,7 +104,7 @@ var agentCases = []struct {
 	change func(*Agent)
 	want   verdict
 }{
-	{"nobody listens", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errors.New("connection refused")), FaultAddress }, verdict{"api", Fail, "systemctl status pveproxy"}},
+	{"connection refused", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errors.New("connection refused")), FaultAddress }, verdict{"api", Fail, "systemctl status pveproxy"}},
 	{"nobody listens: the rest", func(a *Agent) { a.API.Door, a.API.Fault = Unseen[Door](errors.New("connection refused")), FaultAddress }, verdict{"certificate", Skipped, "not reached"}},
 	{"another authority", func(a *Agent) {
 		a.API.Door, a.API.Fault = Unseen[Door](errors.New("unknown authority")), FaultAuthority
@@ -294,7 +294,7 @@ var hostCases = []struct {
 		h.Seen.Value = append(h.Seen.Value, Neighbour{"vmbr1", ip("10.10.0.99"), "BC:24:11:00:00:21"})
 	}, verdict{"addresses", Warn, "was last seen at 10.10.0.99, and should be at 10.10.0.21"}},
 	{"addresses out of sight", func(h *Host) { h.Ways = nil }, verdict{"addresses", Skipped, ""}},
-	{"a dead gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "vmbr1"}) }, verdict{"gateway", Warn, "nobody answers at 10.10.0.1"}},
+	{"a dead gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "vmbr1"}) }, verdict{"gateway", Warn, "no answer from 10.10.0.1"}},
 	{"the host is the gateway", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Link: "lo", Loopback: true}) }, verdict{"gateway", Pass, "this host"}},
 	{"a gateway elsewhere", func(h *Host) { h.Ways[ip("10.10.0.1")] = Saw(Way{Via: ip("192.168.1.1")}) }, verdict{"gateway", Skipped, ""}},
 	{"a DHCP server", func(h *Host) { h.Wants.Clusters[0].Mode = "dhcp-reservation" }, verdict{"dhcp", Pass, "dev/vmbr1"}},
@@ -313,7 +313,7 @@ var hostCases = []struct {
 }
 
 // TestJudge: a healthy host passes everything, and every way in which one can be
-// wrong is told, at the level that the catalogue gives and with its cure.
+// wrong is reported, at the level that the catalogue gives and with its hint.
 func TestJudge(t *testing.T) {
 	seen := map[string]map[Level]bool{}
 	note := func(what string, checks []Check) {

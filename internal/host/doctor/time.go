@@ -12,7 +12,7 @@ import (
 // Source: Talos, pkg/machinery/constants.DefaultNTPServer.
 const TalosTimeServer = "time.cloudflare.com"
 
-// NotAsked says of each time server of the nodes why root does not ask it, "" of
+// NotAsked reports for each time server of the nodes why root does not ask it, "" of
 // one that is asked. The repository names them, and who may push must not choose to
 // whom root sends anything: so it is Talos' own, this host itself, and who is on a
 // bridge that the nodes are on and the policy allows. way looks for a route, and
@@ -21,7 +21,7 @@ func (w Wants) NotAsked(way func(netip.Addr) (Way, error)) map[string]string {
 	out := map[string]string{}
 	for server, clusters := range w.timeServers() {
 		for _, c := range clusters {
-			if why, told := out[server]; !told || why != "" {
+			if why, known := out[server]; !known || why != "" {
 				out[server] = w.notAsked(c, server, way)
 			}
 		}

@@ -23,7 +23,7 @@ type Wants struct {
 	Datastores []string  `json:"datastores"`
 	Bridges    []string  `json:"bridges"`
 	Clusters   []Cluster `json:"clusters"`
-	// Chosen says that the config names the clusters that are this agent's.
+	// Chosen is true when the config names the clusters that are this agent's.
 	Chosen bool `json:"chosen"`
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // TestCredentialsOfARunningAgent: root sees which keys of the store the agent was
-// not started with, and nothing is told where systemd started none.
+// not started with, and nothing is reported where systemd started none.
 func TestCredentialsOfARunningAgent(t *testing.T) {
 	dir := t.TempDir()
 	v := Inspector{Store: filepath.Join(dir, "credstore"), Given: filepath.Join(dir, "given")}

@@ -38,13 +38,13 @@ func RunProgram(ctx context.Context, name string, args ...string) ([]byte, error
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C") // Proxmox VE answers in the language of the environment
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	err := cmd.Run()
 	if err == nil {
 		return out.Bytes(), nil
 	}
-	if words := text.OneLine(said.String()); words != "" {
+	if words := text.OneLine(stderr.String()); words != "" {
 		err = errors.New(words)
 	}
 	return nil, err
@@ -130,7 +130,7 @@ func (h Host) readHosts(ctx context.Context, f *setup.Facts) error {
 	}
 	slices.Sort(f.Hosts)
 	if err == nil && f.Host == "" {
-		err = errors.New("pvesh get /cluster/status does not say which host this is")
+		err = errors.New("pvesh get /cluster/status does not show which host this is")
 	}
 	return err
 }

@@ -49,7 +49,7 @@ func TestReadFacts(t *testing.T) {
 	if diff := cmp.Diff(want, f, cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}
-	// One that fails is told by its name, and an answer is not quoted.
+	// One that fails is reported by its name, and an answer is not quoted.
 	said["/access/acl"] = `{"secret":"c4n4ry"`
 	if _, err := h.ReadFacts(t.Context()); err == nil || !strings.Contains(err.Error(), "pvesh get /access/acl: ") || strings.Contains(err.Error(), "c4n4ry") {
 		t.Errorf("%v", err)

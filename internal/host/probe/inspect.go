@@ -91,13 +91,13 @@ func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 func (v Inspector) askSeparation(ctx context.Context, token cluster.TokenID) (doctor.Separation, error) {
 	var out doctor.Separation
 	if token.Name() == "" {
-		return out, errors.New("nobody knows the agent's token")
+		return out, errors.New("the agent's token is unknown")
 	}
 	if err := v.Host.Verify(); err != nil {
 		return out, errors.New("it takes root of the Proxmox VE host to see what user and token were given")
 	}
 	for id, into := range map[string]*doctor.Grants{token.User(): &out.User, string(token): &out.Token} {
-		// A privilege's value says whether it holds below the path too: 1, or "1".
+		// A privilege's value reports whether it holds below the path too: 1, or "1".
 		var answer map[string]map[string]json.RawMessage
 		if err := v.Host.Pvesh(ctx, &answer, "get", "/access/permissions", "--userid", id); err != nil {
 			return out, err
@@ -117,7 +117,7 @@ func (v Inspector) askSeparation(ctx context.Context, token cluster.TokenID) (do
 // the one that this agent works with.
 func (v Inspector) findOthers(ctx context.Context, token cluster.TokenID) (string, error) {
 	if token == "" { // whose config was not read
-		return "", errors.New("nobody knows the agent's token, and which clusters are its own")
+		return "", errors.New("the agent's token, and which clusters are its own, are unknown")
 	}
 	if err := v.Host.Verify(); err != nil {
 		return "", errors.New("it takes root of the Proxmox VE host to see whether other hosts have agents")

@@ -219,7 +219,7 @@ func checkNetwork(t *testing.T) error {
 	wants := doctor.Wants{Clusters: []doctor.Cluster{{Nodes: []doctor.Node{
 		node("10.10.0.21", ""), node("10.10.0.22", ""), node("10.10.0.2", ""), node("10.20.0.1", ""), node("10.10.0.23", "")}}}}
 	for text, want := range map[string]doctor.Way{
-		"10.10.0.23": {Link: "vmbr1"},                // somebody's who answered earlier, and is gone
+		"10.10.0.23": {Link: "vmbr1"},                // somebody's who answered earlier, and has left
 		"10.10.0.9":  {Link: "vmbr1", Unasked: true}, // nobody's
 		"10.10.0.21": {Link: "vmbr1", MAC: strings.ToUpper(mac)},
 		"10.10.0.22": {Link: "vmbr1"},

@@ -14,10 +14,10 @@ import (
 var poolName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // Check returns what keeps a host from being set up as wished, all of it, and
-// warnings. A problem's field is the flag that says it otherwise.
+// warnings. A problem's field is the flag that changes it.
 func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
 	c := &checker{f: f, problems: f.quorum()}
-	if !supported(f.Version) {
+	if !isSupported(f.Version) {
 		c.wrong("", "the agent works with Proxmox VE 9 and 8.4", "this is Proxmox VE %s", f.Version)
 	}
 	if !f.ServiceUser {
@@ -31,8 +31,8 @@ func Check(f Facts, w Wishes, r Record, g Given, o Options) cluster.Problems {
 	}
 	p := planner{f: f}
 	if f.hasToken() && !p.holds(ProxmoxToken) && !r.Token && !o.RotateToken {
-		c.wrong("--rotate-token", "copy "+Credential(ProxmoxToken)+" from where it is, or say --rotate-token to make a new one in its place; whatever uses the old one stops working",
-			"the token %s is there, and its secret is not on this host: Proxmox VE tells it only once", f.token())
+		c.wrong("--rotate-token", "copy "+Credential(ProxmoxToken)+" from where it is, or use --rotate-token to make a new one in its place; whatever uses the old one stops working",
+			"the token %s is there, and its secret is not on this host: Proxmox VE shows it only once", f.token())
 	}
 	return c.problems
 }
@@ -42,12 +42,12 @@ type checker struct {
 	problems cluster.Problems
 }
 
-func (c *checker) say(severity cluster.Severity, flag, hint, format string, args ...any) {
+func (c *checker) report(severity cluster.Severity, flag, hint, format string, args ...any) {
 	c.problems = append(c.problems, cluster.Problem{Severity: severity, Field: flag, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 func (c *checker) wrong(flag, hint, format string, args ...any) {
-	c.say(cluster.Error, flag, hint, format, args...)
+	c.report(cluster.Error, flag, hint, format, args...)
 }
 
 // roles refuses to change a role of our name that is somebody's: one that holds
@@ -71,12 +71,12 @@ func (c *checker) roles(r Record) {
 				others = append(others, e.Who+" at "+e.Path)
 			}
 		}
-		cure := fmt.Sprintf("make a role of another name in its place (`pveum role add NAME --privs '%s'`), give that to whoever needs it, and `pveum role delete %s`", strings.Join(have, " "), role.Name)
+		hint := fmt.Sprintf("make a role of another name in its place (`pveum role add NAME --privs '%s'`), give that to whoever needs it, and `pveum role delete %s`", strings.Join(have, " "), role.Name)
 		switch lacks := slices.ContainsFunc(wanted, func(name string) bool { return !has(have)(name) }); {
 		case len(strange) > 0:
-			c.wrong("", cure, "there is a role %s with %s, which the agent never asks for: it is somebody else's", role.Name, strings.Join(strange, ", "))
+			c.wrong("", hint, "there is a role %s with %s, which the agent never asks for: it is somebody else's", role.Name, strings.Join(strange, ", "))
 		case lacks && len(others) > 0:
-			c.wrong("", cure, "there is a role %s that %s has, with other privileges than the agent needs: it is somebody else's", role.Name, strings.Join(others, ", "))
+			c.wrong("", hint, "there is a role %s that %s has, with other privileges than the agent needs: it is somebody else's", role.Name, strings.Join(others, ", "))
 		}
 	}
 }
@@ -87,16 +87,16 @@ func (c *checker) places(w Wishes) {
 		c.wrong("--pool", "write one like talos", "%q is not the name of a pool", w.Pool)
 	}
 	if others := c.f.othersAt("/pool/"+w.Pool, ""); len(others) > 0 {
-		c.say(cluster.Warning, "--pool", "take a pool that is this host's alone, or see that they never follow clusters of one name",
+		c.report(cluster.Warning, "--pool", "take a pool that is this host's alone, or see that they never follow clusters of one name",
 			"the pool %s is for %s too: both can change what is in it, and take clusters of one name for the same one", w.Pool, c.f.whose(others))
 	}
 	for _, b := range w.Bridges {
 		i := slices.IndexFunc(c.f.Bridges, func(o Bridge) bool { return o.Name == b })
 		switch {
 		case i < 0:
-			c.wrong("--bridge", "there is "+names(sortedBy(c.f.Bridges, func(b Bridge) string { return b.Name })), "there is no bridge %s on %s", b, c.f.Host)
+			c.wrong("--bridge", "there is "+joinNames(sortedBy(c.f.Bridges, func(b Bridge) string { return b.Name })), "there is no bridge %s on %s", b, c.f.Host)
 		case c.f.Bridges[i].Address == "":
-			c.say(cluster.Warning, "--bridge", "give it one, or a route to the nodes' network", "this host has no address on %s: the agent talks to the nodes directly", b)
+			c.report(cluster.Warning, "--bridge", "give it one, or a route to the nodes' network", "this host has no address on %s: the agent talks to the nodes directly", b)
 		}
 	}
 	if len(w.Bridges) == 0 {
@@ -109,7 +109,7 @@ func (c *checker) places(w Wishes) {
 		s, there := c.f.storage(d)
 		switch {
 		case !there:
-			c.wrong("--datastore", "there is "+names(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", d)
+			c.wrong("--datastore", "there is "+joinNames(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", d)
 		case !s.Holds("images"):
 			c.wrong("--datastore", "choose another, or give it the content type images", "storage %s takes no disks of VMs", d)
 		}
@@ -118,7 +118,7 @@ func (c *checker) places(w Wishes) {
 	case w.Images == "":
 		c.wrong("--image-datastore", "add a directory or an NFS or CIFS share in Proxmox VE", "no storage can hold Talos images")
 	case !there:
-		c.wrong("--image-datastore", "there is "+names(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", w.Images)
+		c.wrong("--image-datastore", "there is "+joinNames(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", w.Images)
 	case !s.Holds("import") && !slices.Contains(fileBased, s.Type):
 		c.wrong("--image-datastore", "choose a directory or a share", "storage %s is of type %s and cannot hold images to import", s.Name, s.Type)
 	}
@@ -137,12 +137,12 @@ func (c *checker) vmids(w Wishes) {
 			}
 		}
 		if len(taken) > 0 {
-			c.say(cluster.Warning, "--vmids", "the agent leaves them alone; a node that should have one of these VMIDs is refused", "of %s others have %s already", r, strings.Join(taken, ", "))
+			c.report(cluster.Warning, "--vmids", "the agent leaves them alone; a node that should have one of these VMIDs is refused", "of %s others have %s already", r, strings.Join(taken, ", "))
 		}
 	}
 }
 
-// repository checks what is to be followed, as far as it can be told without
+// repository checks what is to be followed, as far as it can be known without
 // asking it.
 func (c *checker) repository(w Wishes, g Given) {
 	r := w.Repository
@@ -152,12 +152,12 @@ func (c *checker) repository(w Wishes, g Given) {
 	}
 	switch {
 	case r.URL == "" && r.Directory == "":
-		c.wrong("--repository", "say --repository ssh://git@git.example.org/infra.git", "which repository is to be followed?")
+		c.wrong("--repository", "use --repository ssh://git@git.example.org/infra.git", "which repository is to be followed?")
 	case r.SSH() && !has(g.KnownHosts, KnownHostsFile):
-		c.wrong("--known-hosts-file", "give the lines of ssh-keyscan once you have compared their fingerprints: --known-host 'LINE' or --known-hosts-file FILE", "nothing proves the ssh server of %s: no server is trusted on first sight", r.URL)
+		c.wrong("--known-hosts-file", "give the lines of ssh-keyscan once you have compared their fingerprints: --known-host 'LINE' or --known-hosts-file FILE", "nothing proves the ssh server of %s: no server is trusted on first use", r.URL)
 	}
 	if strings.HasPrefix(r.URL, "http://") {
-		c.say(cluster.Warning, "--repository", "choose ssh or https", "nothing protects what comes over http: whoever is on the way can change what the agent does")
+		c.report(cluster.Warning, "--repository", "choose ssh or https", "nothing protects what comes over http: whoever is on the way can change what the agent does")
 	}
 	p := planner{f: c.f}
 	if f := w.Forge; f != nil && g.ForgeToken == nil && !p.holds(ForgeToken) {
@@ -165,8 +165,8 @@ func (c *checker) repository(w Wishes, g Given) {
 	}
 }
 
-// names lists names for people.
-func names(list []string) string {
+// joinNames lists names for people.
+func joinNames(list []string) string {
 	if len(list) == 0 {
 		return "none"
 	}

@@ -2,7 +2,7 @@
 // on it: which privileges its token has, and which steps lead from the host as
 // it was found to one that is ready, or back.
 //
-// It is pure: it is told what was seen and what is wanted, and says what to do.
+// It is pure: it is given what was seen and what is wanted, and describes what to do.
 // It must not know how a step is carried out, nor read a file, a clock or an
 // environment; keys and their public halves are handed to it.
 package setup

@@ -13,7 +13,7 @@ type Facts struct {
 	Version string   // of Proxmox VE, "9.2.11"
 	Host    string   // the name of this machine in Proxmox VE
 	Hosts   []string // of all machines of its cluster, this one included
-	// NoQuorum tells that too few machines of the cluster are there for anything
+	// NoQuorum is true when too few machines of the cluster are there for anything
 	// that they share to be changed.
 	NoQuorum bool
 	Pools    map[string]string   // comments by name
@@ -28,7 +28,7 @@ type Facts struct {
 	Files map[string]File
 	// Certificate is that of the API where it is not Proxmox VE's own.
 	Certificate *Certificate
-	// ServiceUser tells whether there is the user and group the unit runs as.
+	// ServiceUser reports whether there is the user and group the unit runs as.
 	ServiceUser bool
 	Unit        Unit
 }
@@ -51,7 +51,7 @@ type Entry struct {
 type Storage struct {
 	Name, Type string
 	Content    []string // content types
-	Digest     string   // of the configuration that says so
+	Digest     string   // of the configuration that sets it
 }
 
 // Holds reports whether a storage takes a type of content.
@@ -90,7 +90,7 @@ func (f File) String() string { return fmt.Sprintf("file of %d bytes, mode %04o"
 type Certificate struct {
 	Fingerprint string   // SHA-256, in hex with colons
 	Names       []string // that it is good for
-	// Trusted tells whether the system's authorities vouch for it.
+	// Trusted reports whether the system's authorities vouch for it.
 	Trusted bool
 }
 
@@ -121,8 +121,8 @@ func (f Facts) inPool(pool string) []VM {
 	return slices.DeleteFunc(slices.Clone(f.VMs), func(v VM) bool { return v.Pool != pool })
 }
 
-// supported tells whether the agent works with a version of Proxmox VE.
-func supported(version string) bool {
+// isSupported reports whether the agent works with a version of Proxmox VE.
+func isSupported(version string) bool {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	a, errA := strconv.Atoi(major)

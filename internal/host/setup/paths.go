@@ -40,15 +40,15 @@ const (
 // Credential is the file of a credential.
 func Credential(name string) string { return CredentialDir + credentialMark + name }
 
-// encrypted is the file of a credential that systemd-creds has encrypted.
-func encrypted(name string) string { return EncryptedDir + credentialMark + name }
+// encryptedPath is the file of a credential that systemd-creds has encrypted.
+func encryptedPath(name string) string { return EncryptedDir + credentialMark + name }
 
 // Files are the paths, of files and of two directories, that Facts.Files has to
-// tell about.
+// report.
 func Files() []string {
 	out := []string{ConfigDir, CredentialDir, ConfigFile, PolicyFile, KnownHostsFile, RootCAFile, AuthoritiesFile}
 	for _, name := range []string{AgeKey, ProxmoxToken, SSHKey, GitToken, ForgeToken} {
-		out = append(out, Credential(name), encrypted(name))
+		out = append(out, Credential(name), encryptedPath(name))
 	}
 	slices.Sort(out)
 	return out

@@ -64,7 +64,7 @@ func Make(f Facts, w Wishes, g Given, r Record, o Options) Plan {
 
 func (p *planner) add(s Step) { p.Steps = append(p.Steps, s) }
 
-// call adds a call. makes tells that it makes what bears the step's name.
+// call adds a call. makes: it makes what bears the step's name.
 func (p *planner) call(name, what string, makes bool, verb, path string, options ...Option) {
 	s := Step{Name: name, What: what, Call: &Call{Verb: verb, Path: path, Options: options}}
 	if makes {
@@ -108,18 +108,18 @@ func (p *planner) roles() {
 	}
 }
 
-// account makes the user, and this host's token. It tells whether the token is a
+// account makes the user, and this host's token. It reports whether the token is a
 // new one.
 func (p *planner) account() bool {
 	p.user()
 	token := p.f.token()
 	path := "/access/users/" + User + "/token/" + TokenName(p.f.Host)
 	stored := p.holds(ProxmoxToken)
-	if _, sealed := p.f.Files[encrypted(ProxmoxToken)]; sealed && (p.o.RotateToken || p.r.Token) {
-		p.note("%s holds the old token: encrypt the new one in its place, or remove it and what the unit says of it", encrypted(ProxmoxToken))
+	if _, sealed := p.f.Files[encryptedPath(ProxmoxToken)]; sealed && (p.o.RotateToken || p.r.Token) {
+		p.note("%s holds the old token: encrypt the new one in its place, or remove it and what the unit sets for it", encryptedPath(ProxmoxToken))
 	}
 	if p.f.hasToken() {
-		// One that was under way has told its secret to nobody.
+		// One that was under way has given its secret to nobody.
 		if !p.o.RotateToken && !p.r.Token && stored {
 			return false
 		}
@@ -146,7 +146,7 @@ func (p *planner) user() {
 	if account.Disabled {
 		p.call(userStep, "enable the user "+User, false, "set", "/access/users/"+User, Option{"enable", "1"})
 	}
-	p.tellRoles()
+	p.recordRoles()
 }
 
 // ownRoles are those that this plan makes, or that were made on this host before.
@@ -160,14 +160,14 @@ func (p *planner) ownRoles() []string {
 	return roles
 }
 
-// tellRoles has the comment of a user that init made say which roles init made on
+// recordRoles writes into the comment of a user that init made which roles init made on
 // this host: another host's undo may be the last.
-func (p *planner) tellRoles() {
+func (p *planner) recordRoles() {
 	comment := p.f.Users[User].Comment
 	known, made := madeWith(comment)
 	unknown := slices.DeleteFunc(p.ownRoles(), func(role string) bool { return slices.Contains(known, role) })
 	if made && len(unknown) > 0 {
-		p.call("comment "+User, "have the comment of the user "+User+" say which roles init made", false, "set", "/access/users/"+User,
+		p.call("comment "+User, "write into the comment of the user "+User+" which roles init made", false, "set", "/access/users/"+User,
 			Option{"comment", comment + withRoles(unknown)})
 	}
 }
@@ -194,7 +194,7 @@ func (p *planner) access(renewed bool) {
 			continue
 		}
 		p.add(Step{Name: "access " + g.Path + " " + g.Role, What: fmt.Sprintf("let the agent at %s: %s", g.Path, g.Why), Makes: lacking, Call: &Call{Verb: "set", Path: "/access/acl",
-			Options: []Option{{"path", g.Path}, {"roles", g.Role}, {"users", User}, {"tokens", token}, {"propagate", bit(g.Propagate)}}}})
+			Options: []Option{{"path", g.Path}, {"roles", g.Role}, {"users", User}, {"tokens", token}, {"propagate", formatBit(g.Propagate)}}}})
 	}
 	for _, e := range p.f.ACL {
 		_, ours := RoleNamed(e.Role)
@@ -210,7 +210,7 @@ func (p *planner) access(renewed bool) {
 		case p.r.made(accessStep(e)):
 			p.noAccess(e, "it is not needed there any more")
 		case e.Who == User:
-			p.note("%s has %s at %s still: init did not give it here, and nobody knows whom it is for", User, e.Role, e.Path)
+			p.note("%s has %s at %s still: init did not give it here, and its purpose is unknown", User, e.Role, e.Path)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func tokenStep(host string) string { return "token " + string(Token(host)) }
 
 func roleStep(role string) string { return "role " + role }
 
-func bit(b bool) string {
+func formatBit(b bool) string {
 	if b {
 		return "1"
 	}
@@ -260,10 +260,10 @@ func (p *planner) content() {
 	p.call("content "+s.Name, "let storage "+s.Name+" hold images to import", true, "set", "/storage/"+s.Name, options...)
 }
 
-// holds tells whether a credential is there, in clear or encrypted.
+// holds reports whether a credential is there, in clear or encrypted.
 func (p *planner) holds(name string) bool {
 	_, clear := p.f.Files[Credential(name)]
-	_, sealed := p.f.Files[encrypted(name)]
+	_, sealed := p.f.Files[encryptedPath(name)]
 	return clear || sealed
 }
 
@@ -293,14 +293,14 @@ func (p *planner) keys() {
 	}
 }
 
-// share tells a host that gets its config of the agents that were there before.
+// share notes for a host that gets its config the agents that were there before.
 func (p *planner) share() {
 	if _, there := p.f.Files[ConfigFile]; !there && len(p.f.others()) > 0 {
 		p.note("besides this one there is %s: where they follow one repository, name each one's clusters under `clusters` in %s of its host, because a cluster is for one agent", p.f.Others(), ConfigFile)
 	}
 }
 
-// unused tells of what an earlier run put there and the config names no more.
+// unused reports what an earlier run put there and the config names no more.
 func (p *planner) unused() {
 	if p.w.Forge == nil && p.r.Wishes.Forge != nil {
 		p.note("no commit statuses are sent any more; the token that set them stays: remove %s, and revoke it at the forge", Credential(ForgeToken))
@@ -333,7 +333,7 @@ func (p *planner) files() {
 }
 
 // file writes a file, unless it is as it should be, or somebody else's. same
-// tells that what is wanted of it is what was wanted last.
+// reports that what is wanted of it is what was wanted last.
 func (p *planner) file(what string, f NewFile, same bool) {
 	have, there := p.f.Files[f.Path]
 	step := Step{Name: "file " + f.Path, What: "write " + what, Makes: []string{"file " + f.Path}, File: &f}
@@ -358,14 +358,14 @@ func (p *planner) file(what string, f NewFile, same bool) {
 // mode gives a file that is there its permissions and its group.
 func (p *planner) mode(what string, f NewFile) {
 	have, there := p.f.Files[f.Path]
-	if !there || have.Mode == f.Mode && (have.Group == "" || have.Group == owner(f)) {
+	if !there || have.Mode == f.Mode && (have.Group == "" || have.Group == fileOwner(f)) {
 		return
 	}
 	f.Content, f.Origin, f.Kept = have.Data, FromContent, true
 	p.add(Step{Name: "file " + f.Path, What: fmt.Sprintf("give %s its owner and mode (mode was %04o)", what, have.Mode), File: &f})
 }
 
-func owner(f NewFile) string {
+func fileOwner(f NewFile) string {
 	if f.Group == "" {
 		return "root"
 	}
@@ -386,6 +386,6 @@ func (p *planner) unit() {
 		p.add(Step{Name: startStep, What: "enable the agent and start it", Run: []string{"systemctl", "enable", "--now", UnitName}})
 	case p.f.Unit.Active && (len(p.Steps) > 0 || p.r.Restart):
 		// Credentials are handed over when it starts, and only then.
-		p.add(Step{Name: restartStep, What: "start the agent anew with what has changed", Run: []string{"systemctl", "restart", UnitName}})
+		p.add(Step{Name: restartStep, What: "restart the agent with what has changed", Run: []string{"systemctl", "restart", UnitName}})
 	}
 }

@@ -28,7 +28,7 @@ func Token(host string) cluster.TokenID { return cluster.NewTokenID(User, TokenN
 type Privilege struct {
 	Name string
 	For  string
-	// Optional privileges make something visible; without them the agent says
+	// Optional privileges make something visible; without them the agent reports
 	// what it cannot see, and works.
 	Optional bool
 }
@@ -64,7 +64,7 @@ func Roles() []Role {
 			{Name: "VM.Config.HWType", For: "set machine type, UUID, serial console and watchdog"},
 			{Name: "VM.Config.Options", For: "set name, description, tags and protection"},
 			{Name: "VM.Config.Cloudinit", For: "give VMs their address"},
-			{Name: "VM.Console", For: "show what the console of a node says that does not come up", Optional: true},
+			{Name: "VM.Console", For: "show the console of a node that does not come up", Optional: true},
 			{Name: "Pool.Audit", For: "see what is in the pool"},
 		}},
 		{RoleStorage, []Privilege{{Name: "Datastore.AllocateSpace", For: "make disks, and see the storage and its free space"}}},

@@ -17,10 +17,10 @@ type Record struct {
 	Made []string `json:"made,omitempty"`
 	// Files holds the SHA-256 of what was written, in hex, by path.
 	Files map[string]string `json:"files,omitempty"`
-	// Token tells that the token was about to be made, or is made and its secret
+	// Token is true when the token was about to be made, or is made and its secret
 	// not stored yet: one that is there then is nobody's.
 	Token bool `json:"tokenUnderWay,omitempty"`
-	// Restart tells that the agent is about to be started anew with what changes:
+	// Restart is true when the agent is about to be started again with what changes:
 	// until it is, it works with what was there before.
 	Restart bool `json:"restartUnderWay,omitempty"`
 }

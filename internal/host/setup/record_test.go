@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestUndoLeavesWhatWasOnlyMended: a file of somebody's whose mode init has mended
+// TestUndoLeavesWhatWasOnlyMended: a file of somebody's whose mode init has fixed
 // is theirs still.
 func TestUndoLeavesWhatWasOnlyMended(t *testing.T) {
 	f, g := installed(), packaged(t)
@@ -31,7 +31,7 @@ func TestUndoLeavesWhatWasOnlyMended(t *testing.T) {
 }
 
 // TestARestartThatWasCutOff: the agent works with the old keys until it is started
-// anew, so that a run that was cut off before has that left to do.
+// again, so that a run that was interrupted before has that left to do.
 func TestARestartThatWasCutOff(t *testing.T) {
 	f, g := installed(), packaged(t)
 	w := wished(f)

@@ -188,7 +188,7 @@ func TestMakeConverges(t *testing.T) {
 			f.Files[Credential(AgeKey)] = File{Data: []byte("key"), Mode: 0o644}
 		},
 		"several machines":    func(f *Facts, _ *Wishes, _ *Record, _ *Options) { f.Hosts = []string{"pve1", "pve2", "pve3"} },
-		"an encrypted token":  func(f *Facts, _ *Wishes, _ *Record, _ *Options) { f.Files[encrypted(AgeKey)] = File{Mode: 0o600} },
+		"an encrypted token":  func(f *Facts, _ *Wishes, _ *Record, _ *Options) { f.Files[encryptedPath(AgeKey)] = File{Mode: 0o600} },
 		"disks beside images": func(_ *Facts, w *Wishes, _ *Record, _ *Options) { w.Datastores = []string{"local", "local-lvm"} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestChangedConfigAndAnotherBridge(t *testing.T) {
 	}
 }
 
-// TestCheck: each thing that is wrong is said with the flag that mends it.
+// TestCheck: each thing that is wrong is said with the flag that fixes it.
 func TestCheck(t *testing.T) {
 	for want, change := range map[string]func(*Facts, *Wishes, *Options){
 		"this is Proxmox VE 8.3.5 (the agent works with":                     func(f *Facts, _ *Wishes, _ *Options) { f.Version = "8.3.5" },

@@ -21,7 +21,7 @@ import (
 //
 // Whoever was the first made what is shared, and the last takes it away, which
 // may be another. A host's record knows only what was made there; so the user's
-// comment says that init made it, and which roles, and a pool's comment that
+// comment states that init made it, and which roles, and a pool's comment that
 // init made it. What neither the record nor a comment knows is somebody else's.
 
 // poolComment is the comment of a pool that init made.
@@ -30,7 +30,7 @@ const poolComment = "VMs of talos-agent, made by talos-agent init"
 // userComment begins the comment of a user that init made; roles follow.
 const userComment = "talos-agent, made by talos-agent init"
 
-// withRoles is what the user's comment says of roles that init made.
+// withRoles is what the user's comment states about roles that init made.
 func withRoles(roles []string) string {
 	if len(roles) == 0 {
 		return ""
@@ -61,7 +61,7 @@ func (f Facts) quorum() (problems cluster.Problems) {
 // token is the name of this host's token, with its user.
 func (f Facts) token() string { return string(Token(f.Host)) }
 
-// hasToken tells whether this host's token is there.
+// hasToken reports whether this host's token is there.
 func (f Facts) hasToken() bool {
 	return slices.Contains(f.Users[User].Tokens, TokenName(f.Host))
 }
@@ -71,7 +71,7 @@ func (f Facts) others() []string {
 	return slices.DeleteFunc(slices.Clone(f.Users[User].Tokens), func(name string) bool { return name == TokenName(f.Host) })
 }
 
-// Others says in words who else in this Proxmox VE cluster has a token of the
+// Others describes in words who else in this Proxmox VE cluster has a token of the
 // agents' user; "" for nobody.
 func (f Facts) Others() string { return f.whose(f.others()) }
 
@@ -85,7 +85,7 @@ func (f Facts) othersAt(path, role string) []string {
 	})
 }
 
-// whose says in words whose tokens these are, by their names.
+// whose describes in words whose tokens these are, by their names.
 func (f Facts) whose(tokens []string) string {
 	var out []string
 	for _, name := range tokens {

@@ -123,7 +123,7 @@ func (d *datacenter) works(t rapid.TB, host string) {
 	}
 }
 
-// names complains of a step on a host that is about another's token.
+// joinNames complains of a step on a host that is about another's token.
 func (d *datacenter) names(t rapid.TB, host string, steps []Step) {
 	t.Helper()
 	for _, s := range steps {
@@ -286,7 +286,7 @@ func TestUndoBesideAnother(t *testing.T) {
 			if d.at(c.order[0]).hasToken() {
 				t.Errorf("the token of %s is there still", c.order[0])
 			}
-			// Nothing is given for an agent that is gone.
+			// Nothing is given for an agent that was removed.
 			for _, e := range d.shared.ACL {
 				if e.Who == User && len(d.at(c.order[0]).othersAt(e.Path, e.Role)) == 0 {
 					t.Errorf("for nobody: %v", e)
@@ -387,7 +387,7 @@ func TestBridgeOfTwo(t *testing.T) {
 }
 
 // TestHostsOfOneCluster: whatever is done on the hosts of a Proxmox VE cluster, in
-// whichever order and cut off wherever, no host touches another's token or keeps
+// whichever order and interrupted wherever, no host touches another's token or keeps
 // its agent from working; what people made stays; and when all is undone there is
 // what was there before.
 func TestHostsOfOneCluster(t *testing.T) {
@@ -445,7 +445,7 @@ func TestHostsOfOneCluster(t *testing.T) {
 }
 
 // byHand makes some of what init would make, as people do. It returns what
-// complains when any of it is gone.
+// complains when any of it is missing.
 func (d *datacenter) byHand(r *rapid.T) func(rapid.TB) {
 	f := &d.shared
 	f.ACL = []Entry{{"/", "me@pve", "Administrator", true}}

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Step is one thing to do to a host, an ensure: done twice, or cut off and done
+// Step is one thing to do to a host, idempotent: done twice, or interrupted and done
 // again, it leads to the same host. Exactly one of Call, Dir, File, Remove and
-// Run says what it is.
+// Run describes what it is.
 type Step struct {
-	// Name tells the steps of a plan apart, for the record: "pool talos".
+	// Name distinguishes the steps of a plan, for the record: "pool talos".
 	Name string
-	// What says it in words, in the imperative.
+	// What describes it, in the imperative.
 	What string
 	// Makes names what the step makes that was not there, so that undo may take
 	// it away: mostly the step's own name.
@@ -78,32 +78,32 @@ func (f NewFile) String() string { return fmt.Sprintf("%s, mode %04o", f.Path, f
 // Shown is the step as people read it and could type it: a line of pvesh, a file
 // with owner and mode, a command.
 func (s Step) Shown() string {
-	owner := func(f NewFile) string { return fmt.Sprintf("root:%s %04o", owner(f), f.Mode) }
+	access := func(f NewFile) string { return fmt.Sprintf("root:%s %04o", fileOwner(f), f.Mode) }
 	switch {
 	case s.Call != nil:
 		words := []string{"pvesh"}
 		for _, a := range s.Call.Args() {
-			words = append(words, quoted(a))
+			words = append(words, quoteArg(a))
 		}
 		line := strings.Join(words, " ")
 		if to := s.Call.SecretTo; to != nil {
-			line += fmt.Sprintf("   # its secret goes to %s (%s)", to.Path, owner(*to))
+			line += fmt.Sprintf("   # its secret goes to %s (%s)", to.Path, access(*to))
 		}
 		return line
 	case s.Dir != nil:
-		return fmt.Sprintf("directory %s (%s)", s.Dir.Path, owner(*s.Dir))
+		return fmt.Sprintf("directory %s (%s)", s.Dir.Path, access(*s.Dir))
 	case s.File != nil && s.File.Origin != FromContent:
-		return fmt.Sprintf("file %s (%s): %s", s.File.Path, owner(*s.File), s.File.Origin)
+		return fmt.Sprintf("file %s (%s): %s", s.File.Path, access(*s.File), s.File.Origin)
 	case s.File != nil:
-		return fmt.Sprintf("file %s (%s)", s.File.Path, owner(*s.File))
+		return fmt.Sprintf("file %s (%s)", s.File.Path, access(*s.File))
 	case s.Remove != "":
 		return "remove " + s.Remove
 	}
 	return strings.Join(s.Run, " ")
 }
 
-// quoted is a word as a shell takes it.
-func quoted(s string) string {
+// quoteArg is a word as a shell takes it.
+func quoteArg(s string) string {
 	if s != "" && !strings.ContainsAny(s, " \t\n'\"\\$`!*?[](){}<>|&;~#") {
 		return s
 	}
@@ -113,10 +113,10 @@ func quoted(s string) string {
 // Plan is what a host still needs.
 type Plan struct {
 	Steps []Step
-	// Notes say what is left as it is, and why.
+	// Notes describe what is left as it is, and why.
 	Notes []string
 	// Conflicts are files that somebody else wrote or changed. They are replaced
-	// only if that is said.
+	// only with --force.
 	Conflicts []Conflict
 }
 

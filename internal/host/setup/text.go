@@ -79,8 +79,8 @@ func pageOf(text []byte) page { return strings.Split(strings.TrimRight(string(te
 
 func (p page) bytes() []byte { return []byte(strings.Join(p, "\n") + "\n") }
 
-// list writes a flow sequence.
-func list(words []string) string { return "[" + strings.Join(words, ", ") + "]" }
+// formatList writes a flow sequence.
+func formatList(words []string) string { return "[" + strings.Join(words, ", ") + "]" }
 
 // Config fills in the config. Keys and tokens are not named in it: they are the
 // credentials that the unit loads.
@@ -95,7 +95,7 @@ func Config(template []byte, w Wishes) []byte {
 		p.set("repository", "branch", w.Repository.Branch)
 	}
 	if w.Repository.SSH() {
-		p.set("repository", "known_hosts_file", base(KnownHostsFile))
+		p.set("repository", "known_hosts_file", trimConfigDir(KnownHostsFile))
 	} else {
 		p.unset("repository", "known_hosts_file")
 	}
@@ -129,7 +129,7 @@ func Config(template []byte, w Wishes) []byte {
 		p.set("mirrors", "charts", "{"+strings.Join(pairs, ", ")+"}")
 	}
 	if w.Authorities {
-		p.set("", "ca_file", base(AuthoritiesFile))
+		p.set("", "ca_file", trimConfigDir(AuthoritiesFile))
 	}
 	if w.Root != "" {
 		p.set("", "socket", w.Root+"/run/talos-agent/agent.sock")
@@ -139,9 +139,9 @@ func Config(template []byte, w Wishes) []byte {
 	return p.bytes()
 }
 
-// base is the name of a file of ConfigDir: the config names what lies beside it
+// trimConfigDir is the name of a file of ConfigDir: the config names what lies beside it
 // so.
-func base(path string) string { return strings.TrimPrefix(path, ConfigDir+"/") }
+func trimConfigDir(path string) string { return strings.TrimPrefix(path, ConfigDir+"/") }
 
 // Policy fills in the policy.
 func Policy(template []byte, w Wishes) []byte {
@@ -151,11 +151,11 @@ func Policy(template []byte, w Wishes) []byte {
 	for _, r := range w.VMIDs {
 		vmids = append(vmids, fmt.Sprintf("%d-%d", r.First, r.Last)) // a single one too
 	}
-	p.set("", "vmids", list(vmids))
-	p.set("", "datastores", list(w.allDatastores()))
-	p.set("", "bridges", list(w.Bridges))
+	p.set("", "vmids", formatList(vmids))
+	p.set("", "datastores", formatList(w.allDatastores()))
+	p.set("", "bridges", formatList(w.Bridges))
 	for _, limit := range []struct{ key, value string }{
-		{"nodes", number(w.Limits.Nodes)}, {"cores", number(w.Limits.Cores)}, {"ram", w.Limits.RAM}, {"disk", w.Limits.Disk},
+		{"nodes", writeNumber(w.Limits.Nodes)}, {"cores", writeNumber(w.Limits.Cores)}, {"ram", w.Limits.RAM}, {"disk", w.Limits.Disk},
 	} {
 		if limit.value != "" {
 			p.set("limits", limit.key, limit.value)
@@ -164,7 +164,7 @@ func Policy(template []byte, w Wishes) []byte {
 	return p.bytes()
 }
 
-func number(n int) string {
+func writeNumber(n int) string {
 	if n == 0 {
 		return ""
 	}

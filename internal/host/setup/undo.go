@@ -27,8 +27,8 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	if f.Unit.Active || f.Unit.Installed && len(r.Made) > 0 {
 		u.add(Step{Name: "stop", What: "stop the agent, and start it no more", Run: []string{"systemctl", "disable", "--now", UnitName}})
 	}
-	// The user goes last: its comment says who made what goes with it, should
-	// undo be cut off.
+	// The user goes last: its comment names who made what goes with it, should
+	// undo be interrupted.
 	u.token()
 	u.roles()
 	for _, pool := range append(u.pools(), u.leftPools()...) {
@@ -46,17 +46,17 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 
 // inhabited is why nothing is undone while there are VMs in a pool.
 func (u *undoer) inhabited(pool string, vms []VM) cluster.Problem {
-	var told []string
+	var names []string
 	for _, v := range vms {
 		one := strings.TrimSpace(fmt.Sprintf("%d %s", v.ID, v.Name))
 		if v.Host != u.f.Host && v.Host != "" {
 			one += " on " + v.Host
 		}
-		told = append(told, one)
+		names = append(names, one)
 	}
 	p := cluster.Problem{Severity: cluster.Error, Field: "--leave-vms",
-		Message: fmt.Sprintf("the pool %s has %d VMs: %s", pool, len(vms), strings.Join(told, ", ")),
-		Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or say --leave-vms, and they go on running without the agent"}
+		Message: fmt.Sprintf("the pool %s has %d VMs: %s", pool, len(vms), strings.Join(names, ", ")),
+		Hint:    "take the clusters down with `talos-agent destroy CLUSTER` first; or use --leave-vms, and they go on running without the agent"}
 	if others := u.f.othersAt("/pool/"+pool, ""); len(others) > 0 {
 		p.Message += "; the pool is for " + u.f.whose(others) + " too"
 		p.Hint = "take this agent's clusters down with `talos-agent destroy CLUSTER` first; with --leave-vms those of others stay as they are, and those of this one go on running without it"
@@ -74,7 +74,7 @@ func (u *undoer) token() {
 	case u.r.made(tokenStep(u.f.Host)):
 		u.call(tokenStep(u.f.Host), "delete the token "+token, false, "delete", "/access/users/"+User+"/token/"+TokenName(u.f.Host))
 	default:
-		u.note("the token %s stays: it was there before, or nobody knows who made it", token)
+		u.note("the token %s stays: it was there before, or its origin is unknown", token)
 	}
 }
 
@@ -105,9 +105,9 @@ func (u *undoer) user() {
 	case len(staying) > 0:
 		u.note("the user %s and the roles stay: %s needs them. The last host's undo takes them; where an agent is no more, remove its token before: `pveum user token remove %s %s`",
 			User, u.f.whose(staying), User, staying[0])
-		u.tellRoles()
+		u.recordRoles()
 	default:
-		u.note("the user %s stays: it was there before, or nobody knows who made it", User)
+		u.note("the user %s stays: it was there before, or its origin is unknown", User)
 	}
 	for _, e := range u.f.ACL {
 		if e.Who == User && u.ownEntry(e) {
@@ -134,7 +134,7 @@ func (u *undoer) ownEntry(e Entry) bool {
 // entry that gives it.
 func (u *undoer) roles() {
 	if len(u.staying()) > 0 {
-		return // said of the user
+		return // reported with the user
 	}
 	known, _ := madeWith(u.f.Users[User].Comment)
 	for _, role := range Roles() {
@@ -146,7 +146,7 @@ func (u *undoer) roles() {
 		case i >= 0:
 			u.note("the role %s stays: %s has it at %s", role.Name, u.f.ACL[i].Who, u.f.ACL[i].Path)
 		case !u.r.made(roleStep(role.Name)) && !slices.Contains(known, role.Name):
-			u.note("the role %s stays: it was there before, or nobody knows who made it", role.Name)
+			u.note("the role %s stays: it was there before, or its origin is unknown", role.Name)
 		default:
 			u.call(roleStep(role.Name), "delete the role "+role.Name, false, "delete", "/access/roles/"+role.Name)
 		}
@@ -181,7 +181,7 @@ func (u *undoer) pool(pool string) {
 	case i >= 0:
 		u.note("the pool %s stays: %s has %s there", pool, u.f.ACL[i].Who, u.f.ACL[i].Role)
 	case u.f.Pools[pool] != poolComment && !u.r.made(poolStep(pool)):
-		u.note("the pool %s stays: it was there before, or nobody knows who made it", pool)
+		u.note("the pool %s stays: it was there before, or its origin is unknown", pool)
 	default:
 		u.call(poolStep(pool), "delete the pool "+pool+", which is empty", false, "delete", "/pools", Option{"poolid", pool})
 	}
@@ -194,7 +194,7 @@ func (u *undoer) files() {
 		name := strings.TrimPrefix(path.Base(file), credentialMark[1:])
 		switch {
 		case !there || file == ConfigDir || file == CredentialDir:
-		case file == Credential(AgeKey) || file == encrypted(AgeKey):
+		case file == Credential(AgeKey) || file == encryptedPath(AgeKey):
 			u.note("%s stays: it may be all that opens the secrets in the repository. Keep a copy before you remove it", file)
 		case strings.HasPrefix(file, EncryptedDir):
 			u.note("%s stays: init did not write it", file)

@@ -28,13 +28,13 @@ type Wishes struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// SystemTrust leaves the API's certificate to the system's authorities.
 	SystemTrust bool `json:"systemTrust,omitempty"`
-	// URLSaid and PinSaid tell that a person said what ProxmoxURL and Fingerprint
+	// URLGiven and PinGiven are true when a person set what ProxmoxURL and Fingerprint
 	// are. Else they follow the certificate of the host.
-	URLSaid bool `json:"proxmoxUrlSaid,omitempty"`
-	PinSaid bool `json:"fingerprintSaid,omitempty"`
+	URLGiven bool `json:"proxmoxUrlSaid,omitempty"`
+	PinGiven bool `json:"fingerprintSaid,omitempty"`
 	// Import allows the storage for images to get the content type import.
 	Import bool `json:"import"`
-	// Authorities tells that there are some to trust besides the system's.
+	// Authorities is true when there are some to trust besides the system's.
 	Authorities bool `json:"authorities,omitempty"`
 	// Root is the folder below which the host lies; "" is the machine itself.
 	Root string `json:"root,omitempty"`
@@ -51,7 +51,7 @@ type Limits struct {
 // String writes limits as ParseLimits reads them.
 func (l Limits) String() string {
 	var parts []string
-	for _, p := range []struct{ key, value string }{{"nodes", number(l.Nodes)}, {"cores", number(l.Cores)}, {"ram", l.RAM}, {"disk", l.Disk}} {
+	for _, p := range []struct{ key, value string }{{"nodes", writeNumber(l.Nodes)}, {"cores", writeNumber(l.Cores)}, {"ram", l.RAM}, {"disk", l.Disk}} {
 		if p.value != "" {
 			parts = append(parts, p.key+"="+p.value)
 		}
@@ -69,7 +69,7 @@ const noLimits = "none"
 var amountForm = regexp.MustCompile(`^[1-9][0-9]*(MiB|GiB|TiB)$`)
 
 // ParseLimits reads limits as people write them: nodes=10,ram=64GiB, or none. An
-// error says what to write instead.
+// error describes what to write instead.
 func ParseLimits(text string) (Limits, error) {
 	var l Limits
 	if strings.TrimSpace(text) == noLimits {
@@ -116,7 +116,7 @@ func (r Repository) SSH() bool {
 }
 
 // Project is what a forge calls the repository, if it is one's: org/infra. ""
-// where its address does not say.
+// where its address does not show it.
 func (r Repository) Project() string {
 	address := r.URL
 	if _, rest, ok := strings.Cut(address, "://"); ok {
@@ -168,18 +168,18 @@ func Defaults(f Facts) Wishes {
 		w.Pool += "-" + f.Host
 	}
 	// A disk on thin volumes is there at once; in a directory it is a file.
-	disks := first(f.Storages,
+	disks := pickFirst(f.Storages,
 		func(s Storage) bool { return s.Holds("images") && (s.Type == "lvmthin" || s.Type == "zfspool") },
 		func(s Storage) bool { return s.Holds("images") })
 	if disks.Name != "" {
 		w.Datastores = []string{disks.Name}
 	}
 	holdsFiles := func(s Storage) bool { return slices.Contains(fileBased, s.Type) }
-	w.Images = first(f.Storages,
+	w.Images = pickFirst(f.Storages,
 		func(s Storage) bool { return holdsFiles(s) && s.Holds("import") },
 		func(s Storage) bool { return holdsFiles(s) && s.Name == "local" },
 		holdsFiles).Name
-	bridge := first(f.Bridges, func(b Bridge) bool { return b.Address != "" }, func(Bridge) bool { return true })
+	bridge := pickFirst(f.Bridges, func(b Bridge) bool { return b.Address != "" }, func(Bridge) bool { return true })
 	if bridge.Name != "" {
 		w.Bridges = []string{bridge.Name}
 	}
@@ -188,18 +188,18 @@ func Defaults(f Facts) Wishes {
 }
 
 // WithCertificate is the wishes with the way to the API that fits the certificate
-// of the host, as far as nobody said another: one that is not Proxmox VE's own is
+// of the host, unless a person set another: one that is not Proxmox VE's own is
 // not good for 127.0.0.1, and it is renewed.
 func (w Wishes) WithCertificate(f Facts) Wishes {
 	c := f.Certificate
 	known := c != nil && c.Trusted && len(c.Names) > 0
-	if !w.PinSaid {
+	if !w.PinGiven {
 		w.Fingerprint, w.SystemTrust = "", known
 		if c != nil && !known {
 			w.Fingerprint = c.Fingerprint
 		}
 	}
-	if !w.URLSaid {
+	if !w.URLGiven {
 		w.ProxmoxURL = ""
 		if known && w.SystemTrust {
 			w.ProxmoxURL = "https://" + c.nameOf(f.Host) + ":8006"
@@ -208,9 +208,9 @@ func (w Wishes) WithCertificate(f Facts) Wishes {
 	return w
 }
 
-// first returns the first of a list that is as liked most, else as liked
+// pickFirst returns the first of a list that is as liked most, else as liked
 // next; the zero value when none is.
-func first[T any](list []T, liked ...func(T) bool) T {
+func pickFirst[T any](list []T, liked ...func(T) bool) T {
 	for _, like := range liked {
 		if i := slices.IndexFunc(list, like); i >= 0 {
 			return list[i]

@@ -105,7 +105,7 @@ func (h *Bare) Instructions() string {
 	for _, f := range h.InitFlags() {
 		words = append(words, pvesh.QuoteWord(f))
 	}
-	return fmt.Sprintf(`a make-believe Proxmox VE host is up, as its installer leaves it
+	return fmt.Sprintf(`a simulated Proxmox VE host is up, as its installer leaves it
   Proxmox VE   %s
   repository   %s  (branch main)
   deploy keys  %s

@@ -17,7 +17,7 @@ import (
 func WriteFiles(l *lab.Lab, dir string, ageKey []byte, clusters []string) (config string, err error) {
 	config = filepath.Join(dir, "config.yaml")
 	files := map[string]string{
-		"config.yaml": fmt.Sprintf(`# Written by talos-agent lab: a make-believe Proxmox VE host.
+		"config.yaml": fmt.Sprintf(`# Written by talos-agent lab: a simulated Proxmox VE host.
 owner: lab
 clusters: [%s]
 repository:
@@ -45,7 +45,7 @@ state_dir: %s
 cache_dir: %s
 `, strings.Join(clusters, ", "), l.Repo.URL(), l.PVE.URL(), l.Forge.URL(), lab.Repository, l.Factory.URL(), l.Charts.URL(),
 			filepath.Join(dir, "agent.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cache")),
-		"policy.yaml": `# What the host allows, whatever the repository says.
+		"policy.yaml": `# What the host allows, whatever is in the repository.
 pool: talos
 vmids: [100-9999]
 datastores: [local, local-lvm]

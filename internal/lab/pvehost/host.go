@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
-// Config says what host is simulated.
+// Config describes which host is simulated.
 type Config struct {
 	Dir     string       // its files are written here
 	Prefix  netip.Prefix // the lab's /24 of 127.0.0.0/8
@@ -68,7 +68,7 @@ func (h *Host) Socket() string { return filepath.Join(h.Dir, "agent.sock") }
 
 // Instructions describe what is there and how to go on.
 func (h *Host) Instructions() string {
-	return fmt.Sprintf(`a make-believe Proxmox VE host is up
+	return fmt.Sprintf(`a simulated Proxmox VE host is up
   Proxmox VE   %s
   repository   %s  (branch main)
   forge        %s

@@ -228,7 +228,7 @@ func (w *World) Report(subject, format string, args ...any) {
 	w.events = append(w.events, e)
 	watch := w.onEvent
 	w.mu.Unlock()
-	w.Log.Debug(e.Text, "subject", subject)
+	w.Log.Debug("event", "subject", subject, "detail", e.Text)
 	if watch != nil {
 		watch(e)
 	}

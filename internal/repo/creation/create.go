@@ -26,7 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
-// Config says what is made, and where.
+// Config describes what is made, and where.
 type Config struct {
 	Dir        string // the repository's
 	HostConfig string // the config of this host's agent, where there is one
@@ -141,7 +141,7 @@ func (r *run) complete() {
 	}
 }
 
-// ask asks the person at the terminal for what no flag says.
+// ask asks the person at the terminal for what no flag sets.
 func (r *run) ask() error {
 	if r.c.Ask == nil {
 		return nil
@@ -244,7 +244,7 @@ func formatAddress(ip netip.Addr) string {
 	return ip.String()
 }
 
-// checkAnswer complains of an answer to what a flag would say, so that it is asked
+// checkAnswer complains of an answer to what a flag would set, so that it is asked
 // for again at once. That there is no room for the nodes' addresses is seen when
 // they are counted.
 func (r *run) checkAnswer(flag string) error {

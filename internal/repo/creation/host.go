@@ -54,7 +54,7 @@ func (r *run) learn(parent context.Context) (*hostKnowledge, error) {
 		s, problems = config.LoadFrom(path, config.FromStore(filepath.Join(r.c.Root, config.CredentialStore)))
 	}
 	if err := s.WithoutHidden(problems).Err(); err != nil {
-		return nil, fault.WithHint(err, "correct it first; `talos-agent doctor` tells more. Elsewhere than on the agent's host flags say what is needed")
+		return nil, fault.WithHint(err, "correct it first; `talos-agent doctor` shows more. Elsewhere than on the agent's host flags set what is needed")
 	}
 	k := &hostKnowledge{settings: s, router: probe.FindRouter()}
 	ctx, cancel := context.WithTimeout(parent, learnWithin)
@@ -77,7 +77,7 @@ func (k *hostKnowledge) recipients() []string {
 // ask asks Proxmox VE, with the agent's token.
 func (k *hostKnowledge) ask(ctx context.Context, problems cluster.Problems) error {
 	if i := slices.IndexFunc(problems, func(p cluster.Problem) bool { return p.Field == "proxmox.token_file" && p.Severity == cluster.Error }); i >= 0 {
-		return fault.WithHint(errors.New(problems[i].Message), "say with flags what it would tell")
+		return fault.WithHint(errors.New(problems[i].Message), "set with flags what it would provide")
 	}
 	pve, err := proxmox.New(k.settings.Proxmox)
 	if err != nil {
@@ -109,7 +109,7 @@ func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
 	case len(hosts) == 1:
 		k.host = hosts[0]
 	default:
-		return fault.WithHint(fmt.Errorf("which of %s are the VMs for?", strings.Join(hosts, ", ")), "say --host")
+		return fault.WithHint(fmt.Errorf("which of %s are the VMs for?", strings.Join(hosts, ", ")), "use --host")
 	}
 	if k.storages, err = pve.Storages(ctx, k.host); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
 	return err
 }
 
-// fill fills in what no flag says.
+// fill fills in what no flag sets.
 func (k *hostKnowledge) fill(w scaffold.Wishes) scaffold.Wishes {
 	s := k.settings
 	w.Folder, w.Host = cmp.Or(w.Folder, s.Folder), cmp.Or(w.Host, k.host)

@@ -22,7 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
-// Config says what is shown, and where.
+// Config describes what is shown, and where.
 type Config struct {
 	Repository string         // the example repository
 	Host       pvehost.Config // the simulated host; Dir and Prefix are chosen
@@ -61,7 +61,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	key, err := os.ReadFile(filepath.Join(d.c.Repository, "lab-age-key.txt"))
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("read the example repository: %w", err), "run it at the top of talos-agent's own repository, or say --repo")
+		return fault.WithHint(fmt.Errorf("read the example repository: %w", err), "run it at the top of talos-agent's own repository, or use --repo")
 	}
 	dir, err := os.MkdirTemp("", "talos-agent-demo-")
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}()
 	d.began = time.Now()
 
-	d.title("A make-believe Proxmox VE %s host", d.c.Host.Flavour)
+	d.title("A simulated Proxmox VE %s host", d.c.Host.Flavour)
 	prefix, release, err := world.FreePrefix()
 	if err != nil {
 		return err
@@ -152,15 +152,15 @@ func (d *demo) story(ctx context.Context) error {
 	}
 	d.line.Clear()
 	if n := d.vms(); n != 0 {
-		return fmt.Errorf("%d VMs are left after the tear-down", n)
+		return fmt.Errorf("%d VMs are left after destroy", n)
 	}
 
-	d.title("What the forge was told")
+	d.title("What the forge received")
 	if err := d.statuses(); err != nil {
 		return err
 	}
 	if err := d.host.Broken(); err != nil {
-		return fmt.Errorf("the agent broke a law: %w", err)
+		return fmt.Errorf("the agent broke a rule: %w", err)
 	}
 	d.print("done in %s", time.Since(d.began).Round(100*time.Millisecond))
 	return nil

@@ -133,7 +133,7 @@ func (d *demo) statuses() error {
 	}
 	p.PrintTable(rows)
 	if len(successes) != 2 {
-		return fmt.Errorf("the forge was told success for %d commits, and 2 were pushed", len(successes))
+		return fmt.Errorf("the forge received success for %d commits, and 2 were pushed", len(successes))
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (d *demo) showProgress(s cluster.Status) {
 	d.line.Set(func(columns int) string { return formatProgress(s, columns) })
 }
 
-// formatProgress says in fewer than width columns how far a cluster is. A line
+// formatProgress writes in fewer than width columns how far a cluster is. A line
 // that fills the last column wraps on some terminals, and one that wraps cannot
 // be removed again.
 func formatProgress(s cluster.Status, width int) string {

@@ -31,7 +31,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
-// Config says what is rehearsed, and how.
+// Config describes what is rehearsed, and how.
 type Config struct {
 	Validation validation.Config
 	From       string  // directory with the state before the change; "": none
@@ -134,7 +134,7 @@ func (r *rehearsal) run(ctx context.Context, out *Result) error {
 		}
 	}
 	if err := r.lab.Broken(); err != nil {
-		return fmt.Errorf("the agent broke a law in the rehearsal; this is a bug worth reporting: %w", err)
+		return fmt.Errorf("the agent broke a rule in the rehearsal; this is a bug worth reporting: %w", err)
 	}
 	return nil
 }

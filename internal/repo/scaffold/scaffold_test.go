@@ -22,7 +22,7 @@ func usual() Wishes {
 func anyVMID(int) (bool, error) { return true, nil }
 
 // TestNodes: VMIDs follow from the addresses; what is taken, or does not fit the
-// policy, is told apart and written down.
+// policy, is reported apart and written down.
 func TestNodes(t *testing.T) {
 	ids := func(w Wishes, taken ...int) (string, error) {
 		nodes, err := w.Nodes(func(id int) (bool, error) {

@@ -18,7 +18,7 @@ const (
 	Cilium     = "1.19.3"
 )
 
-// Folder is the folder that clusters' folders lie in, unless another is said.
+// Folder is the folder that clusters' folders lie in, unless another is set.
 const Folder = "inventory"
 
 // The most nodes that a cluster begins with.
@@ -50,7 +50,7 @@ type Wishes struct {
 	CI         []string // github, gitlab, gitea
 	// Version is that of the program, for CI.
 	Version string
-	// Remote is where the repository will be pushed to; "" : nobody knows.
+	// Remote is where the repository will be pushed to; "" : it is unknown.
 	Remote, Branch string
 	// Offer is what the host is known to have, and its policy to allow.
 	Offer Offer
@@ -80,13 +80,13 @@ func (w Wishes) WithDefaults() Wishes {
 	if w.Network.IsValid() {
 		w.Network = w.Network.Masked()
 		if !w.First.IsValid() && w.Network.Addr().Is4() {
-			w.First = offset(w.Network.Addr(), 11)
+			w.First = offsetAddress(w.Network.Addr(), 11)
 		}
 	}
 	return w
 }
 
-// PathFlag is what a command needs to be told besides the repository, with a space
+// PathFlag is what a command needs besides the repository, with a space
 // before it; "" where nothing is.
 func (w Wishes) PathFlag() string {
 	if w.Folder == Folder {
@@ -100,7 +100,7 @@ var (
 	forges = []string{"github", "gitlab", "gitea"}
 )
 
-// Wrong is a wish that cannot be fulfilled, by the flag that says it, with what to
+// Wrong is a wish that cannot be fulfilled, by the flag that sets it, with what to
 // write instead.
 type Wrong struct {
 	Flag, Text, Hint string
@@ -109,7 +109,7 @@ type Wrong struct {
 // Error implements error.
 func (w *Wrong) Error() string { return fmt.Sprintf("--%s: %s (%s)", w.Flag, w.Text, w.Hint) }
 
-// Check tells everything that is wrong with the wishes.
+// Check reports everything that is wrong with the wishes.
 func (w Wishes) Check() []*Wrong {
 	var all []*Wrong
 	refuse := func(flag, hint, format string, args ...any) {
@@ -125,17 +125,17 @@ func (w Wishes) Check() []*Wrong {
 	}
 	if o := w.Offer; o.Host != "" && o.Host == w.Host {
 		if w.Bridge != "" && !slices.Contains(o.Bridges, w.Bridge) {
-			refuse("bridge", "choose of "+list(o.Bridges)+", or have the policy of the host allow another", "%s has no bridge %q that VMs may use", o.Host, w.Bridge)
+			refuse("bridge", "choose of "+formatList(o.Bridges)+", or have the policy of the host allow another", "%s has no bridge %q that VMs may use", o.Host, w.Bridge)
 		}
 		if !slices.Contains(o.Datastores, w.Datastore) {
-			refuse("datastore", "choose of "+list(o.Datastores)+", or have the policy of the host allow another", "%s has no storage %q that takes disks of VMs", o.Host, w.Datastore)
+			refuse("datastore", "choose of "+formatList(o.Datastores)+", or have the policy of the host allow another", "%s has no storage %q that takes disks of VMs", o.Host, w.Datastore)
 		}
 	}
 	switch {
 	case !w.Network.IsValid() || !w.Network.Addr().Is4():
 		refuse("network", "the network of the bridge, like 10.10.0.0/24", "is missing, or is no IPv4 network")
 	case !w.Network.Contains(w.Gateway):
-		refuse("gateway", "the router of the nodes, like "+offset(w.Network.Addr(), 1).String(), "%s is not in %s", shown(w.Gateway), w.Network)
+		refuse("gateway", "the router of the nodes, like "+offsetAddress(w.Network.Addr(), 1).String(), "%s is not in %s", showAddress(w.Gateway), w.Network)
 	case w.VIP.IsValid() && !w.Network.Contains(w.VIP):
 		refuse("vip", "a free address of the network", "%s is not in %s", w.VIP, w.Network)
 	case w.ControlPlanes <= maxControlPlanes && w.Workers <= maxWorkers: // what is refused below is not counted here
@@ -164,7 +164,7 @@ func (w Wishes) Check() []*Wrong {
 	return all
 }
 
-func list(names []string) string {
+func formatList(names []string) string {
 	if len(names) == 0 {
 		return "none"
 	}
@@ -175,7 +175,7 @@ func list(names []string) string {
 // other, the gateway and the VIP.
 func (w Wishes) addresses() []*Wrong {
 	var errs []*Wrong
-	seen := map[netip.Addr]string{w.Gateway: "the gateway", w.Network.Addr(): "the network itself", last(w.Network): "its broadcast address"}
+	seen := map[netip.Addr]string{w.Gateway: "the gateway", w.Network.Addr(): "the network itself", lastAddress(w.Network): "its broadcast address"}
 	if w.VIP.IsValid() {
 		if other := seen[w.VIP]; other != "" {
 			errs = append(errs, &Wrong{"vip", fmt.Sprintf("%s is %s", w.VIP, other), "choose another"})
@@ -194,23 +194,25 @@ func (w Wishes) addresses() []*Wrong {
 	return errs
 }
 
-func shown(a netip.Addr) string {
+func showAddress(a netip.Addr) string {
 	if !a.IsValid() {
 		return "nothing"
 	}
 	return a.String()
 }
 
-// offset is the address n after another.
-func offset(a netip.Addr, n int) netip.Addr {
+// offsetAddress is the address n after another.
+func offsetAddress(a netip.Addr, n int) netip.Addr {
 	b := a.As4()
 	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 	v += uint32(n)
 	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
 }
 
-// last is the last address of a network.
-func last(p netip.Prefix) netip.Addr { return offset(p.Masked().Addr(), 1<<(32-p.Bits())-1) }
+// lastAddress is the last address of a network.
+func lastAddress(p netip.Prefix) netip.Addr {
+	return offsetAddress(p.Masked().Addr(), 1<<(32-p.Bits())-1)
+}
 
 // place is a node before it has a VMID.
 type place struct {
@@ -223,10 +225,10 @@ type place struct {
 func (w Wishes) places() []place {
 	var out []place
 	for i := range w.ControlPlanes {
-		out = append(out, place{fmt.Sprintf("%s-cp-%d", w.Cluster, i+1), true, offset(w.First, i)})
+		out = append(out, place{fmt.Sprintf("%s-cp-%d", w.Cluster, i+1), true, offsetAddress(w.First, i)})
 	}
 	for i := range w.Workers {
-		out = append(out, place{fmt.Sprintf("%s-wk-%d", w.Cluster, i+1), false, offset(w.First, 10*(1+(w.ControlPlanes-1)/10)+i)})
+		out = append(out, place{fmt.Sprintf("%s-wk-%d", w.Cluster, i+1), false, offsetAddress(w.First, 10*(1+(w.ControlPlanes-1)/10)+i)})
 	}
 	return out
 }

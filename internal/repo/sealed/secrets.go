@@ -26,7 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
-// Config says which cluster's secrets are made, and from what.
+// Config names which cluster's secrets are made, and from what.
 type Config struct {
 	Cluster string   // by the name of its folder
 	Folder  string   // of the repository, that holds the clusters' folders
@@ -112,7 +112,7 @@ func readContract(ctx context.Context, dir string, c Config) (string, error) {
 	}
 	if problems.HasErrors() {
 		problems = slices.DeleteFunc(problems, func(p cluster.Problem) bool { return p.Severity != cluster.Error })
-		return "", fault.WithHint(fmt.Errorf("the cluster %s is not valid:\n%w", c.Cluster, problems), "correct it first; `talos-agent validate` tells more")
+		return "", fault.WithHint(fmt.Errorf("the cluster %s is not valid:\n%w", c.Cluster, problems), "correct it first; `talos-agent validate` shows more")
 	}
 	return snap.Spec.Versions.Contract, nil
 }
@@ -127,7 +127,7 @@ const RulesFile = ".sops.yaml"
 
 // ReadRules reads the .sops.yaml that names who can read a file of the repository:
 // the nearest above it. (sops itself begins in the folder that it is called in, or
-// takes what --config says.) Where there is none, the error is fs.ErrNotExist.
+// takes the value of --config.) Where there is none, the error is fs.ErrNotExist.
 // folder is where it lies, from dir on.
 func ReadRules(dir, name string) (folder string, data []byte, err error) {
 	for folder = path.Dir(name); ; folder = path.Dir(folder) {
@@ -148,7 +148,7 @@ func ReadRules(dir, name string) (folder string, data []byte, err error) {
 func readRecipients(dir, name string) ([]string, error) {
 	folder, data, err := ReadRules(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.WithHint(fmt.Errorf("there is no .sops.yaml in %s, which says who can read the secrets", dir), sopsExample)
+		return nil, fault.WithHint(fmt.Errorf("there is no .sops.yaml in %s, which names who can read the secrets", dir), sopsExample)
 	}
 	if err != nil {
 		return nil, err

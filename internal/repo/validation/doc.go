@@ -3,5 +3,5 @@
 //
 // It reads as the agent does and holds the clusters against a host's policy with
 // the agent's own planner, so that it cannot know better than the agent. It must
-// not know the host: whose policy and which owner it is told.
+// not know the host: whose policy and which owner it is given.
 package validation

@@ -18,7 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
-// Config says what is checked, and with what.
+// Config describes what is checked, and with what.
 type Config struct {
 	Cluster string   // only this one, by the name of its folder; "": all
 	Folder  string   // of the repository, that holds the clusters' folders
@@ -137,7 +137,7 @@ func (v *validator) secretsFile(name string) string {
 // encrypted: nobody should push them otherwise.
 func (v *validator) checkEncryption(ctx context.Context, name string) cluster.Problems {
 	if v.Decrypt != nil {
-		return nil // decrypting them says more
+		return nil // decrypting them shows more
 	}
 	file := v.secretsFile(name)
 	data, err := inventory.ReadFile(v.Tree.FS, file)

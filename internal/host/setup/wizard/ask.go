@@ -67,9 +67,9 @@ func (i *session) applyFlags() error {
 		"directory":       func() { w.Repository.URL, w.Repository.Directory = "", f.Directory },
 		"branch":          func() { w.Repository.Branch = f.Branch },
 		"path":            func() { w.Repository.Path = f.Folder },
-		"proxmox-url":     func() { w.ProxmoxURL, w.URLSaid = emptyIfNone(f.ProxmoxURL), emptyIfNone(f.ProxmoxURL) != "" },
+		"proxmox-url":     func() { w.ProxmoxURL, w.URLGiven = emptyIfNone(f.ProxmoxURL), emptyIfNone(f.ProxmoxURL) != "" },
 		"fingerprint": func() {
-			w.Fingerprint, w.SystemTrust, w.PinSaid = emptyIfNone(f.Fingerprint), false, emptyIfNone(f.Fingerprint) != ""
+			w.Fingerprint, w.SystemTrust, w.PinGiven = emptyIfNone(f.Fingerprint), false, emptyIfNone(f.Fingerprint) != ""
 		},
 		"ca-file":        func() { w.Authorities = i.files.Authorities != nil },
 		"mirror-factory": func() { w.Mirrors.Factory = emptyIfNone(f.MirrorFactory) },
@@ -99,7 +99,7 @@ func (i *session) applyFlags() error {
 	}
 	if dir := w.Repository.Directory; dir != "" {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return &fault.Usage{Err: fault.WithHint(fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or say another")}
+			return &fault.Usage{Err: fault.WithHint(fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or name another")}
 		}
 	}
 	*w = w.WithCertificate(i.facts)
@@ -224,7 +224,7 @@ func checkRepository(s string) error {
 func (i *session) askImport() (err error) {
 	for _, s := range i.facts.Storages {
 		if s.Name == i.wishes.Images && !s.Holds("import") && !i.Given("no-import") {
-			i.wishes.Import, err = i.dialog.Confirm(fmt.Sprintf("Storage %s takes %s, and no images to import. Let it?", s.Name, strings.Join(s.Content, ", ")), true)
+			i.wishes.Import, err = i.dialog.Confirm(fmt.Sprintf("Storage %s takes %s, and no images to import; init adds them. Proceed?", s.Name, strings.Join(s.Content, ", ")), true)
 		}
 	}
 	return err

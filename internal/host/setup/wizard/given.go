@@ -76,7 +76,7 @@ func (i *session) applyForgeFlags() error {
 	case f.Forge == None && more:
 		return &fault.Usage{Err: errors.New("init: --forge none goes with no other flag of the forge")}
 	case f.Forge == "" && more:
-		return &fault.Usage{Err: errors.New("init: which kind of forge is it? say --forge github, gitlab or gitea")}
+		return &fault.Usage{Err: errors.New("init: which kind of forge is it? use --forge github, gitlab or gitea")}
 	case !i.Given("forge"):
 	case emptyIfNone(f.Forge) == "":
 		i.wishes.Forge = nil

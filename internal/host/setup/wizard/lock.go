@@ -33,7 +33,7 @@ func (h target) lock() (unlock func(), err error) {
 		who := readHolder(f)
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fault.WithHint(fmt.Errorf("another init%s is at work on this host", who), "let it end, or end it; then run init again")
+			return nil, fault.WithHint(fmt.Errorf("another init%s is at work on this host", who), "wait until it ends, or stop it; then run init again")
 		}
 		return nil, fmt.Errorf("lock the host: %w", err)
 	}
@@ -59,7 +59,7 @@ func readHolder(f *os.File) string {
 }
 
 // checkOwner refuses a file that somebody else could have written: what init did is
-// root's word alone.
+// an administrator's command alone.
 func (h target) checkOwner(path string) error {
 	info, err := os.Lstat(h.Path(path))
 	if err != nil {

@@ -102,7 +102,7 @@ func (i *session) openDialog(ctx context.Context) (*dialog.Dialog, error) {
 	case i.Flags.Yes || i.Flags.DryRun && (!terminal || i.Quiet):
 		return nil, nil
 	case !terminal:
-		return nil, &fault.Usage{Err: fault.WithHint(errors.New("init: nobody is there to ask"), "say --yes, and with flags what has no default; --dry-run shows the steps")}
+		return nil, &fault.Usage{Err: fault.WithHint(errors.New("init: there is no terminal to ask on"), "use --yes, and flags for what has no default; --dry-run shows the steps")}
 	}
 	return dialog.Open(ctx, i.In, i.Out), nil
 }
@@ -134,7 +134,7 @@ func (i *session) makePlan() (setup.Plan, error) {
 	}
 	if i.dialog == nil || i.Flags.DryRun {
 		return setup.Plan{}, fault.WithHint(fmt.Errorf("%s: somebody else wrote or changed it, and nothing was changed", nameConflicts(plan)),
-			"say --force to replace it, or the flags that lead to what it says")
+			"use --force to replace it, or the flags that lead to what it contains")
 	}
 	if ok, err := i.dialog.Confirm("Replace "+nameConflicts(plan)+"?", false); err != nil || !ok {
 		return setup.Plan{}, errors.Join(err, errors.New("nothing was changed"))
@@ -207,13 +207,13 @@ func (i *session) apply(ctx context.Context, plan setup.Plan) error {
 	report := func(s setup.Step) { i.printf("done: %s\n", s.What) }
 	record, err := i.target.executeSteps(ctx, steps, record, report)
 	if err != nil {
-		return fault.WithHint(err, "run init again when it is mended: it goes on where it stopped")
+		return fault.WithHint(err, "run init again when it is fixed: it goes on where it stopped")
 	}
 	if err := i.checkWritten(); err != nil {
 		return err
 	}
 	if _, err := i.target.executeSteps(ctx, last, record, report); err != nil {
-		return fault.WithHint(err, "journalctl -u talos-agent says why")
+		return fault.WithHint(err, "journalctl -u talos-agent shows why")
 	}
 	return i.showNext()
 }
@@ -245,7 +245,7 @@ func (i *session) undo(ctx context.Context) (setup.Plan, error) {
 	}
 	if len(plan.Steps) > 0 {
 		if _, err := i.target.executeSteps(ctx, plan.Steps, i.record, func(s setup.Step) { i.printf("done: %s\n", s.What) }); err != nil {
-			return plan, fault.WithHint(err, "run it again when it is mended: it goes on where it stopped")
+			return plan, fault.WithHint(err, "run it again when it is fixed: it goes on where it stopped")
 		}
 	}
 	for _, n := range plan.Notes {

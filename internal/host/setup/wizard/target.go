@@ -48,7 +48,7 @@ func (h target) readRecord() (setup.Record, error) {
 	}
 	if err != nil {
 		return setup.Record{}, fault.WithHint(fmt.Errorf("%s, what init remembers of its work: %w", setup.RecordFile, err),
-			"move it away: init then asks before it replaces a file, and undo leaves what it cannot tell to be its own")
+			"move it away: init then asks before it replaces a file, and undo leaves what is not provably its own")
 	}
 	return r, nil
 }
@@ -101,7 +101,7 @@ func (h target) executeStep(ctx context.Context, s setup.Step) ([]byte, error) {
 			return nil, err
 		}
 		if made.ID == "" || made.Value == "" {
-			return nil, errors.New("pvesh told no secret of the new token")
+			return nil, errors.New("pvesh returned no secret of the new token")
 		}
 		token := cluster.Token{ID: made.ID, Secret: cluster.SecretString(made.Value)}
 		content := append(token.Line().Reveal(), '\n')
