@@ -28,7 +28,7 @@ type Store interface {
 	Descends(ctx context.Context, head, ancestor string) (bool, error)
 }
 
-// Config says where the inventory is and what the host adds to it.
+// Config holds where the inventory is and what the host adds to it.
 type Config struct {
 	// Store is asked by Fetch and Descends. A Repository that only reads trees
 	// it is given needs none.
@@ -41,7 +41,7 @@ type Config struct {
 	// Decrypt returns the plain text of an encrypted file: secrets.Decrypt with
 	// the host's identities. Its errors show no part of it, and carry a Hint for
 	// people. Nil means that there is no key: snapshots come without secrets and
-	// say so.
+	// have a note.
 	Decrypt func(ctx context.Context, name string, file []byte) ([]byte, error)
 	// Inventory holds the host's own part of every snapshot; Secrets and
 	// Revision in it are ignored.
@@ -52,7 +52,7 @@ type Config struct {
 type Tree struct {
 	Revision cluster.Revision
 	// Content identifies the files: trees of equal content are read once. Empty
-	// means that nobody knows, and the tree is read anew each time.
+	// means unknown, and the tree is read again each time.
 	Content string
 	// Subject is the first line of the commit's message, "" where there is none.
 	Subject string
@@ -144,7 +144,7 @@ func (r *Repository) Clusters(ctx context.Context, t Tree) ([]string, cluster.Pr
 
 // Snapshot reads the cluster in the folder of that name from a tree. With an
 // error among the problems the snapshot is empty except for its revision. An
-// error means that the tree could not be read, which says nothing about the
+// error means that the tree could not be read, which is not about the
 // inventory. Snapshots of one content share memory: they are not to be changed.
 //
 // A cluster is checked against the others of this host, too: what it shares
@@ -230,8 +230,8 @@ func (r *Repository) at(t Tree) (*state, error) {
 }
 
 // maxClusters bounds the clusters of one host. Each is compared with all others
-// and looked after by itself: a push of a thousand small folders would keep the
-// host busy with nothing else.
+// and managed by itself: a push of a thousand small folders would keep the host
+// busy with nothing else.
 const maxClusters = 250
 
 // choose keeps the clusters that this host owns.
@@ -260,7 +260,7 @@ func (r *Repository) own(s *state) {
 // noCluster is the problem of a cluster that is not there.
 func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 	if len(s.folders) == 0 && s.found.HasErrors() {
-		return s.found // which says why there is none at all
+		return s.found // which has why there is none at all
 	}
 	return cluster.Problems{{Severity: cluster.Error, File: path.Join(r.c.Path, name), Message: "there is no such cluster",
 		Hint: "known are: " + strings.Join(s.folders, ", ")}}

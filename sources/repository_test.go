@@ -190,8 +190,8 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-// TestUnreadableIsNotInvalid: a store that breaks says nothing about the
-// inventory, and what it said is not remembered.
+// TestUnreadableIsNotInvalid: a store that breaks is not about the inventory,
+// and its error is not remembered.
 func TestUnreadableIsNotInvalid(t *testing.T) {
 	broken := errors.New("disk on fire")
 	r := repository(t, Config{})
@@ -205,9 +205,9 @@ func TestUnreadableIsNotInvalid(t *testing.T) {
 	}
 	c.fail = nil
 	if snap, problems := snapshot(t, r, tree, "dev"); problems.HasErrors() || snap.Spec.Name != "dev" {
-		t.Errorf("after it was mended: %v", problems)
+		t.Errorf("after it was fixed: %v", problems)
 	}
-	// What is wrong with the files themselves is a problem, with its cure.
+	// What is wrong with the files themselves is a problem, with its hint.
 	c.fail = &git.Error{Kind: git.ErrNotRegular}
 	if _, problems := snapshot(t, r, Tree{FS: c}, "dev"); !problems.HasErrors() {
 		t.Error("links are read")
@@ -249,7 +249,7 @@ func TestSiblings(t *testing.T) {
 	if !slices.Equal(snap.Siblings, want) {
 		t.Errorf("siblings %v, %v", snap.Siblings, problems)
 	}
-	// One that never was valid is told about.
+	// One that never was valid is reported.
 	snap, problems = snapshot(t, repository(t, Config{}), Tree{Content: "2", FS: fsys}, "dev")
 	if len(snap.Siblings) != 1 || !strings.Contains(problems.Error(), "the cluster prod is invalid") || len(snap.Warnings) != len(problems) {
 		t.Errorf("siblings %v, %v", snap.Siblings, problems)

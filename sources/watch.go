@@ -15,21 +15,21 @@ import (
 )
 
 // Watch calls onChange, one call at a time, after something in the directory or
-// below it has changed, until the context ends; then it returns nil. Changes
-// that come close together are told once. Links below the directory are not
+// below it has changed, until the context ends; then it returns nil. Changes that
+// come close together are reported once. Links below the directory are not
 // followed; one on the way to it that leads elsewhere is. Of .git only the folder
 // itself is watched, which is where a commit or a checkout shows.
 //
-// It returns an error when the directory cannot be watched, or is gone.
+// It returns an error when the directory cannot be watched, or is deleted.
 func Watch(ctx context.Context, dir string, onChange func()) error {
 	// Editors and git write many files in a row.
 	return watching{quiet: 200 * time.Millisecond, unrest: 2 * time.Second, look: 2 * time.Second}.run(ctx, dir, onChange)
 }
 
-// watching is how changes become calls: a change is told once nothing has
+// watching is how changes become calls: a change is reported once nothing has
 // happened for the quiet time, but not later than the time of unrest after it.
-// Nothing tells that a link on the way to the directory leads elsewhere: that is
-// looked at now and then.
+// No event reports that a link on the way to the directory leads elsewhere: that
+// is checked now and then.
 type watching struct{ quiet, unrest, look time.Duration }
 
 func (c watching) run(ctx context.Context, dir string, onChange func()) error {
@@ -69,7 +69,7 @@ func (c watching) one(ctx context.Context, path string, news bool, onChange func
 		case <-look.C:
 			if elsewhere() {
 				moved = true
-				cancel() // what has happened just then is told above
+				cancel() // what has happened just then is reported above
 			}
 		}
 	}
@@ -77,11 +77,12 @@ func (c watching) one(ctx context.Context, path string, news bool, onChange func
 
 // errMoved ends the watch of a directory in which a folder has moved: what the
 // library watches in that one bears names of before, under which nothing new is
-// found, and it lets go of the folder itself some time after the new name is told.
+// found, and it releases the folder itself some time after the new name is
+// reported.
 var errMoved = errors.New("a folder has moved")
 
 // tree watches a directory and what is below it. With news there is a change to
-// be told once the next one cannot be missed.
+// be reported once the next one cannot be missed.
 func (c watching) tree(ctx context.Context, dir string, news bool, onChange func()) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -96,7 +97,7 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 		return err
 	}
 	timer := time.NewTimer(c.quiet)
-	var first time.Time // of the changes that are not told yet
+	var first time.Time // of the changes that are not reported yet
 	if news {
 		first = time.Now()
 	} else {
@@ -132,8 +133,8 @@ func (c watching) tree(ctx context.Context, dir string, news bool, onChange func
 	}
 }
 
-// handleEvent follows folders that come, and reports whether an event is a change that is
-// to be told. It fails when the root goes, and when a folder moves.
+// handleEvent follows folders that come, and reports whether an event is a change to be
+// reported. It fails when the root goes, and when a folder moves.
 func handleEvent(w *fsnotify.Watcher, root string, e fsnotify.Event) (change bool, err error) {
 	switch {
 	case (e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)) && e.Name == root:
@@ -148,19 +149,19 @@ func handleEvent(w *fsnotify.Watcher, root string, e fsnotify.Event) (change boo
 	return !isNoise(e), nil
 }
 
-// isNoise is what happens to a file without changing it: locks of git, which
-// come and go around every change, and attributes.
+// isNoise reports what happens to a file without changing it: locks of git,
+// which come and go around every change, and attributes.
 func isNoise(e fsnotify.Event) bool {
 	return e.Op == fsnotify.Chmod || strings.HasSuffix(e.Name, ".lock") && filepath.Base(filepath.Dir(e.Name)) == ".git"
 }
 
 // watchTree adds a folder and everything below it. What is no folder is left
-// alone: its folder tells of it.
+// alone: its folder's watch covers it.
 func watchTree(w *fsnotify.Watcher, root string) error {
 	return filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && p != root:
-			return nil // gone again already
+			return nil // deleted again already
 		case err != nil:
 			return fmt.Errorf("watch %s: %w", p, err)
 		case !d.IsDir():

@@ -21,7 +21,7 @@ const deadline = 2 * time.Minute
 // brisk watches as Watch does, but does not let the tests wait.
 var brisk = watching{quiet: 20 * time.Millisecond, unrest: 200 * time.Millisecond, look: 20 * time.Millisecond}
 
-// watch starts watching a directory and returns the changes it tells.
+// watch starts watching a directory and returns the changes it reports.
 func watch(t *testing.T, dir string) (changes chan struct{}, done chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -35,8 +35,8 @@ func watch(t *testing.T, dir string) (changes chan struct{}, done chan error) {
 			t.Error("the watch goes on without its context")
 		}
 	})
-	// The watch is on when it tells of a change; until then one is made again
-	// and again.
+	// The watch is on when it reports a change; until then one is made again and
+	// again.
 	probe := filepath.Join(dir, "probe")
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -48,12 +48,12 @@ func watch(t *testing.T, dir string) (changes chan struct{}, done chan error) {
 			return changes, done
 		case <-tick.C:
 		case <-limit:
-			t.Fatal("no change is told")
+			t.Fatal("no change is reported")
 		}
 	}
 }
 
-// drain waits until the changes that were made so far are told.
+// drain waits until the changes that were made so far are reported.
 func drain(changes chan struct{}) {
 	for {
 		select {
@@ -70,7 +70,7 @@ func expect(t *testing.T, changes chan struct{}, what string) {
 	case <-changes:
 		drain(changes)
 	case <-time.After(deadline):
-		t.Fatalf("nothing told of %s", what)
+		t.Fatalf("nothing reported of %s", what)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestWatchLeavesGitAlone(t *testing.T) {
 	if err := os.Remove(lock); err != nil {
 		t.Fatal(err)
 	}
-	write(t, head, "ref") // is told, and comes last
+	write(t, head, "ref") // is reported, and comes last
 	for limit := time.After(deadline); ; {
 		select {
 		case e := <-w.Events:
@@ -174,7 +174,7 @@ func TestWatchLeavesGitAlone(t *testing.T) {
 		case err := <-w.Errors:
 			t.Fatal(err)
 		case <-limit:
-			t.Fatal("nothing told of a checkout")
+			t.Fatal("nothing reported of a checkout")
 		}
 	}
 }
@@ -210,7 +210,7 @@ func TestWatchUnrest(t *testing.T) {
 		case <-changes:
 			return
 		case <-limit:
-			t.Fatal("nothing told while a file changes all the time")
+			t.Fatal("nothing reported while a file changes all the time")
 		}
 	}
 }
@@ -288,6 +288,6 @@ func TestWatchWhereTheOldGoes(t *testing.T) {
 		t.Error(err)
 		ended <- err
 	case <-time.After(deadline):
-		t.Error("nothing told of a file in it")
+		t.Error("nothing reported of a file in it")
 	}
 }

@@ -37,7 +37,7 @@ func (r *roomy) Accept() (net.Conn, error) {
 			return &readerConn{Conn: c, release: sync.OnceFunc(func() { <-r.slots })}, nil
 		default:
 			r.log.Debug("a reader is refused: there are too many")
-			_ = c.Close() // nothing was said yet
+			_ = c.Close() // nothing was sent yet
 		}
 	}
 }

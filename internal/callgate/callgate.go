@@ -1,9 +1,9 @@
 // Package callgate is the one gate that everything passes that the agent asks of
 // other systems. It counts, for the metrics, and it closes with a context: from
-// then on nothing new is asked of anybody, so that an agent that was told to
+// then on nothing new is asked of anybody, so that an agent that was asked to
 // stop changes nothing any more, whatever its actions were in the middle of.
 //
-// It knows neither the systems nor what is said to them.
+// It knows neither the systems nor what is sent to them.
 package callgate
 
 import (
@@ -24,7 +24,7 @@ import (
 // other system.
 var ErrClosed = errors.New("the agent stops: nothing new is asked of anybody")
 
-// Outcome says how a call ended.
+// Outcome is how a call ended.
 type Outcome string
 
 // The outcomes.
@@ -32,7 +32,7 @@ const (
 	OK      Outcome = "ok"
 	Refused Outcome = "refused" // the other side answered that it would not: 4xx
 	Failed  Outcome = "failed"  // the other side answered that it could not: 5xx
-	Lost    Outcome = "lost"    // there was no answer, or nobody waited for it
+	Lost    Outcome = "lost"    // there was no answer, or its caller did not wait for it
 )
 
 // Count is how many calls to a system ended in one way.

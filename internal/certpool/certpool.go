@@ -1,6 +1,6 @@
-// Package certpool says whose certificates are believed where the host's config adds
-// authorities: those of the system, and those. A mirror's authority takes nothing
-// away from the forge that is on the internet.
+// Package certpool decides whose certificates are trusted where the host's config
+// adds authorities: those of the system, and those. A mirror's authority does not
+// affect the forge that is on the internet.
 //
 // The package must not know who is asked. Servers that are known by one authority
 // alone (Proxmox VE, a cluster's own) are none of its business.

@@ -35,6 +35,6 @@ func TestAuthorities(t *testing.T) {
 		}
 	}
 	if all.Equal(system) {
-		t.Error("the test proves nothing: the pools cannot be told apart")
+		t.Error("the test proves nothing: the pools cannot be distinguished")
 	}
 }

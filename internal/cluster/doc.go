@@ -1,7 +1,7 @@
-// Package cluster holds the nouns every other room speaks in: what should be
-// (Spec, Snapshot, Desired), what was seen (Observed) and what is told
-// (Status, Step, Wait, Block), together with the few pure functions that
-// belong to the nouns themselves, such as how an identity is derived.
+// Package cluster holds the nouns of every other room: what should be (Spec,
+// Snapshot, Desired), what was seen (Observed) and what is reported (Status,
+// Step, Wait, Block), together with the few pure functions that belong to the
+// nouns themselves, such as how an identity is derived.
 //
 // It knows no client library, no file format and no clock. Everything here is
 // a plain value that may be copied, compared and printed; secrets are values

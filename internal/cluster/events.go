@@ -29,7 +29,7 @@ type EventQuery struct {
 	Last int
 }
 
-// Picks reports whether an event is one of those asked for, whatever Last says.
+// Picks reports whether an event is one of those asked for, whatever Last is.
 // The daemon's own events are part of every cluster's story.
 func (q EventQuery) Picks(e Event) bool {
 	return e.Seq > q.After && !e.At.Before(q.Since) &&
@@ -39,15 +39,15 @@ func (q EventQuery) Picks(e Event) bool {
 
 // The results of a run that no condition has a word for.
 const (
-	// Superseded is a run that a newer revision or root's word cut short.
+	// Superseded is a run that a newer revision or an admin command ended.
 	Superseded Condition = "Superseded"
-	// Interrupted is a run that the end of the agent cut short.
+	// Interrupted is a run that the end of the agent interrupted.
 	Interrupted Condition = "Interrupted"
 )
 
 // Run is one stretch of work on a cluster: from the first change until it is Ready,
-// Stalled or Suspended again. Runs are told to people and never read back by
-// the loop.
+// Stalled or Suspended again. Runs are shown to people and never read back by the
+// loop.
 type Run struct {
 	Number   int       `json:"number"` // from 1, per cluster
 	Cluster  string    `json:"cluster"`
@@ -62,9 +62,9 @@ type Run struct {
 	Message string    `json:"message,omitempty"` // why it ended so, or where it stands
 	Hint    string    `json:"hint,omitempty"`
 
-	// Plan is what was foretold when it began, Actions what was done, and Waits
-	// what it waited for longest, the longest first. Long lists are cut; More
-	// counts what was.
+	// Plan is the forecast when it began, Actions what was done, and Waits what it
+	// waited for longest, the longest first. Long lists are cut; More counts what
+	// was.
 	Plan        []Step     `json:"plan"`
 	PlanMore    int        `json:"planMore,omitempty"`
 	Actions     []Outcome  `json:"actions"`

@@ -59,8 +59,8 @@ func parseUUID(s string) (u [16]byte) {
 // markPrefix begins the first line of the description of every VM we made.
 const markPrefix = "talos-agent: "
 
-// Mark is what the description of a VM of ours says to people and to us. It is
-// not the proof of ownership (people edit descriptions), but it carries the
+// Mark is what the description of a VM of ours holds for people and for us. It
+// is not the proof of ownership (people edit descriptions), but it carries the
 // first phase of a deletion.
 type Mark struct {
 	Version  int    `json:"v"`

@@ -16,7 +16,7 @@ type Boot struct {
 // ImageName names the disk image of a Talos version and an image factory's
 // schematic. The same image has the same name in the host's cache and in every
 // storage of Proxmox VE, so that it is found again; twelve digits of the
-// schematic's id tell schematics apart and keep the name readable. Proxmox VE
+// schematic's id distinguish schematics and keep the name readable. Proxmox VE
 // takes letters, digits and "-.+=_" in the name of an import image.
 func ImageName(version, schematic string) string {
 	if len(schematic) > 12 {

@@ -2,8 +2,8 @@ package cluster
 
 import "time"
 
-// Seen is one part of the observed world. The zero value is unknown: nobody
-// looked, or looking failed. Unknown is never read as absent.
+// Seen is one part of the observed world. The zero value is unknown: it was not
+// looked at, or looking failed. Unknown is never read as absent.
 type Seen[T any] struct {
 	Known bool
 	Why   string // why it is not known
@@ -29,17 +29,16 @@ type Observed struct {
 	Machines map[string]Machine // by node name
 	Members  Seen[[]Member]     // of etcd
 	// MembersAgree states whether every member of etcd names the same members. It
-	// is unknown while nobody has asked all of them.
+	// is unknown until all of them were asked.
 	MembersAgree Seen[bool]
-	// APIs says of each control plane whether its own kube-apiserver answers
-	// ready.
+	// APIs is for each control plane whether its own kube-apiserver answers ready.
 	APIs     map[string]Seen[bool]
 	Nodes    Seen[map[string]KubeNode]
 	Releases Seen[map[string]Release] // by addon name; missing: not installed
 
 	ImageCached Seen[bool]               // the verified image lies in the host's cache
 	Charts      map[string]Seen[Fetched] // by addon name
-	Factory     Seen[bool]               // the image factory told the schematic's id
+	Factory     Seen[bool]               // the image factory returned the schematic's id
 
 	// Running are the actions of ours that are still under way.
 	Running []Running
@@ -126,7 +125,7 @@ type VM struct {
 	Power     Power
 	Uptime    time.Duration
 	Lock      string // backup, create, ...; "" : none
-	Deleting  bool   // its mark says that a deletion has begun
+	Deleting  bool   // its mark records that a deletion has begun
 	Protected bool   // Proxmox VE's own protection flag
 	Tags      []string
 	Task      *Task          // running on it now
@@ -194,7 +193,7 @@ type Machine struct {
 	// ConfigDigest is the digest of the config on the machine, "" when it
 	// could not be read.
 	ConfigDigest string
-	Schematic    string // id of the running image's schematic, "" when it tells none
+	Schematic    string // id of the running image's schematic, "" when it reports none
 }
 
 // Service is one Talos service.

@@ -102,8 +102,8 @@ func (ps Problems) First() string {
 	return ""
 }
 
-// Place returns where the first error stands, with its field: what tells it from
-// another whatever its words are.
+// Place returns where the first error stands, with its field: what distinguishes
+// it from another whatever its words are.
 func (ps Problems) Place() string {
 	for _, p := range ps {
 		if p.Severity == Error || p.Severity == "" {

@@ -96,7 +96,7 @@ only whoever made the call that it answers.
 		}
 	}
 	if have, err := os.ReadFile(file); err != nil || string(have) != b.String() {
-		t.Errorf("%s is not what the table says (%v): run `make docs`", file, err)
+		t.Errorf("%s differs from the table (%v): run `make docs`", file, err)
 	}
 }
 

@@ -96,7 +96,7 @@ type Schematic struct {
 }
 
 // Digest identifies what the schematic asks for. It is not the factory's id,
-// which only the factory can tell.
+// which only the factory knows.
 func (s Schematic) Digest() string {
 	h := sha256.New()
 	for _, e := range s.Extensions {
@@ -307,7 +307,7 @@ func (s Spec) Node(name string) (Node, bool) {
 type Desired struct {
 	Snapshot
 	// Schematic is the image factory's id of Spec.Schematic, or "" while the
-	// factory has not told it; Configs is empty then.
+	// factory has not returned it; Configs is empty then.
 	Schematic string
 	Image     Image
 	Configs   map[string]Config // by node name

@@ -15,7 +15,7 @@ const (
 	Unknown     Condition = "Unknown"
 )
 
-// Status is what the agent tells about one cluster: the same value for the
+// Status is what the agent reports about one cluster: the same value for the
 // daemon, the socket and the CLI. It carries no secrets.
 type Status struct {
 	Cluster   string    `json:"cluster"`
@@ -43,7 +43,7 @@ type Status struct {
 	Running  []RunningStatus `json:"running"`
 	Waiting  []WaitStatus    `json:"waiting"`
 	Blocked  []Block         `json:"blocked"`
-	Problems Problems        `json:"problems"` // of the inventory, warnings too, and where the world is not as it says
+	Problems Problems        `json:"problems"` // of the inventory, warnings too, and where the world differs from it
 	Passes   []PassStatus    `json:"passes"`   // newest first
 	NextPass time.Time       `json:"nextPass"`
 }
@@ -51,8 +51,8 @@ type Status struct {
 // Cause identifies why the condition is what it is.
 func (s Status) Cause() Key { return Key{s.Concerns, s.Reason, s.About} }
 
-// Waits reports whether a status tells of waiting and of nothing else: nothing is
-// under way, and the pass that it tells of began nothing.
+// Waits reports whether a status is about waiting and nothing else: nothing is
+// under way, and its last pass began nothing.
 func (s Status) Waits() bool {
 	return s.Condition == Reconciling && !s.Suspended && len(s.Running) == 0 && (len(s.Passes) == 0 || len(s.Passes[0].Started) == 0)
 }

@@ -13,7 +13,7 @@ type Phase string
 const (
 	PhaseUnknown     Phase = "Unknown"     // the agent cannot see
 	PhaseAbsent      Phase = "Absent"      // no VM yet
-	PhaseForeign     Phase = "Foreign"     // its VMID carries somebody else's VM, or a stranger answers at its address
+	PhaseForeign     Phase = "Foreign"     // its VMID carries somebody else's VM, or an unexpected machine answers at its address
 	PhaseLocked      Phase = "Locked"      // Proxmox VE holds a lock on the VM (backup, migration, ...)
 	PhaseCreating    Phase = "Creating"    // its VM is being made
 	PhaseStopped     Phase = "Stopped"     // its VM is there and off
@@ -82,9 +82,8 @@ type Block struct {
 // Key identifies the block.
 func (b Block) Key() Key { return Key{b.Subject, b.Reason, b.About} }
 
-// Forecast is everything that is going to happen, as far as it can be
-// foretold: the planner run forward over the expected effects of its own
-// actions.
+// Forecast is everything that is going to happen, as far as it can be known:
+// the planner run forward over the expected effects of its own actions.
 type Forecast struct {
 	Cluster  string   `json:"cluster"`
 	Revision Revision `json:"revision"`

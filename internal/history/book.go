@@ -25,7 +25,7 @@ const (
 )
 
 // Book is the history of one cluster: a fold of its statuses, its actions and
-// root's words into runs. It is for one goroutine at a time.
+// admin commands into runs. It is for one goroutine at a time.
 type Book struct {
 	cluster   string
 	keep      int
@@ -111,14 +111,14 @@ func (b *Book) shown(r cluster.Run) cluster.Run {
 	return r
 }
 
-// Request takes root's word: it is the cause of what comes next.
+// Request takes an admin command: it is the cause of what comes next.
 func (b *Book) Request(what string) { b.requested, b.unheeded = "root "+what, 0 }
 
 // Did takes an action that has ended. It belongs to the run that goes on. Without
 // one, it belongs to the last if it began in it, because not everything ends when
 // a cluster stalls; else it was quicker than the status of the pass that began
-// it, and belongs to the run to come. A run is returned if it has been told to
-// have ended already.
+// it, and belongs to the run to come. A run is returned if its end was reported
+// already.
 func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
 	var r *cluster.Run
 	if n := len(b.runs); n > 0 {
@@ -142,7 +142,7 @@ func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
 }
 
 // Update takes a status and returns the runs that began or ended with it. plan
-// foretells what will happen; it is asked when a run begins, and again until it
+// forecasts what will happen; it is asked when a run begins, and again until it
 // knows the whole.
 func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) (changed []cluster.Run) {
 	if s.Condition == cluster.Unknown {
@@ -174,7 +174,7 @@ func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []clus
 		clear(b.waits)
 		open = &b.runs[len(b.runs)-1]
 		if before != nil && before.Condition != s.Condition && before.Revision == s.Revision && !s.Since.IsZero() {
-			open.Began = s.Since.UTC() // it may have been told a while later only
+			open.Began = s.Since.UTC() // it may have been reported a while later only
 		}
 		open.Actions, b.early = b.early, nil
 		for _, d := range open.Actions {
@@ -226,7 +226,7 @@ func (b *Book) begins(s cluster.Status) bool {
 	return s.Revision != last.Revision || s.Condition != last.Result
 }
 
-// explainSuperseded says why a run ends although the cluster has not come to rest.
+// explainSuperseded returns why a run ends although the cluster still changes.
 func explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status, requested string) string {
 	switch {
 	case s.Revision != r.Revision && r.Revision != "":
@@ -237,7 +237,7 @@ func explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status, 
 	return ""
 }
 
-// cause says why a run begins.
+// cause is why a run begins.
 func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 	var last cluster.Run
 	if n := len(b.runs); n > 0 {
@@ -273,7 +273,7 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 		return "what kept it stalled is gone"
 	}
 	if s.Condition == cluster.Stalled {
-		return "something stands in its way" // the message says what
+		return "something stands in its way" // the message names it
 	}
 	return "the world differs from the inventory"
 }

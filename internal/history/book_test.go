@@ -18,7 +18,7 @@ const (
 
 var begin = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 
-// st is a status; each word of how says something about it.
+// st is a status; each word of how describes it.
 func st(rev cluster.Revision, c cluster.Condition, how ...string) cluster.Status {
 	s := cluster.Status{Cluster: "dev", Revision: rev, Condition: c, Message: string(c) + " it is", Nodes: []cluster.NodeStatus{{Name: "wk-1", Phase: cluster.PhaseReady}}}
 	for _, h := range how {
@@ -38,7 +38,7 @@ func st(rev cluster.Revision, c cluster.Condition, how ...string) cluster.Status
 	return s
 }
 
-// feed feeds a book, one status a minute; a string is root's word.
+// feed feeds a book, one status a minute; a string is an admin command.
 func feed(b *Book, story ...any) {
 	now := begin
 	for _, s := range story {
@@ -108,7 +108,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestARunBeganWhenItDid: what is told late began when the cluster left its rest.
+// TestARunBeganWhenItDid: what is reported late began when the cluster began to
+// change.
 func TestARunBeganWhenItDid(t *testing.T) {
 	b := NewBook("dev", 10, nil)
 	late := st(one, cluster.Reconciling, "wk-1 stopped")
@@ -232,8 +233,8 @@ func TestReasonsThatChange(t *testing.T) {
 	}
 }
 
-// TestAWaitInOtherWords: a wait whose details change is one wait, told in its last
-// words.
+// TestAWaitInOtherWords: a wait whose details change is one wait, reported in its
+// last words.
 func TestAWaitInOtherWords(t *testing.T) {
 	b := NewBook("dev", 5, nil)
 	s := st(one, cluster.Reconciling)
@@ -340,7 +341,7 @@ func TestRing(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is told of an event")
+		t.Error("no one is notified of an event")
 	}
 	at = at.Add(-time.Hour) // a clock that is set back
 	c := add("prod", "cp-1")

@@ -9,7 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Pulse tells everybody who waits that something has changed. The zero value
+// Pulse notifies everybody who waits that something has changed. The zero value
 // is ready.
 type Pulse struct {
 	mu   sync.Mutex
@@ -38,7 +38,7 @@ func (p *Pulse) Beat() {
 }
 
 // Ring keeps the newest events. It may be used by many goroutines. Readers ask
-// for what they have not seen, so that a slow one holds up nobody and costs
+// for what they have not seen, so that a slow one holds up no other and costs
 // nothing.
 type Ring struct {
 	keep  int
@@ -57,8 +57,8 @@ const farthest = uint64(math.MaxInt64)
 func NewRing(keep int) *Ring { return &Ring{keep: keep} }
 
 // Recall lays events of an earlier life before those that are there. They may
-// come in any order, for those who told them at one time wrote them down in any;
-// of two with one number the first counts.
+// come in any order, for concurrent writers wrote them in any; of two with one
+// number the first counts.
 func (r *Ring) Recall(old []cluster.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,7 +46,7 @@ func TCP(addr string, h http.Handler, log *slog.Logger) (*Server, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok {
-			err = op.Err // the rest of it says the address again
+			err = op.Err // the rest of it has the address again
 		}
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}

@@ -46,9 +46,9 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// TestACrowdIsServedInTurn: many who say nothing, or half a request, do not keep
-// one out who does, and are never served all at once. It runs in virtual time, in
-// which only those who say nothing are late.
+// TestACrowdIsServedInTurn: many who send nothing, or half a request, do not keep
+// out one who sends a whole one, and are never served all at once. It runs in
+// virtual time, in which only those who send nothing are late.
 func TestACrowdIsServedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const addr = "10.0.0.1:80"

@@ -19,7 +19,7 @@ type Patient struct {
 }
 
 // Patiently opens addr as TCP does, and where that fails tries again until
-// Close. told hears of the first failure, and then of success as nil; it is not
+// Close. report gets the first failure, and then success as nil; it is not
 // called where the first attempt succeeds.
 func Patiently(addr string, h http.Handler, log *slog.Logger, report func(error)) *Patient {
 	ctx, stop := context.WithCancel(context.Background())

@@ -41,8 +41,8 @@ type Connection struct {
 	through   http.RoundTripper // what is asked through: the transport, or what wraps it
 }
 
-// Connect prepares connections with the given credentials. It asks nobody yet.
-// Whoever connects must Close.
+// Connect prepares connections with the given credentials. It makes no request
+// yet. Whoever connects must Close.
 func Connect(c cluster.Credentials, dial Dial, wrap Wrap) (*Connection, error) {
 	ca, cert := c.CA.Reveal(), c.Cert.Reveal()
 	pair, err := tls.X509KeyPair(cert, c.Key.Reveal())
@@ -133,7 +133,7 @@ func (c *conns) close() {
 	c.open = nil
 	c.mu.Unlock()
 	for t := range open {
-		// It is going away; what closing has to say is of no interest.
+		// It is being closed; the error of closing does not matter.
 		_ = t.Conn.Close()
 	}
 }

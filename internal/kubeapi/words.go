@@ -11,7 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// mostWords is how much of what a server says is repeated, in bytes.
+// mostWords is how much of a server's message is repeated, in bytes.
 const mostWords = 300
 
 // Sanitize makes a server's words fit for a line of a log.

@@ -34,7 +34,7 @@ func TestReason(t *testing.T) {
 		}
 	}
 	if got := Reason(errors.New(strings.Repeat("x", 1000))); len(got) != mostWords+len("...") {
-		t.Errorf("%d bytes of a long story are told", len(got))
+		t.Errorf("%d bytes of a long story are shown", len(got))
 	}
 }
 

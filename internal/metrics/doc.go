@@ -1,6 +1,6 @@
-// Package metrics tells a monitoring system in numbers how the clusters stand
-// and what the agent does. It is told what happens anyway: the status after
-// every pass, the passes and the actions as they end. Nothing is asked of
+// Package metrics shows a monitoring system in numbers the state of the
+// clusters and what the agent does. It is given what happens anyway: the status
+// after every pass, the passes and the actions as they end. Nothing is asked of
 // anybody for it, so that a scrape costs no pass.
 //
 // Series are bounded: a name of a node, a message or a revision is never a

@@ -23,12 +23,12 @@ type Calls struct {
 	N               int64
 }
 
-// Config says where the numbers come from that are kept elsewhere. Each is
-// asked at a scrape, and must answer at once, from memory.
+// Config has the sources of the numbers that are kept elsewhere. Each is asked
+// at a scrape, and must answer at once, from memory.
 type Config struct {
 	Version string
-	// Clusters are those that are looked after: the others' last words are not
-	// told any more.
+	// Clusters are those that are managed: the others' last state is not reported
+	// any more.
 	Clusters func() []string
 	// Certificates are those of a cluster, or with "" those of the host.
 	Certificates func(cluster string) []cluster.Certificate
@@ -39,8 +39,8 @@ type Config struct {
 // never block for long.
 type Metrics struct {
 	c Config
-	// own is what is told of clusters and agent, process what every Go program
-	// tells of itself. A text file has only the former: whoever reads it out has
+	// own is what is reported of clusters and agent, process what every Go program
+	// reports of itself. A text file has only the former: whoever reads it out has
 	// those of its own process.
 	own, process *prometheus.Registry
 

@@ -32,7 +32,7 @@ func check(t testing.TB, err error) {
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// busy is a cluster of which everything can be told.
+// busy is a cluster that has everything to report.
 var busy = cluster.Status{
 	Cluster: "dev", Condition: cluster.Stalled, Reason: cluster.StorageMissing, Message: "a message", NextPass: noon.Add(time.Minute), Since: noon.Add(-time.Hour),
 	Revision: "main@sha1:2222222222222222222222222222222222222222", Applied: "main@sha1:1111111111111111111111111111111111111111",
@@ -79,7 +79,7 @@ func whole() *Metrics {
 	return m
 }
 
-// TestTextFile: the file says exactly this, and everybody may read it.
+// TestTextFile: the file has exactly this, and everybody may read it.
 func TestTextFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.prom")
 	m := whole()
@@ -103,15 +103,15 @@ func TestTextFile(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	check(t, err)
 	if string(got) != string(want) {
-		t.Errorf("the file differs from %s; with -update it is written anew:\n%s", golden, got)
+		t.Errorf("the file differs from %s; with -update it is written again:\n%s", golden, got)
 	}
 	if err := m.WriteText(filepath.Join(t.TempDir(), "no", "such")); err == nil || !strings.Contains(err.Error(), "write metrics to") {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 }
 
-// TestFamilies: what is told is what is listed, each family in the type and with
-// the labels that the list says, and the names are as Prometheus wants them.
+// TestFamilies: what is reported is what is listed, each family in the type and
+// with the labels of the list, and the names are as Prometheus wants them.
 func TestFamilies(t *testing.T) {
 	families, err := whole().own.Gather()
 	check(t, err)
@@ -119,7 +119,7 @@ func TestFamilies(t *testing.T) {
 	for _, f := range families {
 		i := slices.IndexFunc(Families(), func(l Family) bool { return l.Name == f.GetName() })
 		if i < 0 {
-			t.Errorf("%s is told and not listed", f.GetName())
+			t.Errorf("%s is reported and not listed", f.GetName())
 			continue
 		}
 		listed := Families()[i]
@@ -140,7 +140,7 @@ func TestFamilies(t *testing.T) {
 	}
 	for _, f := range Families() {
 		if !gathered[f.Name] {
-			t.Errorf("%s is listed and not told", f.Name)
+			t.Errorf("%s is listed and not reported", f.Name)
 		}
 	}
 	found, err := promlint.NewWithMetricFamilies(families).Lint()
@@ -170,8 +170,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestNothingKnown: before the first pass there is nothing to tell of clusters,
-// and nothing is made up.
+// TestNothingKnown: before the first pass there is nothing to report of
+// clusters, and nothing is made up.
 func TestNothingKnown(t *testing.T) {
 	m := New(Config{Clusters: func() []string { return []string{"dev"} },
 		Certificates: func(string) []cluster.Certificate { return nil }, Calls: func() []Calls { return nil }})
@@ -179,7 +179,7 @@ func TestNothingKnown(t *testing.T) {
 	check(t, err)
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), prefix+"cluster_") {
-			t.Errorf("%s is told", f.GetName())
+			t.Errorf("%s is reported", f.GetName())
 		}
 	}
 	var _ prometheus.Collector = views{m}

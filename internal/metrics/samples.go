@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// What the labels can be. All are told, with 0 for those that are not so: a
+// What the labels can be. All are reported, with 0 for those that are not so: a
 // series that comes and goes is hard to alert on.
 var (
 	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Unknown}
@@ -21,7 +21,7 @@ var (
 	severities = []cluster.Severity{cluster.Error, cluster.Warning, cluster.Note}
 )
 
-// listSamples are the last word of a cluster in numbers. Pure.
+// listSamples returns the last state of a cluster in numbers. Pure.
 func listSamples(w seen) []prometheus.Metric {
 	s := w.status
 	name := s.Cluster
@@ -106,5 +106,5 @@ func boolNumber(b bool) float64 {
 	return 0
 }
 
-// unixSeconds is a time as Prometheus writes it: seconds since 1970.
+// unixSeconds returns a time as Prometheus writes it: seconds since 1970.
 func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

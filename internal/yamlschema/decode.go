@@ -16,7 +16,7 @@ import (
 type decoder struct {
 	Language
 	Document
-	root   reflect.Type // of the file, to say where a misplaced key belongs
+	root   reflect.Type // of the file, to report where a misplaced key belongs
 	shapes map[reflect.Type][]field
 }
 
@@ -317,7 +317,7 @@ func (d decoder) int(n *yaml.Node, path string, f field, v reflect.Value) {
 // unitMiB is the unit of a number for which people like to write a size.
 const unitMiB = "number of MiB"
 
-// intHint says what to write where a number should stand.
+// intHint returns what to write where a number should stand.
 func intHint(s string, f field) string {
 	if f.unit == unitMiB {
 		if b, err := ParseSize(s); err == nil {

@@ -1,6 +1,6 @@
-// Package yamlschema reads YAML files that people write and says everything that
-// is wrong with them at once: each problem with file, line, column, field, what
-// is wrong and what to write instead.
+// Package yamlschema reads YAML files that people write and reports everything
+// that is wrong with them at once: each problem with file, line, column, field,
+// what is wrong and what to write instead.
 //
 // A kind of file is a Go struct. Its tags hold the keys and their rules, its
 // comments what the keys mean; the decoder, the JSON Schema and the tables of

@@ -27,7 +27,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		if !problems.HasErrors() && g.Name == "" {
-			t.Error("a required text is missing, and nothing says so")
+			t.Error("a required text is missing, and nothing reports it")
 		}
 	})
 }

@@ -59,7 +59,8 @@ func (c commented) rows(b *strings.Builder, t reflect.Type, path string) {
 	}
 }
 
-// formatCode shows what can be written as code, and what is said about it as text.
+// formatCode shows what can be written as code, and what is written about it as
+// text.
 func formatCode(s string) string {
 	if s == "" || strings.Contains(s, " ") && !strings.ContainsAny(s, "{[") {
 		return s

@@ -9,8 +9,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// MaxErrors bounds what a hostile file can make us say. Warnings and notes are
-// for whoever adds them to bound.
+// MaxErrors bounds what a hostile file can make us report. Warnings and notes
+// are for whoever adds them to bound.
 const MaxErrors = 500
 
 // Report collects everything that is wrong, and where every field stands, so

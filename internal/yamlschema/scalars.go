@@ -73,7 +73,7 @@ var units = []struct {
 	{"MiB", MiB}, {"GiB", GiB}, {"TiB", TiB}, {"Mi", MiB}, {"Gi", GiB}, {"Ti", TiB}, {"M", MiB}, {"G", GiB}, {"T", TiB},
 }
 
-// ParseSize reads a size; a plain number counts GiB. Its error is a Cure.
+// ParseSize reads a size; a plain number counts GiB. Its error is a Hint.
 func ParseSize(s string) (Size, error) {
 	digits := strings.TrimRight(s, "MGTiBKbkmgt ")
 	unit := strings.TrimSpace(s[len(digits):])

@@ -14,9 +14,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// Schema returns the JSON Schema (draft 2020-12) of a kind of file. It says the
-// same as the decoder does about keys, types and forms, for editors and CI; what
-// one value must be to another it does not know.
+// Schema returns the JSON Schema (draft 2020-12) of a kind of file. It agrees
+// with the decoder about keys, types and forms, for editors and CI; what one
+// value must be to another it does not know.
 func (l Language) Schema(title string, t reflect.Type) ([]byte, error) {
 	c, err := l.comments()
 	if err != nil {
@@ -125,7 +125,7 @@ func (c commented) of(t reflect.Type, goName string) string {
 	return strings.TrimPrefix(text, t.Name()+" is ")
 }
 
-// meaning is what a field says about itself.
+// meaning is the text of a field about itself.
 func (c commented) meaning(f field) string {
 	text := c.of(f.owner, f.goName)
 	if f.fallback != "" {

@@ -8,9 +8,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Verify says where a type and its language do not fit together: a key without
-// a meaning or a rule, an example that does not decode, a rule that refuses what
-// it shows. It is for the tests of whoever declares them.
+// Verify reports where a type and its language do not fit together: a key
+// without a meaning or a rule, an example that does not decode, a rule that
+// refuses what it shows. It is for the tests of whoever declares them.
 func (l Language) Verify(t reflect.Type) []string {
 	c, err := l.comments()
 	if err != nil {

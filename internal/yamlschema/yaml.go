@@ -15,7 +15,7 @@ import (
 )
 
 // The bounds of one YAML file. A cluster of a thousand nodes stays far below
-// them; a bomb does not reach the parser or is cut off inside it.
+// them; a bomb does not reach the parser or is stopped inside it.
 const (
 	// MaxFileBytes is the size of the largest file that is parsed.
 	MaxFileBytes = 1 << 20
@@ -180,7 +180,7 @@ func contentOf(n *yaml.Node) *yaml.Node {
 }
 
 // plain records every use of YAML's machinery that is refused: it makes one
-// text mean another, which nobody expects in a file for people.
+// text mean another, which is not expected in a file for people.
 func (d Document) plain(n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:

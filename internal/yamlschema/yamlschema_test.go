@@ -126,7 +126,7 @@ mark: ""
 	}
 }
 
-// TestDecodeReports: every mistake has its place, its words and its cure.
+// TestDecodeReports: every mistake has its place, its words and its hint.
 func TestDecodeReports(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"gate: open", "g.yaml:1:1: name: is missing (write name: north)"},
@@ -187,7 +187,7 @@ func TestDecodeReports(t *testing.T) {
 	}
 }
 
-// TestSecretFilesAreNotQuoted: what is wrong with a secret file says where, not
+// TestSecretFilesAreNotQuoted: a problem of a secret file names the place, not
 // what stands there.
 func TestSecretFilesAreNotQuoted(t *testing.T) {
 	for _, text := range []string{"s3cret: 1\ns3cret: 2", "a: [s3cret", "s3cret", "a: *s3cret", "? [s3cret]\n: 1"} {
@@ -211,7 +211,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	if r.Cite("a.x") != "f:2" || r.Cite("z") != "f" || !r.Has("a") || r.Has("a.b") {
-		t.Error("places are told wrongly")
+		t.Error("places are reported wrongly")
 	}
 	r.Note("z", "", "third by line: %d", 0)
 	r.Wrong("a", "do", "second")
@@ -228,8 +228,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportIsBounded: a hostile file makes us say only so much, and that there
-// is more.
+// TestReportIsBounded: a hostile file makes us report only so much, and that
+// there is more.
 func TestReportIsBounded(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("name: x\n")

@@ -93,7 +93,7 @@ func (f *Factory) Cached(img cluster.Image, pin cluster.ImagePin) bool {
 	return pin.SHA256 == "" || n.SHA256 == pin.SHA256 && n.Bytes == pin.Bytes
 }
 
-// Open opens a verified image to be read, and tells its size.
+// Open opens a verified image to be read, and returns its size.
 func (f *Factory) Open(img cluster.Image) (io.ReadSeekCloser, int64, error) {
 	if err := checkName(img); err != nil {
 		return nil, 0, err
@@ -183,7 +183,7 @@ func (f *Factory) remember(name string, n note) error {
 }
 
 // note returns what is known of an image; nothing when there is no note, or
-// none that can be read: then the image is verified anew.
+// none that can be read: then the image is verified again.
 func (f *Factory) note(name string) note {
 	f.mu.Lock()
 	n, ok := f.seen[name]
@@ -231,7 +231,7 @@ func (f *Factory) odd(name string) *Error {
 	return newError("put the image itself there, not a link to it", "image %s in the cache is not a regular file", name)
 }
 
-// create makes a file to be written, which nobody else can read.
+// create makes a file to be written, which no other user can read.
 func (f *Factory) create(name string) (*os.File, error) {
 	tmp, err := os.CreateTemp(f.dir, leftover+name+"-*") // exclusive, mode 0600
 	if err != nil {
@@ -260,7 +260,7 @@ func discardFile(tmp *os.File, err error) error {
 	return errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
 }
 
-// removeLeftovers removes what downloads left that were cut off with their
+// removeLeftovers removes what downloads left that were interrupted with their
 // process.
 func (f *Factory) removeLeftovers() error {
 	entries, err := os.ReadDir(f.dir)

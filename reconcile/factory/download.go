@@ -22,15 +22,15 @@ import (
 // reserve is what a download leaves free on the disk of the cache.
 const reserve = 256 << 20
 
-// Download makes sure that an image is in the cache, whole and verified, and
-// returns what it is. An image that somebody put there is taken as it is.
-// Otherwise it comes from the factory, which may need minutes to build it.
+// Download brings an image into the cache, whole and verified, and returns what
+// it is. An image that somebody put there is taken as it is. Otherwise it comes
+// from the factory, which may need minutes to build it.
 //
-// progress, which may be nil, is told how many bytes of how many have come; the
-// total is 0 while it is not known. A download that is cut off begins anew.
+// progress, which may be nil, gets how many bytes of how many have come; the
+// total is 0 while it is not known. An interrupted download begins again.
 // Several calls for one image become one download.
 //
-// The error says in its words, and by Error.Transient, what to do about it.
+// The error states, in words and by Error.Transient, what to do about it.
 func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func(done, total int64)) (cluster.ImagePin, error) {
 	if err := checkName(img); err != nil {
 		return cluster.ImagePin{}, fmt.Errorf("download: %w", err)
@@ -76,7 +76,7 @@ func (f *Factory) Download(ctx context.Context, img cluster.Image, progress func
 	return n.pin(), nil
 }
 
-// reserveName waits until nobody else downloads an image of that name.
+// reserveName waits until no one else downloads an image of that name.
 func (f *Factory) reserveName(ctx context.Context, name string) (release func(), err error) {
 	for {
 		f.mu.Lock()
@@ -149,7 +149,7 @@ func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(do
 	if err != nil {
 		return note{}, discardFile(tmp, err)
 	}
-	// The note comes first: without its image it says nothing, while an image
+	// The note comes first: without its image it has no meaning, while an image
 	// without its note is somebody else's.
 	if err := f.remember(img.Name, n); err != nil {
 		return note{}, discardFile(tmp, err)
@@ -210,8 +210,8 @@ func (f *Factory) checkSpace(what string, bytes int64) error {
 	return nil
 }
 
-// freeSpace tells how many bytes an ordinary user may still write to the disk of
-// a directory.
+// freeSpace returns how many bytes an ordinary user may still write to the disk
+// of a directory.
 func freeSpace(dir string) (int64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
@@ -237,7 +237,7 @@ func (f *Factory) notAnImage(what string, in *bufio.Reader) error {
 	return newTransient(nil, f.inTheWay(), "%s: the answer is not a disk image: %s", what, words)
 }
 
-// broken is an error of the connection, told by what broke it.
+// broken is an error of the connection, named by what broke it.
 func (f *Factory) broken(ctx context.Context, img cluster.Image, err error) error {
 	what := "download image " + img.Name
 	var s silence
@@ -259,7 +259,7 @@ type silence time.Duration
 
 func (s silence) Error() string { return "nothing came for " + time.Duration(s).String() }
 
-// watcher ends a context when nobody says in time that something came.
+// watcher ends a context when nothing came in time.
 type watcher struct {
 	cancel context.CancelCauseFunc
 	within atomic.Int64

@@ -15,7 +15,7 @@ import (
 type Error struct {
 	message, hint string
 	transient     bool
-	cause         error // for errors.Is; its text is not told
+	cause         error // for errors.Is; its text is not shown
 }
 
 // Error implements error.
@@ -31,7 +31,7 @@ func (e *Error) Unwrap() error { return &fault.Error{Op: e.message, Err: e.cause
 
 // ErrUnknownSchematic is the cause of an Error when the factory does not know
 // the schematic of an image: it is another factory than the one that was asked
-// for the id, or was set up anew. Schematic registers it there.
+// for the id, or was set up again. Schematic registers it there.
 var ErrUnknownSchematic = errors.New("unknown schematic")
 
 // newError is an error that somebody must do something about.
@@ -39,21 +39,22 @@ func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
-// newTransient is an error that time may cure.
+// newTransient returns an error that time may fix.
 func newTransient(cause error, hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint, transient: true, cause: cause}
 }
 
-// mostWords is how much of what a stranger says is repeated, in bytes.
+// mostWords is how much of a foreign text is repeated, in bytes.
 const mostWords = 300
 
-// describeError is the text of a transport's error, in the words of people.
+// describeError returns the text of a transport's error, in the words of
+// people.
 func describeError(err error) string { return text.Reason(err, mostWords) }
 
-// sanitize makes a stranger's text fit to be shown.
+// sanitize makes a foreign text fit to be shown.
 func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
-// refusals are the factory's words that have a cure. Source: the Image
+// refusals are the factory's words that have a hint. Source: the Image
 // Factory's own messages (internal/profile and its HTTP front end, 2026-08).
 var refusals = []struct {
 	status      int

@@ -7,8 +7,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// TestLook: a factory that answers is told from one that does not, and from
-// something else in its place.
+// TestLook: a factory that answers is distinguished from one that does not, and
+// from something else in its place.
 func TestLook(t *testing.T) {
 	inLab(t, func(b *bench) {
 		if host, err := b.f.Look(b.Context()); err != nil || host != "factory.lab" {

@@ -26,7 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
-// Config says which factory is asked and where images are kept.
+// Config names the factory that is asked and where images are kept.
 type Config struct {
 	// URL of the factory, for example https://factory.talos.dev.
 	URL string
@@ -83,8 +83,8 @@ const (
 	stallAfter    = time.Minute
 )
 
-// New makes a Factory, its cache directory included, and removes what a
-// download that was cut off left there. It asks nobody yet.
+// New makes a Factory, its cache directory included, and removes what an
+// interrupted download left there. It makes no request yet.
 func New(c Config) (*Factory, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -176,8 +176,8 @@ func (f *Factory) Schematic(ctx context.Context, s cluster.Schematic) (id string
 	return id, nil
 }
 
-// Known returns the id of a schematic that Schematic was told before. It asks
-// nobody.
+// Known returns the id of a schematic that Schematic was given before. It makes
+// no request.
 func (f *Factory) Known(s cluster.Schematic) (id string, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

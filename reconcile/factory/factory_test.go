@@ -162,7 +162,7 @@ func TestDownload(t *testing.T) {
 			}
 			got, err := io.ReadAll(r)
 			if err != nil || size != pin.Bytes || !bytes.Equal(got, want) {
-				t.Errorf("%s: %d bytes, said to be %d (%v)", name, len(got), size, err)
+				t.Errorf("%s: %d bytes, declared as %d (%v)", name, len(got), size, err)
 			}
 			if err := r.Close(); err != nil {
 				t.Error(err)
@@ -307,7 +307,7 @@ func TestFactoryFaults(t *testing.T) {
 	})
 }
 
-// A factory that was set up anew gets the schematic once more.
+// A factory that was set up again gets the schematic once more.
 func TestForgottenSchematic(t *testing.T) {
 	inLab(t, func(b *bench) {
 		s := cluster.Schematic{Extensions: []string{"siderolabs/zfs"}}
@@ -376,7 +376,7 @@ func TestOffline(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.Cached(img, cluster.ImagePin{}) {
-			t.Error("an image nobody looked at counts as verified")
+			t.Error("an unverified image counts as verified")
 		}
 		sum := sha256.Sum256(bytes)
 		want := cluster.ImagePin{Schematic: img.Schematic, SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(bytes))}
@@ -610,7 +610,7 @@ func TestValidate(t *testing.T) {
 		}
 		mustFail(t, err, false, "factory: ", "")
 		if strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("a secret is told: %v", err)
+			t.Errorf("a secret is shown: %v", err)
 		}
 	}
 }
@@ -723,7 +723,7 @@ func TestOddAnswers(t *testing.T) {
 			_, err := f.Download(b.Context(), img, nil)
 			mustFail(t, err, c.transient, c.words, "")
 			if strings.Contains(err.Error(), "s3cret") {
-				t.Errorf("%s: a token is told: %v", name, err)
+				t.Errorf("%s: a token is shown: %v", name, err)
 			}
 			if entries, err := os.ReadDir(f.dir); err != nil || len(entries) > 0 {
 				t.Errorf("%s: the cache holds %v (%v)", name, entries, err)

@@ -26,10 +26,10 @@ const (
 	featureExtendedL2  = 1 << 4
 )
 
-// errNoImage says that a file does not begin like a qcow2 image.
+// errNoImage: a file does not begin like a qcow2 image.
 var errNoImage = errors.New("it is not a qcow2 image")
 
-// checkImage says whether a file of so many bytes can be a whole Talos disk
+// checkImage checks whether a file of so many bytes can be a whole Talos disk
 // image in the format qcow2: the header is sound, everything it and its tables
 // point at lies inside the file, and nothing points outside of it. A backing
 // file or an external data file would make Proxmox VE read other files of the

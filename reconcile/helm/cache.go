@@ -43,22 +43,22 @@ func digestOf(b []byte) string {
 }
 
 // archives keep what was fetched in files that are named by their contents. A
-// file that does not hold what its name says counts as missing, so that nothing
-// needs to be written durably.
+// file that does not match its name counts as missing, so that nothing needs to
+// be written durably.
 type archives struct {
 	dir string
 
 	mu    sync.Mutex
-	known map[string]stamp // by file name; holds what its name says
+	known map[string]stamp // by file name; matches its name
 }
 
-// stamp tells whether a file changed since it was read.
+// stamp shows whether a file changed since it was read.
 type stamp struct {
 	bytes    int64
 	modified time.Time
 }
 
-// openArchives prepares the folder and removes what was cut off there.
+// openArchives prepares the folder and removes what was interrupted there.
 func openArchives(dir string) (*archives, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make chart cache: %w", err)
@@ -95,10 +95,10 @@ func (c *archives) has(hex, kind string, most int64) bool {
 	return err == nil
 }
 
-// errMissing says that the cache does not hold a file, or not as it should be.
+// errMissing: the cache does not hold a file, or not as it should be.
 var errMissing = errors.New("it is not in the cache")
 
-// read reads a file and checks that it holds what its name says.
+// read reads a file and checks that it matches its name.
 func (c *archives) read(hex, kind string, most int64) ([]byte, error) {
 	if !hexDigest.MatchString(hex) {
 		return nil, errMissing
@@ -143,7 +143,7 @@ func (c *archives) write(b []byte, kind string) error {
 	return nil
 }
 
-// full gives a cure to a disk that is full.
+// full gives a hint to a disk that is full.
 func (c *archives) full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return newError("make room on that disk, or set cache_dir to a directory on another one", "the disk of %s is full", c.dir)

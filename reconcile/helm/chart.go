@@ -74,7 +74,7 @@ func keepChart(cache *archives, archive []byte, c cluster.Chart, manifest []byte
 	return cache.write(manifest, manifestFile)
 }
 
-// formatDigest is how the digest of a chart is written.
+// formatDigest writes the digest of a chart.
 func formatDigest(c cluster.Chart) string {
 	if c.OCI != "" {
 		return "sha256: and 64 hex digits"

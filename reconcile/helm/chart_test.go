@@ -26,7 +26,7 @@ import (
 
 var ctx = context.Background()
 
-// mustFail fails unless an error says some words and has a hint with others.
+// mustFail fails unless an error contains some words and its hint others.
 func mustFail(t testing.TB, err error, words, hint string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), words) {
@@ -54,7 +54,7 @@ func TestFetchFromRepository(t *testing.T) {
 			b.Fatalf("%s, %v", first, err)
 		}
 		if o := b.look(); o.Charts["web"].Known {
-			b.Error("a chart nobody pinned is taken for the wanted one")
+			b.Error("a chart without a pin is taken for the wanted one")
 		}
 		b.facts.Charts[a.Chart.Ref()] = first
 		o := b.look()
@@ -262,7 +262,7 @@ func TestCacheIsVerified(t *testing.T) {
 							b.Errorf("%s is taken for whole", filepath.Base(file))
 						}
 						if name == "a folder" {
-							// Nobody but a person can have put it there.
+							// Only a person can have put it there.
 							if err := os.Remove(file); err != nil {
 								b.Fatal(err)
 							}

@@ -35,7 +35,7 @@ import (
 const maxHistory = 5
 
 // getter hands Helm the connection to an API. It lives as long as one action:
-// Helm asks anew, at the beginning of each, what the API serves, so that a
+// Helm asks again, at the beginning of each, what the API serves, so that a
 // longer life would save no call and only keep what was learned in memory.
 type getter struct {
 	config *rest.Config

@@ -23,7 +23,7 @@ type connection struct {
 	server string
 }
 
-// connectServer prepares connections to a server. It asks nobody yet.
+// connectServer prepares connections to a server. It makes no request yet.
 func connectServer(server string, c cluster.Credentials, dial kubeapi.Dial, wrap kubeapi.Wrap) (*connection, error) {
 	conn, err := kubeapi.Connect(c, dial, wrap)
 	if err != nil {

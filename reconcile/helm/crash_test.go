@@ -32,7 +32,7 @@ func (b *bench) hooked(message string) cluster.Addon {
 }
 
 // mustBeWhole fails unless the cluster holds one release of the addon, with
-// everything it consists of, as its values say.
+// everything it consists of, as its values set.
 func (b *bench) mustBeWhole(rel cluster.Release, message string) {
 	b.Helper()
 	deployed := 0
@@ -135,7 +135,7 @@ func TestCrashAnywhere(t *testing.T) {
 						rel := b.settle(a, 20*time.Minute)
 						b.mustBeWhole(rel, "new")
 						if t.Failed() {
-							t.Logf("%s %s, Install said %v", c.Op, c.Subject, err)
+							t.Logf("%s %s, Install returned %v", c.Op, c.Subject, err)
 						}
 					})
 				})

@@ -1,6 +1,7 @@
 // Package helm sees and changes the addons of a cluster: it brings their charts
-// into the host's cache, installs and upgrades Helm releases, and tells whether
-// the workloads of a release are ready. It is the only importer of Helm.
+// into the host's cache, installs and upgrades Helm releases, and reports
+// whether the workloads of a release are ready. It is the only importer of
+// Helm.
 //
 // A chart comes from an https repository, an OCI registry or a directory of the
 // inventory, and is known by its digest ever after. A release carries, in
@@ -12,7 +13,8 @@
 // whether they become ready is seen later, by the rules of kubectl's rollout
 // status. Charts are foreign code. They are rendered without name lookups,
 // plugins or post-renderers, from archives whose size and shape were checked,
-// and what Helm says about them is scrubbed of the values before it is told.
+// and what Helm reports about them is scrubbed of the values before it is
+// shown.
 //
 // The package must not know what is planned, in which order addons depend on
 // each other, or how nodes come to be.

@@ -11,7 +11,7 @@ import (
 // the query of a URL.
 type Error struct {
 	message, hint string
-	cause         error // for errors.Is; its text is not told
+	cause         error // for errors.Is; its text is not shown
 }
 
 // Error implements error.
@@ -25,17 +25,18 @@ func newError(hint, format string, args ...any) *Error {
 	return &Error{message: fmt.Sprintf(format, args...), hint: hint}
 }
 
-// wrapError says what was being done when err happened, and keeps its hint and
+// wrapError adds what was being done when err happened, and keeps its hint and
 // its cause.
 func wrapError(what string, err error) error {
 	return &Error{message: what + ": " + err.Error(), hint: fault.HintOf(err), cause: err}
 }
 
-// mostWords is how much of what a stranger says is repeated, in bytes.
+// mostWords is how much of a foreign text is repeated, in bytes.
 const mostWords = 400
 
-// sanitize makes a stranger's text fit to be shown.
+// sanitize makes a foreign text fit to be shown.
 func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 
-// describeError is the text of the error of a connection to where charts come from.
+// describeError returns the text of the error of a connection to where charts come
+// from.
 func describeError(err error) string { return text.Reason(err, mostWords) }

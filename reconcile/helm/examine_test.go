@@ -8,8 +8,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// TestLook: a chart that could be fetched is told from one that could not, and
-// nothing is kept.
+// TestLook: a chart that could be fetched is distinguished from one that could
+// not, and nothing is kept.
 func TestLook(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.config.Dial = b.world.Net.DialContext

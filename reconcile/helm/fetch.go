@@ -90,7 +90,7 @@ func (e *httpError) Unwrap() error {
 	return f
 }
 
-// errTooLarge says that more came than may come.
+// errTooLarge: more came than may come.
 var errTooLarge = errors.New("it is larger than it may be")
 
 // openURL begins to fetch a file. At most so many bytes are read of it.
@@ -127,7 +127,7 @@ func openURL(ctx context.Context, client doer, u *url.URL, accept string, most i
 	return nil, &httpError{u.Host, resp.StatusCode, words}
 }
 
-// wrapUnreachable is an error of the connection.
+// wrapUnreachable returns an error of the connection.
 func wrapUnreachable(host string, err error) error {
 	var unknown x509.UnknownAuthorityError
 	hint := "check the way from this host to " + host + ", its name server and its proxy"

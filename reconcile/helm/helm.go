@@ -40,10 +40,10 @@ type Config struct {
 	// or of Kubernetes, and its connections; nil: nothing.
 	WrapCharts, WrapAPI func(http.RoundTripper) http.RoundTripper
 	Log                 *slog.Logger
-	// API tells the base URL of a kube-apiserver that is ready; required.
+	// API returns the base URL of a kube-apiserver that is ready; required.
 	API func() (server string, ok bool)
-	// OnChange is called when a release or a workload of one changed: it is
-	// worth looking again. It must not block; nil: nobody asks.
+	// OnChange is called when a release or a workload of one changed: it is worth
+	// looking again. It must not block; nil: no call.
 	OnChange func()
 }
 
@@ -74,7 +74,7 @@ type Releaser struct {
 	busy   map[name]chan struct{} // closed when the action on a release ends
 }
 
-// New makes a Releaser over a folder of charts. It asks nobody yet.
+// New makes a Releaser over a folder of charts. It makes no request yet.
 func New(c Config) (*Releaser, error) {
 	switch {
 	case c.CacheDir == "":
@@ -104,7 +104,7 @@ func New(c Config) (*Releaser, error) {
 	}, nil
 }
 
-// Close cuts off what is under way and waits for it. When it returns nothing
+// Close interrupts what is under way and waits for it. When it returns nothing
 // of the Releaser runs any more.
 func (r *Releaser) Close() {
 	r.mu.Lock()
@@ -187,7 +187,7 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 	o.Releases = cluster.Saw(releases)
 }
 
-// charts tells which charts lie in the cache, under the pins of the inventory
+// charts reports which charts are in the cache, under the pins of the inventory
 // or else those of the journal.
 func (r *Releaser) charts(d cluster.Desired, facts cluster.Facts) map[string]cluster.Seen[cluster.Fetched] {
 	seen := make(map[string]cluster.Seen[cluster.Fetched], len(d.Spec.Addons))
@@ -217,7 +217,7 @@ func (r *Releaser) remember(c cluster.Chart, digest string) {
 }
 
 // format is the version of how a release is made from chart and values. When
-// that changes, so that releases must be made anew, it is raised.
+// that changes, so that releases must be made again, it is raised.
 const format = 1
 
 // digestOfRelease is what a release of an addon carries that needs nothing
@@ -241,7 +241,7 @@ func digestOfFiles(files map[string][]byte) string {
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// releases tells how the releases of the addons stand.
+// releases reports the state of the releases of the addons.
 func (r *Releaser) releases(ctx context.Context, d cluster.Desired) (map[string]cluster.Release, error) {
 	seen := map[string]cluster.Release{}
 	if len(d.Spec.Addons) == 0 {
@@ -293,9 +293,9 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired) (map[string]
 const changed = "changed"
 
 // digestFor is the digest a release is known by. A newer revision that somebody
-// else made of a release of ours carries our labels on; who looks after the
-// release decides what that means: we, then it is to be changed back; or
-// somebody else, then it is theirs.
+// else made of a release of ours carries our labels on; who manages the release
+// decides what that means: we, then it is to be changed back; or somebody else,
+// then it is theirs.
 func (r revision) digestFor(o cluster.Ownership) string {
 	switch {
 	case r.digest == "" || r.mine:
@@ -307,7 +307,7 @@ func (r revision) digestFor(o cluster.Ownership) string {
 	}
 }
 
-// viewThrough returns the view, begun anew if it was lost.
+// viewThrough returns the view, begun again if it was lost.
 func (r *Releaser) viewThrough(conn *connection) (*view, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -327,7 +327,7 @@ func (r *Releaser) viewThrough(conn *connection) (*view, error) {
 	return v, nil
 }
 
-// waits says what a release waits for until it is ready, "" when for nothing.
+// waits is what a release waits for until it is ready, "" when for nothing.
 func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev revision) string {
 	if rev.status != "deployed" {
 		return "its release is " + sanitize(rev.status)
@@ -386,8 +386,7 @@ func (r *Releaser) forgetManifests(newest map[string]revision) {
 // was pinned, and one that lies in the cache is not fetched again. Without one,
 // whatever the source sends is taken; it is for the caller to pin it.
 //
-// The error says in its words and its Hint what is wrong with the source or the
-// chart.
+// The error and its Hint name what is wrong with the source or the chart.
 func (r *Releaser) FetchChart(ctx context.Context, a cluster.Addon, pin string) (digest string, err error) {
 	ctx, end, err := r.begin(ctx)
 	if err != nil {
@@ -403,9 +402,9 @@ func (r *Releaser) FetchChart(ctx context.Context, a cluster.Addon, pin string) 
 }
 
 // Install makes the release of an addon what chart and values ask for: it
-// installs it, upgrades it, or takes up what was cut off. It returns when the
-// objects are written. digest is that of chart and values together, as Observe
-// told it; a release that carries it already is left as it is.
+// installs it, upgrades it, or takes up what was interrupted. It returns when
+// the objects are written. digest is that of chart and values together, as
+// Observe reported it; a release that carries it already is left as it is.
 //
 // When ctx ends, no further call is made, and Install returns as soon as the
 // one under way has ended.

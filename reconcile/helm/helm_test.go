@@ -36,7 +36,7 @@ func TestCilium(t *testing.T) {
 		}
 		synctest.Wait()
 		if b.changes.Load() == changes {
-			b.Error("nobody was told that it became ready")
+			b.Error("no one was notified that it became ready")
 		}
 		if crds := b.objects("apiextensions.k8s.io", "v1", "customresourcedefinitions", ""); len(crds) != 1 {
 			b.Errorf("definitions: %v", crds)

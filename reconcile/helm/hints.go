@@ -37,7 +37,7 @@ var hints = []struct {
 	{"Unauthorized", "Kubernetes 0.37, apimachinery/pkg/api/errors", "the API does not accept the agent's certificate: is the secrets file the one the cluster was made with?"},
 }
 
-// findHint is what to do about a message, "" when nobody knows.
+// findHint returns what to do about a message, "" when that is unknown.
 func findHint(message string) string {
 	for _, c := range hints {
 		if strings.Contains(message, c.words) {

@@ -37,8 +37,8 @@ func (b *bench) mustNotSing(err error) {
 }
 
 // TestHostileCharts: charts that cannot be installed, or try what a chart must
-// not do. Each is told in words, with a cure, and without the secrets among
-// its values.
+// not do. Each is reported with a hint, and without the secrets among its
+// values.
 func TestHostileCharts(t *testing.T) {
 	configMap := func(name, value string) string {
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\ndata:\n  v: " + value + "\n"

@@ -26,7 +26,7 @@ type version struct {
 	URLs    []string `yaml:"urls" json:"urls"`     // of the archive, relative to the repository or absolute
 }
 
-// errNoChart says that an index lists no chart of that name.
+// errNoChart: an index lists no chart of that name.
 var errNoChart = errors.New("no chart of that name")
 
 // versionsIn reads the versions of one chart from an index.yaml. An index may

@@ -23,9 +23,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
-// The labels of a release we made. Helm carries the labels of a release over
-// to every later revision, whoever makes it: the revision tells whether it was
-// we.
+// The labels of a release we made. Helm carries the labels of a release over to
+// every later revision, whoever makes it: the revision shows whether it was we.
 const (
 	labelDigest   = "talos-agent.dev/digest"
 	labelRevision = "talos-agent.dev/revision"
@@ -36,8 +35,8 @@ const (
 	hooksWithin = 5 * time.Minute
 	// settleWithin is how long Install waits until what it wrote is seen.
 	settleWithin = 2 * time.Second
-	// pendingFor is how long somebody else's action on a release of ours is
-	// left alone; Helm's own does not wait longer unless it is told to.
+	// pendingFor is how long somebody else's action on a release of ours is left
+	// alone; Helm's own does not wait longer unless it is set to.
 	pendingFor = 10 * time.Minute
 )
 
@@ -97,8 +96,8 @@ func (r *Releaser) chartFor(a cluster.Addon, digest string) (*chart.Chart, error
 	return made, checkChart(made, a.Chart)
 }
 
-// settle waits until the view shows what was written, so that nobody takes the
-// state before it for the result.
+// settle waits until the view shows what was written, so that the state before
+// it is not taken for the result.
 func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[object]written) {
 	r.mu.Lock()
 	v := r.view
@@ -167,8 +166,8 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		if since := time.Since(last.Info.LastDeployed.Time); !mine && since < pendingFor {
 			return nil, fmt.Errorf("somebody else has changed its release for %s (%s)", since.Round(time.Second), status)
 		}
-		// Whoever began it is dead: nobody else makes our revisions, and no
-		// other action of ours is under way.
+		// Whoever began it is dead: no one else makes our revisions, and no other
+		// action of ours is under way.
 		j.log.Info("resume an interrupted release", logging.Detail, fmt.Sprintf("addon %s (%s)", j.addon.Name, status), logging.Addon, j.addon.Name, logging.Status, string(status))
 		last.SetStatus(release.StatusFailed, "cut off")
 		if err := j.helm.Releases.Update(last); err != nil {
@@ -214,7 +213,7 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 }
 
 // makeNamespace makes the release's namespace if it is missing, with no labels
-// of ours: how secure its pods must be is for the inventory to say.
+// of ours: how secure its pods must be is for the inventory to set.
 func (j *job) makeNamespace(ctx context.Context) error {
 	namespaces := j.set.CoreV1().Namespaces()
 	_, err := namespaces.Get(ctx, j.addon.Namespace, metav1.GetOptions{})

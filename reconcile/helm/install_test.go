@@ -81,7 +81,7 @@ func (b *bench) configAddon(name string, values map[string]any) cluster.Addon {
 	})
 }
 
-// message is what the ConfigMap of such a chart says, "" without one.
+// message is the text in the ConfigMap of such a chart, "" without one.
 func (b *bench) message(name string) string {
 	for _, o := range b.objects("", "v1", "configmaps", "default") {
 		if o.GetName() == name+"-conf" {
@@ -126,8 +126,8 @@ func TestObjectOfSomebodyElse(t *testing.T) {
 	})
 }
 
-// TestUpgradeByHand: who looks after a release decides what somebody's upgrade
-// of it means. Helm carries our labels over to it.
+// TestUpgradeByHand: who manages a release decides what somebody's upgrade of
+// it means. Helm carries our labels over to it.
 func TestUpgradeByHand(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
@@ -223,7 +223,7 @@ func TestPendingByHand(t *testing.T) {
 			b.Errorf("error is %v, message %q", err, b.message("web"))
 		}
 		b.mark(a, release.StatusUninstalling, time.Now())
-		mustFail(b, b.install(a), "uninstalling", "")
+		mustFail(b, b.install(a), "being uninstalled", "")
 	})
 }
 
@@ -254,8 +254,8 @@ func TestFailedInstallThatIsFixed(t *testing.T) {
 	})
 }
 
-// TestFirstInstallIsDoneAgain: an installation that was cut off is not an
-// upgrade when it is taken up, and its hooks run.
+// TestFirstInstallIsDoneAgain: an interrupted installation is not an upgrade
+// when it is taken up, and its hooks run.
 func TestFirstInstallIsDoneAgain(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
@@ -289,7 +289,7 @@ func TestWorkloadThatIsDeleted(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if b.changes.Load() == changes {
-			b.Error("nobody was told")
+			b.Error("no one was notified")
 		}
 		if rel := b.look().Releases.Value["web"]; rel.Ready || rel.Why != "deployment apps/web is not there" {
 			b.Errorf("the release is %+v", rel)
@@ -297,8 +297,8 @@ func TestWorkloadThatIsDeleted(t *testing.T) {
 	})
 }
 
-// TestUninstalledByHand: a release that is gone is absent, and made anew as the
-// first of its name.
+// TestUninstalledByHand: a release that is deleted is absent, and made again as
+// the first of its name.
 func TestUninstalledByHand(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
@@ -410,7 +410,7 @@ func TestAPIThatMoves(t *testing.T) {
 		stop()
 		time.Sleep(time.Second)
 		if b.changes.Load() == changes {
-			b.Error("nobody was told that the API is lost")
+			b.Error("no one was notified that the API is lost")
 		}
 		if o := b.look(); o.Releases.Known {
 			b.Errorf("releases seen through a dead API: %+v", o.Releases)
@@ -429,7 +429,7 @@ func TestAPIThatMoves(t *testing.T) {
 }
 
 // TestUnknownIsNotAbsent: whatever goes wrong with one call, a release that is
-// there is never said not to be.
+// there is never reported absent.
 func TestUnknownIsNotAbsent(t *testing.T) {
 	for _, fault := range []world.Fault{
 		{Kind: world.LoseRequest}, {Kind: world.LoseReply}, {Kind: world.Slow, Delay: 20 * time.Second}, {Kind: world.Answer, Status: 500, Text: "no"},
@@ -464,7 +464,7 @@ func TestUnknownIsNotAbsent(t *testing.T) {
 }
 
 // TestRefused: whoever looks learns that the API refuses to be looked at, and
-// nobody is called to look again for it, or the two would never rest.
+// no one is called to look again for it, or the two would never stop.
 func TestRefused(t *testing.T) {
 	for _, op := range []string{"* /api/v1/secrets", "* /apis/apps/v1/deployments"} {
 		t.Run(strings.ReplaceAll(op, "/", "_"), func(t *testing.T) {
@@ -534,7 +534,7 @@ func TestOneActionPerRelease(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := b.releaser.Install(short, b.desired, a, digest); !errors.Is(err, context.DeadlineExceeded) {
-			b.Errorf("who has no time is told %v", err)
+			b.Errorf("who has no time gets %v", err)
 		}
 		wg.Wait()
 		for range 5 {

@@ -186,7 +186,7 @@ func (b *bench) serve(cni string) (stop func()) {
 		CNI: cni, KubeProxy: cni != "none", PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
 	}, func(ready bool) { up <- ready })
 	if !<-up {
-		b.Fatal("the API says it is not ready")
+		b.Fatal("the API answers that it is not ready")
 	}
 	return stop
 }

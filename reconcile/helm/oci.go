@@ -62,7 +62,7 @@ func archiveIn(b []byte) (string, error) {
 	return "", errors.New("its manifest names no archive of a chart")
 }
 
-// anonymous asks a registry as nobody in particular, who fetches a token where
+// anonymous asks a registry without an identity, and fetches a token where
 // everybody must.
 type anonymous struct{ client *auth.Client }
 

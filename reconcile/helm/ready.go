@@ -17,9 +17,9 @@ type workload struct {
 // The rules below are those of `kubectl rollout status` (kubectl 0.37,
 // pkg/polymorphichelpers/rollout_status.go), which knows no deadline either. A
 // paused Deployment, and pods that are replaced only when somebody deletes
-// them, are nobody's to wait for.
+// them, are not waited for.
 
-// deploymentWaits says what a Deployment waits for, "" when for nothing.
+// deploymentWaits is what a Deployment waits for, "" when for nothing.
 func deploymentWaits(d *appsv1.Deployment) string {
 	s, want := d.Status, wantedReplicas(d.Spec.Replicas)
 	switch {
@@ -37,7 +37,7 @@ func deploymentWaits(d *appsv1.Deployment) string {
 	return ""
 }
 
-// daemonSetWaits says what a DaemonSet waits for, "" when for nothing.
+// daemonSetWaits is what a DaemonSet waits for, "" when for nothing.
 func daemonSetWaits(d *appsv1.DaemonSet) string {
 	s, want := d.Status, d.Status.DesiredNumberScheduled
 	switch {
@@ -51,7 +51,7 @@ func daemonSetWaits(d *appsv1.DaemonSet) string {
 	return ""
 }
 
-// statefulSetWaits says what a StatefulSet waits for, "" when for nothing.
+// statefulSetWaits is what a StatefulSet waits for, "" when for nothing.
 func statefulSetWaits(d *appsv1.StatefulSet) string {
 	s, want := d.Status, wantedReplicas(d.Spec.Replicas)
 	rolling := d.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType
@@ -76,8 +76,8 @@ const notObserved = "its controller has not looked at it yet"
 
 func podsReady(ready, want int32) string { return fmt.Sprintf("%d of %d pods ready", ready, want) }
 
-// wantedReplicas is how many pods are wanted; the API server fills in 1 where
-// nothing is said.
+// wantedReplicas returns how many pods are wanted; the API server fills in 1
+// where nothing is set.
 func wantedReplicas(n *int32) int32 {
 	if n == nil {
 		return 1

@@ -74,7 +74,7 @@ func newReal(t *testing.T) *bench {
 	}
 }
 
-// rollOut says of every workload in a namespace what its controller would say.
+// rollOut reports for every workload in a namespace what its controller would.
 func (b *bench) rollOut(namespace string) {
 	b.Helper()
 	apps := b.client().AppsV1()
@@ -157,7 +157,7 @@ func TestRealAPI(t *testing.T) {
 	b.soon("taken up", func(r cluster.Release) bool { return r.Ready && r.Status == "deployed" && r.Revision == 3 }, "cilium")
 	web := b.hooked("real")
 	for _, hook := range []string{"templates/before.yaml", "templates/after.yaml"} {
-		delete(web.Chart.Files, hook) // nobody runs Jobs here
+		delete(web.Chart.Files, hook) // nothing runs Jobs here
 	}
 	b.want(a, web)
 	if err := b.install(web); err != nil {

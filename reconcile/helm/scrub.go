@@ -17,9 +17,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// explainError turns what Helm, the chart or the API says about an addon into an
-// error that may be told: its values are taken out, and where the words are
-// known, a cure is put in. Errors that are our own words pass.
+// explainError turns what Helm, the chart or the API reports about an addon into
+// an error that may be shown: its values are taken out, and where the words are
+// known, a hint is put in. Errors that are our own words pass.
 func explainError(err error, a cluster.Addon, c *chart.Chart) error {
 	if ours := (*Error)(nil); errors.As(err, &ours) {
 		return ours
@@ -31,16 +31,16 @@ func explainError(err error, a cluster.Addon, c *chart.Chart) error {
 // hidden stands where something was taken out.
 const hidden = "[redacted]"
 
-// The bounds of what is told.
+// The bounds of what is shown.
 const (
 	maxWords = 600
 	maxQuote = 80 // bytes within quotes
 	maxGroup = 60 // bytes within brackets
 )
 
-// scrubText makes foreign words fit to be told: on one line, of a moderate length,
-// without the secrets and without anything that looks like a dump of data. What
-// public calls so is no secret, although it is among them.
+// scrubText makes foreign words fit to be shown: on one line, of a moderate
+// length, without the secrets and without anything that looks like a dump of data.
+// What public calls so is no secret, although it is among them.
 func scrubText(words string, secrets []string, public func(string) bool) string {
 	words = strings.ToValidUTF8(words, "?")
 	for _, s := range secrets {

@@ -53,7 +53,7 @@ func TestScrub(t *testing.T) {
 }
 
 // TestScrubHidesEveryValue: whatever a value is and however a message wraps it,
-// it is not in what is told.
+// it is not in what is shown.
 func TestScrubHidesEveryValue(t *testing.T) {
 	wraps := []string{"%s", "%q", "value %s: wrong", "map[a:%s b:c]", `{"a": %q}`, "execution error at (x.yaml:1:2): got %s", "a\n%s\nb"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -92,14 +92,14 @@ func TestInChart(t *testing.T) {
 
 func TestHints(t *testing.T) {
 	if findHint("something nobody has met") != "" {
-		t.Error("there is a cure for everything")
+		t.Error("there is a hint for everything")
 	}
 	for _, c := range hints {
 		if c.words == "" || c.seen == "" || c.hint == "" {
 			t.Errorf("row %+v is not complete", c)
 		}
 		if got := findHint("x: " + c.words + " y"); got == "" {
-			t.Errorf("no cure for %q", c.words)
+			t.Errorf("no hint for %q", c.words)
 		}
 	}
 }

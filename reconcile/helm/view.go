@@ -38,7 +38,7 @@ type name struct{ namespace, release string }
 // String implements fmt.Stringer.
 func (n name) String() string { return n.namespace + "/" + n.release }
 
-// revision is one revision of a release, as the labels of the secret tell it.
+// revision is one revision of a release, as the labels of the secret state it.
 type revision struct {
 	uid    types.UID // of the secret
 	secret string
@@ -46,7 +46,7 @@ type revision struct {
 	number int
 	status string
 	// digest is the digest of chart and values, "" when we did not make the
-	// release; mine says that we made this very revision.
+	// release; mine: we made this very revision.
 	digest string
 	mine   bool
 }
@@ -82,7 +82,7 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 		return nil, nil, fmt.Errorf("make client for %s: %w", c.server, err)
 	}
 	v = &view{change: change, moved: make(chan struct{})}
-	// What client-go has to say about a watch that broke is told by us.
+	// What client-go reports about a watch that broke is reported by us.
 	v.ctx, v.cancel = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	v.releases = newShelf(v, revisionOf)
 	v.workloads = map[string]*shelf[object, workload]{
@@ -121,7 +121,7 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 	}, err == nil
 }
 
-// update changes something, wakes who waits, and tells of it.
+// update changes something, wakes who waits, and notifies.
 func (v *view) update(notify bool, f func()) {
 	v.mu.Lock()
 	// Whoever began the view still waits for the first lists, and needs no word.
@@ -136,8 +136,8 @@ func (v *view) update(notify bool, f func()) {
 	}
 }
 
-// lose ends the view for good. It tells of it like update: a view that is
-// refused would call for the next one without end.
+// lose ends the view for good. It notifies like update: a view that is refused
+// would call for the next one without end.
 func (v *view) lose(err error) {
 	v.mu.Lock()
 	first, notify := v.lost == nil, v.missed || v.whole
@@ -169,7 +169,7 @@ func (v *view) over() bool {
 	return v.lost != nil
 }
 
-// wait returns when done says so of a complete view, or with an error. done is
+// wait returns when done accepts a complete view, or with an error. done is
 // called with v.mu held.
 func (v *view) wait(ctx context.Context, done func() bool) error {
 	for {
@@ -313,7 +313,7 @@ func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L
 			case err == nil && time.Since(began) < time.Second:
 				err = errors.New("its watches end at once")
 			case err == nil:
-				// The history it watched was thrown away: list anew.
+				// The history it watched was thrown away: list again.
 				continue
 			}
 			s.v.lose(err)

@@ -19,15 +19,15 @@ import (
 // listWithin is how long Observe waits for the first list of nodes.
 const listWithin = 5 * time.Second
 
-// Config says how a Cluster is reached. The zero value works.
+// Config holds how a Cluster is reached. The zero value works.
 type Config struct {
 	// Dial makes connections; nil: the operating system's.
 	Dial kubeapi.Dial
 	// Wrap puts something between the client and its connections; nil: nothing.
 	Wrap kubeapi.Wrap
 	Log  *slog.Logger
-	// OnChange is called when a node changed, or when the watch of them was
-	// lost: it is worth looking again. It must not block; nil: nobody asks.
+	// OnChange is called when a node changed, or when the watch of them was lost:
+	// it is worth looking again. It must not block; nil: no call.
 	OnChange func()
 }
 
@@ -51,7 +51,7 @@ type Cluster struct {
 	watch  *nodes // nil: none
 }
 
-// New makes a Cluster. It asks nobody until it is told, by Observe, whom.
+// New makes a Cluster. It makes no request before Observe.
 func New(c Config) *Cluster {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -112,7 +112,7 @@ func (k *Cluster) best() (netip.Addr, bool) {
 }
 
 // Observe fills in o.APIs, for every control plane, and o.Nodes. The map of
-// nodes is shared between passes: nobody may write to it.
+// nodes is shared between passes: it is read-only.
 //
 // An API that is ready is asked again after 30 seconds, or when the watch
 // breaks; the nodes are read from the watch.
@@ -248,7 +248,7 @@ func (k *Cluster) seeNodes(ctx context.Context, conn *kubeapi.Connection, planes
 	return cluster.Saw(list)
 }
 
-// watchThrough returns the watch, begun anew if it was lost or its API is not
+// watchThrough returns the watch, begun again if it was lost or its API is not
 // ready while another is; nil while none is.
 func (k *Cluster) watchThrough(conn *kubeapi.Connection) (*nodes, error) {
 	k.mu.Lock()

@@ -35,7 +35,7 @@ func TestBringUp(t *testing.T) {
 		o := b.look()
 		b.mustNotKnow(o, "there is no way to it")
 		if s := o.APIs["cp-1"]; s.Known {
-			b.Errorf("an API nobody answered for is %+v", s)
+			b.Errorf("an API without an answer is %+v", s)
 		}
 		if server, ok := b.cluster.API(); ok {
 			b.Errorf("API is %s", server)
@@ -56,7 +56,7 @@ func TestBringUp(t *testing.T) {
 		<-ready
 		synctest.Wait()
 		if b.changes.Load() == changes {
-			b.Error("nobody was told that the node became Ready")
+			b.Error("no one was notified that the node became Ready")
 		}
 		o = b.look()
 		b.mustKnow(o, 1)
@@ -140,7 +140,7 @@ func TestMovesToAnotherAPI(t *testing.T) {
 			dead[server] = true
 			time.Sleep(time.Second)
 			if b.changes.Load() == changes {
-				b.Error("nobody was told that the watch broke")
+				b.Error("no one was notified that the watch broke")
 			}
 			began := time.Now()
 			o := b.look()
@@ -207,7 +207,7 @@ func TestDarkHost(t *testing.T) {
 	})
 }
 
-// TestBrokenWatch: while a watch is being mended, what it saw before is not
+// TestBrokenWatch: while a watch is being re-created, what it saw before is not
 // taken for what is.
 func TestBrokenWatch(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
@@ -279,7 +279,7 @@ func TestSilentHost(t *testing.T) {
 		select {
 		case <-notified:
 		case <-time.After(time.Minute):
-			b.Error("nobody was told within a minute")
+			b.Error("no one was notified within a minute")
 		}
 		k.Observe(context.Background(), b.desired, &o)
 		b.mustNotKnow(o, "")
@@ -350,7 +350,7 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 		o := b.look()
 		b.mustNotKnow(o, "another cluster")
 		if s := o.APIs["cp-1"]; s.Known {
-			b.Errorf("a stranger is %+v", s)
+			b.Errorf("an unknown server is %+v", s)
 		}
 
 		b.desired.Access.Kube = cluster.Credentials{}
@@ -367,7 +367,7 @@ func TestCredentialsThatAreNotAccepted(t *testing.T) {
 }
 
 // TestRefused: whoever looks learns that the API refuses to be looked at, and
-// nobody is called to look again for it, or the two would never rest.
+// no one is called to look again for it, or the two would never stop.
 func TestRefused(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
@@ -467,7 +467,7 @@ func TestForgetsControlPlanes(t *testing.T) {
 	})
 }
 
-// TestClosed: a Cluster that was closed asks nobody.
+// TestClosed: a Cluster that was closed makes no request.
 func TestClosed(t *testing.T) {
 	bubble(t, 1, func(b *bench) {
 		b.serve(1)
@@ -492,10 +492,10 @@ func TestGivesUpInTime(t *testing.T) {
 		if took := time.Since(began); took > listWithin+time.Second {
 			b.Errorf("took %v", took)
 		}
-		// Whoever gave up is told when the list has come.
+		// Whoever gave up is notified when the list has come.
 		time.Sleep(30 * time.Second)
 		if b.changes.Load() == 0 {
-			b.Error("nobody was told")
+			b.Error("no one was notified")
 		}
 		b.mustKnow(b.look(), 0)
 

@@ -3,9 +3,9 @@
 // IP, and which nodes are registered and Ready.
 //
 // It watches the nodes through one kube-apiserver and moves to another when
-// that one dies, so that looking at a quiet cluster costs no call. What nobody
-// answers is unknown, with the reason in words; an API that is away never looks
-// like a cluster without nodes.
+// that one dies, so that looking at a quiet cluster costs no call. What is not
+// answered is unknown, with the reason in words; an API that is away never
+// looks like a cluster without nodes.
 //
 // It speaks JSON, with the client certificate minted from the cluster's
 // secrets, and takes its connections from outside. It must not know what is

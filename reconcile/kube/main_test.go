@@ -99,12 +99,12 @@ func (b *bench) serve(n int) (stop func()) {
 		CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12",
 	}, func(ready bool) { up <- ready })
 	if !<-up {
-		b.Fatal("the API says it is not ready")
+		b.Fatal("the API answers that it is not ready")
 	}
 	return stop
 }
 
-// join lets a kubelet register, and returns a channel that tells of Ready.
+// join lets a kubelet register, and returns a channel that reports Ready.
 func (b *bench) join(name, addr string, vmid int) (ready <-chan bool, stop func()) {
 	notified := make(chan bool, 16)
 	stop = b.kube.RunKubelet(b.ca.Fingerprint(), world.Kubelet{Node: name, Address: netip.MustParseAddr(addr), Kubernetes: "v1.36.1", Talos: "v1.14.1", VMID: vmid},

@@ -51,7 +51,7 @@ func watchNodes(ctx context.Context, c *kubeapi.Connection, server netip.Addr, c
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client for %s: %w", server, err)
 	}
-	// What client-go has to say about a watch that broke is told by us.
+	// What client-go reports about a watch that broke is reported by us.
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	w = &nodes{server: server, client: client.Nodes(), change: change, cancel: cancel, moved: make(chan struct{}), seen: map[string]cluster.KubeNode{}}
 	return w, func() { w.run(ctx) }, nil
@@ -75,7 +75,7 @@ func (w *nodes) run(ctx context.Context) {
 		case err == nil && time.Since(began) < time.Second:
 			err = errors.New("its watches end at once")
 		case err == nil:
-			// The history it watched was thrown away: list anew.
+			// The history it watched was thrown away: list again.
 			continue
 		}
 		w.update(func() bool { w.lost, w.watching = err, false; return ctx.Err() == nil })
@@ -99,7 +99,7 @@ func (w *nodes) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 }
 
 // wait returns the nodes as soon as they are listed and watched. The map is
-// shared: nobody may write to it.
+// shared and read-only.
 func (w *nodes) wait(ctx context.Context) (map[string]cluster.KubeNode, error) {
 	for {
 		w.mu.Lock()
@@ -137,10 +137,10 @@ func (w *nodes) over() bool {
 	return w.lost != nil
 }
 
-// update changes the fields and wakes who waits. It tells of it when what is
-// known of the nodes changed, unless whoever began the watch still waits for
-// it: who waits needs no word, and a watch that is refused would call for the
-// next one without end.
+// update changes the fields and wakes who waits. It notifies when what is known
+// of the nodes changed, unless whoever began the watch still waits for it: who
+// waits needs no notice, and a watch that is refused would call for the next
+// one without end.
 func (w *nodes) update(f func() (changed bool)) {
 	w.mu.Lock()
 	notify := w.whole || w.missed

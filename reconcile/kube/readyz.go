@@ -19,7 +19,7 @@ import (
 const (
 	// port is where a control plane's kube-apiserver listens.
 	port = 6443
-	// readyWithin is how long an API may take to say that it is ready.
+	// readyWithin is how long an API may take to answer that it is ready.
 	readyWithin = 2 * time.Second
 	// readyFor is how long its word holds.
 	readyFor = 30 * time.Second
@@ -82,8 +82,8 @@ func firstFailed(status, body string) string {
 	return kubeapi.Sanitize(status)
 }
 
-// seenUnanswered is what an API that did not answer is: surely not ready when its
-// host refuses the connection, unknown otherwise.
+// seenUnanswered returns what an API that did not answer is: surely not ready
+// when its host refuses the connection, unknown otherwise.
 func seenUnanswered(addr netip.Addr, err error) cluster.Seen[bool] {
 	why := fmt.Sprintf("%s: %s", netip.AddrPortFrom(addr, port), kubeapi.Reason(err))
 	if errors.Is(err, syscall.ECONNREFUSED) {

@@ -143,7 +143,7 @@ func checkBundle(b *secrets.Bundle, c *config.VersionContract) error {
 	return nil
 }
 
-// checkAuthority says what is wrong with a certificate and its key, in words
+// checkAuthority reports what is wrong with a certificate and its key, in words
 // that reveal neither, or "".
 func checkAuthority(p *x509.PEMEncodedCertificateAndKey) string {
 	crt, err := p.GetCert()

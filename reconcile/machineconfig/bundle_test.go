@@ -139,7 +139,7 @@ func TestOpenBundle(t *testing.T) {
 			var r Renderer
 			configs, ps := r.Render(s, testSchematic)
 			if want := "inventory/dev/secrets.sops.yaml: secrets bundle: " + c.want + " (" + fault.HintOf(err) + ")"; configs != nil || ps.Error() != want {
-				t.Errorf("rendering says:\n%v\nwant:\n%s", ps, want)
+				t.Errorf("rendering reports:\n%v\nwant:\n%s", ps, want)
 			}
 		})
 	}
@@ -260,7 +260,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%s: the certificate serves", name)
 		}
 		if !c.NotAfter.Equal(testNow.Add(ttl)) || !crt.NotAfter.Equal(c.NotAfter) {
-			t.Errorf("%s: valid until %v, said to be %v", name, crt.NotAfter, c.NotAfter)
+			t.Errorf("%s: valid until %v, reported as %v", name, crt.NotAfter, c.NotAfter)
 		}
 		if name == "talos" && crt.PublicKeyAlgorithm != stdx509.Ed25519 {
 			t.Errorf("talos: the key is %v", crt.PublicKeyAlgorithm)

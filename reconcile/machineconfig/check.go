@@ -14,7 +14,7 @@ import (
 
 // The Talos minors that are managed. Nodes from 1.8 on have the nocloud image,
 // the config documents and the API calls the agent relies on; before fullMinor
-// they lack some of them, which Check says.
+// they lack some of them, which Check reports.
 const (
 	oldestMinor = 8
 	fullMinor   = 10

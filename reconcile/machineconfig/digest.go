@@ -12,7 +12,7 @@ import (
 // Digest identifies what a machine config means: a config in another spelling,
 // with comments or in another order of keys, has the same digest, so that what
 // a node returns can be compared with what was rendered. The order of documents
-// counts, because it can matter. The error says what is wrong without quoting
+// counts, because it can matter. The error names what is wrong without quoting
 // the config.
 func Digest(config []byte) (string, error) {
 	p, err := configloader.NewFromBytes(config)

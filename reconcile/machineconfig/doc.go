@@ -1,8 +1,8 @@
 // Package machineconfig turns an inventory and its secrets into the machine
-// config of every node, and says beforehand what is wrong with them: versions
-// that do not go together, patches that do not fit, configs that Talos would
-// refuse. It also makes the secrets bundle a cluster begins with and the client
-// certificates that open the cluster.
+// config of every node, and reports beforehand what is wrong with them:
+// versions that do not go together, patches that do not fit, configs that Talos
+// would refuse. It also makes the secrets bundle a cluster begins with and the
+// client certificates that open the cluster.
 //
 // Everything here is a pure function of its arguments, apart from the random
 // numbers in new keys. It must not know where files come from, how a machine

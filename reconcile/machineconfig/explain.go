@@ -15,15 +15,15 @@ import (
 // all.
 const unknownKeys = "unknown keys found during decoding:\n"
 
-// identity are the keys at the top of a document whose values say which one it
-// is. Messages need them, and the inventory lets no secrets stand there.
+// identity are the keys at the top of a document whose values identify it.
+// Messages need them, and the inventory lets no secrets stand there.
 var identity = []string{"apiVersion", "kind", "name", "type"}
 
 // masked stands where a value of the text was.
 const masked = "[...]"
 
-// explainError retells an error of the machine library about a text on one line,
-// without anything of the text that could be a secret. The library quotes
+// explainError rewrites an error of the machine library about a text on one
+// line, without anything of the text that could be a secret. The library quotes
 // freely: the value it cannot decode, the part of a document it does not know,
 // the key that has the wrong length.
 func explainError(err error, texts ...[]byte) string {

@@ -1,6 +1,6 @@
 package machineconfig
 
-// kindSince says from which minor of Talos on machines know a kind of config
+// kindSince holds from which minor of Talos on machines know a kind of config
 // document. Source: the kinds registered in the machine library of each
 // version, 1.8.0 to 1.14.1. What is older than 1.8 is not listed.
 var kindSince = map[string]int{

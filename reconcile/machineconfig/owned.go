@@ -15,7 +15,7 @@ import (
 // agent believes it to be.
 var owned = []struct {
 	name, instead string
-	// value tells the fact as a string that only serves to be compared.
+	// value is the fact as a string that only serves to be compared.
 	value func(config.Provider, *input) string
 }{
 	{"the machine's type", "list the node under controlplane or workers in nodes.yaml",

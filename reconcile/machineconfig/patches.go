@@ -25,8 +25,8 @@ func (vm) RequiresInstall() bool { return true }
 func (vm) InContainer() bool     { return false }
 
 // applyPatches lays a node's patches over its config, in order, and judges the
-// outcome: does Talos accept it, and does it still say what the inventory says?
-// Each problem names the patch that brought it about.
+// outcome: does Talos accept it, and does it still match the inventory? Each
+// problem names the patch that brought it about.
 func applyPatches(base config.Provider, in *input) (config.Provider, cluster.Problems) {
 	w := work{in: in}
 	w.add(base)
@@ -46,8 +46,8 @@ type work struct {
 	problems cluster.Problems
 }
 
-// stage is a config and what it said about the facts of owned when it was made:
-// it shares some values with the stages after it, which a patch may change.
+// stage is a config and what it held of the facts of owned when it was made: it
+// shares some values with the stages after it, which a patch may change.
 type stage struct {
 	config config.Provider
 	facts  []string
@@ -126,7 +126,7 @@ func loadPatch(text string) (config.Provider, error) {
 }
 
 // recoverPanic turns a panic of the machine library into an error: a patch is a
-// stranger's text, and must not take the whole agent down.
+// foreign text, and must not take the whole agent down.
 func recoverPanic[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -173,8 +173,8 @@ func (w *work) blame(good func(stage) bool) string {
 	return ""
 }
 
-// retell explains what the library says about the config, without the values of
-// the patches and the secrets of the cluster.
+// retell explains what the library reports about the config, without the values
+// of the patches and the secrets of the cluster.
 func (w *work) retell(err error) string {
 	texts := [][]byte{[]byte(w.in.Bundle)}
 	for _, p := range w.in.Patches {
@@ -183,8 +183,8 @@ func (w *work) retell(err error) string {
 	return explainError(err, texts...)
 }
 
-// validateConfig asks the library what a machine would say. Local leaves out one
-// question, whether the Kubernetes version runs on the library's own Talos
+// validateConfig asks the library what a machine would answer. Local leaves out
+// one question, whether the Kubernetes version runs on the library's own Talos
 // version, which is not the cluster's; Check asks it of the right one.
 func validateConfig(c config.Provider) (warnings []string, err error) {
 	return recoverPanic(func() ([]string, error) { return c.ValidateAsClient(vm{}, validation.WithLocal()) })

@@ -105,7 +105,7 @@ func TestPatchProblems(t *testing.T) {
 				t.Errorf("more problems than one:\n%s", got)
 			}
 			if strings.Contains(got, "canary") {
-				t.Errorf("a value of the patch is told:\n%s", got)
+				t.Errorf("a value of the patch is shown:\n%s", got)
 			}
 			if ps.HasErrors() && name != "type" && name != "deletes what must be" && len(configs) != 0 {
 				t.Errorf("%d configs in spite of it", len(configs))
@@ -133,7 +133,7 @@ func TestBlame(t *testing.T) {
 	}
 }
 
-// What the settings themselves get wrong is told with the node's name.
+// What the settings themselves get wrong is reported with the node's name.
 func TestNoPatchToBlame(t *testing.T) {
 	s := snapshot(t, "v1.13")
 	s.Spec.Nodes[1].Labels = map[string]string{"not a label!": "x"}
@@ -160,7 +160,7 @@ func TestPatchWarning(t *testing.T) {
 	}
 }
 
-// A cluster of control planes alone takes workloads only when told to.
+// A cluster of control planes alone takes workloads only when set to.
 func TestIdleCluster(t *testing.T) {
 	for _, contract := range contracts {
 		s := snapshot(t, contract)
@@ -259,7 +259,7 @@ func TestKindsAreComplete(t *testing.T) {
 	}
 	for kind, since := range kindSince {
 		if since <= oldestMinor || since > newestMinor() {
-			t.Errorf("kindSince says %s is of v1.%d", kind, since)
+			t.Errorf("kindSince has %s is of v1.%d", kind, since)
 		}
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
-// PlaceholderSchematic stands for the image factory's id while nobody has asked
-// the factory: good enough to check a configuration, never to be applied.
+// PlaceholderSchematic stands for the image factory's id while the factory was
+// not asked: good enough to check a configuration, never to be applied.
 const PlaceholderSchematic = "0000000000000000000000000000000000000000000000000000000000000000"
 
 // Renderer renders the machine configs of clusters and remembers them, so that
@@ -48,7 +48,7 @@ type rendered struct {
 	idle     bool // it takes no ordinary workloads
 }
 
-// Count tells how many node configs were rendered so far; what came from memory
+// Count is how many node configs were rendered so far; what came from memory
 // does not count.
 func (r *Renderer) Count() int {
 	r.mu.Lock()
@@ -58,13 +58,13 @@ func (r *Renderer) Count() int {
 
 // Render returns the machine config of every node by name, in the shape of the
 // cluster's version contract, with the user's patches applied last and in
-// order, and validated by the machine library without asking anybody. The
+// order, and validated by the machine library without any request. The
 // schematic is the image factory's id, or PlaceholderSchematic.
 //
 // Problems name the file of the patch that causes them. A node whose config has
 // an error is missing from the result; if nothing can be rendered, because the
-// versions do not fit (as Check says) or there is no whole secrets bundle, the
-// result is nil. No problem quotes the value of a setting that could be a
+// versions do not fit (as Check reports) or there is no whole secrets bundle,
+// the result is nil. No problem quotes the value of a setting that could be a
 // secret.
 //
 // Equal input gives equal bytes.
@@ -150,8 +150,8 @@ func (r *Renderer) remember(id string, ins []input, results []rendered, fresh in
 	r.count += fresh
 }
 
-// collectResults gathers the outcomes. A patch that is wrong for many nodes is told
-// once.
+// collectResults gathers the outcomes. A patch that is wrong for many nodes is
+// reported once.
 func collectResults(ins []input, results []rendered) (map[string]cluster.Config, cluster.Problems) {
 	configs := make(map[string]cluster.Config, len(ins))
 	var ps cluster.Problems
@@ -293,16 +293,16 @@ func (g *generator) compose(in *input) (config.Provider, error) {
 	return composed, nil
 }
 
-// listOptions are the settings for which the generator itself knows the place.
+// listOptions returns the settings for which the generator itself knows the
+// place.
 func listOptions(s *shared, c *config.VersionContract, bundle *secrets.Bundle) []generate.Option {
 	opts := []generate.Option{
 		generate.WithVersionContract(c),
 		generate.WithSecretsBundle(bundle),
 		generate.WithAdditionalSubjectAltNames(listSANs(s.Network, c.PopulateClusterSANsFromEndpoint())),
-		// The public discovery service would be told about every node, and
-		// nodes on an internal bridge could not reach it. Nothing the agent or
-		// Talos does needs it: members find each other through the endpoint.
-		// A patch can switch it on.
+		// The public discovery service would learn of every node, and nodes on an
+		// internal bridge could not reach it. Nothing the agent or Talos does needs
+		// it: members find each other through the endpoint. A patch can switch it on.
 		generate.WithClusterDiscovery(false),
 	}
 	for _, host := range slices.Sorted(maps.Keys(s.Mirrors)) {
@@ -315,9 +315,9 @@ func listOptions(s *shared, c *config.VersionContract, bundle *secrets.Bundle) [
 	return opts
 }
 
-// listSANs are the names beside its own that the certificates of a machine and of
-// the Kubernetes API are valid for. Up to contract 1.11 the generator adds the
-// endpoint by itself.
+// listSANs returns the names beside its own that the certificates of a machine
+// and of the Kubernetes API are valid for. Up to contract 1.11 the generator adds
+// the endpoint by itself.
 func listSANs(n cluster.Network, added bool) []string {
 	var endpoint string
 	if u, err := url.Parse(n.Endpoint); err == nil {

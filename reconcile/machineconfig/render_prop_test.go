@@ -48,7 +48,7 @@ func privateKeys(t testing.TB) []string {
 	return keys
 }
 
-// hasVIP reports whether a config says what Talos shares an address by: a device
+// hasVIP reports whether a config has what Talos shares an address by: a device
 // with `vip: {ip: ...}`, or a document of its own. A label or a taint may have
 // that name too, and a word for its value.
 func hasVIP(t rapid.TB, text string) bool {

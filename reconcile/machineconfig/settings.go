@@ -63,7 +63,7 @@ type setting struct {
 	places []place           // oldest first
 }
 
-// place says where a setting goes from a contract's minor on.
+// place is where a setting goes from a contract's minor on.
 type place struct {
 	from int
 	put  func(*draft, *input)

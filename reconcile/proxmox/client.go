@@ -34,7 +34,7 @@ const (
 // connections break while pveproxy restarts.
 var readAgain = [...]time.Duration{100 * time.Millisecond, 400 * time.Millisecond}
 
-// Config says which Proxmox VE to speak to, and as whom.
+// Config names the Proxmox VE to connect to, and the identity to use.
 type Config struct {
 	// URL is where the API is, "https://127.0.0.1:8006".
 	URL string

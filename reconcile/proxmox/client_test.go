@@ -117,7 +117,7 @@ func TestTrust(t *testing.T) {
 			defer c.Close()
 			var v struct{ Version scalar }
 			err = c.get(t.Context(), "/version", nil, &v)
-			// Only a certificate that is trusted is told of.
+			// Only a certificate that is trusted is reported.
 			seen, ok := c.Certificate()
 			if ok != (tc.hint == "") || ok && !seen.NotAfter.Equal(s.Certificate().NotAfter) {
 				t.Errorf("certificate %v, %v", seen, ok)
@@ -298,8 +298,8 @@ func TestClosedClientLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestFreeOnlyByVMID: only the VMID itself in the answer says that it is
-// free; anything else says nothing.
+// TestFreeOnlyByVMID: only the VMID itself in the answer means that it is free;
+// anything else is no answer.
 func TestFreeOnlyByVMID(t *testing.T) {
 	for answer, free := range map[string]bool{
 		`{"data":"411"}`: true, `{"data":411}`: true,

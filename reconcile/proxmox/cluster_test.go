@@ -55,7 +55,7 @@ func TestCreationEndsBetweenTwoLooks(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-			t.Fatal("the creation was not cut off")
+			t.Fatal("the creation was not interrupted")
 		}
 		s.world.OnCall(func(r world.CallRecord) {
 			// The list has been read, without the VM: let its creation end.

@@ -30,11 +30,11 @@ var ErrNoConsole = errors.New("the console cannot be read")
 
 // Console reads what a VM prints on its serial port and calls each with every
 // piece, until ctx ends, which is no error, or each fails. A serial port has one
-// reader: while it is read here nobody else sees anything.
+// reader: while it is read here no other reader sees anything.
 //
-// What it says is a guest's, and not to be trusted. Since Proxmox VE 9 an API
-// token may open a terminal; before, the ticket of one is never confirmed
-// (POST /access/vncticket is only there in 9).
+// What it prints is a guest's, and not to be trusted. Since Proxmox VE 9 an API
+// token may open a terminal; before, the ticket of one is never confirmed (POST
+// /access/vncticket is only there in 9).
 func (c *Client) Console(ctx context.Context, host string, vmid int, each func([]byte) error) error {
 	vm := fmt.Sprintf("/nodes/%s/qemu/%d", url.PathEscape(host), vmid)
 	var term struct {

@@ -59,7 +59,7 @@ func TestConsole(t *testing.T) {
 		defer c.Close()
 		printed, err := listen(t.Context(), c, 411, "two\r\n")
 		if err != nil || !strings.HasSuffix(printed, "[talos] one\r\n[talos] two\r\n") || strings.Contains(printed, "OK") {
-			t.Errorf("heard %q, %v", printed, err)
+			t.Errorf("printed %q, %v", printed, err)
 		}
 		// Half an hour of silence is longer than termproxy bears without a ping.
 		began := time.Now()
@@ -89,7 +89,8 @@ func TestConsole(t *testing.T) {
 	})
 }
 
-// TestConsoleOf84: before 9 no token is let at a terminal, and the agent says so.
+// TestConsoleOf84: before 9 no token is let at a terminal, and the agent reports
+// that.
 func TestConsoleOf84(t *testing.T) {
 	inBubble(t, pve.Config{Flavour: "8.4", Guests: chatty{}}, func(t *testing.T, s *stand) {
 		s.guest(411, serial)

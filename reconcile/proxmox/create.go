@@ -15,15 +15,15 @@ import (
 // time.
 const conflicts = 4
 
-// Create makes the VM of a node up to the point where it can be started for
-// the first time: configured, its system disk imported from the image and grown
-// to its size, tagged. A VM that is there already, half made, is finished; a
+// Create makes the VM of a node up to the point where it can be started for the
+// first time: configured, its system disk imported from the image and grown to
+// its size, tagged. A VM that is there already, half made, is finished; a
 // creation that still runs is waited for. It takes a VMID only if Proxmox VE
-// calls it free in the same breath.
+// calls it free at the same time.
 //
 // Creations on one storage take turns, because Proxmox VE gives up on a
 // storage's lock after ten seconds. The turn ends when the disks are there;
-// progress says so.
+// progress shows it.
 func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
 	if err := c.create(ctx, d, n, host, boot, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
@@ -93,7 +93,7 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node) 
 }
 
 // make sees to it that the VM is there and ours. It asks for it at most once:
-// after a lost answer the world tells what came of it.
+// after a lost answer the world shows what came of it.
 func (c *Client) make(ctx context.Context, id identity, host string, wanted params, progress func(cluster.Progress)) (proven, error) {
 	var asked bool
 	var lost error
@@ -174,9 +174,9 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 }
 
 // change writes options of a VM of ours until there is nothing to write. plan
-// says what to set in what was just proven, whose digest guards the write;
-// forgive says which refusals are as good as done. It returns the VM as it is
-// then.
+// returns what to set in what was just proven, whose digest guards the write;
+// forgive reports which refusals are as good as done. It returns the VM as it
+// is then.
 func (c *Client) change(ctx context.Context, id identity, p proven, plan func(proven) (params, error), forgive func(error) bool) (proven, error) {
 	var last error
 	for range conflicts {
@@ -241,8 +241,8 @@ func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, pr
 }
 
 // isDecided reports whether an error settles what came of a request that starts
-// a task: it was refused, the task failed, or nobody waits for it any more.
-// Otherwise an answer was lost, and only looking tells.
+// a task: it was refused, the task failed, or its caller waits no longer.
+// Otherwise an answer was lost, and only looking shows it.
 func isDecided(ctx context.Context, err error) bool {
 	var failed *TaskError
 	return ctx.Err() != nil || isAnswered(err) || errors.As(err, &failed)

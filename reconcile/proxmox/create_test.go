@@ -56,7 +56,7 @@ func TestCreateFinishes(t *testing.T) {
 				c := s.client()
 				defer c.Close()
 				if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-					t.Fatal("it was not cut off")
+					t.Fatal("it was not interrupted")
 				}
 				vm := observe(c, d).VMs[n.Name]
 				if vm.Owner != cluster.Ours || !unfinished(vm) {
@@ -80,7 +80,7 @@ func TestCreateFinishes(t *testing.T) {
 	}
 }
 
-// TestCreateMeetsAnEdit: a write that somebody's edit crossed is planned anew
+// TestCreateMeetsAnEdit: a write that somebody's edit crossed is planned again
 // from what is there, and the edit survives.
 func TestCreateMeetsAnEdit(t *testing.T) {
 	d := desired(1)
@@ -213,8 +213,8 @@ func TestCancelledWhileItWaits(t *testing.T) {
 	})
 }
 
-// TestFailuresCarryHints: errors carry what Proxmox VE says, the log's end, and what
-// to do.
+// TestFailuresCarryHints: errors carry what Proxmox VE answers, the log's end, and
+// what to do.
 func TestFailuresCarryHints(t *testing.T) {
 	d := desired(1)
 	n, ctx := d.Spec.Nodes[0], context.Background()

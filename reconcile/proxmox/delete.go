@@ -12,17 +12,16 @@ import (
 )
 
 // Delete stops a VM of ours hard and deletes it with its own disks. One that is
-// gone already is success.
+// deleted already is success.
 //
-// It goes in two phases. First the mark in the description says that the
+// It goes in two phases. First the mark in the description records that the
 // deletion has begun and Proxmox VE's protection is lifted, in one write that
 // fails if anybody wrote since the VM was read. Then the VM is stopped, proven
-// once more and deleted. Before every step it is read anew and must still be
-// the one: VMID, pool and UUID. A deletion that was cut off goes on where it
-// was.
+// once more and deleted. Before every step it is read again and must still be
+// the one: VMID, pool and UUID. An interrupted deletion goes on where it was.
 //
-// It refuses a VM to which volumes are attached that would go with it and are
-// not ours, one that a lock holds, and one under HA.
+// It refuses a VM to which volumes are attached that would be deleted with it
+// and are not ours, one that a lock holds, and one under HA.
 func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
 	if err := c.remove(ctx, d, vm, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("delete vm %d (%s): %w", vm.VMID, vm.Node, err)
@@ -58,8 +57,8 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 	return c.confirmDeleted(ctx, id)
 }
 
-// twoPhase marks, stops and deletes. It returns errGone when the VM is found
-// to be gone before it was deleted here.
+// twoPhase marks, stops and deletes. It returns errNotListed when the VM is
+// missing before it was deleted here.
 func (c *Client) twoPhase(ctx context.Context, id identity, mark cluster.Mark, progress func(cluster.Progress)) error {
 	if err := c.condemn(ctx, id, mark); err != nil {
 		return err
@@ -145,7 +144,7 @@ func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster
 	return err
 }
 
-// confirmDeleted makes sure that the VM is not there any more: a list without it proves
+// confirmDeleted verifies that the VM is not there any more: a list without it proves
 // nothing.
 func (c *Client) confirmDeleted(ctx context.Context, id identity) error {
 	free, err := c.free(ctx, id.vmid)

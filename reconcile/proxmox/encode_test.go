@@ -175,7 +175,7 @@ func TestGibibytes(t *testing.T) {
 	}
 }
 
-// TestRefusalsComeAllAtOnce: a person mends everything in one go.
+// TestRefusalsComeAllAtOnce: a person fixes everything in one go.
 func TestRefusalsComeAllAtOnce(t *testing.T) {
 	d := desired(1)
 	n := d.Spec.Nodes[0]

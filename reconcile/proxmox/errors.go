@@ -17,7 +17,7 @@ type Error struct {
 	Method string
 	Path   string // below /api2/json
 	Status int    // of HTTP
-	Reason string // phrase of the status line: the only place where Proxmox VE always says what is wrong
+	Reason string // phrase of the status line: the only place where Proxmox VE always names the error
 	Params map[string]string
 
 	token cluster.TokenID // for the hint, as is the pool
@@ -40,7 +40,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, what)
 }
 
-// words is all that Proxmox VE said.
+// words is all that Proxmox VE answered.
 func (e *Error) words() string {
 	parts := []string{e.Reason}
 	for _, k := range slices.Sorted(maps.Keys(e.Params)) {
@@ -66,7 +66,7 @@ func (e *Error) Is(target error) bool {
 // Unwrap holds the hint.
 func (e *Error) Unwrap() error { return &fault.Error{Op: e.Error(), Hint: e.hint()} }
 
-// hint says what to do about it, "" when there is nothing to do but wait.
+// hint is what to do about it, "" when there is nothing to do but wait.
 func (e *Error) hint() string {
 	if p, ok := phraseIn(e.words()); ok {
 		return p.hint
@@ -80,7 +80,7 @@ func (e *Error) hint() string {
 	return ""
 }
 
-// privilegeHint tells which privilege to give, and to whom: a token with
+// privilegeHint names the privilege to give, and to whom: a token with
 // separated privileges has only what both it and its user have.
 func (e *Error) privilegeHint() string {
 	path, privileges := "/pool/"+e.pool, "VM.Allocate"
@@ -129,7 +129,7 @@ func (e *TaskError) Is(target error) bool {
 // Unwrap holds the hint.
 func (e *TaskError) Unwrap() error { return &fault.Error{Op: e.Error(), Hint: e.hint()} }
 
-// hint says what to do about it.
+// hint is what to do about it.
 func (e *TaskError) hint() string {
 	if m := missingPrivilege.FindStringSubmatch(e.Exit); m != nil {
 		return fmt.Sprintf("give %s on %s to the agent's user and to its token", strings.ReplaceAll(m[2], "|", " or "), m[1])

@@ -25,7 +25,7 @@ import (
 // are asked when a person wants to know what is wrong, one by one, and remember
 // nothing.
 
-// Door is what the API says of itself.
+// Door is what the API reports about itself.
 type Door struct {
 	Version string
 	// Date is the clock of the API when it answered, to the second; the request
@@ -35,7 +35,7 @@ type Door struct {
 	NotAfter time.Time
 }
 
-// Knock asks the API for its version. FaultOf tells how far an error came.
+// Knock asks the API for its version. FaultOf classifies an error.
 func (c *Client) Knock(ctx context.Context) (Door, error) {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
@@ -81,8 +81,8 @@ const (
 	FaultOther     Fault = "other"
 )
 
-// FaultOf tells what kept a request from being answered. For a certificate with
-// the wrong name, names are those it has.
+// FaultOf classifies what kept a request from being answered. For a certificate
+// with the wrong name, names are those it has.
 func FaultOf(err error) (f Fault, names []string) {
 	var pin *pinError
 	var unknown x509.UnknownAuthorityError
@@ -126,7 +126,7 @@ func (c *Client) Privileges(ctx context.Context, path string) (map[string][]stri
 	if path != "" {
 		query = params{"path": path}
 	}
-	// A privilege's value says whether it holds below the path too.
+	// A privilege's value states whether it holds below the path too.
 	var answer map[string]map[string]scalar
 	if err := c.get(ctx, "/access/permissions", query, &answer); err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (c *Client) PoolExists(ctx context.Context, name string) (bool, error) {
 }
 
 // Quorate reports whether the cluster of Proxmox VE can be written to. A host by
-// itself has nobody to agree with.
+// itself has no one to agree with.
 func (c *Client) Quorate(ctx context.Context) (bool, error) {
 	var rows []struct{ Type, Quorate scalar }
 	if err := c.get(ctx, "/cluster/status", nil, &rows); err != nil {

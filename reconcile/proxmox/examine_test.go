@@ -35,8 +35,7 @@ func (s *stand) knock(change func(*Config)) (Door, error) {
 	return c.Knock(context.Background())
 }
 
-// TestKnock: each way in which the API cannot be reached is told from the
-// others.
+// TestKnock: the ways in which the API cannot be reached are distinguished.
 func TestKnock(t *testing.T) {
 	onStand(t, "9.2", func(t *testing.T, s *stand) {
 		d, err := s.knock(nil)
@@ -113,7 +112,7 @@ func TestKnock(t *testing.T) {
 	})
 }
 
-// TestExamine: what is there, and what a token without privileges is told of it.
+// TestExamine: what is there, and what a token without privileges sees of it.
 func TestExamine(t *testing.T) {
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) { onStand(t, flavour, examined) })

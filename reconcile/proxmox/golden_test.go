@@ -124,7 +124,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if int64(len(body)) != req.ContentLength {
-			r.t.Errorf("%s %s has %d bytes and says %d", req.Method, req.URL.Path, len(body), req.ContentLength)
+			r.t.Errorf("%s %s has %d bytes and declares %d", req.Method, req.URL.Path, len(body), req.ContentLength)
 		}
 		req.Body = io.NopCloser(bytes.NewReader(body))
 	}
@@ -357,7 +357,7 @@ func TestPhrasesWereSeen(t *testing.T) {
 		if !slices.ContainsFunc(all, func(x exchange) bool {
 			return strings.Contains(x.Response.Reason, p.words) || strings.Contains(x.Response.BodyRaw, p.words)
 		}) {
-			t.Errorf("nobody said %q", p.words)
+			t.Errorf("%q was never answered", p.words)
 		}
 	}
 	refused := 0
@@ -383,7 +383,7 @@ func TestPhrasesWereSeen(t *testing.T) {
 			t.Errorf("%s: the parameters are lost: %v", x.name, err)
 		}
 		if e.Status == 403 && fault.HintOf(e) == "" || e.Status == 401 && !strings.Contains(fault.HintOf(e), "u@pve!t") {
-			t.Errorf("%s: no cure for %v", x.name, err)
+			t.Errorf("%s: no hint for %v", x.name, err)
 		}
 	}
 	if refused < 50 {

@@ -9,16 +9,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// serialPrefix begins the serial of every disk of ours. Disks without it are
-// nobody's business here: storage drivers of Kubernetes plug their own.
+// serialPrefix begins the serial of every disk of ours. Disks without it do not
+// matter here: storage drivers of Kubernetes plug their own.
 const serialPrefix = "talos-"
 
 // drivePattern matches the options that are drives. efidisk0, tpmstate0 and
 // what is detached are not: the guest does not see them as disks.
 var drivePattern = regexp.MustCompile(`^(?:ide|sata|scsi|virtio)[0-9]{1,2}$`)
 
-// hardwareOf tells a VM's hardware in the terms of the inventory. What is not
-// set has the value Proxmox VE takes then.
+// hardwareOf is a VM's hardware in the terms of the inventory. What is not set
+// has the value Proxmox VE takes then.
 //
 // A machine type that is pinned to a version ("pc-q35-9.0") counts as its
 // family ("q35"): the inventory cannot name a version, and pinning one is how a

@@ -14,8 +14,9 @@ import (
 // ever change: the version of Proxmox VE, and that quorum may not be asked for.
 const staysFor = time.Hour
 
-// hosts tells how the hosts are that matter to the cluster. Quorum, exact
-// storage and images are asked for only while something may have to be changed.
+// hosts reports the state of the hosts that matter to the cluster. Quorum,
+// exact storage and images are asked for only while something may have to be
+// changed.
 func (l *look) hosts() map[string]cluster.Host {
 	version, quorum := l.version(), l.quorum()
 	list := make([]cluster.Host, len(l.names))
@@ -128,7 +129,7 @@ func (l *look) images(host, store string) cluster.Seen[map[string]int64] {
 	return cluster.Saw(images)
 }
 
-// version tells which Proxmox VE this is, "" when it cannot be told.
+// version is the version of Proxmox VE, "" when it is not known.
 func (l *look) version() string {
 	c := l.c
 	c.mu.Lock()
@@ -148,7 +149,7 @@ func (l *look) version() string {
 	return string(v.Version)
 }
 
-// quorum tells whether the cluster of Proxmox VE can be written to. It takes a
+// quorum reports whether the cluster of Proxmox VE can be written to. It takes a
 // privilege the agent can do without, and matters only while something is to
 // be changed; else it is what it was.
 func (l *look) quorum() cluster.Seen[bool] {

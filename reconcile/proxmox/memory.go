@@ -33,11 +33,10 @@ func (r row) steady() row {
 	return r
 }
 
-// still reports whether a row says nothing new: it is as it was, and the VM was
-// not started anew.
+// still reports whether a row is unchanged, and the VM was not started again.
 func (f facts) still(r row) bool { return f.row == r.steady() && r.Uptime.number() >= f.uptime }
 
-// configured takes over what a configuration says.
+// configured takes over a configuration.
 func (f *facts) configured(o options, now time.Time) {
 	f.read = now
 	f.name = o.get("name", "")

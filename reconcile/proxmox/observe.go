@@ -122,7 +122,7 @@ func (l *look) identity(n cluster.Node) identity {
 	return identity{vmid: n.VMID, pool: l.c.poolOf(n), uuid: cluster.NodeUUID(l.d.Spec.ID, n.Name), node: n.Name}
 }
 
-// unknownAll is what is seen when the list cannot be read: nothing.
+// unknownAll returns what is seen when the list cannot be read: nothing.
 func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluster.VM, cluster.Seen[[]cluster.VM]) {
 	why := "Proxmox VE cannot be asked: " + formatReason(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
@@ -134,7 +134,7 @@ func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluste
 	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
 }
 
-// formatReason puts an error and its cure into one line, for reasons of things not
+// formatReason puts an error and its hint into one line, for reasons of things not
 // seen.
 func formatReason(err error) string {
 	hint := fault.HintOf(err)
@@ -165,7 +165,7 @@ func (l *look) askTasks() {
 }
 
 // taskOn returns what runs on a VM; nil when nothing does. A creation by
-// somebody else says nothing about a VM of ours.
+// somebody else is not about a VM of ours.
 func (l *look) taskOn(vmid int, host string) *cluster.Task {
 	var found *cluster.Task
 	for _, t := range l.tasks[host].running {
@@ -229,7 +229,7 @@ func (l *look) settled(vmid int) (facts, bool) {
 
 // audits chooses whose configuration is read although nothing seems to have
 // changed: some of the settled nodes, whose ages are given, and of the guests
-// in our pools that are nobody's.
+// in our pools without an owner.
 func (l *look) audits(ages map[int]time.Time) []int {
 	nodes := map[int]bool{}
 	for _, n := range l.d.Spec.Nodes {
@@ -246,7 +246,7 @@ func (l *look) audits(ages map[int]time.Time) []int {
 	return l.c.due(l.d.Spec.ID, ages)
 }
 
-// audit reads a configuration anew and keeps the rest of what is known.
+// audit reads a configuration again and keeps the rest of what is known.
 func (l *look) audit(vmid int) {
 	f, _ := l.c.recall(vmid)
 	r, touches := l.guests[vmid], l.c.touches(vmid)
@@ -341,7 +341,7 @@ func (l *look) inspect(r row, id identity) cluster.VM {
 	return l.describe(f, r, id)
 }
 
-// current is what status/current says of a VM, as far as it matters here.
+// current is what status/current has of a VM, as far as it matters here.
 type current struct {
 	Status    scalar
 	QMPStatus scalar

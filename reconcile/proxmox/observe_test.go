@@ -66,7 +66,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-			s.t.Fatal("the creation was not cut off")
+			s.t.Fatal("the creation was not interrupted")
 		}
 		c.Close()
 	}
@@ -131,7 +131,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
 			if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
-				s.t.Fatal("the creation was not cut off")
+				s.t.Fatal("the creation was not interrupted")
 			}
 		}, want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool"},
 			// To root's own token it is its own.
@@ -302,7 +302,7 @@ func TestOrphans(t *testing.T) {
 		for vmid, f := range map[int]pve.Foreign{
 			// A node that is not in the inventory any more, known by its mark.
 			511: {Pool: testPool, Running: true, Config: map[string]string{"name": "renamed", "description": mark(d.Spec.ID, "dev-wk-1"), "smbios1": "uuid=" + cluster.NodeUUID(d.Spec.ID, "dev-wk-1")}},
-			// One whose description is gone, known by its name.
+			// One whose description is deleted, known by its name.
 			512: {Pool: testPool, Config: map[string]string{"name": "dev-wk-2", "smbios1": "uuid=" + cluster.NodeUUID(d.Spec.ID, "dev-wk-2")}},
 			// A mark that lies.
 			513: {Pool: testPool, Config: map[string]string{"name": "dev-wk-3", "description": mark(d.Spec.ID, "dev-wk-3")}},
@@ -350,7 +350,7 @@ func TestOrphans(t *testing.T) {
 		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/nextid", Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
 		s.must(s.host.Remove(517))
 		if o := observe(c, d); o.Orphans.Known {
-			t.Errorf("orphans are known although nobody said where 517 is: %+v", o.Orphans)
+			t.Errorf("orphans are known although it is unknown where 517 is: %+v", o.Orphans)
 		}
 		check("another one is gone", "511 dev-wk-1")
 
@@ -361,7 +361,7 @@ func TestOrphans(t *testing.T) {
 		check("after the tear-down")
 		for _, vmid := range []int{513, 514, 515, 516} {
 			if _, ok := s.host.VM(vmid); !ok {
-				t.Errorf("vm %d is gone", vmid)
+				t.Errorf("vm %d is deleted", vmid)
 			}
 		}
 	})
@@ -415,10 +415,10 @@ func TestForeignInTheWay(t *testing.T) {
 	}
 }
 
-// TestConnectionRefused: where Proxmox VE does not run, what is not seen is told with
-// where to look.
+// TestConnectionRefused: where Proxmox VE does not run, what is unknown is reported
+// with a hint.
 func TestConnectionRefused(t *testing.T) {
-	// Nobody is at port 1, and it is none that the system gives away.
+	// Port 1 is closed, and the system never assigns it.
 	c, err := New(Config{URL: "https://127.0.0.1:1", Token: cluster.SecretString("talos-agent@pve!pve1=00000000-0000-0000-0000-000000000000"), Pool: "talos"})
 	if err != nil {
 		t.Fatal(err)
@@ -427,6 +427,6 @@ func TestConnectionRefused(t *testing.T) {
 	var o cluster.Observed
 	c.Observe(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Placement: cluster.Placement{Pin: "pve1"}, VMID: 411}}}}}, &o)
 	if why := o.VMs["cp-1"].Why; !strings.Contains(why, "connection refused (does it run? `systemctl status pveproxy`") {
-		t.Errorf("told: %s", why)
+		t.Errorf("reported: %s", why)
 	}
 }

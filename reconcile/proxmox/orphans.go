@@ -21,7 +21,7 @@ func (l *look) candidates() map[int]row {
 }
 
 // provenOthers reports whether a VM provably belongs to another cluster of an
-// agent: nobody else's business until its row changes.
+// agent, which stays so until its row changes.
 func provenOthers(f facts, clusterID string) bool {
 	return f.marked && f.mark.Cluster != clusterID && uuidPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
 }
@@ -95,8 +95,8 @@ func (l *look) readCandidate(vmid int, r row) {
 }
 
 // vanished returns an error if a VM of this cluster that is no node's, and was
-// there when it was last looked at, is missing from the list and is neither gone
-// nor moved out of our pool.
+// there when it was last looked at, is missing from the list and is neither
+// deleted nor moved out of our pool.
 func (l *look) vanished() error {
 	for _, vmid := range l.c.missing(l.guests) {
 		f, ok := l.c.recall(vmid)

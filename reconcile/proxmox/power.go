@@ -95,8 +95,8 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 	}
 }
 
-// refuseManaged is the refusal to act on a VM that the HA manager looks after: the
-// two would fight over it.
+// refuseManaged returns the refusal to act on a VM that the HA manager manages:
+// the two would fight over it.
 func refuseManaged(vmid int) error {
 	return fault.Errorf(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, which talos-agent does not work with yet", vmid)
 }

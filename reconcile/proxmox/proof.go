@@ -13,8 +13,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
-// row is one line of /cluster/resources: a host, a storage or a guest. What
-// statistics say in it (status, uptime, sizes) is up to ten seconds old and
+// row is one line of /cluster/resources: a host, a storage or a guest.
+// Statistics in it (status, uptime, sizes) are up to ten seconds old and
 // missing altogether for what is younger; pool, lock and tags are read from the
 // configuration and fresh.
 type row struct {
@@ -79,7 +79,7 @@ type proven struct {
 	conf options
 }
 
-// mark is what its description says of it.
+// mark is what its description has of it.
 func (p proven) mark() (cluster.Mark, bool) { return cluster.ParseMark(string(p.conf["description"])) }
 
 // locked returns an error when Proxmox VE holds a lock on the VM.
@@ -110,8 +110,8 @@ func (e *notOurs) Unwrap() error {
 	return &fault.Error{Op: e.Error(), Hint: "nothing was changed; see whose it is before doing anything about it"}
 }
 
-// prove reads pool and UUID of a VM anew and returns it if it is ours, errGone
-// if the listing lacks it, *notOurs if it is somebody else's.
+// prove reads pool and UUID of a VM again and returns it if it is ours,
+// errNotListed if the listing lacks it, *notOurs if it is somebody else's.
 func (c *Client) prove(ctx context.Context, id identity) (proven, error) {
 	host, err := c.locate(ctx, id)
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *Client) confirm(ctx context.Context, id identity, host string) (proven,
 	return p, nil
 }
 
-// find returns the row of a VMID, or errGone.
+// find returns the row of a VMID, or errNotListed.
 func (c *Client) find(ctx context.Context, vmid int) (row, error) {
 	var rows []row
 	if err := c.get(ctx, "/cluster/resources", params{"type": "vm"}, &rows); err != nil {
@@ -164,7 +164,7 @@ func (c *Client) find(ctx context.Context, vmid int) (row, error) {
 	return row{}, errNotListed
 }
 
-// wrongPlace says why a listed guest cannot be the one, "" when it may be.
+// wrongPlace explains why a listed guest cannot be the one, "" when it may be.
 func wrongPlace(r row, id identity) string {
 	switch {
 	case r.Type != "qemu":
@@ -179,7 +179,8 @@ func wrongPlace(r row, id identity) string {
 	return fmt.Sprintf("it is in pool %s, not in %s", r.Pool, id.pool)
 }
 
-// wrongUUID says why a VM with an SMBIOS UUID cannot be the one, "" when it is.
+// wrongUUID explains why a VM with an SMBIOS UUID cannot be the one, "" when it
+// is.
 func wrongUUID(have string, id identity) string {
 	switch have {
 	case id.uuid:
@@ -191,7 +192,7 @@ func wrongUUID(have string, id identity) string {
 	}
 }
 
-// free asks whether nobody has a VMID, whatever the token may see.
+// free asks whether a VMID is unused, whatever the token may see.
 func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
 	var id scalar
 	err := c.get(ctx, "/cluster/nextid", params{"vmid": strconv.Itoa(vmid)}, &id)
@@ -225,7 +226,7 @@ const (
 	takenByOther                   // by a guest outside our pool
 )
 
-// behind tells what is behind a VMID that a listing does not show although it
+// behind finds what is behind a VMID that a listing does not show although it
 // was complete. Until a creation ends the VM is in no pool, so that a token
 // with privileges on the pool does not see it.
 func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, error) {
@@ -300,7 +301,8 @@ func makesOrRemoves(kind string) bool {
 // warnings as one.
 func isSuccess(exit string) bool { return exit == "OK" || strings.HasPrefix(exit, "WARNINGS: ") }
 
-// findKind is the kind of some words, nil when the table does not know them.
+// findKind returns the kind of some words, nil when the table does not know
+// them.
 func findKind(words string) error {
 	p, _ := phraseIn(words)
 	return p.kind

@@ -29,7 +29,7 @@ const (
 	imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
 )
 
-// stand is a make-believe host with an agent's token on it. Time is virtual.
+// stand is a simulated host with an agent's token on it. Time is virtual.
 type stand struct {
 	t     testing.TB
 	world *world.World
@@ -231,11 +231,11 @@ func (s *stand) drive(what string, step func(*Client) (bool, error), crashed fun
 	return nil
 }
 
-// checkRules fails the test if the agent broke a law.
+// checkRules fails the test if the agent broke a rule.
 func (s *stand) checkRules() {
 	s.t.Helper()
 	for _, v := range s.world.Violations() {
-		s.t.Errorf("law broken: %s", v)
+		s.t.Errorf("rule broken: %s", v)
 	}
 }
 

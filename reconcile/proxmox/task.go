@@ -21,9 +21,9 @@ const (
 	// noticed late by the same small share.
 	pollLeast = 50 * time.Millisecond
 	pollMost  = time.Second
-	// lostSight is how long a task may be out of sight (the API restarts, the
-	// host is busy) before waiting for it is given up. The task goes on and is
-	// found again by looking.
+	// lostAfter is how long a task may be unreadable (the API restarts, the host
+	// is busy) before waiting for it is given up. The task goes on and is found
+	// again by looking.
 	lostAfter = 2 * time.Minute
 	logTail   = 5
 )
@@ -82,7 +82,7 @@ func (c *Client) vmTasks(ctx context.Context, host string, vmid int) ([]task, er
 // ours reports whether a task was started with our token.
 func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
-// describeTask is a task in the terms of the observed world.
+// describeTask returns a task in the terms of the observed world.
 func (c *Client) describeTask(t task) cluster.Task {
 	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid)}
 }
@@ -115,12 +115,13 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	}
 }
 
-// nextPause is how long to wait before looking again at what began then.
+// nextPause returns how long to wait before looking again at what began then.
 func nextPause(began time.Time) time.Duration {
 	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }
 
-// judge tells what an exit status means. Proxmox VE counts warnings as success.
+// judge reports what an exit status means. Proxmox VE counts warnings as
+// success.
 func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 	if exit == "OK" {
 		return nil
@@ -145,8 +146,8 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 // taskLog returns the last lines of a task's log.
 func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
 	var lines []struct{ T scalar }
-	// Nothing tells how long a log is before it is read; that of an import has
-	// a line per percent.
+	// The length of a log is unknown before it is read; that of an import has a
+	// line per percent.
 	if err := c.get(ctx, taskPath(u, "log"), params{"limit": "5000"}, &lines); err != nil {
 		return nil, err
 	}

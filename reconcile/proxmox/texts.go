@@ -34,7 +34,7 @@ type phrase struct {
 
 // phrases is the one place that reads the prose of Proxmox VE, which has a
 // status code of its own for next to nothing: nearly every refusal is a 500
-// whose reason phrase says what is the matter. The first row that fits counts.
+// whose reason phrase names the problem. The first row that fits counts.
 var phrases = []phrase{
 	{errLocked, "VM is locked (", "PUT config, and qmstart, qmdestroy and resize tasks of a locked vm (9.2.11, 8.4.21)",
 		"wait until whatever holds the lock has ended: a backup, a snapshot, a migration"},
@@ -65,7 +65,7 @@ func phraseIn(words string) (phrase, bool) {
 	return phrase{}, false
 }
 
-// missingPrivilege matches what Proxmox VE says of a privilege that is
-// missing: `Permission check failed (/storage/local, Datastore.AllocateSpace)`
-// (9.2.11, 8.4.21). A list with | asks for one of them.
+// missingPrivilege matches what Proxmox VE answers about a missing privilege:
+// `Permission check failed (/storage/local, Datastore.AllocateSpace)` (9.2.11,
+// 8.4.21). A list with | asks for one of them.
 var missingPrivilege = regexp.MustCompile(`Permission check failed \((/[^,]*), ([A-Za-z.|, ]+)\)`)

@@ -101,7 +101,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explainTLS gives a cure to the errors of an untrusted certificate.
+// explainTLS gives a hint to the errors of an untrusted certificate.
 func explainTLS(err error) error {
 	var pin *pinError
 	var unknown x509.UnknownAuthorityError

@@ -143,8 +143,9 @@ func digestOf(body io.Reader) (string, error) {
 // stalled is how long an upload may make no headway before it is given up.
 const stalled = 2 * time.Minute
 
-// watched is a reader that tells how far it is, and can be closed for good: the
-// transport may still read from a request's body after the request has ended.
+// watched is a reader that reports how far it is, and can be closed for good:
+// the transport may still read from a request's body after the request has
+// ended.
 type watched struct {
 	from   io.Reader
 	report func(done int64)

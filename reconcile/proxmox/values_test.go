@@ -133,7 +133,7 @@ func TestOthersVolumes(t *testing.T) {
 		"none,media=cdrom":                                                false,
 		"local:iso/x.iso,media=cdrom":                                     false,
 		"local-lvm:vm-410-cloudinit,media=cdrom":                          false,
-		"/dev/disk/by-id/x":                                               true, // whose it is cannot be told
+		"/dev/disk/by-id/x":                                               true, // whose it is cannot be known
 		"file=local-lvm:vm-410-disk-4":                                    true,
 	} {
 		for _, key := range []string{"scsi3", "ide0", "sata1", "virtio2"} {

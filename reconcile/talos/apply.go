@@ -35,7 +35,7 @@ const (
 // are checked on the connection that then carries the config; a machine that
 // is configured already is only looked at.
 //
-// No error says anything of the config, whatever the machine quotes of it.
+// No error quotes the config, whatever the machine quotes of it.
 func (f *Fleet) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
 	ctx, leave, err := f.enter(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 	}
 	defer l.close()
 	if l.standing == proven {
-		return l.confirm(ctx, n) // an earlier apply, whose end nobody saw
+		return l.confirm(ctx, n) // an earlier apply, whose end was not seen
 	}
 	if err := l.prove(ctx, n); err != nil {
 		return err
@@ -117,9 +117,9 @@ func (l *link) prove(ctx context.Context, n cluster.Node) error {
 
 // sending is what is known of a config after it was sent.
 type sending struct {
-	accepted bool  // the machine said yes
-	unclear  error // no answer, or one that does not say; redacted
-	refused  error // the machine said no; redacted
+	accepted bool  // the machine accepted
+	unclear  error // no answer, or an unclear one; redacted
+	refused  error // the machine refused; redacted
 }
 
 // send sends the config on the link that was proven. The mode is automatic,
@@ -202,7 +202,8 @@ func (f *Fleet) look(ctx context.Context, n cluster.Node, k keys, through func(*
 	return through(l)
 }
 
-// parseMinor is the second number of a version of Talos 1, 0 when it is none.
+// parseMinor returns the second number of a version of Talos 1, 0 when it is
+// none.
 func parseMinor(version string) int {
 	parts := strings.Split(strings.TrimPrefix(version, "v1."), ".")
 	n, err := strconv.Atoi(parts[0])

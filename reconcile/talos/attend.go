@@ -22,12 +22,12 @@ import (
 )
 
 // settleWithin bounds what a machine may take from the handshake until it has
-// told everything that is asked of it first.
+// answered everything that is asked of it first.
 const settleWithin = 10 * time.Second
 
 // The pace at which services are listed: soon after a change, but not once per
 // change of a burst; and again and again while etcd of a control plane does not
-// run, because on its way there (Waiting, Preparing) nothing tells of it.
+// run, because on its way there (Waiting, Preparing) no event reports it.
 const (
 	listPause = 100 * time.Millisecond
 	listSoon  = 250 * time.Millisecond
@@ -51,8 +51,8 @@ func preferCause(ctx context.Context, err error) error {
 	return err
 }
 
-// idle stays with a machine in maintenance mode until that ends. When it is
-// not known to be one of ours, it returns what is to be told instead.
+// idle stays with a machine in maintenance mode until that ends. When it is not
+// known to be one of ours, it returns what is to be reported instead.
 func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
 	const what = "it shows the certificate of the maintenance mode"
 	ctx, settled, leave := limitStart(ctx)
@@ -95,8 +95,8 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 }
 
 // attend stays with a configured machine until the connection ends. When it
-// does not get so far that the machine can be told, it returns what is to be
-// told instead.
+// does not get so far that the machine is known, it returns what is to be
+// reported instead.
 func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
 	const what = "it answers with this cluster's certificates"
 	ctx, settled, leave := limitStart(ctx)
@@ -179,8 +179,7 @@ func (v *view) openConfig(ctx context.Context) error {
 
 func (v *view) complete() bool { return v.sawStatus && v.sawServices && v.sawConfig }
 
-// next takes in the next thing the machine tells. An error ends the
-// conversation.
+// next takes in the next message of the machine. An error ends the connection.
 func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 	select {
 	case <-ctx.Done():
@@ -239,7 +238,7 @@ func (v *view) listServices(ctx context.Context, m *cluster.Machine) error {
 	return nil
 }
 
-// digest is the digest of a config that was told, "" when it cannot be had.
+// digest is the digest of a config that was read, "" when it cannot be had.
 // Neither the config nor an error about it is kept: it is full of keys.
 func (v *view) digest(e state.Event) string {
 	r, ok := e.Resource.(*protobuf.Resource)

@@ -47,7 +47,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 // BenchmarkWatch is what watching costs in memory, and the first look in time,
-// both with the make-believe machines' end of the connections.
+// both with the simulated machines' end of the connections.
 func BenchmarkWatch(b *testing.B) {
 	bundle, err := newSecrets()
 	if err != nil {

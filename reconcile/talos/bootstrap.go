@@ -156,7 +156,7 @@ func (f *Fleet) founded(ctx context.Context, n cluster.Node, k keys, lost error)
 		case err != nil && time.Since(start) >= bootstrapWithin:
 			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", lost, err)
 		}
-		// A context that ends is told above.
+		// A context that ends is reported above.
 		_ = retry.Sleep(ctx, shortPause)
 	}
 }

@@ -46,7 +46,7 @@ func TestBootstrapIsSeen(t *testing.T) {
 			t.Errorf("members while etcd starts: %+v", o.Members)
 		}
 		b.until("etcd is healthy", func(o cluster.Observed) bool { return o.Members.Known })
-		// It is there: nobody is asked again.
+		// It is there: no machine is asked again.
 		if err := b.fleet.Bootstrap(within(time.Minute), b.desired, cp(1)); err != nil {
 			t.Error(err)
 		}
@@ -59,7 +59,7 @@ func TestBootstrapIsSeen(t *testing.T) {
 }
 
 // TestPreparingIsSeenQuickly: between the config and an etcd that can be
-// founded lies nothing that a watch tells of.
+// founded lies nothing that a watch reports.
 func TestPreparingIsSeenQuickly(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
 		b.power(cp(1))

@@ -92,7 +92,7 @@ func TestAlwaysFaulty(t *testing.T) {
 					before := b.reported.Load()
 					time.Sleep(time.Minute)
 					if now := b.reported.Load(); now != before {
-						t.Errorf("nothing changed, and that was told %d times, at last %q", now-before, b.see(wk(1)).Why)
+						t.Errorf("nothing changed, and that was reported %d times, at last %q", now-before, b.see(wk(1)).Why)
 					}
 					if strings.Contains(o.Machines["wk-1"].Why, "rpc error") {
 						t.Errorf("not for people: %s", o.Machines["wk-1"].Why)
@@ -150,7 +150,7 @@ func TestOldMachines(t *testing.T) {
 				time.Sleep(time.Minute)
 				b.wantReach(cp(1), cluster.Configured, "")
 				if after := b.calls(); after["Watch"] > 0 {
-					t.Errorf("it was looked at anew: %v, then %v", before, after)
+					t.Errorf("it was looked at again: %v, then %v", before, after)
 				}
 			})
 		})
@@ -168,7 +168,7 @@ func TestWatchLoss(t *testing.T) {
 		b.rawApply(cp(1), next)
 		b.untilReach(cp(1), cluster.ReachUnknown)
 		if b.reported.Load() == before {
-			t.Error("nobody was told")
+			t.Error("no one was notified")
 		}
 		b.link.Store(world.NewLink(b.world.Net)) // a new cable
 		m := b.untilReach(cp(1), cluster.Configured)
@@ -179,7 +179,7 @@ func TestWatchLoss(t *testing.T) {
 }
 
 // TestNeverDialledAgain: a link is one connection. When it breaks, nothing is
-// said to whoever answers then.
+// sent to whoever answers then.
 func TestNeverDialledAgain(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
 		b.power(cp(1))

@@ -25,8 +25,7 @@ type Config struct {
 	// machines stay unread.
 	Digest func(config []byte) (string, error)
 	// OnChange is called, on a goroutine of its own and at most twenty times a
-	// second, after anything changed that Observe would tell. nil: nobody is
-	// told.
+	// second, after anything changed that Observe would report. nil: no call.
 	OnChange func()
 }
 
@@ -91,7 +90,7 @@ func (f *Fleet) Close() {
 }
 
 // notifyChanges calls OnChange: at once, and then not again for a moment, so that a
-// burst of changes is told twice at most.
+// burst of changes is reported twice at most.
 func (f *Fleet) notifyChanges() {
 	for {
 		select {
@@ -107,10 +106,10 @@ func (f *Fleet) notifyChanges() {
 }
 
 // Observe fills o.Machines, for every node of the inventory, and o.Members.
-// Nodes that are new are watched from now on, nodes that have left no longer.
-// It waits up to two seconds for the first word of those that are new; all
-// others cost no call. The members of etcd are asked for only while that can
-// tell something new, and every ten minutes.
+// Nodes that are new are watched from now on, nodes that were removed no
+// longer. It waits up to two seconds for the first answer of those that are
+// new; all others cost no call. The members of etcd are asked for only while
+// that can change, and every ten minutes.
 func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	fresh := f.tend(d)
 	f.await(ctx, fresh)
@@ -230,7 +229,7 @@ func (f *Fleet) enter(ctx context.Context) (_ context.Context, leave func(), err
 }
 
 // seen waits until a machine is seen in a way, or until the patience is over.
-// The watcher is asked to look again now and then, so that nobody plans with
+// The watcher is asked to look again now and then, so that no plan is made from
 // what was true before a change.
 func (f *Fleet) seen(ctx context.Context, node string, patience time.Duration, ok func(cluster.Machine) bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -72,8 +72,8 @@ func (l *link) portray(ctx context.Context, m *cluster.Machine) (id identity, er
 	return id, cmp.Or(who, which, what)
 }
 
-// otherUUID says in words why the machine is not a node's by its UUID, "" when
-// it is.
+// otherUUID explains why the machine is not a node's by its UUID, "" when it
+// is.
 func (id identity) otherUUID(n cluster.Node) string {
 	if strings.EqualFold(id.uuid, n.UUID) || strings.EqualFold(swapUUID(id.uuid), n.UUID) {
 		return ""
@@ -96,8 +96,8 @@ func (id identity) other(n cluster.Node) string {
 	return fmt.Sprintf("it has no network card with MAC %s (it has %s)", n.MAC, have)
 }
 
-// swapUUID is a UUID with its first three groups in the other byte order.
-// SMBIOS before 2.6 did not say in which order they are; Talos reads them as
+// swapUUID returns a UUID with its first three groups in the other byte order.
+// SMBIOS before 2.6 did not define their order; Talos reads them as
 // little-endian always (its source, siderolabs/go-smbios).
 func swapUUID(uuid string) string {
 	groups := strings.Split(uuid, "-")
@@ -116,8 +116,9 @@ func swapUUID(uuid string) string {
 }
 
 // version reads the version of Talos that runs, "" when the machine does not
-// tell it. There are two ways, because up to v1.12 the call is Unimplemented in
-// maintenance mode (from the source), and up to v1.9 there is no such resource.
+// report it. There are two ways, because up to v1.12 the call is Unimplemented
+// in maintenance mode (from the source), and up to v1.9 there is no such
+// resource.
 func (l *link) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
@@ -141,8 +142,8 @@ func (l *link) version(ctx context.Context) (string, error) {
 }
 
 // schematic reads the id of the running image's schematic, "" when the machine
-// tells none. The image factory adds it to every image as an extension of that
-// name, whose version it is.
+// reports none. The image factory adds it to every image as an extension of
+// that name, whose version it is.
 func (l *link) schematic(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
@@ -201,7 +202,7 @@ func (l *link) services(ctx context.Context) (map[string]cluster.Service, error)
 	return out, nil
 }
 
-// isMissing reports whether an error says that a machine does not have what it
+// isMissing reports whether an error means that a machine does not have what it
 // was asked for: versions differ in what there is. Talos 1.13.9 answers
 // NotFound for an unknown id and PermissionDenied for an unknown type.
 func isMissing(err error) bool {

@@ -53,11 +53,11 @@ type link struct {
 	cosi     state.CoreState
 }
 
-// unreached says why there is no link, and what that makes of the machine.
+// unreached is why there is no link, and what that makes of the machine.
 type unreached struct {
 	reach cluster.Reach
 	why   string
-	err   error // nil: why says it all
+	err   error // nil: why is complete
 }
 
 func (u *unreached) Error() string {
@@ -104,7 +104,7 @@ func (f *Fleet) connect(ctx context.Context, ip netip.Addr, k keys) (*link, erro
 	return l, nil
 }
 
-// silent are the errors of a connection that mean that nobody is there (any
+// silent are the errors of a connection that mean that nothing is there (any
 // more), and not that the host itself cannot get out.
 var silent = []error{
 	syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT,
@@ -118,7 +118,7 @@ func isSilence(err error) bool {
 var errSpent = errors.New("the connection is over")
 
 // speak puts gRPC on top of the connection. The dialer hands it out once, so
-// that nothing is ever said to anybody but who was vetted.
+// that nothing is ever sent to anybody but who was vetted.
 func (l *link) speak(addr string, more []grpc.DialOption) error {
 	once := make(chan net.Conn, 1)
 	once <- l.conn
@@ -140,7 +140,7 @@ func (l *link) speak(addr string, more []grpc.DialOption) error {
 		grpc.WithIdleTimeout(0),
 		grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		// Connections by the thousand that say little: small buffers.
+		// Connections by the thousand that carry little: small buffers.
 		grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(4 << 10),
 	}, more...)...)
 	if err != nil {
@@ -154,7 +154,7 @@ func (l *link) speak(addr string, more []grpc.DialOption) error {
 
 // close ends the connection and everything that waits on it.
 func (l *link) close() {
-	// Both tell only that the connection is over already.
+	// Both mean only that the connection is over already.
 	_ = l.grpc.Close()
 	_ = l.conn.Close()
 }

@@ -475,7 +475,7 @@ func (b *bench) impostor(n cluster.Node, serve func(net.Conn)) (stop func()) {
 	}
 }
 
-// serveTLS answers the handshake with a certificate and then says nothing.
+// serveTLS answers the handshake with a certificate and then sends nothing.
 func serveTLS(config *tls.Config) func(net.Conn) {
 	return func(c net.Conn) {
 		conn := tls.Server(c, config)

@@ -28,7 +28,7 @@ const (
 // is watched.
 const membersFor = 10 * time.Minute
 
-// ballot is what was last heard of the members of etcd.
+// ballot is what was last seen of the members of etcd.
 type ballot struct {
 	known   bool
 	at      time.Time
@@ -44,7 +44,7 @@ type plane struct {
 }
 
 // observeMembers asks for the members of etcd, of one control plane after the
-// other, the founder first, until one can tell. Each is asked for the members
+// other, the founder first, until one can answer. Each is asked for the members
 // of its own etcd (queryLocal): without that, a machine answers with whichever
 // etcd of its cluster it reaches, at random where there are two (recorded).
 // Learners cannot answer so, hence only those whose etcd is healthy are asked.
@@ -114,7 +114,7 @@ func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ball
 }
 
 // askMembers asks one after the other. A list that lacks a machine whose etcd
-// is healthy tells of two etcds: then neither is the cluster's.
+// is healthy means two etcds: then neither is the cluster's.
 func askMembers(ctx context.Context, able []plane) ([]cluster.Member, error) {
 	var errs []error
 	for _, p := range able {

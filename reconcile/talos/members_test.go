@@ -42,8 +42,8 @@ func TestLearners(t *testing.T) {
 	})
 }
 
-// TestMembersOfWhomeverKnows: the next one is asked when the first cannot
-// tell; when nobody can, the members are unknown, also when they were known a
+// TestMembersOfWhomeverKnows: the next one is asked when the first does not
+// know; when none does, the members are unknown, also when they were known a
 // moment ago.
 func TestMembersOfWhomeverKnows(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {

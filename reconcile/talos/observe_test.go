@@ -37,7 +37,7 @@ func TestBringUp(t *testing.T) {
 						t.Errorf("%s: %+v", n.Name, m)
 					}
 					if m.Ready || len(m.Unmet) != 1 || !strings.HasPrefix(m.Unmet[0], "nodeReady: node ") {
-						t.Errorf("%s waits for %q, although nobody runs a Kubernetes here", n.Name, m.Unmet)
+						t.Errorf("%s waits for %q, although no Kubernetes runs here", n.Name, m.Unmet)
 					}
 					if s := m.Services["kubelet"]; s.State != "Running" || !s.Healthy || s.Message != "" {
 						t.Errorf("kubelet of %s: %+v", n.Name, s)
@@ -62,7 +62,7 @@ func TestBringUp(t *testing.T) {
 	}
 }
 
-// TestMaintenance: what a machine without a config tells. Up to v1.9 there is
+// TestMaintenance: what a machine without a config reports. Up to v1.9 there is
 // no way to ask it for its version.
 func TestMaintenance(t *testing.T) {
 	for version, talos := range map[string]string{"v1.8.4": "", "v1.9.6": "", "v1.10.9": "v1.10.9", "v1.12.11": "v1.12.11", newest: newest, "v1.14.1": "v1.14.1"} {
@@ -225,7 +225,7 @@ func TestUnexpectedMachines(t *testing.T) {
 				before := b.reported.Load()
 				time.Sleep(time.Minute)
 				if now := b.reported.Load(); now != before {
-					t.Errorf("nothing changed, and that was told %d times", now-before)
+					t.Errorf("nothing changed, and that was reported %d times", now-before)
 				}
 
 				// And nothing secret goes to any of them.
@@ -454,7 +454,7 @@ func TestQuiet(t *testing.T) {
 			t.Errorf("%v of quiet passes cost %v, want one EtcdMemberList", membersFor, calls)
 		}
 		if now := b.reported.Load(); now != before {
-			t.Errorf("%d changes were told of", now-before)
+			t.Errorf("%d changes were reported", now-before)
 		}
 		if n := b.open(); n != len(nodes) {
 			t.Errorf("%d connections, want one per node", n)
@@ -462,8 +462,8 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestChangesAreReported: every change is told, a burst of them not one by one, and
-// what Observe itself has returned is no news.
+// TestChangesAreReported: every change is reported, a burst of them not one by one,
+// and what Observe itself has returned is no news.
 func TestChangesAreReported(t *testing.T) {
 	var nodes []cluster.Node
 	for i := range 50 {
@@ -473,12 +473,12 @@ func TestChangesAreReported(t *testing.T) {
 		b.observe()
 		time.Sleep(time.Minute)
 		if n := b.reported.Load(); n != 0 {
-			t.Errorf("%d changes were told of when there were none", n)
+			t.Errorf("%d changes were reported when there were none", n)
 		}
 		b.power(nodes...)
 		time.Sleep(5 * time.Second)
 		if n := b.reported.Load(); n < 1 || n > 50*20/10 {
-			t.Errorf("50 machines came up, and that was told %d times", n)
+			t.Errorf("50 machines came up, and that was reported %d times", n)
 		}
 		for name, m := range b.observe().Machines {
 			if m.Reach != cluster.Maintenance {
@@ -491,7 +491,7 @@ func TestChangesAreReported(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if n := b.reported.Load() - before; n != 2 {
-			t.Errorf("a reboot was told %d times, want 2: gone and back", n)
+			t.Errorf("a reboot was reported %d times, want 2: down and up", n)
 		}
 	})
 }
@@ -510,8 +510,8 @@ func TestConfigIsFollowed(t *testing.T) {
 	})
 }
 
-// TestConfigsStayUnread: without somebody who can tell what a config means, it
-// is not even asked for; one that nobody can read makes no trouble.
+// TestConfigsStayUnread: without a reader of configs, none is even asked for;
+// an unreadable one causes no problem.
 func TestConfigsStayUnread(t *testing.T) {
 	for name, digest := range map[string]func([]byte) (string, error){
 		"no digest": nil,

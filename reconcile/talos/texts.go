@@ -32,7 +32,7 @@ type reading struct {
 	seen    string // where the answer was met
 }
 
-// readings is the one place that branches on what Talos says. The first row
+// readings is the one place that branches on what Talos answers. The first row
 // that fits counts.
 var readings = []reading{
 	{"Bootstrap", codes.AlreadyExists, "", already, "a second Bootstrap, and one on a joined control plane (1.13.9)"},

@@ -15,8 +15,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// standing is what the certificate of a machine says of it. The zero standing
-// says nothing.
+// standing is what the certificate of a machine states. The zero standing
+// states nothing.
 type standing int
 
 const (
@@ -36,7 +36,7 @@ type keys struct {
 }
 
 // parseKeys reads the cluster's credentials. Empty ones are zero keys. The
-// errors say nothing of what is in them.
+// errors reveal nothing of what is in them.
 func parseKeys(c cluster.Credentials) (keys, error) {
 	if c.CA.IsZero() && c.Cert.IsZero() && c.Key.IsZero() {
 		return keys{from: c}, nil
@@ -79,9 +79,9 @@ type vetting struct {
 	verdict  *unreached // why the handshake was broken off
 }
 
-// config is for one handshake. The library's own verification is off, because
-// a machine in maintenance mode has nothing to verify; verify takes its place
-// and lets nobody else pass.
+// config is for one handshake. The library's own verification is off, because a
+// machine in maintenance mode has nothing to verify; verify takes its place and
+// lets no one else pass.
 func (v *vetting) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
@@ -133,8 +133,8 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 	}
 }
 
-// dropTimes replaces an error that tells the time, so that the same state of things
-// is always told in the same words.
+// dropTimes replaces an error that contains the time, so that the same state is
+// always reported in the same words.
 func dropTimes(leaf *x509.Certificate, err error) error {
 	var invalid x509.CertificateInvalidError
 	if !errors.As(err, &invalid) || invalid.Reason != x509.Expired {
@@ -171,7 +171,7 @@ func (v *vetting) reject(r cluster.Reach, why string, err error) error {
 	return v.verdict
 }
 
-// refused says what a handshake that failed makes of the machine.
+// refused is what a handshake that failed makes of the machine.
 func (v *vetting) refused(addr string, err error) error {
 	var record tls.RecordHeaderError
 	switch {

@@ -23,7 +23,7 @@ type watcher struct {
 	// Guarded by the fleet's lock. What machine refers to is never changed.
 	machine   cluster.Machine
 	moved     chan struct{} // closed when machine changes
-	first     chan struct{} // closed when machine was first told
+	first     chan struct{} // closed when machine was first published
 	published bool
 	awaited   bool   // Observe waits for the first word: it is no news
 	link      *link  // that was proven; nil: none
@@ -112,7 +112,7 @@ func (w *watcher) visit(ctx context.Context) {
 	}
 }
 
-// absentMachine is a machine that could not be reached.
+// absentMachine returns a machine that could not be reached.
 func absentMachine(err error) cluster.Machine {
 	if u, ok := errors.AsType[*unreached](err); ok {
 		return cluster.Machine{Reach: u.reach, Why: u.Error()}
@@ -120,13 +120,13 @@ func absentMachine(err error) cluster.Machine {
 	return cluster.Machine{Why: formatError(err)}
 }
 
-// unknownMachine is a machine that answers and does not tell what is needed.
+// unknownMachine returns a machine that answers, but not what is needed.
 func unknownMachine(what string, err error) cluster.Machine {
 	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, formatError(err))}
 }
 
-// publish makes a state the last known one, and tells of it when it is news.
-// What the state refers to must not be changed any more.
+// publish makes a state the last known one, and reports it when it is new. What
+// the state refers to must not be changed any more.
 func (w *watcher) publish(m cluster.Machine) {
 	f := w.f
 	f.mu.Lock()

@@ -20,7 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// maxWords is how much of what a machine says is repeated, in bytes.
+// maxWords is how much of a machine's message is repeated, in bytes.
 const maxWords = 600
 
 // sanitize makes foreign words fit for one line of a log or a terminal.
@@ -34,7 +34,8 @@ var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: 
 // (recorded).
 const late = "no answer in time"
 
-// formatError is an error in one line, and the same words for the same error.
+// formatError returns an error in one line, and the same words for the same
+// error.
 func formatError(err error) string {
 	text := err.Error()
 	var answer interface{ GRPCStatus() *status.Status }
@@ -55,8 +56,8 @@ func (w worded) Unwrap() error { return w.error }
 // masked stands where something of a machine config was.
 const masked = "[...]"
 
-// What Talos says of a config it refuses may quote the config: the rest of a
-// document that has settings it does not know, values and all; the difference
+// The answer of Talos to a config it refuses may quote the config: the rest of
+// a document that has settings it does not know, values and all; the difference
 // between two configs; single values (recorded).
 const unknownKeys = "unknown keys found during decoding:"
 
@@ -65,7 +66,7 @@ var (
 	countLine  = regexp.MustCompile(`\d+ errors? occurred:`)
 )
 
-// redactMessage retells what a machine said of a machine config in one line,
+// redactMessage writes a machine's message about a machine config in one line,
 // without anything of the config that could be a secret.
 func redactMessage(message string, config []byte) string {
 	values, ok := listScalars(config)
@@ -117,8 +118,8 @@ func isWordByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// identifying are the keys whose values say which document it is. Messages are
-// not understood without them.
+// identifying are the keys whose values identify the document. Messages are not
+// understood without them.
 var identifying = []string{"apiVersion", "kind", "version", "type"}
 
 // listScalars lists the values of a config, and their lines, that are kept out of

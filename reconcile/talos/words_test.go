@@ -84,7 +84,7 @@ func TestRedacted(t *testing.T) {
 		{"", ""},
 	} {
 		if got := redactMessage(tc.message, []byte(sample)); got != tc.want {
-			t.Errorf("%q\nis told as %q,\nwant       %q", tc.message, got, tc.want)
+			t.Errorf("%q\nis reported as %q,\nwant       %q", tc.message, got, tc.want)
 		}
 	}
 	if got := redactMessage("anything", []byte("a: [")); strings.Contains(got, "anything") {
@@ -209,7 +209,7 @@ func screaming(code string) string {
 	return b.String()
 }
 
-// TestRecordedStages: what real machines said of their stage is read.
+// TestRecordedStages: what real machines reported of their stage is read.
 func TestRecordedStages(t *testing.T) {
 	stages := map[string]int{}
 	for _, l := range recordings(t) {
@@ -246,7 +246,7 @@ func TestRecordedStages(t *testing.T) {
 	var m cluster.Machine
 	readStatus(state.Event{Type: state.Destroyed, Resource: resource.NewTombstone(runtime.NewMachineStatus().Metadata())}, &m)
 	if m.Stage != "" || m.Ready {
-		t.Errorf("a stage that is gone reads as %+v", m)
+		t.Errorf("a stage that is deleted reads as %+v", m)
 	}
 }
 

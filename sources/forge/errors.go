@@ -20,7 +20,7 @@ var (
 	ErrAuth = errors.New("forge refuses the token")
 	// ErrNotFound: the forge knows no such repository or commit, or hides it.
 	ErrNotFound = errors.New("repository or commit not found")
-	// ErrRateLimited: too many requests; Error.RetryAfter says how long to wait.
+	// ErrRateLimited: too many requests; Error.RetryAfter is how long to wait.
 	ErrRateLimited = errors.New("rate limited")
 	// ErrRefused: the forge does not take the status as it is.
 	ErrRefused = errors.New("status refused")
@@ -72,7 +72,7 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 	}
 	switch {
 	// GitLab has a state machine where the others have a list: what is running
-	// cannot be made running, and a 400 with this sentence is all it says.
+	// cannot be made running, and a 400 with this sentence is all it answers.
 	// (lib/api/commit_statuses.rb and the state_machines gem of GitLab 16.)
 	case c.kind == GitLab && res.StatusCode == http.StatusBadRequest && strings.Contains(reason, "Cannot transition") &&
 		strings.Contains(reason, "from :"+c.forge.states[s.State]):
@@ -104,7 +104,7 @@ func (c *Client) reason(body []byte) string {
 		Errors  json.RawMessage `json:"errors"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return "" // an HTML page of some proxy; the status says as much
+		return "" // an HTML page of some proxy; the status is enough
 	}
 	var parts []string
 	for _, raw := range []json.RawMessage{answer.Message, answer.Error, answer.Errors} {

@@ -37,7 +37,7 @@ const (
 	Gitea  Kind = "gitea"
 )
 
-// State is what a commit status says in one word, the same for every forge.
+// State is a commit status in one word, the same for every forge.
 type State string
 
 // The states.
@@ -48,12 +48,12 @@ const (
 	StateError   State = "error"
 )
 
-// Status is what to say about a commit.
+// Status is what to post about a commit.
 type Status struct {
 	// Commit is the commit's id in hex, 40 digits (or 64).
 	Commit string
 	State  State
-	// Context tells the statuses of one commit apart, as in "talos-agent/dev".
+	// Context distinguishes the statuses of one commit, as in "talos-agent/dev".
 	Context string
 	// Description is one line for people. It is cut at a word to what the forge
 	// takes: 140 characters for GitHub, 255 for the others.
@@ -62,7 +62,7 @@ type Status struct {
 	TargetURL string
 }
 
-// Config says which forge, and as whom. Kind, Repository and Token are
+// Config names the forge and the identity. Kind, Repository and Token are
 // required.
 type Config struct {
 	Kind Kind
@@ -92,7 +92,7 @@ func (c Config) Format(f fmt.State, _ rune) {
 // LogValue implements slog.LogValuer.
 func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
-// api is how one kind of forge is spoken to.
+// api is the API of one kind of forge.
 type api struct {
 	url    string // default
 	root   string // of the API below url
@@ -250,8 +250,8 @@ func (c *Client) Look(ctx context.Context) error {
 		return ctx.Err()
 	case errors.Is(err, ErrAuth):
 		return fmt.Errorf("set a commit status: %w", err)
-	// GitHub tells a token that lacks the scope that there is no such thing; of
-	// the commit alone it says so with 422.
+	// GitHub answers a token that lacks the scope that there is no such thing; a
+	// missing commit alone is a 422.
 	case c.kind == GitHub && errors.As(err, &e) && e.Status == http.StatusNotFound:
 		return fmt.Errorf("set a commit status: %w", &Error{Kind: ErrAuth, Status: e.Status, fault: fault.Error{Op: "the token may not", Hint: c.forge.scope}})
 	}
@@ -259,7 +259,7 @@ func (c *Client) Look(ctx context.Context) error {
 }
 
 // Post sets one status. Posting what is set already is no error. Errors are
-// *Error, or say which field of s is wrong, or are the context's.
+// *Error, or name the field of s that is wrong, or are the context's.
 func (c *Client) Post(ctx context.Context, s Status) error {
 	if err := c.post(ctx, s); err != nil {
 		return fmt.Errorf("post status %s of %.12s: %w", s.Context, s.Commit, err)
@@ -328,7 +328,7 @@ func (c *Client) unanswered(parent context.Context, err error) error {
 	}
 	var ue *url.Error
 	if errors.As(err, &ue) {
-		err = ue.Err // without the URL, which says no more than the host
+		err = ue.Err // without the URL, which adds only the host
 	}
 	e := &Error{Kind: ErrUnavailable, fault: fault.Error{Op: "ask " + c.host, Err: err}}
 	var cert *tls.CertificateVerificationError

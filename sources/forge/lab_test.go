@@ -13,7 +13,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// TestAgainstTheLab tells each of the lab's forges a story, in virtual time.
+// TestAgainstTheLab posts a series of statuses to each of the lab's forges, in
+// virtual time.
 func TestAgainstTheLab(t *testing.T) {
 	for kind, words := range map[Kind][]string{
 		GitHub: {"pending", "success", "failure", "error"},

@@ -166,8 +166,8 @@ func TestInABubble(t *testing.T) {
 	})
 }
 
-// TestDialThatIsLate: how late it is is told the same whether the network's clock
-// strikes first or the context's.
+// TestDialThatIsLate: how late it is is reported the same whether the network's
+// clock strikes first or the context's.
 func TestDialThatIsLate(t *testing.T) {
 	for most, want := range map[time.Duration]string{0: "no connection to 10.0.0.1:80 within 30s", 10 * time.Second: "not done within 10s"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/certpool"
 )
 
-// Config says which repository to read, and how. The zero value of every
-// field but URL (for Open) or Dir (for OpenDir) is useful.
+// Config names the repository to read, and how. The zero value of every field
+// but URL (for Open) or Dir (for OpenDir) is useful.
 type Config struct {
 	// URL names the repository: ssh://git@host[:port]/path, git@host:path,
 	// https://host/path, http://host/path, or an absolute path (also as
@@ -284,7 +284,7 @@ func keyProblem(err error) string {
 	return "is not a private key"
 }
 
-// scanHint tells how to learn a host's keys without trusting the network.
+// scanHint is how to learn a host's keys without trusting the network.
 func scanHint(l location) string {
 	port := ""
 	if l.port != "22" {
@@ -307,7 +307,8 @@ func SSHServer(repository string) (string, error) {
 	return l.server(), nil
 }
 
-// CheckKnownHosts tells whether host keys prove the ssh server of a repository.
+// CheckKnownHosts reports whether host keys prove the ssh server of a
+// repository.
 func CheckKnownHosts(repository string, knownHosts []byte) error {
 	l, bad := parseURL(repository)
 	if bad != nil {

@@ -1,6 +1,6 @@
 // Package git answers two questions about the user's repository: which commit
 // is the head of the branch, and what is in the files of that commit. It also
-// says whether one commit descends from another.
+// reports whether one commit descends from another.
 //
 // A remote repository (ssh, https, http) is fetched into a bare store; a local
 // repository is read where it lies; a plain directory has no commits and is

@@ -12,7 +12,7 @@ import (
 )
 
 // What kind of failure an error is, for callers that act on it. Test with
-// errors.Is; the text says the rest, and many carry a Hint.
+// errors.Is; the text has the rest, and many carry a Hint.
 var (
 	// ErrUnreachable: no usable answer from the server; the next pass may succeed.
 	ErrUnreachable = errors.New("repository unreachable")
@@ -58,14 +58,14 @@ func newError(kind error, hint string, err error, format string, args ...any) er
 	return &Error{Kind: kind, fault: fault.Error{Op: fmt.Sprintf(format, args...), Err: err, Hint: hint}}
 }
 
-// isKnown reports whether err already says what it is: a kind of ours, or the
+// isKnown reports whether err is classified already: a kind of ours, or the
 // caller's own cancellation.
 func isKnown(err error) bool {
 	var e *Error
 	return errors.As(err, &e) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// asUnreachable makes ErrUnreachable of an error that does not say what it is.
+// asUnreachable makes ErrUnreachable of an unclassified error.
 func asUnreachable(err error, doing string) error {
 	if err == nil || isKnown(err) {
 		return err
@@ -73,8 +73,8 @@ func asUnreachable(err error, doing string) error {
 	return newError(ErrUnreachable, "", err, "%s", doing)
 }
 
-// onDisk makes ErrDisk of an error of the file system that a copy made anew would
-// meet again. Any other it returns as it is.
+// onDisk makes ErrDisk of an error of the file system that a new copy would meet
+// again. Any other it returns as it is.
 func onDisk(dir string, err error) error {
 	for _, is := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
 		if errors.Is(err, is) && !isKnown(err) {
@@ -99,8 +99,8 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.text }
 // Unwrap holds what to write instead.
 func (e *FieldError) Unwrap() error { return &fault.Error{Op: e.text, Hint: e.hint} }
 
-// cleanRemark is what the other side said, made fit for one line of ours: the first
-// non-empty line, printable, of bounded length.
+// cleanRemark returns the other side's message, made fit for one line of ours: the
+// first non-empty line, printable, of bounded length.
 func cleanRemark(s string) string {
 	const most = 200
 	for line := range strings.Lines(s) {

@@ -335,7 +335,7 @@ func wantKind(t testing.TB, err, kind error, words ...string) {
 	}
 	for _, w := range words {
 		if !strings.Contains(text, w) {
-			t.Errorf("error %q does not say %q", text, w)
+			t.Errorf("error %q does not contain %q", text, w)
 		}
 	}
 }

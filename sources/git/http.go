@@ -62,7 +62,7 @@ func newHTTPRemote(l location, c Config, cred credentials) (*httpRemote, error) 
 
 // sameRepository follows a redirect of the reference list within one host, as
 // forges answer for a renamed repository. Anywhere else the token would go to
-// a stranger and the branch come from one.
+// an unknown host and the branch come from one.
 func sameRepository(next *http.Request, via []*http.Request) error {
 	first := via[0]
 	switch {
@@ -202,7 +202,7 @@ func (s *httpSession) connectError(err error) error {
 func (s *httpSession) statusError(res *http.Response) error {
 	answer := strings.TrimSpace(strconv.Itoa(res.StatusCode) + " " + http.StatusText(res.StatusCode))
 	if t, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && t == "text/plain" {
-		// A text that cannot be read leaves the status, which says enough.
+		// A text that cannot be read leaves the status, which is enough.
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
 		if words := cleanRemark(string(text)); words != "" {
 			answer += ": " + words

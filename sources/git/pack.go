@@ -97,7 +97,7 @@ func indexPack(ctx context.Context, f io.ReadSeeker) (plumbing.Hash, *idxfile.Me
 // checkPack reads a pack once and adds up what it would unpack to, from the
 // sizes its objects and deltas declare; the reader that unpacks it later holds
 // each object to the size declared. It runs before go-git's parser, which
-// allocates as much as the pack says.
+// allocates as much as the pack declares.
 func checkPack(ctx context.Context, r io.Reader, l Limits) error {
 	s := packfile.NewScanner(ctxReader{ctx, r})
 	_, objects, err := s.Header()

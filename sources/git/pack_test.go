@@ -120,7 +120,7 @@ func TestPackLimits(t *testing.T) {
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.words) {
-				t.Errorf("error %v, want one that says %q", err, tc.words)
+				t.Errorf("error %v, want one that contains %q", err, tc.words)
 			}
 			if files != 0 {
 				t.Errorf("%d files left behind", files)

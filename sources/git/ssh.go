@@ -119,7 +119,7 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 	case errors.As(err, &algorithms) && algorithms.What == "host key":
 		err = newError(ErrHostKey, scanHint(r.loc), nil, "the server has none of the kinds of host key that known_hosts_file names for it")
 	default:
-		// As a line: a server may say in any bytes why it goes.
+		// As a line: a server may explain in any bytes why it closes.
 		err = newError(ErrUnreachable, "", errors.New(cleanRemark(err.Error())), "open ssh connection")
 	}
 	s.close()
@@ -127,8 +127,8 @@ func (r *sshRemote) open(ctx context.Context) (session, error) {
 }
 
 func (r *sshRemote) checkHostKey(host string, remote net.Addr, key ssh.PublicKey) error {
-	// The library looks into remote when host says nothing; ours always does,
-	// and an in-memory connection's address is none it can parse.
+	// The library looks into remote when host is empty; ours always does, and an
+	// in-memory connection's address is none it can parse.
 	err := r.hosts.HostKeyCallback()(host, namedAddr(r.addr()), key)
 	if err == nil {
 		return nil
@@ -211,7 +211,7 @@ func (s *sshSession) pack(_ context.Context, req *packp.UploadPackRequest) (io.R
 }
 
 // Read reads what the command prints. Its end is an end of file only if the
-// command says that it succeeded.
+// command reports success.
 func (s *sshSession) Read(p []byte) (int, error) {
 	n, err := s.stdout.Read(p)
 	if err != nil && n == 0 {
@@ -220,10 +220,10 @@ func (s *sshSession) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// end tells why there is nothing more to read or nobody to write to.
+// end reports why there is nothing more to read or no one to write to.
 func (s *sshSession) end(err error) error {
-	// What the command says is whole when it has ended. A server that does not
-	// end it gets a moment.
+	// The command's output is whole when it has ended. A server that does not end
+	// it gets a moment.
 	t := time.AfterFunc(5*time.Second, func() { _ = s.conn.Close() })
 	<-s.ended
 	t.Stop()
@@ -238,8 +238,8 @@ func (s *sshSession) end(err error) error {
 	return newError(ErrUnreachable, "", s.exit, "the server ended the connection")
 }
 
-// close tells the server that this was all, and waits until nothing of the
-// connection is left.
+// close ends the input of the server, and waits until nothing of the connection
+// is left.
 func (s *sshSession) close() {
 	if s.closed {
 		return

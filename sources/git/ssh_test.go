@@ -135,7 +135,7 @@ func TestSSHConnectionCut(t *testing.T) {
 	}
 	s.cut.Store(0)
 
-	// The command itself fails in the middle of the pack, and says so.
+	// The command itself fails in the middle of the pack, and reports it.
 	wrap := "%s | dd bs=1 count=2000 2>/dev/null; echo went away >&2; exit 1"
 	s.wrap.Store(&wrap)
 	_, err := open(t, c).Head(t.Context())

@@ -38,9 +38,9 @@ type Commit struct {
 	// Hash is the commit's id in 40 hex digits; empty for a directory that is
 	// no work tree.
 	Hash string
-	// Content changes exactly when a file changes: the id of the tree object,
-	// or a digest of the directory. Unlike Revision it tells two dirty work
-	// trees apart.
+	// Content changes exactly when a file changes: the id of the tree object, or a
+	// digest of the directory. Unlike Revision it distinguishes two dirty work
+	// trees.
 	Content string
 	// Time is the committer's time, in UTC; zero where there is no commit.
 	Time time.Time
@@ -66,9 +66,9 @@ type Store struct {
 	renewed renewal     // under turn
 }
 
-// renewal is when and for which head a store was last made anew. A commit may
-// be broken at its origin, and fetching all of it again each time would not
-// mend it.
+// renewal is when and for which head a store was last made again. A commit may
+// be broken at its origin, and fetching all of it again each time would not fix
+// it.
 type renewal struct {
 	tip plumbing.Hash
 	at  time.Time
@@ -115,13 +115,13 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Head asks for the head of the branch and makes sure that all of its history
-// is here. When the branch has not moved that is one list of references and no
-// fetch. A store that does not work is made again from the server once.
+// Head asks for the head of the branch and fetches what is missing of its history.
+// When the branch has not moved that is one list of references and no fetch. A store
+// that does not work is made again from the server once.
 //
-// The error is an *Error of kind ErrUnreachable, ErrAuth, ErrHostKey,
-// ErrNotFound, ErrNoBranch, ErrUnsupported, ErrDisk or ErrLimit, or the context's, or
-// says what the server sent that made no sense.
+// The error is an *Error of kind ErrUnreachable, ErrAuth, ErrHostKey, ErrNotFound,
+// ErrNoBranch, ErrUnsupported, ErrDisk or ErrLimit, or the context's, or names what
+// the server sent that made no sense.
 func (s *Store) Head(ctx context.Context) (Commit, error) {
 	c, err := s.head(ctx)
 	if err != nil {

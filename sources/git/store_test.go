@@ -398,7 +398,7 @@ func TestStoreIsMadeAgain(t *testing.T) {
 		check(t, err)
 		check(t, os.Remove(packs(dir)[0]))
 		if _, err := fs.ReadFile(fsys, "größe.yaml"); err == nil {
-			t.Fatal("read a file out of a pack that is gone")
+			t.Fatal("read a file out of a pack that is deleted")
 		}
 		if c2 := head(t, s); c2 != c {
 			t.Errorf("head %+v, want %+v", c2, c)
@@ -456,7 +456,7 @@ func TestEverythingOnDiskIsPrivate(t *testing.T) {
 	o2 := *o
 	o2.dir = filepath.Join(dir, storeDir)
 	if out := o2.run("fsck", "--full"); out != "" {
-		t.Errorf("git fsck says %s", out)
+		t.Errorf("git fsck reports %s", out)
 	}
 }
 
@@ -664,8 +664,8 @@ func TestStalledServer(t *testing.T) {
 	}
 }
 
-// TestConnectionCut: what was cut off is tried again by the next Head, and is
-// no reason to fetch everything anew.
+// TestConnectionCut: what was interrupted is tried again by the next Head, and
+// is no reason to fetch everything again.
 func TestConnectionCut(t *testing.T) {
 	o := newOrigin(t)
 	o.commit("one", first)
@@ -702,7 +702,7 @@ func TestConnectionCut(t *testing.T) {
 	}
 }
 
-// TestServerThatMakesNoSense: the store is made anew once, not for ever.
+// TestServerThatMakesNoSense: the store is made again once, not for ever.
 func TestServerThatMakesNoSense(t *testing.T) {
 	o := newOrigin(t)
 	o.commit("one", first)

@@ -42,8 +42,8 @@ type session interface {
 // decodeRefs reads the server's list of references. A repository without
 // commits gives an empty list, not an error.
 func decodeRefs(r io.Reader) (*packp.AdvRefs, error) {
-	// The object format is announced in the first line, which go-git cannot
-	// read when the format is not SHA-1.
+	// The object format is in the first line, which go-git cannot read when the
+	// format is not SHA-1.
 	var head bytes.Buffer
 	refs := packp.NewAdvRefs()
 	err := refs.Decode(io.TeeReader(r, &prefix{buf: &head, left: 4 << 10}))
@@ -65,7 +65,7 @@ func decodeRefs(r io.Reader) (*packp.AdvRefs, error) {
 	return refs, nil
 }
 
-// refusals are the words by which servers say no; the protocol has no codes.
+// refusals are the words by which servers refuse; the protocol has no codes.
 var refusals = []struct {
 	text string // in lower case
 	kind error
@@ -86,7 +86,7 @@ var refusals = []struct {
 
 const hiddenHint = "check the path; a repository that our key or token may not read looks the same as one that does not exist"
 
-// readRefusal makes an error of what the server said in words.
+// readRefusal makes an error of the server's words.
 func readRefusal(text string) error {
 	answer := cleanRemark(text)
 	for _, r := range refusals {
@@ -97,7 +97,7 @@ func readRefusal(text string) error {
 	return fmt.Errorf("the server says: %s", answer)
 }
 
-// encodeRequest writes what a client says to get a pack. Over a connection
+// encodeRequest writes what a client sends to get a pack. Over a connection
 // that stays open the haves end with a flush.
 func encodeRequest(req *packp.UploadPackRequest, flush bool) ([]byte, error) {
 	var b bytes.Buffer
@@ -135,7 +135,7 @@ func decodePack(req *packp.UploadPackRequest, body io.ReadCloser) (io.ReadCloser
 	return readCloser{bufio.NewReader(pack), res}, nil
 }
 
-// printableErrors makes a line of what the server says on the band for errors,
+// printableErrors makes a line of what the server sends on the band for errors,
 // which go-git passes on as it came.
 type printableErrors struct{ r io.Reader }
 

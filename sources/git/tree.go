@@ -85,7 +85,7 @@ func (t *tree) read(path string, n node) ([]byte, error) {
 }
 
 // suspect notes that the store lacks an object or holds a broken one, so that
-// the next Head makes it anew.
+// the next Head makes it again.
 func (t *tree) suspect(err error) error {
 	if err != nil && !isKnown(err) {
 		t.store.suspect.Store(true)

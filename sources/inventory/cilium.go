@@ -13,7 +13,7 @@ const (
 // checkCNI compares the container network with the addons.
 func (l *loader) checkCNI(addons map[string]string) {
 	at, has := addons[ciliumName]
-	unread := len(addons) < len(l.cluster.Addons) // said already; one of them may be it
+	unread := len(addons) < len(l.cluster.Addons) // reported already; one of them may be it
 	switch {
 	case l.spec.CNI == cluster.CNICilium && !has && !unread:
 		l.Wrong("cni", "write addons: [addons/cilium.yaml], and into that file: "+ciliumAddon, "cilium needs an addon of that name")
@@ -58,7 +58,7 @@ func ciliumValues(spec cluster.Spec, user map[string]any) map[string]any {
 // parseTruth reads a value that charts accept as a truth value or as a text.
 func parseTruth(v any) bool { return v == true || v == "true" }
 
-// checkCiliumProxy warns of a cluster in which nobody would serve services.
+// checkCiliumProxy warns of a cluster in which nothing would serve services.
 func (l *loader) checkCiliumProxy(field string, values map[string]any) {
 	if l.spec.CNI == cluster.CNICilium && !parseTruth(values["kubeProxyReplacement"]) {
 		l.Warn(field+".values.kubeProxyReplacement", "remove it, or write cni: none to keep kube-proxy",

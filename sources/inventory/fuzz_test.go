@@ -230,7 +230,7 @@ func FuzzSecrets(f *testing.F) {
 			t.Error("secrets in spite of errors")
 		}
 		for _, p := range problems {
-			// The name of a value may be told; it is how one finds it.
+			// The name of a value may be shown; it is how one finds it.
 			if strings.Contains(p.Message+p.Hint, canary) {
 				t.Errorf("a problem shows the text: %s", p)
 			}

@@ -16,7 +16,7 @@ type machine struct {
 }
 
 // requirements are what Talos needs and recommends by its system requirements,
-// and what a node gets that says nothing. The recommended disk of 100 GiB is
+// and what a node gets that sets nothing. The recommended disk of 100 GiB is
 // left out: it depends on what runs on a node, and small hosts do with less.
 var requirements = map[cluster.Role]struct {
 	name                    string
@@ -63,11 +63,11 @@ func pickValue[T any](o origin, own, profile, standard T) T {
 const mostGiB = 256
 
 // equip gives a node its hardware: its own, the role's, or the built-in. Zero is
-// a value that could not be read, which is said already.
+// a value that could not be read, which is reported already.
 func (l *loader) equip(n *cluster.Node, d draft) {
 	need, known := requirements[d.role]
 	if !known {
-		return // the role is wrong and said to be
+		return // the role is wrong and reported
 	}
 	role, at := l.cluster.Profiles.Worker, "profiles.worker"
 	if d.role == cluster.ControlPlane {

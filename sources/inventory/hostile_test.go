@@ -68,8 +68,8 @@ func hostile() map[string]string {
 	}
 }
 
-// TestHostileFiles loads every hostile file in every role a file can have.
-// Most are refused; none may take the program with it, and what is said about
+// TestHostileFiles loads every hostile file in every role a file can have. Most
+// are refused; none may take the program with it, and what is reported about
 // them is bounded and printable.
 func TestHostileFiles(t *testing.T) {
 	fine := map[string]bool{"byte mark": true, "line ends": true}

@@ -14,8 +14,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
-// Options are what an inventory does not say itself: who reads it, and what
-// the host's own config says.
+// Options are what an inventory does not contain: who reads it, and what the
+// host's own config sets.
 type Options struct {
 	// Owner is the owner in the host's config; "" means DefaultOwner. With the
 	// cluster's name it makes the cluster's identity.
@@ -25,9 +25,9 @@ type Options struct {
 	Pool, ImageDatastore string
 	// Mirrors maps a registry host to the mirror that the nodes pull from.
 	Mirrors map[string]string
-	// Secrets are the cluster's decrypted secrets; nil when there are none to
-	// be had (no file, no key). Placeholders stand for ${values.name} then, and
-	// a note says what was not checked.
+	// Secrets are the cluster's decrypted secrets; nil when there are none to be
+	// had (no file, no key). Placeholders stand for ${values.name} then, and a
+	// note lists what was not checked.
 	Secrets *Secrets
 	// Revision is what the files are a state of; it is carried through.
 	Revision cluster.Revision

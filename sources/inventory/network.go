@@ -24,7 +24,7 @@ const (
 	kubernetesPort   = 6443
 )
 
-// resolveCluster fills in what cluster.yaml says about the cluster as a whole.
+// resolveCluster fills in what cluster.yaml has about the cluster as a whole.
 func (l *loader) resolveCluster() {
 	c := &l.cluster
 	l.spec = cluster.Spec{

@@ -185,7 +185,7 @@ func (l *loader) vmid(d draft, ids cluster.Range) int {
 	case d.vmid > 0:
 		return d.vmid
 	case ids.First == 0 || l.Has(d.field+".vmid") || l.Has(d.field+".first_vmid"):
-		return 0 // the role or the VMID itself is wrong and said to be
+		return 0 // the role or the VMID itself is wrong and reported
 	case d.ordinal >= 0:
 		id := ids.First + d.ordinal
 		if id > ids.Last {
@@ -228,7 +228,7 @@ func (l *loader) checkMAC(field, mac string) {
 func (l *loader) checkCount() {
 	n := len(l.spec.ControlPlanes())
 	switch {
-	case !l.nodesRead: // which is said already
+	case !l.nodesRead: // which is reported already
 	case n == 0:
 		l.Wrong("nodes.controlplane", "add one under controlplane:, or a counted row with role: controlplane", "a cluster needs at least one control plane")
 	case l.spec.HA && (n < 3 || n%2 == 0):

@@ -89,7 +89,7 @@ func (l *loader) readPatches(field string, names []string) []patchFile {
 			l.patches[file] = p
 		}
 		if !p.ok {
-			l.unreadPatch = true // said where the file was named first
+			l.unreadPatch = true // reported where the file was named first
 			continue
 		}
 		out = append(out, p)
@@ -143,7 +143,7 @@ func (l *loader) readPatch(field, name string) patchFile {
 }
 
 // owned are the parts of a machine config that the agent sets, and where the
-// inventory says them.
+// inventory has them.
 var owned = []struct{ path, instead string }{
 	{"machine.type", "the lists controlplane and workers of nodes.yaml decide it"},
 	{"machine.token", "it comes from secrets.sops.yaml"},
@@ -165,8 +165,8 @@ var owned = []struct{ path, instead string }{
 	{"cluster.network.serviceSubnets", "write network.svc_cidr in cluster.yaml"},
 }
 
-// checkIdentity refuses secrets in the keys that say which document it is: they
-// are told in messages, and decide what else is checked.
+// checkIdentity refuses secrets in the keys that identify the document: they
+// are shown in messages, and decide what else is checked.
 func checkIdentity(d yamlschema.Document, n *yaml.Node) {
 	for _, key := range []string{"apiVersion", "kind", "name", "type"} {
 		if at := yamlschema.Lookup(n, key); at != nil && strings.Contains(at.Value, "${") {
@@ -175,7 +175,7 @@ func checkIdentity(d yamlschema.Document, n *yaml.Node) {
 	}
 }
 
-// checkOwned refuses a patch of what the inventory says elsewhere: two places
+// checkOwned refuses a patch of what the inventory sets elsewhere: two places
 // for one fact disagree sooner or later.
 func checkOwned(d yamlschema.Document, n *yaml.Node) {
 	if kind := yamlschema.Lookup(n, "kind"); kind != nil {

@@ -25,7 +25,7 @@ func current(t *testing.T, file string, want []byte) {
 		return
 	}
 	if !*update {
-		t.Errorf("%s is not what the types say (%v): go test ./sources/inventory -update writes it", file, err)
+		t.Errorf("%s differs from the types (%v): go test ./sources/inventory -update writes it", file, err)
 		return
 	}
 	if err := os.WriteFile(file, want, 0o644); err != nil {
@@ -111,7 +111,7 @@ func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 			}
 			accepted++
 			if err := s.Validate(instance(t, f.Data)); err != nil {
-				t.Errorf("%s: %s is valid, but its schema says %v", file, f.Name, err)
+				t.Errorf("%s: %s is valid, but its schema reports %v", file, f.Name, err)
 			}
 		}
 	}

@@ -26,9 +26,8 @@ func SchemaNames() []string {
 }
 
 // Schema returns the JSON Schema (draft 2020-12) of one kind of file: cluster,
-// nodes or addon. It says the same as the decoder does about keys, types and
-// forms, for editors and CI; what one value must be to another only Load
-// knows.
+// nodes or addon. It agrees with the decoder about keys, types and forms, for
+// editors and CI; what one value must be to another only Load knows.
 func Schema(which string) ([]byte, error) {
 	for _, s := range schemas {
 		if s.name == which {

@@ -64,8 +64,8 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 	return out, problems
 }
 
-// wholeBundle refuses half a bundle: a cluster would be made from it that
-// nobody can open.
+// wholeBundle refuses half a bundle: a cluster would be made from it that no
+// one can open.
 func wholeBundle(d yamlschema.Document, n, bundle *yaml.Node) {
 	var missing []string
 	for _, key := range bundleKeys {

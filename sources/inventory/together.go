@@ -13,7 +13,7 @@ import (
 // have.
 type claim struct {
 	what  string // "VMID 110"
-	where string // the ground on which it must be unique
+	where string // the scope in which it must be unique
 }
 
 // claimant is who has it.
@@ -67,7 +67,7 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 	return slices.Compact(problems)
 }
 
-// takeVIP claims the cluster's VIP on a ground where it has nodes.
+// takeVIP claims the cluster's VIP on a network where it has nodes.
 func takeVIP(s cluster.Snapshot, network string, take func(claimant, claim, string)) {
 	if vip := s.Spec.Network.VIP; vip != (netip.Addr{}) {
 		take(claimant{s, "the VIP", "network.vip"}, claim{"address " + vip.String(), network}, "give the cluster an address of its own")

@@ -12,8 +12,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
-// placeholder stands for a secret value that is not known here, and says so
-// where it turns up.
+// placeholder stands for a secret value that is not known here, and is
+// recognizable where it turns up.
 const placeholder = "value-from-secrets-sops-yaml"
 
 // substitute replaces ${values.name} in every text below n by the secret of
@@ -137,7 +137,7 @@ func encodeDocs(docs []*yaml.Node) (cluster.Secret, error) {
 
 // restyleNode drops comments and writes every text that is not plain in double
 // quotes, the one style that can hold anything: the library writes blocks that
-// begin with white space so that nobody can read them back. It also turns an
+// begin with white space so that they cannot be read back. It also turns an
 // empty value between braces into an empty text, so nothing is written out.
 func restyleNode(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""

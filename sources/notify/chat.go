@@ -34,8 +34,8 @@ type chat struct {
 // others the title is the first line.
 var titled = []string{"smtp", "ntfy", "gotify", "pushover", "pushbullet", "bark", "join", "opsgenie"}
 
-// unusable are the services of the library that tell nobody, or say that they have
-// told when they have not.
+// unusable are the services of the library that send nothing, or report success
+// when they have not sent.
 var unusable = []string{"logger", "telegram"}
 
 // hosted are the services whose addresses name a server; the host of the others
@@ -62,7 +62,7 @@ func newChat(conf Config) (*chat, error) {
 		return nil, err
 	}
 	c := &chat{address: address, service: service, transport: transport, busy: make(chan struct{}, 1)}
-	// Matrix is asked when its service is made, and nobody is asked yet.
+	// Matrix is asked when its service is made, and no request is made yet.
 	if service != "matrix" {
 		if _, err := c.make(); err != nil {
 			return nil, &fault.Error{Op: "it is not an address that " + service + " takes", Err: c.clean(err),
@@ -73,7 +73,7 @@ func newChat(conf Config) (*chat, error) {
 }
 
 // make makes the service, with our client where it takes one, and without a logger:
-// it would be told the address.
+// it would see the address.
 func (c *chat) make() (types.Service, error) {
 	u, err := url.Parse(c.address)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 	sent := make(chan error, 1)
 	go func() {
 		err := c.send(n)
-		<-c.busy // before it is told: then the next may come
+		<-c.busy // before it is reported: then the next may come
 		sent <- err
 	}()
 	select {
@@ -117,7 +117,7 @@ func (c *chat) Send(ctx context.Context, n Notice) error {
 }
 
 func (c *chat) send(n Notice) (err error) {
-	n = n.harmless()
+	n = n.defuse()
 	defer func() {
 		if recover() != nil { // its words could hold the address
 			err = errors.New("internal error of the library")

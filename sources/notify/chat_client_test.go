@@ -21,8 +21,8 @@ func ownServers(host string) []string {
 	return []string{"ntfy://" + host + "/topic", "gotify://" + host + "/AzyoeNS.D4iJLVa", "mattermost://" + host + "/token", "rocketchat://" + host + "/tokenA/tokenB/general"}
 }
 
-// TestChatTrust: who is certified by an authority of the config is spoken to, and
-// no stranger is, unless the address says so.
+// TestChatTrust: a server certified by an authority of the config is trusted, and
+// no other, unless the address allows it.
 func TestChatTrust(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshakes that fail
@@ -39,7 +39,7 @@ func TestChatTrust(t *testing.T) {
 		target, err = New(Config{Kind: Chat, URL: address})
 		check(t, err)
 		if err := target.Send(t.Context(), notice); err == nil || !strings.Contains(err.Error(), "certificate") {
-			t.Errorf("%s: a stranger is trusted: %v", address, err)
+			t.Errorf("%s: an unknown server is trusted: %v", address, err)
 		}
 	}
 	for _, address := range []string{"ntfy://" + host + "/topic?disabletlsverification=yes", "gotify://" + host + "/AzyoeNS.D4iJLVa?insecureskipverify=yes"} {
@@ -113,7 +113,7 @@ func TestApart(t *testing.T) {
 		target, err := New(c)
 		check(t, err)
 		if err := target.Send(t.Context(), notice); err == nil {
-			t.Errorf("%s: nobody is there, and the message is taken", service)
+			t.Errorf("%s: no server is there, and the message is taken", service)
 		}
 		if asked == c.Apart() {
 			t.Errorf("%s: apart %v, and our transport was asked: %v", service, c.Apart(), asked)

@@ -22,8 +22,8 @@ const (
 	Chat    Kind = "chat"
 )
 
-// Notice is what there is to say. Its JSON is what a webhook gets. Without a
-// cluster it is of the repository, which concerns them all.
+// Notice is what is sent. Its JSON is what a webhook gets. Without a cluster it
+// is of the repository, which concerns them all.
 type Notice struct {
 	Agent     string `json:"agent"` // its owner, as in the config
 	Host      string `json:"host"`
@@ -74,7 +74,7 @@ func shortRevision(revision string) string {
 	return revision
 }
 
-// Config says where to and how. Kind and URL are required.
+// Config holds the address and how to send to it. Kind and URL are required.
 type Config struct {
 	Kind Kind
 	// URL is a web address, or one of shoutrrr's (ntfy://..., slack://...).
@@ -96,15 +96,15 @@ func (c Config) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "{Kind:%s}",
 // LogValue implements slog.LogValuer.
 func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
-// Target is somebody who can be told.
+// Target is a receiver of notices.
 type Target interface {
 	// Send sends a notice, or gives up when ctx ends. Its errors hold nothing of
 	// the target's address.
 	Send(ctx context.Context, n Notice) error
 }
 
-// New checks c; it sends nothing. An error says what is wrong with the address or
-// the secret, without them, and carries a hint.
+// New checks c; it sends nothing. An error names what is wrong with the address
+// or the secret, without them, and carries a hint.
 func New(c Config) (Target, error) {
 	if strings.TrimSpace(c.URL) != c.URL || strings.ContainsAny(c.URL, "\n\r\t ") {
 		return nil, &fault.Error{Op: "it holds more than an address", Hint: "the file holds the address, in one line, and nothing else"}
@@ -121,8 +121,8 @@ func New(c Config) (Target, error) {
 	return nil, &fault.Error{Op: fmt.Sprintf("kind %q is neither webhook nor chat", c.Kind)}
 }
 
-// stopError is the error of a context that ended, told apart from a service that
-// is slow.
+// stopError returns the error of a context that ended, distinguished from a
+// slow service.
 func stopError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &fault.Error{Op: "there was no answer in time"}

@@ -101,11 +101,11 @@ func TestWebhookTrust(t *testing.T) {
 	target, err = New(Config{Kind: Webhook, URL: s.URL})
 	check(t, err)
 	if err := target.Send(t.Context(), notice); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a stranger is trusted: %v", err)
+		t.Errorf("an unknown server is trusted: %v", err)
 	}
 }
 
-// TestWebhookErrors: they say what is wrong, and nothing of the address.
+// TestWebhookErrors: they name what is wrong, and nothing of the address.
 func TestWebhookErrors(t *testing.T) {
 	for status, want := range map[int]string{302: "302 Found", 400: "400 Bad Request", 401: "401 Unauthorized", 500: "500"} {
 		s, got := receiver(t, status, "c4n4ry-path")
@@ -200,7 +200,7 @@ func TestChat(t *testing.T) {
 	if h = <-got; h.header.Get("Title") != "north on pve1" || string(h.body) != "no repository\n-> start it" {
 		t.Errorf("%v %s", h.header, h.body)
 	}
-	// What the hint says to write for Telegram.
+	// What the hint has for Telegram.
 	target, err = New(Config{Kind: Chat, URL: "generic://" + host + "/botTOKEN/sendMessage?disabletls=yes&template=json&messagekey=text&$chat_id=-100123"})
 	check(t, err)
 	check(t, target.Send(t.Context(), notice))
@@ -308,7 +308,7 @@ func (taking) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader("{}"))}, nil
 }
 
-// TestChatInARow: whoever was told that a message is taken may send the next.
+// TestChatInARow: once a message is reported as taken the next may be sent.
 func TestChatInARow(t *testing.T) {
 	target, err := New(Config{Kind: Chat, URL: samples["ntfy"], Wrap: func(http.RoundTripper) http.RoundTripper { return taking{} }})
 	check(t, err)
@@ -363,7 +363,8 @@ func (q quoting) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // TestChatErrorsHoldNoSecrets tries every service there is against a network that
-// is down and servers that quote: whatever comes back tells nothing of the address.
+// is down and servers that quote: whatever comes back reveals nothing of the
+// address.
 func TestChatErrorsHoldNoSecrets(t *testing.T) {
 	old := http.DefaultTransport
 	defer func() { http.DefaultTransport = old }()

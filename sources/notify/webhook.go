@@ -85,7 +85,7 @@ func (w *webhook) Send(ctx context.Context, n Notice) error {
 		}
 		return &fault.Error{Op: "it cannot be reached", Err: err}
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, mostAnswer)) // what it says is nobody's business
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, mostAnswer)) // its content does not matter
 	_ = res.Body.Close()
 	switch status := res.StatusCode; {
 	case status >= 200 && status < 300:

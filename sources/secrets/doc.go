@@ -1,13 +1,13 @@
 // Package secrets opens and makes SOPS-encrypted YAML documents, in memory and
 // with age keys that the caller holds. It is the only importer of sops.
 //
-// What a document says never makes it do more than that. sops would try every
-// kind of key a file names, with the network, programs, the environment and
-// the home directory; here the data key is opened with the given age
-// identities and nothing else, and only the cipher, the tree walk and the
-// YAML form of sops are used. A document must be encrypted whole: a value in
-// clear is refused, for the authentication code of a document proves only that
-// its writer knew the public key.
+// No content of a document makes it do more than that. sops would try every
+// kind of key a file names, with the network, programs, the environment and the
+// home directory; here the data key is opened with the given age identities and
+// nothing else, and only the cipher, the tree walk and the YAML form of sops
+// are used. A document must be encrypted whole: a value in clear is refused,
+// for the authentication code of a document proves only that its writer knew
+// the public key.
 //
 // Errors name the document, keys and recipients, all of which are public. They
 // never quote a value, not even one that sops quotes: an edited type tag makes

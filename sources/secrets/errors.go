@@ -24,7 +24,7 @@ var (
 	ErrKeys = errors.New("unusable keys")
 )
 
-// Error says what is wrong and what to do about it.
+// Error is what is wrong and what to do about it.
 type Error struct {
 	// Kind is one of the sentinels of this package.
 	Kind error

@@ -164,8 +164,8 @@ func checkRecipient(s string) *Error {
 	return nil
 }
 
-// formatRecipient is a recipient fit for a line of text: as it is when it is printable,
-// cut when it is long.
+// formatRecipient returns a recipient fit for a line of text: as it is when it is
+// printable, cut when it is long.
 func formatRecipient(s string) string {
 	const most = 80
 	if r := []rune(s); len(r) > most {

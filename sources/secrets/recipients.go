@@ -28,8 +28,8 @@ type keyGroup struct {
 	Rest  map[string]yaml.Node `yaml:",inline"`
 }
 
-// harmless are keys of a rule that say which part of a document to encrypt.
-// Encrypt encrypts all of it, whatever they say.
+// harmless are keys of a rule that select a part of a document to encrypt.
+// Encrypt encrypts all of it, whatever they select.
 var harmless = []string{
 	"encrypted_regex", "unencrypted_regex", "encrypted_suffix", "unencrypted_suffix",
 	"encrypted_comment_regex", "unencrypted_comment_regex", "mac_only_encrypted", "aws_profile",

@@ -171,7 +171,7 @@ func TestSopsReadsWhatWeWrite(t *testing.T) {
 		t.Errorf("sops decrypts to %v, want %v", g, w)
 	}
 	if !bytes.Contains(out, []byte("# a comment")) {
-		t.Error("the comment is gone")
+		t.Error("the comment is missing")
 	}
 	if sopsVersion != version.Version {
 		t.Errorf("documents are marked with sops %s, the library is %s", sopsVersion, version.Version)
@@ -257,7 +257,7 @@ func wantKind(t testing.TB, err, kind error, words ...string) {
 	}
 	for _, w := range words {
 		if !strings.Contains(text, w) {
-			t.Errorf("error %q does not say %q", text, w)
+			t.Errorf("error %q does not contain %q", text, w)
 		}
 	}
 }

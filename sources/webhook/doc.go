@@ -1,7 +1,7 @@
-// Package webhook hears from a forge that something was pushed. What it hears is
-// a hint and no more: that now is a good time to fetch. Nothing that a request
-// says is believed, passed on or kept, so that a stolen secret can at worst have
-// the repository fetched a little more often.
+// Package webhook receives from a forge that something was pushed. That is a hint
+// and no more: that now is a good time to fetch. Nothing in a request is
+// believed, passed on or kept, so that a stolen secret can at worst have the
+// repository fetched a little more often.
 //
 // A request must prove that its sender knows the secret, in the way of its forge:
 // a signature over the body (GitHub, Gitea, Forgejo, GitLab with a signing token)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Judge says what a request is, and why in words for the forge's administrator.
-// Pure.
+// Judge reports what a request is, and why in words for the forge's
+// administrator. Pure.
 func (l *Listener) Judge(h http.Header, body []byte, now time.Time) (Result, string) {
 	if why := l.authentic(h, body, now); why != "" {
 		return Refused, why
@@ -59,8 +59,8 @@ type payload struct {
 	} `json:"project"`
 }
 
-// parseBody reads a body of JSON, or a form that holds it, as GitHub sends unless
-// told otherwise.
+// parseBody reads a body of JSON, or a form that holds it, as GitHub sends by
+// default.
 func parseBody(h http.Header, body []byte) (payload, bool) {
 	if kind, _, err := mime.ParseMediaType(h.Get("Content-Type")); err == nil && kind == "application/x-www-form-urlencoded" {
 		form, err := url.ParseQuery(string(body))
@@ -82,8 +82,8 @@ const signingPrefix = "whsec_"
 // as Standard Webhooks wants it.
 const tolerance = 5 * time.Minute
 
-// authentic says why a request does not prove that its sender knows the secret;
-// "" when it does, in any of the ways.
+// authentic explains why a request does not prove that its sender knows the
+// secret; "" when it does, in any of the ways.
 func (l *Listener) authentic(h http.Header, body []byte, now time.Time) string {
 	if l.c.Secret == "" {
 		return "there is no secret to check it with"

@@ -18,19 +18,19 @@ type Result string
 // The results.
 const (
 	Accepted Result = "accepted" // it is a hint
-	Ignored  Result = "ignored"  // it says something that does not matter here
+	Ignored  Result = "ignored"  // its content does not matter here
 	Refused  Result = "refused"  // its sender does not know the secret
-	Invalid  Result = "invalid"  // nobody can tell what it says
+	Invalid  Result = "invalid"  // it cannot be read
 )
 
 // maxBody bounds a body, in bytes. A push of thousands of commits has less.
 const maxBody = 2 << 20
 
-// warnEvery is how often refused requests are told in the log at most: whoever
-// reaches the listener can send as many as he likes.
+// warnEvery is how often refused requests are logged at most: whoever reaches
+// the listener can send as many as he likes.
 const warnEvery = 10 * time.Minute
 
-// Config says what is a hint. Secret and Hint are required.
+// Config defines what is a hint. Secret and Hint are required.
 type Config struct {
 	// Secret is what the forge knows too: a text, or a signing token of GitLab
 	// (whsec_...).
@@ -42,7 +42,7 @@ type Config struct {
 	Repository string
 	// Hint is called for every hint. It must not block.
 	Hint func()
-	// Count is told what became of each request; nil: nobody is.
+	// Count gets what became of each request; nil: no call.
 	Count func(Result)
 	Log   *slog.Logger
 }
@@ -67,7 +67,7 @@ func New(c Config) *Listener {
 	return l
 }
 
-// pathOf is the path of a repository in its forge, as far as the address says:
+// pathOf is the path of a repository in its forge, as far as the address shows:
 // "org/infra" of git@example.org:org/infra.git, "" of a directory.
 func pathOf(address string) string {
 	path := ""
@@ -80,7 +80,7 @@ func pathOf(address string) string {
 }
 
 // ServeHTTP implements http.Handler: POST at any path, so that a reverse proxy
-// may choose one. The answer says what became of the request, for the forge's
+// may choose one. The answer is what became of the request, for the forge's
 // list of deliveries.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
@@ -92,7 +92,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status := http.StatusRequestEntityTooLarge
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); err != nil && !large {
-		return // the sender is gone, or too slow: there is nobody to answer
+		return // the sender has left, or is too slow: no one is there to answer
 	}
 	if err == nil {
 		result, why = l.Judge(r.Header, body, time.Now())
@@ -109,10 +109,10 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, string(result)+": "+why+"\n") // a forge that is gone does not want it
+	_, _ = io.WriteString(w, string(result)+": "+why+"\n") // a forge that has left does not want it
 }
 
-// warn tells of a refused request, but not of each.
+// warn logs a refused request, but not each.
 func (l *Listener) warn(why string) {
 	last := <-l.warned
 	now := time.Now()

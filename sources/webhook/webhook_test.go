@@ -106,7 +106,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %s, %s; want %s, %s", name, got, why, c.want, c.why)
 		}
 	}
-	// Nobody can know a secret that is not there.
+	// No one can know a secret that is not there.
 	l := New(Config{Hint: func() {}})
 	if got, _ := l.Judge(http.Header{"X-Gitlab-Token": {""}, "X-Gitlab-Event": {"Push Hook"}}, []byte(mainLab), noon); got != Refused {
 		t.Errorf("without a secret: %s", got)
@@ -169,7 +169,7 @@ func TestServe(t *testing.T) {
 	if n := strings.Count(log.String(), "refused"); n != 1 || strings.Contains(log.String(), secret) {
 		t.Errorf("%d warnings:\n%s", n, log.String())
 	}
-	// A body that breaks off is nobody's.
+	// A body that breaks off has no valid signature.
 	r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(good), brokenReader{}))
 	l.ServeHTTP(httptest.NewRecorder(), r)
 	if hints != 1 {
@@ -204,7 +204,7 @@ func FuzzJudge(f *testing.F) {
 				t.Errorf("%s: %s", got, why)
 			}
 		}
-		// With the secret it is about what it says.
+		// With the secret its content counts.
 		h.Del("Webhook-Signature")
 		h.Set("X-Hub-Signature-256", "sha256="+hexOf(signParts([]byte(secret), body)))
 		if got, why := ours.Judge(h, body, noon); got == Refused {

@@ -57,7 +57,7 @@ func FuzzHarmless(f *testing.F) {
 	})
 }
 
-// TestChatMentionsNoOne: over the wire people get words, and programs what was said.
+// TestChatMentionsNoOne: over the wire people get words, and programs the original.
 func TestChatMentionsNoOne(t *testing.T) {
 	hostile := notice
 	hostile.Message = "chart x: <!channel> @everyone [log in](https://evil.example)\n[1]: https://evil.example"
@@ -74,7 +74,7 @@ func TestChatMentionsNoOne(t *testing.T) {
 	} {
 		target, err := New(Config{Kind: Chat, URL: address})
 		check(t, err)
-		// What each makes of the answer is another matter: it was told.
+		// What each makes of the answer is another matter: it was sent.
 		_ = target.Send(t.Context(), hostile)
 		h := <-got
 		text := string(h.body)

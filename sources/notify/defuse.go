@@ -6,10 +6,10 @@ import (
 	"unicode"
 )
 
-// harmless is a notice in whose words no chat service finds a command. Much of
-// them was said by others: whoever pushes, a chart, a machine. What is mended stays
-// to be read; a webhook for programs gets what was said.
-func (n Notice) harmless() Notice {
+// defuse returns a notice in whose words no chat service finds a command. Much of them
+// comes from others: whoever pushes, a chart, a machine. What is changed stays
+// readable; a webhook for programs gets the original.
+func (n Notice) defuse() Notice {
 	for _, word := range []*string{&n.Agent, &n.Host, &n.Cluster, &n.Condition, &n.Reason, &n.Concerns, &n.About, &n.Message, &n.Hint, &n.Revision, &n.Applied} {
 		*word = defuseText(*word)
 	}
@@ -24,15 +24,15 @@ func (n Notice) harmless() Notice {
 var (
 	callsSomebody = regexp.MustCompile(`(^|[^\p{L}\p{N}])@`)
 	callsAll      = regexp.MustCompile(`(?i)@(everyone|channel|here|room|all)`)
-	// A link that says something else than where it leads, or a picture; and where
-	// one leads that stands elsewhere.
+	// A link whose text is not where it leads, or a picture; and where one leads
+	// that stands elsewhere.
 	leads  = regexp.MustCompile(`\]([(\[])`)
 	leadTo = regexp.MustCompile(`^( *\[[^\]]*\]):`)
 
 	brackets = strings.NewReplacer("<", "\u2039", ">", "\u203a")
 )
 
-// defuseText is a text in which no chat service finds a person to call, a link with
+// defuseText returns a text in which no chat service finds a person to call, a link with
 // another name, or markup, in one line.
 func defuseText(s string) string {
 	s = strings.Map(func(r rune) rune {
