@@ -49,9 +49,9 @@ func (r *Reconciler) pass(ctx context.Context) {
 		p = plan.Plan{Revision: r.memo.seen, Phases: p.Phases, Blocked: []cluster.Block{stop.block}}
 	}
 	var err error
-	if p.Gone {
+	if p.Destroyed {
 		if err = r.finishDestroy(); err != nil {
-			p.Gone, p.Blocked = false, append(p.Blocked, journalBlock(r.c.Cluster, err))
+			p.Destroyed, p.Blocked = false, append(p.Blocked, journalBlock(r.c.Cluster, err))
 		}
 	}
 	r.logUnwritable(err)

@@ -282,7 +282,7 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 		s.Concerns, s.About = b.Subject, b.About
 	}
 	switch {
-	case o.Facts.Destroying() && p.Gone, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(p):
+	case o.Facts.Destroying() && p.Destroyed, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(p):
 		set(cluster.Suspended, cluster.SuspendedByAdmin, nothingBuiltWords(d.Spec.Name), "")
 	case o.Facts.Destroying() && len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0:
 		blocked("being destroyed: ")

@@ -7,7 +7,7 @@ import (
 )
 
 // planDestroy plans the end of a cluster: every VM that is provably ours goes,
-// nothing else, and the image stays. The plan is Gone when it is proven that
+// nothing else, and the image stays. The plan is Destroyed when it is verified that
 // nothing is left.
 func (m *planner) planDestroy() {
 	left := false
@@ -63,5 +63,5 @@ func (m *planner) planDestroy() {
 		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
 		one(vm.Node, n.Protect, n.Locked, vm)
 	}
-	m.plan.Gone = !left && len(m.o.Running) == 0
+	m.plan.Destroyed = !left && len(m.o.Running) == 0
 }

@@ -16,9 +16,9 @@ type Plan struct {
 	Waiting  []cluster.Wait  // what must happen first, and why
 	Blocked  []cluster.Block // what a person must change
 	Phases   map[string]cluster.Phase
-	// Gone is set on a tear-down when it is proven that nothing of the cluster
-	// is left.
-	Gone bool
+	// Destroyed is set when the cluster is to be destroyed and it is verified that
+	// nothing of it is left.
+	Destroyed bool
 }
 
 // Converged reports whether there is nothing to do, to wait for or to fix.
@@ -55,7 +55,7 @@ type planner struct {
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
-// policy that is not known the plan has no actions, one that destroys neither.
+// policy that is not known the plan has no actions, and destroys nothing either.
 func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	plan := decide(d, o, p)
 	if b := blockUnknownPolicy(d.Spec.Name, p); len(b) > 0 {
@@ -241,8 +241,8 @@ func (p Plan) String() string {
 		}
 		b.WriteString("\n")
 	}
-	if p.Gone {
-		b.WriteString("gone\n")
+	if p.Destroyed {
+		b.WriteString("destroyed\n")
 	}
 	return b.String()
 }

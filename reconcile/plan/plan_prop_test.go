@@ -138,10 +138,10 @@ func TestLaws(t *testing.T) {
 		if p := Make(w.d, w.o, w.p); len(p.Actions) > 0 || len(p.Blocked) == 0 || p.Blocked[0].Hint == "" {
 			t.Errorf("it is not known what the host allows, and still: %s", p)
 		}
-		if p.Gone {
+		if p.Destroyed {
 			for _, n := range w.d.Spec.Nodes {
 				if vm := w.o.VMs[n.Name]; vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner != cluster.Foreign {
-					t.Errorf("gone, although vm %d is %v", vm.VMID, vm)
+					t.Errorf("destroyed, although vm %d is %v", vm.VMID, vm)
 				}
 			}
 		}
@@ -191,7 +191,7 @@ func lawOf(t *rapid.T, w *world, a Action) {
 	case DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {
-			t.Errorf("%s without a tear-down", a.Info())
+			t.Errorf("%s without a command to destroy", a.Info())
 		}
 		if a.VM.Presence != cluster.Present || a.VM.Owner != cluster.Ours || n.Protect {
 			t.Errorf("%s, but the vm is %+v (protect %v)", a.Info(), a.VM, n.Protect)
