@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,7 +53,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		return
 	}
 	if !m.o.Releases.Known {
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + orElse(m.o.Releases.Why, "there is no answer yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + cmp.Or(m.o.Releases.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
@@ -73,7 +74,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
 		if !rel.Ready {
-			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + orElse(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
+			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + cmp.Or(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
 				Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
 		}
 	case rel.Digest == "" && a.Ownership == cluster.Managed:

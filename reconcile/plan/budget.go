@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,73 +9,78 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Budget is how many nodes of a role may be unavailable at once, and how many
-// are, whoever caused that.
-type Budget struct {
-	Allowed     int
-	Unavailable []string // names of nodes, in inventory order
+// budget is how many nodes of a role may be unavailable at once, and which are,
+// whoever caused that.
+type budget struct {
+	allowed     int
+	unavailable []string // names of nodes
 }
-
-// Left is how many more nodes may become unavailable.
-func (b Budget) Left() int { return max(0, b.Allowed-len(b.Unavailable)) }
 
 // allows reports whether a node may be made unavailable: one that is already
 // spends nothing more.
-func (b Budget) allows(node string) bool {
-	return b.Left() > 0 || slices.Contains(b.Unavailable, node) && len(b.Unavailable) <= b.Allowed
+func (b budget) allows(node string) bool {
+	if slices.Contains(b.unavailable, node) {
+		return len(b.unavailable) <= b.allowed
+	}
+	return len(b.unavailable) < b.allowed
+}
+
+// spent is the budget with one more node unavailable.
+func (b budget) spent(node string) budget {
+	if !slices.Contains(b.unavailable, node) {
+		b.unavailable = append(slices.Clone(b.unavailable), node)
+	}
+	return b
 }
 
 // budgetsOf computes the budget of every role from what is seen, before any node
 // is planned. A node that is not Ready has spent a unit of it.
-func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase) map[cluster.Role]Budget {
-	out := map[cluster.Role]Budget{
-		cluster.ControlPlane: {Allowed: 1},
-		cluster.Worker:       {Allowed: 1},
-	}
+func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase) map[cluster.Role]budget {
+	out := map[cluster.Role]budget{cluster.ControlPlane: {allowed: 1}, cluster.Worker: {allowed: 1}}
 	for _, n := range s.Nodes {
 		if phases[n.Name] != cluster.PhaseReady {
-			b := out[n.Role]
-			b.Unavailable = append(b.Unavailable, n.Name)
-			out[n.Role] = b
+			out[n.Role] = out[n.Role].spent(n.Name)
 		}
 	}
 	return out
 }
 
 // etcd is what is seen of the cluster's etcd, for the projection of what becomes
-// of it when a member is down.
+// of it when a node is down.
 type etcd struct {
-	unknown   string   // why it is not known, "" when it is
-	voters    []string // names of members
-	learners  []string
-	unhealthy []string // of the voters
-	agreed    cluster.Seen[bool]
+	unknown  string // why it is not known, "" when it is
+	voters   int
+	healthy  []string // nodes whose voter is healthy
+	learners []string // names of members
+	agreed   cluster.Seen[bool]
 }
 
 // etcdOf reads the state of etcd out of what was observed. A voter is healthy
-// only if it is a node of the inventory whose own machine reports it: silence counts
-// against it.
+// only if it is the one member of a node of the inventory whose own machine
+// reports it. No answer counts against it, and so does a second member of the same
+// node: which of the two is alive is not known.
 func etcdOf(s cluster.Spec, o cluster.Observed) etcd {
 	if !o.Members.Known {
-		return etcd{unknown: orElse(o.Members.Why, "there is no answer yet")}
+		return etcd{unknown: cmp.Or(o.Members.Why, "there is no answer yet")}
 	}
 	out := etcd{agreed: o.MembersAgree}
 	for _, mem := range o.Members.Value {
 		if mem.Learner {
 			out.learners = append(out.learners, mem.Name)
-			continue
+		} else {
+			out.voters++
 		}
-		name, healthy := mem.Name, false
-		for _, n := range s.ControlPlanes() {
+	}
+	for _, n := range s.ControlPlanes() {
+		members := 0
+		for _, mem := range o.Members.Value {
 			if isMember(mem, n) {
-				name = n.Name
-				m := o.Machines[n.Name]
-				healthy = m.Reach == cluster.Configured && m.Services["etcd"].Healthy
+				members++
 			}
 		}
-		out.voters = append(out.voters, name)
-		if !healthy {
-			out.unhealthy = append(out.unhealthy, name)
+		m := o.Machines[n.Name]
+		if members == 1 && m.Reach == cluster.Configured && m.Services["etcd"].Healthy {
+			out.healthy = append(out.healthy, n.Name)
 		}
 	}
 	return out
@@ -85,7 +91,7 @@ func isMember(mem cluster.Member, n cluster.Node) bool {
 	return mem.Name == n.Name || mem.Address == n.IP.String()
 }
 
-// without says why etcd does not survive a node going down, "" when it does: the
+// without returns why etcd does not survive a node going down, "" when it does: the
 // healthy voters that are left must be a majority, no member may be a learner,
 // and all members must name the same members. What is not known counts as no.
 func (e etcd) without(node string) string {
@@ -99,14 +105,17 @@ func (e etcd) without(node string) string {
 	case len(e.learners) > 0:
 		return strings.Join(e.learners, ", ") + " is still a learner of etcd"
 	}
-	down := len(e.unhealthy)
-	if slices.Contains(e.voters, node) && !slices.Contains(e.unhealthy, node) {
-		down++
-	}
-	if majority := len(e.voters)/2 + 1; len(e.voters)-down < majority {
-		return fmt.Sprintf("with %s down %d of %d members of etcd would be healthy, and %d are needed", node, len(e.voters)-down, len(e.voters), majority)
+	left, majority := len(e.down(node).healthy), e.voters/2+1
+	if left < majority {
+		return fmt.Sprintf("with %s down %d of %d members of etcd would be healthy, and %d are needed", node, left, e.voters, majority)
 	}
 	return ""
+}
+
+// down is the etcd with a node down, so that the next one is judged after it.
+func (e etcd) down(node string) etcd {
+	e.healthy = slices.DeleteFunc(slices.Clone(e.healthy), func(name string) bool { return name == node })
+	return e
 }
 
 // mayDisrupt reports whether an action that disrupts a node may run now, and
@@ -120,7 +129,7 @@ func (m *planner) mayDisrupt(i Info) bool {
 	}
 	if b := m.budgets[n.Role]; ok && !b.allows(n.Name) {
 		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
-			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.Allowed, strings.Join(b.Unavailable, ", "))})
+			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))})
 		return false
 	}
 	if n.Role == cluster.ControlPlane {
@@ -129,18 +138,9 @@ func (m *planner) mayDisrupt(i Info) bool {
 			return false
 		}
 	}
-	if b := m.budgets[n.Role]; ok && !slices.Contains(b.Unavailable, n.Name) {
-		b.Unavailable = append(slices.Clone(b.Unavailable), n.Name)
-		m.budgets[n.Role] = b
+	if ok {
+		m.budgets[n.Role] = m.budgets[n.Role].spent(n.Name)
 	}
 	m.etcd = m.etcd.down(n.Name)
 	return true
-}
-
-// down is the etcd with a member down, so that the next one is judged after it.
-func (e etcd) down(node string) etcd {
-	if slices.Contains(e.voters, node) && !slices.Contains(e.unhealthy, node) {
-		e.unhealthy = append(slices.Clone(e.unhealthy), node)
-	}
-	return e
 }

@@ -19,56 +19,86 @@ func (a disrupt) Info() Info {
 	return i
 }
 
-// drawEtcd draws an etcd of up to seven members, some of them learners, unhealthy,
-// or no node of the inventory.
-func drawEtcd(t *rapid.T) etcd {
-	e := etcd{agreed: rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Saw(true), cluster.Saw(true), cluster.Saw(false), {}}).Draw(t, "agreed")}
+// drawMembers draws the members of an etcd: of nodes, some of them learners or not
+// healthy, of no node, or of a node that has another one. alive are those that are
+// up for certain.
+func drawMembers(t *rapid.T, w *world) (alive []cluster.Member) {
+	var members []cluster.Member
 	for i := range rapid.IntRange(1, 7).Draw(t, "members") {
-		name := fmt.Sprintf("cp-%d", i+1)
-		if rapid.IntRange(0, 9).Draw(t, "learner") == 0 {
-			e.learners = append(e.learners, name)
-			continue
+		n := rapid.SampledFrom(w.d.Spec.ControlPlanes()).Draw(t, "of")
+		m := cluster.Member{ID: uint64(i + 1), Name: n.Name, Address: n.IP.String(), Learner: rapid.IntRange(0, 9).Draw(t, "learner") == 0}
+		if rapid.IntRange(0, 5).Draw(t, "no node") == 0 {
+			m.Name, m.Address = fmt.Sprint("other-", i), "192.0.2.9"
 		}
-		e.voters = append(e.voters, name)
-		if rapid.IntRange(0, 2).Draw(t, "unhealthy") == 0 {
-			e.unhealthy = append(e.unhealthy, name)
+		members = append(members, m)
+	}
+	for _, n := range w.d.Spec.ControlPlanes() {
+		healthy := rapid.IntRange(0, 2).Draw(t, "healthy") > 0
+		w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: healthy}}}
+		of := slices.DeleteFunc(slices.Clone(members), func(m cluster.Member) bool { return m.Name != n.Name })
+		if healthy && len(of) == 1 {
+			alive = append(alive, of[0])
 		}
 	}
+	w.o.Members = cluster.Saw(members)
+	w.o.MembersAgree = rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Saw(true), cluster.Saw(true), cluster.Saw(false), {}}).Draw(t, "agree")
 	if rapid.IntRange(0, 9).Draw(t, "unknown") == 0 {
-		e.unknown = "timeout"
+		w.o.Members = cluster.Unseen[[]cluster.Member]("timeout")
 	}
-	return e
+	return alive
 }
 
 // TestProjectionKeepsQuorum: whatever is seen of etcd, a node goes down only if a
-// majority of healthy voters is left, counted by hand; to know less, or to have
-// one more unhealthy, never turns a no into a yes.
+// majority of voters is left that are up for certain, counted by hand; to know
+// less, or to have one more down, never turns a no into a yes.
 func TestProjectionKeepsQuorum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		e := drawEtcd(t)
-		node := fmt.Sprintf("cp-%d", rapid.IntRange(1, 8).Draw(t, "node"))
-		left := 0
-		for _, v := range e.voters {
-			if v != node && !slices.Contains(e.unhealthy, v) {
+		w := newWorld(5, 0)
+		alive := drawMembers(t, w)
+		node := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "node").Name
+		voters, learners, left := 0, 0, 0
+		for _, m := range w.o.Members.Value {
+			if m.Learner {
+				learners++
+			} else {
+				voters++
+			}
+		}
+		for _, m := range alive {
+			if m.Name != node && !m.Learner {
 				left++
 			}
 		}
+		e := etcdOf(w.d.Spec, w.o)
 		may := e.without(node) == ""
-		safe := left > len(e.voters)/2 && e.unknown == "" && e.agreed.Known && e.agreed.Value && len(e.learners) == 0
+		safe := left > voters/2 && w.o.Members.Known && w.o.MembersAgree.Known && w.o.MembersAgree.Value && learners == 0
 		if may != safe {
-			t.Fatalf("%+v without %s: %v, and %d healthy voters are left", e, node, may, left)
+			t.Fatalf("%+v without %s: %v, and %d healthy voters of %d are left", w.o.Members, node, may, left, voters)
 		}
-		less := e
-		less.agreed = cluster.Unseen[bool]("timeout")
-		if less.without(node) == "" {
+		w.o.MembersAgree = cluster.Unseen[bool]("timeout")
+		if etcdOf(w.d.Spec, w.o).without(node) == "" {
 			t.Error("what is not known counts as yes")
 		}
-		if len(e.voters) > 0 {
-			if worse := e.down(rapid.SampledFrom(e.voters).Draw(t, "down")); !may && worse.without(node) == "" {
-				t.Errorf("%+v allows what %+v does not", worse, e)
-			}
+		if other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "down").Name; !may && e.down(other).without(node) == "" {
+			t.Errorf("%+v allows with %s down what it does not with it up", e, other)
 		}
 	})
+}
+
+// TestTwoMembersOfANode: of a node that was rebuilt while its old member is still
+// listed, nobody knows which one answers: to take another node down could lose the
+// quorum.
+func TestTwoMembersOfANode(t *testing.T) {
+	w := newWorld(3, 0)
+	members := []cluster.Member{{ID: 9, Name: "cp-1", Address: "10.10.0.11"}}
+	for i, n := range w.d.Spec.Nodes {
+		members = append(members, cluster.Member{ID: uint64(i + 1), Name: n.Name, Address: n.IP.String()})
+		w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}}
+	}
+	w.o.Members, w.o.MembersAgree = cluster.Saw(members), cluster.Saw(true)
+	if why := etcdOf(w.d.Spec, w.o).without("cp-2"); why != "with cp-2 down 1 of 4 members of etcd would be healthy, and 3 are needed" {
+		t.Errorf("%q", why)
+	}
 }
 
 // TestDisruptionsKeepTheBudget: whatever is planned side by side, never are more
@@ -103,7 +133,7 @@ func TestDisruptionsKeepTheBudget(t *testing.T) {
 				t.Errorf("%v are unavailable at once", all)
 			}
 			if n.Role == cluster.ControlPlane {
-				if before = before.down(n.Name); len(before.voters)-len(before.unhealthy) <= len(before.voters)/2 {
+				if before = before.down(n.Name); len(before.healthy) <= before.voters/2 {
 					t.Errorf("%s, and etcd has no quorum: %+v", a.Info(), before)
 				}
 			}
@@ -123,18 +153,18 @@ func unavailable(w *world, down map[string]bool, role cluster.Role) []string {
 
 // TestWhyADisruptionWaits: what a person reads when a node may not go down.
 func TestWhyADisruptionWaits(t *testing.T) {
-	voters := []string{"cp-1", "cp-2", "cp-3"}
+	three := []string{"cp-1", "cp-2", "cp-3"}
 	for _, c := range []struct {
 		e    etcd
 		want string
 	}{
-		{etcd{voters: voters, agreed: cluster.Saw(true)}, ""},
-		{etcd{voters: voters, unhealthy: []string{"cp-1"}, agreed: cluster.Saw(true)}, ""},
-		{etcd{voters: voters, unhealthy: []string{"cp-2"}, agreed: cluster.Saw(true)}, "with cp-1 down 1 of 3 members of etcd would be healthy, and 2 are needed"},
-		{etcd{voters: voters[:1], agreed: cluster.Saw(true)}, "with cp-1 down 0 of 1 members of etcd would be healthy, and 1 are needed"},
-		{etcd{voters: voters, learners: []string{"cp-4"}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
-		{etcd{voters: voters, agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
-		{etcd{voters: voters}, "whether all members of etcd name the same members is not known"},
+		{etcd{voters: 3, healthy: three, agreed: cluster.Saw(true)}, ""},
+		{etcd{voters: 3, healthy: three[1:], agreed: cluster.Saw(true)}, ""},
+		{etcd{voters: 3, healthy: []string{"cp-1", "cp-3"}, agreed: cluster.Saw(true)}, "with cp-1 down 1 of 3 members of etcd would be healthy, and 2 are needed"},
+		{etcd{voters: 1, healthy: three[:1], agreed: cluster.Saw(true)}, "with cp-1 down 0 of 1 members of etcd would be healthy, and 1 are needed"},
+		{etcd{voters: 3, healthy: three, learners: []string{"cp-4"}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
+		{etcd{voters: 3, healthy: three, agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
+		{etcd{voters: 3, healthy: three}, "whether all members of etcd name the same members is not known"},
 		{etcd{unknown: "timeout"}, "the members of etcd are not known: timeout"},
 	} {
 		if got := c.e.without("cp-1"); got != c.want {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -85,7 +86,7 @@ func (l lack) wait(n cluster.Node, within time.Duration) cluster.Wait {
 func lacking(n cluster.Node, o cluster.Observed) lack {
 	m := o.Machines[n.Name]
 	if m.Stage != "running" {
-		return lack{cluster.WaitingForTalos, m.Stage, "Talos is " + orElse(m.Stage, "starting"), false}
+		return lack{cluster.WaitingForTalos, m.Stage, "Talos is " + cmp.Or(m.Stage, "starting"), false}
 	}
 	if n.Role == cluster.ControlPlane {
 		if l := lackingOfControlPlane(n, o); l.reason != "" {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -29,7 +30,7 @@ func (m *planner) planDestroy() {
 			// Not ours, so nothing of this cluster is left there.
 		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + orElse(vm.Why, "there is no answer yet"), Within: seeWithin})
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + cmp.Or(vm.Why, "there is no answer yet"), Within: seeWithin})
 		case !vm.Hardware.Known:
 			left = true
 			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
@@ -56,7 +57,7 @@ func (m *planner) planDestroy() {
 		}
 	}
 	if !m.o.Orphans.Known {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + orElse(m.o.Orphans.Why, "there is no answer yet"), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + cmp.Or(m.o.Orphans.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
 	for _, vm := range m.o.Orphans.Value {

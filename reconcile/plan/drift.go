@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,8 +28,8 @@ type Drift struct {
 	How        How
 }
 
-func (d Drift) have() string { return d.Field + " " + orElse(d.Have, "none") }
-func (d Drift) want() string { return orElse(d.Want, "none") }
+func (d Drift) have() string { return d.Field + " " + cmp.Or(d.Have, "none") }
+func (d Drift) want() string { return cmp.Or(d.Want, "none") }
 
 // driftsOf compares a node with the inventory: its VM, and its machine as far as
 // Talos lets us see it.

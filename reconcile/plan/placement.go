@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,13 +19,13 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 
 // carrier is the host that carries a node's VM; while that is not seen, the one
 // that should.
-func carrier(n cluster.Node, vm cluster.VM) string { return orElse(vm.Host, n.Placement.Pin) }
+func carrier(n cluster.Node, vm cluster.VM) string { return cmp.Or(vm.Host, n.Placement.Pin) }
 
 // hostUsable reports whether a host can be acted on, and waits with the reason if not.
 func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
 	switch {
 	case !h.Known:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, orElse(h.Why, "it has not answered yet")), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, cmp.Or(h.Why, "it has not answered yet")), Within: seeWithin})
 		return false
 	case h.Quorate.Known && !h.Quorate.Value:
 		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin,

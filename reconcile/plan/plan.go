@@ -49,7 +49,7 @@ type planner struct {
 	running  map[cluster.ActionID]cluster.Running
 	backoffs map[cluster.ActionID]cluster.Backoff
 	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
-	budgets  map[cluster.Role]Budget
+	budgets  map[cluster.Role]budget
 	etcd     etcd
 	plan     Plan
 }
@@ -216,13 +216,6 @@ func (m *planner) isPlanned(kind cluster.ActionKind, subject string) bool {
 
 func all[T any](s []T, f func(T) bool) bool {
 	return !slices.ContainsFunc(s, func(v T) bool { return !f(v) })
-}
-
-func orElse(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
 }
 
 // String prints the plan as text, one line each, for tests and the log.

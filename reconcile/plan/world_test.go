@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -225,7 +226,7 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 		return b.String() + "does not converge\n"
 	case "plan":
-		return orElse(Make(w.d, w.o, w.p).String(), "nothing\n")
+		return cmp.Or(Make(w.d, w.o, w.p).String(), "nothing\n")
 	case "phases":
 		p := Make(w.d, w.o, w.p)
 		var b strings.Builder
