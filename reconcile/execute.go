@@ -58,17 +58,23 @@ func (e *executor) snapshot() (running []cluster.Running, backoffs []cluster.Bac
 	return running, backoffs
 }
 
-func (e *executor) status() []cluster.RunningStatus {
+// addRunning puts what is under way now into a status: into its list, and into that
+// of the node that each action concerns. The nodes of s may be shared and are not
+// written to.
+func (e *executor) addRunning(s cluster.Status) cluster.Status {
 	running, _ := e.snapshot()
-	out := make([]cluster.RunningStatus, 0, len(running))
+	s.Running = make([]cluster.RunningStatus, 0, len(running))
+	of := map[string][]cluster.RunningStatus{}
 	for _, r := range running {
-		out = append(out, statusOf(r))
+		rs := cluster.RunningStatus{Action: r.Kind, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID}
+		s.Running = append(s.Running, rs)
+		of[r.Node] = append(of[r.Node], rs)
 	}
-	return out
-}
-
-func statusOf(r cluster.Running) cluster.RunningStatus {
-	return cluster.RunningStatus{Action: r.Kind, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID}
+	s.Nodes = slices.Clone(s.Nodes)
+	for i, n := range s.Nodes {
+		s.Nodes[i].Running = append([]cluster.RunningStatus{}, of[n.Name]...)
+	}
+	return s
 }
 
 // takeFailed returns the failures since it was last asked.

@@ -53,9 +53,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		s := *r.status.Load()
 		s.NextPass = last.Add(d)
 		r.status.Store(&s)
-		published := s // what is published is shared, and not written to
-		published.Running = r.exec.status()
-		r.c.OnStatus(published)
+		r.c.OnStatus(r.exec.addRunning(s))
 		if !timer.Stop() {
 			select {
 			case <-timer.C:

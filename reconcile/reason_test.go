@@ -113,7 +113,20 @@ func TestNodesHaveAllThatConcernsThem(t *testing.T) {
 		{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "wk-2"}, Node: "wk-2"}}}
 	p := plan.Plan{Blocked: []cluster.Block{{Subject: "wk-1", About: "cores"}, {Subject: "wk-1", About: "mac"}, {Subject: "wk-2"}}}
 	addConcerns(&ns, o, p, []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1"}}, {Wait: cluster.Wait{Subject: "dev"}}})
-	if len(ns.Running) != 1 || len(ns.Blocked) != 2 || len(ns.Waiting) != 1 || ns.WaitsFor != "start vm" {
+	if len(ns.Blocked) != 2 || len(ns.Waiting) != 1 || ns.WaitsFor != "start vm" {
 		t.Errorf("%+v", ns)
+	}
+	e := newExecutor(nil)
+	for _, node := range []string{"wk-1", "wk-2", ""} {
+		run := cluster.Running{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: node}, Node: node}
+		e.running[run.ActionID] = &run
+	}
+	shared := cluster.Status{Nodes: []cluster.NodeStatus{ns, {Name: "wk-3"}}}
+	s := e.addRunning(shared)
+	if len(s.Running) != 3 || len(s.Nodes[0].Running) != 1 || s.Nodes[0].Running[0].Subject != "wk-1" || s.Nodes[1].Running == nil || len(s.Nodes[1].Running) != 0 {
+		t.Errorf("%+v", s)
+	}
+	if shared.Nodes[0].Running != nil {
+		t.Error("what is shared was written to")
 	}
 }

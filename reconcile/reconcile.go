@@ -157,7 +157,7 @@ type Reconciler struct {
 	status   atomic.Pointer[cluster.Status]
 	view     atomic.Pointer[view]
 	commands atomic.Int64 // how many an administrator has given
-	applied  atomic.Int64 // how many of them the status knows
+	obeyed   atomic.Int64 // how many of them the status knows
 
 	exec *executor
 	memo memo
@@ -208,13 +208,12 @@ func New(c Config) (*Reconciler, error) {
 
 // Status returns how things stand. The value is shared: do not write to it.
 func (r *Reconciler) Status() cluster.Status {
-	applied := r.applied.Load() // first: a status is never older than what it knows
+	obeyed := r.obeyed.Load() // first: a status is never older than what it knows
 	s := *r.status.Load()
-	if applied < r.commands.Load() {
+	if obeyed < r.commands.Load() {
 		s = r.applyCommand(s)
 	}
-	s.Running = r.exec.status()
-	return s
+	return r.exec.addRunning(s)
 }
 
 // applyCommand is a status from before root's last word in the light of that word. To

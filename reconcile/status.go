@@ -83,7 +83,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 		s.Problems = append(s.Problems, cluster.Problem{Severity: cluster.Warning, Message: "the repository cannot be fetched: " + text.OneLine(err.Error()), Hint: fault.HintOf(err)})
 	}
 	r.status.Store(&s)
-	r.applied.Store(m.commands)
+	r.obeyed.Store(m.commands)
 }
 
 // mentionsFetch reports whether the message of a status has why the repository
@@ -146,7 +146,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 	out := make([]cluster.NodeStatus, 0, len(d.Spec.Nodes))
 	for _, n := range d.Spec.Nodes {
 		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: p.Phases[n.Name],
-			Talos: o.Machines[n.Name].Talos, Running: []cluster.RunningStatus{}, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
+			Talos: o.Machines[n.Name].Talos, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
 		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
 			ns.Kubernetes = kn.Kubelet
@@ -166,8 +166,9 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 	return out
 }
 
-// addConcerns collects what concerns a node: all of it in the lists, and in WaitsFor
-// what a table has room for, first what is done about it.
+// addConcerns collects the waits and blocks that concern a node, and in WaitsFor what
+// a table has room for: first what is done about it. What runs is added whenever the
+// status is asked for.
 func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) {
 	for _, b := range p.Blocked {
 		if b.Subject == ns.Name {
@@ -179,17 +180,13 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 			ns.Waiting = append(ns.Waiting, w)
 		}
 	}
-	for _, run := range o.Running {
-		if run.Node == ns.Name {
-			ns.Running = append(ns.Running, statusOf(run))
-		}
-	}
-	i := slices.IndexFunc(p.Actions, func(a plan.Action) bool { return a.Info().Node == ns.Name })
+	begins := slices.IndexFunc(p.Actions, func(a plan.Action) bool { return a.Info().Node == ns.Name })
+	runs := slices.IndexFunc(o.Running, func(r cluster.Running) bool { return r.Node == ns.Name })
 	switch {
-	case i >= 0:
-		ns.WaitsFor = string(p.Actions[i].Info().Kind)
-	case len(ns.Running) > 0:
-		ns.WaitsFor = string(ns.Running[0].Action)
+	case begins >= 0:
+		ns.WaitsFor = string(p.Actions[begins].Info().Kind)
+	case runs >= 0:
+		ns.WaitsFor = string(o.Running[runs].Kind)
 	case len(ns.Blocked) > 0:
 		ns.WaitsFor = ns.Blocked[0].Message
 	case len(ns.Waiting) > 0:
@@ -253,7 +250,7 @@ func (r *Reconciler) waiting(now time.Time, p plan.Plan) []cluster.WaitStatus {
 		since[key] = at
 		ws := cluster.WaitStatus{Wait: w, Since: at.UTC(), Overdue: w.Within > 0 && now.Sub(at) > w.Within}
 		if !ws.Overdue {
-			ws.Hint = "" // the cure is told when there is something to cure
+			ws.Hint = "" // there is nothing to fix yet
 		}
 		out = append(out, ws)
 	}
