@@ -24,6 +24,7 @@ type fake struct {
 	parents  map[cluster.Revision]cluster.Revision
 	problems cluster.Problems
 	fetchErr error
+	found    Fetched // by the last look for the head
 	spec     cluster.Spec
 	vms      map[string]cluster.VM
 	machines map[string]cluster.Machine
@@ -75,7 +76,10 @@ func (f *fake) Fetch(context.Context) (Fetched, error) {
 	if f.fetchErr != nil {
 		return Fetched{}, f.fetchErr
 	}
-	return Fetched{Revision: f.head, Problems: f.problems, Snapshot: cluster.Snapshot{Revision: f.head, Spec: f.spec, Bundle: cluster.SecretString("x")}}, nil
+	if f.found.Revision != f.head || time.Since(f.found.At) >= time.Minute {
+		f.found = Fetched{At: time.Now(), Revision: f.head, Problems: f.problems, Snapshot: cluster.Snapshot{Revision: f.head, Spec: f.spec, Bundle: cluster.SecretString("x")}}
+	}
+	return f.found, nil
 }
 
 func (f *fake) Descends(_ context.Context, head, ancestor cluster.Revision) (bool, error) {

@@ -20,7 +20,7 @@ import (
 func (r *Reconciler) pass(ctx context.Context) {
 	began := time.Now()
 	r.memo.commands = r.commands.Load()
-	r.fetchIfDue(ctx, began)
+	r.readSource(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -92,37 +92,30 @@ func journalBlock(name string, err error) cluster.Block {
 	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint}
 }
 
-// fetchIfDue asks the source when it is time or somebody asked for it. A source
-// that does not answer leaves the last good snapshot in force.
-func (r *Reconciler) fetchIfDue(ctx context.Context, now time.Time) {
+// readSource takes what the source found last. A source that does not answer leaves
+// the last good snapshot in force.
+func (r *Reconciler) readSource(ctx context.Context) {
 	m := &r.memo
-	asked := r.fetch.Swap(false)
-	if !asked && now.Before(m.nextFetch) {
-		return
-	}
-	asOf := time.Now()
 	f, err := r.c.Source.Fetch(ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	// From its end: a source that takes its time leaves some to look and act.
-	now = time.Now()
-	m.nextFetch = now.Add(r.c.Interval)
 	if err != nil {
 		// Some servers word it differently each time; another hint is news.
 		if m.fetchErr == nil || fault.HintOf(m.fetchErr) != fault.HintOf(err) {
 			r.log.Warn("cannot fetch the repository", logging.Err, err, logging.Hint, fault.HintOf(err))
 		}
 		m.fetchErr = err
-		if m.last == nil {
-			m.nextFetch = now.Add(min(5*time.Second, r.c.Interval))
-		}
 		return
+	}
+	accepted := m.refused != nil && m.refused.revision == r.c.Journal.Facts().Applied
+	if f.At.Equal(m.fetched) && !accepted {
+		return // it was judged before
 	}
 	if m.fetchErr != nil {
 		r.log.Info("the repository answers again")
 	}
-	m.fetchErr, m.fetched = nil, asOf.UTC()
+	m.fetchErr, m.fetched = nil, f.At.UTC()
 	if f.Revision != m.seen {
 		r.log.Info("saw a new revision", logging.Revision, f.Revision.Short())
 		r.exec.endBackoffs()

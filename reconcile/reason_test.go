@@ -90,7 +90,7 @@ func TestEveryStalledPushIsLogged(t *testing.T) {
 				f.head, f.parents[rev(i)] = rev(i), rev(i-1)
 				f.problems = cluster.Problems{{Severity: cluster.Error, File: "nodes.yaml", Line: i, Message: "cpu is a number"}}
 			})
-			a.Look(true)
+			a.Look()
 			time.Sleep(10 * time.Minute)
 			if s := a.Status(); s.Condition != cluster.Stalled || s.Reason != cluster.InventoryInvalid || s.Concerns != "dev" || s.Revision != rev(i) {
 				t.Fatalf("status %+v", s)

@@ -22,13 +22,16 @@ type Fetched struct {
 	Revision cluster.Revision
 	Subject  string // of the head's commit, for people
 	Problems cluster.Problems
+	// At is when the source looked for the head: whatever was pushed before is in
+	// it. What has the same time was found by the same look.
+	At time.Time
 }
 
 // Source is where a cluster's inventory comes from.
 type Source interface {
-	// Fetch looks for the newest revision and reads the cluster from it. An
-	// error means that the source could not be asked; an inventory that is
-	// there and invalid comes back as Problems.
+	// Fetch returns what the source found when it looked last, and waits only if it
+	// never did; it is called by every pass. An error means that the source could
+	// not be asked; an inventory that is there and invalid comes back as Problems.
 	Fetch(ctx context.Context) (Fetched, error)
 	// Descends reports whether head contains ancestor in its history. An
 	// ancestor that the source does not have is not contained.
@@ -153,7 +156,6 @@ type Reconciler struct {
 	log *slog.Logger
 
 	trigger  chan struct{} // one slot: look now
-	fetch    atomic.Bool   // and fetch, although it is not time
 	status   atomic.Pointer[cluster.Status]
 	view     atomic.Pointer[view]
 	commands atomic.Int64 // how many an administrator has given
@@ -244,11 +246,8 @@ func (r *Reconciler) Desired() (cluster.Desired, bool) {
 	return v.desired, true
 }
 
-// Look wakes the loop; fetch also asks the source again.
-func (r *Reconciler) Look(fetch bool) {
-	if fetch {
-		r.fetch.Store(true)
-	}
+// Look wakes the loop.
+func (r *Reconciler) Look() {
 	select {
 	case r.trigger <- struct{}{}:
 	default:
@@ -257,7 +256,7 @@ func (r *Reconciler) Look(fetch bool) {
 
 // Suspend keeps the agent from changing the cluster until Resume.
 func (r *Reconciler) Suspend() error {
-	return r.command("suspended", false, func(f *cluster.Facts) {
+	return r.command("suspended", func(f *cluster.Facts) {
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
 	})
 }
@@ -265,7 +264,7 @@ func (r *Reconciler) Suspend() error {
 // Resume ends a suspension. A tear-down that has not ended is given up: what
 // is left of the cluster is built up again.
 func (r *Reconciler) Resume() error {
-	return r.command("resumed", false, func(f *cluster.Facts) { f.Drop(cluster.IntendSuspend, cluster.IntendDestroy) })
+	return r.command("resumed", func(f *cluster.Facts) { f.Drop(cluster.IntendSuspend, cluster.IntendDestroy) })
 }
 
 // Accept lets a head that does not descend from the last applied revision be
@@ -279,7 +278,7 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	case !v.stop.history:
 		return cluster.WithReason(cluster.NothingToAccept, fmt.Errorf("there is nothing to accept: %s was not refused for its history: %s", revision.Short(), v.stop.block.Message))
 	}
-	return r.command("accepted "+revision.Short(), true, func(f *cluster.Facts) { f.Applied = revision })
+	return r.command("accepted "+revision.Short(), func(f *cluster.Facts) { f.Applied = revision })
 }
 
 // AcceptBootstrap declares, by root's word, that bootstrap was never sent to
@@ -288,22 +287,18 @@ func (r *Reconciler) AcceptBootstrap() error {
 	if !r.c.Journal.Facts().Lost {
 		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
 	}
-	return r.command("accepted that bootstrap was never sent", false, func(f *cluster.Facts) { f.Lost = false })
+	return r.command("accepted that bootstrap was never sent", func(f *cluster.Facts) { f.Lost = false })
 }
 
-// command writes root's word down and has the world looked at in its light; with
-// fetch, the first pass that knows of the word asks the source again.
-func (r *Reconciler) command(what string, fetch bool, change func(*cluster.Facts)) error {
+// command writes root's word down and has the world looked at in its light.
+func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
 	if err := r.c.Journal.Update(change); err != nil {
 		return err
-	}
-	if fetch {
-		r.fetch.Store(true)
 	}
 	r.commands.Add(1)
 	r.c.OnCommand(what)
 	r.log.Info("admin command", logging.Detail, what)
-	r.Look(false)
+	r.Look()
 	return nil
 }
 
@@ -321,7 +316,7 @@ func (r *Reconciler) Destroy() error {
 	if r.view.Load() == nil {
 		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)
 	}
-	return r.command("asked for the cluster to be destroyed", false, func(f *cluster.Facts) {
+	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) {
 		now := time.Now().UTC()
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: now})
 		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, At: now})
@@ -333,14 +328,13 @@ func (r *Reconciler) Destroy() error {
 type memo struct {
 	commands  int64    // of administrators, when the pass began
 	last      *Fetched // newest that was valid and accepted
-	nextFetch time.Time
 	fetchErr  error
 	unwritten string // why the journal could not be written, as it was logged
 	refused   *refusal
 	problems  cluster.Problems // of the newest revision
 	seen      cluster.Revision // newest revision, valid or not
 	subject   string           // of its commit
-	fetched   time.Time        // when the source was last asked and answered
+	fetched   time.Time        // when the source looked for it
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
 	phases     map[string]stamp

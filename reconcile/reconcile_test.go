@@ -195,7 +195,7 @@ func TestInvalidInventoryChangesNothing(t *testing.T) {
 			delete(f.vms, "wk-1") // even what could be healed is left alone
 			delete(f.machines, "wk-1")
 		})
-		a.Look(true)
+		a.Look()
 		s := until(t, a, cluster.Stalled)
 		time.Sleep(10 * time.Minute)
 		if len(f.did()) != did {
@@ -214,7 +214,7 @@ func TestInvalidInventoryChangesNothing(t *testing.T) {
 			t.Error("bootstrap is declared never sent to a cluster whose records say that it was")
 		}
 		f.set(func() { f.problems = nil })
-		a.Look(true)
+		a.Look()
 		time.Sleep(time.Second)
 		until(t, a, cluster.Ready)
 		if err := a.Accept(rev(2)); err == nil {
@@ -230,7 +230,7 @@ func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 		a := start(t, f, newMemFiles())
 		until(t, a, cluster.Ready)
 		f.push(rev(7), "")
-		a.Look(true)
+		a.Look()
 		s := until(t, a, cluster.Stalled)
 		if !strings.Contains(s.Message, "does not descend") || s.Applied != rev(1) || s.Revision != rev(7) {
 			t.Errorf("status %+v", s)
@@ -255,7 +255,7 @@ func TestAcceptedIsNotRefusedOnceMore(t *testing.T) {
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		f.push(rev(7), "")
-		a.Look(true)
+		a.Look()
 		until(t, a, cluster.Stalled)
 		if err := a.Accept(rev(7)); err != nil {
 			t.Fatal(err)
@@ -275,7 +275,7 @@ func TestUnknownDescentIsNotReady(t *testing.T) {
 		until(t, a, cluster.Ready)
 		f.set(func() { f.unsure = errors.New("the history has a hole") })
 		f.push(rev(2), rev(1))
-		a.Look(true)
+		a.Look()
 		if s := until(t, a, cluster.Stalled); s.Revision != rev(2) || s.Applied != rev(1) || !strings.Contains(s.Message, "the history has a hole") {
 			t.Errorf("%+v", s)
 		}
@@ -349,7 +349,7 @@ func TestDestroyUnderAnInvalidInventory(t *testing.T) {
 			f.head, f.parents[rev(2)] = rev(2), rev(1)
 			f.problems = cluster.Problems{{Severity: cluster.Error, File: "nodes.yaml", Line: 3, Message: "cpu is a number"}}
 		})
-		a.Look(true)
+		a.Look()
 		until(t, a, cluster.Stalled)
 		if err := a.Destroy(); err != nil {
 			t.Fatal(err)
@@ -466,7 +466,7 @@ func TestRestlessMachine(t *testing.T) {
 		until(t, a, cluster.Ready)
 		f.set(func() { f.looks = 0 })
 		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(5 * time.Millisecond) {
-			a.Look(false)
+			a.Look()
 		}
 		a.stop()
 		if most := int((time.Hour + bustle) / shortest); f.looks > most+10 {

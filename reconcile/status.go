@@ -31,7 +31,7 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 		b := r.findRefusal().block
 		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
 	case m.fetchErr != nil:
-		s.Condition, s.Reason, s.Message, s.Hint = cluster.Unknown, cluster.RepositoryUnavailable, "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
+		s.Condition, s.Reason, s.Message, s.Hint = cluster.Unknown, cmp.Or(cluster.ReasonOf(m.fetchErr), cluster.RepositoryUnavailable), "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
 		s.Condition, s.Reason, s.Message = cluster.Unknown, cluster.Starting, "starting"
 	}

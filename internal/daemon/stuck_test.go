@@ -34,3 +34,14 @@ func TestStuck(t *testing.T) {
 		}
 	}
 }
+
+// TestStuckFetch holds the watchdog to the loop that fetches, too: a library that
+// does not return would leave every cluster at what was pushed before.
+func TestStuckFetch(t *testing.T) {
+	now := time.Now()
+	for due, want := range map[time.Duration]bool{time.Hour: false, -5*time.Minute - 20*time.Second: false, -10 * time.Minute: true} {
+		if got := isStuck(now.Add(due), now); got != want {
+			t.Errorf("a fetch due in %v: %t", due, got)
+		}
+	}
+}

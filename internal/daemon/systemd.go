@@ -24,16 +24,24 @@ func notifyEvery(watchdog time.Duration) time.Duration {
 }
 
 // notifyWatchdog notifies systemd of how things stand, and of being alive unless a
-// cluster is stuck.
+// loop is stuck.
 func (d *Daemon) notifyWatchdog() {
 	state := "STATUS=" + d.statusLine()
-	if stuck := d.findStuck(time.Now()); stuck == "" {
-		state += "\n" + daemon.SdNotifyWatchdog
-	} else {
+	now := time.Now()
+	stuck := d.findStuck(now)
+	switch a := d.current(); {
+	case stuck != "":
 		d.log.Error("a cluster's loop makes no progress; the watchdog will restart the agent", logging.Cluster, stuck)
+	case a != nil && isStuck(a.NextFetch(), now):
+		d.log.Error("a fetch of the repository does not end; the watchdog will restart the agent")
+	default:
+		state += "\n" + daemon.SdNotifyWatchdog
 	}
 	d.notify(state)
 }
+
+// isStuck reports whether a loop is stuck whose next turn is, or was, due then.
+func isStuck(due, now time.Time) bool { return now.After(due.Add(agent.StuckAfter)) }
 
 // reloadingState is what systemd is sent when the files are reloaded; it wants to
 // know when that began, on its own clock.
@@ -88,7 +96,7 @@ func findStuck(names []string, began time.Time, states map[string]cluster.Status
 		if s, ok := states[name]; ok {
 			due = s.NextPass
 		}
-		if now.After(due.Add(agent.StuckAfter)) {
+		if isStuck(due, now) {
 			return name
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/follower"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -22,24 +23,23 @@ import (
 
 // Agent reconciles the clusters of one repository on one host.
 type Agent struct {
-	c      Config
-	hub    *hub
-	gate   *callgate.Gate // of everything that is asked of others
-	pve    *proxmox.Client
-	images *images
+	c        Config
+	repo     *sources.Repository
+	follower *follower.Follower // who fetches it
+	gate     *callgate.Gate     // of everything that is asked of others
+	pve      *proxmox.Client
+	images   *images
 	// consoles reads those of machines that do not come up.
 	consoles  *consoles
 	forge     *forge.Client // nil: none
 	examining chan struct{} // held by the one examination that is under way
 	notifier  *reporting.Notifier
-	outage    *reporting.Outage // of the repository; whoever fetches has it
+	outage    *reporting.Outage // of the repository; the follower's goroutine has it
 	started   time.Time
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-
-	asked chan time.Time // one slot: since when the clusters of the repository are asked for
 
 	mu       sync.Mutex
 	managed  map[string]*managedCluster
@@ -55,7 +55,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	c.setDefaults()
-	a := &Agent{c: c, started: time.Now(), examining: make(chan struct{}, 1), asked: make(chan time.Time, 1), managed: map[string]*managedCluster{}, refused: map[string]refusedCluster{}}
+	a := &Agent{c: c, repo: repo, started: time.Now(), examining: make(chan struct{}, 1), managed: map[string]*managedCluster{}, refused: map[string]refusedCluster{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = callgate.New(a.ctx)
 	c.Proxmox.Wrap, c.Factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
@@ -78,7 +78,7 @@ func New(c Config) (*Agent, error) {
 			return nil, err
 		}
 	}
-	a.hub = &hub{repo: repo, did: a.fetched, lock: make(chan struct{}, 1)}
+	a.follower = follower.New(follower.Config{Fetch: repo.Fetch, Take: a.takeFetched, Interval: c.Interval, Log: c.Log})
 	if err := a.startNotifier(); err != nil {
 		a.pve.Close()
 		return nil, err
@@ -96,12 +96,12 @@ func (a *Agent) Start(ctx context.Context) {
 		}
 		a.manage(name)
 	}
-	a.wg.Go(a.discover)
+	a.wg.Go(func() { a.follower.Run(a.ctx) })
 	if a.c.Directory != "" {
 		a.wg.Go(a.watchDirectory)
 	}
 	if a.c.Pushed != nil {
-		a.wg.Go(func() { outbox.RunPaced(a.ctx.Done(), a.c.Pushed, minPushGap, a.LookAll) })
+		a.wg.Go(func() { outbox.RunPaced(a.ctx.Done(), a.c.Pushed, minPushGap, a.follower.Request) })
 	}
 }
 
@@ -109,9 +109,9 @@ func (a *Agent) Start(ctx context.Context) {
 // much costs a stolen secret, and no more.
 const minPushGap = 5 * time.Second
 
-// watchDirectory looks again whenever the directory changes that is the repository.
+// watchDirectory has the repository fetched whenever the directory changes that is the repository.
 func (a *Agent) watchDirectory() {
-	if err := sources.Watch(a.ctx, a.c.Directory, a.LookAll); err != nil && a.ctx.Err() == nil {
+	if err := sources.Watch(a.ctx, a.c.Directory, a.follower.Request); err != nil && a.ctx.Err() == nil {
 		a.c.Log.Warn("cannot watch the repository's directory; it is read every interval", logging.Err, err)
 	}
 }
@@ -196,12 +196,6 @@ func (a *Agent) startNotifier() (err error) {
 	})
 	a.outage = &reporting.Outage{Notifier: a.notifier, Covered: a.isUnreadSinceStart, Log: a.c.Log}
 	return err
-}
-
-// fetched takes how a fetch of the repository ended, one at a time.
-func (a *Agent) fetched(err error) {
-	a.gate.Did("git", err)
-	a.outage.Observe(err)
 }
 
 // isUnreadSinceStart reports whether no cluster was read since the agent started:

@@ -63,30 +63,29 @@ func (a *Agent) Cluster(name string) (api.Cluster, error) {
 func (a *Agent) Reconcile(name string) error {
 	m, err := a.find(name)
 	if errors.Is(err, api.ErrUnknownCluster) {
-		a.readClusters() // it may have been pushed a moment ago
+		a.follower.Request() // it may have been pushed a moment ago
 	}
 	if err != nil {
 		return err
 	}
-	m.Look(true)
+	m.Look()
+	a.follower.Request()
 	return nil
 }
 
-// readClusters has the repository read for clusters that are not known yet.
-func (a *Agent) readClusters() {
-	select {
-	case a.asked <- time.Now():
-	default: // somebody asked a moment ago, and that is not taken yet
-	}
+// LookAll has every cluster look: at once, for not all that is new is in the
+// repository, and again when that is fetched.
+func (a *Agent) LookAll() {
+	a.lookAtOnce()
+	a.follower.Request()
 }
 
-// LookAll has every cluster fetch and look, those too that are not known yet.
-func (a *Agent) LookAll() {
-	a.readClusters()
-	for _, name := range a.Clusters() {
-		if m, err := a.find(name); err == nil {
-			m.Look(true)
-		}
+// lookAtOnce has every cluster look, at what was fetched last.
+func (a *Agent) lookAtOnce() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, m := range a.managed {
+		m.Look()
 	}
 }
 

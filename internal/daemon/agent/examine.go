@@ -105,7 +105,7 @@ func (x *examiner) door(ctx context.Context) {
 func (x *examiner) repository(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
-	tree, err := x.a.hub.tree(ctx, time.Now())
+	tree, err := x.a.repo.Fetch(ctx)
 	if err != nil {
 		x.out.Repository, x.out.Vacant = doctor.Unseen[string](err), errors.Is(err, git.ErrEmpty)
 		for _, name := range x.a.Clusters() {
@@ -118,10 +118,10 @@ func (x *examiner) repository(ctx context.Context) {
 		return
 	}
 	x.out.Repository = doctor.Saw(tree.Revision.Short())
-	names, problems, err := x.a.hub.repo.Clusters(ctx, tree)
+	names, problems, err := x.a.repo.Clusters(ctx, tree)
 	x.judged("", problems, err)
 	for _, name := range names {
-		snap, problems, err := x.a.hub.repo.Snapshot(ctx, tree, name)
+		snap, problems, err := x.a.repo.Snapshot(ctx, tree, name)
 		if err == nil && !problems.HasErrors() {
 			problems = append(append(problems, machineconfig.Check(snap)...), x.refused(snap.Spec)...)
 			x.specs = append(x.specs, snap.Spec)

@@ -42,11 +42,11 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &managedCluster{agent: a, name: name, source: &source{hub: a.hub, name: name, prepare: a.c.Prepare}}
+	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare}}
 	log := a.c.Log.With(logging.Cluster, name)
 	look := func() {
 		if m.Reconciler != nil {
-			m.Look(false)
+			m.Look()
 		}
 	}
 	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look})

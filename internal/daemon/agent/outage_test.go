@@ -121,7 +121,7 @@ func TestRepositoryOutage(t *testing.T) {
 			down(fmt.Sprintf("request %d failed", n))
 			time.Sleep(30 * time.Minute)
 		}
-		const outage = " Unknown: the repository has not been fetched for 15m00s, and what is pushed is not applied: "
+		const outage = " Unknown: the repository has not been fetched for 15m15s, and what is pushed is not applied: "
 		expect("in an outage", everything, ready, outage)
 		expect("in an outage", trouble, outage)
 		if st := s.Status(); st.Condition != cluster.Ready || !strings.Contains(trouble.reports()[0], "request 0 failed") {
@@ -147,7 +147,7 @@ func TestRepositoryOutage(t *testing.T) {
 		}
 		expect("in the end", trouble, outage, blind, over)
 		expect("in the end", quiet, ready)
-		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="repository unavailable" detail="the repository has not been fetched for 15m00s`: 1, `msg="the repository answers again"`: 2} {
+		for text, n := range map[string]int{`msg="cannot fetch the repository"`: 3, `msg="repository unavailable" detail="the repository has not been fetched for 15m15s`: 1, `msg="the repository answers again"`: 2} {
 			if got := strings.Count(log.String(), text); got != n {
 				t.Errorf("%d events, want %d: %s", got, n, text)
 			}

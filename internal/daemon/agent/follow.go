@@ -1,61 +1,73 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/follower"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
-// discover takes up the clusters that appear in the repository, and those that
-// could not be taken up before. One that disappears stays managed: a missing
-// inventory changes nothing.
-func (a *Agent) discover() {
-	asOf := time.Now().Add(-a.c.Interval)
-	// How long a repository that cannot be read is left alone: its server may
-	// shut out whoever it refuses too often.
-	soon := firstRetry
-	for {
-		pause := a.c.Interval
-		newer := a.hub.kicked() // taken before the look: what comes after it counts
-		names, err := a.c.Clusters, error(nil)
-		if len(names) == 0 {
-			names, err = a.hub.clusters(a.ctx, asOf)
+// StuckAfter is how far behind its own schedule a loop may be before it counts
+// as stuck: that which fetches the repository may take follower.Within, the first
+// pass of a cluster waits for it, and then for everybody else's answers.
+const StuckAfter = follower.Within + time.Minute
+
+// NextFetch is when the repository is fetched next, or when the fetch began that is
+// under way.
+func (a *Agent) NextFetch() time.Time { return a.follower.Due() }
+
+// takeFetched takes how a fetch of the repository ended: it manages the clusters
+// that appear, and those that could not be managed before. One that disappears stays
+// managed: a missing inventory changes nothing. The error is why the clusters are not
+// known, or not as they are now.
+func (a *Agent) takeFetched(r follower.Result, isNews bool) error {
+	a.gate.Did("git", r.Err)
+	a.outage.Observe(r.Err)
+	if isNews {
+		a.lookAtOnce()
+	}
+	names, err := a.c.Clusters, error(nil)
+	if len(names) == 0 {
+		names, err = a.listClusters(r)
+	}
+	for _, name := range append(slices.Clone(names), a.stillRefused(names, err == nil)...) {
+		a.manage(name)
+	}
+	if a.ctx.Err() == nil {
+		a.foundOut(err)
+	}
+	return cmp.Or(r.Err, err)
+}
+
+// listClusters lists the clusters of a tree. What panics over the repository's files
+// is an error.
+func (a *Agent) listClusters(r follower.Result) (names []string, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("internal error: %v", v)
 		}
-		looked := time.Now()
-		for _, name := range append(slices.Clone(names), a.stillRefused(names, err == nil)...) {
-			a.manage(name)
-		}
-		if err != nil {
-			pause = min(soon, pause)
-			soon = min(2*soon, a.c.Interval)
-		} else {
-			soon = firstRetry
-		}
-		if a.ctx.Err() == nil {
-			a.foundOut(err)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-a.ctx.Done():
-			timer.Stop()
-			return
-		case asOf = <-a.asked:
-			timer.Stop()
-			continue
-		case <-newer:
-			timer.Stop()
-		case <-timer.C:
-		}
-		asOf = time.Now().Add(-a.c.Interval)
-		if err != nil {
-			asOf = looked.Add(1) // the answer that was no use is not asked for again
+	}()
+	if r.Err != nil {
+		return nil, r.Err
+	}
+	names, problems, err := a.repo.Clusters(a.ctx, r.Tree)
+	if err != nil || len(names) > 0 {
+		return names, err
+	}
+	for _, p := range problems {
+		if p.Severity == cluster.Error { // why there is none at all
+			err = errors.Join(err, fault.WithHint(fmt.Errorf("%s: %s", p.File, p.Message), p.Hint))
 		}
 	}
+	return nil, err
 }
 
 // stillRefused are the clusters that could not be looked after and are not in the
@@ -79,10 +91,6 @@ func (a *Agent) stillRefused(names []string, known bool) []string {
 	}
 	return out
 }
-
-// firstRetry is when a repository that could not be read is asked again; the
-// pause doubles from there up to the interval.
-const firstRetry = 5 * time.Second
 
 // foundOut takes how it went to read which clusters there are. The log has it
 // when it is news: not as often as it is tried.

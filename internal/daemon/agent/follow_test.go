@@ -14,8 +14,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
-// A cluster that the loop of another one sees first, just after the repository
-// was read for its clusters, is taken up at once and not an interval later.
+// A cluster that is pushed just when the repository was read for its clusters is
+// taken up as soon as somebody has it fetched, and not an interval later.
 func TestClusterThatIsSeenMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
@@ -25,9 +25,7 @@ func TestClusterThatIsSeenMeanwhile(t *testing.T) {
 				return
 			}
 			s.Push(map[string][]byte{"inventory/prod/cluster.yaml": []byte("cluster_name: prod\n")}, "a second cluster")
-			if err := s.Agent.FetchTree(t.Context()); err != nil {
-				t.Error(err)
-			}
+			s.Agent.LookAll()
 		}))
 		s.Lab.World.Inject(world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "down", Times: 1})
 		s.Boot(func(c *agent.Config) { c.Clusters, c.Interval = nil, time.Hour })
