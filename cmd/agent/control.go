@@ -59,7 +59,7 @@ func chooseCluster(ctx context.Context, c *api.Client, args []string) (string, e
 	case 0:
 		return "", fault.WithHint(errors.New("the agent manages no cluster yet"), "`talos-agent status` shows why; `talos-agent reconcile NAME` has the repository read at once")
 	default:
-		return "", &usageError{fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
+		return "", &fault.Usage{Err: fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}
 }
 
@@ -138,7 +138,7 @@ func openDirectory(path string) (fs.FS, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--dir: %w", err)
 	case !info.IsDir():
-		return nil, &usageError{fmt.Errorf("--dir: %s is not a directory", path)}
+		return nil, &fault.Usage{Err: fmt.Errorf("--dir: %s is not a directory", path)}
 	}
 	return os.DirFS(path), nil
 }
@@ -262,7 +262,7 @@ func confirmDestroy(env *environment, name, flag string) error {
 	typed := flag
 	if typed == "" {
 		if f, ok := env.stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-			return &usageError{fmt.Errorf("destroy %s: not confirmed; use `--confirm %s` where nobody can type it", name, name)}
+			return &fault.Usage{Err: fmt.Errorf("destroy %s: not confirmed; use `--confirm %s` where nobody can type it", name, name)}
 		}
 		_, _ = fmt.Fprintf(env.stdout, "Type the name of the cluster to destroy it: ")
 		line, err := bufio.NewReader(env.stdin).ReadString('\n')

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
@@ -23,7 +24,7 @@ func osEnvironment() *environment {
 func newPrinter(w io.Writer, output string) (terminal.Printer, error) {
 	p, err := terminal.New(w, output)
 	if err != nil {
-		return p, &usageError{err}
+		return p, &fault.Usage{Err: err}
 	}
 	return p, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
@@ -40,7 +41,7 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 			q.Cluster = args[0]
 		}
 		if *last < 0 {
-			return &usageError{fmt.Errorf("--last %d: write a number of events", *last)}
+			return &fault.Usage{Err: fmt.Errorf("--last %d: write a number of events", *last)}
 		}
 		if q.Since, err = sinceFlag(*since, time.Now()); err != nil {
 			return err
@@ -80,7 +81,7 @@ func sinceFlag(text string, now time.Time) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, &usageError{fmt.Errorf("--since %q: write how long ago (2h, 30m), or a time like 2026-03-01T10:00:00Z", text)}
+		return at, &fault.Usage{Err: fmt.Errorf("--since %q: write how long ago (2h, 30m), or a time like 2026-03-01T10:00:00Z", text)}
 	}
 	return at, nil
 }

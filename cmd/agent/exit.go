@@ -19,13 +19,6 @@ const (
 	exitDestructive = 11 // plan: there are destructive ones
 )
 
-// usageError is a command line that cannot be obeyed, as far as it is seen here;
-// the rooms return fault.Usage.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
 // exitError ends the program with a code of its own. With a nil err everything
 // was reported already.
 type exitError struct {
@@ -44,14 +37,13 @@ func (e *exitError) Unwrap() error { return e.err }
 // exitCode is the code for the error a command returned.
 func exitCode(err error) int {
 	var own *exitError
-	var usage *usageError
-	var wrong *fault.Usage
+	var usage *fault.Usage
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &own):
 		return own.code
-	case errors.As(err, &usage), errors.As(err, &wrong):
+	case errors.As(err, &usage):
 		return exitUsage
 	case errors.Is(err, api.ErrNoDaemon):
 		return exitNoDaemon

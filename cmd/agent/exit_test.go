@@ -20,7 +20,7 @@ func TestExitCode(t *testing.T) {
 		{nil, 0},
 		{errors.New("broken"), 1},
 		{cluster.Problems{{Severity: cluster.Error, Message: "wrong"}}, 1},
-		{fmt.Errorf("validate: %w", &usageError{errors.New("no such flag")}), 2},
+		{fmt.Errorf("validate: %w", &fault.Usage{Err: errors.New("no such flag")}), 2},
 		{errSilent(exitReconciling), 3},
 		{errSilent(exitStalled), 4},
 		{fmt.Errorf("status: %w", api.ErrNoDaemon), 5},

@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 func newHistory(env *environment) *cobra.Command {
@@ -39,7 +41,7 @@ set by history.keep in the host's config.`,
 			if i, err := strconv.Atoi(args[n-1]); err == nil {
 				number, args = i, args[:n-1]
 			} else if n == 2 {
-				return &usageError{fmt.Errorf("%q is not the number of a run; `talos-agent history %s` lists them", args[1], args[0])}
+				return &fault.Usage{Err: fmt.Errorf("%q is not the number of a run; `talos-agent history %s` lists them", args[1], args[0])}
 			}
 		}
 		c := newClient(cmd)

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
 	"github.com/talos-agent/talos-agent/internal/terminal"
@@ -57,7 +58,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 			return err
 		}
 		if p.IsJSON() && !f.DryRun {
-			return &usageError{errors.New("init: --output json goes with --dry-run")}
+			return &fault.Usage{Err: errors.New("init: --output json goes with --dry-run")}
 		}
 		host := probe.Host{Root: root, Run: run}
 		if root != "" {

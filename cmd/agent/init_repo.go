@@ -148,14 +148,14 @@ func (f *repoFlags) readWishes() (scaffold.Wishes, error) {
 		}
 		ip, err := netip.ParseAddr(a.text)
 		if err != nil || !ip.Is4() {
-			return w, &usageError{fmt.Errorf("--%s %q: write an IPv4 address", a.flag, a.text)}
+			return w, &fault.Usage{Err: fmt.Errorf("--%s %q: write an IPv4 address", a.flag, a.text)}
 		}
 		*a.into = ip
 	}
 	if f.network != "" {
 		p, err := netip.ParsePrefix(f.network)
 		if err != nil {
-			return w, &usageError{fmt.Errorf("--network %q: write a network, like 10.10.0.0/24", f.network)}
+			return w, &fault.Usage{Err: fmt.Errorf("--network %q: write a network, like 10.10.0.0/24", f.network)}
 		}
 		w.Network = p
 	}

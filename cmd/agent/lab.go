@@ -61,7 +61,7 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 			return runBareLab(cmd.Context(), env, dir, prefix, flavour, speed)
 		}
 		if ageKey == "" {
-			return &usageError{errors.New("use --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
+			return &fault.Usage{Err: errors.New("use --age-key FILE: the agent needs it to read the repository's secrets; for examples/repo it is examples/repo/lab-age-key.txt")}
 		}
 		key, err := os.ReadFile(ageKey)
 		if err != nil {
@@ -110,7 +110,7 @@ func holdNetwork(prefix string) (release func(), err error) {
 func parsePrefix(prefix string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
-		return netip.Prefix{}, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+		return netip.Prefix{}, &fault.Usage{Err: fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
 	}
 	return p, nil
 }
@@ -136,13 +136,13 @@ func printStory(ctx context.Context, env *environment, l *lab.Lab) {
 func labConfig(dir, prefix, flavour string, speed float64) (pvehost.Config, error) {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
-		return pvehost.Config{}, &usageError{fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+		return pvehost.Config{}, &fault.Usage{Err: fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
 	}
 	if flavour != "9.2" && flavour != "8.4" {
-		return pvehost.Config{}, &usageError{fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
+		return pvehost.Config{}, &fault.Usage{Err: fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}
 	}
 	if speed <= 0 {
-		return pvehost.Config{}, &usageError{fmt.Errorf("--speed %v: write a number above 0", speed)}
+		return pvehost.Config{}, &fault.Usage{Err: fmt.Errorf("--speed %v: write a number above 0", speed)}
 	}
 	return pvehost.Config{Dir: dir, Prefix: p, Flavour: flavour, Speed: speed}, nil
 }
@@ -187,7 +187,7 @@ func newLabPvesh(env *environment) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return &usageError{errors.New("lab pvesh: which door?")}
+				return &fault.Usage{Err: errors.New("lab pvesh: which door?")}
 			}
 			text, err := os.ReadFile(args[0])
 			if err != nil {

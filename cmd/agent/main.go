@@ -88,7 +88,7 @@ are changes; 11 plan: there are destructive ones.`,
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
+		return &fault.Usage{Err: fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
 	})
 	root.PersistentFlags().String("socket", config.DefaultSocket, "unix socket of the daemon")
 	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Inspect:"},
@@ -118,7 +118,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		near = "did you mean " + strings.Join(names, " or ") + "?"
 	}
-	return &usageError{fault.WithHint(fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), near)}
+	return &fault.Usage{Err: fault.WithHint(fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), near)}
 }
 
 // usageArgs makes a wrong number of arguments a wrong usage, here and below, and
@@ -130,12 +130,12 @@ func usageArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(cmd *cobra.Command, args []string) error {
 			err := check(cmd, args)
-			if _, usage := errors.AsType[*usageError](err); usage {
+			if _, usage := errors.AsType[*fault.Usage](err); usage {
 				return err
 			}
 			if err != nil {
 				use := strings.TrimSuffix(cmd.UseLine(), " [flags]")
-				return &usageError{fmt.Errorf("%s: %w; write `%s`, and see `%s --help`", cmd.CommandPath(), err, use, cmd.CommandPath())}
+				return &fault.Usage{Err: fmt.Errorf("%s: %w; write `%s`, and see `%s --help`", cmd.CommandPath(), err, use, cmd.CommandPath())}
 			}
 			return nil
 		}

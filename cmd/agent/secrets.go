@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
 
@@ -50,7 +51,7 @@ files, or from standard input as NAME=-, and later with sops.`,
 	completeFlag(cmd, "cluster", folderNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.Cluster == "" {
-			return &usageError{errors.New("secrets new: which cluster? use --cluster NAME")}
+			return &fault.Usage{Err: errors.New("secrets new: which cluster? use --cluster NAME")}
 		}
 		made, err := sealed.Make(cmd.Context(), args[0], f, time.Now())
 		if err != nil {

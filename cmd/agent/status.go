@@ -45,7 +45,7 @@ daemon cannot be reached.`,
 		c := newClient(cmd)
 		if *watch {
 			if *wait > 0 {
-				return &usageError{errors.New("status: --watch and --wait do not go together")}
+				return &fault.Usage{Err: errors.New("status: --watch and --wait do not go together")}
 			}
 			return watchStatus(cmd.Context(), env, c, p, args)
 		}
