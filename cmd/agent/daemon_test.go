@@ -312,13 +312,27 @@ func (a answer) String() string {
 	return fmt.Sprintf("talos-agent %s: exit code %d\n%s%s", strings.Join(a.args, " "), a.code, a.out, a.errOut)
 }
 
-// try runs a command against the daemon.
+// try runs a command against the daemon. It is no program of its own, as what people
+// type is in the scripts: to start one takes a hundred times what the command does, and
+// tests wait by it.
 func (r *rig) try(args ...string) answer {
 	r.t.Helper()
-	return r.as(nil, args...)
+	a := answer{args: args}
+	var out, errOut bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(&environment{stdin: strings.NewReader(""), stdout: &out, stderr: &errOut}, append([]string{"--socket", r.socket()}, args...))
+	}()
+	select {
+	case a.code = <-ended:
+	case <-time.After(daemonPatience):
+		r.t.Fatalf("talos-agent %v does not end", args)
+	}
+	a.out, a.errOut = out.String(), errOut.String()
+	return a
 }
 
-// as runs a command as another user.
+// as runs a command as a program of its own, of another user where cred is set.
 func (r *rig) as(cred *syscall.Credential, args ...string) answer {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), daemonPatience)
@@ -364,15 +378,10 @@ func (r *rig) status() cluster.Status {
 	return r.statusOf("dev")
 }
 
-// statusOf is the status of a cluster, as the command says it in JSON. It is what
-// tests wait by, and so no program of its own: to start one takes a hundred times
-// what the command does.
+// statusOf is the status of a cluster, as the command says it in JSON.
 func (r *rig) statusOf(name string) cluster.Status {
 	r.t.Helper()
-	var out, errOut bytes.Buffer
-	a := answer{args: []string{"--socket", r.socket(), "status", name, "--output", "json"}}
-	a.code = run(&environment{stdin: strings.NewReader(""), stdout: &out, stderr: &errOut}, a.args)
-	a.out, a.errOut = out.String(), errOut.String()
+	a := r.try("status", name, "--output", "json")
 	var list struct {
 		Kind string
 		Data []cluster.Status

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -65,7 +66,10 @@ func askedIn(calls []world.CallRecord, n int) (map[string]int, bool) {
 // tasks and a tenth of the configurations of Proxmox VE, one question to Git,
 // nothing rendered.
 func TestQuietPass(t *testing.T) {
-	for _, sz := range []size{{ControlPlanes: 1, Workers: 2}, {ControlPlanes: 3, Workers: 7}} {
+	for i, sz := range []size{{ControlPlanes: 1, Workers: 2}, {ControlPlanes: 3, Workers: 7}} {
+		if i%daemontest.Thinner != 0 {
+			continue
+		}
 		t.Run(sz.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSim(t, sz, lab.Config{})
@@ -116,7 +120,10 @@ func changesHost(c world.CallRecord) bool {
 // TestKilledAgentRepeatsNothing kills the agent when a change was carried out
 // and before it learns so. The next one sees what came of it.
 func TestKilledAgentRepeatsNothing(t *testing.T) {
-	for _, op := range killedAt {
+	for i, op := range killedAt {
+		if i%daemontest.Thinner != 0 {
+			continue
+		}
 		t.Run(op, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSim(t, size{ControlPlanes: 1, Workers: 2}, lab.Config{})
