@@ -131,4 +131,4 @@ fuzz: ## fuzz every target for FUZZTIME each
 
 .PHONY: docs
 docs: ## write the generated pages of docs/reference
-	$(GO) test ./cmd/agent ./internal/api ./internal/host/config ./sources/inventory -run 'Reference|Schema|Screen' -update
+	$(GO) test ./cmd/agent ./internal/api ./internal/cluster ./internal/host/config ./sources/inventory -run 'Reference|Schema|Screen' -update

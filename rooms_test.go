@@ -149,6 +149,10 @@ var rooms = map[string]room{
 		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/daemon/daemontest", "sources/notify"}},
 	"internal/daemon/follower": {why: "fetches the repository, whatever is in it and whoever reads it",
 		may: []string{"internal/cluster", "internal/logging", "sources"}, never: append([]string{"os", "net", "net/http"}, clients...)},
+	"internal/golden":                {why: "for tests only, a leaf: files that what is generated is compared with"},
+	"internal/host/hosttest":         {why: "for tests only, a leaf: the files of a host, and a time server"},
+	"internal/repo/repotest":         {why: "for tests only, a leaf: a repository of any size"},
+	"internal/yamlschema/schematest": {why: "for tests only, a leaf: schemas and YAML as an editor reads them"},
 	"internal/daemon/daemontest": {why: "for tests only: an agent on the lab, wired by hand",
 		may: []string{"internal/api", "internal/cluster", "internal/daemon/agent", "internal/daemon/reporting", "internal/lab", "internal/lab/world",
 			"reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/forge", "sources/git", "sources/inventory", "sources/secrets"},
@@ -232,7 +236,8 @@ var rooms = map[string]room{
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
 var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
-	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry"}
+	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry",
+	"internal/golden", "internal/host/hosttest", "internal/repo/repotest", "internal/yamlschema/schematest"}
 
 func TestRoomsKeepTheImportRules(t *testing.T) {
 	seen := map[string]bool{}

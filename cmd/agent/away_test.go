@@ -15,18 +15,19 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // TestWhyADaemonIsAway: where no daemon listens, what keeps one from starting is
 // told, as far as whoever asks may read it.
 func TestWhyADaemonIsAway(t *testing.T) {
-	files := hostFiles(t)
+	files := hosttest.Files(t)
 	const config = "repository: {url: \"https://example.org/infra.git\", token_file: git.token}\nage_key_file: age.key\nproxmox: {token_file: proxmox.token}\n"
-	dir := newHost(t, files, map[string]string{"config.yaml": config})
+	dir := hosttest.New(t, files, map[string]string{"config.yaml": config})
 	path := filepath.Join(dir, "config.yaml")
 	_, away := api.NewClient(filepath.Join(dir, "none.sock")).About(t.Context())
 	put := func(name, text string, mode os.FileMode) {
-		write(t, filepath.Join(dir, name), text, mode)
+		hosttest.Write(t, filepath.Join(dir, name), text, mode)
 		must(os.Chmod(filepath.Join(dir, name), mode))
 	}
 	put("policy.yaml", files["policy.yaml"], 0o644)

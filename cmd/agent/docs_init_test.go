@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
@@ -68,9 +69,9 @@ func (h *fresh) isThePages() {
 	h.t.Helper()
 	units := filepath.Join(h.dir, "etc/systemd/system")
 	must(os.MkdirAll(units, 0o755))
-	write(h.t, filepath.Join(units, setup.UnitName), "", 0o644)
+	hosttest.Write(h.t, filepath.Join(units, setup.UnitName), "", 0o644)
 	addr, key, _ := strings.Cut(string(h.SSH.KnownHosts()), " ")
-	write(h.t, filepath.Join(h.dir, "known"), strings.Replace(addr, addr, "git.example.org", 1)+" "+key, 0o600)
+	hosttest.Write(h.t, filepath.Join(h.dir, "known"), strings.Replace(addr, addr, "git.example.org", 1)+" "+key, 0o600)
 }
 
 // prompt matches a line of a conversation with what was typed.

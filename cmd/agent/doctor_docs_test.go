@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/terminal"
@@ -70,7 +71,7 @@ the command itself, on the host it is run on; as root it sees all of it.
 
 Names and levels are stable; words may change. There may be several checks of one name.
 `)
-	current(t, filepath.Join(reference, "doctor.md"), b.Bytes())
+	golden.Check(t, filepath.Join(reference, "doctor.md"), b.Bytes())
 }
 
 // nextKind is the kind behind one in the catalogue; nil behind the last.
@@ -107,5 +108,5 @@ func TestDoctorScreen(t *testing.T) {
 	if !ok || !ok2 {
 		t.Fatalf("%s has no place for the screen", page)
 	}
-	current(t, page, []byte(before+begin+screen+end+after))
+	golden.Check(t, page, []byte(before+begin+screen+end+after))
 }

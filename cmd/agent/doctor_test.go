@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
@@ -31,7 +32,7 @@ func newPatient(t *testing.T) *rig {
 		"ghcr.io": r.lab.Registry.URL(), "registry.k8s.io": r.lab.Registry.URL(), "factory.talos.dev": r.lab.Registry.URL()}
 	r.write()
 	if os.Geteuid() == 0 {
-		_, stop, err := serveTime(r.timeServer()+":123", 0)
+		_, stop, err := hosttest.ServeTime(r.timeServer()+":123", 0)
 		must(err)
 		t.Cleanup(stop)
 	}

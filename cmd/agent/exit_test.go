@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 func TestExitCode(t *testing.T) {
@@ -50,7 +51,7 @@ func TestCureOfAHostThatIsNotSetUp(t *testing.T) {
 	if got := hintFor(fault.WithHint(errors.New("other"), "mend it"), false, config); got != "mend it" {
 		t.Errorf("another error: %q", got)
 	}
-	write(t, config, "owner: mine\n", 0o600)
+	hosttest.Write(t, config, "owner: mine\n", 0o600)
 	if got := hintFor(away, false, config); got != "start it" {
 		t.Errorf("with a config: %q", got)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	deb "github.com/talos-agent/talos-agent/packaging/deb"
 )
@@ -20,7 +21,7 @@ import (
 // TestInitWritesWhatIsWished: the files of the package, filled in, say to the
 // daemon's own loader exactly what is wished, and keep their comments.
 func TestInitWritesWhatIsWished(t *testing.T) {
-	files := hostFiles(t)
+	files := hosttest.Files(t)
 	load := func(w setup.Wishes) config.Settings {
 		t.Helper()
 		conf, policy := setup.Config(deb.Config, w), setup.Policy(deb.Policy, w)
@@ -29,10 +30,10 @@ func TestInitWritesWhatIsWished(t *testing.T) {
 				t.Errorf("the %s has lost its comments, or its end:\n%s", name, text)
 			}
 		}
-		dir := newHost(t, map[string]string{"config.yaml": string(conf), "policy.yaml": string(policy), "ca.pem": files["ca.pem"], "pve-root-ca.pem": files["ca.pem"], "known_hosts": files["known_hosts"]})
-		store := newHost(t)
+		dir := hosttest.New(t, map[string]string{"config.yaml": string(conf), "policy.yaml": string(policy), "ca.pem": files["ca.pem"], "pve-root-ca.pem": files["ca.pem"], "known_hosts": files["known_hosts"]})
+		store := hosttest.New(t)
 		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "git.token": "git.token", "forge.token": "forge.token"} {
-			write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
+			hosttest.Write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
 		}
 		s, problems := config.LoadFrom(filepath.Join(dir, "config.yaml"), config.FromStore(store))
 		if len(problems) > 0 {
@@ -112,9 +113,9 @@ func TestInitTellsNoSecret(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	must(err)
 	other, broken := filepath.Join(t.TempDir(), "age.key"), filepath.Join(t.TempDir(), "age.key")
-	write(t, other, id.String()+"\n", 0o600)
+	hosttest.Write(t, other, id.String()+"\n", 0o600)
 	c.add("another age key", id.String())
-	write(t, broken, strings.ToLower(id.String())+"\n", 0o600)
+	hosttest.Write(t, broken, strings.ToLower(id.String())+"\n", 0o600)
 	c.add("a broken age key", strings.ToLower(id.String()))
 	before := h.state()
 	if a := hear(h.init(t.Context(), "--yes", "--force", "--age-key", broken)); a.err == nil || !strings.Contains(a.err.Error(), "--age-key: "+broken) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
 )
@@ -77,7 +78,7 @@ func TestInitKnownHostsOfBoth(t *testing.T) {
 	line := strings.TrimSpace(string(h.SSH.KnownHosts()))
 	_, key, _ := strings.Cut(line, " ")
 	file := filepath.Join(t.TempDir(), "known_hosts")
-	write(t, file, "other.example.org "+key, 0o644)
+	hosttest.Write(t, file, "other.example.org "+key, 0o644)
 	a := h.done("--known-hosts-file", file, "--known-host", line)
 	if want := "other.example.org " + key + "\n" + line + "\n"; h.file(setup.KnownHostsFile) != want {
 		t.Errorf("%q, want %q; %v", h.file(setup.KnownHostsFile), want, a)

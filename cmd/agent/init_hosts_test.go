@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
@@ -95,7 +96,7 @@ func TestInitWithACopiedToken(t *testing.T) {
 	hosts[0].done()
 	path := setup.Credential(setup.ProxmoxToken)
 	must(os.MkdirAll(hosts[1].dir+setup.CredentialDir, 0o700))
-	write(t, hosts[1].dir+path, hosts[0].file(path), 0o600)
+	hosttest.Write(t, hosts[1].dir+path, hosts[0].file(path), 0o600)
 	if a := hosts[1].init(t.Context(), "--yes"); a.err == nil || !strings.Contains(a.err.Error(), path+": somebody else wrote or changed it") || len(hosts[1].pveshs) > 0 {
 		t.Errorf("%v; %v", a, hosts[1].pveshs)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/host/setup/wizard"
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
@@ -312,7 +313,7 @@ func (h *fresh) certificate(names ...string) []byte {
 	cert := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: names, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
 	must(err)
-	write(h.t, filepath.Join(dir, "pveproxy-ssl.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), 0o640)
+	hosttest.Write(h.t, filepath.Join(dir, "pveproxy-ssl.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), 0o640)
 	return der
 }
 

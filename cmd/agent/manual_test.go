@@ -16,6 +16,8 @@ import (
 	"github.com/cpuguy83/go-md2man/v2/md2man"
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // manualDir is where `make deb` wants the manual pages and completions.
@@ -54,7 +56,7 @@ func TestManual(t *testing.T) {
 	}
 	for name, page := range pages {
 		checkPage(t, name, page)
-		write(t, filepath.Join(dir, name+".gz"), packed(t, page), 0o644)
+		hosttest.Write(t, filepath.Join(dir, name+".gz"), packed(t, page), 0o644)
 	}
 	for _, file := range []string{"talos-agent.1", "talos-agent-status.1", "talos-agent-secrets-new.1", "talos-agent-config.5"} {
 		if pages[file] == nil {
@@ -73,7 +75,7 @@ func TestManual(t *testing.T) {
 		if !strings.Contains(b.String(), "talos-agent") {
 			t.Errorf("the completion for %s does not know the program", shell)
 		}
-		write(t, filepath.Join(dir, "talos-agent."+shell), b.String(), 0o644)
+		hosttest.Write(t, filepath.Join(dir, "talos-agent."+shell), b.String(), 0o644)
 	}
 }
 

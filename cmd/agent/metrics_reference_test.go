@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -41,5 +42,5 @@ Times are in seconds since 1970, so that ` + "`time() - talos_agent_cluster_cond
 conditions and phases are those of [the status](status.md). All values of a label are reported at any time, with 0 for what is
 not so; a cluster that is no longer managed, or was not observed yet, has no series.
 `)
-	current(t, filepath.Join(reference, "metrics.md"), b.Bytes())
+	golden.Check(t, filepath.Join(reference, "metrics.md"), b.Bytes())
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/metrics"
 )
 
@@ -158,7 +159,7 @@ func TestAlerts(t *testing.T) {
 	b, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
 	must(err)
 	file := filepath.Join(t.TempDir(), "dashboard.yaml")
-	write(t, file, string(b), 0o600)
+	hosttest.Write(t, file, string(b), 0o600)
 	run("check", "rules", file)
 
 	tests, err := os.ReadFile(filepath.Join(monitoringDir, "alerts_test.yaml"))

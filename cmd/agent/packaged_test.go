@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
+	"github.com/talos-agent/talos-agent/internal/yamlschema/schematest"
 )
 
 const unitFile = "../../packaging/systemd/talos-agent.service"
@@ -35,7 +38,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "talos-agent.service")
-	write(t, file, strings.ReplaceAll(string(b), start[1], program), 0o644)
+	hosttest.Write(t, file, strings.ReplaceAll(string(b), start[1], program), 0o644)
 	if out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -77,7 +80,7 @@ func TestDocsFiles(t *testing.T) {
 			if b.language != "yaml" || comments.MatchString(b.text) {
 				continue
 			}
-			content, ok := instance(t, b.text).(map[string]any)
+			content, ok := schematest.Instance(t, []byte(b.text)).(map[string]any)
 			if !ok {
 				t.Errorf("%s: is no mapping", b.at())
 				continue
@@ -91,13 +94,17 @@ func TestDocsFiles(t *testing.T) {
 			case "other":
 				continue
 			case "cluster":
-				for key, value := range instance(t, wholeCluster).(map[string]any) {
+				for key, value := range schematest.Instance(t, []byte(wholeCluster)).(map[string]any) {
 					if _, ok := content[key]; !ok {
 						content[key] = value
 					}
 				}
 			}
-			if err := compileSchema(t, which).Validate(content); err != nil {
+			schema, err := writeSchema(which)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := schematest.Compile(t, which, schema).Validate(content); err != nil {
 				t.Errorf("%s: as %s: %v", b.at(), which, err)
 			}
 		}

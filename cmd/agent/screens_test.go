@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -191,7 +192,7 @@ func (s screens) hold(t *testing.T) {
 			continue
 		}
 		found++
-		if same := screenWords(screen) == screenWords(want); !same && !*update {
+		if same := screenWords(screen) == screenWords(want); !same && !golden.Update() {
 			t.Errorf("%s: %s prints\n%s\nand the page shows\n%s\n-update writes it", block.at(), head, want, screen)
 		} else if !same {
 			drifted = true
@@ -202,7 +203,7 @@ func (s screens) hold(t *testing.T) {
 		t.Errorf("%s shows %d screens of %d", screensPage, found, len(s))
 	}
 	// All of them or none: they tell one story.
-	if *update && drifted {
+	if golden.Update() && drifted {
 		must(os.WriteFile(path, []byte(text), 0o644))
 	}
 }

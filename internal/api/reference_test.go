@@ -2,14 +2,13 @@ package api
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite docs/reference/api.md; commit only the changes you understand")
+	"github.com/talos-agent/talos-agent/internal/golden"
+)
 
 // TestAPIReferenceIsCurrent writes the table of routes of docs/reference/api.md
 // between its markers.
@@ -30,15 +29,7 @@ func TestAPIReferenceIsCurrent(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r.pattern, r.access, r.kind, r.does)
 	}
 	b.WriteString("\n" + end + after)
-	if bytes.Equal(page, b.Bytes()) {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s does not list the routes as they are: make docs writes it", file)
-	}
-	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	golden.Check(t, file, b.Bytes())
 }
 
 // String is what the page calls those who may use a route.

@@ -2,20 +2,18 @@ package cluster
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write docs/reference/reasons.md")
+	"github.com/talos-agent/talos-agent/internal/golden"
+)
 
 // TestEveryReasonIsInTheTable: there is a row for every constant, and one only, and
 // the code is what the constant is worth.
@@ -90,14 +88,7 @@ only whoever made the call that it answers.
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Reason, r.Meaning, r.Do, r.Audience)
 		}
 	}
-	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have, err := os.ReadFile(file); err != nil || string(have) != b.String() {
-		t.Errorf("%s differs from the table (%v): run `make docs`", file, err)
-	}
+	golden.Check(t, file, []byte(b.String()))
 }
 
 func TestReasonOf(t *testing.T) {

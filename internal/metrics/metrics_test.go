@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"flag"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,9 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata anew")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -96,15 +94,7 @@ func TestTextFile(t *testing.T) {
 	got, err := os.ReadFile(path)
 	check(t, err)
 	got = regexp.MustCompile(`goversion="[^"]*"`).ReplaceAll(got, []byte(`goversion="x"`))
-	golden := filepath.Join("testdata", "whole.prom")
-	if *update {
-		check(t, os.WriteFile(golden, got, 0o644))
-	}
-	want, err := os.ReadFile(golden)
-	check(t, err)
-	if string(got) != string(want) {
-		t.Errorf("the file differs from %s; with -update it is written again:\n%s", golden, got)
-	}
+	golden.Check(t, filepath.Join("testdata", "whole.prom"), got)
 	if err := m.WriteText(filepath.Join(t.TempDir(), "no", "such")); err == nil || !strings.Contains(err.Error(), "write metrics to") {
 		t.Errorf("a folder that is not there: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	stdx509 "crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
 // bundleMap is the test bundle as a tree, to break.
@@ -50,7 +52,7 @@ func TestNewBundle(t *testing.T) {
 		}
 		return s
 	})
-	golden(t, "bundle-keys.txt", keys)
+	golden.Check(t, filepath.Join("testdata", "bundle-keys.txt"), []byte(keys))
 	if _, err := OpenBundle(cluster.NewSecret(b), "v1.13"); err != nil {
 		t.Error(err)
 	}

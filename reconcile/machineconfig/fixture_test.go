@@ -2,21 +2,16 @@ package machineconfig
 
 import (
 	"crypto/sha256"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // bundle is a secrets bundle made once for these tests and for nothing else.
 func bundle(t testing.TB) cluster.Secret {
@@ -112,39 +107,6 @@ func mustRender(t testing.TB, s cluster.Snapshot) map[string]cluster.Config {
 		t.Fatalf("%d configs for %d nodes", len(configs), len(s.Spec.Nodes))
 	}
 	return configs
-}
-
-// golden compares with a file of testdata, or rewrites it.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v (run the test with -update)", err)
-	}
-	if string(want) != got {
-		t.Errorf("%s differs (run the test with -update and read the diff):\n%s", path, firstDifference(string(want), got))
-	}
-}
-
-// firstDifference shows where two texts part.
-func firstDifference(want, got string) string {
-	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
-	for i := range min(len(w), len(g)) {
-		if w[i] != g[i] {
-			return "line " + strconv.Itoa(i+1) + "\n- " + w[i] + "\n+ " + g[i]
-		}
-	}
-	return "one is longer: " + strconv.Itoa(len(w)) + " lines and " + strconv.Itoa(len(g))
 }
 
 // shorten replaces certificates and keys by their digests, so that a golden

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +37,7 @@ func TestGolden(t *testing.T) {
 					}
 					configs := mustRender(t, s)
 					for _, n := range s.Spec.Nodes {
-						golden(t, "golden/"+name+"-"+string(n.Role)+".yaml", shorten(configs[n.Name].Bytes.RevealString()))
+						golden.Check(t, filepath.Join("testdata", "golden/"+name+"-"+string(n.Role)+".yaml"), []byte(shorten(configs[n.Name].Bytes.RevealString())))
 					}
 				})
 			}

@@ -1,16 +1,13 @@
 package plan
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected output in testdata; read the diff before committing it")
 
 // TestScenarios runs every script in testdata: a line is a command, the lines
 // that begin with ">" are what the command before must print. world_test.go
@@ -42,15 +39,7 @@ func TestScenarios(t *testing.T) {
 					}
 				}
 			}
-			if *update {
-				if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if d := cmp.Diff(string(src), got.String()); d != "" {
-				t.Errorf("%s (-want +got; run with -update after reading this):\n%s", file, d)
-			}
+			golden.Check(t, file, []byte(got.String()))
 		})
 	}
 }

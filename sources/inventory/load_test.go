@@ -1,10 +1,8 @@
 package inventory
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,10 +12,9 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
-
-var update = flag.Bool("update", false, "rewrite what the tests expect; commit only the changes you understand")
 
 // treeOf turns the files of an archive into a file system.
 func treeOf(a *txtar.Archive) fstest.MapFS {
@@ -55,12 +52,10 @@ func TestLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := loadArchive(a)
-			if *update {
+			if golden.Update() {
 				a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return f.Name == "want" })
 				a.Files = append(a.Files, txtar.File{Name: "want", Data: []byte(got)})
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				golden.Write(t, file, txtar.Format(a))
 				return
 			}
 			want, _ := section(a, "want")

@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,28 +9,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	"go.yaml.in/yaml/v4"
 
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/internal/yamlschema/schematest"
 )
 
 const reference = "../../docs/reference"
-
-// current compares a generated file with what is written in docs, or rewrites it.
-func current(t *testing.T, file string, want []byte) {
-	t.Helper()
-	got, err := os.ReadFile(file)
-	if bytes.Equal(got, want) {
-		return
-	}
-	if !*update {
-		t.Errorf("%s differs from the types (%v): go test ./sources/inventory -update writes it", file, err)
-		return
-	}
-	if err := os.WriteFile(file, want, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestSchemasAreCurrent(t *testing.T) {
 	for _, name := range SchemaNames() {
@@ -39,7 +23,7 @@ func TestSchemasAreCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		current(t, filepath.Join(reference, "schema", name+".schema.json"), b)
+		golden.Check(t, filepath.Join(reference, "schema", name+".schema.json"), b)
 	}
 	if _, err := Schema("nope"); err == nil || !strings.Contains(err.Error(), "cluster, nodes, addon") {
 		t.Errorf("unknown schema: %v", err)
@@ -52,37 +36,7 @@ func compile(t *testing.T, name string) *jsonschema.Schema {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource(name+".json", doc); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile(name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// instance reads YAML the way an editor does.
-func instance(t *testing.T, data []byte) any {
-	t.Helper()
-	var v any
-	if err := yaml.Load(data, &v); err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return schematest.Compile(t, name, b)
 }
 
 // TestSchemasAgreeWithTheDecoder: what Load accepts is valid under the schema,
@@ -110,7 +64,7 @@ func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 				continue
 			}
 			accepted++
-			if err := s.Validate(instance(t, f.Data)); err != nil {
+			if err := s.Validate(schematest.Instance(t, f.Data)); err != nil {
 				t.Errorf("%s: %s is valid, but its schema reports %v", file, f.Name, err)
 			}
 		}
@@ -127,7 +81,7 @@ func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 	} {
 		s := compile(t, which)
 		for _, text := range wrong {
-			if err := s.Validate(instance(t, []byte(text))); err == nil {
+			if err := s.Validate(schematest.Instance(t, []byte(text))); err == nil {
 				t.Errorf("the schema of %s accepts %s", which, text)
 			}
 		}
@@ -161,5 +115,5 @@ func TestReferenceIsCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	current(t, file, []byte(page))
+	golden.Check(t, file, []byte(page))
 }

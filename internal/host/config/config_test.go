@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 func TestConfigDefaults(t *testing.T) {
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+	dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": sshConfig})
 	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
@@ -23,7 +24,7 @@ func TestConfigDefaults(t *testing.T) {
 		{"image_datastore", s.ImageDatastore, "local"}, {"factory", s.Factory, "https://factory.talos.dev"},
 		{"socket", s.Socket, "/run/talos-agent/agent.sock"}, {"state_dir", s.StateDir, "/var/lib/talos-agent"}, {"cache_dir", s.CacheDir, "/var/cache/talos-agent"},
 		{"policy", s.PolicyPath, filepath.Join(dir, "policy.yaml")}, {"source", s.Source(), "main of ssh://git@example.org/infra.git"},
-		{"token", s.Proxmox.Token.RevealString(), canaryToken},
+		{"token", s.Proxmox.Token.RevealString(), hosttest.CanaryToken},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is %q, want %q", c.what, c.got, c.want)
@@ -35,8 +36,8 @@ func TestConfigDefaults(t *testing.T) {
 }
 
 func TestConfigFull(t *testing.T) {
-	files := hostFiles(t)
-	dir := newHost(t, files, map[string]string{"config.yaml": fullConfig})
+	files := hosttest.Files(t)
+	dir := hosttest.New(t, files, map[string]string{"config.yaml": fullConfig})
 	if err := os.Mkdir(filepath.Join(dir, "rules"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -55,16 +56,16 @@ func TestConfigFull(t *testing.T) {
 	if strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if s.Repository.Token != canaryGit || s.Forge.Token != canaryForge || string(s.CA) != files["ca.pem"] || string(s.Proxmox.CA) != files["ca.pem"] || string(s.Repository.CA) != files["ca.pem"] {
+	if s.Repository.Token != hosttest.CanaryGit || s.Forge.Token != hosttest.CanaryForge || string(s.CA) != files["ca.pem"] || string(s.Proxmox.CA) != files["ca.pem"] || string(s.Repository.CA) != files["ca.pem"] {
 		t.Error("a file was not read")
 	}
 }
 
 // TestConfigDirectory: a directory of this host instead of a repository.
 func TestConfigDirectory(t *testing.T) {
-	dir := newHost(t, hostFiles(t))
+	dir := hosttest.New(t, hosttest.Files(t))
 	config := filepath.Join(dir, "config.yaml")
-	write(t, config, "repository: {directory: "+dir+"}\nage_key_file: age.key\nproxmox: {token_file: proxmox.token}\n", 0o644)
+	hosttest.Write(t, config, "repository: {directory: "+dir+"}\nage_key_file: age.key\nproxmox: {token_file: proxmox.token}\n", 0o644)
 	s, problems := LoadFrom(config, Credentials{})
 	if len(problems) > 0 || s.Directory() != dir || s.Source() != dir {
 		t.Errorf("%s, %v", s.Source(), problems)
@@ -74,21 +75,21 @@ func TestConfigDirectory(t *testing.T) {
 // TestConfigCredentials: what systemd hands over is found by its name, or by the
 // name the config gives, whatever its permissions are.
 func TestConfigCredentials(t *testing.T) {
-	files := hostFiles(t)
-	credentials := newHost(t)
+	files := hosttest.Files(t)
+	credentials := hosttest.New(t)
 	for name, from := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "known_hosts": "known_hosts", "git.token": "git.token", "forge.token": "forge.token", "webhook.secret": "age.key", "other": "forge.token"} {
-		write(t, filepath.Join(credentials, name), files[from], 0o444)
+		hosttest.Write(t, filepath.Join(credentials, name), files[from], 0o444)
 	}
 	load := func(config string) (Settings, cluster.Problems) {
-		dir := newHost(t, map[string]string{"config.yaml": config, "policy.yaml": files["policy.yaml"]})
+		dir := hosttest.New(t, map[string]string{"config.yaml": config, "policy.yaml": files["policy.yaml"]})
 		return LoadFrom(filepath.Join(dir, "config.yaml"), FromSystemd(credentials))
 	}
 	s, problems := load("repository: {url: \"git@example.org:infra.git\"}\n")
-	if len(problems) > 0 || len(s.Repository.SSHKey) == 0 || len(s.Repository.KnownHosts) == 0 || s.Repository.Token != "" || s.Proxmox.Token.RevealString() != canaryToken || s.Identities == nil {
+	if len(problems) > 0 || len(s.Repository.SSHKey) == 0 || len(s.Repository.KnownHosts) == 0 || s.Repository.Token != "" || s.Proxmox.Token.RevealString() != hosttest.CanaryToken || s.Identities == nil {
 		t.Errorf("ssh: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nforge: {kind: github, repository: a/b}\n")
-	if len(problems) > 0 || len(s.Repository.SSHKey) > 0 || s.Repository.Token != canaryGit || s.Forge.Token != canaryForge {
+	if len(problems) > 0 || len(s.Repository.SSHKey) > 0 || s.Repository.Token != hosttest.CanaryGit || s.Forge.Token != hosttest.CanaryForge {
 		t.Errorf("https: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\"}\nwebhook: {listen: \"127.0.0.1:9478\"}\n")
@@ -96,7 +97,7 @@ func TestConfigCredentials(t *testing.T) {
 		t.Errorf("webhook: %v", problems)
 	}
 	s, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:other\"}\n")
-	if len(problems) > 0 || s.Repository.Token != canaryForge || s.Forge != nil {
+	if len(problems) > 0 || s.Repository.Token != hosttest.CanaryForge || s.Forge != nil {
 		t.Errorf("named: %v", problems)
 	}
 	_, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:nope\"}\n")
@@ -114,9 +115,9 @@ func TestConfigCredentials(t *testing.T) {
 // the credentials from where systemd would, and is as careful with them as with
 // other files.
 func TestConfigCredentialStore(t *testing.T) {
-	files := hostFiles(t)
-	store := newHost(t)
-	dir := newHost(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]})
+	files := hosttest.Files(t)
+	store := hosttest.New(t)
+	dir := hosttest.New(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]})
 	load := func() (Settings, cluster.Problems) {
 		return LoadFrom(filepath.Join(dir, "config.yaml"), FromStore(store))
 	}
@@ -124,12 +125,12 @@ func TestConfigCredentialStore(t *testing.T) {
 		t.Error("an empty store was enough")
 	}
 	for _, name := range []string{"age.key", "proxmox.token", "git.token"} {
-		write(t, filepath.Join(store, "talos-agent."+name), files[name], 0o600)
+		hosttest.Write(t, filepath.Join(store, "talos-agent."+name), files[name], 0o600)
 	}
-	if s, problems := load(); len(problems) > 0 || s.Repository.Token != canaryGit || s.Proxmox.Token.RevealString() != canaryToken || s.Identities == nil {
+	if s, problems := load(); len(problems) > 0 || s.Repository.Token != hosttest.CanaryGit || s.Proxmox.Token.RevealString() != hosttest.CanaryToken || s.Identities == nil {
 		t.Errorf("%v", problems)
 	}
-	write(t, filepath.Join(store, "talos-agent.age.key"), files["age.key"], 0o644)
+	hosttest.Write(t, filepath.Join(store, "talos-agent.age.key"), files["age.key"], 0o644)
 	if _, problems := load(); !strings.Contains(problems.Error(), "age_key_file: the file can be read by everybody (mode 0644) (chmod 0600 ") {
 		t.Errorf("an open key: %v", problems)
 	}
@@ -142,17 +143,17 @@ func TestConfigCredentialStore(t *testing.T) {
 // TestSealedCredentials: a key that only systemd can open is not told to be
 // missing.
 func TestSealedCredentials(t *testing.T) {
-	files := hostFiles(t)
-	host := newHost(t)
+	files := hosttest.Files(t)
+	host := hosttest.New(t)
 	store := filepath.Join(host, "credstore")
 	for _, dir := range []string{store, store + ".encrypted"} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	path := filepath.Join(newHost(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]}), "config.yaml")
-	write(t, filepath.Join(store, "talos-agent.proxmox.token"), files["proxmox.token"], 0o600)
-	write(t, filepath.Join(store+".encrypted", "talos-agent.age.key"), "sealed", 0o600)
+	path := filepath.Join(hosttest.New(t, map[string]string{"config.yaml": "repository: {url: \"https://example.org/infra.git\"}\n", "policy.yaml": files["policy.yaml"]}), "config.yaml")
+	hosttest.Write(t, filepath.Join(store, "talos-agent.proxmox.token"), files["proxmox.token"], 0o600)
+	hosttest.Write(t, filepath.Join(store+".encrypted", "talos-agent.age.key"), "sealed", 0o600)
 	s, problems := LoadFrom(path, FromStore(store))
 	if len(problems) != 1 || !strings.Contains(problems.Error(), "age_key_file: the credential age.key is encrypted: only the daemon gets it opened, by systemd") {
 		t.Errorf("the loader: %v", problems)
@@ -283,8 +284,8 @@ func TestConfigProblems(t *testing.T) {
 			`config.yaml:4:1: unknown key "token" (known here: `,
 			`config.yaml:5:1: unknown key "ca" (did you mean ca_file?)`}},
 	} {
-		dir := newHost(t, hostFiles(t))
-		write(t, filepath.Join(dir, "config.yaml"), strings.ReplaceAll(c.config, "DIR", dir), 0o600)
+		dir := hosttest.New(t, hosttest.Files(t))
+		hosttest.Write(t, filepath.Join(dir, "config.yaml"), strings.ReplaceAll(c.config, "DIR", dir), 0o600)
 		_, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 		text := strings.ReplaceAll(strings.ReplaceAll(problems.Error(), dir+"/config.yaml", "config.yaml"), dir, "DIR")
 		if strings.Contains(text, "c4n4ry") {
@@ -323,7 +324,7 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 		"policy.yaml":   {0o664, "DIR/policy.yaml: can be changed by others than its owner (mode 0664) (chmod 0644 DIR/policy.yaml)"},
 		"config.yaml":   {0o646, "DIR/config.yaml: can be changed by others than its owner (mode 0646) (chmod 0644 DIR/config.yaml)"},
 	} {
-		dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+		dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": sshConfig})
 		if err := os.Chmod(filepath.Join(dir, name), c.mode); err != nil {
 			t.Fatal(err)
 		}
@@ -332,13 +333,13 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", text, c.want)
 		}
 	}
-	dir := newHost(t, hostFiles(t))
+	dir := hosttest.New(t, hosttest.Files(t))
 	for _, c := range []struct{ file, want string }{{dir, "is not a regular file"}, {"/dev/null", "is not a regular file"}, {filepath.Join(dir, "config.yaml", "x"), "cannot be read: not a directory"}} {
 		if _, _, err := ReadFile(c.file, 0); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v", c.file, err)
 		}
 	}
-	write(t, filepath.Join(dir, "large"), strings.Repeat("x", MaxFile+1), 0o600)
+	hosttest.Write(t, filepath.Join(dir, "large"), strings.Repeat("x", MaxFile+1), 0o600)
 	if _, _, err := ReadFile(filepath.Join(dir, "large"), 0); err == nil {
 		t.Error("a large file was read")
 	}
@@ -349,8 +350,8 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 
 // TestSettingsDoNotPrintSecrets: not with any verb.
 func TestSettingsDoNotPrintSecrets(t *testing.T) {
-	files := hostFiles(t)
-	dir := newHost(t, files, map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1)})
+	files := hosttest.Files(t)
+	dir := hosttest.New(t, files, map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1)})
 	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	if len(problems) > 0 {
 		t.Fatal(problems)
@@ -370,19 +371,19 @@ func TestSettingsDoNotPrintSecrets(t *testing.T) {
 
 // TestSameBut: only the policy may differ, and whatever else differs shows.
 func TestSameBut(t *testing.T) {
-	files := hostFiles(t)
+	files := hosttest.Files(t)
 	load := func(config, policy, token string) Settings {
-		write(t, filepath.Join(files["dir"], "config.yaml"), config, 0o600)
-		write(t, filepath.Join(files["dir"], "policy.yaml"), policy, 0o600)
-		write(t, filepath.Join(files["dir"], "git.token"), token, 0o600)
+		hosttest.Write(t, filepath.Join(files["dir"], "config.yaml"), config, 0o600)
+		hosttest.Write(t, filepath.Join(files["dir"], "policy.yaml"), policy, 0o600)
+		hosttest.Write(t, filepath.Join(files["dir"], "git.token"), token, 0o600)
 		s, problems := LoadFrom(filepath.Join(files["dir"], "config.yaml"), Credentials{})
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
 		return s
 	}
-	all := hostFiles(t)
-	files["dir"] = newHost(t, all)
+	all := hosttest.Files(t)
+	files["dir"] = hosttest.New(t, all)
 	config := strings.Replace(fullConfig, "rules/", "", 1)
 	base := load(config, "pool: talos\nvmids: [400-599]\n", "a")
 	if again := load(config, "pool: talos\nvmids: [400-499]\nlimits: {nodes: 3}\n", "a"); !again.EqualButPolicy(base) {
@@ -405,13 +406,13 @@ func FuzzConfig(f *testing.F) {
 	for _, s := range []string{"", sshConfig, fullConfig, "repository: []\nproxmox: 1\nforge: ~\nmirrors: {charts: {a: b}}", "policy_file: \"\"\nsocket: /x", "age_key_file: credential:x\nca_file: /dev/zero"} {
 		f.Add(s)
 	}
-	dir := newHost(f, hostFiles(f))
+	dir := hosttest.New(f, hosttest.Files(f))
 	f.Fuzz(func(t *testing.T, text string) {
 		// Whatever a file is called, none outside the folder is read.
 		if strings.Contains(text, "/") && strings.Contains(text, "_file") || strings.Contains(text, "directory") {
 			t.Skip()
 		}
-		write(t, filepath.Join(dir, "config.yaml"), text, 0o600)
+		hosttest.Write(t, filepath.Join(dir, "config.yaml"), text, 0o600)
 		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 		for _, p := range problems {
 			if line := p.String(); p.File == "" || p.Message == "" || strings.ContainsAny(line, "\n\r\x00\x1b") || strings.Contains(line, "c4n4ry") {

@@ -1,86 +1,5 @@
 package config
 
-import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"os"
-	"path/filepath"
-	"testing"
-	"time"
-
-	"filippo.io/age"
-	"golang.org/x/crypto/ssh"
-)
-
-// The secrets of the tests' hosts. None of them may be in a problem or in a
-// printed setting.
-const (
-	canaryToken = "talos-agent@pve!pve1=c4n4ry00-0000-0000-0000-000000000000"
-	canaryGit   = "c4n4ry-git"
-	canaryForge = "c4n4ry-forge"
-)
-
-// hostFiles are the files of a host that need not be looked at closely.
-func hostFiles(t testing.TB) map[string]string {
-	t.Helper()
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := ssh.MarshalPrivateKey(private, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, err := ssh.NewPublicKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := age.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0)}
-	cert, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string]string{
-		"age.key":       "# a comment\n" + id.String() + "\n",
-		"proxmox.token": canaryToken + "\n",
-		"git.token":     canaryGit + "\n",
-		"forge.token":   canaryForge + "\n",
-		"deploy.key":    string(pem.EncodeToMemory(block)),
-		"known_hosts":   "example.org " + string(ssh.MarshalAuthorizedKey(host)),
-		"ca.pem":        string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
-		"policy.yaml":   "pool: talos\nvmids: [400-599]\n",
-		"short":         "c4n4ry-short\n",
-		"hook.url":      "https://hooks.example.org/c4n4ry\n",
-		"plain.url":     "http://hooks.example.org/c4n4ry\n",
-		"mail.url":      "smtp://me:c4n4ry@mail.example.org/?from=a@example.org&to=b@example.org\n",
-		"ntfy.url":      "ntfy://ntfy.example.org/c4n4ry\n",
-		"config.yaml":   "",
-	}
-}
-
-// newHost writes the files of a host and returns its folder.
-func newHost(t testing.TB, files ...map[string]string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, some := range files {
-		for name, text := range some {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return dir
-}
-
 const (
 	sshConfig = `repository: {url: "ssh://git@example.org/infra.git", ssh_key_file: deploy.key, known_hosts_file: known_hosts}
 age_key_file: age.key
@@ -113,16 +32,6 @@ state_dir: /var/lib/north
 cache_dir: /var/cache/north
 `
 )
-
-func write(t testing.TB, path, text string, mode os.FileMode) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // must fails where a test cannot go on.
 func must(err error) {

@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 func TestPolicy(t *testing.T) {
-	path := filepath.Join(newHost(t, map[string]string{"policy.yaml": `# what the host allows
+	path := filepath.Join(hosttest.New(t, map[string]string{"policy.yaml": `# what the host allows
 pool: talos
 vmids: [400-499, 600-699]
 datastores:
@@ -88,7 +89,7 @@ func TestPolicyProblems(t *testing.T) {
 
 // TestPolicyOutranksTheConfig: the two files of a host must agree.
 func TestPolicyOutranksTheConfig(t *testing.T) {
-	dir := newHost(t, hostFiles(t), map[string]string{
+	dir := hosttest.New(t, hosttest.Files(t), map[string]string{
 		"config.yaml": sshConfig + "factory: {url: https://other.example.org}\n",
 		"policy.yaml": "pool: talos\nvmids: [400-599]\nsources:\n  factory: [https://factory.talos.dev/]\n"})
 	config := filepath.Join(dir, "config.yaml")
@@ -98,7 +99,7 @@ func TestPolicyOutranksTheConfig(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", problems, want)
 	}
 	for _, fine := range []string{"factory: {url: https://factory.talos.dev}\n", "", "mirrors: {factory: https://mirror.example.org}\n"} {
-		write(t, config, sshConfig+fine, 0o600)
+		hosttest.Write(t, config, sshConfig+fine, 0o600)
 		if _, problems := LoadFrom(config, Credentials{}); len(problems) > 0 {
 			t.Errorf("%s: %v", fine, problems)
 		}
@@ -139,7 +140,7 @@ func TestSettingsUnderAPolicy(t *testing.T) {
 // TestPolicyIsReadAlone: a policy is read when it stays as it is, whatever is
 // being written beside it.
 func TestPolicyIsReadAlone(t *testing.T) {
-	dir := newHost(t, hostFiles(t), map[string]string{"config.yaml": sshConfig})
+	dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": sshConfig})
 	s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
 	must(problems.Err())
 	own := Watch{used: s.Used}
@@ -154,7 +155,7 @@ func TestPolicyIsReadAlone(t *testing.T) {
 			t.Fatal("a key is read while it is being written")
 		}
 	}
-	write(t, filepath.Join(dir, "policy.yaml"), "pool: talos\nvmids: [500-599]\nbridges: [vmbr1]\n", 0o600)
+	hosttest.Write(t, filepath.Join(dir, "policy.yaml"), "pool: talos\nvmids: [500-599]\nbridges: [vmbr1]\n", 0o600)
 	if look() {
 		t.Error("a policy is read before it has settled")
 	}
@@ -165,7 +166,7 @@ func TestPolicyIsReadAlone(t *testing.T) {
 
 // TestPolicyOwner: a policy of somebody else's is no policy.
 func TestPolicyOwner(t *testing.T) {
-	path := filepath.Join(newHost(t, map[string]string{"policy.yaml": "pool: talos\nvmids: [400-599]\n"}), "policy.yaml")
+	path := filepath.Join(hosttest.New(t, map[string]string{"policy.yaml": "pool: talos\nvmids: [400-599]\n"}), "policy.yaml")
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a file away")
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // TestRedaction: whatever people write where, only what is known to be no secret
@@ -95,7 +97,7 @@ func TestRedactionOfNumbers(t *testing.T) {
 	show := func(name, text string, of any) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		write(t, path, text, 0o600)
+		hosttest.Write(t, path, text, 0o600)
 		b, err := redactFile(path, of)
 		must(err)
 		return string(b)

@@ -7,8 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/golden"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/internal/yamlschema/schematest"
 )
+
+const reference = "../../../docs/reference"
 
 func TestSchemasAreCurrent(t *testing.T) {
 	for _, s := range hostSchemas {
@@ -16,7 +21,7 @@ func TestSchemasAreCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		current(t, filepath.Join(reference, "schema", s.name+".schema.json"), b)
+		golden.Check(t, filepath.Join(reference, "schema", s.name+".schema.json"), b)
 	}
 }
 
@@ -37,7 +42,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		current(t, file, []byte(filled))
+		golden.Check(t, file, []byte(filled))
 	}
 }
 
@@ -67,14 +72,18 @@ func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 		"policy": {[]string{"pool: talos\nvmids: [400-599]\nlimits: {ram: 64GiB}\nsources: {charts: [oci://a.b/c]}", packaged("policy.yaml")},
 			[]string{"pool: talos", "pool: talos\nvmids: [a]", "pool: talos\nvmids: [400-599]\nlimits: {ram: 64}", "pool: talos\nvmids: [400-599]\nlimits: {nodes: 0}"}},
 	} {
-		s := compileSchema(t, which)
+		text, err := Schema(which)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := schematest.Compile(t, which, text)
 		for _, text := range c.right {
-			if err := s.Validate(instance(t, text)); err != nil {
+			if err := s.Validate(schematest.Instance(t, []byte(text))); err != nil {
 				t.Errorf("%s: %s: %v", which, text, err)
 			}
 		}
 		for _, text := range c.wrong {
-			if err := s.Validate(instance(t, text)); err == nil {
+			if err := s.Validate(schematest.Instance(t, []byte(text))); err == nil {
 				t.Errorf("the schema of %s accepts %s", which, text)
 			}
 		}
@@ -96,7 +105,7 @@ func TestPackagedFiles(t *testing.T) {
 		return b.String()
 	}
 	for _, uncomment := range []func(string) string{func(s string) string { return s }, shown} {
-		files := hostFiles(t)
+		files := hosttest.Files(t)
 		files["pve-root-ca.pem"] = files["ca.pem"]
 		files["known_hosts"] = strings.ReplaceAll(files["known_hosts"], "example.org", "git.example.org")
 		for _, name := range []string{"config.yaml", "policy.yaml"} {
@@ -107,9 +116,9 @@ func TestPackagedFiles(t *testing.T) {
 			files[name] = uncomment(string(b))
 		}
 		files["phone.url"], files["webhook.secret"] = "ntfy://ntfy.sh/topic", strings.Repeat("0123456789abcdef", 4)
-		dir, store := newHost(t, files), newHost(t)
+		dir, store := hosttest.New(t, files), hosttest.New(t)
 		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token", "webhook.secret": "webhook.secret"} {
-			write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
+			hosttest.Write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
 		}
 		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), FromStore(store))
 		if len(problems) > 0 {

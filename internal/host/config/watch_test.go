@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // TestUsedFiles: whatever a config is made from is known, also what is not there
@@ -28,9 +30,9 @@ func TestUsedFiles(t *testing.T) {
 		"no YAML":                 {"owner: [\n", []string{"config.yaml"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := newHost(t, hostFiles(t))
+			dir := hosttest.New(t, hosttest.Files(t))
 			config := filepath.Join(dir, "config.yaml")
-			write(t, config, strings.ReplaceAll(c.config, "DIR", dir), 0o600)
+			hosttest.Write(t, config, strings.ReplaceAll(c.config, "DIR", dir), 0o600)
 			s, _ := LoadFrom(config, FromSystemd(filepath.Join(dir, "creds")))
 			var got []string
 			for _, f := range s.Used {
@@ -54,7 +56,7 @@ func TestOwnFiles(t *testing.T) {
 		dir := t.TempDir()
 		for _, sub := range []string{"1", "2", "plain"} {
 			must(os.Mkdir(filepath.Join(dir, sub), 0o700))
-			write(t, filepath.Join(dir, sub, "token"), "token of "+sub, 0o600)
+			hosttest.Write(t, filepath.Join(dir, sub, "token"), "token of "+sub, 0o600)
 		}
 		must(os.Symlink("1", filepath.Join(dir, "..data")))
 		must(os.Symlink("..data/token", filepath.Join(dir, "token")))
@@ -123,10 +125,10 @@ func TestOwnFiles(t *testing.T) {
 	// Whoever writes on and on is waited for.
 	dir := t.TempDir()
 	path := in(dir, "token")
-	write(t, path, "", 0o600)
+	hosttest.Write(t, path, "", 0o600)
 	own := Watch{used: []UsedFile{{Path: path, was: readStamp(path)}}}
 	for i := range 5 {
-		write(t, path, strings.Repeat("x", i+1), 0o600)
+		hosttest.Write(t, path, strings.Repeat("x", i+1), 0o600)
 		if own.Poll() {
 			t.Fatal("taken up while it is written")
 		}

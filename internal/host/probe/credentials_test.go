@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // TestCredentialsOfARunningAgent: root sees which keys of the store the agent was
@@ -18,19 +19,19 @@ func TestCredentialsOfARunningAgent(t *testing.T) {
 	for _, sub := range []string{v.Store, v.Store + config.EncryptedSuffix} {
 		must(os.Mkdir(sub, 0o700))
 	}
-	store := func(name, text string) { write(t, filepath.Join(v.Store, name), text, 0o600) }
+	store := func(name, text string) { hosttest.Write(t, filepath.Join(v.Store, name), text, 0o600) }
 	store("talos-agent.age.key", "the same\n")
 	if f := v.compareCredentials(); f.Known || f.Why != "" {
 		t.Errorf("no agent: %+v", f)
 	}
 	must(os.Mkdir(v.Given, 0o700))
 	for name, text := range map[string]string{"age.key": "the same\n", "proxmox.token": "the old one", "forge.token": "sealed", "extra": "from elsewhere"} {
-		write(t, filepath.Join(v.Given, name), text, 0o400)
+		hosttest.Write(t, filepath.Join(v.Given, name), text, 0o400)
 	}
 	store("talos-agent.proxmox.token", "the new one")
 	store("talos-agent.webhook.secret", "came later")
 	store("talos-agent.forge.token", "a copy that is not used")
-	write(t, filepath.Join(v.Store+config.EncryptedSuffix, "talos-agent.forge.token"), "cipher", 0o600)
+	hosttest.Write(t, filepath.Join(v.Store+config.EncryptedSuffix, "talos-agent.forge.token"), "cipher", 0o600)
 	store("another.secret", "not ours")
 	store("talos-agent.ssh.key.pub", "what ssh-keygen lays beside a key")
 	at := func(name string) string { return filepath.Join(v.Store, "talos-agent."+name) }

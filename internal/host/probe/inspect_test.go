@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // TestListenersIn reads what the kernel of a Proxmox VE host with dnsmasq on a
@@ -51,14 +51,14 @@ func TestFilesOfHost(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		write(t, path, "x", mode)
+		hosttest.Write(t, path, "x", mode)
 		return path
 	}
 	store := filepath.Join(dir, "credstore")
 	must(os.Mkdir(store, 0o755))
-	write(t, filepath.Join(store, "talos-agent.age.key"), "x", 0o640)
-	write(t, filepath.Join(store, "another.secret"), "x", 0o644)
-	write(t, filepath.Join(store, "talos-agent.ssh.key.pub"), "everybody may read it", 0o644)
+	hosttest.Write(t, filepath.Join(store, "talos-agent.age.key"), "x", 0o640)
+	hosttest.Write(t, filepath.Join(store, "another.secret"), "x", 0o644)
+	hosttest.Write(t, filepath.Join(store, "talos-agent.ssh.key.pub"), "everybody may read it", 0o644)
 	v := Inspector{ConfigPath: file("config.yaml", 0o640), Store: store, Used: []config.UsedFile{
 		{Path: filepath.Join(dir, "config.yaml"), Kind: doctor.ConfigFile}, {Path: file("policy.yaml", 0o666), Kind: doctor.PolicyFile},
 		{Path: file("age.key", 0o644), Kind: doctor.KeyFile}, {Path: file("ca.pem", 0o644), Kind: doctor.PublicFile}, {Path: dir},
@@ -99,42 +99,10 @@ func TestClockOfHost(t *testing.T) {
 	}
 }
 
-// timeServer serves the time, which is ahead of ours.
-func timeServer(addr string, ahead time.Duration) (at string, stop func(), err error) {
-	conn, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return "", nil, err
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		b := make([]byte, 512)
-		for {
-			n, from, err := conn.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			if n < 48 {
-				continue
-			}
-			// RFC 5905: version 4, a server of stratum 2.
-			answer := make([]byte, 48)
-			answer[0], answer[1] = 4<<3|4, 2
-			now := time.Now().Add(ahead)
-			stamp := uint64(now.Unix()+2208988800)<<32 | uint64(now.Nanosecond())<<32/1e9
-			for at, v := range map[int]uint64{16: stamp, 24: binary.BigEndian.Uint64(b[40:]), 32: stamp, 40: stamp} {
-				binary.BigEndian.PutUint64(answer[at:], v)
-			}
-			_, _ = conn.WriteTo(answer, from)
-		}
-	}()
-	return conn.LocalAddr().String(), func() { _ = conn.Close(); <-done }, nil
-}
-
 // TestAskTime speaks to a time server of its own.
 func TestAskTime(t *testing.T) {
 	const ahead = time.Minute
-	at, stop, err := timeServer("127.0.0.1:0", ahead)
+	at, stop, err := hosttest.ServeTime("127.0.0.1:0", ahead)
 	must(err)
 	defer stop()
 	off, err := queryTime(t.Context(), at)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
 // TestRootAsksFewForTheTime: root asks time servers that a repository names where
@@ -49,7 +50,7 @@ func checkTimeServersAsked(t *testing.T) {
 		must(errors.Join(err, netlink.LinkAdd(link), netlink.AddrAdd(link, at), netlink.LinkSetUp(link)))
 	}
 	must(netlink.RouteAdd(&netlink.Route{Gw: []byte{10, 10, 0, 1}}))
-	_, stop, err := timeServer("10.10.0.2:123", 0)
+	_, stop, err := hosttest.ServeTime("10.10.0.2:123", 0)
 	must(err)
 	defer stop()
 

@@ -90,9 +90,9 @@ type direction struct {
 }
 
 const (
-	root   = "root@pam!lab"
-	agent  = "talos@pve!agent"
-	golden = "talos-agent@pve!agent"
+	root        = "root@pam!lab"
+	agent       = "talos@pve!agent"
+	goldenToken = "talos-agent@pve!agent"
 )
 
 var directions = []direction{
@@ -106,7 +106,7 @@ var directions = []direction{
 		st.send(agent, "POST", "/nodes/pve/qemu/410/status/start", "")
 		st.send(agent, "PUT", "/nodes/pve/qemu/410/resize", "disk=scsi0&size=10G")
 		for range 2 {
-			st.send(golden, "POST", "/nodes/pve/qemu", "vmid=410&pool=talos-dev&tags=talos")
+			st.send(goldenToken, "POST", "/nodes/pve/qemu", "vmid=410&pool=talos-dev&tags=talos")
 		}
 		st.must(st.server.AddFile("pve", "local", "import/"+image, 196632, world.Image{}))
 	}},

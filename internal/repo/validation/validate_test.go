@@ -9,37 +9,13 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/repo/repotest"
 )
-
-// largeRepository writes a repository with one cluster of n nodes, patches and
-// labels as people have them.
-func largeRepository(t *testing.T, n int) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../../../examples/repo")); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"dev", "lab"} {
-		if err := os.RemoveAll(filepath.Join(dir, "inventory", name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var nodes strings.Builder
-	nodes.WriteString("controlplane:\n")
-	for i := range n {
-		if i == 3 {
-			nodes.WriteString("workers:\n")
-		}
-		fmt.Fprintf(&nodes, "  - {name: node-%d, ip: 10.20.0.%d, vmid: %d, labels: {zone: z%d}}\n", i, 11+i, 1000+i, i%3)
-	}
-	write(t, filepath.Join(dir, "inventory/prod/nodes.yaml"), nodes.String())
-	return dir
-}
 
 // TestValidateIsRepeatable: the same repository gives the same, whatever order
 // the machine configs are rendered in.
 func TestValidateIsRepeatable(t *testing.T) {
-	dir := largeRepository(t, 20)
+	dir := repotest.LargeRepository(t, "../../../examples/repo", 20)
 	write(t, filepath.Join(dir, "inventory/prod/patches/controlplane.yaml"), "cluster: {nonsense: 1}\n")
 	var first string
 	for range 3 {
@@ -63,7 +39,7 @@ func TestValidateIsRepeatable(t *testing.T) {
 // TestValidateReportsPolicyBlocksOnly: what the planner would block anyway, as for
 // missing secrets, is not the policy's.
 func TestValidateReportsPolicyBlocksOnly(t *testing.T) {
-	dir := largeRepository(t, 4)
+	dir := repotest.LargeRepository(t, "../../../examples/repo", 4)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	write(t, policy, "pool: talos\nvmids: [1000-1002]\nbridges: [vmbr9]\n")
 	if err := os.Remove(filepath.Join(dir, "inventory/prod/secrets.sops.yaml")); err != nil {

@@ -1,12 +1,17 @@
-package main
+// Package hosttest is what the tests of a host share: its files, and a time server.
+//
+// Only tests import it.
+package hosttest
 
 import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,13 +24,13 @@ import (
 // The secrets of the tests' hosts. None of them may be in a problem or in a
 // printed setting.
 const (
-	canaryToken = "talos-agent@pve!pve1=c4n4ry00-0000-0000-0000-000000000000"
-	canaryGit   = "c4n4ry-git"
-	canaryForge = "c4n4ry-forge"
+	CanaryToken = "talos-agent@pve!pve1=c4n4ry00-0000-0000-0000-000000000000"
+	CanaryGit   = "c4n4ry-git"
+	CanaryForge = "c4n4ry-forge"
 )
 
-// hostFiles are the files of a host that need not be looked at closely.
-func hostFiles(t testing.TB) map[string]string {
+// Files are the files of a host that need not be looked at closely.
+func Files(t testing.TB) map[string]string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -51,9 +56,9 @@ func hostFiles(t testing.TB) map[string]string {
 	}
 	return map[string]string{
 		"age.key":       "# a comment\n" + id.String() + "\n",
-		"proxmox.token": canaryToken + "\n",
-		"git.token":     canaryGit + "\n",
-		"forge.token":   canaryForge + "\n",
+		"proxmox.token": CanaryToken + "\n",
+		"git.token":     CanaryGit + "\n",
+		"forge.token":   CanaryForge + "\n",
 		"deploy.key":    string(pem.EncodeToMemory(block)),
 		"known_hosts":   "example.org " + string(ssh.MarshalAuthorizedKey(host)),
 		"ca.pem":        string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
@@ -67,8 +72,8 @@ func hostFiles(t testing.TB) map[string]string {
 	}
 }
 
-// newHost writes the files of a host and returns its folder.
-func newHost(t testing.TB, files ...map[string]string) string {
+// New writes the files of a host and returns its folder.
+func New(t testing.TB, files ...map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, some := range files {
@@ -81,7 +86,8 @@ func newHost(t testing.TB, files ...map[string]string) string {
 	return dir
 }
 
-func write(t testing.TB, path, text string, mode os.FileMode) {
+// Write writes a file with exactly its mode.
+func Write(t testing.TB, path, text string, mode os.FileMode) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), mode); err != nil {
 		t.Fatal(err)
@@ -89,4 +95,36 @@ func write(t testing.TB, path, text string, mode os.FileMode) {
 	if err := os.Chmod(path, mode); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ServeTime serves the time, which is ahead of ours.
+func ServeTime(addr string, ahead time.Duration) (at string, stop func(), err error) {
+	conn, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return "", nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b := make([]byte, 512)
+		for {
+			n, from, err := conn.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if n < 48 {
+				continue
+			}
+			// RFC 5905: version 4, a server of stratum 2.
+			answer := make([]byte, 48)
+			answer[0], answer[1] = 4<<3|4, 2
+			now := time.Now().Add(ahead)
+			stamp := uint64(now.Unix()+2208988800)<<32 | uint64(now.Nanosecond())<<32/1e9
+			for at, v := range map[int]uint64{16: stamp, 24: binary.BigEndian.Uint64(b[40:]), 32: stamp, 40: stamp} {
+				binary.BigEndian.PutUint64(answer[at:], v)
+			}
+			_, _ = conn.WriteTo(answer, from)
+		}
+	}()
+	return conn.LocalAddr().String(), func() { _ = conn.Close(); <-done }, nil
 }

@@ -1,0 +1,3 @@
+package main
+
+const reference = "../../docs/reference"
