@@ -304,7 +304,7 @@ func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
 
 // ErrNoInventory is returned where an inventory is needed and none was read
 // since the agent started.
-var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` says why"})
+var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op: "the inventory of this cluster has not been read yet", Hint: "`talos-agent status` shows why"})
 
 // Destroy begins the tear-down of the cluster: it is suspended, so that the
 // next pass does not build it again, and everything of it that is provably ours

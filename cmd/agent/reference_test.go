@@ -23,6 +23,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
+const reference = "../../docs/reference"
+
 // commandTree is the program's commands, as users meet them.
 func commandTree() *cobra.Command {
 	root := newRoot(&environment{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard})

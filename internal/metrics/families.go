@@ -26,7 +26,7 @@ var (
 	suspended      = newGauge("cluster_suspended", "1 while the cluster is suspended, so that nothing is changed.", "cluster")
 	inForce        = newGauge("cluster_revision_in_force", "1 when the newest revision that was seen is the one that the cluster is made to match; 0 while it is refused or invalid.", "cluster")
 	lastPass       = newGauge("cluster_last_pass_timestamp_seconds", "When the last pass ended. A quiet cluster is looked at every interval.", "cluster")
-	nextPass       = newGauge("cluster_next_pass_timestamp_seconds", "When the next pass begins at the latest. A time that is minutes in the past means that nobody looks any more.", "cluster")
+	nextPass       = newGauge("cluster_next_pass_timestamp_seconds", "When the next pass begins at the latest. A time that is minutes in the past means that the loop does not run any more.", "cluster")
 	lastReady      = newGauge("cluster_last_ready_timestamp_seconds", "When the cluster was last seen Ready; missing until it was.", "cluster")
 	reason         = newGauge("cluster_condition_reason", "1 for the reason of the condition that the cluster is in; see the reference of reasons.", "cluster", "reason")
 	waits          = newGauge("cluster_waits", "How many waits there are, by reason; missing: none.", "cluster", "reason")

@@ -476,7 +476,7 @@ func TestHostileServers(t *testing.T) {
 			{"page2", "it is no packed chart", "owner"},
 			{"wrong", "it is chart other 1.0.0, not web 1.0.0", "what the source really holds"},
 			{"scheme", "is no URL to fetch from", "https"},
-			{"lies", "and its index says 0000", "broken"},
+			{"lies", "and its index has 0000", "broken"},
 			{"round", "redirects more than five times", ""},
 			{"empty", "has no version 1.0.0", ""},
 			{"gone", "404", "name and version"},

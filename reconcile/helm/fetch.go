@@ -216,7 +216,7 @@ func (r *Releaser) fromRepository(ctx context.Context, c cluster.Chart) ([]byte,
 		return nil, err
 	}
 	if listed := hexOf(at.Digest); listed != "" && listed != digestOf(b) {
-		return nil, newError("ask again later; if it stays so, the repository is broken", "what %s sends has sha256 %s, and its index says %s", file.Host, digestOf(b), listed)
+		return nil, newError("ask again later; if it stays so, the repository is broken", "what %s sends has sha256 %s, and its index has %s", file.Host, digestOf(b), listed)
 	}
 	return b, nil
 }

@@ -176,7 +176,7 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 	case r.observing <- struct{}{}:
 		defer func() { <-r.observing }()
 	case <-ctx.Done():
-		o.Releases = cluster.Unseen[map[string]cluster.Release]("somebody else is looking")
+		o.Releases = cluster.Unseen[map[string]cluster.Release]("another look is under way")
 		return
 	}
 	releases, err := r.releases(ctx, d)

@@ -121,7 +121,7 @@ func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obs
 	case k.observing <- struct{}{}:
 		defer func() { <-k.observing }()
 	case <-ctx.Done():
-		o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("somebody else is looking")
+		o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("another look is under way")
 		return
 	}
 	planes := d.Spec.ControlPlanes()

@@ -505,7 +505,7 @@ func TestGivesUpInTime(t *testing.T) {
 		var o cluster.Observed
 		b.cluster.Observe(done, b.desired, &o)
 		<-b.cluster.observing
-		b.mustNotKnow(o, "somebody else")
+		b.mustNotKnow(o, "another look")
 	})
 }
 

@@ -119,7 +119,7 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 		return p, err
 	}
 	if m, ok := p.mark(); !ok || !m.Deleting {
-		return p, errors.New("somebody took back that it is being deleted")
+		return p, errors.New("the mark that it is being deleted was removed meanwhile")
 	}
 	return p, checkDeletable(p, id.vmid)
 }

@@ -37,7 +37,7 @@ func (l *link) identify(ctx context.Context) (identity, error) {
 	}
 	id := identity{uuid: strings.ToLower(info.TypedSpec().UUID)}
 	if id.uuid == "" {
-		return identity{}, errors.New("read its SMBIOS UUID: it tells none")
+		return identity{}, errors.New("read its SMBIOS UUID: it reports none")
 	}
 	links, err := safe.StateListAll[*network.LinkStatus](ctx, l.cosi)
 	if err != nil {

@@ -196,7 +196,7 @@ func TestUnexpectedMachines(t *testing.T) {
 		}, cluster.Unexpected, "does not speak TLS"},
 		{"nothing but TCP", func(b *bench) func() {
 			return b.impostor(n, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
-		}, cluster.Silent, "accepts connections and then says nothing: EOF"},
+		}, cluster.Silent, "accepts connections and then does not answer: EOF"},
 		{"no common TLS", func(b *bench) func() {
 			cert, err := b.world.PKI.Server("10.5.0.11")
 			if err != nil {

@@ -181,7 +181,7 @@ func (v *vetting) refused(addr string, err error) error {
 		return &unreached{cluster.Unexpected, "who answers at " + addr + " does not speak TLS, so it is not Talos", nil}
 	case isSilence(err):
 		// Talos closes connections in the middle while it starts and stops.
-		return &unreached{cluster.Silent, addr + " accepts connections and then says nothing", err}
+		return &unreached{cluster.Silent, addr + " accepts connections and then does not answer", err}
 	default:
 		return &unreached{cluster.ReachUnknown, "the TLS handshake with " + addr + " fails", err}
 	}

@@ -139,7 +139,7 @@ func TestSSHConnectionCut(t *testing.T) {
 	wrap := "%s | dd bs=1 count=2000 2>/dev/null; echo went away >&2; exit 1"
 	s.wrap.Store(&wrap)
 	_, err := open(t, c).Head(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "the server says: went away") {
+	if err == nil || !strings.Contains(err.Error(), "the server answers: went away") {
 		t.Errorf("error %v", err)
 	}
 	s.wrap.Store(nil)

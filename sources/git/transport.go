@@ -91,10 +91,10 @@ func readRefusal(text string) error {
 	answer := cleanRemark(text)
 	for _, r := range refusals {
 		if strings.Contains(strings.ToLower(text), r.text) {
-			return newError(r.kind, r.hint, nil, "the server says: %s", answer)
+			return newError(r.kind, r.hint, nil, "the server answers: %s", answer)
 		}
 	}
-	return fmt.Errorf("the server says: %s", answer)
+	return fmt.Errorf("the server answers: %s", answer)
 }
 
 // encodeRequest writes what a client sends to get a pack. Over a connection

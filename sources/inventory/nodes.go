@@ -220,7 +220,7 @@ func (l *loader) checkMAC(field, mac string) {
 	if err != nil || first&1 == 1 {
 		l.Wrong(field, "write an even first byte, like BC", "%s is a multicast address", mac)
 	} else if mac == "00:00:00:00:00:00" {
-		l.Wrong(field, "write one like "+formats["mac"].Write, "%s is nobody's address", mac)
+		l.Wrong(field, "write one like "+formats["mac"].Write, "%s is not the address of one interface", mac)
 	}
 }
 

@@ -24,7 +24,7 @@ const sopsVersion = "3.13.3"
 // ErrUnsupported for the document.
 func Encrypt(plain []byte, recipients []string) ([]byte, error) {
 	if len(recipients) == 0 {
-		return nil, newError(ErrKeys, recipientsHint, "there is nobody to encrypt to")
+		return nil, newError(ErrKeys, recipientsHint, "there are no recipients to encrypt to")
 	}
 	for _, r := range recipients {
 		if bad := checkRecipient(r); bad != nil {

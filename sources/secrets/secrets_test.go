@@ -563,7 +563,7 @@ func TestEncryptRefuses(t *testing.T) {
 		kind       error
 		word       string
 	}{
-		"nobody":              {plain, nil, ErrKeys, "nobody"},
+		"nobody":              {plain, nil, ErrKeys, "no recipients"},
 		"a private key":       {plain, []string{m.private}, ErrKeys, "private key"},
 		"nonsense":            {plain, []string{m.public, "x"}, ErrKeys, "recipient x"},
 		"a broken key":        {plain, []string{m.public[:40]}, ErrKeys, "no age or ssh public key"},

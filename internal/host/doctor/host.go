@@ -405,7 +405,7 @@ func (h Host) addresses(c Cluster) []Check {
 	case seen > 0:
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Pass, Message: fmt.Sprintf("nobody else answers at the %d addresses", seen)})
 	case elsewhere != "":
-		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Skipped, Message: fmt.Sprintf("nobody was asked: the addresses are on %s, and %s", elsewhere, notBridged)})
+		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Skipped, Message: fmt.Sprintf("no address was tried: the addresses are on %s, and %s", elsewhere, notBridged)})
 	default:
 		out = append(out, Check{Name: "addresses", Subject: c.Name, Level: Skipped, Message: "the nodes are not on a network of this host, so that it does not see who answers"})
 	}

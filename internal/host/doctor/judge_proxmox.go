@@ -61,7 +61,7 @@ func (a Agent) door() []Check {
 		return append([]Check{at(Fail, "api", why, cmp.Or(hint, "is it Proxmox VE's address (proxmox.url)? `systemctl status pveproxy` on that host; `curl -k "+a.API.URL+"`"))},
 			behind("certificate", "version", "token", "skew")...)
 	case FaultAuthority, FaultName, FaultExpired, FaultPin:
-		return append([]Check{at(Pass, "api", "somebody answers", ""), at(Fail, "certificate", why, a.distrusted(f, hint))}, behind("version", "token", "skew")...)
+		return append([]Check{at(Pass, "api", "a server answers", ""), at(Fail, "certificate", why, a.distrusted(f, hint))}, behind("version", "token", "skew")...)
 	case FaultToken:
 		return append([]Check{at(Pass, "api", "answers", ""), at(Pass, "certificate", "trusted", ""), at(Fail, "token", why, hint)}, behind("version", "skew")...)
 	default:

@@ -41,7 +41,7 @@ func run() error {
 	var r release
 	flag.StringVar(&r.top, "top", ".", "top of the repository")
 	flag.StringVar(&r.stage, "stage", "", "where the program and the manual lie")
-	flag.StringVar(&r.version, "version", "", "version of the program, as git describe tells it")
+	flag.StringVar(&r.version, "version", "", "version of the program, as git describe prints it")
 	out := flag.String("out", "dist", "where the packages go")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: SOURCE_DATE_EPOCH=SECONDS mkdeb -version VERSION -stage DIR [-top DIR] [-out DIR] ARCH...")

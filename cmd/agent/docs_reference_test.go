@@ -1,3 +1,0 @@
-package main
-
-const reference = "../../docs/reference"
