@@ -41,7 +41,7 @@ not, is listed in its README.txt.`,
 		if err != nil {
 			return fmt.Errorf("write the bundle: %w", err)
 		}
-		c := support.Config{Version: version, Path: *config, Diagnose: inspectAll,
+		c := support.Config{Version: version, Path: *config,
 			OnStep: func(what string) { _, _ = fmt.Fprintf(env.stderr, "looking at %s\n", what) }}
 		if cmd.Flags().Changed("socket") {
 			c.Socket, err = cmd.Flags().GetString("socket")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
@@ -100,7 +100,7 @@ func followEvents(cmd *cobra.Command, p terminal.Printer, c *api.Client, q clust
 		}
 		return nil
 	}
-	err := askAgain(ctx, away, func(asked func()) error {
+	err := support.AskAgain(ctx, away, func(asked func()) error {
 		return c.Follow(ctx, q, asked, func(e cluster.Event) error {
 			q.After, q.Last = e.Seq, 0
 			if p.IsJSON() {
@@ -110,7 +110,7 @@ func followEvents(cmd *cobra.Command, p terminal.Printer, c *api.Client, q clust
 			return nil
 		})
 	})
-	if errors.Is(err, errStopped) {
+	if ctx.Err() != nil {
 		return nil
 	}
 	return err

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 func newStatus(env *environment) *cobra.Command {
@@ -70,6 +73,16 @@ daemon cannot be reached.`,
 		return errors.Join(late, errSilent(worstCode(all)))
 	}
 	return cmd
+}
+
+// watchStatus shows the statuses as they change, until it is stopped: in place
+// on a terminal, one line for each change or one JSON value elsewhere.
+func watchStatus(ctx context.Context, env *environment, c *api.Client, p terminal.Printer, args []string) error {
+	all, err := support.Watch(ctx, c, terminal.NewView(p, env.stdout), strings.Join(args, ""))
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	return errSilent(worstCode(all))
 }
 
 // awaitReady asks how the clusters stand, and goes on asking until all are Ready

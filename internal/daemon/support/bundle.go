@@ -23,7 +23,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/config"
-	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -44,8 +43,6 @@ type Config struct {
 	Version string // of this program
 	Path    string // of config.yaml
 	Socket  string // of the daemon; "": the config's
-	// Diagnose is what doctor finds with a config and a socket.
-	Diagnose func(ctx context.Context, path, socket string) (doctor.Report, error)
 	// OnStep is called with what is looked at next.
 	OnStep func(what string)
 }
@@ -262,7 +259,7 @@ var unitProperties = []string{"Id", "LoadState", "ActiveState", "SubState", "Res
 func (b *Bundle) addDoctor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
 	defer cancel()
-	report, err := b.c.Diagnose(ctx, b.c.Path, b.c.Socket)
+	report, err := Inspect(ctx, b.c.Path, b.c.Socket)
 	b.addJSON("doctor.json", "Doctor", report, err)
 }
 

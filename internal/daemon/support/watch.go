@@ -1,4 +1,4 @@
-package main
+package support
 
 import (
 	"context"
@@ -10,19 +10,20 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
 // retryEvery is how often a daemon that went away is looked for.
 const retryEvery = 500 * time.Millisecond
 
-// errAway is shown by a watching command while the daemon is not reachable.
-var errAway = errors.New("the daemon is not reachable; waiting for it to come back")
+// ErrAway is shown by a watching command while the daemon is not reachable.
+var ErrAway = errors.New("the daemon is not reachable; waiting for it to come back")
 
-// askAgain asks a question that goes on, and asks it again when the daemon comes
-// back. A daemon that was never there is an error. away gets errAway when it
-// goes, and nil when it is back.
-func askAgain(ctx context.Context, away func(error) error, question func(asked func()) error) error {
+// AskAgain asks a question that goes on, and asks it again when the daemon comes
+// back. A daemon that was never there is an error, as is the end of ctx. away gets
+// ErrAway when it goes, and nil when it is back.
+func AskAgain(ctx context.Context, away func(error) error, question func(asked func()) error) error {
 	been, lost := false, false
 	for {
 		var viewErr error
@@ -37,36 +38,29 @@ func askAgain(ctx context.Context, away func(error) error, question func(asked f
 		starting := been && errors.As(err, &e) && e.Reason == cluster.Starting
 		switch {
 		case ctx.Err() != nil:
-			return errStopped
+			return ctx.Err()
 		case viewErr != nil:
 			return viewErr
 		case !errors.Is(err, api.ErrEnded) && !(been && errors.Is(err, api.ErrNoDaemon)) && !starting:
 			return err
 		case !lost:
 			lost = true
-			if err := away(errAway); err != nil {
+			if err := away(ErrAway); err != nil {
 				return err
 			}
 		}
-		if err := sleepOrStop(ctx, retryEvery); err != nil {
+		if err := retry.Sleep(ctx, retryEvery); err != nil {
 			return err
 		}
 	}
 }
 
-// watchStatus shows the statuses as they change, until it is stopped: in place
-// on a terminal, one line for each change or one JSON value elsewhere.
-func watchStatus(ctx context.Context, env *environment, c *api.Client, p terminal.Printer, args []string) error {
-	name := ""
-	if len(args) > 0 {
-		name = args[0]
-	}
-	w := &watched{view: terminal.NewView(p, env.stdout), all: map[string]cluster.Status{}}
+// Watch shows the statuses as they change, of one cluster or with "" of all, until ctx
+// ends, and returns those it showed last.
+func Watch(ctx context.Context, c *api.Client, view terminal.View, name string) ([]cluster.Status, error) {
+	w := &watched{view: view, all: map[string]cluster.Status{}}
 	err := w.run(ctx, c, name)
-	if errors.Is(err, errStopped) || err == nil {
-		return errSilent(worstCode(w.list()))
-	}
-	return err
+	return w.list(), err
 }
 
 // watched is what a watching command has received.
@@ -105,7 +99,7 @@ func (w *watched) run(ctx context.Context, c *api.Client, name string) error {
 	}
 	about := func(a api.About) error { return hand(news{about: &a}) }
 	go func() {
-		ended <- askAgain(ctx, func(err error) error { return hand(news{away: err}) }, func(asked func()) error {
+		ended <- AskAgain(ctx, func(err error) error { return hand(news{away: err}) }, func(asked func()) error {
 			return c.Watch(ctx, name, func() { asked(); _ = hand(news{}) }, func(s cluster.Status) error { return hand(news{status: &s}) }, about)
 		})
 	}()
