@@ -20,6 +20,7 @@ import (
 
 	"filippo.io/age"
 
+	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -222,7 +223,7 @@ func (r *rig) start() {
 		if r.proc.over() {
 			r.t.Fatalf("the daemon ended: %s", r.log)
 		}
-		return r.try("version", "-o", "json").has(`"daemon"`)
+		return r.try("version", "-o", "json").has(`"daemon"`) && !r.try("status").has(api.ErrStarting.Error())
 	})
 }
 
