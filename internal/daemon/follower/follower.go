@@ -49,6 +49,8 @@ type Follower struct {
 	first chan struct{} // closed when there is a result
 	wake  chan struct{} // one slot; full while somebody asks for a fetch
 
+	panicked string // what the last fetch that panicked did it with, as it was logged; of Run alone
+
 	mu     sync.Mutex
 	newest *Result
 	due    time.Time
@@ -104,7 +106,10 @@ func (f *Follower) fetch(parent context.Context) (r Result) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.Err = cluster.WithReason(cluster.InternalError, fmt.Errorf("internal error: %v", v))
-			f.c.Log.Error("a fetch of the repository panicked", logging.Err, r.Err, logging.Stack, string(debug.Stack()))
+			if f.panicked != r.Err.Error() {
+				f.panicked = r.Err.Error()
+				f.c.Log.Error("a fetch of the repository panicked", logging.Err, r.Err, logging.Stack, string(debug.Stack()))
+			}
 		}
 	}()
 	r.Tree, r.Err = f.c.Fetch(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -209,12 +210,21 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
-// TestPanic: what panics over the repository is an internal error.
+// TestPanic: what panics over the repository is an internal error, and logged once.
 func TestPanic(t *testing.T) {
-	follow(t, time.Minute, answer{panics: true}, func(t *testing.T, _ *server, f *Follower) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{began: time.Now(), answer: answer{panics: true}}
+		var log strings.Builder
+		f := New(Config{Fetch: s.fetch, Take: s.take, Interval: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		f.Run(ctx)
 		r, err := f.Newest(t.Context())
 		if err != nil || cluster.ReasonOf(r.Err) != cluster.InternalError || r.Err.Error() != "internal error: index out of range" {
 			t.Errorf("%+v, %v", r, err)
+		}
+		if n := strings.Count(log.String(), "a fetch of the repository panicked"); n != 1 || len(s.fetches) < 60 {
+			t.Errorf("logged %d times in %d fetches", n, len(s.fetches))
 		}
 	})
 }
