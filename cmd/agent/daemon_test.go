@@ -318,6 +318,9 @@ func (a answer) String() string {
 // tests wait by it.
 func (r *rig) try(args ...string) answer {
 	r.t.Helper()
+	if args[0] == "doctor" || args[0] == "support-bundle" {
+		return r.as(nil, args...) // what they read opens clusters: they change their process for good
+	}
 	a := answer{args: args}
 	var out, errOut bytes.Buffer
 	ended := make(chan int, 1)
