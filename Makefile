@@ -94,7 +94,7 @@ ifeq ($(RACE),)
 	@echo 'building the tests: $(FIRST)'
 	@$(GO) build -v -p $(PARALLEL) ./internal/... ./reconcile/... ./sources/...
 	$(GO) vet -p $(PARALLEL) ./...
-	@echo 'running the tests: about 5 minutes on two processors, the largest packages first; each prints a line when it is done'
+	@echo 'running the tests: about 5 minutes on two processors; each prints a line when it is done'
 	$(TEST) $(ONLY)
 else
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 $(TEST) $(RACE) -short $(ONLY)

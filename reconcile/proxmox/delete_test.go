@@ -174,7 +174,7 @@ func TestDeletionTakenBack(t *testing.T) {
 				s.must(s.host.Edit(n.VMID, "description", "keep it"))
 			}
 		})
-		if err := c.Delete(context.Background(), d, vmOf(d), nil); err == nil || !strings.Contains(err.Error(), "took back") {
+		if err := c.Delete(context.Background(), d, vmOf(d), nil); err == nil || !strings.Contains(err.Error(), "was removed meanwhile") {
 			t.Errorf("got %v", err)
 		}
 		s.world.OnCall(nil)
