@@ -148,7 +148,7 @@ var rooms = map[string]room{
 			"sources", "sources/forge", "sources/git"},
 		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/daemon/daemontest", "sources/notify"}},
 	"internal/daemon/follower": {why: "fetches the repository, whatever is in it and whoever reads it",
-		may: []string{"internal/cluster", "internal/logging", "sources"}, never: append([]string{"os", "net", "net/http"}, clients...)},
+		may: []string{"internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/logging", "sources"}, never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/golden":                {why: "for tests only, a leaf: files that what is generated is compared with"},
 	"internal/host/hosttest":         {why: "for tests only, a leaf: the files of a host, and a time server"},
 	"internal/repo/repotest":         {why: "for tests only, a leaf: a repository of any size"},

@@ -31,7 +31,7 @@ var avoidedWords = []avoided{
 	{"announce, announces, announced, announcing, announcement, announcements", "report, notify, send", 0},
 	{"hush, hushes, hushed, hushing", "suppress", 0},
 	{"cure, cures, cured, curing, curable", "hint, fix", 0},
-	{"mend, mends, mended, mending", "fix, repair", 2},
+	{"mend, mends, mended, mending", "fix, repair", 1},
 	{"look after, looks after, looked after, looking after", "manage", 4},
 	{"anew", "again, re-create", 8},
 	{"let go of, lets go of, letting go of, let go", "release", 0},

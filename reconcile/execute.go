@@ -139,7 +139,7 @@ func (e *executor) guard(d cluster.Desired, a plan.Action, p Progress) (err erro
 	defer func() {
 		if v := recover(); v != nil {
 			info := a.Info()
-			err = fmt.Errorf("%s: internal error: %v", info, v)
+			err = fmt.Errorf("%s: %w", info, fault.Internal(v))
 			e.r.log.Error("an action panicked", logging.Action, string(info.Kind), logging.Err, err, logging.Stack, string(debug.Stack()))
 		}
 	}()

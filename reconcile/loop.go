@@ -2,11 +2,11 @@ package reconcile
 
 import (
 	"context"
-	"fmt"
 	"runtime/debug"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
@@ -73,13 +73,14 @@ func (r *Reconciler) guardPass(ctx context.Context) {
 		if v == nil {
 			return
 		}
-		what := fmt.Sprintf("internal error: %v", v)
+		err := fault.Internal(v)
+		what := err.Error()
 		if r.memo.panicked != what {
 			r.memo.panicked = what
 			r.log.Error("a pass panicked", logging.Err, what, logging.Stack, string(debug.Stack()))
 		}
 		r.publish(began, cluster.Status{Cluster: r.c.Cluster, Revision: r.memo.seen, Applied: r.c.Journal.Facts().Applied,
-			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Unknown, Reason: cluster.InternalError, Message: what, Hint: "please report it, with the agent's log"}, what)
+			Suspended: r.c.Journal.Facts().Suspended(), Condition: cluster.Unknown, Reason: cluster.InternalError, Message: what, Hint: fault.HintOf(err)}, what)
 	}()
 	r.pass(ctx)
 	r.memo.panicked = ""

@@ -134,9 +134,9 @@ func printStory(ctx context.Context, env *environment, l *lab.Lab) {
 
 // labConfig reads what a lab is asked to be.
 func labConfig(dir, prefix, flavour string, speed float64) (pvehost.Config, error) {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil || p.Bits() != 24 || !p.Addr().IsLoopback() {
-		return pvehost.Config{}, &fault.Usage{Err: fmt.Errorf("--prefix %q: write a /24 of 127.0.0.0/8, like 127.84.7.0/24", prefix)}
+	p, err := parsePrefix(prefix)
+	if err != nil {
+		return pvehost.Config{}, err
 	}
 	if flavour != "9.2" && flavour != "8.4" {
 		return pvehost.Config{}, &fault.Usage{Err: fmt.Errorf("--flavour %q: write 9.2 or 8.4", flavour)}

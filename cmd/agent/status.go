@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,7 +77,11 @@ daemon cannot be reached.`,
 // watchStatus shows the statuses as they change, until it is stopped: in place
 // on a terminal, one line for each change or one JSON value elsewhere.
 func watchStatus(ctx context.Context, env *environment, c *api.Client, p terminal.Printer, args []string) error {
-	all, err := support.Watch(ctx, c, terminal.NewView(p, env.stdout), strings.Join(args, ""))
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+	}
+	all, err := support.Watch(ctx, c, terminal.NewView(p, env.stdout), name)
 	if err != nil && ctx.Err() == nil {
 		return err
 	}

@@ -42,6 +42,12 @@ func Errorf(hint, format string, args ...any) error {
 	return &Error{Err: fmt.Errorf(format, args...), Hint: hint}
 }
 
+// Internal is the error of a panic with v that was caught: a bug, which nobody can fix on
+// the host.
+func Internal(v any) error {
+	return Errorf("please report it, with the agent's log", "internal error: %v", v)
+}
+
 // HintOf returns the outermost hint in the chain of err, or "".
 func HintOf(err error) string {
 	for e := (*Error)(nil); errors.As(err, &e); err = e.Err {

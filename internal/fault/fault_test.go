@@ -36,3 +36,10 @@ func TestError(t *testing.T) {
 		t.Errorf("no error has the hint %q", got)
 	}
 }
+
+func TestInternal(t *testing.T) {
+	err := Internal("index out of range")
+	if err.Error() != "internal error: index out of range" || HintOf(err) != "please report it, with the agent's log" {
+		t.Errorf("%v, hint %q", err, HintOf(err))
+	}
+}

@@ -52,7 +52,7 @@ func (a *Agent) takeFetched(r follower.Result, isNews bool) error {
 func (a *Agent) listClusters(r follower.Result) (names []string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("internal error: %v", v)
+			err = fault.Internal(v)
 		}
 	}()
 	if r.Err != nil {
@@ -72,7 +72,7 @@ func (a *Agent) listClusters(r follower.Result) (names []string, err error) {
 
 // stillRefused are the clusters that could not be looked after and are not in the
 // repository, or not known to be: they are tried again too, for what is wrong with
-// their records may be mended. One that is in neither any more is forgotten.
+// their records may be fixed. One that is in neither any more is forgotten.
 func (a *Agent) stillRefused(names []string, known bool) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/sources"
 )
@@ -105,7 +107,7 @@ func (f *Follower) fetch(parent context.Context) (r Result) {
 	r.At = time.Now()
 	defer func() {
 		if v := recover(); v != nil {
-			r.Err = cluster.WithReason(cluster.InternalError, fmt.Errorf("internal error: %v", v))
+			r.Err = cluster.WithReason(cluster.InternalError, fault.Internal(v))
 			if f.panicked != r.Err.Error() {
 				f.panicked = r.Err.Error()
 				f.c.Log.Error("a fetch of the repository panicked", logging.Err, r.Err, logging.Stack, string(debug.Stack()))
@@ -146,12 +148,7 @@ func (f *Follower) Due() time.Time {
 // Request has the repository fetched at once. While a fetch is under way, however
 // often it is called, one more follows: what was pushed meanwhile may not be in
 // that one.
-func (f *Follower) Request() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
+func (f *Follower) Request() { outbox.Wake(f.wake) }
 
 // Newest returns the newest result: the same pointer for the same result. It waits
 // for the first one; the error is that of ctx.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources"
 )
 
@@ -220,7 +221,7 @@ func TestPanic(t *testing.T) {
 		defer cancel()
 		f.Run(ctx)
 		r, err := f.Newest(t.Context())
-		if err != nil || cluster.ReasonOf(r.Err) != cluster.InternalError || r.Err.Error() != "internal error: index out of range" {
+		if err != nil || cluster.ReasonOf(r.Err) != cluster.InternalError || r.Err.Error() != "internal error: index out of range" || fault.HintOf(r.Err) == "" {
 			t.Errorf("%+v, %v", r, err)
 		}
 		if n := strings.Count(log.String(), "a fetch of the repository panicked"); n != 1 || len(s.fetches) < 60 {

@@ -13,8 +13,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 )
 
-// Inspect looks at everything that the agent needs: over the socket of the daemon, which is the
-// config's unless another is given, and at the host.
+// Inspect looks at everything that the agent needs: over the socket of the daemon,
+// which is the config's unless another is given, and at the host.
 func Inspect(ctx context.Context, path, socket string) (doctor.Report, error) {
 	// What is read here opens clusters.
 	if err := harden.Process(); err != nil {
