@@ -19,8 +19,8 @@ FIGURES_OF_PACKAGE = ($(PACKAGING) -test.timeout 10m -test.run '^TestPackageFigu
 NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
-# Four tests of a package at a time: those of a daemon mostly wait.
-TESTS    ?= -parallel 4 -timeout 60m
+# Eight tests of a package at a time: those of a daemon mostly wait.
+TESTS    ?= -parallel 8 -timeout 60m
 # Nobody debugs a test's program, and vet has run before.
 TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # The exhaustive tests. With the race detector a part of each is run, so they are

@@ -63,10 +63,13 @@ func (e *executor) snapshot() (running []cluster.Running, backoffs []cluster.Bac
 // written to.
 func (e *executor) addRunning(s cluster.Status) cluster.Status {
 	running, _ := e.snapshot()
+	usual, logs, now := e.r.c.Usual(), e.r.taskLogs(), time.Now()
 	s.Running = make([]cluster.RunningStatus, 0, len(running))
 	of := map[string][]cluster.RunningStatus{}
 	for _, r := range running {
-		rs := cluster.RunningStatus{Action: r.Kind, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID}
+		within := plan.ActionWithin(r.Kind, usual)
+		rs := cluster.RunningStatus{Action: r.Kind, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID,
+			ExpectedMS: within.Milliseconds(), Overdue: now.Sub(r.Since) > within, Waits: r.Waits, Log: logs[r.UPID]}
 		s.Running = append(s.Running, rs)
 		of[r.Node] = append(of[r.Node], rs)
 	}
@@ -75,6 +78,21 @@ func (e *executor) addRunning(s cluster.Status) cluster.Status {
 		s.Nodes[i].Running = append([]cluster.RunningStatus{}, of[n.Name]...)
 	}
 	return s
+}
+
+// taskLogs are the ends of the logs of tasks, by UPID, as the last pass saw them.
+func (r *Reconciler) taskLogs() map[string][]string {
+	out := map[string][]string{}
+	if v := r.view.Load(); v != nil {
+		for _, h := range v.observed.Hosts {
+			for _, t := range h.Tasks.Value {
+				if len(t.Log) > 0 {
+					out[t.UPID] = t.Log
+				}
+			}
+		}
+	}
+	return out
 }
 
 // takeFailed returns the failures since it was last asked.
@@ -178,8 +196,8 @@ func backoffAfter(failed int) time.Duration {
 	return min(d, 5*time.Minute)
 }
 
-// endBackoffs ends every backoff, so that a fix pushed to the repository is tried at
-// once.
+// endBackoffs ends every backoff, so that a fix is tried at once: one that was
+// pushed, or made by hand.
 func (e *executor) endBackoffs() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -218,7 +236,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 	case plan.StartVM:
 		return r.c.VMs.Start(ctx, d, a.Node, p)
 	case plan.ApplyConfig:
-		if err := r.pinBundle(d); err != nil {
+		if err := r.pinConfig(d); err != nil {
 			return err
 		}
 		return r.c.Machines.Apply(ctx, d, a.Node, a.Config)
@@ -238,17 +256,23 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 	}
 }
 
-// pinBundle remembers which keys the cluster is built with, before the first
-// of them leaves the host.
-func (r *Reconciler) pinBundle(d cluster.Desired) error {
-	switch have := r.c.Journal.Facts().Fingerprint; have {
-	case d.Fingerprint:
-		return nil
-	case "":
-		return r.c.Journal.Update(func(f *cluster.Facts) { f.Fingerprint = d.Fingerprint })
-	default:
+// pinConfig remembers which keys the cluster is built with and what its configs are made
+// from, before the first of them leaves the host.
+func (r *Reconciler) pinConfig(d cluster.Desired) error {
+	facts := r.c.Journal.Facts()
+	_, known := facts.Intent(cluster.IntendConfig)
+	switch {
+	case facts.Fingerprint != "" && facts.Fingerprint != d.Fingerprint:
 		return errors.New("the cluster was built with other keys")
+	case facts.Fingerprint != "" && known:
+		return nil
 	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Fingerprint = d.Fingerprint
+		if _, known := f.Intent(cluster.IntendConfig); !known {
+			f.Intend(configIntent(d))
+		}
+	})
 }
 
 // intendBootstrap makes the choice of the founding node durable before the one call. A

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -37,15 +38,23 @@ type fake struct {
 	hang     map[string]bool
 	done     []string
 	panics   bool
-	poison   bool  // reading the repository panics
-	looks    int   // at the host
-	unsure   error // why no history can be compared
+	poison   bool                             // reading the repository panics
+	looks    int                              // at the host
+	unsure   error                            // why no history can be compared
+	removed  bool                             // from the repository
+	forgot   bool                             // the store does not have what was applied
+	unfit    atomic.Pointer[cluster.Revision] // that no config can be made from
+	asked    []string                         // observers, to forget
+	before   map[cluster.Revision]cluster.Spec
+	kubelets map[string]string
+	where    map[string]cluster.Position
+	renders  time.Duration // how long rendering takes
 }
 
 func newFake(cps, workers int) *fake {
 	id := cluster.ClusterID("agent", "dev")
 	f := &fake{head: rev(1), parents: map[cluster.Revision]cluster.Revision{}, vms: map[string]cluster.VM{}, machines: map[string]cluster.Machine{},
-		fail: map[string]int{}, hang: map[string]bool{},
+		fail: map[string]int{}, hang: map[string]bool{}, before: map[cluster.Revision]cluster.Spec{}, kubelets: map[string]string{},
 		spec: cluster.Spec{ID: id, Name: "dev", CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"}}}
 	for i := range cps + workers {
 		n := cluster.Node{Role: cluster.ControlPlane, Name: fmt.Sprintf("cp-%d", i+1), VMID: 410 + i}
@@ -67,6 +76,16 @@ func (f *fake) push(child, parent cluster.Revision) {
 	f.head, f.parents[child] = child, parent
 }
 
+// change pushes a revision in which the inventory is another.
+func (f *fake) change(child, parent cluster.Revision, edit func(*cluster.Spec)) {
+	f.set(func() {
+		f.before[parent] = f.spec
+		f.spec.Nodes = slices.Clone(f.spec.Nodes)
+		edit(&f.spec)
+	})
+	f.push(child, parent)
+}
+
 func (f *fake) Fetch(context.Context) (Fetched, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,9 +96,18 @@ func (f *fake) Fetch(context.Context) (Fetched, error) {
 		return Fetched{}, f.fetchErr
 	}
 	if f.found.Revision != f.head || time.Since(f.found.At) >= time.Minute {
-		f.found = Fetched{At: time.Now(), Revision: f.head, Problems: f.problems, Snapshot: cluster.Snapshot{Revision: f.head, Spec: f.spec, Bundle: cluster.SecretString("x")}}
+		f.found = Fetched{At: time.Now(), Revision: f.head, Problems: f.problems, Removed: f.removed, Snapshot: cluster.Snapshot{Revision: f.head, Spec: f.spec, Where: f.where, Bundle: cluster.SecretString("x")}}
 	}
 	return f.found, nil
+}
+
+func (f *fake) Recall(_ context.Context, revision cluster.Revision) (Fetched, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.forgot {
+		return Fetched{}, errors.New("object not found")
+	}
+	return Fetched{Revision: revision, Removed: f.removed, Snapshot: cluster.Snapshot{Revision: revision, Spec: f.spec, Bundle: cluster.SecretString("x")}}, nil
 }
 
 func (f *fake) Descends(_ context.Context, head, ancestor cluster.Revision) (bool, error) {
@@ -96,10 +124,27 @@ func (f *fake) Descends(_ context.Context, head, ancestor cluster.Revision) (boo
 	return false, nil
 }
 
+func (f *fake) At(_ context.Context, revision cluster.Revision) (Fetched, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	spec, ok := f.before[revision]
+	if !ok {
+		return Fetched{}, errors.New("there is no such commit")
+	}
+	return Fetched{Revision: revision, Snapshot: cluster.Snapshot{Revision: revision, Spec: spec, Bundle: cluster.SecretString("x")}}, nil
+}
+
 func (f *fake) Desired(snap cluster.Snapshot, _ cluster.Facts, _ time.Time) (cluster.Desired, cluster.Problems) {
+	time.Sleep(f.renders)
 	d := cluster.Desired{Snapshot: snap, Schematic: "abc", Image: cluster.Image{Name: "talos.qcow2"}, Configs: map[string]cluster.Config{}, Fingerprint: "keys"}
 	for _, n := range snap.Spec.Nodes {
-		d.Configs[n.Name] = cluster.Config{Digest: n.Name}
+		d.Configs[n.Name] = cluster.Config{Digest: fmt.Sprint(n.Name, snap.Spec.Versions)}
+		for _, p := range n.Patches {
+			d.Configs[n.Name] = cluster.Config{Digest: d.Configs[n.Name].Digest + p.Document.RevealString()}
+		}
+	}
+	if bad := f.unfit.Load(); bad != nil && snap.Revision == *bad {
+		return d, cluster.Problems{{Severity: cluster.Error, File: "patches/x.yaml", Message: "Talos refuses it"}}
 	}
 	return d, nil
 }
@@ -139,12 +184,20 @@ func (f hostEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obser
 	}
 }
 
+func (f hostEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, "host "+id) }) }
+
+func (f otherEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, "other "+id) }) }
+
 func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	o.ImageCached = cluster.Saw(f.image)
 	o.Machines = maps.Clone(f.machines)
 	o.Charts = map[string]cluster.Seen[cluster.Fetched]{}
+	for _, a := range d.Spec.Addons {
+		if digest := o.Facts.Charts[a.Chart.Ref()]; digest != "" {
+			o.Charts[a.Name] = cluster.Saw(cluster.Fetched{Digest: digest, Release: digest})
+		}
+	}
 	o.APIs = map[string]cluster.Seen[bool]{}
 	if f.founded == 0 {
 		return
@@ -159,12 +212,13 @@ func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obse
 		m.Stage, m.Ready = "running", true
 		m.Services = map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}
 		o.Machines[n.Name] = m
-		nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: true}
+		nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: true, Kubelet: f.kubelets[n.Name]}
 		if n.Role == cluster.ControlPlane {
 			members = append(members, cluster.Member{Name: n.Name})
 			o.APIs[n.Name] = cluster.Saw(true)
 		}
 	}
+	o.SystemPods = cluster.Saw(map[string]cluster.SystemPod{})
 	o.Members, o.Nodes, o.Releases = cluster.Saw(members), cluster.Saw(nodes), cluster.Saw(map[string]cluster.Release{})
 }
 
@@ -195,6 +249,12 @@ func (f *fake) act(ctx context.Context, kind, subject string) error {
 
 func (f *fake) Register(ctx context.Context, _ cluster.Schematic) error {
 	return f.act(ctx, "register", "")
+}
+
+func (f *fake) Cached(cluster.Desired, cluster.Facts) cluster.Seen[bool] {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cluster.Saw(f.image)
 }
 
 func (f *fake) Download(ctx context.Context, d cluster.Desired, _ Progress) (cluster.ImagePin, error) {
@@ -253,12 +313,13 @@ func (f *fake) Delete(ctx context.Context, _ cluster.Desired, vm cluster.VM, _ P
 	return nil
 }
 
-func (f *fake) Apply(ctx context.Context, _ cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+func (f *fake) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
 	if err := f.act(ctx, "apply", n.Name); err != nil {
 		return err
 	}
 	f.set(func() {
-		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", ConfigDigest: cfg.Digest,
+		f.kubelets[n.Name] = d.Spec.Versions.Kubernetes
+		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: cfg.Digest,
 			Services: map[string]cluster.Service{"etcd": {State: "Preparing"}}}
 	})
 	return nil

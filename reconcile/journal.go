@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,10 +12,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Files is the little of a file system the journal needs, so that a simulation
@@ -31,7 +34,15 @@ type Files interface {
 }
 
 // RecordsHint is the hint for state that cannot be written.
-const RecordsHint = "make room on the file system of state_dir, or correct its permissions"
+func RecordsHint(err error) string {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return "the disk is not the cause: `systemctl restart talos-agent` closes the agent's files; `talos-agent support-bundle` shows a maintainer what held them"
+	}
+	return "make room on the file system of state_dir, or correct its permissions"
+}
+
+// unreadHint is the hint for a journal that the file system does not give.
+const unreadHint = "the agent's user must be able to read it, and its disk to answer; moved away, it counts as lost, and nothing is bootstrapped until etcd is seen"
 
 // Journal keeps the few facts the world does not show, one file per cluster.
 // It is a cache plus intents: a lost or torn journal is rebuilt from the
@@ -47,9 +58,10 @@ type Journal struct {
 	why   string
 }
 
-// journalVersion is the version of the file that is written. The one before is
-// read, too; a newer one is refused.
-const journalVersion = 2
+// journalVersion is the version of the file that is written. Older ones are read,
+// too; a newer one is refused. It grows with every new field, because an older agent
+// would take what it does not know for damage.
+const journalVersion = 3
 
 // record is the journal's file.
 type record struct {
@@ -108,7 +120,7 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 		j.fresh, j.facts.Lost = true, true
 		return j, nil
 	case err != nil:
-		return nil, fmt.Errorf("read journal %s: %w", j.name, err)
+		return nil, fault.WithHint(fmt.Errorf("read journal %s: %w", j.name, text.Plain(err)), cmp.Or(fault.HintOf(err), unreadHint))
 	}
 	rec, err := decodeRecord(raw)
 	if err == nil && rec.Cluster != clusterID {
@@ -192,7 +204,7 @@ func (j *Journal) write() error {
 		return fmt.Errorf("write journal %s: %w", j.name, err)
 	}
 	if err := Replace(j.files, j.name, raw); err != nil {
-		return cluster.WithReason(cluster.JournalUnwritable, fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, err), RecordsHint))
+		return cluster.WithReason(cluster.JournalUnwritable, fault.WithHint(fmt.Errorf("write journal %s: %w", j.name, text.Plain(err)), RecordsHint(err)))
 	}
 	return nil
 }
@@ -239,9 +251,9 @@ func decodeRecord(raw []byte) (record, error) {
 	switch {
 	case v.Version > journalVersion:
 		return record{}, fmt.Errorf("%w: version %d, and this one knows %d", errNewer, v.Version, journalVersion)
-	case v.Version == journalVersion:
+	case v.Version == journalVersion, v.Version == 2: // which has fewer kinds of intent
 		return decodeStrictly[record](line)
-	case v.Version == journalVersion-1:
+	case v.Version == 1:
 		r, err := decodeStrictly[recordV1](line)
 		return r.upgraded(), err
 	default:

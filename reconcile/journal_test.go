@@ -123,7 +123,12 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 			{Kind: cluster.IntendSuspend}, {Kind: cluster.IntendDestroy}},
 		Applied: "main@sha1:1", Fingerprint: "f", Images: map[string]cluster.ImagePin{"i": {Schematic: "s", SHA256: "00", Bytes: 1}}, Charts: map[string]string{"c": "d"},
 	}
-	for range 2 {
+	second := withChecksum(`{"version":2,"cluster":"id","intents":[{"kind":"Bootstrap","at":"2026-11-20T10:00:00Z","node":"cp-1","uuid":"u","done":true},{"kind":"Suspend"},{"kind":"Destroy"}],` +
+		`"applied":"main@sha1:1","fingerprint":"f","images":{"i":{"schematic":"s","sha256":"00","bytes":1}},"charts":{"c":"d"}}`)
+	for _, older := range [][]byte{nil, nil, second, nil} {
+		if older != nil {
+			files.files["dev.json"] = older
+		}
 		j, err := OpenJournal(files, "dev", "id")
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +139,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":2,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":3,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

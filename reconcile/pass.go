@@ -24,28 +24,36 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if r.memo.last == nil {
-		r.reportUnknown(began)
-		return
-	}
+	// Before the facts: an action that ended since has left its own in the journal.
+	running, backoffs := r.exec.snapshot()
 	facts := r.c.Journal.Facts()
-	d, problems := r.c.Renderer.Desired(r.memo.last.Snapshot, facts, began)
-	if problems.HasErrors() {
-		r.memo.problems = problems
-	}
-	o := r.observe(ctx, d, facts)
+	d, inForce := r.renderInForce(ctx, facts, began)
 	if ctx.Err() != nil {
 		return
 	}
-	if err := r.learnFacts(&o); err != nil {
+	if d.Spec.Name == "" {
+		r.reportUnknown(began)
+		return
+	}
+	o := r.observe(ctx, d, cluster.Observed{Now: time.Now(), Facts: facts, Usual: r.c.Usual(), Running: running, Backoffs: backoffs})
+	if ctx.Err() != nil {
+		return
+	}
+	if err := r.learnFacts(d, &o); err != nil {
 		r.logUnwritable(err)
 		r.reportPass(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
 		return
 	}
+	d = r.keepRunning(ctx, d, o)
+	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
-	r.view.Store(&view{desired: d, observed: o, stop: stop})
+	r.view.Store(&view{desired: d, observed: o, stop: stop, inForce: inForce})
 	p := plan.Make(d, o, r.c.Policy())
-	if stop != nil && !o.Facts.Destroying() {
+	switch {
+	case stop == nil || o.Facts.Destroying():
+	case inForce:
+		p.Blocked = append([]cluster.Block{stop.block}, p.Blocked...)
+	default:
 		p = plan.Plan{Revision: r.memo.seen, Phases: p.Phases, Blocked: []cluster.Block{stop.block}}
 	}
 	var err error
@@ -54,6 +62,15 @@ func (r *Reconciler) pass(ctx context.Context) {
 			p.Destroyed, p.Blocked = false, append(p.Blocked, journalBlock(r.c.Cluster, err))
 		}
 	}
+	if len(p.Left) > 0 {
+		if err = r.endDestroy(p.Left); err != nil {
+			p.Blocked = append(p.Blocked, journalBlock(r.c.Cluster, err))
+		}
+		o.Facts = r.c.Journal.Facts()
+	}
+	if err == nil {
+		err = r.learnReady(o, &p)
+	}
 	r.logUnwritable(err)
 	var started []string
 	for _, a := range p.Actions {
@@ -61,6 +78,56 @@ func (r *Reconciler) pass(ctx context.Context) {
 		started = append(started, a.Info().Text)
 	}
 	r.reportPass(began, d, o, p, started)
+}
+
+// renderInForce renders what is in force: the newest revision, or the last good one
+// while that is invalid, refused or cannot be fetched; after a restart it is recalled.
+// Without one, and where the cluster was removed from the repository, it renders what
+// there is to look at, and nothing is done about it.
+func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now time.Time) (d cluster.Desired, inForce bool) {
+	m := &r.memo
+	if m.last != nil {
+		newest, problems := r.desire(m.last.Snapshot, facts, now)
+		if !problems.HasErrors() {
+			m.good = m.last
+			return newest, !m.removed
+		}
+		m.problems, d = problems, newest
+	}
+	if m.good == nil {
+		r.recall(ctx, facts.Applied)
+	}
+	if m.good != nil && m.good != m.last {
+		old, problems := r.desire(m.good.Snapshot, facts, now)
+		if !problems.HasErrors() {
+			return old, !m.removed
+		}
+	}
+	if d.Spec.Name == "" && m.shown != nil {
+		d, _ = r.desire(m.shown.Snapshot, facts, now)
+	}
+	return d, false
+}
+
+// recall reads the revision again that was in force when the agent ended.
+func (r *Reconciler) recall(ctx context.Context, applied cluster.Revision) {
+	m := &r.memo
+	if applied == "" || applied == m.recalled {
+		return
+	}
+	m.recalled = applied
+	f, err := r.c.Source.Recall(ctx, applied)
+	switch {
+	case err != nil:
+		r.log.Debug("cannot recall the applied revision", logging.Revision, applied.Short(), logging.Err, err)
+	case f.Problems.HasErrors():
+		r.log.Debug("the applied revision is not valid any more", logging.Revision, applied.Short(), logging.Err, f.Problems.First())
+	default:
+		r.log.Info("the revision that was applied last is recalled", logging.Revision, applied.Short())
+		if m.good = &f; m.seen == "" { // nothing was fetched since the start
+			m.seen, m.subject, m.removed = f.Revision, f.Subject, f.Removed
+		}
+	}
 }
 
 // logUnwritable logs that the journal cannot be written, when that is news; nil: it
@@ -73,7 +140,7 @@ func (r *Reconciler) logUnwritable(err error) {
 	}
 	r.memo.unwritten = err.Error()
 	if before != r.memo.unwritten {
-		r.log.Error("cannot write the journal; nothing is changed until it can be written", logging.Err, err, logging.Hint, RecordsHint)
+		r.log.Error("cannot write the journal; nothing is changed until it can be written", logging.Err, err, logging.Hint, RecordsHint(err))
 	}
 }
 
@@ -85,11 +152,15 @@ func (r *Reconciler) findRefusal() *refusal {
 		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, About: m.problems.Place(), Message: "the inventory is invalid: " + m.problems.First(),
 			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"}}
 	}
+	if m.removed { // as it was when the repository was fetched last, before the start
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, Message: "the cluster is not in the repository any more",
+			Hint: fmt.Sprintf("bring its folder back, or `talos-agent destroy %s`", r.c.Cluster)}}
+	}
 	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint}
+	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint(err)}
 }
 
 // readSource takes what the source found last. A source that does not answer leaves
@@ -115,14 +186,14 @@ func (r *Reconciler) readSource(ctx context.Context) {
 	if m.fetchErr != nil {
 		r.log.Info("the repository answers again")
 	}
-	m.fetchErr, m.fetched = nil, f.At.UTC()
+	m.fetchErr, m.fetched, m.recalled = nil, f.At.UTC(), ""
 	if f.Revision != m.seen {
 		r.log.Info("saw a new revision", logging.Revision, f.Revision.Short())
 		r.exec.endBackoffs()
 		m.seen = f.Revision
 	}
 	m.subject = f.Subject
-	m.problems = f.Problems
+	m.problems, m.removed = f.Problems, f.Removed
 	if f.Problems.HasErrors() {
 		r.logProblems(f)
 		return
@@ -140,11 +211,9 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 		if err != nil {
 			m.fetchErr = err
 			r.log.Warn("cannot check whether the new revision descends from the applied one", logging.Err, err)
-			if m.last != nil {
-				// What is in force is not this revision, and must not be reported as it.
-				m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
-					Reason: cluster.HistoryUnknown, About: f.Revision.Short(), Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
-			}
+			// What is in force is not this revision, and must not be reported as it.
+			m.refused = &refusal{revision: f.Revision, block: cluster.Block{Subject: r.c.Cluster, Hint: fault.HintOf(err),
+				Reason: cluster.HistoryUnknown, About: f.Revision.Short(), Message: fmt.Sprintf("cannot tell whether %s descends from %s, which was applied last: %s", f.Revision.Short(), applied.Short(), text.OneLine(err.Error()))}}
 			return
 		}
 		if !ok {
@@ -154,11 +223,7 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 			m.refused = &refusal{revision: f.Revision, history: true, block: cluster.Block{Subject: r.c.Cluster,
 				Reason: cluster.HistoryRewritten, About: f.Revision.Short(), Message: fmt.Sprintf("%s does not descend from %s, which was applied last: the branch was force-pushed or rolled back", f.Revision.Short(), applied.Short()),
 				Hint: fmt.Sprintf("if that was meant: `talos-agent accept %s`; otherwise restore the branch", r.c.Cluster)}}
-			if m.last == nil {
-				// Something must be looked at to show how things stand; nothing
-				// is planned from it while the refusal lasts.
-				m.last = &f
-			}
+			m.shown = &f
 			return
 		}
 	}
@@ -178,11 +243,9 @@ func (r *Reconciler) logProblems(f Fetched) {
 }
 
 // observe asks every observer at once, each for its own part.
-func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts cluster.Facts) cluster.Observed {
+func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.Observed) cluster.Observed {
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
-	o := cluster.Observed{Now: time.Now(), Facts: facts}
-	o.Running, o.Backoffs = r.exec.snapshot()
 	var wg sync.WaitGroup
 	for _, ob := range append([]Observer{r.c.Host}, r.c.Observers...) {
 		wg.Go(func() {
@@ -201,7 +264,7 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, facts clust
 // learnFacts writes down what the world showed and must not be forgotten. It runs
 // before anything is planned, so that no VM of ours ever exists without a
 // journal that knows the cluster.
-func (r *Reconciler) learnFacts(o *cluster.Observed) error {
+func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	before := r.c.Journal.Facts()
 	after := cloneFacts(before)
 	switch nothing, seen := nothingOfOurs(*o), plan.SeesAllVMs(*o); {
@@ -218,21 +281,36 @@ func (r *Reconciler) learnFacts(o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendBootstrap); o.Members.Known && len(o.Members.Value) > 0 && !in.Done {
 		if !ok {
 			in = cluster.Intent{Kind: cluster.IntendBootstrap, At: o.Now.UTC()}
+			// It was there before these records, and was Ready as far as anybody
+			// knows: others may manage what was installed then.
+			after.Intend(cluster.Intent{Kind: cluster.SeenReady, At: o.Now.UTC()})
 		}
 		in.Done = true
 		after.Intend(in)
 		after.Lost = false
 	}
-	if rev := r.memo.last.Revision; r.memo.refused == nil && !r.memo.problems.HasErrors() && rev != after.Applied {
-		after.Applied = rev
+	if last := r.memo.last; last != nil && r.memo.refused == nil && !r.memo.problems.HasErrors() {
+		after.Applied = last.Revision
 	}
+	if nothingOfOurs(*o) && plan.SeesAllVMs(*o) && !after.BootstrapSent() {
+		after.Drop(cluster.IntendConfig) // nothing runs
+	} else if r.memo.refused == nil {
+		learnConfig(d, *o, &after)
+	}
+	config, runs := after.Intent(cluster.IntendConfig)
+	r.base.keep(d.Snapshot, config)
 	if !r.c.Journal.Fresh() && sameFacts(before, after) {
 		return nil
 	}
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Lost, f.Applied = after.Lost, after.Applied
-		if in, ok := after.Intent(cluster.IntendBootstrap); ok {
-			f.Intend(in)
+		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
+			if in, ok := after.Intent(kind); ok {
+				f.Intend(in)
+			}
+		}
+		if f.Drop(cluster.IntendConfig); runs {
+			f.Intend(config)
 		}
 	})
 	if err != nil {
@@ -242,9 +320,23 @@ func (r *Reconciler) learnFacts(o *cluster.Observed) error {
 	return nil
 }
 
+// learnReady writes down that the cluster is Ready for the first time. If it cannot,
+// the plan has that it is blocked.
+func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
+	if o.Facts.WasReady() || o.Facts.Suspended() || o.Facts.Destroying() || len(o.Running) > 0 || !p.Converged() {
+		return nil
+	}
+	err := r.c.Journal.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.SeenReady, At: o.Now.UTC()}) })
+	if err != nil {
+		p.Blocked = append(p.Blocked, journalBlock(r.c.Cluster, err))
+	}
+	return err
+}
+
 func sameFacts(a, b cluster.Facts) bool {
-	done := func(f cluster.Facts) bool { in, _ := f.Intent(cluster.IntendBootstrap); return in.Done }
-	return a.Lost == b.Lost && a.Applied == b.Applied && done(a) == done(b)
+	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
+	return a.Lost == b.Lost && a.Applied == b.Applied &&
+		intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -260,7 +352,7 @@ func nothingOfOurs(o cluster.Observed) bool {
 // intent nor the keys' fingerprint mean anything any more. It stays suspended.
 func (r *Reconciler) finishDestroy() error {
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap)
+		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.SeenReady)
 		f.Fingerprint, f.Lost = "", false
 		if !f.Suspended() {
 			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
@@ -270,6 +362,22 @@ func (r *Reconciler) finishDestroy() error {
 		return err
 	}
 	r.log.Info("the cluster is destroyed; it stays suspended", logging.Detail, "until `talos-agent resume "+r.c.Cluster+"`")
+	return nil
+}
+
+// endDestroy ends a destruction that could not delete everything. The cluster stays
+// suspended, and its status reports what is left until an administrator decides.
+func (r *Reconciler) endDestroy(left []cluster.Block) error {
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Drop(cluster.IntendDestroy)
+		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC(), Left: left})
+	})
+	if err != nil {
+		return err
+	}
+	for _, b := range left {
+		r.log.Warn("the destruction has ended and left something", logging.Detail, b.Subject+": "+b.Message, logging.Reason, string(b.Reason), logging.Hint, b.Hint)
+	}
 	return nil
 }
 
@@ -287,7 +395,7 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	if v == nil {
 		return cluster.Forecast{}, ErrNoInventory
 	}
-	if v.stop != nil {
+	if v.stop != nil && !v.inForce {
 		return cluster.Forecast{Cluster: r.c.Cluster, Revision: v.stop.revision, Blocked: []cluster.Block{v.stop.block}}, nil
 	}
 	o := v.observed
@@ -298,6 +406,9 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	}
 	f := plan.Forecast(v.desired, o, r.c.Policy())
 	f.Problems = slices.Concat(v.desired.Warnings, f.Problems)
+	if v.stop != nil {
+		f.Blocked = append([]cluster.Block{v.stop.block}, f.Blocked...)
+	}
 	return f, nil
 }
 
@@ -306,29 +417,50 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 // not known, and with it nothing behind it.
 func (r *Reconciler) Foretold() (steps []cluster.Step, whole bool) {
 	v := r.view.Load()
-	if v == nil || v.stop != nil {
+	if v == nil || !v.inForce {
 		return nil, true
 	}
 	return plan.Forecast(v.desired, v.observed, r.c.Policy()).Steps, v.desired.Schematic != "" || v.observed.Facts.Destroying()
 }
 
-// ForecastDestroy lists what a destruction would delete.
-func (r *Reconciler) ForecastDestroy() (cluster.Forecast, error) {
+// ForecastDestroy lists what a destruction would delete, looking at every VM
+// itself: despite names VMs that are deleted although they are protected in
+// Proxmox VE.
+func (r *Reconciler) ForecastDestroy(ctx context.Context, despite []int) (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {
 		return cluster.Forecast{}, fmt.Errorf("%w; nodes that say `protect: true` could not be spared", ErrNoInventory)
 	}
+	if err := r.checkDespite(v, despite); err != nil {
+		return cluster.Forecast{}, err
+	}
+	r.previews.Lock()
+	defer r.previews.Unlock()
 	o := v.observed
-	o.Facts = r.c.Journal.Facts()
-	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+	o.Now, o.Facts = time.Now(), r.c.Journal.Facts()
+	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy, Despite: despite})
 	o.Running, o.Backoffs = r.exec.snapshot()
+	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
+	defer cancel()
+	r.c.Host.Observe(ctx, v.desired, &o)
 	return plan.Forecast(v.desired, o, r.c.Policy()), nil
+}
+
+// checkDespite refuses numbers that no VM of the cluster has.
+func (r *Reconciler) checkDespite(v *view, despite []int) error {
+	for _, vmid := range despite {
+		isNode := slices.ContainsFunc(v.desired.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vmid })
+		if !isNode && !slices.ContainsFunc(v.observed.Orphans.Value, func(vm cluster.VM) bool { return vm.VMID == vmid }) {
+			return fault.WithHint(fmt.Errorf("cluster %s has no vm %d", r.c.Cluster, vmid), "`talos-agent destroy` without --despite-protection lists those that are protected")
+		}
+	}
+	return nil
 }
 
 // ForecastOf lists what would happen if a snapshot were pushed.
 func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (cluster.Forecast, error) {
 	facts := r.c.Journal.Facts()
-	d, problems := r.c.Renderer.Desired(snap, facts, time.Now())
+	d, problems := r.desire(snap, facts, time.Now())
 	if problems.HasErrors() {
 		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: problems}, problems
 	}
@@ -351,7 +483,10 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 		machines[n.Name] = m
 	}
 	o.Machines = machines
+	warnings := d.Warnings
+	d = r.keepRunning(ctx, d, o)
+	o.ImageCached = r.c.Images.Cached(d, facts)
 	f := plan.Forecast(d, o, r.c.Policy())
-	f.Problems = slices.Concat(snap.Warnings, problems, f.Problems)
+	f.Problems = slices.Concat(warnings, problems, f.Problems)
 	return f, nil
 }

@@ -116,7 +116,7 @@ func TestNodesHaveAllThatConcernsThem(t *testing.T) {
 	if len(ns.Blocked) != 2 || len(ns.Waiting) != 1 || ns.WaitsFor != "start vm" {
 		t.Errorf("%+v", ns)
 	}
-	e := newExecutor(nil)
+	e := newExecutor(&Reconciler{c: Config{Usual: func() map[cluster.ActionKind]time.Duration { return nil }}})
 	for _, node := range []string{"wk-1", "wk-2", ""} {
 		run := cluster.Running{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: node}, Node: node}
 		e.running[run.ActionID] = &run
@@ -128,5 +128,20 @@ func TestNodesHaveAllThatConcernsThem(t *testing.T) {
 	}
 	if shared.Nodes[0].Running != nil {
 		t.Error("what is shared was written to")
+	}
+}
+
+// TestALockOfARunningVMIsMentioned: a node that waits for nothing shows that Proxmox VE
+// holds a lock on its VM, which may make it slow, or switch it off.
+func TestALockOfARunningVMIsMentioned(t *testing.T) {
+	o := cluster.Observed{VMs: map[string]cluster.VM{"cp-1": {Power: cluster.PowerRunning, Lock: "backup"}}}
+	ns := cluster.NodeStatus{Name: "cp-1", Phase: cluster.PhaseReady}
+	addConcerns(&ns, o, plan.Plan{}, nil)
+	if want := "nothing; Proxmox VE has locked the vm (backup)"; ns.WaitsFor != want {
+		t.Errorf("it waits for %q, want %q", ns.WaitsFor, want)
+	}
+	waits := []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "cp-1", Message: "boots"}}}
+	if addConcerns(&ns, o, plan.Plan{}, waits); ns.WaitsFor != "boots" {
+		t.Errorf("it waits for %q", ns.WaitsFor)
 	}
 }

@@ -22,6 +22,8 @@ type Fetched struct {
 	Revision cluster.Revision
 	Subject  string // of the head's commit, for people
 	Problems cluster.Problems
+	// Removed: the repository can be read, and the cluster is not in it any more.
+	Removed bool
 	// At is when the source looked for the head: whatever was pushed before is in
 	// it. What has the same time was found by the same look.
 	At time.Time
@@ -29,13 +31,20 @@ type Fetched struct {
 
 // Source is where a cluster's inventory comes from.
 type Source interface {
-	// Fetch returns what the source found when it looked last, and waits only if it
-	// never did; it is called by every pass. An error means that the source could
+	// Fetch returns what the source found when it looked last, and waits, not for
+	// long, only if it never did; it is called by every pass. An error means that the source could
 	// not be asked; an inventory that is there and invalid comes back as Problems.
 	Fetch(ctx context.Context) (Fetched, error)
 	// Descends reports whether head contains ancestor in its history. An
 	// ancestor that the source does not have is not contained.
 	Descends(ctx context.Context, head, ancestor cluster.Revision) (bool, error)
+	// At returns what the source has at a revision that was the head once. An error
+	// means that it does not have it any more, or cannot be asked.
+	At(ctx context.Context, revision cluster.Revision) (Fetched, error)
+	// Recall returns the cluster at a revision that was applied before, from what is
+	// kept of the repository on this host: nobody is asked. Removed is about the newest
+	// revision there. An error means that it is not there.
+	Recall(ctx context.Context, revision cluster.Revision) (Fetched, error)
 }
 
 // Renderer turns a snapshot into what should be: image name, machine configs,
@@ -52,6 +61,13 @@ type Observer interface {
 	Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed)
 }
 
+// Forgetter is an observer that remembers between passes what it saw, to ask
+// less.
+type Forgetter interface {
+	// Forget has everything about a cluster asked for again in the next pass.
+	Forget(clusterID string)
+}
+
 // Progress takes word of how far an action has come.
 type Progress func(cluster.Progress)
 
@@ -60,6 +76,8 @@ type Images interface {
 	// Register asks the factory for the id of a schematic. Renderer knows it
 	// from then on.
 	Register(ctx context.Context, s cluster.Schematic) error
+	// Cached reports whether the verified image of d lies in the host's cache.
+	Cached(d cluster.Desired, facts cluster.Facts) cluster.Seen[bool]
 	// Download fetches and verifies the image of d into the host's cache.
 	Download(ctx context.Context, d cluster.Desired, p Progress) (cluster.ImagePin, error)
 	// Upload puts the cached image into a storage.
@@ -119,6 +137,9 @@ type Config struct {
 	// Grace is how long actions in flight may go on after the context of Run
 	// ends; 0: 8 seconds.
 	Grace time.Duration
+	// Usual is how long an action of each kind took at most, as far as is
+	// remembered; nil: nothing is.
+	Usual func() map[cluster.ActionKind]time.Duration
 	// OnStatus is called after every pass, on the loop's goroutine; it must
 	// not block.
 	OnStatus func(cluster.Status)
@@ -161,7 +182,11 @@ type Reconciler struct {
 	commands atomic.Int64 // how many an administrator has given
 	obeyed   atomic.Int64 // how many of them the status knows
 
+	// previews lets one destruction be previewed at a time: each asks for every VM.
+	previews sync.Mutex
+
 	exec *executor
+	base base
 	memo memo
 }
 
@@ -170,6 +195,7 @@ type view struct {
 	desired  cluster.Desired
 	observed cluster.Observed
 	stop     *refusal // why the newest revision is not in force; nil: it is
+	inForce  bool     // desired is: the newest revision, or the last good one
 }
 
 // New makes a Reconciler. Run it.
@@ -188,6 +214,9 @@ func New(c Config) (*Reconciler, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Usual == nil {
+		c.Usual = func() map[cluster.ActionKind]time.Duration { return nil }
 	}
 	if c.OnStatus == nil {
 		c.OnStatus = func(cluster.Status) {}
@@ -230,7 +259,7 @@ func (r *Reconciler) applyCommand(s cluster.Status) cluster.Status {
 	case before == cluster.Suspended || before == cluster.Stalled:
 		s.Condition, s.Reason, s.Message, s.Hint, s.Blocked = cluster.Reconciling, cluster.Progressing, "about to look again", "", []cluster.Block{}
 	}
-	s.Suspended = facts.Suspended()
+	s.Suspended, s.Destroying = facts.Suspended(), facts.Destroying()
 	if s.Condition != before {
 		s.Since = time.Now().UTC()
 	}
@@ -252,6 +281,18 @@ func (r *Reconciler) Look() {
 	case r.trigger <- struct{}{}:
 	default:
 	}
+}
+
+// Refresh has everything looked at again now, also what is remembered from an
+// earlier pass, and tries at once what has failed.
+func (r *Reconciler) Refresh() {
+	for _, ob := range append([]Observer{r.c.Host}, r.c.Observers...) {
+		if f, ok := ob.(Forgetter); ok {
+			f.Forget(r.c.ID)
+		}
+	}
+	r.exec.endBackoffs()
+	r.Look()
 }
 
 // Suspend keeps the agent from changing the cluster until Resume.
@@ -312,22 +353,33 @@ var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op
 //
 // Without an inventory it refuses, because `protect: true` could not be
 // honoured.
-func (r *Reconciler) Destroy() error {
-	if r.view.Load() == nil {
+//
+// despite names VMs that are deleted although they are protected in Proxmox VE.
+func (r *Reconciler) Destroy(despite []int) error {
+	v := r.view.Load()
+	if v == nil {
 		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)
 	}
+	if err := r.checkDespite(v, despite); err != nil {
+		return fmt.Errorf("destroy cluster %s: %w", r.c.Cluster, err)
+	}
+	r.exec.endBackoffs() // what failed in a destruction before counts no more
 	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) {
 		now := time.Now().UTC()
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: now})
-		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, At: now})
+		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, At: now, Despite: despite})
 	})
 }
 
 // memo is what the loop remembers between passes for reporting, never for
 // deciding.
 type memo struct {
-	commands  int64    // of administrators, when the pass began
-	last      *Fetched // newest that was valid and accepted
+	commands  int64            // of administrators, when the pass began
+	last      *Fetched         // newest that was valid and accepted
+	good      *Fetched         // newest of these from which configs could be made: it is in force
+	shown     *Fetched         // one that was refused, to show how things stand where nothing is in force
+	removed   bool             // the newest revision does not have the cluster any more
+	recalled  cluster.Revision // what could not be recalled, not to be tried in each pass
 	fetchErr  error
 	unwritten string // why the journal could not be written, as it was logged
 	refused   *refusal

@@ -83,7 +83,7 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 		a := agent{r, func() { cancel(); <-done }}
 		until(t, a, cluster.Ready)
 		f.set(func() { f.hang["delete"] = true })
-		if err := r.Destroy(); err != nil {
+		if err := r.Destroy(nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -95,6 +95,28 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 		}
 		if passes < 5 || running == 0 {
 			t.Errorf("%d passes, at most %d actions under way", passes, running)
+		}
+	})
+}
+
+// TestWhatEndsDuringAPassIsNotDoneAgain: an action that ends while a pass renders and
+// looks is under way to that pass: what it left is not in the facts that it has.
+func TestWhatEndsDuringAPassIsNotDoneAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.renders, f.hang["bootstrap"] = 700*time.Millisecond, true
+		f.spec.Addons = []cluster.Addon{{Name: "web", Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "web", Version: "1.0.0"}}}
+		a := start(t, f, newMemFiles())
+		time.Sleep(time.Minute)
+		a.stop()
+		fetched := 0
+		for _, what := range f.did() {
+			if what == "chart web" {
+				fetched++
+			}
+		}
+		if fetched != 1 {
+			t.Errorf("the chart was fetched %d times: %q", fetched, f.did())
 		}
 	})
 }
@@ -183,26 +205,41 @@ func TestQuietWhenReady(t *testing.T) {
 	})
 }
 
-func TestInvalidInventoryChangesNothing(t *testing.T) {
+// TestInvalidInventoryLeavesTheLastGood: the last good revision stays in force, and the
+// status shows both what is wrong and how the cluster stands; also after a restart.
+func TestInvalidInventoryLeavesTheLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake(1, 1)
-		a := start(t, f, newMemFiles())
+		f, files := newFake(1, 1), newMemFiles()
+		a := start(t, f, files)
 		until(t, a, cluster.Ready)
-		did := len(f.did())
+		kill := func() {
+			f.set(func() {
+				delete(f.vms, "wk-1")
+				delete(f.machines, "wk-1")
+			})
+		}
+		healed := func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.machines["wk-1"].Reach == cluster.Configured
+		}
 		f.set(func() {
 			f.head, f.parents[rev(2)] = rev(2), rev(1)
 			f.problems = cluster.Problems{{Severity: cluster.Error, File: "nodes.yaml", Line: 3, Message: "cpu is a number"}}
-			delete(f.vms, "wk-1") // even what could be healed is left alone
-			delete(f.machines, "wk-1")
 		})
+		kill()
 		a.Look()
 		s := until(t, a, cluster.Stalled)
-		time.Sleep(10 * time.Minute)
-		if len(f.did()) != did {
-			t.Errorf("changed under an invalid inventory: %v", f.did()[did:])
-		}
-		if !strings.Contains(s.Message, "nodes.yaml:3") || s.Revision != rev(2) || s.Applied != rev(1) {
+		if !strings.Contains(s.Message, "nodes.yaml:3") || !strings.Contains(s.Message, rev(1).Short()+" stays in force: ") || s.Revision != rev(2) || s.Applied != rev(1) {
 			t.Errorf("status %+v", s)
+		}
+		time.Sleep(10 * time.Minute)
+		s = a.Status()
+		if !healed() || s.Condition != cluster.Stalled || s.Reason != cluster.InventoryInvalid || !strings.HasSuffix(s.Message, "; "+rev(1).Short()+" stays in force: all nodes are Ready") {
+			t.Errorf("healed: %v, %s: %s", healed(), s.Condition, s.Message)
+		}
+		if fc, err := a.Forecast(); err != nil || len(fc.Blocked) != 1 || fc.Blocked[0].Reason != cluster.InventoryInvalid || fc.Revision != rev(1) {
+			t.Errorf("forecast %+v, %v", fc, err)
 		}
 		if err := a.Accept(rev(2)); err == nil || !strings.Contains(err.Error(), "nodes.yaml:3") {
 			t.Errorf("accept is for a history that was refused, not for an invalid inventory: %v", err)
@@ -213,14 +250,84 @@ func TestInvalidInventoryChangesNothing(t *testing.T) {
 		if err := a.AcceptBootstrap(); err == nil {
 			t.Error("bootstrap is declared never sent to a cluster whose records say that it was")
 		}
-		f.set(func() { f.problems = nil })
+		a.stop()
+
+		// After a restart it is recalled.
+		kill()
+		a = start(t, f, files)
+		time.Sleep(10 * time.Minute)
+		if s := a.Status(); !healed() || s.Condition != cluster.Stalled || s.Revision != rev(2) || s.Applied != rev(1) || !strings.HasSuffix(s.Message, "all nodes are Ready") {
+			t.Errorf("healed: %v, %+v", healed(), s)
+		}
+
+		// A cluster that was removed is left alone: maybe its VMs are being deleted.
+		f.set(func() { f.head, f.parents[rev(3)], f.removed = rev(3), rev(2), true })
+		a.Look()
+		time.Sleep(time.Minute)
+		kill()
+		did := len(f.did())
+		time.Sleep(10 * time.Minute)
+		if s := a.Status(); len(f.did()) != did || strings.Contains(s.Message, "in force") {
+			t.Errorf("changed after it was removed: %v, %s", f.did()[did:], s.Message)
+		}
+
+		a.stop()
+		f.set(func() { f.fetchErr = errors.New("connection refused") })
+		a = start(t, f, files) // which does not know but from what is recalled
+		time.Sleep(10 * time.Minute)
+		if s := a.Status(); len(f.did()) != did || s.Condition != cluster.Stalled || !strings.Contains(s.Message, "not in the repository any more") {
+			t.Errorf("changed after it was removed: %v, %s", f.did()[did:], s.Message)
+		}
+		f.set(func() { f.fetchErr = nil })
+
+		f.set(func() { f.head, f.parents[rev(4)], f.removed, f.problems = rev(4), rev(3), false, nil })
 		a.Look()
 		time.Sleep(time.Second)
 		until(t, a, cluster.Ready)
-		if err := a.Accept(rev(2)); err == nil {
+		if err := a.Accept(rev(4)); err == nil {
 			t.Error("a revision is accepted that is applied already")
 		}
 		a.stop()
+	})
+}
+
+// TestUnfitConfigsLeaveTheLastGood: an inventory can be valid and its configs not.
+func TestUnfitConfigsLeaveTheLastGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 1), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		f.unfit.Store(new(rev(2)))
+		f.push(rev(2), rev(1))
+		for range 2 {
+			a.Look()
+			time.Sleep(time.Minute)
+			f.set(func() {
+				vm := f.vms["wk-1"]
+				vm.Power = cluster.Stopped
+				f.vms["wk-1"] = vm
+			})
+			time.Sleep(10 * time.Minute)
+			s := a.Status()
+			if s.Reason != cluster.InventoryInvalid || s.Revision != rev(2) || s.Applied != rev(1) || !strings.HasSuffix(s.Message, "all nodes are Ready") || f.vms["wk-1"].Power != cluster.PowerRunning {
+				t.Errorf("%+v", s)
+			}
+			a.stop()
+			a = start(t, f, files) // what was applied is recalled
+		}
+		a.stop()
+
+		// What cannot be recalled is not in force.
+		f.set(func() { f.forgot = true })
+		a = start(t, f, files)
+		defer a.stop()
+		time.Sleep(time.Minute)
+		did := len(f.did())
+		f.set(func() { delete(f.vms, "wk-1") })
+		time.Sleep(10 * time.Minute)
+		if s := a.Status(); s.Condition != cluster.Stalled || len(f.did()) != did || strings.Contains(s.Message, "in force") {
+			t.Errorf("%+v, did %v", s, f.did()[did:])
+		}
 	})
 }
 
@@ -297,11 +404,11 @@ func TestSuspendDestroyResume(t *testing.T) {
 		}
 		told(t, a, cluster.Suspended)
 		until(t, a, cluster.Suspended)
-		fc, err := a.ForecastDestroy()
+		fc, err := a.ForecastDestroy(t.Context(), nil)
 		if err != nil || len(fc.Steps) != 3 || !fc.Destructive() {
 			t.Errorf("forecast of the tear-down: %+v %v", fc, err)
 		}
-		if err := a.Destroy(); err != nil {
+		if err := a.Destroy(nil); err != nil {
 			t.Fatal(err)
 		}
 		told(t, a, cluster.Reconciling)
@@ -337,6 +444,125 @@ func TestSuspendDestroyResume(t *testing.T) {
 	})
 }
 
+// TestRefresh: who asks for everything now does not wait for what failed, nor for
+// what an observer remembers.
+func TestRefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.fail["create"] = 7
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		for {
+			if _, resting := a.exec.snapshot(); len(resting) == 1 && resting[0].Failed == 7 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(2 * time.Second)
+		if len(f.did()) != 2 { // download and upload
+			t.Fatalf("did %v", f.did())
+		}
+		a.Refresh()
+		time.Sleep(2 * time.Second)
+		if !slices.Contains(f.did(), "create cp-1") {
+			t.Errorf("it still rests: %v", f.did())
+		}
+		if want := []string{"host " + f.spec.ID, "other " + f.spec.ID}; !slices.Equal(f.asked, want) {
+			t.Errorf("forgot %v", f.asked)
+		}
+		until(t, a, cluster.Ready)
+	})
+}
+
+// TestDestroyEnds: a destruction that has to leave a VM ends, with the reason, also
+// over a restart; what kept the VM may go away later, and the VM stays.
+func TestDestroyEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 1), newMemFiles()
+		protect := func(on bool) {
+			f.set(func() {
+				vm := f.vms["wk-1"]
+				vm.Protected = on
+				f.vms["wk-1"] = vm
+			})
+		}
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		protect(true) // which no pass has seen yet
+		fc, err := a.ForecastDestroy(t.Context(), nil)
+		if err != nil || len(fc.Steps) != 1 || len(fc.Blocked) != 1 || fc.Blocked[0].Reason != cluster.VMProtected {
+			t.Errorf("forecast: %+v %v", fc, err)
+		}
+		if err := a.Destroy([]int{999}); err == nil || !strings.Contains(err.Error(), "has no vm 999") {
+			t.Errorf("another's vm: %v", err)
+		}
+		if err := a.Destroy(nil); err != nil {
+			t.Fatal(err)
+		}
+		if !a.Status().Destroying {
+			t.Error("it is not being destroyed")
+		}
+		var ends string
+		for range 2 {
+			s := until(t, a, cluster.Stalled)
+			if s.Destroying || !s.Suspended || s.Reason != cluster.VMProtected || s.Concerns != "wk-1" || s.Hint == "" || len(s.Blocked) != 1 || ends != "" && s.Message != ends {
+				t.Errorf("it ends with %+v", s)
+			}
+			ends = s.Message
+			a.stop()
+			a = start(t, f, files)
+		}
+		protect(false)
+		f.push(rev(2), rev(1))
+		time.Sleep(10 * time.Minute)
+		if len(f.vms) != 1 || !slices.Contains(f.did(), "delete cp-1") {
+			t.Fatalf("left: %v", f.vms)
+		}
+		protect(true)
+		if err := a.Destroy([]int{f.vms["wk-1"].VMID}); err != nil {
+			t.Fatal(err)
+		}
+		if s := until(t, a, cluster.Suspended); s.Destroying || len(f.vms) != 0 {
+			t.Errorf("%+v, left: %v", s, f.vms)
+		}
+		a.stop()
+	})
+}
+
+// TestDestroyThatFails: it is Stalled while it is tried again, ends after some
+// minutes, and begins afresh when somebody asks once more.
+func TestDestroyThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		f.set(func() { f.fail["delete"] = 8 })
+		if err := a.Destroy(nil); err != nil {
+			t.Fatal(err)
+		}
+		if s := until(t, a, cluster.Stalled); !s.Destroying || s.Reason != cluster.ActionFailed {
+			t.Errorf("after three failures: %+v", s)
+		}
+		for a.Status().Destroying {
+			time.Sleep(time.Second)
+		}
+		if s := a.Status(); s.Condition != cluster.Stalled || s.Reason != cluster.ActionFailed || !strings.Contains(s.Message, "8 tries to delete it failed: no luck") {
+			t.Errorf("it ends with %+v", s)
+		}
+		time.Sleep(time.Hour)
+		if len(f.vms) != 1 {
+			t.Error("it was deleted after all")
+		}
+		if err := a.Destroy(nil); err != nil {
+			t.Fatal(err)
+		}
+		if s := until(t, a, cluster.Suspended); len(f.vms) != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // TestDestroyUnderAnInvalidInventory: the last valid one says what goes, and the
 // tear-down is not taken for refused because the newest is.
 func TestDestroyUnderAnInvalidInventory(t *testing.T) {
@@ -351,7 +577,7 @@ func TestDestroyUnderAnInvalidInventory(t *testing.T) {
 		})
 		a.Look()
 		until(t, a, cluster.Stalled)
-		if err := a.Destroy(); err != nil {
+		if err := a.Destroy(nil); err != nil {
 			t.Fatal(err)
 		}
 		told(t, a, cluster.Reconciling)
@@ -390,7 +616,7 @@ func TestForecastDestroyCountsWhatIsBeingMade(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		fc, err := a.ForecastDestroy()
+		fc, err := a.ForecastDestroy(t.Context(), nil)
 		if err != nil || len(fc.Steps) != 1 || !fc.Destructive() {
 			t.Errorf("forecast of the tear-down: %+v %v", fc, err)
 		}
@@ -496,6 +722,34 @@ func TestAWaitInOtherWords(t *testing.T) {
 	}
 }
 
+// TestActionThatNeverEnds: an action that takes longer than those of its kind did
+// makes the cluster Stalled, and its end ends that.
+func TestActionThatNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.hang["create"] = true // it takes an hour
+		began := time.Now()
+		a := start(t, f, newMemFiles(), func(c *Config) {
+			c.Usual = func() map[cluster.ActionKind]time.Duration {
+				return map[cluster.ActionKind]time.Duration{cluster.CreateVM: 2 * time.Minute}
+			}
+		})
+		s := until(t, a, cluster.Stalled)
+		if took := time.Since(began); took < 20*time.Minute || took > 22*time.Minute {
+			t.Errorf("Stalled after %v", took)
+		}
+		if s.Reason != cluster.ActionOverdue || s.Concerns != "cp-1" || s.About != string(cluster.CreateVM) || s.Hint == "" {
+			t.Errorf("%+v: %s -> %s", s.Cause(), s.Message, s.Hint)
+		}
+		if n := s.Nodes[0]; !strings.HasPrefix(n.WaitsFor, "create vm has run since ") || !n.Running[0].Overdue {
+			t.Errorf("its node: %+v", n)
+		}
+		f.set(func() { f.hang["create"] = false })
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
 func TestStopsWithinTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
@@ -515,9 +769,9 @@ func TestStopsWithinTheGrace(t *testing.T) {
 
 func TestSourceDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake(1, 0)
+		f, files := newFake(1, 0), newMemFiles()
 		f.fetchErr = errors.New("connection refused")
-		a := start(t, f, newMemFiles())
+		a := start(t, f, files)
 		s := until(t, a, cluster.Unknown)
 		time.Sleep(time.Second)
 		if s = a.Status(); !strings.Contains(s.Message, "connection refused") {
@@ -535,6 +789,18 @@ func TestSourceDown(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		s = until(t, a, cluster.Ready)
 		if !strings.Contains(s.Message, "cannot be fetched") || f.vms["cp-1"].Power != cluster.PowerRunning {
+			t.Errorf("status %+v", s)
+		}
+		a.stop()
+		// And after a restart, when nothing was fetched since.
+		f.set(func() {
+			vm := f.vms["cp-1"]
+			vm.Power = cluster.Stopped
+			f.vms["cp-1"] = vm
+		})
+		a = start(t, f, files)
+		s = until(t, a, cluster.Ready)
+		if !strings.Contains(s.Message, "cannot be fetched") || s.Revision != rev(1) || f.vms["cp-1"].Power != cluster.PowerRunning {
 			t.Errorf("status %+v", s)
 		}
 		a.stop()
@@ -635,6 +901,35 @@ func TestNothingBeforeTheJournalIsThere(t *testing.T) {
 		if len(f.did()) != 0 || s.Reason != cluster.JournalUnwritable {
 			t.Errorf("did %v; %+v", f.did(), s)
 		}
+		a.stop()
+	})
+}
+
+// TestFirstReadyIsWrittenDown: what is waited for only once must not be waited for
+// again, so that a cluster is not Ready before that is known for good.
+func TestFirstReadyIsWrittenDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 0), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		time.Sleep(time.Hour)
+		steps := files.steps
+		if !a.c.Journal.Facts().WasReady() {
+			t.Error("it is not written down")
+		}
+		a.stop()
+
+		// The same once more, on a file system that is full just then.
+		f, files = newFake(1, 0), newMemFiles()
+		files.dieAt = steps - 2
+		a = start(t, f, files)
+		if s := until(t, a, cluster.Stalled); s.Reason != cluster.JournalUnwritable || s.Nodes[0].Phase != cluster.PhaseReady {
+			t.Errorf("%+v", s)
+		}
+		files.mu.Lock()
+		files.dieAt = 0
+		files.mu.Unlock()
+		until(t, a, cluster.Ready)
 		a.stop()
 	})
 }

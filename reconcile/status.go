@@ -23,7 +23,7 @@ const keepPasses = 20
 func (r *Reconciler) reportUnknown(now time.Time) {
 	m := &r.memo
 	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: r.c.Journal.Facts().Applied, Subject: m.subject, Problems: m.problems}
-	s.Suspended = r.c.Journal.Facts().Suspended()
+	s.Suspended, s.Destroying = r.c.Journal.Facts().Suspended(), r.c.Journal.Facts().Destroying()
 	switch {
 	case m.problems.HasErrors():
 		// In the words of a cluster that was valid before: to whoever was notified, a
@@ -44,18 +44,33 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	now := time.Now()
 	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Subject: m.subject, Suspended: o.Facts.Suspended(),
 		Blocked: p.Blocked, Problems: d.Warnings}
-	if len(m.problems) > 0 {
+	if m.problems.HasErrors() {
 		s.Problems = m.problems
 	}
-	s.Problems = slices.Concat(s.Problems, plan.Elsewhere(d, o))
+	s.Problems = slices.Concat(s.Problems, plan.Warnings(d, o), plan.Unplaced(o))
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
 	setCondition(&s, d, o, p, m.fetchErr)
+	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
+		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)
+	}
+	s.Destroying = r.c.Journal.Facts().Destroying()
 	failed := r.exec.takeFailed()
 	r.keepPass(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
 		Waiting: len(p.Waiting), Blocked: len(p.Blocked)})
 	r.publish(now, s, signPlan(p, o))
+}
+
+// standUnder is how the cluster stands at the last good revision, apart from the newest
+// one that is not in force.
+func (r *Reconciler) standUnder(stop *refusal, s cluster.Status, d cluster.Desired, o cluster.Observed, p plan.Plan) string {
+	p.Blocked = slices.DeleteFunc(slices.Clone(p.Blocked), func(b cluster.Block) bool { return b.Key() == stop.block.Key() })
+	setCondition(&s, d, o, p, nil)
+	if s.Condition == cluster.Ready {
+		return "all nodes are Ready"
+	}
+	return s.Message
 }
 
 // publish completes and stores a status. sig identifies what the cluster is doing;
@@ -182,7 +197,12 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 	}
 	begins := slices.IndexFunc(p.Actions, func(a plan.Action) bool { return a.Info().Node == ns.Name })
 	runs := slices.IndexFunc(o.Running, func(r cluster.Running) bool { return r.Node == ns.Name })
+	late := slices.IndexFunc(ns.Waiting, func(w cluster.WaitStatus) bool {
+		return w.Reason == cluster.TaskOverdue || w.Reason == cluster.ActionOverdue
+	})
 	switch {
+	case late >= 0:
+		ns.WaitsFor = ns.Waiting[late].Message
 	case begins >= 0:
 		ns.WaitsFor = string(p.Actions[begins].Info().Kind)
 	case runs >= 0:
@@ -191,6 +211,9 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 		ns.WaitsFor = ns.Blocked[0].Message
 	case len(ns.Waiting) > 0:
 		ns.WaitsFor = ns.Waiting[0].Message
+	case o.VMs[ns.Name].Lock != "":
+		// It may be slow, or go off any moment.
+		ns.WaitsFor = fmt.Sprintf("nothing; Proxmox VE has locked the vm (%s)", o.VMs[ns.Name].Lock)
 	}
 }
 
@@ -244,7 +267,10 @@ func (r *Reconciler) waiting(now time.Time, p plan.Plan) []cluster.WaitStatus {
 	for _, w := range p.Waiting {
 		key := w.Key()
 		at, ok := m.waits[key]
-		if !ok {
+		switch {
+		case !w.Began.IsZero():
+			at = w.Began
+		case !ok:
 			at = now
 		}
 		since[key] = at
@@ -273,37 +299,44 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 	set := func(c cluster.Condition, reason cluster.Reason, message, hint string) {
 		s.Condition, s.Reason, s.Message, s.Hint = c, reason, message, hint
 	}
-	blocked := func(prefix string) {
-		b := p.Blocked[0]
+	blocked := func(prefix string, b cluster.Block) {
 		set(cluster.Stalled, b.Reason, prefix+b.Subject+": "+b.Message, b.Hint)
 		s.Concerns, s.About = b.Subject, b.About
 	}
-	switch {
-	case o.Facts.Destroying() && p.Destroyed, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(p):
-		set(cluster.Suspended, cluster.SuspendedByAdmin, nothingBuiltWords(d.Spec.Name), "")
-	case o.Facts.Destroying() && len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0:
-		blocked("being destroyed: ")
-	case o.Facts.Destroying():
-		set(cluster.Reconciling, cluster.Destroying, beingDestroyed, "")
-	case o.Facts.Suspended():
-		set(cluster.Suspended, cluster.SuspendedByAdmin, suspendedWords(d.Spec.Name), "")
-	case len(p.Blocked) > 0:
-		blocked("")
-	case nothingSeen(o, p):
-		set(cluster.Unknown, cluster.NodeUnknown, "nothing can be seen", "")
-		for _, w := range s.Waiting {
-			set(cluster.Unknown, w.Reason, w.Subject+": "+w.Message, "")
-			s.Concerns, s.About = w.Subject, w.About
-			break
-		}
-	case slices.ContainsFunc(s.Waiting, isOverdue):
-		w := s.Waiting[slices.IndexFunc(s.Waiting, isOverdue)]
-		why := w.Subject + ": " + w.Message
+	late := slices.IndexFunc(s.Waiting, isOverdue)
+	overdue := func(prefix string) {
+		w := s.Waiting[late]
+		why := prefix + w.Subject + ": " + w.Message
 		if w.Within > time.Second { // otherwise it was wrong from the first moment
 			why += " (for longer than it should)"
 		}
 		set(cluster.Stalled, w.Reason, why, w.Hint)
 		s.Concerns, s.About = w.Subject, w.About
+	}
+	switch {
+	case o.Facts.Destroying() && p.Destroyed, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(p):
+		set(cluster.Suspended, cluster.SuspendedByAdmin, nothingBuiltWords(d.Spec.Name), "")
+	case o.Facts.Destroying() && late >= 0:
+		overdue("being destroyed: ")
+	case o.Facts.Destroying() && len(p.Blocked) > 0 && len(p.Actions) == 0 && len(o.Running) == 0:
+		blocked("being destroyed: ", p.Blocked[0])
+	case o.Facts.Destroying():
+		set(cluster.Reconciling, cluster.Destroying, beingDestroyed, "")
+	case len(o.Facts.LeftOver()) > 0:
+		blocked("suspended, and not all of it was destroyed: ", o.Facts.LeftOver()[0])
+	case o.Facts.Suspended():
+		set(cluster.Suspended, cluster.SuspendedByAdmin, suspendedWords(d.Spec.Name), "")
+	case len(p.Blocked) > 0:
+		blocked("", p.Blocked[0])
+	case nothingSeen(o, p):
+		set(cluster.Unknown, cluster.NodeUnknown, "nothing can be seen", "")
+		for _, w := range s.Waiting {
+			set(cluster.Unknown, w.Reason, w.Subject+": "+w.Message, w.Hint)
+			s.Concerns, s.About = w.Subject, w.About
+			break
+		}
+	case late >= 0:
+		overdue("")
 	case len(p.Actions)+len(o.Running)+len(p.Waiting) > 0:
 		set(cluster.Reconciling, cluster.Progressing, describeProgress(d, o, p), "")
 	default:

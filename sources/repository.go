@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ type Store interface {
 	Tree(ctx context.Context, c git.Commit) (fs.FS, error)
 	// Descends reports whether head has ancestor in its history.
 	Descends(ctx context.Context, head, ancestor string) (bool, error)
+	// Find returns a commit from what is kept of the repository on this host, "" the
+	// newest; the server is not asked. An error means that it is not there.
+	Find(hash string) (git.Commit, error)
 }
 
 // Config holds where the inventory is and what the host adds to it.
@@ -127,6 +131,23 @@ func (r *Repository) Descends(ctx context.Context, head, ancestor cluster.Revisi
 	return ok, err
 }
 
+// Recall returns the tree of a revision that was fetched before, maybe by an agent
+// that ended since; "" is the newest. The store's server is not asked.
+func (r *Repository) Recall(ctx context.Context, revision cluster.Revision) (Tree, error) {
+	if revision != "" && revision.Commit() == "" {
+		return Tree{}, fmt.Errorf("recall revision %s: it is not a commit", revision.Short())
+	}
+	c, err := r.c.Store.Find(revision.Commit())
+	if err != nil {
+		return Tree{}, fmt.Errorf("recall revision %s: %w", revision.Short(), err)
+	}
+	files, err := r.c.Store.Tree(ctx, c)
+	if err != nil {
+		return Tree{}, fmt.Errorf("recall revision %s: %w", revision.Short(), err)
+	}
+	return Tree{Revision: cluster.Revision(cmp.Or(string(revision), c.Revision)), Content: c.Content, Subject: c.Subject, FS: files}, nil
+}
+
 // Clusters lists the folders of the clusters that this host owns in a tree.
 // A problem with severity error among the problems means that the list is not
 // whole.
@@ -196,6 +217,27 @@ func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster
 	}
 	snap.Warnings = problems
 	return snap, problems, nil
+}
+
+// Before reads the cluster in the folder of that name at a revision that Fetch returned
+// once, by itself: the host's other clusters are not looked at, and what is known of
+// the newest tree stays.
+func (r *Repository) Before(ctx context.Context, revision cluster.Revision, name string) (cluster.Snapshot, cluster.Problems, error) {
+	if revision.Commit() == "" {
+		return cluster.Snapshot{}, nil, fmt.Errorf("read revision %s: only commits can be read again", revision.Short())
+	}
+	files, err := r.c.Store.Tree(ctx, git.Commit{Revision: string(revision), Hash: revision.Commit()})
+	if err != nil {
+		return cluster.Snapshot{}, nil, fmt.Errorf("read revision %s: %w", revision.Short(), err)
+	}
+	s := &state{loaded: map[string]*loaded{}, used: map[string]cluster.Usage{}}
+	l, err := r.load(ctx, Tree{Revision: revision, FS: files}, s, name)
+	if err != nil {
+		return cluster.Snapshot{}, nil, err
+	}
+	snap := l.snap
+	snap.Revision = revision
+	return snap, l.problems, nil
 }
 
 func (r *Repository) acquire(ctx context.Context) error {

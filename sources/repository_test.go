@@ -314,8 +314,14 @@ type fake struct {
 	err  error
 }
 
-func (f *fake) Head(context.Context) (git.Commit, error)               { return f.head, f.err }
-func (f *fake) Tree(context.Context, git.Commit) (fs.FS, error)        { return f.fsys, f.err }
+func (f *fake) Head(context.Context) (git.Commit, error)        { return f.head, f.err }
+func (f *fake) Tree(context.Context, git.Commit) (fs.FS, error) { return f.fsys, f.err }
+func (f *fake) Find(hash string) (git.Commit, error) {
+	if hash != f.head.Hash {
+		return git.Commit{}, errors.New("object not found")
+	}
+	return f.head, nil
+}
 func (f *fake) Descends(context.Context, string, string) (bool, error) { return true, f.err }
 
 // TestTooManyClusters: a flood of folders is refused as a whole, and is none of
@@ -356,6 +362,34 @@ func TestFetch(t *testing.T) {
 	}
 	if ok, err := r.Descends(t.Context(), revision, "dir@sha256:00"); ok || err != nil {
 		t.Error("a branch has a directory in its history", ok, err)
+	}
+}
+
+// TestBefore: a revision that is no longer the head is read alone, and what is known of
+// the newest stays.
+func TestBefore(t *testing.T) {
+	store := &fake{head: git.Commit{Revision: revision, Content: "a"}, fsys: files("dev", "prod")}
+	r := repository(t, Config{Store: store})
+	tree, err := r.Fetch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot(t, r, tree, "dev")
+	store.fsys = files("dev")
+	const old = "main@sha1:2222222222222222222222222222222222222222"
+	snap, problems, err := r.Before(t.Context(), old, "dev")
+	if err != nil || problems.HasErrors() || snap.Revision != old || snap.Spec.Name != "dev" || len(snap.Siblings) != 0 {
+		t.Error(snap, problems, err)
+	}
+	if names, _, _ := r.Clusters(t.Context(), tree); len(names) != 2 {
+		t.Errorf("the newest tree has %v", names)
+	}
+	if _, _, err := r.Before(t.Context(), "dir@sha256:00", "dev"); err == nil {
+		t.Error("a directory has a history")
+	}
+	store.err = errHinted
+	if _, _, err := r.Before(t.Context(), old, "dev"); err == nil {
+		t.Error("no error")
 	}
 }
 

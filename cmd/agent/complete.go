@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
@@ -25,17 +26,37 @@ func clusterNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completi
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+	var names []cobra.Completion
+	for _, s := range knownStatuses(cmd) {
+		names = append(names, cobra.CompletionWithDesc(s.Cluster, string(s.Condition)))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// nodeNames completes the name of a node: of the cluster that was named, or of the
+// only one.
+func nodeNames(cmd *cobra.Command, args []string) []cobra.Completion {
+	all := knownStatuses(cmd)
+	var names []cobra.Completion
+	for _, s := range all {
+		if len(args) == 1 && args[0] == s.Cluster || len(args) == 0 && len(all) == 1 {
+			for _, n := range s.Nodes {
+				names = append(names, cobra.CompletionWithDesc(n.Name, string(n.Phase)))
+			}
+		}
+	}
+	return names
+}
+
+// knownStatuses asks the daemon how its clusters stand, for the shell.
+func knownStatuses(cmd *cobra.Command) []cluster.Status {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWithin)
 	defer cancel()
 	all, err := newClient(cmd).StatusAll(ctx)
 	if err != nil {
 		cobra.CompDebugln(err.Error(), false)
 	}
-	var names []cobra.Completion
-	for _, s := range all {
-		names = append(names, cobra.CompletionWithDesc(s.Cluster, string(s.Condition)))
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return all
 }
 
 // folderNames completes the name of a cluster where there is no daemon: the

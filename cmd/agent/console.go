@@ -18,17 +18,15 @@ func newConsole(env *environment) *cobra.Command {
 		Short: "Show what a node's VM prints on its serial port, until stopped",
 		Long: `Show what a node's VM prints on its serial port, as it comes, until stopped with
 Ctrl-C. Nothing can be typed. A serial port has one reader: who comes second sees
-nothing until the first has left. Proxmox VE 9 or later is needed; before, run
-"qm terminal VMID" on the host.
+nothing until the first has left. Proxmox VE's own, "qm terminal VMID", ends with
+Ctrl-O.
 
 Of machines that do not come up in time the agent reads the console by itself
 now and then: "talos-agent status" shows the end of it.`,
 		Args: cobra.RangeArgs(1, 2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return clusterNames(cmd, args, typed)
+			clusters, directive := clusterNames(cmd, args, typed)
+			return append(clusters, nodeNames(cmd, args)...), directive
 		},
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -17,10 +17,12 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/contexts"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // newClient makes a client of the daemon that the flags name.
@@ -57,7 +59,7 @@ func chooseCluster(ctx context.Context, c *api.Client, args []string) (string, e
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", fault.WithHint(errors.New("the agent manages no cluster yet"), "`talos-agent status` shows why; `talos-agent reconcile NAME` has the repository read at once")
+		return "", fault.WithHint(errors.New("the agent manages no cluster yet"), "`talos-agent status` shows why; `talos-agent reconcile` has the repository fetched at once")
 	default:
 		return "", &fault.Usage{Err: fmt.Errorf("which cluster? there are %s", strings.Join(names, ", "))}
 	}
@@ -161,8 +163,46 @@ func newSimpleCommand(env *environment, use, short, done string, request func(co
 }
 
 func newReconcile(env *environment) *cobra.Command {
-	return newSimpleCommand(env, "reconcile", "Fetch the repository and look at the cluster now", "looking now",
-		func(ctx context.Context, c *api.Client, name string) error { return c.Reconcile(ctx, name) })
+	cmd := newSimpleCommand(env, "reconcile", "Fetch the repository, look at everything now, and try again what failed", "", nil)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := newClient(cmd)
+		if len(args) == 0 {
+			all, err := c.StatusAll(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if len(all) == 0 {
+				if err := c.ReconcileAll(cmd.Context()); err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintln(env.stdout, "no cluster is known yet; the repository is fetched now: `talos-agent status` shows what is in it")
+				return nil
+			}
+		}
+		name, err := chooseCluster(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		if err := c.Reconcile(cmd.Context(), name); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(env.stdout, "%s: looking now%s\n", name, describeFetch(cmd.Context(), c, name))
+		return nil
+	}
+	return cmd
+}
+
+// describeFetch is how old the revision is that a cluster is looked at with, until a
+// fetch brings another: a server that is slow delays that alone.
+func describeFetch(ctx context.Context, c *api.Client, name string) string {
+	s, err := c.Status(ctx, name)
+	switch {
+	case err != nil || s.Revision == "":
+		return ""
+	case s.Fetched.IsZero():
+		return fmt.Sprintf(", at %s; the repository has not been fetched since the agent started", s.Revision.Short())
+	}
+	return fmt.Sprintf(", at %s, which was fetched %s ago", s.Revision.Short(), text.Duration(time.Since(s.Fetched)))
 }
 
 func newSuspend(env *environment) *cobra.Command {
@@ -223,13 +263,18 @@ func newDestroy(env *environment) *cobra.Command {
 		Short: "Delete every VM of a cluster, after showing which and asking",
 		Long: `Show exactly what goes, ask for the cluster's name, then suspend the cluster
 and delete its VMs with their disks: those that are provably ours, and nothing
-else. The image stays. Nodes with ` + "`protect: true`" + ` are kept. The cluster
-stays suspended: resume builds it again, with the same VMIDs, MACs and
-addresses.`,
+else. The image stays. The cluster stays suspended: resume builds it again, with
+the same VMIDs, MACs and addresses.
+
+Kept are nodes with ` + "`protect: true`" + `, VMs on which somebody has set Proxmox
+VE's Protection (unless --despite-protection names them), VMs under its HA, and
+VMs to which volumes of others are attached. Then destroy ends: what was kept is
+not deleted later.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: clusterNames,
 	}
 	confirm := cmd.Flags().String("confirm", "", "the cluster's name, instead of typing it")
+	despite := cmd.Flags().IntSlice("despite-protection", nil, "delete these VMs although Proxmox VE's Protection is on: their VMIDs, with commas")
 	wait := cmd.Flags().Duration("wait", 15*time.Minute, "how long to wait for the end; 0: do not wait")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name, c := args[0], newClient(cmd)
@@ -237,15 +282,18 @@ addresses.`,
 		if err != nil {
 			return err
 		}
-		f, err := c.ForecastDestroy(cmd.Context(), name)
+		f, err := c.ForecastDestroy(cmd.Context(), name, *despite...)
 		if err != nil {
 			return err
 		}
 		p.PrintForecast(f)
+		if len(f.Steps) == 0 && len(f.Blocked) > 0 {
+			return fmt.Errorf("destroy %s: nothing would be deleted; nothing was changed", name)
+		}
 		if err := confirmDestroy(env, name, *confirm); err != nil {
 			return err
 		}
-		if err := c.Destroy(cmd.Context(), name); err != nil {
+		if err := c.Destroy(cmd.Context(), name, *despite...); err != nil {
 			return err
 		}
 		if *wait == 0 {
@@ -277,10 +325,10 @@ func confirmDestroy(env *environment, name, flag string) error {
 	return nil
 }
 
-// awaitDestroyed waits until a cluster is destroyed and prints each VM that is
-// deleted.
+// awaitDestroyed waits until the destruction of a cluster has ended, prints each VM
+// that is deleted, and what keeps it from going on.
 func awaitDestroyed(ctx context.Context, c *api.Client, p terminal.Printer, name string, within time.Duration) error {
-	phases := map[string]cluster.Phase{}
+	phases, stalled := map[string]cluster.Phase{}, cluster.Key{}
 	for deadline := time.Now().Add(within); ; {
 		s, err := c.Status(ctx, name)
 		if err != nil {
@@ -293,13 +341,25 @@ func awaitDestroyed(ctx context.Context, c *api.Client, p terminal.Printer, name
 			phases[n.Name] = n.Phase
 		}
 		switch {
-		case s.Condition == cluster.Suspended && len(s.Running) == 0:
+		case !s.Destroying && s.Condition == cluster.Suspended && len(s.Running) == 0:
 			p.Printf("%s is destroyed, and suspended until `talos-agent resume %s`\n", name, name)
 			return nil
-		case s.Condition == cluster.Stalled:
+		case !s.Destroying && !s.Suspended:
+			return fmt.Errorf("destroy %s: given up, because the cluster was resumed", name)
+		case !s.Destroying && s.Condition == cluster.Stalled:
+			p.PrintLeft(s.Blocked)
+			return fmt.Errorf("destroy %s: it has ended, and not everything is deleted; %s stays suspended", name, name)
+		case s.Condition == cluster.Stalled && s.Reason == cluster.PolicyUnknown:
+			// It does not go on before somebody has corrected the policy.
 			return fault.WithHint(fmt.Errorf("destroy %s: %s", name, s.Message), s.Hint)
+		case s.Condition == cluster.Stalled && s.Cause() != stalled:
+			stalled = s.Cause()
+			p.Printf("  %s\n", s.Message)
+			if s.Hint != "" {
+				p.Printf("    -> %s\n", s.Hint)
+			}
 		case time.Now().After(deadline):
-			return fault.WithHint(fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), "the daemon goes on: `talos-agent status "+name+"`")
+			return fault.WithHint(fmt.Errorf("destroy %s: not done within %v: %s", name, within, s.Message), "the daemon goes on: `talos-agent status "+name+"`; `talos-agent resume "+name+"` has it stop and build the cluster again")
 		}
 		if err := sleepOrStop(ctx, 300*time.Millisecond); err != nil {
 			return err
@@ -318,9 +378,19 @@ func newTalosconfig(env *environment) *cobra.Command {
 }
 
 func newCredentialCommand(env *environment, use, short string, ask func(context.Context, *api.Client, string) ([]byte, error)) *cobra.Command {
-	cmd := &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: clusterNames}
+	cmd := &cobra.Command{Use: use + " [CLUSTER]", Short: short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: clusterNames,
+		Long: short + `.
+
+With --file it is written to a file. One that holds contexts of others is
+replaced only after it was asked for; with --merge they stay, and the cluster's
+context becomes the one in use.`,
+		Example: "  talos-agent " + use + " dev --file dev." + use + "\n  talos-agent " + use + " dev --file config --merge"}
 	file := cmd.Flags().StringP("file", "f", "", "write to this file (mode 0600) instead of standard output")
+	merge := cmd.Flags().Bool("merge", false, "keep the other contexts of the file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *merge && *file == "" {
+			return &fault.Usage{Err: fmt.Errorf("%s: --merge needs --file", use)}
+		}
 		c := newClient(cmd)
 		name, err := chooseCluster(cmd.Context(), c, args)
 		if err != nil {
@@ -334,9 +404,47 @@ func newCredentialCommand(env *environment, use, short string, ask func(context.
 			_, err = env.stdout.Write(b)
 			return err
 		}
+		if b, err = joinWithFile(env, *file, b, *merge); err != nil {
+			return err
+		}
 		return writeSecret(*file, b)
 	}
 	return cmd
+}
+
+// joinWithFile returns what is to be in a file with credentials: what is new, and
+// with merge what is there already. What would be lost is asked about.
+func joinWithFile(env *environment, path string, b []byte, merge bool) ([]byte, error) {
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return b, nil // there is none; whether one can be written shows when it is
+	}
+	if merge {
+		b, err = contexts.Merge(have, b)
+		if err != nil {
+			return nil, fmt.Errorf("merge into %s: %w", path, err)
+		}
+		return b, nil
+	}
+	others, err := contexts.Others(have, b)
+	what := strings.Join(others, ", ")
+	if err != nil {
+		what = "something else"
+	} else if len(others) == 0 {
+		return b, nil
+	}
+	if f, ok := env.stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, &fault.Usage{Err: fault.WithHint(fmt.Errorf("write %s: it holds %s, which would be lost", path, what), "keep it with `--merge`, or name another file")}
+	}
+	_, _ = fmt.Fprintf(env.stderr, "%s holds %s. Type yes to replace it: ", path, what)
+	line, err := bufio.NewReader(env.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if strings.TrimSpace(line) != "yes" {
+		return nil, fmt.Errorf("write %s: not confirmed; nothing was changed", path)
+	}
+	return b, nil
 }
 
 // writeSecret replaces a file by one that only its owner can read.

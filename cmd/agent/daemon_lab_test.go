@@ -101,6 +101,11 @@ func TestLabCommand(t *testing.T) {
 		t.Fatalf("%s\nthe daemon said\n%s", r.try("status"), r.log)
 	}
 	run(r.work, command("talos-agent status "))
+	// The lab is what doctor expects of a host, also with VMs in its pool.
+	run(r.work, command("talos-agent doctor "))
+	if a := r.run(exitOK, do("doctor", "--config", filepath.Join(r.dir, "config.yaml"))); !a.has("pass    excess") || !a.has("registry factory.talos.dev: answers") {
+		t.Errorf("the lab is not what doctor expects: %v", a)
+	}
 	if told.has(lab.ForgeToken) || !told.has("lab-wk-2") {
 		t.Errorf("the lab told\n%s", told)
 	}

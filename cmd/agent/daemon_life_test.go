@@ -105,7 +105,7 @@ func TestDaemonsDay(t *testing.T) {
 // credentials for people open the cluster, and only their owner can read them.
 func credentials(t *testing.T, r *rig) {
 	path := filepath.Join(r.work, "kubeconfig")
-	must(os.WriteFile(path, []byte("old"), 0o644)) // which somebody could read
+	must(os.WriteFile(path, []byte("contexts: []\n# old\n"), 0o644)) // which somebody could read
 	// Where the name is no whole path, the working directory is a program's own.
 	if a := r.as(nil, "kubeconfig", "--file", "kubeconfig"); a.code != exitOK || a.out+a.errOut != "" {
 		t.Errorf("%v", a)
@@ -136,6 +136,20 @@ func credentials(t *testing.T, r *rig) {
 	if err != nil || len(nodes.Items) != 2 {
 		t.Errorf("nodes seen with the kubeconfig: %v, %v", len(nodes.Items), err)
 	}
+	// What is not the cluster's own is not lost unasked.
+	const mine = "contexts: [{name: mine}]\n"
+	must(os.WriteFile(path, []byte(mine), 0o600))
+	if a := r.as(nil, "kubeconfig", "--file", "kubeconfig"); a.code != exitUsage || !a.has("write kubeconfig: it holds mine, which would be lost\n  -> keep it with `--merge`") {
+		t.Errorf("%v", a)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != mine {
+		t.Errorf("%s %v", b, err)
+	}
+	r.run(exitOK, do("kubeconfig", "--merge", "--file", path))
+	if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), "name: mine") || !strings.Contains(string(b), "current-context") {
+		t.Errorf("%s %v", b, err)
+	}
+	r.run(exitUsage, do("kubeconfig", "--merge"), "--merge needs --file")
 	if a := r.as(nil, "kubeconfig", "--file", "nowhere/kubeconfig"); a.code != exitFailed || !a.has("write nowhere/kubeconfig: there is no directory nowhere\n") {
 		t.Errorf("%v", a)
 	}

@@ -213,3 +213,36 @@ func TestWaitIsForWhatWasPushed(t *testing.T) {
 	r.lab.World.Heal()
 	r.run(exitOK, do("status", "--wait", "2m"), "2 nodes are Ready")
 }
+
+// TestWaitForWhatIsNotThereYet: whoever waits sees what happens meanwhile, and a
+// cluster that was pushed a moment ago is no mistake.
+func TestWaitForWhatIsNotThereYet(t *testing.T) {
+	r := newRig(t, lab.Config{}) // which looks at the repository once an hour
+	delete(r.config, "clusters")
+	r.write()
+	r.start()
+	one, stopOne := r.background(nil, "status", "dev", "--wait", "2m")
+	all, stopAll := r.background(nil, "status", "--wait", "2m")
+	watched, stopWatched := r.background(nil, "status", "dev", "--watch", "--wait", "2m")
+	tty, shown, _ := openTerminal(t, 80, 30)
+	_, stopTTY := r.background(tty, "status", "dev", "--watch", "--wait", "2m")
+	r.until("they wait", func() bool {
+		return one.has(`waiting: no such cluster: "dev"`) && all.has("waiting: no cluster has been read from the repository yet")
+	})
+	r.run(exitFailed, do("status", "dev", "--wait", "1ms"), "no such cluster")
+	commit := r.push(r.inventory(0))
+	r.until("it is read", func() bool { return r.try("reconcile", "dev").code == exitOK })
+	r.untilReady(commit)
+	ready := "\n  1 node is Ready at main@sha1:" + commit[:12] + "\n"
+	r.until("each has shown the end", func() bool {
+		return one.has("dev  Ready") && one.has(ready) && all.has(ready) && watched.has(ready) && strings.Contains(strings.ReplaceAll(shown.String(), "\r", ""), ready)
+	})
+	if !one.has(" dev revision main@sha1:"+commit[:12]) || !one.has(" dev-cp-1 is ") {
+		t.Errorf("nothing is shown of what happened meanwhile: %s", one)
+	}
+	for name, stop := range map[string]func() int{"one": stopOne, "all": stopAll, "watched": stopWatched, "terminal": stopTTY} {
+		if code := stop(); code != exitOK {
+			t.Errorf("%s ended with code %d", name, code)
+		}
+	}
+}

@@ -97,10 +97,10 @@ func TestARepositoryThatIsEmptyYet(t *testing.T) {
 	const why = "cannot read the clusters of the repository: "
 	r.until("status says why there is no cluster", func() bool { return r.try("status").has("problem " + why) })
 	r.run(exitReconciling, do("status"), "push a first commit to main", "no cluster yet", "talos-agent doctor")
-	r.run(exitFailed, do("reconcile"), "the agent manages no cluster yet", "-> `talos-agent status` shows why")
+	r.run(exitOK, do("reconcile"), "no cluster is known yet; the repository is fetched now", "`talos-agent status`")
 	for range 3 {
 		tried := r.tried()
-		r.run(exitFailed, do("reconcile", "dev"), `no such cluster: "dev"`, "-> no cluster has been read from the repository yet")
+		r.run(exitFailed, do("reconcile", "dev"), `no such cluster: "dev"`, "-> the repository is fetched now")
 		r.until("the repository is asked again", func() bool { return r.tried() > tried })
 	}
 	if n := strings.Count(r.log.String(), why); n != 1 {

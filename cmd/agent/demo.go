@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/examples"
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/internal/repo/demo"
@@ -17,7 +18,7 @@ func newDemo(env *environment) *cobra.Command {
 	c := demo.Config{Out: env.stdout, Destroy: func(ctx context.Context, c *api.Client, p terminal.Printer, name string) error {
 		return awaitDestroyed(ctx, c, p, name, 2*time.Minute)
 	}}
-	var flavour string
+	var flavour, repo string
 	var speed float64
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -26,11 +27,11 @@ func newDemo(env *environment) *cobra.Command {
 VE host, run this program as its daemon, push a repository with git, watch a
 cluster come up, push a worker more, and destroy everything again.
 
-It needs git, and examples/repo of talos-agent's own repository.`,
+It needs git. The repository is the example that is part of the program.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.Repository, "repo", "examples/repo", "the example repository")
+	flags.StringVar(&repo, "repo", "", "a directory with the example repository, instead of the program's own")
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.BoolVar(&c.Keep, "keep", false, "keep the files of the demo's host")
@@ -40,7 +41,10 @@ It needs git, and examples/repo of talos-agent's own repository.`,
 		if err != nil {
 			return err
 		}
-		c.Program = program
+		c.Program, c.Repository = program, examples.Repository()
+		if repo != "" {
+			c.Repository = os.DirFS(repo)
+		}
 		if c.Host, err = labConfig("", world.DefaultPrefix, flavour, speed); err != nil {
 			return err
 		}

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -33,6 +31,8 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 	}
 	output := outputFlag(cmd)
 	config := cmd.Flags().String("config", defaultConfig, "the host's config file")
+	root := cmd.Flags().String("root", "", "a folder that holds the host, in the place of /")
+	cobra.CheckErr(cmd.Flags().MarkHidden("root")) // the flag is declared above
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
@@ -44,9 +44,15 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 				return err
 			}
 		}
-		done := showPatience(env)
-		report, err := support.Inspect(cmd.Context(), *config, socket)
-		done()
+		host := probe.Host{Root: *root}
+		if *root != "" && !cmd.Flags().Changed("config") {
+			*config = host.Path(defaultConfig)
+		}
+		line := terminal.NewLiveLine(env.stderr)
+		showLine(line, "looking around; what does not answer is waited for, up to two minutes")
+		host.Run = watchRuns(line, probe.RunProgram)
+		report, err := support.Inspect(cmd.Context(), *config, socket, host)
+		line.Clear()
 		if cmd.Context().Err() != nil {
 			return errStopped
 		}
@@ -66,15 +72,14 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 	return cmd
 }
 
-// showPatience shows a person at a terminal that something is under way; what it
-// returns takes the words away again.
-func showPatience(env *environment) func() {
-	f, ok := env.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return func() {}
-	}
-	_, _ = fmt.Fprint(f, "looking around; what does not answer is waited for, up to a minute ...")
-	return func() { _, _ = fmt.Fprint(f, "\r\x1b[K") }
+// showLine shows a person at a terminal that something is under way.
+func showLine(line *terminal.LiveLine, words string) {
+	line.Set(func(columns int) string { return text.Cut(words, columns-1) })
+}
+
+// watchRuns shows a person at a terminal which programs of the host are waited for.
+func watchRuns(line *terminal.LiveLine, run probe.Runner) probe.Runner {
+	return probe.Watch(run, func(words string) { showLine(line, words) })
 }
 
 // printReport prints the checks by their groups.

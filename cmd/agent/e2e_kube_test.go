@@ -87,6 +87,12 @@ func (k *realKubernetes) RunKubelet(_ string, kubelet world.Kubelet, ready func(
 	}
 }
 
+// AwaitEndpoint implements world.Kubernetes: who plays a node gets through at once.
+func (k *realKubernetes) AwaitEndpoint(_ string, _ netip.Addr, answers func()) (stop func()) {
+	answers()
+	return func() {}
+}
+
 // hold keeps the pods of a workload, "namespace/name", from becoming ready, or
 // lets them.
 func (k *realKubernetes) hold(workload string, held bool) {

@@ -15,6 +15,7 @@ const (
 	exitReconciling = 3  // status: not Ready, working on it
 	exitStalled     = 4  // status: stalled, blocked or unknown
 	exitNoDaemon    = 5  // the daemon cannot be reached
+	exitNoSecrets   = 6  // validate: valid, and secrets are missing
 	exitChanges     = 10 // plan: there are changes
 	exitDestructive = 11 // plan: there are destructive ones
 )

@@ -60,7 +60,7 @@ No secret is printed: the token's goes from Proxmox VE into its file.`,
 		if p.IsJSON() && !f.DryRun {
 			return &fault.Usage{Err: errors.New("init: --output json goes with --dry-run")}
 		}
-		host := probe.Host{Root: root, Run: run}
+		host := probe.Host{Root: root, Run: watchRuns(terminal.NewLiveLine(env.stderr), run)}
 		if root != "" {
 			if host.Root, err = filepath.Abs(root); err != nil {
 				return err

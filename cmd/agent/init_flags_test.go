@@ -85,18 +85,37 @@ func TestInitKnownHostsOfBoth(t *testing.T) {
 	}
 }
 
-// TestInitDirectory: a directory that is not there is told before anything is
-// changed.
+// TestInitDirectory: a directory of the host that is not there is made, and stays
+// when init is undone; what is no directory is reported before anything is changed.
 func TestInitDirectory(t *testing.T) {
 	h := newFresh(t, "9.2")
-	dir := filepath.Join(t.TempDir(), "infra")
-	args := []string{"--yes", "--directory", dir, "--proxmox-url", h.PVE.URL()}
-	if a := h.bare(t.Context(), args...); a.err == nil || !strings.Contains(a.err.Error(), "--directory: there is no directory "+dir) || len(h.pveshs) > 0 {
+	dir, file := filepath.Join(h.dir, "srv", "infra"), filepath.Join(h.dir, "file")
+	must(os.WriteFile(file, nil, 0o600))
+	args := []string{"--yes", "--proxmox-url", h.PVE.URL(), "--directory"}
+	if a := h.bare(t.Context(), append(args, file)...); a.err == nil || !strings.Contains(a.err.Error(), "--directory: "+file+" is no directory") || len(h.pveshs) > 0 {
 		t.Errorf("%v; %v", a, h.pveshs)
 	}
-	must(os.Mkdir(dir, 0o755))
-	if a := h.bare(t.Context(), args...); a.err != nil || !strings.Contains(h.file(setup.ConfigFile), "\n  directory: "+dir+"\n") {
-		t.Errorf("%v", a)
+	a := h.bare(t.Context(), append(args, dir)...)
+	if a.err != nil || !strings.Contains(h.file(setup.ConfigFile), "\n  directory: "+dir+"\n") || !strings.Contains(a.out, "talos-agent init repo "+dir+"\n") {
+		t.Fatalf("%v", a)
+	}
+	info, err := os.Stat(dir)
+	must(err)
+	if info.Mode().Perm() != 0o755 {
+		t.Errorf("its mode is %v, and the agent has to read it", info.Mode())
+	}
+	if a := h.bare(t.Context(), "--yes"); a.err != nil || !strings.Contains(a.out, "nothing to do") {
+		t.Errorf("a second run: %v", a)
+	}
+	// Another directory is copied there, and nothing is pushed.
+	if a := h.bare(t.Context(), "repo", filepath.Join(t.TempDir(), "other"), "--yes"); a.err != nil || !strings.Contains(a.out, "/other/. "+dir+"/") || strings.Contains(a.out, "git push") {
+		t.Errorf("a repository elsewhere: %v", a)
+	}
+	if a := h.bare(t.Context(), "--yes", "--undo"); a.err != nil || !strings.Contains(a.out, dir+" stays") {
+		t.Errorf("undone: %v", a)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error(err)
 	}
 }
 

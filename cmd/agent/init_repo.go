@@ -171,7 +171,14 @@ func printNextSteps(out io.Writer, made creation.Repository, noGit bool) {
 	}
 	printLine(out, "Next:")
 	printLine(out, "  talos-agent rehearse %s --cluster %s%s   # brings it up on a simulated host", made.Dir, w.Cluster, w.PathFlag())
-	if !noGit {
+	switch {
+	case made.Followed:
+		printLine(out, "  sudo talos-agent plan %s            # what the agent, which follows %s, does with it", w.Cluster, made.Follows)
+		printLine(out, "  talos-agent status %s --wait 15m    # until it is Ready", w.Cluster)
+	case made.Follows != "":
+		printLine(out, "  cp -r %s/. %s/   # which the agent follows", made.Dir, made.Follows)
+		printLine(out, "  talos-agent status --watch   # from then on it works")
+	case !noGit:
 		if !made.HasGit {
 			printLine(out, "  apt install git   # or copy the folder to where git is, and go on there")
 			printLine(out, "  git init --initial-branch=%s %s", w.Branch, made.Dir)

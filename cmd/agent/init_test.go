@@ -220,6 +220,25 @@ func TestInitConverges(t *testing.T) {
 	}
 }
 
+// TestInitRemembers: what a person has given is on the host before Proxmox VE is
+// changed, so that a run that is interrupted there goes on without being told again.
+func TestInitRemembers(t *testing.T) {
+	good := newFresh(t, "9.2")
+	good.done()
+	h := newFresh(t, "9.2")
+	h.fault = func([]string) pveshFault { return notDone }
+	if a := h.init(t.Context(), "--yes"); a.err == nil {
+		t.Fatalf("the fault was not told: %v", a)
+	}
+	h.fault = nil
+	if a := h.bare(t.Context(), "--yes"); a.err != nil {
+		t.Fatalf("without the flags: %v", a)
+	}
+	if got, want := h.state(), good.state(); got != want {
+		t.Errorf("the host is\n%s\nand should be\n%s", got, want)
+	}
+}
+
 // finishes runs init again, and once more.
 func (h *fresh) finishes(want string) {
 	h.t.Helper()

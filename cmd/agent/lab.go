@@ -38,8 +38,8 @@ happens is printed until the command is stopped.
 With --bare the host is as the installer of Proxmox VE leaves it, with nothing
 for the agent, to try talos-agent init on: --dir gets a stand-in for pvesh
 (usr/bin/pvesh), the host's certificates (etc/pve), and the list of deploy keys
-of the git server (authorized_keys), which is empty. Its agent and doctor take
-their keys from $CREDENTIALS_DIRECTORY, as the command prints.
+of the git server (authorized_keys), which is empty. Its agent takes its keys
+from $CREDENTIALS_DIRECTORY, as the command prints.
 
 Linux only: nodes get addresses in 127.0.0.0/8.`,
 		Example: `  talos-agent lab --dir /tmp/lab --age-key examples/repo/lab-age-key.txt

@@ -75,8 +75,10 @@ VMs, Talos nodes, Kubernetes clusters and addons on the host match it.
 
 Exit codes: 0 done and as it should be; 1 it failed, or the inventory is
 invalid; 2 wrong usage; 3 status: not Ready, but working on it; 4 status:
-stalled, blocked or not seen; 5 the daemon cannot be reached; 10 plan: there
-are changes; 11 plan: there are destructive ones.`,
+stalled, blocked or not seen; 5 the daemon cannot be reached; 6 validate: valid,
+and secrets are missing; 10 plan: there are changes; 11 plan: there are
+destructive ones.`,
+		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          knownCommand,
@@ -84,11 +86,12 @@ are changes; 11 plan: there are destructive ones.`,
 			return cmd.Help()
 		},
 	}
+	root.SetVersionTemplate("talos-agent {{.Version}}\n")
 	root.SetIn(env.stdin)
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &fault.Usage{Err: fmt.Errorf("%s: %w; see `%s --help`", cmd.CommandPath(), err, cmd.CommandPath())}
+		return &fault.Usage{Err: fmt.Errorf("%s%w; see `%s --help`", nameInError(cmd), err, cmd.CommandPath())}
 	})
 	root.PersistentFlags().String("socket", config.DefaultSocket, "unix socket of the daemon")
 	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Inspect:"},
@@ -105,6 +108,16 @@ are changes; 11 plan: there are destructive ones.`,
 	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newDestroy(env), newConsole(env), newSupportBundle(env), newKubeconfig(env), newTalosconfig(env))
 	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
 	return root
+}
+
+// nameInError is how an error begins that a command has with how it was called;
+// the name of the program stands before every error.
+func nameInError(cmd *cobra.Command) string {
+	_, name, below := strings.Cut(cmd.CommandPath(), " ")
+	if !below {
+		return ""
+	}
+	return name + ": "
 }
 
 // knownCommand refuses what no command is called, and suggests what was probably
@@ -135,7 +148,7 @@ func usageArgs(c *cobra.Command) {
 			}
 			if err != nil {
 				use := strings.TrimSuffix(cmd.UseLine(), " [flags]")
-				return &fault.Usage{Err: fmt.Errorf("%s: %w; write `%s`, and see `%s --help`", cmd.CommandPath(), err, use, cmd.CommandPath())}
+				return &fault.Usage{Err: fmt.Errorf("%s%w; write `%s`, and see `%s --help`", nameInError(cmd), err, use, cmd.CommandPath())}
 			}
 			return nil
 		}

@@ -69,6 +69,18 @@ func TestUnitCredentials(t *testing.T) {
 	if want := []string{"age.key", "forge.token", "git.token", "proxmox.token", "ssh.key", "webhook.secret"}; !slices.Equal(handed, want) {
 		t.Errorf("the unit hands over %v, want %v", handed, want)
 	}
+	// What may be missing is an empty line then, and no complaint of systemd.
+	var empty []string
+	for _, m := range regexp.MustCompile(`(?m)^SetCredential=([^:\n]+):(.*)$`).FindAllStringSubmatch(string(b), -1) {
+		if m[2] != `\n` {
+			t.Errorf("the credential %s is %q by default", m[1], m[2])
+		}
+		empty = append(empty, m[1])
+	}
+	slices.Sort(empty)
+	if want := []string{"forge.token", "git.token", "ssh.key", "webhook.secret"}; !slices.Equal(empty, want) {
+		t.Errorf("the unit has defaults for %v, want %v", empty, want)
+	}
 }
 
 // TestDocsFiles: the files, and parts of files, that pages show have the keys

@@ -236,7 +236,7 @@ func TestNamedCommands(t *testing.T) {
 	check := func(where, text string) {
 		for _, m := range inlineCommand.FindAllStringSubmatch(text, -1) {
 			checked++
-			words, err := shellWords(placeholders.ReplaceAllString(m[1], "dev"))
+			words, err := shellWords(placeholders.ReplaceAllString(strings.NewReplacer("%d", "411", "VMID", "411").Replace(m[1]), "dev"))
 			// A command by its bare name is not a line to be typed.
 			if cmd, rest, findErr := commandTree().Find(words); err == nil && (findErr != nil || len(rest) > 0 || cmd == cmd.Root()) {
 				err = parses(words)

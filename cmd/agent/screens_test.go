@@ -121,7 +121,9 @@ func TestScreens(t *testing.T) {
 	r.run(exitOK, do("resume"))
 	r.until("the worker boots", func() bool {
 		s := r.status()
-		return len(s.Nodes) == 2 && s.Nodes[1].Phase == cluster.PhaseBooting && len(s.Running) == 0 && s.Nodes[1].WaitsFor != ""
+		// Just after its start the node still waits for that action, of which the
+		// next pass learns that it is over.
+		return len(s.Nodes) == 2 && s.Nodes[1].Phase == cluster.PhaseBooting && len(s.Running) == 0 && strings.HasPrefix(s.Nodes[1].WaitsFor, "boots: ")
 	})
 	until := func(end string) func(string) bool {
 		over := false

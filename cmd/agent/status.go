@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -30,6 +31,14 @@ value for each change on a line of its own, a StatusGone for a cluster that is
 no longer managed. Its exit code is for the last status it
 received.
 
+With --wait it ends as soon as every cluster is Ready at what is in the
+repository now, and until then writes each change to standard error; a cluster
+that was pushed a moment ago is waited for, too. Both together show the status
+in place until then.
+
+Colours are for terminals; CLICOLOR_FORCE=1 or FORCE_COLOR=1 wants them elsewhere,
+as in the log of a CI run, NO_COLOR=1 nowhere.
+
 Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
 Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
 daemon cannot be reached.`,
@@ -45,16 +54,15 @@ daemon cannot be reached.`,
 			return err
 		}
 		c := newClient(cmd)
+		w := &waiting{client: c, args: args, within: *wait, asked: time.Now(), stderr: env.stderr}
 		if *watch {
-			if *wait > 0 {
-				return &fault.Usage{Err: errors.New("status: --watch and --wait do not go together")}
-			}
-			return watchStatus(cmd.Context(), env, c, p, args)
+			return watchStatus(cmd.Context(), env, w, p)
 		}
-		all, late, err := awaitReady(cmd.Context(), c, args, *wait)
+		all, err := w.untilReady(cmd.Context())
 		if err != nil {
 			return err
 		}
+		late := w.late(all)
 		if p.IsJSON() {
 			if err := p.PrintJSON("StatusList", all); err != nil {
 				return err
@@ -74,64 +82,179 @@ daemon cannot be reached.`,
 	return cmd
 }
 
-// watchStatus shows the statuses as they change, until it is stopped: in place
-// on a terminal, one line for each change or one JSON value elsewhere.
-func watchStatus(ctx context.Context, env *environment, c *api.Client, p terminal.Printer, args []string) error {
-	name := ""
-	if len(args) > 0 {
-		name = args[0]
+// watchStatus shows the statuses as they change, until it is stopped or what it
+// waits for is there: in place on a terminal, one line for each change or one JSON
+// value elsewhere.
+func watchStatus(ctx context.Context, env *environment, w *waiting, p terminal.Printer) error {
+	view := terminal.NewView(p, env.stdout)
+	within := ctx
+	if w.within > 0 {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, w.within)
+		defer cancel()
+		view = readyView{view, w}
+		if all, err := w.read(within); err == nil {
+			if err := w.refresh(within, all); err != nil {
+				return err
+			}
+		}
 	}
-	all, err := support.Watch(ctx, c, terminal.NewView(p, env.stdout), name)
-	if err != nil && ctx.Err() == nil {
+	name := ""
+	if len(w.args) > 0 {
+		name = w.args[0]
+	}
+	for {
+		all, err := support.Watch(within, w.client, view, name)
+		if w.within > 0 && mayCome(err) && sleepOrStop(within, time.Second) == nil {
+			continue
+		}
+		if err != nil && within.Err() == nil && !errors.Is(err, errReady) {
+			return err
+		}
+		var late error
+		if w.within > 0 && ctx.Err() == nil {
+			late = w.late(all)
+			if !p.IsJSON() {
+				p.At(time.Now()).PrintStatuses(all) // the screen of its own is closed
+			}
+		}
+		return errors.Join(late, errSilent(worstCode(all)))
+	}
+}
+
+// errReady ends a view when what it waits for is there.
+var errReady = errors.New("ready")
+
+// readyView is a view that ends when everything is Ready.
+type readyView struct {
+	terminal.View
+	w *waiting
+}
+
+func (v readyView) Show(all []cluster.Status, changed *cluster.Status, problems []string, away error) error {
+	if err := v.View.Show(all, changed, problems, away); err != nil {
 		return err
 	}
-	return errSilent(worstCode(all))
+	if away == nil && v.w.isReady(all) {
+		return errReady
+	}
+	return nil
 }
 
-// awaitReady asks how the clusters stand, and goes on asking until all are Ready
-// or the time is over. An answer from before the question does not count: what
-// was pushed a moment ago is in the repository, and perhaps not yet in the
-// status. late reports that nothing newer came.
-func awaitReady(ctx context.Context, c *api.Client, args []string, within time.Duration) (all []cluster.Status, late, err error) {
-	asked := time.Now()
-	all, err = readStatuses(ctx, c, args)
-	if err != nil || within == 0 {
-		return all, nil, err
+// waiting is a question that waits for Ready. An answer from before it does not
+// count: what was pushed a moment ago is in the repository, and perhaps not yet in
+// the status.
+type waiting struct {
+	client *api.Client
+	args   []string
+	within time.Duration // 0: one answer is enough
+	asked  time.Time
+	stderr io.Writer
+
+	progress terminal.View
+	problem  string
+}
+
+func (w *waiting) read(ctx context.Context) ([]cluster.Status, error) {
+	if len(w.args) == 0 {
+		return w.client.StatusAll(ctx)
 	}
-	for _, s := range all {
-		// Root need not wait until it is time to look at the repository. Others may
-		// not ask for it, and of a cluster that cannot be managed its status
-		// shows why.
+	s, err := w.client.Status(ctx, w.args[0])
+	if err != nil {
+		return nil, err
+	}
+	return []cluster.Status{s}, nil
+}
+
+func (w *waiting) isStale(s cluster.Status) bool { return s.Fetched.Before(w.asked) }
+
+func (w *waiting) isReady(all []cluster.Status) bool {
+	return worstCode(all) == exitOK && !slices.ContainsFunc(all, w.isStale)
+}
+
+// mayCome reports whether an error is over when the daemon has read the repository.
+func mayCome(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && (e.Reason == cluster.Starting || e.Reason == cluster.ClusterUnknown)
+}
+
+// refresh has the repository read now. Others than root wait until it is time to:
+// they may not ask for it, and of a cluster that cannot be managed its status shows
+// why.
+func (w *waiting) refresh(ctx context.Context, all []cluster.Status) error {
+	names := slices.Clone(w.args)
+	if len(names) == 0 {
+		for _, s := range all {
+			names = append(names, s.Cluster)
+		}
+	}
+	for _, name := range names {
 		var e *api.Error
-		if err := c.Reconcile(ctx, s.Cluster); err != nil && !errors.As(err, &e) {
-			return all, nil, err
+		if err := w.client.Reconcile(ctx, name); err != nil && !errors.As(err, &e) {
+			return err
 		}
 	}
-	stale := func(s cluster.Status) bool { return s.Fetched.Before(asked) }
-	for worstCode(all) != exitOK || slices.ContainsFunc(all, stale) {
-		if time.Since(asked) >= within {
-			break
-		}
-		if err := sleepOrStop(ctx, min(time.Second, within)); err != nil {
-			return all, nil, err
-		}
-		if all, err = readStatuses(ctx, c, args); err != nil {
-			return all, nil, err
-		}
-	}
-	if i := slices.IndexFunc(all, stale); i >= 0 && worstCode(all) == exitOK {
-		late = &exitError{code: exitReconciling, err: fault.WithHint(fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, within),
-			"wait longer than repository.interval of the config, or ask as root")}
-	}
-	return all, late, nil
+	return nil
 }
 
-func readStatuses(ctx context.Context, c *api.Client, args []string) ([]cluster.Status, error) {
-	if len(args) == 0 {
-		return c.StatusAll(ctx)
+// untilReady asks how the clusters stand, and goes on asking until all are Ready
+// or the time is over.
+func (w *waiting) untilReady(ctx context.Context) ([]cluster.Status, error) {
+	all, err := w.read(ctx)
+	if w.within == 0 || err != nil && !mayCome(err) {
+		return all, err
 	}
-	s, err := c.Status(ctx, args[0])
-	return []cluster.Status{s}, err
+	if err := w.refresh(ctx, all); err != nil {
+		return all, err
+	}
+	for err != nil || !w.isReady(all) {
+		if time.Since(w.asked) >= w.within {
+			return all, err
+		}
+		w.show(all, err)
+		if err := sleepOrStop(ctx, min(time.Second, w.within)); err != nil {
+			return all, err
+		}
+		// It was there: it is restarted, perhaps.
+		if all, err = w.read(ctx); err != nil && !mayCome(err) && !errors.Is(err, api.ErrNoDaemon) {
+			return all, err
+		}
+	}
+	if w.progress != nil {
+		w.show(all, nil)
+	}
+	return all, nil
+}
+
+// show writes what has changed since it was called last.
+func (w *waiting) show(all []cluster.Status, err error) {
+	if w.progress == nil {
+		w.progress = terminal.NewLineView(terminal.NewPlain(w.stderr))
+	}
+	problem := ""
+	switch {
+	case err != nil:
+		problem = err.Error()
+	case len(all) == 0:
+		problem = "no cluster has been read from the repository yet"
+	}
+	if problem != "" && problem != w.problem {
+		terminal.NewPlain(w.stderr).Printf("waiting: %s\n", problem)
+	}
+	w.problem = problem
+	for i := range all {
+		_ = w.progress.Show(all, &all[i], nil, nil) // lines, whose writer reports no errors
+	}
+}
+
+// late is the error of an answer that is Ready and older than the question.
+func (w *waiting) late(all []cluster.Status) error {
+	i := slices.IndexFunc(all, w.isStale)
+	if i < 0 || w.within == 0 || worstCode(all) != exitOK {
+		return nil
+	}
+	return &exitError{code: exitReconciling, err: fault.WithHint(fmt.Errorf("%s: the repository was not read within %v: what was pushed lately may be missing", all[i].Cluster, w.within),
+		"wait longer than repository.interval of the config, or ask as root")}
 }
 
 // worstCode is the exit code for the worst of the conditions.

@@ -3,11 +3,13 @@ package main
 import (
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/repo/validation"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -28,62 +30,89 @@ func addValidationFlags(cmd *cobra.Command, f *validation.Config) {
 func newValidate(env *environment) *cobra.Command {
 	var f validation.Config
 	cmd := &cobra.Command{
-		Use:   "validate DIR",
+		Use:   "validate [DIR]",
 		Short: "Check a repository, offline, down to every machine config",
 		Long: `Check the clusters of a repository without a network and without a daemon: the
 files, their references to each other, the versions, and the machine config of
-every node, which is rendered and validated as the agent would. Every problem is
-reported at once, as file:line:column: field: what is wrong (what to write).
+every node, which is rendered and validated as the agent would. Without DIR, the
+repository is the current directory.
+
+Every problem is reported at once, the errors last, each with its line: error:
+file:line:column: field: what is wrong (what to write). A patch or an addon that
+no list names is an error, too; a file that begins with the line "# unused: ok"
+is meant to be none's.
 
 With the age key the secrets are checked too, and what they are used for.
 Without one it is only checked that they are encrypted, placeholders stand for
 them, and a warning is printed. With the policy of a host the clusters are
-checked against it.
+checked against it. With --strict a warning is as bad as an error: that a chart
+has no digest, that the secrets could not be checked.
 
-Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage.`,
-		Example: `  talos-agent validate .
+Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage; 6 all
+are valid, and one has no secrets yet, so that it cannot be made.`,
+		Example: `  talos-agent validate
   talos-agent validate . --cluster dev --age-key age.key --policy policy.yaml`,
-		Args:              cobra.ExactArgs(1),
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeDirectories,
 	}
 	output := outputFlag(cmd)
 	addValidationFlags(cmd, &f)
+	cmd.Flags().BoolVar(&f.Strict, "strict", false, "take warnings for errors")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
-		v, err := validation.Validate(cmd.Context(), args[0], f, time.Now())
+		dir := "."
+		if len(args) > 0 {
+			dir = args[0]
+		}
+		v, err := validation.Validate(cmd.Context(), dir, f, time.Now())
 		if err != nil {
 			return err
 		}
 		if p.IsJSON() {
 			err = p.PrintJSON("Validation", v)
 		} else {
-			printValidation(p, v, args[0])
+			printValidation(p, v, dir, f.Strict)
 		}
-		if err == nil && !v.Valid {
-			err = errSilent(exitFailed)
+		switch {
+		case err != nil:
+			return err
+		case !v.Valid:
+			return errSilent(exitFailed)
+		case slices.ContainsFunc(v.Clusters, func(c validation.Cluster) bool { return c.SecretsMissing }):
+			return errSilent(exitNoSecrets)
 		}
-		return err
+		return nil
 	}
 	return cmd
 }
 
-// printValidation prints what was found: problems the way compilers do, then a line
+// printValidation prints what was found: problems, the errors last, then a line
 // for each cluster, then what its DHCP server must know.
-func printValidation(p terminal.Printer, v validation.Result, dir string) {
-	for _, problem := range v.Problems {
-		problem.File = filepath.Join(dir, problem.File)
-		p.Printf("%s\n", problem)
+func printValidation(p terminal.Printer, v validation.Result, dir string, strict bool) {
+	for _, severity := range []cluster.Severity{cluster.Note, cluster.Warning, cluster.Error} {
+		for _, problem := range v.Problems {
+			if problem.Severity == severity {
+				printProblem(p, v, problem, dir)
+			}
+		}
 	}
 	for _, c := range v.Clusters {
 		if !c.Valid {
 			p.Printf("%s: %s\n", c.Cluster, p.Paint("invalid", terminal.Red))
 			continue
 		}
-		p.Printf("%s: %s: %s, %s, Talos %s, Kubernetes %s; %s validated, with placeholders for %s\n", c.Cluster, p.Paint("valid", terminal.Green),
+		state := p.Paint("valid", terminal.Green)
+		if c.SecretsMissing {
+			state = p.Paint("valid, and without secrets", terminal.Yellow)
+		}
+		p.Printf("%s: %s: %s, %s, Talos %s, Kubernetes %s; %s validated, with placeholders for %s\n", c.Cluster, state,
 			text.Count(c.ControlPlanes, "control plane"), text.Count(c.Workers, "worker"), c.Talos, c.Kubernetes, text.Count(c.Rendered, "machine config"), formatPlaceholders(c.Placeholders))
+	}
+	if strict && !v.Valid && !v.Problems.HasErrors() {
+		p.Printf("%s: --strict takes warnings for errors\n", p.Paint("invalid", terminal.Red))
 	}
 	for _, c := range v.Clusters {
 		if len(c.Reservations) == 0 {
@@ -93,6 +122,23 @@ func printValidation(p terminal.Printer, v validation.Result, dir string) {
 		for _, r := range c.Reservations {
 			p.Printf("dhcp-host=%s,%s,%s\n", strings.ToLower(r.MAC), r.Address, r.Node)
 		}
+	}
+}
+
+// severities are how the word before a problem is painted.
+var severities = map[cluster.Severity]terminal.Colour{cluster.Error: terminal.Red, cluster.Warning: terminal.Yellow, cluster.Note: terminal.Faint}
+
+// printProblem prints a problem, an error with the line that it is about.
+func printProblem(p terminal.Printer, v validation.Result, problem cluster.Problem, dir string) {
+	shown := problem
+	shown.File, shown.Severity = filepath.Join(dir, problem.File), cluster.Error // the word stands first
+	p.Printf("%s %s\n", p.Paint(string(problem.Severity)+":", severities[problem.Severity]), shown)
+	if problem.Severity != cluster.Error {
+		return
+	}
+	if line, column, ok := v.Excerpt(problem); ok {
+		number := strconv.Itoa(problem.Line)
+		p.Printf("  %s | %s\n  %s | %s%s\n", number, line, strings.Repeat(" ", len(number)), strings.Repeat(" ", column-1), p.Paint("^", terminal.Red))
 	}
 }
 

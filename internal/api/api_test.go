@@ -95,7 +95,7 @@ func (s *stub) About() About {
 	defer s.mu.Unlock()
 	return About{Version: "v0", Config: "/etc/talos-agent/config.yaml", Problems: s.trouble, Clusters: append([]string{"dev"}, s.more...)}
 }
-func (s *stub) Examine(context.Context) (doctor.Examination, error) {
+func (s *stub) Examine(context.Context, bool) (doctor.Examination, error) {
 	return doctor.Examination{Wants: doctor.Wants{Pool: "talos"}, Checks: []doctor.Check{{Name: "api", Level: doctor.Pass, Message: "answers"}}}, nil
 }
 func (s *stub) Clusters() []string { return []string{"dev"} }
@@ -116,6 +116,7 @@ func (s *stub) History(name string) ([]cluster.Run, error) {
 }
 func (s *stub) Inside() Inside              { s.did = append(s.did, "inside"); return Inside{} }
 func (s *stub) Reconcile(name string) error { return s.note("reconcile", name) }
+func (s *stub) ReconcileAll()               { _ = s.note("all", "dev") }
 func (s *stub) Agent() (Agent, error)       { return s, nil }
 
 // Cluster knows every name; what is asked of another than dev fails.
@@ -137,7 +138,7 @@ func (c stubCluster) ForecastDir(_ context.Context, files fs.FS) (cluster.Foreca
 	}
 	return cluster.Forecast{Cluster: string(b)}, c.note("plan dir", c.name)
 }
-func (c stubCluster) ForecastDestroy() (cluster.Forecast, error) {
+func (c stubCluster) ForecastDestroy(context.Context, []int) (cluster.Forecast, error) {
 	return cluster.Forecast{Steps: []cluster.Step{{Text: "delete", Destructive: true}}}, c.note("preview", c.name)
 }
 func (c stubCluster) Console(_ context.Context, node string, each func(string) error) error {
@@ -152,7 +153,7 @@ func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
 func (c stubCluster) AcceptBootstrap() error { return c.note("accept bootstrap", c.name) }
-func (c stubCluster) Destroy() error         { return c.note("destroy", c.name) }
+func (c stubCluster) Destroy([]int) error    { return c.note("destroy", c.name) }
 func (c stubCluster) Kubeconfig() ([]byte, error) {
 	return []byte("kube"), c.note("kubeconfig", c.name)
 }
@@ -216,6 +217,7 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		"plan":        func() error { _, err := c.Forecast(ctx, "dev"); return err },
 		"preview":     func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
 		"reconcile":   func() error { return c.Reconcile(ctx, "dev") },
+		"all":         func() error { return c.ReconcileAll(ctx) },
 		"suspend":     func() error { return c.Suspend(ctx, "dev") },
 		"resume":      func() error { return c.Resume(ctx, "dev") },
 		"accept main": func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
@@ -300,7 +302,7 @@ func TestNoDaemonSaysWhatToDo(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
-	for c, want := range map[*Client]string{missing: "systemctl start", NewClient(dead): "is not running"} {
+	for c, want := range map[*Client]string{missing: "systemctl restart", NewClient(dead): "is not running"} {
 		_, err := c.StatusAll(t.Context())
 		if !errors.Is(err, ErrNoDaemon) || !errors.Is(err, ErrDown) || !strings.Contains(fault.HintOf(err), want) {
 			t.Errorf("%v, want a hint with %q", err, want)
@@ -473,5 +475,38 @@ func TestGroupReachesTheSocketWhateverTheUmask(t *testing.T) {
 		if got := info.Mode().Perm(); got != want {
 			t.Errorf("%s has mode %04o, want %04o", name, got, want)
 		}
+	}
+}
+
+// TestStatusesOfErrors: what is no failure of the daemon is no 500.
+func TestStatusesOfErrors(t *testing.T) {
+	h := newHandler(&stub{}, newStreams(t.Context()))
+	ask := func(method, path string) *http.Response {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		return w.Result()
+	}
+	if r := ask("GET", "/v1/nowhere"); r.StatusCode != http.StatusNotFound {
+		t.Error(r.Status)
+	}
+	for path, allow := range map[string]string{"/v1/status": "GET", "/v1/clusters/dev/plan": "GET, POST", "/v1/clusters/dev/suspend": "POST"} {
+		if r := ask("DELETE", path); r.StatusCode != http.StatusMethodNotAllowed || r.Header.Get("Allow") != allow {
+			t.Errorf("%s: %s, allowed %q", path, r.Status, r.Header.Get("Allow"))
+		}
+	}
+	for want, err := range map[int]error{
+		http.StatusNotFound:            fmt.Errorf("%w: x", ErrUnknownNode),
+		http.StatusConflict:            cluster.WithReason(cluster.InventoryUnread, errors.New("x")),
+		http.StatusServiceUnavailable:  ErrStarting,
+		http.StatusInternalServerError: errors.New("x"),
+	} {
+		w := httptest.NewRecorder()
+		if writeError(w, err); w.Code != want {
+			t.Errorf("%v: %d, want %d", err, w.Code, want)
+		}
+	}
+	w := httptest.NewRecorder()
+	if writeError(w, cluster.WithReason(cluster.ClusterUnmanaged, ErrUnmanaged)); w.Code != http.StatusConflict {
+		t.Error(w.Code)
 	}
 }

@@ -11,12 +11,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Client speaks to a daemon over its socket. Close it when done.
@@ -64,7 +66,7 @@ func (c *Client) explain(err error) error {
 	switch errno {
 	case syscall.ENOENT:
 		u.err, u.down = errors.New("there is no socket"), true
-		u.hint = "start the daemon: `systemctl start talos-agent`, then `journalctl -u talos-agent`; if it listens elsewhere, use `--socket`"
+		u.hint = "`systemctl restart talos-agent` starts the daemon, and makes its socket again if it was removed; then `journalctl -u talos-agent`; if it listens elsewhere, use `--socket`"
 	case syscall.ECONNREFUSED:
 		u.err, u.down = errors.New("connection refused"), true
 		u.hint = "the daemon is not running: `systemctl start talos-agent`, then `journalctl -u talos-agent`"
@@ -108,7 +110,7 @@ func (c *Client) answer(resp *http.Response, out any) error {
 		Error *Error          `json:"error"`
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&env); err != nil {
-		return fmt.Errorf("read the daemon's answer: %w", err)
+		return fmt.Errorf("read the daemon's answer: %w", text.Plain(err))
 	}
 	if env.Error != nil {
 		env.Error.Status = resp.StatusCode
@@ -118,7 +120,7 @@ func (c *Client) answer(resp *http.Response, out any) error {
 		return nil
 	}
 	if err := json.Unmarshal(env.Data, out); err != nil {
-		return fmt.Errorf("read the daemon's answer: %w", err)
+		return fmt.Errorf("read the daemon's answer: %w", text.Plain(err))
 	}
 	return nil
 }
@@ -181,13 +183,26 @@ func (c *Client) ForecastDir(ctx context.Context, name string, files fs.FS) (clu
 }
 
 // ForecastDestroy asks what destroy would delete.
-func (c *Client) ForecastDestroy(ctx context.Context, name string) (cluster.Forecast, error) {
-	return requestJSON[cluster.Forecast](ctx, c, "GET", clusterPath(name, "destroy"), nil)
+func (c *Client) ForecastDestroy(ctx context.Context, name string, despite ...int) (cluster.Forecast, error) {
+	q := url.Values{}
+	for _, vmid := range despite {
+		q.Add("despiteProtection", strconv.Itoa(vmid))
+	}
+	path := clusterPath(name, "destroy")
+	if len(q) > 0 {
+		path += "?" + q.Encode()
+	}
+	return requestJSON[cluster.Forecast](ctx, c, "GET", path, nil)
 }
 
 // Reconcile has the daemon fetch and look now.
 func (c *Client) Reconcile(ctx context.Context, name string) error {
 	return c.call(ctx, "POST", clusterPath(name, "reconcile"), nil, nil)
+}
+
+// ReconcileAll has the daemon fetch, and look at every cluster now.
+func (c *Client) ReconcileAll(ctx context.Context) error {
+	return c.call(ctx, "POST", "/v1/reconcile", nil, nil)
 }
 
 // Suspend has the daemon change nothing until Resume.
@@ -205,9 +220,10 @@ func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) err
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
-// Destroy begins to destroy a cluster.
-func (c *Client) Destroy(ctx context.Context, name string) error {
-	return c.call(ctx, "POST", clusterPath(name, "destroy"), jsonBody(DestroyRequest{Confirm: name}), nil)
+// Destroy begins to destroy a cluster, with the VMs that are protected in Proxmox
+// VE and named.
+func (c *Client) Destroy(ctx context.Context, name string, despite ...int) error {
+	return c.call(ctx, "POST", clusterPath(name, "destroy"), jsonBody(DestroyRequest{Confirm: name, DespiteProtection: despite}), nil)
 }
 
 // Kubeconfig asks for a fresh kubeconfig.

@@ -37,16 +37,19 @@ type Daemon interface {
 
 // Agent reconciles the clusters of one repository on one host.
 type Agent interface {
-	// Examine looks at the host with the agent's own credentials.
-	Examine(ctx context.Context) (doctor.Examination, error)
+	// Examine looks at the host with the agent's own credentials: now, or, where it
+	// need not be fresh, some seconds ago.
+	Examine(ctx context.Context, fresh bool) (doctor.Examination, error)
 	// Clusters names the clusters of this host, sorted.
 	Clusters() []string
 	// Status returns how a cluster stands, also one that cannot be managed.
 	Status(name string) (cluster.Status, error)
 	// History returns the runs of a cluster, newest first.
 	History(name string) ([]cluster.Run, error)
-	// Reconcile fetches and looks now.
+	// Reconcile fetches the repository and looks at everything of a cluster now,
+	// ReconcileAll of every cluster, and also when none is known.
 	Reconcile(name string) error
+	ReconcileAll()
 	// Cluster is a cluster that is managed. For a name that the agent does not
 	// have the error is ErrUnknownCluster.
 	Cluster(name string) (Cluster, error)
@@ -59,13 +62,14 @@ type Cluster interface {
 	Forecast() (cluster.Forecast, error)
 	// ForecastDir returns what would happen if these files were the repository.
 	ForecastDir(ctx context.Context, files fs.FS) (cluster.Forecast, error)
-	// ForecastDestroy returns what destroy would delete.
-	ForecastDestroy() (cluster.Forecast, error)
+	// ForecastDestroy returns what destroy would delete. Both take the numbers of
+	// VMs that go although they are protected in Proxmox VE.
+	ForecastDestroy(ctx context.Context, despite []int) (cluster.Forecast, error)
 	Suspend() error
 	Resume() error
 	Accept(revision cluster.Revision) error
 	AcceptBootstrap() error
-	Destroy() error
+	Destroy(despite []int) error
 	// Console calls each with what a node's VM prints, as it comes, until ctx
 	// ends.
 	Console(ctx context.Context, node string, each func(text string) error) error
@@ -90,6 +94,13 @@ type About struct {
 
 // ErrUnknownCluster is returned by an Agent for a name it does not have.
 var ErrUnknownCluster = errors.New("no such cluster")
+
+// ErrUnmanaged is returned by an Agent for a cluster of which nothing can be asked but
+// its status, because it cannot be managed.
+var ErrUnmanaged = errors.New("the cluster is not managed")
+
+// ErrUnknownNode is returned by a Cluster for a node that it does not have.
+var ErrUnknownNode = errors.New("no such node")
 
 // ErrStarting is returned by a Daemon while no agent runs.
 var ErrStarting = cluster.WithReason(cluster.Starting, fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment"))
@@ -123,6 +134,8 @@ type AcceptRequest struct {
 // DestroyRequest is the body of a destroy.
 type DestroyRequest struct {
 	Confirm string `json:"confirm"` // the cluster's name
+	// DespiteProtection are VMs that go although they are protected in Proxmox VE.
+	DespiteProtection []int `json:"despiteProtection,omitempty"`
 }
 
 // File is a file for a person, with secrets in it.
@@ -152,7 +165,7 @@ var routes = []route{
 		return d.About(), nil
 	}},
 	{pattern: "GET /v1/doctor", access: forReaders, kind: "Examination", does: "what the agent sees of its host with its own credentials, check by check", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
-		return a.Examine(r.Context())
+		return a.Examine(r.Context(), isFromRoot(r))
 	})},
 	{pattern: "GET /v1/status", access: forReaders, kind: "StatusList", does: "the status of every cluster", serve: func(_ *http.Request, d Daemon) (any, error) {
 		all := []cluster.Status{}
@@ -188,8 +201,16 @@ var routes = []route{
 		return a.History(r.PathValue("name"))
 	})},
 	{pattern: "GET /v1/clusters/{name}/runs/{number}", access: forReaders, kind: "Run", does: "one run", serve: askAgent(readRun)},
-	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what destroy would delete", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
-		return c.ForecastDestroy()
+	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what destroy would delete, with every VM looked at now; `?despiteProtection=VMID`, once for each, as in the body of the POST", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		var despite []int
+		for _, text := range r.URL.Query()["despiteProtection"] {
+			vmid, err := strconv.Atoi(text)
+			if err != nil {
+				return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: fmt.Sprintf("despiteProtection: %q is not a VMID", text)}
+			}
+			despite = append(despite, vmid)
+		}
+		return c.ForecastDestroy(r.Context(), despite)
 	})},
 	{pattern: "POST /v1/clusters/{name}/plan", access: forRoot, kind: "Forecast", does: "everything that would happen if the tar in the body were the repository", serve: func(r *http.Request, d Daemon) (any, error) {
 		files, err := readTar(http.MaxBytesReader(nil, r.Body, maxTree))
@@ -202,7 +223,11 @@ var routes = []route{
 		}
 		return c.ForecastDir(r.Context(), files)
 	}},
-	{pattern: "POST /v1/clusters/{name}/reconcile", access: forRoot, kind: "Done", does: "fetch the repository and look at the cluster now", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
+	{pattern: "POST /v1/reconcile", access: forRoot, kind: "Done", does: "fetch the repository and look at every cluster now; also while none is known", serve: askAgent(func(_ *http.Request, a Agent) (any, error) {
+		a.ReconcileAll()
+		return returnEmpty(nil)
+	})},
+	{pattern: "POST /v1/clusters/{name}/reconcile", access: forRoot, kind: "Done", does: "fetch the repository, look at everything of the cluster now, and try at once what has failed", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return returnEmpty(a.Reconcile(r.PathValue("name")))
 	})},
 	{pattern: "POST /v1/clusters/{name}/suspend", access: forRoot, kind: "Done", does: "change nothing until resumed", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
@@ -237,7 +262,7 @@ var routes = []route{
 		if err != nil {
 			return nil, err
 		}
-		return returnEmpty(c.Destroy())
+		return returnEmpty(c.Destroy(req.DespiteProtection))
 	}},
 	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for debugging", serve: func(_ *http.Request, d Daemon) (any, error) {
 		return d.Inside(), nil

@@ -14,6 +14,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,7 +30,25 @@ import (
 const Group = "talos-agent"
 
 // Server serves the socket.
-type Server struct{ *httpserver.Server }
+type Server struct {
+	*httpserver.Server
+	path string
+}
+
+// IsRemoved reports whether somebody removed the socket's file: the server runs on,
+// and nobody can reach it any more.
+func (s *Server) IsRemoved() bool {
+	_, err := os.Lstat(s.path)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// Reopen serves the path of a server whose file was removed, and closes that one.
+func (s *Server) Reopen(d Daemon, log *slog.Logger) (*Server, error) {
+	if err := s.Close(); err != nil {
+		log.Debug("close the socket that was removed", logging.Err, err)
+	}
+	return Listen(s.path, d, log)
+}
 
 // Listen opens the socket and serves it until Close. A stale socket is
 // replaced, a live one is not: then another agent runs.
@@ -55,7 +74,7 @@ func Listen(path string, d Daemon, log *slog.Logger) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("open socket %s to its group: %w", path, err)
 	}
-	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), newHTTPServer(d, log), log)}, nil
+	return &Server{httpserver.Serve(keepRoom(l, peerOf, log), newHTTPServer(d, log), log), path}, nil
 }
 
 // listenClosed opens a socket to which nobody but its user may connect. Linux
@@ -168,14 +187,19 @@ func peerOf(c net.Conn) peer {
 // user, who could read the daemon's memory anyway.
 func (p peer) isRoot() bool { return p.known && (p.uid == 0 || int(p.uid) == os.Getuid()) }
 
+// isFromRoot reports whether a request is from somebody who may change things.
+func isFromRoot(r *http.Request) bool {
+	p, _ := r.Context().Value(peerKey{}).(peer)
+	return p.isRoot()
+}
+
 // newHandler serves the routes. The peer of a request comes from its connection;
 // without one, only reading is allowed.
 func newHandler(d Daemon, st *streams) http.Handler {
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) {
-			p, _ := r.Context().Value(peerKey{}).(peer)
-			if rt.access == forRoot && !p.isRoot() {
+			if rt.access == forRoot && !isFromRoot(r) {
 				writeError(w, &Error{Status: http.StatusForbidden, Reason: cluster.AccessDenied, Message: "this is for root of the host", Hint: "run it with sudo"})
 				return
 			}
@@ -192,9 +216,33 @@ func newHandler(d Daemon, st *streams) http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if methods := methodsOf(mux, r); len(methods) > 0 {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			writeError(w, &Error{Status: http.StatusMethodNotAllowed, Reason: cluster.RouteUnknown, Message: fmt.Sprintf("%s cannot be asked with %s", r.URL.Path, r.Method), Hint: "ask with " + strings.Join(methods, " or ")})
+			return
+		}
 		writeError(w, &Error{Status: http.StatusNotFound, Reason: cluster.RouteUnknown, Message: fmt.Sprintf("the agent knows no %s %s", r.Method, r.URL.Path), Hint: "the client may be newer than the daemon: restart talos-agent"})
 	})
 	return mux
+}
+
+// methodsOf lists the methods with which the path of a request is a route.
+func methodsOf(mux *http.ServeMux, r *http.Request) (methods []string) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := mux.Handler(other); pattern != "/" {
+			methods = append(methods, method)
+		}
+	}
+	return methods
+}
+
+// statuses are those of errors that are no failure of the daemon, by their reason.
+var statuses = map[cluster.Reason]int{
+	cluster.Starting:        http.StatusServiceUnavailable,
+	cluster.NothingToAccept: http.StatusConflict,
+	cluster.InventoryUnread: http.StatusConflict,
 }
 
 // envelope is the shape of every answer.
@@ -213,6 +261,12 @@ func writeError(w http.ResponseWriter, err error) {
 		out = e
 	case errors.Is(err, ErrUnknownCluster):
 		out.Status, out.Reason = http.StatusNotFound, cluster.ClusterUnknown
+	case errors.Is(err, ErrUnknownNode):
+		out.Status, out.Reason = http.StatusNotFound, cluster.RequestInvalid
+	case errors.Is(err, ErrUnmanaged):
+		out.Status = http.StatusConflict
+	case statuses[out.Reason] != 0:
+		out.Status = statuses[out.Reason]
 	}
 	if out.Hint == "" {
 		out.Hint = fault.HintOf(err)

@@ -64,6 +64,8 @@ type Progress struct {
 	Done, Total int64  // in Unit; Total 0: unknown
 	Unit        string // "bytes", ...
 	UPID        string // the Proxmox VE task it waits for, "" before and without one
+	// Waits is what it waits for before it can begin: another cluster's action.
+	Waits string
 	// Allocated means that the action has all the disks it needs: the claim on
 	// its storage is released.
 	Allocated bool

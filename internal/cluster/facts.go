@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"reflect"
 	"slices"
 	"time"
 )
@@ -35,6 +36,13 @@ const (
 	IntendSuspend IntentKind = "Suspend"
 	// IntendDestroy is an administrator's command to destroy the cluster.
 	IntendDestroy IntentKind = "Destroy"
+	// IntendConfig is what the machine configs of the cluster's nodes are made from.
+	// It is written before the first one is sent, and again when the nodes were seen
+	// to have another.
+	IntendConfig IntentKind = "Config"
+	// SeenReady is written when the cluster was Ready for the first time. What is
+	// waited for only until then, others may have replaced since.
+	SeenReady IntentKind = "Ready"
 )
 
 // Intent is one decision that the world cannot show.
@@ -48,7 +56,20 @@ type Intent struct {
 	UUID string `json:"uuid,omitempty"`
 	// Done: what was intended was seen to have happened; etcd was seen running.
 	Done bool `json:"done,omitempty"`
+	// Versions and Revision are, of IntendConfig, what the configs are for and the
+	// revision they are of.
+	Versions Versions `json:"versions,omitzero"`
+	Revision Revision `json:"revision,omitempty"`
+	// Despite are, of IntendDestroy, the VMs that are deleted although they are
+	// protected in Proxmox VE.
+	Despite []int `json:"despite,omitempty"`
+	// Left is, of IntendSuspend, what a destruction that has ended did not delete,
+	// and why.
+	Left []Block `json:"left,omitempty"`
 }
+
+// Equal reports whether two intents are the same.
+func (in Intent) Equal(other Intent) bool { return reflect.DeepEqual(in, other) }
 
 // Intent returns the intent of a kind.
 func (f Facts) Intent(kind IntentKind) (Intent, bool) {
@@ -67,8 +88,17 @@ func (f Facts) Suspended() bool { return f.intends(IntendSuspend) }
 // destroyed.
 func (f Facts) Destroying() bool { return f.intends(IntendDestroy) }
 
+// LeftOver is what a destruction that has ended did not delete, and why.
+func (f Facts) LeftOver() []Block {
+	in, _ := f.Intent(IntendSuspend)
+	return in.Left
+}
+
 // BootstrapSent reports whether etcd was, or may have been, founded.
 func (f Facts) BootstrapSent() bool { return f.intends(IntendBootstrap) }
+
+// WasReady reports whether the cluster was Ready once.
+func (f Facts) WasReady() bool { return f.intends(SeenReady) }
 
 func (f Facts) intends(kind IntentKind) bool {
 	_, ok := f.Intent(kind)

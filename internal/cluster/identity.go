@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -94,3 +95,11 @@ func ParseMark(description string) (m Mark, ok bool) {
 
 // OwnTag is the tag every VM of ours carries, for people and for filters.
 const OwnTag = "talos-agent"
+
+// VMTags are the tags that a node's VM carries, sorted: our own, and those of the
+// inventory.
+func (n Node) VMTags() []string {
+	tags := append([]string{OwnTag}, n.Tags...)
+	slices.Sort(tags)
+	return slices.Compact(tags)
+}

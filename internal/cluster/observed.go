@@ -1,6 +1,9 @@
 package cluster
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Seen is one part of the observed world. The zero value is unknown: it was not
 // looked at, or looking failed. Unknown is never read as absent.
@@ -32,9 +35,17 @@ type Observed struct {
 	// is unknown until all of them were asked.
 	MembersAgree Seen[bool]
 	// APIs is for each control plane whether its own kube-apiserver answers ready.
-	APIs     map[string]Seen[bool]
-	Nodes    Seen[map[string]KubeNode]
-	Releases Seen[map[string]Release] // by addon name; missing: not installed
+	APIs map[string]Seen[bool]
+	// VIP is what answers at the address that the control planes share; unknown
+	// where there is none, and until a kube-apiserver is ready on its own.
+	VIP   Seen[VirtualIP]
+	Nodes Seen[map[string]KubeNode]
+	// SystemPods are the pods of kube-system, by name.
+	SystemPods Seen[map[string]SystemPod]
+	Releases   Seen[map[string]Release] // by addon name; missing: not installed
+	// Left are the releases that we made and no addon of the inventory has; there
+	// may be more while Releases is unknown.
+	Left []ReleaseName
 
 	ImageCached Seen[bool]               // the verified image lies in the host's cache
 	Charts      map[string]Seen[Fetched] // by addon name
@@ -44,6 +55,9 @@ type Observed struct {
 	Running []Running
 	// Backoffs are the actions that failed lately and are not tried again yet.
 	Backoffs []Backoff
+	// Usual is how long an action of a kind took at most, of those that are
+	// remembered and were done; a kind of which there is none is missing.
+	Usual map[ActionKind]time.Duration
 }
 
 // Host is one Proxmox VE machine.
@@ -77,6 +91,8 @@ type Task struct {
 	Started time.Time
 	User    string
 	Ours    bool // started by the agent's own token
+	// Log is the end of its log, of one of ours that takes long.
+	Log []string
 }
 
 // Presence is whether a VM exists. The zero value is unknown.
@@ -115,21 +131,28 @@ const (
 
 // VM is the guest that carries a node, as Proxmox VE shows it.
 type VM struct {
-	VMID      int
-	Node      string // name of the inventory's node it belongs to
-	Presence  Presence
-	Owner     Owned
-	Why       string // why presence or owner is unknown, or what makes it foreign
-	Name      string
-	Host      string
-	Power     Power
-	Uptime    time.Duration
-	Lock      string // backup, create, ...; "" : none
-	Deleting  bool   // its mark records that a deletion has begun
-	Protected bool   // Proxmox VE's own protection flag
-	Tags      []string
-	Task      *Task          // running on it now
-	Hardware  Seen[Hardware] // unknown until its config was read
+	VMID     int
+	Node     string // name of the inventory's node it belongs to
+	Presence Presence
+	Owner    Owned
+	Why      string // why presence or owner is unknown, or what makes it foreign
+	Name     string
+	Host     string
+	Power    Power
+	Uptime   time.Duration
+	Lock     string // backup, create, ...; "" : none
+	Deleting bool   // its mark records that a deletion has begun
+	// Moved: it has the UUID of the node, and lies in Pool instead of the node's own.
+	// That makes it Foreign all the same.
+	Moved     bool
+	Pool      string // of Moved, "" : none
+	Protected bool   // Proxmox VE's own protection flag, which the agent never sets
+	Managed   bool   // by Proxmox VE's HA manager
+	// Others are the volumes that would be deleted with it and are not ours.
+	Others   []string
+	Tags     []string
+	Task     *Task          // running on it now
+	Hardware Seen[Hardware] // unknown until its config was read
 	// ConfigAge is how long ago Hardware was read; a quiet world is audited in
 	// turns.
 	ConfigAge time.Duration
@@ -181,8 +204,12 @@ const (
 
 // Machine is one Talos machine, as its own API shows it.
 type Machine struct {
-	Reach    Reach
-	Why      string
+	Reach Reach
+	Why   string
+	Hint  string // what to do about it, where that is known
+	// ReadyAt is when a machine that is silent was last seen ready; zero: not since
+	// the agent looks at it.
+	ReadyAt  time.Time
 	UUID     string   // SMBIOS UUID, as read in maintenance mode
 	MACs     []string // of its physical links, upper case
 	Talos    string   // running version, v1.13.9
@@ -211,12 +238,37 @@ type Member struct {
 	Learner bool
 }
 
+// VirtualIP is what answers at the address that the control planes share.
+type VirtualIP struct {
+	Served bool   // a kube-apiserver of the cluster answers there
+	Why    string // why none does
+	MAC    string // of the machine that has the address then, upper case; "" : not known
+}
+
+// HexID is the id in the notation of talosctl.
+func (m Member) HexID() string { return fmt.Sprintf("%016x", m.ID) }
+
 // KubeNode is one Kubernetes Node object.
 type KubeNode struct {
 	Name    string
 	Ready   bool
 	Why     string // message of the Ready condition when it is not true
 	Kubelet string // v1.36.1
+	// Pressure is what its kubelet reports although it is Ready, "DiskPressure:
+	// kubelet has disk pressure"; "" : nothing.
+	Pressure string
+}
+
+// SystemPod is one pod of kube-system.
+type SystemPod struct {
+	Name     string
+	Node     string // "" : none yet
+	Workload string // what it belongs to: coredns, kube-flannel
+	DNS      bool   // it serves the cluster's DNS
+	Ready    bool
+	// Failing is why a container of it cannot run, Unschedulable why no node takes
+	// it; "" when nothing is known to be wrong.
+	Failing, Unschedulable string
 }
 
 // Release is one Helm release.
@@ -230,6 +282,9 @@ type Release struct {
 	Ready  bool
 	Why    string // what it waits for when it is not ready
 }
+
+// ReleaseName names a Helm release.
+type ReleaseName struct{ Namespace, Name string }
 
 // Fetched is a chart that lies ready in the host's cache.
 type Fetched struct {

@@ -17,6 +17,10 @@ func (r Revision) Commit() string {
 	return rest
 }
 
+// Unique reports whether the revision names one content: a work tree with changes has
+// the same name whatever the changes are.
+func (r Revision) Unique() bool { return !strings.HasSuffix(string(r), "+dirty") }
+
 // Ref returns the part before the "@": the branch, or "dir".
 func (r Revision) Ref() string {
 	ref, _, _ := strings.Cut(string(r), "@")

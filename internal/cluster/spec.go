@@ -67,11 +67,11 @@ type Spec struct {
 
 // Versions are the versions a cluster asks for, all with a leading "v".
 type Versions struct {
-	Talos      string // v1.13.9
-	Kubernetes string // v1.36.1
+	Talos      string `json:"talos,omitempty"`      // v1.13.9
+	Kubernetes string `json:"kubernetes,omitempty"` // v1.36.1
 	// Contract is the Talos minor whose shape of machine config is generated
 	// (v1.13). It stays what it was when the cluster was made.
-	Contract string
+	Contract string `json:"contract,omitempty"`
 }
 
 // Network is a cluster's network, resolved.
@@ -173,6 +173,26 @@ const SystemDiskSerial = "talos-sys"
 type Patch struct {
 	File     string
 	Document Secret
+	Places   []PatchPlace // in the order of Document
+}
+
+// PatchPlace is where a line and a column of a patch's document are in its file.
+type PatchPlace struct {
+	Line, Column int
+	At           Position
+}
+
+// PlaceOf returns where something at a line and a column of the document stands in
+// the file, or else the nearest before it; zero is the whole file.
+func (p Patch) PlaceOf(line, column int) Position {
+	var at Position
+	for _, place := range p.Places {
+		if place.Line > line || place.Line == line && place.Column > column {
+			break
+		}
+		at = place.At
+	}
+	return at
 }
 
 // Ownership states who manages an addon once it is installed.
@@ -241,6 +261,8 @@ type Snapshot struct {
 	// Where maps a field path of the inventory to its place, so that checks
 	// made after parsing can still point at a line.
 	Where map[string]Position
+	// Files are the files and folders that the inventory names, beside its own.
+	Files []string
 	// Warnings are the problems that did not make the inventory invalid.
 	Warnings Problems
 	// Siblings are the other clusters of this agent at the same revision; the
@@ -314,6 +336,27 @@ type Desired struct {
 	Access    Access
 	// Fingerprint identifies the secrets bundle without revealing it.
 	Fingerprint string
+
+	// Asked is what the repository has, where a new node gets what the cluster runs
+	// instead, because nodes that run are not changed; nil: it gets what the
+	// repository has.
+	Asked *Desired
+	// Base is the revision whose machine configs the cluster runs, where it is not
+	// the snapshot's.
+	Base Revision
+	// Hold is why no node may be added: what the cluster runs is not known.
+	Hold string
+	// OtherContract is the config_contract that the repository has, where the cluster
+	// was made with another one and keeps it.
+	OtherContract string
+}
+
+// Repository is what the repository has, whatever the cluster runs.
+func (d Desired) Repository() Desired {
+	if d.Asked != nil {
+		return *d.Asked
+	}
+	return d
 }
 
 // Image is the Talos disk image the nodes of a cluster are made from.
@@ -327,6 +370,8 @@ type Image struct {
 type Config struct {
 	Bytes  Secret
 	Digest string // of its meaning: equal configs in another spelling have equal digests
+	// DNS: Talos deploys the cluster's DNS, if it is a control plane's.
+	DNS bool
 }
 
 // Access opens a cluster: client certificates minted in memory from the

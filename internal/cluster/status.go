@@ -37,6 +37,8 @@ type Status struct {
 	// pushed before is known.
 	Fetched   time.Time `json:"fetched,omitzero"`
 	Suspended bool      `json:"suspended"`
+	// Destroying: it is being destroyed, and that has not ended yet.
+	Destroying bool `json:"destroying,omitempty"`
 
 	Nodes    []NodeStatus    `json:"nodes"`
 	Addons   []AddonStatus   `json:"addons"`
@@ -67,7 +69,8 @@ type NodeStatus struct {
 	Phase      Phase  `json:"phase"`
 	Talos      string `json:"talos,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`
-	// WaitsFor is the first of the lists below in words, for tables.
+	// WaitsFor is the first of the lists below in words, for tables; with none of
+	// them, what else there is to know of its VM.
 	WaitsFor string    `json:"waitsFor,omitempty"`
 	Since    time.Time `json:"since"` // since when it is in this phase
 	// Running, Waiting and Blocked are everything that concerns the node.
@@ -98,6 +101,13 @@ type RunningStatus struct {
 	Total   int64      `json:"total,omitempty"`
 	Unit    string     `json:"unit,omitempty"`
 	UPID    string     `json:"upid,omitempty"`
+	// ExpectedMS is how long an action of its kind may take; Overdue: it takes
+	// longer.
+	ExpectedMS int64 `json:"expectedMs"`
+	Overdue    bool  `json:"overdue,omitempty"`
+	// Waits is what it waits for, Log the end of its task's log when it takes long.
+	Waits string   `json:"waits,omitempty"`
+	Log   []string `json:"log,omitempty"`
 }
 
 // WaitStatus is a Wait and since when it lasts.

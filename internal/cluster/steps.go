@@ -15,6 +15,7 @@ const (
 	PhaseAbsent      Phase = "Absent"      // no VM yet
 	PhaseForeign     Phase = "Foreign"     // its VMID carries somebody else's VM, or an unexpected machine answers at its address
 	PhaseLocked      Phase = "Locked"      // Proxmox VE holds a lock on the VM (backup, migration, ...)
+	PhasePaused      Phase = "Paused"      // its VM is paused, by a person or by a full storage
 	PhaseCreating    Phase = "Creating"    // its VM is being made
 	PhaseStopped     Phase = "Stopped"     // its VM is there and off
 	PhaseBooting     Phase = "Booting"     // its VM runs, Talos does not answer yet
@@ -63,6 +64,9 @@ type Wait struct {
 	// Within is how long the wait may reasonably take; 0: for ever. A wait that
 	// outlives it makes the cluster Stalled.
 	Within time.Duration `json:"-"`
+	// Began is when it began, where the world shows that: an agent that comes later
+	// counts from the same moment. Zero: when it was first seen.
+	Began time.Time `json:"-"`
 }
 
 // Key identifies the wait: while its message changes, it is the same one.

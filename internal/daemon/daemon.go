@@ -21,6 +21,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/harden"
@@ -71,6 +72,7 @@ type Daemon struct {
 
 	settings config.Settings
 	files    state.Dir
+	socket   *api.Server
 	monitor  *monitor
 	hooks    io.Closer    // nil: no webhooks
 	own      config.Watch // of the last load, whether it succeeded or not
@@ -99,12 +101,11 @@ func (d *Daemon) run(ctx context.Context) error {
 	defer unlock()
 	d.c.Events.Open(d.files, d.c.OwnLog)
 	d.monitor = newMonitor(d, d.log)
-	socket, err := api.Listen(s.Socket, d, d.log)
-	if err != nil {
+	if d.socket, err = api.Listen(s.Socket, d, d.log); err != nil {
 		return err
 	}
 	defer func() {
-		if err := socket.Close(); err != nil {
+		if err := d.socket.Close(); err != nil {
 			d.log.Debug("close the socket", logging.Err, err)
 		}
 	}()
@@ -146,6 +147,7 @@ func (d *Daemon) serve(ctx context.Context, hup <-chan os.Signal) error {
 		case <-hup:
 			err = d.reload(ctx, true)
 		case <-poll.C:
+			d.keepSocket()
 			if d.own.Poll() {
 				err = d.reload(ctx, false)
 			}
@@ -156,6 +158,21 @@ func (d *Daemon) serve(ctx context.Context, hup <-chan os.Signal) error {
 			return err
 		}
 	}
+}
+
+// keepSocket makes the socket again when somebody removed it.
+func (d *Daemon) keepSocket() {
+	if !d.socket.IsRemoved() {
+		return
+	}
+	again, err := d.socket.Reopen(d, d.log)
+	if err != nil {
+		d.setMissing("socket", fault.WithHint(fmt.Errorf("it was removed, and cannot be made again: %w", err), "`systemctl restart talos-agent` makes its directory again"))
+		return
+	}
+	d.socket = again
+	d.setMissing("socket", nil)
+	d.log.Warn("the socket was removed; it is made again", logging.Detail, d.settings.Socket)
 }
 
 // startAgent starts an agent with the settings in force. Where it may start without

@@ -30,5 +30,5 @@ func Examine(ctx context.Context, s config.Settings) (exam doctor.Examination, e
 		return exam, errors.Join(err, c.Store.Close())
 	}
 	defer a.Stop()
-	return a.Examine(ctx)
+	return a.Examine(ctx, true)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -66,6 +67,7 @@ func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Conf
 		Charts:  helm.Config{Mirrors: s.Charts, CA: s.CA},
 		Forge:   s.Forge,
 		Notify:  targets(s), Sent: reporting.OpenSentNotices(files, targets(s), log), Host: host,
+		Neighbour: probe.FindMAC,
 	}, nil
 }
 

@@ -36,6 +36,7 @@ type Book struct {
 	early     []cluster.Outcome // of the run to come
 	waits     map[cluster.Key]lasted
 	partly    bool // the plan of the run that goes on is not the whole one yet
+	usual     map[cluster.ActionKind]time.Duration
 }
 
 // lasted is how long a wait has taken, and its message then.
@@ -52,7 +53,7 @@ func (l lasted) of(w cluster.Key) cluster.LongWait {
 // order; of two with one number the later counts. One that was going on was
 // interrupted.
 func NewBook(name string, keep int, old []cluster.Run) *Book {
-	b := &Book{cluster: name, keep: keep, waits: map[cluster.Key]lasted{}}
+	b := &Book{cluster: name, keep: keep, waits: map[cluster.Key]lasted{}, usual: map[cluster.ActionKind]time.Duration{}}
 	at := map[int]int{}
 	for _, r := range old {
 		if r.Number < 1 || r.Cluster != name {
@@ -77,7 +78,23 @@ func NewBook(name string, keep int, old []cluster.Run) *Book {
 		}
 	}
 	b.cut()
+	for _, r := range b.runs {
+		for _, d := range r.Actions {
+			b.learn(d)
+		}
+	}
 	return b
+}
+
+// Usual is how long an action of each kind took at most, of those that were done
+// in the runs that are kept and since.
+func (b *Book) Usual() map[cluster.ActionKind]time.Duration { return maps.Clone(b.usual) }
+
+// learn notes how long an action took that was done.
+func (b *Book) learn(d cluster.Outcome) {
+	if d.Result == cluster.Done {
+		b.usual[d.Action] = max(b.usual[d.Action], time.Duration(d.DurationMS)*time.Millisecond)
+	}
 }
 
 // Runs returns the runs, newest first.
@@ -120,6 +137,7 @@ func (b *Book) Request(what string) { b.requested, b.unheeded = "root "+what, 0 
 // it, and belongs to the run to come. A run is returned if its end was reported
 // already.
 func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
+	b.learn(d)
 	var r *cluster.Run
 	if n := len(b.runs); n > 0 {
 		r = &b.runs[n-1]

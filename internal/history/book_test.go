@@ -377,3 +377,18 @@ func TestRing(t *testing.T) {
 		t.Errorf("recalled %v", got)
 	}
 }
+
+// TestUsual: how long actions take is learned from what was done, also by agents
+// before this one, and not from what failed.
+func TestUsual(t *testing.T) {
+	did := func(kind cluster.ActionKind, result cluster.Result, took time.Duration) cluster.Outcome {
+		return cluster.Outcome{Action: kind, Result: result, Began: begin, DurationMS: took.Milliseconds()}
+	}
+	b := NewBook("dev", 5, []cluster.Run{{Number: 1, Cluster: "dev", Actions: []cluster.Outcome{
+		did(cluster.CreateVM, cluster.Done, 8*time.Second), did(cluster.CreateVM, cluster.Done, 3*time.Second), did(cluster.CreateVM, cluster.Failed, time.Hour)}}})
+	feed(b, did(cluster.StartVM, cluster.Done, time.Second), did(cluster.DeleteVM, cluster.ResultInterrupted, time.Hour))
+	got := b.Usual()
+	if len(got) != 2 || got[cluster.CreateVM] != 8*time.Second || got[cluster.StartVM] != time.Second {
+		t.Errorf("usual: %v", got)
+	}
+}

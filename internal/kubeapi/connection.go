@@ -35,6 +35,7 @@ type Wrap = func(http.RoundTripper) http.RoundTripper
 // http.RoundTripper for all servers of a cluster. Many goroutines may use it.
 type Connection struct {
 	ca, cert  []byte
+	since     time.Time // before which the credentials are not good
 	renew     time.Time // when newer credentials are worth a new connection
 	conns     *conns
 	transport *http.Transport
@@ -58,7 +59,7 @@ func Connect(c cluster.Credentials, dial Dial, wrap Wrap) (*Connection, error) {
 	}
 	open := &conns{dial: dial, open: map[*tracked]struct{}{}}
 	conn := &Connection{
-		ca: ca, cert: cert,
+		ca: ca, cert: cert, since: pair.Leaf.NotBefore,
 		renew: pair.Leaf.NotBefore.Add(pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore) * 3 / 4),
 		conns: open,
 		// Proxy stays nil: control planes are reached on the nodes' own network.
@@ -85,10 +86,11 @@ func (c *Connection) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Serves reports whether the connection can go on under these credentials:
-// they are signed by the same authority, and the present ones have a good part
-// of their life before them, or are no older.
+// they are signed by the same authority, and the present ones are good and have a
+// good part of their life before them, or are no older. Ones that are not good yet
+// were made while the clock was wrong.
 func (c *Connection) Serves(want cluster.Credentials, now time.Time) bool {
-	return bytes.Equal(c.ca, want.CA.Reveal()) && (now.Before(c.renew) || bytes.Equal(c.cert, want.Cert.Reveal()))
+	return bytes.Equal(c.ca, want.CA.Reveal()) && (now.Before(c.renew) && !now.Before(c.since) || bytes.Equal(c.cert, want.Cert.Reveal()))
 }
 
 // Close breaks every connection that is open, in the middle of whatever goes

@@ -1,10 +1,11 @@
 package kubeapi
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 	"net/http"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -22,7 +23,7 @@ func Reason(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
-	var alert tls.AlertError
+	var remote *net.OpError
 	var status apierrors.APIStatus
 	switch {
 	case errors.As(err, &status) && (apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)):
@@ -33,10 +34,10 @@ func Reason(err error) string {
 		return "it answers: " + Sanitize(status.Status().Message)
 	case errors.As(err, &unknown):
 		return "who answers there has a certificate of another cluster"
-	case errors.As(err, &name), errors.As(err, &invalid):
+	case errors.As(err, &name), errors.As(err, &invalid) && (invalid.Reason != x509.Expired || invalid.Cert == nil):
 		return "its certificate is not good: " + Sanitize(err.Error())
-	case errors.As(err, &alert):
-		return "it does not accept the agent's certificate: " + Sanitize(alert.Error())
+	case errors.As(err, &remote) && remote.Op == "remote error" && !strings.Contains(err.Error(), text.Expired):
+		return "it does not accept the agent's certificate: " + Sanitize(remote.Err.Error())
 	}
 	return text.Reason(err, mostWords)
 }

@@ -2,9 +2,11 @@ package kubeapi
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -23,6 +25,7 @@ func TestReason(t *testing.T) {
 		{syscall.ECONNREFUSED, "nothing listens there"},
 		{&url.Error{Op: "Get", URL: "https://10.0.0.11:6443/", Err: x509.UnknownAuthorityError{}}, "who answers there has a certificate of another cluster"},
 		{x509.CertificateInvalidError{Reason: x509.Expired}, "its certificate is not good: x509: certificate has expired or is not yet valid:"},
+		{&net.OpError{Op: "remote error", Err: tls.AlertError(45)}, "it takes the agent's certificate for expired or not yet valid; compare the clocks of this host and of it"},
 		{context.DeadlineExceeded, "it does not answer in time"},
 		{fmt.Errorf("failed to list *v1.Node: %w", apierrors.NewUnauthorized("Unauthorized")), "it does not accept the agent's certificate: Unauthorized"},
 		{apierrors.NewTooManyRequests("come back\x1b[2J later", 1), "it answers: come back [2J later"},

@@ -14,7 +14,7 @@ import (
 // series that comes and goes is hard to alert on.
 var (
 	conditions = []cluster.Condition{cluster.Ready, cluster.Reconciling, cluster.Stalled, cluster.Suspended, cluster.Unknown}
-	phases     = []cluster.Phase{cluster.PhaseUnknown, cluster.PhaseAbsent, cluster.PhaseForeign, cluster.PhaseLocked, cluster.PhaseCreating, cluster.PhaseStopped,
+	phases     = []cluster.Phase{cluster.PhaseUnknown, cluster.PhaseAbsent, cluster.PhaseForeign, cluster.PhaseLocked, cluster.PhasePaused, cluster.PhaseCreating, cluster.PhaseStopped,
 		cluster.PhaseBooting, cluster.PhaseMaintenance, cluster.PhaseJoining, cluster.PhaseReady, cluster.PhaseLeaving, cluster.PhaseUnreachable}
 	// A release can be in more states than these, all of them short: "other".
 	states     = []string{"unknown", "absent", "installing", "deployed", "ready", "failed", "other"}

@@ -80,14 +80,14 @@ func (s *screen) Ticks() <-chan time.Time { return s.ticked }
 
 func (s *screen) Show(all []cluster.Status, _ *cluster.Status, problems []string, away error) error {
 	var b bytes.Buffer
+	cols, rows := s.size()
 	p := s.p
-	p.w, p.now = NewCleaner(&b), time.Now()
+	p.w, p.width, p.now = NewCleaner(&b), cols, time.Now()
 	if away != nil {
 		p.Printf("%s\n\n", p.Paint(away.Error(), Yellow))
 	}
 	p.PrintProblems(problems)
 	p.PrintStatuses(all)
-	cols, rows := s.size()
 	frame := drawFrame(b.Bytes(), cols, rows)
 	if bytes.Equal(frame, s.last) {
 		return nil
@@ -111,7 +111,7 @@ func drawFrame(text []byte, cols, rows int) []byte {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}
-		b.WriteString(ansi.Truncate(line, cols, ""))
+		b.WriteString(ansi.Truncate(line, cols, "…"))
 		b.WriteString("\x1b[K")
 	}
 	b.WriteString("\x1b[J")

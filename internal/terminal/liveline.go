@@ -2,10 +2,7 @@ package terminal
 
 import (
 	"io"
-	"os"
 	"sync"
-
-	"golang.org/x/term"
 )
 
 // LiveLine is a line that changes in place below what is printed, where somebody
@@ -19,7 +16,7 @@ type LiveLine struct {
 }
 
 // NewLiveLine makes the line below what is printed to w.
-func NewLiveLine(w io.Writer) *LiveLine { return &LiveLine{w: w, shown: IsTerminal(w)} }
+func NewLiveLine(w io.Writer) *LiveLine { return &LiveLine{w: w, shown: IsTerminal(w) && !IsDumb()} }
 
 // Print prints a text above the line.
 func (l *LiveLine) Print(text string) {
@@ -64,10 +61,8 @@ func (l *LiveLine) erase() {
 
 // columns is how wide the terminal is now: people change it while they watch.
 func (l *LiveLine) columns() int {
-	if f, ok := l.w.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
-			return width
-		}
+	if width := widthOf(l.w); width > 0 {
+		return width
 	}
 	return 80
 }

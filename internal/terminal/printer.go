@@ -18,6 +18,7 @@ type Printer struct {
 	w      io.Writer
 	json   bool
 	colour bool
+	width  int // of the screen; 0: there is none
 	now    time.Time
 }
 
@@ -28,7 +29,8 @@ func New(w io.Writer, output string) (Printer, error) {
 	case "json":
 		p.json, p.w = true, w
 	case "", "text":
-		p.colour = IsTerminal(w) && showsColours(os.Environ())
+		p.colour = showsColours(IsTerminal(w), os.Environ())
+		p.width = widthOf(w)
 	default:
 		return p, fmt.Errorf("--output %q: write text or json", output)
 	}
@@ -44,15 +46,38 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// showsColours reports whether a terminal has colours, and is to show them.
-func showsColours(environment []string) bool {
+// IsDumb reports whether the terminal of this process can do nothing but print:
+// no moving about, no second screen.
+func IsDumb() bool { return os.Getenv("TERM") == "dumb" }
+
+// widthOf is how many columns a terminal has; 0 for anything else.
+func widthOf(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return width
+		}
+	}
+	return 0
+}
+
+// showsColours reports whether there are to be colours: on a terminal that has
+// them, and anywhere else where they are asked for, as for the log of a CI run.
+// Who wants none has the last word.
+func showsColours(terminal bool, environment []string) bool {
+	forced := false
 	for _, v := range environment {
-		if value, ok := strings.CutPrefix(v, "NO_COLOR="); ok && value != "" {
-			return false
+		key, value, _ := strings.Cut(v, "=")
+		switch key {
+		case "NO_COLOR":
+			if value != "" {
+				return false
+			}
+		case "CLICOLOR_FORCE", "FORCE_COLOR":
+			forced = forced || value != "" && value != "0" && value != "false"
 		}
 	}
 	// Not Detect, which runs tmux where it is: that there are colours is enough.
-	return colorprofile.Env(environment) >= colorprofile.ANSI
+	return forced || terminal && colorprofile.Env(environment) >= colorprofile.ANSI
 }
 
 // At is the printer at a moment, which ages are counted to.

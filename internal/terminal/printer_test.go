@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -61,15 +62,53 @@ func TestStatusParagraphs(t *testing.T) {
 	}
 }
 
+// TestReasonsAreWhole: what a node or an addon waits for is printed whole below it,
+// broken at the end of the screen, and no table is wider than that.
+func TestReasonsAreWhole(t *testing.T) {
+	reason := "boots: nothing answers at 10.10.0.21:50000 yet; is it on bridge vmbr1, and does the gateway 10.10.0.1 answer?"
+	s := cluster.Status{Cluster: "dev", Condition: cluster.Reconciling,
+		Nodes: []cluster.NodeStatus{{Name: "dev-cp-1", Role: cluster.ControlPlane, VMID: 412, Address: "10.10.0.11", Phase: cluster.PhaseReady, Talos: "v1.13.9", Kubernetes: "v1.36.1"},
+			{Name: "dev-wk-1", Role: cluster.Worker, VMID: 522, Address: "10.10.0.21", Phase: cluster.PhaseUnreachable, WaitsFor: reason}},
+		Addons: []cluster.AddonStatus{{Name: "cilium", Namespace: "kube-system", State: "installed", Message: reason}}}
+	var out bytes.Buffer
+	Printer{w: &out}.PrintStatus(s)
+	if strings.Count(out.String(), "\n      "+reason+"\n") != 2 {
+		t.Errorf("the reasons are not on lines of their own:\n%s", &out)
+	}
+	for _, width := range []int{80, 40} {
+		out.Reset()
+		Printer{w: &out, width: width}.PrintStatus(s)
+		if got := strings.Join(strings.Fields(out.String()), " "); strings.Count(got, reason) != 2 {
+			t.Errorf("the reasons are not whole:\n%s", &out)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
+				t.Errorf("%d columns on a screen of %d: %s", n, width, line)
+			}
+		}
+		if cut := strings.Contains(out.String(), "…"); cut != (width == 40) {
+			t.Errorf("at %d columns the table is cut: %v\n%s", width, cut, &out)
+		}
+	}
+}
+
 // TestColours: a terminal shows colours, unless it has none or nobody wants them.
 func TestColours(t *testing.T) {
 	for environment, want := range map[string]bool{
 		"TERM=xterm": true, "TERM=linux": true, "TERM=xterm-256color COLORTERM=truecolor": true,
 		"TERM=xterm NO_COLOR=": true, "TERM=xterm NO_COLOR=1": false, "TERM=xterm NO_COLOR=please": false,
-		"TERM=dumb": false,
+		"TERM=dumb": false, "TERM=dumb CLICOLOR_FORCE=1": true, "TERM=xterm FORCE_COLOR=1 NO_COLOR=1": false,
 	} {
-		if got := showsColours(strings.Fields(environment)); got != want {
+		if got := showsColours(true, strings.Fields(environment)); got != want {
 			t.Errorf("%s: %v", environment, got)
+		}
+	}
+	for environment, want := range map[string]bool{
+		"TERM=xterm": false, "": false, "CLICOLOR_FORCE=1": true, "FORCE_COLOR=3": true, "CLICOLOR_FORCE=0": false,
+		"FORCE_COLOR=": false, "FORCE_COLOR=0": false, "NO_COLOR=1 CLICOLOR_FORCE=1": false,
+	} {
+		if got := showsColours(false, strings.Fields(environment)); got != want {
+			t.Errorf("without a terminal, %s: %v", environment, got)
 		}
 	}
 	if got := (Printer{colour: true}).Paint("Ready", Green); got != "\x1b[32mReady\x1b[0m" {
@@ -83,5 +122,17 @@ func TestColumnsOfWideText(t *testing.T) {
 	Printer{w: &out}.PrintRows([][]string{{"A", "B"}, {"世界", "x"}, {"\x1b[31mred\x1b[0m", "x"}, {"\x1b[2Jz", "x"}})
 	if want := "A      B\n世界   x\n\x1b[31mred\x1b[0m    x\n?[2Jz  x\n"; out.String() != want {
 		t.Errorf("printed\n%q\nwant\n%q", &out, want)
+	}
+}
+
+// TestAgeOfARevision: what was not fetched for long may be old truth.
+func TestAgeOfARevision(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for age, want := range map[time.Duration]string{time.Minute: "  revision main@sha1:0123456789ab\n", 5 * time.Minute: "  revision main@sha1:0123456789ab, fetched 5m00s ago\n"} {
+		var b strings.Builder
+		Printer{w: &b, now: now}.PrintStatus(cluster.Status{Cluster: "dev", Revision: "main@sha1:0123456789abcdef0123456789abcdef01234567", Applied: "main@sha1:0123456789abcdef0123456789abcdef01234567", Fetched: now.Add(-age)})
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%s", b.String())
+		}
 	}
 }

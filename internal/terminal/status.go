@@ -35,6 +35,9 @@ func (p Printer) PrintStatuses(all []cluster.Status) {
 	}
 }
 
+// longestNote bounds what is printed below a node or an addon.
+const longestNote = 400
+
 // PrintStatus prints the tree of one cluster.
 func (p Printer) PrintStatus(s cluster.Status) {
 	p.Printf("%s  %s  for %s\n", s.Cluster, p.paintCondition(s.Condition), p.formatAge(s.Since))
@@ -45,31 +48,34 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	switch {
 	case s.Revision == "":
 	case s.Revision == s.Applied:
-		p.Printf("  revision %s\n", s.Revision.Short())
+		p.Printf("  revision %s%s\n", s.Revision.Short(), p.formatFetched(s))
 	default:
-		p.Printf("  revision %s seen, %s applied\n", s.Revision.Short(), orDash(s.Applied.Short()))
+		p.Printf("  revision %s seen, %s applied%s\n", s.Revision.Short(), orDash(s.Applied.Short()), p.formatFetched(s))
 	}
 	if len(s.Nodes) > 0 {
-		rows := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES", "WAITS FOR"}}
+		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, []string{""}
 		for _, n := range s.Nodes {
-			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), n.Address, string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes), text.Cut(n.WaitsFor, 70)})
+			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), n.Address, string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes)})
+			notes = append(notes, text.Cut(n.WaitsFor, longestNote))
 		}
-		p.PrintTable(rows)
+		p.printNoted(rows, notes)
 	}
 	p.printParagraph(func(p Printer) { p.printConsoles(s.Nodes) })
 	if len(s.Addons) > 0 {
-		rows := [][]string{{"ADDON", "NAMESPACE", "VERSION", "STATE", "SINCE", "MESSAGE"}}
+		rows, notes := [][]string{{"ADDON", "NAMESPACE", "VERSION", "STATE", "SINCE"}}, []string{""}
 		for _, a := range s.Addons {
-			rows = append(rows, []string{a.Name, a.Namespace, orDash(a.Version), a.State, p.formatAge(a.Since), text.Cut(a.Message, 70)})
+			rows = append(rows, []string{a.Name, a.Namespace, orDash(a.Version), a.State, p.formatAge(a.Since)})
+			notes = append(notes, text.Cut(a.Message, longestNote))
 		}
-		p.PrintTable(rows)
+		p.printNoted(rows, notes)
 	}
 	if len(s.Running) > 0 {
 		rows := [][]string{{"RUNNING", "SUBJECT", "FOR", "PROGRESS"}}
 		for _, r := range s.Running {
-			rows = append(rows, []string{string(r.Action), r.Subject, p.formatAge(r.Since), formatProgress(r)})
+			rows = append(rows, []string{string(r.Action), r.Subject, p.formatRunning(r), formatProgress(r)})
 		}
 		p.PrintTable(rows)
+		p.printLogs(s.Running)
 	}
 	p.printParagraph(func(p Printer) {
 		p.printWaits(s)
@@ -94,6 +100,19 @@ func (p Printer) printParagraph(write func(Printer)) {
 	}
 }
 
+// printLogs prints the ends of the logs of tasks that take long.
+func (p Printer) printLogs(running []cluster.RunningStatus) {
+	for _, r := range running {
+		if len(r.Log) == 0 {
+			continue
+		}
+		p.Printf("  log of %s:\n", formatTask(r.UPID))
+		for _, line := range r.Log {
+			p.Printf("    | %s\n", line)
+		}
+	}
+}
+
 func (p Printer) printBlocks(all []cluster.Block) {
 	for _, b := range all {
 		p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
@@ -101,6 +120,11 @@ func (p Printer) printBlocks(all []cluster.Block) {
 			p.Printf("    -> %s\n", b.Hint)
 		}
 	}
+}
+
+// PrintLeft prints what a destruction left, and why.
+func (p Printer) PrintLeft(left []cluster.Block) {
+	p.printBlocks(left)
 }
 
 // printConsoles prints the last output of machines that do not come up.
@@ -174,12 +198,34 @@ func (p Printer) PrintDoctorHint(all []cluster.Status, problems []string) {
 	}
 }
 
+// formatFetched is how long ago the repository was read, where that is worth a word:
+// what was pushed since is not known.
+func (p Printer) formatFetched(s cluster.Status) string {
+	if s.Fetched.IsZero() || p.now.Sub(s.Fetched) < oldAfter {
+		return ""
+	}
+	return ", fetched " + p.formatAge(s.Fetched) + " ago"
+}
+
+// oldAfter is later than a repository is fetched again with the default interval.
+const oldAfter = 2 * time.Minute
+
 // formatAge is a duration until now, in the one or two units people use.
 func (p Printer) formatAge(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
 	return text.Duration(p.now.Sub(t))
+}
+
+// formatRunning is how long an action has taken, and how long it should at most
+// when that is less.
+func (p Printer) formatRunning(r cluster.RunningStatus) string {
+	age := p.formatAge(r.Since)
+	if r.Overdue {
+		age += p.Paint(fmt.Sprintf(" (over %s)", text.Duration(time.Duration(r.ExpectedMS)*time.Millisecond)), Red)
+	}
+	return age
 }
 
 func formatProgress(r cluster.RunningStatus) string {
@@ -190,6 +236,8 @@ func formatProgress(r cluster.RunningStatus) string {
 		return strings.TrimSpace(fmt.Sprintf("%d %s", n, r.Unit))
 	}
 	switch {
+	case r.Waits != "":
+		return r.Waits
 	case r.Total > 0:
 		return fmt.Sprintf("%d%% (%s of %s)", 100*r.Done/r.Total, amount(r.Done), amount(r.Total))
 	case r.Done > 0:

@@ -23,19 +23,22 @@ type View interface {
 	End()
 }
 
-// NewView makes the view that fits: in place on a terminal, one line for each
-// change or one JSON value elsewhere. w is what p writes to.
+// NewView makes the view that fits: in place on a terminal that can, one line for
+// each change or one JSON value elsewhere. w is what p writes to.
 func NewView(p Printer, w io.Writer) View {
 	f, ok := w.(*os.File)
 	switch {
 	case p.json:
 		return &jsonView{p: p, shown: map[string]bool{}}
-	case ok && IsTerminal(f):
+	case ok && IsTerminal(f) && !IsDumb():
 		return newScreen(f, p)
 	default:
-		return &lineView{p: p, shown: map[string]cluster.Status{}}
+		return NewLineView(p)
 	}
 }
+
+// NewLineView makes the view that writes one line for each change.
+func NewLineView(p Printer) View { return &lineView{p: p, shown: map[string]cluster.Status{}} }
 
 // jsonView writes one envelope a line: a status, or which cluster is not looked
 // after any more.

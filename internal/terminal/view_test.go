@@ -51,13 +51,13 @@ func TestFrame(t *testing.T) {
 		want       string
 	}{
 		{"one\ntwo\n", 10, 5, "\x1b[Hone\x1b[K\r\ntwo\x1b[K\x1b[J"},
-		{"wide line\n", 4, 5, "\x1b[Hwide\x1b[K\x1b[J"},
-		{"äöüß\n", 3, 5, "\x1b[Häöü\x1b[K\x1b[J"},
-		{"a \x1b[31mlong\x1b[0m word\n", 4, 5, "\x1b[Ha \x1b[31mlo\x1b[0m\x1b[K\x1b[J"},
-		{"a \x1b[31mb\x1b[0m word\n", 4, 5, "\x1b[Ha \x1b[31mb\x1b[0m \x1b[K\x1b[J"},
+		{"wide line\n", 4, 5, "\x1b[Hwid…\x1b[K\x1b[J"},
+		{"äöüß\n", 3, 5, "\x1b[Häö…\x1b[K\x1b[J"},
+		{"a \x1b[31mlong\x1b[0m word\n", 4, 5, "\x1b[Ha \x1b[31ml…\x1b[0m\x1b[K\x1b[J"},
+		{"a \x1b[31mb\x1b[0m word\n", 4, 5, "\x1b[Ha \x1b[31mb\x1b[0m…\x1b[K\x1b[J"},
 		{"  it is \x1b[31mbad\x1b[0m now\n  -> do this, or that\nNAME  WAITS FOR\n", 11, 9,
-			"\x1b[H  it is \x1b[31mbad\x1b[0m\x1b[K\r\n  now\x1b[K\r\n  -> do\x1b[K\r\n     this,\x1b[K\r\n     or\x1b[K\r\n     that\x1b[K\r\nNAME  WAITS\x1b[K\x1b[J"},
-		{"  -> \n  unbreakable\n  -> x\n", 8, 9, "\x1b[H  ->\x1b[K\r\n  unbrea\x1b[K\r\n  -> x\x1b[K\x1b[J"},
+			"\x1b[H  it is \x1b[31mbad\x1b[0m\x1b[K\r\n  now\x1b[K\r\n  -> do\x1b[K\r\n     this,\x1b[K\r\n     or\x1b[K\r\n     that\x1b[K\r\nNAME  WAIT…\x1b[K\x1b[J"},
+		{"  -> \n  unbreakable\n  -> x\n", 8, 9, "\x1b[H  ->\x1b[K\r\n  unbre…\x1b[K\r\n  -> x\x1b[K\x1b[J"},
 		{"1\n2\n3\n4\n", 40, 3, "\x1b[H1\x1b[K\r\n2\x1b[K\r\n... 2 more lines\x1b[K\x1b[J"},
 		{"1\n2\n3\n", 40, 3, "\x1b[H1\x1b[K\r\n2\x1b[K\r\n3\x1b[K\x1b[J"},
 	} {

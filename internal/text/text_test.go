@@ -2,6 +2,9 @@ package text
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -70,12 +74,32 @@ func TestReason(t *testing.T) {
 		{context.DeadlineExceeded, "it does not answer in time"},
 		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, "it does not answer in time"},
 		{io.ErrUnexpectedEOF, "the connection broke"},
+		{x509.UnknownAuthorityError{}, "its certificate is signed by an authority that is not trusted here"},
+		{&tls.CertificateVerificationError{Err: x509.HostnameError{Host: "git.example.org", Certificate: &x509.Certificate{}}}, "its certificate is not for git.example.org"},
+		{x509.CertificateInvalidError{Reason: x509.Expired, Cert: &x509.Certificate{NotAfter: time.Unix(0, 0)}}, "its certificate is good from 0001-01-01T00:00:00Z to 1970-01-01T00:00:00Z only; compare the clocks of this host and of it"},
+		{errors.New("remote error: tls: expired certificate"), "it takes the agent's certificate for expired or not yet valid; compare the clocks of this host and of it"},
+		{json.Unmarshal([]byte("<html>"), new(int)), "its answer is not JSON"},
+		{json.Unmarshal([]byte(`"x"`), new(int)), "its answer is not of the expected form"},
+		{os.NewSyscallError("open", syscall.EMFILE), "the agent has too many files open"},
 		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, "the connection broke"},
 		{&url.Error{Op: "Get", URL: "https://example.org/?signature=x", Err: errors.New("odd\nthing")}, "odd thing"},
 		{&url.Error{URL: "https://a.b/?x=1", Err: &url.Error{URL: "https://a.b/?x=2", Err: errors.New("quite a long story")}}, "quite a long..."},
 	} {
 		if got := Reason(c.err, 12); got != c.want {
 			t.Errorf("%v: %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// TestPlain: the words are others, and the cause stays.
+func TestPlain(t *testing.T) {
+	err := Plain(&url.Error{Op: "Get", URL: "https://example.org", Err: context.DeadlineExceeded})
+	if err.Error() != "it does not answer in time" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	for _, err := range []error{nil, io.EOF, syscall.ECONNREFUSED} {
+		if got := Plain(err); got != err {
+			t.Errorf("%v became %v", err, got)
 		}
 	}
 }

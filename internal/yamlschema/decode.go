@@ -56,7 +56,11 @@ func (d decoder) stands(path string, key, value *yaml.Node) {
 func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		delete(d.Where, path) // nothing of it was written
-		d.bad(n, path, "write lines of the form key: value below it", "needs keys of its own, not %s", KindOf(n))
+		hint := "write lines of the form key: value below it"
+		if n.Kind == yaml.ScalarNode && noSpace.MatchString(n.Value) {
+			hint = "put a space after the colon"
+		}
+		d.bad(n, path, hint, "needs keys of its own, not %s", KindOf(n))
 		return
 	}
 	fields := d.shape(v.Type())
@@ -75,7 +79,7 @@ func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 		d.value(value, below, f, f.typ, v.FieldByIndex(f.index))
 	}
 	for i, f := range fields {
-		if f.required && !seen[i] {
+		if f.required && !seen[i] && !d.Misspelt(Join(path, f.key)) {
 			d.bad(n, Join(path, f.key), "write "+f.key+": "+d.example(f), "is missing")
 		}
 	}
@@ -96,12 +100,29 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 		d.bad(key, Join(path, key.Value), foreseen, "is not supported yet")
 		return
 	}
-	if best := d.suggest(key.Value, keys); best != "" {
+	if meant, write := joinedKey(key.Value, keys); meant != "" {
+		d.misspelt[Join(path, meant)] = true
+		hint = write
+	} else if best := d.suggest(key.Value, keys); best != "" {
+		d.misspelt[Join(path, best)] = true
 		hint = "did you mean " + best + "?"
 	} else if place := d.elsewhere(d.root, t, key.Value, ""); place != "" {
 		hint = "it belongs to " + place
 	}
 	d.bad(key, path, hint, "unknown key %s", Quote(key.Value))
+}
+
+// joinedKey recognizes a key that became one word with what stands beside it,
+// and returns it with what to write.
+func joinedKey(word string, keys []string) (key, write string) {
+	before, after, colon := strings.Cut(word, ":")
+	if colon && slices.Contains(keys, before) {
+		return before, "put a space after the colon: " + before + ": " + after
+	}
+	if name, dash := strings.CutPrefix(word, "-"); dash && slices.Contains(keys, name) {
+		return name, "put a space after the dash: - " + name
+	}
+	return "", ""
 }
 
 // elsewhere finds the place of a key that is known, but not where it was
@@ -158,7 +179,11 @@ func (d decoder) sequence(n *yaml.Node, path string, f field, t reflect.Type, v 
 		return
 	}
 	if n.Kind != yaml.SequenceNode {
-		d.bad(n, path, "write [a, b], or one line with a - for each", "is a list, not %s", KindOf(n))
+		hint := "write [a, b], or one line with a - for each"
+		if word := firstWord(n); word.Kind == yaml.ScalarNode && word.Style == 0 && strings.HasPrefix(word.Value, "-") {
+			hint = "put a space after each dash"
+		}
+		d.bad(n, path, hint, "is a list, not %s", KindOf(n))
 		return
 	}
 	out := reflect.MakeSlice(t, len(n.Content), len(n.Content))
@@ -172,6 +197,14 @@ func (d decoder) sequence(n *yaml.Node, path string, f field, t reflect.Type, v 
 		d.value(c, at, f, t.Elem(), out.Index(i))
 	}
 	v.Set(out)
+}
+
+// firstWord is the first key of a mapping, or else the node itself.
+func firstWord(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.MappingNode && len(n.Content) > 0 {
+		return n.Content[0]
+	}
+	return n
 }
 
 // texts decodes a mapping of texts to texts, whose keys are free.

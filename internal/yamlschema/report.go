@@ -23,12 +23,13 @@ type Report struct {
 	Problems cluster.Problems
 
 	reported map[cluster.Problem]bool
-	errors   int // also those that are not shown
+	misspelt map[string]bool // fields that an unknown key likely means
+	errors   int             // also those that are not shown
 }
 
 // NewReport makes an empty report.
 func NewReport() *Report {
-	return &Report{Where: map[string]cluster.Position{}, reported: map[cluster.Problem]bool{}}
+	return &Report{Where: map[string]cluster.Position{}, reported: map[cluster.Problem]bool{}, misspelt: map[string]bool{}}
 }
 
 // Add records a problem once: several fields may share the line that is wrong.
@@ -46,7 +47,12 @@ func (r *Report) Add(p cluster.Problem) {
 }
 
 // Wrong records an error: what is wrong with a field and what to write instead.
+// Of a field that is misspelt it records nothing: that is the mistake, and
+// whatever is missing because of it is its consequence.
 func (r *Report) Wrong(field, hint, format string, args ...any) {
+	if r.Misspelt(field) {
+		return
+	}
 	r.at(cluster.Error, field, hint, format, args...)
 }
 
@@ -86,6 +92,17 @@ func parentField(field string) string {
 	return field[:i]
 }
 
+// Misspelt reports whether a field, or one around it, is what an unknown key was
+// likely meant to be.
+func (r *Report) Misspelt(field string) bool {
+	for f := field; f != ""; f = parentField(f) {
+		if r.misspelt[f] {
+			return true
+		}
+	}
+	return false
+}
+
 // Has reports whether a field is written.
 func (r *Report) Has(field string) bool {
 	_, ok := r.Where[field]
@@ -102,13 +119,15 @@ func (r *Report) Cite(field string) string {
 }
 
 // Finish returns all problems in the order of files and lines. It is called
-// once, at the end.
+// once, at the end. How many errors are not shown stands behind the last that
+// is: the first error is what a status shows.
 func (r *Report) Finish() cluster.Problems {
+	r.Problems.Sort()
 	if more := r.errors - MaxErrors; more > 0 {
-		r.Problems = append(r.Problems, cluster.Problem{Severity: cluster.Error, File: r.Where[""].File,
+		last := r.Problems[len(r.Problems)-1]
+		r.Problems = append(r.Problems, cluster.Problem{Severity: cluster.Error, File: last.File, Line: last.Line, Column: last.Column + 1,
 			Message: fmt.Sprintf("%d more errors are not shown", more), Hint: "correct these first"})
 	}
-	r.Problems.Sort()
 	return r.Problems
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -132,30 +131,6 @@ func (d Document) readable(data []byte) bool {
 		return false
 	}
 	return true
-}
-
-// syntax records an error of the YAML parser.
-func (d Document) syntax(err error, data []byte) {
-	line, column, message := 0, 0, err.Error()
-	if e, ok := errors.AsType[*yaml.LoadError](err); ok {
-		line, column, message = e.Mark.Line, e.Mark.Column, e.Message
-		if e.ContextMsg != "" {
-			message = e.ContextMsg + ": " + message
-		}
-	}
-	if d.Secret {
-		message = "not valid YAML"
-	} else {
-		message = "not valid YAML: " + message
-	}
-	hint := ""
-	switch {
-	case strings.Contains(message, "cannot start any token"), strings.Contains(message, "tab character"):
-		hint = "indent with spaces, not tabs, and quote values that begin with a special character"
-	case strings.Contains(message, "parsing a flow") && bytes.Contains(data, []byte("${")):
-		hint = "quote values with ${ between brackets or braces"
-	}
-	d.Problem(line, column, "", message, hint)
 }
 
 // bounds cuts deep nesting off inside the parser. Aliases are refused after

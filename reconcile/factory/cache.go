@@ -233,11 +233,23 @@ func (f *Factory) odd(name string) *Error {
 
 // create makes a file to be written, which no other user can read.
 func (f *Factory) create(name string) (*os.File, error) {
+	if err := f.makeDir(); err != nil {
+		return nil, err
+	}
 	tmp, err := os.CreateTemp(f.dir, leftover+name+"-*") // exclusive, mode 0600
 	if err != nil {
 		return nil, fmt.Errorf("write to image cache: %w", err)
 	}
 	return tmp, nil
+}
+
+// makeDir makes the directory again where it was deleted meanwhile: what is in it can
+// be fetched again.
+func (f *Factory) makeDir() error {
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return newError("`systemctl restart talos-agent` makes it again where it was deleted; it must belong to the agent's user", "make image cache: %v", err)
+	}
+	return nil
 }
 
 // keep gives a written file its name, durably.

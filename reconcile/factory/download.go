@@ -4,12 +4,9 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -27,7 +24,8 @@ const reserve = 256 << 20
 // from the factory, which may need minutes to build it.
 //
 // progress, which may be nil, gets how many bytes of how many have come; the
-// total is 0 while it is not known. An interrupted download begins again.
+// total is 0 while it is not known. A connection that breaks is made again, and the
+// download goes on where it ended; one that is given up begins again.
 // Several calls for one image become one download.
 //
 // The error states, in words and by Error.Transient, what to do about it.
@@ -103,99 +101,23 @@ func (f *Factory) reserveName(ctx context.Context, name string) (release func(),
 
 // fetch brings an image from the factory into the cache.
 func (f *Factory) fetch(ctx context.Context, img cluster.Image, progress func(done, total int64)) (note, error) {
-	what := "download image " + img.Name
-	ctx, w := watchProgress(ctx, buildWithin)
-	defer w.stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url.JoinPath("image", img.Schematic, img.Version, "nocloud-amd64.qcow2").String(), nil)
+	t := &transfer{f: f, img: img, what: "download image " + img.Name, progress: progress, hash: sha256.New()}
+	if err := f.makeDir(); err != nil {
+		return note{}, fmt.Errorf("%s: %w", t.what, err)
+	}
+	n, err := t.run(ctx)
 	if err != nil {
-		return note{}, fmt.Errorf("%s: %w", what, err)
-	}
-	progress(0, 0)
-	resp, err := f.client.Do(req)
-	if err != nil {
-		return note{}, f.broken(ctx, img, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	w.alive(stallAfter)
-	if resp.StatusCode != http.StatusOK {
-		body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-		if err != nil {
-			return note{}, f.broken(ctx, img, err)
-		}
-		return note{}, readRefusal(what, resp.StatusCode, body)
-	}
-	total := max(resp.ContentLength, 0)
-	if total > mostBytes {
-		return note{}, newError("look at what the factory sends for this schematic", "%s: the factory wants to send %d MiB, which no Talos image has", what, total>>20)
-	}
-	if err := f.checkSpace(what, total); err != nil {
-		return note{}, err
-	}
-	in := bufio.NewReader(resp.Body)
-	if begin, err := in.Peek(4); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return note{}, f.broken(ctx, img, err)
-	} else if string(begin) != "QFI\xfb" {
-		return note{}, f.notAnImage(what, in)
-	}
-
-	tmp, err := f.create(img.Name)
-	if err != nil {
-		return note{}, fmt.Errorf("%s: %w", what, err)
-	}
-	n, err := f.receive(ctx, img, tmp, in, total, func(done int64) {
-		w.alive(stallAfter)
-		progress(done, total)
-	})
-	if err != nil {
-		return note{}, discardFile(tmp, err)
+		return note{}, t.discard(err)
 	}
 	// The note comes first: without its image it has no meaning, while an image
 	// without its note is somebody else's.
 	if err := f.remember(img.Name, n); err != nil {
-		return note{}, discardFile(tmp, err)
+		return note{}, t.discard(err)
 	}
-	if err := f.keep(tmp, f.path(img.Name)); err != nil {
-		return note{}, fmt.Errorf("%s: %w", what, err)
+	if err := f.keep(t.file, f.path(img.Name)); err != nil {
+		return note{}, fmt.Errorf("%s: %w", t.what, err)
 	}
 	return n, nil
-}
-
-// receive writes what comes into a file and looks at whether it is an image,
-// and all of it.
-func (f *Factory) receive(ctx context.Context, img cluster.Image, tmp *os.File, in io.Reader, total int64, came func(done int64)) (note, error) {
-	what := "download image " + img.Name
-	h := sha256.New()
-	done, buf := int64(0), make([]byte, 256<<10)
-	var err error
-	for err == nil && done <= mostBytes {
-		var n int
-		n, err = in.Read(buf)
-		if _, err := tmp.Write(buf[:n]); errors.Is(err, syscall.ENOSPC) {
-			return note{}, f.full(what)
-		} else if err != nil {
-			return note{}, fmt.Errorf("%s: %w", what, err)
-		}
-		h.Write(buf[:n])
-		done += int64(n)
-		came(done)
-	}
-	switch {
-	case err == nil:
-		return note{}, newError("look at what the factory sends for this schematic", "%s: more than %d MiB came, which no Talos image has", what, int64(mostBytes)>>20)
-	case errors.Is(err, io.EOF) && (total == 0 || done == total): // that was all
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return note{}, newTransient(io.ErrUnexpectedEOF, "it is tried again from the beginning", "%s: the connection ended after %d of %d bytes", what, done, total)
-	default:
-		return note{}, f.broken(ctx, img, err)
-	}
-	if err := checkImage(tmp, done); err != nil {
-		return note{}, newTransient(nil, f.inTheWay(), "%s: what came is no whole Talos image: %v", what, err)
-	}
-	info, err := tmp.Stat()
-	if err != nil {
-		return note{}, fmt.Errorf("%s: %w", what, err)
-	}
-	return note{Schematic: img.Schematic, SHA256: hex.EncodeToString(h.Sum(nil)), Bytes: done, Modified: info.ModTime(), Downloaded: true}, nil
 }
 
 // checkSpace looks whether so many bytes fit into the cache.

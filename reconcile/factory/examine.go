@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Look looks whether the factory answers, and returns the host that was asked.
+// Look looks whether the factory answers, and returns the host that was asked. A
+// mirror need not list versions, which nothing here asks for but this: of one that
+// does not, it asks for the schematic that has nothing in it.
 func (f *Factory) Look(ctx context.Context) (host string, err error) {
 	const what = "list the versions"
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
@@ -25,7 +29,12 @@ func (f *Factory) Look(ctx context.Context) (host string, err error) {
 	if err != nil {
 		return f.url.Host, f.unreachable(what, err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusForbidden, http.StatusNotImplemented:
+		_, err := f.register(ctx, cluster.Schematic{})
+		return f.url.Host, err
+	default:
 		return f.url.Host, readRefusal(what, resp.StatusCode, answer)
 	}
 	var versions []string

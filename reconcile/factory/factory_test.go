@@ -267,7 +267,7 @@ func TestFactoryFaults(t *testing.T) {
 		}
 		try := func(kind world.FaultKind, status int) error {
 			t.Helper()
-			b.world.Inject(world.Fault{System: "factory", Kind: kind, Status: status, Times: 1, Text: "out\x07 of\n order"})
+			b.world.Inject(world.Fault{System: "factory", Kind: kind, Status: status, Text: "out\x07 of\n order"})
 			defer b.world.Heal()
 			_, err := b.f.Download(ctx, img, nil)
 			empty(string(kind))
@@ -291,8 +291,8 @@ func TestFactoryFaults(t *testing.T) {
 
 		_, err = b.f.Download(ctx, b.image("v1.14.1", "siderolabs/zfs"), nil)
 		mustFail(t, err, false, `official extension "siderolabs/zfs" is not available for Talos version v1.14.1`, "talos.schematic.extensions")
-		_, err = b.f.Download(ctx, b.image("v1.13.99"), nil)
-		mustFail(t, err, false, "version 1.13.99 is not available", "talos_version")
+		_, err = b.f.Download(ctx, b.image("v1.15.0"), nil)
+		mustFail(t, err, false, "version 1.15.0 is not available", "talos_version")
 		lost := strings.Repeat("ab", 32)
 		_, err = b.f.Download(ctx, cluster.Image{Name: cluster.ImageName("v1.13.9", lost), Version: "v1.13.9", Schematic: lost}, nil)
 		mustFail(t, err, false, "not found", "registered there again")
@@ -303,6 +303,99 @@ func TestFactoryFaults(t *testing.T) {
 
 		if _, err := b.f.Download(ctx, img, nil); err != nil {
 			t.Errorf("when all is well again: %v", err)
+		}
+	})
+}
+
+// TestDownloadGoesOn: a connection that breaks in the middle of an image costs what had
+// not come, and not the whole.
+func TestDownloadGoesOn(t *testing.T) {
+	inLab(t, func(b *bench) {
+		img := b.image("v1.13.9")
+		whole, err := b.lab.Image(img.Version, img.Schematic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.world.Inject(world.Fault{System: "factory", Kind: world.LoseReply, Times: 2})
+		defer b.world.Heal()
+		var last int64
+		pin, err := b.f.Download(b.Context(), img, func(done, total int64) {
+			if done < last || total > 0 && total != int64(len(whole)) {
+				t.Errorf("%d of %d bytes after %d", done, total, last)
+			}
+			last = done
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(whole)
+		if pin.SHA256 != hex.EncodeToString(sum[:]) || pin.Bytes != int64(len(whole)) {
+			t.Errorf("%+v", pin)
+		}
+		var sent int64
+		for _, d := range b.lab.Downloads() {
+			sent += d.Bytes
+		}
+		if n := len(b.lab.Downloads()); n != 3 || sent > int64(len(whole))+3*overlap {
+			t.Errorf("%d connections, %d bytes sent of an image of %d", n, sent, len(whole))
+		}
+	})
+}
+
+// TestDownloadOfAnotherImage: what comes after a break must continue what came before.
+func TestDownloadOfAnotherImage(t *testing.T) {
+	inLab(t, func(b *bench) {
+		img := b.image("v1.13.9")
+		whole, err := b.lab.Image(img.Version, img.Schematic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := slices.Clone(whole)
+		other[len(other)/2-1] ^= 1
+		var answer http.HandlerFunc
+		f := b.serve(func(w http.ResponseWriter, r *http.Request) { answer(w, r) })
+		for name, second := range map[string]http.HandlerFunc{
+			"built anew": func(w http.ResponseWriter, r *http.Request) {
+				http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(whole))
+			},
+			"no parts": func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
+				_, _ = w.Write(whole)
+			},
+			"another size": func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Range") != "" {
+					w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+					return
+				}
+				_, _ = w.Write(whole)
+			},
+			"another part": func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Range") != "" {
+					w.Header().Set("Content-Range", fmt.Sprintf("bytes 0-9/%d", len(whole)))
+					w.WriteHeader(http.StatusPartialContent)
+					return
+				}
+				_, _ = w.Write(whole)
+			},
+		} {
+			asked := 0
+			answer = func(w http.ResponseWriter, r *http.Request) {
+				if asked++; asked > 1 {
+					second(w, r)
+					return
+				}
+				w.Header().Set("Content-Length", fmt.Sprint(len(other)))
+				_, _ = w.Write(other[:len(other)/2])
+				panic(http.ErrAbortHandler)
+			}
+			pin, err := f.Download(b.Context(), img, nil)
+			sum := sha256.Sum256(whole)
+			if err != nil || pin.SHA256 != hex.EncodeToString(sum[:]) {
+				t.Errorf("%s: %+v, %v", name, pin, err)
+			}
+			if err := os.Remove(filepath.Join(f.dir, img.Name)); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
@@ -820,7 +913,7 @@ func TestLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = untrusting.Download(t.Context(), img, nil)
-	mustFail(t, err, true, "certificate signed by unknown authority", "")
+	mustFail(t, err, true, "signed by an authority that is not trusted here", "")
 }
 
 func TestSanitize(t *testing.T) {

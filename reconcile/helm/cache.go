@@ -129,6 +129,9 @@ func (c *archives) read(hex, kind string, most int64) ([]byte, error) {
 
 // write puts a file into the cache, named by its digest.
 func (c *archives) write(b []byte, kind string) error {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil { // somebody deleted it meanwhile
+		return newError("`systemctl restart talos-agent` makes it again where it was deleted; it must belong to the agent's user", "make chart cache: %v", err)
+	}
 	file, err := os.CreateTemp(c.dir, leftover+"*") // exclusive, mode 0600
 	if err != nil {
 		return fmt.Errorf("write to chart cache: %w", err)

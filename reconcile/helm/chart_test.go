@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -333,7 +332,14 @@ func TestNewReportsWhatIsMissing(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	a := &archives{dir: filepath.Join(t.TempDir(), "gone")}
-	if err := a.write([]byte("x"), archiveFile); !errors.Is(err, fs.ErrNotExist) {
+	if err := a.write([]byte("x"), archiveFile); err != nil {
+		t.Errorf("a directory that was deleted is not made again: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&archives{dir: file}).write([]byte("x"), archiveFile); err == nil || !strings.Contains(err.Error(), "not a directory") {
 		t.Errorf("error is %v", err)
 	}
 	mustFail(t, a.full(fmt.Errorf("write: %w", syscall.ENOSPC)), "is full", "make room")

@@ -179,12 +179,12 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 		o.Releases = cluster.Unseen[map[string]cluster.Release]("another look is under way")
 		return
 	}
-	releases, err := r.releases(ctx, d)
+	releases, left, err := r.releases(ctx, d, o.Facts)
 	if err != nil {
 		o.Releases = cluster.Unseen[map[string]cluster.Release](kubeapi.Reason(err))
 		return
 	}
-	o.Releases = cluster.Saw(releases)
+	o.Releases, o.Left = cluster.Saw(releases), left
 }
 
 // charts reports which charts are in the cache, under the pins of the inventory
@@ -241,29 +241,32 @@ func digestOfFiles(files map[string][]byte) string {
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// releases reports the state of the releases of the addons.
-func (r *Releaser) releases(ctx context.Context, d cluster.Desired) (map[string]cluster.Release, error) {
+// releases reports the state of the releases of the addons, and which of ours no addon
+// has. A cluster that has no addons and never had one is not asked.
+func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluster.Facts) (map[string]cluster.Release, []cluster.ReleaseName, error) {
 	seen := map[string]cluster.Release{}
-	if len(d.Spec.Addons) == 0 {
-		return seen, nil
+	if len(d.Spec.Addons) == 0 && len(facts.Charts) == 0 && !r.watches() {
+		return seen, nil, nil
 	}
 	server, ok := r.api()
 	if !ok {
-		return nil, errors.New("no kube-apiserver is ready")
+		return nil, nil, errors.New("no kube-apiserver is ready")
 	}
 	conn, err := r.connection(server, d.Access.Kube)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	v, err := r.viewThrough(conn)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
 	newest := map[string]revision{}
+	var left []cluster.ReleaseName
 	err = v.wait(ctx, func() bool {
 		clear(newest)
+		left = v.left(d.Spec.Addons)
 		for _, a := range d.Spec.Addons {
 			if rev, ok := v.newest(name{a.Namespace, a.Name}); ok {
 				newest[a.Name] = rev
@@ -272,7 +275,7 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired) (map[string]
 		return true
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, a := range d.Spec.Addons {
 		rev, ok := newest[a.Name]
@@ -285,7 +288,14 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired) (map[string]
 		seen[a.Name] = rel
 	}
 	r.forgetManifests(newest)
-	return seen, nil
+	return seen, left, nil
+}
+
+// watches reports whether the releases are watched.
+func (r *Releaser) watches() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view != nil
 }
 
 // changed stands for the digest of a release of ours that somebody else has

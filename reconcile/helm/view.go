@@ -1,10 +1,12 @@
 package helm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
@@ -201,6 +204,21 @@ func (v *view) newest(n name) (newest revision, ok bool) {
 		}
 	}
 	return newest, ok
+}
+
+// left lists the releases of ours that no addon has. v.mu is held.
+func (v *view) left(addons []cluster.Addon) (out []cluster.ReleaseName) {
+	for _, r := range v.releases.items {
+		n := cluster.ReleaseName{Namespace: r.name.namespace, Name: r.name.release}
+		has := slices.ContainsFunc(addons, func(a cluster.Addon) bool { return a.Namespace == n.Namespace && a.Name == n.Name })
+		if r.digest != "" && !has && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	slices.SortFunc(out, func(a, b cluster.ReleaseName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return out
 }
 
 // workload returns what is known of a workload. v.mu is held.

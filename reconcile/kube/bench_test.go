@@ -14,6 +14,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -77,7 +78,7 @@ func BenchmarkObserve(b *testing.B) {
 
 // BenchmarkHeartbeat is what one update of a Node costs after it was decoded.
 func BenchmarkHeartbeat(b *testing.B) {
-	w := &nodes{moved: make(chan struct{}), change: func() {}}
+	w := &follower[cluster.KubeNode]{kind: kindOfNodes(nil), moved: make(chan struct{}), change: func() {}}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	if err := w.Replace([]any{n}, ""); err != nil {
 		b.Fatal(err)

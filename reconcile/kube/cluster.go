@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
@@ -29,14 +34,18 @@ type Config struct {
 	// OnChange is called when a node changed, or when the watch of them was lost:
 	// it is worth looking again. It must not block; nil: no call.
 	OnChange func()
+	// Neighbour is the MAC of the machine that has an address on one of this host's
+	// networks, "" when it is not known; nil: it never is.
+	Neighbour func(netip.Addr) string
 }
 
 // Cluster sees one Kubernetes cluster. Close it when done.
 type Cluster struct {
-	dial   kubeapi.Dial
-	wrap   kubeapi.Wrap
-	log    *slog.Logger
-	change func()
+	dial      kubeapi.Dial
+	wrap      kubeapi.Wrap
+	log       *slog.Logger
+	change    func()
+	neighbour func(netip.Addr) string
 
 	ctx    context.Context // of every watch
 	cancel context.CancelFunc
@@ -48,7 +57,10 @@ type Cluster struct {
 	closed bool
 	conn   *kubeapi.Connection // nil: no credentials yet
 	apis   map[netip.Addr]api
-	watch  *nodes // nil: none
+	vip    vip
+	// What is followed, both through one API; nil: nothing.
+	nodes *follower[cluster.KubeNode]
+	pods  *follower[cluster.SystemPod]
 }
 
 // New makes a Cluster. It makes no request before Observe.
@@ -59,8 +71,11 @@ func New(c Config) *Cluster {
 	if c.OnChange == nil {
 		c.OnChange = func() {}
 	}
+	if c.Neighbour == nil {
+		c.Neighbour = func(netip.Addr) string { return "" }
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Cluster{dial: c.Dial, wrap: c.Wrap, log: c.Log, change: c.OnChange, ctx: ctx, cancel: cancel,
+	return &Cluster{dial: c.Dial, wrap: c.Wrap, log: c.Log, change: c.OnChange, neighbour: c.Neighbour, ctx: ctx, cancel: cancel,
 		observing: make(chan struct{}, 1), apis: map[netip.Addr]api{}}
 }
 
@@ -103,25 +118,25 @@ func (k *Cluster) best() (netip.Addr, bool) {
 	if len(ready) == 0 {
 		return netip.Addr{}, false
 	}
-	if k.watch != nil && !k.watch.over() && slices.Contains(ready, k.watch.server) {
-		return k.watch.server, true
+	if k.nodes != nil && !k.nodes.over() && slices.Contains(ready, k.nodes.server) {
+		return k.nodes.server, true
 	}
 	return slices.MaxFunc(ready, func(a, b netip.Addr) int {
 		return cmp.Or(k.apis[a].since.Compare(k.apis[b].since), b.Compare(a))
 	}), true
 }
 
-// Observe fills in o.APIs, for every control plane, and o.Nodes. The map of
-// nodes is shared between passes: it is read-only.
+// Observe fills in o.APIs, for every control plane, o.VIP, o.Nodes and
+// o.SystemPods. The maps of these are shared between passes: they are read-only.
 //
-// An API that is ready is asked again after 30 seconds, or when the watch
-// breaks; the nodes are read from the watch.
+// An API that is ready is asked again after 30 seconds, or when the watch of the
+// nodes breaks; nodes and pods are read from watches.
 func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	select {
 	case k.observing <- struct{}{}:
 		defer func() { <-k.observing }()
 	case <-ctx.Done():
-		o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("another look is under way")
+		setUnseen(o, "another look is under way")
 		return
 	}
 	planes := d.Spec.ControlPlanes()
@@ -131,11 +146,17 @@ func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obs
 		for _, n := range planes {
 			o.APIs[n.Name] = cluster.Unseen[bool](err.Error())
 		}
-		o.Nodes = cluster.Unseen[map[string]cluster.KubeNode](err.Error())
+		setUnseen(o, err.Error())
 		return
 	}
 	o.APIs = k.askAll(ctx, conn, planes)
-	o.Nodes = k.seeNodes(ctx, conn, planes, o.APIs)
+	o.VIP = k.seeVIP(ctx, conn, d.Spec.Network.VIP)
+	k.seeObjects(ctx, conn, planes, o)
+}
+
+func setUnseen(o *cluster.Observed, why string) {
+	o.Nodes = cluster.Unseen[map[string]cluster.KubeNode](why)
+	o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod](why)
 }
 
 // connection returns the connection for the credentials; a change that matters
@@ -159,16 +180,20 @@ func (k *Cluster) connection(c cluster.Credentials, now time.Time) (*kubeapi.Con
 		k.log.Debug("take new Kubernetes credentials")
 		k.conn.Close()
 	}
-	k.conn, k.apis = conn, map[netip.Addr]api{}
+	k.conn, k.apis, k.vip = conn, map[netip.Addr]api{}, vip{}
 	k.drop()
 	return conn, nil
 }
 
-// drop ends the watch, if there is one. k.mu is held.
+// drop ends the watches, if there are any. k.mu is held.
 func (k *Cluster) drop() {
-	if k.watch != nil {
-		k.watch.cancel()
-		k.watch = nil
+	if k.nodes != nil {
+		k.nodes.cancel()
+		k.nodes = nil
+	}
+	if k.pods != nil {
+		k.pods.cancel()
+		k.pods = nil
 	}
 }
 
@@ -177,13 +202,13 @@ func (k *Cluster) drop() {
 func (k *Cluster) askAll(ctx context.Context, conn *kubeapi.Connection, planes []cluster.Node) map[string]cluster.Seen[bool] {
 	now := time.Now()
 	k.mu.Lock()
-	if k.watch != nil && k.watch.over() {
+	if k.nodes != nil && k.nodes.over() {
 		// Who was ready may have died with the watch.
 		for addr, a := range k.apis {
 			a.asked = time.Time{}
 			k.apis[addr] = a
 		}
-		k.watch = nil
+		k.drop()
 	}
 	for addr := range k.apis {
 		if !slices.ContainsFunc(planes, func(n cluster.Node) bool { return n.IP == addr }) {
@@ -221,54 +246,71 @@ func (k *Cluster) askAll(ctx context.Context, conn *kubeapi.Connection, planes [
 	return seen
 }
 
-// seeNodes returns the nodes from the watch, after moving it to an API that is
-// ready if need be.
-func (k *Cluster) seeNodes(ctx context.Context, conn *kubeapi.Connection, planes []cluster.Node, apis map[string]cluster.Seen[bool]) cluster.Seen[map[string]cluster.KubeNode] {
-	unseen := func(format string, args ...any) cluster.Seen[map[string]cluster.KubeNode] {
-		return cluster.Unseen[map[string]cluster.KubeNode](fmt.Sprintf(format, args...))
-	}
-	w, err := k.watchThrough(conn)
+// seeObjects fills in the nodes and pods from their watches, after moving these to
+// an API that is ready if need be.
+func (k *Cluster) seeObjects(ctx context.Context, conn *kubeapi.Connection, planes []cluster.Node, o *cluster.Observed) {
+	nodes, pods, err := k.followThrough(conn)
 	switch {
 	case err != nil:
-		return unseen("%v", err)
-	case w == nil:
+		setUnseen(o, err.Error())
+		return
+	case nodes == nil:
+		setUnseen(o, "there is no control plane")
 		for _, n := range planes {
-			if why := apis[n.Name].Why; why != "" {
-				return unseen("%s", why)
+			if why := o.APIs[n.Name].Why; why != "" {
+				setUnseen(o, why)
+				break
 			}
 		}
-		return unseen("there is no control plane")
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
-	list, err := w.wait(ctx)
+	o.Nodes = nodes.see(ctx)
+	o.SystemPods = pods.see(ctx)
+}
+
+// see returns the objects, or why they are not known.
+func (f *follower[V]) see(ctx context.Context) cluster.Seen[map[string]V] {
+	list, err := f.wait(ctx)
 	if err != nil {
-		return unseen("the API at %s: %s", w.server, kubeapi.Reason(err))
+		return cluster.Unseen[map[string]V](fmt.Sprintf("the API at %s: %s", f.server, kubeapi.Reason(err)))
 	}
 	return cluster.Saw(list)
 }
 
-// watchThrough returns the watch, begun again if it was lost or its API is not
-// ready while another is; nil while none is.
-func (k *Cluster) watchThrough(conn *kubeapi.Connection) (*nodes, error) {
+// followThrough returns the followers, begun again if one was lost or their API is
+// not ready while another is; nil while none is. The pods are followed through
+// the API that the nodes are, and lost by themselves: what is known of the nodes
+// does not depend on them.
+func (k *Cluster) followThrough(conn *kubeapi.Connection) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	addr, ok := k.best()
 	switch {
 	case k.closed:
-		return nil, errors.New("the agent stops")
+		return nil, nil, errors.New("the agent stops")
 	case !ok:
-		return nil, nil
-	case k.watch != nil && k.watch.server == addr && !k.watch.over():
-		return k.watch, nil
+		return nil, nil, nil
 	}
-	k.drop()
-	w, run, err := watchNodes(k.ctx, conn, addr, k.change)
+	if k.nodes == nil || k.nodes.server != addr || k.nodes.over() {
+		k.drop()
+	}
+	if k.nodes != nil && k.pods != nil && !k.pods.over() {
+		return k.nodes, k.pods, nil
+	}
+	config := &rest.Config{Host: serverOf(addr), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
+	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: kubeapi.Once(conn)})
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("make client for %s: %w", addr, err)
 	}
-	k.log.Debug("watch the nodes", logging.Server, addr.String())
-	k.watch = w
+	k.log.Debug("watch nodes and pods", logging.Server, addr.String())
+	var run func()
+	if k.nodes == nil {
+		k.nodes, run = follow(k.ctx, kindOfNodes(client), addr, k.change)
+		k.wg.Go(run)
+	}
+	k.pods, run = follow(k.ctx, kindOfPods(client), addr, k.change)
 	k.wg.Go(run)
-	return w, nil
+	return k.nodes, k.pods, nil
 }

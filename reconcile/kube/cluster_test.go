@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -85,8 +86,8 @@ func TestNodeThatIsNotReadyHasReason(t *testing.T) {
 	})
 }
 
-// TestQuiet: while nothing changes, looking costs one call per control plane
-// and half minute.
+// TestQuiet: while nothing changes, looking costs one call per control plane, and one
+// at the VIP, each half minute.
 func TestQuiet(t *testing.T) {
 	bubble(t, 3, func(b *bench) {
 		for n := range 3 {
@@ -107,7 +108,7 @@ func TestQuiet(t *testing.T) {
 			time.Sleep(time.Minute)
 			b.mustKnow(b.look(), 1)
 		}
-		if calls := b.calls(); len(calls) != 1 || calls["GET /readyz"] != 12 {
+		if calls := b.calls(); len(calls) != 1 || calls["GET /readyz"] != 16 {
 			b.Errorf("in four quiet minutes: %v", calls)
 		}
 		// Watches are ended by the server after five to ten minutes; going on
@@ -286,16 +287,22 @@ func TestSilentHost(t *testing.T) {
 	})
 }
 
-// TestNeverThroughTheVIP dials nothing but the control planes' own addresses.
+// TestNeverThroughTheVIP asks the control planes' own addresses; the VIP is asked for
+// nothing but whether it answers.
 func TestNeverThroughTheVIP(t *testing.T) {
 	bubble(t, 2, func(b *bench) {
 		var mu sync.Mutex
-		dialled := map[string]bool{}
-		k := New(Config{Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			mu.Lock()
-			dialled[addr] = true
-			mu.Unlock()
-			return b.world.Net.DialContext(ctx, network, addr)
+		asked := map[string]bool{}
+		k := New(Config{Dial: b.world.Net.DialContext, Wrap: func(next http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				asked[r.URL.Host] = true
+				if r.URL.Host == "10.0.0.5:6443" && r.URL.Path != "/readyz" {
+					t.Errorf("the VIP is asked for %s", r.URL)
+				}
+				mu.Unlock()
+				return next.RoundTrip(r)
+			})
 		}})
 		defer k.Close()
 		b.serve(1)
@@ -309,8 +316,68 @@ func TestNeverThroughTheVIP(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if len(dialled) != 2 || !dialled["10.0.0.11:6443"] || !dialled["10.0.0.12:6443"] {
-			b.Errorf("dialled %v", dialled)
+		if len(asked) != 3 || !asked["10.0.0.11:6443"] || !asked["10.0.0.12:6443"] {
+			b.Errorf("asked %v", asked)
+		}
+	})
+}
+
+// roundTrip is a function as a transport.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestVIP(t *testing.T) {
+	bubble(t, 2, func(b *bench) {
+		const mac = "BC:24:11:00:00:99"
+		k := New(Config{Dial: b.link.DialContext, Neighbour: func(addr netip.Addr) string {
+			if addr.String() != "10.0.0.5" {
+				t.Errorf("looked for %s", addr)
+			}
+			return mac
+		}})
+		defer k.Close()
+		look := func() cluster.Seen[cluster.VirtualIP] {
+			var o cluster.Observed
+			k.Observe(context.Background(), b.desired, &o)
+			return o.VIP
+		}
+		if v := look(); v.Known {
+			t.Errorf("without an API the VIP is %+v", v)
+		}
+		taken, err := b.world.Net.Listen("10.0.0.5:6443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				c, err := taken.Accept()
+				if err != nil {
+					return
+				}
+				_ = c.Close() // whoever dialled sees that it ended
+			}
+		}()
+		stop := b.serve(1)
+		if v := look(); !v.Known || v.Value.Served || v.Value.MAC != mac || v.Value.Why == "" {
+			t.Errorf("a VIP that another machine has is %+v", v)
+		}
+		if err := taken.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b.serve(2)
+		time.Sleep(time.Minute)
+		if v := look(); !v.Known || v.Value != (cluster.VirtualIP{Served: true}) {
+			t.Errorf("the VIP is %+v", v)
+		}
+		stop()
+		time.Sleep(time.Minute)
+		if v := look(); !v.Known || !v.Value.Served {
+			t.Errorf("after its holder stopped the VIP is %+v", v)
+		}
+		b.desired.Spec.Network.VIP = netip.Addr{}
+		if v := look(); v.Known {
+			t.Errorf("where there is no VIP it is %+v", v)
 		}
 	})
 }

@@ -2,225 +2,58 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
-	"sync"
-	"time"
+	"strings"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
-// nodes is a watch of the Node objects through one kube-apiserver. It ends by
-// itself when that one is lost; whoever needs the nodes then begins another.
-type nodes struct {
-	server netip.Addr
-	client corev1client.NodeInterface
-	change func() // something about a node changed, or the watch was lost
-	cancel context.CancelFunc
+// nodeClient lists and watches the Node objects.
+type nodeClient struct{ corev1client.NodeInterface }
 
-	mu       sync.Mutex
-	moved    chan struct{} // closed and replaced whenever the fields below change
-	listed   bool
-	watching bool
-	lost     error // why the watch ended
-	whole    bool  // they were listed and watched at the same time, once
-	missed   bool  // somebody gave up waiting
-	seen     map[string]cluster.KubeNode
-	shared   map[string]cluster.KubeNode // copy of seen that was handed out, nil after a change
+func (c nodeClient) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return c.List(ctx, o)
 }
 
-// watchNodes begins a watch that ends with ctx, when cancel is called, or when
-// the server is lost. run must be started by the caller.
-func watchNodes(ctx context.Context, c *kubeapi.Connection, server netip.Addr, change func()) (w *nodes, run func(), err error) {
-	config := &rest.Config{Host: serverOf(server), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
-	client, err := corev1client.NewForConfigAndClient(config, &http.Client{Transport: kubeapi.Once(c)})
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client for %s: %w", server, err)
-	}
-	// What client-go reports about a watch that broke is reported by us.
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.Discard()))
-	w = &nodes{server: server, client: client.Nodes(), change: change, cancel: cancel, moved: make(chan struct{}), seen: map[string]cluster.KubeNode{}}
-	return w, func() { w.run(ctx) }, nil
+func (c nodeClient) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return c.Watch(ctx, o)
 }
 
-// run keeps the nodes up to date until the server is lost.
-func (w *nodes) run(ctx context.Context) {
-	defer w.cancel()
-	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return w.client.List(ctx, o)
-		},
-		WatchFuncWithContext: w.watch,
-	}, &corev1.Node{}, w, cache.ReflectorOptions{Name: "nodes"})
-	for {
-		began := time.Now()
-		err := reflector.ListAndWatchWithContext(ctx)
-		switch {
-		case ctx.Err() != nil:
-			err = ctx.Err()
-		case err == nil && time.Since(began) < time.Second:
-			err = errors.New("its watches end at once")
-		case err == nil:
-			// The history it watched was thrown away: list again.
-			continue
-		}
-		w.update(func() bool { w.lost, w.watching = err, false; return ctx.Err() == nil })
-		return
-	}
+// kindOfNodes is how Node objects are followed.
+func kindOfNodes(c corev1client.CoreV1Interface) kind[cluster.KubeNode] {
+	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: trimNode,
+		read: func(obj any) (string, cluster.KubeNode, error) {
+			n, err := nodeOf(obj)
+			return n.Name, n, err
+		}}
 }
 
-// watch begins one watch request. A server that is too busy would make the
-// reflector try it for ever, so that its answer is disguised.
-func (w *nodes) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w.update(func() bool { w.watching = false; return false })
-	stream, err := w.client.Watch(ctx, o)
-	if apierrors.IsTooManyRequests(err) {
-		return nil, kubeapi.InWords(err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	w.update(func() bool { w.watching = true; return false })
-	return stream, nil
-}
+// pressures are the conditions of a node that should not be true, though its kubelet
+// reports it as Ready.
+var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable}
 
-// wait returns the nodes as soon as they are listed and watched. The map is
-// shared and read-only.
-func (w *nodes) wait(ctx context.Context) (map[string]cluster.KubeNode, error) {
-	for {
-		w.mu.Lock()
-		moved := w.moved
-		switch {
-		case w.lost != nil:
-			defer w.mu.Unlock()
-			return nil, w.lost
-		case w.listed && w.watching:
-			defer w.mu.Unlock()
-			if w.shared == nil {
-				w.shared = make(map[string]cluster.KubeNode, len(w.seen))
-				for name, n := range w.seen {
-					w.shared[name] = n
-				}
-			}
-			return w.shared, nil
-		}
-		w.mu.Unlock()
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			w.mu.Lock()
-			w.missed = true
-			w.mu.Unlock()
-			return nil, errors.New("it has not listed its nodes in time")
+// trimNode is a Node with nothing but what nodeOf reads.
+func trimNode(obj any) any {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj
+	}
+	small := &corev1.Node{}
+	small.Name, small.ResourceVersion = n.Name, n.ResourceVersion
+	small.Status.NodeInfo.KubeletVersion = n.Status.NodeInfo.KubeletVersion
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady || c.Status == corev1.ConditionTrue {
+			small.Status.Conditions = append(small.Status.Conditions, c)
 		}
 	}
-}
-
-// over reports whether the watch has ended.
-func (w *nodes) over() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lost != nil
-}
-
-// update changes the fields and wakes who waits. It notifies when what is known
-// of the nodes changed, unless whoever began the watch still waits for it: who
-// waits needs no notice, and a watch that is refused would call for the next
-// one without end.
-func (w *nodes) update(f func() (changed bool)) {
-	w.mu.Lock()
-	notify := w.whole || w.missed
-	changed := f()
-	w.whole = w.whole || w.listed && w.watching
-	if changed {
-		w.shared = nil
-	}
-	close(w.moved)
-	w.moved = make(chan struct{})
-	w.mu.Unlock()
-	if changed && notify {
-		w.change()
-	}
-}
-
-// Add implements cache.ReflectorStore.
-func (w *nodes) Add(obj any) error { return w.Update(obj) }
-
-// Update implements cache.ReflectorStore. Most updates are heartbeats that
-// change nothing anybody asks about.
-func (w *nodes) Update(obj any) error {
-	n, err := nodeOf(obj)
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	same := w.seen[n.Name] == n
-	w.mu.Unlock()
-	if !same {
-		w.update(func() bool { w.seen[n.Name] = n; return true })
-	}
-	return nil
-}
-
-// Delete implements cache.ReflectorStore.
-func (w *nodes) Delete(obj any) error {
-	n, err := nodeOf(obj)
-	if err != nil {
-		return err
-	}
-	w.update(func() bool { delete(w.seen, n.Name); return true })
-	return nil
-}
-
-// Replace implements cache.ReflectorStore.
-func (w *nodes) Replace(list []any, _ string) error {
-	seen := make(map[string]cluster.KubeNode, len(list))
-	for _, obj := range list {
-		n, err := nodeOf(obj)
-		if err != nil {
-			return err
-		}
-		seen[n.Name] = n
-	}
-	w.update(func() bool { w.seen, w.listed = seen, true; return true })
-	return nil
-}
-
-// Resync implements cache.ReflectorStore.
-func (w *nodes) Resync() error { return nil }
-
-// Transformer implements cache.TransformingStore: of a node, only what nodeOf
-// reads is kept while a list comes in.
-func (w *nodes) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) {
-		n, ok := obj.(*corev1.Node)
-		if !ok {
-			return obj, nil
-		}
-		small := &corev1.Node{}
-		small.Name, small.ResourceVersion = n.Name, n.ResourceVersion
-		small.Status.NodeInfo.KubeletVersion = n.Status.NodeInfo.KubeletVersion
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady {
-				small.Status.Conditions = []corev1.NodeCondition{c}
-			}
-		}
-		return small, nil
-	}
+	return small
 }
 
 // nodeOf reads a Node object.
@@ -239,5 +72,20 @@ func nodeOf(obj any) (cluster.KubeNode, error) {
 			n.Why = ""
 		}
 	}
+	n.Pressure = pressureOf(o)
 	return n, nil
+}
+
+// pressureOf returns the conditions of a node that should not be true, in the order
+// of their table: a kubelet may list them in any.
+func pressureOf(n *corev1.Node) string {
+	var found []string
+	for _, kind := range pressures {
+		for _, c := range n.Status.Conditions {
+			if c.Type == kind && c.Status == corev1.ConditionTrue {
+				found = append(found, kubeapi.Sanitize(strings.TrimSuffix(string(kind)+": "+c.Message, ": ")))
+			}
+		}
+	}
+	return strings.Join(found, "; ")
 }

@@ -44,18 +44,8 @@ func serverOf(addr netip.Addr) string {
 
 // askReady asks one kube-apiserver whether it is ready.
 func askReady(ctx context.Context, c *kubeapi.Connection, addr netip.Addr) cluster.Seen[bool] {
-	ctx, cancel := context.WithTimeout(ctx, readyWithin)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, serverOf(addr)+"/readyz", nil)
+	resp, body, err := askReadyz(ctx, c, addr, false)
 	if err != nil {
-		return cluster.Unseen[bool](err.Error())
-	}
-	resp, err := c.RoundTrip(req)
-	if err != nil {
-		return seenUnanswered(addr, err)
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return seenUnanswered(addr, err)
 	}
 	switch resp.StatusCode {
@@ -64,8 +54,28 @@ func askReady(ctx context.Context, c *kubeapi.Connection, addr netip.Addr) clust
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return cluster.Unseen[bool](fmt.Sprintf("the API at %s does not accept the agent's certificate (%s)", addr, resp.Status))
 	default:
-		return notReady(fmt.Sprintf("the API at %s says %s", addr, firstFailed(resp.Status, string(body))))
+		return notReady(fmt.Sprintf("the API at %s says %s", addr, firstFailed(resp.Status, body)))
 	}
+}
+
+// askReadyz asks for the readiness of what answers at an address with a certificate of
+// the cluster; with fresh, over a connection of its own.
+func askReadyz(ctx context.Context, c *kubeapi.Connection, addr netip.Addr, fresh bool) (resp *http.Response, body string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, serverOf(addr)+"/readyz", nil)
+	if err != nil {
+		return nil, "", err
+	}
+	req.Close = fresh
+	if resp, err = c.RoundTrip(req); err != nil {
+		return nil, "", err
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, "", err
+	}
+	return resp, string(b), nil
 }
 
 // notReady is what is known of an API that is not ready, and why.

@@ -19,7 +19,7 @@ import (
 // Credentials mints what opens a cluster: a client
 // certificate for the Talos API with the role os:admin, and one for Kubernetes
 // in the group system:masters, which no RBAC rule can lock out. Both are valid
-// from a few minutes before now until ttl after it, but never longer than the
+// from a day before now until ttl after it, but never longer than the
 // authority that signed them.
 //
 // The error carries a hint when an authority has run out.

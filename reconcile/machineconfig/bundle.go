@@ -19,13 +19,13 @@ import (
 )
 
 // skew is how far certificates are backdated: the clock of a fresh VM may run
-// behind the host's until it has found a time server.
-const skew = 10 * time.Minute
+// behind the host's until it has found a time server, and the host's own may be
+// hours ahead until it has (a hardware clock in local time).
+const skew = 24 * time.Hour
 
 // NewBundle makes the secrets bundle of a new cluster, as YAML in the shape of
 // `talosctl gen secrets`, keys in the same order. The authorities in it are
-// valid for ten years from now, less the few minutes by which everything is
-// backdated. It takes half a second, most of it for one RSA key.
+// valid for ten years from now, less the day by which everything is backdated. It takes half a second, most of it for one RSA key.
 func NewBundle(contract string, now time.Time) ([]byte, error) {
 	c, err := config.ParseContractFromVersion(contract)
 	if err != nil {

@@ -252,7 +252,7 @@ func TestCredentials(t *testing.T) {
 		for _, at := range []struct {
 			when time.Time
 			good bool
-		}{{testNow, true}, {testNow.Add(-5 * time.Minute), true}, {testNow.Add(-time.Hour), false}, {testNow.Add(ttl - time.Second), true}, {testNow.Add(ttl + time.Second), false}} {
+		}{{testNow, true}, {testNow.Add(-23 * time.Hour), true}, {testNow.Add(-25 * time.Hour), false}, {testNow.Add(ttl - time.Second), true}, {testNow.Add(ttl + time.Second), false}} {
 			_, err := crt.Verify(stdx509.VerifyOptions{Roots: roots, CurrentTime: at.when, KeyUsages: []stdx509.ExtKeyUsage{stdx509.ExtKeyUsageClientAuth}})
 			if (err == nil) != at.good {
 				t.Errorf("%s at %v: %v", name, at.when.Sub(testNow), err)

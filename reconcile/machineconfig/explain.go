@@ -31,7 +31,8 @@ func explainError(err error, texts ...[]byte) string {
 	if head, rest, ok := strings.Cut(message, unknownKeys); ok {
 		return flattenList(maskValues(head, texts)) + ": there is no setting " + strings.Join(keysIn(rest), ", ")
 	}
-	return flattenList(maskValues(message, texts))
+	// The document of the settings that are no document of their own has a Go name.
+	return strings.ReplaceAll(flattenList(maskValues(message, texts)), "v1alpha1.Config: ", "")
 }
 
 // flattenList turns the library's list of errors, one to a line and nested, into
@@ -68,11 +69,28 @@ func listHead(line string) (head string, list bool) {
 // keysIn lists the paths of the settings in a piece of YAML, without values:
 // three of them, and how many more there are.
 func keysIn(text string) []string {
-	var doc yaml.Node
-	if yaml.Unmarshal([]byte(text), &doc) != nil {
+	var paths []string
+	for _, path := range unknownPaths(text) {
+		if p := strings.Join(path, "."); !slices.Contains(paths, p) {
+			paths = append(paths, p)
+		}
+	}
+	if paths == nil {
 		return []string{masked}
 	}
-	var paths []string
+	if more := len(paths) - 3; more > 0 {
+		paths = append(paths[:3], fmt.Sprintf("and %d more", more))
+	}
+	return paths
+}
+
+// unknownPaths lists the paths of the settings in a piece of YAML, key by key.
+func unknownPaths(text string) [][]string {
+	var doc yaml.Node
+	if yaml.Unmarshal([]byte(text), &doc) != nil {
+		return nil
+	}
+	var paths [][]string
 	var walk func(n *yaml.Node, path []string)
 	walk = func(n *yaml.Node, path []string) {
 		leaf := true
@@ -90,14 +108,11 @@ func keysIn(text string) []string {
 				}
 			}
 		}
-		if p := strings.Join(path, "."); leaf && !slices.Contains(paths, p) {
-			paths = append(paths, p)
+		if leaf && len(path) > 0 {
+			paths = append(paths, path)
 		}
 	}
 	walk(&doc, nil)
-	if more := len(paths) - 3; more > 0 {
-		paths = append(paths[:3], fmt.Sprintf("and %d more", more))
-	}
 	return paths
 }
 

@@ -1,6 +1,7 @@
 package machineconfig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,7 +27,7 @@ func (vm) InContainer() bool     { return false }
 
 // applyPatches lays a node's patches over its config, in order, and judges the
 // outcome: does Talos accept it, and does it still match the inventory? Each
-// problem names the patch that brought it about.
+// problem names the patch that brought it about, and the line of its text.
 func applyPatches(base config.Provider, in *input) (config.Provider, cluster.Problems) {
 	w := work{in: in}
 	w.add(base)
@@ -83,7 +84,10 @@ func (w *work) apply(p patch) {
 		return
 	}
 	if err != nil {
-		w.report(cluster.Error, p.File, explainError(err, []byte(p.Text)), fault.HintOf(err))
+		for _, m := range explainPatch(err, []byte(p.Text)) {
+			w.problems = append(w.problems, cluster.Problem{Severity: cluster.Error, File: p.File, Line: m.line, Column: m.column,
+				Field: m.field, Message: m.message, Hint: cmp.Or(m.hint, fault.HintOf(err))})
+		}
 		return
 	}
 	known := true

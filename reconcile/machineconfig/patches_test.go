@@ -45,13 +45,13 @@ func TestPatchProblems(t *testing.T) {
 		"empty":                     {patch: "# nothing yet\n", want: "warning: the patch holds no settings (remove it from the list of patches, or write something into it)"},
 
 		"unknown key": {patch: "machine:\n  netwerk:\n    interfaces: [canary-canary]\n",
-			want: "error decoding document /v1alpha1/ (line 1): there is no setting machine.netwerk.interfaces"},
+			want: "there is no setting machine.netwerk.interfaces (check the spelling and the indentation)"},
 		"unknown keys in lists": {patch: "machine:\n  network:\n    interfaces:\n    - interface: eth0\n      adress: canary-canary\n      x: 1\n      y: {z: 2, zz: 3}\n",
-			want: "error decoding document /v1alpha1/ (line 1): there is no setting machine.network.interfaces.adress, machine.network.interfaces.x, machine.network.interfaces.y.z, and 1 more"},
+			want: "there is no setting machine.network.interfaces.adress, machine.network.interfaces.x, machine.network.interfaces.y.z, and 1 more (check the spelling and the indentation)"},
 		"unknown kind": {patch: "apiVersion: v1alpha1\nkind: UserVolumConfig\nname: x\n",
-			want: `error decoding document v1alpha1/UserVolumConfig/x (line 1): "UserVolumConfig" "v1alpha1": not registered`},
+			want: "UserVolumConfig (v1alpha1) is no document of a machine config (check its kind and apiVersion)"},
 		"wrong type": {patch: "machine:\n  install:\n    wipe: canary-canary\n",
-			want: "error decoding document /v1alpha1/ (line 1): error decoding  to *v1alpha1.Config: yaml: construct errors: line 3: cannot construct !!str [...] into bool"},
+			want: "machine.install.wipe: is a text, and Talos wants true or false"},
 		"no yaml": {patch: "machine: [\n", want: "decode error: "},
 		"json patch": {patch: "- op: add\n  path: /machine/sysctls\n  value: {}\n",
 			want: "this is a list of JSON patch operations, which do not work on configs of several documents (write what should be there as a strategic-merge patch: the same keys as in the machine config)"},
@@ -60,7 +60,7 @@ func TestPatchProblems(t *testing.T) {
 		"refused": {patch: "apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: longhorn\n",
 			want: "Talos would refuse the config: UserVolumeConfig/longhorn: disk selector is required"},
 		"refused with a secret": {patch: "machine:\n  network:\n    interfaces:\n    - interface: wg0\n      wireguard: {privateKey: canary-canary}\n",
-			want: "Talos would refuse the config: v1alpha1.Config: private key is invalid: "},
+			want: "Talos would refuse the config: private key is invalid: "},
 		"deletes what must be":                {patch: "machine:\n  type:\n    $patch: delete\n", want: "Talos would refuse the config: "},
 		"deletes by a path that is not there": {patch: "machine:\n  sysctls:\n    vm.swappiness:\n      $patch: delete\n", want: "the patch does not fit: "},
 
@@ -139,7 +139,7 @@ func TestNoPatchToBlame(t *testing.T) {
 	s.Spec.Nodes[1].Labels = map[string]string{"not a label!": "x"}
 	var r Renderer
 	configs, ps := r.Render(s, testSchematic)
-	const want = `inventory/dev/cluster.yaml: Talos would refuse the config of node dev-wk-1: v1alpha1.Config: invalid machine node labels: `
+	const want = `inventory/dev/cluster.yaml: Talos would refuse the config of node dev-wk-1: invalid machine node labels: `
 	if len(ps) != 1 || !strings.HasPrefix(ps.Error(), want) {
 		t.Errorf("problems:\n%v", ps)
 	}

@@ -31,12 +31,13 @@ const PlaceholderSchematic = "00000000000000000000000000000000000000000000000000
 
 // Renderer renders the machine configs of clusters and remembers them, so that
 // only what changed is rendered again. The zero value is ready; it may be used
-// by several goroutines. What it remembers is bounded by the newest rendering
-// of each cluster, and it is as secret as the configs themselves.
+// by several goroutines. What it remembers is bounded by the two newest renderings
+// of each node, because what a cluster runs and what its repository has may be two;
+// and it is as secret as the configs themselves.
 type Renderer struct {
 	mu       sync.Mutex
-	clusters map[string]map[string]rendered // by Spec.ID and node name
-	bundles  map[string]*Bundle             // by Spec.ID
+	clusters map[string]map[string][]rendered // by Spec.ID and node name, newest first
+	bundles  map[string]*Bundle               // by Spec.ID
 	count    int
 }
 
@@ -84,8 +85,8 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 	results := make([]rendered, len(ins))
 	var todo []int
 	for i, in := range ins {
-		if old, ok := known[in.Name]; ok && old.input == keys[i] {
-			results[i] = old
+		if at := slices.IndexFunc(known[in.Name], func(old rendered) bool { return old.input == keys[i] }); at >= 0 {
+			results[i] = known[in.Name][at]
 		} else {
 			todo = append(todo, i)
 		}
@@ -108,6 +109,7 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 		r.remember(snap.Spec.ID, ins, results, len(todo))
 	}
 	configs, ps := collectResults(ins, results)
+	placeProblems(ps, snap)
 	if !slices.ContainsFunc(results, func(res rendered) bool { return !res.idle }) {
 		ps = append(ps, idleCluster(snap, ins))
 	}
@@ -137,14 +139,19 @@ func (r *Renderer) OpenBundle(snap cluster.Snapshot) (*Bundle, error) {
 }
 
 func (r *Renderer) remember(id string, ins []input, results []rendered, fresh int) {
-	nodes := make(map[string]rendered, len(ins))
-	for i, in := range ins {
-		nodes[in.Name] = results[i]
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	nodes := make(map[string][]rendered, len(ins))
+	for i, in := range ins {
+		nodes[in.Name] = []rendered{results[i]}
+		for _, old := range r.clusters[id][in.Name] {
+			if old.input != results[i].input && len(nodes[in.Name]) < 2 {
+				nodes[in.Name] = append(nodes[in.Name], old)
+			}
+		}
+	}
 	if r.clusters == nil {
-		r.clusters = map[string]map[string]rendered{}
+		r.clusters = map[string]map[string][]rendered{}
 	}
 	r.clusters[id] = nodes
 	r.count += fresh
@@ -168,6 +175,24 @@ func collectResults(ins []input, results []rendered) (map[string]cluster.Config,
 		}
 	}
 	return configs, ps
+}
+
+// placeProblems moves problems from the lines of patches' texts to those of their
+// files. What is remembered of a node does not depend on them: a patch with
+// another comment in it is the same patch.
+func placeProblems(ps cluster.Problems, snap cluster.Snapshot) {
+	patches := map[string]cluster.Patch{}
+	for _, n := range snap.Spec.Nodes {
+		for _, p := range n.Patches {
+			patches[p.File] = p
+		}
+	}
+	for i := range ps {
+		if p, ok := patches[ps[i].File]; ok && ps[i].Line > 0 {
+			at := p.PlaceOf(ps[i].Line, ps[i].Column)
+			ps[i].Line, ps[i].Column = at.Line, at.Column
+		}
+	}
 }
 
 // idleCluster warns of a cluster in which nothing can run but what tolerates
@@ -374,5 +399,6 @@ func finishConfig(c config.Provider) (rendered, error) {
 		return rendered{}, err
 	}
 	_, idle := c.K8sNodeConfig().Taints()[constants.LabelNodeRoleControlPlane]
-	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest}, idle: idle}, nil
+	dns := c.K8sCoreDNSConfig()
+	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled()}, idle: idle}, nil
 }

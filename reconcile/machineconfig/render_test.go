@@ -91,6 +91,28 @@ func TestAddressesInTheLoopbackNetwork(t *testing.T) {
 	}
 }
 
+// TestClusterDNS: whether Talos deploys it, in the terms of every contract.
+func TestClusterDNS(t *testing.T) {
+	for _, contract := range contracts {
+		s := snapshot(t, contract)
+		plane := s.Spec.ControlPlanes()[0].Name
+		if !mustRender(t, s)[plane].DNS {
+			t.Errorf("%s: no DNS is deployed", contract)
+		}
+		patch := "cluster: {coreDNS: {disabled: true}}\n"
+		if contract == "v1.14" {
+			patch = "apiVersion: v1alpha1\nkind: KubeCoreDNSConfig\nenabled: false\n"
+		}
+		s.Spec.Nodes = s.Spec.ControlPlanes()
+		withPatch(&s, "patches/dns.yaml", patch)
+		var r Renderer
+		configs, ps := r.Render(s, PlaceholderSchematic)
+		if c, ok := configs[plane]; !ok || c.DNS {
+			t.Errorf("%s: DNS is deployed although a patch switches it off: %v", contract, ps)
+		}
+	}
+}
+
 func TestPlaceholders(t *testing.T) {
 	s := snapshot(t, "v1.13")
 	b, err := PlaceholderBundle("v1.13", testNow)

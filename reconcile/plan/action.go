@@ -73,6 +73,7 @@ type (
 		Host   string // that it is made on
 		Boot   cluster.Boot
 		Finish bool
+		Kept   Kept
 	}
 
 	// StartVM switches a node's VM on.
@@ -82,6 +83,7 @@ type (
 	ApplyConfig struct {
 		Node   cluster.Node
 		Config cluster.Config
+		Kept   Kept
 	}
 
 	// Bootstrap founds the cluster's etcd on one control plane, once.
@@ -130,7 +132,7 @@ func (a CreateVM) Info() Info {
 	} else {
 		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, gib(n.DiskBytes))
 	}
-	return i
+	return i.keep(a.Kept)
 }
 
 // Info implements Action.
@@ -140,7 +142,7 @@ func (a StartVM) Info() Info {
 
 // Info implements Action.
 func (a ApplyConfig) Info() Info {
-	return infoOfNode(cluster.ApplyConfig, a.Node, fmt.Sprintf("apply the first machine config to %s at %s", a.Node.Name, a.Node.IP))
+	return infoOfNode(cluster.ApplyConfig, a.Node, fmt.Sprintf("apply the first machine config to %s at %s", a.Node.Name, a.Node.IP)).keep(a.Kept)
 }
 
 // Info implements Action.

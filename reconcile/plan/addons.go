@@ -56,6 +56,9 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleasesUnknown, Message: "cannot see the releases in the cluster: " + cmp.Or(m.o.Releases.Why, "there is no answer yet"), Within: seeWithin})
 		return
 	}
+	if settled && rel.Digest != "" && !rel.Ready && !m.o.Facts.WasReady() {
+		m.waitForAddon(a, rel) // later, somebody else manages it
+	}
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
 		return
 	}
@@ -74,8 +77,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
 		if !rel.Ready {
-			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + cmp.Or(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
-				Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
+			m.waitForAddon(a, rel)
 		}
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
@@ -87,6 +89,11 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	default:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
 	}
+}
+
+func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
+	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + cmp.Or(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
+		Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
 }
 
 // unmetDependency names the first addon that must be ready before this one.

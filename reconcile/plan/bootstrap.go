@@ -38,7 +38,7 @@ func (m *planner) planBootstrap() {
 		}
 		chosen = cps[i]
 	} else if m.o.Facts.Lost && !SeesAllVMs(m.o) {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: blindStart})
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: m.blindStart()})
 		return
 	} else if m.o.Facts.Lost {
 		m.block(cluster.Block{Subject: m.d.Spec.Name,

@@ -34,11 +34,11 @@ func (b budget) spent(node string) budget {
 }
 
 // budgetsOf computes the budget of every role from what is seen, before any node
-// is planned. A node that is not Ready has spent a unit of it.
-func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase) map[cluster.Role]budget {
+// is planned. A node that is not Ready, or under pressure, has spent a unit of it.
+func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase, nodes cluster.Seen[map[string]cluster.KubeNode]) map[cluster.Role]budget {
 	out := map[cluster.Role]budget{cluster.ControlPlane: {allowed: 1}, cluster.Worker: {allowed: 1}}
 	for _, n := range s.Nodes {
-		if phases[n.Name] != cluster.PhaseReady {
+		if phases[n.Name] != cluster.PhaseReady || nodes.Value[n.Name].Pressure != "" {
 			out[n.Role] = out[n.Role].spent(n.Name)
 		}
 	}

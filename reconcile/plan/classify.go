@@ -34,7 +34,9 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 		return cluster.PhaseUnknown
 	case vm.Deleting:
 		return cluster.PhaseLeaving
-	case vm.Power == cluster.Stopped && vm.Lock != "", vm.Power == cluster.Paused:
+	case vm.Power == cluster.Paused:
+		return cluster.PhasePaused
+	case vm.Power == cluster.Stopped && vm.Lock != "":
 		return cluster.PhaseLocked
 	case vm.Power == cluster.Stopped:
 		return cluster.PhaseStopped
@@ -58,7 +60,8 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 		}
 		return cluster.PhaseJoining
 	case cluster.Silent:
-		if vm.Uptime > bootWithin {
+		// One that was ready since its VM was started has booted.
+		if vm.Uptime > bootWithin || !m.ReadyAt.IsZero() && m.ReadyAt.After(o.Now.Add(-vm.Uptime)) {
 			return cluster.PhaseUnreachable
 		}
 		return cluster.PhaseBooting
@@ -86,7 +89,12 @@ func (l lack) wait(n cluster.Node, within time.Duration) cluster.Wait {
 func lacking(n cluster.Node, o cluster.Observed) lack {
 	m := o.Machines[n.Name]
 	if m.Stage != "running" {
-		return lack{cluster.WaitingForTalos, m.Stage, "Talos is " + cmp.Or(m.Stage, "starting"), false}
+		message := "Talos is " + cmp.Or(m.Stage, "starting")
+		if lacksVIP(o) {
+			// The last step of a boot is a call of the Kubernetes API.
+			message += ", which does not end before the VIP answers"
+		}
+		return lack{cluster.WaitingForTalos, m.Stage, message, false}
 	}
 	if n.Role == cluster.ControlPlane {
 		if l := lackingOfControlPlane(n, o); l.reason != "" {
@@ -101,7 +109,7 @@ func lacking(n cluster.Node, o cluster.Observed) lack {
 	case !ok:
 		return lack{cluster.WaitingToRegister, "", "it has not registered with Kubernetes yet", false}
 	case !kn.Ready:
-		return lack{cluster.NodeNotReady, "", "Kubernetes reports NotReady" + colon(kn.Why), false}
+		return lack{cluster.NodeNotReady, "", "Kubernetes reports NotReady" + colon(kn.Why) + failingOn(n.Name, o), false}
 	case !m.Ready:
 		return lack{cluster.TalosNotReady, "", "Talos reports that it is not ready" + colon(strings.Join(m.Unmet, ", ")), false}
 	}

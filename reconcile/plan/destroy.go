@@ -3,6 +3,9 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -24,30 +27,26 @@ func (m *planner) planDestroy() {
 				Hint: fmt.Sprintf("remove `%s: true` from the node, push, and run destroy again", key)})
 		case vm.Task != nil && vm.Task.Type == "qmcreate":
 			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMCreating, Message: fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID), Within: taskWithin})
+			m.waitForCreation(name, vm, fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID))
 		case vm.Presence == cluster.Absent:
 		case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
 			// Not ours, so nothing of this cluster is left there.
 		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
 			left = true
 			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + cmp.Or(vm.Why, "there is no answer yet"), Within: seeWithin})
+		case vm.Lock == "create" && vm.Task == nil:
+			left = true
+			m.block(cluster.Block{Subject: name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (create) by a task that died", vm.VMID),
+				Hint: fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`, which deletes every volume with its number", vm.Host, vm.VMID, vm.VMID)})
 		case !vm.Hardware.Known:
 			left = true
 			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
 		case vm.Lock != "":
 			left = true
-			w := cluster.Wait{Subject: name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", vm.VMID, vm.Lock), Within: lockWithin}
-			if vm.Lock == "create" {
-				w.Within = taskWithin
-				w.Hint = fmt.Sprintf("as root on %s: `qm unlock %d`", vm.Host, vm.VMID)
-			}
-			m.wait(w)
+			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", vm.VMID, vm.Lock), Within: lockWithin})
 		default:
 			left = true
-			if h := m.o.Hosts[vm.Host]; !m.hostUsable(name, h, vm.Host) {
-				return
-			}
-			m.do(DeleteVM{VM: vm})
+			m.planDelete(name, vm)
 		}
 	}
 	for _, n := range m.d.Spec.Nodes {
@@ -65,4 +64,56 @@ func (m *planner) planDestroy() {
 		one(vm.Node, n.Protect, n.Locked, vm)
 	}
 	m.plan.Destroyed = !left && len(m.o.Running) == 0
+	m.endDestroy(left)
+}
+
+// A destruction is given up after so many failures of one deletion in a row, which
+// is some minutes, and at the latest after destroyWithin: nothing is deleted on
+// the strength of a word that nobody remembers.
+const (
+	destroyTries  = 8
+	destroyWithin = 24 * time.Hour
+)
+
+// planDelete plans the deletion of a VM of ours, unless something about it forbids
+// that.
+func (m *planner) planDelete(name string, vm cluster.VM) {
+	about := fmt.Sprint(vm.VMID)
+	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
+	b, failed := m.backoffs[cluster.ActionID{Kind: cluster.DeleteVM, Subject: name}]
+	switch {
+	case vm.Protected && !slices.Contains(in.Despite, vm.VMID):
+		m.block(cluster.Block{Subject: name, Reason: cluster.VMProtected, About: about, Message: fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID),
+			Hint: fmt.Sprintf("if it may go: `talos-agent destroy %s --despite-protection %d`", m.d.Spec.Name, vm.VMID)})
+	case len(vm.Others) > 0:
+		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not ours would be deleted with it: %s", vm.VMID, strings.Join(vm.Others, ", ")),
+			Hint: "detach them and move them to another vm, or remove them, if nobody needs them; then run destroy again"})
+	case vm.Managed:
+		m.block(cluster.Block{Subject: name, Reason: cluster.VMManaged, About: about, Message: fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID),
+			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`; then run destroy again", vm.VMID)})
+	case failed && b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
+		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
+	default:
+		if h := m.o.Hosts[vm.Host]; m.hostUsable(name, h, vm.Host) {
+			m.do(DeleteVM{VM: vm})
+		}
+	}
+}
+
+// endDestroy ends a destruction that has deleted what it could, so that what is
+// left is not deleted some day because nothing keeps it any more.
+func (m *planner) endDestroy(left bool) {
+	p := &m.plan
+	if !left || len(p.Actions) > 0 || len(m.o.Running) > 0 {
+		return
+	}
+	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
+	expired := !in.At.IsZero() && m.o.Now.Sub(in.At) > destroyWithin
+	if len(p.Waiting) > 0 && !expired {
+		return
+	}
+	p.Left = slices.Clone(p.Blocked)
+	for _, w := range p.Waiting {
+		p.Left = append(p.Left, cluster.Block{Subject: w.Subject, Reason: w.Reason, About: w.About, Message: w.Message, Hint: w.Hint})
+	}
 }

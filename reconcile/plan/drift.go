@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -35,8 +36,8 @@ func (d Drift) want() string { return cmp.Or(d.Want, "none") }
 // Talos lets us see it.
 func driftsOf(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	var out []Drift
-	if hw := o.VMs[n.Name].Hardware; hw.Known {
-		out = hardwareDrifts(WantHardware(d.Spec, n), hw.Value)
+	if vm := o.VMs[n.Name]; vm.Hardware.Known {
+		out = append(hardwareDrifts(WantHardware(d.Spec, n), vm.Hardware.Value), tagDrifts(n, vm)...)
 	}
 	if mach.Reach == cluster.Configured {
 		out = append(out, machineDrifts(d, o, n, mach)...)
@@ -67,6 +68,8 @@ type hardwareField struct {
 	how  How
 }
 
+const addressField = "address"
+
 // hardwareFields are the fields of a VM that are not disks, in the order in which
 // their drifts are reported. How is what Proxmox VE and Talos take to change
 // them: Talos sees no processor, memory or device come or go while it runs, and
@@ -83,7 +86,7 @@ var hardwareFields = []hardwareField{
 	{"mac", func(h cluster.Hardware) any { return h.MAC }, Refuse},
 	{"bridge", func(h cluster.Hardware) any { return h.Bridge }, InPlace},
 	{"vlan", func(h cluster.Hardware) any { return h.VLAN }, InPlace},
-	{"address", func(h cluster.Hardware) any { return h.Address }, Reboot},
+	{addressField, func(h cluster.Hardware) any { return h.Address }, Reboot},
 	{"guest agent", func(h cluster.Hardware) any { return h.Agent }, Reboot},
 	{"start at boot", func(h cluster.Hardware) any { return h.OnBoot }, InPlace},
 }
@@ -149,6 +152,20 @@ func hardwareDrifts(want, have cluster.Hardware) []Drift {
 	return out
 }
 
+// tagDrifts compares the tags of a VM. What people add is theirs. A VM without our own
+// tag may be one that Proxmox VE does not let us tag; Warnings has it.
+func tagDrifts(n cluster.Node, vm cluster.VM) []Drift {
+	if !hasTag(vm, cluster.OwnTag) || all(n.VMTags(), func(t string) bool { return hasTag(vm, t) }) {
+		return nil
+	}
+	return []Drift{{cluster.HardwareDrift, "tags", strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace}}
+}
+
+// hasTag reports whether a VM carries a tag, which Proxmox VE writes in lower case.
+func hasTag(vm cluster.VM, tag string) bool {
+	return slices.ContainsFunc(vm.Tags, func(t string) bool { return strings.EqualFold(t, tag) })
+}
+
 // unsupported is the block for a drift that cannot be corrected yet.
 func (dr Drift) unsupported(n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
@@ -165,6 +182,9 @@ func (dr Drift) unsupported(n cluster.Node) cluster.Block {
 	default:
 		b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s; changing a vm is not supported yet", n.VMID, dr.have(), dr.want())
 		b.Hint = "undo the change in the repository, or change the vm by hand to match"
+		if dr.Field == addressField {
+			b.Hint = "undo the change in the repository: a machine's address is in its config and in etcd, too"
+		}
 	}
 	return b
 }

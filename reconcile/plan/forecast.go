@@ -22,7 +22,7 @@ const maxRounds = 200
 // second opinion. Under a policy that is not known it is what would happen if the
 // rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
-	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Elsewhere(d, o)}
+	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Warnings(d, o)}
 	o = clone(o)
 	// What is under way ends, what rests is tried again: neither is news here.
 	for _, r := range o.Running {
@@ -63,6 +63,12 @@ func digest(f cluster.Forecast) string {
 func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 	switch a := a.(type) {
 	case RegisterSchematic:
+		if d.Schematic != "" { // it is of what the repository has
+			asked := d.Repository()
+			asked.Schematic = "the factory's answer"
+			d.Asked = &asked
+			return
+		}
 		d.Schematic = "the factory's answer"
 		d.Image = cluster.Image{Name: "of talos " + d.Spec.Versions.Talos, Version: d.Spec.Versions.Talos, Schematic: d.Schematic}
 		d.Configs = map[string]cluster.Config{}
@@ -82,7 +88,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		o.Hosts[a.Host] = h
 	case CreateVM:
 		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Host,
-			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: []string{cluster.OwnTag},
+			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(),
 			Hardware: cluster.Saw(WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
 	case StartVM:
@@ -174,6 +180,14 @@ func settle(d cluster.Desired, o *cluster.Observed) bool {
 			}
 		}
 	}
+	for name, p := range o.SystemPods.Value {
+		if network && p.DNS && !p.Ready && p.Failing+p.Unschedulable == "" {
+			o.SystemPods.Value = maps.Clone(o.SystemPods.Value)
+			p.Ready = true
+			o.SystemPods.Value[name] = p
+			changed = true
+		}
+	}
 	return changed
 }
 
@@ -188,8 +202,15 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	m.Stage = "running"
 	if n.Role == cluster.ControlPlane {
 		services["etcd"] = cluster.Service{State: "Running", Healthy: true}
-		members := slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.Name == n.Name })
-		o.Members = cluster.Saw(append(members, cluster.Member{Name: n.Name, Address: n.IP.String()}))
+		id := uint64(len(o.Members.Value) + 1)
+		members := slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool {
+			if mem.Name != n.Name {
+				return false
+			}
+			id = mem.ID
+			return true
+		})
+		o.Members = cluster.Saw(append(members, cluster.Member{ID: id, Name: n.Name, Address: n.IP.String()}))
 		o.APIs[n.Name] = cluster.Saw(true)
 	}
 	m.Services = services
@@ -201,10 +222,26 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	}
 	nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: network, Why: "network is not ready"}
 	o.Nodes = cluster.Saw(nodes)
+	settlePods(o, network)
 	if !o.Releases.Known {
 		o.Releases = cluster.Saw(map[string]cluster.Release{})
 	}
 	return lacking(n, *o) != before
+}
+
+// settlePods lets the pods of kube-system come up when a node has joined.
+func settlePods(o *cluster.Observed, network bool) {
+	pods := map[string]cluster.SystemPod{}
+	for name, p := range o.SystemPods.Value {
+		if network {
+			p.Ready, p.Failing, p.Unschedulable = true, "", ""
+		}
+		pods[name] = p
+	}
+	if len(pods) == 0 {
+		pods["coredns"] = cluster.SystemPod{Name: "coredns", Workload: "coredns", DNS: true, Ready: network}
+	}
+	o.SystemPods = cluster.Saw(pods)
 }
 
 // clone copies the parts of an Observed that a forecast writes to.

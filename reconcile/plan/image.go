@@ -12,6 +12,9 @@ import (
 func (m *planner) planImage() {
 	if m.d.Schematic == "" {
 		m.do(RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: m.d.Spec.Schematic})
+	} else if asked := m.d.Repository(); asked.Schematic == "" {
+		// It is part of the configs that the nodes' are compared with.
+		m.do(RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: asked.Spec.Schematic})
 	}
 	type place struct{ host, datastore string }
 	var places []place

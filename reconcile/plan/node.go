@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -16,6 +17,7 @@ func (m *planner) planNode(n cluster.Node) {
 			Hint: "remove `locked: true` from nodes.yaml"})
 		return
 	}
+	m.blockHardware(n, vm)
 	switch phase {
 	case cluster.PhaseUnknown:
 		if l := lacking(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && l.reason != "" {
@@ -23,25 +25,27 @@ func (m *planner) planNode(n cluster.Node) {
 			m.blockDrifts(n, mach)
 			return
 		}
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + whyUnseen(vm, mach), Within: seeWithin})
+		why, hint := whyUnseen(vm, mach)
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + why, Hint: hint, Within: seeWithin})
 	case cluster.PhaseAbsent:
 		m.planAbsent(n)
 	case cluster.PhaseForeign:
 		m.blockForeign(n, vm, mach)
+	case cluster.PhasePaused:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, lockedBy(vm)),
+			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, carrier(n, vm))})
 	case cluster.PhaseLocked:
 		m.planLocked(n, vm)
 	case cluster.PhaseCreating:
-		if !m.isRunning(cluster.CreateVM, n.Name) {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMCreating, Message: fmt.Sprintf("its vm %d is being created by a task that runs in Proxmox VE", n.VMID), Within: taskWithin})
-		}
+		m.waitForCreation(n.Name, vm, fmt.Sprintf("its vm %d is being created by a task that runs in Proxmox VE", n.VMID))
 	case cluster.PhaseStopped:
 		m.planStopped(n, vm)
 	case cluster.PhaseBooting:
 		if !m.isRunning(cluster.StartVM, n.Name) {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet", n.IP), Within: bootWithin, Hint: consoleHint(n, vm)})
+			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, lockedBy(vm)), Within: bootWithin, Hint: consoleHint(n, vm)})
 		}
 	case cluster.PhaseUnreachable:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000", n.IP), Within: seeWithin, Hint: consoleHint(n, vm)})
+		m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, lockedBy(vm)), Within: seeWithin, Hint: consoleHint(n, vm)})
 	case cluster.PhaseMaintenance:
 		m.planMaintenance(n)
 	case cluster.PhaseLeaving:
@@ -53,25 +57,50 @@ func (m *planner) planNode(n cluster.Node) {
 		if !m.isRunning(cluster.ApplyConfig, n.Name) {
 			m.wait(lacking(n, m.o).wait(n, joinWithin))
 		}
+		m.waitForPressure(n)
 		m.blockDrifts(n, mach)
 	case cluster.PhaseReady:
+		m.waitForPressure(n)
 		m.blockDrifts(n, mach)
 	}
 }
 
 func consoleHint(n cluster.Node, vm cluster.VM) string {
-	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and is it on bridge %s?", n.VMID, carrier(n, vm), n.Bridge)
+	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, carrier(n, vm), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
 }
 
-func whyUnseen(vm cluster.VM, mach cluster.Machine) string {
+// lockedBy mentions the lock on a VM that runs: a backup slows it down, and may have
+// stopped it.
+func lockedBy(vm cluster.VM) string {
+	if vm.Lock == "" {
+		return ""
+	}
+	return fmt.Sprintf("; Proxmox VE has locked the vm (%s)", vm.Lock)
+}
+
+func whyUnseen(vm cluster.VM, mach cluster.Machine) (why, hint string) {
 	switch {
 	case vm.Why != "":
-		return vm.Why
+		return vm.Why, ""
 	case mach.Why != "":
-		return mach.Why
+		return mach.Why, mach.Hint
 	default:
-		return "there is no answer yet"
+		return "there is no answer yet", ""
 	}
+}
+
+// waitForCreation waits for the end of a creation that a task of an earlier agent
+// carries out, unless that is overdue and reported already.
+func (m *planner) waitForCreation(node string, vm cluster.VM, message string) {
+	id := cluster.ActionID{Kind: cluster.CreateVM, Subject: node}
+	if m.isRunning(id.Kind, id.Subject) || m.overdue[id] {
+		return
+	}
+	w := cluster.Wait{Subject: node, Reason: cluster.VMCreating, Message: message, Within: ActionWithin(id.Kind, m.o.Usual)}
+	if vm.Task != nil {
+		w.Began = vm.Task.Started
+	}
+	m.wait(w)
 }
 
 // planAbsent plans the making of a VM.
@@ -90,7 +119,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: "give the node another ip, or switch off the machine that has this one"})
 		return
 	}
-	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) {
+	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) {
 		return
 	}
 	host := m.placeNode(n)
@@ -107,6 +136,10 @@ func (m *planner) planAbsent(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory to name the image"})
 		return
 	}
+	if m.isRunning(cluster.UploadImage, UploadImage{Image: m.d.Image, Host: host, Datastore: n.ImageDatastore}.Info().Subject) || m.copiesImage(host) {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForImage, Message: "waits for image " + m.d.Image.Name})
+		return
+	}
 	if !h.Images.Known {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, About: n.ImageDatastore, Message: fmt.Sprintf("cannot see the images on %s: %s", n.ImageDatastore, h.Images.Why), Within: seeWithin})
 		return
@@ -120,17 +153,13 @@ func (m *planner) planAbsent(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForImage, Message: "waits for image " + m.d.Image.Name})
 		return
 	}
-	if m.isRunning(cluster.UploadImage, UploadImage{Image: m.d.Image, Host: host, Datastore: n.ImageDatastore}.Info().Subject) {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForImage, Message: "waits for image " + m.d.Image.Name})
-		return
-	}
 	if pin, ok := m.o.Facts.Images[m.d.Image.Name]; ok && pin.Bytes != size {
 		m.block(cluster.Block{Subject: n.Name,
 			Reason: cluster.ImageMismatch, Message: fmt.Sprintf("image %s on %s has %d bytes, and had %d when it was verified", m.d.Image.Name, n.ImageDatastore, size, pin.Bytes),
 			Hint: fmt.Sprintf("delete %s:import/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Name)})
 		return
 	}
-	m.do(CreateVM{Node: n, Host: host, Boot: m.bootNode(n)})
+	m.do(CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n)})
 }
 
 // mayJoin reports whether a control plane without a VM may be made: once etcd
@@ -138,7 +167,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 // could never join.
 func (m *planner) mayJoin(n cluster.Node) bool {
 	if m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it was a member of etcd; replacing a control plane is not supported yet", Hint: lostHint})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it was a member of etcd; replacing a control plane is not supported yet", Hint: m.lostHint(n)})
 		return false
 	}
 	if m.o.Facts.BootstrapSent() && !m.o.Members.Known {
@@ -164,7 +193,7 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 	case m.o.Facts.Lost && !SeesAllVMs(m.o):
 		// Later a VM that is made now would look as if it had been there
 		// before the records were lost.
-		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: blindStart})
+		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: m.blindStart()})
 		return false
 	case !m.o.Orphans.Known:
 		// One of them may be this node, and they count against the limits.
@@ -174,10 +203,20 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 	return true
 }
 
-// blindStart is why an agent without records does not begin yet.
-const blindStart = "cannot see yet whether VMs of this cluster are there already"
-
-const lostHint = "remove its member with `talosctl etcd remove-member` on another control plane; never bring an old copy of it back"
+// blindStart is why an agent without records does not begin yet, with the first thing
+// that it cannot see.
+func (m *planner) blindStart() string {
+	const message = "cannot see yet whether VMs of this cluster are there already"
+	if !m.o.Orphans.Known && m.o.Orphans.Why != "" {
+		return message + colon(m.o.Orphans.Why) // it keeps the VMs of nodes from being seen as well
+	}
+	for _, n := range m.d.Spec.Nodes {
+		if vm := m.o.VMs[n.Name]; isUnseen(vm) && vm.Why != "" {
+			return message + ": " + n.Name + colon(vm.Why)
+		}
+	}
+	return message
+}
 
 // lostMember reports whether a control plane that has no data (any more) counts
 // as a member of etcd: etcd lists it, or it is the one that founded it and no
@@ -195,26 +234,76 @@ func (m *planner) lostMember(n cluster.Node) bool {
 }
 
 func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machine) {
+	if vm.Moved {
+		m.blockMoved(n, vm)
+		return
+	}
+	if named, ok := m.carries(n); ok {
+		m.blockRenamed(n, named)
+		return
+	}
 	if vm.Owner == cluster.Foreign {
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVM, Message: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, colon(vm.Why)),
-			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
+			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; if somebody took the node's own vm out of the pool, put it back; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
 		return
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, colon(mach.Why)),
 		Hint: fmt.Sprintf("find the other machine that uses %s; nothing secret was sent to it", n.IP)})
 }
 
+// carries returns the VM of another node of this cluster that has the VMID of a node.
+func (m *planner) carries(n cluster.Node) (cluster.VM, bool) {
+	i := slices.IndexFunc(m.o.Orphans.Value, func(vm cluster.VM) bool { return vm.VMID == n.VMID && vm.Node != n.Name })
+	if i < 0 {
+		return cluster.VM{}, false
+	}
+	return m.o.Orphans.Value[i], true
+}
+
+// blockRenamed reports a node whose VMID carries the VM of another name: the node was
+// renamed, or VMIDs were exchanged. Identity and certificates of a machine follow from
+// its name.
+func (m *planner) blockRenamed(n cluster.Node, vm cluster.VM) {
+	b := cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
+		Message: fmt.Sprintf("vm %d is that of %s, which the inventory no longer has; renaming a node is not supported yet", vm.VMID, vm.Node),
+		Hint:    fmt.Sprintf("name it %s again in nodes.yaml; a node of another name beside it needs a vmid and an ip of its own", vm.Node)}
+	if other, ok := m.d.Spec.Node(vm.Node); ok {
+		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d; giving a node another vmid is not supported yet", vm.VMID, vm.Node, other.VMID)
+		b.Hint = "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+	}
+	m.block(b)
+}
+
+// blockMoved reports the VM of a node that is in another pool: the pool of the inventory
+// or that of the VM was changed. What the agent may do ends at its pool.
+func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
+	where, hint := "in no pool", fmt.Sprintf("put it into the pool: `pvesh set /pools/%s --vms %d` as root on %s", n.Pool, vm.VMID, carrier(n, vm))
+	if vm.Pool != "" {
+		where = "in pool " + vm.Pool
+		hint = fmt.Sprintf("undo the change of the pool, or move it: `pvesh set /pools/%s --vms %d --allow-move 1` as root on %s", n.Pool, vm.VMID, carrier(n, vm))
+	}
+	if n.Pool == "" {
+		hint = fmt.Sprintf("undo the change of the pool, or take it out: `pvesh set /pools/%s --vms %d --delete 1` as root on %s", vm.Pool, vm.VMID, carrier(n, vm))
+	}
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
+		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")), Hint: hint})
+}
+
 func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	switch {
-	case vm.Power == cluster.Paused:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused", n.VMID),
-			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, carrier(n, vm))})
 	case vm.Lock == "create" || vm.Lock == "clone":
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (%s) by a task that died", n.VMID, vm.Lock),
-			Hint: fmt.Sprintf("as root on %s: `qm unlock %d` and `qm destroy %d`; it is made again then", carrier(n, vm), n.VMID, n.VMID)})
+			Hint: removeLocked(vm, carrier(n, vm))})
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	}
+}
+
+// removeLocked is how a person removes a VM that a task left locked. Its config
+// names none of the volumes that were made for it: a plain destroy leaves them, and
+// the next creation would stumble over them.
+func removeLocked(vm cluster.VM, host string) string {
+	return fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`, which deletes every volume with its number; it is made again then", host, vm.VMID, vm.VMID)
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.
@@ -244,22 +333,36 @@ func Unfinished(vm cluster.VM) bool {
 }
 
 func (m *planner) planMaintenance(n cluster.Node) {
+	if m.holdNode(n) {
+		return
+	}
 	cfg, ok := m.d.Configs[n.Name]
 	if !ok {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
 		return
 	}
 	if n.Role == cluster.ControlPlane && m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not supported yet", Hint: lostHint})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not supported yet", Hint: m.lostHint(n)})
 		return
 	}
-	m.do(ApplyConfig{Node: n, Config: cfg})
+	m.do(ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
+}
+
+// blockHardware reports where the VM of a node differs from the inventory while its
+// machine cannot be asked: what somebody changed by hand is often why.
+func (m *planner) blockHardware(n cluster.Node, vm cluster.VM) {
+	switch m.plan.Phases[n.Name] {
+	case cluster.PhaseUnknown, cluster.PhaseForeign, cluster.PhasePaused, cluster.PhaseLocked, cluster.PhaseBooting, cluster.PhaseUnreachable, cluster.PhaseMaintenance:
+		if vm.Owner == cluster.Ours && !Unfinished(vm) {
+			m.blockDrifts(n, cluster.Machine{})
+		}
+	}
 }
 
 // blockDrifts reports where a node that is there differs from the inventory. To
 // correct it is not supported yet, so each is a block.
 func (m *planner) blockDrifts(n cluster.Node, mach cluster.Machine) {
-	for _, dr := range driftsOf(m.d, m.o, n, mach) {
+	for _, dr := range driftsOf(m.d.Repository(), m.o, n, mach) {
 		m.block(dr.unsupported(n))
 	}
 }

@@ -19,6 +19,9 @@ type Plan struct {
 	// Destroyed is set when the cluster is to be destroyed and it is verified that
 	// nothing of it is left.
 	Destroyed bool
+	// Left is set when the cluster is to be destroyed, and all that is left of it is
+	// what a person has to decide on.
+	Left []cluster.Block
 }
 
 // Converged reports whether there is nothing to do, to wait for or to fix.
@@ -29,15 +32,17 @@ func (p Plan) Converged() bool {
 // How long the world may reasonably take; see the table of deadlines in
 // docs/explanation/one-pass.md.
 const (
-	bootWithin   = 5 * time.Minute
-	joinWithin   = 20 * time.Minute
-	etcdWithin   = 10 * time.Minute
-	apiWithin    = 10 * time.Minute
-	readyWithin  = 20 * time.Minute
-	lockWithin   = 6 * time.Hour // a backup of a large VM takes its time
-	taskWithin   = 30 * time.Minute
-	seeWithin    = 2 * time.Minute // an answer that is missing for once
-	unfinishedAt = 2 << 30         // bytes; the image's own size lies below, every inventory's above
+	bootWithin     = 5 * time.Minute
+	joinWithin     = 20 * time.Minute
+	etcdWithin     = 10 * time.Minute
+	apiWithin      = 10 * time.Minute
+	readyWithin    = 20 * time.Minute
+	vipWithin      = time.Minute
+	pressureWithin = 10 * time.Minute // a kubelet reports pressure for 5 minutes after its end
+	lockWithin     = 6 * time.Hour    // a backup of a large VM takes its time
+	taskWithin     = 30 * time.Minute
+	seeWithin      = 2 * time.Minute // an answer that is missing for once
+	unfinishedAt   = 2 << 30         // bytes; the image's own size lies below, every inventory's above
 )
 
 // planner carries one Make through its steps.
@@ -49,6 +54,7 @@ type planner struct {
 	running  map[cluster.ActionID]cluster.Running
 	backoffs map[cluster.ActionID]cluster.Backoff
 	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
+	overdue  map[cluster.ActionID]bool          // what takes longer than it should
 	budgets  map[cluster.Role]budget
 	etcd     etcd
 	plan     Plan
@@ -68,23 +74,31 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m := newPlanner(d, o, p)
 	if o.Facts.Destroying() {
+		m.planOverdue()
 		m.planDestroy()
 		return m.plan
 	}
 	if o.Facts.Suspended() {
+		m.plan.Blocked = slices.Clone(o.Facts.LeftOver())
 		return m.plan
 	}
 	if refusals := m.refusals(); len(refusals) > 0 {
 		m.plan.Blocked = refusals
 		return m.plan
 	}
+	m.planOverdue()
+	m.waitForVIP()
+	m.blockContract()
 	m.planImage()
 	for _, n := range d.Spec.Nodes {
 		m.planNode(n)
 	}
 	m.planBootstrap()
 	m.planAddons()
+	m.planSystemPods()
 	m.planOrphans()
+	m.planOrphanMembers()
+	m.planOrphanNodes()
 	m.keepRetries()
 	return m.plan
 }
@@ -96,6 +110,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		running:  map[cluster.ActionID]cluster.Running{},
 		backoffs: map[cluster.ActionID]cluster.Backoff{},
 		held:     map[cluster.Claim]cluster.ActionID{},
+		overdue:  map[cluster.ActionID]bool{},
 		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {
@@ -114,7 +129,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 			m.hold(a.ID(), a.Claims)
 		}
 	}
-	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases), etcdOf(d.Spec, o)
+	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o.Nodes), etcdOf(d.Spec, o)
 	return m
 }
 
@@ -148,8 +163,8 @@ func (m *planner) do(a Action) {
 		return
 	}
 	for _, c := range i.Claims {
-		if _, taken := m.held[c]; taken {
-			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: "waits for its turn on " + string(c)})
+		if by, taken := m.held[c]; taken {
+			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: fmt.Sprintf("waits for its turn on %s, which %s %s holds", c, by.Kind, by.Subject)})
 			return
 		}
 	}
@@ -236,6 +251,9 @@ func (p Plan) String() string {
 	}
 	if p.Destroyed {
 		b.WriteString("destroyed\n")
+	}
+	if len(p.Left) > 0 {
+		fmt.Fprintf(&b, "ended, %d left\n", len(p.Left))
 	}
 	return b.String()
 }

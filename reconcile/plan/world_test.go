@@ -3,7 +3,9 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,7 +73,7 @@ func (w *world) refresh() {
 			w.o.VMs[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
 			w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Silent}
 		}
-		w.d.Configs[n.Name] = cluster.Config{Digest: "config-" + n.Name}
+		w.d.Configs[n.Name] = cluster.Config{Digest: "config-" + n.Name, DNS: n.Role == cluster.ControlPlane}
 	}
 }
 
@@ -164,9 +166,79 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Bundle = cluster.Secret{}
 	case "orphan":
 		n := cluster.Node{Name: arg(1), VMID: 599, Placement: cluster.Placement{Pin: "pve1"}, Datastore: "local-lvm"}
+		if len(f) > 2 {
+			n.VMID, _ = strconv.Atoi(f[2])
+		}
 		vm := w.vm(n)
 		vm.Power = cluster.PowerRunning
 		w.o.Orphans = cluster.Saw([]cluster.VM{vm})
+	case "vip": // served, or by whom it is held
+		w.d.Spec.Network.VIP = netip.MustParseAddr("10.10.0.5")
+		v := cluster.VirtualIP{Why: "connection refused"}
+		switch arg(1) {
+		case "served":
+			v = cluster.VirtualIP{Served: true}
+		case "stranger":
+			v.MAC = "BC:24:11:00:00:99"
+		case "free":
+			v.Why = "there is no way to it"
+		default:
+			n, _ := w.d.Spec.Node(arg(1))
+			v.MAC = n.MAC
+		}
+		w.o.VIP = cluster.Saw(v)
+	case "member": // of etcd, beside those there are
+		mem := cluster.Member{ID: 0xcfa4 + uint64(len(w.o.Members.Value)), Address: arg(2)}
+		if arg(1) != "-" {
+			mem.Name = arg(1)
+		}
+		mem.Learner = len(f) > 3 && f[3] == "learner"
+		w.o.Members = cluster.Saw(append(slices.Clone(w.o.Members.Value), mem))
+	case "members-only": // these and no others
+		w.o.Members = cluster.Saw([]cluster.Member{{ID: 0xcfa4, Name: arg(1), Address: arg(2)}, {ID: 0xcfa5, Name: arg(3), Address: arg(4)}})
+	case "pressure": // of a node
+		nodes := maps.Clone(w.o.Nodes.Value)
+		kn := nodes[arg(1)]
+		kn.Pressure = strings.Join(f[2:], " ")
+		nodes[arg(1)] = kn
+		w.o.Nodes = cluster.Saw(nodes)
+	case "not-ready":
+		nodes := maps.Clone(w.o.Nodes.Value)
+		nodes[arg(1)] = cluster.KubeNode{Name: arg(1), Why: strings.Join(f[2:], " ")}
+		w.o.Nodes = cluster.Saw(nodes)
+	case "pod": // of kube-system: its name, workload and state, and why
+		pods := maps.Clone(w.o.SystemPods.Value)
+		p := cluster.SystemPod{Name: arg(1), Workload: arg(2), DNS: arg(2) == "coredns"}
+		why := strings.Join(f[4:], " ")
+		switch state, on, _ := strings.Cut(arg(3), "@"); state {
+		case "ready":
+			p.Ready, p.Node = true, on
+		case "failing":
+			p.Failing, p.Node = why, on
+		case "unschedulable":
+			p.Unschedulable = why
+		case "starts":
+			p.Node = on
+		case "deleted":
+			delete(pods, p.Name)
+		}
+		if arg(3) != "deleted" {
+			pods[p.Name] = p
+		}
+		w.o.SystemPods = cluster.Saw(pods)
+	case "pods": // cannot be seen
+		w.o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod]("403 Forbidden")
+	case "dns": // is not deployed by Talos
+		for name, c := range w.d.Configs {
+			c.DNS = false
+			w.d.Configs[name] = c
+		}
+	case "warnings":
+		return fmt.Sprint(Unplaced(w.o))
+	case "node-object":
+		nodes := maps.Clone(w.o.Nodes.Value)
+		nodes[arg(1)] = cluster.KubeNode{Name: arg(1), Ready: arg(2) == "ready", Why: "Kubelet stopped posting node status."}
+		w.o.Nodes = cluster.Saw(nodes)
 	case "kubernetes": // does not answer any more
 		w.o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("connection refused")
 		for name := range w.o.APIs {
@@ -174,6 +246,10 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "orphans":
 		w.o.Orphans = cluster.Unseen[[]cluster.VM]("403 permission check failed")
+	case "unlist": // takes an addon out of the inventory
+		w.d.Spec.Addons = slices.DeleteFunc(slices.Clone(w.d.Spec.Addons), func(a cluster.Addon) bool { return a.Name == arg(1) })
+	case "left":
+		w.o.Left = append(w.o.Left, cluster.ReleaseName{Namespace: "kube-system", Name: arg(1)})
 	case "limit":
 		w.p.Limits.Nodes, _ = strconv.Atoi(arg(1))
 	case "charts":
@@ -204,10 +280,28 @@ func (w *world) run(t *testing.T, line string) string {
 			r.Node, r.Claims = r.Subject, []cluster.Claim{cluster.ClaimNode(r.Subject)}
 		}
 		for _, s := range f[3:] {
+			if age, ok := strings.CutPrefix(s, "for="); ok {
+				r.Since = w.o.Now.Add(-parseAge(t, age))
+				continue
+			}
+			if upid, ok := strings.CutPrefix(s, "task="); ok {
+				r.UPID = upid
+				continue
+			}
 			host, storage, _ := strings.Cut(s, "/")
 			r.Claims = append(r.Claims, cluster.ClaimStorage(host, storage))
 		}
 		w.o.Running = append(w.o.Running, r)
+	case "task": // of ours, on pve1: type, VMID, age, the end of its log
+		id, _ := strconv.Atoi(arg(2))
+		h := w.o.Hosts["pve1"]
+		h.Tasks = cluster.Saw(append(h.Tasks.Value, cluster.Task{UPID: "UPID:" + arg(1), Type: arg(1), VMID: id, Ours: true, Started: w.o.Now.Add(-parseAge(t, arg(3))), Log: []string{strings.Join(f[4:], " ")}}))
+		w.o.Hosts["pve1"] = h
+	case "usual":
+		w.o.Usual = map[cluster.ActionKind]time.Duration{cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")): parseAge(t, arg(2))}
+	case "failed": // an action, so often in a row
+		n, _ := strconv.Atoi(arg(3))
+		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: n, Until: w.o.Now.Add(time.Minute), Error: "no luck"})
 	case "rest":
 		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: 1, Until: w.o.Now.Add(time.Minute), Error: "no space left"})
 	case "step":
@@ -227,6 +321,18 @@ func (w *world) run(t *testing.T, line string) string {
 		return b.String() + "does not converge\n"
 	case "plan":
 		return cmp.Or(Make(w.d, w.o, w.p).String(), "nothing\n")
+	case "hints": // all that concerns the workers, with the hints of waits
+		var b strings.Builder
+		p := Make(w.d, w.o, w.p)
+		for _, x := range p.Waiting {
+			if strings.HasPrefix(x.Subject, "wk-") {
+				fmt.Fprintf(&b, "wait   %s: %s [%s]\n", x.Subject, x.Message, x.Hint)
+			}
+		}
+		for _, x := range p.Blocked {
+			fmt.Fprintf(&b, "block  %s: %s [%s]\n", x.Subject, x.Message, x.Hint)
+		}
+		return b.String()
 	case "phases":
 		p := Make(w.d, w.o, w.p)
 		var b strings.Builder
@@ -270,6 +376,10 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.Protect = true
 		case "locked":
 			n.Locked = true
+		case "tags":
+			n.Tags = strings.Split(v, ",")
+		case "pool":
+			n.Pool = v
 		case "host":
 			n.Placement.Pin = v
 		default:
@@ -327,12 +437,26 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Hardware.Value.System.Bytes = 1246 << 20
 		case "lock":
 			vm.Lock = v
+		case "protected":
+			vm.Protected = true
+		case "managed":
+			vm.Managed = true
+		case "others":
+			vm.Others = []string{v}
 		case "creating":
 			vm = cluster.VM{VMID: n.VMID, Node: name, Presence: cluster.Present, Lock: "create", Task: &cluster.Task{Type: "qmcreate", VMID: n.VMID}}
 		case "deleting":
 			vm.Deleting, vm.Power = true, cluster.Stopped
 		case "cores":
 			vm.Hardware.Value.Cores, _ = strconv.Atoi(v)
+		case "bridge":
+			vm.Hardware.Value.Bridge = v
+		case "address":
+			vm.Hardware.Value.Address = v
+		case "tags":
+			vm.Tags = strings.Split(v, ",")
+		case "moved": // to another pool, or out of all
+			vm.Owner, vm.Moved, vm.Pool, vm.Hardware = cluster.Foreign, true, v, cluster.Seen[cluster.Hardware]{}
 		case "on":
 			vm.Host = v
 		default:
@@ -349,6 +473,8 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 		switch k {
 		case "silent":
 			m.Reach = cluster.Silent
+		case "wasready":
+			m.ReadyAt = w.o.Now.Add(-5 * time.Second)
 		case "unknown":
 			m.Why = "not asked yet"
 		case "maintenance":
@@ -382,7 +508,18 @@ func (w *world) facts(t *testing.T, words []string) {
 		case "suspended":
 			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendSuspend})
 		case "destroying":
-			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+			in := cluster.Intent{Kind: cluster.IntendDestroy}
+			if v != "" {
+				id, _ := strconv.Atoi(v)
+				in.Despite = []int{id}
+			}
+			w.o.Facts.Intend(in)
+		case "since":
+			in, _ := w.o.Facts.Intent(cluster.IntendDestroy)
+			in.At = w.o.Now.Add(-parseAge(t, v))
+			w.o.Facts.Intend(in)
+		case "was-ready":
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.SeenReady})
 		case "lost":
 			w.o.Facts.Lost = true
 		case "bootstrap":
@@ -398,4 +535,13 @@ func (w *world) facts(t *testing.T, words []string) {
 			t.Fatalf("facts: %q", x)
 		}
 	}
+}
+
+func parseAge(t *testing.T, text string) time.Duration {
+	t.Helper()
+	age, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return age
 }

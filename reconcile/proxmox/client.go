@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 const (
@@ -205,7 +206,7 @@ func nameRequest(method, path string, err error) error {
 	case errors.As(err, &u):
 		err = u.Err // it names the whole address
 	}
-	return fmt.Errorf("%s %s: %w", method, path, err)
+	return fmt.Errorf("%s %s: %w", method, path, text.Plain(err))
 }
 
 // sideBySide is how many questions of one look are under way at once: pveproxy
@@ -238,12 +239,14 @@ type turns struct {
 }
 
 type turn struct {
-	slot  chan struct{}
-	users int
+	slot   chan struct{}
+	users  int
+	holder string // who has it, in words
 }
 
-// take waits for the turn of a name. The caller gives it back with done.
-func (t *turns) take(ctx context.Context, name string) (done func(), err error) {
+// take waits for the turn of a name, and calls waits with who has it if that is
+// somebody else. The caller, which is called who, gives it back with done.
+func (t *turns) take(ctx context.Context, name, who string, waits func(holder string)) (done func(), err error) {
 	t.mu.Lock()
 	if t.waiting == nil {
 		t.waiting = map[string]*turn{}
@@ -254,6 +257,7 @@ func (t *turns) take(ctx context.Context, name string) (done func(), err error) 
 		t.waiting[name] = w
 	}
 	w.users++
+	holder := w.holder
 	t.mu.Unlock()
 	leave := func() {
 		t.mu.Lock()
@@ -262,11 +266,28 @@ func (t *turns) take(ctx context.Context, name string) (done func(), err error) 
 			delete(t.waiting, name)
 		}
 	}
+	hold := func() (func(), error) {
+		t.hold(w, who)
+		return func() { t.hold(w, ""); <-w.slot; leave() }, nil
+	}
 	select {
 	case w.slot <- struct{}{}:
-		return func() { <-w.slot; leave() }, nil
+		return hold()
+	default:
+		waits(holder)
+	}
+	select {
+	case w.slot <- struct{}{}:
+		return hold()
 	case <-ctx.Done():
 		leave()
 		return nil, ctx.Err()
 	}
+}
+
+// hold notes who has a turn.
+func (t *turns) hold(w *turn, who string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.holder = who
 }

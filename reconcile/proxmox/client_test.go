@@ -208,6 +208,26 @@ func TestEveryAnswerButSuccessIsAnError(t *testing.T) {
 	}
 }
 
+// TestAnswersInWords: what stands in the place of Proxmox VE is named.
+func TestAnswersInWords(t *testing.T) {
+	for want, answer := range map[string]http.HandlerFunc{
+		"GET /x: 595 pveproxy cannot connect to the host that was asked for": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(595) },
+		"the answer is a web page, and not that of Proxmox VE's API": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			_, _ = w.Write([]byte("<html>Sign in</html>"))
+		},
+		"GET /x: its answer is not JSON": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte("<"))
+		},
+	} {
+		var v scalar
+		if err := serve(t, answer).get(t.Context(), "/x", nil, &v); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "status code") {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, body := range []string{"", "{", "<html>", `{"data":{"version":}}`, strings.Repeat(" ", 1000)} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })

@@ -91,7 +91,7 @@ func (c *Client) read(ctx context.Context, conn *websocket.Conn, vmid int, who s
 	} else if ctx.Err() != nil {
 		return nil
 	} else {
-		return fault.WithHint(fmt.Errorf("%w: Proxmox VE does not take the agent's token for a terminal of vm %d; its version 9 does", ErrNoConsole, vmid),
+		return fault.WithHint(fmt.Errorf("%w: Proxmox VE does not take the agent's token for a terminal of vm %d; its versions 8.4.21 and 9 do", ErrNoConsole, vmid),
 			fmt.Sprintf("look at it on the host: `qm terminal %d`", vmid))
 	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {

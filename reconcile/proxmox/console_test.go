@@ -89,13 +89,17 @@ func TestConsole(t *testing.T) {
 	})
 }
 
-// TestConsoleOf84: before 9 no token is let at a terminal, and the agent reports
-// that.
+// TestConsoleOf84: 8.4.21 lets a token at a terminal; before, none is, and the agent
+// reports that.
 func TestConsoleOf84(t *testing.T) {
 	inBubble(t, pve.Config{Flavour: "8.4", Guests: chatty{}}, func(t *testing.T, s *stand) {
 		s.guest(411, serial)
 		c := s.client()
 		defer c.Close()
+		if got, err := listen(t.Context(), c, 411, "two"); err != nil {
+			t.Errorf("8.4.21: %q, %v", got, err)
+		}
+		s.host.SetVersion("8.4.1")
 		_, err := listen(t.Context(), c, 411, "two")
 		if !errors.Is(err, ErrNoConsole) || !strings.Contains(fault.HintOf(err), "qm terminal 411") || strings.Contains(err.Error(), "PVEVNC") {
 			t.Errorf("%v (%s)", err, fault.HintOf(err))

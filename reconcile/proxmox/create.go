@@ -1,12 +1,17 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
@@ -41,11 +46,11 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	}
 	id := c.identityOf(d, n.VMID, n.Name)
 	var tags checks
-	tagList := tags.tags(tagsOf(n))
+	tagList := tags.tags(n.VMTags())
 	if tags.is("host", host, hostPattern); tags.err() != nil {
 		return tags.err()
 	}
-	done, err := c.takeStorages(ctx, host, n)
+	done, err := c.takeStorages(ctx, host, n, progress)
 	if err != nil {
 		return err
 	}
@@ -54,7 +59,7 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	p, err := c.make(ctx, id, host, wanted, progress)
 	done()
 	if err != nil {
-		return err
+		return nameLeftOver(err, host, n)
 	}
 	allocated := func(p cluster.Progress) {
 		p.Allocated = true
@@ -67,9 +72,37 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	return c.grow(ctx, id, p, n.DiskBytes, allocated)
 }
 
+// leftOverVolume matches what a storage reports of a volume that is there already:
+// a logical volume, a file or a dataset, by its own name.
+var leftOverVolume = regexp.MustCompile(`\b(vm-([0-9]+)-(cloudinit|disk-[0-9]+)(?:\.(?:raw|qcow2))?)\b.*already exists`)
+
+// nameLeftOver explains a creation that failed because a volume with the VM's
+// number is there already. As its VMID was free, it is of an earlier VM that was
+// removed and left it.
+func nameLeftOver(err error, host string, n cluster.Node) error {
+	var failed *TaskError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	m := leftOverVolume.FindStringSubmatch(failed.Exit)
+	if m == nil || m[2] != strconv.Itoa(n.VMID) {
+		return err
+	}
+	store, name := n.Datastore, m[1]
+	if m[3] == "cloudinit" {
+		store = n.CloudInitDatastore
+	}
+	if strings.Contains(name, ".") { // a file lies in a directory of the VM's
+		name = m[2] + "/" + name
+	}
+	volume := store + ":" + name
+	return fault.WithHint(fmt.Errorf("volume %s is left over from an earlier vm %d: %w", volume, n.VMID, err),
+		fmt.Sprintf("as root on %s, when nobody needs it: `pvesm free %s`; `pvesm list %s --vmid %d` shows what else is left", host, volume, store, n.VMID))
+}
+
 // takeStorages waits for the turn of a node on every storage its disks are
 // allocated on.
-func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node) (done func(), err error) {
+func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, progress func(cluster.Progress)) (done func(), err error) {
 	stores := []string{n.Datastore, n.CloudInitDatastore}
 	for _, dk := range n.Disks {
 		stores = append(stores, dk.Datastore)
@@ -82,7 +115,8 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node) 
 		}
 	}
 	for _, s := range slices.Compact(stores) {
-		give, err := c.turns.take(ctx, "disks on "+host+"/"+s)
+		what := "storage " + host + "/" + s
+		give, err := c.turns.take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 		if err != nil {
 			done()
 			return nil, err
@@ -90,6 +124,11 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node) 
 		taken = append(taken, give)
 	}
 	return done, nil
+}
+
+// waitsFor is what an action waits for that has no turn yet, in words.
+func waitsFor(what, holder string) string {
+	return fmt.Sprintf("waits for its turn on %s, which %s holds", what, cmp.Or(holder, "another"))
 }
 
 // make sees to it that the VM is there and ours. It asks for it at most once:

@@ -280,6 +280,27 @@ func TestWarningsAreSuccess(t *testing.T) {
 	})
 }
 
+// TestStartOnAPortlessBridge: what QEMU complains of is in the log of the task, and
+// so is what to do about it.
+func TestStartOnAPortlessBridge(t *testing.T) {
+	for _, flavour := range []string{"9.2", "8.4"} {
+		onStand(t, flavour, func(t *testing.T, s *stand) {
+			d := desired(1)
+			d.Spec.Network.VLAN = 20
+			n, ctx := d.Spec.Nodes[0], context.Background()
+			s.image()
+			s.host.ChangeBridge(testHost, "vmbr1", pve.Bridge{})
+			c := s.client()
+			defer c.Close()
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+			err := c.Start(ctx, d, n, nil)
+			if err == nil || !strings.Contains(err.Error(), "no physical interface on bridge 'vmbr1'") || !strings.Contains(fault.HintOf(err), "vlan-aware") {
+				t.Errorf("%s: %v (%s)", flavour, err, fault.HintOf(err))
+			}
+		})
+	}
+}
+
 func TestStart(t *testing.T) {
 	d := desired(1)
 	n, ctx := d.Spec.Nodes[0], context.Background()

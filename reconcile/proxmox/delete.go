@@ -15,13 +15,15 @@ import (
 // deleted already is success.
 //
 // It goes in two phases. First the mark in the description records that the
-// deletion has begun and Proxmox VE's protection is lifted, in one write that
-// fails if anybody wrote since the VM was read. Then the VM is stopped, proven
+// deletion has begun, in one write that fails if anybody wrote since the VM was
+// read. It lifts Proxmox VE's protection only where vm has it: whoever decided
+// that it goes knew of it. Then the VM is stopped, proven
 // once more and deleted. Before every step it is read again and must still be
 // the one: VMID, pool and UUID. An interrupted deletion goes on where it was.
 //
 // It refuses a VM to which volumes are attached that would be deleted with it
-// and are not ours, one that a lock holds, and one under HA.
+// and are not ours, one that a lock holds, one that was protected meanwhile, and
+// one under HA.
 func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
 	if err := c.remove(ctx, d, vm, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("delete vm %d (%s): %w", vm.VMID, vm.Node, err)
@@ -44,7 +46,7 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 	id := c.identityOf(d, vm.VMID, vm.Node)
 	defer c.forget(vm.VMID)
 	c.forget(vm.VMID)
-	err := c.twoPhase(ctx, id, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Deleting: true}, progress)
+	err := c.twoPhase(ctx, id, vm, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Deleting: true}, progress)
 	if err != nil && !errors.Is(err, errNotListed) {
 		return err
 	}
@@ -59,8 +61,8 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 
 // twoPhase marks, stops and deletes. It returns errNotListed when the VM is
 // missing before it was deleted here.
-func (c *Client) twoPhase(ctx context.Context, id identity, mark cluster.Mark, progress func(cluster.Progress)) error {
-	if err := c.condemn(ctx, id, mark); err != nil {
+func (c *Client) twoPhase(ctx context.Context, id identity, vm cluster.VM, mark cluster.Mark, progress func(cluster.Progress)) error {
+	if err := c.condemn(ctx, id, vm.Protected, mark); err != nil {
 		return err
 	}
 	// A shutdown that is under way would hold the lock until it is over.
@@ -71,9 +73,9 @@ func (c *Client) twoPhase(ctx context.Context, id identity, mark cluster.Mark, p
 	return c.destroy(ctx, id, progress)
 }
 
-// condemn writes into the description that the deletion has begun, and lifts
-// protection.
-func (c *Client) condemn(ctx context.Context, id identity, mark cluster.Mark) error {
+// condemn writes into the description that the deletion has begun, and lifts a
+// protection that was known.
+func (c *Client) condemn(ctx context.Context, id identity, known bool, mark cluster.Mark) error {
 	p, err := c.prove(ctx, id)
 	if err != nil {
 		return err
@@ -82,12 +84,20 @@ func (c *Client) condemn(ctx context.Context, id identity, mark cluster.Mark) er
 		if err := checkDeletable(p, id.vmid); err != nil {
 			return nil, err
 		}
+		if p.conf["protection"].on() && !known {
+			return nil, refuseProtected(id.vmid)
+		}
 		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].on() {
 			return nil, nil
 		}
 		return params{"description": putMark(string(p.conf["description"]), mark), "protection": "0"}, nil
 	}, nil)
 	return err
+}
+
+// refuseProtected returns the refusal to delete a VM that a person protected.
+func refuseProtected(vmid int) error {
+	return fault.Errorf(fmt.Sprintf("take it off, if the vm may go: `qm set %d --protection 0`", vmid), "somebody has set Proxmox VE's Protection on vm %d", vmid)
 }
 
 // putMark puts a mark into a description in the place of the one it has. What
@@ -120,6 +130,9 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 	}
 	if m, ok := p.mark(); !ok || !m.Deleting {
 		return p, errors.New("the mark that it is being deleted was removed meanwhile")
+	}
+	if p.conf["protection"].on() { // since the first phase
+		return p, refuseProtected(id.vmid)
 	}
 	return p, checkDeletable(p, id.vmid)
 }

@@ -49,16 +49,16 @@ func TestDeleteWithSomebodyInTheWay(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct {
-		name    string
-		do      func(*stand)
-		swap    bool // the VM is another's afterwards
-		deleted bool // it is not there afterwards
+		name  string
+		do    func(*stand)
+		swap  bool // the VM is another's afterwards
+		keeps bool // it is refused, unless Proxmox VE deletes it already
 	}{
 		{name: "writes into the description", do: func(s *stand) {
 			vm, _ := s.host.VM(n.VMID)
 			s.must(s.host.Edit(n.VMID, "description", vm.Config["description"]+"\nask alice first"))
 		}},
-		{name: "protects it", do: func(s *stand) { s.must(s.host.Edit(n.VMID, "protection", "1")) }},
+		{name: "protects it", keeps: true, do: func(s *stand) { s.must(s.host.Edit(n.VMID, "protection", "1")) }},
 		{name: "starts it", do: func(s *stand) {
 			if vm, _ := s.host.VM(n.VMID); vm.Power == pve.Stopped {
 				s.must(s.host.Start(n.VMID))
@@ -105,6 +105,12 @@ func TestDeleteWithSomebodyInTheWay(t *testing.T) {
 					}
 					s.world.OnCall(nil)
 					vm, there := s.host.VM(n.VMID)
+					if struck && tc.keeps && there {
+						if err == nil || !strings.Contains(err.Error(), "somebody has set Proxmox VE's Protection on vm 411") || vm.Config["protection"] != "1" {
+							t.Errorf("%v, %+v", err, vm)
+						}
+						return
+					}
 					if !struck || !tc.swap {
 						if err != nil || there {
 							t.Fatalf("it is not deleted: %v, %+v", err, vm)
@@ -156,7 +162,9 @@ func TestDeleteKeepsWhatPeopleWrote(t *testing.T) {
 				}
 			}
 		})
-		s.must(c.Delete(context.Background(), d, vmOf(d), nil))
+		known := vmOf(d)
+		known.Protected = true // and it goes all the same
+		s.must(c.Delete(context.Background(), d, known, nil))
 		s.world.OnCall(nil)
 	})
 }
@@ -196,6 +204,7 @@ func TestDeleteRefuses(t *testing.T) {
 		{"detached volume", func(s *stand, d *cluster.Desired) {
 			s.must(s.host.Edit(411, "unused0", "local:411/vm-411-disk-3.qcow2"))
 		}, "unused0"},
+		{"protection by a person", func(s *stand, d *cluster.Desired) { s.must(s.host.Edit(411, "protection", "1")) }, "somebody has set Proxmox VE's Protection on vm 411"},
 		{"lock", func(s *stand, d *cluster.Desired) { s.must(s.host.Lock(411, "backup")) }, "vm is locked (backup)"},
 		{"protected node", func(s *stand, d *cluster.Desired) { d.Spec.Nodes[0].Protect = true }, "protected or locked in the inventory"},
 		{"locked node", func(s *stand, d *cluster.Desired) { d.Spec.Nodes[0].Locked = true }, "protected or locked in the inventory"},

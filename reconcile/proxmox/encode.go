@@ -80,13 +80,6 @@ func (c *checks) gibibytes(what string, n int64) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// tagsOf are the tags a node's VM carries, for people and for filters.
-func tagsOf(n cluster.Node) []string {
-	tags := append([]string{cluster.OwnTag}, n.Tags...)
-	slices.Sort(tags)
-	return slices.Compact(tags)
-}
-
 // tags joins tags to a list.
 func (c *checks) tags(tags []string) string {
 	for _, t := range tags {

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,7 +29,7 @@ type Error struct {
 func (e *Error) Error() string {
 	what := e.Reason
 	if what == "" {
-		what = http.StatusText(e.Status)
+		what = cmp.Or(proxyFailures[e.Status], http.StatusText(e.Status))
 	}
 	if len(e.Params) > 0 {
 		var bad []string
@@ -38,6 +39,15 @@ func (e *Error) Error() string {
 		what = strings.Join(bad, "; ")
 	}
 	return fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, what)
+}
+
+// proxyFailures is what pveproxy means by statuses of its own, with which it answers
+// in the place of a host that it forwards to, where it gives no reason.
+var proxyFailures = map[int]string{
+	595: "pveproxy cannot connect to the host that was asked for",
+	596: "the connection of pveproxy to the host that was asked for broke",
+	597: "the connection of pveproxy to the host that was asked for broke",
+	599: "pveproxy did not get an answer of the host that was asked for",
 }
 
 // words is all that Proxmox VE answered.
@@ -135,6 +145,13 @@ func (e *TaskError) hint() string {
 		return fmt.Sprintf("give %s on %s to the agent's user and to its token", strings.ReplaceAll(m[2], "|", " or "), m[1])
 	}
 	p, _ := phraseIn(e.Exit)
+	if p.words == qemuExited {
+		for _, line := range e.Log {
+			if cause, ok := phraseIn(line); ok && cause.words != qemuExited && cause.hint != "" {
+				return cause.hint
+			}
+		}
+	}
 	return p.hint
 }
 

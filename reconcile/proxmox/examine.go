@@ -165,23 +165,23 @@ func (c *Client) Quorate(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Inhabitants returns the hosts there are and the VMIDs of the guests that the
-// token may see.
-func (c *Client) Inhabitants(ctx context.Context) (hosts []string, guests []int, err error) {
+// Inhabitants returns the hosts there are, and the pool, "" for none, of each guest
+// that the token may see, by VMID.
+func (c *Client) Inhabitants(ctx context.Context) (hosts []string, guests map[int]string, err error) {
 	var rows []row
 	if err := c.get(ctx, "/cluster/resources", nil, &rows); err != nil {
 		return nil, nil, err
 	}
+	guests = map[int]string{}
 	for _, r := range rows {
 		switch {
 		case r.isGuest():
-			guests = append(guests, int(r.VMID.number()))
+			guests[int(r.VMID.number())] = string(r.Pool)
 		case r.Type == "node":
 			hosts = append(hosts, string(r.Node))
 		}
 	}
 	slices.Sort(hosts)
-	slices.Sort(guests)
 	return hosts, guests, nil
 }
 

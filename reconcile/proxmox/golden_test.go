@@ -299,7 +299,7 @@ func TestRecordedAnswersAreUnderstood(t *testing.T) {
 			var o options
 			data(x, &o)
 			var f facts
-			f.configured(o, f.read)
+			f.configured(o, 411, f.read)
 			if o.digest() == "" || o["lock"] == "" && f.uuid == "" {
 				t.Errorf("%s: %v", x.name, o)
 			}

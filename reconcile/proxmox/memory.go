@@ -3,6 +3,7 @@ package proxmox
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -23,6 +24,8 @@ type facts struct {
 	mark    cluster.Mark
 	marked  bool
 	guarded bool // Proxmox VE's protection
+	managed bool // by Proxmox VE's HA
+	others  []string
 	tags    []string
 	hw      cluster.Hardware
 }
@@ -37,7 +40,8 @@ func (r row) steady() row {
 func (f facts) still(r row) bool { return f.row == r.steady() && r.Uptime.number() >= f.uptime }
 
 // configured takes over a configuration.
-func (f *facts) configured(o options, now time.Time) {
+func (f *facts) configured(o options, vmid int, now time.Time) {
+	f.others = othersVolumes(o, strconv.Itoa(vmid))
 	f.read = now
 	f.name = o.get("name", "")
 	f.uuid = uuidOf(o)
@@ -58,6 +62,8 @@ type memory struct {
 	// credit is how many audits a cluster has saved up, in turns of
 	// 1/AuditEvery.
 	credit map[string]int
+	// afresh are clusters whose VMs are all read in the next pass.
+	afresh map[string]bool
 	// untagged are VMs of ours that Proxmox VE refuses to tag.
 	untagged map[int]bool
 
@@ -69,7 +75,7 @@ type memory struct {
 }
 
 func newMemory() memory {
-	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]int{}, untagged: map[int]bool{}}
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]int{}, afresh: map[string]bool{}, untagged: map[int]bool{}}
 }
 
 // recall returns what is remembered of a VM.
@@ -125,6 +131,14 @@ func (c *Client) prune(listed map[int]row) {
 	maps.DeleteFunc(c.memory.facts, func(vmid int, _ facts) bool { _, ok := listed[vmid]; return !ok })
 }
 
+// Forget implements reconcile.Forgetter. What is remembered stays until it is
+// read: a VM that is missing from a list must be missed.
+func (c *Client) Forget(clusterID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.memory.afresh[clusterID] = true
+}
+
 // due chooses which of some remembered VMs have their configuration read again
 // in this pass: as many as make each of them come up once in AuditEvery passes,
 // those first that waited longest.
@@ -133,6 +147,10 @@ func (c *Client) due(clusterID string, known map[int]time.Time) []int {
 	credit := c.memory.credit[clusterID] + len(known)
 	n := min(credit/c.auditEvery, len(known))
 	c.memory.credit[clusterID] = credit % c.auditEvery
+	if c.memory.afresh[clusterID] {
+		n = len(known)
+		delete(c.memory.afresh, clusterID)
+	}
 	c.mu.Unlock()
 	order := slices.SortedFunc(maps.Keys(known), func(a, b int) int {
 		if d := known[a].Compare(known[b]); d != 0 {

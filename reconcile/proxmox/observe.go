@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs
@@ -157,10 +158,27 @@ func (l *look) askTasks() {
 		}
 		tasks, err := l.c.activeTasks(l.ctx, l.names[i])
 		tasks = slices.DeleteFunc(tasks, func(t task) bool { return !t.running })
+		l.readLogs(tasks)
 		out[i] = hostTasks{running: tasks, err: err}
 	})
 	for i, name := range l.names {
 		l.tasks[name] = out[i]
+	}
+}
+
+// readLogs reads the end of the log of each task of ours that takes long, for
+// people: what cannot be read is not shown.
+func (l *look) readLogs(tasks []task) {
+	for i, t := range tasks {
+		if !l.c.ours(t.upid) || l.now.Sub(t.started) < logAfter {
+			continue
+		}
+		tail, err := l.c.taskLog(l.ctx, t.upid)
+		if err != nil {
+			l.c.log.Debug("cannot read the log of a task", logging.UPID, t.text, logging.Err, err)
+			continue
+		}
+		tasks[i].log = tail
 	}
 }
 
@@ -219,8 +237,8 @@ func (l *look) nodes() {
 // was running when it was, nothing happens on it, and its row is what it was.
 func (l *look) settled(vmid int) (facts, bool) {
 	r, listed := l.guests[vmid]
-	if !listed || r.Status != "running" || r.Lock != "" {
-		return facts{}, false
+	if !listed || r.Status != "running" || r.Lock != "" || l.destroying {
+		return facts{}, false // what is to be deleted is looked at itself
 	}
 	f, ok := l.c.recall(vmid)
 	host := string(r.Node)
@@ -254,7 +272,7 @@ func (l *look) audit(vmid int) {
 	err := l.c.get(l.ctx, vmPath(string(r.Node), vmid, "config"), nil, &conf)
 	switch {
 	case err == nil:
-		f.configured(conf, l.now)
+		f.configured(conf, vmid, l.now)
 		l.c.remember(vmid, touches, f)
 	case isAnswered(err):
 		l.c.forget(vmid)
@@ -287,8 +305,7 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		return l.inTheMaking(vm)
 	}
 	if listed && (r.Type != "qemu" || r.Pool != "") {
-		vm.Presence, vm.Owner, vm.Why = cluster.Present, cluster.Foreign, wrongPlace(r, id)
-		return l.unread(vm, vm.Why)
+		return l.outside(vm, r, id)
 	}
 	h, err := l.c.behind(l.ctx, id, host)
 	switch {
@@ -301,6 +318,10 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		vm.Why = "it went away while it was looked at"
 	case h.is == nothing:
 		vm.Presence = cluster.Absent
+	case h.is == movedOut && listed:
+		return l.outside(vm, r, id)
+	case h.is == movedOut: // a list that is older than the answer
+		vm.Why = h.why
 	case h.is == beingMade:
 		describeTask := l.c.describeTask(h.task)
 		vm.Task = &describeTask
@@ -314,6 +335,17 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		if listed {
 			vm.Why = wrongPlace(r, id)
 		}
+	}
+	return l.unread(vm, vm.Why)
+}
+
+// outside describes a guest with the VMID of a node in another pool than the node's. It
+// is not ours to touch, even if it was: by its UUID it is known again.
+func (l *look) outside(vm cluster.VM, r row, id identity) cluster.VM {
+	vm.Presence, vm.Owner, vm.Why = cluster.Present, cluster.Foreign, wrongPlace(r, id)
+	var conf options
+	if r.Type == "qemu" && l.c.get(l.ctx, vmPath(vm.Host, id.vmid, "config"), nil, &conf) == nil && uuidOf(conf) == id.uuid {
+		vm.Moved, vm.Pool = true, string(r.Pool)
 	}
 	return l.unread(vm, vm.Why)
 }
@@ -380,8 +412,8 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	if err := l.c.get(l.ctx, vmPath(host, vmid, "config"), nil, &conf); err != nil {
 		return facts{}, err
 	}
-	f := facts{row: r.steady(), uptime: r.Uptime.number(), power: s.power(), up: time.Duration(s.Uptime.number()) * time.Second}
-	f.configured(conf, l.now)
+	f := facts{row: r.steady(), uptime: r.Uptime.number(), power: s.power(), up: time.Duration(s.Uptime.number()) * time.Second, managed: s.HA.Managed.on()}
+	f.configured(conf, vmid, l.now)
 	l.c.remember(vmid, touches, f)
 	l.keep(vmid, f, nil)
 	return f, nil
@@ -392,7 +424,7 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
-		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
+		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
 		Hardware: cluster.Saw(f.hw), ConfigAge: l.now.Sub(f.read),
 	}
 	if up := time.Duration(r.Uptime.number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {

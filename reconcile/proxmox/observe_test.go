@@ -85,6 +85,8 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		lock     string
 		task     string
 		why      string // contained
+		moved    bool
+		pool     string
 	}
 	for _, tc := range []struct {
 		name  string
@@ -108,7 +110,10 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "not in pool talos-dev"}},
 		{name: "a copy of ours in another pool", stage: foreign(pve.Foreign{Pool: "other", Config: ours}),
 			want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool talos-dev"},
-			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "in pool other"}},
+			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "in pool other", moved: true, pool: "other"}},
+		{name: "ours in no pool", stage: foreign(pve.Foreign{Config: ours, Running: true}),
+			want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool talos-dev"},
+			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "not in pool talos-dev", moved: true}},
 		{name: "being created", stage: create,
 			want: want{presence: cluster.Present, task: "qmcreate", why: "being created"}},
 		{name: "left locked by a creation that died", stage: kill,
@@ -158,7 +163,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 						defer c.Close()
 						vm := observe(c, d).VMs[n.Name]
 						if vm.Presence != expect.presence || vm.Owner != expect.owner || vm.Power != expect.power || vm.Lock != expect.lock || !strings.Contains(vm.Why, expect.why) ||
-							(vm.Task == nil) != (expect.task == "") || vm.Task != nil && vm.Task.Type != expect.task {
+							vm.Moved != expect.moved || vm.Pool != expect.pool || (vm.Task == nil) != (expect.task == "") || vm.Task != nil && vm.Task.Type != expect.task {
 							t.Errorf("got %+v\nwant %+v", vm, expect)
 						}
 						if vm.VMID != n.VMID || vm.Node != n.Name || vm.Presence == cluster.Present && vm.Host != testHost {
@@ -190,12 +195,12 @@ func TestUnknownIsNeverAbsent(t *testing.T) {
 		{"refused", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.Answer, Status: 500, Text: "got no worker upid - start worker failed"}), "start worker failed"},
 		{"dead peer", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.Answer, Status: 595, Text: "No route to host"}), "No route to host"},
 		{"no answer", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.LoseReply}), "EOF"},
-		{"slow", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.Slow, Delay: time.Hour}), "deadline exceeded"},
+		{"slow", fault(world.Fault{Op: "GET /cluster/resources", Kind: world.Slow, Delay: time.Hour}), "it does not answer in time"},
 		{"token without rights", func(s *stand) { s.revoke("tokens", "talos-agent@pve!pve1") }, "no VM.Audit on /pool/talos-dev"},
 		{"user without rights", func(s *stand) { s.revoke("users", "talos-agent@pve") }, "no VM.Audit on /pool/talos-dev"},
 		{"no Pool.Audit", func(s *stand) { s.host.Role("TalosAgentVM", "VM.Audit") }, "no Pool.Audit on /pool/talos-dev"},
 		{"token replaced", func(s *stand) { s.host.Token("talos-agent@pve", "pve1", true) }, "Authentication failed!"},
-		{"host dark", func(s *stand) { s.world.Net.(*world.Memory).Darken("127.0.0.1", true) }, "deadline exceeded"},
+		{"host dark", func(s *stand) { s.world.Net.(*world.Memory).Darken("127.0.0.1", true) }, "it does not answer in time"},
 		{"host down", func(s *stand) { s.host.Close() }, "no route to host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

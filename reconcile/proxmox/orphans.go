@@ -105,7 +105,10 @@ func (l *look) vanished() error {
 		}
 		free, err := l.c.free(l.ctx, vmid)
 		if err == nil && !free {
-			_, err = l.c.foreign(l.ctx, identity{vmid: vmid, pool: string(f.row.Pool), uuid: f.uuid, node: f.name}, string(f.row.Node))
+			var h hidden
+			if h, err = l.c.foreign(l.ctx, identity{vmid: vmid, pool: string(f.row.Pool), uuid: f.uuid, node: f.name}, string(f.row.Node)); err == nil && h.is == movedOut {
+				err = errors.New(h.why) // the list is older than the answer
+			}
 		}
 		if err != nil {
 			return err

@@ -213,7 +213,7 @@ type hidden struct {
 	is   hiddenKind
 	task task   // of beingMade
 	row  row    // of justMade
-	why  string // in words, of leftLocked and takenByOther
+	why  string // in words, of leftLocked, takenByOther and movedOut
 }
 
 type hiddenKind int
@@ -224,6 +224,7 @@ const (
 	justMade                       // by a task of ours that ended between the listing and now
 	leftLocked                     // by a task of ours that was killed; only root can unlock it
 	takenByOther                   // by a guest outside our pool
+	movedOut                       // by the node's own VM, outside our pool
 )
 
 // behind finds what is behind a VMID that a listing does not show although it
@@ -252,7 +253,7 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
 				return hidden{}, err
 			}
-			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; as root on %s: `qm unlock %[1]d` and `qm destroy %[1]d`", id.vmid, host)}, nil
+			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; as root on %s: `qm unlock %[1]d && qm destroy %[1]d --destroy-unreferenced-disks 1`", id.vmid, host)}, nil
 		case isSuccess(t.exit):
 			switch r, err := c.find(ctx, id.vmid); {
 			case err == nil && wrongPlace(r, id) == "":
@@ -282,7 +283,7 @@ func (c *Client) foreign(ctx context.Context, id identity, host string) (hidden,
 	case err == nil && uuidOf(conf) != "" && uuidOf(conf) != id.uuid:
 		return hidden{is: takenByOther, why: wrongUUID(uuidOf(conf), id)}, nil
 	case err == nil:
-		return hidden{}, fmt.Errorf("vmid %d is taken, and the list of guests does not show by whom", id.vmid)
+		return hidden{is: movedOut, why: fmt.Sprintf("vmid %d is taken, and the list of guests does not show by whom", id.vmid)}, nil
 	}
 	return hidden{}, err
 }

@@ -182,3 +182,49 @@ func TestTwoClustersShareAHost(t *testing.T) {
 		c.Close()
 	})
 }
+
+// TestWhatIsToBeDeletedIsReadDirectly: what forbids a deletion is seen at once, of
+// VMs too that are remembered as settled.
+func TestWhatIsToBeDeletedIsReadDirectly(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(3)
+		c := s.settled(d)
+		defer c.Close()
+		s.must(s.host.Edit(411, "protection", "1"))
+		s.must(s.host.Edit(412, "unused0", "local-lvm:vm-412-disk-7"))
+		s.host.Manage("vm:413")
+		o := cluster.Observed{Facts: cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}}}
+		c.Observe(t.Context(), d, &o)
+		for i, n := range d.Spec.Nodes {
+			vm := o.VMs[n.Name]
+			if vm.Protected != (i == 0) || (len(vm.Others) == 1) != (i == 1) || vm.Managed != (i == 2) {
+				t.Errorf("%+v", vm)
+			}
+		}
+	})
+}
+
+// TestForgotten: after Forget every config is read in the next pass, once.
+func TestForgotten(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(5)
+		c := s.settled(d)
+		defer c.Close()
+		configs := func() int {
+			s.world.ForgetCalls()
+			observe(c, d)
+			return s.world.CountCalls(func(r world.CallRecord) bool { return r.Op == "GET /nodes/{node}/qemu/{vmid}/config" })
+		}
+		c.Forget(cluster.ClusterID("talos-agent", "another"))
+		if n := configs(); n > 1 {
+			t.Errorf("another cluster is forgotten, and %d configs are read", n)
+		}
+		c.Forget(d.Spec.ID)
+		if n := configs(); n != 5 {
+			t.Errorf("%d of 5 configs are read", n)
+		}
+		if n := configs(); n > 1 {
+			t.Errorf("%d configs are read in the pass after that", n)
+		}
+	})
+}

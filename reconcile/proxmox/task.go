@@ -26,6 +26,9 @@ const (
 	// again by looking.
 	lostAfter = 2 * time.Minute
 	logTail   = 5
+	// logAfter is how long a task of ours has run when the end of its log begins to
+	// be shown.
+	logAfter = time.Minute
 )
 
 // taskRow is a task in a list.
@@ -40,6 +43,7 @@ type task struct {
 	upid
 	running bool
 	exit    string // when it has ended
+	log     []string
 }
 
 func tasksOf(rows []taskRow) ([]task, error) {
@@ -84,7 +88,7 @@ func (c *Client) ours(t upid) bool { return t.user == string(c.token) }
 
 // describeTask returns a task in the terms of the observed world.
 func (c *Client) describeTask(t task) cluster.Task {
-	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid)}
+	return cluster.Task{UPID: t.text, Type: t.kind, VMID: t.vmid(), Started: t.started, User: t.user, Ours: c.ours(t.upid), Log: t.log}
 }
 
 // wait waits until a task has ended, and judges it by its own exit status.

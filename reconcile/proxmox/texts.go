@@ -52,8 +52,12 @@ var phrases = []phrase{
 	{errMissing, "unable to find configuration file", "qmstop of a vm that is not there (9.2.11, 8.4.21)", ""},
 	{nil, "protection mode enabled", "DELETE of a protected vm (9.2.11, 8.4.21)", "clear the vm's protection, or leave it alone"},
 	{nil, "no physical interface on bridge", "qmstart with a vlan tag on a bridge that has no port (9.2.11)", "make the bridge vlan-aware, or leave the vlan out"},
-	{nil, "QEMU exited with code", "qmstart that QEMU refused (9.2.11, 8.4.21)", "`qm start` of the vm on the host shows what QEMU says"},
+	{nil, qemuExited, "qmstart that QEMU refused (9.2.11, 8.4.21)", "`qm start` of the vm on the host shows what QEMU says"},
 }
+
+// qemuExited is all that the exit status of a start has of what QEMU complains of:
+// that is in the task's log.
+const qemuExited = "QEMU exited with code"
 
 // phraseIn finds the row that fits some words of Proxmox VE.
 func phraseIn(words string) (phrase, bool) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -46,6 +47,9 @@ func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, explainTLS(err)
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
+		if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err == nil && kind == "text/html" {
+			return nil, errors.Join(fault.WithHint(errNotAPI, "url in the host config must lead to pveproxy itself, such as https://127.0.0.1:8006; a proxy or a page to sign in at answers in its place"), resp.Body.Close())
+		}
 		resp.Body = &limited{ReadCloser: resp.Body, left: largest}
 		return resp, nil
 	}
@@ -76,9 +80,15 @@ func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, e
 }
 
+// errNotAPI is an answer that Proxmox VE's API never gives.
+var errNotAPI = errors.New("the answer is a web page, and not that of Proxmox VE's API")
+
 // reasonOf is the reason phrase of a status line.
 func reasonOf(r *http.Response) string {
 	_, reason, _ := strings.Cut(r.Status, " ")
+	if reason == fmt.Sprintf("status code %d", r.StatusCode) {
+		return "" // what net/http writes where there is none
+	}
 	return reason
 }
 

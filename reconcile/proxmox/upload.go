@@ -64,7 +64,8 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 	if err := check.err(); err != nil {
 		return err
 	}
-	done, err := c.turns.take(ctx, "image "+at.host+"/"+at.store+"/"+at.name)
+	what := "image " + at.name + " on " + at.host + "/" + at.store
+	done, err := c.turns.take(ctx, what, "another upload of it", func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 	if err != nil {
 		return err
 	}

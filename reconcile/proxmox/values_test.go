@@ -186,7 +186,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		var fs facts
-		fs.configured(o, time.Time{})
+		fs.configured(o, 411, time.Time{})
 		othersVolumes(o, "410")
 		if name := orphanOf(fs, id); name != "" && !strings.EqualFold(fs.uuid, cluster.NodeUUID(id, name)) {
 			t.Errorf("%s is an orphan: %+v", name, fs)

@@ -106,7 +106,7 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 		return unknownMachine(what, preferCause(ctx, err)), false
 	}
 	if why := id.otherUUID(w.node); why != "" {
-		return cluster.Machine{Reach: cluster.Unexpected, Why: "it is another machine of this cluster: " + why, UUID: m.UUID, MACs: m.MACs}, false
+		return cluster.Machine{Reach: cluster.Unexpected, Why: fmt.Sprintf("it is %s of this cluster: %s", w.f.nameMachine(id), why), UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Configured
 	v, err := w.open(ctx, l)

@@ -81,6 +81,18 @@ func (id identity) otherUUID(n cluster.Node) string {
 	return fmt.Sprintf("its SMBIOS UUID is %s, expected %s", sanitize(id.uuid), n.UUID)
 }
 
+// nameMachine is the name of the node whose machine it is, as far as it is watched.
+func (f *Fleet) nameMachine(id identity) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, w := range f.watchers {
+		if id.otherUUID(w.node) == "" {
+			return name
+		}
+	}
+	return "another machine"
+}
+
 // other also compares the network cards.
 func (id identity) other(n cluster.Node) string {
 	if why := id.otherUUID(n); why != "" {

@@ -96,12 +96,32 @@ func (f *Fleet) connect(ctx context.Context, ip netip.Addr, k keys) (*link, erro
 		_ = raw.Close()
 		return nil, v.refused(addr, err)
 	}
-	l := &link{standing: v.standing, conn: conn}
+	l := &link{standing: v.standing, conn: &outspoken{conn}}
 	if err := l.speak(addr, f.options); err != nil {
 		_ = conn.Close()
 		return nil, &unreached{cluster.ReachUnknown, "cannot speak gRPC with " + addr, err}
 	}
 	return l, nil
+}
+
+// outspoken is a connection that reports why the other side closed it. With TLS 1.3 a
+// machine judges the client's certificate after the client's handshake is over: then
+// the reason waits to be read while a write only finds the connection closed.
+type outspoken struct{ *tls.Conn }
+
+// Write implements net.Conn.
+func (c *outspoken) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err == nil {
+		return n, nil
+	}
+	if c.SetReadDeadline(time.Now().Add(time.Second)) == nil {
+		var alert *net.OpError
+		if _, why := c.Read(make([]byte, 1)); errors.As(why, &alert) && alert.Op == "remote error" {
+			return n, why
+		}
+	}
+	return n, err
 }
 
 // silent are the errors of a connection that mean that nothing is there (any
@@ -163,7 +183,7 @@ func (l *link) close() {
 type vetted struct{}
 
 func (vetted) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, ok := c.(*tls.Conn)
+	conn, ok := c.(*outspoken)
 	if !ok {
 		return nil, nil, errors.New("the connection is not encrypted")
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,7 @@ type bench struct {
 	secrets  *secrets.Bundle
 	fleet    *Fleet
 	link     atomic.Pointer[world.Link] // the cable that all of the fleet's connections go through
+	divert   sync.Map                   // addresses that lead to another
 	desired  cluster.Desired
 	changes  chan struct{} // one slot
 	reported atomic.Int64
@@ -120,7 +122,7 @@ func newBench(t testing.TB, c world.Config, step time.Duration, bundle *secrets.
 		t.Fatal(err)
 	}
 	b.link.Store(world.NewLink(w.Net))
-	b.desired.Spec = cluster.Spec{Name: "lab", Versions: cluster.Versions{Talos: version, Kubernetes: "v1.36.1"}, Nodes: nodes}
+	b.desired.Spec = cluster.Spec{Name: "lab", Versions: cluster.Versions{Talos: version, Kubernetes: "v" + kubernetesFor(version)}, Nodes: nodes}
 	b.desired.Configs = map[string]cluster.Config{}
 	b.fleet = b.newFleet()
 	return b
@@ -142,6 +144,9 @@ func (b *bench) newFleet() *Fleet {
 }
 
 func (b *bench) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if other, ok := b.divert.Load(addr); ok {
+		addr = other.(string)
+	}
 	c, err := b.link.Load().DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -253,13 +258,24 @@ func (b *bench) config(n cluster.Node, patches ...string) cluster.Config {
 	return cfg
 }
 
+// kubernetesFor is a version of Kubernetes that a version of Talos runs: one runs
+// those of six minors, of which the newest goes up with it.
+func kubernetesFor(version string) string {
+	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
+	n, err := strconv.Atoi(minor)
+	if err != nil || n >= 13 {
+		return "1.36.1"
+	}
+	return fmt.Sprintf("1.%d.1", n+23)
+}
+
 func render(t testing.TB, bundle *secrets.Bundle, n cluster.Node, version string, patches ...string) cluster.Config {
 	t.Helper()
 	contract, err := config.ParseContractFromVersion(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := generate.NewInput("lab", "https://10.5.0.11:6443", "1.36.1", generate.WithVersionContract(contract), generate.WithSecretsBundle(bundle))
+	in, err := generate.NewInput("lab", "https://10.5.0.11:6443", kubernetesFor(version), generate.WithVersionContract(contract), generate.WithSecretsBundle(bundle))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,8 +23,8 @@ const (
 	allWithin     = 5 * time.Second
 )
 
-// membersFor is how long a list in which every control plane votes is good when
-// nothing else changes: a member that goes takes its etcd service with it, which
+// membersFor is how long a list in which every control plane votes, and nobody
+// else, is good when nothing else changes: a member that goes takes its etcd service with it, which
 // is watched.
 const membersFor = 10 * time.Minute
 
@@ -78,7 +78,7 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	case len(able) == 0:
 		return cluster.Unseen[[]cluster.Member]("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
-	if last.known && last.turn == turn && time.Since(last.at) < membersFor && allVote(planes, last.members) {
+	if last.known && last.turn == turn && time.Since(last.at) < membersFor && isSettled(planes, last.members) {
 		return cluster.Saw(slices.Clone(last.members))
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
@@ -91,6 +91,14 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 		return cluster.Unseen[[]cluster.Member](formatError(err))
 	}
 	return cluster.Saw(slices.Clone(members))
+}
+
+// Forget implements reconcile.Forgetter: the members of etcd are asked for again,
+// also while a look is under way.
+func (f *Fleet) Forget(string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.turn++
 }
 
 // planes takes down how the control planes stand, the founder first.
@@ -182,9 +190,11 @@ func isMember(members []cluster.Member, n cluster.Node) bool {
 	return ok
 }
 
-// allVote reports whether every control plane of the inventory has a vote.
-func allVote(planes []plane, members []cluster.Member) bool {
-	return !slices.ContainsFunc(planes, func(p plane) bool {
+// isSettled reports whether every control plane of the inventory has a vote, and
+// nobody else: a member that is no control plane is removed by hand, which no
+// machine shows.
+func isSettled(planes []plane, members []cluster.Member) bool {
+	return len(members) == len(planes) && !slices.ContainsFunc(planes, func(p plane) bool {
 		m, ok := memberOf(members, p.node)
 		return !ok || m.Learner
 	})

@@ -1,10 +1,12 @@
 package talos
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -38,6 +40,31 @@ func TestLearners(t *testing.T) {
 		})
 		if took := time.Since(start); took > b.world.Latency.Learn {
 			t.Errorf("the vote was seen after %v", took)
+		}
+	})
+}
+
+// TestMembersForgotten: who was told that a member is removed need not wait until
+// the list is too old.
+func TestMembersForgotten(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {
+		b.bringUp(cp(1), cp(2), cp(3))
+		time.Sleep(2 * membersFor)
+		asked := func() int {
+			b.world.ForgetCalls()
+			b.observe()
+			return b.world.CountCalls(func(c world.CallRecord) bool { return c.Op == membersCall })
+		}
+		asked()
+		if n := asked(); n != 0 {
+			t.Errorf("a list that is new is asked for %d times", n)
+		}
+		b.fleet.Forget("")
+		if n := asked(); n != 1 {
+			t.Errorf("a list that is forgotten is asked for %d times", n)
+		}
+		if n := asked(); n != 0 {
+			t.Errorf("then it is asked for %d times", n)
 		}
 	})
 }
@@ -133,4 +160,43 @@ func TestMemberAddresses(t *testing.T) {
 	if !isMember(members, cp(1)) || !isMember(members, cp(2)) || isMember(members, cp(3)) || isMember(nil, cp(1)) {
 		t.Error("members are found by name or address")
 	}
+}
+
+// TestOrphanMember: a member that is no control plane of the inventory is asked
+// for in every pass, because nothing shows when somebody removes it.
+func TestOrphanMember(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {
+		b.bringUp(cp(1), cp(2), cp(3))
+		if err := b.lab.Kill(403); err != nil {
+			t.Fatal(err)
+		}
+		b.untilReach(cp(3), cluster.Silent)
+		b.desired.Spec.Nodes = []cluster.Node{cp(1), cp(2)}
+		b.world.ForgetCalls()
+		var dead cluster.Member
+		for range 3 {
+			o := b.observe()
+			if dead, _ = memberOf(o.Members.Value, cp(3)); len(o.Members.Value) != 3 || dead.ID == 0 {
+				t.Fatalf("%+v", o.Members)
+			}
+		}
+		asked := 0
+		for _, c := range b.world.Calls() {
+			if c.Op == membersCall {
+				asked++
+			}
+		}
+		if asked != 3 {
+			t.Errorf("three passes asked %d times", asked)
+		}
+		b.fleet.mu.Lock()
+		l := b.fleet.watchers["cp-1"].link
+		b.fleet.mu.Unlock()
+		if _, err := l.machine.EtcdRemoveMemberByID(context.Background(), &machineapi.EtcdRemoveMemberByIDRequest{MemberId: dead.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if o := b.observe(); len(o.Members.Value) != 2 {
+			t.Errorf("%+v", o.Members)
+		}
+	})
 }

@@ -211,6 +211,13 @@ func TestUnexpectedMachines(t *testing.T) {
 			b.rawApply(n, render(b, b.secrets, n, newest, "cluster: {network: {podSubnets: [10.5.0.0/16]}}"))
 			return undo
 		}, cluster.ReachUnknown, "signed by this cluster's authority, but not to be trusted: x509: certificate is valid for 127.0.0.1, ::1, not 10.5.0.11"},
+		{"another node of the cluster has the address", func(b *bench) func() {
+			g := guest(cp(2), newest)
+			undo := b.boot(g)
+			b.rawApply(cp(2), render(b, b.secrets, cp(2), newest))
+			b.divert.Store("10.5.0.11:50000", "10.5.0.12:50000")
+			return undo
+		}, cluster.ReachUnknown, "cp-2 of this cluster answers there: its certificate is for 10.5.0.12, not for 10.5.0.11"},
 		{"our certificate, expired", func(b *bench) func() {
 			return b.impostor(n, serveTLS(b.expired(n)))
 		}, cluster.ReachUnknown, "signed by this cluster's authority, but not to be trusted: it is good from 1999-12-30T"},

@@ -2,12 +2,14 @@ package talos
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
@@ -123,6 +125,8 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 		return nil
 	case v.keys.none():
 		return v.reject(cluster.ReachUnknown, "it has a config already, and there are no keys to ask it with", nil)
+	case v.signed(leaf) && isForOthers(err) && describeAddresses(leaf) != "":
+		return v.reject(cluster.ReachUnknown, fmt.Sprintf("%s of this cluster answers there: its certificate is for %s, not for %s", nodeIn(leaf), describeAddresses(leaf), v.address), nil)
 	case v.signed(leaf):
 		// Ours by its signature, and still not to be trusted.
 		return v.reject(cluster.ReachUnknown, "its certificate is signed by this cluster's authority, but not to be trusted", dropTimes(leaf, err))
@@ -131,6 +135,28 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 	default:
 		return v.reject(cluster.Unexpected, "its certificate is neither this cluster's nor that of a Talos machine in maintenance mode", nil)
 	}
+}
+
+// isForOthers reports whether a certificate is good, but for other addresses.
+func isForOthers(err error) bool {
+	var host x509.HostnameError
+	return errors.As(err, &host)
+}
+
+// nodeIn is the name of the node that a certificate of Talos' API was made for.
+func nodeIn(leaf *x509.Certificate) string {
+	return sanitize(cmp.Or(leaf.Subject.CommonName, strings.Join(leaf.DNSNames, ", "), "another node"))
+}
+
+// describeAddresses lists the addresses in a certificate.
+func describeAddresses(leaf *x509.Certificate) string {
+	var out []string
+	for _, ip := range leaf.IPAddresses {
+		if !ip.IsLoopback() {
+			out = append(out, ip.String())
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // dropTimes replaces an error that contains the time, so that the same state is

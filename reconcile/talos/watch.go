@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // watcher keeps an eye on the machine of one node. It holds one connection, or
@@ -22,6 +24,7 @@ type watcher struct {
 
 	// Guarded by the fleet's lock. What machine refers to is never changed.
 	machine   cluster.Machine
+	readyAt   time.Time     // when machine was last found to have been ready
 	moved     chan struct{} // closed when machine changes
 	first     chan struct{} // closed when machine was first published
 	published bool
@@ -122,7 +125,11 @@ func absentMachine(err error) cluster.Machine {
 
 // unknownMachine returns a machine that answers, but not what is needed.
 func unknownMachine(what string, err error) cluster.Machine {
-	return cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, formatError(err))}
+	m := cluster.Machine{Why: fmt.Sprintf("%s, but cannot %s", what, formatError(err))}
+	if strings.Contains(err.Error(), text.Expired) {
+		m.Hint = clockHint
+	}
+	return m
 }
 
 // publish makes a state the last known one, and reports it when it is new. What
@@ -134,6 +141,12 @@ func (w *watcher) publish(m cluster.Machine) {
 	if !w.published {
 		w.published = true
 		close(w.first)
+	}
+	if w.machine.Reach == cluster.Configured && w.machine.Ready {
+		w.readyAt = time.Now()
+	}
+	if m.Reach == cluster.Silent {
+		m.ReadyAt = w.readyAt
 	}
 	if reflect.DeepEqual(w.machine, m) {
 		return

@@ -34,17 +34,27 @@ var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: 
 // (recorded).
 const late = "no answer in time"
 
+// expired is what is left of an error when the machine refused the agent's
+// certificate for its dates. clockHint is what to do about it.
+const (
+	expired   = "it refuses the agent's certificate as expired or not yet valid"
+	clockHint = "compare the clocks: `timedatectl` on this host must show the right time; the agent's certificates are good for a day before and after it"
+)
+
+var expiredAlert = regexp.MustCompile(`(connection error: desc = )?"?([^":]*: )*remote error: ` + text.Expired + `"?`)
+
 // formatError returns an error in one line, and the same words for the same
 // error.
 func formatError(err error) string {
-	text := err.Error()
+	words := err.Error()
 	var answer interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &answer) {
 		if st := answer.GRPCStatus(); st.Code() == codes.DeadlineExceeded && st.Message() != "" {
-			text = strings.ReplaceAll(text, st.Message(), late)
+			words = strings.ReplaceAll(words, st.Message(), late)
 		}
 	}
-	return sanitize(strings.ReplaceAll(noise.ReplaceAllString(text, ""), context.DeadlineExceeded.Error(), late))
+	words = expiredAlert.ReplaceAllString(noise.ReplaceAllString(words, ""), expired)
+	return sanitize(strings.ReplaceAll(words, context.DeadlineExceeded.Error(), late))
 }
 
 // worded is an error whose message is its words.

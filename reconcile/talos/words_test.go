@@ -39,6 +39,7 @@ func TestWords(t *testing.T) {
 		{fmt.Errorf("ask: %w", context.DeadlineExceeded), "ask: no answer in time"},
 		{status.Error(codes.DeadlineExceeded, ""), ""},
 		{errors.New("plain"), "plain"},
+		{fmt.Errorf("read its UUID: %w", status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: remote error: tls: expired certificate"`)), "read its UUID: it refuses the agent's certificate as expired or not yet valid"},
 		{status.Error(codes.Unavailable, "error reading from server: read tcp 10.5.0.1:43210->10.5.0.11:50000: read: connection reset by peer"), "error reading from server: read: connection reset by peer"},
 		{errors.New("write tcp [fd00::1]:56780->[fd00::11]:50000: write: broken pipe"), "write: broken pipe"},
 		{errors.New("dial tcp 10.5.0.11:50000: connect: connection refused"), "connect: connection refused"},

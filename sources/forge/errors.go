@@ -60,7 +60,7 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.text }
 func (e *FieldError) Unwrap() error { return &fault.Error{Op: e.text, Hint: e.hint} }
 
 // maxAnswer bounds what is read of an answer, in bytes.
-const maxAnswer = 64 << 10
+const maxAnswer = 1 << 20
 
 // judge makes an error of an answer that is not a success; nil if the status
 // stands all the same.
@@ -71,6 +71,9 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 		e.fault.Op += ": " + reason
 	}
 	switch {
+	case res.StatusCode >= 200 && res.StatusCode < 300:
+		e.Kind, e.fault.Op = ErrUnavailable, "the forge answers "+strconv.Itoa(res.StatusCode)+", but not as its API does"
+		e.fault.Hint = "url must be that of the forge's API, and a proxy on the way must not answer in its place: a page to sign in at is no success"
 	// GitLab has a state machine where the others have a list: what is running
 	// cannot be made running, and a 400 with this sentence is all it answers.
 	// (lib/api/commit_statuses.rb and the state_machines gem of GitLab 16.)
@@ -79,6 +82,9 @@ func (c *Client) judge(res *http.Response, body []byte, s Status) error {
 		return nil
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusForbidden && isRateLimited(res.Header):
 		e.Kind, e.RetryAfter = ErrRateLimited, retryAfter(res.Header)
+		if e.RetryAfter >= time.Minute {
+			e.fault.Op += "; it is tried again at " + time.Now().Add(e.RetryAfter).UTC().Format("15:04 MST")
+		}
 	case res.StatusCode == http.StatusUnauthorized:
 		e.Kind, e.fault.Hint = ErrAuth, "the token may have expired or been revoked, and a new one takes `systemctl restart talos-agent`; "+c.forge.scope
 	case res.StatusCode == http.StatusForbidden:

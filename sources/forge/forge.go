@@ -313,12 +313,22 @@ func (c *Client) ask(parent context.Context, method, path string, body []byte, s
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	err = errors.Join(err, res.Body.Close())
 	switch {
-	case res.StatusCode == http.StatusOK || res.StatusCode == http.StatusCreated:
-		return nil // it stands, whether or not its echo came through
 	case err != nil:
 		return c.unanswered(parent, err)
+	case res.StatusCode == want[method] && isObject(answer):
+		return nil
 	}
 	return c.judge(res, answer, s)
+}
+
+// want is the status of a success. Each forge has the same.
+var want = map[string]int{http.MethodGet: http.StatusOK, http.MethodPost: http.StatusCreated}
+
+// isObject reports whether an answer is an object of a forge, a commit status or a
+// repository: each has a number. A page to sign in at is not, whatever its status.
+func isObject(answer []byte) bool {
+	var object struct{ ID int64 }
+	return json.Unmarshal(answer, &object) == nil && object.ID != 0
 }
 
 // unanswered sorts what went wrong before there was an answer.
@@ -330,7 +340,7 @@ func (c *Client) unanswered(parent context.Context, err error) error {
 	if errors.As(err, &ue) {
 		err = ue.Err // without the URL, which adds only the host
 	}
-	e := &Error{Kind: ErrUnavailable, fault: fault.Error{Op: "ask " + c.host, Err: err}}
+	e := &Error{Kind: ErrUnavailable, fault: fault.Error{Op: "ask " + c.host, Err: text.Plain(err)}}
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded): // whichever clock strikes first

@@ -119,10 +119,15 @@ func TestAnswers(t *testing.T) {
 		words   []string
 		atLeast time.Duration
 	}{
-		"ok, not read":              {GitHub, 200, nil, strings.Repeat("x", 1<<20), nil, nil, 0},
+		"ok":                        {GitHub, 201, nil, `{"id":1,"state":"pending","x":"` + strings.Repeat("x", 1<<19) + `"}`, nil, nil, 0},
+		"a page to sign in at":      {GitHub, 200, nil, "<!DOCTYPE html><html>Sign in</html>", ErrUnavailable, []string{"the forge answers 200, but not as its API does", "url must be that of the forge's API"}, 0},
+		"made, but a page":          {GitLab, 201, nil, "<html>welcome</html>", ErrUnavailable, []string{"answers 201"}, 0},
+		"a portal's own object":     {Gitea, 200, nil, `{"id":1}`, ErrUnavailable, []string{"answers 200"}, 0},
+		"nothing in it":             {Gitea, 201, nil, "{}", ErrUnavailable, []string{"answers 201"}, 0},
+		"no content":                {GitHub, 204, nil, "", ErrUnavailable, []string{"answers 204"}, 0},
 		"github, no token":          {GitHub, 401, nil, `{"message":"Bad credentials"}`, ErrAuth, []string{"401 Unauthorized: Bad credentials", "expired", "Commit statuses: write"}, 0},
 		"github, scope":             {GitHub, 403, nil, `{"message":"Resource not accessible by personal access token"}`, ErrAuth, []string{"not accessible", "repo:status"}, 0},
-		"github, rate":              {GitHub, 403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", soon}, `{"message":"API rate limit exceeded"}`, ErrRateLimited, []string{"rate limit exceeded"}, 9 * time.Minute},
+		"github, rate":              {GitHub, 403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", soon}, `{"message":"API rate limit exceeded"}`, ErrRateLimited, []string{"rate limit exceeded; it is tried again at ", "UTC"}, 9 * time.Minute},
 		"github, secondary rate":    {GitHub, 403, []string{"Retry-After", "90"}, `{"message":"You have exceeded a secondary rate limit"}`, ErrRateLimited, nil, 90 * time.Second},
 		"github, hidden":            {GitHub, 404, nil, `{"message":"Not Found"}`, ErrNotFound, []string{"check repository", "gets the same answer"}, 0},
 		"github, no such commit":    {GitHub, 422, nil, `{"message":"No commit found for SHA: 0123"}`, ErrNotFound, []string{"No commit found", "the one that the agent reads"}, 0},
@@ -212,7 +217,10 @@ func TestNoAnswer(t *testing.T) {
 	check(t, err)
 	wantKind(t, c.Post(t.Context(), good), ErrUnavailable, "ask 127.0.0.1:1", "connection refused")
 
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(201) }))
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(201)
+		_, _ = io.WriteString(w, `{"id": 1}`)
+	}))
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()
 	defer srv.Close()
@@ -242,6 +250,7 @@ func TestInABubble(t *testing.T) {
 			_, _ = io.Copy(io.Discard, r.Body) // or the server would not see the client go
 			_ = retry.Sleep(r.Context(), delay)
 			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, `{"id": 1}`)
 		})}
 		done := make(chan struct{})
 		go func() { defer close(done); _ = srv.Serve(l) }()

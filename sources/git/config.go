@@ -104,6 +104,9 @@ func (c Config) withDefaults() Config {
 // the connection, and the handshake.
 const patience = 30 * time.Second
 
+// answerWithin is how long a server that was asked over HTTP may be silent.
+const answerWithin = 60 * time.Second
+
 // limitDial gives up on a host that does not answer before the whole Head does.
 func limitDial(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	if dial == nil {

@@ -115,6 +115,11 @@ func (d *Directory) Tree(ctx context.Context, c Commit) (fs.FS, error) {
 // by somebody who may.
 func (d *Directory) Descends(context.Context, string, string) (bool, error) { return true, nil }
 
+// Find finds nothing: a directory keeps no earlier state.
+func (d *Directory) Find(string) (Commit, error) {
+	return Commit{}, fmt.Errorf("directory %s keeps no earlier state", d.dir)
+}
+
 // manifest is what one Head saw. It implements contents.
 type manifest struct {
 	dir    string

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 const (
@@ -50,7 +52,7 @@ func newHTTPRemote(l location, c Config, cred credentials) (*httpRemote, error) 
 				DialContext:           c.Dial,
 				TLSClientConfig:       &tls.Config{RootCAs: cred.pool, MinVersion: tls.VersionTLS12},
 				TLSHandshakeTimeout:   patience,
-				ResponseHeaderTimeout: 60 * time.Second,
+				ResponseHeaderTimeout: answerWithin,
 				IdleConnTimeout:       90 * time.Second,
 				MaxIdleConnsPerHost:   1,
 				Protocols:             &h1,
@@ -153,7 +155,7 @@ func (s *httpSession) do(ctx context.Context, method string, u *url.URL, body []
 	}
 	res, err := s.remote.client.Do(req)
 	if err != nil {
-		return nil, s.connectError(err)
+		return nil, s.connectError(ctx, err)
 	}
 	res.Body = lossy{res.Body}
 	if res.StatusCode != http.StatusOK {
@@ -179,23 +181,26 @@ func (l lossy) Read(p []byte) (int, error) {
 }
 
 // connectError sorts what went wrong before there was an answer.
-func (s *httpSession) connectError(err error) error {
+func (s *httpSession) connectError(ctx context.Context, err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {
 		err = ue.Err // without the method and the URL, which the caller names
+	}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return newError(ErrUnreachable, "", nil, "%s accepts connections and has not answered within %s", s.base.Host, answerWithin)
 	}
 	if isKnown(err) {
 		return err
 	}
 	var cert *tls.CertificateVerificationError
 	if errors.As(err, &cert) {
-		return newError(ErrUnreachable, "if the server's certificate comes from an authority of your own, give its certificate as ca_file", err, "the server's certificate is not trusted")
+		return newError(ErrUnreachable, "if the server's certificate comes from an authority of your own, give its certificate as ca_file", text.Plain(cert.Err), "the server's certificate is not trusted")
 	}
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) {
 		return newError(ErrUnreachable, "the port seems to speak http; check url", err, "no TLS there")
 	}
-	return asUnreachable(err, "ask "+s.base.Host)
+	return asUnreachable(text.Plain(err), "ask "+s.base.Host)
 }
 
 // statusError sorts an answer that is not 200.

@@ -28,6 +28,8 @@ const maxCommit = 1 << 20
 type objects struct {
 	mu  sync.Mutex
 	sto objectStorer
+	// shallow: a part of the history is missing, so that what is not there may be in it.
+	shallow bool
 }
 
 type objectStorer interface {
@@ -161,6 +163,9 @@ func (o *objects) descends(ctx context.Context, head, ancestor plumbing.Hash) (b
 		}
 		seen[h] = true
 		c, err := o.commit(h)
+		if err != nil && o.shallow {
+			return errShallow()
+		}
 		if err != nil {
 			return fmt.Errorf("read history of %s: %w", head, err)
 		}
@@ -171,6 +176,9 @@ func (o *objects) descends(ctx context.Context, head, ancestor plumbing.Hash) (b
 		return false, err
 	}
 	if there, err := o.has(ancestor); err != nil || !there {
+		if err == nil && o.shallow {
+			err = errShallow()
+		}
 		return false, err
 	}
 	// Youngest first finds a recent ancestor soon; clocks may lie, so the walk
@@ -190,6 +198,11 @@ func (o *objects) descends(ctx context.Context, head, ancestor plumbing.Hash) (b
 		}
 	}
 	return false, nil
+}
+
+// errShallow is about a repository on this host: a server that has one is refused.
+func errShallow() error {
+	return newError(ErrUnsupported, "run `git fetch --unshallow` in it", nil, "the repository is a shallow clone: a part of its history is missing")
 }
 
 // byTime is a heap of commits, youngest first.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/go-git/go-billy/v5/memfs"
@@ -70,8 +71,9 @@ type Store struct {
 // be broken at its origin, and fetching all of it again each time would not fix
 // it.
 type renewal struct {
-	tip plumbing.Hash
-	at  time.Time
+	tip    plumbing.Hash
+	at     time.Time
+	reason string
 }
 
 func (r renewal) mayHelp(tip plumbing.Hash) bool { return r.tip != tip || time.Since(r.at) > time.Hour }
@@ -147,7 +149,7 @@ func (s *Store) head(parent context.Context) (Commit, error) {
 		tip, err = s.remoteTip(ctx)
 	}
 	if err != nil {
-		if parent.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		if parent.Err() == nil && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 			return Commit{}, newError(ErrUnreachable, "", nil, "not done within %s", s.cfg.Limits.Timeout)
 		}
 		return Commit{}, err
@@ -202,6 +204,37 @@ func (s *Store) Tree(ctx context.Context, c Commit) (fs.FS, error) {
 	return newTree(s, commit.TreeHash, commit.Committer.When, s.cfg.Limits), nil
 }
 
+// Find returns a commit that an earlier Head brought, maybe that of another process
+// with the same Config.Dir; "" is the newest of the branch. It is not looked for in the
+// history of the branch.
+func (s *Store) Find(hash string) (Commit, error) {
+	if hash != "" && !plumbing.IsHash(hash) {
+		return Commit{}, fmt.Errorf("find commit %q: not a commit", hash)
+	}
+	if s.current() == nil {
+		if s.remote != nil {
+			return Commit{}, fmt.Errorf("find commit %s: nothing was fetched yet", hash)
+		}
+		repo, err := openLocal(s.loc.path, false)
+		if err != nil {
+			return Commit{}, fmt.Errorf("find commit %s: %w", hash, err)
+		}
+		s.use(&objects{sto: repo.Storer})
+	}
+	tip, err := plumbing.NewHash(hash), error(nil)
+	if hash == "" {
+		tip, err = s.current().branch(s.cfg.Branch)
+	}
+	if err != nil {
+		return Commit{}, fmt.Errorf("find the newest commit: %w", err)
+	}
+	c, err := s.describe(tip)
+	if err != nil {
+		return Commit{}, fmt.Errorf("find commit %s: %w", tip, err)
+	}
+	return c, nil
+}
+
 // Descends reports whether the commit ancestor is head or one of its
 // ancestors. Head must be a commit that Head returned; an ancestor that is
 // nowhere in the history of the branch gives false. An incomplete history
@@ -236,6 +269,9 @@ func (s *Store) localTip() (plumbing.Hash, error) {
 			return plumbing.ZeroHash, err
 		}
 		return plumbing.ZeroHash, s.noBranch(names)
+	}
+	if cut, err := repo.Storer.Shallow(); err == nil {
+		o.shallow = len(cut) > 0
 	}
 	s.use(o)
 	return tip, nil
@@ -303,8 +339,14 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 			return plumbing.ZeroHash, err
 		}
 	}
-	s.log.Info("the copy of the repository in the cache is re-created", logging.Detail, reason)
-	return tip, s.renew(ctx, sess, refs, tip)
+	before := s.renewed
+	if err := s.renew(ctx, sess, refs, tip, reason); err != nil {
+		return plumbing.ZeroHash, err
+	}
+	if before.reason != reason || before.mayHelp(tip) {
+		s.log.Info("the copy of the repository in the cache was re-created", logging.Detail, reason)
+	}
+	return tip, nil
 }
 
 // ask opens a session and finds the branch in the list of references. The
@@ -335,6 +377,11 @@ func (s *Store) ask(ctx context.Context) (session, *packp.AdvRefs, plumbing.Hash
 
 // state gives the commit the store has the history of, and counts its packs.
 func (s *Store) state() (plumbing.Hash, int, error) {
+	if s.cfg.Dir != "" {
+		if _, err := os.Lstat(filepath.Join(s.cfg.Dir, storeDir, "HEAD")); err != nil {
+			return plumbing.ZeroHash, 0, err // deleted meanwhile: what is in memory of it is not to be built upon
+		}
+	}
 	packs, err := s.store.packs()
 	if err != nil {
 		return plumbing.ZeroHash, 0, err
@@ -414,7 +461,10 @@ func (s *Store) openBare(name string) (*bare, error) {
 		return newBare(memfs.New(), s.cfg.Branch)
 	}
 	dir := filepath.Join(s.cfg.Dir, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return nil, newError(ErrDisk, "make room on the file system of "+s.cfg.Dir+" and let the agent's user write to it; where it was deleted, `systemctl restart talos-agent` makes it again", err,
+			"the copy of the repository cannot be written")
+	} else if err != nil {
 		return nil, err
 	}
 	return newBare(privateFS{osfs.New(dir, osfs.WithBoundOS())}, s.cfg.Branch)
@@ -422,7 +472,7 @@ func (s *Store) openBare(name string) (*bare, error) {
 
 // renew fetches the whole history into a fresh store and puts it in the place
 // of the old one, which is kept as it is if that fails.
-func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, tip plumbing.Hash) (err error) {
+func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, tip plumbing.Hash, reason string) (err error) {
 	defer func() { err = onDisk(s.cfg.Dir, err) }()
 	fresh := filepath.Join(s.cfg.Dir, freshDir)
 	if s.cfg.Dir != "" {
@@ -450,7 +500,7 @@ func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, ti
 		}
 	}
 	s.store = b
-	s.renewed = renewal{tip, time.Now()}
+	s.renewed = renewal{tip, time.Now(), reason}
 	s.use(&b.objects)
 	return nil
 }

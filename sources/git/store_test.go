@@ -390,6 +390,51 @@ func TestStoreIsMadeAgain(t *testing.T) {
 		})
 	}
 
+	t.Run("deleted while it is in use", func(t *testing.T) {
+		dir := t.TempDir()
+		s := open(t, Config{URL: h.url(), Dir: dir})
+		c := head(t, s)
+		fsys, err := s.Tree(t.Context(), c)
+		check(t, err)
+		for range 2 {
+			check(t, os.RemoveAll(dir))
+			if again := head(t, s); again != c {
+				t.Errorf("head %+v, want %+v", again, c)
+			}
+			if len(packs(dir)) != 1 {
+				t.Errorf("%d packs", len(packs(dir)))
+			}
+			equal(t, readAll(t, s, c), first)
+			_, err = fs.ReadFile(fsys, "größe.yaml")
+			check(t, err)
+			equal(t, readAll(t, open(t, Config{URL: h.url(), Dir: dir}), c), first) // whole, for the next start
+		}
+	})
+
+	t.Run("found again by the next process", func(t *testing.T) {
+		dir := t.TempDir()
+		c := head(t, open(t, Config{URL: h.url(), Dir: dir}))
+		s := open(t, Config{URL: h.url(), Dir: dir}) // which asks nobody
+		found, err := s.Find(one)
+		if err != nil || found != c {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		equal(t, readAll(t, s, found), first)
+		if newest, err := s.Find(""); err != nil || newest != c {
+			t.Errorf("%+v, %v", newest, err)
+		}
+		for _, no := range []string{"main", strings.Repeat("0", 40)} {
+			if _, err := s.Find(no); err == nil {
+				t.Errorf("found %q", no)
+			}
+		}
+		for _, none := range []string{one, ""} {
+			if _, err := open(t, Config{URL: h.url(), Dir: t.TempDir()}).Find(none); err == nil {
+				t.Error("found in an empty store")
+			}
+		}
+	})
+
 	t.Run("an object that cannot be read", func(t *testing.T) {
 		dir := t.TempDir()
 		s := open(t, Config{URL: h.url(), Dir: dir})
@@ -596,8 +641,13 @@ func TestUnsupportedRepositories(t *testing.T) {
 				return
 			}
 			check(t, err)
-			if ok, err := s.Descends(t.Context(), hd.Hash, old); ok || err != nil {
-				// The ancestor is not there at all; only a walk would find the gap.
+			// The ancestor is not there, and may be in the part that is missing.
+			_, err = s.Descends(t.Context(), hd.Hash, old)
+			wantKind(t, err, ErrUnsupported, "shallow", "--unshallow")
+			shallow.run("fetch", "-q", "--unshallow", "origin")
+			hd, err = s.Head(t.Context())
+			check(t, err)
+			if ok, err := s.Descends(t.Context(), hd.Hash, old); !ok || err != nil {
 				t.Errorf("descends: %v, %v", ok, err)
 			}
 		})

@@ -55,8 +55,10 @@ type loader struct {
 	spec    cluster.Spec
 
 	nodesRead   bool                 // nodes.yaml is a mapping, whatever is wrong in it
+	named       []string             // the files and folders that lists and fields name
 	patches     map[string]patchFile // by path; each file is read once
 	unreadPatch bool                 // a patch could not be read
+	rows        []rowProblem         // of counted rows, to be reported once
 	unverified  bool                 // a placeholder stood for a secret value
 }
 
@@ -95,7 +97,8 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	if problems.HasErrors() {
 		return cluster.Snapshot{Revision: opts.Revision}, problems
 	}
-	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Warnings: problems}
+	slices.Sort(l.named)
+	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Files: slices.Compact(l.named), Warnings: problems}
 	if opts.Secrets != nil {
 		snap.Bundle = opts.Secrets.Bundle
 	}
@@ -195,6 +198,7 @@ func (l *loader) locate(field, name string) (string, bool) {
 	case slices.Contains(strings.Split(file, "/"), ".git"):
 		l.Wrong(field, "", "%s is none of the repository's files", yamlschema.Quote(name))
 	default:
+		l.named = append(l.named, file)
 		return file, true
 	}
 	return "", false

@@ -25,9 +25,10 @@ type clusterFile struct {
 	TalosVersion string `yaml:"talos_version" is:"version" required:"true" example:"v1.13.9"`
 	// The Kubernetes version of every node.
 	KubernetesVersion string `yaml:"kubernetes_version" is:"version" required:"true" example:"v1.36.1"`
-	// The Talos minor version whose shape of machine config is generated. It
-	// stays what it was when the cluster was made, also when Talos is upgraded.
-	ConfigContract string `yaml:"config_contract" is:"contract" default:"the minor version of talos_version" example:"v1.13"`
+	// The Talos minor version whose shape of machine config is generated. The
+	// cluster keeps what it was when its first config was sent, also when
+	// talos_version moves on; another one that is written is refused.
+	ConfigContract string `yaml:"config_contract" is:"contract" default:"the minor version of talos_version when the cluster is made" example:"v1.13"`
 	// Demands a control plane that survives the loss of a node: at least
 	// three control planes and an odd number of them.
 	HAEnabled bool `yaml:"ha_enabled" default:"false"`

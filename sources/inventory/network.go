@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -156,26 +157,35 @@ func (l *loader) inner() []innerNetwork {
 
 func overlapPrefixes(a, b netip.Prefix) bool { return a.IsValid() && b.IsValid() && a.Overlaps(b) }
 
-// inNetwork checks that an address can be a machine's in the nodes' network.
+// inNetwork reports an address that cannot be a machine's in the nodes' network.
 func (l *loader) inNetwork(field string, a netip.Addr) {
+	if message, hint := l.misplaced(a); message != "" {
+		l.Wrong(field, hint, "%s", message)
+	}
+}
+
+// misplaced is why an address cannot be a machine's in the nodes' network; ""
+// where it can.
+func (l *loader) misplaced(a netip.Addr) (message, hint string) {
 	cidr := l.spec.Network.CIDR
 	switch {
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		l.Wrong(field, "", "%s cannot be the address of a machine", a)
+		return fmt.Sprintf("%s cannot be the address of a machine", a), ""
 	case !cidr.IsValid():
 		for _, other := range l.inner() {
 			if other.prefix.IsValid() && other.prefix.Contains(a) {
-				l.Wrong(field, "choose another address or another "+other.field,
-					"%s lies in the %s %s: a node takes its own address for one of theirs and never comes up", a, other.what, other.prefix)
+				return fmt.Sprintf("%s lies in the %s %s: a node takes its own address for one of theirs and never comes up", a, other.what, other.prefix),
+					"choose another address or another " + other.field
 			}
 		}
 	case !cidr.Contains(a):
-		l.Wrong(field, "choose one inside it", "%s is not in network.cidr %s", a, cidr)
+		return fmt.Sprintf("%s is not in network.cidr %s", a, cidr), "choose one inside it"
 	case a == cidr.Addr():
-		l.Wrong(field, "choose another one", "%s is the address of the network itself", a)
+		return fmt.Sprintf("%s is the address of the network itself", a), "choose another one"
 	case hostPart(a, cidr) == 1<<(32-cidr.Bits())-1:
-		l.Wrong(field, "choose another one", "%s is the broadcast address of %s", a, cidr)
+		return fmt.Sprintf("%s is the broadcast address of %s", a, cidr), "choose another one"
 	}
+	return "", ""
 }
 
 // hostPart is the part of an address behind the prefix of its network. Without

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -24,7 +25,8 @@ type draft struct {
 	ip      netip.Addr
 	vmid    int
 	mac     string
-	ordinal int // in a counted row; -1: listed
+	ordinal int  // in a counted row; -1: listed
+	outside bool // its row goes on beyond the network, which is reported
 	hardware
 	scheduling
 }
@@ -38,6 +40,7 @@ func (l *loader) resolveNodes() {
 	}
 	l.checkCount()
 	l.checkCollisions(drafts)
+	l.reportRows()
 }
 
 // drafts lists all nodes: control planes in inventory order, then workers in
@@ -64,12 +67,62 @@ func (l *loader) drafts() []draft {
 			l.Wrong(at+".count", "", "more than %d nodes in all", maxNodes)
 			break
 		}
+		outside := l.overruns(at, c)
 		for n := range c.Count {
-			out = append(out, l.draftOf(at, c, n))
+			d := l.draftOf(at, c, n)
+			d.outside = outside
+			out = append(out, d)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b draft) int { return cmp.Compare(a.role, b.role) })
 	return out
+}
+
+// overruns reports a row that begins in the nodes' network and ends beyond it.
+func (l *loader) overruns(at string, c counted) bool {
+	cidr := l.spec.Network.CIDR
+	if !cidr.IsValid() || !c.FirstIP.IsValid() || !cidr.Contains(c.FirstIP) {
+		return false
+	}
+	room := 1<<(32-cidr.Bits()) - 1 - hostPart(c.FirstIP, cidr) // the last one is for broadcasts
+	last, ok := offsetAddr(c.FirstIP, c.Count-1)
+	if c.Count <= room || room < 1 || !ok {
+		return false
+	}
+	l.Wrong(at+".count", fmt.Sprintf("write a count of %d or less, an earlier first_ip, or a larger network.cidr", room),
+		"%d nodes from %s on end at %s, beyond network.cidr %s", c.Count, c.FirstIP, last, cidr)
+	return true
+}
+
+// rowProblem is what is wrong with several nodes of a counted row: it is one
+// mistake, and reported once.
+type rowProblem struct {
+	field, hint, message string
+	more                 int
+}
+
+// wrongOf records an error of a node, for a row at its first node that has it.
+func (l *loader) wrongOf(d draft, field, hint, format string, args ...any) {
+	if d.ordinal < 0 {
+		l.Wrong(field, hint, format, args...)
+		return
+	}
+	at := slices.IndexFunc(l.rows, func(r rowProblem) bool { return r.field == field && r.hint == hint })
+	if at >= 0 {
+		l.rows[at].more++
+		return
+	}
+	l.rows = append(l.rows, rowProblem{field: field, hint: hint, message: fmt.Sprintf(format, args...)})
+}
+
+// reportRows records what is wrong with rows.
+func (l *loader) reportRows() {
+	for _, r := range l.rows {
+		if r.more > 0 {
+			r.message += fmt.Sprintf(", and likewise for %d more of the row", r.more)
+		}
+		l.Wrong(r.field, r.hint, "%s", r.message)
+	}
 }
 
 // draftOf makes the n-th node of a row, n from 0.
@@ -77,7 +130,7 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 	d := draft{field: at, ipField: at + ".first_ip", role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
 	d.name = c.nameOf(n)
 	if len(d.name) > formats["label"].Max {
-		l.Wrong(at+".name", "shorten it", "%s is longer than %d characters", yamlschema.Quote(d.name), formats["label"].Max)
+		l.wrongOf(d, at+".name", "shorten it", "%s is longer than %d characters", yamlschema.Quote(d.name), formats["label"].Max)
 		d.name = ""
 	}
 	if c.FirstVMID > 0 {
@@ -86,7 +139,7 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 	if c.FirstIP.IsValid() {
 		ip, ok := offsetAddr(c.FirstIP, n)
 		if !ok {
-			l.Wrong(d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
+			l.wrongOf(d, d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
 		}
 		d.ip = ip
 	}
@@ -128,8 +181,8 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 		Protect:            d.Protect,
 		Locked:             d.Locked,
 	}
-	if d.ip.IsValid() {
-		l.inNetwork(d.ipField, d.ip)
+	if message, hint := l.misplaced(d.ip); d.ip.IsValid() && message != "" && !d.outside {
+		l.wrongOf(d, d.ipField, hint, "%s", message)
 	}
 	if l.spec.ID != "" && n.Name != "" {
 		n.UUID = cluster.NodeUUID(l.spec.ID, n.Name)
@@ -180,7 +233,7 @@ func (l *loader) host(d draft) string {
 func (l *loader) vmid(d draft, ids cluster.Range) int {
 	switch {
 	case d.vmid > yamlschema.MaxVMID:
-		l.Wrong(d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, yamlschema.MaxVMID)
+		l.wrongOf(d, d.field+".first_vmid", "write a lower one", "%d is more than the largest VMID %d", d.vmid, yamlschema.MaxVMID)
 		return 0
 	case d.vmid > 0:
 		return d.vmid
@@ -228,7 +281,7 @@ func (l *loader) checkMAC(field, mac string) {
 func (l *loader) checkCount() {
 	n := len(l.spec.ControlPlanes())
 	switch {
-	case !l.nodesRead: // which is reported already
+	case !l.nodesRead, l.Misspelt("nodes.controlplane"), l.Misspelt("nodes.counted"): // which is reported already
 	case n == 0:
 		l.Wrong("nodes.controlplane", "add one under controlplane:, or a counted row with role: controlplane", "a cluster needs at least one control plane")
 	case l.spec.HA && (n < 3 || n%2 == 0):
@@ -255,24 +308,24 @@ func (l *loader) checkCollisions(drafts []draft) {
 		n := l.spec.Nodes[i]
 		me := holder{n.Name, d.field}
 		if h, taken := names[n.Name]; taken && n.Name != "" {
-			l.Wrong(d.field+".name", "give every node a name of its own", "%s is the name of another node (%s)", n.Name, l.Cite(h.field))
+			l.wrongOf(d, d.field+".name", "give every node a name of its own", "%s is the name of another node (%s)", n.Name, l.Cite(h.field))
 			continue // the same name has the same MAC, which is no second mistake
 		}
 		names[n.Name] = me
 		if n.IP.IsValid() {
 			if h, taken := ips[n.IP]; taken {
-				l.Wrong(d.ipField, "give every node an address of its own", "%s is the address of %s (%s)", n.IP, h.name, l.Cite(h.field))
+				l.wrongOf(d, d.ipField, "give every node an address of its own", "%s is the address of %s (%s)", n.IP, h.name, l.Cite(h.field))
 			}
 			ips[n.IP] = me
 			l.checkReserved(d, n.IP)
 		}
 		if h, taken := ids[n.VMID]; taken && n.VMID > 0 {
-			l.Wrong(d.field+"."+d.vmidKey(), "write a vmid (first_vmid in a counted row) for one of them, or move a range of proxmox.vmid_ranges",
+			l.wrongOf(d, d.field+"."+d.vmidKey(), "write a vmid (first_vmid in a counted row) for one of them, or move a range of proxmox.vmid_ranges",
 				"%s has VMID %d, which is that of %s (%s)", n.Name, n.VMID, h.name, l.Cite(h.field))
 		}
 		ids[n.VMID] = me
 		if h, taken := macs[n.MAC]; taken && n.MAC != "" {
-			l.Wrong(d.field+".mac", "write another mac for one of them", "%s has MAC address %s, which is that of %s (%s)", n.Name, n.MAC, h.name, l.Cite(h.field))
+			l.wrongOf(d, d.field+".mac", "write another mac for one of them", "%s has MAC address %s, which is that of %s (%s)", n.Name, n.MAC, h.name, l.Cite(h.field))
 		}
 		macs[n.MAC] = me
 	}
@@ -289,8 +342,8 @@ func (d draft) vmidKey() string {
 func (l *loader) checkReserved(d draft, ip netip.Addr) {
 	switch n := l.spec.Network; ip {
 	case n.Gateway:
-		l.Wrong(d.ipField, "choose another one", "%s is the gateway", ip)
+		l.wrongOf(d, d.ipField, "choose another one", "%s is the gateway", ip)
 	case n.VIP:
-		l.Wrong(d.ipField, "give the VIP an address that no node has", "%s is the VIP", ip)
+		l.wrongOf(d, d.ipField, "give the VIP an address that no node has", "%s is the VIP", ip)
 	}
 }

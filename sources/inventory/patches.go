@@ -58,6 +58,10 @@ var hungryExtensions = map[string]string{"siderolabs/tailscale": "tailscale"}
 
 // checkServices refuses an image whose services would wait for ever.
 func (l *loader) checkServices(n *cluster.Node, files []patchFile) {
+	lists := []string{"patches.all", "patches." + string(n.Role)}
+	if slices.ContainsFunc(lists, l.Misspelt) {
+		return // it may stand there
+	}
 	for i, e := range l.cluster.Talos.Schematic.Extensions {
 		service, hungry := hungryExtensions[e]
 		if !hungry || l.unreadPatch || slices.ContainsFunc(files, func(f patchFile) bool { return slices.Contains(f.services, service) }) {
@@ -138,7 +142,28 @@ func (l *loader) readPatch(field, name string) patchFile {
 		d.Problem(0, 0, "", "cannot be written as YAML again", "simplify its values")
 		return patchFile{}
 	}
-	out.ok, out.patch.Document = true, doc
+	out.ok, out.patch.Document, out.patch.Places = true, doc, placesOf(file, kept, doc)
+	return out
+}
+
+// placesOf pairs the places of a text that was written from nodes with those that
+// the nodes have in their file.
+func placesOf(file string, docs []*yaml.Node, text cluster.Secret) []cluster.PatchPlace {
+	var out []cluster.PatchPlace
+	var pair func(written, n *yaml.Node)
+	pair = func(written, n *yaml.Node) {
+		if written.Kind == yaml.ScalarNode {
+			out = append(out, cluster.PatchPlace{Line: written.Line, Column: written.Column,
+				At: cluster.Position{File: file, Line: n.Line, Column: n.Column}})
+		}
+		for i := range min(len(written.Content), len(n.Content)) {
+			pair(written.Content[i], n.Content[i])
+		}
+	}
+	written := yamlschema.Document{File: file, Report: yamlschema.NewReport()}.Parse(text.Reveal())
+	for i := range min(len(written), len(docs)) {
+		pair(written[i], docs[i])
+	}
 	return out
 }
 

@@ -20,6 +20,15 @@ func (obs inOrder) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 	}
 }
 
+// Forget implements reconcile.Forgetter.
+func (obs inOrder) Forget(clusterID string) {
+	for _, ob := range obs {
+		if f, ok := ob.(reconcile.Forgetter); ok {
+			f.Forget(clusterID)
+		}
+	}
+}
+
 // vms gives the Proxmox VE client the shape the executor wants.
 type vms struct{ c *proxmox.Client }
 
@@ -42,11 +51,11 @@ type images struct {
 	pve     *proxmox.Client
 }
 
-// Observe implements reconcile.Observer.
-func (i *images) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
-	if d.Image.Name != "" {
-		o.ImageCached = cluster.Saw(i.factory.Cached(d.Image, o.Facts.Images[d.Image.Name]))
+func (i *images) Cached(d cluster.Desired, facts cluster.Facts) cluster.Seen[bool] {
+	if d.Image.Name == "" {
+		return cluster.Seen[bool]{}
 	}
+	return cluster.Saw(i.factory.Cached(d.Image, facts.Images[d.Image.Name]))
 }
 
 func (i *images) Register(ctx context.Context, s cluster.Schematic) error {

@@ -30,12 +30,11 @@ type Agent struct {
 	pve      *proxmox.Client
 	images   *images
 	// consoles reads those of machines that do not come up.
-	consoles  *consoles
-	forge     *forge.Client // nil: none
-	examining chan struct{} // held by the one examination that is under way
-	notifier  *reporting.Notifier
-	outage    *reporting.Outage // of the repository; the follower's goroutine has it
-	started   time.Time
+	consoles *consoles
+	forge    *forge.Client // nil: none
+	notifier *reporting.Notifier
+	outage   *reporting.Outage // of the repository; the follower's goroutine has it
+	started  time.Time
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -44,7 +43,8 @@ type Agent struct {
 	mu       sync.Mutex
 	managed  map[string]*managedCluster
 	refused  map[string]refusedCluster
-	unread   error // why the clusters of the repository are not known
+	examined *examination // the newest
+	unread   error        // why the clusters of the repository are not known
 	stopping bool
 }
 
@@ -55,7 +55,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	c.setDefaults()
-	a := &Agent{c: c, repo: repo, started: time.Now(), examining: make(chan struct{}, 1), managed: map[string]*managedCluster{}, refused: map[string]refusedCluster{}}
+	a := &Agent{c: c, repo: repo, started: time.Now(), managed: map[string]*managedCluster{}, refused: map[string]refusedCluster{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = callgate.New(a.ctx)
 	c.Proxmox.Wrap, c.Factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
@@ -204,7 +204,7 @@ func (a *Agent) isUnreadSinceStart() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, m := range a.managed {
-		if !m.Status().Fetched.IsZero() {
+		if s := m.Status(); !s.Fetched.IsZero() || s.Condition != cluster.Unknown {
 			return false
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // What the socket asks of the agent.
@@ -61,16 +62,26 @@ func (a *Agent) Cluster(name string) (api.Cluster, error) {
 
 // Reconcile implements api.Agent.
 func (a *Agent) Reconcile(name string) error {
+	defer a.follower.Request() // one that is not known may have been pushed a moment ago
 	m, err := a.find(name)
 	if errors.Is(err, api.ErrUnknownCluster) {
-		a.follower.Request() // it may have been pushed a moment ago
+		return fault.WithHint(err, "the repository is fetched now, in case it was pushed a moment ago; `talos-agent status` shows what is in it")
 	}
 	if err != nil {
 		return err
 	}
-	m.Look()
-	a.follower.Request()
+	m.Refresh()
 	return nil
+}
+
+// ReconcileAll implements api.Agent.
+func (a *Agent) ReconcileAll() {
+	defer a.follower.Request()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, m := range a.managed {
+		m.Refresh()
+	}
 }
 
 // LookAll has every cluster look: at once, for not all that is new is in the

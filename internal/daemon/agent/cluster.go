@@ -40,7 +40,7 @@ func (m *managedCluster) ForecastDir(ctx context.Context, files fs.FS) (cluster.
 // Accept implements api.Cluster.
 func (m *managedCluster) Accept(revision cluster.Revision) error {
 	if seen := m.Status().Revision; revision == "" || revision != seen {
-		return fault.WithHint(errors.New("the revision to accept is not the newest one seen, "+seen.Short()), "look at `talos-agent status "+m.name+"` and run accept again")
+		return cluster.WithReason(cluster.NothingToAccept, fault.WithHint(errors.New("the revision to accept is not the newest one seen, "+seen.Short()), "look at `talos-agent status "+m.name+"` and run accept again"))
 	}
 	return m.Reconciler.Accept(revision)
 }
@@ -53,7 +53,7 @@ const peopleTTL = 30 * 24 * time.Hour
 func (m *managedCluster) mintAccess() (cluster.Desired, cluster.Access, error) {
 	d, ok := m.Desired()
 	if !ok || d.Bundle.IsZero() {
-		return d, cluster.Access{}, fault.WithHint(errors.New("the cluster's secrets have not been read"), "look at `talos-agent status "+m.name+"`")
+		return d, cluster.Access{}, cluster.WithReason(cluster.InventoryUnread, fault.WithHint(errors.New("the cluster's secrets have not been read"), "look at `talos-agent status "+m.name+"`"))
 	}
 	bundle, err := machineconfig.OpenBundle(d.Bundle, d.Spec.Versions.Contract)
 	if err != nil {
@@ -101,7 +101,7 @@ func (m *managedCluster) Console(ctx context.Context, node string, each func(tex
 			return nil
 		})
 	}
-	err := fmt.Errorf("cluster %s has no node %q", m.name, node)
+	err := fmt.Errorf("%w: cluster %s has no node %q", api.ErrUnknownNode, m.name, node)
 	if len(names) > 0 {
 		return fault.WithHint(err, "its nodes are "+strings.Join(names, ", "))
 	}

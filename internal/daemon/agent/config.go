@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -31,6 +32,9 @@ type Config struct {
 	CacheDir string
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	Log      *slog.Logger
+	// Neighbour is the MAC of the machine that has an address on one of this host's
+	// networks, "" when it is not known; nil: it never is.
+	Neighbour func(netip.Addr) string
 
 	Sources sources.Config
 	Store   io.Closer // of Sources.Store; nil: it is not the agent's to close

@@ -28,25 +28,74 @@ const (
 	readWithin    = 20 * time.Second // of it, for the repository
 )
 
+// keepExamination is how long the result of an examination answers whoever may only
+// read: they may ask as often as they like, and it asks a lot of others.
+const keepExamination = 5 * time.Second
+
+// examination is one that is under way, or its result.
+type examination struct {
+	done  chan struct{}
+	exam  doctor.Examination
+	err   error
+	ended time.Time // zero: it is under way
+}
+
 // Examine implements api.Agent: what the agent sees of its host with its own
-// credentials, judged. It asks, and changes nothing.
-func (a *Agent) Examine(parent context.Context) (doctor.Examination, error) {
-	ctx, cancel := context.WithTimeout(parent, examineWithin)
-	defer cancel()
-	// One at a time: it asks a lot of others, and whoever may read may ask for it.
-	select {
-	case a.examining <- struct{}{}:
-		defer func() { <-a.examining }()
-	case <-ctx.Done():
-		return doctor.Examination{}, fault.WithHint(errors.New("another examination is under way"), "ask again in a moment")
+// credentials, judged. It asks, and changes nothing. One is under way at a time, and
+// answers everybody who asks meanwhile; fresh wants one that begins now.
+func (a *Agent) Examine(ctx context.Context, fresh bool) (doctor.Examination, error) {
+	for {
+		e, mine := a.joinExamination(fresh)
+		if e == nil {
+			return doctor.Examination{}, errors.New("the agent is stopping")
+		}
+		select {
+		case <-e.done:
+		case <-ctx.Done():
+			return doctor.Examination{}, ctx.Err()
+		}
+		if mine || !fresh {
+			return e.exam, e.err
+		}
 	}
+}
+
+// joinExamination returns the examination to wait for, and whether it begins now; nil
+// when the agent stops.
+func (a *Agent) joinExamination(fresh bool) (e *examination, mine bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopping {
+		return nil, false
+	}
+	if e := a.examined; e != nil && (e.ended.IsZero() || !fresh && e.err == nil && time.Since(e.ended) < keepExamination) {
+		return e, false
+	}
+	e = &examination{done: make(chan struct{})}
+	a.examined = e
+	a.wg.Go(func() {
+		defer close(e.done)
+		defer func() {
+			if v := recover(); v != nil {
+				e.err = fault.Internal(v)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			e.ended = time.Now()
+		}()
+		e.exam, e.err = a.examine()
+	})
+	return e, true
+}
+
+// examine makes an examination.
+func (a *Agent) examine() (doctor.Examination, error) {
+	ctx, cancel := context.WithTimeout(a.ctx, examineWithin)
+	defer cancel()
 	x := &examiner{a: a, charts: a.c.Charts}
 	x.charts.Dial, x.charts.WrapCharts = a.c.Dial, a.gate.HTTP("charts")
 	x.see(ctx)
-	if parent.Err() != nil {
-		return doctor.Examination{}, parent.Err()
-	}
-	return doctor.Examination{Wants: x.out.Wants, Checks: x.out.Judge()}, nil
+	return doctor.Examination{Wants: x.out.Wants, Checks: x.out.Judge()}, a.ctx.Err()
 }
 
 // examiner is one examination.
@@ -164,7 +213,7 @@ var errUnreached = errors.New("the API of Proxmox VE was not reached")
 func (x *examiner) unreached() {
 	x.out.Granted = doctor.Unseen[map[string][]string](errUnreached)
 	x.out.Pool, x.out.Quorum = doctor.Unseen[bool](errUnreached), doctor.Unseen[bool](errUnreached)
-	x.out.VMs, x.out.HA, x.out.Backups = doctor.Unseen[[]int](errUnreached), doctor.Unseen[[]string](errUnreached), doctor.Unseen[[]doctor.Backup](errUnreached)
+	x.out.VMs, x.out.HA, x.out.Backups = doctor.Unseen[map[int]string](errUnreached), doctor.Unseen[[]string](errUnreached), doctor.Unseen[[]doctor.Backup](errUnreached)
 }
 
 // proxmox asks the API for everything that matters, a few at a time: it has

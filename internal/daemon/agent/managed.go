@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -42,14 +41,14 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare}}
+	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare, patience: firstWithin}}
 	log := a.c.Log.With(logging.Cluster, name)
 	look := func() {
 		if m.Reconciler != nil {
 			m.Look()
 		}
 	}
-	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look})
+	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look, Neighbour: a.c.Neighbour})
 	m.render = &renderer{factory: a.images.factory, policy: a.c.Policy}
 	charts := a.c.Charts
 	charts.CacheDir = filepath.Join(a.c.CacheDir, "charts")
@@ -67,9 +66,10 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	m.Reconciler, err = reconcile.New(reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
 		Host:      a.pve,
-		Observers: []reconcile.Observer{a.images, m.fleet, inOrder{m.kube, m.helm}},
+		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm}},
 		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
 		Interval: a.c.Interval, Log: a.c.Log,
+		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },
 		OnStatus: m.report,
 		OnPass:   func(took time.Duration) { a.c.OnPass(name, took) },
 		OnAction: func(o cluster.Outcome) {
@@ -107,7 +107,7 @@ func (a *Agent) find(name string) (*managedCluster, error) {
 		return m, nil
 	}
 	if s, ok := a.refused[name]; ok {
-		return nil, cluster.WithReason(s.Reason, fault.WithHint(errors.New(s.Message), s.Hint))
+		return nil, cluster.WithReason(s.Reason, fault.WithHint(unmanaged(s.Message), s.Hint))
 	}
 	err := fmt.Errorf("%w: %q", api.ErrUnknownCluster, name)
 	if known := slices.Sorted(maps.Keys(a.managed)); len(known) > 0 {
@@ -115,3 +115,11 @@ func (a *Agent) find(name string) (*managedCluster, error) {
 	}
 	return nil, fault.WithHint(err, "no cluster has been read from the repository yet: `talos-agent status` shows why")
 }
+
+// unmanaged is why a cluster is not managed.
+type unmanaged string
+
+func (u unmanaged) Error() string { return string(u) }
+
+// Is makes it an api.ErrUnmanaged.
+func (unmanaged) Is(target error) bool { return target == api.ErrUnmanaged }

@@ -11,12 +11,17 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
 
-// credentialsTTL is how long the agent's own client certificates live. They
-// never leave the process.
-const credentialsTTL = 24 * time.Hour
+// The agent's own client certificates never leave the process. They are renewed
+// long before they end, and backdated by a day: always good for a day at least on
+// either side of the host's clock, for nodes may have another one.
+const (
+	credentialsTTL = 36 * time.Hour
+	renewAfter     = 12 * time.Hour
+	maxStep        = time.Minute // by which the clock may be set back without a renewal
+)
 
 // renderer turns snapshots into what should be, and remembers what it cost:
-// configs by their inputs, credentials until half their life is over.
+// configs by their inputs, credentials until they are renewed.
 type renderer struct {
 	factory *factory.Factory
 	policy  func() cluster.Policy
@@ -26,7 +31,9 @@ type renderer struct {
 	bundle      cluster.Secret
 	fingerprint string
 	access      cluster.Access
-	minted      time.Time
+	// minted is by the host's clock, without the monotonic reading: a clock that was
+	// wrong and is set right must show in their age.
+	minted time.Time
 
 	certificates atomic.Pointer[[]cluster.Certificate] // of what is open
 }
@@ -80,7 +87,7 @@ func (r *renderer) open(d *cluster.Desired, now time.Time) error {
 	if d.Bundle.IsZero() {
 		return nil
 	}
-	if !d.Bundle.Equal(r.bundle) || now.Sub(r.minted).Abs() > credentialsTTL/2 {
+	if age := now.Round(0).Sub(r.minted); !d.Bundle.Equal(r.bundle) || age < -maxStep || age > renewAfter {
 		bundle, err := r.configs.OpenBundle(d.Snapshot)
 		if err != nil {
 			return err
@@ -100,7 +107,7 @@ func (r *renderer) open(d *cluster.Desired, now time.Time) error {
 		certificates = append(certificates,
 			cluster.Certificate{Name: "agent for talos", NotBefore: now, NotAfter: access.Talos.NotAfter},
 			cluster.Certificate{Name: "agent for kubernetes", NotBefore: now, NotAfter: access.Kube.NotAfter})
-		r.bundle, r.fingerprint, r.access, r.minted = d.Bundle, fp, access, now
+		r.bundle, r.fingerprint, r.access, r.minted = d.Bundle, fp, access, now.Round(0)
 		r.certificates.Store(&certificates)
 	}
 	d.Fingerprint, d.Access = r.fingerprint, r.access

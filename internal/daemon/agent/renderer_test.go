@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"net/netip"
 	"testing"
 	"time"
@@ -52,6 +54,60 @@ func TestNothingIsRenderedForARefusal(t *testing.T) {
 		r := &renderer{factory: f, policy: func() cluster.Policy { return cluster.Policy{Limits: cluster.Limits{Nodes: limit}} }}
 		if d, problems := r.Desired(snap, facts, time.Now()); r.configs.Count() != want || len(d.Configs) != want || problems.HasErrors() {
 			t.Errorf("limit %d: %d configs rendered, want %d: %v", limit, r.configs.Count(), want, problems)
+		}
+	}
+}
+
+// The host's clock is set while the agent runs: what was minted by the wrong time
+// must not stay in use.
+func TestCredentialsFollowTheClock(t *testing.T) {
+	f, err := factory.New(factory.Config{URL: "https://factory.example.org", CacheDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noon := time.Now()
+	bundle, err := machineconfig.NewBundle("v1.13", noon.AddDate(0, 0, -30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"}}}
+	snap.Bundle = cluster.NewSecret(bundle)
+	r := &renderer{factory: f, policy: func() cluster.Policy { return cluster.Policy{} }}
+	var cert string
+	for _, c := range []struct {
+		what   string
+		at     time.Duration
+		minted bool
+	}{
+		{"at first", 0, true},
+		{"a little later", time.Hour, false},
+		{"set back by a blink", time.Hour - 500*time.Millisecond, false},
+		{"set back", -2 * time.Hour, true},
+		{"set back again, by days", -72 * time.Hour, true},
+		{"set right", 0, true},
+		{"as usual", 12 * time.Hour, false},
+		{"in time", 13 * time.Hour, true},
+	} {
+		now := noon.Add(c.at)
+		d, problems := r.Desired(snap, cluster.Facts{}, now)
+		if problems.HasErrors() {
+			t.Fatal(problems)
+		}
+		got := d.Access.Talos.Cert.RevealString()
+		if (got != cert) != c.minted {
+			t.Errorf("%s: minted: %v, want %v", c.what, got != cert, c.minted)
+		}
+		cert = got
+		block, _ := pem.Decode([]byte(got))
+		leaf, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leaf.NotBefore.After(now.Add(-20*time.Hour)) || leaf.NotAfter.Before(now.Add(20*time.Hour)) {
+			t.Errorf("%s: at %v it is good from %v to %v only", c.what, now, leaf.NotBefore, leaf.NotAfter)
+		}
+		if r.minted != r.minted.Round(0) {
+			t.Error("its age is reckoned by a clock that cannot be set")
 		}
 	}
 }

@@ -2,7 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"slices"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/follower"
@@ -17,15 +20,26 @@ type source struct {
 	name    string
 	prepare func(cluster.Snapshot) (cluster.Snapshot, error)
 
+	// patience is how long the first look at the repository is waited for.
+	patience time.Duration
 	// What was read from which result; of the cluster's loop alone.
 	from *follower.Result
 	read reconcile.Fetched
 }
 
+// firstWithin is how long a cluster waits for the first look at the repository, before
+// the revision that was applied last is taken for what should be.
+const firstWithin = 15 * time.Second
+
+var errUnanswered = cluster.WithReason(cluster.RepositoryUnavailable, errors.New("it has not answered since the agent started"))
+
 // Fetch implements reconcile.Source: it reads the cluster once from every result.
 func (s *source) Fetch(ctx context.Context) (reconcile.Fetched, error) {
-	r, err := s.newest(ctx)
+	wait, cancel := context.WithTimeoutCause(ctx, s.patience, errUnanswered)
+	defer cancel()
+	r, err := s.newest(wait)
 	if err != nil {
+		s.patience = 0 // a pass heals what is in force, whoever is silent
 		return reconcile.Fetched{}, err
 	}
 	if r == s.from {
@@ -38,14 +52,46 @@ func (s *source) Fetch(ctx context.Context) (reconcile.Fetched, error) {
 	if err != nil {
 		return reconcile.Fetched{}, err
 	}
+	removed := false
+	if problems.HasErrors() {
+		names, _, err := s.repo.Clusters(ctx, r.Tree)
+		removed = err == nil && !slices.Contains(names, s.name)
+	}
 	s.from = r
-	s.read = reconcile.Fetched{Snapshot: snap, Revision: r.Tree.Revision, Subject: r.Tree.Subject, Problems: problems, At: r.At}
+	s.read = reconcile.Fetched{Snapshot: snap, Revision: r.Tree.Revision, Subject: r.Tree.Subject, Problems: problems, Removed: removed, At: r.At}
 	return s.read, nil
+}
+
+// Recall implements reconcile.Source.
+func (s *source) Recall(ctx context.Context, revision cluster.Revision) (reconcile.Fetched, error) {
+	newest, err := s.repo.Recall(ctx, "")
+	if err != nil {
+		return reconcile.Fetched{}, err
+	}
+	names, _, err := s.repo.Clusters(ctx, newest)
+	if err != nil {
+		return reconcile.Fetched{}, err
+	}
+	t, err := s.repo.Recall(ctx, revision)
+	if err != nil {
+		return reconcile.Fetched{}, err
+	}
+	snap, problems, err := s.snapshot(ctx, t)
+	return reconcile.Fetched{Snapshot: snap, Revision: revision, Subject: t.Subject, Problems: problems, Removed: !slices.Contains(names, s.name)}, err
 }
 
 // Descends implements reconcile.Source.
 func (s *source) Descends(ctx context.Context, head, ancestor cluster.Revision) (bool, error) {
 	return s.repo.Descends(ctx, head, ancestor)
+}
+
+// At implements reconcile.Source.
+func (s *source) At(ctx context.Context, revision cluster.Revision) (reconcile.Fetched, error) {
+	snap, problems, err := s.repo.Before(ctx, revision, s.name)
+	if err == nil && s.prepare != nil && !problems.HasErrors() {
+		snap, err = s.prepare(snap)
+	}
+	return reconcile.Fetched{Snapshot: snap, Revision: revision, Problems: problems}, err
 }
 
 // sentDirectory is the revision of files that were sent to be planned.

@@ -33,6 +33,8 @@ func (d drip) Head(ctx context.Context) (git.Commit, error) {
 
 func (drip) Tree(context.Context, git.Commit) (fs.FS, error) { return fstest.MapFS{}, nil }
 
+func (drip) Find(string) (git.Commit, error) { return git.Commit{}, errors.New("object not found") }
+
 func (drip) Descends(context.Context, string, string) (bool, error) { return true, nil }
 
 // A server that takes all the time there is must not make the clusters that
@@ -54,7 +56,7 @@ func TestClustersThatWaitForOneRepository(t *testing.T) {
 				for range 4 {
 					go func() {
 						began := time.Now()
-						s := source{repo: repo, newest: f.Newest, name: "dev"}
+						s := source{repo: repo, newest: f.Newest, name: "dev", patience: firstWithin}
 						if _, err := s.Fetch(t.Context()); time.Since(began) >= StuckAfter {
 							t.Errorf("%v after %v", err, time.Since(began))
 						}

@@ -194,7 +194,7 @@ func (s *Sim) Push(files map[string][]byte, message string) {
 // config is what the host's config would give.
 func (s *Sim) config() agent.Config {
 	link, files := s.link, s.files
-	store, err := git.Open(git.Config{URL: s.Lab.Repo.URL(), Branch: "main", Token: lab.GitToken, CA: s.Lab.CA(), Dial: link.DialContext})
+	store, err := git.Open(git.Config{URL: s.Lab.Repo.URL(), Branch: "main", Token: lab.GitToken, CA: s.Lab.CA(), Dial: link.DialContext, Dir: s.cache + "/repository"})
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func appendLine[T any](l *lines, v T, list func() []T) {
 	})
 	if err != nil && !l.failed {
 		l.log.Warn("cannot keep the history on disk; it is kept in memory", logging.File, l.name, logging.Err, err,
-			logging.Hint, reconcile.RecordsHint)
+			logging.Hint, reconcile.RecordsHint(err))
 	}
 	l.failed = err != nil
 }

@@ -91,6 +91,13 @@ func (rs *Runs) AddCommand(name, what string) {
 	rs.openBook(name).Request(what)
 }
 
+// Usual is how long an action of each kind took at most in a cluster.
+func (rs *Runs) Usual(name string) map[cluster.ActionKind]time.Duration {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.openBook(name).Usual()
+}
+
 // List returns the runs of a cluster, newest first.
 func (rs *Runs) List(name string) []cluster.Run {
 	rs.mu.Lock()

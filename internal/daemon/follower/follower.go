@@ -151,12 +151,17 @@ func (f *Follower) Due() time.Time {
 func (f *Follower) Request() { outbox.Wake(f.wake) }
 
 // Newest returns the newest result: the same pointer for the same result. It waits
-// for the first one; the error is that of ctx.
+// for the first one; the error is that of ctx, and one that has ended only keeps it
+// from waiting.
 func (f *Follower) Newest(ctx context.Context) (*Result, error) {
 	select {
 	case <-f.first:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	default:
+		select {
+		case <-f.first:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

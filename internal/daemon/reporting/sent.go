@@ -81,6 +81,6 @@ func (sn *SentNotices) set(target, name string, notice *notify.Notice) {
 		err = reconcile.Replace(sn.files, SentFile, raw)
 	}
 	if err != nil {
-		sn.log.Warn("cannot write down what was notified; after a restart it is notified again", logging.Err, err, logging.Hint, reconcile.RecordsHint)
+		sn.log.Warn("cannot write down what was notified; after a restart it is notified again", logging.Err, err, logging.Hint, reconcile.RecordsHint(err))
 	}
 }

@@ -242,11 +242,14 @@ func (b *Bundle) addSystemd(ctx context.Context) {
 		within, cancel := context.WithTimeout(ctx, askTimeout)
 		text, err := probe.RunProgram(within, args[0], args[1:]...)
 		cancel()
-		if err != nil {
+		switch {
+		case err != nil:
 			b.omit(name, fmt.Errorf("%s: %w", args[0], err))
-			continue
+		case len(bytes.TrimSpace(text)) == 0:
+			b.omit(name, fmt.Errorf("%s knows nothing of %s", args[0], unit))
+		default:
+			b.add(name, text)
 		}
-		b.add(name, text)
 	}
 }
 
@@ -259,7 +262,7 @@ var unitProperties = []string{"Id", "LoadState", "ActiveState", "SubState", "Res
 func (b *Bundle) addDoctor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
 	defer cancel()
-	report, err := Inspect(ctx, b.c.Path, b.c.Socket)
+	report, err := Inspect(ctx, b.c.Path, b.c.Socket, probe.Host{Run: probe.RunProgram})
 	b.addJSON("doctor.json", "Doctor", report, err)
 }
 

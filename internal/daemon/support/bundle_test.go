@@ -29,4 +29,11 @@ func TestBundleSaysWhatSystemdSaid(t *testing.T) {
 	if len(b.parts) != 1 || b.parts[0].name != "journal.txt" || string(b.parts[0].data) != "a line\n" {
 		t.Errorf("%+v", b.parts)
 	}
+	// A journal without a line is none.
+	writeProgram(t, filepath.Join(dir, "journalctl"), "#!/bin/sh\necho\n")
+	b = &Bundle{}
+	b.addSystemd(t.Context())
+	if want := "journal.txt: journalctl knows nothing of talos-agent"; len(b.parts) != 0 || len(b.missing) != 2 || b.missing[1] != want {
+		t.Errorf("%+v, %q, want %q", b.parts, b.missing, want)
+	}
 }

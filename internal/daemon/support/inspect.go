@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
@@ -15,12 +16,19 @@ import (
 
 // Inspect looks at everything that the agent needs: over the socket of the daemon,
 // which is the config's unless another is given, and at the host.
-func Inspect(ctx context.Context, path, socket string) (doctor.Report, error) {
+func Inspect(ctx context.Context, path, socket string, on probe.Host) (doctor.Report, error) {
 	// What is read here opens clusters.
 	if err := harden.Process(); err != nil {
 		return doctor.Report{}, err
 	}
-	s, problems := config.Load(path)
+	load, store := config.Load, config.CredentialStore
+	if on.Root != "" {
+		store = on.Path(store)
+		load = func(path string) (config.Settings, cluster.Problems) {
+			return config.LoadFrom(path, config.FromStore(store))
+		}
+	}
+	s, problems := load(path)
 	checks, usable := doctor.JudgeConfig(path, probe.MayRead(path), problems, s.Hidden)
 	if socket == "" {
 		socket = cmp.Or(s.Socket, config.DefaultSocket)
@@ -30,7 +38,7 @@ func Inspect(ctx context.Context, path, socket string) (doctor.Report, error) {
 		return doctor.Report{}, err
 	}
 	checks = append(append(checks, more...), exam.Checks...)
-	host := probe.Inspector{ConfigPath: path, Used: s.Used, Store: config.CredentialStore, Given: probe.UnitCredentials, Host: probe.Host{Run: probe.RunProgram}}
+	host := probe.Inspector{ConfigPath: path, Used: s.Used, Store: store, Given: on.Path(probe.UnitCredentials), Host: on}
 	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 

@@ -122,9 +122,13 @@ func (c Credentials) has(name string) bool {
 	if c.dir == "" {
 		return false
 	}
-	_, err := os.Stat(c.path(name))
-	return err == nil
+	info, err := os.Stat(c.path(name))
+	return err == nil && !(c.guarded && IsDefault(info))
 }
+
+// IsDefault reports whether a credential that systemd hands over is the empty line
+// that the unit sets for one that is missing.
+func IsDefault(info fs.FileInfo) bool { return info.Size() <= int64(len("\n")) }
 
 // explainHidden returns why a credential that is not seen may be there all the same, nil
 // when it is not.

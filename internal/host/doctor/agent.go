@@ -24,7 +24,7 @@ type Agent struct {
 	Pool    Fact[bool] // it exists
 	Quorum  Fact[bool]
 	Hosts   []Machine
-	VMs     Fact[[]int] // VMIDs of the VMs the token sees
+	VMs     Fact[map[int]string] // the pool, "" for none, of each VM the token sees
 	HA      Fact[[]string]
 	Backups Fact[[]Backup]
 

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -87,7 +88,16 @@ type Fact[T any] struct {
 func Saw[T any](v T) Fact[T] { return Fact[T]{Known: true, Value: v} }
 
 // Unseen is a fact that could not be seen.
-func Unseen[T any](err error) Fact[T] { return Fact[T]{Why: err.Error(), Hint: fault.HintOf(err)} }
+func Unseen[T any](err error) Fact[T] {
+	f := Fact[T]{Why: err.Error(), Hint: fault.HintOf(err)}
+	if late, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err); ok && late.Timeout() && f.Hint == "" {
+		f.Hint = "whoever was asked is slow: run `talos-agent doctor` again"
+	}
+	return f
+}
 
 // Look makes a fact of an answer or its error.
 func Look[T any](v T, err error) Fact[T] {

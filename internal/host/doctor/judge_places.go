@@ -165,7 +165,7 @@ func (a Agent) asked(host, name string) (bytes int64, count int) {
 	}
 	for _, c := range a.Wants.Clusters {
 		for _, n := range c.Nodes {
-			if n.Host != host || slices.Contains(a.VMs.Value, n.VMID) {
+			if _, there := a.VMs.Value[n.VMID]; there || n.Host != host {
 				continue
 			}
 			before := bytes

@@ -232,7 +232,7 @@ func (a Agent) excess() Check {
 	var excess []string
 	for _, path := range slices.Sorted(maps.Keys(a.Granted.Value)) {
 		// What comes down from / is reported there.
-		extra := subtractNames(subtractNames(a.Granted.Value[path], slices.Concat(needed[path], harmless)), a.offered(path))
+		extra := subtractNames(subtractNames(a.Granted.Value[path], slices.Concat(needed[path], harmless)), slices.Concat(a.offered(path), a.pooled(path)))
 		if path != "/" {
 			extra = subtractNames(extra, atTop)
 		}
@@ -248,7 +248,7 @@ func (a Agent) excess() Check {
 	}
 	if len(excess) > 0 {
 		c.Level, c.Message = Warn, "the token may do more than it needs: "+strings.Join(excess, "; ")
-		c.Hint = fmt.Sprintf("if that is not meant, `pveum acl list | grep %s` shows where it comes from, and `pveum acl delete PATH --roles ROLE --tokens '%s'` takes it away", a.Wants.Token, a.Wants.Token)
+		c.Hint = fmt.Sprintf("if that is not meant, `pveum acl list | grep '%s'` shows where it comes from, and `pveum acl delete PATH --roles ROLE --tokens '%s'` takes it away", a.Wants.Token, a.Wants.Token)
 	}
 	return c
 }
@@ -264,6 +264,28 @@ func (a Agent) offered(path string) []string {
 		return []string{"SDN.Use"}
 	}
 	return nil
+}
+
+// pooled is what the token may do at a path because of a pool that it may work in,
+// which is reported at the pool. Proxmox VE lists every VM and every storage of a
+// pool by itself.
+func (a Agent) pooled(path string) []string {
+	if strings.HasPrefix(path, "/storage/") {
+		// What a pool gives for its VMs comes to nothing at its storages.
+		return slices.DeleteFunc(slices.Clone(a.Granted.Value[path]), func(p string) bool {
+			return strings.HasPrefix(p, "Datastore.") || strings.HasPrefix(p, "Permissions.")
+		})
+	}
+	text, ok := strings.CutPrefix(path, "/vms/")
+	id, err := strconv.Atoi(text)
+	if !ok || err != nil {
+		return nil
+	}
+	pool, seen := a.VMs.Value[id]
+	if !seen {
+		pool = a.Wants.Pool // it was made or deleted meanwhile
+	}
+	return a.Granted.Value["/pool/"+pool]
 }
 
 // harmless are privileges that an administrator may well add: they show

@@ -38,7 +38,7 @@ func well() Agent {
 		API:     API{URL: "https://127.0.0.1:8006", Door: Saw(Door{Version: "9.2.11", Blur: time.Second, NotAfter: now.AddDate(1, 0, 0)})},
 		Granted: Saw(map[string][]string{"/pool/talos": {"VM.Allocate", "VM.Audit", "VM.Console"}, "/": {"Sys.Audit"}}),
 		Held:    map[string]Fact[[]string]{"/pool/talos": Saw([]string{"VM.Allocate", "VM.Audit", "VM.Console"}), "/": Saw([]string{"Sys.Audit"})},
-		Pool:    Saw(true), Quorum: Saw(true), VMs: Saw([]int{411}), HA: Saw([]string{"vm:100"}), Backups: Saw([]Backup{{ID: "nightly", Enabled: true, Mode: "snapshot", All: true}}),
+		Pool:    Saw(true), Quorum: Saw(true), VMs: Saw(map[int]string{411: "talos"}), HA: Saw([]string{"vm:100"}), Backups: Saw([]Backup{{ID: "nightly", Enabled: true, Mode: "snapshot", All: true}}),
 		Hosts: []Machine{{Name: "pve1",
 			Storages: Saw(map[string]Storage{
 				"local":     {Type: "dir", Active: true, Content: []string{"import", "iso"}, Total: 100 << 30, Free: 60 << 30},
@@ -141,6 +141,19 @@ var agentCases = []struct {
 		a.Granted.Value["/sdn/zones/localnetwork/vmbr2"] = []string{"SDN.Use"}
 		a.Granted.Value["/storage/spare"] = []string{"Datastore.AllocateSpace"}
 	}, verdict{"excess", Pass, ""}},
+	// Proxmox VE lists the VMs and storages of a pool, with the privileges there.
+	{"members of the pool", func(a *Agent) {
+		for _, path := range []string{"/vms/411", "/vms/521", "/storage/data"} { // one was made meanwhile
+			a.Granted.Value[path] = slices.Clone(a.Granted.Value["/pool/talos"])
+		}
+	}, verdict{"excess", Pass, ""}},
+	{"more at a member of the pool", func(a *Agent) {
+		a.Granted.Value["/vms/411"] = []string{"VM.Allocate", "VM.Audit", "VM.Migrate"}
+	}, verdict{"excess", Warn, "more than it needs: /vms/411: VM.Migrate -> "}},
+	{"a VM outside the pool", func(a *Agent) {
+		a.VMs.Value[100] = ""
+		a.Granted.Value["/vms/100"] = []string{"VM.Allocate", "VM.Audit"}
+	}, verdict{"excess", Warn, "/vms/100: VM.Allocate -> if that is not meant, `pveum acl list | grep 'talos-agent@pve!pve1'`"}},
 	{"what the policy does not offer", func(a *Agent) {
 		a.Wants.Bridges, a.Wants.Datastores = []string{"vmbr1"}, []string{"spare"}
 		a.Granted.Value["/sdn/zones/localnetwork/vmbr2"] = []string{"SDN.Use"}
@@ -183,7 +196,7 @@ var agentCases = []struct {
 	{"a thick one that will not do", func(a *Agent) { change(a, "data", func(s *Storage) { s.Free = 30 << 30 }) }, verdict{"space", Fail, "ask for 100 GiB"}},
 	{"nearly full", func(a *Agent) { change(a, "local", func(s *Storage) { s.Free = 9 << 30 }) }, verdict{"space", Warn, "91% are in use"}},
 	{"the VMs are there already", func(a *Agent) {
-		a.VMs.Value = []int{411, 521}
+		a.VMs.Value = map[int]string{411: "talos", 521: "talos"}
 		change(a, "data", func(s *Storage) { s.Free = 60 << 30 })
 	}, verdict{"space", Pass, "pve1/data 60 GiB free"}},
 	{"space is out of sight", func(a *Agent) { a.Hosts[0].Storages = Unseen[map[string]Storage](errUnseen) }, verdict{"space", Skipped, ""}},

@@ -35,7 +35,8 @@ func (v Inspector) compareCredentials() doctor.Fact[[]doctor.Credential] {
 	}
 	has := map[string]bool{}
 	for _, e := range given {
-		has[e.Name()] = true
+		info, err := e.Info()
+		has[e.Name()] = err == nil && !config.IsDefault(info)
 	}
 	var out []doctor.Credential
 	for _, e := range stored {

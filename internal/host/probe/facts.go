@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -11,44 +10,16 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"os/user"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
-	"github.com/talos-agent/talos-agent/internal/text"
 )
-
-// Runner runs a program and returns what it prints. Arguments are never secret;
-// what it prints may be.
-type Runner func(ctx context.Context, name string, args ...string) ([]byte, error)
-
-// runTimeout is how long a program may take.
-const runTimeout = 2 * time.Minute
-
-// RunProgram is the runner that runs programs.
-func RunProgram(ctx context.Context, name string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, runTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C") // Proxmox VE answers in the language of the environment
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	err := cmd.Run()
-	if err == nil {
-		return out.Bytes(), nil
-	}
-	if words := text.OneLine(stderr.String()); words != "" {
-		err = errors.New(words)
-	}
-	return nil, err
-}
 
 // Host is the machine that is set up, seen by its root.
 type Host struct {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -36,7 +37,8 @@ type Inspector struct {
 	Host       Host
 }
 
-// inspectTimeout bounds everything that is waited for on the host's network.
+// inspectTimeout bounds what is waited for on the host's network. Programs have a
+// bound of their own.
 const inspectTimeout = 15 * time.Second
 
 func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
@@ -46,8 +48,8 @@ func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 		TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(ctx, w.Token)) })
-	wg.Go(func() { h.Others = doctor.Look(v.findOthers(ctx, w.Token)) })
+	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(parent, w.Token)) })
+	wg.Go(func() { h.Others = doctor.Look(v.findOthers(parent, w.Token)) })
 	look := func(ip netip.Addr) {
 		if _, done := h.Ways[ip]; done || !ip.IsValid() {
 			return
@@ -86,6 +88,9 @@ func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 	return h
 }
 
+// asRoot is how to see what only root of the host sees.
+const asRoot = "run `talos-agent doctor` as root on the Proxmox VE host"
+
 // askSeparation asks Proxmox VE, as its root, what the agent's token and its user
 // may do.
 func (v Inspector) askSeparation(ctx context.Context, token cluster.TokenID) (doctor.Separation, error) {
@@ -94,7 +99,7 @@ func (v Inspector) askSeparation(ctx context.Context, token cluster.TokenID) (do
 		return out, errors.New("the agent's token is unknown")
 	}
 	if err := v.Host.Verify(); err != nil {
-		return out, errors.New("it takes root of the Proxmox VE host to see what user and token were given")
+		return out, fault.Errorf(asRoot, "it takes root of the Proxmox VE host to see what user and token were given")
 	}
 	for id, into := range map[string]*doctor.Grants{token.User(): &out.User, string(token): &out.Token} {
 		// A privilege's value reports whether it holds below the path too: 1, or "1".
@@ -120,7 +125,7 @@ func (v Inspector) findOthers(ctx context.Context, token cluster.TokenID) (strin
 		return "", errors.New("the agent's token, and which clusters are its own, are unknown")
 	}
 	if err := v.Host.Verify(); err != nil {
-		return "", errors.New("it takes root of the Proxmox VE host to see whether other hosts have agents")
+		return "", fault.Errorf(asRoot, "it takes root of the Proxmox VE host to see whether other hosts have agents")
 	}
 	var f setup.Facts
 	if err := errors.Join(v.Host.readHosts(ctx, &f), v.Host.readUsers(ctx, &f)); err != nil {

@@ -109,18 +109,18 @@ func (c *checker) places(w Wishes) {
 		s, there := c.f.storage(d)
 		switch {
 		case !there:
-			c.wrong("--datastore", "there is "+joinNames(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", d)
+			c.wrong("--datastore", "there is "+nameStorages(c.f.DiskStorages()), "there is no storage %s", d)
 		case !s.Holds("images"):
-			c.wrong("--datastore", "choose another, or give it the content type images", "storage %s takes no disks of VMs", d)
+			c.wrong("--datastore", fmt.Sprintf("those that do: %s; or give it the content type images", nameStorages(c.f.DiskStorages())), "storage %s takes no disks of VMs", d)
 		}
 	}
 	switch s, there := c.f.storage(w.Images); {
 	case w.Images == "":
 		c.wrong("--image-datastore", "add a directory or an NFS or CIFS share in Proxmox VE", "no storage can hold Talos images")
 	case !there:
-		c.wrong("--image-datastore", "there is "+joinNames(sortedBy(c.f.Storages, func(s Storage) string { return s.Name })), "there is no storage %s", w.Images)
+		c.wrong("--image-datastore", "there is "+nameStorages(c.f.ImageStorages()), "there is no storage %s", w.Images)
 	case !s.Holds("import") && !slices.Contains(fileBased, s.Type):
-		c.wrong("--image-datastore", "choose a directory or a share", "storage %s is of type %s and cannot hold images to import", s.Name, s.Type)
+		c.wrong("--image-datastore", "choose a directory or a share: "+nameStorages(c.f.ImageStorages()), "storage %s is of type %s and cannot hold images to import", s.Name, s.Type)
 	}
 	c.vmids(w)
 }
@@ -163,6 +163,11 @@ func (c *checker) repository(w Wishes, g Given) {
 	if f := w.Forge; f != nil && g.ForgeToken == nil && !p.holds(ForgeToken) {
 		c.wrong("--forge-token-file", "make one there that may set commit statuses, and name the file that holds it", "there is no token for the forge")
 	}
+}
+
+// nameStorages lists storages for people.
+func nameStorages(list []Storage) string {
+	return joinNames(sortedBy(list, func(s Storage) string { return s.Name }))
 }
 
 // joinNames lists names for people.

@@ -116,6 +116,16 @@ func (f Facts) storage(name string) (Storage, bool) {
 	return f.Storages[i], true
 }
 
+// DiskStorages are the storages that take disks of VMs, and ImageStorages those that
+// can hold Talos images, if only once they are let.
+func (f Facts) DiskStorages() []Storage {
+	return slices.DeleteFunc(slices.Clone(f.Storages), func(s Storage) bool { return !s.Holds("images") })
+}
+
+func (f Facts) ImageStorages() []Storage {
+	return slices.DeleteFunc(slices.Clone(f.Storages), func(s Storage) bool { return !s.Holds("import") && !slices.Contains(fileBased, s.Type) })
+}
+
 // inPool returns the VMs of a pool.
 func (f Facts) inPool(pool string) []VM {
 	return slices.DeleteFunc(slices.Clone(f.VMs), func(v VM) bool { return v.Pool != pool })

@@ -32,6 +32,8 @@ type Options struct {
 	RotateToken bool
 	// Start enables the unit and starts it.
 	Start bool
+	// NewDirectory is made, for the repository.
+	NewDirectory string
 }
 
 // planner is one run of Make.
@@ -48,13 +50,15 @@ type planner struct {
 // has found nothing wrong with the wishes.
 func Make(f Facts, w Wishes, g Given, r Record, o Options) Plan {
 	p := &planner{f: f, w: w, g: g, r: r, o: o}
+	// What a person has given comes first: a run that is interrupted then knows it.
 	p.directories()
+	p.keys()
+	p.publicFiles()
 	p.pool()
 	p.roles()
 	renewed := p.account()
 	p.access(renewed)
 	p.content()
-	p.keys()
 	p.files()
 	p.share()
 	p.unused()
@@ -80,6 +84,10 @@ func (p *planner) directories() {
 		if _, there := p.f.Files[d.Path]; !there {
 			p.add(Step{Name: "directory " + d.Path, What: "make the directory " + d.Path, Makes: []string{"directory " + d.Path}, Dir: &d})
 		}
+	}
+	// What comes to be there is a person's, so that undo leaves it.
+	if dir := p.o.NewDirectory; dir != "" {
+		p.add(Step{Name: "directory " + dir, What: "make the directory " + dir + ", which the agent follows", Dir: &NewFile{Path: dir, Mode: 0o755}})
 	}
 }
 
@@ -310,9 +318,8 @@ func (p *planner) unused() {
 	}
 }
 
-// files are the public ones. The config comes last: without it the unit does
-// not start.
-func (p *planner) files() {
+// publicFiles are those that the config names, which hold no secret.
+func (p *planner) publicFiles() {
 	for _, f := range []struct {
 		path, what string
 		given      []byte
@@ -325,6 +332,11 @@ func (p *planner) files() {
 			p.file(f.what, NewFile{Path: f.path, Mode: 0o644, Content: f.given}, reflect.DeepEqual(p.w, p.r.Wishes))
 		}
 	}
+}
+
+// files are the policy and the config. The config comes last: without it the unit
+// does not start.
+func (p *planner) files() {
 	policy, config := Policy(p.g.Policy, p.w), Config(p.g.Config, p.w)
 	p.file("the policy: what the repository may ask of this host", NewFile{Path: PolicyFile, Mode: 0o644, Content: policy},
 		bytes.Equal(policy, Policy(p.g.Policy, p.r.Wishes)))

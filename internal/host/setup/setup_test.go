@@ -402,7 +402,7 @@ func TestCheck(t *testing.T) {
 		"--pool: \"a b\" is not the name of a pool":                          func(_ *Facts, w *Wishes, _ *Options) { w.Pool = "a b" },
 		"--bridge: there is no bridge vmbr7 on pve1 (there is vmbr0, vmbr1)": func(_ *Facts, w *Wishes, _ *Options) { w.Bridges = []string{"vmbr7"} },
 		"warning: --bridge: this host has no address on vmbr1":               func(_ *Facts, w *Wishes, _ *Options) { w.Bridges = []string{"vmbr1"} },
-		"--datastore: there is no storage nfs (there is local, local-lvm)":   func(_ *Facts, w *Wishes, _ *Options) { w.Datastores = []string{"nfs"} },
+		"--datastore: there is no storage nfs (there is local-lvm)":          func(_ *Facts, w *Wishes, _ *Options) { w.Datastores = []string{"nfs"} },
 		"--datastore: storage local takes no disks":                          func(_ *Facts, w *Wishes, _ *Options) { w.Datastores = []string{"local"} },
 		"--image-datastore: storage local-lvm is of type lvmthin":            func(_ *Facts, w *Wishes, _ *Options) { w.Images = "local-lvm" },
 		"--vmids: no VMIDs are given":                                        func(_ *Facts, w *Wishes, _ *Options) { w.VMIDs = nil },

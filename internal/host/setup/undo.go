@@ -36,6 +36,9 @@ func Undo(f Facts, r Record, leaveVMs bool) (Plan, cluster.Problems) {
 	}
 	u.user()
 	u.files()
+	if dir := r.Wishes.Repository.Directory; dir != "" {
+		u.note("%s stays: it describes the clusters", dir)
+	}
 	for _, name := range r.Made {
 		if storage, ok := strings.CutPrefix(name, "content "); ok {
 			u.note("storage %s goes on taking images to import, and the images on it stay: other guests may use them by now", storage)

@@ -28,11 +28,11 @@ var _ reconcile.Files = Dir{}
 // agent works with it. The lock goes with the process.
 func Open(dir string) (Dir, func(), error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return Dir{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint)
+		return Dir{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint(err))
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return Dir{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint)
+		return Dir{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint(err))
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
@@ -47,7 +47,11 @@ func Open(dir string) (Dir, func(), error) {
 
 // Read implements reconcile.Files.
 func (s Dir) Read(name string) ([]byte, error) {
-	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	// Without O_NONBLOCK the open of a pipe waits for somebody who writes to it.
+	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, s.odd(name, "a symbolic link")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +60,13 @@ func (s Dir) Read(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > MaxFile {
-		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", name, MaxFile)
+	switch {
+	case info.IsDir():
+		return nil, s.odd(name, "a directory")
+	case !info.Mode().IsRegular():
+		return nil, s.odd(name, "not a regular file")
+	case info.Size() > MaxFile:
+		return nil, s.odd(name, fmt.Sprintf("larger than %d bytes", MaxFile))
 	}
 	b := make([]byte, info.Size())
 	n, err := f.ReadAt(b, 0)
@@ -65,6 +74,12 @@ func (s Dir) Read(name string) ([]byte, error) {
 		err = nil
 	}
 	return b[:n], err
+}
+
+// odd is about a file that the agent did not write.
+func (s Dir) odd(name, what string) error {
+	return fault.WithHint(fmt.Errorf("%s is %s", filepath.Join(s.Path, name), what),
+		"the agent writes plain files only: put the right one back from a backup, or move it away; then what it held counts as lost")
 }
 
 // Write implements reconcile.Files. It refuses what Read would refuse.

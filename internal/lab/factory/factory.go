@@ -22,24 +22,40 @@ import (
 // Config sizes an Image Factory.
 type Config struct {
 	Service httpservice.Config
-	// Versions are the Talos versions it builds, each with its leading v;
-	// empty: a selection of real ones.
+	// Versions are the only Talos versions it builds, each with its leading v;
+	// empty: every version from v1.8 to v1.14. It cannot know which patches of a
+	// minor will have been published, so it builds them all, and lists some.
 	Versions []string
 	// Missing names official extensions that a version (the key) lacks.
 	Missing map[string][]string
 }
 
-// defaultVersions are published Talos versions, old to new.
-var defaultVersions = []string{
-	"v1.11.5", "v1.12.4", "v1.12.7", "v1.13.0", "v1.13.8", "v1.13.9", "v1.14.0", "v1.14.1",
+// listedVersions are published Talos versions, old to new: of each minor some.
+var listedVersions = []string{
+	"v1.8.2", "v1.8.4", "v1.9.6", "v1.10.9", "v1.11.2", "v1.11.5", "v1.11.6", "v1.12.4", "v1.12.7", "v1.13.0", "v1.13.8", "v1.13.9", "v1.14.0", "v1.14.1",
 }
 
-// officialExtensions is a selection of the extensions the real factory lists.
-var officialExtensions = []string{
-	"siderolabs/amd-ucode", "siderolabs/drbd", "siderolabs/gvisor", "siderolabs/i915", "siderolabs/intel-ucode",
-	"siderolabs/iscsi-tools", "siderolabs/nut-client", "siderolabs/qemu-guest-agent", "siderolabs/tailscale",
-	"siderolabs/util-linux-tools", "siderolabs/zfs",
+// The minors of Talos 1.x whose machines the lab simulates.
+const (
+	oldestMinor = 8
+	newestMinor = 14
+)
+
+// listedExtensions is a selection of the extensions the real factory lists. As
+// with versions it builds others too: what is published is not known here.
+var listedExtensions = []string{
+	"siderolabs/amd-ucode", "siderolabs/amdgpu", "siderolabs/binfmt-misc", "siderolabs/cloudflared", "siderolabs/crun", "siderolabs/drbd",
+	"siderolabs/fuse3", "siderolabs/gvisor", "siderolabs/hailort", "siderolabs/i915", "siderolabs/intel-ucode", "siderolabs/iscsi-tools",
+	"siderolabs/kata-containers", "siderolabs/lldpd", "siderolabs/mdadm", "siderolabs/netbird", "siderolabs/newt", "siderolabs/nfsd",
+	"siderolabs/nut-client", "siderolabs/nvidia-container-toolkit-lts", "siderolabs/nvidia-container-toolkit-production",
+	"siderolabs/nvidia-open-gpu-kernel-modules-lts", "siderolabs/nvidia-open-gpu-kernel-modules-production", "siderolabs/nvme-cli",
+	"siderolabs/qemu-guest-agent", "siderolabs/qlogic-firmware", "siderolabs/realtek-firmware", "siderolabs/spin", "siderolabs/stargz-snapshotter",
+	"siderolabs/tailscale", "siderolabs/thunderbolt", "siderolabs/usb-modem-drivers", "siderolabs/util-linux-tools", "siderolabs/wasmedge",
+	"siderolabs/xen-guest-agent", "siderolabs/youki", "siderolabs/zfs",
 }
+
+// extensionName is the form of an official extension's name.
+var extensionName = regexp.MustCompile(`^siderolabs/[a-z0-9][a-z0-9._-]*$`)
 
 // imageFile is the one boot asset this factory builds.
 const imageFile = "nocloud-amd64.qcow2"
@@ -75,9 +91,6 @@ type Download struct {
 
 // New opens an Image Factory.
 func New(c Config) (*Factory, error) {
-	if len(c.Versions) == 0 {
-		c.Versions = defaultVersions
-	}
 	f := &Factory{
 		world:      c.Service.World,
 		versions:   slices.Clone(c.Versions),
@@ -217,17 +230,18 @@ func (f *Factory) getSchematic(rw http.ResponseWriter, r *http.Request) {
 
 func (f *Factory) listVersions(rw http.ResponseWriter, r *http.Request) {
 	list := f.versions
+	if len(list) == 0 {
+		list = listedVersions
+	}
 	if r.URL.Query().Get("broken") == "true" {
 		list = []string{}
 	}
 	httpservice.WriteJSON(rw, http.StatusOK, list)
 }
 
-// availableExtensions lists the official extensions of a version.
-func (f *Factory) availableExtensions(version string) []string {
-	return slices.DeleteFunc(slices.Clone(officialExtensions), func(name string) bool {
-		return slices.Contains(f.missing[version], name)
-	})
+// hasExtension reports whether a version has an official extension.
+func (f *Factory) hasExtension(version, name string) bool {
+	return extensionName.MatchString(name) && !slices.Contains(f.missing[version], name)
 }
 
 func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
@@ -244,7 +258,10 @@ func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
 		Description string `json:"description"`
 	}
 	list := []extension{}
-	for _, name := range f.availableExtensions(version) {
+	for _, name := range listedExtensions {
+		if !f.hasExtension(version, name) {
+			continue
+		}
 		ref := fmt.Sprintf("ghcr.io/%s:%s", name, version)
 		sum := sha256.Sum256([]byte(ref))
 		list = append(list, extension{
@@ -266,10 +283,20 @@ func (f *Factory) checkVersion(v string) (version string, status int, words stri
 	switch {
 	case !semver.MatchString(v):
 		return "", http.StatusInternalServerError, "internal server error"
-	case !slices.Contains(f.versions, v):
+	case !f.buildsVersion(v):
 		return "", http.StatusNotFound, fmt.Sprintf("version %s is not available", v[1:])
 	}
 	return v, 0, ""
+}
+
+// buildsVersion reports whether a version is one of those that are built.
+func (f *Factory) buildsVersion(v string) bool {
+	if len(f.versions) > 0 {
+		return slices.Contains(f.versions, v)
+	}
+	var major, minor, patch int
+	_, err := fmt.Sscanf(v, "v%d.%d.%d", &major, &minor, &patch)
+	return err == nil && major == 1 && minor >= oldestMinor && minor <= newestMinor
 }
 
 func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
@@ -297,9 +324,8 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" only")
 		return
 	}
-	available := f.availableExtensions(version)
 	for _, name := range s.doc.Customization.SystemExtensions.OfficialExtensions {
-		if !slices.Contains(available, name) {
+		if !f.hasExtension(version, name) {
 			httpservice.RefuseText(rw, http.StatusBadRequest, fmt.Sprintf(
 				"error enhancing profile from schematic: official extension %q is not available for Talos version %s", name, version))
 			return

@@ -109,7 +109,8 @@ func TestFactory(t *testing.T) {
 			words  string
 		}{
 			{image("beef", "v1.13.9", imageFile), 404, `schematic ID "beef" not found`},
-			{image(id, "v1.13.99", imageFile), 404, "version 1.13.99 is not available"},
+			{image(id, "v1.7.9", imageFile), 404, "version 1.7.9 is not available"},
+			{image(id, "v1.15.0", imageFile), 404, "version 1.15.0 is not available"},
 			{image(id, "latest", imageFile), 500, "internal server error"},
 			{image(id, "v1.14.1", imageFile), 400, `official extension "siderolabs/zfs" is not available for Talos version v1.14.1`},
 			{image(id, "v1.13.9", imageFile+".sha256"), 402, "enterprise not enabled"},
@@ -163,6 +164,24 @@ func TestFactory(t *testing.T) {
 		b.Want(b.Must("GET", f.URL()+"/v2/nocloud-installer/beef/manifests/v1.13.9", ""), 404, "not found")
 		b.Want(b.Must("GET", f.URL()+"/v2/other/"+id+"/manifests/v1.13.9", ""), 404, "")
 		b.Want(b.Must("GET", f.URL()+"/v2/", ""), 200, "")
+	})
+}
+
+// What a repository may ask for is built: every version that is managed, those
+// that were published after this program too, and every official extension.
+func TestFactoryBuildsWhatMayBePublished(t *testing.T) {
+	servicetest.InMemory(t, func(b *servicetest.Bench) {
+		f := servicetest.Opened[*Factory](b)(New(Config{Service: b.Config("factory")}))
+		id := register(b, f, "customization: {systemExtensions: {officialExtensions: [siderolabs/made-tomorrow, siderolabs/tailscale]}}")
+		for _, version := range []string{"v1.8.2", "v1.9.0", "v1.10.3", "v1.11.2", "v1.12.4", "v1.13.99", "v1.14.0-beta.1"} {
+			b.Want(b.Must("HEAD", f.URL()+"/image/"+id+"/"+version+"/"+imageFile, ""), 200, "")
+		}
+		foreign := register(b, f, "customization: {systemExtensions: {officialExtensions: [example/own]}}")
+		b.Want(b.Must("GET", f.URL()+"/image/"+foreign+"/v1.13.9/"+imageFile, ""), 400, `official extension "example/own" is not available`)
+
+		few := servicetest.Opened[*Factory](b)(New(Config{Service: b.Config("few"), Versions: []string{"v1.13.9"}}))
+		b.Want(b.Must("GET", few.URL()+"/image/"+emptySchematic+"/v1.13.8/"+imageFile, ""), 404, "version 1.13.8 is not available")
+		b.Want(b.Must("GET", few.URL()+"/versions", ""), 200, `["v1.13.9"]`)
 	})
 }
 

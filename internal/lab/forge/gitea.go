@@ -55,7 +55,7 @@ func (f *Forge) showGitea(rw http.ResponseWriter, r *http.Request) {
 		f.refuseGitea(rw, status, text)
 		return
 	}
-	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"full_name": repository, "private": true})
+	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"id": 1, "full_name": repository, "private": true})
 }
 
 // admitGitea judges token and repository; status 0 lets the request in.

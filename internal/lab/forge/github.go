@@ -85,7 +85,7 @@ func (f *Forge) showGitHub(rw http.ResponseWriter, r *http.Request) {
 		refuseGitHub(rw, status, text)
 		return
 	}
-	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"full_name": repository, "private": true})
+	httpservice.WriteJSON(rw, http.StatusOK, map[string]any{"id": 1, "full_name": repository, "private": true})
 }
 
 // admitGitHub judges token and repository; status 0 lets the request in. The

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -160,6 +161,29 @@ func TestGoGitFollowsABranch(t *testing.T) {
 		}
 		if got := filesAt(b, again, last); len(got) != 2 {
 			b.Errorf("%s holds %q", last, got)
+		}
+	})
+}
+
+// A pack is larger than what one packet of the sideband holds as soon as a
+// repository has some encrypted files, which do not compress.
+func TestGoGitFetchesLargePacks(t *testing.T) {
+	servicetest.Everywhere(t, func(b *servicetest.Bench) {
+		useGoGit(b)
+		_, r := newGit(b, "")
+		const packet = 65515 // the most data of one packet
+		for _, size := range []int{packet - 400, packet - 1, packet, packet + 1, 2 * packet, 1 << 20} {
+			secret := make([]byte, size)
+			_, _ = rand.NewChaCha8([32]byte{byte(size)}).Read(secret)
+			head := must[string](b)(r.Rewrite("main", map[string][]byte{"secrets.sops.yaml": secret}, "secrets"))
+			store := memory.NewStorage()
+			if _, err := git.CloneContext(b.Context(), store, nil, &git.CloneOptions{URL: r.URL()}); err != nil {
+				b.Errorf("clone of %d bytes: %v", size, err)
+				continue
+			}
+			if got := filesAt(b, store, head); !slices.Equal(got, []string{"secrets.sops.yaml=" + string(secret)}) {
+				b.Errorf("%d bytes arrived otherwise", size)
+			}
 		}
 	})
 }

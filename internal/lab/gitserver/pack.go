@@ -129,10 +129,24 @@ func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 		_, err = out.Write(pack)
 		return err
 	}
-	if _, err := sideband.NewMuxer(sideband.Sideband64k, out).Write(pack); err != nil {
+	if err := writeSideband(out, pack); err != nil {
 		return err
 	}
 	return enc.Flush()
+}
+
+// writeSideband writes a pack as packets of the data band. They are cut here:
+// go-git's muxer counts the four digits of the length into what a packet holds,
+// and refuses its own packets as soon as there is more than one.
+func writeSideband(out io.Writer, pack []byte) error {
+	const band = 1 // the byte that names the band
+	mux := sideband.NewMuxer(sideband.Sideband64k, out)
+	for part := range slices.Chunk(pack, pktline.MaxPayloadSize-band) {
+		if _, err := mux.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readWants reads the head of a fetch request, up to its flush.

@@ -2,6 +2,7 @@ package gitserver
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,6 +116,9 @@ func pushAndFetch(b *servicetest.Bench, r *Repo) {
 
 	user.write("inventory/dev/cluster.yaml", "one")
 	user.write("big.bin", strings.Repeat("0123456789abcdef", 1<<17)) // more than one post buffer
+	secret := make([]byte, 300_000)                                  // does not compress: a pack of several packets
+	_, _ = rand.NewChaCha8([32]byte{}).Read(secret)
+	user.write("secrets.sops.yaml", string(secret))
 	first := user.write("run.sh", "#!/bin/sh")
 	if out := user.run("-c", "http.postBuffer=65536", "push", "-u", "origin", "main"); !strings.Contains(out, "new branch") {
 		b.Errorf("push says %s", out)

@@ -219,6 +219,7 @@ func (cl *cluster) apiUp(a *apiserver) {
 		cl.first = a.cp.Node
 	}
 	cl.holdVIP(a.cp.VIP)
+	cl.c.notifyAwaiting()
 	held := cl.held
 	cl.held = nil
 	for _, f := range held {
@@ -240,6 +241,7 @@ func (cl *cluster) apiDown(a *apiserver) {
 	if cl.vips[a.cp.VIP] == a {
 		delete(cl.vips, a.cp.VIP)
 		cl.holdVIP(a.cp.VIP)
+		cl.c.notifyAwaiting()
 	}
 	cl.mirrorPods(a.cp.Node)
 }
@@ -255,12 +257,54 @@ func (cl *cluster) holdVIP(vip netip.Addr) {
 		}
 		if err := a.openAddress(vip); err != nil {
 			cl.c.world.Report(a.cp.Node, "cannot hold the VIP %v: %v", vip, err)
-			continue
+			cl.c.scheduleAfter(restart, func() {
+				cl.holdVIP(vip)
+				cl.c.notifyAwaiting()
+			})
+			return
 		}
 		cl.vips[vip] = a
 		cl.c.world.Report(a.cp.Node, "holds the VIP %v", vip)
 		return
 	}
+}
+
+// awaiting is a node that waits until its endpoint answers.
+type awaiting struct {
+	ca       string
+	endpoint netip.Addr
+	answers  func()
+}
+
+// AwaitEndpoint implements world.Kubernetes. A call of answers that began before
+// stop may end after it.
+func (c *Clusters) AwaitEndpoint(ca string, endpoint netip.Addr, answers func()) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := &awaiting{ca: ca, endpoint: endpoint, answers: answers}
+	c.awaiting = append(c.awaiting, w)
+	c.notifyAwaiting()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.awaiting = slices.DeleteFunc(c.awaiting, func(other *awaiting) bool { return other == w })
+	}
+}
+
+// notifyAwaiting notifies the nodes whose endpoint answers now. c.mu is held.
+func (c *Clusters) notifyAwaiting() {
+	c.awaiting = slices.DeleteFunc(c.awaiting, func(w *awaiting) bool {
+		ok := slices.ContainsFunc(c.clusters, func(cl *cluster) bool { return cl.ca == w.ca && cl.answersAt(w.endpoint) })
+		if ok {
+			c.queueCallback(w.answers)
+		}
+		return ok
+	})
+}
+
+// answersAt reports whether an API of the cluster answers at an address.
+func (cl *cluster) answersAt(addr netip.Addr) bool {
+	return cl.vips[addr] != nil || slices.ContainsFunc(cl.up, func(a *apiserver) bool { return a.cp.Address == addr })
 }
 
 // makeCertificate makes the server's certificate, signed by the cluster's CA.
@@ -276,8 +320,8 @@ func (a *apiserver) makeCertificate() (tls.Certificate, error) {
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: "kube-apiserver", Organization: []string{"kube-master"}},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().AddDate(1, 0, 0),
+		NotBefore:    a.c.world.GuestNow().Add(-time.Hour),
+		NotAfter:     a.c.world.GuestNow().AddDate(1, 0, 0),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames: []string{

@@ -28,13 +28,15 @@ type Clusters struct {
 	done  chan struct{} // closed when run has ended
 	gate  gate
 
-	mu        sync.Mutex
-	clusters  []*cluster // as founded
-	kubelets  []*kubelet // that run, as started
-	pulled    map[string]bool
-	effects   effects
-	made      int      // effects so far
-	callbacks []func() // callbacks to make once mu is free
+	mu               sync.Mutex
+	clusters         []*cluster // as founded
+	kubelets         []*kubelet // that run, as started
+	awaiting         []*awaiting
+	pulled           map[string]bool
+	closedRegistries map[string]bool // by host
+	effects          effects
+	made             int      // effects so far
+	callbacks        []func() // callbacks to make once mu is free
 }
 
 var _ world.Kubernetes = (*Clusters)(nil)
@@ -44,7 +46,7 @@ func New(c Config) *Clusters {
 	ctx, end := context.WithCancel(c.World.Context())
 	cs := &Clusters{
 		world: c.World, ctx: ctx, end: end,
-		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{}, closedRegistries: map[string]bool{},
 	}
 	go cs.runLoop()
 	return cs
@@ -91,6 +93,26 @@ func (c *Clusters) Objects(ca string, gvr schema.GroupVersionResource, namespace
 		}
 	}
 	return out
+}
+
+// CloseRegistry makes images that no node has yet unavailable, if they come from
+// this registry ("ghcr.io"); OpenRegistry ends that. What waits for one is pulled
+// then.
+func (c *Clusters) CloseRegistry(host string) { c.setRegistry(host, true) }
+
+// OpenRegistry ends CloseRegistry.
+func (c *Clusters) OpenRegistry(host string) { c.setRegistry(host, false) }
+
+func (c *Clusters) setRegistry(host string, closed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closedRegistries[host] = closed
+	for _, cl := range c.clusters {
+		for key := range cl.pods {
+			cl.dirty[ref{resPods, key}] = true
+		}
+	}
+	c.wakeLoop()
 }
 
 // runLoop does everything that happens by itself: one thing after the other, in

@@ -25,7 +25,9 @@
 //   - Deployments replace all pods at once and never exceed their deadline.
 //     Memory and CPU never run out. There are no scale, exec and log.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
-//     that is how to make a workload that never becomes ready.
+//     that is how to make a workload that never becomes ready. Other registries
+//     are closed and opened with CloseRegistry and OpenRegistry.
+//   - A node under pressure (SetPressure) takes no new pods, and evicts none.
 //
 // # Spans
 //

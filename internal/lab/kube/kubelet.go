@@ -170,10 +170,55 @@ func (k *kubelet) describeNode(o map[string]any) {
 	size := map[string]any{"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "40Gi"}
 	status["capacity"], status["allocatable"] = size, size
 	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
-	for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure"} {
-		status["conditions"] = setCondition(listAt(status, "conditions"), c, "False", "KubeletHasNo"+c, "")
+	for _, p := range pressures {
+		status["conditions"] = setCondition(listAt(status, "conditions"), p.condition, "False", p.reasons[0], p.texts[0])
 	}
 	status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+}
+
+// pressure is a condition of a node that is short of something: what its kubelet
+// reports without and with it, and the taint that keeps new pods away.
+type pressure struct {
+	condition, taint string
+	reasons, texts   [2]string
+}
+
+// pressures are all of them.
+// Source: kubernetes v1.36, pkg/kubelet/nodestatus/setters.go.
+var pressures = []pressure{
+	{"MemoryPressure", "node.kubernetes.io/memory-pressure", [2]string{"KubeletHasSufficientMemory", "KubeletHasInsufficientMemory"},
+		[2]string{"kubelet has sufficient memory available", "kubelet has insufficient memory available"}},
+	{"DiskPressure", "node.kubernetes.io/disk-pressure", [2]string{"KubeletHasNoDiskPressure", "KubeletHasDiskPressure"},
+		[2]string{"kubelet has no disk pressure", "kubelet has disk pressure"}},
+	{"PIDPressure", "node.kubernetes.io/pid-pressure", [2]string{"KubeletHasSufficientPID", "KubeletHasInsufficientPID"},
+		[2]string{"kubelet has sufficient PID available", "kubelet has insufficient PID available"}},
+}
+
+// SetPressure makes a node short of something, DiskPressure for example, or no longer.
+// What runs there stays. It reports whether there is such a node.
+func (c *Clusters) SetPressure(node, condition string, on bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.store.getObject(resNodes, objectKey("", node)) != nil })
+	n := slices.IndexFunc(pressures, func(p pressure) bool { return p.condition == condition })
+	if i < 0 || n < 0 {
+		return false
+	}
+	p, which, value := pressures[n], 0, "False"
+	if on {
+		which, value = 1, "True"
+	}
+	c.clusters[i].store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
+		removeTaint(ensureMap(o, "spec"), p.taint)
+		if on {
+			addTaint(ensureMap(o, "spec"), p.taint, "", "NoSchedule")
+		}
+		status := ensureMap(o, "status")
+		status["conditions"] = setCondition(listAt(status, "conditions"), condition, value, p.reasons[which], p.texts[which])
+		return true
+	})
+	c.wakeLoop()
+	return true
 }
 
 // connectNetwork brings the node's network up: its images are pulled, then the

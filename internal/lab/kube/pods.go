@@ -82,34 +82,64 @@ func (cl *cluster) isNetwork(p *pod) bool {
 	return o != nil && textAt(o.body, "metadata", "uid") == p.owner
 }
 
-// pullFails reports whether an image of a pod can never be pulled, and makes the
-// pod show it.
+// pullFails reports whether an image of a pod cannot be pulled, and makes the pod
+// show it: the first container that lacks one waits, those behind it do not begin.
 func (cl *cluster) pullFails(p *pod) bool {
 	o := cl.store.getObject(resPods, p.key)
 	if o == nil {
 		return false
 	}
-	for _, c := range mapsAt(o.body, "spec", "containers") {
-		registry, _, _ := strings.Cut(textAt(c, "image"), "/")
-		host, _, _ := strings.Cut(registry, ":")
-		if !strings.HasSuffix(host, ".invalid") {
-			continue
+	for _, list := range []string{"initContainers", "containers"} {
+		for _, c := range mapsAt(o.body, "spec", list) {
+			image := textAt(c, "image")
+			if cl.c.canPull(image) || cl.c.pulled[cl.kubelets[p.node].imageKey(image)] {
+				continue
+			}
+			status := mapAt(o.copyBody(), "status")
+			waits := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff",
+				"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: failed to pull and unpack image %q: failed to resolve reference %q: %s", image, image, image, pullError(image))}}
+			if list == "initContainers" {
+				status["initContainerStatuses"] = containerStates(o.body, list, false, waits)
+				waits = map[string]any{"waiting": map[string]any{"reason": "PodInitializing"}}
+			}
+			status["containerStatuses"] = containerStates(o.body, "containers", false, waits)
+			cl.setStatus(ref{resPods, p.key}, status)
+			return true
 		}
-		status := mapAt(o.copyBody(), "status")
-		status["containerStatuses"] = containerStates(o.body, false, map[string]any{"waiting": map[string]any{
-			"reason": "ImagePullBackOff", "message": fmt.Sprintf("Back-off pulling image %q", textAt(c, "image")),
-		}})
-		cl.setStatus(ref{resPods, p.key}, status)
-		return true
 	}
 	return false
 }
+
+// canPull reports whether the registry of an image gives it out.
+func (c *Clusters) canPull(image string) bool {
+	host := registryOf(image)
+	name, _, _ := strings.Cut(host, ":")
+	return !c.closedRegistries[host] && !strings.HasSuffix(name, ".invalid")
+}
+
+func registryOf(image string) string {
+	host, _, _ := strings.Cut(image, "/")
+	return host
+}
+
+// pullError is what containerd reports of a registry that cannot be reached.
+func pullError(image string) string {
+	host, rest, _ := strings.Cut(image, "/")
+	name, tag, _ := strings.Cut(rest, ":")
+	return fmt.Sprintf("failed to do request: Head \"https://%s/v2/%s/manifests/%s\": dial tcp: lookup %s: no such host", host, name, tag, host)
+}
+
+// imageKey names an image on the disk of a kubelet's machine.
+func (k *kubelet) imageKey(image string) string { return "image/" + k.machine() + "/" + image }
 
 // startPod makes a pod run, or be done if it is not meant to run for ever.
 func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
 	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+		for _, c := range slices.Concat(mapsAt(o, "spec", "initContainers"), mapsAt(o, "spec", "containers")) {
+			cl.c.pulled[k.imageKey(textAt(c, "image"))] = true
+		}
 		status := ensureMap(o, "status")
 		ip := k.k.Address.String()
 		status["hostIP"], status["hostIPs"] = ip, []any{map[string]any{"ip": ip}}
@@ -121,7 +151,7 @@ func (cl *cluster) startPod(p *pod) {
 		if policy := textAt(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
 			status["phase"] = "Succeeded"
 			status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "False", "PodCompleted", "")
-			status["containerStatuses"] = containerStates(o, false, map[string]any{"terminated": map[string]any{
+			status["containerStatuses"] = containerStates(o, "containers", false, map[string]any{"terminated": map[string]any{
 				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
 			}})
 			return true
@@ -130,7 +160,12 @@ func (cl *cluster) startPod(p *pod) {
 		for _, c := range []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"} {
 			status["conditions"] = setCondition(listAt(status, "conditions"), c, "True", "", "")
 		}
-		status["containerStatuses"] = containerStates(o, true, map[string]any{"running": map[string]any{"startedAt": formatNow()}})
+		if len(mapsAt(o, "spec", "initContainers")) > 0 {
+			status["initContainerStatuses"] = containerStates(o, "initContainers", true, map[string]any{"terminated": map[string]any{
+				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
+			}})
+		}
+		status["containerStatuses"] = containerStates(o, "containers", true, map[string]any{"running": map[string]any{"startedAt": formatNow()}})
 		return true
 	})
 }
@@ -146,7 +181,7 @@ func (cl *cluster) stopPod(p *pod) {
 		for _, c := range []string{"Ready", "ContainersReady"} {
 			status["conditions"] = setCondition(listAt(status, "conditions"), c, "False", "ContainersNotReady", "")
 		}
-		status["containerStatuses"] = containerStates(o, false, waitingState())
+		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
 		return true
 	})
 }
@@ -155,10 +190,10 @@ func waitingState() map[string]any {
 	return map[string]any{"waiting": map[string]any{"reason": "ContainerCreating"}}
 }
 
-// containerStates are the states of a pod's containers, all the same.
-func containerStates(o map[string]any, ready bool, state map[string]any) []any {
+// containerStates are the states of a pod's containers of a list, all the same.
+func containerStates(o map[string]any, list string, ready bool, state map[string]any) []any {
 	var out []any
-	for _, c := range mapsAt(o, "spec", "containers") {
+	for _, c := range mapsAt(o, "spec", list) {
 		out = append(out, map[string]any{
 			"name": textAt(c, "name"), "image": textAt(c, "image"), "imageID": "", "restartCount": int64(0),
 			"ready": ready, "started": ready, "state": state, "lastState": map[string]any{},
@@ -223,7 +258,7 @@ func (cl *cluster) makePod(owner ref, o *object, name, node, hashLabel, hash str
 	if node != "" {
 		ensureMap(body, "spec")["nodeName"] = node
 		status["conditions"] = setCondition(nil, "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containerStates(body, false, waitingState())
+		status["containerStatuses"] = containerStates(body, "containers", false, waitingState())
 	}
 	body["status"] = status
 	cl.store.createObject(resPods, body)
@@ -307,7 +342,7 @@ func (cl *cluster) placePod(p *pod) {
 		ensureMap(o, "spec")["nodeName"] = best.name
 		status := ensureMap(o, "status")
 		status["conditions"] = setCondition(listAt(status, "conditions"), "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containerStates(o, false, waitingState())
+		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
 		return true
 	})
 }

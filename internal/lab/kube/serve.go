@@ -222,10 +222,11 @@ func (a *apiserver) authenticateRequest(r *http.Request) (identity, bool) {
 	c := r.Context().Value(callerKey{}).(*caller)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Now().Before(c.until) {
+	now := a.c.world.GuestNow()
+	if now.Before(c.until) {
 		return c.who, true
 	}
-	chain, err := a.verifyChain(r.TLS.PeerCertificates)
+	chain, err := a.verifyChain(r.TLS.PeerCertificates, now)
 	if err != nil {
 		a.c.world.Log.Debug("kube-apiserver does not trust a client certificate", "node", a.cp.Node, "err", err)
 		return identity{}, false
@@ -237,12 +238,12 @@ func (a *apiserver) authenticateRequest(r *http.Request) (identity, bool) {
 }
 
 // verifyChain returns the way from a client's certificate to the cluster's CA.
-func (a *apiserver) verifyChain(certs []*x509.Certificate) ([]*x509.Certificate, error) {
+func (a *apiserver) verifyChain(certs []*x509.Certificate, now time.Time) ([]*x509.Certificate, error) {
 	between := x509.NewCertPool()
 	for _, c := range certs[1:] {
 		between.AddCert(c)
 	}
-	chains, err := certs[0].Verify(x509.VerifyOptions{Roots: a.cas, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	chains, err := certs[0].Verify(x509.VerifyOptions{Roots: a.cas, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return nil, err
 	}

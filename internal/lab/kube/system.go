@@ -41,12 +41,15 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(port)}},
 		},
 	})
-	cl.addDNS(cp)
+	if !cp.NoDNS {
+		cl.addDNS(cp)
+	}
 	always := []any{map[string]any{"operator": "Exists"}}
 	if cp.CNI == "flannel" {
 		cl.addObject(resServiceAccounts, "kube-system", "flannel", map[string]any{})
 		cl.addObject(resDaemonSets, "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, map[string]any{
 			"hostNetwork": true, "serviceAccountName": "flannel", "priorityClassName": "system-node-critical", "tolerations": always,
+			"initContainers": []any{map[string]any{"name": "install-config", "image": flannelImage}},
 		}))
 	}
 	if cp.KubeProxy {
@@ -134,7 +137,7 @@ func (cl *cluster) mirrorPods(node string) {
 			for _, c := range []string{"Ready", "ContainersReady"} {
 				status["conditions"] = setCondition(listAt(status, "conditions"), c, ready, "", "")
 			}
-			status["containerStatuses"] = containerStates(o, i >= 0, state)
+			status["containerStatuses"] = containerStates(o, "containers", i >= 0, state)
 			return true
 		})
 	}

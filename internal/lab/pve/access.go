@@ -321,14 +321,17 @@ func readPermissions(c *call) (any, error) {
 	for _, a := range c.s.acls {
 		paths[a.path] = true
 	}
+	for id := range c.s.member {
+		paths[fmt.Sprintf("/vms/%d", id)] = true
+	}
 	if p := c.str("path"); p != "" {
 		paths = setOf(p)
 	}
 	out := row{}
 	for path := range paths {
 		have := row{}
-		for p := range c.s.privilegesAt(who, path) {
-			have[p] = 1
+		for p, below := range c.s.privilegesAt(who, path) {
+			have[p] = encodeBit(below)
 		}
 		if len(have) > 0 {
 			out[path] = have

@@ -140,13 +140,19 @@ func (s *Server) Stop(vmid int) error {
 	})
 }
 
-// Remove stops a VM and destroys it with its disks, protected or not.
-func (s *Server) Remove(vmid int) error {
+// Remove stops a VM and destroys it with its disks, protected or not: with those
+// that its config names. One that is locked by its creation names none.
+func (s *Server) Remove(vmid int) error { return s.remove(vmid, false) }
+
+// RemoveAll is Remove with every volume that has the VM's number.
+func (s *Server) RemoveAll(vmid int) error { return s.remove(vmid, true) }
+
+func (s *Server) remove(vmid int, unreferenced bool) error {
 	return s.atConsole(vmid, "qmdestroy", func(_ *task, v *vm) error {
 		s.haltVM(v, true)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.eraseVM(v, false)
+		s.eraseVM(v, unreferenced)
 		return nil
 	})
 }

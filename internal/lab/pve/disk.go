@@ -177,6 +177,9 @@ func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d 
 	name := st.imageName(id, fmt.Sprintf("vm-%d-cloudinit", id), format)
 	if st.volumes[name] != nil {
 		s.mu.Unlock()
+		if st.kind == "lvmthin" {
+			return placed{}, perlError("lvcreate 'pve/%s' error:   Logical Volume %q already exists in volume group \"pve\"", name, name)
+		}
 		return placed{}, perlError("disk image '%s' already exists", st.file(name))
 	}
 	v := s.allocateDisk(st, name, format, id, cloudInitBytes)

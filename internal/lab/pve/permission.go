@@ -170,18 +170,28 @@ func (s *Server) needAny(who identity, path string, privileges ...string) error 
 // hasPrivileges reports whether somebody has privileges on a path. s.mu is held.
 func (s *Server) hasPrivileges(who identity, path string, any bool, privileges ...string) bool {
 	have := s.privilegesAt(who, path)
-	has := func(p string) bool { return have[p] }
+	has := func(p string) bool { _, ok := have[p]; return ok }
 	if any {
 		return slices.ContainsFunc(privileges, has)
 	}
 	return !slices.ContainsFunc(privileges, func(p string) bool { return !has(p) })
 }
 
+// rights are privileges at a path; one that is true holds below the path too.
+type rights map[string]bool
+
+// add gives everything that a role has.
+func (r rights) add(role *role, propagate bool) {
+	for p := range role.privileges {
+		r[p] = r[p] || propagate
+	}
+}
+
 // privilegesAt returns what somebody may do at a path. A token with separated
 // privileges has only what both it and its user have. s.mu is held.
-func (s *Server) privilegesAt(who identity, path string) set {
+func (s *Server) privilegesAt(who identity, path string) rights {
 	if who.user == rootUser && (who.token == "" || !s.isSeparated(who)) {
-		return s.roles["Administrator"].privileges
+		return s.everything()
 	}
 	pool := ""
 	if id, ok := strings.CutPrefix(path, "/vms/"); ok {
@@ -198,24 +208,31 @@ func (s *Server) privilegesAt(who identity, path string) set {
 		return have
 	}
 	if s.granted == nil {
-		s.granted = map[string]set{}
+		s.granted = map[string]rights{}
 	}
 	s.granted[key] = s.computePrivileges(who, path, pool)
 	return s.granted[key]
 }
 
-func (s *Server) computePrivileges(who identity, path, pool string) set {
+// everything is what root may do. s.mu is held.
+func (s *Server) everything() rights {
+	all := rights{}
+	all.add(s.roles["Administrator"], true)
+	return all
+}
+
+func (s *Server) computePrivileges(who identity, path, pool string) rights {
 	user := s.aclPrivileges(who.user, "user", path, pool)
 	if who.user == rootUser {
-		user = s.roles["Administrator"].privileges
+		user = s.everything()
 	}
 	if who.token == "" || !s.isSeparated(who) {
 		return user
 	}
-	both := set{}
-	for p := range s.aclPrivileges(who.id, "token", path, pool) {
-		if user[p] {
-			both[p] = true
+	both := rights{}
+	for p, below := range s.aclPrivileges(who.id, "token", path, pool) {
+		if users, ok := user[p]; ok {
+			both[p] = below && users
 		}
 	}
 	return both
@@ -229,32 +246,34 @@ func (s *Server) isSeparated(who identity) bool {
 }
 
 // aclPrivileges returns what the access control list gives at a path, and at
-// the pool the VM there is in, if any.
-func (s *Server) aclPrivileges(ugid, kind, path, pool string) set {
-	paths := []string{path}
+// the pool the VM there is in, if any. What the pool gives never holds below the
+// VM's path, and a role that the path gives itself counts as it is given there.
+// Source: pve-access-control, RPCEnvironment.pm, compile_acl_path.
+func (s *Server) aclPrivileges(ugid, kind, path, pool string) rights {
+	roles := s.rolesAt(ugid, kind, path)
 	if pool != "" {
-		paths = append(paths, "/pool/"+pool)
-	}
-	out := set{}
-	for _, path := range paths {
-		for name := range s.rolesAt(ugid, kind, path) {
-			for p := range s.roles[name].privileges {
-				out[p] = true
+		for name := range s.rolesAt(ugid, kind, "/pool/"+pool) {
+			if _, there := roles[name]; !there {
+				roles[name] = false
 			}
 		}
+	}
+	out := rights{}
+	for name, propagate := range roles {
+		out.add(s.roles[name], propagate)
 	}
 	return out
 }
 
-// rolesAt returns the roles somebody has at a path: those of the entry nearest
-// to it, which replace those further up.
-func (s *Server) rolesAt(ugid, kind, path string) set {
-	roles := set{}
+// rolesAt returns the roles somebody has at a path, and whether each holds below
+// it: those of the entry nearest to it, which replace those further up.
+func (s *Server) rolesAt(ugid, kind, path string) map[string]bool {
+	roles := map[string]bool{}
 	for _, level := range listLevels(path) {
-		here := set{}
+		here := map[string]bool{}
 		for _, a := range s.acls {
 			if a.ugid == ugid && a.kind == kind && a.path == level && (a.propagate || level == path) && s.roles[a.role] != nil {
-				here[a.role] = true
+				here[a.role] = a.propagate
 			}
 		}
 		if len(here) > 0 {

@@ -102,8 +102,8 @@ type Server struct {
 	users     map[string]*user
 	roles     map[string]*role
 	acls      []acl
-	granted   map[string]set // what privileges found, until something changes
-	member    map[int]string // VMID -> pool
+	granted   map[string]rights // what privileges found, until something changes
+	member    map[int]string    // VMID -> pool
 	tickets   map[string]ticket
 	tasks     []*task // oldest first
 	byUPID    map[string]*task

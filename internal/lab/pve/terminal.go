@@ -127,6 +127,14 @@ func vncWebsocket(c *call) (any, error) {
 	}), nil
 }
 
+// isOlder reports whether the host calls itself an earlier 8 than the one that is
+// simulated.
+func (s *Server) isOlder() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.HasPrefix(s.called, "8.")
+}
+
 // serveTerminal is a terminal's conversation with its client: who it is, then
 // what the guest prints.
 func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
@@ -134,9 +142,9 @@ func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	// termproxy has the API confirm the ticket. That of 8.4 takes no token for a
-	// user, and the client sees the connection end; 9 has a call for it.
-	if string(first) != t.who.id+":"+t.ticket+"\n" || t.who.token != "" && !s.flavour.nine {
+	// termproxy has the API confirm the ticket. Before 8.4.21 that takes no token for
+	// a user, and the client sees the connection end.
+	if string(first) != t.who.id+":"+t.ticket+"\n" || t.who.token != "" && s.isOlder() {
 		return errors.New("the ticket is not confirmed")
 	}
 	ctx, cancel := context.WithCancel(s.ctx)

@@ -156,6 +156,9 @@ func (s *Server) hostTime(d time.Duration) time.Duration {
 func (s *Server) currentRow(v *vm) row {
 	r := s.statusRow(v)
 	r["ha"] = row{"managed": 0}
+	if slices.Contains(s.managed, fmt.Sprintf("vm:%d", v.id)) {
+		r["ha"] = row{"managed": 1, "state": "started"}
+	}
 	r["qmpstatus"] = r["status"]
 	if v.paused {
 		r["qmpstatus"] = "paused"

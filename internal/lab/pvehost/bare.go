@@ -120,7 +120,7 @@ run the agent, with its keys as systemd would hand them to it:
   CREDENTIALS_DIRECTORY=%[9]s/keys talos-agent run --config %[9]s/etc/talos-agent/config.yaml
 look, in another terminal:
   talos-agent --socket %[9]s/run/talos-agent/agent.sock status --watch
-  CREDENTIALS_DIRECTORY=%[9]s/keys talos-agent doctor --config %[9]s/etc/talos-agent/config.yaml
+  talos-agent doctor --root %[9]s
 
 `, h.PVE.URL(), h.SSH.URL(lab.Repository), filepath.Join(h.Dir, "authorized_keys"), h.Forge.URL(),
 		strings.Join(words, " "), filepath.Join(h.Dir, "ca.pem"), lab.GitToken, strings.Replace(h.Repo.URL(), "https://", "https://git@", 1), pvesh.QuoteWord(h.Dir))

@@ -39,12 +39,13 @@ mirrors:
   factory: %s
   charts:
     https://helm.cilium.io: %s
+  registries: {factory.talos.dev: "%[8]s", ghcr.io: "%[8]s", registry.k8s.io: "%[8]s"}
 ca_file: ca.pem
-socket: %s
-state_dir: %s
-cache_dir: %s
+socket: %[9]s
+state_dir: %[10]s
+cache_dir: %[11]s
 `, strings.Join(clusters, ", "), l.Repo.URL(), l.PVE.URL(), l.Forge.URL(), lab.Repository, l.Factory.URL(), l.Charts.URL(),
-			filepath.Join(dir, "agent.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cache")),
+			l.Registry.URL(), filepath.Join(dir, "agent.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cache")),
 		"policy.yaml": `# What the host allows, whatever is in the repository.
 pool: talos
 vmids: [100-9999]

@@ -28,7 +28,8 @@ func (c Config) prepare() (lab.Config, string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return lab.Config{}, "", err
 	}
-	return lab.Config{Speed: c.Speed, Prefix: c.Prefix, Flavour: c.Flavour, GitDir: filepath.Join(dir, "git")}, dir, nil
+	// The token is let at what the policy allows.
+	return lab.Config{Speed: c.Speed, Prefix: c.Prefix, Flavour: c.Flavour, GitDir: filepath.Join(dir, "git"), Bridges: []string{"vmbr1"}}, dir, nil
 }
 
 // Host is a lab on loopback with the files of a host's administrator.
@@ -79,6 +80,7 @@ run the agent on it:
   talos-agent run --config %s
 look at it:
   talos-agent status --socket %s
+  talos-agent doctor --config %s
 
-`, h.PVE.URL(), h.Repo.URL(), h.Forge.URL(), filepath.Join(h.Dir, "ca.pem"), lab.GitToken, h.Remote(), h.Config, h.Socket())
+`, h.PVE.URL(), h.Repo.URL(), h.Forge.URL(), filepath.Join(h.Dir, "ca.pem"), lab.GitToken, h.Remote(), h.Config, h.Socket(), h.Config)
 }

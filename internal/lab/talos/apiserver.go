@@ -61,10 +61,12 @@ func (b *boot) wantedTLS() (key string, config *tls.Config) {
 	}
 	ip := net.IP(b.address.Addr().AsSlice())
 	if b.set == nil {
-		return "maintenance " + b.address.String(), maintenanceTLS(b.hostname(), ip)
+		return "maintenance " + b.address.String(), maintenanceTLS(b.f.world.GuestNow, b.hostname(), ip)
 	}
 	ca, ok := b.f.authorities[b.set.machineCA]
-	if !ok {
+	if !ok || !b.set.control && b.lacksEndpoint() {
+		// A worker has its certificate signed by a control plane, which it finds
+		// through the endpoint.
 		return "", nil
 	}
 	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
@@ -80,7 +82,7 @@ func (b *boot) wantedTLS() (key string, config *tls.Config) {
 		}
 	}
 	key = fmt.Sprint(b.set.machineCA, b.address, names, ips, len(b.set.acceptedCA))
-	return key, nodeTLS(ca, b.hostname(), names, ips, b.set.acceptedCA)
+	return key, nodeTLS(b.f.world.GuestNow, ca, b.hostname(), names, ips, b.set.acceptedCA)
 }
 
 // closeAPI cuts every connection at once and frees the address.

@@ -25,14 +25,6 @@ const (
 	modeTry      = machineapi.ApplyConfigurationRequest_TRY
 )
 
-// runtimeMode is what validation knows of the machine: a cloud machine
-// (nocloud is one) is never installed by its config.
-type runtimeMode struct{}
-
-func (runtimeMode) String() string        { return "cloud" }
-func (runtimeMode) RequiresInstall() bool { return false }
-func (runtimeMode) InContainer() bool     { return false }
-
 // ApplyConfiguration implements machine.MachineService for configured machines
 // and, from v1.13 on, for machines in maintenance mode. Answers and their
 // order are those of v1.13.9, with what v1.14 changed.
@@ -54,7 +46,7 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 		return nil, status.Error(codes.InvalidArgument,
 			"the applied machine configuration doesn't contain v1alpha1 config, did you mean to patch the machine config instead?")
 	}
-	warnings, err := cfg.ValidateAsClient(runtimeMode{})
+	warnings, err := validateConfig(cfg, b.m.image().Version)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}

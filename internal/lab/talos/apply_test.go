@@ -106,6 +106,36 @@ func TestOldVersionsKnowLess(t *testing.T) {
 	})
 }
 
+// TestKubernetesOfTheOwnVersion: a machine judges the images of Kubernetes by the
+// window of its own version of Talos, whatever the library's is, and names it.
+func TestKubernetesOfTheOwnVersion(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		for i, c := range []struct{ talos, kubernetes, words string }{
+			{"v1.8.2", "v1.31.5", ""},
+			{"v1.8.2", "v1.32.0", "kubelet image is not valid: version of Kubernetes 1.32.0 is too new to be used with Talos 1.8.2"},
+			{"v1.11.2", "v1.32.1", ""},
+			{"v1.12.4", "v1.35.0", ""},
+			{"v1.13.9", "v1.31.5", ""},
+			{"v1.13.9", "v1.30.9", "v1alpha1.Config: 4 errors occurred:\n\t* kubelet image is not valid: version of Kubernetes 1.30.9 is too old to be used with Talos 1.13.9"},
+			{"v1.13.9", "v1.37.0", "kube-apiserver image is not valid: version of Kubernetes 1.37.0 is too new to be used with Talos 1.13.9"},
+			{"v1.14.0", "v1.37.0", ""},
+			{"v1.14.0", "v1.31.5", "KubeletConfig: kubelet image is not valid: version of Kubernetes 1.31.5 is too old to be used with Talos 1.14.0"},
+		} {
+			n := cp(i + 1)
+			l.fleet.PowerOn(n.guest(c.talos))
+			time.Sleep(time.Minute)
+			data := bytes.ReplaceAll(l.config(n, c.talos), []byte(":v"+kubernetesFor(c.talos)), []byte(":"+c.kubernetes))
+			_, err := l.insecure(n).ApplyConfiguration(within(time.Minute), &machineapi.ApplyConfigurationRequest{Data: data, Mode: auto})
+			switch {
+			case c.words == "" && err != nil:
+				t.Errorf("Talos %s refuses Kubernetes %s: %v", c.talos, c.kubernetes, err)
+			case c.words != "" && (client.StatusCode(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.words)):
+				t.Errorf("Talos %s with Kubernetes %s answers %v, want %q", c.talos, c.kubernetes, err, c.words)
+			}
+		}
+	})
+}
+
 // TestNoRebootsFrom114: the mode was removed, and an automatic apply is immediate
 // whatever changes.
 func TestNoRebootsFrom114(t *testing.T) {

@@ -57,6 +57,7 @@ func (f *Fleet) learnAuthority(cfg config.Provider) {
 // leaf is a certificate that is renewed before it ends, as Talos does with the
 // certificates of its API, which live for a day.
 type leaf struct {
+	now   func() time.Time
 	issue func() (tls.Certificate, error)
 
 	mu    sync.Mutex
@@ -70,12 +71,12 @@ const leafLife = 24 * time.Hour
 func (l *leaf) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Now().After(l.until) {
+	if l.now().After(l.until) {
 		cert, err := l.issue()
 		if err != nil {
 			return nil, err
 		}
-		l.cert, l.until = cert, time.Now().Add(leafLife/2)
+		l.cert, l.until = cert, l.now().Add(leafLife/2)
 	}
 	return &l.cert, nil
 }
@@ -83,51 +84,52 @@ func (l *leaf) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // maintenanceTLS is what a machine without a config shows: a certificate that
 // proves nothing, signed by an authority without a name that nobody knows. No
 // certificate is asked of the client.
-func maintenanceTLS(hostname string, ip net.IP) *tls.Config {
-	l := &leaf{issue: func() (tls.Certificate, error) {
+func maintenanceTLS(now func() time.Time, hostname string, ip net.IP) *tls.Config {
+	l := &leaf{now: now, issue: func() (tls.Certificate, error) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
 			return tls.Certificate{}, fmt.Errorf("make maintenance authority: %w", err)
 		}
 		return authority{cert: &x509.Certificate{}, key: key}.
-			issueServer(constants.MaintenanceServiceCommonName, []string{hostname}, []net.IP{ip, net.IPv4(127, 0, 0, 1), net.IPv6loopback})
+			issueServer(now(), constants.MaintenanceServiceCommonName, []string{hostname}, []net.IP{ip, net.IPv4(127, 0, 0, 1), net.IPv6loopback})
 	}}
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: l.getCertificate}
 }
 
 // nodeTLS is what a configured machine shows and asks for: certificates of its
 // cluster on both sides.
-func nodeTLS(ca authority, hostname string, names []string, ips []net.IP, accepted [][]byte) *tls.Config {
+func nodeTLS(now func() time.Time, ca authority, hostname string, names []string, ips []net.IP, accepted [][]byte) *tls.Config {
 	clients := x509.NewCertPool()
 	for _, crt := range accepted {
 		clients.AppendCertsFromPEM(crt)
 	}
-	l := &leaf{issue: func() (tls.Certificate, error) { return ca.issueServer(hostname, names, ips) }}
+	l := &leaf{now: now, issue: func() (tls.Certificate, error) { return ca.issueServer(now(), hostname, names, ips) }}
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
 		GetCertificate: l.getCertificate,
 		ClientAuth:     tls.RequireAndVerifyClientCert,
 		ClientCAs:      clients,
+		Time:           now,
 	}
 }
 
 // issueServer issues an ED25519 server certificate.
-func (a authority) issueServer(commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
-	return a.signCertificate(&x509.Certificate{
+func (a authority) issueServer(now time.Time, commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
+	return a.signCertificate(now, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName},
 		DNSNames:    names,
 		IPAddresses: ips,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		NotAfter:    time.Now().Add(leafLife),
+		NotAfter:    now.Add(leafLife),
 	})
 }
 
 // issueClient issues an ED25519 client certificate.
-func (a authority) issueClient(commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
-	pair, err := a.signCertificate(&x509.Certificate{
+func (a authority) issueClient(now time.Time, commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
+	pair, err := a.signCertificate(now, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName, Organization: organizations},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		NotAfter:    time.Now().Add(life),
+		NotAfter:    now.Add(life),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -140,7 +142,7 @@ func (a authority) issueClient(commonName string, organizations []string, life t
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-func (a authority) signCertificate(tmpl *x509.Certificate) (tls.Certificate, error) {
+func (a authority) signCertificate(now time.Time, tmpl *x509.Certificate) (tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("make key for %s: %w", tmpl.Subject.CommonName, err)
@@ -149,7 +151,7 @@ func (a authority) signCertificate(tmpl *x509.Certificate) (tls.Certificate, err
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("make serial number for %s: %w", tmpl.Subject.CommonName, err)
 	}
-	tmpl.NotBefore = time.Now().Add(-10 * time.Second)
+	tmpl.NotBefore = now.Add(-10 * time.Second)
 	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, public, a.key)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/cel/celenv"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	cfgconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -28,6 +29,7 @@ type settings struct {
 	address  netip.Prefix // zero: the platform's
 	alias    string       // of the machine's one link
 	vip      netip.Addr
+	endpoint netip.Addr // of the Kubernetes API; zero: a name
 	// homeless: the node's address lies inside the pod or the service network,
 	// and Talos never takes such an address for the node's own.
 	homeless bool
@@ -52,6 +54,10 @@ func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 	s := &settings{provider: cfg, control: cfg.Machine().Type().IsControlPlane(), services: map[string]bool{}}
 	if h := cfg.NetworkHostnameConfig(); h != nil {
 		s.hostname = h.Hostname()
+	}
+	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {
+		// A name is resolved somewhere else: the zero address.
+		s.endpoint, _ = netip.ParseAddr(c.ClusterEndpoint().Hostname())
 	}
 	for _, e := range cfg.ExtensionServiceConfigs() {
 		s.services[e.Name()] = true
@@ -187,8 +193,18 @@ func (s *settings) readKubernetes(m *machine) {
 	}
 	if n := cfg.K8sNodeConfig(); n != nil {
 		s.kubelet.Labels = n.Labels()
-		for key, value := range n.Taints() {
-			s.kubelet.Taints = append(s.kubelet.Taints, key+"="+value)
+		s.kubelet.Schedulable = true
+		for key, taint := range n.Taints() {
+			if key == constants.LabelNodeRoleControlPlane && taint == constants.TaintEffectNoSchedule {
+				s.kubelet.Schedulable = false // the kubelet of a control plane adds it
+				continue
+			}
+			if strings.Contains(taint, ":") {
+				key += "=" + taint
+			} else {
+				key += ":" + taint // an effect without a value
+			}
+			s.kubelet.Taints = append(s.kubelet.Taints, key)
 		}
 		slices.Sort(s.kubelet.Taints)
 	}
@@ -208,6 +224,9 @@ func (s *settings) readPlane(node string, address netip.Addr) {
 	}
 	if proxy := cfg.K8sProxyConfig(); proxy != nil {
 		p.KubeProxy = proxy.Enabled()
+	}
+	if dns := cfg.K8sCoreDNSConfig(); dns != nil {
+		p.NoDNS = !dns.Enabled()
 	}
 	if api := cfg.K8sAPIServerConfig(); api != nil {
 		p.Kubernetes = imageTag(api.Image())
@@ -236,84 +255,4 @@ func hashCertificate(crt []byte) string {
 	}
 	sum := sha256.Sum256(block.Bytes)
 	return hex.EncodeToString(sum[:])
-}
-
-// Machine configs and versions.
-
-// newestMinor is the newest minor of Talos this package simulates.
-const newestMinor = 14
-
-// documentSince is which minor first knew a kind of document. Kinds that are
-// not listed are older than every version the lab simulates. Source: the documents
-// registered by the config libraries of v1.11.6, v1.12.4, v1.13.9 and v1.14.1;
-// below that the releases' own notes.
-var documentSince = map[string]int{
-	"VolumeConfig": 8,
-
-	"EthernetConfig": 10, "PCIDriverRebindConfig": 10, "UserVolumeConfig": 10,
-
-	"ExistingVolumeConfig": 11, "RawVolumeConfig": 11, "SwapVolumeConfig": 11, "ZswapConfig": 11,
-
-	"BondConfig": 12, "BridgeConfig": 12, "DHCPv4Config": 12, "DHCPv6Config": 12, "DummyLinkConfig": 12, "HCloudVIPConfig": 12,
-	"HostnameConfig": 12, "Layer2VIPConfig": 12, "LinkAliasConfig": 12, "LinkConfig": 12, "OOMConfig": 12, "RegistryAuthConfig": 12,
-	"RegistryMirrorConfig": 12, "RegistryTLSConfig": 12, "ResolverConfig": 12, "StaticHostConfig": 12, "TimeSyncConfig": 12,
-	"VLANConfig": 12, "WireguardConfig": 12,
-
-	"BlackholeRouteConfig": 13, "EnvironmentConfig": 13, "ExternalVolumeConfig": 13, "ImageVerificationConfig": 13,
-	"KubeSpanConfig": 13, "RoutingRuleConfig": 13, "TCPProbeConfig": 13, "VRFConfig": 13,
-
-	"BGPInstanceConfig": 14, "CRIBaseRuntimeSpecConfig": 14, "CRICustomizationConfig": 14, "ContainerConfig": 14,
-	"DiscoveryIdentityConfig": 14, "DiscoveryServiceConfig": 14, "EtcFileConfig": 14, "FilesystemScrubConfig": 14,
-	"FilesystemTrimConfig": 14, "HTTPProbeConfig": 14, "ImageCacheConfig": 14, "KernelModuleConfig": 14, "KubeAPIServerCAConfig": 14,
-	"KubeAPIServerConfig": 14, "KubeAdmissionControlConfig": 14, "KubeAggregatorCAConfig": 14, "KubeAuditPolicyConfig": 14,
-	"KubeAuthenticationConfig": 14, "KubeAuthorizerConfig": 14, "KubeClusterConfig": 14, "KubeControllerManagerConfig": 14,
-	"KubeCoreDNSConfig": 14, "KubeCredentialProviderConfig": 14, "KubeEtcdEncryptionConfig": 14, "KubeExternalManifestConfig": 14,
-	"KubeFlannelCNIConfig": 14, "KubeInlineManifestConfig": 14, "KubeNetworkConfig": 14, "KubeNodeConfig": 14, "KubePrismConfig": 14,
-	"KubeProxyConfig": 14, "KubeSchedulerConfig": 14, "KubeServiceAccountConfig": 14, "KubeStaticPodConfig": 14,
-	"KubeTalosAPIAccessConfig": 14, "KubeletConfig": 14, "LVMLogicalVolumeConfig": 14, "LVMVolumeGroupConfig": 14,
-	"RAIDArrayConfig": 14, "SecurityProfileConfig": 14, "SysctlConfig": 14, "SysfsConfig": 14, "UdevRulesConfig": 14,
-	"UnattendedInstallConfig": 14, "VethConfig": 14,
-}
-
-// unknownDocument refuses a config with a document that this version of Talos
-// does not know, in the text of the version that refuses it.
-func unknownDocument(cfg config.Provider, data []byte, minor int) error {
-	for _, doc := range cfg.Documents() {
-		if documentSince[doc.Kind()] <= minor {
-			continue
-		}
-		name := ""
-		if n, ok := doc.(cfgconfig.NamedDocument); ok {
-			name = n.Name()
-		}
-		return fmt.Errorf("error decoding document %s/%s/%s (line %d): %q %q: not registered",
-			doc.APIVersion(), doc.Kind(), name, documentLine(data, doc.Kind(), name), doc.Kind(), doc.APIVersion())
-	}
-	return nil
-}
-
-// documentLine finds the line a document begins on, from 1.
-func documentLine(data []byte, kind, name string) int {
-	begin, line, content := 1, 0, false
-	wantKind, wantName := "kind: "+kind, "name: "+name
-	seenKind, seenName := false, name == ""
-	for text := range strings.Lines(string(data)) {
-		line++
-		text = strings.TrimSpace(text)
-		switch {
-		case text == "---":
-			begin, content, seenKind, seenName = line+1, false, false, name == ""
-			continue
-		case !content && (text == "" || strings.HasPrefix(text, "#")):
-			begin = line + 1
-			continue
-		}
-		content = true
-		seenKind = seenKind || text == wantKind
-		seenName = seenName || text == wantName
-		if seenKind && seenName {
-			return begin
-		}
-	}
-	return 1
 }

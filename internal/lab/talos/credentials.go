@@ -33,7 +33,7 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	config, err := set.makeKubeconfig()
+	config, err := set.makeKubeconfig(s.b.f.world.GuestNow())
 	if err != nil {
 		return err
 	}
@@ -56,12 +56,12 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 }
 
 // makeKubeconfig makes an administrator's kubeconfig, valid for a year.
-func (s *settings) makeKubeconfig() ([]byte, error) {
+func (s *settings) makeKubeconfig(now time.Time) ([]byte, error) {
 	ca, err := parseAuthority(s.plane.CACert, s.plane.CAKey)
 	if err != nil {
 		return nil, err
 	}
-	crt, key, err := ca.issueClient("admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
+	crt, key, err := ca.issueClient(now, "admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (s *machineService) GenerateClientConfiguration(_ context.Context, in *mach
 		return nil, status.Error(codes.InvalidArgument, "crt_ttl should be positive")
 	}
 	roles, _ := role.Parse(in.GetRoles())
-	crt, key, err := ca.issueClient("", roles.Strings(), ttl)
+	crt, key, err := ca.issueClient(s.b.f.world.GuestNow(), "", roles.Strings(), ttl)
 	if err != nil {
 		return nil, err
 	}

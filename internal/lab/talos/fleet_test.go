@@ -44,6 +44,9 @@ func TestBringUp(t *testing.T) {
 				t.Errorf("API was told %+v", a)
 			}
 		}
+		if k, ok := l.kube.kubelet("cp1"); !ok || !k.Control || k.Schedulable || len(k.Taints) > 0 {
+			t.Errorf("the kubelet of a control plane was told %+v", k)
+		}
 		k, ok := l.kube.kubelet("w1")
 		if !ok || k.Control || k.Kubernetes != "v1.36.1" || k.Talos != "v1.13.9" || k.VMID != 501 || k.Address.String() != "10.5.0.21" {
 			t.Errorf("kubelet was told %+v", k)

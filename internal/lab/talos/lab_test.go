@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -118,6 +119,17 @@ func (n node) guest(version string, extensions ...string) world.Guest {
 	}
 }
 
+// kubernetesFor is a version of Kubernetes that a version of Talos runs: one runs
+// those of six minors, of which the newest goes up with it.
+func kubernetesFor(version string) string {
+	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
+	n, err := strconv.Atoi(minor)
+	if err != nil || n >= 13 {
+		return "1.36.1"
+	}
+	return fmt.Sprintf("1.%d.1", n+23)
+}
+
 // config generates the node's machine config at the contract of a version.
 func (l *lab) config(n node, version string, patches ...string) []byte {
 	l.t.Helper()
@@ -125,7 +137,7 @@ func (l *lab) config(n node, version string, patches ...string) []byte {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	in, err := generate.NewInput("lab", "https://10.5.0.11:6443", "1.36.1", generate.WithVersionContract(contract), generate.WithSecretsBundle(l.secrets))
+	in, err := generate.NewInput("lab", "https://10.5.0.11:6443", kubernetesFor(version), generate.WithVersionContract(contract), generate.WithSecretsBundle(l.secrets))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -318,6 +330,11 @@ func (k *books) ServeAPI(ca, etcd string, p world.ControlPlane, ready func(bool)
 		k.apis[i].stopped = true
 		k.mu.Unlock()
 	}
+}
+
+func (k *books) AwaitEndpoint(_ string, _ netip.Addr, answers func()) func() {
+	answers()
+	return func() {}
 }
 
 func (k *books) RunKubelet(ca string, n world.Kubelet, ready func(bool)) func() {

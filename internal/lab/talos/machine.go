@@ -177,6 +177,8 @@ type boot struct {
 	queries    int // of the member list, see reached
 	kubelet    report[kubelet]
 	plane      report[plane]
+	endpoint   report[endpoint]
+	reached    bool // the endpoint has answered
 	nodeSeen   bool
 	nodeReady  bool
 	apiSeen    bool // its own API has ever been ready
@@ -312,6 +314,7 @@ func (b *boot) withdrawBoot() {
 	b.stopEtcd()
 	b.kubelet.withdraw(b)
 	b.plane.withdraw(b)
+	b.endpoint.withdraw(b)
 }
 
 // newUUID makes a random UUID, for boots and actors.

@@ -55,7 +55,7 @@ func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineap
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse config: %w", err)
 	}
-	warnings, err := cfg.ValidateAsClient(runtimeMode{})
+	warnings, err := validateConfig(cfg, b.m.image().Version)
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "configuration validation failed: %s", err)
 	}

@@ -2,6 +2,7 @@ package talos
 
 import (
 	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 
@@ -22,9 +23,10 @@ func (b *boot) evaluateState() {
 		}
 		b.reportToKubernetes()
 		kubelet := b.findService("kubelet").healthy
-		if kubelet && b.extensionsUp() && (!b.set.control || b.founded || b.findService("etcd").healthy) {
-			// A Bootstrap ends the wait for etcd in the boot sequence, before
-			// etcd runs (recorded).
+		// A Bootstrap ends the wait for etcd in the boot sequence, before etcd runs
+		// (recorded). Any other boot ends with a call of the Kubernetes API through its
+		// endpoint.
+		if kubelet && b.extensionsUp() && (b.founded || (!b.set.control || b.findService("etcd").healthy) && !b.lacksEndpoint()) {
 			b.sequenced = true
 		}
 		if b.sequenced {
@@ -205,6 +207,38 @@ func (b *boot) reportToKubernetes() {
 	if p == nil {
 		b.apiReady = false
 	}
+
+	var e *endpoint
+	if b.lacksEndpoint() {
+		e = &endpoint{b.set.kubeCA, b.set.endpoint}
+	}
+	b.endpoint.setWanted(b, e, func(e endpoint, answers func(bool)) func() {
+		return b.f.kubernetes.AwaitEndpoint(e.ca, e.addr, func() { answers(true) })
+	}, func(bool) {
+		b.reached = true
+		b.reopenAPI()
+	})
+}
+
+// endpoint is the address of the Kubernetes API in the config of a node.
+type endpoint struct {
+	ca   string
+	addr netip.Addr
+}
+
+// lacksEndpoint reports whether the endpoint of this boot's config is a virtual
+// address that has not answered yet. An address of a machine itself needs no one to
+// hold it.
+func (b *boot) lacksEndpoint() bool {
+	if b.reached || b.f.kubernetes == nil || b.set == nil || !b.set.endpoint.IsValid() {
+		return false
+	}
+	for _, m := range b.f.machines {
+		if m.boot != nil && m.boot.address.Addr() == b.set.endpoint {
+			return false
+		}
+	}
+	return true
 }
 
 // takeReadiness learns how the machine's Kubernetes node does. On the node that

@@ -90,6 +90,7 @@ type ControlPlane struct {
 	Kubernetes  string // v1.36.1
 	CNI         string // flannel | none
 	KubeProxy   bool
+	NoDNS       bool // Talos deploys no CoreDNS
 	PodCIDR     string
 	ServiceCIDR string
 }
@@ -125,4 +126,7 @@ type Kubernetes interface {
 	// CA answers. It notifies the node through ready when its Node object is
 	// Ready.
 	RunKubelet(ca string, k Kubelet, ready func(bool)) (stop func())
+	// AwaitEndpoint calls answers once, as soon as a kube-apiserver with that CA
+	// answers at an address: its own, or the VIP it holds.
+	AwaitEndpoint(ca string, endpoint netip.Addr, answers func()) (stop func())
 }

@@ -85,6 +85,7 @@ type World struct {
 	onEvent    func(Event)
 	struck     int
 	violations []string
+	guestClock time.Duration // how far the clocks of guests are ahead
 	ctx        context.Context
 	cancel     context.CancelFunc
 }
@@ -121,6 +122,23 @@ func New(c Config) (*World, error) {
 		ctx:     ctx,
 		cancel:  cancel,
 	}, nil
+}
+
+// SetGuestClock sets how far the clocks of all guests are ahead of the host's. A
+// host whose clock is wrong has guests that are behind or ahead: they know a time
+// server.
+func (w *World) SetGuestClock(ahead time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.guestClock = ahead
+}
+
+// GuestNow is what the clocks of guests show. Certificates are issued and judged
+// by it; how long things take is not.
+func (w *World) GuestNow() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Add(w.guestClock)
 }
 
 func (l Latencies) withDefaults() Latencies {

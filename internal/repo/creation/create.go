@@ -53,6 +53,8 @@ type Repository struct {
 	Problems      cluster.Problems // of the cluster on this host
 	HasGit        bool             // it is a Git repository
 	HasOrigin     bool             // which has a remote
+	Follows       string           // the directory that the agent of this host follows; "": none
+	Followed      bool             // the repository is that directory
 	Readers       []string         // the recipients that the secrets were encrypted to
 	Rules         string           // the .sops.yaml that names them
 	UpdateKeys    string           // the command that encrypts them to whom the rules name
@@ -83,6 +85,12 @@ func (r *run) make(ctx context.Context) error {
 	}
 	if r.host != nil {
 		defer r.host.close()
+	}
+	if err := r.compareFollowed(); err != nil {
+		return err
+	}
+	if err := r.addSchemas(); err != nil {
+		return err
 	}
 	r.complete()
 	if err := r.ask(); err != nil {
@@ -136,9 +144,39 @@ func (r *run) complete() {
 	switch {
 	case slices.Equal(r.wishes.CI, []string{"none"}):
 		r.wishes.CI = nil
-	case len(r.wishes.CI) == 0:
+	case len(r.wishes.CI) == 0 && r.wishes.Followed == "":
 		r.wishes.CI = []string{"github", "gitlab", "gitea"}
 	}
+}
+
+// compareFollowed finds out whether the repository is the directory that the agent
+// of this host follows, if it follows one.
+func (r *run) compareFollowed() error {
+	if r.host == nil || r.host.settings.Directory() == "" {
+		return nil
+	}
+	r.made.Follows = r.host.settings.Directory()
+	dir, err := filepath.Abs(r.c.Dir)
+	if err != nil {
+		return err
+	}
+	here, err := os.Stat(dir)
+	there, err2 := os.Stat(r.made.Follows)
+	if dir == filepath.Clean(r.made.Follows) || err == nil && err2 == nil && os.SameFile(here, there) {
+		r.wishes.Followed, r.made.Followed = r.made.Follows, true
+	}
+	return nil
+}
+
+// addSchemas adds the schemas that editors check the inventory by.
+func (r *run) addSchemas() (err error) {
+	r.wishes.Schemas = map[string][]byte{}
+	for _, name := range inventory.SchemaNames() {
+		if r.wishes.Schemas[name], err = inventory.Schema(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ask asks the person at the terminal for what no flag sets.
@@ -385,6 +423,9 @@ func (r *run) initGit(ctx context.Context) (bool, error) {
 	}
 	if exec.CommandContext(ctx, program, "-C", r.c.Dir, "rev-parse", "--git-dir").Run() == nil {
 		return true, nil
+	}
+	if r.made.Followed {
+		return false, nil // its files are what counts
 	}
 	out, err := exec.CommandContext(ctx, program, "init", "--quiet", "--initial-branch="+r.wishes.Branch, r.c.Dir).CombinedOutput()
 	if err != nil {

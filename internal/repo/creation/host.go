@@ -142,6 +142,9 @@ func (k *hostKnowledge) fill(w scaffold.Wishes) scaffold.Wishes {
 			w.Gateway = k.router
 		}
 	}
+	for from := range s.Charts {
+		w.ChartMirrored = w.ChartMirrored || strings.HasPrefix(scaffold.CiliumRepository, from)
+	}
 	if s.Directory() == "" {
 		w.Remote, w.Branch = config.PublicURL(s.Repository.URL), s.Repository.Branch
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +25,7 @@ import (
 
 // Config describes what is shown, and where.
 type Config struct {
-	Repository string         // the example repository
+	Repository fs.FS          // the example repository
 	Host       pvehost.Config // the simulated host; Dir and Prefix are chosen
 	Keep       bool           // keep the host's files
 	Program    string         // talos-agent, which is run as the daemon
@@ -59,9 +60,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return fault.WithHint(errors.New("there is no git"), "install git")
 	}
-	key, err := os.ReadFile(filepath.Join(d.c.Repository, "lab-age-key.txt"))
+	key, err := fs.ReadFile(d.c.Repository, "lab-age-key.txt")
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("read the example repository: %w", err), "run it at the top of talos-agent's own repository, or use --repo")
+		return fault.WithHint(fmt.Errorf("read the example repository: %w", err), "without --repo the one is shown that is part of the program")
 	}
 	dir, err := os.MkdirTemp("", "talos-agent-demo-")
 	if err != nil {
@@ -192,15 +193,11 @@ func (d *demo) checkout() error {
 
 func (d *demo) readRepo() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	err := filepath.WalkDir(d.c.Repository, func(path string, e os.DirEntry, err error) error {
+	err := fs.WalkDir(d.c.Repository, ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
-		rel, err := filepath.Rel(d.c.Repository, path)
-		if err != nil {
-			return err
-		}
-		files[rel], err = os.ReadFile(path)
+		files[path], err = fs.ReadFile(d.c.Repository, path)
 		return err
 	})
 	return files, err

@@ -2,7 +2,9 @@ package rehearsal
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -100,7 +102,8 @@ func (r *rehearsal) run(ctx context.Context, out *Result) error {
 	if r.c.From != "" {
 		first = r.c.From
 	}
-	for _, dir := range slices.Compact([]string{first, r.dir}) {
+	dirs := slices.Compact([]string{first, r.dir})
+	for _, dir := range dirs {
 		v, err := validation.Validate(ctx, dir, r.c.Validation, time.Now())
 		if err != nil {
 			return err
@@ -115,21 +118,35 @@ func (r *rehearsal) run(ctx context.Context, out *Result) error {
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
 	r.stage = filepath.Join(scratch, "repository")
+	// The host is there before the change, and has what the change asks for: a
+	// storage, a bridge, the leases of new nodes.
+	var names [][]string
+	var specs []cluster.Spec
+	for _, dir := range dirs {
+		if err := r.stageFiles(dir); err != nil {
+			return err
+		}
+		found, its, err := r.readSpecs(ctx)
+		if err != nil {
+			return err
+		}
+		names, specs = append(names, found), append(specs, its...)
+	}
 	if err := r.stageFiles(first); err != nil {
 		return err
 	}
-	if err := r.open(ctx, scratch); err != nil {
+	if err := r.open(ctx, scratch, LabFor(specs)); err != nil {
 		return err
 	}
 	defer r.close()
-	if err := r.awaitReady(ctx, "bring up "+first, out); err != nil {
+	if err := r.awaitReady(ctx, "bring up "+first, names[0], out); err != nil {
 		return err
 	}
 	if r.c.From != "" && out.Ready {
 		if err := r.stageFiles(r.dir); err != nil {
 			return err
 		}
-		if err := r.awaitReady(ctx, "change to "+r.dir, out); err != nil {
+		if err := r.awaitReady(ctx, "change to "+r.dir, names[len(names)-1], out); err != nil {
 			return err
 		}
 	}
@@ -139,17 +156,16 @@ func (r *rehearsal) run(ctx context.Context, out *Result) error {
 	return nil
 }
 
-// stageFiles makes the directory the agent follows a copy of dir.
+// stageFiles makes the directory the agent follows a copy of dir, at once: half of
+// it would be another repository.
 func (r *rehearsal) stageFiles(dir string) error {
 	files, err := gitserver.ReadFiles(dir)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", dir, err)
 	}
-	if err := os.RemoveAll(r.stage); err != nil {
-		return err
-	}
+	fresh, old := r.stage+".new", r.stage+".old"
 	for name, data := range files {
-		file := filepath.Join(r.stage, filepath.FromSlash(name))
+		file := filepath.Join(fresh, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return err
 		}
@@ -157,31 +173,48 @@ func (r *rehearsal) stageFiles(dir string) error {
 			return err
 		}
 	}
-	return nil
+	if err := os.Rename(r.stage, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(fresh, r.stage); err != nil {
+		return err
+	}
+	return os.RemoveAll(old)
 }
 
-// open starts a lab that has what the inventory asks for, and an agent on it.
-func (r *rehearsal) open(ctx context.Context, scratch string) error {
+// readSpecs reads what the staged directory describes.
+func (r *rehearsal) readSpecs(ctx context.Context) (names []string, specs []cluster.Spec, err error) {
+	v, err := validation.Open(ctx, r.stage, r.c.Validation)
+	if err != nil {
+		return nil, nil, err
+	}
+	if names, _, err = v.ListClusters(ctx); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		snap, problems, err := v.Repository.Snapshot(ctx, v.Tree, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := problems.Err(); err != nil {
+			return nil, nil, err
+		}
+		specs = append(specs, snap.Spec)
+	}
+	return names, specs, nil
+}
+
+// open starts a lab, and an agent on it that follows the staged directory.
+func (r *rehearsal) open(ctx context.Context, scratch string, c lab.Config) error {
 	v, err := validation.Open(ctx, r.stage, r.c.Validation)
 	if err != nil {
 		return err
 	}
-	names, _, err := v.ListClusters(ctx)
-	if err != nil {
-		return err
+	// A cluster that the change adds is one of all.
+	var only []string
+	if name := r.c.Validation.Cluster; name != "" {
+		only = []string{name}
 	}
-	var specs []cluster.Spec
-	for _, name := range names {
-		snap, problems, err := v.Repository.Snapshot(ctx, v.Tree, name)
-		if err != nil {
-			return err
-		}
-		if err := problems.Err(); err != nil {
-			return err
-		}
-		specs = append(specs, snap.Spec)
-	}
-	c := LabFor(specs)
 	c.Speed = r.c.Speed
 	if r.lab, err = lab.Start(c); err != nil {
 		return err
@@ -193,7 +226,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	if r.dirs, err = git.OpenDir(git.Config{Dir: r.stage}); err != nil {
 		return err
 	}
-	source := sources.Config{Store: r.dirs, Path: r.c.Validation.Folder, Clusters: names, Inventory: inventory.Options{Owner: r.c.Validation.Owner, Pool: policy.Pool}, Decrypt: v.Decrypt}
+	source := sources.Config{Store: r.dirs, Path: r.c.Validation.Folder, Clusters: only, Inventory: inventory.Options{Owner: r.c.Validation.Owner, Pool: policy.Pool}, Decrypt: v.Decrypt}
 	r.charts, r.bundles = map[string]bool{}, map[string]cluster.Secret{}
 	files, unlock, err := state.Open(filepath.Join(scratch, "state"))
 	if err != nil {
@@ -202,7 +235,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string) error {
 	context.AfterFunc(ctx, unlock)
 	log := r.c.Log
 	r.agent, err = agent.New(agent.Config{
-		Owner: r.c.Validation.Owner, Clusters: names, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
+		Owner: r.c.Validation.Owner, Clusters: only, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
 		Files: files, CacheDir: filepath.Join(scratch, "cache"), Dial: r.lab.DialContext, Log: log, Store: r.dirs, Sources: source,
 		Proxmox: proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA(), Pool: policy.Pool, Dial: r.lab.DialContext, Log: log},
 		Factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
@@ -286,8 +319,8 @@ func (r *rehearsal) publishChart(name, version string) error {
 }
 
 // awaitReady waits until every cluster is Ready at the directory's state, or a
-// person would have to act.
-func (r *rehearsal) awaitReady(ctx context.Context, what string, out *Result) error {
+// person would have to act. names are the clusters of that state.
+func (r *rehearsal) awaitReady(ctx context.Context, what string, names []string, out *Result) error {
 	tree, err := r.dirs.Head(ctx)
 	if err != nil {
 		return err
@@ -296,8 +329,10 @@ func (r *rehearsal) awaitReady(ctx context.Context, what string, out *Result) er
 	r.agent.LookAll()
 	for {
 		all := []cluster.Status{}
-		done, ready := true, true
-		for _, name := range r.agent.Clusters() {
+		followed := r.agent.Clusters()
+		done := !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(followed, name) })
+		ready := done
+		for _, name := range followed {
 			s, err := r.agent.Status(name)
 			if err != nil {
 				return err
@@ -358,7 +393,9 @@ func LabFor(specs []cluster.Spec) lab.Config {
 			if s.Network.CIDR.IsValid() {
 				bits = s.Network.CIDR.Bits()
 			}
-			if s.Network.Mode == cluster.AddressReserved {
+			// The first one stands, as on a DHCP server that nobody has asked to
+			// change the address of a node.
+			if _, known := c.Reservations[strings.ToLower(n.MAC)]; !known && s.Network.Mode == cluster.AddressReserved {
 				c.Reservations[strings.ToLower(n.MAC)] = netip.PrefixFrom(n.IP, bits)
 			}
 		}

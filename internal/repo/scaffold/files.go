@@ -14,12 +14,23 @@ import (
 //go:embed files
 var templates embed.FS
 
-// CiliumAddon is the addon file of Cilium.
-const CiliumAddon = "name: cilium\nnamespace: kube-system\nchart: {repository: https://helm.cilium.io, name: cilium, version: " + Cilium + "}\n"
-
 // SecretsPattern is the path_regex of .sops.yaml for the clusters in a folder.
 func SecretsPattern(folder string) string {
 	return `^` + regexp.QuoteMeta(folder) + `/[^/]+/secrets\.sops\.yaml$`
+}
+
+// release matches a version with its tag, and what git describe adds to one that
+// comes after it.
+var release = regexp.MustCompile(`^v([0-9]+\.[0-9]+\.[0-9]+)(-[0-9]+-g[0-9a-f]+)?(-dirty)?$`)
+
+// releaseOf is the release that a program of some version is, or comes after; "" where
+// there is none.
+func releaseOf(version string) string {
+	m := release.FindStringSubmatch(version)
+	if m == nil || m[1] == "0.0.0" {
+		return ""
+	}
+	return m[1]
 }
 
 // Files are the files of the repository by their paths, all but the encrypted
@@ -33,17 +44,27 @@ func Files(w Wishes, nodes []Node) (map[string]string, error) {
 		SecretsPattern                  string
 		Talos, Kubernetes, Contract     string
 		VIPGiven, HA, UsesCilium, Other bool
+		Renovate                        bool
 		Release                         string
+		// Up leads from the folder of a cluster to the top.
+		Up                                            string
+		CiliumRepository, CiliumVersion, CiliumSHA256 string
 	}{w, nodes, control, worker, SecretsPattern(w.Folder), Talos, Kubernetes, Contract, w.VIP.IsValid(), w.ControlPlanes > 1, w.CNI == "cilium", w.Images != "",
-		strings.TrimPrefix(w.Version, "v")}
+		len(w.CI) > 0, releaseOf(w.Version), strings.Repeat("../", strings.Count(w.Folder, "/")+2), CiliumRepository, Cilium, ciliumSHA256}
 	at := path.Join(w.Folder, w.Cluster)
 	out := map[string]string{}
-	if data.UsesCilium {
-		out[path.Join(at, "addons/cilium.yaml")] = CiliumAddon
+	for name, schema := range w.Schemas {
+		out[".schema/"+name+".json"] = string(schema)
 	}
 	files := map[string]string{
 		"README.md": "README.md", ".gitignore": "gitignore", ".sops.yaml": "sops.yaml",
 		path.Join(at, "cluster.yaml"): "cluster.yaml", path.Join(at, "nodes.yaml"): "nodes.yaml",
+	}
+	if data.UsesCilium {
+		files[path.Join(at, "addons/cilium.yaml")] = "cilium.yaml"
+	}
+	if data.Renovate {
+		files["renovate.json"] = "renovate.json"
 	}
 	for _, ci := range w.CI {
 		files[map[string]string{"github": ".github/workflows/talos-agent.yaml", "gitea": ".gitea/workflows/talos-agent.yaml", "gitlab": ".gitlab-ci.yml"}[ci]] = "ci/" + ci + ".yaml"

@@ -1,10 +1,13 @@
 package scaffold
 
 import (
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -131,9 +134,6 @@ func TestLikeTheExample(t *testing.T) {
 		}
 		return string(b)
 	}
-	if got, want := files["inventory/dev/addons/cilium.yaml"], example("inventory/lab/addons/cilium.yaml"); got != want {
-		t.Errorf("Cilium: %s, and in the example %s", got, want)
-	}
 	type rules struct {
 		Rules []struct {
 			Path string `yaml:"path_regex"`
@@ -151,6 +151,17 @@ func TestLikeTheExample(t *testing.T) {
 	read(example(".sops.yaml"), &theirs)
 	if len(mine.Rules) != 1 || mine.Rules[0].Path != theirs.Rules[0].Path || mine.Rules[0].Age != "age1x,age1y" {
 		t.Errorf("who can read: %+v, and in the example %+v", mine, theirs)
+	}
+	for _, name := range []string{"lab", "prod"} {
+		var mine, theirs struct {
+			Name, Namespace string
+			Chart           struct{ Repository, Name, Version string }
+		}
+		read(files["inventory/dev/addons/cilium.yaml"], &mine)
+		read(example("inventory/"+name+"/addons/cilium.yaml"), &theirs)
+		if mine != theirs {
+			t.Errorf("Cilium: %+v, and in the example %s %+v", mine, name, theirs)
+		}
 	}
 	for _, name := range []string{"lab", "dev", "prod"} {
 		var mine, theirs map[string]any
@@ -172,5 +183,199 @@ func TestLikeTheExample(t *testing.T) {
 	}
 	if !strings.Contains(files[".github/workflows/talos-agent.yaml"], `TALOS_AGENT: "1.2.3"`) {
 		t.Error("CI does not take the version of the program")
+	}
+}
+
+// filesOf are the files of a repository.
+func filesOf(t *testing.T, w Wishes) map[string]string {
+	t.Helper()
+	nodes, err := w.Nodes(anyVMID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := Files(w, nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestCIGetsAPackage: what CI runs to get the program asks for a package by the name
+// that packages have, and refuses one that is not as its release lists it.
+func TestCIGetsAPackage(t *testing.T) {
+	b, err := os.ReadFile("../../../packaging/deb/nfpm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packaging struct{ Name, Release string }
+	if err := yaml.Unmarshal(b, &packaging); err != nil {
+		t.Fatal(err)
+	}
+	name := packaging.Name + "_1.2.3-" + packaging.Release + "_amd64.deb"
+	// The release is a folder, which curl and dpkg-deb in the place of the real ones take.
+	release, bin := t.TempDir(), t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(bin, "curl"), "#!/bin/sh\nfor a; do case $a in https://github.com/talos-agent/talos-agent/releases/download/v1.2.3/*) cp \"$RELEASE/${a##*/}\" . || exit 22;; esac; done\n")
+	write(filepath.Join(bin, "dpkg-deb"), "#!/bin/sh\necho extracted $2\n")
+	write(filepath.Join(bin, "apt-get"), "#!/bin/sh\n")
+	files := filesOf(t, usual())
+	script := map[string]string{}
+	for _, forge := range []string{".github", ".gitea"} {
+		var ci struct {
+			Env  map[string]string
+			Jobs struct {
+				Check struct{ Steps []struct{ Name, Run string } }
+			}
+		}
+		if err := yaml.Unmarshal([]byte(files[forge+"/workflows/talos-agent.yaml"]), &ci); err != nil || ci.Env["TALOS_AGENT"] != "1.2.3" {
+			t.Fatalf("%v: %v", err, ci)
+		}
+		for _, s := range ci.Jobs.Check.Steps {
+			if s.Name == "Get talos-agent" {
+				script[forge] = s.Run
+			}
+		}
+	}
+	var gitlab struct {
+		Job struct {
+			Before []string `yaml:"before_script"`
+		} `yaml:"talos-agent"`
+	}
+	if err := yaml.Unmarshal([]byte(files[".gitlab-ci.yml"]), &gitlab); err != nil {
+		t.Fatal(err)
+	}
+	script[".gitlab-ci.yml"] = strings.Join(gitlab.Job.Before, "\n")
+	for file, text := range script {
+		run := func(sums string) (string, error) {
+			t.Helper()
+			write(filepath.Join(release, "SHA256SUMS"), sums)
+			cmd := exec.CommandContext(t.Context(), "sh", "-ec", text)
+			cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "RELEASE=" + release, "TALOS_AGENT=1.2.3", "GITHUB_PATH=" + filepath.Join(bin, "path"), "CI_PROJECT_DIR=" + bin, "TMPDIR=" + t.TempDir()}
+			out, err := cmd.CombinedOutput()
+			return string(out), err
+		}
+		write(filepath.Join(release, name), "package")
+		wrong := strings.Repeat("0", 64)
+		sum, err := exec.CommandContext(t.Context(), "sha256sum", filepath.Join(release, name)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := string(sum[:64]) + "  " + name + "\n" + wrong + "  talos-agent_1.2.3-1_arm64.deb\n"
+		if out, err := run(listed); err != nil || !strings.Contains(out, "extracted "+name) {
+			t.Errorf("%s: %v\n%s\n%s", file, err, out, text)
+		}
+		if out, err := run(strings.Replace(listed, string(sum[:64]), wrong, 1)); err == nil || strings.Contains(out, "extracted") {
+			t.Errorf("%s takes a package that is not as listed: %s", file, out)
+		}
+		if out, err := run(""); err == nil || strings.Contains(out, "extracted") {
+			t.Errorf("%s takes a package that is not listed: %s", file, out)
+		}
+	}
+}
+
+// TestRelease: CI gets the release that a program is, or comes after.
+func TestRelease(t *testing.T) {
+	for version, want := range map[string]string{"v1.2.3": "1.2.3", "v1.2.3-dirty": "1.2.3", "v1.2.3-5-gabc1234": "1.2.3", "v0.0.0-unknown": "", "abc1234": "", "": ""} {
+		if got := releaseOf(version); got != want {
+			t.Errorf("%s: %q, want %q", version, got, want)
+		}
+	}
+	w := usual()
+	w.Version = "abc1234"
+	if text := filesOf(t, w)[".gitlab-ci.yml"]; !strings.Contains(text, "is no release: write the version of one.\n") || !strings.Contains(text, `TALOS_AGENT: ""`) {
+		t.Error(text)
+	}
+}
+
+// TestRenovate: what renovate.json looks for is found in the files: every version that
+// may become a newer one.
+func TestRenovate(t *testing.T) {
+	files := filesOf(t, usual())
+	var config struct {
+		Managers []struct {
+			Files  []string `json:"managerFilePatterns"`
+			Search []string `json:"matchStrings"`
+		} `json:"customManagers"`
+	}
+	if err := json.Unmarshal([]byte(files["renovate.json"]), &config); err != nil {
+		t.Fatal(err)
+	}
+	search, named := regexp.MustCompile(config.Managers[0].Search[0]), regexp.MustCompile(strings.Trim(config.Managers[0].Files[0], "/"))
+	var got []string
+	for name, text := range files {
+		if !named.MatchString(name) {
+			continue
+		}
+		for _, m := range search.FindAllStringSubmatch(text, -1) {
+			got = append(got, m[search.SubexpIndex("datasource")]+" "+m[search.SubexpIndex("depName")]+" "+m[search.SubexpIndex("registryUrl")]+" "+m[search.SubexpIndex("currentValue")])
+		}
+	}
+	slices.Sort(got)
+	agent := "github-releases talos-agent/talos-agent  1.2.3"
+	want := []string{"github-releases kubernetes/kubernetes  " + Kubernetes, "github-releases siderolabs/talos  " + Talos, agent, agent, agent, "helm cilium https://helm.cilium.io " + Cilium}
+	if !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	quiet := usual()
+	quiet.CI = nil
+	if _, there := filesOf(t, quiet)["renovate.json"]; there {
+		t.Error("there is a renovate.json without a forge")
+	}
+}
+
+// TestSchemaLines: each file names its schema where it lies, from wherever the folder
+// of the clusters is.
+func TestSchemaLines(t *testing.T) {
+	for _, folder := range []string{"inventory", "clusters/live"} {
+		w := usual()
+		w.Folder, w.Schemas = folder, map[string][]byte{"cluster": []byte("{}"), "nodes": []byte("{}"), "addon": []byte("{}")}
+		files := filesOf(t, w)
+		for name, schema := range map[string]string{"cluster.yaml": "cluster", "nodes.yaml": "nodes", "addons/cilium.yaml": "addon"} {
+			at := filepath.Join(folder, "dev", name)
+			line, _, _ := strings.Cut(files[at], "\n")
+			_, path, found := strings.Cut(line, "# yaml-language-server: $schema=")
+			if where := filepath.Join(filepath.Dir(at), path); !found || where != ".schema/"+schema+".json" || files[where] == "" {
+				t.Errorf("%s begins with %q, which leads to %q", at, line, where)
+			}
+		}
+	}
+}
+
+// TestFollowedDirectory: what is followed as it lies there has nothing about pushes.
+func TestFollowedDirectory(t *testing.T) {
+	w := usual()
+	w.Followed, w.CI = "/srv/infra", nil
+	page := filesOf(t, w)["README.md"]
+	for _, words := range []string{"follows this directory (`/srv/infra`)", "\n\nChange a file: it counts", "\n\n## Follow a Git repository instead\n\n", "shows what is going to happen"} {
+		if !strings.Contains(page, words) {
+			t.Errorf("there is no %q in\n%s", words, page)
+		}
+	}
+	if strings.Contains(page, "Renovate") || strings.Contains(page, "the branch") {
+		t.Error(page)
+	}
+	page = filesOf(t, usual())["README.md"]
+	for _, words := range []string{"# What runs on pve1\n\n[talos-agent](", "\n\nChange a file, check it, push it.", "what a push will do", "a newer version. Renovate reads `renovate.json`", "\n\n## Secrets\n"} {
+		if !strings.Contains(page, words) {
+			t.Errorf("there is no %q in\n%s", words, page)
+		}
+	}
+}
+
+// TestMirroredChart: a mirror may have packed the chart anew.
+func TestMirroredChart(t *testing.T) {
+	const at, line = "inventory/dev/addons/cilium.yaml", "\n  sha256: " + ciliumSHA256 + "\n"
+	if text := filesOf(t, usual())[at]; !strings.Contains(text, line) {
+		t.Error(text)
+	}
+	w := usual()
+	w.ChartMirrored = true
+	if text := filesOf(t, w)[at]; strings.Contains(text, line) || !strings.Contains(text, "# sha256: ") {
+		t.Error(text)
 	}
 }

@@ -16,7 +16,12 @@ const (
 	Kubernetes = "v1.36.1"
 	Contract   = "v1.13"
 	Cilium     = "1.19.3"
+	// ciliumSHA256 is that of cilium-1.19.3.tgz, as the index of the repository lists it.
+	ciliumSHA256 = "c8e05df9eabf9019e62f5103e1f35814b4f1b43916f88519e5ae4e36c69aa42b"
 )
+
+// CiliumRepository is where Cilium's chart comes from.
+const CiliumRepository = "https://helm.cilium.io"
 
 // Folder is the folder that clusters' folders lie in, unless another is set.
 const Folder = "inventory"
@@ -52,6 +57,14 @@ type Wishes struct {
 	Version string
 	// Remote is where the repository will be pushed to; "" : it is unknown.
 	Remote, Branch string
+	// Followed is the directory that the agent follows, if the repository is that; ""
+	// for a Git repository.
+	Followed string
+	// ChartMirrored is true where the host gets Cilium's chart from a mirror, which may
+	// have packed it again.
+	ChartMirrored bool
+	// Schemas are the JSON schemas of the inventory's files, by name.
+	Schemas map[string][]byte
 	// Offer is what the host is known to have, and its policy to allow.
 	Offer Offer
 }

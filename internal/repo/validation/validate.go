@@ -3,6 +3,7 @@ package validation
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ type Config struct {
 	Owner   string   // of the clusters, as the host's config names it
 	Policy  string   // the file with the host's policy; "": none
 	AgeKeys []string // the files with the keys that open the secrets
+	Strict  bool     // warnings count as errors
 }
 
 // Result is what was found, and the data of the JSON output.
@@ -33,6 +35,8 @@ type Result struct {
 	Clusters []Cluster        `json:"clusters"`
 	Problems cluster.Problems `json:"problems"`
 	Revision cluster.Revision `json:"revision"`
+
+	files fs.FS
 }
 
 // Cluster is one cluster of a Result; an invalid one has nothing but its name.
@@ -45,6 +49,9 @@ type Cluster struct {
 	Workers       int    `json:"workers,omitempty"`
 	// Rendered is how many machine configs were rendered and validated.
 	Rendered int `json:"rendered,omitempty"`
+	// SecretsMissing marks a cluster that is valid, and that cannot be made
+	// before its file of secrets holds some.
+	SecretsMissing bool `json:"secretsMissing,omitempty"`
 	// Placeholders are what was not known here: "schematic" always, for only the
 	// image factory knows its id, and "secrets" where there was no key.
 	Placeholders []string `json:"placeholders,omitempty"`
@@ -66,6 +73,8 @@ type validator struct {
 	now    time.Time
 	render machineconfig.Renderer
 	out    Result
+
+	unlisted cluster.Problems
 }
 
 // Validate checks the repository in dir. An error means that it could not be
@@ -76,11 +85,15 @@ func Validate(ctx context.Context, dir string, c Config, now time.Time) (Result,
 		return Result{}, err
 	}
 	v := &validator{Checkout: opened, config: c, now: now,
-		out: Result{Valid: true, Clusters: []Cluster{}, Problems: cluster.Problems{}, Revision: opened.Tree.Revision}}
+		out: Result{Valid: true, Clusters: []Cluster{}, Problems: cluster.Problems{}, Revision: opened.Tree.Revision, files: opened.Tree.FS}}
 	names, problems, err := opened.ListClusters(ctx)
 	if err != nil {
 		return Result{}, err
 	}
+	if v.unlisted, err = v.findUnlisted(ctx); err != nil {
+		return Result{}, err
+	}
+	problems = append(problems, v.takeUnlisted("")...)
 	v.addProblems(problems)
 	v.out.Valid = !problems.HasErrors()
 	for _, name := range names {
@@ -88,7 +101,46 @@ func Validate(ctx context.Context, dir string, c Config, now time.Time) (Result,
 			return Result{}, err
 		}
 	}
+	warns := slices.ContainsFunc(v.out.Problems, func(p cluster.Problem) bool { return p.Severity == cluster.Warning })
+	v.out.Valid = v.out.Valid && !(c.Strict && warns)
 	return v.out, nil
+}
+
+// findUnlisted looks for the files that no cluster names.
+func (v *validator) findUnlisted(ctx context.Context) (cluster.Problems, error) {
+	names, _, err := v.Repository.Clusters(ctx, v.Tree)
+	if err != nil {
+		return nil, err
+	}
+	var valid []cluster.Snapshot
+	for _, name := range names {
+		snap, problems, err := v.Repository.Snapshot(ctx, v.Tree, name)
+		if err != nil {
+			return nil, err
+		}
+		if !problems.HasErrors() {
+			valid = append(valid, snap)
+		}
+	}
+	return inventory.Unlisted(v.Tree.FS, v.config.Folder, valid), nil
+}
+
+// takeUnlisted returns those of the unlisted files that lie in the folder of a
+// cluster; with "", those that lie in no cluster's, unless one cluster alone is
+// looked at.
+func (v *validator) takeUnlisted(name string) cluster.Problems {
+	var out cluster.Problems
+	for _, p := range v.unlisted {
+		dir := path.Dir(p.File)
+		for path.Dir(dir) != path.Clean(v.config.Folder) && dir != "." {
+			dir = path.Dir(dir)
+		}
+		_, err := fs.Stat(v.Tree.FS, path.Join(dir, inventory.ClusterFile))
+		if name == path.Base(dir) || name == "" && err != nil && v.config.Cluster == "" {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // addProblems records problems once: what two clusters share is a problem of both.
@@ -116,6 +168,8 @@ func (v *validator) checkCluster(ctx context.Context, name string) error {
 		}
 		problems = append(problems, more...)
 		problems = append(problems, v.checkPolicy(snap)...)
+		problems = append(problems, v.takeUnlisted(name)...)
+		found.SecretsMissing = v.lacksSecrets(name, snap)
 	}
 	problems.Sort()
 	v.addProblems(problems)
@@ -131,6 +185,13 @@ func (v *validator) checkCluster(ctx context.Context, name string) error {
 // secretsFile is where the secrets of a cluster are.
 func (v *validator) secretsFile(name string) string {
 	return path.Join(v.config.Folder, name, inventory.SecretsFile)
+}
+
+// lacksSecrets reports whether a cluster has no secrets to be made with; whether an
+// encrypted file has them is known with its key only.
+func (v *validator) lacksSecrets(name string, snap cluster.Snapshot) bool {
+	_, err := fs.Stat(v.Tree.FS, v.secretsFile(name))
+	return errors.Is(err, fs.ErrNotExist) || v.Decrypt != nil && snap.Bundle.IsZero()
 }
 
 // checkEncryption makes sure, where there is no key, that the secrets are at least

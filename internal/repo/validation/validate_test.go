@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -26,12 +27,79 @@ func TestValidateIsRepeatable(t *testing.T) {
 		if v.Valid || !v.Problems.HasErrors() {
 			t.Fatal("the patch is taken for valid")
 		}
+		v.files = nil
 		text := fmt.Sprintf("%+v", v)
 		if first == "" {
 			first = text
 		}
 		if text != first {
 			t.Errorf("got  %s\nwant %s", text, first)
+		}
+	}
+}
+
+// TestPatchProblemsHaveAPlace: what Talos' library cannot take of a patch is
+// reported at its line in the file, whatever the agent writes the patch as, and in
+// words that are not Go's.
+func TestPatchProblemsHaveAPlace(t *testing.T) {
+	dir := repotest.LargeRepository(t, "../../../examples/repo", 4)
+	file := filepath.Join(dir, "inventory/prod/patches/controlplane.yaml")
+	const first = "# Two documents, with comments.\n\nmachine:\n  # One.\n  sysctls: {a.b: c}\n---\n"
+	for _, c := range []struct{ text, want string }{
+		{first + "machine:\n\n  netwerk: {a: b}\n", "9:13: there is no setting machine.netwerk.a"},
+		{first + "machine: {kubelet: {defaultRuntimeSeccompProfileEnabled: maybe}}\n", "7:58: machine.kubelet.defaultRuntimeSeccompProfileEnabled: is a text, and Talos wants true or false"},
+		{first + "machine:\n  # A list.\n  sysctls:\n    - a\n", "9:3: machine.sysctls: is a list, and Talos wants a mapping with keys of its own"},
+		{first + "machine:\n  install:\n    disk: [x]\n", "9:5: machine.install.disk: is a list, and Talos wants a text"},
+		{first + "machine:\n  time: {bootTimeout: 5x}\n", "8:23: machine.time.bootTimeout: is a text, and Talos wants a duration like 30s"},
+		{first + "\n\napiVersion: v1alpha1\nkind: UserVolumConfig\nname: x\n", "10:7: UserVolumConfig (v1alpha1) is no document of a machine config"},
+		{first + "machine:\n  kubelet:\n    extraArgs: {a: {b: c}}\n", "9:24: machine.kubelet.extraArgs.a.b: arg value must be a string or list of strings"},
+	} {
+		write(t, file, c.text)
+		v, err := Validate(t.Context(), dir, Config{Folder: "inventory", Owner: "a"}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range v.Problems {
+			p.Hint = ""
+			if got := strings.TrimPrefix(p.String(), "inventory/prod/patches/controlplane.yaml:"); p.Severity == cluster.Error && got != c.want {
+				t.Errorf("%s\ngot  %s\nwant %s", c.text, got, c.want)
+			}
+		}
+		if v.Valid {
+			t.Errorf("%s\nis taken for valid", c.text)
+		}
+	}
+}
+
+// TestExcerpt: the line of a problem is shown with its place in it, and nothing
+// that could be a secret.
+func TestExcerpt(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	r := Result{files: fstest.MapFS{
+		"a.yaml":            {Data: []byte("a: 1\r\n\tb: ä\n" + long + "\nurl: https://u:s3cret@h\n\n")},
+		"secrets.sops.yaml": {Data: []byte("s3cret")},
+	}}
+	for _, c := range []struct {
+		file         string
+		line, column int
+		want         string
+		at           int
+	}{
+		{"a.yaml", 1, 4, "a: 1", 4},
+		{"a.yaml", 2, 1, " b: ä", 1},
+		{"a.yaml", 3, 1, long[:100] + "...", 1},
+		{"a.yaml", 3, 290, "..." + long[:85], 78},
+		{"a.yaml", 1, 99, "a: 1", 5},
+		{"a.yaml", 4, 1, "", 0},
+		{"a.yaml", 5, 1, "", 0},
+		{"a.yaml", 9, 1, "", 0},
+		{"a.yaml", 0, 0, "", 0},
+		{"secrets.sops.yaml", 1, 1, "", 0},
+		{"none.yaml", 1, 1, "", 0},
+	} {
+		got, at, ok := r.Excerpt(cluster.Problem{File: c.file, Line: c.line, Column: c.column})
+		if ok != (c.want != "") || ok && (got != c.want || at != c.at) {
+			t.Errorf("%s:%d:%d: %q at %d, %v", c.file, c.line, c.column, got, at, ok)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -97,13 +98,31 @@ func (i *session) applyFlags() error {
 			return &fault.Usage{Err: fault.WithHint(fmt.Errorf("init: --repository: %w", err), fault.HintOf(err))}
 		}
 	}
-	if dir := w.Repository.Directory; dir != "" {
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return &fault.Usage{Err: fault.WithHint(fmt.Errorf("init: --directory: there is no directory %s", dir), "make it first, or name another")}
+	if w.Repository.Directory != "" {
+		if err := i.findDirectory(&w.Repository.Directory); err != nil {
+			return err
 		}
 	}
 	*w = w.WithCertificate(i.facts)
 	w.Import = !f.NoImport
+	return nil
+}
+
+// findDirectory looks for the directory to follow. One that is not there yet is made,
+// where it belongs to the host.
+func (i *session) findDirectory(dir *string) (err error) {
+	if *dir, err = filepath.Abs(*dir); err != nil {
+		return err
+	}
+	below, ours := strings.CutPrefix(*dir, i.Host.Root+"/")
+	switch info, err := os.Stat(*dir); {
+	case errors.Is(err, fs.ErrNotExist) && ours:
+		i.newDirectory = "/" + below
+	case err != nil:
+		return &fault.Usage{Err: fault.WithHint(fmt.Errorf("init: --directory: %w", err), "name another")}
+	case !info.IsDir():
+		return &fault.Usage{Err: fault.WithHint(fmt.Errorf("init: --directory: %s is no directory", *dir), "name another")}
+	}
 	return nil
 }
 
@@ -112,7 +131,7 @@ func (i *session) ask(ctx context.Context) error {
 	w := &i.wishes
 	_, _ = fmt.Fprintf(i.Out, "Enter takes what is in brackets.\n\n")
 	var storages, bridges []string
-	for _, s := range i.facts.Storages {
+	for _, s := range i.facts.DiskStorages() {
 		storages = append(storages, s.Name)
 	}
 	for _, b := range i.facts.Bridges {
@@ -255,26 +274,35 @@ func (i *session) askGitToken() (err error) {
 	if !strings.HasPrefix(i.wishes.Repository.URL, "https://") || i.Given("git-token-file") || stored {
 		return nil
 	}
-	_, err = i.dialog.Ask("File with a token that reads the repository", "none", func(path string) error {
-		if path == "none" {
-			return nil
-		}
-		i.files.GitToken, err = readToken(path)
-		return err
-	})
+	i.files.GitToken, err = i.askToken("Token that reads the repository")
 	return err
 }
 
-// readToken reads the file that a person names at the terminal, where no token
-// should ever be typed.
+// askToken asks for a token, which is not shown while it is typed, or the path of a
+// file that holds it, which no token begins like. nil: there is none.
+func (i *session) askToken(question string) (token []byte, err error) {
+	_, err = i.dialog.AskSecret(question+", or /path/of/a/file that holds it (hidden; Enter for none)", func(s string) (err error) {
+		switch {
+		case s == "" || s == None:
+			token = nil
+		case strings.HasPrefix(s, "/"):
+			token, err = readToken(s)
+		case strings.ContainsAny(s, " \t"):
+			err = errors.New("a token has no spaces")
+		default:
+			token = []byte(s + "\n")
+		}
+		return err
+	})
+	return token, err
+}
+
+// readToken reads a file that holds a token.
 func readToken(path string) ([]byte, error) {
-	if err := dialog.NotEmpty(path); err != nil {
-		return nil, err
-	}
 	data, _, err := config.ReadFile(path, config.OthersMayNotRead)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, errors.New("there is no such file (write the token into one in another terminal: umask 077; cat > /root/token)")
+		return nil, errors.New("there is no such file")
 	case err != nil:
 		return nil, err
 	}
@@ -305,17 +333,16 @@ func (i *session) askForge() error {
 			return err
 		}
 	}
-	path, err := i.dialog.Ask("File with a token that may set commit statuses, or none to do without", "", func(path string) (err error) {
-		if path == "none" {
-			return nil
-		}
-		i.files.ForgeToken, err = readToken(path)
+	// Without a token nothing can be sent.
+	i.files.ForgeToken, err = i.askToken("Token that may set commit statuses")
+	switch {
+	case err != nil:
 		return err
-	})
-	if err != nil || path == "none" {
-		return err
+	case i.files.ForgeToken == nil:
+		_, _ = fmt.Fprintf(i.Out, "  without a token no commit statuses are sent\n")
+	default:
+		i.wishes.Forge = forge
 	}
-	i.Flags.ForgeTokenFile, i.wishes.Forge = path, forge
 	return nil
 }
 

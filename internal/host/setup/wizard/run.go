@@ -39,6 +39,8 @@ type session struct {
 	record setup.Record
 	wishes setup.Wishes
 	files  setup.Given
+	// newDirectory is the directory to follow, which is not there yet; "": it is.
+	newDirectory string
 	// scanned is what the ssh server of the repository shows, to be compared.
 	scanned *hostKeys
 }
@@ -109,7 +111,7 @@ func (i *session) openDialog(ctx context.Context) (*dialog.Dialog, error) {
 
 // setupOptions are what the person at the terminal, or the flags, allow.
 func (i *session) setupOptions() setup.Options {
-	return setup.Options{Force: i.Flags.Force, RotateToken: i.Flags.Rotate, Start: i.Flags.Start}
+	return setup.Options{Force: i.Flags.Force, RotateToken: i.Flags.Rotate, Start: i.Flags.Start, NewDirectory: i.newDirectory}
 }
 
 // makePlan makes the plan, once everything is known to be right.

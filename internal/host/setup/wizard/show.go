@@ -120,7 +120,11 @@ func (i *session) showNext() error {
 		i.printf("\nThe deploy key: register it at the forge for %s, to read only:\n  %s talos-agent@%s\n", i.wishes.Repository.URL,
 			bytes.TrimSpace(ssh.MarshalAuthorizedKey(signer.PublicKey())), i.facts.Host)
 	}
-	i.printf("\nA repository to start from: talos-agent init repo DIR\n")
+	dir := "DIR"
+	if followed := i.wishes.Repository.Directory; followed != "" {
+		dir = followed
+	}
+	i.printf("\nA repository to start from: talos-agent init repo %s\n", dir)
 	switch {
 	case i.Flags.Start || i.facts.Unit.Active:
 		i.printf("The agent runs: talos-agent status, journalctl -u talos-agent\n")

@@ -443,10 +443,30 @@ func (c *container) purge(before map[string]bool) {
 	}
 	c.same("the user", "", c.sh("getent passwd talos-agent || true"))
 	c.same("the group", "", c.sh("getent group talos-agent || true"))
+	// It may be all that opens the secrets in the repository.
+	const key = "/etc/credstore.encrypted/talos-agent.age.key"
+	if !strings.Contains(out, key+" stays") {
+		c.t.Errorf("nothing says that the age key stays:\n%s", out)
+	}
+	c.dropKey(key, before)
 	c.run("userdel", "anna")
 	c.run("userdel", "bert")
 	c.run("rm", "--recursive", "/etc/systemd/system/talos-agent.service.d") // is the administrator's own
 	c.left(before)
+}
+
+// dropKey removes the age key that a purge leaves, and the directory that is there
+// for it.
+func (c *container) dropKey(key string, before map[string]bool) {
+	c.t.Helper()
+	if err := os.Remove(filepath.Join(c.root, key)); err != nil {
+		c.t.Error(err)
+	}
+	if dir := filepath.Dir(key); !before[dir] {
+		if err := os.Remove(filepath.Join(c.root, dir)); err != nil {
+			c.t.Error(err)
+		}
+	}
 }
 
 // left checks that nothing is on the disk that was not before, but what Debian

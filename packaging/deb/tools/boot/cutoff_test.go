@@ -251,6 +251,7 @@ func (c *container) removeCutOff(deb string, before map[string]bool) {
 		if cut = c.cutOff("postrm", lives, "--purge", "talos-agent"); cut {
 			c.mustDpkg("--purge", "talos-agent")
 		}
+		c.dropKey("/etc/credstore/talos-agent.age.key", before)
 		c.left(before)
 	}
 }

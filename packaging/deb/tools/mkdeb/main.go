@@ -2,12 +2,13 @@
 // has staged: for each architecture the program in STAGE/ARCH, for all of them
 // the manual pages and completions in STAGE/manual. It adds what it reads from
 // the program itself (which modules are linked into it: their licences, the bill
-// of materials) and from Git (the changelog), and prints how large each package
-// is. The same commit gives the same bytes.
+// of materials) and from Git (the changelog), prints how large each package is, and
+// lists their hashes in SHA256SUMS. The same commit gives the same bytes.
 package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -80,7 +81,27 @@ func run() error {
 		}
 		fmt.Fprintf(tw, "%s\t%.1f MiB\t%.1f MiB\t%d\n", filepath.Base(p.path), mib(p.size), mib(p.installed), len(m))
 	}
-	return tw.Flush()
+	return errors.Join(writeSums(*out), tw.Flush())
+}
+
+// sumsFile lists the packages of a release for sha256sum --check.
+const sumsFile = "SHA256SUMS"
+
+// writeSums lists every package in a folder.
+func writeSums(out string) error {
+	names, err := filepath.Glob(filepath.Join(out, "*.deb"))
+	if err != nil {
+		return err
+	}
+	var list strings.Builder
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256(data), filepath.Base(name))
+	}
+	return os.WriteFile(filepath.Join(out, sumsFile), []byte(list.String()), 0o644)
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

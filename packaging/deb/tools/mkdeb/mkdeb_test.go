@@ -54,6 +54,20 @@ func TestVersionsSort(t *testing.T) {
 	}
 }
 
+// TestSums: what lists the packages of a release is what sha256sum takes.
+func TestSums(t *testing.T) {
+	out := t.TempDir()
+	if err := os.WriteFile(filepath.Join(out, "talos-agent_1.2.3-1_amd64.deb"), []byte("package"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSums(out); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := output(out, nil, "sha256sum", "--check", "--strict", sumsFile); err != nil || !strings.Contains(said, "talos-agent_1.2.3-1_amd64.deb: OK") {
+		t.Errorf("%q, %v", said, err)
+	}
+}
+
 func TestWrap(t *testing.T) {
 	got := wrap("  * ", "    ", "one two three four", 12)
 	if want := "  * one two\n    three\n    four\n"; got != want {

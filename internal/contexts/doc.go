@@ -1,0 +1,7 @@
+// Package contexts answers what else is in a kubeconfig or a talosconfig of
+// somebody's, and puts the contexts of a cluster into it; the others stay as they
+// are.
+//
+// The room is pure. It knows the form of the two files and nothing of who is let
+// in by them: no value is checked, and none is shown.
+package contexts

@@ -1,0 +1,42 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestRunningVersions: what a new node gets is no older than any kubelet and no newer
+// than any kube-apiserver can be, and runs somewhere already.
+func TestRunningVersions(t *testing.T) {
+	type node struct{ talos, kubelet string }
+	for name, tt := range map[string]struct {
+		nodes   []node // cp-1, wk-1, wk-2
+		want    node
+		uniform bool
+		unseen  bool
+	}{
+		"nothing runs":                    {unseen: true, uniform: true},
+		"all alike":                       {nodes: []node{{"v1.13.9", "v1.36.1"}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
+		"Kubernetes is being upgraded":    {nodes: []node{{"v1.13.9", "v1.36.10"}, {"v1.13.9", "v1.36.9"}}, want: node{"v1.13.9", "v1.36.10"}},
+		"Talos is being upgraded":         {nodes: []node{{"v1.14.1", "v1.36.1"}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}},
+		"both":                            {nodes: []node{{"v1.14.1", "v1.37.0"}, {"v1.13.9", "v1.36.1"}, {"v1.14.0", "v1.37.0"}}, want: node{"v1.14.0", "v1.37.0"}},
+		"one has not registered":          {nodes: []node{{"v1.14.1", ""}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
+		"one does not show its own Talos": {nodes: []node{{"", "v1.37.0"}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(1, 2)
+			nodes := map[string]cluster.KubeNode{}
+			for i, have := range tt.nodes {
+				n := w.d.Spec.Nodes[i]
+				w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Talos: have.talos}
+				nodes[n.Name] = cluster.KubeNode{Name: n.Name, Kubelet: have.kubelet}
+			}
+			w.o.Nodes = cluster.Saw(nodes)
+			v, uniform, ok := RunningVersions(w.d, w.o)
+			if got := (node{v.Talos, v.Kubernetes}); got != tt.want || uniform != tt.uniform || ok == tt.unseen {
+				t.Errorf("%v, uniform %v, seen %v", got, uniform, ok)
+			}
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// mostNamed is how many pods or workloads a message names.
+const mostNamed = 3
+
+// failingOn names the pods of kube-system that fail on a node: what keeps it from
+// being Ready is mostly one of them, its network above all.
+func failingOn(node string, o cluster.Observed) string {
+	var found []string
+	for _, name := range slices.Sorted(maps.Keys(o.SystemPods.Value)) {
+		if p := o.SystemPods.Value[name]; p.Node == node && p.Failing != "" {
+			found = append(found, p.Name+": "+p.Failing)
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "; pods of kube-system that fail on it: " + joinSome(found)
+}
+
+// joinSome is a list of which only the beginning is named.
+func joinSome(list []string) string {
+	if more := len(list) - mostNamed; more > 0 {
+		list = append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(list, "; ")
+}
+
+// waitForPressure waits until a node is not short of anything.
+func (m *planner) waitForPressure(n cluster.Node) {
+	if s := m.o.Nodes.Value[n.Name].Pressure; s != "" {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodePressure, Message: "Kubernetes reports " + s, Within: pressureWithin,
+			Hint: fmt.Sprintf("see what uses it up: `kubectl describe node %s`, `talosctl -n %s usage /var`; no new pods are placed there", n.Name, n.IP)})
+	}
+}
+
+// planSystemPods waits for what every cluster needs of kube-system once its nodes
+// are Ready; before that, its pods wait for them.
+func (m *planner) planSystemPods() {
+	for _, phase := range m.plan.Phases {
+		if phase != cluster.PhaseReady {
+			return
+		}
+	}
+	if !m.o.SystemPods.Known {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.SystemPodsUnknown, Within: apiWithin,
+			Message: "cannot see the pods of kube-system: " + cmp.Or(m.o.SystemPods.Why, "there is no answer yet")})
+		return
+	}
+	waits := !m.o.Facts.WasReady() && m.deploysDNS() && m.waitForDNS()
+	var names []string
+	for _, w := range unplacedWorkloads(m.o) {
+		if !w.served && !(waits && w.dns) {
+			names = append(names, w.name+": "+w.why)
+		}
+	}
+	if len(names) > 0 {
+		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.PodsUnschedulable, Within: pressureWithin,
+			Message: "no node takes pods of kube-system: " + joinSome(names), Hint: "`kubectl -n kube-system get pods,events` shows them; give the nodes what they lack, or add one"})
+	}
+}
+
+// deploysDNS reports whether Talos deploys the cluster's DNS.
+func (m *planner) deploysDNS() bool {
+	return slices.ContainsFunc(m.d.Spec.ControlPlanes(), func(n cluster.Node) bool { return m.d.Configs[n.Name].DNS })
+}
+
+// waitForDNS waits for a pod that serves the cluster's DNS, and reports whether it
+// does.
+func (m *planner) waitForDNS() bool {
+	why, starts := "", "Talos has not deployed it yet"
+	for _, name := range slices.Sorted(maps.Keys(m.o.SystemPods.Value)) {
+		switch p := m.o.SystemPods.Value[name]; {
+		case !p.DNS:
+		case p.Ready:
+			return false
+		case p.Failing+p.Unschedulable != "":
+			why = p.Name + ": " + cmp.Or(p.Failing, p.Unschedulable)
+		default:
+			starts = p.Name + " starts"
+		}
+	}
+	m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.ClusterDNSNotReady, Message: "waits for the cluster's DNS: " + cmp.Or(why, starts), Within: joinWithin,
+		Hint: "`kubectl -n kube-system describe pods -l k8s-app=kube-dns` shows what it lacks"})
+	return true
+}
+
+// unplaced is a workload of kube-system with a pod that no node takes.
+type unplaced struct {
+	name, why string
+	served    bool // another pod of it is ready
+	dns       bool
+}
+
+// unplacedWorkloads lists them by name.
+func unplacedWorkloads(o cluster.Observed) []unplaced {
+	found := map[string]unplaced{}
+	for _, p := range o.SystemPods.Value {
+		if why := p.Unschedulable; why != "" && (found[p.Workload].why == "" || why < found[p.Workload].why) {
+			found[p.Workload] = unplaced{name: p.Workload, why: why, dns: p.DNS}
+		}
+	}
+	for _, p := range o.SystemPods.Value {
+		if w, ok := found[p.Workload]; ok && p.Ready {
+			w.served = true
+			found[p.Workload] = w
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b unplaced) int { return cmp.Compare(a.name, b.name) })
+}
+
+// Unplaced warns of pods of kube-system that no node takes, where others do their
+// work: more replicas than nodes are no reason not to be Ready.
+func Unplaced(o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	for _, w := range unplacedWorkloads(o) {
+		if w.served {
+			out = append(out, cluster.Problem{Severity: cluster.Warning, Message: fmt.Sprintf("no node takes a pod of %s in kube-system, of which another is ready: %s", w.name, w.why),
+				Hint: "give it fewer replicas, or the cluster another node"})
+		}
+	}
+	return out
+}

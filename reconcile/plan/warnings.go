@@ -1,0 +1,80 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Warnings report what differs from the inventory and does not matter to the cluster,
+// which is Ready all the same.
+func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	for _, n := range d.Spec.Nodes {
+		vm := o.VMs[n.Name]
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours {
+			continue
+		}
+		if carrier(n, vm) != n.Placement.Pin {
+			out = append(out, reportElsewhere(d, o, n, vm))
+		}
+		if vm.Hardware.Known && vm.Power == cluster.PowerRunning && !hasTag(vm, cluster.OwnTag) {
+			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is without the tag %s", vm.VMID, cluster.OwnTag),
+				fmt.Sprintf("put it back: `qm set %d --tags '%s'` as root on %s; where Proxmox VE does not let the agent tag its VMs, allow it: `user-tag-access` in Datacenter > Options",
+					vm.VMID, strings.Join(withTags(vm, n), ";"), carrier(n, vm))))
+		}
+	}
+	for _, r := range listLeft(d, o) {
+		out = append(out, d.At(cluster.Warning, "addons", fmt.Sprintf("the release %s in namespace %s stays: no addon has it any more, and removing one is not supported yet", r.Name, r.Namespace),
+			fmt.Sprintf("put the addon back, or remove the release by hand: `helm -n %s uninstall %s`", r.Namespace, r.Name)))
+	}
+	return out
+}
+
+// listLeft lists the releases of ours that no addon of d has: those that were seen to
+// be, and those of addons that were asked for when the world was observed.
+func listLeft(d cluster.Desired, o cluster.Observed) []cluster.ReleaseName {
+	if o.Facts.Destroying() {
+		return nil // they go with everything else
+	}
+	var out []cluster.ReleaseName
+	add := func(r cluster.ReleaseName) {
+		has := slices.ContainsFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Namespace == r.Namespace && a.Name == r.Name })
+		if !has && !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	for _, r := range o.Left {
+		add(r)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Releases.Value)) {
+		if rel := o.Releases.Value[name]; rel.Digest != "" {
+			add(cluster.ReleaseName{Namespace: rel.Namespace, Name: name})
+		}
+	}
+	return out
+}
+
+// withTags are the tags of a VM and those of its node.
+func withTags(vm cluster.VM, n cluster.Node) []string {
+	n.Tags = append(n.Tags[:len(n.Tags):len(n.Tags)], vm.Tags...)
+	return n.VMTags()
+}
+
+// reportElsewhere reports a VM that is on another host than in the inventory: somebody
+// migrated it. It is managed where it is; but a VM that is made again is made where
+// the inventory has it.
+func reportElsewhere(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) cluster.Problem {
+	message := fmt.Sprintf("vm %d is on %s, and the inventory has %s", vm.VMID, vm.Host, n.Placement.Pin)
+	hint := fmt.Sprintf("write `node: %s` for %s in nodes.yaml", vm.Host, n.Name)
+	switch h := o.Hosts[n.Placement.Pin]; {
+	case h.Known:
+		hint += fmt.Sprintf(", or migrate it back: `qm migrate %d %s --online --with-local-disks` as root on %s", vm.VMID, n.Placement.Pin, vm.Host)
+	case h.Why != "":
+		message += ": " + h.Why
+	}
+	return d.At(cluster.Warning, "nodes."+n.Name, message, hint)
+}

@@ -1,0 +1,206 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// What a cluster runs is not always what its repository has: changes of nodes that
+// run are refused. A node that is made meanwhile gets what the others run, or its
+// kubelet could be newer than every kube-apiserver.
+
+// desire returns what should be, as far as the repository decides it.
+func (r *Reconciler) desire(snap cluster.Snapshot, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
+	snap, other := keepContract(snap, facts)
+	d, problems := r.c.Renderer.Desired(snap, facts, now)
+	d.OtherContract = other
+	return d, problems
+}
+
+// keepContract gives a snapshot the config contract that the cluster was made with.
+// One that is written and is another is returned, to be reported; one that merely
+// follows from talos_version is a warning.
+func keepContract(snap cluster.Snapshot, facts cluster.Facts) (_ cluster.Snapshot, other string) {
+	in, ok := facts.Intent(cluster.IntendConfig)
+	have, kept := snap.Spec.Versions.Contract, in.Versions.Contract
+	if !ok || kept == "" || kept == have || minorOf(kept) > minorOf(snap.Spec.Versions.Talos) {
+		return snap, "" // an older Talos knows nothing of it; that is refused as such
+	}
+	snap.Spec.Versions.Contract = kept
+	if _, written := snap.Where["config_contract"]; written {
+		return snap, have
+	}
+	snap.Warnings = append(snap.Warnings[:len(snap.Warnings):len(snap.Warnings)], snap.At(cluster.Warning, "config_contract",
+		fmt.Sprintf("it is not written and would follow talos_version to %s; the cluster keeps %s, with which it was made", have, kept), "write `config_contract: "+kept+"`"))
+	return snap, ""
+}
+
+// minorOf returns the minor of a Talos version or contract.
+func minorOf(version string) int {
+	_, rest, _ := strings.Cut(version, ".")
+	digits, _, _ := strings.Cut(rest, ".")
+	n, _ := strconv.Atoi(digits)
+	return n
+}
+
+// learnConfig notes in f what the nodes of the cluster are seen to run.
+func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
+	in, known := f.Intent(cluster.IntendConfig)
+	before := in
+	v, uniform, seen := plan.RunningVersions(d, o)
+	switch same, other := plan.CountConfigs(d, o); {
+	case same > other:
+		in.Versions, in.Revision = d.Spec.Versions, d.Revision
+	case seen && (uniform || !known):
+		in.Versions.Talos, in.Versions.Kubernetes = v.Talos, v.Kubernetes
+		in.Versions.Contract = contractOf(d, in)
+	}
+	if !in.Equal(before) {
+		in.Kind, in.At = cluster.IntendConfig, o.Now.UTC()
+		f.Intend(in)
+	}
+}
+
+// contractOf returns the contract of what runs: the one that was kept, else the one of
+// the repository, as far as what runs knows it.
+func contractOf(d cluster.Desired, in cluster.Intent) string {
+	if in.Versions.Contract != "" {
+		return in.Versions.Contract
+	}
+	return fmt.Sprintf("v1.%d", min(minorOf(d.Spec.Versions.Contract), minorOf(in.Versions.Talos)))
+}
+
+// keepRunning returns asked with what a new node gets: what the repository has, or,
+// while the nodes that run have something else, what they have.
+func (r *Reconciler) keepRunning(ctx context.Context, asked cluster.Desired, o cluster.Observed) cluster.Desired {
+	in, known := o.Facts.Intent(cluster.IntendConfig)
+	v, _, seen := plan.RunningVersions(asked, o)
+	switch {
+	case seen:
+		v.Contract = contractOf(asked, cluster.Intent{Versions: cluster.Versions{Talos: v.Talos, Contract: in.Versions.Contract}})
+	case known:
+		v = in.Versions
+	case o.Facts.BootstrapSent():
+		asked.Hold = "no node of it shows what it runs"
+		return asked
+	default:
+		return asked
+	}
+	d := asked
+	if v != asked.Spec.Versions {
+		snap := asked.Snapshot
+		snap.Spec.Versions = v
+		d = r.renderRunning(snap, asked, o)
+	}
+	if same, other := plan.CountConfigs(d, o); d.Hold != "" || same > other || other == 0 || in.Revision == "" || in.Revision == asked.Revision && in.Revision.Unique() {
+		return d
+	}
+	base, err := r.base.read(ctx, r.c.Source, in.Revision)
+	if err != nil && in.Revision == asked.Revision {
+		return d
+	}
+	if err != nil {
+		asked.Hold = fmt.Sprintf("the nodes have the config of %s, which cannot be read: %s", in.Revision.Short(), text.OneLine(err.Error()))
+		return asked
+	}
+	d = r.renderRunning(mergeSnapshots(base, asked.Snapshot, v), asked, o)
+	d.Base = in.Revision
+	return d
+}
+
+// renderRunning returns what a new node gets of a snapshot that is not the repository's.
+func (r *Reconciler) renderRunning(snap cluster.Snapshot, asked cluster.Desired, o cluster.Observed) cluster.Desired {
+	d, problems := r.c.Renderer.Desired(snap, o.Facts, o.Now)
+	if problems.HasErrors() {
+		asked.Hold = "its config cannot be rendered: " + problems.First()
+		return asked
+	}
+	d.OtherContract, d.Asked = asked.OtherContract, &asked
+	return d
+}
+
+// mergeSnapshots returns a snapshot whose machine configs are those of base, for the
+// nodes of asked at some versions. A node that base does not have keeps its own
+// settings, with the patches as base has them.
+func mergeSnapshots(base, asked cluster.Snapshot, v cluster.Versions) cluster.Snapshot {
+	out := asked
+	out.Spec = base.Spec
+	out.Spec.Versions, out.Spec.Mirrors, out.Spec.Addons = v, asked.Spec.Mirrors, asked.Spec.Addons
+	out.Spec.Nodes = make([]cluster.Node, 0, len(asked.Spec.Nodes))
+	patches := map[string]cluster.Patch{} // of base, by file
+	shared := map[string]bool{}           // files that nodes of base have in asked
+	for _, n := range base.Spec.Nodes {
+		for _, p := range n.Patches {
+			patches[p.File] = p
+		}
+		now, _ := asked.Spec.Node(n.Name)
+		for _, p := range now.Patches {
+			shared[p.File] = true
+		}
+	}
+	for _, n := range asked.Spec.Nodes {
+		if was, ok := base.Spec.Node(n.Name); ok && was.Role == n.Role {
+			n.Labels, n.Taints, n.Patches = was.Labels, was.Taints, was.Patches
+		} else {
+			var own []cluster.Patch
+			for _, p := range n.Patches {
+				if old, ok := patches[p.File]; ok {
+					own = append(own, old)
+				} else if !shared[p.File] {
+					own = append(own, p)
+				}
+			}
+			n.Patches = own
+		}
+		out.Spec.Nodes = append(out.Spec.Nodes, n)
+	}
+	return out
+}
+
+// base is the snapshot that was read last of those that are not the newest.
+type base struct {
+	mu   sync.Mutex
+	snap cluster.Snapshot
+}
+
+// read returns the snapshot of a revision.
+func (b *base) read(ctx context.Context, s Source, revision cluster.Revision) (cluster.Snapshot, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.snap.Revision == revision {
+		return b.snap, nil
+	}
+	f, err := s.At(ctx, revision)
+	switch {
+	case err != nil:
+		return cluster.Snapshot{}, err
+	case f.Problems.HasErrors():
+		return cluster.Snapshot{}, errors.New(f.Problems.First())
+	}
+	b.snap = f.Snapshot
+	return b.snap, nil
+}
+
+// keep remembers the snapshot of a revision that nodes run.
+func (b *base) keep(snap cluster.Snapshot, in cluster.Intent) {
+	if snap.Revision == in.Revision {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.snap = snap
+	}
+}
+
+// configIntent is what is noted before the first config is sent.
+func configIntent(d cluster.Desired) cluster.Intent {
+	return cluster.Intent{Kind: cluster.IntendConfig, At: time.Now().UTC(), Versions: d.Spec.Versions, Revision: cmp.Or(d.Base, d.Revision)}
+}

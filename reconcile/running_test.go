@@ -1,0 +1,245 @@
+package reconcile
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+func addWorker(s *cluster.Spec) {
+	n := s.Nodes[len(s.Nodes)-1]
+	n.Name, n.VMID = "wk-9", 590
+	n.UUID = cluster.NodeUUID(s.ID, n.Name)
+	s.Nodes = append(s.Nodes, n)
+}
+
+func (f *fake) loseVM(name string) {
+	f.set(func() { delete(f.vms, name); delete(f.machines, name); delete(f.kubelets, name) })
+}
+
+// runs waits until a node was made and runs, and returns with what.
+func (f *fake) runs(t *testing.T, name string) (versions [2]string, config string) {
+	t.Helper()
+	for range 600 {
+		time.Sleep(time.Second)
+		f.mu.Lock()
+		m, kubelet := f.machines[name], f.kubelets[name]
+		f.mu.Unlock()
+		if m.Reach == cluster.Configured {
+			return [2]string{m.Talos, kubelet}, m.ConfigDigest
+		}
+	}
+	t.Fatalf("%s was never made", name)
+	return
+}
+
+// TestNewNodesGetWhatRuns: while an upgrade is refused, a node that is added, or made
+// again, gets the versions of the others, and the plan says so; also after a restart,
+// and when nobody answers.
+func TestNewNodesGetWhatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 2), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		old := [2]string{"v1.13.9", "v1.36.1"}
+		f.change(rev(2), rev(1), func(s *cluster.Spec) {
+			s.Versions = cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.37.0", Contract: "v1.14"}
+			addWorker(s)
+		})
+		if got, _ := f.runs(t, "wk-9"); got != old {
+			t.Errorf("an added node has %v, and the cluster runs %v", got, old)
+		}
+		s := until(t, a, cluster.Stalled)
+		if s.Reason != cluster.TalosVersionDrift {
+			t.Errorf("%s: %s", s.Reason, s.Message)
+		}
+		if !strings.Contains(fmt.Sprint(s.Passes), "; with Talos v1.13.9 and Kubernetes v1.36.1, which the cluster runs") {
+			t.Errorf("the plan does not say so: %+v", s.Passes)
+		}
+		f.loseVM("wk-2")
+		if got, _ := f.runs(t, "wk-2"); got != old {
+			t.Errorf("a node that was made again has %v", got)
+		}
+		a.stop()
+		f.loseVM("wk-2")
+		f.set(func() { clear(f.kubelets) }) // Kubernetes shows nothing
+		a = start(t, f, files)
+		defer a.stop()
+		if got, _ := f.runs(t, "wk-2"); got != old {
+			t.Errorf("after a restart: %v", got)
+		}
+	})
+}
+
+func patched(text string) []cluster.Patch {
+	return []cluster.Patch{{File: "patches/all.yaml", Document: cluster.SecretString(text)}}
+}
+
+// TestNewNodesGetTheConfigThatRuns: while a change of the config is refused, a node
+// gets the config of the revision that the others have. One that cannot be read any
+// more holds it back.
+func TestNewNodesGetTheConfigThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 3), newMemFiles()
+		digest := func(name, patch string) string {
+			d, _ := f.Desired(cluster.Snapshot{Spec: cluster.Spec{Versions: f.spec.Versions, Nodes: []cluster.Node{{Name: name, Patches: patched(patch)}}}}, cluster.Facts{}, time.Time{})
+			return d.Configs[name].Digest
+		}
+		setPatch := func(text string) func(*cluster.Spec) {
+			return func(s *cluster.Spec) {
+				for i := range s.Nodes {
+					s.Nodes[i].Patches = patched(text)
+				}
+			}
+		}
+		setPatch("one")(&f.spec)
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		f.change(rev(2), rev(1), func(s *cluster.Spec) { setPatch("two")(s); addWorker(s) })
+		if _, got := f.runs(t, "wk-9"); got != digest("wk-9", "one") {
+			t.Errorf("an added node has %s", got)
+		}
+		if s := until(t, a, cluster.Stalled); s.Reason != cluster.ConfigDrift || !strings.Contains(fmt.Sprint(s.Passes), "; with the config of main@sha1:000000000000, which the cluster runs") {
+			t.Errorf("%s: %+v", s.Message, s.Passes)
+		}
+		a.stop()
+		f.loseVM("wk-2")
+		a = start(t, f, files)
+		if _, got := f.runs(t, "wk-2"); got != digest("wk-2", "one") {
+			t.Errorf("made again after a restart: %s", got)
+		}
+		a.stop()
+		f.loseVM("wk-3")
+		f.set(func() { clear(f.before) })
+		a = start(t, f, files)
+		time.Sleep(15 * time.Minute)
+		s := a.Status()
+		if w := s.Waiting; len(w) != 1 || w[0].Reason != cluster.RunningConfigUnknown || !w[0].Overdue || w[0].Hint == "" || !strings.Contains(w[0].Message, "there is no such commit") {
+			t.Errorf("%+v", w)
+		}
+		// Whoever applies the change by hand makes it the one that runs.
+		f.set(func() {
+			for name, m := range f.machines {
+				m.ConfigDigest = digest(name, "two")
+				f.machines[name] = m
+			}
+		})
+		if _, got := f.runs(t, "wk-3"); got != digest("wk-3", "two") {
+			t.Errorf("after the change was applied by hand: %s", got)
+		}
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}
+
+// TestContractIsKept: the config contract is that of the first config on; one that only
+// follows from talos_version is a warning, one that is written is refused.
+func TestContractIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 1), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		a.stop()
+		in := intentOf(openFacts(t, f, files), cluster.IntendConfig)
+		if in.Versions.Contract != "v1.13" || in.Revision != rev(1) {
+			t.Fatalf("%+v", in)
+		}
+		snap := cluster.Snapshot{Spec: f.spec, Where: map[string]cluster.Position{"": {File: "cluster.yaml"}}}
+		facts := openFacts(t, f, files)
+		snap.Spec.Versions = cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.36.1", Contract: "v1.14"}
+		got, other := keepContract(snap, facts)
+		if got.Spec.Versions.Contract != "v1.13" || other != "" || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].String(), "the cluster keeps v1.13") {
+			t.Errorf("not written: %q %+v", other, got)
+		}
+		snap.Where["config_contract"] = cluster.Position{File: "cluster.yaml", Line: 5}
+		got, other = keepContract(snap, facts)
+		if got.Spec.Versions.Contract != "v1.13" || other != "v1.14" || len(got.Warnings) != 0 {
+			t.Errorf("written: %q %+v", other, got)
+		}
+		f.change(rev(2), rev(1), func(*cluster.Spec) {})
+		f.set(func() { f.where = snap.Where; f.spec.Versions.Contract = "v1.12" })
+		a = start(t, f, files)
+		defer a.stop()
+		s := until(t, a, cluster.Stalled)
+		if len(s.Blocked) != 1 || s.Reason != cluster.ContractChanged || s.Hint != "write `config_contract: v1.13` in cluster.yaml" {
+			t.Errorf("%+v", s.Blocked)
+		}
+		f.loseVM("wk-1")
+		if _, config := f.runs(t, "wk-1"); !strings.Contains(config, "v1.13}") {
+			t.Errorf("a node is made with another contract: %s", config)
+		}
+	})
+}
+
+func openFacts(t *testing.T, f *fake, files *memFiles) cluster.Facts {
+	t.Helper()
+	j, err := OpenJournal(files, "dev", f.spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j.Facts()
+}
+
+// TestConfigIsForgottenWithTheCluster: what was never founded, or was destroyed, begins
+// with what the repository has.
+func TestConfigIsForgottenWithTheCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 0), newMemFiles()
+		f.hang["bootstrap"] = true
+		a := start(t, f, files)
+		f.runs(t, "cp-1")
+		a.stop()
+		if in := intentOf(openFacts(t, f, files), cluster.IntendConfig); in.Versions.Talos != "v1.13.9" {
+			t.Fatalf("%+v", in)
+		}
+		f.loseVM("cp-1")
+		j, err := OpenJournal(files, "dev", f.spec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Update(func(f *cluster.Facts) { f.Drop(cluster.IntendBootstrap) }); err != nil { // it was not sent
+			t.Fatal(err)
+		}
+		f.change(rev(2), rev(1), func(s *cluster.Spec) { s.Versions.Talos = "v1.13.8" })
+		f.set(func() { f.hang["bootstrap"] = false })
+		a = start(t, f, files)
+		defer a.stop()
+		if got, _ := f.runs(t, "cp-1"); got[0] != "v1.13.8" {
+			t.Errorf("nothing ran, and it got %v", got)
+		}
+		until(t, a, cluster.Ready)
+		if err := a.Destroy(nil); err != nil {
+			t.Fatal(err)
+		}
+		until(t, a, cluster.Suspended)
+		if _, ok := openFacts(t, f, files).Intent(cluster.IntendConfig); ok {
+			t.Error("a destroyed cluster still runs something")
+		}
+	})
+}
+
+func TestMergeSnapshots(t *testing.T) {
+	node := func(name string, role cluster.Role, cores int, files ...string) cluster.Node {
+		n := cluster.Node{Name: name, Role: role, Cores: cores}
+		for _, f := range files {
+			file, text, _ := strings.Cut(f, "=")
+			n.Patches = append(n.Patches, cluster.Patch{File: file, Document: cluster.SecretString(text)})
+		}
+		return n
+	}
+	base := cluster.Snapshot{Revision: rev(1), Spec: cluster.Spec{CNI: cluster.CNIFlannel, Nodes: []cluster.Node{
+		node("cp-1", cluster.ControlPlane, 2, "all=old"), node("wk-1", cluster.Worker, 2, "all=old", "wk-1=old")}}}
+	asked := cluster.Snapshot{Revision: rev(2), Spec: cluster.Spec{CNI: cluster.CNICilium, Addons: []cluster.Addon{{Name: "cilium"}}, Nodes: []cluster.Node{
+		node("cp-1", cluster.ControlPlane, 4, "all=new", "more=new"), node("wk-2", cluster.Worker, 4, "all=new", "more=new", "wk-2=own")}}}
+	got := mergeSnapshots(base, asked, cluster.Versions{Talos: "v1.13.9"})
+	want := cluster.Snapshot{Revision: rev(2), Spec: cluster.Spec{CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9"}, Addons: []cluster.Addon{{Name: "cilium"}}, Nodes: []cluster.Node{
+		node("cp-1", cluster.ControlPlane, 4, "all=old"), node("wk-2", cluster.Worker, 4, "all=old", "wk-2=own")}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
