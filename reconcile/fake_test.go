@@ -48,7 +48,8 @@ type fake struct {
 	before   map[cluster.Revision]cluster.Spec
 	kubelets map[string]string
 	where    map[string]cluster.Position
-	renders  time.Duration // how long rendering takes
+	renders  time.Duration           // how long rendering takes
+	during   func(*cluster.Observed) // called while the other observer looks
 }
 
 func newFake(cps, workers int) *fake {
@@ -191,6 +192,9 @@ func (f otherEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, 
 func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.during != nil {
+		f.during(o)
+	}
 	o.Machines = maps.Clone(f.machines)
 	o.Charts = map[string]cluster.Seen[cluster.Fetched]{}
 	for _, a := range d.Spec.Addons {

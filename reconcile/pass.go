@@ -57,13 +57,14 @@ func (r *Reconciler) pass(ctx context.Context) {
 		p = plan.Plan{Revision: r.memo.seen, Phases: p.Phases, Blocked: []cluster.Block{stop.block}}
 	}
 	var err error
+	destroy, _ := o.Facts.Intent(cluster.IntendDestroy)
 	if p.Destroyed {
 		if err = r.finishDestroy(); err != nil {
 			p.Destroyed, p.Blocked = false, append(p.Blocked, journalBlock(r.c.Cluster, err))
 		}
 	}
 	if len(p.Left) > 0 {
-		if err = r.endDestroy(p.Left); err != nil {
+		if err = r.endDestroy(destroy, p.Left); err != nil {
 			p.Blocked = append(p.Blocked, journalBlock(r.c.Cluster, err))
 		}
 		o.Facts = r.c.Journal.Facts()
@@ -298,7 +299,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		learnConfig(d, *o, &after)
 	}
 	config, runs := after.Intent(cluster.IntendConfig)
-	r.base.keep(d.Snapshot, config)
+	if same, other := plan.CountConfigs(d, *o); d.Revision.Unique() || same > other {
+		r.base.keep(d.Snapshot, config)
+	}
 	if !r.c.Journal.Fresh() && sameFacts(before, after) {
 		return nil
 	}
@@ -308,6 +311,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
 			}
+		}
+		if was, _ := before.Intent(cluster.IntendConfig); was.Equal(config) {
+			return // an action may have noted its own since
 		}
 		if f.Drop(cluster.IntendConfig); runs {
 			f.Intend(config)
@@ -341,44 +347,61 @@ func sameFacts(a, b cluster.Facts) bool {
 
 func nothingOfOurs(o cluster.Observed) bool {
 	for _, vm := range o.VMs {
-		if vm.Presence == cluster.Present && vm.Owner == cluster.Ours {
+		if vm.Presence == cluster.Present && (vm.Owner == cluster.Ours || vm.Moved) {
 			return false
 		}
 	}
 	return len(o.Orphans.Value) == 0
 }
 
-// finishDestroy ends the destruction of a cluster: nothing of the cluster is left, so that neither the
-// intent nor the keys' fingerprint mean anything any more. It stays suspended.
+// finishDestroy ends the destruction of a cluster: nothing of the cluster is left, so
+// that neither the intent nor the keys' fingerprint mean anything any more. It stays
+// suspended, unless the command was withdrawn meanwhile.
 func (r *Reconciler) finishDestroy() error {
+	suspended := false
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		suspended = f.Destroying()
 		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.SeenReady)
 		f.Fingerprint, f.Lost = "", false
-		if !f.Suspended() {
+		if suspended && !f.Suspended() {
 			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
 		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case suspended:
+		r.log.Info("the cluster is destroyed; it stays suspended", logging.Detail, "until `talos-agent resume "+r.c.Cluster+"`")
+	default:
+		r.log.Info("the cluster is destroyed, and was resumed meanwhile")
 	}
-	r.log.Info("the cluster is destroyed; it stays suspended", logging.Detail, "until `talos-agent resume "+r.c.Cluster+"`")
 	return nil
 }
 
 // endDestroy ends a destruction that could not delete everything. The cluster stays
-// suspended, and its status reports what is left until an administrator decides.
-func (r *Reconciler) endDestroy(left []cluster.Block) error {
+// suspended, and its status reports what is left until an administrator decides. A
+// command that was given since it was planned is for the next pass.
+func (r *Reconciler) endDestroy(planned cluster.Intent, left []cluster.Block) error {
+	ended := false
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Drop(cluster.IntendDestroy)
-		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC(), Left: left})
+		if ended = isIntended(*f, planned); ended {
+			f.Drop(planned.Kind)
+			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC(), Left: left})
+		}
 	})
-	if err != nil {
+	if err != nil || !ended {
 		return err
 	}
 	for _, b := range left {
 		r.log.Warn("the destruction has ended and left something", logging.Detail, b.Subject+": "+b.Message, logging.Reason, string(b.Reason), logging.Hint, b.Hint)
 	}
 	return nil
+}
+
+// isIntended reports whether an intent is still the one of its kind.
+func isIntended(f cluster.Facts, in cluster.Intent) bool {
+	now, ok := f.Intent(in.Kind)
+	return ok && now.Equal(in)
 }
 
 func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {

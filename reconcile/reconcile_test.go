@@ -529,6 +529,71 @@ func TestDestroyEnds(t *testing.T) {
 	})
 }
 
+// TestDestroyOfAMovedVM: a VM of ours that somebody put into another pool is left, and
+// is told of; nothing calls the cluster destroyed.
+func TestDestroyOfAMovedVM(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 1)
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		f.set(func() {
+			vm := f.vms["wk-1"]
+			vm.Owner, vm.Moved, vm.Pool = cluster.Foreign, true, "apps"
+			f.vms["wk-1"] = vm
+		})
+		if err := a.Destroy(nil); err != nil {
+			t.Fatal(err)
+		}
+		s := until(t, a, cluster.Stalled)
+		if s.Destroying || s.Reason != cluster.PoolDrift || s.Concerns != "wk-1" || len(f.vms) != 1 {
+			t.Errorf("%+v", s)
+		}
+		if facts := a.c.Journal.Facts(); !facts.BootstrapSent() {
+			t.Errorf("it is forgotten that a cluster was founded: %+v", facts)
+		}
+	})
+}
+
+// TestCommandDuringTheEndOfADestroy: what an administrator says while a pass decides
+// that a destruction has ended is heard by the next pass, not lost.
+func TestCommandDuringTheEndOfADestroy(t *testing.T) {
+	for name, left := range map[string]bool{"something is left": true, "nothing is left": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(1, 0)
+				a := start(t, f, newMemFiles())
+				defer a.stop()
+				until(t, a, cluster.Ready)
+				f.set(func() {
+					vm := f.vms["cp-1"]
+					vm.Protected = left
+					f.vms["cp-1"] = vm
+				})
+				resumed := make(chan error, 1)
+				f.set(func() {
+					f.during = func(o *cluster.Observed) {
+						if o.Facts.Destroying() && (left || len(f.vms) == 0) {
+							f.during = nil
+							resumed <- a.Resume()
+						}
+					}
+				})
+				if err := a.Destroy(nil); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-resumed; err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if facts := a.c.Journal.Facts(); facts.Suspended() || facts.Destroying() {
+					t.Errorf("the word of the administrator is lost: %+v", facts)
+				}
+			})
+		})
+	}
+}
+
 // TestDestroyThatFails: it is Stalled while it is tried again, ends after some
 // minutes, and begins afresh when somebody asks once more.
 func TestDestroyThatFails(t *testing.T) {

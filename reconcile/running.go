@@ -102,8 +102,14 @@ func (r *Reconciler) keepRunning(ctx context.Context, asked cluster.Desired, o c
 		snap.Spec.Versions = v
 		d = r.renderRunning(snap, asked, o)
 	}
-	if same, other := plan.CountConfigs(d, o); d.Hold != "" || same > other || other == 0 || in.Revision == "" || in.Revision == asked.Revision && in.Revision.Unique() {
+	switch same, other := plan.CountConfigs(d, o); {
+	case d.Hold != "", same > other, in.Revision == asked.Revision && in.Revision.Unique():
 		return d
+	case other == 0 && !o.Facts.BootstrapSent():
+		return d // nothing runs yet
+	case in.Revision == "":
+		asked.Hold = "which revision the nodes have is not recorded"
+		return asked
 	}
 	base, err := r.base.read(ctx, r.c.Source, in.Revision)
 	if err != nil && in.Revision == asked.Revision {

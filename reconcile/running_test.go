@@ -3,6 +3,7 @@ package reconcile
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -134,6 +135,103 @@ func TestNewNodesGetTheConfigThatRuns(t *testing.T) {
 		}
 		until(t, a, cluster.Ready)
 		a.stop()
+	})
+}
+
+// TestNewNodesWhileNobodyAnswers: that no node shows its config, after a power loss,
+// is no proof that they have the repository's.
+func TestNewNodesWhileNobodyAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		forget  bool // which revision the nodes have
+		answers bool // the nodes show their configs
+	}{{"recorded", false, false}, {"not recorded", true, false}, {"not recorded, and another", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, files := newFake(1, 2), newMemFiles()
+				set := func(text string) func(*cluster.Spec) {
+					return func(s *cluster.Spec) {
+						for i := range s.Nodes {
+							s.Nodes[i].Patches = patched(text)
+						}
+					}
+				}
+				set("one")(&f.spec)
+				a := start(t, f, files)
+				until(t, a, cluster.Ready)
+				first := f.machines["wk-2"].ConfigDigest
+				a.stop()
+				f.loseVM("wk-2")
+				f.change(rev(2), rev(1), set("two"))
+				if !c.answers {
+					f.set(func() {
+						for name := range f.machines {
+							f.machines[name] = cluster.Machine{Reach: cluster.Silent}
+						}
+						clear(f.kubelets)
+					})
+				}
+				if c.forget {
+					j, err := OpenJournal(files, "dev", f.spec.ID)
+					if err != nil {
+						t.Fatal(err)
+					}
+					err = j.Update(func(f *cluster.Facts) {
+						in, _ := f.Intent(cluster.IntendConfig)
+						in.Revision = ""
+						f.Intend(in)
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				a = start(t, f, files)
+				defer a.stop()
+				if !c.forget {
+					if _, got := f.runs(t, "wk-2"); got != first {
+						t.Errorf("the node has %s; the others have %s", got, first)
+					}
+					return
+				}
+				time.Sleep(15 * time.Minute)
+				w := a.Status().Waiting
+				i := slices.IndexFunc(w, func(w cluster.WaitStatus) bool { return w.Subject == "wk-2" })
+				if i < 0 || w[i].Reason != cluster.RunningConfigUnknown || !strings.Contains(w[i].Message, "which revision") {
+					t.Errorf("%+v", w)
+				}
+				if strings.Count(fmt.Sprint(f.did()), "create wk-2") != 1 {
+					t.Errorf("it was made all the same: %v", f.did())
+				}
+			})
+		})
+	}
+}
+
+// TestNewNodesOfAWorkTree: a work tree with changes has one name whatever they are, so
+// that the tree of now is not what the nodes have because it is named like theirs.
+func TestNewNodesOfAWorkTree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 2)
+		f.head += "+dirty"
+		set := func(text string) {
+			f.spec.Nodes = slices.Clone(f.spec.Nodes)
+			for i := range f.spec.Nodes {
+				f.spec.Nodes[i].Patches = patched(text)
+			}
+		}
+		set("one")
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		first := f.machines["wk-2"].ConfigDigest
+		f.set(func() { set("two") })
+		if s := until(t, a, cluster.Stalled); s.Reason != cluster.ConfigDrift {
+			t.Fatalf("%+v", s)
+		}
+		f.loseVM("wk-2")
+		if _, got := f.runs(t, "wk-2"); got != first {
+			t.Errorf("the node has %s; the others have %s", got, first)
+		}
 	})
 }
 

@@ -87,6 +87,7 @@ const (
 	VMLockOrphaned       Reason = "VMLockOrphaned"
 	VMPaused             Reason = "VMPaused"
 	DeletionUnfinished   Reason = "DeletionUnfinished"
+	DestroyExpired       Reason = "DestroyExpired"
 	WaitingForBoot       Reason = "WaitingForBoot"
 	WaitingForTalos      Reason = "WaitingForTalos"
 	TalosNotReady        Reason = "TalosNotReady"

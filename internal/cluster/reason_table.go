@@ -96,6 +96,7 @@ var nodeReasons = []ReasonInfo{
 	{VMLockOrphaned, Everyone, "A VM is locked by a task that ended without releasing the lock.", "`qm unlock VMID` on the host; one that was being created has to be destroyed there, too: the hint shows how."},
 	{VMPaused, Everyone, "A VM is paused.", "`qm resume VMID` on the host, after seeing why; a full storage pauses VMs."},
 	{DeletionUnfinished, Everyone, "The deletion of a VM was begun and not finished.", "Destroy the cluster again, or remove the mark from the VM's description."},
+	{DestroyExpired, Everyone, "The command to destroy the cluster is older than a day; what it has not deleted by then is kept.", "Run `talos-agent destroy` again, if it still holds."},
 	{WaitingForBoot, Everyone, "A VM was started, and Talos does not answer yet.", "See its console when it takes long."},
 	{WaitingForTalos, Everyone, "Talos is installing, booting or starting its services.", "See its console when it takes long."},
 	{TalosNotReady, Everyone, "Talos reports conditions of its own that are not met.", "The message names them."},

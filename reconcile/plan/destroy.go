@@ -15,12 +15,12 @@ import (
 // nothing is left.
 func (m *planner) planDestroy() {
 	left := false
-	one := func(name string, protected, locked bool, vm cluster.VM) {
+	one := func(name string, n cluster.Node, vm cluster.VM) {
 		switch {
-		case protected || locked:
+		case n.Protect || n.Locked:
 			left = true
 			key := "protect"
-			if locked {
+			if n.Locked {
 				key = "locked"
 			}
 			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml has `%s: true`", vm.VMID, key),
@@ -29,6 +29,9 @@ func (m *planner) planDestroy() {
 			left = true
 			m.waitForCreation(name, vm, fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID))
 		case vm.Presence == cluster.Absent:
+		case vm.Moved:
+			left = true
+			m.blockMoved(n, vm)
 		case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
 			// Not ours, so nothing of this cluster is left there.
 		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
@@ -37,7 +40,7 @@ func (m *planner) planDestroy() {
 		case vm.Lock == "create" && vm.Task == nil:
 			left = true
 			m.block(cluster.Block{Subject: name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (create) by a task that died", vm.VMID),
-				Hint: fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`, which deletes every volume with its number", vm.Host, vm.VMID, vm.VMID)})
+				Hint: removeLocked(vm, vm.Host)})
 		case !vm.Hardware.Known:
 			left = true
 			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
@@ -50,18 +53,18 @@ func (m *planner) planDestroy() {
 		}
 	}
 	for _, n := range m.d.Spec.Nodes {
-		one(n.Name, n.Protect, n.Locked, m.o.VMs[n.Name])
+		one(n.Name, n, m.o.VMs[n.Name])
 		if m.isRunning(cluster.CreateVM, n.Name) || m.isRunning(cluster.DeleteVM, n.Name) {
 			left = true
 		}
 	}
 	if !m.o.Orphans.Known {
+		left = true
 		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + cmp.Or(m.o.Orphans.Why, "there is no answer yet"), Within: seeWithin})
-		return
 	}
 	for _, vm := range m.o.Orphans.Value {
 		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
-		one(vm.Node, n.Protect, n.Locked, vm)
+		one(vm.Node, n, vm)
 	}
 	m.plan.Destroyed = !left && len(m.o.Running) == 0
 	m.endDestroy(left)
@@ -87,10 +90,13 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 			Hint: fmt.Sprintf("if it may go: `talos-agent destroy %s --despite-protection %d`", m.d.Spec.Name, vm.VMID)})
 	case len(vm.Others) > 0:
 		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not ours would be deleted with it: %s", vm.VMID, strings.Join(vm.Others, ", ")),
-			Hint: "detach them and move them to another vm, or remove them, if nobody needs them; then run destroy again"})
+			Hint: "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"})
 	case vm.Managed:
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMManaged, About: about, Message: fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`; then run destroy again", vm.VMID)})
+	case m.destroyExpired():
+		m.block(cluster.Block{Subject: name, Reason: cluster.DestroyExpired, About: about, Message: fmt.Sprintf("vm %d is kept: the command to destroy the cluster is older than a day", vm.VMID),
+			Hint: fmt.Sprintf("if it still holds: `talos-agent destroy %s`", m.d.Spec.Name)})
 	case failed && b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
 	default:
@@ -100,6 +106,12 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 	}
 }
 
+// destroyExpired reports whether the command to destroy is too old to delete anything.
+func (m *planner) destroyExpired() bool {
+	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
+	return !in.At.IsZero() && m.o.Now.Sub(in.At) > destroyWithin
+}
+
 // endDestroy ends a destruction that has deleted what it could, so that what is
 // left is not deleted some day because nothing keeps it any more.
 func (m *planner) endDestroy(left bool) {
@@ -107,9 +119,7 @@ func (m *planner) endDestroy(left bool) {
 	if !left || len(p.Actions) > 0 || len(m.o.Running) > 0 {
 		return
 	}
-	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
-	expired := !in.At.IsZero() && m.o.Now.Sub(in.At) > destroyWithin
-	if len(p.Waiting) > 0 && !expired {
+	if len(p.Waiting) > 0 && !m.destroyExpired() {
 		return
 	}
 	p.Left = slices.Clone(p.Blocked)

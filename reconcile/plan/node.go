@@ -293,7 +293,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	switch {
 	case vm.Lock == "create" || vm.Lock == "clone":
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (%s) by a task that died", n.VMID, vm.Lock),
-			Hint: removeLocked(vm, carrier(n, vm))})
+			Hint: removeLocked(vm, carrier(n, vm)) + "; it is made again then"})
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	}
@@ -303,7 +303,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 // names none of the volumes that were made for it: a plain destroy leaves them, and
 // the next creation would stumble over them.
 func removeLocked(vm cluster.VM, host string) string {
-	return fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`, which deletes every volume with its number; it is made again then", host, vm.VMID, vm.VMID)
+	return fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`, which deletes every volume with its number", host, vm.VMID, vm.VMID)
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.
