@@ -156,7 +156,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 			continue
 		case leftLocked:
 			return p, errors.New(h.why)
-		case takenByOther:
+		case takenByOther, movedOut:
 			if other != nil {
 				return p, other
 			}

@@ -378,7 +378,7 @@ func TestForeignInTheWay(t *testing.T) {
 	d := desired(1)
 	n := d.Spec.Nodes[0]
 	for _, f := range []pve.Foreign{
-		{}, {Pool: testPool}, {Pool: testPool, Running: true}, {Pool: "other", Config: map[string]string{"smbios1": "uuid=" + n.UUID, "name": n.Name}},
+		{}, {Pool: testPool}, {Pool: testPool, Running: true}, {Config: map[string]string{"smbios1": "uuid=" + n.UUID, "name": n.Name}}, {Pool: "other", Config: map[string]string{"smbios1": "uuid=" + n.UUID, "name": n.Name}},
 		{Pool: testPool, Config: map[string]string{"name": n.Name, "description": cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: n.Name, Deleting: true}.String()}},
 	} {
 		for _, wide := range []bool{false, true} {
