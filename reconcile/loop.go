@@ -45,6 +45,10 @@ func (r *Reconciler) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if r.memo.ended && r.c.EndRemoved {
+			r.log.Info("the cluster is no longer in the repository, and nothing of it is left; it is forgotten")
+			return
+		}
 		now := time.Now()
 		r.c.OnPass(now.Sub(began))
 		busy = max(0, busy+shortest-now.Sub(last))

@@ -19,7 +19,7 @@ import (
 // plan, begin what may be done, report.
 func (r *Reconciler) pass(ctx context.Context) {
 	began := time.Now()
-	r.memo.commands = r.commands.Load()
+	r.memo.commands, r.memo.ended = r.commands.Load(), false
 	r.readSource(ctx)
 	if ctx.Err() != nil {
 		return
@@ -32,6 +32,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		return
 	}
 	if d.Spec.Name == "" {
+		r.memo.ended = r.seesRemoved() && r.c.Journal.Fresh() // it never was valid, so nothing was made
 		r.reportUnknown(began)
 		return
 	}
@@ -48,6 +49,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
 	r.view.Store(&view{desired: d, observed: o, stop: stop, inForce: inForce})
+	r.memo.ended = r.seesRemoved() && nothingOfOurs(o) && plan.SeesAllVMs(o) && len(running) == 0 && !o.Facts.BootstrapSent() && !o.Facts.Destroying()
 	p := plan.Make(d, o, r.c.Policy())
 	switch {
 	case stop == nil || o.Facts.Destroying():
@@ -149,19 +151,25 @@ func (r *Reconciler) logUnwritable(err error) {
 // force: it is invalid, or refused.
 func (r *Reconciler) findRefusal() *refusal {
 	m := &r.memo
+	if m.removed {
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.ClusterRemoved, Message: "the cluster is no longer in the repository, and something of it is left",
+			Hint: fmt.Sprintf("bring its folder back, or `talos-agent destroy %s`", r.c.Cluster)}}
+	}
 	if m.problems.HasErrors() {
 		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, About: m.problems.Place(), Message: "the inventory is invalid: " + m.problems.First(),
 			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"}}
-	}
-	if m.removed { // as it was when the repository was fetched last, before the start
-		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, Message: "the cluster is not in the repository any more",
-			Hint: fmt.Sprintf("bring its folder back, or `talos-agent destroy %s`", r.c.Cluster)}}
 	}
 	return m.refused
 }
 
 func journalBlock(name string, err error) cluster.Block {
 	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint(err)}
+}
+
+// seesRemoved reports whether the newest fetch has shown that the cluster is no longer
+// in the repository.
+func (r *Reconciler) seesRemoved() bool {
+	return r.memo.removed && r.memo.fetchErr == nil && !r.memo.fetched.IsZero()
 }
 
 // readSource takes what the source found last. A source that does not answer leaves

@@ -22,7 +22,7 @@ type Fetched struct {
 	Revision cluster.Revision
 	Subject  string // of the head's commit, for people
 	Problems cluster.Problems
-	// Removed: the repository can be read, and the cluster is not in it any more.
+	// Removed: the repository can be read, and the cluster is not in it.
 	Removed bool
 	// At is when the source looked for the head: whatever was pushed before is in
 	// it. What has the same time was found by the same look.
@@ -132,6 +132,9 @@ type Config struct {
 	Policy    func() cluster.Policy
 	// Interval is how often a quiet cluster is looked at; 0: one minute.
 	Interval time.Duration
+	// EndRemoved: Run returns when the cluster is no longer in the repository and
+	// nothing of it is left.
+	EndRemoved bool
 	// ObserveWithin bounds one observation; 0: 15 seconds.
 	ObserveWithin time.Duration
 	// Grace is how long actions in flight may go on after the context of Run
@@ -378,7 +381,8 @@ type memo struct {
 	last      *Fetched         // newest that was valid and accepted
 	good      *Fetched         // newest of these from which configs could be made: it is in force
 	shown     *Fetched         // one that was refused, to show how things stand where nothing is in force
-	removed   bool             // the newest revision does not have the cluster any more
+	removed   bool             // the newest revision does not have the cluster
+	ended     bool             // and nothing of it is left
 	recalled  cluster.Revision // what could not be recalled, not to be tried in each pass
 	fetchErr  error
 	unwritten string // why the journal could not be written, as it was logged

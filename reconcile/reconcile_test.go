@@ -275,7 +275,7 @@ func TestInvalidInventoryLeavesTheLastGood(t *testing.T) {
 		f.set(func() { f.fetchErr = errors.New("connection refused") })
 		a = start(t, f, files) // which does not know but from what is recalled
 		time.Sleep(10 * time.Minute)
-		if s := a.Status(); len(f.did()) != did || s.Condition != cluster.Stalled || !strings.Contains(s.Message, "not in the repository any more") {
+		if s := a.Status(); len(f.did()) != did || s.Condition != cluster.Stalled || !strings.Contains(s.Message, "no longer in the repository") {
 			t.Errorf("changed after it was removed: %v, %s", f.did()[did:], s.Message)
 		}
 		f.set(func() { f.fetchErr = nil })

@@ -163,6 +163,17 @@ func (r *Repository) Clusters(ctx context.Context, t Tree) ([]string, cluster.Pr
 	return slices.Clone(s.folders), slices.Clone(s.found), nil
 }
 
+// IsRemoved reports whether a tree shows that nothing of a cluster is in it. What cannot
+// be read, a folder behind a symbolic link among it, is not known to be removed.
+func (r *Repository) IsRemoved(t Tree, name string) bool {
+	for _, file := range []string{inventory.ClusterFile, inventory.NodesFile} {
+		if _, err := fs.Stat(t.FS, path.Join(r.c.Path, name, file)); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
 // Snapshot reads the cluster in the folder of that name from a tree. With an
 // error among the problems the snapshot is empty except for its revision. An
 // error means that the tree could not be read, which is not about the
@@ -301,10 +312,16 @@ func (r *Repository) own(s *state) {
 
 // noCluster is the problem of a cluster that is not there.
 func (r *Repository) noCluster(name string, s *state) cluster.Problems {
+	folder := path.Join(r.c.Path, name)
+	if i := slices.IndexFunc(s.found, func(p cluster.Problem) bool { return p.File == folder }); i >= 0 {
+		inItsPlace := s.found[i]
+		inItsPlace.Severity = cluster.Error
+		return cluster.Problems{inItsPlace}
+	}
 	if len(s.folders) == 0 && s.found.HasErrors() {
 		return s.found // which has why there is none at all
 	}
-	return cluster.Problems{{Severity: cluster.Error, File: path.Join(r.c.Path, name), Message: "there is no such cluster",
+	return cluster.Problems{{Severity: cluster.Error, File: folder, Message: "there is no such cluster",
 		Hint: "known are: " + strings.Join(s.folders, ", ")}}
 }
 

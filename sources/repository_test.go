@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -326,6 +327,53 @@ func (f *fake) Descends(context.Context, string, string) (bool, error) { return 
 
 // TestTooManyClusters: a flood of folders is refused as a whole, and is none of
 // the business of a host that owns a few of them.
+// TestRemovedClusters: a cluster is removed only where a tree shows it.
+func TestRemovedClusters(t *testing.T) {
+	link := &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte("prod")}
+	for name, c := range map[string]struct {
+		change  func(fstest.MapFS)
+		removed bool
+		problem string
+	}{
+		"removed":        {func(f fstest.MapFS) { drop(f, "inventory/dev") }, true, "inventory/dev: there is no such cluster (known are: prod)"},
+		"half of it":     {func(f fstest.MapFS) { delete(f, "inventory/dev/cluster.yaml") }, false, "inventory/dev: has a nodes.yaml but no cluster.yaml, so it is no cluster (add cluster.yaml)"},
+		"a link instead": {func(f fstest.MapFS) { drop(f, "inventory/dev"); f["inventory/dev"] = link }, false, "inventory/dev: is a symbolic link, which is not followed, so it is no cluster (put the folder itself there)"},
+	} {
+		for _, chosen := range [][]string{nil, {"dev", "prod"}} {
+			fsys := files("dev", "prod")
+			c.change(fsys)
+			tree := Tree{FS: unfollowed{fsys}}
+			r := repository(t, Config{Clusters: chosen})
+			if got := r.IsRemoved(tree, "dev"); got != c.removed {
+				t.Errorf("%s: removed: %v", name, got)
+			}
+			if _, problems := snapshot(t, r, tree, "dev"); problems.Error() != c.problem {
+				t.Errorf("%s: %v", name, problems)
+			}
+		}
+	}
+}
+
+// unfollowed is a file system that does not follow links, as that of a commit is.
+type unfollowed struct{ fstest.MapFS }
+
+func (f unfollowed) Stat(name string) (fs.FileInfo, error) {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if file := f.MapFS[dir]; file != nil && file.Mode&fs.ModeSymlink != 0 {
+			return nil, &fs.PathError{Op: "stat", Path: name, Err: errors.New("is a symbolic link")}
+		}
+	}
+	return f.MapFS.Stat(name)
+}
+
+func drop(fsys fstest.MapFS, folder string) {
+	for name := range fsys {
+		if strings.HasPrefix(name, folder+"/") {
+			delete(fsys, name)
+		}
+	}
+}
+
 func TestTooManyClusters(t *testing.T) {
 	fsys := files("dev")
 	for i := range maxClusters {

@@ -22,6 +22,7 @@ const (
 const (
 	ClusterUnmanaged   Reason = "ClusterUnmanaged"
 	InventoryInvalid   Reason = "InventoryInvalid"
+	ClusterRemoved     Reason = "ClusterRemoved"
 	HistoryRewritten   Reason = "HistoryRewritten"
 	HistoryUnknown     Reason = "HistoryUnknown"
 	JournalUnwritable  Reason = "JournalUnwritable"

@@ -32,6 +32,7 @@ var conditionReasons = []ReasonInfo{
 
 var clusterReasons = []ReasonInfo{
 	{ClusterUnmanaged, Everyone, "The agent cannot begin to manage the cluster: its state cannot be read, or belongs to another agent.", "The message shows why."},
+	{ClusterRemoved, Everyone, "The cluster is no longer in the repository, and something of it is left: VMs, or the record that it was founded.", "Bring its folder back, or `talos-agent destroy CLUSTER`."},
 	{InventoryInvalid, Everyone, "The newest revision of the inventory has errors; the last valid one stays in force.", "`talos-agent validate` in a clone lists all problems; fix them and push."},
 	{HistoryRewritten, Everyone, "The branch does not contain the revision that was applied last.", "`talos-agent accept CLUSTER` if that was meant; otherwise restore the branch."},
 	{HistoryUnknown, Everyone, "Whether the branch contains the revision that was applied last cannot be read.", "The message shows why."},

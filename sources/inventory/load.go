@@ -224,12 +224,16 @@ func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
 		switch {
 		case e.Name() == ClusterFile:
 			return nil, failed("holds a "+ClusterFile+" itself", "name the folder above it: every cluster has a folder of its own")
-		case !e.IsDir() || strings.HasPrefix(e.Name(), "."):
+		case strings.HasPrefix(e.Name(), "."):
+		case e.Type()&fs.ModeSymlink != 0:
+			problems = append(problems, cluster.Problem{Severity: cluster.Warning, File: path.Join(root, e.Name()),
+				Message: "is a symbolic link, which is not followed, so it is no cluster", Hint: "put the folder itself there"})
+		case !e.IsDir():
 		case isFile(fsys, path.Join(root, e.Name(), ClusterFile)):
 			names = append(names, e.Name())
 		case isFile(fsys, path.Join(root, e.Name(), NodesFile)):
 			problems = append(problems, cluster.Problem{Severity: cluster.Warning, File: path.Join(root, e.Name()),
-				Message: "has a " + NodesFile + " but no " + ClusterFile + ", so it is no cluster"})
+				Message: "has a " + NodesFile + " but no " + ClusterFile + ", so it is no cluster", Hint: "add " + ClusterFile})
 		}
 	}
 	if len(names) == 0 {

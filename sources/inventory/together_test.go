@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -73,12 +74,15 @@ func TestClusters(t *testing.T) {
 		"inventory/.hidden/cluster.yaml": {},
 		"inventory/README.md":            {},
 		"none/x.yaml":                    {},
+		"links/dev/cluster.yaml":         {},
+		"links/current":                  {Mode: fs.ModeSymlink, Data: []byte("dev")},
 		"deep/a/b/cluster.yaml":          {},
 	}
 	for root, want := range map[string]struct{ names, problems string }{
-		"inventory":     {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster"},
-		"inventory/":    {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster"},
+		"inventory":     {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster (add cluster.yaml)"},
+		"inventory/":    {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster (add cluster.yaml)"},
 		"inventory/dev": {"", "inventory/dev: holds a cluster.yaml itself (name the folder above it: every cluster has a folder of its own)"},
+		"links":         {"dev", "links/current: warning: is a symbolic link, which is not followed, so it is no cluster (put the folder itself there)"},
 		"none":          {"", "none: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
 		"deep":          {"", "deep: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
 		"nowhere":       {"", "nowhere: there is no such folder (check the path of the repository in the host's config)"},

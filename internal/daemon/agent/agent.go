@@ -139,7 +139,20 @@ func (a *Agent) manage(name string) {
 		if m.commits != nil {
 			m.commits.Close()
 		}
+		if a.ctx.Err() == nil {
+			a.forget(m)
+		}
 	})
+}
+
+// forget ends the management of a cluster whose loop has ended by itself. The
+// repository is fetched again: it may have the cluster back already.
+func (a *Agent) forget(m *managedCluster) {
+	a.mu.Lock()
+	delete(a.managed, m.name)
+	a.mu.Unlock()
+	a.c.Pulse.Beat()
+	a.follower.Request()
 }
 
 // refusedCluster is a cluster that cannot be managed.

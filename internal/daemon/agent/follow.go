@@ -26,7 +26,7 @@ func (a *Agent) NextFetch() time.Time { return a.follower.Due() }
 
 // takeFetched takes how a fetch of the repository ended: it manages the clusters
 // that appear, and those that could not be managed before. One that disappears stays
-// managed: a missing inventory changes nothing. The error is why the clusters are not
+// managed while something of it is left: a missing inventory changes nothing. The error is why the clusters are not
 // known, or not as they are now.
 func (a *Agent) takeFetched(r follower.Result, isNews bool) error {
 	a.gate.Did("git", r.Err)

@@ -56,7 +56,7 @@ func TestHealingUnderMistakes(t *testing.T) {
 		}
 		s.Push(gone, "remove dev")
 		must(s.Agent.Reconcile("dev"))
-		s.Until(2*time.Minute, "removed", func(st cluster.Status) bool { return strings.Contains(st.Message, "there is no such cluster") })
+		s.Until(2*time.Minute, "removed", func(st cluster.Status) bool { return strings.Contains(st.Message, "no longer in the repository") })
 		must(s.Lab.PVE.Stop(541))
 		for range 2 {
 			time.Sleep(10 * time.Minute)

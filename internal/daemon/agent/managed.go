@@ -68,7 +68,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		Host:      a.pve,
 		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm}},
 		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
-		Interval: a.c.Interval, Log: a.c.Log,
+		Interval: a.c.Interval, Log: a.c.Log, EndRemoved: len(a.c.Clusters) == 0,
 		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },
 		OnStatus: m.report,
 		OnPass:   func(took time.Duration) { a.c.OnPass(name, took) },

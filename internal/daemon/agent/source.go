@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -52,11 +51,7 @@ func (s *source) Fetch(ctx context.Context) (reconcile.Fetched, error) {
 	if err != nil {
 		return reconcile.Fetched{}, err
 	}
-	removed := false
-	if problems.HasErrors() {
-		names, _, err := s.repo.Clusters(ctx, r.Tree)
-		removed = err == nil && !slices.Contains(names, s.name)
-	}
+	removed := problems.HasErrors() && s.repo.IsRemoved(r.Tree, s.name)
 	s.from = r
 	s.read = reconcile.Fetched{Snapshot: snap, Revision: r.Tree.Revision, Subject: r.Tree.Subject, Problems: problems, Removed: removed, At: r.At}
 	return s.read, nil
@@ -68,16 +63,12 @@ func (s *source) Recall(ctx context.Context, revision cluster.Revision) (reconci
 	if err != nil {
 		return reconcile.Fetched{}, err
 	}
-	names, _, err := s.repo.Clusters(ctx, newest)
-	if err != nil {
-		return reconcile.Fetched{}, err
-	}
 	t, err := s.repo.Recall(ctx, revision)
 	if err != nil {
 		return reconcile.Fetched{}, err
 	}
 	snap, problems, err := s.snapshot(ctx, t)
-	return reconcile.Fetched{Snapshot: snap, Revision: revision, Subject: t.Subject, Problems: problems, Removed: !slices.Contains(names, s.name)}, err
+	return reconcile.Fetched{Snapshot: snap, Revision: revision, Subject: t.Subject, Problems: problems, Removed: s.repo.IsRemoved(newest, s.name)}, err
 }
 
 // Descends implements reconcile.Source.
