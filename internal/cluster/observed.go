@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -148,8 +149,8 @@ type VM struct {
 	Pool      string // of Moved, "" : none
 	Protected bool   // Proxmox VE's own protection flag, which the agent never sets
 	Managed   bool   // by Proxmox VE's HA manager
-	// Others are the volumes that would be deleted with it and are not ours.
-	Others   []string
+	// Others are the volumes that would be deleted with it and are not known to be ours.
+	Others   Drives
 	Tags     []string
 	Task     *Task          // running on it now
 	Hardware Seen[Hardware] // unknown until its config was read
@@ -179,10 +180,33 @@ type Hardware struct {
 	OnBoot       bool
 }
 
-// DiskSeen is one disk of a VM.
+// DiskSeen is one disk of a VM. The zero value is none.
 type DiskSeen struct {
 	Datastore string
 	Bytes     int64
+}
+
+// Drive is a volume in the config of a VM.
+type Drive struct {
+	Key    string // scsi0, unused0, ...
+	Volume string // "local-lvm:vm-410-disk-1"
+	Own    bool   // the volume is named for the VM's number
+}
+
+// Detached reports whether the volume is only kept, and the guest does not have it.
+func (d Drive) Detached() bool { return strings.HasPrefix(d.Key, "unused") }
+
+func (d Drive) String() string { return d.Key + " (" + d.Volume + ")" }
+
+// Drives are some of the volumes of a VM.
+type Drives []Drive
+
+func (ds Drives) String() string {
+	var words []string
+	for _, d := range ds {
+		words = append(words, d.String())
+	}
+	return strings.Join(words, ", ")
 }
 
 // Reach is how far a machine's Talos API lets us. The zero value is unknown.

@@ -87,6 +87,7 @@ const (
 	VMLocked             Reason = "VMLocked"
 	VMLockOrphaned       Reason = "VMLockOrphaned"
 	VMPaused             Reason = "VMPaused"
+	SystemDiskMissing    Reason = "SystemDiskMissing"
 	DeletionUnfinished   Reason = "DeletionUnfinished"
 	DestroyExpired       Reason = "DestroyExpired"
 	WaitingForBoot       Reason = "WaitingForBoot"

@@ -96,6 +96,7 @@ var nodeReasons = []ReasonInfo{
 	{VMLocked, Everyone, "Proxmox VE holds a lock on the VM: a backup, a migration, a snapshot.", "Wait for it to end."},
 	{VMLockOrphaned, Everyone, "A VM is locked by a task that ended without releasing the lock.", "`qm unlock VMID` on the host; one that was being created has to be destroyed there, too: the hint shows how."},
 	{VMPaused, Everyone, "A VM is paused.", "`qm resume VMID` on the host, after seeing why; a full storage pauses VMs."},
+	{SystemDiskMissing, Everyone, "The VM of a node has no disk that is known for its system disk: it was detached, or attached again without its serial.", "Attach it as it was: the hint has the command."},
 	{DeletionUnfinished, Everyone, "The deletion of a VM was begun and not finished.", "Destroy the cluster again, or remove the mark from the VM's description."},
 	{DestroyExpired, Everyone, "The command to destroy the cluster is older than a day; what it has not deleted by then is kept.", "Run `talos-agent destroy` again, if it still holds."},
 	{WaitingForBoot, Everyone, "A VM was started, and Talos does not answer yet.", "See its console when it takes long."},

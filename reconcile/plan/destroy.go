@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -89,8 +88,12 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMProtected, About: about, Message: fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID),
 			Hint: fmt.Sprintf("if it may go: `talos-agent destroy %s --despite-protection %d`", m.d.Spec.Name, vm.VMID)})
 	case len(vm.Others) > 0:
-		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not ours would be deleted with it: %s", vm.VMID, strings.Join(vm.Others, ", ")),
-			Hint: "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"})
+		hint := "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"
+		if lacksSystemDisk(vm) {
+			n, _ := m.d.Spec.Node(vm.Node)
+			hint = "if one is the system disk: " + missingSystemDisk(n, vm).Hint + "; otherwise " + hint
+		}
+		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others), Hint: hint})
 	case vm.Managed:
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMManaged, About: about, Message: fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`; then run destroy again", vm.VMID)})

@@ -135,7 +135,9 @@ func hardwareDrifts(want, have cluster.Hardware) []Drift {
 			out = append(out, Drift{cluster.HardwareDrift, name + " size", gib(w.Bytes), gib(h.Bytes), how})
 		}
 	}
-	disk("system disk", want.System, have.System)
+	if have.System != (cluster.DiskSeen{}) { // missingSystemDisk reports that there is none
+		disk("system disk", want.System, have.System)
+	}
 	for _, serial := range slices.Sorted(maps.Keys(want.Data)) {
 		h, ok := have.Data[serial]
 		if !ok {

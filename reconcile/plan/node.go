@@ -315,6 +315,10 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", n.VMID, vm.Hardware.Why), Within: seeWithin})
 		return
 	}
+	if lacksSystemDisk(vm) {
+		m.blockDrifts(n, cluster.Machine{})
+		return
+	}
 	if Unfinished(vm) {
 		m.do(CreateVM{Node: n, Host: carrier(n, vm), Boot: m.bootNode(n), Finish: true})
 		return
@@ -328,7 +332,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 // there.
 func Unfinished(vm cluster.VM) bool {
 	hw := vm.Hardware
-	return hw.Known && vm.Power == cluster.Stopped &&
+	return hw.Known && vm.Power == cluster.Stopped && !lacksSystemDisk(vm) &&
 		(hw.Value.System.Bytes < unfinishedAt || !slices.Contains(vm.Tags, cluster.OwnTag))
 }
 
@@ -362,6 +366,9 @@ func (m *planner) blockHardware(n cluster.Node, vm cluster.VM) {
 // blockDrifts reports where a node that is there differs from the inventory. To
 // correct it is not supported yet, so each is a block.
 func (m *planner) blockDrifts(n cluster.Node, mach cluster.Machine) {
+	if vm := m.o.VMs[n.Name]; lacksSystemDisk(vm) {
+		m.block(missingSystemDisk(n, vm))
+	}
 	for _, dr := range driftsOf(m.d.Repository(), m.o, n, mach) {
 		m.block(dr.unsupported(n))
 	}

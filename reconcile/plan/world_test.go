@@ -442,7 +442,10 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 		case "managed":
 			vm.Managed = true
 		case "others":
-			vm.Others = []string{v}
+			key, volume, _ := strings.Cut(v, "=")
+			vm.Others = append(vm.Others, cluster.Drive{Key: key, Volume: volume, Own: strings.Contains(volume, fmt.Sprintf("vm-%d-", n.VMID))})
+		case "diskless":
+			vm.Hardware.Value.System = cluster.DiskSeen{}
 		case "creating":
 			vm = cluster.VM{VMID: n.VMID, Node: name, Presence: cluster.Present, Lock: "create", Task: &cluster.Task{Type: "qmcreate", VMID: n.VMID}}
 		case "deleting":

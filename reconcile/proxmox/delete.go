@@ -116,7 +116,7 @@ func checkDeletable(p proven, vmid int) error {
 		return err
 	}
 	if others := othersVolumes(p.conf, strconv.Itoa(vmid)); len(others) > 0 {
-		return fault.Errorf("detach them and move them to another vm, or remove them, if nobody needs them", "volumes that are not ours would be deleted with it: %s", strings.Join(others, ", "))
+		return fault.Errorf("detach them and move them to another vm, or remove them, if they are not needed", "volumes that are not known to be ours would be deleted with it: %s", others)
 	}
 	return nil
 }

@@ -200,7 +200,7 @@ func TestDeleteRefuses(t *testing.T) {
 	}{
 		{"others' volume", func(s *stand, d *cluster.Desired) {
 			s.must(s.host.Edit(411, "scsi7", "local-lvm:vm-411-disk-9,size=8G"))
-		}, "volumes that are not ours would be deleted with it: scsi7 (local-lvm:vm-411-disk-9)"},
+		}, "volumes that are not known to be ours would be deleted with it: scsi7 (local-lvm:vm-411-disk-9)"},
 		{"detached volume", func(s *stand, d *cluster.Desired) {
 			s.must(s.host.Edit(411, "unused0", "local:411/vm-411-disk-3.qcow2"))
 		}, "unused0"},

@@ -129,11 +129,11 @@ var ownedVolume = regexp.MustCompile(`^(?:vm|base|subvol)-([0-9]+)-`)
 var volumePattern = regexp.MustCompile(`^(?:(?:ide|sata|scsi|virtio|unused)[0-9]{1,3}|efidisk0|tpmstate0|vmstate)$`)
 
 // othersVolumes lists the volumes that Proxmox VE would delete with the VM and
-// that are not ours: everything attached that belongs to the VM's number and is
+// that are not known to be ours: everything attached that belongs to the VM's number and is
 // neither a disk with a serial of ours nor what a VM has of its own, its EFI
 // variables, TPM state and cloud-init drive.
-func othersVolumes(o options, vmid string) []string {
-	var out []string
+func othersVolumes(o options, vmid string) cluster.Drives {
+	var out cluster.Drives
 	for key, value := range o {
 		if !volumePattern.MatchString(key) {
 			continue
@@ -153,8 +153,8 @@ func othersVolumes(o options, vmid string) []string {
 		case key == "efidisk0", key == "tpmstate0", d["media"] == "cdrom" && strings.HasPrefix(last, "vm-"+vmid+"-cloudinit"):
 			continue
 		}
-		out = append(out, key+" ("+volume+")")
+		out = append(out, cluster.Drive{Key: key, Volume: volume, Own: owner != nil})
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, func(a, b cluster.Drive) int { return strings.Compare(a.Key, b.Key) })
 	return out
 }

@@ -25,7 +25,7 @@ type facts struct {
 	marked  bool
 	guarded bool // Proxmox VE's protection
 	managed bool // by Proxmox VE's HA
-	others  []string
+	others  cluster.Drives
 	tags    []string
 	hw      cluster.Hardware
 }

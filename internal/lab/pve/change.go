@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -234,10 +235,15 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 		delete(v.conf.pending, k)
 		delete(v.conf.dropped, k)
 	}
+	problems := map[string]string{}
 	for _, k := range ch.remove {
+		if v.isBootedFrom(k) {
+			v.keepUntilStop(k)
+			problems[k] = s.unplugText(k)
+			continue
+		}
 		s.removeOption(v, k, ch.force)
 	}
-	problems := map[string]string{}
 	for _, k := range sortedKeys(ch.set) {
 		text := spellOption(k, ch.set[k], flavour{nine: true}) // a change is normalised by 8.4 too
 		if isDrive(k) {
@@ -282,6 +288,34 @@ func (s *Server) unplugText(key string) string {
 		text += " - still busy in guest?"
 	}
 	return text + "\n"
+}
+
+// isBootedFrom reports whether a running guest uses a drive that it was booted from, so
+// that it does not release it.
+func (v *vm) isBootedFrom(key string) bool {
+	order, _ := bootOrder(v.conf.base["boot"])
+	return v.running && isDrive(key) && slices.Contains(order, key) && !parseDrive(v.conf.base[key]).isCDROM()
+}
+
+// keepUntilStop leaves the deletion of a drive to the next stop. The request fails, and
+// the drive is detached all the same then.
+func (v *vm) keepUntilStop(key string) {
+	v.conf.dropped[key] = true
+	v.conf.pending["boot"] = bootWithout(cmp.Or(v.conf.pending["boot"], v.conf.base["boot"]), key)
+}
+
+// applyPending applies what a running VM could not take.
+func (v *vm) applyPending() {
+	detached := map[string]string{}
+	for key := range v.conf.dropped {
+		if isDrive(key) {
+			detached[key] = parseDrive(v.conf.base[key])["file"]
+		}
+	}
+	v.conf.applyPending()
+	for _, key := range sortedKeys(detached) {
+		v.keepUnused(detached[key])
+	}
 }
 
 // removeOption deletes an option. A disk that is detached stays as an unused one,
@@ -355,16 +389,22 @@ func (s *Server) replaceDrive(v *vm, key, text string) {
 
 // dropFromBoot removes a device that was removed from the boot order.
 func (v *vm) dropFromBoot(key string) {
-	order, listed := bootOrder(v.conf.base["boot"])
+	if boot := v.conf.base["boot"]; boot != "" {
+		v.conf.base["boot"] = bootWithout(boot, key)
+	}
+}
+
+// bootWithout is a boot option without a device.
+func bootWithout(boot, key string) string {
+	order, listed := bootOrder(boot)
 	if !listed {
-		return
+		return boot
 	}
 	order = slices.DeleteFunc(order, func(k string) bool { return k == key })
 	if len(order) == 0 {
-		v.conf.base["boot"] = noBoot
-		return
+		return noBoot
 	}
-	v.conf.base["boot"] = "order=" + strings.Join(order, ";")
+	return "order=" + strings.Join(order, ";")
 }
 
 // unlinkDisks answers PUT unlink: deletion of drives by another name.

@@ -80,7 +80,7 @@ func (s *Server) startVM(t *task, h *host, id int, fault world.Fault) error {
 		return err
 	}
 	s.nextPID += 27
-	v.conf.applyPending()
+	v.applyPending()
 	v.running, v.paused, v.pid, v.since, v.stopped = true, false, s.nextPID, time.Now(), make(chan struct{})
 	g := s.describeGuest(v)
 	v.dead = fault.Kind == world.NeverUp
@@ -170,7 +170,7 @@ func (s *Server) haltVM(v *vm, off bool) bool {
 		return false
 	}
 	v.running, v.paused = false, false
-	v.conf.applyPending()
+	v.applyPending()
 	close(v.stopped)
 	again, name := v.rebooting, v.name()
 	v.rebooting = false

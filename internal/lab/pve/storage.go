@@ -210,7 +210,7 @@ func listContent(c *call) (any, error) {
 		return nil, err
 	}
 	out := []row{}
-	for _, name := range sortedKeys(st.volumes) {
+	for name := range st.volumes { // in no order, as a real host lists them
 		v := st.volumes[name]
 		switch {
 		case c.has("content") && c.str("content") != v.content,
