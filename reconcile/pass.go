@@ -151,7 +151,7 @@ func (r *Reconciler) logUnwritable(err error) {
 // force: it is invalid, or refused.
 func (r *Reconciler) findRefusal() *refusal {
 	m := &r.memo
-	if m.removed {
+	if m.removed && !r.c.Journal.Fresh() {
 		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.ClusterRemoved, Message: "the cluster is no longer in the repository, and something of it is left",
 			Hint: fmt.Sprintf("bring its folder back, or `talos-agent destroy %s`", r.c.Cluster)}}
 	}
