@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,50 @@ func TestEveryStalledPushIsLogged(t *testing.T) {
 			if n := strings.Count(log.String(), fmt.Sprintf(`msg="cluster condition changed" cluster=dev detail="Stalled: dev: the inventory is invalid: nodes.yaml:%d`, i)); n != 1 {
 				t.Errorf("push %d is logged %d times in\n%s", i, n, log.String())
 			}
+		}
+	})
+}
+
+// TestPassingPhases: what is over within a second is not reported as a phase of the
+// node; what lasts is, since it began to.
+func TestPassingPhases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 1)
+		var phases []string
+		a := start(t, f, newMemFiles(), func(c *Config) {
+			c.OnStatus = func(s cluster.Status) {
+				if len(s.Nodes) != 2 {
+					return
+				}
+				if ph := string(s.Nodes[1].Phase); len(phases) == 0 || phases[len(phases)-1] != ph {
+					phases = append(phases, ph)
+				}
+			}
+		})
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		if slices.Contains(phases, "Stopped") || phases[len(phases)-1] != "Ready" {
+			t.Errorf("while it came up: %v", phases)
+		}
+		phases = nil
+		silent := func(d time.Duration) {
+			was := f.machines["wk-1"]
+			f.set(func() { f.machines["wk-1"] = cluster.Machine{Reach: cluster.Silent} })
+			a.Look()
+			time.Sleep(d)
+			f.set(func() { f.machines["wk-1"] = was })
+			a.Look()
+			until(t, a, cluster.Ready)
+		}
+		for range 3 {
+			silent(2 * time.Second)
+		}
+		if len(phases) > 1 {
+			t.Errorf("silent for a moment: %v", phases)
+		}
+		silent(20 * time.Second)
+		if got := strings.Join(phases, " "); got != "Ready Booting Ready" {
+			t.Errorf("silent for long: %v", got)
 		}
 	})
 }

@@ -132,6 +132,8 @@ type Config struct {
 	Policy    func() cluster.Policy
 	// Interval is how often a quiet cluster is looked at; 0: one minute.
 	Interval time.Duration
+	// Earlier are the clocks of an agent before this one, for the status.
+	Earlier cluster.Clocks
 	// EndRemoved: Run returns when the cluster is no longer in the repository and
 	// nothing of it is left.
 	EndRemoved bool
@@ -393,7 +395,8 @@ type memo struct {
 	fetched   time.Time        // when the source looked for it
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
-	phases     map[string]stamp
+	phases     map[string]stamp          // as reported
+	passing    map[string]stamp          // seen, and not reported yet
 	addons     map[string]stamp
 	condition  cluster.Condition
 	since      time.Time
@@ -418,7 +421,7 @@ type refusal struct {
 }
 
 func newMemo() memo {
-	return memo{waits: map[cluster.Key]time.Time{}, phases: map[string]stamp{}, addons: map[string]stamp{}}
+	return memo{waits: map[cluster.Key]time.Time{}, phases: map[string]stamp{}, passing: map[string]stamp{}, addons: map[string]stamp{}}
 }
 
 // waitFor waits for a group, but no longer than d.

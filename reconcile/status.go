@@ -79,7 +79,14 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	m := &r.memo
 	r.logCondition(s)
 	if s.Condition != m.condition {
-		m.condition, m.since = s.Condition, now
+		earlier := r.c.Earlier.Condition
+		if m.since = now; (m.condition == "" || m.condition == cluster.Unknown) && earlier.State == string(s.Condition) {
+			m.since = earlier.Since
+		}
+		m.condition = s.Condition
+		if s.Condition != cluster.Unknown {
+			r.c.Earlier.Condition = cluster.Clock{}
+		}
 	}
 	m.cause, m.causedAt = s.Cause(), s.Revision
 	if sig != m.signature || m.changed.IsZero() {
@@ -160,13 +167,13 @@ func (r *Reconciler) keepPass(p cluster.PassStatus) {
 func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) []cluster.NodeStatus {
 	out := make([]cluster.NodeStatus, 0, len(d.Spec.Nodes))
 	for _, n := range d.Spec.Nodes {
-		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: p.Phases[n.Name],
+		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: r.holdPhase(n.Name, p.Phases[n.Name], now),
 			Talos: o.Machines[n.Name].Talos, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
 		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
 			ns.Kubernetes = kn.Kubelet
 		}
-		ns.Since = r.stampChange(r.memo.phases, n.Name, string(ns.Phase), now, func(from string) {
+		ns.Since = stampChange(r.memo.phases, r.c.Earlier.Nodes, n.Name, string(ns.Phase), now, func(from string) {
 			if from == "" {
 				return
 			}
@@ -179,6 +186,40 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 		out = append(out, ns)
 	}
 	return out
+}
+
+// passingWithin is how long a phase must have been seen before it is reported, where it
+// is often over within a second: a machine that was started is silent before Proxmox VE
+// reports its new uptime, one that takes its config changes its certificates, a VM that
+// was made is started, and a Ready control plane misses a look while another joins.
+const passingWithin = 5 * time.Second
+
+// holdPhase returns the phase of a node to report: the one that is seen, or for a while
+// still the one before.
+func (r *Reconciler) holdPhase(node string, seen cluster.Phase, now time.Time) cluster.Phase {
+	before, ok := r.memo.phases[node]
+	if !ok || !isPassing(cluster.Phase(before.word), seen) {
+		delete(r.memo.passing, node)
+		return seen
+	}
+	since := stampChange(r.memo.passing, nil, node, string(seen), now, func(string) {})
+	if now.Sub(since) < passingWithin {
+		return cluster.Phase(before.word)
+	}
+	return seen
+}
+
+// isPassing reports whether a phase that follows another may be over at once.
+func isPassing(before, seen cluster.Phase) bool {
+	switch seen {
+	case before:
+		return false
+	case cluster.PhaseUnknown, cluster.PhaseUnreachable, cluster.PhaseStopped:
+		return true
+	case cluster.PhaseBooting, cluster.PhaseMaintenance, cluster.PhaseJoining:
+		return before == cluster.PhaseReady
+	}
+	return false
 }
 
 // addConcerns collects the waits and blocks that concern a node, and in WaitsFor what
@@ -218,14 +259,24 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 }
 
 // stampChange returns since when a subject has had a word, and calls changed when it
-// is a new one.
-func (r *Reconciler) stampChange(in map[string]stamp, subject, word string, now time.Time, changed func(from string)) time.Time {
+// is a new one. What an earlier agent saw last goes on where this one sees the same
+// first.
+func stampChange(in map[string]stamp, earlier map[string]cluster.Clock, subject, word string, now time.Time, changed func(from string)) time.Time {
 	st, ok := in[subject]
-	if !ok || st.word != word {
-		changed(st.word)
-		st = stamp{word: word, at: now.UTC()}
-		in[subject] = st
+	if ok && st.word == word {
+		return st.at
 	}
+	changed(st.word)
+	isUnknown := func(word string) bool { return strings.EqualFold(word, string(cluster.PhaseUnknown)) }
+	before := st.word
+	st = stamp{word: word, at: now.UTC()}
+	if c, ok := earlier[subject]; ok && c.State == word && (before == "" || isUnknown(before)) {
+		st.at = c.Since
+	}
+	if !isUnknown(word) {
+		delete(earlier, subject)
+	}
+	in[subject] = st
 	return st.at
 }
 
@@ -250,7 +301,7 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 		default:
 			as.State, as.Message = "deployed", rel.Why
 		}
-		as.Since = r.stampChange(r.memo.addons, a.Name, as.State, now, func(from string) {
+		as.Since = stampChange(r.memo.addons, r.c.Earlier.Addons, a.Name, as.State, now, func(from string) {
 			if from != "" {
 				r.log.Info("addon state changed", logging.Detail, fmt.Sprintf("addon %s is %s", a.Name, as.State), logging.Addon, a.Name, logging.State, as.State)
 			}
@@ -338,7 +389,7 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 	case late >= 0:
 		overdue("")
 	case len(p.Actions)+len(o.Running)+len(p.Waiting) > 0:
-		set(cluster.Reconciling, cluster.Progressing, describeProgress(d, o, p), "")
+		set(cluster.Reconciling, cluster.Progressing, describeProgress(s.Nodes, o, p), "")
 	default:
 		msg := fmt.Sprintf("%d nodes are Ready at %s", len(d.Spec.Nodes), d.Revision.Short())
 		if len(d.Spec.Nodes) == 1 {
@@ -376,10 +427,10 @@ func nothingBuilt(p plan.Plan) bool {
 }
 
 // describeProgress puts on one line what goes on.
-func describeProgress(d cluster.Desired, o cluster.Observed, p plan.Plan) string {
+func describeProgress(nodes []cluster.NodeStatus, o cluster.Observed, p plan.Plan) string {
 	ready := 0
-	for _, ph := range p.Phases {
-		if ph == cluster.PhaseReady {
+	for _, n := range nodes {
+		if n.Phase == cluster.PhaseReady {
 			ready++
 		}
 	}
@@ -393,5 +444,5 @@ func describeProgress(d cluster.Desired, o cluster.Observed, p plan.Plan) string
 	default:
 		what = p.Waiting[0].Subject + ": " + p.Waiting[0].Message
 	}
-	return fmt.Sprintf("%d of %d nodes Ready; %s", ready, len(d.Spec.Nodes), what)
+	return fmt.Sprintf("%d of %d nodes Ready; %s", ready, len(nodes), what)
 }

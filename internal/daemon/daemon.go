@@ -193,6 +193,7 @@ func (d *Daemon) startAgent(ctx context.Context, missing missingFunc) (err error
 	pushed := make(chan struct{}, 1)
 	c.Directory, c.Pushed = d.settings.Directory(), pushed
 	c.Pulse, c.Runs = &d.pulse, eventlog.NewRuns(&d.files, d.settings.KeepRuns, d.log)
+	c.Earlier = d.c.Events.Clocks
 	c.OnStatus, c.OnPass, c.OnAction, c.OnNotified, c.OnUnreachable = d.setStatus, d.monitor.Pass, d.monitor.Action, d.monitor.notified, d.setUnreachable
 	a, err := agent.New(c)
 	if err != nil {

@@ -64,6 +64,8 @@ type Config struct {
 	// OnUnreachable is called with somebody outside to whom it could not be reported
 	// how a cluster stands, and with nil when it could be again.
 	OnUnreachable func(who string, err error)
+	// Earlier are the clocks of an agent before this one; nil: there was none.
+	Earlier func(cluster string) cluster.Clocks
 	// Runs keeps what was done, for people; nil: in memory, for as long as the agent
 	// lives. Pulse beats whenever a status may have changed; nil: nobody watches.
 	Runs  *eventlog.Runs
@@ -72,6 +74,9 @@ type Config struct {
 
 // setDefaults fills in what may be left out.
 func (c *Config) setDefaults() {
+	if c.Earlier == nil {
+		c.Earlier = func(string) cluster.Clocks { return cluster.Clocks{} }
+	}
 	if c.Runs == nil {
 		c.Runs = eventlog.NewRuns(nil, history.DefaultKeep, c.Log)
 	}

@@ -69,6 +69,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm}},
 		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
 		Interval: a.c.Interval, Log: a.c.Log, EndRemoved: len(a.c.Clusters) == 0,
+		Earlier:  a.c.Earlier(name),
 		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },
 		OnStatus: m.report,
 		OnPass:   func(took time.Duration) { a.c.OnPass(name, took) },

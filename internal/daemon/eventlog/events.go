@@ -50,6 +50,25 @@ func (ev *Events) Open(files Files, log *slog.Logger) {
 // Select returns the events that a query asks for, oldest first.
 func (ev *Events) Select(q cluster.EventQuery) []cluster.Event { return ev.ring.Select(q) }
 
+// Clocks returns since when a cluster is as it was seen last, as far as the events
+// reach back.
+func (ev *Events) Clocks(name string) cluster.Clocks {
+	c := cluster.Clocks{Nodes: map[string]cluster.Clock{}, Addons: map[string]cluster.Clock{}}
+	for _, e := range ev.Select(cluster.EventQuery{Cluster: name}) {
+		field := func(key string) string { return e.Fields[logging.FieldName(key)] }
+		condition, phase, addon, state := field(logging.Condition), field(logging.Phase), field(logging.Addon), field(logging.State)
+		switch {
+		case condition != "":
+			c.Condition = c.Condition.Next(condition, condition == string(cluster.Unknown), e.At)
+		case e.Node != "" && phase != "":
+			c.Nodes[e.Node] = c.Nodes[e.Node].Next(phase, phase == string(cluster.PhaseUnknown), e.At)
+		case addon != "" && state != "":
+			c.Addons[addon] = c.Addons[addon].Next(state, state == "unknown", e.At)
+		}
+	}
+	return c
+}
+
 // Changed is closed when there is another event.
 func (ev *Events) Changed() <-chan struct{} { return ev.ring.Changed() }
 
