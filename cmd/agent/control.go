@@ -383,7 +383,8 @@ func newCredentialCommand(env *environment, use, short string, ask func(context.
 
 With --file it is written to a file. One that holds contexts of others is
 replaced only after it was asked for; with --merge they stay, and the cluster's
-context becomes the one in use.`,
+context becomes the one in use. A cluster of the same name with another
+authority is another: --merge does not replace it.`,
 		Example: "  talos-agent " + use + " dev --file dev." + use + "\n  talos-agent " + use + " dev --file config --merge"}
 	file := cmd.Flags().StringP("file", "f", "", "write to this file (mode 0600) instead of standard output")
 	merge := cmd.Flags().Bool("merge", false, "keep the other contexts of the file")

@@ -16,7 +16,8 @@ var lists = []string{"clusters", "contexts", "users"}
 var current = []string{"current-context", "context"}
 
 // Others names the contexts in a file that are not in another, which would take
-// its place.
+// its place. One of the same name is another where its cluster has another
+// authority.
 func Others(have, written []byte) ([]string, error) {
 	a, err := parseFile(have)
 	if err != nil {
@@ -27,11 +28,21 @@ func Others(have, written []byte) ([]string, error) {
 		return nil, err
 	}
 	known := listNames(lookup(b, "contexts"))
-	return slices.DeleteFunc(listNames(lookup(a, "contexts")), func(name string) bool { return slices.Contains(known, name) }), nil
+	var others []string
+	for _, name := range listNames(lookup(a, "contexts")) {
+		switch {
+		case !slices.Contains(known, name):
+			others = append(others, name)
+		case isOfAnother(a, b, "contexts", name):
+			others = append(others, name+" of another cluster")
+		}
+	}
+	return others, nil
 }
 
 // Merge puts everything of written into a file, over what has the same name there,
-// and makes its context the one in use.
+// and makes its context the one in use. It fails where that name is of another
+// cluster.
 func Merge(have, written []byte) ([]byte, error) {
 	a, err := parseFile(have)
 	if err != nil {
@@ -39,6 +50,9 @@ func Merge(have, written []byte) ([]byte, error) {
 	}
 	b, err := parseFile(written)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkAuthorities(a, b); err != nil {
 		return nil, err
 	}
 	for i := 0; i+1 < len(b.Content); i += 2 {

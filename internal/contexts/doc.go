@@ -3,5 +3,6 @@
 // are.
 //
 // The room is pure. It knows the form of the two files and nothing of who is let
-// in by them: no value is checked, and none is shown.
+// in by them: no value is checked, and none is shown. Of the authorities it knows
+// only whether two are the same, by which two clusters of one name differ.
 package contexts
