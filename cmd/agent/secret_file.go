@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/term"
 
@@ -20,9 +21,14 @@ import (
 // joinWithFile returns what is to be in a file with credentials: what is new, and
 // with merge what is there already. What would be lost is asked about.
 func joinWithFile(env *environment, path string, b []byte, merge bool) ([]byte, error) {
+	if old, err := statSecret(path); err != nil {
+		return nil, err
+	} else if old == nil {
+		return b, nil // whether one can be written shows when it is
+	}
 	have, err := os.ReadFile(path)
 	if err != nil {
-		return b, nil // there is none; whether one can be written shows when it is
+		return nil, nameFile(path, err)
 	}
 	if merge {
 		b, err = contexts.Merge(have, b)
@@ -52,27 +58,93 @@ func joinWithFile(env *environment, path string, b []byte, merge bool) ([]byte, 
 	return b, nil
 }
 
-// writeSecret replaces a file by one that only its owner can read.
-func writeSecret(path string, b []byte) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return fault.WithHint(fmt.Errorf("write %s: it is a directory", path), "name a file in it")
-	}
-	dir, name := filepath.Split(path)
-	s := state.Dir{Path: filepath.Clean(dir)}
-	tmp := "." + name + ".new"
-	err := s.Write(tmp, b)
-	if err == nil {
-		err = s.Rename(tmp, name)
-	}
-	if err != nil {
-		_ = os.Remove(filepath.Join(s.Path, tmp)) // as far as it was written
-	}
-	var at *fs.PathError
+// statSecret returns what is at a path: a regular file, or nil where there is none.
+func statSecret(path string) (fs.FileInfo, error) {
+	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fault.WithHint(fmt.Errorf("write %s: there is no directory %s", path, s.Path), "make it first, or name another file")
-	case errors.As(err, &at):
-		return fmt.Errorf("write %s: %w", path, at.Err)
+		if link, err := os.Lstat(path); err == nil && link.Mode().Type() == fs.ModeSymlink {
+			return nil, fault.WithHint(fmt.Errorf("write %s: it is a symbolic link to nothing", path), "make the file it leads to, or remove the link")
+		}
+		return nil, nil
+	case err != nil:
+		return nil, nameFile(path, err)
+	case info.IsDir():
+		return nil, fault.WithHint(fmt.Errorf("write %s: it is a directory", path), "name a file in it")
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("write %s: it is not a regular file", path)
 	}
-	return err
+	return info, nil
+}
+
+// nameFile puts the file that was named before the reason, which may be of another
+// one, such as the temporary file.
+func nameFile(path string, err error) error {
+	var at *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &at):
+		err = at.Err
+	case errors.As(err, &link):
+		err = link.Err
+	}
+	return fmt.Errorf("write %s: %w", path, err)
+}
+
+// writeSecret replaces a file by one that only its owner can read. The owner stays:
+// the command is for root, and the file may be of whoever used sudo.
+func writeSecret(path string, b []byte) error {
+	old, err := statSecret(path)
+	if err != nil {
+		return err
+	}
+	to := path
+	if old != nil {
+		if to, err = filepath.EvalSymlinks(path); err != nil {
+			return nameFile(path, err)
+		}
+	}
+	dir, name := filepath.Split(to)
+	dir = filepath.Clean(dir)
+	tmp := filepath.Join(dir, "."+name+".new")
+	if err = writeAs(tmp, old, b); err == nil {
+		err = os.Rename(tmp, to)
+	}
+	if err != nil {
+		_ = os.Remove(tmp) // as far as it was written
+	} else {
+		err = state.SyncPath(dir)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.WithHint(fmt.Errorf("write %s: there is no directory %s", path, dir), "make it first, or name another file")
+	case err != nil:
+		return nameFile(path, err)
+	}
+	return nil
+}
+
+// writeAs writes a new file, of the owner of an old one. It is given away while it is
+// open and before anything is in it: in a folder of somebody else's the name may by
+// then be of another file.
+func writeAs(path string, old fs.FileInfo, b []byte) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		if st, ok := old.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+			err = f.Chown(int(st.Uid), int(st.Gid))
+		}
+	}
+	if err == nil {
+		_, err = f.Write(b)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
@@ -38,5 +43,75 @@ func TestWriteSecret(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(in, ".*")); err != nil || len(left) != 0 {
 			t.Errorf("left behind: %v %v", left, err)
 		}
+	}
+}
+
+// TestWriteSecretInPlace: root writes for somebody else, whose file it stays; where
+// it is a symbolic link, as dotfiles are, its target is replaced and not the link.
+func TestWriteSecretInPlace(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "files", "config"), filepath.Join(dir, "config")
+	must(os.Mkdir(filepath.Dir(file), 0o755))
+	must(os.WriteFile(file, []byte("old"), 0o644))
+	must(os.Symlink("files/config", link))
+	owner := os.Geteuid()
+	if owner == 0 {
+		owner = 65534
+		must(os.Chown(file, owner, owner))
+	}
+	must(writeSecret(link, []byte("new")))
+	if to, err := os.Readlink(link); err != nil || to != "files/config" {
+		t.Errorf("the link: %s %v", to, err)
+	}
+	b, err := os.ReadFile(file)
+	must(err)
+	info, err := os.Lstat(file)
+	must(err)
+	if st := info.Sys().(*syscall.Stat_t); string(b) != "new" || info.Mode() != 0o600 || int(st.Uid) != owner {
+		t.Errorf("%q %v of %d, want one of %d", b, info.Mode(), st.Uid, owner)
+	}
+
+	nowhere := filepath.Join(dir, "nowhere")
+	must(os.Symlink("gone", nowhere))
+	if err := writeSecret(nowhere, []byte("new")); err == nil || err.Error() != "write "+nowhere+": it is a symbolic link to nothing" || fault.HintOf(err) == "" {
+		t.Errorf("a link to nothing: %v", err)
+	}
+	for _, in := range []string{dir, filepath.Dir(file)} {
+		if left, err := filepath.Glob(filepath.Join(in, ".*")); err != nil || len(left) != 0 {
+			t.Errorf("left behind: %v %v", left, err)
+		}
+	}
+}
+
+// TestJoinWithUnreadable: a file that cannot be read is not one that is not there:
+// what is in it would be lost.
+func TestJoinWithUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	loop, pipe, secret := filepath.Join(dir, "loop"), filepath.Join(dir, "pipe"), filepath.Join(dir, "config")
+	must(os.Symlink("loop", loop))
+	must(unix.Mkfifo(pipe, 0o600))
+	must(os.WriteFile(secret, []byte("contexts: [{name: mine}]\n"), 0o600))
+	refused := func(path, why string) {
+		t.Helper()
+		for _, merge := range []bool{false, true} {
+			b, err := joinWithFile(&environment{stdin: strings.NewReader(""), stderr: &bytes.Buffer{}}, path, []byte("contexts: []\n"), merge)
+			if want := "write " + path + ": " + why; err == nil || err.Error() != want || b != nil {
+				t.Errorf("%s %v, want %s", b, err, want)
+			}
+		}
+	}
+	refused(loop, "too many levels of symbolic links")
+	refused(pipe, "it is not a regular file")
+	refused(dir, "it is a directory")
+	letIn(dir)
+	if !asNobody(t, dir, func() { refused(secret, "permission denied") }) {
+		must(os.Chmod(secret, 0))
+		if os.Geteuid() != 0 {
+			refused(secret, "permission denied")
+		}
+	}
+	b, err := joinWithFile(&environment{}, filepath.Join(dir, "none"), []byte("new"), true)
+	if string(b) != "new" || err != nil {
+		t.Errorf("a new file: %s %v", b, err)
 	}
 }
