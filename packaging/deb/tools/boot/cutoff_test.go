@@ -247,11 +247,16 @@ func (c *container) removeCutOff(deb string, before map[string]bool) {
 	for lives, cut := 0, true; cut; lives++ {
 		c.mustDpkg("--install", deb)
 		c.keep()
+		const beside = "/etc/talos-agent/age.key"
+		if err := os.WriteFile(filepath.Join(c.root, beside), []byte("AGE-SECRET-KEY-1\n"), 0o600); err != nil {
+			c.t.Fatal(err)
+		}
 		c.mustDpkg("--remove", "talos-agent")
 		if cut = c.cutOff("postrm", lives, "--purge", "talos-agent"); cut {
 			c.mustDpkg("--purge", "talos-agent")
 		}
 		c.dropKey("/etc/credstore/talos-agent.age.key", before)
+		c.dropKey(beside, before)
 		c.left(before)
 	}
 }
