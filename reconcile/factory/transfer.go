@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,6 +42,33 @@ type transfer struct {
 	file        *os.File // nil: nothing has come yet
 	hash        hash.Hash
 	done, total int64 // of the total 0: unknown
+	build       build // what has come is of it
+}
+
+// build holds the validators of an answer, by which two builds of an image differ. A
+// factory need not send any: what overlaps is compared as well.
+type build struct{ tag, modified string }
+
+func readBuild(h http.Header) build {
+	return build{tag: h.Get("ETag"), modified: h.Get("Last-Modified")}
+}
+
+// condition is the value of If-Range: the part is sent only if it is of this build,
+// otherwise the whole. A weak tag is not allowed there.
+func (b build) condition() string {
+	if b.tag != "" && !strings.HasPrefix(b.tag, "W/") {
+		return b.tag
+	}
+	return b.modified
+}
+
+// differs reports whether another answer is of another build. A part need not repeat
+// everything, and the time may differ between two servers.
+func (b build) differs(other build) bool {
+	if b.tag != "" && other.tag != "" {
+		return b.tag != other.tag
+	}
+	return b.modified != "" && other.modified != "" && b.modified != other.modified
 }
 
 // interrupted is the error of a connection that broke after some of the image had come.
@@ -122,6 +150,9 @@ func (t *transfer) ask(ctx context.Context) (*http.Response, error) {
 	}
 	if t.done > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", t.start()))
+		if is := t.build.condition(); is != "" {
+			req.Header.Set("If-Range", is)
+		}
 	}
 	t.progress(t.done, t.total)
 	return t.f.client.Do(req)
@@ -151,8 +182,15 @@ func (t *transfer) judge(ctx context.Context, resp *http.Response) (io.Reader, e
 	return t.begin(ctx, resp)
 }
 
-// begin looks at the answer that has the whole image.
+// begin looks at the answer that has the whole image. Where some has come before, the
+// factory sends no parts, or has another build: that makes room for this one.
 func (t *transfer) begin(ctx context.Context, resp *http.Response) (io.Reader, error) {
+	if t.file != nil {
+		if err := t.empty(); err != nil {
+			return nil, err
+		}
+	}
+	t.build = readBuild(resp.Header)
 	t.total = max(resp.ContentLength, 0)
 	if t.total > mostBytes {
 		return nil, newError("look at what the factory sends for this schematic", "%s: the factory wants to send %d MiB, which no Talos image has", t.what, t.total>>20)
@@ -171,14 +209,16 @@ func (t *transfer) begin(ctx context.Context, resp *http.Response) (io.Reader, e
 		if t.file, err = t.f.create(t.img.Name); err != nil {
 			return nil, fmt.Errorf("%s: %w", t.what, err)
 		}
-		return in, nil
 	}
-	return in, t.empty() // the factory sends no parts
+	return in, nil
 }
 
 // resume checks that what comes continues what has come.
 func (t *transfer) resume(ctx context.Context, resp *http.Response) (io.Reader, error) {
 	start := t.start()
+	if t.build.differs(readBuild(resp.Header)) {
+		return nil, t.startOver("the factory has built another image meanwhile")
+	}
 	if want := fmt.Sprintf("bytes %d-%d/%d", start, t.total-1, t.total); resp.Header.Get("Content-Range") != want {
 		return nil, t.startOver("the factory sends another part than the missing one")
 	}
@@ -214,10 +254,11 @@ func (t *transfer) empty() error {
 	return nil
 }
 
-// broken is an error of the connection: an interrupted where some of the image has come.
+// broken is an error of the connection: an interrupted where some of the image has
+// come, even if it was dropped since.
 func (t *transfer) broken(ctx context.Context, err error) error {
 	err = t.f.broken(ctx, t.img, err)
-	if t.done > 0 {
+	if t.file != nil {
 		return interrupted{err}
 	}
 	return err
