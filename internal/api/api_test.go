@@ -279,6 +279,23 @@ func TestChangesAreForRoot(t *testing.T) {
 	}
 }
 
+// TestPreviewIsForRoot: what destroy would delete is looked up on the host at once,
+// while the cluster waits; nobody who may only read has it done.
+func TestPreviewIsForRoot(t *testing.T) {
+	for p, want := range map[peer]int{{}: http.StatusForbidden, {known: true, uid: 65534}: http.StatusForbidden, {known: true}: http.StatusOK} {
+		a := &stub{}
+		r := httptest.NewRequest("GET", "/v1/clusters/dev/destroy", nil)
+		w := httptest.NewRecorder()
+		newHandler(a, newStreams(t.Context())).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, p)))
+		if w.Code != want || (want == http.StatusOK) != (len(a.did) == 1) {
+			t.Errorf("as %+v: %d, did %v", p, w.Code, a.did)
+		}
+		if want == http.StatusForbidden && !strings.Contains(w.Body.String(), "run it with sudo") {
+			t.Errorf("as %+v: %s", p, w.Body)
+		}
+	}
+}
+
 func TestDestroyWantsTheNameTwice(t *testing.T) {
 	a := &stub{}
 	for _, body := range []string{"", "{}", `{"confirm":"prod"}`, `{"confirm":"dev","force":true}`} {

@@ -201,7 +201,7 @@ var routes = []route{
 		return a.History(r.PathValue("name"))
 	})},
 	{pattern: "GET /v1/clusters/{name}/runs/{number}", access: forReaders, kind: "Run", does: "one run", serve: askAgent(readRun)},
-	{pattern: "GET /v1/clusters/{name}/destroy", access: forReaders, kind: "Forecast", does: "what destroy would delete, with every VM looked at now; `?despiteProtection=VMID`, once for each, as in the body of the POST", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+	{pattern: "GET /v1/clusters/{name}/destroy", access: forRoot, kind: "Forecast", does: "what destroy would delete, with every VM looked at now; `?despiteProtection=VMID`, once for each, as in the body of the POST", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		var despite []int
 		for _, text := range r.URL.Query()["despiteProtection"] {
 			vmid, err := strconv.Atoi(text)
