@@ -3,9 +3,15 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -225,24 +231,91 @@ func TestWaitForWhatIsNotThereYet(t *testing.T) {
 	all, stopAll := r.background(nil, "status", "--wait", "2m")
 	watched, stopWatched := r.background(nil, "status", "dev", "--watch", "--wait", "2m")
 	tty, shown, _ := openTerminal(t, 80, 30)
-	_, stopTTY := r.background(tty, "status", "dev", "--watch", "--wait", "2m")
+	beside, stopTTY := r.background(tty, "status", "dev", "--watch", "--wait", "2m")
+	allWatched, stopAllWatched := r.background(nil, "status", "--watch", "--wait", "2m")
 	r.until("they wait", func() bool {
-		return one.has(`waiting: no such cluster: "dev"`) && all.has("waiting: no cluster has been read from the repository yet")
+		const unknown, none = `waiting: no such cluster: "dev"`, "waiting: no cluster has been read from the repository yet"
+		return one.has(unknown) && watched.has(unknown) && beside.has(unknown) && all.has(none) && allWatched.has(none)
 	})
-	r.run(exitFailed, do("status", "dev", "--wait", "1ms"), "no such cluster")
+	for _, wait := range []string{"1ms", "2s"} {
+		r.run(exitFailed, do("status", "dev", "--wait", wait), "no such cluster")
+		r.run(exitFailed, do("status", "dev", "--watch", "--wait", wait), "no such cluster")
+	}
 	commit := r.push(r.inventory(0))
 	r.until("it is read", func() bool { return r.try("reconcile", "dev").code == exitOK })
 	r.untilReady(commit)
 	ready := "\n  1 node is Ready at main@sha1:" + commit[:12] + "\n"
 	r.until("each has shown the end", func() bool {
-		return one.has("dev  Ready") && one.has(ready) && all.has(ready) && watched.has(ready) && strings.Contains(strings.ReplaceAll(shown.String(), "\r", ""), ready)
+		return one.has("dev  Ready") && one.has(ready) && all.has(ready) && watched.has(ready) && allWatched.has(ready) && strings.Contains(strings.ReplaceAll(shown.String(), "\r", ""), ready)
 	})
 	if !one.has(" dev revision main@sha1:"+commit[:12]) || !one.has(" dev-cp-1 is ") {
 		t.Errorf("nothing is shown of what happened meanwhile: %s", one)
 	}
-	for name, stop := range map[string]func() int{"one": stopOne, "all": stopAll, "watched": stopWatched, "terminal": stopTTY} {
+	for name, stop := range map[string]func() int{"one": stopOne, "all": stopAll, "watched": stopWatched, "all, watched": stopAllWatched, "terminal": stopTTY} {
 		if code := stop(); code != exitOK {
 			t.Errorf("%s ended with code %d", name, code)
+		}
+	}
+}
+
+// TestWaitReadsTheRepository: whoever waits for a cluster that is not known has the
+// repository read, and need not wait until it is time to.
+func TestWaitReadsTheRepository(t *testing.T) {
+	for _, flags := range [][]string{{"--wait"}, {"--watch", "--wait"}} {
+		t.Run(flags[0], func(t *testing.T) {
+			r := newRig(t, lab.Config{}) // which looks at the repository once an hour
+			delete(r.config, "clusters")
+			r.write()
+			files := map[string][]byte{}
+			for name, b := range r.inventory(0) {
+				files[strings.Replace(name, "/dev/", "/other/", 1)] = bytes.Replace(b, []byte("cluster_name: dev"), []byte("cluster_name: other"), 1)
+			}
+			r.push(files)
+			r.start()
+			r.until("the repository is read", func() bool { return r.statusOf("other").Cluster == "other" })
+			maps.Copy(files, r.inventory(0))
+			r.push(files)
+			r.run(exitFailed, append(do("status", "dev"), append(flags, "1ms")...), "no such cluster")
+			r.until("it is read again", func() bool { return r.statusOf("dev").Cluster == "dev" })
+		})
+	}
+}
+
+// TestWaitForAnyCluster: where no cluster is known, whoever waits has everything
+// reconciled; a daemon that refuses it is waited for all the same.
+func TestWaitForAnyCluster(t *testing.T) {
+	for code, answer := range map[int]string{
+		http.StatusOK:        `{"kind": "Done", "apiVersion": "v1", "data": {}}`,
+		http.StatusForbidden: `{"error": {"reason": "AccessDenied", "message": "this is for root of the host", "hint": "run it with sudo"}}`,
+	} {
+		socket := filepath.Join(t.TempDir(), "agent.sock")
+		l, err := net.Listen("unix", socket)
+		must(err)
+		asked := 0 // by commands that have ended
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"kind": "StatusList", "apiVersion": "v1", "data": []}`)
+		})
+		mux.HandleFunc("GET /v1/watch", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		mux.HandleFunc("POST /v1/reconcile", func(w http.ResponseWriter, _ *http.Request) {
+			asked++
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, answer)
+		})
+		srv := &http.Server{Handler: mux, ReadHeaderTimeout: daemonPatience}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		for _, args := range [][]string{do("status", "--wait", "1ms"), do("status", "--watch", "--wait", "1ms")} {
+			var out bytes.Buffer
+			asked = 0
+			ended := run(&environment{stdin: strings.NewReader(""), stdout: &out, stderr: &out}, append([]string{"--socket", socket}, args...))
+			if ended != exitReconciling || asked != 1 || !strings.Contains(out.String(), "no cluster yet") {
+				t.Errorf("%d: %v: exit code %d, asked %d times:\n%s", code, args, ended, asked, out.String())
+			}
+		}
+		must(srv.Close())
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
 		}
 	}
 }

@@ -87,17 +87,22 @@ daemon cannot be reached.`,
 // value elsewhere.
 func watchStatus(ctx context.Context, env *environment, w *waiting, p terminal.Printer) error {
 	view := terminal.NewView(p, env.stdout)
-	within := ctx
+	within, answered := ctx, false
+	var missing error // why there is nothing to show
 	if w.within > 0 {
-		var cancel context.CancelFunc
-		within, cancel = context.WithTimeout(ctx, w.within)
-		defer cancel()
-		view = readyView{view, w}
-		if all, err := w.read(within); err == nil {
-			if err := w.refresh(within, all); err != nil {
+		all, err := w.read(ctx)
+		if answered = err == nil || mayCome(err); answered {
+			if missing = err; len(all) == 0 {
+				w.show(nil, err) // a view without a screen shows nothing of it
+			}
+			if err := w.refresh(ctx, all); err != nil {
 				return err
 			}
 		}
+		var cancel context.CancelFunc
+		within, cancel = context.WithDeadline(ctx, w.asked.Add(w.within))
+		defer cancel()
+		view = readyView{view, w}
 	}
 	name := ""
 	if len(w.args) > 0 {
@@ -105,14 +110,21 @@ func watchStatus(ctx context.Context, env *environment, w *waiting, p terminal.P
 	}
 	for {
 		all, err := support.Watch(within, w.client, view, name)
-		if w.within > 0 && mayCome(err) && sleepOrStop(within, time.Second) == nil {
-			continue
+		if w.within > 0 && (mayCome(err) || answered && errors.Is(err, api.ErrNoDaemon)) {
+			missing = err
+			w.show(nil, err)
+			if sleepOrStop(within, time.Second) == nil {
+				continue
+			}
 		}
 		if err != nil && within.Err() == nil && !errors.Is(err, errReady) {
 			return err
 		}
 		var late error
 		if w.within > 0 && ctx.Err() == nil {
+			if len(all) == 0 && missing != nil {
+				return missing
+			}
 			late = w.late(all)
 			if !p.IsJSON() {
 				p.At(time.Now()).PrintStatuses(all) // the screen of its own is closed
@@ -178,9 +190,9 @@ func mayCome(err error) bool {
 	return errors.As(err, &e) && (e.Reason == cluster.Starting || e.Reason == cluster.ClusterUnknown)
 }
 
-// refresh has the repository read now. Others than root wait until it is time to:
-// they may not ask for it, and of a cluster that cannot be managed its status shows
-// why.
+// refresh has the repository read now, for everything where no cluster is known yet.
+// Others than root wait until it is time to: they may not ask for it, and of a cluster
+// that cannot be managed its status shows why.
 func (w *waiting) refresh(ctx context.Context, all []cluster.Status) error {
 	names := slices.Clone(w.args)
 	if len(names) == 0 {
@@ -188,13 +200,24 @@ func (w *waiting) refresh(ctx context.Context, all []cluster.Status) error {
 			names = append(names, s.Cluster)
 		}
 	}
+	if len(names) == 0 {
+		return dropRefusal(w.client.ReconcileAll(ctx))
+	}
 	for _, name := range names {
-		var e *api.Error
-		if err := w.client.Reconcile(ctx, name); err != nil && !errors.As(err, &e) {
+		if err := dropRefusal(w.client.Reconcile(ctx, name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// dropRefusal is an error of the way to the daemon; what the daemon answers is none.
+func dropRefusal(err error) error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return nil
+	}
+	return err
 }
 
 // untilReady asks how the clusters stand, and goes on asking until all are Ready
