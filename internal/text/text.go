@@ -58,7 +58,7 @@ func Reason(err error, most int) string {
 		return "nothing listens there"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return "there is no way to it"
-	case errors.As(err, &name):
+	case errors.As(err, &name) && !name.Timeout():
 		return "its name cannot be resolved: " + Sanitize(name.Err, most)
 	case errors.Is(err, context.Canceled):
 		return "it was not waited for"
@@ -93,11 +93,15 @@ type plain struct {
 func (p plain) Error() string { return p.words }
 func (p plain) Unwrap() error { return p.error }
 
+// mostName is how long the name of a host can be.
+const mostName = 253
+
 // describeKnown is the words of Plain; "" for an error that it does not know.
 func describeKnown(err error) string {
 	if err == nil {
 		return ""
 	}
+	var name *net.DNSError
 	var timeout net.Error
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -105,6 +109,8 @@ func describeKnown(err error) string {
 	var syntax *json.SyntaxError
 	var form *json.UnmarshalTypeError
 	switch {
+	case errors.As(err, &name) && name.Timeout(): // of the name server, before any of who was asked
+		return "the name " + Sanitize(name.Name, mostName) + " was not resolved in time"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "it does not answer in time"
 	case strings.Contains(err.Error(), Expired):

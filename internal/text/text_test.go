@@ -70,6 +70,7 @@ func TestReason(t *testing.T) {
 		{&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, "there is no way to it"},
 		{syscall.ENETUNREACH, "there is no way to it"},
 		{&url.Error{Op: "Get", URL: "https://example.org", Err: &net.DNSError{Err: "no such host", Name: "example.org"}}, "its name cannot be resolved: no such host"},
+		{&url.Error{Op: "Get", URL: "https://example.org", Err: &net.OpError{Op: "dial", Err: &net.DNSError{Err: "i/o timeout", Name: "example.org", IsTimeout: true}}}, "the name example.org was not resolved in time"},
 		{fmt.Errorf("ask: %w", context.Canceled), "it was not waited for"},
 		{context.DeadlineExceeded, "it does not answer in time"},
 		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, "it does not answer in time"},
@@ -95,6 +96,15 @@ func TestReason(t *testing.T) {
 func TestPlain(t *testing.T) {
 	err := Plain(&url.Error{Op: "Get", URL: "https://example.org", Err: context.DeadlineExceeded})
 	if err.Error() != "it does not answer in time" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	// The name server is silent, and not who was to be asked.
+	name := &net.DNSError{Err: "i/o timeout", Name: "example.org", IsTimeout: true}
+	if err := Plain(&net.OpError{Op: "dial", Err: name}); err.Error() != "the name example.org was not resolved in time" || !errors.Is(err, name) {
+		t.Errorf("%v", err)
+	}
+	unknown := &net.DNSError{Err: "no such host", Name: "example.org", IsNotFound: true}
+	if err := Plain(unknown); err != error(unknown) {
 		t.Errorf("%v", err)
 	}
 	for _, err := range []error{nil, io.EOF, syscall.ECONNREFUSED} {
