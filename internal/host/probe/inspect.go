@@ -37,19 +37,21 @@ type Inspector struct {
 	Host       Host
 }
 
-// inspectTimeout bounds what is waited for on the host's network. Programs have a
-// bound of their own.
+// inspectTimeout bounds what is waited for on the host's network. Programs have the
+// bound of one of them, all together.
 const inspectTimeout = 15 * time.Second
 
 func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 	ctx, cancel := context.WithTimeout(parent, inspectTimeout)
 	defer cancel()
+	programs, stop := limitPrograms(parent, runTimeout)
+	defer stop()
 	h := doctor.Host{Wants: w, Files: v.listFiles(), Credentials: v.compareCredentials(), Clock: readClock(), DHCP: findDHCPListeners("/proc/net/udp"), Addresses: listAddresses(),
 		TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(parent, w.Token)) })
-	wg.Go(func() { h.Others = doctor.Look(v.findOthers(parent, w.Token)) })
+	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(programs, w.Token)) })
+	wg.Go(func() { h.Others = doctor.Look(v.findOthers(programs, w.Token)) })
 	look := func(ip netip.Addr) {
 		if _, done := h.Ways[ip]; done || !ip.IsValid() {
 			return

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -21,6 +22,34 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
+
+// TestInspectEnds: however many programs it takes, a busy host is not waited for
+// longer than for one, and what was not seen says so.
+func TestInspectEnds(t *testing.T) {
+	root := t.TempDir()
+	must(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755))
+	must(os.WriteFile(filepath.Join(root, "usr/bin/pvesh"), nil, 0o755))
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(ctx context.Context, _ string, _ ...string) ([]byte, error) {
+			select {
+			case <-time.After(runTimeout - time.Second):
+				return []byte("{}"), nil
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		began := time.Now()
+		h := Inspector{ConfigPath: filepath.Join(root, "config.yaml"), Store: filepath.Join(root, "store"), Host: Host{Root: root, Run: slow}}.Inspect(t.Context(), doctor.Wants{Token: "talos-agent@pve!pve1"})
+		if took := time.Since(began); took > runTimeout {
+			t.Errorf("it took %v", took)
+		}
+		for what, f := range map[string]doctor.Fact[bool]{"separation": {Why: h.Separation.Why, Hint: h.Separation.Hint}, "others": {Why: h.Others.Why, Hint: h.Others.Hint}} {
+			if !strings.Contains(f.Why, "not done within 2m0s") || !strings.Contains(f.Hint, "run it again") {
+				t.Errorf("%s: %+v", what, f)
+			}
+		}
+	})
+}
 
 // TestListenersIn reads what the kernel of a Proxmox VE host with dnsmasq on a
 // bridge showed.

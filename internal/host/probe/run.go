@@ -30,6 +30,16 @@ func RunProgram(ctx context.Context, name string, args ...string) ([]byte, error
 	return runWithin(ctx, runTimeout, name, args...)
 }
 
+// limitPrograms bounds the time of several programs together.
+func limitPrograms(parent context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(parent, limit, lateError(limit))
+}
+
+func lateError(limit time.Duration) error {
+	return fault.WithHint(fmt.Errorf("not done within %v: %w", limit, context.DeadlineExceeded),
+		"the host is busy (`uptime`), or something there hangs (`pvesm status`, `pvecm status`): run it again when it answers")
+}
+
 func runWithin(parent context.Context, limit time.Duration, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(parent, limit)
 	defer cancel()
@@ -43,11 +53,12 @@ func runWithin(parent context.Context, limit time.Duration, name string, args ..
 	switch words := text.OneLine(stderr.String()); {
 	case err == nil:
 		return out.Bytes(), nil
+	case errors.Is(parent.Err(), context.DeadlineExceeded):
+		return nil, context.Cause(parent) // that of limitPrograms has a hint
 	case parent.Err() != nil:
 		return nil, parent.Err()
 	case ctx.Err() != nil:
-		return nil, fault.WithHint(fmt.Errorf("not done within %v: %w", limit, ctx.Err()),
-			"the host is busy (`uptime`), or something there hangs (`pvesm status`, `pvecm status`): run it again when it answers")
+		return nil, lateError(limit)
 	case words != "":
 		return nil, errors.New(words)
 	}

@@ -19,6 +19,11 @@ func TestRunProgram(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not done within 10ms") || strings.Contains(err.Error(), "killed") || !strings.Contains(fault.HintOf(err), "run it again") {
 		t.Errorf("one that hangs: %v (%s)", err, fault.HintOf(err))
 	}
+	together, over := limitPrograms(t.Context(), 10*time.Millisecond)
+	defer over()
+	if _, err := RunProgram(together, "sleep", "600"); err == nil || !strings.Contains(err.Error(), "not done within 10ms") || !strings.Contains(fault.HintOf(err), "run it again") {
+		t.Errorf("the last of several: %v (%s)", err, fault.HintOf(err))
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := RunProgram(ctx, "sleep", "600"); !errors.Is(err, context.Canceled) || fault.HintOf(err) != "" {
