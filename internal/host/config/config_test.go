@@ -100,9 +100,14 @@ func TestConfigCredentials(t *testing.T) {
 	if len(problems) > 0 || s.Repository.Token != hosttest.CanaryForge || s.Forge != nil {
 		t.Errorf("named: %v", problems)
 	}
-	_, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:nope\"}\n")
-	if !strings.Contains(problems.Error(), "repository.token_file: there is no such file") {
-		t.Errorf("missing: %v", problems)
+	// The unit hands over an empty line for a credential that is missing.
+	hosttest.Write(t, filepath.Join(credentials, "unset"), "\n", 0o400)
+	for _, name := range []string{"nope", "unset"} {
+		_, problems = load("repository: {url: \"https://example.org/infra.git\", token_file: \"credential:" + name + "\"}\n")
+		if want := "repository.token_file: systemd has handed over no credential " + name; len(problems) != 1 || !strings.Contains(problems.Error(), want) ||
+			!strings.HasSuffix(problems[0].Hint, "; if /etc/credstore/talos-agent."+name+" is there, `systemctl restart talos-agent` hands it over") {
+			t.Errorf("missing: %v, want %s", problems, want)
+		}
 	}
 	must(os.Remove(filepath.Join(credentials, "forge.token")))
 	_, problems = load("repository: {url: \"https://example.org/infra.git\"}\nforge: {kind: github, repository: a/b}\n")

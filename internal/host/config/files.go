@@ -126,6 +126,12 @@ func (c Credentials) has(name string) bool {
 	return err == nil && !(c.guarded && IsDefault(info))
 }
 
+// mayHave reports whether a credential of that name is there, or cannot be looked at.
+func (c Credentials) mayHave(name string) bool {
+	_, err := os.Stat(c.path(name))
+	return c.has(name) || err != nil && !errors.Is(err, fs.ErrNotExist)
+}
+
 // IsDefault reports whether a credential that systemd hands over is the empty line
 // that the unit sets for one that is missing.
 func IsDefault(info fs.FileInfo) bool { return info.Size() <= int64(len("\n")) }
@@ -163,6 +169,11 @@ func (l *loader) locateFile(field, written, credential string) (file, bool) {
 	switch {
 	case named && !l.credentials.guarded && !l.credentials.has(name):
 		l.Wrong(field, "start the agent by systemd with LoadCredential="+name+":/path/of/the/file, or write the path here", "there are no credentials: systemd has given the program none")
+		return file{}, false
+	case named && l.credentials.guarded && !l.credentials.mayHave(name):
+		l.recordUse(l.credentials.path(name), doctor.KeyFile) // it may come
+		l.absent[field] = name
+		l.Wrong(field, "give the unit LoadCredential="+name+":/path/of/the/file, or write the path here", "systemd has handed over no credential %s", name)
 		return file{}, false
 	case named:
 		return l.credentials.file(name), true
