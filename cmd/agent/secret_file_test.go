@@ -115,3 +115,27 @@ func TestJoinWithUnreadable(t *testing.T) {
 		t.Errorf("a new file: %s %v", b, err)
 	}
 }
+
+// TestReplaceIsAsked: what would be lost is named, and replaced only for a yes.
+func TestReplaceIsAsked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config")
+	for have, what := range map[string]string{
+		"contexts: [{name: mine}, {name: other}]\n": "mine, other",
+		"notes of mine\n": "something else",
+	} {
+		must(os.WriteFile(path, []byte(have), 0o600))
+		for typed, ok := range map[string]bool{"yes\n": true, "y\n": false, "\n": false, "\x04": false} {
+			keyboard, tty := newTerminal(t)
+			_, err := keyboard.WriteString(typed)
+			must(err)
+			var asked bytes.Buffer
+			b, err := joinWithFile(&environment{stdin: tty, stderr: &asked}, path, []byte("contexts: []\n"), false)
+			if ok != (err == nil) || ok != (string(b) == "contexts: []\n") || asked.String() != path+" holds "+what+". Type yes to replace it: " {
+				t.Errorf("%q typed: %q, %q, %v", typed, asked.String(), b, err)
+			}
+			if !ok && !strings.Contains(err.Error(), "not confirmed; nothing was changed") {
+				t.Errorf("%q typed: %v", typed, err)
+			}
+		}
+	}
+}
