@@ -30,6 +30,9 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 	follow := cmd.Flags().BoolP("follow", "f", false, "go on with what happens")
 	since := cmd.Flags().String("since", "", "from then on: a time in RFC 3339, or how long ago (2h, 30m)")
 	node := cmd.Flags().String("node", "", "of this node only")
+	completeFlag(cmd, "node", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return nodeNames(cmd, args), cobra.ShellCompDirectiveNoFileComp
+	})
 	last := cmd.Flags().Int("last", 0, "at most so many, the newest (default 50 without --since)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
