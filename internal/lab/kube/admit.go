@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // admitObject completes an object with the defaults and allocations of the server
@@ -32,6 +34,22 @@ func (s *store) admitObject(res *resource, body, was map[string]any) error {
 	}
 	if len(errs) > 0 {
 		return apierrors.NewInvalid(res.gk(), name, errs)
+	}
+	if res == resPods && was == nil {
+		return s.securePod(body)
+	}
+	return nil
+}
+
+// securePod refuses a pod that its namespace does not allow.
+func (s *store) securePod(pod map[string]any) error {
+	return s.security.Refuse(s.labelsOf(textAt(pod, "metadata", "namespace")), pod)
+}
+
+// labelsOf are the labels of a namespace.
+func (s *store) labelsOf(namespace string) map[string]string {
+	if space := s.getObject(resNamespaces, objectKey("", namespace)); space != nil {
+		return stringsAt(space.body, "metadata", "labels")
 	}
 	return nil
 }
@@ -227,6 +245,7 @@ var checks = map[*resource]func(body, was map[string]any) field.ErrorList{
 	resPods: func(body, was map[string]any) field.ErrorList {
 		return checkPod(mapAt(body, "spec"), field.NewPath("spec"))
 	},
+	resNamespaces:   rules.CheckLabels,
 	resDeployments:  checkWorkload,
 	resReplicaSets:  checkWorkload,
 	resDaemonSets:   checkWorkload,

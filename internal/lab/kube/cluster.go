@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // cluster is one etcd and everything that lives on it. Its fields are guarded
@@ -45,6 +47,7 @@ type cluster struct {
 	unplaced   bool                       // pods may wait for a node
 	rolledOut  map[ref]bool               // workloads that were complete last time
 	planned    map[ref]bool               // definitions that will be served soon
+	refusals   rules.Refusals[ref]        // workloads whose pods are refused
 }
 
 // ref names a stored object.
@@ -93,7 +96,7 @@ func newCluster(c *Clusters, ca, etcd string) *cluster {
 		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
 		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, ending: map[string]bool{},
-		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{},
+		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{},
 	}
 }
 

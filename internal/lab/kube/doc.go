@@ -16,8 +16,11 @@
 //   - Answers are JSON only; a client that accepts nothing but protobuf gets
 //     406. What it writes may be protobuf.
 //   - OpenAPI states that the server checks fields itself, and nothing else.
-//   - Nobody owns fields: an apply patch is merged, takes nothing away and never
-//     conflicts.
+//   - Nobody owns fields, except labels and annotations of namespaces: any other
+//     apply patch is merged, takes nothing away and never conflicts.
+//   - Pods are held to the Pod Security that Talos configures, by the server's own
+//     rules: enforce baseline, warn of restricted, kube-system is exempt, and
+//     namespaces can have labels. Nothing is audited.
 //   - Custom resources are neither checked nor pruned, webhooks never called,
 //     disruption budgets never asked, lists never cut into pages.
 //   - Who is in system:masters may do everything, others nothing. /readyz,

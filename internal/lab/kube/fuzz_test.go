@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 func TestParsePath(t *testing.T) {
@@ -145,7 +147,7 @@ func FuzzProtobuf(f *testing.F) {
 	}
 	f.Add(append([]byte("k8s\x00"), envelope...))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		out, err := fromProtobuf(body)
+		out, err := rules.FromProtobuf(body, typeOf)
 		if err == nil && !json.Valid(out) {
 			t.Errorf("%x became %q", body, out)
 		}

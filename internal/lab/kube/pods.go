@@ -236,34 +236,6 @@ func (cl *cluster) dropObject(res *resource, key string) {
 	}
 }
 
-// makePod makes a pod from a template, on a node or ("") wherever there is
-// room.
-func (cl *cluster) makePod(owner ref, o *object, name, node, hashLabel, hash string) {
-	ns, _ := splitKey(owner.key)
-	template := runtime.DeepCopyJSON(mapAt(o.body, "spec", "template"))
-	meta := ensureMap(template, "metadata")
-	body := map[string]any{"metadata": meta, "spec": ensureMap(template, "spec")}
-	meta["namespace"] = ns
-	if name != "" {
-		meta["name"] = name
-	} else {
-		meta["generateName"] = textAt(o.body, "metadata", "name") + "-"
-	}
-	if hashLabel != "" {
-		ensureMap(meta, "labels")[hashLabel] = hash
-	}
-	delete(meta, "creationTimestamp")
-	meta["ownerReferences"] = []any{ownedBy(owner.res, o)}
-	status := map[string]any{"phase": "Pending"}
-	if node != "" {
-		ensureMap(body, "spec")["nodeName"] = node
-		status["conditions"] = setCondition(nil, "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containerStates(body, "containers", false, waitingState())
-	}
-	body["status"] = status
-	cl.store.createObject(resPods, body)
-}
-
 // ownedBy is a reference to an object's controller.
 func ownedBy(res *resource, o *object) map[string]any {
 	return map[string]any{

@@ -15,6 +15,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -33,6 +34,7 @@ type request struct {
 	pattern     string // the path with names taken out
 	query       url.Values
 	media       string // type of the body, without parameters
+	agent       string // the client, as it calls itself
 	body        []byte
 }
 
@@ -47,7 +49,7 @@ func requestOf(ctx context.Context) *request {
 // readRequest understands a request and reads its body.
 func readRequest(w http.ResponseWriter, r *http.Request) (*request, error) {
 	req := parsePath(r.Method, r.URL.Path)
-	req.query = r.URL.Query()
+	req.query, req.agent = r.URL.Query(), r.UserAgent()
 	if req.verb == "list" {
 		if watch, err := strconv.ParseBool(req.query.Get("watch")); err == nil && watch {
 			req.verb = "watch"
@@ -63,9 +65,9 @@ func readRequest(w http.ResponseWriter, r *http.Request) (*request, error) {
 	req.body = body
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	req.media = strings.TrimSpace(media)
-	if req.media == protobuf && len(body) > 0 {
+	if req.media == rules.Protobuf && len(body) > 0 {
 		req.media = "application/json"
-		if req.body, err = fromProtobuf(body); err != nil {
+		if req.body, err = rules.FromProtobuf(body, typeOf); err != nil {
 			return req, err
 		}
 	}

@@ -188,6 +188,7 @@ func newRows(group, version string, in ...row) []*resource {
 // The resources the simulation itself reads and writes.
 var (
 	resConfigMaps      = findBuiltin("", "configmaps")
+	resEvents          = findBuiltin("", "events")
 	resNamespaces      = findBuiltin("", "namespaces")
 	resNodes           = findBuiltin("", "nodes")
 	resPods            = findBuiltin("", "pods")
@@ -210,4 +211,14 @@ func findBuiltin(group, name string) *resource {
 		}
 	}
 	panic("kube: no built-in resource " + group + "/" + name)
+}
+
+// typeOf is the Go type of a built-in kind, nil if there is none.
+func typeOf(group, kind string) reflect.Type {
+	for _, r := range builtins {
+		if r.group == group && r.kind == kind {
+			return r.typ
+		}
+	}
+	return nil
 }

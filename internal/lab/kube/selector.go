@@ -21,7 +21,7 @@ type selector struct {
 // selectable are the fields clients may select by, beside metadata.name and
 // metadata.namespace. The server knows no others, and refuses them.
 var selectable = map[*resource][]string{
-	findBuiltin("", "events"): {
+	resEvents: {
 		"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
 		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "type",
 	},

@@ -138,6 +138,11 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
+	if template := mapAt(o.body, "spec", "template"); template != nil && req.verb != "get" {
+		if text := a.cl.store.security.Warn(a.cl.store.labelsOf(req.namespace), req.namespace, template); text != "" {
+			w.Header().Add("Warning", fmt.Sprintf("299 - %q", text))
+		}
+	}
 	writeJSON(w, code, body)
 	return nil
 }

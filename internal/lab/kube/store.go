@@ -18,6 +18,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // keptEvents is how many events of one resource a watch can be resumed over;
@@ -37,6 +39,7 @@ type store struct {
 	// services is where addresses of services come from. It is set before
 	// anything is served.
 	services netip.Prefix
+	security rules.PodSecurity
 
 	mu      sync.Mutex
 	rv      uint64
@@ -82,7 +85,7 @@ type change struct {
 }
 
 func newStore(seed string, wake func()) *store {
-	s := &store{seed: seed, wake: wake, tables: map[schema.GroupResource]*table{}}
+	s := &store{seed: seed, wake: wake, security: rules.NewPodSecurity(), tables: map[schema.GroupResource]*table{}}
 	for _, r := range builtins {
 		s.serveResource(r)
 	}

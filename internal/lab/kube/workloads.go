@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -36,6 +37,7 @@ func (cl *cluster) readWorkload(res *resource, key string) (w workload, ok bool)
 	o := cl.store.getObject(res, key)
 	if o == nil || valueAt(o.body, "metadata", "deletionTimestamp") != nil {
 		delete(cl.rolledOut, ref{res, key})
+		delete(cl.refusals, ref{res, key})
 		return w, false
 	}
 	w = workload{ref: ref{res, key}, o: o, uid: textAt(o.body, "metadata", "uid"), hash: templateHash(o)}
@@ -102,7 +104,7 @@ func (cl *cluster) tendDaemonSet(key string) {
 		}
 		desired++
 		if p == nil {
-			cl.makePod(w.ref, w.o, "", n.name, hashOfSet, w.hash)
+			cl.makePod(w, "", n.name, hashOfSet, w.hash)
 			continue
 		}
 		current++
@@ -201,18 +203,24 @@ func (cl *cluster) tendDeployment(key string) {
 	}
 	complete := ready >= want && updated == want && replicas == updated
 	// One in four may be missing, as the default strategy allows.
-	status["conditions"] = deploymentConditions(w, newest, ready >= want-want/4, complete)
-	cl.setStatus(w.ref, status)
-	if rs := cl.store.getObject(resReplicaSets, newest); rs != nil {
+	conditions := deploymentConditions(w, newest, ready >= want-want/4, complete)
+	rs := cl.store.getObject(resReplicaSets, newest)
+	if rs != nil {
+		conditions = append(conditions, listAt(rs.body, "status", "conditions")...)
 		w.pods = byKey(cl.owned[textAt(rs.body, "metadata", "uid")])
 	}
+	status["conditions"] = conditions
+	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, complete && want > 0)
 }
 
 // deploymentConditions are those of a Deployment whose newest ReplicaSet is at key
 // newest.
 func deploymentConditions(w workload, newest string, available, complete bool) []any {
-	conditions := listAt(w.o.body, "status", "conditions")
+	conditions := slices.DeleteFunc(slices.Clone(listAt(w.o.body, "status", "conditions")), func(c any) bool {
+		m, _ := c.(map[string]any)
+		return textAt(m, "type") == "ReplicaFailure" // its ReplicaSet's
+	})
 	if available {
 		conditions = setCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	} else {
@@ -260,7 +268,9 @@ func (cl *cluster) tendReplicaSet(key string) {
 	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return p.finished })
 	want, have := numberAt(w.o.body, "spec", "replicas"), int64(len(w.pods))
 	for range want - have {
-		cl.makePod(w.ref, w.o, "", "", "", "")
+		if !cl.makePod(w, "", "", "", "") {
+			break
+		}
 	}
 	if have > want {
 		// Those that are not ready go first, then the youngest.
@@ -279,6 +289,9 @@ func (cl *cluster) tendReplicaSet(key string) {
 	}
 	ready := w.countPods(isReady)
 	status := map[string]any{"replicas": min(have, want), "observedGeneration": w.generation()}
+	if why := cl.refusals.Message(w.ref, w.hash); why != "" {
+		status["conditions"] = setCondition(listAt(w.o.body, "status", "conditions"), "ReplicaFailure", "True", "FailedCreate", why)
+	}
 	setNonZero(status, "fullyLabeledReplicas", min(have, want))
 	setNonZero(status, "readyReplicas", min(ready, want))
 	setNonZero(status, "availableReplicas", min(ready, want))
@@ -316,7 +329,7 @@ func (cl *cluster) tendStatefulSet(key string) {
 			updated++
 		case !waits && cl.store.getObject(resPods, objectKey(ns, podName)) == nil:
 			cl.makeClaims(w, ns, podName)
-			cl.makePod(w.ref, w.o, podName, "", hashOfSet, w.hash)
+			cl.makePod(w, podName, "", hashOfSet, w.hash)
 		}
 		if p != nil && p.ready {
 			ready++
@@ -336,6 +349,81 @@ func (cl *cluster) tendStatefulSet(key string) {
 	setNonZero(status, "updatedReplicas", updated)
 	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, want > 0 && ready == want && updated == want)
+}
+
+// makePod makes a pod from the template of a workload, on a node or ("") wherever
+// there is room. It returns false if there is none: the server refuses it, or
+// refused the last one lately.
+func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool {
+	if !cl.refusals.MayTry(w.ref, w.hash) {
+		return false
+	}
+	ns, _ := splitKey(w.key)
+	o := w.o
+	template := runtime.DeepCopyJSON(mapAt(o.body, "spec", "template"))
+	meta := ensureMap(template, "metadata")
+	body := map[string]any{"metadata": meta, "spec": ensureMap(template, "spec")}
+	meta["namespace"] = ns
+	if name != "" {
+		meta["name"] = name
+	} else {
+		meta["generateName"] = textAt(o.body, "metadata", "name") + "-"
+	}
+	if hashLabel != "" {
+		ensureMap(meta, "labels")[hashLabel] = hash
+	}
+	delete(meta, "creationTimestamp")
+	meta["ownerReferences"] = []any{ownedBy(w.res, o)}
+	status := map[string]any{"phase": "Pending"}
+	if node != "" {
+		ensureMap(body, "spec")["nodeName"] = node
+		status["conditions"] = setCondition(nil, "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containerStates(body, "containers", false, waitingState())
+	}
+	body["status"] = status
+	return cl.tryPod(w, body)
+}
+
+// tryPod stores a pod of a workload. If the server refuses it, an event shows that,
+// and it is tried again later.
+func (cl *cluster) tryPod(w workload, body map[string]any) bool {
+	meta := mapAt(body, "metadata")
+	fillMissing(meta, "name", textAt(meta, "generateName")+makeSuffix(cl.store.nextUnique()))
+	defaults[resPods](body)
+	err := cl.store.securePod(body)
+	if err == nil {
+		delete(cl.refusals, w.ref)
+		cl.store.createObject(resPods, body)
+		return true
+	}
+	wait, again := cl.refusals.Note(w.ref, w.hash, err.Error())
+	cl.scheduleAfter(wait, func() {
+		again()
+		cl.dirty[w.ref] = true
+	})
+	message := "Error creating: " + err.Error()
+	if _, name := splitKey(w.key); w.res == resStatefulSets {
+		message = fmt.Sprintf("create Pod %s in StatefulSet %s failed error: %v", textAt(meta, "name"), name, err)
+	}
+	cl.recordEvent(w, "FailedCreate", message)
+	return false
+}
+
+// recordEvent records a warning about a workload. There is one event for each
+// workload, which counts; a real recorder keeps several whose texts differ.
+func (cl *cluster) recordEvent(w workload, reason, message string) {
+	ns, name := splitKey(w.key)
+	event := name + "." + w.uid[:8]
+	cl.store.createObject(resEvents, map[string]any{
+		"metadata":       map[string]any{"name": event, "namespace": ns},
+		"involvedObject": map[string]any{"apiVersion": w.res.apiVersion(), "kind": w.res.kind, "name": name, "namespace": ns, "uid": w.uid},
+		"reason":         reason, "type": corev1.EventTypeWarning, "firstTimestamp": formatNow(), "eventTime": nil,
+		"source": map[string]any{"component": strings.ToLower(w.res.kind) + "-controller"},
+	})
+	cl.store.updateObject(resEvents, objectKey(ns, event), func(o map[string]any) bool {
+		o["message"], o["lastTimestamp"], o["count"] = message, formatNow(), numberAt(o, "count")+1
+		return true
+	})
 }
 
 // makeClaims makes the volume claims of a StatefulSet's pod.
@@ -365,8 +453,7 @@ func (cl *cluster) tendJob(key string) {
 	want := max(1, numberAt(w.o.body, "spec", "completions"))
 	done := w.countPods(func(p *pod) bool { return p.finished })
 	active := int64(len(w.pods)) - done
-	for ; active < min(parallel, want-done); active++ {
-		cl.makePod(w.ref, w.o, "", "", "", "")
+	for ; active < min(parallel, want-done) && cl.makePod(w, "", "", "", ""); active++ {
 	}
 	status := map[string]any{
 		"startTime": cmp.Or(textAt(w.o.body, "status", "startTime"), formatNow()),

@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,10 +17,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // dryRun reports whether a write is only to be tried.
 func (req *request) dryRun() bool { return req.query.Get("dryRun") == metav1.DryRunAll }
+
+// write is what the rules of ownership need to know of a request.
+func (req *request) write() rules.Write {
+	agent, _, _ := strings.Cut(req.agent, "/")
+	return rules.Write{
+		Manager: cmp.Or(req.query.Get("fieldManager"), agent), Apply: types.PatchType(req.media) == types.ApplyYAMLPatchType,
+		Force: req.query.Get("force") == "true", Body: req.body,
+	}
+}
 
 // createObject makes a new object from the request's body.
 func (a *apiserver) createObject(w http.ResponseWriter, req *request, res *resource) (*object, error) {
@@ -58,6 +71,11 @@ func (s *store) insertObject(res *resource, req *request, body map[string]any) (
 	s.stampObject(res, meta)
 	if err := s.admitObject(res, body, nil); err != nil {
 		return nil, err
+	}
+	if res == resNamespaces {
+		if err := rules.KeepOwners(req.write(), nil, body); err != nil {
+			return nil, err
+		}
 	}
 	name := textAt(meta, "name")
 	key := objectKey(textAt(meta, "namespace"), name)
@@ -167,6 +185,14 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 	}
 	if err := s.admitObject(res, next, have.body); err != nil {
 		return nil, err
+	}
+	if owned, ok := was["managedFields"]; ok {
+		meta["managedFields"] = owned
+	}
+	if res == resNamespaces && req.subresource == "" {
+		if err := rules.KeepOwners(req.write(), have.body, next); err != nil {
+			return nil, err
+		}
 	}
 	meta["resourceVersion"] = was["resourceVersion"]
 	if reflect.DeepEqual(next, have.body) {

@@ -1,4 +1,4 @@
-package kube
+package rules
 
 import (
 	"bytes"
@@ -12,12 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-const protobuf = "application/vnd.kubernetes.protobuf"
+// Protobuf is the media type of such bodies.
+const Protobuf = "application/vnd.kubernetes.protobuf"
 
-// fromProtobuf turns a body that a typed client sent as protobuf into JSON.
-// kubectl drain sends its evictions and deletions so whatever it is given;
+// FromProtobuf turns a body that a typed client sent as protobuf into JSON; typeOf
+// is the Go type of a kind, nil if it is none that is served. kubectl drain sends its evictions and deletions so whatever it is given;
 // everything is answered in JSON, which such clients take too.
-func fromProtobuf(body []byte) ([]byte, error) {
+func FromProtobuf(body []byte, typeOf func(group, kind string) reflect.Type) ([]byte, error) {
 	body, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
 	var envelope runtime.Unknown
 	if !ok {
@@ -27,7 +28,7 @@ func fromProtobuf(body []byte) ([]byte, error) {
 		return nil, apierrors.NewBadRequest("read protobuf: " + err.Error())
 	}
 	kind := envelope.GroupVersionKind()
-	object := protobufType(kind.Group, kind.Kind)
+	object := protobufType(kind.Group, kind.Kind, typeOf)
 	if object == nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("no kind %q is registered for version %q", kind.Kind, kind.GroupVersion()))
 	}
@@ -49,18 +50,17 @@ type message interface {
 }
 
 // protobufType returns an empty object of a kind, nil if it is none of ours.
-func protobufType(group, kind string) message {
+func protobufType(group, kind string, typeOf func(group, kind string) reflect.Type) message {
 	switch {
 	case kind == "DeleteOptions":
 		return &metav1.DeleteOptions{}
 	case group == "policy" && kind == "Eviction":
 		return &policyv1.Eviction{}
 	}
-	for _, r := range builtins {
-		if r.group == group && r.kind == kind {
-			object, _ := reflect.New(r.typ).Interface().(message)
-			return object
-		}
+	typ := typeOf(group, kind)
+	if typ == nil {
+		return nil
 	}
-	return nil
+	object, _ := reflect.New(typ).Interface().(message)
+	return object
 }
