@@ -249,6 +249,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 		return r.fetchChart(ctx, a.Addon)
 	case plan.InstallAddon:
 		return r.c.Releases.Install(ctx, d, a.Addon, a.Digest)
+	case plan.LabelNamespace:
+		return r.c.Releases.LabelNamespace(ctx, d, a.Namespace, a.Meta)
 	case plan.DeleteVM:
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
 	default:

@@ -345,6 +345,10 @@ func (f *fake) Install(ctx context.Context, _ cluster.Desired, a cluster.Addon, 
 	return f.act(ctx, "install", a.Name)
 }
 
+func (f *fake) LabelNamespace(ctx context.Context, _ cluster.Desired, namespace string, _ cluster.NamespaceMeta) error {
+	return f.act(ctx, "label", namespace)
+}
+
 func (f *fake) did() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

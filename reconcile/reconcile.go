@@ -112,6 +112,9 @@ type Releases interface {
 	// Install installs, upgrades or recovers a release. It returns when the
 	// objects are written; whether they become ready is observed later.
 	Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error
+	// LabelNamespace gives a namespace these labels and annotations, and takes back
+	// those it gave before. Those of others stay.
+	LabelNamespace(ctx context.Context, d cluster.Desired, namespace string, meta cluster.NamespaceMeta) error
 }
 
 // Config wires one Reconciler.

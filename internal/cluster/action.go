@@ -19,6 +19,7 @@ const (
 	Bootstrap         ActionKind = "bootstrap etcd"
 	FetchChart        ActionKind = "fetch chart"
 	InstallAddon      ActionKind = "install addon"
+	LabelNamespace    ActionKind = "label namespace"
 	DeleteVM          ActionKind = "delete vm"
 )
 

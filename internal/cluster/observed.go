@@ -47,6 +47,10 @@ type Observed struct {
 	// Left are the releases that we made and no addon of the inventory has; there
 	// may be more while Releases is unknown.
 	Left []ReleaseName
+	// Namespaces are those of addons, by name, with the labels and annotations that we
+	// set and nobody changed since; missing: there is no such namespace. It is unknown
+	// while Releases is.
+	Namespaces map[string]NamespaceMeta
 
 	ImageCached Seen[bool]               // the verified image lies in the host's cache
 	Charts      map[string]Seen[Fetched] // by addon name
@@ -305,6 +309,9 @@ type Release struct {
 	Digest string
 	Ready  bool
 	Why    string // what it waits for when it is not ready
+	// Refused means that it waits for pods that the Pod Security of its namespace
+	// does not allow.
+	Refused bool
 }
 
 // ReleaseName names a Helm release.

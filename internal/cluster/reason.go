@@ -118,6 +118,7 @@ const (
 	WaitingForAddon     Reason = "WaitingForAddon"
 	WaitingForChart     Reason = "WaitingForChart"
 	AddonNotReady       Reason = "AddonNotReady"
+	AddonPodsRefused    Reason = "AddonPodsRefused"
 )
 
 // The reasons with which the API refuses.

@@ -126,6 +126,7 @@ var addonReasons = []ReasonInfo{
 	{WaitingForAddon, Everyone, "An addon depends on another one that is not ready.", "Nothing."},
 	{WaitingForChart, Everyone, "The chart of an addon is not in the cache yet.", "The message shows why."},
 	{AddonNotReady, Everyone, "The workloads of an addon are not ready.", "`kubectl -n NAMESPACE get pods,events`."},
+	{AddonPodsRefused, Everyone, "Pod Security does not allow the pods of an addon in its namespace.", "`namespace_labels: {pod-security.kubernetes.io/enforce: privileged}` in the file of the addon."},
 }
 
 var apiReasons = []ReasonInfo{

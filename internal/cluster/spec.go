@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -214,6 +216,38 @@ type Addon struct {
 	Ownership  Ownership
 	ReadyAfter time.Duration // how long becoming ready may take before it is a problem
 	File       string        // where it is written, for messages
+	// Asks is what the addon asks of its namespace.
+	Asks NamespaceMeta
+}
+
+// NamespaceMeta are labels and annotations of a namespace.
+type NamespaceMeta struct{ Labels, Annotations map[string]string }
+
+// Equal reports whether both are the same.
+func (m NamespaceMeta) Equal(other NamespaceMeta) bool {
+	return maps.Equal(m.Labels, other.Labels) && maps.Equal(m.Annotations, other.Annotations)
+}
+
+// IsZero reports whether there are none.
+func (m NamespaceMeta) IsZero() bool { return len(m.Labels)+len(m.Annotations) == 0 }
+
+// SharedNamespace reports whether a namespace belongs to Kubernetes, so that no
+// addon decides on it.
+func SharedNamespace(name string) bool {
+	return slices.Contains([]string{"default", "kube-node-lease", "kube-public", "kube-system"}, name)
+}
+
+// Namespace is what all addons together ask of a namespace. No two of them ask for
+// different values: an inventory in which they do is not valid.
+func (s Spec) Namespace(name string) NamespaceMeta {
+	out := NamespaceMeta{Labels: map[string]string{}, Annotations: map[string]string{}}
+	for _, a := range s.Addons {
+		if a.Namespace == name {
+			maps.Copy(out.Labels, a.Asks.Labels)
+			maps.Copy(out.Annotations, a.Asks.Annotations)
+		}
+	}
+	return out
 }
 
 // Chart states where a chart comes from: exactly one of Repository, OCI and

@@ -118,6 +118,7 @@ func (g *getter) ToRawKubeConfigLoader() clientcmd.ClientConfig {
 type kubeClient struct {
 	*kube.Client
 	ctx context.Context
+	set kubernetes.Interface
 
 	mu    sync.Mutex
 	wrote map[object]written
@@ -167,8 +168,12 @@ func (c *kubeClient) note(list kube.ResourceList) {
 	}
 }
 
-// hookEvery is how often a hook is looked at.
-const hookEvery = time.Second
+const (
+	// hookEvery is how often a hook is looked at.
+	hookEvery = time.Second
+	// refusalEvery is after how many looks it is asked whether its pods are refused.
+	refusalEvery = 5
+)
 
 // WatchUntilReady implements kube.Interface: it returns when the hooks have
 // run. Helm calls it for hooks only, which must have ended before what comes
@@ -177,8 +182,11 @@ func (c *kubeClient) WatchUntilReady(list kube.ResourceList, timeout time.Durati
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
 	for _, info := range list {
-		for {
+		for look := 1; ; look++ {
 			done, err := hookDone(info)
+			if err == nil && !done && look%refusalEvery == 0 {
+				err = c.checkRefused(ctx, info)
+			}
 			if err != nil {
 				return err
 			}
@@ -188,6 +196,28 @@ func (c *kubeClient) WatchUntilReady(list kube.ResourceList, timeout time.Durati
 			if retry.Sleep(ctx, hookEvery) != nil {
 				return fmt.Errorf("hook %s %s has not ended after %s", info.Mapping.GroupVersionKind.Kind, info.Name, timeout)
 			}
+		}
+	}
+	return nil
+}
+
+// checkRefused returns an error if a hook gets no pod because its namespace allows
+// none like it: that does not end by itself.
+func (c *kubeClient) checkRefused(ctx context.Context, info *resource.Info) error {
+	if job, ok := kube.AsVersioned(info).(*batchv1.Job); !ok || job.Status.Active > 0 {
+		return nil
+	}
+	events, err := c.set.CoreV1().Events(info.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selectRefusals + ",involvedObject.kind=Job,involvedObject.name=" + info.Name})
+	if err != nil {
+		return err
+	}
+	job, err := meta.Accessor(info.Object)
+	if err != nil {
+		return err
+	}
+	for _, e := range events.Items {
+		if why := describeRefusal(e.Message); e.InvolvedObject.UID == job.GetUID() && isSecurity(why) {
+			return fmt.Errorf("hook Job %s: %s", info.Name, why)
 		}
 	}
 	return nil
@@ -247,7 +277,7 @@ func newWorkshop(ctx context.Context, c *connection, namespace string) (*worksho
 	if err != nil {
 		return nil, err
 	}
-	client := &kubeClient{Client: kube.New(g), ctx: ctx, wrote: map[object]written{}}
+	client := &kubeClient{Client: kube.New(g), ctx: ctx, set: set, wrote: map[object]written{}}
 	client.Namespace = namespace
 	releases := storage.Init(&patient{driver.NewSecrets(set.CoreV1().Secrets(namespace)), ctx})
 	releases.MaxHistory = maxHistory

@@ -43,7 +43,10 @@ func (c *connection) serves(server string, want cluster.Credentials, now time.Ti
 func (c *connection) config(through http.RoundTripper) *rest.Config {
 	return &rest.Config{
 		Host: c.server, Transport: through, QPS: -1, UserAgent: "talos-agent",
-		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON},
+		// Talos warns of every pod that Pod Security would not call restricted; client-go
+		// would print that to the standard error output.
+		WarningHandler: rest.NoWarnings{},
+		ContentConfig:  rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON},
 	}
 }
 

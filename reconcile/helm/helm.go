@@ -179,12 +179,12 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 		o.Releases = cluster.Unseen[map[string]cluster.Release]("another look is under way")
 		return
 	}
-	releases, left, err := r.releases(ctx, d, o.Facts)
+	seen, err := r.releases(ctx, d, o.Facts)
 	if err != nil {
 		o.Releases = cluster.Unseen[map[string]cluster.Release](kubeapi.Reason(err))
 		return
 	}
-	o.Releases, o.Left = cluster.Saw(releases), left
+	o.Releases, o.Left, o.Namespaces = cluster.Saw(seen.releases), seen.left, seen.namespaces
 }
 
 // charts reports which charts are in the cache, under the pins of the inventory
@@ -241,41 +241,51 @@ func digestOfFiles(files map[string][]byte) string {
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
+// observation is what a look at the releases shows.
+type observation struct {
+	releases   map[string]cluster.Release       // by addon
+	left       []cluster.ReleaseName            // of ours that no addon has
+	namespaces map[string]cluster.NamespaceMeta // of addons, and what of theirs is ours
+}
+
 // releases reports the state of the releases of the addons, and which of ours no addon
 // has. A cluster that has no addons and never had one is not asked.
-func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluster.Facts) (map[string]cluster.Release, []cluster.ReleaseName, error) {
-	seen := map[string]cluster.Release{}
+func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluster.Facts) (observation, error) {
+	seen := observation{releases: map[string]cluster.Release{}, namespaces: map[string]cluster.NamespaceMeta{}}
 	if len(d.Spec.Addons) == 0 && len(facts.Charts) == 0 && !r.watches() {
-		return seen, nil, nil
+		return seen, nil
 	}
 	server, ok := r.api()
 	if !ok {
-		return nil, nil, errors.New("no kube-apiserver is ready")
+		return observation{}, errors.New("no kube-apiserver is ready")
 	}
 	conn, err := r.connection(server, d.Access.Kube)
 	if err != nil {
-		return nil, nil, err
+		return observation{}, err
 	}
 	v, err := r.viewThrough(conn)
 	if err != nil {
-		return nil, nil, err
+		return observation{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
 	newest := map[string]revision{}
-	var left []cluster.ReleaseName
 	err = v.wait(ctx, func() bool {
 		clear(newest)
-		left = v.left(d.Spec.Addons)
+		clear(seen.namespaces)
+		seen.left = v.left(d.Spec.Addons)
 		for _, a := range d.Spec.Addons {
 			if rev, ok := v.newest(name{a.Namespace, a.Name}); ok {
 				newest[a.Name] = rev
+			}
+			if mark, ok := v.namespaces.items[a.Namespace]; ok {
+				seen.namespaces[a.Namespace] = mark.meta()
 			}
 		}
 		return true
 	})
 	if err != nil {
-		return nil, nil, err
+		return observation{}, err
 	}
 	for _, a := range d.Spec.Addons {
 		rev, ok := newest[a.Name]
@@ -284,11 +294,11 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 		}
 		rel := cluster.Release{Namespace: rev.name.namespace, Status: rev.status, Revision: rev.number, Digest: rev.digestFor(a.Ownership)}
 		rel.Why = r.waits(ctx, conn, v, rev)
-		rel.Ready = rel.Why == ""
-		seen[a.Name] = rel
+		rel.Ready, rel.Refused = rel.Why == "", isSecurity(rel.Why)
+		seen.releases[a.Name] = rel
 	}
 	r.forgetManifests(newest)
-	return seen, left, nil
+	return seen, nil
 }
 
 // watches reports whether the releases are watched.
@@ -352,6 +362,8 @@ func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev rev
 		switch w, ok := v.workload(o); {
 		case !ok:
 			return o.String() + " is not there"
+		case w.short && v.refusal(o) != "":
+			return o.String() + ": " + v.refusal(o)
 		case w.why != "":
 			return o.String() + ": " + w.why
 		}

@@ -2,6 +2,10 @@ package helm
 
 import "strings"
 
+// violatesSecurity is how the server begins the refusal of a pod that its
+// namespace does not allow.
+const violatesSecurity = "violates PodSecurity"
+
 // hints are words of Helm, of charts and of the Kubernetes API that somebody
 // can do something about. The first row that fits counts.
 var hints = []struct {
@@ -30,6 +34,8 @@ var hints = []struct {
 	{"is being terminated", "Kubernetes 1.36, plugin/pkg/admission/namespace/lifecycle", "wait until the namespace is gone; it is made anew"},
 	{"failed calling webhook", "Kubernetes 1.36, apiserver/pkg/admission/plugin/webhook",
 		"an admission webhook of the cluster does not answer: look at the pods behind it"},
+	{violatesSecurity, "Talos 1.14 with Kubernetes 1.36: the answer to a pod with hostNetwork in namespace default",
+		"if these pods are wanted, write `namespace_labels: {pod-security.kubernetes.io/enforce: privileged}` into the addon's file"},
 	{"denied the request", "Kubernetes 1.36, apiserver/pkg/admission/plugin/webhook/errors",
 		"a rule of the cluster does not allow it, and says why: change the addon's values or the rule"},
 	{"hook Job", "this package", "look at what it said: `kubectl logs` of the job it names"},

@@ -50,25 +50,16 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	if err != nil {
 		return newError("correct the values in "+a.File, "its values cannot be read")
 	}
-	server, ok := r.api()
-	if !ok {
-		return errors.New("no kube-apiserver is ready")
-	}
-	if d.Access.Kube.Cert.IsZero() {
-		return errors.New("the cluster has no secrets yet")
-	}
-	// The connection is the action's own: what is looked at may move to another
-	// server meanwhile.
-	conn, err := connectServer(server, d.Access.Kube, r.dial, r.wrap)
+	conn, err := r.ownConnection(d)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	w, err := newWorkshop(ctx, conn, a.Namespace)
 	if err != nil {
-		return fmt.Errorf("make client for %s: %w", server, err)
+		return fmt.Errorf("make client for %s: %w", conn.server, err)
 	}
-	job := &job{log: r.log, addon: a, digest: digest, chart: made, values: values, workshop: w}
+	job := &job{log: r.log, addon: a, asks: d.Spec.Namespace(a.Namespace), digest: digest, chart: made, values: values, workshop: w}
 	rel, err := job.run(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -130,6 +121,7 @@ func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[o
 type job struct {
 	log    *slog.Logger
 	addon  cluster.Addon
+	asks   cluster.NamespaceMeta // of its namespace
 	digest string
 	chart  *chart.Chart
 	values map[string]any
@@ -212,9 +204,12 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	return upgrade.Run(j.addon.Name, j.chart, j.values)
 }
 
-// makeNamespace makes the release's namespace if it is missing, with no labels
-// of ours: how secure its pods must be is for the inventory to set.
+// makeNamespace makes the release's namespace if it is missing, with what the
+// inventory asks of it: how secure pods must be is asked when they are made.
 func (j *job) makeNamespace(ctx context.Context) error {
+	if !j.asks.IsZero() {
+		return applyNamespace(ctx, j.set, j.addon.Namespace, j.asks)
+	}
 	namespaces := j.set.CoreV1().Namespaces()
 	_, err := namespaces.Get(ctx, j.addon.Namespace, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {

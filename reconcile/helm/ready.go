@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -12,6 +13,7 @@ type workload struct {
 	uid        types.UID
 	generation int64
 	why        string // what it waits for; "": it is ready
+	short      bool   // pods of it are missing, and an event may show why
 }
 
 // The rules below are those of `kubectl rollout status` (kubectl 0.37,
@@ -27,12 +29,24 @@ func deploymentWaits(d *appsv1.Deployment) string {
 		return ""
 	case s.ObservedGeneration < d.Generation:
 		return notObserved
+	case s.UpdatedReplicas < want && replicaFailure(d) != "":
+		return describeRefusal(replicaFailure(d))
 	case s.UpdatedReplicas < want:
 		return fmt.Sprintf("%d of %d pods are of its newest version", s.UpdatedReplicas, want)
 	case s.Replicas > s.UpdatedReplicas:
 		return fmt.Sprintf("%d pods of an older version are still there", s.Replicas-s.UpdatedReplicas)
 	case s.AvailableReplicas < s.UpdatedReplicas:
 		return podsReady(s.AvailableReplicas, s.UpdatedReplicas)
+	}
+	return ""
+}
+
+// replicaFailure is why pods of a Deployment could not be made, "" if they could.
+func replicaFailure(d *appsv1.Deployment) string {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return c.Message
+		}
 	}
 	return ""
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	appsv1client "k8s.io/client-go/kubernetes/typed/apps/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -33,6 +34,8 @@ import (
 const (
 	selectReleases  = "owner=helm"
 	selectWorkloads = "app.kubernetes.io/managed-by=Helm"
+	// selectRefusals are the events of controllers that cannot make a pod.
+	selectRefusals = "reason=FailedCreate"
 )
 
 // name names a release.
@@ -69,6 +72,9 @@ type view struct {
 	missed    bool          // somebody gave up waiting for the first lists
 	releases  *shelf[types.NamespacedName, revision]
 	workloads map[string]*shelf[object, workload] // by kind
+	// namespaces are by name; refusals are events that pods cannot be made, by name.
+	namespaces *shelf[string, namespaceMark]
+	refusals   *shelf[types.NamespacedName, refusalMark]
 }
 
 // newView prepares a view that ends with ctx, when cancel is called, or when
@@ -84,26 +90,32 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client for %s: %w", c.server, err)
 	}
+	core, err := corev1client.NewForConfigAndClient(config, client)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client for %s: %w", c.server, err)
+	}
 	v = &view{change: change, moved: make(chan struct{})}
 	// What client-go reports about a watch that broke is reported by us.
 	v.ctx, v.cancel = context.WithCancel(klog.NewContext(ctx, logr.Discard()))
-	v.releases = newShelf(v, revisionOf)
+	v.releases, v.namespaces, v.refusals = newShelf(v, revisionOf), newShelf(v, markOf), newShelf(v, refusalOf)
 	v.workloads = map[string]*shelf[object, workload]{
 		kindDaemonSet: newShelf(v, func(d *appsv1.DaemonSet) (object, workload, bool) {
-			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d)}, true
+			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d), d.Status.CurrentNumberScheduled < d.Status.DesiredNumberScheduled}, true
 		}),
 		kindDeployment: newShelf(v, func(d *appsv1.Deployment) (object, workload, bool) {
-			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d)}, true
+			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d), false}, true
 		}),
 		kindStatefulSet: newShelf(v, func(d *appsv1.StatefulSet) (object, workload, bool) {
-			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d)}, true
+			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d), d.Status.Replicas < wantedReplicas(d.Spec.Replicas)}, true
 		}),
 	}
 	runs := []func(){
-		followObjects(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases),
-		followObjects(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads),
-		followObjects(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads),
-		followObjects(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads),
+		followObjects(v.releases, secrets.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), &metav1.PartialObjectMetadata{}, selectReleases, ""),
+		followObjects(v.namespaces, secrets.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")), &metav1.PartialObjectMetadata{}, "", ""),
+		followObjects(v.refusals, core.Events(""), &corev1.Event{}, "", selectRefusals),
+		followObjects(v.workloads[kindDaemonSet], apps.DaemonSets(""), &appsv1.DaemonSet{}, selectWorkloads, ""),
+		followObjects(v.workloads[kindDeployment], apps.Deployments(""), &appsv1.Deployment{}, selectWorkloads, ""),
+		followObjects(v.workloads[kindStatefulSet], apps.StatefulSets(""), &appsv1.StatefulSet{}, selectWorkloads, ""),
 	}
 	return v, func() {
 		var wg sync.WaitGroup
@@ -122,6 +134,13 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], mine: o.Labels[labelRevision] == strconv.Itoa(number),
 	}, err == nil
+}
+
+// refusalOf reads an event about an object whose pods cannot be made.
+func refusalOf(e *corev1.Event) (types.NamespacedName, refusalMark, bool) {
+	about := object{kinds[e.InvolvedObject.Kind], e.InvolvedObject.Namespace, e.InvolvedObject.Name}
+	key := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+	return key, refusalMark{about, e.CreationTimestamp.Unix(), describeRefusal(e.Message)}, about.kind != ""
 }
 
 // update changes something, wakes who waits, and notifies.
@@ -162,7 +181,7 @@ func (v *view) complete() bool {
 			return false
 		}
 	}
-	return v.releases.listed && v.releases.watching
+	return v.releases.listed && v.releases.watching && v.namespaces.listed && v.namespaces.watching && v.refusals.listed && v.refusals.watching
 }
 
 // over reports whether the view has ended.
@@ -219,6 +238,18 @@ func (v *view) left(addons []cluster.Addon) (out []cluster.ReleaseName) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return out
+}
+
+// refusal returns why the last pod of a workload was refused, "" if none is known to
+// have been. v.mu is held.
+func (v *view) refusal(o object) string {
+	var last refusalMark
+	for _, m := range v.refusals.items {
+		if m.about == o && (last.reason == "" || m.made > last.made) {
+			last = m
+		}
+	}
+	return last.reason
 }
 
 // workload returns what is known of a workload. v.mu is held.
@@ -298,14 +329,14 @@ type client[L runtime.Object] interface {
 
 // followObjects returns a function that keeps a shelf up to date until the server is
 // lost, and then ends the whole view.
-func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, selector string) (run func()) {
+func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L], example any, labels, fields string) (run func()) {
 	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
+			o.LabelSelector, o.FieldSelector = labels, fields
 			return c.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
+			o.LabelSelector, o.FieldSelector = labels, fields
 			s.v.update(false, func() { s.watching = false })
 			stream, err := c.Watch(ctx, o)
 			if apierrors.IsTooManyRequests(err) {
@@ -319,7 +350,7 @@ func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L
 			s.v.update(false, func() { s.watching = true })
 			return stream, nil
 		},
-	}, example, s, cache.ReflectorOptions{Name: selector})
+	}, example, s, cache.ReflectorOptions{Name: labels + fields})
 	return func() {
 		defer s.v.cancel()
 		for {

@@ -100,6 +100,13 @@ type (
 		Status string // of the release before, "" when there is none
 	}
 
+	// LabelNamespace gives a namespace the labels and annotations that its addons ask
+	// for, and takes back those that they do not ask for any more.
+	LabelNamespace struct {
+		Namespace string
+		Meta      cluster.NamespaceMeta
+	}
+
 	// DeleteVM stops a VM of ours and deletes it with its disks.
 	DeleteVM struct{ VM cluster.VM }
 )
@@ -176,6 +183,12 @@ func (a InstallAddon) Info() Info {
 		i.Text = fmt.Sprintf("recover addon %s in %s, which is %s", a.Addon.Name, a.Addon.Namespace, a.Status)
 	}
 	return i
+}
+
+// Info implements Action.
+func (a LabelNamespace) Info() Info {
+	return Info{Kind: cluster.LabelNamespace, Subject: a.Namespace, Change: fmt.Sprintf("labels=%v annotations=%v", a.Meta.Labels, a.Meta.Annotations),
+		Text: fmt.Sprintf("set the labels and annotations of namespace %s to those its addons ask for", a.Namespace)}
 }
 
 // Info implements Action.

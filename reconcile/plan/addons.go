@@ -59,6 +59,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	if settled && rel.Digest != "" && !rel.Ready && !m.o.Facts.WasReady() {
 		m.waitForAddon(a, rel) // later, somebody else manages it
 	}
+	m.planNamespace(a)
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
 		return
 	}
@@ -91,9 +92,39 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	}
 }
 
+// planNamespace keeps what an addon asks of its namespace. One that is missing is
+// made by the installation.
+func (m *planner) planNamespace(a cluster.Addon) {
+	have, there := m.o.Namespaces[a.Namespace]
+	want := m.d.Spec.Namespace(a.Namespace)
+	if there && a.Ownership == cluster.Managed && !have.Equal(want) {
+		m.do(LabelNamespace{Namespace: a.Namespace, Meta: want})
+	}
+}
+
+// waitForAddon waits for the workloads of an addon. Pods that are refused stay
+// refused until somebody does something.
 func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
+	if rel.Refused {
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonPodsRefused, Message: rel.Why, Within: refusedWithin, Hint: hintOfRefused(a)})
+		return
+	}
 	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + cmp.Or(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
 		Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
+}
+
+// hintOfRefused is what to do about an addon whose pods Pod Security refuses.
+func hintOfRefused(a cluster.Addon) string {
+	const label = "pod-security.kubernetes.io/enforce"
+	switch {
+	case cluster.SharedNamespace(a.Namespace):
+		return fmt.Sprintf("give the addon a namespace of its own, and it the label `namespace_labels: {%s: privileged}`, in %s", label, a.File)
+	case a.Asks.Labels[label] != "":
+		return fmt.Sprintf("if these pods are wanted, write `%s: privileged` into namespace_labels in %s; the cluster tries again by itself, after 17 minutes at most", label, a.File)
+	case a.Ownership == cluster.BootstrapOnly:
+		return fmt.Sprintf("if these pods are wanted: `kubectl label namespace %s %s=privileged`", a.Namespace, label)
+	}
+	return fmt.Sprintf("if these pods are wanted, write `namespace_labels: {%s: privileged}` into %s", label, a.File)
 }
 
 // unmetDependency names the first addon that must be ready before this one.

@@ -114,6 +114,15 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		}
 		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest}
 		o.Releases = cluster.Saw(rel)
+		effect(d, o, LabelNamespace{Namespace: a.Addon.Namespace, Meta: d.Spec.Namespace(a.Addon.Namespace)})
+	case LabelNamespace:
+		o.Namespaces[a.Namespace] = a.Meta
+		rels := maps.Clone(o.Releases.Value)
+		for name, rel := range rels {
+			rel.Refused = rel.Refused && rel.Namespace != a.Namespace
+			rels[name] = rel
+		}
+		o.Releases.Value = rels
 	case DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
@@ -147,6 +156,8 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 		effect(d, o, FetchChart{Addon: d.Spec.Addons[addon]})
 	case addon >= 0 && r.Kind == cluster.InstallAddon:
 		effect(d, o, InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
+	case r.Kind == cluster.LabelNamespace:
+		effect(d, o, LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
 	}
 }
 
@@ -171,7 +182,7 @@ func settle(d cluster.Desired, o *cluster.Observed) bool {
 	}
 	if o.Releases.Known && network {
 		for _, a := range d.Spec.Addons {
-			if rel, ok := o.Releases.Value[a.Name]; ok && rel.Status == "deployed" && !rel.Ready {
+			if rel, ok := o.Releases.Value[a.Name]; ok && rel.Status == "deployed" && !rel.Ready && !rel.Refused {
 				rels := maps.Clone(o.Releases.Value)
 				rel.Ready = true
 				rels[a.Name] = rel
@@ -251,6 +262,7 @@ func clone(o cluster.Observed) cluster.Observed {
 	o.Machines = cloneMap(o.Machines)
 	o.APIs = cloneMap(o.APIs)
 	o.Charts = cloneMap(o.Charts)
+	o.Namespaces = cloneMap(o.Namespaces)
 	return o
 }
 

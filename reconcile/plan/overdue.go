@@ -28,6 +28,7 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.Bootstrap:         10 * time.Minute,
 	cluster.FetchChart:        10 * time.Minute,
 	cluster.InstallAddon:      30 * time.Minute, // its hooks included
+	cluster.LabelNamespace:    10 * time.Minute,
 	cluster.DeleteVM:          30 * time.Minute,
 }
 

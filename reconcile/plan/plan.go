@@ -41,6 +41,7 @@ const (
 	pressureWithin = 10 * time.Minute // a kubelet reports pressure for 5 minutes after its end
 	lockWithin     = 6 * time.Hour    // a backup of a large VM takes its time
 	taskWithin     = 30 * time.Minute
+	refusedWithin  = 2 * time.Minute // a new label has its effect when the pods are tried again
 	seeWithin      = 2 * time.Minute // an answer that is missing for once
 	unfinishedAt   = 2 << 30         // bytes; the image's own size lies below, every inventory's above
 )

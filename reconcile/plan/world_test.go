@@ -132,9 +132,24 @@ func (w *world) run(t *testing.T, line string) string {
 				a.Chart.Repository = v
 			case "bootstrap-only":
 				a.Ownership = cluster.BootstrapOnly
+			case "namespace":
+				a.Namespace = v
+			case "label":
+				key, value, _ := strings.Cut(v, "=")
+				a.Asks.Labels = map[string]string{key: value}
 			}
 		}
+		a.File = "addons/" + a.Name + ".yaml"
+		w.d.Spec.Addons = slices.DeleteFunc(w.d.Spec.Addons, func(o cluster.Addon) bool { return o.Name == a.Name })
 		w.d.Spec.Addons = append(w.d.Spec.Addons, a)
+	case "namespace": // with the labels that are ours
+		labels := map[string]string{}
+		for _, kv := range f[2:] {
+			k, v, _ := strings.Cut(kv, "=")
+			labels[k] = v
+		}
+		w.o = clone(w.o)
+		w.o.Namespaces[arg(1)] = cluster.NamespaceMeta{Labels: labels}
 	case "node":
 		for i := range w.d.Spec.Nodes {
 			if n := &w.d.Spec.Nodes[i]; n.Name == arg(1) {
@@ -270,6 +285,11 @@ func (w *world) run(t *testing.T, line string) string {
 				rel.Digest = ""
 			case "old":
 				rel.Digest = "old"
+			case "refused":
+				rel.Refused, rel.Why = true, `daemonset storage/longhorn: its pods are refused: violates PodSecurity "baseline:latest": privileged`
+			}
+			if ns, ok := strings.CutPrefix(x, "namespace="); ok {
+				rel.Namespace = ns
 			}
 		}
 		rels[arg(1)] = rel

@@ -38,6 +38,7 @@ func (l *loader) resolveAddons() {
 		l.spec.Addons = append(l.spec.Addons, a)
 	}
 	l.checkDependencies(names)
+	l.checkNamespaces(names)
 	l.checkCNI(names)
 }
 
@@ -74,6 +75,8 @@ func (l *loader) readAddon(field, name string) (cluster.Addon, bool) {
 	if a.ReadyAfter == 0 {
 		a.ReadyAfter = defaultReady
 	}
+	a.Asks = cluster.NamespaceMeta{Labels: f.NamespaceLabels, Annotations: f.NamespaceAnnotations}
+	l.checkNamespace(field, a)
 	a.Values = l.addonValues(d, field, f)
 	return a, true
 }

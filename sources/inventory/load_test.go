@@ -144,6 +144,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	for _, a := range s.Addons {
 		fmt.Fprintf(out, "addon %s in %s chart %s name %s version %s digest %q files %v %s ready %s after %v from %s\n", a.Name, a.Namespace, a.Chart.Ref(), a.Chart.Name, a.Chart.Version,
 			a.Chart.Digest, slices.Sorted(maps.Keys(a.Chart.Files)), a.Ownership, a.ReadyAfter, a.DependsOn, a.File)
+		if !a.Asks.IsZero() {
+			fmt.Fprintf(out, "  namespace labels %v annotations %v\n", a.Asks.Labels, a.Asks.Annotations)
+		}
 		fmt.Fprintf(out, "  values %s\n", a.Values.RevealString())
 	}
 	if !snap.Bundle.IsZero() {

@@ -256,6 +256,14 @@ type addonFile struct {
 	Name string `yaml:"name" is:"release" required:"true" example:"cilium"`
 	// Namespace of the release.
 	Namespace string `yaml:"namespace" is:"label" default:"kube-system for cilium, else the name" example:"kube-system"`
+	// Labels of the namespace, such as how secure its pods must be. The agent sets
+	// these when it makes the namespace and keeps them; it touches no others. One
+	// that is taken out here is removed, unless somebody else has set it too. With
+	// bootstrap-only they are set once. Not for the namespaces of Kubernetes:
+	// default, kube-node-lease, kube-public and kube-system.
+	NamespaceLabels map[string]string `yaml:"namespace_labels" example:"{pod-security.kubernetes.io/enforce: privileged}"`
+	// Annotations of the namespace, as with namespace_labels.
+	NamespaceAnnotations map[string]string `yaml:"namespace_annotations" example:"{example.org/team: storage}"`
 	// Where the chart comes from: exactly one of repository, oci and path.
 	Chart chart `yaml:"chart" required:"true" example:"{repository: https://helm.cilium.io, name: cilium, version: 1.19.3}"`
 	// Values of the chart. They win over values_files, and those over the
