@@ -156,7 +156,7 @@ var rooms = map[string]room{
 	"internal/repo/repotest":         {why: "for tests only, a leaf: a repository of any size"},
 	"internal/yamlschema/schematest": {why: "for tests only, a leaf: schemas and YAML as an editor reads them"},
 	"internal/daemon/daemontest": {why: "for tests only: an agent on the lab, wired by hand",
-		may: []string{"internal/api", "internal/cluster", "internal/daemon/agent", "internal/daemon/reporting", "internal/lab", "internal/lab/world",
+		may: []string{"internal/api", "internal/cluster", "internal/daemon/agent", "internal/daemon/reporting", "internal/lab", "internal/lab/pve", "internal/lab/world",
 			"reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/forge", "sources/git", "sources/inventory", "sources/secrets"},
 		never: append([]string{"os/exec"}, clients...)},
 	"internal/daemon/support": {why: "the client's side of a daemon that runs or does not: asks the socket, the host and the config's files, and where no daemon runs looks in its place; prints statuses as people see them",

@@ -78,14 +78,31 @@ type Host struct {
 	// MemoryBytes and Cores are what the machine has.
 	MemoryBytes int64
 	Cores       int
+	// Guests are the VMs and containers on it that the agent's token may see, those of
+	// the cluster included.
+	Guests []Guest
+}
+
+// Guest is a VM or container on a host, whoever made it.
+type Guest struct {
+	VMID        int
+	MemoryBytes int64 // that it is configured with
+	Running     bool
+	Agent       bool // it has the agent's tag
 }
 
 // Storage is one Proxmox VE storage as a host sees it.
 type Storage struct {
-	Active    bool
-	Shared    bool
-	Content   []string // images, import, iso, ...
-	FreeBytes int64
+	Active  bool
+	Shared  bool
+	Content []string // images, import, iso, ...
+	// TotalBytes and FreeBytes are its size and what is free; 0, 0: not known.
+	TotalBytes, FreeBytes int64
+	// Thin means that a disk takes what was written to it, not its size.
+	Thin bool
+	// Volumes are the sizes of the disks on it, by VMID, that the agent's token may see.
+	// They are looked at only where a VM has to be made.
+	Volumes Seen[map[int]int64]
 }
 
 // Task is one running Proxmox VE task.

@@ -1,6 +1,9 @@
 package cluster
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Policy is what the host allows. It comes from a file that only root of the
 // host can change, so that whoever may push to the repository can choose only
@@ -12,6 +15,7 @@ type Policy struct {
 	Datastores []string // empty: any
 	Bridges    []string // empty: any
 	Limits     Limits
+	Capacity   Capacity
 	Factories  []string // image factories by URL; empty: any
 	Charts     []string // chart repositories and registries by URL; empty: any
 	// Lines maps a field ("limits.nodes") to its line in File.
@@ -44,6 +48,27 @@ type Limits struct {
 	MemoryMiB int64
 	DiskBytes int64
 }
+
+// Capacity is how far hosts and storages may be filled. Zero means the default.
+type Capacity struct {
+	MemoryReserveMiB int64 // of each host, that no VM gets
+	// ThinPercent is how much the disks on a thin storage may promise together, in
+	// percent of its size.
+	ThinPercent int
+}
+
+// What holds where the policy has nothing else. Proxmox VE itself asks for 2 GiB; and
+// a thin storage that promises no more than it has never stops its VMs.
+const (
+	defaultReserveMiB  = 2048
+	defaultThinPercent = 100
+)
+
+// Reserve is the memory of a host that no VM gets, in bytes.
+func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, defaultReserveMiB) << 20 }
+
+// Thin is how much a thin storage may promise, in percent of its size.
+func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, defaultThinPercent) }
 
 // Line names the place of a rule for people: "/etc/talos-agent/policy.yaml:4".
 func (p Policy) Line(field string) string {

@@ -65,6 +65,15 @@ type Spec struct {
 	// inventory order.
 	Nodes  []Node
 	Addons []Addon
+	// Capacity is the most that VMs may take on a host, by its name, where the
+	// inventory bounds it.
+	Capacity map[string]HostCapacity
+}
+
+// HostCapacity is what the inventory gives of a host. Zero means all of it.
+type HostCapacity struct {
+	Cores     int
+	MemoryMiB int64
 }
 
 // Versions are the versions a cluster asks for, all with a leading "v".

@@ -91,6 +91,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(),
 			Hardware: cluster.Saw(WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
+		takeDisks(o, a)
 	case StartVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime = cluster.PowerRunning, time.Second
@@ -128,6 +129,20 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 	}
+}
+
+// takeDisks takes the disks of a new VM from storages that are not thin.
+func takeDisks(o *cluster.Observed, a CreateVM) {
+	h := o.Hosts[a.Host]
+	storages := maps.Clone(h.Storages.Value)
+	for name, bytes := range disksOf(a.Node) {
+		if st, ok := storages[name]; ok && !st.Thin && st.TotalBytes > 0 {
+			st.FreeBytes -= bytes
+			storages[name] = st
+		}
+	}
+	h.Storages.Value = storages
+	o.Hosts[a.Host] = h
 }
 
 // effectOfRunning lets an action that is under way come to its end.

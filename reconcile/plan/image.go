@@ -20,7 +20,7 @@ func (m *planner) planImage() {
 	var places []place
 	for _, n := range m.d.Spec.Nodes {
 		ph := m.plan.Phases[n.Name]
-		if ph != cluster.PhaseAbsent || n.Locked {
+		if ph != cluster.PhaseAbsent || n.Locked || m.tooLarge || len(m.lacks[n.Name]) > 0 {
 			continue
 		}
 		if pl := (place{m.placeNode(n), n.ImageDatastore}); !slices.Contains(places, pl) {

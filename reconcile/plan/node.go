@@ -124,12 +124,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	}
 	host := m.placeNode(n)
 	h := m.o.Hosts[host]
-	if !m.hostUsable(n.Name, h, host) || !m.storageUsable(n, host, h) {
-		return
-	}
-	if n.Cores > h.Cores && h.Cores > 0 {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.HostTooSmall, About: "cores", Message: fmt.Sprintf("it wants %d cores, and %s has %d; Proxmox VE would not start it", n.Cores, host, h.Cores),
-			Hint: fmt.Sprintf("set cpu to %d or less", h.Cores)})
+	if !m.hostUsable(n.Name, h, host) || !m.storageUsable(n, host, h) || m.holdCapacity(n) {
 		return
 	}
 	if m.d.Schematic == "" {

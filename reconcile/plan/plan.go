@@ -58,6 +58,8 @@ type planner struct {
 	overdue  map[cluster.ActionID]bool          // what takes longer than it should
 	budgets  map[cluster.Role]budget
 	etcd     etcd
+	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
+	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
 	plan     Plan
 }
 
@@ -90,6 +92,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planOverdue()
 	m.waitForVIP()
 	m.blockContract()
+	m.judgeCapacity()
 	m.planImage()
 	for _, n := range d.Spec.Nodes {
 		m.planNode(n)

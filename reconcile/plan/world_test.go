@@ -51,7 +51,7 @@ func newWorld(cps, workers int) *world {
 		},
 		o: cluster.Observed{
 			Now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
-			Hosts: map[string]cluster.Host{"pve1": {Name: "pve1", Known: true, PVE: "9.2.11", Quorate: cluster.Saw(true), Cores: 16, MemoryBytes: 64 << 30,
+			Hosts: map[string]cluster.Host{"pve1": {Name: "pve1", Known: true, PVE: "9.2.11", Quorate: cluster.Saw(true), Cores: 16, MemoryBytes: 256 << 30,
 				Images: cluster.Saw(map[string]int64{}), Tasks: cluster.Saw[[]cluster.Task](nil),
 				Storages: cluster.Saw(map[string]cluster.Storage{
 					"local": {Active: true, Content: []string{"iso", "import"}}, "local-lvm": {Active: true, Content: []string{"images"}}})}},
@@ -75,6 +75,16 @@ func (w *world) refresh() {
 		}
 		w.d.Configs[n.Name] = cluster.Config{Digest: "config-" + n.Name, DNS: n.Role == cluster.ControlPlane}
 	}
+}
+
+// number reads a number of a scenario.
+func (w *world) number(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func (w *world) vm(n cluster.Node) cluster.VM {
@@ -142,6 +152,39 @@ func (w *world) run(t *testing.T, line string) string {
 		a.File = "addons/" + a.Name + ".yaml"
 		w.d.Spec.Addons = slices.DeleteFunc(w.d.Spec.Addons, func(o cluster.Addon) bool { return o.Name == a.Name })
 		w.d.Spec.Addons = append(w.d.Spec.Addons, a)
+	case "memory": // of pve1, in GiB
+		h := w.o.Hosts["pve1"]
+		h.MemoryBytes = int64(w.number(t, arg(1))) << 30
+		w.o.Hosts["pve1"] = h
+	case "guest": // on pve1: VMID, GiB and what it is
+		h := w.o.Hosts["pve1"]
+		h.Guests = append(slices.Clone(h.Guests), cluster.Guest{VMID: w.number(t, arg(1)), MemoryBytes: int64(w.number(t, arg(2))) << 30,
+			Running: slices.Contains(f, "running"), Agent: slices.Contains(f, "agent")})
+		w.o.Hosts["pve1"] = h
+	case "storage": // on pve1: name, GiB, GiB that are free, thin or thick, the volumes by VMID
+		h := w.o.Hosts["pve1"]
+		st := cluster.Storage{Active: true, Content: []string{"images"}, TotalBytes: int64(w.number(t, arg(2))) << 30, FreeBytes: int64(w.number(t, arg(3))) << 30, Thin: arg(4) == "thin"}
+		if len(f) > 5 {
+			st.Volumes = cluster.Saw(map[int]int64{})
+			for _, kv := range f[5:] {
+				id, size, _ := strings.Cut(kv, "=")
+				if size != "" {
+					st.Volumes.Value[w.number(t, id)] = int64(w.number(t, size)) << 30
+				}
+			}
+		}
+		h.Storages = cluster.Saw(maps.Clone(h.Storages.Value))
+		h.Storages.Value[arg(1)] = st
+		w.o.Hosts["pve1"] = h
+	case "policy":
+		switch arg(1) {
+		case "reserve":
+			w.p.Capacity.MemoryReserveMiB = int64(w.number(t, arg(2))) << 10
+		case "thin":
+			w.p.Capacity.ThinPercent = w.number(t, arg(2))
+		}
+	case "bound": // of pve1 in the inventory, in GiB
+		w.d.Spec.Capacity = map[string]cluster.HostCapacity{"pve1": {MemoryMiB: int64(w.number(t, arg(1))) << 10}}
 	case "namespace": // with the labels that are ours
 		labels := map[string]string{}
 		for _, kv := range f[2:] {
@@ -390,6 +433,10 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.VMID, _ = strconv.Atoi(v)
 		case "cores":
 			n.Cores, _ = strconv.Atoi(v)
+		case "memory": // GiB
+			n.MemoryMiB = int64(w.number(t, v)) << 10
+		case "disk": // GiB
+			n.DiskBytes = int64(w.number(t, v)) << 30
 		case "datastore":
 			n.Datastore = v
 		case "protect":

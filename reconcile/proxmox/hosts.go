@@ -1,7 +1,9 @@
 package proxmox
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -46,6 +48,7 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 		// Both are missing without Sys.Audit on the host.
 		h.Cores, h.MemoryBytes = int(l.rows[i].MaxCPU.number()), l.rows[i].MaxMem.number()
 	}
+	h.Guests = l.guestsOn(name)
 	if tasks.err != nil {
 		h.Tasks = cluster.Unseen[[]cluster.Task](formatReason(tasks.err))
 	} else {
@@ -59,9 +62,22 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 	return h
 }
 
+// guestsOn are the guests on a host that the token may see.
+func (l *look) guestsOn(host string) []cluster.Guest {
+	var out []cluster.Guest
+	for _, vmid := range slices.Sorted(maps.Keys(l.guests)) {
+		r := l.guests[vmid]
+		if string(r.Node) == host && !r.Template.on() {
+			out = append(out, cluster.Guest{VMID: vmid, MemoryBytes: r.MaxMem.number(), Running: r.Status == "running", Agent: slices.Contains(splitTags(string(r.Tags)), cluster.OwnTag)})
+		}
+	}
+	return out
+}
+
 // forMaking looks closer at a host on which a VM has to be made.
 func (l *look) forMaking(h *cluster.Host) {
 	store, making := "", false
+	disks := map[string]bool{} // storages of what has to be made
 	for i, n := range l.d.Spec.Nodes {
 		if n.Placement.Pin != h.Name {
 			continue
@@ -69,6 +85,10 @@ func (l *look) forMaking(h *cluster.Host) {
 		// The image store is one for all nodes of a cluster.
 		if l.found[i].Presence == cluster.Absent {
 			store, making = n.ImageDatastore, true
+			disks[n.Datastore] = true
+			for _, d := range n.Disks {
+				disks[cmp.Or(d.Datastore, n.Datastore)] = true
+			}
 		}
 	}
 	switch {
@@ -78,6 +98,12 @@ func (l *look) forMaking(h *cluster.Host) {
 		h.Images = cluster.Unseen[map[string]int64]("not looked at, because no vm has to be made there")
 	default:
 		h.Storages = l.storages(h.Name)
+		for name := range disks {
+			if st, ok := h.Storages.Value[name]; ok && st.Active {
+				st.Volumes = l.volumes(h.Name, name)
+				h.Storages.Value[name] = st
+			}
+		}
 		h.Images = l.images(h.Name, store)
 	}
 }
@@ -89,7 +115,7 @@ func (l *look) listedStorages(host string) map[string]cluster.Storage {
 	for _, r := range l.rows {
 		if r.Type == "storage" && string(r.Node) == host {
 			out[string(r.Storage)] = cluster.Storage{Active: r.Status == "available", Shared: r.Shared.on(), Content: contentOf(r.Content),
-				FreeBytes: r.MaxDisk.number() - r.Disk.number()}
+				TotalBytes: r.MaxDisk.number(), FreeBytes: r.MaxDisk.number() - r.Disk.number(), Thin: isThin(string(r.PluginType))}
 		}
 	}
 	return out
@@ -109,9 +135,26 @@ func (l *look) storages(host string) cluster.Seen[map[string]cluster.Storage] {
 	}
 	out := map[string]cluster.Storage{}
 	for name, st := range states {
-		out[name] = cluster.Storage{Active: st.Active, Shared: st.Shared, Content: st.Content, FreeBytes: st.Free}
+		out[name] = cluster.Storage{Active: st.Active, Shared: st.Shared, Content: st.Content, TotalBytes: st.Total, FreeBytes: st.Free, Thin: isThin(st.Type)}
 	}
 	return cluster.Saw(out)
+}
+
+// isThin reports whether a disk on a storage of this type takes what was written to it
+// only. A volume of ZFS may, if the storage is sparse; its free space is what is not
+// written yet, and is taken for what is left.
+func isThin(kind string) bool {
+	return slices.Contains([]string{"lvmthin", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "rbd"}, kind)
+}
+
+// volumes are the sizes of the disks on a storage, by VMID, as far as the token may
+// see them.
+func (l *look) volumes(host, store string) cluster.Seen[map[int]int64] {
+	sizes, err := l.c.volumes(l.ctx, host, store)
+	if err != nil {
+		return cluster.Unseen[map[int]int64](formatReason(err))
+	}
+	return cluster.Saw(sizes)
 }
 
 // images lists the images a disk can be imported from. While a task of ours

@@ -35,6 +35,9 @@ type row struct {
 	Storage scalar `json:"storage"`
 	Content scalar `json:"content"`
 	Shared  scalar `json:"shared"`
+
+	PluginType scalar `json:"plugintype"`
+	Template   scalar `json:"template"`
 }
 
 // isGuest reports whether the row is a virtual machine or a container, which

@@ -37,6 +37,24 @@ func (c *Client) images(ctx context.Context, host, store string) (map[string]int
 	return out, nil
 }
 
+// volumes lists how large the disks of guests on a storage are, by VMID.
+func (c *Client) volumes(ctx context.Context, host, store string) (map[int]int64, error) {
+	if !storagePattern.MatchString(store) {
+		return nil, fmt.Errorf("%q is no name of a storage", store)
+	}
+	var rows []struct{ VMID, Size, Content scalar }
+	if err := c.get(ctx, hostPath(host, "storage", store, "content"), nil, &rows); err != nil {
+		return nil, err
+	}
+	out := map[int]int64{}
+	for _, r := range rows {
+		if r.Content == "images" || r.Content == "rootdir" {
+			out[int(r.VMID.number())] += r.Size.number()
+		}
+	}
+	return out, nil
+}
+
 // Upload puts an image into a storage as something disks can be imported from.
 // An image of that name and size that is there already is success; one of
 // another size is never overwritten. size is the number of bytes body yields.

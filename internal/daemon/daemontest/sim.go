@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
@@ -132,6 +133,15 @@ addons: ` + addons + `
 	}
 }
 
+// Host is a host with room for a cluster of that size, and for what is added to it.
+func (s Size) Host() pve.Host {
+	n := int64(s.ControlPlanes + s.Workers)
+	storages := pve.InstalledStorages()
+	storages[0].Content = append(storages[0].Content, "import")
+	storages[1].TotalBytes = 4<<40 + n*120<<30
+	return pve.Host{Name: "pve1", MemoryBytes: 256<<30 + n*16<<30, Storages: storages}
+}
+
 // Sim is one simulated life of a cluster: a lab, and agents that come and go.
 type Sim struct {
 	T    testing.TB
@@ -159,6 +169,9 @@ func New(t testing.TB, sz Size, c lab.Config) *Sim {
 	t.Helper()
 	// Virtual time begins in the year 2000; the keys are not valid yet.
 	time.Sleep(time.Until(Keys().At.Add(time.Hour)))
+	if len(c.Hosts) == 0 {
+		c.Hosts = []pve.Host{sz.Host()}
+	}
 	l, err := lab.Start(c)
 	if err != nil {
 		t.Fatal(err)

@@ -26,8 +26,20 @@ type policyFile struct {
 	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
 	// The most that all clusters of this agent may have together.
 	Limits limitsFile `yaml:"limits"`
+	// How far hosts and storages may be filled by new VMs. A VM that is there is never
+	// touched because of it.
+	Capacity capacityFile `yaml:"capacity"`
 	// Where images and charts may come from.
 	Sources sourcesFile `yaml:"sources"`
+}
+
+type capacityFile struct {
+	// Memory of each host that no VM gets: for Proxmox VE itself, for the cache of ZFS,
+	// and for guests that the agent's token does not see. It wants a unit.
+	MemoryReserve amount `yaml:"memory_reserve" default:"2GiB" example:"8GiB"`
+	// How much the disks on a thin storage may promise together, in percent of its
+	// size. Above 100 it can become full, which stops every VM on it.
+	ThinOvercommit int `yaml:"thin_overcommit" unit:"percent" min:"1" max:"10000" default:"100" example:"150"`
 }
 
 type limitsFile struct {

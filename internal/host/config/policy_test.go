@@ -27,6 +27,7 @@ sources:
   charts:
     - https://helm.cilium.io
     - oci://ghcr.io/org
+capacity: {memory_reserve: 8GiB, thin_overcommit: 150}
 `}), "policy.yaml")
 	got, problems := loadPolicy(path)
 	if len(problems) > 0 {
@@ -35,8 +36,9 @@ sources:
 	want := cluster.Policy{File: path, Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}, {First: 600, Last: 699}},
 		Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
 		Limits:    cluster.Limits{Nodes: 10, Cores: 32, MemoryMiB: 65536, DiskBytes: 1 << 40},
+		Capacity:  cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150},
 		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
-		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12}}
+		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -51,7 +53,7 @@ func TestSmallestPolicy(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if len(got.Datastores)+len(got.Bridges)+len(got.Factories)+len(got.Charts) > 0 || got.Limits != (cluster.Limits{}) || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
+	if len(got.Datastores)+len(got.Bridges)+len(got.Factories)+len(got.Charts) > 0 || got.Limits != (cluster.Limits{}) || got.Capacity != (cluster.Capacity{}) || got.Capacity.Reserve() != 2<<30 || got.Capacity.Thin() != 100 || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -68,6 +70,9 @@ func TestPolicyProblems(t *testing.T) {
 		{"pool: talos\nvmids: [400-599]\nbridges:\nsources: {charts: []}", []string{
 			"p:3:1: bridges: is empty (list what is allowed; remove the line to allow anything)",
 			"p:4:11: sources.charts: is empty (list what is allowed; remove the line to allow anything)"}},
+		{"pool: talos\nvmids: [400-599]\ncapacity: {memory_reserve: 4, thin_overcommit: 1.5}", []string{
+			`p:3:28: capacity.memory_reserve: "4" is not an amount with a unit (write the unit too, like 64GiB)`,
+			`p:3:48: capacity.thin_overcommit: "1.5" is not a whole number (write a percent like 150)`}},
 		{"pool: talos\nvmids: [400-599]\nlimits: {nodes: 0, ram: 65536, disk: 1}", []string{
 			"p:3:17: limits.nodes: 0 is too small for a number of nodes (write 1 or more)",
 			`p:3:25: limits.ram: "65536" is not an amount with a unit (write the unit too, like 64GiB)`,

@@ -1,0 +1,251 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// leastFree is how much of a thin storage must be free for one VM more, in percent of
+// its size: what is promised there is written some day, and a thin storage without
+// room stops every VM on it.
+const leastFree = 10
+
+// room is what is left of one host's memory, or of one storage. Bytes.
+type room struct {
+	known    bool
+	limit    int64 // that may be promised
+	promised int64
+	vms      int // that it is promised to
+}
+
+// judgeCapacity decides for which of the nodes without a VM there is room: in the order
+// of the inventory, as far as hosts and storages are seen. What is there already is
+// counted and never judged.
+func (m *planner) judgeCapacity() {
+	m.lacks = map[string][]cluster.Block{}
+	memory, disks := map[string]*room{}, map[string]*room{}
+	fresh := true
+	for _, n := range m.d.Spec.Nodes {
+		fresh = fresh && !m.isMade(n)
+		host := m.placeNode(n)
+		h := m.o.Hosts[host]
+		if m.isMade(n) || n.Locked || !h.Known {
+			continue
+		}
+		if memory[host] == nil {
+			memory[host] = m.memoryOf(host)
+		}
+		lacks := append(lacksCores(n, h), m.lacksMemory(n, host, memory[host])...)
+		needs := disksOf(n)
+		for _, name := range slices.Sorted(maps.Keys(needs)) {
+			key, st := m.storeOf(host, name)
+			if disks[key] == nil {
+				disks[key] = m.roomOn(host, name, st)
+			}
+			lacks = append(lacks, m.lacksDisk(n, host, name, needs[name], disks[key])...)
+		}
+		if len(lacks) > 0 {
+			m.lacks[n.Name] = lacks
+			continue
+		}
+		memory[host].take(n.MemoryMiB << 20)
+		for name, bytes := range needs {
+			key, _ := m.storeOf(host, name)
+			disks[key].take(bytes)
+		}
+	}
+	m.tooLarge = fresh && len(m.lacks) > 0
+}
+
+// take promises so much to one VM more.
+func (r *room) take(bytes int64) {
+	r.promised += bytes
+	r.vms++
+}
+
+// lacks reports whether so much more cannot be promised.
+func (r *room) lacks(bytes int64) bool { return r.known && r.promised+bytes > r.limit }
+
+// holdCapacity reports whether a node has to wait because there is no room for it, or,
+// while nothing of its cluster is there, for another node: half a cluster is of no
+// use, and takes the room of another one.
+func (m *planner) holdCapacity(n cluster.Node) bool {
+	for _, b := range m.lacks[n.Name] {
+		m.block(b)
+	}
+	if len(m.lacks[n.Name]) > 0 {
+		return true
+	}
+	if m.tooLarge {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCapacity, Message: "waits until there is room for all nodes: no part of a new cluster is made before"})
+	}
+	return m.tooLarge
+}
+
+// isMade reports whether a node has a VM, or may have one, or is getting one.
+func (m *planner) isMade(n cluster.Node) bool {
+	return m.plan.Phases[n.Name] != cluster.PhaseAbsent || m.isRunning(cluster.CreateVM, n.Name)
+}
+
+func lacksCores(n cluster.Node, h cluster.Host) []cluster.Block {
+	if h.Cores == 0 || n.Cores <= h.Cores {
+		return nil
+	}
+	return []cluster.Block{{Subject: n.Name, Reason: cluster.HostTooSmall, About: "cores", Message: fmt.Sprintf("it wants %d cores, and %s has %d; Proxmox VE would not start it", n.Cores, h.Name, h.Cores),
+		Hint: fmt.Sprintf("set cpu to %d or less", h.Cores)}}
+}
+
+// memoryOf is the memory of a host: what it has, less the reserve, or what the
+// inventory gives it, if that is less. Promised is what guests are configured with
+// that run, or that are the agent's and may run any time; guests that the agent's
+// token does not see are not in it.
+func (m *planner) memoryOf(host string) *room {
+	h := m.o.Hosts[host]
+	r := &room{known: h.MemoryBytes > 0, limit: h.MemoryBytes - m.p.Capacity.Reserve()}
+	if bound := m.d.Spec.Capacity[host].MemoryMiB << 20; bound > 0 && (!r.known || bound < r.limit) {
+		r.known, r.limit = true, bound
+	}
+	ours := map[int]bool{}
+	for _, n := range m.d.Spec.Nodes {
+		ours[n.VMID] = m.isMade(n)
+	}
+	listed := map[int]bool{}
+	for name, other := range m.o.Hosts {
+		for _, g := range other.Guests {
+			listed[g.VMID] = true
+			if name == host && (g.Running || g.Agent || ours[g.VMID]) {
+				r.take(g.MemoryBytes)
+			}
+		}
+	}
+	// The list is a little old.
+	for _, n := range m.d.Spec.Nodes {
+		if m.isMade(n) && !listed[n.VMID] && carrier(n, m.o.VMs[n.Name]) == host {
+			r.take(n.MemoryMiB << 20)
+		}
+	}
+	for _, vm := range m.o.Orphans.Value {
+		if !listed[vm.VMID] && vm.Host == host {
+			r.take(vm.Hardware.Value.MemoryMiB << 20)
+		}
+	}
+	return r
+}
+
+func (m *planner) lacksMemory(n cluster.Node, host string, r *room) []cluster.Block {
+	if !r.lacks(n.MemoryMiB << 20) {
+		return nil
+	}
+	h := m.o.Hosts[host]
+	has := fmt.Sprintf("%s has %s, of which %s are reserved and %s", host, gib(h.MemoryBytes), gib(m.p.Capacity.Reserve()), r)
+	hint := "give it less ram, or another host; capacity.memory_reserve in the host's policy is what is reserved"
+	if bound := m.d.Spec.Capacity[host].MemoryMiB << 20; bound == r.limit {
+		has = fmt.Sprintf("pve_capacity gives %s %s, of which %s", host, gib(bound), r)
+		hint = "give it less ram, or another host, or correct pve_capacity"
+	}
+	return []cluster.Block{{Subject: n.Name, Reason: cluster.HostMemoryShort, About: host, Message: fmt.Sprintf("it needs %s of memory: %s", gib(n.MemoryMiB<<20), has), Hint: hint}}
+}
+
+// String is how much is promised, and to how many.
+func (r *room) String() string {
+	switch {
+	case r.vms == 1:
+		return gib(r.promised) + " are promised to 1 VM"
+	case r.vms > 1:
+		return fmt.Sprintf("%s are promised to %d VMs", gib(r.promised), r.vms)
+	case r.promised > 0:
+		return gib(r.promised) + " are in use"
+	}
+	return "nothing is promised"
+}
+
+// disksOf is what a node's disks take, by storage. The drive with its address is too
+// small to count.
+func disksOf(n cluster.Node) map[string]int64 {
+	out := map[string]int64{n.Datastore: n.DiskBytes}
+	for _, d := range n.Disks {
+		out[cmp.Or(d.Datastore, n.Datastore)] += d.Bytes
+	}
+	return out
+}
+
+// storeOf returns a storage of a host, and its name among all: a shared one is the
+// same on every host.
+func (m *planner) storeOf(host, name string) (key string, st cluster.Storage) {
+	st = m.o.Hosts[host].Storages.Value[name]
+	if st.Shared {
+		return name, st
+	}
+	return host + "/" + name, st
+}
+
+// roomOn is the room on a storage. A thin one may promise more than it has, as far as
+// the host's policy goes; of any other what is free is left, less what disks that are
+// being made still take.
+func (m *planner) roomOn(host, name string, st cluster.Storage) *room {
+	r := &room{known: st.TotalBytes > 0, limit: st.FreeBytes}
+	if st.Thin {
+		r.limit = st.TotalBytes / 100 * int64(m.p.Capacity.Thin())
+	}
+	pending := map[int]int64{} // by VMID: disks of nodes that are made, as they should be
+	for _, n := range m.d.Spec.Nodes {
+		bytes := disksOf(n)[name]
+		if !m.isMade(n) || bytes == 0 || !st.Shared && carrier(n, m.o.VMs[n.Name]) != host {
+			continue
+		}
+		if st.Thin || m.isGrowing(n) {
+			pending[n.VMID] = bytes
+		}
+	}
+	for vmid, bytes := range st.Volumes.Value {
+		switch {
+		case st.Thin:
+			r.take(max(bytes, pending[vmid]))
+		case pending[vmid] > bytes:
+			r.take(pending[vmid] - bytes)
+		}
+		delete(pending, vmid)
+	}
+	for _, bytes := range pending {
+		r.take(bytes)
+	}
+	if st.Thin && !st.Volumes.Known {
+		r.promised = max(r.promised, st.TotalBytes-st.FreeBytes)
+	}
+	return r
+}
+
+// isGrowing reports whether the disks of a node's VM may not have their size yet.
+func (m *planner) isGrowing(n cluster.Node) bool {
+	return m.plan.Phases[n.Name] == cluster.PhaseCreating || m.isRunning(cluster.CreateVM, n.Name) || Unfinished(m.o.VMs[n.Name])
+}
+
+func (m *planner) lacksDisk(n cluster.Node, host, name string, bytes int64, r *room) []cluster.Block {
+	_, st := m.storeOf(host, name)
+	b := cluster.Block{Subject: n.Name, Reason: cluster.StorageShort, About: host + "/" + name, Hint: "give it smaller disks, or another storage"}
+	where := fmt.Sprintf("storage %s on %s", name, host)
+	needs := fmt.Sprintf("it needs %s on %s: ", gib(bytes), name)
+	switch {
+	case r.lacks(bytes) && !st.Thin:
+		b.Message = needs + fmt.Sprintf("%s has %s free", where, gib(st.FreeBytes))
+		if r.promised > 0 {
+			b.Message += fmt.Sprintf(", of which %s and not taken yet", r)
+		}
+	case r.lacks(bytes):
+		b.Message = needs + fmt.Sprintf("%s has %s, of which %s", where, gib(st.TotalBytes), r)
+		if percent := m.p.Capacity.Thin(); percent != 100 {
+			b.Message += fmt.Sprintf(", and may promise %s (host policy, %s: capacity.thin_overcommit)", gib(r.limit), m.p.Line("capacity.thin_overcommit"))
+		}
+		b.Hint += "; capacity.thin_overcommit in the host's policy is how much a thin storage may promise"
+	case st.Thin && r.known && st.FreeBytes < st.TotalBytes/100*leastFree:
+		b.Message = needs + fmt.Sprintf("%s is nearly full: %s of %s are free, and %d %% must be", where, gib(st.FreeBytes), gib(st.TotalBytes), leastFree)
+		b.Hint = "make room on it: a thin storage without room stops every VM on it"
+	default:
+		return nil
+	}
+	return []cluster.Block{b}
+}

@@ -1,0 +1,56 @@
+package proxmox
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestWhatIsTaken: what a host's memory and a storage's space are promised to, as far
+// as the token sees it: guests of the agent's pool, and the disks of those. Storages are
+// looked at only while a VM has to be made.
+func TestWhatIsTaken(t *testing.T) {
+	for _, flavour := range flavours {
+		t.Run(flavour, func(t *testing.T) {
+			onStand(t, flavour, func(t *testing.T, s *stand) {
+				d, image := desired(2), s.imageBytes()
+				one := d
+				one.Spec.Nodes = slices.Clone(d.Spec.Nodes[:1])
+				one.Spec.Nodes[0].Disks = []cluster.Disk{{Name: "data", Bytes: 20 << 30, Datastore: "local-lvm", Serial: "talos-data"}}
+				c := s.drive("one node", func(c *Client) (bool, error) { return s.next(c, one, image) }, nil)
+				// Somebody else's, which the token does not see.
+				root := s.wide()
+				defer root.Close()
+				s.must(root.post(t.Context(), "/nodes/"+testHost+"/qemu", params{"vmid": "900", "memory": "4096", "scsi0": "local-lvm:8"}, nil))
+				time.Sleep(time.Minute) // the list is a little old
+
+				n := one.Spec.Nodes[0]
+				h := observe(c, one).Hosts[testHost]
+				if st := h.Storages.Value["local-lvm"]; st.Volumes.Known || !st.Thin || st.TotalBytes != 1<<40 {
+					t.Errorf("while nothing has to be made: %+v", st)
+				}
+				if want := []cluster.Guest{{VMID: n.VMID, MemoryBytes: n.MemoryMiB << 20, Running: true, Agent: true}}; !reflect.DeepEqual(h.Guests, want) {
+					t.Errorf("guests %+v, want %+v", h.Guests, want)
+				}
+				d.Spec.Nodes[0] = n
+				h = observe(c, d).Hosts[testHost]
+				st := h.Storages.Value["local-lvm"]
+				if !st.Volumes.Known || !st.Thin || st.TotalBytes != 1<<40 || len(st.Volumes.Value) != 1 {
+					t.Errorf("while one has to be made: %+v", st)
+				}
+				// The drive with its address is a volume as well.
+				if got := st.Volumes.Value[n.VMID]; got < n.DiskBytes+20<<30 || got > n.DiskBytes+21<<30 {
+					t.Errorf("the disks of %d have %d bytes", n.VMID, got)
+				}
+				all := observe(root, d).Hosts[testHost]
+				if got := fmt.Sprint(len(all.Guests), len(all.Storages.Value["local-lvm"].Volumes.Value)); got != "2 2" {
+					t.Errorf("who sees everything sees %s", got)
+				}
+			})
+		})
+	}
+}
