@@ -133,8 +133,11 @@ func (d decoder) elsewhere(t, written reflect.Type, key, path string) string {
 		if f.key == key && t != written {
 			return below
 		}
-		if f.typ.Kind() == reflect.Slice {
+		switch f.typ.Kind() {
+		case reflect.Slice:
 			below += "[]"
+		case reflect.Map:
+			below = Join(below, anyKey)
 		}
 		elem, ok := d.block(f.typ)
 		if !ok {
@@ -161,6 +164,8 @@ func (d decoder) value(n *yaml.Node, path string, f field, t reflect.Type, v ref
 		}
 	case t.Kind() == reflect.Slice:
 		d.sequence(n, path, f, t, v)
+	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct:
+		d.blocks(n, path, t, v)
 	case t.Kind() == reflect.Map:
 		d.texts(n, path, v)
 	case t.Kind() == reflect.Bool:
@@ -205,6 +210,34 @@ func firstWord(n *yaml.Node) *yaml.Node {
 		return n.Content[0]
 	}
 	return n
+}
+
+// anyKey stands for the free keys of a mapping.
+const anyKey = "*"
+
+// blocks decodes a mapping of mappings, whose own keys are free.
+func (d decoder) blocks(n *yaml.Node, path string, t reflect.Type, v reflect.Value) {
+	if IsNull(n) {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		d.bad(n, path, "write lines of the form key: value below it", "needs keys of its own, not %s", KindOf(n))
+		return
+	}
+	out := reflect.MakeMap(t)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		below := Join(path, key.Value)
+		d.stands(below, key, value)
+		elem := reflect.New(t.Elem()).Elem()
+		if IsNull(value) {
+			d.bad(value, below, "write its keys below it, or remove the line", "has no value")
+			continue
+		}
+		d.mapping(value, below, elem)
+		out.SetMapIndex(reflect.ValueOf(key.Value), elem)
+	}
+	v.Set(out)
 }
 
 // texts decodes a mapping of texts to texts, whose keys are free.

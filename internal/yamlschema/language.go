@@ -101,7 +101,7 @@ func (l Language) isScalar(t reflect.Type) bool { return l.scalar(t).Parse != ni
 // block returns the struct with the keys below a field: its type, or that of
 // the elements of a list. ok is false when there is none of ours.
 func (l Language) block(t reflect.Type) (reflect.Type, bool) {
-	if t.Kind() == reflect.Slice {
+	if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
 	return t, t.Kind() == reflect.Struct && t != reflect.TypeFor[Tree]() && !l.isScalar(t)

@@ -50,8 +50,11 @@ func (c commented) rows(b *strings.Builder, t reflect.Type, path string) {
 		if f.elsewhere {
 			continue
 		}
-		if f.typ.Kind() == reflect.Slice {
+		switch f.typ.Kind() {
+		case reflect.Slice:
 			key += "[]"
+		case reflect.Map:
+			key = Join(key, anyKey)
 		}
 		if elem, ok := c.block(f.typ); ok {
 			c.rows(b, elem, key)
@@ -84,6 +87,8 @@ func (l Language) typeName(f field) string {
 		return "list"
 	case t.Kind() == reflect.Struct:
 		return "mapping"
+	case t.Kind() == reflect.Map && block:
+		return "mapping of mappings"
 	case t.Kind() == reflect.Map:
 		return "mapping of texts"
 	case t.Kind() == reflect.Bool:

@@ -178,6 +178,8 @@ func (c commented) typed(f field, t reflect.Type) *jsonSchema {
 		return s
 	case t.Kind() == reflect.Slice:
 		return &jsonSchema{Type: []string{"array", "null"}, Items: c.typed(f, t.Elem())}
+	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct:
+		return &jsonSchema{Type: []string{"object", "null"}, Additional: c.object(t.Elem())}
 	case t.Kind() == reflect.Map:
 		return &jsonSchema{Type: []string{"object", "null"}, Additional: &jsonSchema{Type: []string{"string", "number", "boolean"}}}
 	case t.Kind() == reflect.Bool:

@@ -82,6 +82,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	l.resolveCluster()
 	l.resolveNetwork()
 	l.resolveNodes()
+	l.resolveCapacity()
 	l.resolveEndpoint()
 	l.resolvePatches()
 	l.resolveAddons()

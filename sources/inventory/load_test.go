@@ -121,6 +121,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	fmt.Fprintf(out, "network %s cidr %v gateway %v dns %v ntp %v pods %s services %s vip %v endpoint %s sans %v vlan %d\n",
 		n.Mode, n.CIDR, n.Gateway, n.Nameservers, n.TimeServers, n.PodCIDR, n.ServiceCIDR, n.VIP, n.Endpoint, n.CertSANs, n.VLAN)
 	fmt.Fprintf(out, "image extensions %v args %v installer %s mirrors %v\n", s.Schematic.Extensions, s.Schematic.ExtraKernelArgs, s.InstallerRegistry, s.Mirrors)
+	if len(s.Capacity) > 0 {
+		fmt.Fprintf(out, "capacity %v\n", s.Capacity)
+	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)
 		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", n.Placement.Pin, n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)

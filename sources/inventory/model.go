@@ -38,6 +38,9 @@ type clusterFile struct {
 	Proxmox proxmox `yaml:"proxmox" required:"true" example:"{node: pve1}"`
 	// How nodes are spread over hosts.
 	Placement placement `yaml:"placement"`
+	// What VMs may take of a host, by its name. It bounds what the host has, and what
+	// its policy allows, and never adds to it.
+	PVECapacity map[string]hostCapacity `yaml:"pve_capacity" example:"{pve1: {cpu: 16, ram: 65536}}"`
 	// The container network: Talos' own Flannel, Cilium as an addon of that
 	// name (without kube-proxy), or none, which leaves it to an addon of yours.
 	CNI string `yaml:"cni" enum:"flannel,cilium,none" default:"flannel"`
@@ -114,6 +117,14 @@ type proxmox struct {
 	// VMID plus the host part of its address, a counted one the first VMID
 	// plus its ordinal.
 	VMIDRanges vmidRanges `yaml:"vmid_ranges"`
+}
+
+type hostCapacity struct {
+	// Processor cores of all nodes of the cluster on this host together.
+	CPU int `yaml:"cpu" unit:"number of cores" min:"1" max:"1000000" default:"no bound" example:"16"`
+	// Memory, in MiB, of all nodes of the cluster on this host together, and of the
+	// host's other guests.
+	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"1073741824" default:"no bound" example:"65536"`
 }
 
 type vmidRanges struct {

@@ -72,7 +72,7 @@ func TestPolicyProblems(t *testing.T) {
 			"p:4:11: sources.charts: is empty (list what is allowed; remove the line to allow anything)"}},
 		{"pool: talos\nvmids: [400-599]\ncapacity: {memory_reserve: 4, thin_overcommit: 1.5}", []string{
 			`p:3:28: capacity.memory_reserve: "4" is not an amount with a unit (write the unit too, like 64GiB)`,
-			`p:3:48: capacity.thin_overcommit: "1.5" is not a whole number (write a percent like 150)`}},
+			`p:3:48: capacity.thin_overcommit: "1.5" is not a percent (write a whole number like 150)`}},
 		{"pool: talos\nvmids: [400-599]\nlimits: {nodes: 0, ram: 65536, disk: 1}", []string{
 			"p:3:17: limits.nodes: 0 is too small for a number of nodes (write 1 or more)",
 			`p:3:25: limits.ram: "65536" is not an amount with a unit (write the unit too, like 64GiB)`,
