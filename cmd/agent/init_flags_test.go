@@ -119,6 +119,41 @@ func TestInitDirectory(t *testing.T) {
 	}
 }
 
+// TestSizesOfInitRepo: a repository that is begun on a host asks for no more than there
+// is, by the host's policy and by what other VMs are promised; where nothing fits it is
+// refused.
+func TestSizesOfInitRepo(t *testing.T) {
+	h := newFresh(t, "9.2")
+	h.done("--yes")
+	policy := filepath.Join(h.dir, setup.PolicyFile)
+	before, err := os.ReadFile(policy)
+	must(err)
+	for reserve, want := range map[string]string{
+		"2GiB":  "  controlplane: {cpu: 4, ram: 4096, disk: 30G}\n  worker: {cpu: 4, ram: 8192, disk: 30G}\n",
+		"56GiB": "  controlplane: {cpu: 4, ram: 2048, disk: 30G}\n  worker: {cpu: 4, ram: 2048, disk: 30G}\n",
+		"61GiB": "",
+	} {
+		must(os.WriteFile(policy, []byte(string(before)+"capacity: {memory_reserve: "+reserve+", thin_overcommit: 10}\n"), 0o644))
+		repo := filepath.Join(t.TempDir(), "infra")
+		a := h.bare(t.Context(), "repo", repo, "--yes", "--network", "10.10.0.0/24", "--gateway", "10.10.0.1", "--bridge", "vmbr0")
+		if want == "" {
+			if a.err == nil || !strings.Contains(a.err.Error(), "--workers: 3 nodes need 4096 MiB of memory and 30 GiB on local-lvm at least, and pve1 has 3072 MiB and 102 GiB for VMs") {
+				t.Errorf("reserve %s: %v", reserve, a)
+			}
+			continue
+		}
+		if a.err != nil {
+			t.Errorf("reserve %s: %v", reserve, a)
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(repo, "inventory", "dev", "cluster.yaml"))
+		must(err)
+		if !strings.Contains(string(text), want) {
+			t.Errorf("reserve %s: want\n%sin\n%s", reserve, want, text)
+		}
+	}
+}
+
 // TestMapping: of pairs and none, what comes last counts.
 func TestMapping(t *testing.T) {
 	for want, said := range map[string][]string{"map[]": {"a=b", "none"}, "map[c:d]": {"a=b", "none", "c=d"}, "map[c:d e:f]": {"none", "c=d", "e=f"}} {

@@ -46,6 +46,24 @@ func TestWhatIsTaken(t *testing.T) {
 				if got := st.Volumes.Value[n.VMID]; got < n.DiskBytes+20<<30 || got > n.DiskBytes+21<<30 {
 					t.Errorf("the disks of %d have %d bytes", n.VMID, got)
 				}
+				// As whoever begins a repository asks, who has no node there yet.
+				room, err := c.Room(t.Context(), testHost, 2<<30)
+				s.must(err)
+				if want := (Room{Cores: 16, MemoryBytes: 62<<30 - n.MemoryMiB<<20}); room != want {
+					t.Errorf("room %+v, want %+v", room, want)
+				}
+				states, err := c.Storages(t.Context(), testHost)
+				s.must(err)
+				left, err := c.DiskRoom(t.Context(), testHost, "local-lvm", states["local-lvm"], 50)
+				s.must(err)
+				if want := int64(1<<40)/100*50 - st.Volumes.Value[n.VMID]; left != want {
+					t.Errorf("%d bytes of disks are left, want %d", left, want)
+				}
+				thick := states["local-lvm"]
+				thick.Type = "lvm"
+				if left, err = c.DiskRoom(t.Context(), testHost, "local-lvm", thick, 50); err != nil || left != thick.Free {
+					t.Errorf("%d bytes of disks are left of %d, %v", left, thick.Free, err)
+				}
 				all := observe(root, d).Hosts[testHost]
 				if got := fmt.Sprint(len(all.Guests), len(all.Storages.Value["local-lvm"].Volumes.Value)); got != "2 2" {
 					t.Errorf("who sees everything sees %s", got)

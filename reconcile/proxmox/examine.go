@@ -185,6 +185,54 @@ func (c *Client) Inhabitants(ctx context.Context) (hosts []string, guests map[in
 	return hosts, guests, nil
 }
 
+// Room is what is left of a host for VMs, as far as the token sees.
+type Room struct {
+	Cores       int   // that one VM may have; 0: not known
+	MemoryBytes int64 // that is not promised; 0: not known
+}
+
+// Room returns what is left of a host when so much of its memory is reserved.
+func (c *Client) Room(ctx context.Context, host string, reserve int64) (Room, error) {
+	var rows []row
+	if err := c.get(ctx, "/cluster/resources", nil, &rows); err != nil {
+		return Room{}, err
+	}
+	var out Room
+	var has, promised int64
+	for _, r := range rows {
+		switch {
+		case string(r.Node) != host:
+		case r.isGuest() && !r.Template.on():
+			if r.Status == "running" || slices.Contains(splitTags(string(r.Tags)), cluster.OwnTag) {
+				promised += r.MaxMem.number()
+			}
+		case r.Type == "node" && r.MaxMem.number() > 0:
+			out.Cores, has = int(r.MaxCPU.number()), r.MaxMem.number()
+		}
+	}
+	if has > 0 {
+		out.MemoryBytes = max(1<<20, has-reserve-promised)
+	}
+	return out, nil
+}
+
+// DiskRoom returns how large the disks may be that a storage takes, if a thin one may
+// promise so many percent of its size.
+func (c *Client) DiskRoom(ctx context.Context, host, store string, st StorageState, percent int) (int64, error) {
+	if !isThin(st.Type) {
+		return st.Free, nil
+	}
+	volumes, err := c.volumes(ctx, host, store)
+	if err != nil {
+		return 0, err
+	}
+	left := st.Total / 100 * int64(percent)
+	for _, bytes := range volumes {
+		left -= bytes
+	}
+	return max(0, left), nil
+}
+
 // VMIDFree reports whether no guest has a VMID, whatever the token may see.
 func (c *Client) VMIDFree(ctx context.Context, vmid int) (bool, error) { return c.free(ctx, vmid) }
 

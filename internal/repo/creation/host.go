@@ -31,6 +31,8 @@ type hostKnowledge struct {
 	storages map[string]proxmox.StorageState
 	bridges  map[string]proxmox.BridgeState
 	router   netip.Addr // of the host itself; zero: none
+	room     proxmox.Room
+	disks    map[string]int64 // by storage: bytes that are left on it
 }
 
 func (k *hostKnowledge) close() {
@@ -114,8 +116,30 @@ func (k *hostKnowledge) see(ctx context.Context, pve *proxmox.Client) error {
 	if k.storages, err = pve.Storages(ctx, k.host); err != nil {
 		return err
 	}
-	k.bridges, err = pve.Bridges(ctx, k.host)
-	return err
+	if k.bridges, err = pve.Bridges(ctx, k.host); err != nil {
+		return err
+	}
+	return k.measure(ctx, pve)
+}
+
+// measure asks what is left of the host for VMs.
+func (k *hostKnowledge) measure(ctx context.Context, pve *proxmox.Client) (err error) {
+	bounds := k.settings.Policy.Capacity
+	if k.room, err = pve.Room(ctx, k.host, bounds.Reserve()); err != nil {
+		return err
+	}
+	k.disks = map[string]int64{}
+	for name, st := range k.storages {
+		if !st.Active || st.Total == 0 || !slices.Contains(st.Content, "images") {
+			continue
+		}
+		left, err := pve.DiskRoom(ctx, k.host, name, st, bounds.Thin())
+		if err != nil {
+			continue // what cannot be seen is not known, and the sizes are the usual ones
+		}
+		k.disks[name] = left
+	}
+	return ctx.Err()
 }
 
 // fill fills in what no flag sets.
@@ -180,7 +204,10 @@ func (k *hostKnowledge) offer() scaffold.Offer {
 	if k.pve == nil {
 		return scaffold.Offer{}
 	}
-	o := scaffold.Offer{Host: k.host}
+	o := scaffold.Offer{Host: k.host, Cores: k.room.Cores, MemoryMiB: k.room.MemoryBytes >> 20, DiskGiB: map[string]int64{}}
+	for name, bytes := range k.disks {
+		o.DiskGiB[name] = max(1, bytes>>30) // 0 is not known
+	}
 	allows := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
 	for _, name := range slices.Sorted(maps.Keys(k.bridges)) {
 		if allows(k.settings.Policy.Bridges, name) {

@@ -37,10 +37,12 @@ func releaseOf(version string) string {
 // secrets.
 func Files(w Wishes, nodes []Node) (map[string]string, error) {
 	control, worker := w.Ranges()
+	controlSize, workerSize, _ := w.Sizes()
 	data := struct {
 		Wishes
 		Nodes                           []Node
 		Control, Worker                 cluster.Range
+		ControlSize, WorkerSize         Size
 		SecretsPattern                  string
 		Talos, Kubernetes, Contract     string
 		VIPGiven, HA, UsesCilium, Other bool
@@ -49,7 +51,7 @@ func Files(w Wishes, nodes []Node) (map[string]string, error) {
 		// Up leads from the folder of a cluster to the top.
 		Up                                            string
 		CiliumRepository, CiliumVersion, CiliumSHA256 string
-	}{w, nodes, control, worker, SecretsPattern(w.Folder), Talos, Kubernetes, Contract, w.VIP.IsValid(), w.ControlPlanes > 1, w.CNI == "cilium", w.Images != "",
+	}{w, nodes, control, worker, controlSize, workerSize, SecretsPattern(w.Folder), Talos, Kubernetes, Contract, w.VIP.IsValid(), w.ControlPlanes > 1, w.CNI == "cilium", w.Images != "",
 		len(w.CI) > 0, releaseOf(w.Version), strings.Repeat("../", strings.Count(w.Folder, "/")+2), CiliumRepository, Cilium, ciliumSHA256}
 	at := path.Join(w.Folder, w.Cluster)
 	out := map[string]string{}

@@ -3,6 +3,7 @@ package scaffold
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -377,5 +378,48 @@ func TestMirroredChart(t *testing.T) {
 	w.ChartMirrored = true
 	if text := filesOf(t, w)[at]; strings.Contains(text, line) || !strings.Contains(text, "# sha256: ") {
 		t.Error(text)
+	}
+}
+
+// TestSizes: nodes get what there is room for, down to the least, and no less.
+func TestSizes(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		offer Offer
+		want  string
+	}{
+		{"another host", Offer{Host: "pve9", Cores: 1, MemoryMiB: 1}, "{4 4096 40} {4 8192 60} true"},
+		{"nothing is known", Offer{}, "{4 4096 40} {4 8192 60} true"},
+		{"room for all", Offer{Cores: 64, MemoryMiB: 4096 + 2*8192, DiskGiB: map[string]int64{"local-lvm": 160}}, "{4 4096 40} {4 8192 60} true"},
+		{"two cores", Offer{Cores: 2}, "{2 4096 40} {2 8192 60} true"},
+		{"less memory", Offer{MemoryMiB: 4096 + 2*8192 - 1}, "{4 4096 40} {4 6144 60} true"},
+		{"little memory", Offer{MemoryMiB: 9 << 10}, "{4 3072 40} {4 3072 60} true"},
+		{"hardly any memory", Offer{MemoryMiB: 4 << 10}, "{4 2048 40} {4 1024 60} true"},
+		{"no memory", Offer{MemoryMiB: 4<<10 - 1}, "{4 2048 40} {4 1024 60} false"},
+		{"less disk", Offer{DiskGiB: map[string]int64{"local-lvm": 159}}, "{4 4096 40} {4 8192 40} true"},
+		{"another disk", Offer{DiskGiB: map[string]int64{"other": 1}}, "{4 4096 40} {4 8192 60} true"},
+		{"no disk", Offer{DiskGiB: map[string]int64{"local-lvm": 29}}, "{4 4096 10} {4 8192 10} false"},
+	} {
+		w := usual()
+		w.ControlPlanes, w.Workers, w.VIP = 1, 2, netip.Addr{}
+		w.Offer = tc.offer
+		if w.Offer.Host == "" {
+			w.Offer.Host = w.Host
+		}
+		w.Offer.Bridges, w.Offer.Datastores = []string{w.Bridge}, []string{w.Datastore}
+		control, worker, fits := w.Sizes()
+		if got := fmt.Sprint(control, worker, fits); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
+		if wrong := w.Check(); (len(wrong) == 0) != fits {
+			t.Errorf("%s: %v", tc.name, wrong)
+		}
+	}
+	w := usual()
+	w.ControlPlanes, w.Workers, w.VIP = 1, 2, netip.Addr{}
+	w.Offer = Offer{Host: w.Host, Bridges: []string{w.Bridge}, Datastores: []string{w.Datastore}, MemoryMiB: 3000, DiskGiB: map[string]int64{"local-lvm": 500}}
+	want := "--workers: 3 nodes need 4096 MiB of memory and 30 GiB on local-lvm at least, and pve1 has 3000 MiB and 500 GiB for VMs (ask for fewer nodes, or make room)"
+	if wrong := w.Check(); len(wrong) != 1 || wrong[0].Error() != want {
+		t.Errorf("%v, want %s", wrong, want)
 	}
 }

@@ -73,6 +73,10 @@ type Wishes struct {
 type Offer struct {
 	Host                string // "": none is known
 	Bridges, Datastores []string
+	// What is left of it for VMs; 0: not known.
+	Cores     int              // that one VM may have
+	MemoryMiB int64            // that is promised to no other
+	DiskGiB   map[string]int64 // by storage
 }
 
 // WithDefaults fills in what was left out and can be known.
@@ -160,8 +164,11 @@ func (w Wishes) Check() []*Wrong {
 	case w.ControlPlanes > 1 && !w.VIP.IsValid():
 		refuse("vip", "a free address of the nodes' network that moves between them", "%d control planes need one", w.ControlPlanes)
 	}
-	if w.Workers < 0 || w.Workers > maxWorkers {
+	switch {
+	case w.Workers < 0 || w.Workers > maxWorkers:
 		refuse("workers", fmt.Sprintf("0 to %d", maxWorkers), "%d", w.Workers)
+	case w.ControlPlanes > 0 && w.ControlPlanes <= maxControlPlanes:
+		all = append(all, w.checkRoom()...)
 	}
 	if w.CNI != "cilium" && w.CNI != "flannel" {
 		refuse("cni", "cilium or flannel", "%q is no network that is offered here", w.CNI)
