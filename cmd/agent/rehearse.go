@@ -65,7 +65,8 @@ func runRehearsal(ctx context.Context, p terminal.Printer, c rehearsal.Config, d
 		return errors.Join(p.PrintJSON("Validation", invalid.Found), errSilent(exitFailed))
 	case errors.As(err, &invalid):
 		// An invalid repository is printed the way validate prints it.
-		printValidation(p, invalid.Found, invalid.Dir, false)
+		printProblems(p, invalid.Found, invalid.Dir, false)
+		printClusters(p, invalid.Found, false)
 		return errSilent(exitFailed)
 	case err != nil:
 		return err

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/validation"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -48,6 +51,10 @@ them, and a warning is printed. With the policy of a host the clusters are
 checked against it. With --strict a warning is as bad as an error: that a chart
 has no digest, that the secrets could not be checked.
 
+Forges show problems at their lines: GitHub and Gitea with --annotations, which
+prints them as workflow commands, GitLab with --code-quality, which writes a
+report besides. Give DIR as seen from the root of the repository, as . in a job.
+
 Exit codes: 0 every cluster is valid; 1 at least one is not; 2 wrong usage; 6 all
 are valid, and one has no secrets yet, so that it cannot be made.`,
 		Example: `  talos-agent validate
@@ -58,10 +65,15 @@ are valid, and one has no secrets yet, so that it cannot be made.`,
 	output := outputFlag(cmd)
 	addValidationFlags(cmd, &f)
 	cmd.Flags().BoolVar(&f.Strict, "strict", false, "take warnings for errors")
+	annotations := cmd.Flags().Bool("annotations", false, "print problems as workflow commands of GitHub Actions")
+	report := cmd.Flags().String("code-quality", "", "write the problems to this file as a Code Quality report of GitLab")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
+		}
+		if *annotations && p.IsJSON() {
+			return &fault.Usage{Err: errors.New("--annotations and --output json are two forms of one output: choose one")}
 		}
 		dir := "."
 		if len(args) > 0 {
@@ -71,10 +83,16 @@ are valid, and one has no secrets yet, so that it cannot be made.`,
 		if err != nil {
 			return err
 		}
+		if *report != "" {
+			if err := writeReport(*report, v, dir); err != nil {
+				return err
+			}
+		}
 		if p.IsJSON() {
 			err = p.PrintJSON("Validation", v)
 		} else {
-			printValidation(p, v, dir, f.Strict)
+			printProblems(p, v, dir, *annotations)
+			printClusters(p, v, f.Strict)
 		}
 		switch {
 		case err != nil:
@@ -89,16 +107,33 @@ are valid, and one has no secrets yet, so that it cannot be made.`,
 	return cmd
 }
 
-// printValidation prints what was found: problems, the errors last, then a line
-// for each cluster, then what its DHCP server must know.
-func printValidation(p terminal.Printer, v validation.Result, dir string, strict bool) {
+// writeReport writes the problems as a Code Quality report.
+func writeReport(path string, v validation.Result, dir string) error {
+	report, err := v.CodeQuality(filepath.ToSlash(dir))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(report, '\n'), 0o644)
+}
+
+// printProblems prints the problems, the errors last; or all of them as workflow
+// commands.
+func printProblems(p terminal.Printer, v validation.Result, dir string, commands bool) {
 	for _, severity := range []cluster.Severity{cluster.Note, cluster.Warning, cluster.Error} {
 		for _, problem := range v.Problems {
-			if problem.Severity == severity {
+			switch {
+			case problem.Severity != severity:
+			case commands:
+				p.Printf("%s\n", validation.WorkflowCommand(problem, filepath.ToSlash(dir)))
+			default:
 				printProblem(p, v, problem, dir)
 			}
 		}
 	}
+}
+
+// printClusters prints a line for each cluster, then what its DHCP server must know.
+func printClusters(p terminal.Printer, v validation.Result, strict bool) {
 	for _, c := range v.Clusters {
 		if !c.Valid {
 			p.Printf("%s: %s\n", c.Cluster, p.Paint("invalid", terminal.Red))
