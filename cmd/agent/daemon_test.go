@@ -20,7 +20,6 @@ import (
 
 	"filippo.io/age"
 
-	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -223,7 +222,8 @@ func (r *rig) start() {
 		if r.proc.over() {
 			r.t.Fatalf("the daemon ended: %s", r.log)
 		}
-		return r.try("version", "-o", "json").has(`"daemon"`) && !r.try("status").has(api.ErrStarting.Error())
+		code := r.try("status").code // of what an agent answers, and not only a socket
+		return code == exitOK || code == exitReconciling || code == exitStalled
 	})
 }
 
