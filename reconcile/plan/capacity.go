@@ -19,7 +19,8 @@ type room struct {
 	known    bool
 	limit    int64 // that may be promised
 	promised int64
-	vms      int // that it is promised to
+	vms      int  // that it is promised to
+	used     bool // more is in use than was seen to be promised
 }
 
 // judgeCapacity decides for which of the nodes without a VM there is room: in the order
@@ -153,12 +154,12 @@ func (m *planner) lacksMemory(n cluster.Node, host string, r *room) []cluster.Bl
 // String is how much is promised, and to how many.
 func (r *room) String() string {
 	switch {
+	case r.used:
+		return gib(r.promised) + " are in use or promised"
 	case r.vms == 1:
 		return gib(r.promised) + " are promised to 1 VM"
 	case r.vms > 1:
 		return fmt.Sprintf("%s are promised to %d VMs", gib(r.promised), r.vms)
-	case r.promised > 0:
-		return gib(r.promised) + " are in use"
 	}
 	return "nothing is promised"
 }
@@ -213,8 +214,9 @@ func (m *planner) roomOn(host, name string, st cluster.Storage) *room {
 	for _, bytes := range pending {
 		r.take(bytes)
 	}
-	if st.Thin && !st.Volumes.Known {
-		r.promised = max(r.promised, st.TotalBytes-st.FreeBytes)
+	// What others have written, whose disks are not seen, is taken as well.
+	if used := st.TotalBytes - st.FreeBytes; st.Thin && used > r.promised {
+		r.promised, r.used = used, true
 	}
 	return r
 }

@@ -226,11 +226,12 @@ func (c *Client) DiskRoom(ctx context.Context, host, store string, st StorageSta
 	if err != nil {
 		return 0, err
 	}
-	left := st.Total / 100 * int64(percent)
+	promised := int64(0)
 	for _, bytes := range volumes {
-		left -= bytes
+		promised += bytes
 	}
-	return max(0, left), nil
+	// What others have written, whose disks are not seen, is taken as well.
+	return max(0, st.Total/100*int64(percent)-max(promised, st.Total-st.Free)), nil
 }
 
 // VMIDFree reports whether no guest has a VMID, whatever the token may see.
