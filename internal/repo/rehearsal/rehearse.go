@@ -353,6 +353,17 @@ func (r *rehearsal) awaitReady(ctx context.Context, what string, names []string,
 	}
 }
 
+// resizeHost gives a host what the inventory gives of it; what that does not bound
+// stays. Its policy is not known here, and the memory that is reserved comes on top.
+func resizeHost(h *pve.Host, bound cluster.HostCapacity) {
+	if bound.Cores > 0 {
+		h.Cores = bound.Cores
+	}
+	if bound.MemoryMiB > 0 {
+		h.MemoryBytes = bound.MemoryMiB<<20 + cluster.Capacity{}.Reserve()
+	}
+}
+
 // LabFor is a host that has what the clusters ask for: hosts, storages,
 // bridges, pool, DHCP reservations.
 func LabFor(specs []cluster.Spec) lab.Config {
@@ -377,6 +388,7 @@ func LabFor(specs []cluster.Spec) lab.Config {
 				hosts[n.Placement.Pin] = h
 				order = append(order, n.Placement.Pin)
 			}
+			resizeHost(h, s.Capacity[h.Name])
 			if !slices.Contains(h.Bridges, n.Bridge) {
 				h.Bridges = append(h.Bridges, n.Bridge)
 			}
