@@ -110,7 +110,7 @@ func (m *planner) memoryOf(host string) *room {
 	if bound := m.d.Spec.Capacity[host].MemoryMiB << 20; bound > 0 && (!r.known || bound < r.limit) {
 		r.known, r.limit = true, bound
 	}
-	ours := map[int]bool{}
+	ours := map[int]bool{} // by VMID: whether the node is made
 	for _, n := range m.d.Spec.Nodes {
 		ours[n.VMID] = m.isMade(n)
 	}
@@ -118,12 +118,15 @@ func (m *planner) memoryOf(host string) *room {
 	for name, other := range m.o.Hosts {
 		for _, g := range other.Guests {
 			listed[g.VMID] = true
-			if name == host && (g.Running || g.Agent || ours[g.VMID]) {
+			made, own := ours[g.VMID]
+			if own && !made {
+				continue // it was deleted, and the list is a little old
+			}
+			if name == host && (made || g.Running || g.Agent) {
 				r.take(g.MemoryBytes)
 			}
 		}
 	}
-	// The list is a little old.
 	for _, n := range m.d.Spec.Nodes {
 		if m.isMade(n) && !listed[n.VMID] && carrier(n, m.o.VMs[n.Name]) == host {
 			r.take(n.MemoryMiB << 20)
