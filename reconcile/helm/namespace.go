@@ -119,7 +119,7 @@ func markOf(o *metav1.PartialObjectMetadata) (string, namespaceMark, bool) {
 			} `json:"f:metadata"`
 		}
 		// A server writes nothing else; what cannot be read is not ours.
-		if json.Unmarshal(e.FieldsV1.Raw, &fields) != nil {
+		if json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		owned.Labels, owned.Annotations = pickOwned(fields.Meta.Labels, o.Labels), pickOwned(fields.Meta.Annotations, o.Annotations)

@@ -68,7 +68,7 @@ func TestPodSecurity(t *testing.T) {
 				t.Errorf("%s: %v, want %q", c.name, err, c.want)
 			}
 		}
-		_, err := set.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "typo", Labels: map[string]string{enforce: "priviledged"}}}, metav1.CreateOptions{})
+		_, err := set.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "typo", Labels: map[string]string{enforce: "none"}}}, metav1.CreateOptions{})
 		mustReason(t, err, metav1.StatusReasonInvalid)
 	})
 }
