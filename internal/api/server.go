@@ -36,7 +36,7 @@ type Server struct {
 }
 
 // IsRemoved reports whether somebody removed the socket's file: the server runs on,
-// and nobody can reach it any more.
+// and it cannot be reached.
 func (s *Server) IsRemoved() bool {
 	_, err := os.Lstat(s.path)
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
