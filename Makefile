@@ -113,6 +113,10 @@ demo: bin/talos-agent ## show the main job on the embedded lab
 sim: ## run as many seeds of the simulation as SEEDS says
 	$(GO) test ./internal/daemon/agent -run 'TestSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS)
 
+.PHONY: faults
+faults: ## what holds under faults, at length and with raw counts; hours
+	.ci/faults
+
 .PHONY: bench
 bench: bin/talos-agent ## print the table of figures: speed and size
 	cd cmd/agent && $(GO) test -run '^TestFigures$$' -count=1 -timeout 1h -figures -agent "$(CURDIR)/bin/talos-agent"
