@@ -140,11 +140,12 @@ func (l *look) storages(host string) cluster.Seen[map[string]cluster.Storage] {
 	return cluster.Saw(out)
 }
 
-// isThin reports whether a disk on a storage of this type takes what was written to it
-// only. A volume of ZFS may, if the storage is sparse; its free space is what is not
-// written yet, and is taken for what is left.
+// isThin reports whether a disk on a storage of this type takes what was written to it,
+// not its size. On ZFS that is so where the storage is sparse, as the installer of
+// Proxmox VE makes it; where it is not, what is used is what is promised, and to count
+// promises comes to the same.
 func isThin(kind string) bool {
-	return slices.Contains([]string{"lvmthin", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "rbd"}, kind)
+	return slices.Contains([]string{"lvmthin", "zfspool", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "rbd"}, kind)
 }
 
 // volumes are the sizes of the disks on a storage, by VMID, as far as the token may
