@@ -27,9 +27,28 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 					vm.VMID, strings.Join(withTags(vm, n), ";"), carrier(n, vm))))
 		}
 	}
+	out = append(out, reportUnjudged(d, o)...)
 	for _, r := range listLeft(d, o) {
 		out = append(out, d.At(cluster.Warning, "addons", fmt.Sprintf("the release %s in namespace %s stays: no addon has it any more, and removing one is not supported yet", r.Name, r.Namespace),
 			fmt.Sprintf("put the addon back, or remove the release by hand: `helm -n %s uninstall %s`", r.Namespace, r.Name)))
+	}
+	return out
+}
+
+// reportUnjudged reports hosts of which it is not known whether they have the memory for
+// the VMs that are still to be made.
+func reportUnjudged(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	seen := map[string]bool{}
+	for _, n := range d.Spec.Nodes {
+		host := n.Placement.Pin
+		h := o.Hosts[host]
+		if o.VMs[n.Name].Presence != cluster.Absent || !h.Known || h.MemoryBytes > 0 || d.Spec.Capacity[host].MemoryMiB > 0 || seen[host] {
+			continue
+		}
+		seen[host] = true
+		out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("how much memory %s has is not known, so that VMs are made whether they fit or not", host),
+			fmt.Sprintf("give the agent's token Sys.Audit on /nodes/%s, or bound the host with pve_capacity in cluster.yaml", host)))
 	}
 	return out
 }
