@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,12 +112,20 @@ func TestEveryStalledPushIsLogged(t *testing.T) {
 func TestPassingPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 1)
+		var mu sync.Mutex
 		var phases []string
+		seen := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(phases)
+		}
 		a := start(t, f, newMemFiles(), func(c *Config) {
 			c.OnStatus = func(s cluster.Status) {
 				if len(s.Nodes) != 2 {
 					return
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				if ph := string(s.Nodes[1].Phase); len(phases) == 0 || phases[len(phases)-1] != ph {
 					phases = append(phases, ph)
 				}
@@ -124,13 +133,15 @@ func TestPassingPhases(t *testing.T) {
 		})
 		defer a.stop()
 		until(t, a, cluster.Ready)
-		if slices.Contains(phases, "Stopped") || phases[len(phases)-1] != "Ready" {
-			t.Errorf("while it came up: %v", phases)
+		if got := seen(); slices.Contains(got, "Stopped") || got[len(got)-1] != "Ready" {
+			t.Errorf("while it came up: %v", got)
 		}
+		mu.Lock()
 		phases = nil
+		mu.Unlock()
 		silent := func(d time.Duration) {
-			was := f.machines["wk-1"]
-			f.set(func() { f.machines["wk-1"] = cluster.Machine{Reach: cluster.Silent} })
+			var was cluster.Machine
+			f.set(func() { was, f.machines["wk-1"] = f.machines["wk-1"], cluster.Machine{Reach: cluster.Silent} })
 			a.Look()
 			time.Sleep(d)
 			f.set(func() { f.machines["wk-1"] = was })
@@ -140,11 +151,11 @@ func TestPassingPhases(t *testing.T) {
 		for range 3 {
 			silent(2 * time.Second)
 		}
-		if len(phases) > 1 {
-			t.Errorf("silent for a moment: %v", phases)
+		if got := seen(); len(got) > 1 {
+			t.Errorf("silent for a moment: %v", got)
 		}
 		silent(20 * time.Second)
-		if got := strings.Join(phases, " "); got != "Ready Booting Ready" {
+		if got := strings.Join(seen(), " "); got != "Ready Booting Ready" {
 			t.Errorf("silent for long: %v", got)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -30,8 +31,8 @@ func TestDownloadOfAnotherBuild(t *testing.T) {
 		other := slices.Clone(whole)
 		other[half-overlap-1] ^= 1
 		at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-		var answer http.HandlerFunc
-		f := b.serve(func(w http.ResponseWriter, r *http.Request) { answer(w, r) })
+		var answer atomic.Pointer[http.HandlerFunc]
+		f := b.serve(func(w http.ResponseWriter, r *http.Request) { (*answer.Load())(w, r) })
 		for name, c := range map[string]struct {
 			before, after         string // ETags
 			modified, modifiedNow time.Time
@@ -50,9 +51,9 @@ func TestDownloadOfAnotherBuild(t *testing.T) {
 			"the same time":             {modified: at, modifiedNow: at, same: true, sent: half + overlap},
 			"a tag the part is without": {before: `"a"`, deaf: true, same: true, sent: half + overlap},
 		} {
-			asked, sent := 0, 0
-			answer = func(w http.ResponseWriter, r *http.Request) {
-				if asked++; asked > 1 {
+			var asked, sent atomic.Int64
+			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if asked.Add(1) > 1 {
 					if c.deaf {
 						r.Header.Del("If-Range")
 					}
@@ -61,7 +62,7 @@ func TestDownloadOfAnotherBuild(t *testing.T) {
 					}
 					counted := &countingWriter{ResponseWriter: w}
 					http.ServeContent(counted, r, "", c.modifiedNow, bytes.NewReader(whole))
-					sent += counted.n
+					sent.Add(int64(counted.n))
 					return
 				}
 				if c.before != "" {
@@ -77,14 +78,15 @@ func TestDownloadOfAnotherBuild(t *testing.T) {
 				}
 				_, _ = w.Write(first[:half])
 				panic(http.ErrAbortHandler)
-			}
+			})
+			answer.Store(&handler)
 			pin, err := f.Download(b.Context(), img, nil)
 			sum := sha256.Sum256(whole)
 			if err != nil || pin.SHA256 != hex.EncodeToString(sum[:]) {
 				t.Errorf("%s: %+v, %v", name, pin, err)
 			}
-			if sent > c.sent {
-				t.Errorf("%s: %d bytes were sent after the break, want %d", name, sent, c.sent)
+			if n := sent.Load(); n > int64(c.sent) {
+				t.Errorf("%s: %d bytes were sent after the break, want %d", name, n, c.sent)
 			}
 			if err := os.Remove(filepath.Join(f.dir, img.Name)); err != nil {
 				t.Error(err)
