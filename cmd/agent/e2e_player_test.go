@@ -53,6 +53,10 @@ func (k *realKubernetes) settle(ctx context.Context, set *kubernetes.Clientset) 
 	}
 	s.nodes, s.pods = nodes.Items, pods.Items
 	errs := []error{s.tendNodes()}
+	if !slices.ContainsFunc(deployments.Items, func(d appsv1.Deployment) bool { return d.Namespace == dns.Namespace && d.Name == dns.Name }) {
+		_, err := set.AppsV1().Deployments(dns.Namespace).Create(ctx, dns.DeepCopy(), metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
 	alive := map[string]bool{}
 	for i := range daemons.Items {
 		alive[string(daemons.Items[i].UID)] = true
@@ -68,6 +72,20 @@ func (k *realKubernetes) settle(ctx context.Context, set *kubernetes.Clientset) 
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// dns is the cluster's DNS, which Talos deploys when it bootstraps Kubernetes; with one
+// pod of its two, so that all of them are ready when the cluster is.
+var dns = &appsv1.Deployment{
+	ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns", Labels: map[string]string{"k8s-app": "kube-dns"}},
+	Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(1)),
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": "kube-dns"}},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"k8s-app": "kube-dns"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "coredns", Image: "registry.k8s.io/coredns/coredns:v1.14.2"}}},
+		},
+	},
 }
 
 // tendNodes lets every kubelet register its node, and calls it ready once the

@@ -77,7 +77,7 @@ func (e *endToEnd) look() {
 	if have := e.kubectl("get", "nodes", "-o", "wide"); strings.Count(have, " Ready ") != 3 || !strings.Contains(have, e.net+"11") {
 		e.t.Errorf("the nodes are\n%s", have)
 	}
-	if have := e.kubectl("get", "pods", "-A"); strings.Count(have, "1/1") != 3+2+2 {
+	if have := e.kubectl("get", "pods", "-A"); strings.Count(have, "1/1") != 3+2+2+1 {
 		e.t.Errorf("the pods are\n%s", have)
 	}
 	e.want("helm.sh/release.v1", "-n", "apps", "get", "secret", "sh.helm.release.v1.store.v1", "-o", "jsonpath={.type}")
