@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -27,6 +28,17 @@ import (
 // stop it as Ctrl-C does.
 func (r *rig) background(stdout *os.File, args ...string) (*output, func() int) {
 	r.t.Helper()
+	out, p := r.begin(stdout, args...)
+	return out, func() int {
+		r.t.Helper()
+		_ = p.cmd.Process.Signal(syscall.SIGINT) // it may have ended: its code says so
+		return p.end(r.t)
+	}
+}
+
+// begin starts a command that ends by itself. A signal while it ends would kill it.
+func (r *rig) begin(stdout *os.File, args ...string) (*output, *daemonProcess) {
+	r.t.Helper()
 	out := &output{}
 	cmd := exec.Command("talos-agent", append([]string{"--socket", r.socket()}, args...)...)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -37,11 +49,7 @@ func (r *rig) background(stdout *os.File, args ...string) (*output, func() int) 
 	p := &daemonProcess{cmd: cmd, done: make(chan struct{})}
 	go func() { defer close(p.done); p.err = cmd.Wait() }()
 	r.t.Cleanup(func() { _ = cmd.Process.Kill(); <-p.done })
-	return out, func() int {
-		r.t.Helper()
-		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended: its code says so
-		return p.end(r.t)
-	}
+	return out, p
 }
 
 // openTerminal makes a terminal of a size, and gathers what is written to it.
@@ -227,12 +235,12 @@ func TestWaitForWhatIsNotThereYet(t *testing.T) {
 	delete(r.config, "clusters")
 	r.write()
 	r.start()
-	one, stopOne := r.background(nil, "status", "dev", "--wait", "2m")
-	all, stopAll := r.background(nil, "status", "--wait", "2m")
-	watched, stopWatched := r.background(nil, "status", "dev", "--watch", "--wait", "2m")
+	one, oneEnds := r.begin(nil, "status", "dev", "--wait", "2m")
+	all, allEnds := r.begin(nil, "status", "--wait", "2m")
+	watched, watchedEnds := r.begin(nil, "status", "dev", "--watch", "--wait", "2m")
 	tty, shown, _ := openTerminal(t, 80, 30)
-	beside, stopTTY := r.background(tty, "status", "dev", "--watch", "--wait", "2m")
-	allWatched, stopAllWatched := r.background(nil, "status", "--watch", "--wait", "2m")
+	beside, besideEnds := r.begin(tty, "status", "dev", "--watch", "--wait", "2m")
+	allWatched, allWatchedEnds := r.begin(nil, "status", "--watch", "--wait", "2m")
 	r.until("they wait", func() bool {
 		const unknown, none = `waiting: no such cluster: "dev"`, "waiting: no cluster has been read from the repository yet"
 		return one.has(unknown) && watched.has(unknown) && beside.has(unknown) && all.has(none) && allWatched.has(none)
@@ -251,8 +259,8 @@ func TestWaitForWhatIsNotThereYet(t *testing.T) {
 	if !one.has(" dev revision main@sha1:"+commit[:12]) || !one.has(" dev-cp-1 is ") {
 		t.Errorf("nothing is shown of what happened meanwhile: %s", one)
 	}
-	for name, stop := range map[string]func() int{"one": stopOne, "all": stopAll, "watched": stopWatched, "all, watched": stopAllWatched, "terminal": stopTTY} {
-		if code := stop(); code != exitOK {
+	for name, p := range map[string]*daemonProcess{"one": oneEnds, "all": allEnds, "watched": watchedEnds, "all, watched": allWatchedEnds, "terminal": besideEnds} {
+		if code := p.end(t); code != exitOK {
 			t.Errorf("%s ended with code %d", name, code)
 		}
 	}
@@ -291,14 +299,14 @@ func TestWaitForAnyCluster(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "agent.sock")
 		l, err := net.Listen("unix", socket)
 		must(err)
-		asked := 0 // by commands that have ended
+		var asked atomic.Int64 // by commands that have ended
 		mux := http.NewServeMux()
 		mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"kind": "StatusList", "apiVersion": "v1", "data": []}`)
 		})
 		mux.HandleFunc("GET /v1/watch", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		mux.HandleFunc("POST /v1/reconcile", func(w http.ResponseWriter, _ *http.Request) {
-			asked++
+			asked.Add(1)
 			w.WriteHeader(code)
 			_, _ = io.WriteString(w, answer)
 		})
@@ -307,10 +315,10 @@ func TestWaitForAnyCluster(t *testing.T) {
 		go func() { served <- srv.Serve(l) }()
 		for _, args := range [][]string{do("status", "--wait", "1ms"), do("status", "--watch", "--wait", "1ms")} {
 			var out bytes.Buffer
-			asked = 0
+			asked.Store(0)
 			ended := run(&environment{stdin: strings.NewReader(""), stdout: &out, stderr: &out}, append([]string{"--socket", socket}, args...))
-			if ended != exitReconciling || asked != 1 || !strings.Contains(out.String(), "no cluster yet") {
-				t.Errorf("%d: %v: exit code %d, asked %d times:\n%s", code, args, ended, asked, out.String())
+			if ended != exitReconciling || asked.Load() != 1 || !strings.Contains(out.String(), "no cluster yet") {
+				t.Errorf("%d: %v: exit code %d, asked %d times:\n%s", code, args, ended, asked.Load(), out.String())
 			}
 		}
 		must(srv.Close())
