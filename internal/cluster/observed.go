@@ -207,6 +207,12 @@ type DiskSeen struct {
 	Bytes     int64
 }
 
+// RemoveLocked is how a person removes a VM that a task left locked while it was made.
+// Its config names none of its volumes, which a plain destroy would leave.
+func RemoveLocked(vmid int, host string) string {
+	return fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`", host, vmid, vmid)
+}
+
 // Drive is a volume in the config of a VM.
 type Drive struct {
 	Key    string // scsi0, unused0, ...

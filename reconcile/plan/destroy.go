@@ -71,7 +71,7 @@ func (m *planner) planDestroy() {
 
 // A destruction is given up after so many failures of one deletion in a row, which
 // is some minutes, and at the latest after destroyWithin: nothing is deleted on
-// the strength of a word that nobody remembers.
+// the strength of a command that is forgotten.
 const (
 	destroyTries  = 8
 	destroyWithin = 24 * time.Hour

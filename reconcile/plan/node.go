@@ -298,7 +298,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 // names none of the volumes that were made for it: a plain destroy leaves them, and
 // the next creation would stumble over them.
 func removeLocked(vm cluster.VM, host string) string {
-	return fmt.Sprintf("as root on %s: `qm unlock %d && qm destroy %d --destroy-unreferenced-disks 1`, which deletes every volume with its number", host, vm.VMID, vm.VMID)
+	return cluster.RemoveLocked(vm.VMID, host) + ", which deletes every volume with its number"
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.

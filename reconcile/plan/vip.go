@@ -37,7 +37,7 @@ func lacksVIP(o cluster.Observed) bool { return o.VIP.Known && !o.VIP.Value.Serv
 // worker's Talos answers only once it got its certificate through it.
 func (m *planner) waitForSilent(n cluster.Node, w cluster.Wait) {
 	if n.Role == cluster.Worker && lacksVIP(m.o) {
-		w.Reason, w.Hint = cluster.VIPNotServed, ""
+		w.Reason, w.Hint = cluster.VIPNotServed, "it goes on when the VIP answers: what the cluster waits for shows who has the address"
 		w.Message = fmt.Sprintf("nothing answers at %s:50000: Talos on a worker that has its config waits for a certificate, which it gets through the VIP %s", n.IP, m.d.Spec.Network.VIP)
 	}
 	m.wait(w)

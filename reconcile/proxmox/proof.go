@@ -256,7 +256,7 @@ func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, 
 			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
 				return hidden{}, err
 			}
-			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; as root on %s: `qm unlock %[1]d && qm destroy %[1]d --destroy-unreferenced-disks 1`", id.vmid, host)}, nil
+			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; %s", id.vmid, cluster.RemoveLocked(id.vmid, host))}, nil
 		case isSuccess(t.exit):
 			switch r, err := c.find(ctx, id.vmid); {
 			case err == nil && wrongPlace(r, id) == "":

@@ -1,0 +1,154 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// What a pass writes into the journal: what the world showed, and how a destruction
+// ended.
+
+// learnFacts writes down what the world showed and must not be forgotten. It runs
+// before anything is planned, so that no VM of ours ever exists without a
+// journal that knows the cluster.
+func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
+	before := r.c.Journal.Facts()
+	after := cloneFacts(before)
+	switch nothing, seen := nothingOfOurs(*o), plan.SeesAllVMs(*o); {
+	case !after.Lost:
+	case seen && nothing:
+		// Nothing was made, or nothing is left: there is nothing to remember.
+		after.Lost = false
+	case nothing && r.c.Journal.Fresh():
+		return nil // it is decided when everything is seen
+	case !r.memo.warnedLost:
+		r.memo.warnedLost = true
+		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", logging.Why, r.c.Journal.Why())
+	}
+	if in, ok := after.Intent(cluster.IntendBootstrap); o.Members.Known && len(o.Members.Value) > 0 && !in.Done {
+		if !ok {
+			in = cluster.Intent{Kind: cluster.IntendBootstrap, At: o.Now.UTC()}
+			// It was there before these records, and was Ready as far as anybody
+			// knows: others may manage what was installed then.
+			after.Intend(cluster.Intent{Kind: cluster.SeenReady, At: o.Now.UTC()})
+		}
+		in.Done = true
+		after.Intend(in)
+		after.Lost = false
+	}
+	if last := r.memo.last; last != nil && r.memo.refused == nil && !r.memo.problems.HasErrors() {
+		after.Applied = last.Revision
+	}
+	if nothingOfOurs(*o) && plan.SeesAllVMs(*o) && !after.BootstrapSent() {
+		after.Drop(cluster.IntendConfig) // nothing runs
+	} else if r.memo.refused == nil {
+		learnConfig(d, *o, &after)
+	}
+	config, runs := after.Intent(cluster.IntendConfig)
+	if same, other := plan.CountConfigs(d, *o); d.Revision.Unique() || same > other {
+		r.base.keep(d.Snapshot, config)
+	}
+	if !r.c.Journal.Fresh() && sameFacts(before, after) {
+		return nil
+	}
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Lost, f.Applied = after.Lost, after.Applied
+		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
+			if in, ok := after.Intent(kind); ok {
+				f.Intend(in)
+			}
+		}
+		if was, _ := before.Intent(cluster.IntendConfig); was.Equal(config) {
+			return // an action may have noted its own since
+		}
+		if f.Drop(cluster.IntendConfig); runs {
+			f.Intend(config)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	o.Facts = r.c.Journal.Facts()
+	return nil
+}
+
+// learnReady writes down that the cluster is Ready for the first time. If it cannot,
+// the plan has that it is blocked.
+func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
+	if o.Facts.WasReady() || o.Facts.Suspended() || o.Facts.Destroying() || len(o.Running) > 0 || !p.Converged() {
+		return nil
+	}
+	err := r.c.Journal.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.SeenReady, At: o.Now.UTC()}) })
+	if err != nil {
+		p.Blocked = append(p.Blocked, journalBlock(r.c.Cluster, err))
+	}
+	return err
+}
+
+func sameFacts(a, b cluster.Facts) bool {
+	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
+	return a.Lost == b.Lost && a.Applied == b.Applied &&
+		intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
+}
+
+func nothingOfOurs(o cluster.Observed) bool {
+	for _, vm := range o.VMs {
+		if vm.Presence == cluster.Present && (vm.Owner == cluster.Ours || vm.Moved) {
+			return false
+		}
+	}
+	return len(o.Orphans.Value) == 0
+}
+
+// finishDestroy ends the destruction of a cluster: nothing of the cluster is left, so
+// that neither the intent nor the keys' fingerprint mean anything any more. It stays
+// suspended, unless the command was withdrawn meanwhile.
+func (r *Reconciler) finishDestroy() error {
+	suspended := false
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		suspended = f.Destroying()
+		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.SeenReady)
+		f.Fingerprint, f.Lost = "", false
+		if suspended && !f.Suspended() {
+			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case suspended:
+		r.log.Info("the cluster is destroyed; it stays suspended", logging.Detail, "until `talos-agent resume "+r.c.Cluster+"`")
+	default:
+		r.log.Info("the cluster is destroyed, and was resumed meanwhile")
+	}
+	return nil
+}
+
+// endDestroy ends a destruction that could not delete everything. The cluster stays
+// suspended, and its status reports what is left until an administrator decides. A
+// command that was given since it was planned is for the next pass.
+func (r *Reconciler) endDestroy(planned cluster.Intent, left []cluster.Block) error {
+	ended := false
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		if ended = isIntended(*f, planned); ended {
+			f.Drop(planned.Kind)
+			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC(), Left: left})
+		}
+	})
+	if err != nil || !ended {
+		return err
+	}
+	for _, b := range left {
+		r.log.Warn("the destruction has ended and left something", logging.Detail, b.Subject+": "+b.Message, logging.Reason, string(b.Reason), logging.Hint, b.Hint)
+	}
+	return nil
+}
+
+// isIntended reports whether an intent is still the one of its kind.
+func isIntended(f cluster.Facts, in cluster.Intent) bool {
+	now, ok := f.Intent(in.Kind)
+	return ok && now.Equal(in)
+}
