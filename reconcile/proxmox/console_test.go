@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -85,6 +86,23 @@ func TestConsole(t *testing.T) {
 		s.link.Cut()
 		if err := <-ended; !errors.Is(err, ErrNoConsole) {
 			t.Errorf("a link that is cut: %v", err)
+		}
+	})
+}
+
+// TestConsoleOfAHurriedHost: a host that is simulated in less time has as much
+// patience with its client, which lives in the time of the test.
+func TestConsoleOfAHurriedHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStandAt(t, 200, pve.Config{Guests: chatty{}})
+		defer s.close()
+		s.guest(412, serial)
+		c := s.client()
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+		defer cancel()
+		if err := c.Console(ctx, testHost, 412, func([]byte) error { return nil }); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -22,7 +22,8 @@ type Consoles interface {
 	Console(vmid int) []string
 }
 
-// The times of a terminal.
+// The times of a terminal. Those that a client has to meet are in its time, at
+// whatever speed the host is simulated.
 const (
 	termWait    = 10 * time.Second       // termproxy waits so long for its client
 	termPrint   = 500 * time.Millisecond // between two lines of a guest
@@ -82,7 +83,7 @@ func (s *Server) attendTerminal(task *task, port int, t *terminal) error {
 		delete(s.terminals, port)
 		s.mu.Unlock()
 	}()
-	wait, cancel := context.WithTimeout(task.ctx, s.world.Scale(termWait))
+	wait, cancel := context.WithTimeout(task.ctx, termWait)
 	defer cancel()
 	select {
 	case <-t.taken:
@@ -155,7 +156,7 @@ func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
 		defer close(left)
 		defer cancel()
 		for {
-			if conn.SetReadDeadline(time.Now().Add(s.world.Scale(termSilence))) != nil {
+			if conn.SetReadDeadline(time.Now().Add(termSilence)) != nil {
 				return
 			}
 			if _, _, err := conn.ReadMessage(); err != nil {
