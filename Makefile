@@ -10,12 +10,19 @@ BUILD     = $(GO) build -p $(PARALLEL) -buildvcs=false -ldflags '$(LDFLAGS)'
 # package is that of the commit.
 ARCH     ?= amd64 arm64
 DIST     ?= dist
+# What `make dist` makes archives for, and of those of Linux an image. BUSYBOX= leaves
+# the image out. DIST_KEY signs: an armored OpenPGP key, whose passphrase is in
+# DIST_KEY_PASSPHRASE. APT_PREVIOUS is the apt repository of the release before.
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+BUSYBOX  ?= $(CURDIR)/.cache/busybox
+DIST_KEY ?=
+APT_PREVIOUS ?=
 STAGE     = $(abspath $(DIST))/stage
 # The tests that make what no program of the package can make of itself. To link
 # them takes long, so they are linked once.
 PACKAGING = cd cmd/agent && '$(STAGE)/agent.test'
 # What an installed agent needs that has nothing to do.
-FIGURES_OF_PACKAGE = ($(PACKAGING) -test.timeout 10m -test.run '^TestPackageFigures$$' -figures -agent '$(STAGE)/$(NATIVE)/packaged')
+FIGURES_OF_PACKAGE = ($(PACKAGING) -test.timeout 10m -test.run '^TestPackageFigures$$' -figures -agent '$(STAGE)/linux_$(NATIVE)/packaged')
 NATIVE    = $(shell $(GO) env GOARCH)
 # Two packages at a time: the large dependencies take memory to compile.
 PARALLEL ?= 2
@@ -68,7 +75,7 @@ boot: ## see the package through its life on Debian 12 and 13, booted in contain
 # packages VERSIONS='v1 v2' makes packages of the same files under several versions.
 .PHONY: packages
 packages: VERSIONS ?= $(VERSION)
-packages: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+packages dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 packages:
 	rm -rf '$(STAGE)'
 	$(GO) test -c -ldflags '-s -w' -o '$(STAGE)/agent.test' ./cmd/agent
@@ -78,8 +85,20 @@ packages:
 # packed makes the packages of one version of what packages has staged.
 .PHONY: packed
 packed:
-	set -e; for arch in $(ARCH); do GOOS=linux GOARCH=$$arch $(BUILD) -o '$(STAGE)'/$$arch/talos-agent ./cmd/agent; done
-	$(GO) -C packaging/deb/tools run ./mkdeb -top '$(CURDIR)' -version '$(VERSION)' -stage '$(STAGE)' -out '$(abspath $(DIST))' $(ARCH)
+	set -e; for arch in $(ARCH); do $(call STAGED,linux,$$arch); done
+	$(MKDIST) packages $(ARCH)
+
+# STAGED builds the program for a system and an architecture.
+STAGED    = GOOS=$(1) GOARCH=$(2) $(BUILD) -o '$(STAGE)'/$(1)_$(2)/talos-agent ./cmd/agent
+MKDIST    = $(GO) -C packaging/deb/tools run ./mkdist -top '$(CURDIR)' -version '$(VERSION)' -stage '$(STAGE)' -out '$(abspath $(DIST))'
+
+.PHONY: dist
+dist: ## make a release in dist/: packages, archives, image, apt repository (PLATFORMS=linux/amd64 for one)
+	rm -rf '$(DIST)'/talos-agent_* '$(DIST)'/SHA256SUMS*
+	$(MAKE) --no-print-directory packages
+	set -e; for platform in $(filter-out $(ARCH:%=linux/%),$(PLATFORMS)); do $(call STAGED,$${platform%/*},$${platform#*/}); done
+	$(if $(BUSYBOX),packaging/deb/tools/get-busybox '$(BUSYBOX)' $(patsubst linux/%,%,$(filter linux/%,$(PLATFORMS))))
+	$(MKDIST) -busybox '$(BUSYBOX)' -key '$(if $(DIST_KEY),$(abspath $(DIST_KEY)))' -previous '$(if $(APT_PREVIOUS),$(abspath $(APT_PREVIOUS)))' release $(PLATFORMS)
 
 .PHONY: version
 version:

@@ -67,6 +67,7 @@ func TestManual(t *testing.T) {
 		"bash": func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
 		"zsh":  func(b *bytes.Buffer) error { return root.GenZshCompletion(b) },
 		"fish": func(b *bytes.Buffer) error { return root.GenFishCompletion(b, true) },
+		"ps1":  func(b *bytes.Buffer) error { return root.GenPowerShellCompletionWithDesc(b) },
 	} {
 		var b bytes.Buffer
 		if err := generate(&b); err != nil {

@@ -15,9 +15,12 @@ var common = map[string]string{
 	"MPL-2.0":    "/usr/share/common-licenses/MPL-2.0",
 }
 
-// copyright is the package's copyright file: the licence of the program, and of
-// everything that is linked into it with its text and notices.
-func copyright(modules []module) []byte {
+// beside are licences whose text is beside a copyright file that is in no package.
+var beside = map[string]string{"Apache-2.0": "LICENSE"}
+
+// copyright is a copyright file: the licence of the program, and of everything that
+// is linked into it with its text and notices, where that is not known to be elsewhere.
+func copyright(modules []module, elsewhere map[string]string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `talos-agent: GitOps for Talos Linux clusters on a Proxmox VE host
 Source: https://github.com/talos-agent/talos-agent
@@ -29,11 +32,11 @@ The program is one statically linked file. These modules are part of it, each
 under its own licence, whose text or place follows the list. The source of each
 is the module of that path and version.
 
-`, common["Apache-2.0"])
+`, elsewhere["Apache-2.0"])
 	for _, m := range modules {
 		fmt.Fprintf(&b, "  %s %s: %s\n", m.path, m.version, strings.Join(m.licences(), ", "))
 	}
-	for _, s := range sections(modules) {
+	for _, s := range sections(modules, elsewhere) {
 		fmt.Fprintf(&b, "\n%s\n\n", strings.Repeat("-", 79))
 		for _, m := range s.modules {
 			b.WriteString(m + "\n")
@@ -62,12 +65,12 @@ type section struct {
 }
 
 // sections gathers modules that come with the same text.
-func sections(modules []module) []section {
+func sections(modules []module, elsewhere map[string]string) []section {
 	var out []section
 	at := map[string]int{}
 	for _, m := range modules {
 		for _, t := range m.texts {
-			body := t.body()
+			body := t.body(elsewhere)
 			i, ok := at[body]
 			if !ok {
 				i = len(out)
@@ -92,17 +95,17 @@ var (
 // shorter.
 const whole = 5000
 
-// body is what is told of a text: all of it, but of a licence that every Debian
-// has, where it is and who holds the copyright.
-func (t text) body() string {
+// body is what is told of a text: all of it, but of a licence whose text is elsewhere,
+// where that is and who holds the copyright.
+func (t text) body(elsewhere map[string]string) string {
 	var b strings.Builder
 	told := 0
 	for _, l := range t.licences {
-		if common[l.id] == "" || l.end-l.start < whole {
+		if elsewhere[l.id] == "" || l.end-l.start < whole {
 			continue
 		}
 		b.WriteString(t.content[told:l.start])
-		fmt.Fprintf(&b, "%s, see %s\n", l.id, common[l.id])
+		fmt.Fprintf(&b, "%s, see %s\n", l.id, elsewhere[l.id])
 		for _, m := range holder.FindAllStringSubmatch(t.content[l.start:l.end], -1) {
 			if !template.MatchString(m[1]) {
 				b.WriteString(strings.TrimSpace(m[1]) + "\n")

@@ -9,17 +9,62 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/blakesmith/ar"
 	"github.com/goreleaser/nfpm/v2"
 	_ "github.com/goreleaser/nfpm/v2/deb" // the format
 	"github.com/goreleaser/nfpm/v2/files"
+	"github.com/ulikunitz/xz"
 )
 
 // packed is a finished package.
 type packed struct {
 	path            string
 	size, installed int64 // bytes
+}
+
+// makePackages makes the package of each architecture, and prints how large they are.
+func (r release) makePackages(architectures []string) error {
+	tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "PACKAGE\tSIZE\tINSTALLED\tMODULES")
+	for _, arch := range architectures {
+		p, modules, err := r.makePackage(platform{"linux", arch})
+		if err != nil {
+			return fmt.Errorf("%s: %w", arch, err)
+		}
+		fmt.Fprintf(tw, "%s\t%.1f MiB\t%.1f MiB\t%d\n", filepath.Base(p.path), mib(p.size), mib(p.installed), len(modules))
+	}
+	return tw.Flush()
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+func (r release) makePackage(on platform) (packed, []module, error) {
+	info, err := r.list(on.arch)
+	if err != nil {
+		return packed{}, nil, err
+	}
+	modules, err := r.describe(on)
+	if err != nil {
+		return packed{}, nil, err
+	}
+	log, err := r.changelog(info)
+	if err != nil {
+		return packed{}, nil, err
+	}
+	zipped, err := compressed(log)
+	if err != nil {
+		return packed{}, nil, err
+	}
+	if err := os.WriteFile(filepath.Join(r.folder(on), "changelog.Debian.gz"), zipped, 0o644); err != nil {
+		return packed{}, nil, err
+	}
+	p, err := pack(info, r.out)
+	if err != nil {
+		return packed{}, nil, err
+	}
+	return p, modules, p.writeProgram(filepath.Join(r.folder(on), "packaged"))
 }
 
 // list reads what packaging/deb/nfpm.yaml says of the package of one
@@ -70,47 +115,60 @@ func pack(info *nfpm.Info, out string) (packed, error) {
 	return p, nil
 }
 
-// program takes the program out of a package again, so that what is measured is
-// what is shipped.
-func (p packed) program(to string) (err error) {
-	f, err := os.Open(p.path)
+// readDeb reads one file of a package: inside of the member control.tar or data.tar.
+func readDeb(path, member, inside string, read func(io.Reader) error) (err error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	const data, inside = "data.tar.gz", "./usr/bin/talos-agent"
 	for members := ar.NewReader(f); ; {
 		h, err := members.Next()
 		if err != nil {
-			return fmt.Errorf("%s: find %s: %w", p.path, data, err)
+			return fmt.Errorf("%s: find %s: %w", path, member, err)
 		}
-		if strings.TrimRight(h.Name, "/") != data {
+		name := strings.TrimRight(h.Name, "/")
+		if !strings.HasPrefix(name, member+".") {
 			continue
 		}
-		unzipped, err := gzip.NewReader(members)
+		unpacked, err := unpack(name, members)
 		if err != nil {
-			return fmt.Errorf("%s: %s: %w", p.path, data, err)
+			return fmt.Errorf("%s: %s: %w", path, name, err)
 		}
-		for files := tar.NewReader(unzipped); ; {
+		for files := tar.NewReader(unpacked); ; {
 			h, err := files.Next()
 			if err != nil {
-				return fmt.Errorf("%s: find %s: %w", p.path, inside, err)
+				return fmt.Errorf("%s: find %s: %w", path, inside, err)
 			}
-			if h.Name == inside {
-				return writeFrom(files, to)
+			if strings.TrimPrefix(h.Name, "./") == inside {
+				return read(files)
 			}
 		}
 	}
 }
 
-// writeFrom writes a program.
-func writeFrom(r io.Reader, to string) error {
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
-	if err != nil {
-		return err
+// unpack reads a member of a package as its name says it is compressed.
+func unpack(name string, r io.Reader) (io.Reader, error) {
+	switch filepath.Ext(name) {
+	case ".gz":
+		return gzip.NewReader(r)
+	case ".xz":
+		return xz.NewReader(r)
 	}
-	_, err = io.Copy(out, r)
-	return errors.Join(err, out.Close())
+	return nil, fmt.Errorf("how %s is compressed is not known", name)
+}
+
+// writeProgram takes the program out of a package again, so that what is measured is
+// what is shipped.
+func (p packed) writeProgram(to string) error {
+	return readDeb(p.path, "data.tar", "usr/bin/talos-agent", func(r io.Reader) error {
+		out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, r)
+		return errors.Join(err, out.Close())
+	})
 }
 
 // place has every path begin where it is looked for, and every file bear the

@@ -47,17 +47,17 @@ const standard = "std"
 // linked lists the modules that are linked into a program, by path, Go's own
 // library among them. The program itself says which they are; that the packages
 // found here are of the same modules is checked.
-func (r release) linked(program, arch string) (goVersion string, _ []module, err error) {
+func (r release) linked(program string, p platform) (goVersion string, _ []module, err error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return "", nil, err
 	}
 	for _, s := range info.Settings {
-		if s.Key == "GOARCH" && s.Value != arch {
+		if s.Key == "GOARCH" && s.Value != p.arch || s.Key == "GOOS" && s.Value != p.os {
 			return "", nil, fmt.Errorf("%s was built for %s", program, s.Value)
 		}
 	}
-	dirs, err := r.packages(arch)
+	dirs, err := r.packages(p)
 	if err != nil {
 		return "", nil, err
 	}
@@ -96,9 +96,9 @@ type found struct {
 	packages []string
 }
 
-// packages lists the packages that are linked on one architecture, by module.
-func (r release) packages(arch string) (map[string]found, error) {
-	out, err := output(r.top, []string{"GOOS=linux", "GOARCH=" + arch, "CGO_ENABLED=0"}, "go", "list", "-deps", "-json=Dir,Standard,Module", "./cmd/agent")
+// packages lists the packages that are linked on one platform, by module.
+func (r release) packages(on platform) (map[string]found, error) {
+	out, err := output(r.top, []string{"GOOS=" + on.os, "GOARCH=" + on.arch, "CGO_ENABLED=0"}, "go", "list", "-deps", "-json=Dir,Standard,Module", "./cmd/agent")
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func texts(top string, packages []string) ([]text, error) {
 			t := text{file: name, content: string(b)}
 			if isLicence {
 				if t.licences = recognise(b); t.licences == nil {
-					return nil, fmt.Errorf("the licence in %s is not recognised: read it, and teach mkdeb its name if it may be linked", path)
+					return nil, fmt.Errorf("the licence in %s is not recognised: read it, and teach mkdist its name if it may be linked", path)
 				}
 			}
 			out = append(out, t)

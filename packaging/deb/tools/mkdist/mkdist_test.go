@@ -54,20 +54,6 @@ func TestVersionsSort(t *testing.T) {
 	}
 }
 
-// TestSums: what lists the packages of a release is what sha256sum takes.
-func TestSums(t *testing.T) {
-	out := t.TempDir()
-	if err := os.WriteFile(filepath.Join(out, "talos-agent_1.2.3-1_amd64.deb"), []byte("package"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeSums(out); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := output(out, nil, "sha256sum", "--check", "--strict", sumsFile); err != nil || !strings.Contains(said, "talos-agent_1.2.3-1_amd64.deb: OK") {
-		t.Errorf("%q, %v", said, err)
-	}
-}
-
 func TestWrap(t *testing.T) {
 	got := wrap("  * ", "    ", "one two three four", 12)
 	if want := "  * one two\n    three\n    four\n"; got != want {
@@ -153,7 +139,7 @@ func TestCopyright(t *testing.T) {
 		ids := recognise([]byte(body))
 		return module{path: path, version: "v1.0.0", texts: []text{{file: "LICENSE", content: body, licences: ids}}}
 	}
-	got := string(copyright([]module{licensed("example.org/a", mit), licensed("example.org/b", mit), licensed("example.org/c", apache(t)), licensed("example.org/d", apache(t)+"\n\n"+mit)}))
+	got := string(copyright([]module{licensed("example.org/a", mit), licensed("example.org/b", mit), licensed("example.org/c", apache(t)), licensed("example.org/d", apache(t)+"\n\n"+mit)}, common))
 	for _, want := range []string{
 		"  example.org/a v1.0.0: MIT\n", "  example.org/d v1.0.0: Apache-2.0, MIT\n",
 		"example.org/a (LICENSE)\nexample.org/b (LICENSE)\n\nMIT License",
