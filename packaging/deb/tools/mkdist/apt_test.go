@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -61,81 +62,97 @@ type aptHost struct {
 	dir string
 }
 
-// newAptHost has one source, a repository on a web server, as
-// docs/how-to/install.md has it.
-func newAptHost(t *testing.T, repository, key string) aptHost {
+// newAptHost has what a host has that the package depends on, and no source yet.
+func newAptHost(t *testing.T) aptHost {
 	t.Helper()
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		t.Skip("there is no apt")
+	for _, program := range []string{"apt-get", "wget"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("there is no " + program)
+		}
 	}
-	server := httptest.NewServer(http.FileServer(http.Dir(repository)))
-	t.Cleanup(server.Close)
 	h := aptHost{t, t.TempDir()}
-	for _, dir := range []string{"etc/parts", "etc/sources", "etc/trusted", "etc/preferences", "state/lists/partial", "cache/archives/partial", "download"} {
+	for _, dir := range []string{"bin", "download", "etc/apt.conf.d", "etc/preferences.d", "etc/sources.list.d", "etc/trusted.gpg.d", "state/lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(h.dir, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	sources := "Types: deb\nURIs: " + server.URL + "\nSuites: stable\nComponents: main\n"
-	if key != "" {
-		sources += "Signed-By: " + key + "\n"
+	status := ""
+	for _, name := range []string{"ca-certificates", "procps", "systemd"} {
+		status += "Package: " + name + "\nStatus: install ok installed\nVersion: 999\nArchitecture: " + runtime.GOARCH + "\nMaintainer: test\nDescription: test\n\n"
 	}
-	h.write("etc/sources/talos-agent.sources", sources)
-	h.write("status", "")
-	h.write("apt.conf", `Dir "`+h.dir+`";
-Dir::State "state"; Dir::State::status "`+h.dir+`/status"; Dir::Cache "cache";
-Dir::Etc "etc"; Dir::Etc::main "none"; Dir::Etc::parts "parts"; Dir::Etc::sourcelist "none"; Dir::Etc::sourceparts "sources";
-Dir::Etc::trusted "none"; Dir::Etc::trustedparts "trusted"; Dir::Etc::preferences "none"; Dir::Etc::preferencesparts "preferences";
-Dir::Log "`+h.dir+`";
-APT::Architecture "amd64"; APT::Architectures { "amd64"; }; APT::Sandbox::User "";
-Acquire::Languages "none"; Acquire::http::Proxy "DIRECT";
-APT::Update::Error-Mode "any";
+	h.write("status", status)
+	h.write("apt.conf", `Dir "`+h.dir+`"; Dir::Etc "etc"; Dir::State "state"; Dir::State::status "`+h.dir+`/status"; Dir::Cache "cache"; Dir::Log "`+h.dir+`";
+APT::Architecture "`+runtime.GOARCH+`"; APT::Architectures { "`+runtime.GOARCH+`"; }; APT::Sandbox::User "";
+Acquire::Languages "none"; Acquire::http::Proxy "DIRECT"; APT::Update::Error-Mode "any";
 `)
+	// What is installed needs root; which package would be is seen without.
+	h.write("bin/apt", "#!/bin/sh\ncase $1 in install) exec apt-get --simulate \"$@\" ;; *) exec apt-get \"$@\" ;; esac\n")
 	return h
+}
+
+// serve has a web server for a repository, and returns the commands of
+// docs/how-to/install.md that set it up and, after these, those that install from it.
+func (h aptHost) serve(repository string) (setUp, install string) {
+	h.t.Helper()
+	server := httptest.NewServer(http.FileServer(http.Dir(repository)))
+	h.t.Cleanup(server.Close)
+	block := docsBlock(h.t, "install.md", "TestAptTakesTheRepository")
+	setUp, install, ok := strings.Cut(strings.NewReplacer("https://apt.example.org", server.URL, "/etc/apt/", h.dir+"/etc/").Replace(block), "apt update\n")
+	if !ok {
+		h.t.Fatalf("it updates nothing: %s", block)
+	}
+	return setUp, "apt update\n" + install
+}
+
+// docsBlock is the block of commands of a page that a test runs.
+func docsBlock(t *testing.T, page, test string) string {
+	t.Helper()
+	_, after, ok := strings.Cut(string(readFile(t, "../../../../docs/how-to", page)), "<!-- checked: by "+test+" -->\n```sh\n")
+	block, _, closed := strings.Cut(after, "```")
+	if !ok || !closed {
+		t.Fatalf("%s has no block that %s checks", page, test)
+	}
+	return block
 }
 
 func (h aptHost) write(name, text string) {
 	h.t.Helper()
-	if err := os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(h.dir, name), []byte(text), 0o755); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// get runs apt-get where it downloads to.
-func (h aptHost) get(args ...string) (string, error) {
-	cmd := exec.CommandContext(h.t.Context(), "apt-get", args...)
+// run has a shell run commands where packages are downloaded to.
+func (h aptHost) run(script string) (string, error) {
+	cmd := exec.CommandContext(h.t.Context(), "sh", "-ec", script)
 	cmd.Dir = filepath.Join(h.dir, "download")
-	cmd.Env = append(os.Environ(), "APT_CONFIG="+filepath.Join(h.dir, "apt.conf"), "LC_ALL=C", "http_proxy=", "HTTP_PROXY=")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(h.dir, "bin")+":"+os.Getenv("PATH"), "APT_CONFIG="+filepath.Join(h.dir, "apt.conf"), "LC_ALL=C", "http_proxy=", "HTTP_PROXY=")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// TestAptTakesTheRepository: the real apt believes the signature, and gets the newest
-// package, and an older one by its version.
+// TestAptTakesTheRepository: the real apt, set up as the documentation has it, believes
+// the signature, and gets the newest package, and an older one by its version.
 func TestAptTakesTheRepository(t *testing.T) {
 	s := newSigner(t)
 	older := repositoryOf(t, s, "1.2.2")
 	r := release{out: t.TempDir(), date: day}
-	deb := makeDeb(t, r.out, "talos-agent", "1.2.3~rc.1", "amd64", nil)
-	makeDeb(t, r.out, "talos-agent", "1.2.3~rc.1", "arm64", nil)
+	deb := makeDeb(t, r.out, "talos-agent", "1.2.3~rc.1", runtime.GOARCH, nil)
 	if err := r.writeRepository(filepath.Join(older.out, "apt"), s); err != nil {
 		t.Fatal(err)
 	}
-	top := filepath.Join(r.out, "apt")
-	h := newAptHost(t, top, filepath.Join(top, keyFile))
-	if out, err := h.get("update"); err != nil {
+	h := newAptHost(t)
+	setUp, install := h.serve(filepath.Join(r.out, "apt"))
+	if out, err := h.run(setUp + install); err != nil || !strings.Contains(out, "Inst talos-agent (1.2.3~rc.1-1 talos-agent:stable ["+runtime.GOARCH+"])") {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for wanted, want := range map[string]string{"talos-agent": deb, "talos-agent=1.2.2-1": filepath.Join(older.out, "talos-agent_1.2.2-1_amd64.deb")} {
-		if out, err := h.get("download", wanted); err != nil {
+	for wanted, want := range map[string]string{"talos-agent": deb, "talos-agent=1.2.2-1": filepath.Join(older.out, "talos-agent_1.2.2-1_"+runtime.GOARCH+".deb")} {
+		if out, err := h.run("apt-get download " + wanted); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if !bytes.Equal(readFile(t, h.dir, "download", filepath.Base(want)), readFile(t, want)) {
 			t.Errorf("%s is another package", wanted)
 		}
-	}
-	if out, err := h.get("install", "--simulate", "talos-agent"); err != nil || !strings.Contains(out, "Inst talos-agent (1.2.3~rc.1-1 talos-agent:stable [amd64])") {
-		t.Errorf("%v: %s", err, out)
 	}
 }
 
@@ -172,15 +189,15 @@ func TestAptRefuses(t *testing.T) {
 		updates bool // and the download fails
 	}{
 		"other packages": {s, func(t *testing.T, top string) {
-			change("dists/stable/main/binary-amd64/Packages.gz")(t, top)
-			change("dists/stable/main/binary-amd64/Packages")(t, top)
+			change("dists/stable/main/binary-"+runtime.GOARCH+"/Packages.gz")(t, top)
+			change("dists/stable/main/binary-"+runtime.GOARCH+"/Packages")(t, top)
 		}, "Hash Sum mismatch", false},
 		"another InRelease":           {s, change("dists/stable/InRelease"), "The following signatures were invalid", false},
 		"another Release":             {s, func(t *testing.T, top string) { remove("InRelease")(t, top); change("dists/stable/Release")(t, top) }, "The following signatures were invalid", false},
 		"without signatures":          {s, remove("InRelease", "Release.gpg"), "is not signed", false},
 		"not signed":                  {nil, nil, "is not signed", false},
 		"with another key":            {newSigner(t), nil, "NO_PUBKEY", false},
-		"another file in the pool":    {s, change(pool + "/talos-agent_1.2.3-1_amd64.deb"), "Hash Sum mismatch", true},
+		"another file in the pool":    {s, change(pool + "/talos-agent_1.2.3-1_" + runtime.GOARCH + ".deb"), "Hash Sum mismatch", true},
 		"the other signature is left": {s, remove("InRelease"), "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,16 +210,21 @@ func TestAptRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := newAptHost(t, top, filepath.Join(top, "believed.asc"))
-			if err := os.WriteFile(filepath.Join(top, "believed.asc"), believed, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(top, keyFile), believed, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			out, err := h.get("update")
+			h := newAptHost(t)
+			setUp, _ := h.serve(top)
+			out, err := h.run(setUp)
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			out, err = h.run("apt update")
 			if c.updates {
 				if err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
-				out, err = h.get("download", "talos-agent")
+				out, err = h.run("apt-get download talos-agent")
 			}
 			if c.prints == "" {
 				if err != nil {
@@ -214,7 +236,7 @@ func TestAptRefuses(t *testing.T) {
 				t.Errorf("%v, want %q: %s", err, c.prints, out)
 			}
 			if !c.updates {
-				if out, err := h.get("download", "talos-agent"); err == nil {
+				if out, err := h.run("apt-get download talos-agent"); err == nil {
 					t.Errorf("it gets the package all the same: %s", out)
 				}
 			}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goreleaser/nfpm/v2"
 )
 
 var day = time.Date(2026, 11, 22, 2, 15, 20, 0, time.UTC)
@@ -51,6 +53,33 @@ func TestVersionsSort(t *testing.T) {
 			t.Errorf("%s is not newer than %s", v, before)
 		}
 		before = v
+	}
+}
+
+// TestPackageName: a package of a release has the name by which the CI files of init
+// repo fetch it.
+func TestPackageName(t *testing.T) {
+	r := release{top: "../../../..", stage: t.TempDir(), version: "v1.2.3", date: day}
+	info, err := r.list("amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deb, err := nfpm.Get("deb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := deb.ConventionalFileName(info)
+	files, err := filepath.Glob(filepath.Join(r.top, "internal/repo/scaffold/files/ci/*.yaml"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("CI files: %v, %v", files, err)
+	}
+	for _, file := range files {
+		text := strings.ReplaceAll(string(readFile(t, file)), "${TALOS_AGENT}", "1.2.3")
+		for _, want := range []string{`package="` + name + `"`, `-O "$release/` + sumsFile + `"`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s lacks %s", file, want)
+			}
+		}
 	}
 }
 

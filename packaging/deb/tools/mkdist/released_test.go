@@ -7,11 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"go.yaml.in/yaml/v3"
 )
 
 // distVariable is where .ci/deb has made a release for this machine.
@@ -40,12 +42,54 @@ func printed(t *testing.T, dir, name string, args ...string) string {
 // gitlabJob is what the runner of GitLab starts in a container to find a shell.
 const gitlabJob = `if [ -x /usr/local/bin/bash ]; then exec /usr/local/bin/bash; elif [ -x /usr/bin/bash ]; then exec /usr/bin/bash; elif [ -x /bin/bash ]; then exec /bin/bash; elif [ -x /usr/local/bin/sh ]; then exec /usr/local/bin/sh; elif [ -x /usr/bin/sh ]; then exec /usr/bin/sh; elif [ -x /bin/sh ]; then exec /bin/sh; elif [ -x /busybox/sh ]; then exec /busybox/sh; else echo shell not found; exit 1; fi`
 
-// gitlabScript is a script of a job, quoted as the runner writes it for such a shell.
-const gitlabScript = `set -eo pipefail
-set +o noclobber
-: | eval $'export CI=true\ncd /builds/infra\necho $\'$ talos-agent validate\'\ntalos-agent version\ntalos-agent validate --code-quality gl-code-quality-report.json .\ntest -s gl-code-quality-report.json\nmktemp -d\n'
-exit 0
-`
+// gitlabScript is the script of a job, quoted as the runner writes it for such a shell.
+func gitlabScript(commands []string) string {
+	script := "export CI=true\ncd /builds/infra\n" + strings.Join(commands, "\n") + "\ntest -s gl-code-quality-report.json\n"
+	return "set -eo pipefail\nset +o noclobber\n: | eval $'" + strings.NewReplacer("'", `\'`, "\n", `\n`).Replace(script) + "'\nexit 0\n"
+}
+
+// imageJobs are what docs/how-to/start-a-repository.md has run in the image: the
+// commands of a job of GitLab, and the arguments of steps of GitHub.
+func imageJobs(t *testing.T) (gitlab, github []string) {
+	t.Helper()
+	const image = "registry.example.org/talos-agent:1.2.3"
+	blocks := strings.Split(string(readFile(t, "../../../../docs/how-to/start-a-repository.md")), "```yaml\n")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		var ci struct {
+			Job struct {
+				Image struct {
+					Name       string
+					Entrypoint []string
+				}
+				Script []string
+			} `yaml:"talos-agent"`
+			Jobs struct {
+				Check struct {
+					Steps []struct {
+						Uses string
+						With struct{ Args string }
+					}
+				}
+			}
+		}
+		if err := yaml.Unmarshal([]byte(block), &ci); err != nil {
+			t.Fatal(err)
+		}
+		if i := ci.Job.Image; i.Name == image && slices.Equal(i.Entrypoint, []string{""}) {
+			gitlab = ci.Job.Script
+		}
+		for _, step := range ci.Jobs.Check.Steps {
+			if step.Uses == "docker://"+image {
+				github = append(github, step.With.Args)
+			}
+		}
+	}
+	if len(gitlab) == 0 || len(github) == 0 {
+		t.Fatalf("%d commands of GitLab and %d steps of GitHub are documented", len(gitlab), len(github))
+	}
+	return gitlab, github
+}
 
 // TestReleased: what make dist has made is taken by sha256sum, gpgv and apt, its
 // archive and its image have the program of this machine, and the image runs a job of
@@ -71,17 +115,16 @@ func TestReleased(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		out := printed(t, dir, "sh", "-ec", checkSums)
-		if n := strings.Count(out, ": OK\n"); n != len(all) {
-			t.Errorf("%d of %d files are listed: %s", n, len(all), out)
+		out, err := checkSums(t, dir)
+		if n := strings.Count(out, ": OK\n"); err != nil || n != len(all) {
+			t.Errorf("%v: %d of %d files are listed: %s", err, n, len(all), out)
 		}
 	})
 	t.Run("apt", func(t *testing.T) {
-		h := newAptHost(t, filepath.Join(dist, "apt"), filepath.Join(dist, "apt", keyFile))
-		for _, args := range [][]string{{"update"}, {"download", "talos-agent"}} {
-			if out, err := h.get(args...); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+		h := newAptHost(t)
+		setUp, install := h.serve(filepath.Join(dist, "apt"))
+		if out, err := h.run(setUp + install + "apt-get download talos-agent"); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
 		deb := made(t, dist, "talos-agent_*_"+runtime.GOARCH+".deb")
 		if !bytes.Equal(readFile(t, h.dir, "download", filepath.Base(deb)), readFile(t, deb)) {
@@ -121,6 +164,11 @@ func TestReleased(t *testing.T) {
 		if err := os.CopyFS(filepath.Join(dir, "builds/infra"), os.DirFS("../../../../examples/repo")); err != nil {
 			t.Fatal(err)
 		}
+		for _, other := range []string{"lab", "prod"} { // one cluster is enough
+			if err := os.RemoveAll(filepath.Join(dir, "builds/infra/inventory", other)); err != nil {
+				t.Fatal(err)
+			}
+		}
 		run := func(stdin string, args ...string) string {
 			t.Helper()
 			cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
@@ -132,11 +180,15 @@ func TestReleased(t *testing.T) {
 			}
 			return string(out)
 		}
-		if got := run("", append(c.Config.Entrypoint, "version")...); got != version {
+		if got := run("", append(slices.Clone(c.Config.Entrypoint), "version")...); got != version {
 			t.Errorf("its entrypoint is %s, and %s is released", got, version)
 		}
-		if got := run(gitlabScript, "/bin/sh", "-c", gitlabJob); !strings.Contains(got, version) || !strings.Contains(got, "prod: valid: ") {
+		gitlab, github := imageJobs(t)
+		if got := run(gitlabScript(gitlab), "/bin/sh", "-c", gitlabJob); !strings.Contains(got, "dev: valid: ") {
 			t.Errorf("the job prints %s", got)
+		}
+		for _, args := range github {
+			run("", append(slices.Clone(c.Config.Entrypoint), strings.Fields(args)...)...)
 		}
 	})
 }
