@@ -29,12 +29,17 @@ const (
 )
 
 // writeRepository writes an apt repository of the packages of the release, and of
-// those of a previous repository if there is one.
+// those of a previous repository if there is one, which may be in the same place.
 func (r release) writeRepository(previous string, s *signer) error {
 	top := filepath.Join(r.out, "apt")
-	if err := os.RemoveAll(top); err != nil {
-		return err
+	made := top + ".new"
+	if err := errors.Join(os.RemoveAll(made), r.buildRepository(made, previous, s)); err != nil {
+		return errors.Join(err, os.RemoveAll(made))
 	}
+	return errors.Join(os.RemoveAll(top), os.Rename(made, top))
+}
+
+func (r release) buildRepository(top, previous string, s *signer) error {
 	if err := os.MkdirAll(filepath.Join(top, pool), 0o755); err != nil {
 		return err
 	}

@@ -267,6 +267,34 @@ func TestRepositoryIsReproducible(t *testing.T) {
 	}
 }
 
+// TestRepositoryFollowsItself: the repository that is there may be the previous one, and
+// stays as it is if the new one cannot be made.
+func TestRepositoryFollowsItself(t *testing.T) {
+	r := repositoryOf(t, nil, "1.2.2")
+	top := filepath.Join(r.out, "apt")
+	next := release{out: r.out, date: day}
+	if err := os.Remove(filepath.Join(r.out, "talos-agent_1.2.2-1_amd64.deb")); err != nil {
+		t.Fatal(err)
+	}
+	makeDeb(t, r.out, "talos-agent", "1.2.3", "amd64", nil)
+	if err := next.writeRepository(top, nil); err != nil {
+		t.Fatal(err)
+	}
+	packages := readFile(t, top, "dists/stable/main/binary-amd64/Packages")
+	for _, version := range []string{"1.2.2-1", "1.2.3-1"} {
+		if !strings.Contains(string(packages), "\nVersion: "+version+"\n") {
+			t.Errorf("%s is missing: %s", version, packages)
+		}
+	}
+	makeDeb(t, r.out, "talos-agent", "1.2.3", "amd64", map[string]string{"/usr/bin/talos-agent": "another"})
+	if err := next.writeRepository(top, nil); err == nil {
+		t.Error("another package of a released version is taken")
+	}
+	if !bytes.Equal(readFile(t, top, "dists/stable/main/binary-amd64/Packages"), packages) {
+		t.Error("the repository was changed all the same")
+	}
+}
+
 // TestReleasedVersionStays: another package of a version that was released before is
 // refused.
 func TestReleasedVersionStays(t *testing.T) {

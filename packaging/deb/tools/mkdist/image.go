@@ -4,7 +4,6 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -45,7 +44,7 @@ func (r release) writeImage(platforms []platform, shell busybox) error {
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, p := range platforms {
-		if p.os != "linux" {
+		if !p.hasImage() {
 			continue
 		}
 		image, err := r.buildImage(p, shell, filepath.Join(work, p.arch))
@@ -53,9 +52,6 @@ func (r release) writeImage(platforms []platform, shell busybox) error {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: p.os, Architecture: p.arch}}})
-	}
-	if m, err := index.IndexManifest(); err != nil || len(m.Manifests) == 0 {
-		return errors.Join(err, errors.New("none of the platforms is of Linux"))
 	}
 	dir := filepath.Join(work, "layout")
 	to, err := layout.Write(dir, empty.Index)

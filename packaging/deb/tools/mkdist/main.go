@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,6 +96,7 @@ func run() error {
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }
+func (p platform) hasImage() bool { return p.os == "linux" }
 
 func parsePlatforms(names []string) ([]platform, error) {
 	var out []platform
@@ -138,6 +140,8 @@ func (r release) makeRelease(platforms []platform, shell busybox, previous strin
 	}
 	if shell.dir == "" {
 		fmt.Println("NO IMAGE: there is no busybox for it")
+	} else if !slices.ContainsFunc(platforms, platform.hasImage) {
+		fmt.Println("NO IMAGE: none of the platforms is of Linux")
 	} else if err := r.writeImage(platforms, shell); err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
