@@ -27,6 +27,10 @@ import (
 
 // TestMain lets scripts run this very program as talos-agent.
 func TestMain(m *testing.M) {
+	// Programs that tests start read files of the repository. Whoever keeps results of
+	// tests names in here what those files are: a variable that is read is part of
+	// what a result holds for.
+	_ = os.Getenv("TALOS_AGENT_TREE")
 	testscript.Main(leakless{m}, map[string]func(){
 		"talos-agent": func() { os.Exit(run(osEnvironment(), os.Args[1:])) },
 		"age-keygen":  ageKeygen, // for the documentation
