@@ -9,13 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/contexts"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // joinWithFile returns what is to be in a file with credentials: what is new, and
@@ -113,7 +112,7 @@ func writeSecret(path string, b []byte) error {
 	if err != nil {
 		_ = os.Remove(tmp) // as far as it was written
 	} else {
-		err = state.SyncPath(dir)
+		err = platform.Sync(dir)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -136,8 +135,8 @@ func writeAs(path string, old fs.FileInfo, b []byte) error {
 		return err
 	}
 	if old != nil {
-		if st, ok := old.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-			err = f.Chown(int(st.Uid), int(st.Gid))
+		if uid, gid, ok := platform.Owner(old); ok && uid != os.Geteuid() {
+			err = f.Chown(uid, gid)
 		}
 	}
 	if err == nil {

@@ -13,11 +13,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // leftover begins the name of a file that is being written.
@@ -206,11 +206,11 @@ func (f *Factory) notePath(name string) string { return filepath.Join(f.dir, nam
 
 // open opens a file of the cache that is a regular one and no link.
 func (f *Factory) open(name string) (*os.File, fs.FileInfo, error) {
-	file, err := os.OpenFile(f.path(name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	file, err := os.OpenFile(f.path(name), os.O_RDONLY|platform.NoFollow|platform.NoWait, 0)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, nil, newError("give it to the user talos-agent runs as", "image %s in the cache cannot be read", name)
 	}
-	if errors.Is(err, syscall.ELOOP) {
+	if platform.IsLink(err) {
 		return nil, nil, f.odd(name)
 	}
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -130,16 +129,6 @@ func (f *Factory) checkSpace(what string, bytes int64) error {
 		return f.full(fmt.Sprintf("%s: it needs %d MiB and %d MiB should stay free, but %d MiB are", what, bytes>>20, reserve>>20, free>>20))
 	}
 	return nil
-}
-
-// freeSpace returns how many bytes an ordinary user may still write to the disk
-// of a directory.
-func freeSpace(dir string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(dir, &st); err != nil {
-		return 0, err
-	}
-	return int64(st.Bavail) * st.Bsize, nil
 }
 
 func (f *Factory) full(what string) *Error {

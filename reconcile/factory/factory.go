@@ -24,6 +24,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // Config names the factory that is asked and where images are kept.
@@ -120,7 +121,7 @@ func New(c Config) (*Factory, error) {
 		dir:    c.CacheDir,
 		client: &http.Client{Transport: through, CheckRedirect: checkRedirect},
 		log:    c.Log,
-		free:   freeSpace,
+		free:   platform.FreeSpace,
 		ids:    map[string]string{},
 		busy:   map[string]chan struct{}{},
 		seen:   map[string]note{},

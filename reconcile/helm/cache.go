@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // leftover begins the name of a file that is being written.
@@ -103,7 +105,7 @@ func (c *archives) read(hex, kind string, most int64) ([]byte, error) {
 	if !hexDigest.MatchString(hex) {
 		return nil, errMissing
 	}
-	file, err := os.OpenFile(filepath.Join(c.dir, hex+kind), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	file, err := os.OpenFile(filepath.Join(c.dir, hex+kind), os.O_RDONLY|platform.NoFollow|platform.NoWait, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errMissing
 	}

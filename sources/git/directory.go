@@ -15,12 +15,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // Directory reads a directory of this host in place of a repository. It has
@@ -258,7 +258,7 @@ func readRegular(root *os.Root, name string, most int64) (_ []byte, size int64, 
 		return nil, 0, asChanged(err)
 	}
 	// Not blocking, should it turn into a pipe.
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := root.OpenFile(name, os.O_RDONLY|platform.NoWait, 0)
 	if err != nil {
 		return nil, 0, asChanged(err)
 	}

@@ -10,11 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // What nobody but its owner, its group and root may do with a file.
@@ -33,7 +32,7 @@ const MaxFile = 1 << 20
 // Errors do not name the file, may carry a Hint, and are fs.ErrNotExist when
 // there is none.
 func ReadFile(path string, forbidden fs.FileMode) ([]byte, fs.FileInfo, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|platform.NoWait, 0)
 	if err != nil {
 		return nil, nil, explainUnreadable(err)
 	}

@@ -8,11 +8,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
+	"github.com/talos-agent/talos-agent/internal/platform"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -40,11 +40,11 @@ func explainUnreadPolicy(path string, err error) cluster.Problems {
 
 // checkOwner refuses a file of anybody but root and the user of this process.
 func checkOwner(path string, info fs.FileInfo) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
+	uid, _, ok := platform.Owner(info)
 	if !ok {
 		return errors.New("its owner is unknown")
 	}
-	if uid := int(st.Uid); uid != 0 && uid != os.Geteuid() {
+	if uid != 0 && uid != os.Geteuid() {
 		return fault.WithHint(fmt.Errorf("belongs to user %d, who can change it", uid), "chown root "+path)
 	}
 	return nil

@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/platform"
 	"github.com/talos-agent/talos-agent/reconcile"
 )
 
@@ -30,13 +29,13 @@ func Open(dir string) (Dir, func(), error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Dir{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint(err))
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|platform.NoFollow, 0o600)
 	if err != nil {
 		return Dir{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint(err))
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := platform.Lock(f); err != nil {
 		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, platform.ErrLocked) {
 			return Dir{}, nil, fault.WithHint(fmt.Errorf("another agent works with state directory %s", dir),
 				"stop it first: two agents on one state directory would fight over the same VMs")
 		}
@@ -47,9 +46,8 @@ func Open(dir string) (Dir, func(), error) {
 
 // Read implements reconcile.Files.
 func (s Dir) Read(name string) ([]byte, error) {
-	// Without O_NONBLOCK the open of a pipe waits for somebody who writes to it.
-	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ELOOP) {
+	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_RDONLY|platform.NoFollow|platform.NoWait, 0)
+	if platform.IsLink(err) {
 		return nil, s.odd(name, "a symbolic link")
 	}
 	if err != nil {
@@ -91,7 +89,7 @@ func (s Dir) Write(name string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|platform.NoFollow, 0o600)
 	if err != nil {
 		return err
 	}
@@ -105,7 +103,7 @@ func (s Dir) Write(name string, data []byte) error {
 // Append adds to a file that only its owner may read, and makes it if there is
 // none. It is not durable when it returns.
 func (s Dir) Append(name string, data []byte) error {
-	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|platform.NoFollow|platform.NoWait, 0o600)
 	if err != nil {
 		return err
 	}
@@ -126,14 +124,14 @@ func (s Dir) Append(name string, data []byte) error {
 }
 
 // Sync implements reconcile.Files.
-func (s Dir) Sync(name string) error { return SyncPath(filepath.Join(s.Path, name)) }
+func (s Dir) Sync(name string) error { return platform.Sync(filepath.Join(s.Path, name)) }
 
 // Rename implements reconcile.Files.
 func (s Dir) Rename(from, to string) error {
 	if err := os.Rename(filepath.Join(s.Path, from), filepath.Join(s.Path, to)); err != nil {
 		return err
 	}
-	return SyncPath(s.Path)
+	return platform.Sync(s.Path)
 }
 
 // Journals lists the clusters that have a journal: they are managed before
@@ -150,14 +148,4 @@ func (s Dir) Journals() ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// SyncPath makes a file durable, or the names in a directory.
-func SyncPath(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	return errors.Join(err, f.Close())
 }

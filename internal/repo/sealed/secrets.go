@@ -19,7 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
-	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/platform"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -285,7 +285,7 @@ func WriteNew(file string, data []byte) (err error) {
 		err = os.Link(tmp.Name(), file) // unlike a rename it replaces nothing
 	}
 	if err == nil {
-		err = state.SyncPath(dir)
+		err = platform.Sync(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)

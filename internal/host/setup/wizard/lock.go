@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // lock makes this the one init that works on the host: two would each do what the
@@ -25,14 +23,14 @@ func (h target) lock() (unlock func(), err error) {
 			return nil, fmt.Errorf("lock the host: %w", err)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|platform.NoFollow|platform.NoWait, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the host: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := platform.Lock(f); err != nil {
 		who := readHolder(f)
 		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, platform.ErrLocked) {
 			return nil, fault.WithHint(fmt.Errorf("another init%s is at work on this host", who), "wait until it ends, or stop it; then run init again")
 		}
 		return nil, fmt.Errorf("lock the host: %w", err)
@@ -68,8 +66,8 @@ func (h target) checkOwner(path string) error {
 	if !info.Mode().IsRegular() {
 		return errors.New("is not a regular file")
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("belongs to user %d", st.Uid)
+	if uid, _, ok := platform.Owner(info); ok && uid != os.Geteuid() {
+		return fmt.Errorf("belongs to user %d", uid)
 	}
 	return nil
 }

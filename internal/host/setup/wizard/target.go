@@ -16,14 +16,13 @@ import (
 
 	"filippo.io/age"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
-	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
 // target is the host that is set up: what is seen of it, and its files and
@@ -174,7 +173,7 @@ func (h target) writeFile(f setup.NewFile, content []byte) (err error) {
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	out, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	out, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|platform.NoFollow, 0o600)
 	if err != nil {
 		return err
 	}
@@ -197,7 +196,7 @@ func (h target) writeFile(f setup.NewFile, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	return state.SyncPath(filepath.Dir(path))
+	return platform.Sync(filepath.Dir(path))
 }
 
 // setOwner gives a file to root and a group.
