@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -16,10 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
-	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
-	"github.com/talos-agent/talos-agent/internal/host/harden"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
@@ -40,10 +37,9 @@ func run(env *environment, args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	code, elsewhere := exitCode(err), root.PersistentFlags().Changed("socket")
-	// The config of a daemon elsewhere is not known; what root reads here opens
-	// clusters.
-	if errors.Is(err, api.ErrDown) && !elsewhere && harden.Process() == nil {
-		err = support.ExplainAbsence(err, setup.ConfigFile)
+	// The config of a daemon elsewhere is not known.
+	if errors.Is(err, api.ErrDown) && !elsewhere {
+		err = explainAbsence(err)
 	}
 	if err != nil && err.Error() != "" {
 		_, _ = fmt.Fprintf(clean, "talos-agent: %s\n", strings.TrimSpace(err.Error()))
@@ -52,17 +48,6 @@ func run(env *environment, args []string) int {
 		}
 	}
 	return code
-}
-
-// hintFor is what to do about an error, "" if there is none. Without a config, a
-// start of the unit does nothing and succeeds: it is no hint then.
-func hintFor(err error, elsewhere bool, config string) string {
-	if errors.Is(err, api.ErrNoDaemon) && !elsewhere {
-		if _, missing := os.Stat(config); errors.Is(missing, fs.ErrNotExist) {
-			return "this host is not set up yet: `talos-agent init`, as root on the Proxmox VE host; a daemon that listens elsewhere is named with `--socket`"
-		}
-	}
-	return fault.HintOf(err)
 }
 
 // newRoot lists the commands, one file each.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -10,8 +12,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
-
-const defaultConfig = "/etc/talos-agent/config.yaml"
 
 func newRun(env *environment) *cobra.Command {
 	cmd := &cobra.Command{

@@ -19,6 +19,9 @@ import (
 // Version is the version of the socket's API.
 const Version = "v1"
 
+// Group is the group whose members may read over the socket.
+const Group = "talos-agent"
+
 // Daemon is what the socket serves: what outlives the agents that come and go
 // when the config changes, and the one that runs.
 type Daemon interface {

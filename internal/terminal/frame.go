@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/charmbracelet/x/ansi"
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -46,7 +45,7 @@ func newScreen(f *os.File, p Printer) *screen {
 
 func (s *screen) Begin() error {
 	s.resize, s.ticked, s.stop = make(chan os.Signal, 1), make(chan time.Time), make(chan struct{})
-	signal.Notify(s.resize, unix.SIGWINCH)
+	notifyResize(s.resize)
 	s.tick = time.NewTicker(time.Second)
 	go func() {
 		for {

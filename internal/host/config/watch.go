@@ -45,14 +45,7 @@ func readStamp(path string) stamp {
 		errno, _ := errors.AsType[syscall.Errno](err)
 		return stamp{none: max(errno, 1)}
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok:
-		return stamp{size: info.Size(), changed: info.ModTime().UnixNano()}
-	case info.IsDir():
-		return stamp{dev: st.Dev, ino: st.Ino}
-	}
-	return stamp{dev: st.Dev, ino: st.Ino, mode: st.Mode, uid: st.Uid, gid: st.Gid, size: st.Size, changed: st.Ctim.Nano()}
+	return stampOf(info)
 }
 
 // Watch are the files that the settings of a daemon were made from, or that
