@@ -79,10 +79,11 @@ type rehearsal struct {
 	c   Config
 	dir string
 
-	lab   *lab.Lab
-	agent *agent.Agent
-	dirs  *git.Directory
-	stage string // the directory the agent follows
+	lab    *lab.Lab
+	unlock func() // the state directory
+	agent  *agent.Agent
+	dirs   *git.Directory
+	stage  string // the directory the agent follows
 
 	mu      sync.Mutex
 	charts  map[string]bool
@@ -97,7 +98,7 @@ func Run(ctx context.Context, dir string, c Config) (Result, error) {
 	return out, r.run(ctx, &out)
 }
 
-func (r *rehearsal) run(ctx context.Context, out *Result) error {
+func (r *rehearsal) run(ctx context.Context, out *Result) (err error) {
 	first := r.dir
 	if r.c.From != "" {
 		first = r.c.From
@@ -116,7 +117,7 @@ func (r *rehearsal) run(ctx context.Context, out *Result) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(scratch) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	r.stage = filepath.Join(scratch, "repository")
 	// The host is there before the change, and has what the change asks for: a
 	// storage, a bridge, the leases of new nodes.
@@ -135,10 +136,10 @@ func (r *rehearsal) run(ctx context.Context, out *Result) error {
 	if err := r.stageFiles(first); err != nil {
 		return err
 	}
+	defer r.close()
 	if err := r.open(ctx, scratch, LabFor(specs)); err != nil {
 		return err
 	}
-	defer r.close()
 	if err := r.awaitReady(ctx, "bring up "+first, names[0], out); err != nil {
 		return err
 	}
@@ -232,7 +233,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string, c lab.Config) erro
 	if err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, unlock)
+	r.unlock = unlock
 	log := r.c.Log
 	r.agent, err = agent.New(agent.Config{
 		Owner: r.c.Validation.Owner, Clusters: only, Interval: 2 * time.Second, Policy: func() cluster.Policy { return policy },
@@ -252,6 +253,9 @@ func (r *rehearsal) open(ctx context.Context, scratch string, c lab.Config) erro
 func (r *rehearsal) close() {
 	if r.agent != nil {
 		r.agent.Stop()
+	}
+	if r.unlock != nil {
+		r.unlock()
 	}
 	if r.lab != nil {
 		r.lab.Close()
