@@ -11,3 +11,7 @@ import (
 
 // notifyResize has the changes of the terminal's size sent to c.
 func notifyResize(c chan<- os.Signal) { signal.Notify(c, unix.SIGWINCH) }
+
+// takesSequences reports whether a terminal acts on control sequences. TERM has what is
+// to be known of one that does not.
+func takesSequences(*os.File) bool { return true }

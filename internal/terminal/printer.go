@@ -43,7 +43,7 @@ func NewPlain(w io.Writer) Printer { return Printer{w: NewCleaner(w), now: time.
 // IsTerminal reports whether somebody sees at once what is written to w.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return ok && term.IsTerminal(int(f.Fd())) && takesSequences(f)
 }
 
 // IsDumb reports whether the terminal of this process can do nothing but print:

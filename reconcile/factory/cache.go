@@ -260,11 +260,7 @@ func (f *Factory) keep(tmp *os.File, path string) error {
 	if err := os.Rename(tmp.Name(), path); err != nil {
 		return errors.Join(err, os.Remove(tmp.Name()))
 	}
-	dir, err := os.Open(f.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return platform.Sync(f.dir)
 }
 
 // discardFile removes a file that was not written to its end, because of err.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -25,7 +26,7 @@ func WorkflowCommand(p cluster.Problem, dir string) string {
 		properties = append(properties, key+"="+strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C").Replace(value))
 	}
 	if p.File != "" {
-		add("file", path.Join(dir, p.File))
+		add("file", path.Join(filepath.ToSlash(dir), p.File))
 	}
 	if p.Line > 0 {
 		add("line", fmt.Sprint(p.Line))
@@ -64,7 +65,7 @@ func (r Result) CodeQuality(dir string) ([]byte, error) {
 	for _, p := range r.Problems {
 		f := finding{Description: withoutPlace(p), Check: "talos-agent validate",
 			Severity: map[cluster.Severity]string{cluster.Error: "critical", cluster.Warning: "minor", cluster.Note: "info"}[p.Severity]}
-		f.Location.Path = path.Join(dir, p.File)
+		f.Location.Path = path.Join(filepath.ToSlash(dir), p.File)
 		f.Location.Lines.Begin = max(p.Line, 1)
 		// Its line may move with what stands above it.
 		key := f.Location.Path + "\x00" + f.Description

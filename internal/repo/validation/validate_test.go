@@ -2,6 +2,7 @@ package validation
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,6 +139,60 @@ func TestValidateReportsPolicyBlocksOnly(t *testing.T) {
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCarriageReturns: Git for Windows ends lines with CRLF in a checkout, and the
+// files mean the same.
+func TestCarriageReturns(t *testing.T) {
+	const patch = "# Two documents.\nmachine:\n  files:\n    - path: /var/a\n      op: create\n      content: |\n        one\n        two\n---\napiVersion: v1alpha1\nkind: KmsgLogConfig\nname: remote\nurl: tcp://192.0.2.1:514\n"
+	for _, c := range []struct{ what, patch string }{
+		{"valid", patch},
+		{"with an error", patch + "---\nmachine:\n  netwerk: {a: b}\n"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			var first string
+			for _, end := range []string{"\n", "\r\n"} {
+				dir := t.TempDir()
+				if err := os.CopyFS(dir, os.DirFS("../../../examples/repo")); err != nil {
+					t.Fatal(err)
+				}
+				write(t, filepath.Join(dir, "inventory/prod/patches/controlplane.yaml"), c.patch)
+				endLines(t, dir, end)
+				v, err := Validate(t.Context(), dir, Config{Folder: "inventory", Owner: "a", AgeKeys: []string{filepath.Join(dir, "lab-age-key.txt")}}, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v.Valid != (c.what == "valid") {
+					t.Errorf("with %q: valid is %v: %v", end, v.Valid, v.Problems)
+				}
+				v.files, v.Revision = nil, ""
+				if text := fmt.Sprintf("%+v", v); first == "" {
+					first = text
+				} else if text != first {
+					t.Errorf("with %q: %s\nwant %s", end, text, first)
+				}
+			}
+		})
+	}
+}
+
+// endLines gives the lines of every file below a directory another end.
+func endLines(t *testing.T, dir, end string) {
+	t.Helper()
+	files := os.DirFS(dir)
+	err := fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(files, name)
+		if err == nil {
+			write(t, filepath.Join(dir, name), strings.ReplaceAll(string(text), "\n", end))
+		}
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
