@@ -12,6 +12,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 )
 
+// installGit is what next steps begin with where there is no git.
+const installGit = "apt install git   #"
+
 // explainAbsence adds to the error that no daemon listens on this host what keeps one
 // from starting. What root reads for that opens clusters.
 func explainAbsence(err error) error {

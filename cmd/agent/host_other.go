@@ -13,6 +13,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
+// installGit is what next steps begin with where there is no git.
+const installGit = "# install git,"
+
 // The commands that work where the daemon does. Here they are there, for people who
 // look for them, and end with where to run them.
 

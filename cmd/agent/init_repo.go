@@ -180,7 +180,7 @@ func printNextSteps(out io.Writer, made creation.Repository, noGit bool) {
 		printLine(out, "  talos-agent status --watch   # from then on it works")
 	case !noGit:
 		if !made.HasGit {
-			printLine(out, "  apt install git   # or copy the folder to where git is, and go on there")
+			printLine(out, "  %s or copy the folder to where git is, and go on there", installGit)
 			printLine(out, "  git init --initial-branch=%s %s", w.Branch, made.Dir)
 		}
 		printLine(out, "  cd %s && git add --all && git commit -m \"Describe the cluster %s\"", made.Dir, w.Cluster)
