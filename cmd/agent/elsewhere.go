@@ -11,8 +11,4 @@ var linuxCommands = map[string]struct{ short, hint string }{
 	"demo":           {"Show the main job on the lab: push, Ready cluster, one worker more, destroy", "`talos-agent rehearse DIR` brings a repository up on a simulated host here; the demo starts the daemon, which runs on Linux"},
 }
 
-const (
-	onTheHost = "install the package on the Proxmox VE host, and run it there as root"
-	// daemonElsewhere is the hint where a command asks a daemon and none can be.
-	daemonElsewhere = "the daemon runs on the Proxmox VE host: run the command there, or forward the socket with `ssh -L` and name it with `--socket`"
-)
+const onTheHost = "install the package on the Proxmox VE host, and run it there as root"

@@ -53,7 +53,7 @@ func explainAbsence(err error) error { return err }
 // hintFor is what to do about an error, "" if there is none.
 func hintFor(err error, elsewhere bool, _ string) string {
 	if errors.Is(err, api.ErrNoDaemon) && !elsewhere {
-		return daemonElsewhere
+		return "the daemon runs on the Proxmox VE host: run the command there, or forward the socket with `ssh -L` and name it with `--socket`"
 	}
 	return fault.HintOf(err)
 }
