@@ -41,8 +41,8 @@ func newElsewhere(name string) *cobra.Command {
 		Long:               fmt.Sprintf("%s.\n\nLinux only: %s.", instead.short, instead.hint),
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		Args:               cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fault.WithHint(fmt.Errorf("%s works on Linux only, and this is %s", cmd.CommandPath(), runtime.GOOS), instead.hint)
+		RunE: func(*cobra.Command, []string) error {
+			return fault.WithHint(fmt.Errorf("%s works on Linux only, and this is %s", name, runtime.GOOS), instead.hint)
 		},
 	}
 }
