@@ -59,7 +59,9 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	if settled && rel.Digest != "" && !rel.Ready && !m.o.Facts.WasReady() {
 		m.waitForAddon(a, rel) // later, somebody else manages it
 	}
-	m.planNamespace(a)
+	if !installed || rel.Digest != "" { // else it is whoever's the release is
+		m.planNamespace(a)
+	}
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
 		return
 	}

@@ -47,9 +47,14 @@ func (m *planner) storageUsable(n cluster.Node, host string, h cluster.Host) boo
 		needs = append(needs, need{d.Datastore, "images", "datastore of disk " + d.Name})
 	}
 	ok := true
+	takes := disksOf(n)
 	for _, w := range needs {
 		st, found := h.Storages.Value[w.name]
 		switch {
+		case takes[w.name] > 0 && st.Thin && st.Active && !st.Volumes.Known:
+			// What is promised on it cannot be counted.
+			ok = false
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, About: host + "/" + w.name, Message: fmt.Sprintf("cannot see the volumes on storage %s of %s: %s", w.name, host, st.Volumes.Why), Within: seeWithin})
 		case w.name == "" || found && st.Active && slices.Contains(st.Content, w.content):
 		case !found:
 			ok = false

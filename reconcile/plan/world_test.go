@@ -164,6 +164,7 @@ func (w *world) run(t *testing.T, line string) string {
 	case "storage": // on pve1: name, GiB, GiB that are free, thin or thick, the volumes by VMID
 		h := w.o.Hosts["pve1"]
 		st := cluster.Storage{Active: true, Content: []string{"images"}, TotalBytes: int64(w.number(t, arg(2))) << 30, FreeBytes: int64(w.number(t, arg(3))) << 30, Thin: arg(4) == "thin"}
+		st.Volumes = cluster.Unseen[map[int]int64]("no answer")
 		if len(f) > 5 {
 			st.Volumes = cluster.Saw(map[int]int64{})
 			for _, kv := range f[5:] {
