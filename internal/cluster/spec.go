@@ -301,6 +301,9 @@ type Snapshot struct {
 	// Bundle is the Talos secrets bundle, in the shape of `talosctl gen
 	// secrets`, as YAML. It is empty when the cluster has no secrets file.
 	Bundle Secret
+	// Authorities are hashes of the private keys of the bundle's authorities, by name:
+	// no two clusters may have one.
+	Authorities map[string][sha256.Size]byte
 	// Where maps a field path of the inventory to its place, so that checks
 	// made after parsing can still point at a line.
 	Where map[string]Position

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -165,16 +164,6 @@ func (r *room) String() string {
 		return fmt.Sprintf("%s are promised to %d VMs", gib(r.promised), r.vms)
 	}
 	return "nothing is promised"
-}
-
-// disksOf is what a node's disks take, by storage. The drive with its address is too
-// small to count.
-func disksOf(n cluster.Node) map[string]int64 {
-	out := map[string]int64{n.Datastore: n.DiskBytes}
-	for _, d := range n.Disks {
-		out[cmp.Or(d.Datastore, n.Datastore)] += d.Bytes
-	}
-	return out
 }
 
 // storeOf returns a storage of a host, and its name among all: a shared one is the

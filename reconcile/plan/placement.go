@@ -71,3 +71,13 @@ func (m *planner) storageUsable(n cluster.Node, host string, h cluster.Host) boo
 	}
 	return ok
 }
+
+// disksOf is what a node's disks take, by storage. The drive with its address is too
+// small to count.
+func disksOf(n cluster.Node) map[string]int64 {
+	out := map[string]int64{n.Datastore: n.DiskBytes}
+	for _, d := range n.Disks {
+		out[cmp.Or(d.Datastore, n.Datastore)] += d.Bytes
+	}
+	return out
+}

@@ -101,7 +101,8 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	slices.Sort(l.named)
 	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Files: slices.Compact(l.named), Warnings: problems}
 	if opts.Secrets != nil {
-		snap.Bundle = opts.Secrets.Bundle
+		snap.Bundle, snap.Authorities = opts.Secrets.Bundle, opts.Secrets.keys
+		snap.Where["secrets"] = cluster.Position{File: path.Join(l.dir, SecretsFile)}
 	}
 	return snap, problems
 }

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"regexp"
 	"slices"
@@ -18,7 +19,12 @@ type Secrets struct {
 	// as YAML; empty when the file has none.
 	Bundle cluster.Secret
 	values map[string]cluster.Secret
+	// keys are hashes of the private keys of the bundle's authorities, by name.
+	keys map[string][sha256.Size]byte
 }
+
+// authorities are those that open a cluster, as a bundle names them.
+var authorities = []string{"etcd", "k8s", "os"}
 
 // bundleKeys are the top-level keys of a Talos secrets bundle.
 var bundleKeys = []string{"cluster", "secrets", "trustdinfo", "certs"}
@@ -61,7 +67,20 @@ func ParseSecrets(name string, plain []byte) (Secrets, cluster.Problems) {
 	if problems.HasErrors() {
 		return Secrets{}, problems
 	}
+	out.keys = keysOf(bundle)
 	return out, problems
+}
+
+// keysOf hashes the private keys of a bundle's authorities.
+func keysOf(bundle *yaml.Node) map[string][sha256.Size]byte {
+	out := map[string][sha256.Size]byte{}
+	certs := yamlschema.Lookup(bundle, "certs")
+	for _, name := range authorities {
+		if key := yamlschema.Lookup(yamlschema.Lookup(certs, name), "key"); key != nil && key.Value != "" {
+			out[name] = sha256.Sum256([]byte(key.Value))
+		}
+	}
+	return out
 }
 
 // wholeBundle refuses half a bundle: a cluster would be made from it that no

@@ -2,8 +2,11 @@ package inventory
 
 import (
 	"cmp"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
+	"path"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -54,6 +57,7 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 		} else {
 			names[s.Spec.Name] = me
 		}
+		takeAuthorities(s, take)
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}
 			network := fmt.Sprintf("%s/%s/%d", n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN)
@@ -65,6 +69,16 @@ func CheckTogether(snaps []cluster.Snapshot) cluster.Problems {
 	}
 	problems.Sort()
 	return slices.Compact(problems)
+}
+
+// takeAuthorities claims the keys of a cluster's secrets. With those of another one
+// its nodes could join the other's etcd, and whoever opens one opens both.
+func takeAuthorities(s cluster.Snapshot, take func(claimant, claim, string)) {
+	for _, name := range slices.Sorted(maps.Keys(s.Authorities)) {
+		sum := s.Authorities[name]
+		take(claimant{s, "the secrets", "secrets"}, claim{"an authority's key", hex.EncodeToString(sum[:])},
+			"every cluster needs secrets of its own: remove the copied file, and make one with `talos-agent secrets new --cluster "+path.Base(path.Dir(s.Where[""].File))+" DIR`")
+	}
 }
 
 // takeVIP claims the cluster's VIP on a network where it has nodes.

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -61,6 +62,38 @@ inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.10.0.11 of cp-x is that of cp-1 
 	}
 	if got := CheckTogether(nil); got != nil {
 		t.Error(got)
+	}
+}
+
+// TestSharedSecrets: a folder that was copied with its secrets is no cluster of its own.
+func TestSharedSecrets(t *testing.T) {
+	const bundle = "cluster: {id: %[1]s}\nsecrets: {}\ntrustdinfo: {}\ncerts: {etcd: {key: %[1]s}, k8s: {key: %[1]s}, os: {key: %[2]s}}\n"
+	made := func(name, ip, id, talos string) cluster.Snapshot {
+		s, problems := ParseSecrets(SecretsFile, fmt.Appendf(nil, bundle, id, talos))
+		if problems.HasErrors() {
+			t.Fatal(problems)
+		}
+		snap, problems := Load(fstest.MapFS{
+			"inv/" + name + "/cluster.yaml": {Data: []byte(strings.Replace(smallCluster, "cluster_name: dev", "cluster_name: "+name, 1))},
+			"inv/" + name + "/nodes.yaml":   {Data: []byte("controlplane:\n  - {name: " + name + "-1, ip: " + ip + "}\n")},
+		}, "inv/"+name, Options{Secrets: &s})
+		if problems.HasErrors() {
+			t.Fatal(problems)
+		}
+		return snap
+	}
+	const shared = "inv/prod/secrets.sops.yaml: secrets: an authority's key of the secrets is that of the secrets in cluster dev (inv/dev/secrets.sops.yaml) (every cluster needs secrets of its own: remove the copied file, and make one with `talos-agent secrets new --cluster prod DIR`)"
+	for _, c := range []struct{ what, id, talos, want string }{
+		{"a copy", "a", "a", shared},
+		{"one authority", "b", "a", shared},
+		{"its own", "b", "b", ""},
+		{"none yet", "''", "''", ""},
+	} {
+		got := CheckTogether([]cluster.Snapshot{made("prod", "10.10.0.12", c.id, c.talos), made("dev", "10.10.0.11", "a", "a")})
+		if got.Error() != c.want {
+			t.Errorf("%s: %s", c.what, got.Error())
+		}
+		checkProblems(t, got)
 	}
 }
 
