@@ -142,6 +142,23 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 	return j, nil
 }
 
+// ReadFingerprint returns with which secrets the journal of a cluster has it built, ""
+// if with none, or if the journal is lost. It fails when the file system does.
+func ReadFingerprint(files Files, clusterName string) (string, error) {
+	raw, err := files.Read(JournalName(clusterName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fault.WithHint(fmt.Errorf("read journal %s: %w", JournalName(clusterName), text.Plain(err)), cmp.Or(fault.HintOf(err), unreadHint))
+	}
+	rec, err := decodeRecord(raw)
+	if err != nil && !errors.Is(err, errNewer) {
+		return "", nil
+	}
+	return rec.Fingerprint, err
+}
+
 func (j *Journal) keepAside() error {
 	if err := j.files.Rename(j.name, j.name+".corrupt"); err != nil {
 		return fmt.Errorf("set unreadable journal %s aside: %w", j.name, err)

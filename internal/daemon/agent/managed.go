@@ -49,7 +49,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		}
 	}
 	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look, Neighbour: a.c.Neighbour})
-	m.render = &renderer{factory: a.images.factory, policy: a.c.Policy}
+	m.render = &renderer{factory: a.images.factory, policy: a.c.Policy, builtWith: func(fingerprint string) (string, error) { return a.builtWith(fingerprint, name) }}
 	charts := a.c.Charts
 	charts.CacheDir = filepath.Join(a.c.CacheDir, "charts")
 	charts.Dial, charts.Log, charts.OnChange = a.c.Dial, log, look
@@ -83,6 +83,25 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// builtWith returns a cluster beside this one that was built with the bundle of a
+// fingerprint: by the journals of all that have one, for its folder may be removed.
+func (a *Agent) builtWith(fingerprint, beside string) (string, error) {
+	a.mu.Lock()
+	names := slices.AppendSeq(slices.Clone(a.c.Known), maps.Keys(a.managed))
+	a.mu.Unlock()
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if name == beside {
+			continue
+		}
+		built, err := reconcile.ReadFingerprint(a.c.Files, name)
+		if err != nil || built == fingerprint {
+			return name, err
+		}
+	}
+	return "", nil
 }
 
 // report takes a status to everybody who gets one.

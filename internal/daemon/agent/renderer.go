@@ -26,6 +26,8 @@ type renderer struct {
 	factory *factory.Factory
 	policy  func() cluster.Policy
 	configs machineconfig.Renderer
+	// builtWith returns another cluster that was built with a bundle, "" if there is none.
+	builtWith func(fingerprint string) (string, error)
 
 	mu          sync.Mutex
 	bundle      cluster.Secret
@@ -46,6 +48,9 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 	problems := machineconfig.Check(snap)
 	if err := r.open(&d, now); err != nil {
 		problems = append(problems, snap.At(cluster.Error, "", "secrets.sops.yaml: "+err.Error(), fault.HintOf(err)))
+	}
+	if facts.Fingerprint == "" && d.Fingerprint != "" {
+		problems = append(problems, r.checkUnused(d)...)
 	}
 	if id, ok := r.factory.Known(snap.Spec.Schematic); ok {
 		d.Schematic = id
@@ -68,6 +73,20 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 		problems = append(problems, found...)
 	}
 	return d, problems
+}
+
+// checkUnused refuses to build a cluster with the secrets of another one, whose folder
+// may not be in the repository any longer.
+func (r *renderer) checkUnused(d cluster.Desired) cluster.Problems {
+	other, err := r.builtWith(d.Fingerprint)
+	switch {
+	case err != nil:
+		return cluster.Problems{d.At(cluster.Error, "secrets", "it is not known whether another cluster was made with these secrets: "+err.Error(), fault.HintOf(err))}
+	case other != "":
+		return cluster.Problems{d.At(cluster.Error, "secrets", "these are the secrets that cluster "+other+" was made with",
+			"a new cluster needs new secrets: remove the file, and `talos-agent secrets new`; if it is that cluster, give folder and cluster_name their names back")}
+	}
+	return nil
 }
 
 // tooLarge reports whether the clusters have more nodes than the host's policy

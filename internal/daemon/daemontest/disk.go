@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -15,6 +16,18 @@ type Disk struct {
 	// Steps counts the durable steps. DieAt is the one before which the agent dies;
 	// negative: after which.
 	Steps, DieAt int
+}
+
+// journals are the clusters that have one, as the daemon lists them when it starts.
+func (d *Disk) journals() (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for file := range d.files {
+		if name, ok := strings.CutSuffix(file, ".json"); ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // simFiles is one agent's view of the disk; it ends with the agent.

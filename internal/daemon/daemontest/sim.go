@@ -217,7 +217,7 @@ func (s *Sim) config() agent.Config {
 	}
 	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	return agent.Config{
-		Owner: "sim", Clusters: []string{"dev"}, Interval: time.Minute, Policy: func() cluster.Policy { return policy },
+		Owner: "sim", Clusters: []string{"dev"}, Known: s.Disk.journals(), Interval: time.Minute, Policy: func() cluster.Policy { return policy },
 		Files: files, CacheDir: s.cache, Dial: link.DialContext, Log: s.Log, Store: store,
 		Sources: sources.Config{Store: store, Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {
 			return secrets.Decrypt(ctx, name, file, Keys().IDs)
