@@ -226,6 +226,13 @@ func TestWaitIsForWhatWasPushed(t *testing.T) {
 	r.run(exitReconciling, do("status", "--wait", "1s"), "Ready", "dev: the repository was not read within 1s", "-> wait longer")
 	r.lab.World.Heal()
 	r.run(exitOK, do("status", "--wait", "2m"), "2 nodes are Ready")
+
+	// A script that deploys must not take a suspended cluster for one that has it.
+	r.run(exitOK, do("suspend", "dev"))
+	r.push(r.inventory(0))
+	r.run(exitReconciling, do("status", "dev", "--wait", "2m"), "Suspended", "dev is suspended, and was not waited for", "-> `talos-agent resume dev`")
+	r.run(exitReconciling, do("status", "dev", "--watch", "--wait", "2m"), "dev is suspended, and was not waited for")
+	r.run(exitOK, do("status", "--wait", "2m"), "Suspended")
 }
 
 // TestWaitForWhatIsNotThereYet: whoever waits sees what happens meanwhile, and a

@@ -33,8 +33,9 @@ received.
 
 With --wait it ends as soon as every cluster is Ready at what is in the
 repository now, and until then writes each change to standard error; a cluster
-that was pushed a moment ago is waited for, too. Both together show the status
-in place until then.
+that was pushed a moment ago is waited for, too. A suspended cluster is not waited
+for; if it is the one that is asked for, the exit code is 3. With --watch the
+status is shown in place until then.
 
 Colours are for terminals; CLICOLOR_FORCE=1 or FORCE_COLOR=1 wants them elsewhere,
 as in the log of a CI run, NO_COLOR=1 nowhere.
@@ -178,7 +179,11 @@ func (w *waiting) read(ctx context.Context) ([]cluster.Status, error) {
 	return []cluster.Status{s}, nil
 }
 
-func (w *waiting) isStale(s cluster.Status) bool { return s.Fetched.Before(w.asked) }
+// isStale reports whether a status is older than the question. What is in the
+// repository changes nothing of a suspended cluster.
+func (w *waiting) isStale(s cluster.Status) bool {
+	return s.Condition != cluster.Suspended && s.Fetched.Before(w.asked)
+}
 
 func (w *waiting) isReady(all []cluster.Status) bool {
 	return worstCode(all) == exitOK && !slices.ContainsFunc(all, w.isStale)
@@ -270,8 +275,13 @@ func (w *waiting) show(all []cluster.Status, err error) {
 	}
 }
 
-// late is the error of an answer that is Ready and older than the question.
+// late is the error of an answer that is Ready and older than the question, or of a
+// cluster that was asked for and does not become Ready.
 func (w *waiting) late(all []cluster.Status) error {
+	if w.within > 0 && len(w.args) > 0 && len(all) == 1 && all[0].Condition == cluster.Suspended {
+		return &exitError{code: exitReconciling, err: fault.WithHint(fmt.Errorf("%s is suspended, and was not waited for", all[0].Cluster),
+			fmt.Sprintf("`talos-agent resume %s`, as root, applies what is in the repository", all[0].Cluster))}
+	}
 	i := slices.IndexFunc(all, w.isStale)
 	if i < 0 || w.within == 0 || worstCode(all) != exitOK {
 		return nil
