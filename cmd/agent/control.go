@@ -402,10 +402,7 @@ authority is another: --merge does not replace it.`,
 			_, err = env.stdout.Write(b)
 			return err
 		}
-		if b, err = joinWithFile(env, *file, b, *merge); err != nil {
-			return err
-		}
-		return writeSecret(*file, b)
+		return saveSecret(env, *file, b, *merge)
 	}
 	return cmd
 }

@@ -108,3 +108,19 @@ func TestSync(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 }
+
+func TestSyncDir(t *testing.T) {
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := SyncDir(dir); err != nil {
+		t.Error(err)
+	}
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := SyncDir(dir); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("a directory that was closed: %v", err)
+	}
+}

@@ -56,3 +56,13 @@ func Sync(path string) error {
 	err = f.Sync()
 	return errors.Join(err, f.Close())
 }
+
+// SyncDir makes the names in a directory durable that is open.
+func SyncDir(dir *os.Root) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	return errors.Join(err, f.Close())
+}

@@ -57,3 +57,7 @@ func Sync(path string) error {
 	err = f.Sync()
 	return errors.Join(err, f.Close())
 }
+
+// SyncDir makes the names in a directory durable that is open. Windows writes them by
+// itself.
+func SyncDir(*os.Root) error { return nil }
