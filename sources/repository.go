@@ -318,6 +318,9 @@ func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 		inItsPlace.Severity = cluster.Error
 		return cluster.Problems{inItsPlace}
 	}
+	if wrong := inventory.CheckFolder(r.c.Path, name); slices.ContainsFunc(wrong, func(p cluster.Problem) bool { return slices.Contains(s.found, p) }) {
+		return wrong // it is there
+	}
 	if len(s.folders) == 0 && s.found.HasErrors() {
 		return s.found // which has why there is none at all
 	}

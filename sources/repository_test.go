@@ -308,6 +308,28 @@ func TestChoosingClusters(t *testing.T) {
 	}
 }
 
+// TestMisnamedFolder: a folder that is named as no cluster is none, the others are not
+// concerned, and who asks for it by its name gets why.
+func TestMisnamedFolder(t *testing.T) {
+	fsys := files("dev")
+	const name = "::stop-commands::x"
+	set(fsys, name, "cluster.yaml", string(fsys["inventory/dev/cluster.yaml"].Data))
+	const want = `inventory: the folder "::stop-commands::x" has a cluster.yaml and a name that no cluster can have (name it as its cluster: a DNS label (lower-case letters, digits and -, at most 63))`
+	for _, chosen := range [][]string{nil, {"dev"}, {"dev", name}} {
+		r := repository(t, Config{Clusters: chosen})
+		names, problems, err := r.Clusters(t.Context(), Tree{FS: fsys})
+		if err != nil || !slices.Equal(names, []string{"dev"}) || !strings.Contains(problems.Error(), want) {
+			t.Error(chosen, names, problems, err)
+		}
+		if _, problems := snapshot(t, r, Tree{FS: fsys}, "dev"); problems.HasErrors() {
+			t.Error(chosen, problems)
+		}
+		if _, problems := snapshot(t, r, Tree{FS: fsys}, name); problems.Error() != want {
+			t.Error(chosen, problems)
+		}
+	}
+}
+
 // fake is a store of one tree.
 type fake struct {
 	head git.Commit

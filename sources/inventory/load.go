@@ -206,42 +206,63 @@ func (l *loader) locate(field, name string) (string, bool) {
 	return "", false
 }
 
+// CheckFolder returns what is wrong with the name of a cluster's folder under root,
+// which is the cluster's own; nil if nothing is. It may be anything that a file system
+// takes, so no text has it unquoted.
+func CheckFolder(root, name string) cluster.Problems {
+	if f := formats["label"]; f.Pattern.MatchString(name) && len(name) <= f.Max {
+		return nil
+	}
+	return cluster.Problems{{Severity: cluster.Error, File: path.Clean(root),
+		Message: fmt.Sprintf("the folder %s has a %s and a name that no cluster can have", yamlschema.Quote(name), ClusterFile),
+		Hint:    "name it as its cluster: " + formats["label"].What}}
+}
+
 // Clusters lists the folders directly under root that hold a cluster.yaml, in
-// order. Root itself may not be a cluster.
+// order, as far as their names are those of clusters. Root itself may not be a cluster.
 func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
+	names, _, problems := listFolders(fsys, root)
+	return names, problems
+}
+
+// listFolders lists the folders of clusters, and those that would be clusters' if they
+// were named as one.
+func listFolders(fsys fs.FS, root string) (names, misnamed []string, problems cluster.Problems) {
 	root = path.Clean(root)
 	failed := func(message, hint string) cluster.Problems {
 		return cluster.Problems{{Severity: cluster.Error, File: root, Message: message, Hint: hint}}
 	}
 	entries, err := fs.ReadDir(fsys, root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failed("there is no such folder", "check the path of the repository in the host's config")
+		return nil, nil, failed("there is no such folder", "check the path of the repository in the host's config")
 	}
 	if err != nil {
-		return nil, failed("cannot be listed: "+stripPath(err).Error(), fault.HintOf(err))
+		return nil, nil, failed("cannot be listed: "+stripPath(err).Error(), fault.HintOf(err))
 	}
-	var names []string
-	var problems cluster.Problems
 	for _, e := range entries {
 		switch {
 		case e.Name() == ClusterFile:
-			return nil, failed("holds a "+ClusterFile+" itself", "name the folder above it: every cluster has a folder of its own")
+			return nil, nil, failed("holds a "+ClusterFile+" itself", "name the folder above it: every cluster has a folder of its own")
 		case strings.HasPrefix(e.Name(), "."):
 		case e.Type()&fs.ModeSymlink != 0:
 			problems = append(problems, cluster.Problem{Severity: cluster.Warning, File: path.Join(root, e.Name()),
 				Message: "is a symbolic link, which is not followed, so it is no cluster", Hint: "put the folder itself there"})
 		case !e.IsDir():
 		case isFile(fsys, path.Join(root, e.Name(), ClusterFile)):
+			if wrong := CheckFolder(root, e.Name()); wrong != nil {
+				misnamed, problems = append(misnamed, e.Name()), append(problems, wrong...)
+				continue
+			}
 			names = append(names, e.Name())
 		case isFile(fsys, path.Join(root, e.Name(), NodesFile)):
 			problems = append(problems, cluster.Problem{Severity: cluster.Warning, File: path.Join(root, e.Name()),
 				Message: "has a " + NodesFile + " but no " + ClusterFile + ", so it is no cluster", Hint: "add " + ClusterFile})
 		}
 	}
-	if len(names) == 0 {
+	if len(names) == 0 && !problems.HasErrors() {
 		problems = append(problems, failed("holds no cluster", "a cluster is a folder with a "+ClusterFile+" in it")...)
 	}
-	return names, problems
+	return names, misnamed, problems
 }
 
 func isFile(fsys fs.FS, name string) bool {

@@ -99,18 +99,25 @@ func TestSharedSecrets(t *testing.T) {
 
 func TestClusters(t *testing.T) {
 	fsys := fstest.MapFS{
-		"inventory/prod/cluster.yaml":    {},
-		"inventory/dev/cluster.yaml":     {},
-		"inventory/dev/nodes.yaml":       {},
-		"inventory/half/nodes.yaml":      {},
-		"inventory/shared/x.yaml":        {},
-		"inventory/.hidden/cluster.yaml": {},
-		"inventory/README.md":            {},
-		"none/x.yaml":                    {},
-		"links/dev/cluster.yaml":         {},
-		"links/current":                  {Mode: fs.ModeSymlink, Data: []byte("dev")},
-		"deep/a/b/cluster.yaml":          {},
+		"inventory/prod/cluster.yaml":               {},
+		"inventory/dev/cluster.yaml":                {},
+		"inventory/dev/nodes.yaml":                  {},
+		"inventory/half/nodes.yaml":                 {},
+		"inventory/shared/x.yaml":                   {},
+		"inventory/.hidden/cluster.yaml":            {},
+		"inventory/README.md":                       {},
+		"none/x.yaml":                               {},
+		"links/dev/cluster.yaml":                    {},
+		"links/current":                             {Mode: fs.ModeSymlink, Data: []byte("dev")},
+		"deep/a/b/cluster.yaml":                     {},
+		"odd/dev/cluster.yaml":                      {},
+		"odd/::warning title=x::owned/cluster.yaml": {},
+		"odd/##[group]x/cluster.yaml":               {},
+		"odd/Dev\n/cluster.yaml":                    {},
+		"odd/$(id)/README.md":                       {},
+		"alone/Dev/cluster.yaml":                    {},
 	}
+	const hint = " (name it as its cluster: a DNS label (lower-case letters, digits and -, at most 63))"
 	for root, want := range map[string]struct{ names, problems string }{
 		"inventory":     {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster (add cluster.yaml)"},
 		"inventory/":    {"dev prod", "inventory/half: warning: has a nodes.yaml but no cluster.yaml, so it is no cluster (add cluster.yaml)"},
@@ -118,9 +125,13 @@ func TestClusters(t *testing.T) {
 		"links":         {"dev", "links/current: warning: is a symbolic link, which is not followed, so it is no cluster (put the folder itself there)"},
 		"none":          {"", "none: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
 		"deep":          {"", "deep: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
-		"nowhere":       {"", "nowhere: there is no such folder (check the path of the repository in the host's config)"},
-		".":             {"", ".: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
-		"../x":          {"", "../x: there is no such folder (check the path of the repository in the host's config)"},
+		"odd": {"dev", `odd: the folder "##[group]x" has a cluster.yaml and a name that no cluster can have` + hint + "\n" +
+			`odd: the folder "::warning title=x::owned" has a cluster.yaml and a name that no cluster can have` + hint + "\n" +
+			`odd: the folder "Dev\n" has a cluster.yaml and a name that no cluster can have` + hint},
+		"alone":   {"", `alone: the folder "Dev" has a cluster.yaml and a name that no cluster can have` + hint},
+		"nowhere": {"", "nowhere: there is no such folder (check the path of the repository in the host's config)"},
+		".":       {"", ".: holds no cluster (a cluster is a folder with a cluster.yaml in it)"},
+		"../x":    {"", "../x: there is no such folder (check the path of the repository in the host's config)"},
 	} {
 		names, problems := Clusters(fsys, root)
 		if strings.Join(names, " ") != want.names || problems.Error() != want.problems {

@@ -30,7 +30,8 @@ const (
 // them are known.
 func Unlisted(fsys fs.FS, root string, snaps []cluster.Snapshot) cluster.Problems {
 	u := unlisted{fsys: fsys, root: path.Clean(root), named: map[string]bool{}, folders: map[string]bool{}}
-	all, _ := Clusters(fsys, root)
+	all, misnamed, _ := listFolders(fsys, root)
+	all = append(all, misnamed...)
 	for _, name := range all {
 		u.folders[path.Join(u.root, name)] = false
 	}
