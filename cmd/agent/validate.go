@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,30 +133,36 @@ func printProblems(p terminal.Printer, v validation.Result, dir string, commands
 	}
 }
 
+// printText prints what is for people. In a job it is a command of nothing, whatever
+// the files of the repository are called.
+func printText(p terminal.Printer, format string, args ...any) {
+	p.Printf("%s", validation.WithoutCommands(fmt.Sprintf(format, args...)))
+}
+
 // printClusters prints a line for each cluster, then what its DHCP server must know.
 func printClusters(p terminal.Printer, v validation.Result, strict bool) {
 	for _, c := range v.Clusters {
 		if !c.Valid {
-			p.Printf("%s: %s\n", c.Cluster, p.Paint("invalid", terminal.Red))
+			printText(p, "%s: %s\n", c.Cluster, p.Paint("invalid", terminal.Red))
 			continue
 		}
 		state := p.Paint("valid", terminal.Green)
 		if c.SecretsMissing {
 			state = p.Paint("valid, and without secrets", terminal.Yellow)
 		}
-		p.Printf("%s: %s: %s, %s, Talos %s, Kubernetes %s; %s validated, with placeholders for %s\n", c.Cluster, state,
+		printText(p, "%s: %s: %s, %s, Talos %s, Kubernetes %s; %s validated, with placeholders for %s\n", c.Cluster, state,
 			text.Count(c.ControlPlanes, "control plane"), text.Count(c.Workers, "worker"), c.Talos, c.Kubernetes, text.Count(c.Rendered, "machine config"), formatPlaceholders(c.Placeholders))
 	}
 	if strict && !v.Valid && !v.Problems.HasErrors() {
-		p.Printf("%s: --strict takes warnings for errors\n", p.Paint("invalid", terminal.Red))
+		printText(p, "%s: --strict takes warnings for errors\n", p.Paint("invalid", terminal.Red))
 	}
 	for _, c := range v.Clusters {
 		if len(c.Reservations) == 0 {
 			continue
 		}
-		p.Printf("\n# %s, for dnsmasq:\n", c.Cluster)
+		printText(p, "\n# %s, for dnsmasq:\n", c.Cluster)
 		for _, r := range c.Reservations {
-			p.Printf("dhcp-host=%s,%s,%s\n", strings.ToLower(r.MAC), r.Address, r.Node)
+			printText(p, "dhcp-host=%s,%s,%s\n", strings.ToLower(r.MAC), r.Address, r.Node)
 		}
 	}
 }
@@ -167,13 +174,13 @@ var severities = map[cluster.Severity]terminal.Colour{cluster.Error: terminal.Re
 func printProblem(p terminal.Printer, v validation.Result, problem cluster.Problem, dir string) {
 	shown := problem
 	shown.File, shown.Severity = filepath.Join(dir, problem.File), cluster.Error // the word stands first
-	p.Printf("%s %s\n", p.Paint(string(problem.Severity)+":", severities[problem.Severity]), shown)
+	printText(p, "%s %s\n", p.Paint(string(problem.Severity)+":", severities[problem.Severity]), shown)
 	if problem.Severity != cluster.Error {
 		return
 	}
 	if line, column, ok := v.Excerpt(problem); ok {
 		number := strconv.Itoa(problem.Line)
-		p.Printf("  %s | %s\n  %s | %s%s\n", number, line, strings.Repeat(" ", len(number)), strings.Repeat(" ", column-1), p.Paint("^", terminal.Red))
+		printText(p, "  %s | %s\n  %s | %s%s\n", number, line, strings.Repeat(" ", len(number)), strings.Repeat(" ", column-1), p.Paint("^", terminal.Red))
 	}
 }
 

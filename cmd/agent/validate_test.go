@@ -1,14 +1,23 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/repo/repotest"
+	"github.com/talos-agent/talos-agent/internal/repo/validation"
 )
 
 // BenchmarkValidate is a cold process that checks a cluster of 100 nodes with
@@ -29,4 +38,57 @@ func BenchmarkValidate(b *testing.B) {
 		cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	}
 	b.ReportMetric(cpu.Seconds()/float64(b.N), "cpu-s/op")
+}
+
+// TestValidateCommandsNothing: in the log of a job a line that begins with "::", or has
+// "##[" in it, commands the runner. Whatever folders and files are called, and whatever
+// is in them, validate prints no such line but those that --annotations makes.
+func TestValidateCommandsNothing(t *testing.T) {
+	odd := rapid.OneOf(
+		rapid.SampledFrom([]string{"::warning title=x::owned", "::stop-commands::x", " ::add-mask::a", "##[group]x", "\n::error::x", "a\n \t::group::x", "a\r::error::x", "\u00a0::debug::x", "dev"}),
+		rapid.Custom(func(t *rapid.T) string {
+			return strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"::", "error", "##[", "group]", "\n", " ", "\t", "\r", "a", "%0A", "\v", "\u2028", "\x1b[0m", "\xff"}), 1, 8).Draw(t, "name"), "")
+		}))
+	top := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		dir := filepath.Join(top, strconv.Itoa(n))
+		folder := filepath.Join(dir, "inventory", odd.Draw(rt, "folder"))
+		if filepath.Dir(folder) != filepath.Join(dir, "inventory") {
+			rt.Skip("it is no name")
+		}
+		must(os.MkdirAll(filepath.Join(folder, "patches"), 0o755))
+		text := odd.Draw(rt, "text")
+		must(errors.Join(
+			os.WriteFile(filepath.Join(folder, "cluster.yaml"), []byte("cluster_name: dev\nowner: "+strconv.Quote(text)+" # "+text+"\n"+text+"\n"), 0o644),
+			os.WriteFile(filepath.Join(folder, "nodes.yaml"), []byte("controlplane:\n  - {name: a, "+text+": 1} # "+text+"\n"), 0o644),
+			os.WriteFile(filepath.Join(folder, "patches", odd.Draw(rt, "file")+".yaml"), []byte("machine: {}\n"), 0o644)))
+		args := []string{"validate", dir}
+		if rapid.Bool().Draw(rt, "one cluster") {
+			args = append(args, "--cluster", filepath.Base(folder))
+		}
+		found, err := validation.Validate(t.Context(), dir, validation.Config{Folder: "inventory", Owner: "talos-agent"}, time.Now())
+		if err != nil {
+			return // a name that Git refuses; nothing is printed but that
+		}
+		for _, annotations := range []bool{false, true} {
+			var out bytes.Buffer
+			root := newRoot(&environment{stdin: strings.NewReader(""), stdout: &out, stderr: io.Discard})
+			root.SetArgs(args)
+			if annotations {
+				root.SetArgs(append(args, "--annotations"))
+			}
+			var code *exitError
+			if err := root.ExecuteContext(t.Context()); err != nil && !errors.As(err, &code) {
+				rt.Fatal(err)
+			}
+			for line := range strings.FieldsFuncSeq(out.String(), func(r rune) bool { return r == '\n' || r == '\r' }) {
+				isOurs := annotations && slices.ContainsFunc(found.Problems, func(p cluster.Problem) bool { return validation.WorkflowCommand(p, dir) == line })
+				if !isOurs && (strings.HasPrefix(strings.TrimSpace(line), "::") || strings.Contains(line, "##[")) {
+					rt.Fatalf("annotations %v: a command: %q\nin %q", annotations, line, out.String())
+				}
+			}
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -35,6 +36,19 @@ func WorkflowCommand(p cluster.Problem, dir string) string {
 		add("col", fmt.Sprint(p.Column))
 	}
 	return fmt.Sprintf("::%s %s::%s", level, strings.Join(properties, ","), strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A").Replace(withoutPlace(p)))
+}
+
+// WithoutCommands is a text for the log of a job in which nothing is a workflow command:
+// much of it was named by whoever wrote the repository. A command is a line that begins
+// with "::" after blanks or, in the older form, that has "##[" anywhere.
+func WithoutCommands(text string) string {
+	lines := strings.Split(strings.ReplaceAll(text, "##[", "## ["), "\n")
+	for i, line := range lines {
+		if rest := strings.TrimLeftFunc(line, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }); strings.HasPrefix(rest, "::") {
+			lines[i] = line[:len(line)-len(rest)] + ": " + rest[1:]
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // withoutPlace is a problem in words, where its place is shown besides.

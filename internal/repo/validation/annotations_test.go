@@ -22,6 +22,24 @@ func TestWorkflowCommand(t *testing.T) {
 	}
 }
 
+func TestWithoutCommands(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                            "",
+		"dev: valid\n":                "dev: valid\n",
+		"error: a::b\n":               "error: a::b\n",
+		"::add-mask::a":               ": :add-mask::a",
+		"a\n \t::warning::b\n":        "a\n \t: :warning::b\n",
+		"a\n\u00a0\v::warning::b\n":   "a\n\u00a0\v: :warning::b\n",
+		":::warning::b":               ": ::warning::b",
+		"error: ##[group]x ##[group]": "error: ## [group]x ## [group]",
+		"###[group]":                  "### [group]",
+	} {
+		if got := WithoutCommands(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestCodeQuality(t *testing.T) {
 	read := func(problems ...cluster.Problem) []finding {
 		t.Helper()
