@@ -114,7 +114,29 @@ func writeReport(path string, v validation.Result, dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(report, '\n'), 0o644)
+	return replaceFile(path, append(report, '\n'))
+}
+
+// replaceFile puts a new file at a path that everybody may read. What is there is not
+// written to: in a checkout it may be a symbolic link to anywhere. Nor is a link
+// replaced, which may be /dev/stdout.
+func replaceFile(path string, data []byte) error {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return fault.WithHint(fmt.Errorf("write %s: it is there and not a regular file", path), "remove it, or name another file")
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".talos-agent-*") // exclusive
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return nil
 }
 
 // printProblems prints the problems, the errors last; or all of them as workflow

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/repo/repotest"
 	"github.com/talos-agent/talos-agent/internal/repo/validation"
 )
@@ -91,4 +93,39 @@ func TestValidateCommandsNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestReportOverLink: a checkout may have a symbolic link where the report is written.
+// It is refused, what it leads to stays as it is, and nothing but reports is left.
+func TestReportOverLink(t *testing.T) {
+	top := t.TempDir()
+	checkout, outside := filepath.Join(top, "checkout"), filepath.Join(top, "outside")
+	in := func(name string) string { return filepath.Join(checkout, name) }
+	must(errors.Join(os.Mkdir(checkout, 0o755), os.WriteFile(outside, []byte("precious"), 0o600), os.WriteFile(in("old"), []byte("old"), 0o600),
+		os.Symlink("../outside", in("link")), os.Symlink("../nothing", in("dangling")), os.Mkdir(in("folder"), 0o755)))
+	for _, name := range []string{"new", "old"} {
+		must(writeReport(in(name), validation.Result{}, "."))
+		b, err := os.ReadFile(in(name))
+		info, err2 := os.Lstat(in(name))
+		if must(errors.Join(err, err2)); string(b) != "[]\n" || info.Mode() != 0o644 {
+			t.Errorf("%s: %q, %v", name, b, info.Mode())
+		}
+	}
+	for _, name := range []string{"link", "dangling", "folder"} {
+		err := writeReport(in(name), validation.Result{}, ".")
+		if err == nil || err.Error() != "write "+in(name)+": it is there and not a regular file" || fault.HintOf(err) == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if b, err := os.ReadFile(outside); err != nil || string(b) != "precious" {
+		t.Errorf("the file outside has %q, %v", b, err)
+	}
+	if err := writeReport(in("none/x"), validation.Result{}, "."); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no directory: %v", err)
+	}
+	for dir, want := range map[string]int{checkout: 5, top: 2} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) != want {
+			t.Errorf("left behind: %v %v", left, err)
+		}
+	}
 }
