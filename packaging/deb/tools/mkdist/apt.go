@@ -43,16 +43,16 @@ func (r release) buildRepository(top, previous string, s *signer) error {
 	if err := os.MkdirAll(filepath.Join(top, pool), 0o755); err != nil {
 		return err
 	}
-	sources := []string{r.out}
-	if previous != "" {
-		if _, err := os.Stat(filepath.Join(previous, pool)); err != nil {
-			return fmt.Errorf("previous repository: %w", err)
-		}
-		sources = append(sources, filepath.Join(previous, pool))
+	if err := addPackages(r.out, filepath.Join(top, pool), nil); err != nil {
+		return err
 	}
-	for _, from := range sources {
-		if err := addPackages(from, filepath.Join(top, pool)); err != nil {
-			return err
+	if previous != "" {
+		listed, err := readPrevious(previous, s)
+		if err == nil {
+			err = addPackages(filepath.Join(previous, pool), filepath.Join(top, pool), listed)
+		}
+		if err != nil {
+			return fmt.Errorf("previous repository: %w", err)
 		}
 	}
 	lists, err := listPackages(top)
@@ -71,8 +71,8 @@ func (r release) buildRepository(top, previous string, s *signer) error {
 }
 
 // addPackages copies the packages of a directory into the pool. Of a version there is
-// one package, for ever.
-func addPackages(from, to string) error {
+// one package, for ever. Of a previous repository they must be what its lists have.
+func addPackages(from, to string, listed map[string]string) error {
 	debs, err := filepath.Glob(filepath.Join(from, "talos-agent_*.deb"))
 	if err != nil {
 		return err
@@ -85,6 +85,9 @@ func addPackages(from, to string) error {
 			err = compareFiles(deb, target)
 		case errors.Is(err, fs.ErrNotExist):
 			err = copyFile(deb, target)
+		}
+		if err == nil && listed != nil {
+			err = checkListed(target, listed)
 		}
 		if err != nil {
 			return err
@@ -116,7 +119,49 @@ func copyFile(from, to string) error {
 	}), f.Close())
 }
 
-var architectureField = regexp.MustCompile(`(?m)^Architecture: (\S+)$`)
+// controlField is a field of a control file, the names of which have no case, with what
+// is on its line.
+var controlField = regexp.MustCompile(`(?m)^([!-9;-~]+):[ \t]*(.*?)[ \t\r]*$`)
+
+// blankLine ends a control file: what follows would be of another package.
+var blankLine = regexp.MustCompile(`(?m)^[ \t\r]*$`)
+
+// readControl reads the control file of a package, which must be one of talos-agent and
+// be called what it is: the repository has it listed under its own words.
+func readControl(deb string) (control []byte, arch string, err error) {
+	var b bytes.Buffer
+	err = readDeb(deb, "control.tar", "control", func(r io.Reader) error {
+		_, err := io.Copy(&b, r)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	control = bytes.TrimSpace(b.Bytes())
+	fields := map[string]string{}
+	for _, m := range controlField.FindAllSubmatch(control, -1) {
+		name := strings.ToLower(string(m[1]))
+		if _, ok := fields[name]; ok {
+			return nil, "", fmt.Errorf("%s: its control file has the field %s twice", deb, m[1])
+		}
+		fields[name] = string(m[2])
+	}
+	arch = fields["architecture"]
+	called := fields["package"] + "_" + fields["version"] + "_" + arch + ".deb"
+	switch {
+	case blankLine.Match(control):
+		return nil, "", fmt.Errorf("%s: its control file has a blank line", deb)
+	case fields["filename"] != "" || fields["size"] != "" || fields["sha256"] != "":
+		return nil, "", fmt.Errorf("%s: its control file has a field that only lists have", deb)
+	case fields["package"] != "talos-agent":
+		return nil, "", fmt.Errorf("%s: it is a package of %q, and the repository is for talos-agent only", deb, fields["package"])
+	case arch == "":
+		return nil, "", fmt.Errorf("%s: its control file names no architecture", deb)
+	case called != filepath.Base(deb):
+		return nil, "", fmt.Errorf("%s: by its control file it is %s", deb, called)
+	}
+	return control, arch, nil
+}
 
 // listPackages makes the list of the packages in the pool for each architecture: of
 // each its own control file, and where it is.
@@ -127,25 +172,17 @@ func listPackages(top string) (map[string][]byte, error) {
 	}
 	lists := map[string][]byte{}
 	for _, deb := range debs {
-		var control bytes.Buffer
-		err := readDeb(deb, "control.tar", "control", func(r io.Reader) error {
-			_, err := io.Copy(&control, r)
-			return err
-		})
+		control, arch, err := readControl(deb)
 		if err != nil {
 			return nil, err
-		}
-		arch := architectureField.FindSubmatch(control.Bytes())
-		if arch == nil {
-			return nil, fmt.Errorf("%s: its control file names no architecture", deb)
 		}
 		sum, size, err := hashFile(deb)
 		if err != nil {
 			return nil, err
 		}
 		paragraph := fmt.Appendf(nil, "%s\nFilename: %s/%s\nSize: %d\nSHA256: %s\n\n",
-			bytes.TrimSpace(control.Bytes()), pool, filepath.Base(deb), size, sum)
-		lists[string(arch[1])] = append(lists[string(arch[1])], paragraph...)
+			control, pool, filepath.Base(deb), size, sum)
+		lists[arch] = append(lists[arch], paragraph...)
 	}
 	return lists, nil
 }

@@ -30,6 +30,12 @@ func writeSums(out string) error {
 	return os.WriteFile(filepath.Join(out, sumsFile), []byte(list.String()), 0o644)
 }
 
+// hashText is the SHA-256 of a text, in hexadecimal.
+func hashText(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
 // hashFile is the SHA-256 of a file, in hexadecimal, and its size.
 func hashFile(path string) (sum string, size int64, _ error) {
 	f, err := os.Open(path)
