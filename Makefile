@@ -90,15 +90,19 @@ packed:
 
 # STAGED builds the program for a system and an architecture.
 STAGED    = GOOS=$(1) GOARCH=$(2) $(BUILD) -o '$(STAGE)'/$(1)_$(2)/talos-agent ./cmd/agent
-MKDIST    = $(GO) -C packaging/deb/tools run ./mkdist -top '$(CURDIR)' -version '$(VERSION)' -stage '$(STAGE)' -out '$(abspath $(DIST))'
+MKDIST    = $(GO) -C packaging/deb/tools run ./mkdist $(RELEASED)
+RELEASED  = -top '$(CURDIR)' -version '$(VERSION)' -stage '$(STAGE)' -out '$(abspath $(DIST))'
+# What is run besides the program that signs does not get the passphrase of the key.
+ALONE     = unset DIST_KEY_PASSPHRASE
 
 .PHONY: dist
 dist: ## make a release in dist/: packages, archives, image, apt repository (PLATFORMS=linux/amd64 for one)
 	rm -rf '$(DIST)'/talos-agent_* '$(DIST)'/SHA256SUMS*
-	$(MAKE) --no-print-directory packages
-	set -e; for platform in $(filter-out $(ARCH:%=linux/%),$(PLATFORMS)); do $(call STAGED,$${platform%/*},$${platform#*/}); done
-	$(if $(BUSYBOX),packaging/deb/tools/get-busybox '$(BUSYBOX)' $(patsubst linux/%,%,$(filter linux/%,$(PLATFORMS))))
-	$(MKDIST) -busybox '$(BUSYBOX)' -key '$(if $(DIST_KEY),$(abspath $(DIST_KEY)))' -previous '$(if $(APT_PREVIOUS),$(abspath $(APT_PREVIOUS)))' release $(PLATFORMS)
+	$(ALONE); $(MAKE) --no-print-directory packages
+	$(ALONE); set -e; for platform in $(filter-out $(ARCH:%=linux/%),$(PLATFORMS)); do $(call STAGED,$${platform%/*},$${platform#*/}); done
+	$(if $(BUSYBOX),$(ALONE); packaging/deb/tools/get-busybox '$(BUSYBOX)' $(patsubst linux/%,%,$(filter linux/%,$(PLATFORMS))))
+	$(ALONE); $(GO) -C packaging/deb/tools build -buildvcs=false -o '$(STAGE)/mkdist' ./mkdist
+	'$(STAGE)/mkdist' $(RELEASED) -busybox '$(BUSYBOX)' -key '$(if $(DIST_KEY),$(abspath $(DIST_KEY)))' -previous '$(if $(APT_PREVIOUS),$(abspath $(APT_PREVIOUS)))' release $(PLATFORMS)
 
 .PHONY: version
 version:

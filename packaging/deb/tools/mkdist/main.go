@@ -177,11 +177,12 @@ func (r release) describe(p platform) ([]module, error) {
 		os.WriteFile(filepath.Join(dir, billFile), bom, 0o644))
 }
 
-// output is what a command prints, or an error with what it complains of.
+// output is what a command prints, or an error with what it complains of. None needs
+// the passphrase.
 func output(dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, passphraseVariable+"=") }), env...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	b, err := cmd.Output()

@@ -130,3 +130,12 @@ func TestPackagesAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestChildrenHaveNoPassphrase: what mkdist runs does not need it.
+func TestChildrenHaveNoPassphrase(t *testing.T) {
+	t.Setenv(passphraseVariable, "open sesame")
+	t.Setenv("OTHER", "kept")
+	if got := printed(t, ".", "sh", "-c", "echo ${"+passphraseVariable+"-none} $OTHER"); got != "none kept\n" {
+		t.Errorf("a child has %s", got)
+	}
+}
