@@ -45,6 +45,7 @@ type Agent struct {
 	refused  map[string]refusedCluster
 	examined *examination // the newest
 	unread   error        // why the clusters of the repository are not known
+	misnamed []string     // what is wrong with folders that could be clusters, beside those that are
 	stopping bool
 }
 

@@ -59,8 +59,12 @@ func (a *Agent) listClusters(r follower.Result) (names []string, err error) {
 		return nil, r.Err
 	}
 	names, problems, err := a.repo.Clusters(a.ctx, r.Tree)
-	if err != nil || len(names) > 0 {
-		return names, err
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		a.foundMisnamed(problems)
+		return names, nil
 	}
 	for _, p := range problems {
 		if p.Severity == cluster.Error { // why there is none at all
@@ -110,18 +114,40 @@ func (a *Agent) foundOut(err error) {
 	a.c.Pulse.Beat()
 }
 
+// foundMisnamed takes what is wrong with folders that are no clusters because of their
+// names. The log has it when it is news.
+func (a *Agent) foundMisnamed(problems cluster.Problems) {
+	var texts []string
+	for _, p := range problems {
+		if p.Severity == cluster.Error {
+			texts = append(texts, fmt.Sprintf("%s: %s (%s)", p.File, p.Message, p.Hint))
+		}
+	}
+	a.mu.Lock()
+	changed := !slices.Equal(texts, a.misnamed)
+	a.misnamed = texts
+	a.mu.Unlock()
+	if !changed {
+		return
+	}
+	for _, t := range texts {
+		a.c.Log.Warn("a folder of the repository is no cluster", logging.Detail, t)
+	}
+	a.c.Pulse.Beat()
+}
+
 const (
 	cannotRead = "cannot read the clusters of the repository"
 	readAgain  = "the clusters of the repository are read"
 )
 
-// Trouble is why there is no cluster to tell of. What keeps one that is known
-// from going on stands in its own status.
+// Trouble is why there is no cluster to tell of, or why a folder is none. What keeps
+// one that is known from going on stands in its own status.
 func (a *Agent) Trouble() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.unread == nil || len(a.managed)+len(a.refused) > 0 {
-		return nil
+		return slices.Clone(a.misnamed)
 	}
 	words := cannotRead + ": " + a.unread.Error()
 	if hint := fault.HintOf(a.unread); hint != "" {

@@ -58,3 +58,26 @@ func TestSharedSecrets(t *testing.T) {
 		})
 	}
 }
+
+// TestMisnamedFolder: a folder whose name no cluster can have is reported beside the
+// clusters that there are.
+func TestMisnamedFolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot(func(c *agent.Config) { c.Clusters = nil })
+		s.UntilReady(20 * time.Minute)
+		s.Push(map[string][]byte{"inventory/My_Cluster/cluster.yaml": []byte("cluster_name: my\n")}, "one more")
+		time.Sleep(2 * time.Minute)
+		if got := s.Agent.Trouble(); len(got) != 1 || !strings.Contains(got[0], `the folder "My_Cluster" has a cluster.yaml and a name that no cluster can have`) {
+			t.Errorf("%q", got)
+		}
+		s.Push(map[string][]byte{"inventory/My_Cluster/cluster.yaml": nil}, "and none")
+		time.Sleep(2 * time.Minute)
+		if got := s.Agent.Trouble(); len(got) > 0 {
+			t.Errorf("afterwards: %q", got)
+		}
+		s.Halt()
+	})
+}
