@@ -164,6 +164,9 @@ type VM struct {
 	Uptime   time.Duration
 	Lock     string // backup, create, ...; "" : none
 	Deleting bool   // its mark records that a deletion has begun
+	// Disproven: its UUID was read and is another's, and its mark is not of this
+	// cluster. What is Foreign without that may be the node's own VM all the same.
+	Disproven bool
 	// Moved: it has the UUID of the node, and lies in Pool instead of the node's own.
 	// That makes it Foreign all the same.
 	Moved     bool

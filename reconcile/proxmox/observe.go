@@ -332,6 +332,7 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		vm.Presence, vm.Owner, vm.Power, vm.Lock, vm.Why = cluster.Present, cluster.Ours, cluster.Stopped, "create", h.why
 	default:
 		vm.Presence, vm.Owner, vm.Why = cluster.Present, cluster.Foreign, h.why
+		vm.Disproven = disproves(l.factsOf(h.conf, n.VMID), id, l.d.Spec.ID)
 		if listed {
 			vm.Why = wrongPlace(r, id)
 		}
@@ -343,11 +344,26 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 // is not ours to touch, even if it was: by its UUID it is known again.
 func (l *look) outside(vm cluster.VM, r row, id identity) cluster.VM {
 	vm.Presence, vm.Owner, vm.Why = cluster.Present, cluster.Foreign, wrongPlace(r, id)
+	if r.Type != "qemu" {
+		vm.Disproven = true
+		return l.unread(vm, vm.Why)
+	}
 	var conf options
-	if r.Type == "qemu" && l.c.get(l.ctx, vmPath(vm.Host, id.vmid, "config"), nil, &conf) == nil && uuidOf(conf) == id.uuid {
-		vm.Moved, vm.Pool = true, string(r.Pool)
+	if l.c.get(l.ctx, vmPath(vm.Host, id.vmid, "config"), nil, &conf) == nil {
+		f := l.factsOf(conf, id.vmid)
+		vm.Disproven = disproves(f, id, l.d.Spec.ID)
+		if f.uuid == id.uuid {
+			vm.Moved, vm.Pool = true, string(r.Pool)
+		}
 	}
 	return l.unread(vm, vm.Why)
+}
+
+// factsOf is what a configuration shows.
+func (l *look) factsOf(conf options, vmid int) facts {
+	var f facts
+	f.configured(conf, vmid, l.now)
+	return f
 }
 
 // inTheMaking is a VM that a task of ours creates: until that ends nothing
@@ -443,6 +459,7 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 		vm.Hardware = cluster.Unseen[cluster.Hardware](vm.Why)
 	default:
 		vm.Owner, vm.Why = cluster.Foreign, wrongUUID(f.uuid, id)
+		vm.Disproven = disproves(f, id, l.d.Spec.ID)
 	}
 	return vm
 }

@@ -87,6 +87,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		why      string // contained
 		moved    bool
 		pool     string
+		others   bool // by its UUID and its mark
 	}
 	for _, tc := range []struct {
 		name  string
@@ -104,10 +105,16 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		{name: "ours, locked", stage: foreign(pve.Foreign{Pool: testPool, Config: with("lock", "backup")}),
 			want: want{presence: cluster.Present, owner: cluster.Ours, power: cluster.Stopped, lock: "backup"}},
 		{name: "another's in our pool", stage: foreign(pve.Foreign{Pool: testPool, Config: map[string]string{"name": n.Name}}),
+			want: want{presence: cluster.Present, owner: cluster.Foreign, power: cluster.Stopped, why: "SMBIOS UUID", others: true}},
+		{name: "with our mark and another UUID", stage: foreign(pve.Foreign{Pool: testPool, Config: map[string]string{"name": n.Name, "description": cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: n.Name}.String()}}),
 			want: want{presence: cluster.Present, owner: cluster.Foreign, power: cluster.Stopped, why: "SMBIOS UUID"}},
+		{name: "ours, and its UUID was removed", stage: func(s *stand) {
+			foreign(pve.Foreign{Pool: testPool, Config: ours})(s)
+			s.must(s.host.Edit(n.VMID, "smbios1", ""))
+		}, want: want{presence: cluster.Present, owner: cluster.Foreign, power: cluster.Stopped, why: "no SMBIOS UUID"}},
 		{name: "another's in no pool", stage: foreign(pve.Foreign{Config: map[string]string{"name": n.Name}, Running: true}),
 			want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool talos-dev"},
-			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "not in pool talos-dev"}},
+			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "not in pool talos-dev", others: true}},
 		{name: "a copy of ours in another pool", stage: foreign(pve.Foreign{Pool: "other", Config: ours}),
 			want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool talos-dev"},
 			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "in pool other", moved: true, pool: "other"}},
@@ -128,7 +135,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			s.must(s.host.Remove(n.VMID))
 			s.must(s.host.CreateForeign(n.VMID, pve.Foreign{}))
 		}, want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool"},
-			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "not in pool"}},
+			wide: want{presence: cluster.Present, owner: cluster.Foreign, why: "not in pool", others: true}},
 		{name: "another's creation", stage: func(s *stand) {
 			s.image()
 			c := s.wide()
@@ -163,7 +170,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 						defer c.Close()
 						vm := observe(c, d).VMs[n.Name]
 						if vm.Presence != expect.presence || vm.Owner != expect.owner || vm.Power != expect.power || vm.Lock != expect.lock || !strings.Contains(vm.Why, expect.why) ||
-							vm.Moved != expect.moved || vm.Pool != expect.pool || (vm.Task == nil) != (expect.task == "") || vm.Task != nil && vm.Task.Type != expect.task {
+							vm.Moved != expect.moved || vm.Disproven != expect.others || vm.Pool != expect.pool || (vm.Task == nil) != (expect.task == "") || vm.Task != nil && vm.Task.Type != expect.task {
 							t.Errorf("got %+v\nwant %+v", vm, expect)
 						}
 						if vm.VMID != n.VMID || vm.Node != n.Name || vm.Presence == cluster.Present && vm.Host != testHost {

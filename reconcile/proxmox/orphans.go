@@ -26,6 +26,13 @@ func provenOthers(f facts, clusterID string) bool {
 	return f.marked && f.mark.Cluster != clusterID && uuidPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
 }
 
+// disproves reports whether what was read of a VM shows that it is not the one it
+// should be. A UUID that is missing shows nothing, and one that was changed by hand
+// leaves our mark.
+func disproves(f facts, id identity, clusterID string) bool {
+	return f.uuid != "" && f.uuid != id.uuid && !(f.marked && f.mark.Cluster == clusterID)
+}
+
 // orphanOf returns the name of the node a VM was made for, "" when it is not of
 // this cluster. Neither its mark nor its name prove anything; that the UUID
 // follows from them does.

@@ -214,9 +214,10 @@ func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
 // hidden is what is behind a VMID that the listing does not show.
 type hidden struct {
 	is   hiddenKind
-	task task   // of beingMade
-	row  row    // of justMade
-	why  string // in words, of leftLocked, takenByOther and movedOut
+	task task    // of beingMade
+	row  row     // of justMade
+	why  string  // in words, of leftLocked, takenByOther and movedOut
+	conf options // of takenByOther, where it could be read
 }
 
 type hiddenKind int
@@ -284,7 +285,7 @@ func (c *Client) foreign(ctx context.Context, id identity, host string) (hidden,
 	case errors.Is(err, errForbidden):
 		return hidden{is: takenByOther, why: fmt.Sprintf("a guest outside pool %s has vmid %d", id.pool, id.vmid)}, nil
 	case err == nil && uuidOf(conf) != "" && uuidOf(conf) != id.uuid:
-		return hidden{is: takenByOther, why: wrongUUID(uuidOf(conf), id)}, nil
+		return hidden{is: takenByOther, why: wrongUUID(uuidOf(conf), id), conf: conf}, nil
 	case err == nil:
 		return hidden{is: movedOut, why: fmt.Sprintf("vmid %d is taken, and the list of guests does not show by whom", id.vmid)}, nil
 	}
