@@ -61,7 +61,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 3
+const journalVersion = 4
 
 // record is the journal's file.
 type record struct {
@@ -268,7 +268,7 @@ func decodeRecord(raw []byte) (record, error) {
 	switch {
 	case v.Version > journalVersion:
 		return record{}, fmt.Errorf("%w: version %d, and this one knows %d", errNewer, v.Version, journalVersion)
-	case v.Version == journalVersion, v.Version == 2: // which has fewer kinds of intent
+	case v.Version == journalVersion, v.Version == 3, v.Version == 2: // which have fewer fields, and kinds of intent
 		return decodeStrictly[record](line)
 	case v.Version == 1:
 		r, err := decodeStrictly[recordV1](line)

@@ -125,7 +125,8 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	}
 	second := withChecksum(`{"version":2,"cluster":"id","intents":[{"kind":"Bootstrap","at":"2026-11-20T10:00:00Z","node":"cp-1","uuid":"u","done":true},{"kind":"Suspend"},{"kind":"Destroy"}],` +
 		`"applied":"main@sha1:1","fingerprint":"f","images":{"i":{"schematic":"s","sha256":"00","bytes":1}},"charts":{"c":"d"}}`)
-	for _, older := range [][]byte{nil, nil, second, nil} {
+	third := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":3`, 1))
+	for _, older := range [][]byte{nil, nil, second, nil, third, nil} {
 		if older != nil {
 			files.files["dev.json"] = older
 		}
@@ -139,7 +140,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":3,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":4,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

@@ -327,12 +327,16 @@ func (r *Reconciler) ForecastDestroy(ctx context.Context, despite []int) (cluste
 	defer r.previews.Unlock()
 	o := v.observed
 	o.Now, o.Facts = time.Now(), r.c.Journal.Facts()
-	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy, Despite: despite})
 	o.Running, o.Backoffs = r.exec.snapshot()
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
+	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy, Despite: despite})
 	r.c.Host.Observe(ctx, v.desired, &o)
-	return plan.Forecast(v.desired, o, r.c.Policy()), nil
+	shown := plan.Deletable(v.desired, o)
+	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy, Despite: despite, VMs: shown})
+	f := plan.Forecast(v.desired, o, r.c.Policy())
+	f.VMs = shown
+	return f, nil
 }
 
 // checkDespite refuses numbers that no VM of the cluster has.

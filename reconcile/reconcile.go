@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
 // Fetched is what a Source found: a snapshot, or the problems that keep it from
@@ -362,8 +363,10 @@ var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op
 // Without an inventory it refuses, because `protect: true` could not be
 // honoured.
 //
-// despite names VMs that are deleted although they are protected in Proxmox VE.
-func (r *Reconciler) Destroy(despite []int) error {
+// despite names VMs that are deleted although they are protected in Proxmox VE,
+// shown those that the administrator saw before: no others are deleted. Without
+// shown they are those that the last pass has seen.
+func (r *Reconciler) Destroy(despite, shown []int) error {
 	v := r.view.Load()
 	if v == nil {
 		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)
@@ -371,11 +374,14 @@ func (r *Reconciler) Destroy(despite []int) error {
 	if err := r.checkDespite(v, despite); err != nil {
 		return fmt.Errorf("destroy cluster %s: %w", r.c.Cluster, err)
 	}
+	if len(shown) == 0 {
+		shown = plan.Deletable(v.desired, v.observed)
+	}
 	r.exec.endBackoffs() // what failed in a destruction before counts no more
 	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) {
 		now := time.Now().UTC()
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: now})
-		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, At: now, Despite: despite})
+		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, At: now, Despite: despite, VMs: shown})
 	})
 }
 

@@ -83,7 +83,7 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 		a := agent{r, func() { cancel(); <-done }}
 		until(t, a, cluster.Ready)
 		f.set(func() { f.hang["delete"] = true })
-		if err := r.Destroy(nil); err != nil {
+		if err := r.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -408,7 +408,7 @@ func TestSuspendDestroyResume(t *testing.T) {
 		if err != nil || len(fc.Steps) != 3 || !fc.Destructive() {
 			t.Errorf("forecast of the tear-down: %+v %v", fc, err)
 		}
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		told(t, a, cluster.Reconciling)
@@ -493,10 +493,10 @@ func TestDestroyEnds(t *testing.T) {
 		if err != nil || len(fc.Steps) != 1 || len(fc.Blocked) != 1 || fc.Blocked[0].Reason != cluster.VMProtected {
 			t.Errorf("forecast: %+v %v", fc, err)
 		}
-		if err := a.Destroy([]int{999}); err == nil || !strings.Contains(err.Error(), "has no vm 999") {
+		if err := a.Destroy([]int{999}, nil); err == nil || !strings.Contains(err.Error(), "has no vm 999") {
 			t.Errorf("another's vm: %v", err)
 		}
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !a.Status().Destroying {
@@ -519,7 +519,7 @@ func TestDestroyEnds(t *testing.T) {
 			t.Fatalf("left: %v", f.vms)
 		}
 		protect(true)
-		if err := a.Destroy([]int{f.vms["wk-1"].VMID}); err != nil {
+		if err := a.Destroy([]int{f.vms["wk-1"].VMID}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := until(t, a, cluster.Suspended); s.Destroying || len(f.vms) != 0 {
@@ -542,7 +542,7 @@ func TestDestroyOfAMovedVM(t *testing.T) {
 			vm.Owner, vm.Moved, vm.Pool = cluster.Foreign, true, "apps"
 			f.vms["wk-1"] = vm
 		})
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		s := until(t, a, cluster.Stalled)
@@ -579,7 +579,7 @@ func TestCommandDuringTheEndOfADestroy(t *testing.T) {
 						}
 					}
 				})
-				if err := a.Destroy(nil); err != nil {
+				if err := a.Destroy(nil, nil); err != nil {
 					t.Fatal(err)
 				}
 				if err := <-resumed; err != nil {
@@ -603,7 +603,7 @@ func TestDestroyThatFails(t *testing.T) {
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		f.set(func() { f.fail["delete"] = 8 })
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := until(t, a, cluster.Stalled); !s.Destroying || s.Reason != cluster.ActionFailed {
@@ -619,7 +619,7 @@ func TestDestroyThatFails(t *testing.T) {
 		if len(f.vms) != 1 {
 			t.Error("it was deleted after all")
 		}
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := until(t, a, cluster.Suspended); len(f.vms) != 0 {
@@ -642,7 +642,7 @@ func TestDestroyUnderAnInvalidInventory(t *testing.T) {
 		})
 		a.Look()
 		until(t, a, cluster.Stalled)
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		told(t, a, cluster.Reconciling)

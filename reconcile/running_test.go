@@ -311,7 +311,7 @@ func TestConfigIsForgottenWithTheCluster(t *testing.T) {
 			t.Errorf("nothing ran, and it got %v", got)
 		}
 		until(t, a, cluster.Ready)
-		if err := a.Destroy(nil); err != nil {
+		if err := a.Destroy(nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		until(t, a, cluster.Suspended)

@@ -365,7 +365,7 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 		s.Concerns, s.About = w.Subject, w.About
 	}
 	switch {
-	case o.Facts.Destroying() && p.Destroyed, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(p):
+	case o.Facts.Destroying() && p.Destroyed, o.Facts.Suspended() && !o.Facts.Destroying() && nothingBuilt(o, p):
 		set(cluster.Suspended, cluster.SuspendedByAdmin, nothingBuiltWords(d.Spec.Name), "")
 	case o.Facts.Destroying() && late >= 0:
 		overdue("being destroyed: ")
@@ -416,8 +416,11 @@ func nothingSeen(o cluster.Observed, p plan.Plan) bool {
 }
 
 // nothingBuilt reports whether every node is seen to have no VM: to resume such a
-// cluster is to build it.
-func nothingBuilt(p plan.Plan) bool {
+// cluster is to build it. A destruction may have left others.
+func nothingBuilt(o cluster.Observed, p plan.Plan) bool {
+	if len(o.Facts.LeftOver()) > 0 && (!o.Orphans.Known || len(o.Orphans.Value) > 0) {
+		return false
+	}
 	for _, ph := range p.Phases {
 		if ph != cluster.PhaseAbsent {
 			return false

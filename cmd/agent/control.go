@@ -290,7 +290,7 @@ not deleted later.`,
 		if err := confirmDestroy(env, name, *confirm); err != nil {
 			return err
 		}
-		if err := c.Destroy(cmd.Context(), name, *despite...); err != nil {
+		if err := c.Destroy(cmd.Context(), name, f.VMs, *despite...); err != nil {
 			return err
 		}
 		if *wait == 0 {

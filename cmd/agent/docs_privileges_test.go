@@ -129,7 +129,7 @@ func grantedWorld(t *testing.T, flavour string, commands [][]string) {
 	s.Push(sz.Files(), "add a worker")
 	s.UntilReady(20 * time.Minute)
 	s.CheckRules(sz)
-	if err := s.Cluster().Destroy(nil); err != nil {
+	if err := s.Cluster().Destroy(nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Minute); len(s.Lab.PVE.VMs()) > 0; time.Sleep(time.Second) {

@@ -77,7 +77,7 @@ func lifeWithout(t *testing.T, flavour, role, privilege string) string {
 		return "it does not grow"
 	}
 	s.CheckRules(sz)
-	if err := s.Cluster().Destroy(nil); err != nil {
+	if err := s.Cluster().Destroy(nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Minute); len(s.Lab.PVE.VMs()) > 0; time.Sleep(time.Second) {

@@ -220,10 +220,10 @@ func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) err
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
-// Destroy begins to destroy a cluster, with the VMs that are protected in Proxmox
-// VE and named.
-func (c *Client) Destroy(ctx context.Context, name string, despite ...int) error {
-	return c.call(ctx, "POST", clusterPath(name, "destroy"), jsonBody(DestroyRequest{Confirm: name, DespiteProtection: despite}), nil)
+// Destroy begins to destroy a cluster: the VMs that a forecast showed, those that are
+// protected in Proxmox VE only if they are named.
+func (c *Client) Destroy(ctx context.Context, name string, shown []int, despite ...int) error {
+	return c.call(ctx, "POST", clusterPath(name, "destroy"), jsonBody(DestroyRequest{Confirm: name, DespiteProtection: despite, VMs: shown}), nil)
 }
 
 // Kubeconfig asks for a fresh kubeconfig.

@@ -72,7 +72,9 @@ type Cluster interface {
 	Resume() error
 	Accept(revision cluster.Revision) error
 	AcceptBootstrap() error
-	Destroy(despite []int) error
+	// Destroy begins to delete what was shown, by VMID; without any, what would be
+	// shown now.
+	Destroy(despite, shown []int) error
 	// Console calls each with what a node's VM prints, as it comes, until ctx
 	// ends.
 	Console(ctx context.Context, node string, each func(text string) error) error
@@ -139,6 +141,9 @@ type DestroyRequest struct {
 	Confirm string `json:"confirm"` // the cluster's name
 	// DespiteProtection are VMs that go although they are protected in Proxmox VE.
 	DespiteProtection []int `json:"despiteProtection,omitempty"`
+	// VMs are the `vms` of the Forecast that was shown: no others are deleted. Without
+	// them, those are that the daemon knows now.
+	VMs []int `json:"vms,omitempty"`
 }
 
 // File is a file for a person, with secrets in it.
@@ -265,7 +270,7 @@ var routes = []route{
 		if err != nil {
 			return nil, err
 		}
-		return returnEmpty(c.Destroy(req.DespiteProtection))
+		return returnEmpty(c.Destroy(req.DespiteProtection, req.VMs))
 	}},
 	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for debugging", serve: func(_ *http.Request, d Daemon) (any, error) {
 		return d.Inside(), nil

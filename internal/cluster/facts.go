@@ -63,6 +63,9 @@ type Intent struct {
 	// Despite are, of IntendDestroy, the VMs that are deleted although they are
 	// protected in Proxmox VE.
 	Despite []int `json:"despite,omitempty"`
+	// VMs are, of IntendDestroy, the VMs that were shown when it was confirmed, by
+	// VMID: no others are deleted. Older agents wrote none.
+	VMs []int `json:"vms,omitempty"`
 	// Left is, of IntendSuspend, what a destruction that has ended did not delete,
 	// and why.
 	Left []Block `json:"left,omitempty"`

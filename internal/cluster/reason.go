@@ -74,6 +74,7 @@ const (
 	NodeLocked           Reason = "NodeLocked"
 	NodeProtected        Reason = "NodeProtected"
 	VMProtected          Reason = "VMProtected"
+	VMNotShown           Reason = "VMNotShown"
 	VMManaged            Reason = "VMManaged"
 	ForeignVolumes       Reason = "ForeignVolumes"
 	NodeUnreachable      Reason = "NodeUnreachable"

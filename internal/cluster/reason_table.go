@@ -83,6 +83,7 @@ var nodeReasons = []ReasonInfo{
 	{NodeLocked, Everyone, "The inventory has `locked: true`, and the node is not Ready.", "Remove `locked: true`."},
 	{NodeProtected, Everyone, "The inventory has `protect: true` or `locked: true`, so that the VM is not deleted.", "Remove it, push, and destroy again."},
 	{VMProtected, Everyone, "Proxmox VE's Protection is on for a VM that is to be deleted. The agent never sets it.", "Take it off, or name the VM: `talos-agent destroy CLUSTER --despite-protection VMID`."},
+	{VMNotShown, Everyone, "A VM of the cluster was not among what `destroy` showed when it was confirmed: it came later, as from a backup. It is kept.", "Look at what it is; if it may go, `talos-agent destroy CLUSTER` shows and deletes it."},
 	{VMManaged, Everyone, "Proxmox VE's HA manager manages a VM that is to be deleted.", "Take it out of HA: `ha-manager remove vm:VMID`."},
 	{ForeignVolumes, Everyone, "Volumes that are not the agent's would be deleted with a VM.", "Move them to another VM, or remove them."},
 	{NodeUnreachable, Everyone, "The VM of a node runs, and nothing answers at its address.", "See its console: `qm terminal VMID`."},

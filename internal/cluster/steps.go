@@ -97,6 +97,9 @@ type Forecast struct {
 	Problems Problems `json:"problems,omitempty"`
 	// Digest identifies exactly these steps; an approval names it.
 	Digest string `json:"digest"`
+	// VMs are, of a destruction, the VMs that it may delete, by VMID: a confirmation
+	// is for them.
+	VMs []int `json:"vms,omitempty"`
 }
 
 // MarshalJSON writes no steps as an empty list, never as null: programs walk it.

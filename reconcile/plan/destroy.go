@@ -14,46 +14,8 @@ import (
 // nothing is left.
 func (m *planner) planDestroy() {
 	left := false
-	one := func(name string, n cluster.Node, vm cluster.VM) {
-		switch {
-		case n.Protect || n.Locked:
-			left = true
-			key := "protect"
-			if n.Locked {
-				key = "locked"
-			}
-			m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml has `%s: true`", vm.VMID, key),
-				Hint: fmt.Sprintf("remove `%s: true` from the node, push, and run destroy again", key)})
-		case vm.Task != nil && vm.Task.Type == "qmcreate":
-			left = true
-			m.waitForCreation(name, vm, fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID))
-		case vm.Presence == cluster.Absent:
-		case vm.Moved:
-			left = true
-			m.blockMoved(n, vm)
-		case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
-			// Not ours, so nothing of this cluster is left there.
-		case vm.Presence == cluster.PresenceUnknown || vm.Owner == cluster.OwnerUnknown:
-			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + cmp.Or(vm.Why, "there is no answer yet"), Within: seeWithin})
-		case vm.Lock == "create" && vm.Task == nil:
-			left = true
-			m.block(cluster.Block{Subject: name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (create) by a task that died", vm.VMID),
-				Hint: removeLocked(vm, vm.Host)})
-		case !vm.Hardware.Known:
-			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
-		case vm.Lock != "":
-			left = true
-			m.wait(cluster.Wait{Subject: name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", vm.VMID, vm.Lock), Within: lockWithin})
-		default:
-			left = true
-			m.planDelete(name, vm)
-		}
-	}
 	for _, n := range m.d.Spec.Nodes {
-		one(n.Name, n, m.o.VMs[n.Name])
-		if m.isRunning(cluster.CreateVM, n.Name) || m.isRunning(cluster.DeleteVM, n.Name) {
+		if m.planRemoval(n.Name, n, m.o.VMs[n.Name]) || m.isRunning(cluster.CreateVM, n.Name) || m.isRunning(cluster.DeleteVM, n.Name) {
 			left = true
 		}
 	}
@@ -63,10 +25,107 @@ func (m *planner) planDestroy() {
 	}
 	for _, vm := range m.o.Orphans.Value {
 		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
-		one(vm.Node, n, vm)
+		left = m.planRemoval(vm.Node, n, vm) || left
 	}
 	m.plan.Destroyed = !left && len(m.o.Running) == 0
 	m.endDestroy(left)
+}
+
+// planRemoval plans what becomes of one VM, and reports whether something of the
+// cluster is, or may be, left there.
+func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left bool) {
+	switch {
+	case n.Protect || n.Locked:
+		key := "protect"
+		if n.Locked {
+			key = "locked"
+		}
+		m.block(cluster.Block{Subject: name, Reason: cluster.NodeProtected, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: nodes.yaml has `%s: true`", vm.VMID, key),
+			Hint: fmt.Sprintf("remove `%s: true` from the node, push, and run destroy again", key)})
+	case vm.Task != nil && vm.Task.Type == "qmcreate":
+		m.waitForCreation(name, vm, fmt.Sprintf("waits until the task that creates vm %d has ended", vm.VMID))
+	case vm.Presence == cluster.Absent:
+		return false
+	case vm.Moved:
+		m.blockMoved(n, vm)
+	case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
+		return false // not ours, so nothing of this cluster is left there
+	case isUnseen(vm):
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + cmp.Or(vm.Why, "there is no answer yet"), Within: seeWithin})
+	case vm.Lock == "create" && vm.Task == nil:
+		m.block(cluster.Block{Subject: name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (create) by a task that died", vm.VMID),
+			Hint: removeLocked(vm, vm.Host)})
+	case !vm.Hardware.Known:
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
+	case vm.Lock != "":
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", vm.VMID, vm.Lock), Within: lockWithin})
+	case m.isConfirmed(name, vm):
+		m.planDelete(name, vm)
+	}
+	return true
+}
+
+// Deletable are the VMs that a command to destroy may delete, as far as they are
+// known when it is given. The VMIDs of all nodes are among them, whether their VMs
+// exist or not: a VM that is still being created goes too. A second machine for a
+// node is not: which one is right, a person decides.
+func Deletable(d cluster.Desired, o cluster.Observed) []int {
+	var out []int
+	for _, n := range d.Spec.Nodes {
+		out = append(out, n.VMID)
+	}
+	for _, vm := range o.Orphans.Value {
+		if other, seen := findTwin(o, vm); seen && other == 0 {
+			out = append(out, vm.VMID)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// findTwin returns the VMID of another machine for the node of a VM, 0 when there
+// is none, and whether all that could be one is seen.
+func findTwin(o cluster.Observed, vm cluster.VM) (vmid int, seen bool) {
+	own, isNode := o.VMs[vm.Node]
+	switch {
+	case !isNode || own.VMID == vm.VMID:
+	case own.Presence == cluster.Present && (own.Owner == cluster.Ours || own.Moved):
+		return own.VMID, true
+	case isUnseen(own):
+		return 0, false
+	}
+	for _, other := range o.Orphans.Value {
+		if other.Node == vm.Node && other.VMID != vm.VMID && own.VMID != vm.VMID {
+			return other.VMID, true
+		}
+	}
+	return 0, true
+}
+
+// isConfirmed reports whether a VM of ours is one of those that the command to
+// destroy is for. One that came since, as from a backup, has the same UUID, name and
+// mark; it is reported instead.
+func (m *planner) isConfirmed(name string, vm cluster.VM) bool {
+	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
+	listed := len(in.VMs) == 0 || slices.Contains(in.VMs, vm.VMID) // an older agent wrote no list
+	about := fmt.Sprint(vm.VMID)
+	other, seen := findTwin(m.o, vm)
+	if n, ok := m.d.Spec.Node(vm.Node); ok && !listed && n.VMID != vm.VMID && other == 0 {
+		other = n.VMID
+	}
+	switch {
+	case other != 0:
+		m.block(cluster.Block{Subject: name, Reason: cluster.DuplicateVM, About: about, Message: fmt.Sprintf("vm %d is kept: it is a second machine for %s, beside vm %d", vm.VMID, vm.Node, other),
+			Hint: fmt.Sprintf("look at what is on it; if it may go, run destroy again when vm %d is deleted, or remove it by hand: `qm stop %d && qm destroy %d --purge` on %s", other, vm.VMID, vm.VMID, vm.Host)})
+	case !seen:
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, About: about, Message: fmt.Sprintf("cannot see whether vm %d is a second machine for %s", vm.VMID, vm.Node), Within: seeWithin})
+	case !listed:
+		m.block(cluster.Block{Subject: name, Reason: cluster.VMNotShown, About: about, Message: fmt.Sprintf("vm %d is kept: it was not among what destroy showed when it was confirmed", vm.VMID),
+			Hint: fmt.Sprintf("look at what it is; if it may go: `talos-agent destroy %s`, which shows it", m.d.Spec.Name)})
+	default:
+		return true
+	}
+	return false
 }
 
 // A destruction is given up after so many failures of one deletion in a row, which

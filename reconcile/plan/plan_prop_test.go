@@ -55,7 +55,7 @@ func anyWorld(t *rapid.T) *world {
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend})
 	}
 	if rapid.IntRange(0, 4).Draw(t, "destroying") == 0 {
-		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, VMs: rapid.SliceOfDistinct(rapid.SampledFrom([]int{411, 412, 521, 599}), rapid.ID).Draw(t, "shown")})
 	}
 	if rapid.Bool().Draw(t, "intent") {
 		n := rapid.SampledFrom(w.d.Spec.ControlPlanes()).Draw(t, "founder")
@@ -192,6 +192,9 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {
 			t.Errorf("%s without a command to destroy", a.Info())
+		}
+		if in, _ := w.o.Facts.Intent(cluster.IntendDestroy); len(in.VMs) > 0 && !slices.Contains(in.VMs, a.VM.VMID) {
+			t.Errorf("%s, which was not shown: %v", a.Info(), in.VMs)
 		}
 		if a.VM.Presence != cluster.Present || a.VM.Owner != cluster.Ours || n.Protect {
 			t.Errorf("%s, but the vm is %+v (protect %v)", a.Info(), a.VM, n.Protect)

@@ -224,13 +224,19 @@ func (w *world) run(t *testing.T, line string) string {
 	case "secrets":
 		w.d.Bundle = cluster.Secret{}
 	case "orphan":
-		n := cluster.Node{Name: arg(1), VMID: 599, Placement: cluster.Placement{Pin: "pve1"}, Datastore: "local-lvm"}
+		vmids := []string{"599"}
 		if len(f) > 2 {
-			n.VMID, _ = strconv.Atoi(f[2])
+			vmids = f[2:]
 		}
-		vm := w.vm(n)
-		vm.Power = cluster.PowerRunning
-		w.o.Orphans = cluster.Saw([]cluster.VM{vm})
+		var vms []cluster.VM
+		for _, text := range vmids {
+			n := cluster.Node{Name: arg(1), Placement: cluster.Placement{Pin: "pve1"}, Datastore: "local-lvm"}
+			n.VMID, _ = strconv.Atoi(text)
+			vm := w.vm(n)
+			vm.Power = cluster.PowerRunning
+			vms = append(vms, vm)
+		}
+		w.o.Orphans = cluster.Saw(vms)
 	case "vip": // served, or by whom it is held
 		w.d.Spec.Network.VIP = netip.MustParseAddr("10.10.0.5")
 		v := cluster.VirtualIP{Why: "connection refused"}
@@ -583,6 +589,14 @@ func (w *world) facts(t *testing.T, words []string) {
 			if v != "" {
 				id, _ := strconv.Atoi(v)
 				in.Despite = []int{id}
+			}
+			w.o.Facts.Intend(in)
+		case "shown":
+			in, _ := w.o.Facts.Intent(cluster.IntendDestroy)
+			in.VMs = nil
+			for _, text := range strings.Split(v, ",") {
+				id, _ := strconv.Atoi(text)
+				in.VMs = append(in.VMs, id)
 			}
 			w.o.Facts.Intend(in)
 		case "since":

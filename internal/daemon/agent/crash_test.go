@@ -238,7 +238,7 @@ func (s *sim) destroy() {
 		}
 		if !st.Suspended && st.Condition != cluster.Unknown && s.Agent != nil {
 			// What a person would do who sees that nothing happens.
-			if err := s.Cluster().Destroy(nil); err != nil && !s.IsDead() {
+			if err := s.Cluster().Destroy(nil, nil); err != nil && !s.IsDead() {
 				s.T.Errorf("destroy: %v", err)
 			}
 		}

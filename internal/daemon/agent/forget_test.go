@@ -60,7 +60,7 @@ func TestRemovedClusterIsForgotten(t *testing.T) {
 		if !clusters("dev")() {
 			t.Fatalf("a cluster that runs is forgotten: %v", s.Agent.Clusters())
 		}
-		must(s.Cluster().Destroy(nil))
+		must(s.Cluster().Destroy(nil, nil))
 		until("forgotten", clusters())
 		if s.left() {
 			t.Error("VMs are left")

@@ -144,7 +144,7 @@ func (d *demo) story(ctx context.Context) error {
 	}
 
 	d.title("talos-agent destroy %s", Cluster)
-	if err := d.client.Destroy(ctx, Cluster); err != nil {
+	if err := d.client.Destroy(ctx, Cluster, nil); err != nil {
 		return err
 	}
 	p := terminal.NewPlain(d.c.Out)
