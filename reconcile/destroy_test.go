@@ -60,3 +60,62 @@ func TestDestroyOfWhatWasShown(t *testing.T) {
 		})
 	}
 }
+
+// TestDestroyOfAnUnprovenControlPlane: it is remembered that etcd was founded until
+// the VM is seen again, or root declares that none is left. Where a VM of the cluster
+// is left, root's word is not taken.
+func TestDestroyOfAnUnprovenControlPlane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 1)
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		hide := func(name string, protect bool) {
+			f.set(func() {
+				vm := f.vms[name]
+				if vm.Protected = protect; !protect {
+					vm.Owner, vm.Why = cluster.Foreign, "a guest outside pool talos has vmid 411"
+				}
+				f.vms[name] = vm
+				f.founded = 0 // its etcd does not answer
+			})
+		}
+		hide("cp-1", false)
+		hide("wk-1", true)
+		if err := a.Destroy(nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if s := until(t, a, cluster.Stalled); s.Destroying || len(s.Blocked) != 2 || s.Blocked[0].Reason != cluster.ControlPlaneUnproven || s.Blocked[0].Hint == "" {
+			t.Errorf("%+v", s)
+		}
+		if err := a.AcceptBootstrap(); err == nil || !a.c.Journal.Facts().BootstrapSent() {
+			t.Errorf("the founding is forgotten while a worker is left: %v", err)
+		}
+		if err := a.Destroy([]int{f.vms["wk-1"].VMID}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			if s := a.Status(); !s.Destroying && len(f.vms) == 1 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if s := a.Status(); s.Condition != cluster.Stalled || s.Reason != cluster.ControlPlaneUnproven || !a.c.Journal.Facts().BootstrapSent() {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(time.Minute)
+		if err := a.AcceptBootstrap(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s := a.Status(); s.Condition != cluster.Suspended || len(s.Blocked) > 0 || len(f.vms) != 1 {
+			t.Errorf("%+v", s)
+		}
+		if facts := a.c.Journal.Facts(); facts.BootstrapSent() || facts.Fingerprint != "" || !facts.Suspended() {
+			t.Errorf("facts: %+v", facts)
+		}
+		if err := a.AcceptBootstrap(); err == nil {
+			t.Error("it is accepted twice")
+		}
+	})
+}

@@ -19,7 +19,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	after := cloneFacts(before)
 	switch nothing, seen := nothingOfOurs(*o), plan.SeesAllVMs(*o); {
 	case !after.Lost:
-	case seen && nothing:
+	case seen && nothing && (r.c.Journal.Fresh() || !plan.MayHideEtcd(d, *o)):
 		// Nothing was made, or nothing is left: there is nothing to remember.
 		after.Lost = false
 	case nothing && r.c.Journal.Fresh():
@@ -103,15 +103,26 @@ func nothingOfOurs(o cluster.Observed) bool {
 	return len(o.Orphans.Value) == 0
 }
 
-// finishDestroy ends the destruction of a cluster: nothing of the cluster is left, so
-// that neither the intent nor the keys' fingerprint mean anything any more. It stays
+// isLeftUnproven reports whether all that may be left of a cluster are VMs that are
+// not proven to be its own, and no etcd answers.
+func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
+	return nothingOfOurs(o) && plan.MayHideEtcd(d, o)
+}
+
+// forgetFounding drops what is remembered of a cluster of which nothing is left:
+// neither its intents nor the keys' fingerprint mean anything then.
+func forgetFounding(f *cluster.Facts) {
+	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.SeenReady)
+	f.Fingerprint, f.Lost = "", false
+}
+
+// finishDestroy ends the destruction of a cluster of which nothing is left. It stays
 // suspended, unless the command was withdrawn meanwhile.
 func (r *Reconciler) finishDestroy() error {
 	suspended := false
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
 		suspended = f.Destroying()
-		f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.SeenReady)
-		f.Fingerprint, f.Lost = "", false
+		forgetFounding(f)
 		if suspended && !f.Suspended() {
 			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
 		}

@@ -331,13 +331,22 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	return r.command("accepted "+revision.Short(), func(f *cluster.Facts) { f.Applied = revision })
 }
 
-// AcceptBootstrap declares, by root's word, that bootstrap was never sent to
-// this cluster although the state that would show it is lost.
+// AcceptBootstrap declares, by root's word, that there is no etcd of this cluster,
+// where the agent cannot know: that bootstrap was never sent although the state that
+// would show it is lost, or that none is left on a VM that is not proven to be ours
+// or another's.
 func (r *Reconciler) AcceptBootstrap() error {
-	if !r.c.Journal.Facts().Lost {
-		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
+	facts, v := r.c.Journal.Facts(), r.view.Load()
+	switch {
+	case facts.Lost:
+		return r.command("accepted that bootstrap was never sent", func(f *cluster.Facts) { f.Lost = false })
+	case facts.BootstrapSent() && v != nil && isLeftUnproven(v.desired, v.observed):
+		return r.command("accepted that no etcd is left", func(f *cluster.Facts) {
+			forgetFounding(f)
+			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
+		})
 	}
-	return r.command("accepted that bootstrap was never sent", func(f *cluster.Facts) { f.Lost = false })
+	return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
 }
 
 // command writes root's word down and has the world looked at in its light.

@@ -219,13 +219,14 @@ func newAccept(env *environment) *cobra.Command {
 		Long: `Accept the newest revision although it does not descend from the one applied
 last: the branch was force-pushed or rolled back, and that was meant.
 
-With --bootstrap, declare instead that etcd of this cluster was never
-bootstrapped, after the agent's own records were lost. If that is wrong the
-cluster may split in two: be sure.`,
+With --bootstrap, declare instead that there is no etcd of this cluster: it was
+never bootstrapped, after the agent's own records were lost; or none is left on
+a VM that destroy has left because it may be a control plane's. If that is wrong
+the cluster may split in two: be sure.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: clusterNames,
 	}
-	bootstrap := cmd.Flags().Bool("bootstrap", false, "declare that bootstrap was never sent to this cluster")
+	bootstrap := cmd.Flags().Bool("bootstrap", false, "declare that there is no etcd of this cluster")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := newClient(cmd)
 		name, err := chooseCluster(cmd.Context(), c, args)

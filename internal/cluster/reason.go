@@ -75,6 +75,7 @@ const (
 	NodeProtected        Reason = "NodeProtected"
 	VMProtected          Reason = "VMProtected"
 	VMNotShown           Reason = "VMNotShown"
+	ControlPlaneUnproven Reason = "ControlPlaneUnproven"
 	VMManaged            Reason = "VMManaged"
 	ForeignVolumes       Reason = "ForeignVolumes"
 	NodeUnreachable      Reason = "NodeUnreachable"

@@ -48,6 +48,11 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 		return false
 	case vm.Moved:
 		m.blockMoved(n, vm)
+	case m.o.Facts.BootstrapSent() && mayHoldEtcd(n, vm) && !m.isCarried(n):
+		m.block(cluster.Block{Subject: name, Reason: cluster.ControlPlaneUnproven, About: fmt.Sprint(vm.VMID),
+			Message: fmt.Sprintf("vm %d may be the node's own, with etcd on it, and is kept%s", vm.VMID, colon(vm.Why)),
+			Hint: fmt.Sprintf("as root on %s look at vm %d: if it is the node's own, give it back its pool (%s) and its SMBIOS UUID (%s), or remove it, and run destroy again; if no etcd of this cluster is left: `talos-agent accept %s --bootstrap`",
+				carrier(n, vm), vm.VMID, cmp.Or(n.Pool, "none"), n.UUID, m.d.Spec.Name)})
 	case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
 		return false // not ours, so nothing of this cluster is left there
 	case isUnseen(vm):
@@ -63,6 +68,26 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 		m.planDelete(name, vm)
 	}
 	return true
+}
+
+// MayHideEtcd reports whether all VMs are seen and no etcd is, and there may be one
+// all the same.
+func MayHideEtcd(d cluster.Desired, o cluster.Observed) bool {
+	return SeesAllVMs(o) && !etcdSeen(o) && slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return mayHoldEtcd(n, o.VMs[n.Name]) })
+}
+
+// mayHoldEtcd reports whether a VM that is not proven to be a node's may be that of a
+// control plane all the same: it was taken out of the pool, where its config cannot
+// be read, or has lost its UUID.
+func mayHoldEtcd(n cluster.Node, vm cluster.VM) bool {
+	return n.Role == cluster.ControlPlane && vm.Presence == cluster.Present && vm.Owner == cluster.Foreign && !vm.Disproven
+}
+
+// isCarried reports whether the VMID of a node carries the VM of another node of this
+// cluster, which is deleted as that.
+func (m *planner) isCarried(n cluster.Node) bool {
+	_, ok := m.carries(n)
+	return ok
 }
 
 // Deletable are the VMs that a command to destroy may delete, as far as they are

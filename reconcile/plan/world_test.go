@@ -498,6 +498,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm = cluster.VM{VMID: n.VMID, Node: name, Why: "596 no route to host"}
 		case "foreign":
 			vm.Owner, vm.Why = cluster.Foreign, "it is not in pool talos"
+		case "disproven":
+			vm.Disproven = true
 		case "stopped":
 			vm.Power = cluster.Stopped
 		case "running":

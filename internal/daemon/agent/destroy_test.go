@@ -1,7 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
 	"maps"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +28,23 @@ func (s *sim) restore(node string, vmid int) {
 		delete(config, key)
 	}
 	must(s.Lab.PVE.CreateForeign(vmid, pve.Foreign{Pool: vm.Pool, Config: config, Running: true}))
+}
+
+// takeOut takes a VM out of the pool, as root does; the agent's token does not see it
+// then.
+func (s *sim) takeOut(vmid int) {
+	s.T.Helper()
+	transport := &http.Transport{DialContext: s.Lab.World.Net.DialContext, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(s.T.Context(), "PUT", fmt.Sprintf("%s/api2/json/pools/talos?vms=%d&delete=1", s.Lab.PVE.URL(), vmid), nil)
+	must(err)
+	req.Header.Set("Authorization", "PVEAPIToken="+s.Lab.PVE.AdminToken())
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	must(err)
+	must(resp.Body.Close())
+	if resp.StatusCode != http.StatusOK {
+		s.T.Fatalf("take vm %d out of its pool: %s", vmid, resp.Status)
+	}
 }
 
 // hasReason is met when something of the cluster is left for a reason, and nothing is
@@ -100,4 +121,76 @@ func TestDestroyKeepsWhatCameLater(t *testing.T) {
 		}
 		s.Halt()
 	})
+}
+
+// TestDestroyReportsAControlPlaneOutOfSight: a control plane that the agent's token
+// cannot see is not nothing. The founding of etcd is remembered, so that no second one
+// is made beside it.
+func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		plane := s.vmidOf("dev-cp-1")
+		must(s.Lab.PVE.Stop(plane))
+		s.takeOut(plane)
+		must(s.Cluster().Destroy(nil, nil))
+		s.Until(20*time.Minute, "ended", func(st cluster.Status) bool { return !st.Destroying && len(st.Running) == 0 })
+		st := s.Status()
+		if !hasReason(cluster.ControlPlaneUnproven)(st) || st.Concerns != "dev-cp-1" || st.Hint == "" {
+			t.Errorf("it ends as %s %s: %s [%s]", st.Condition, st.Reason, st.Message, st.Hint)
+		}
+
+		// The administrator gives the node another VMID instead, and goes on.
+		files := sz.Files()
+		const nodes = "inventory/dev/nodes.yaml"
+		files[nodes] = bytes.ReplaceAll(files[nodes], []byte("10.10.0.11"), []byte("10.10.0.12"))
+		s.Push(files, "another vmid")
+		time.Sleep(time.Minute)
+		must(s.Cluster().Resume())
+		time.Sleep(time.Hour)
+		must(s.Lab.PVE.Start(plane))
+		time.Sleep(20 * time.Minute)
+		if v := s.Lab.World.Violations(); len(v) > 0 {
+			t.Errorf("%v", v)
+		}
+		s.Halt()
+	})
+}
+
+// TestDestroyReportsAControlPlaneWithoutUUID: a control plane that has lost its
+// SMBIOS UUID is not another's. When it has it again, the destruction ends; when
+// nothing is left of it, root can declare that.
+func TestDestroyReportsAControlPlaneWithoutUUID(t *testing.T) {
+	for _, end := range []string{"it is given back", "root declares that it has no etcd"} {
+		t.Run(end, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
+				defer s.Close()
+				s.Boot()
+				s.UntilReady(20 * time.Minute)
+				plane := s.vmidOf("dev-cp-1")
+				vm, _ := s.Lab.PVE.VM(plane)
+				must(s.Lab.PVE.Stop(plane))
+				must(s.Lab.PVE.Edit(plane, "smbios1", ""))
+				must(s.Cluster().Destroy(nil, nil))
+				s.Until(20*time.Minute, "ended", func(st cluster.Status) bool { return !st.Destroying && len(st.Running) == 0 })
+				if st := s.Status(); !hasReason(cluster.ControlPlaneUnproven)(st) {
+					t.Errorf("it ends as %s %s: %s", st.Condition, st.Reason, st.Message)
+				}
+				if end != "it is given back" {
+					if err := s.Cluster().AcceptBootstrap(); err != nil {
+						t.Errorf("root cannot declare that no etcd is left: %v", err)
+					}
+				} else {
+					must(s.Lab.PVE.Edit(plane, "smbios1", vm.Config["smbios1"]))
+					must(s.Cluster().Destroy(nil, nil))
+				}
+				s.Until(20*time.Minute, "destroyed", isDestroyed)
+				s.Halt()
+			})
+		})
+	}
 }
