@@ -61,6 +61,26 @@ func TestDestroyOfWhatWasShown(t *testing.T) {
 	}
 }
 
+// TestDestroyOfSome: what the last pass has seen is not deleted where the
+// administrator was shown less.
+func TestDestroyOfSome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 1)
+		a := start(t, f, newMemFiles())
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		if err := a.Destroy(nil, []int{f.vms["cp-1"].VMID}); err != nil {
+			t.Fatal(err)
+		}
+		if s := until(t, a, cluster.Stalled); s.Destroying || s.Reason != cluster.VMNotShown || s.Concerns != "wk-1" {
+			t.Errorf("%+v", s)
+		}
+		if _, ok := f.vms["wk-1"]; !ok || len(f.vms) != 1 {
+			t.Errorf("left: %v", f.vms)
+		}
+	})
+}
+
 // TestDestroyOfAnUnprovenControlPlane: it is remembered that etcd was founded until
 // the VM is seen again, or root declares that none is left. Where a VM of the cluster
 // is left, root's word is not taken.

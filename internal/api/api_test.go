@@ -152,8 +152,10 @@ func (c stubCluster) Resume() error  { return c.note("resume", c.name) }
 func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
-func (c stubCluster) AcceptBootstrap() error   { return c.note("accept bootstrap", c.name) }
-func (c stubCluster) Destroy(_, _ []int) error { return c.note("destroy", c.name) }
+func (c stubCluster) AcceptBootstrap() error { return c.note("accept bootstrap", c.name) }
+func (c stubCluster) Destroy(despite, shown []int) error {
+	return c.note(fmt.Sprintf("destroy %v despite %v", shown, despite), c.name)
+}
 func (c stubCluster) Kubeconfig() ([]byte, error) {
 	return []byte("kube"), c.note("kubeconfig", c.name)
 }
@@ -224,7 +226,8 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		"accept bootstrap": func() error {
 			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})
 		},
-		"destroy": func() error { return c.Destroy(ctx, "dev", nil) },
+		"destroy [] despite []":           func() error { return c.Destroy(ctx, "dev", nil) },
+		"destroy [411 521] despite [411]": func() error { return c.Destroy(ctx, "dev", []int{411, 521}, 411) },
 		"kubeconfig": func() error {
 			b, err := c.Kubeconfig(ctx, "dev")
 			if string(b) != "kube" {
