@@ -54,7 +54,8 @@ type loader struct {
 	nodes   nodesFile
 	spec    cluster.Spec
 
-	nodesRead   bool                 // nodes.yaml is a mapping, whatever is wrong in it
+	clusterRead bool                 // cluster.yaml is a mapping, whatever is wrong in it
+	nodesRead   bool                 // and nodes.yaml
 	named       []string             // the files and folders that lists and fields name
 	patches     map[string]patchFile // by path; each file is read once
 	unreadPatch bool                 // a patch could not be read
@@ -76,7 +77,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	}
 	l.Where[""] = cluster.Position{File: path.Join(l.dir, ClusterFile)}
 	l.Where["nodes"] = cluster.Position{File: path.Join(l.dir, NodesFile)}
-	l.readInto(ClusterFile, "", &l.cluster)
+	l.clusterRead = l.readInto(ClusterFile, "", &l.cluster)
 	l.nodesRead = l.readInto(NodesFile, "nodes", &l.nodes)
 
 	l.resolveCluster()

@@ -67,10 +67,10 @@ func (l *loader) resolveNetwork() {
 	out := &l.spec.Network
 	*out = cluster.Network{CIDR: n.CIDR, Gateway: n.Gateway, Nameservers: n.Nameservers, TimeServers: n.TimeServers,
 		PodCIDR: n.PodCIDR, ServiceCIDR: n.ServiceCIDR, VIP: n.VIP, CertSANs: n.CertSANs, VLAN: n.VLAN}
-	if !l.Has("network.pod_cidr") {
+	if l.clusterRead && !l.Has("network.pod_cidr") {
 		out.PodCIDR = defaultPods
 	}
-	if !l.Has("network.svc_cidr") {
+	if l.clusterRead && !l.Has("network.svc_cidr") {
 		out.ServiceCIDR = defaultServices
 	}
 	l.addressMode()
@@ -248,12 +248,26 @@ func (l *loader) resolveEndpoint() {
 	} else if len(planes) > 0 && planes[0].IP.IsValid() {
 		n.Endpoint = endpointOf(planes[0].IP)
 	}
+	if !l.clusterRead || l.vipUnread() || l.unread("network.endpoint") {
+		return // there may be one that leads to all of them
+	}
 	alone := slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP.IsValid() && n.Endpoint == endpointOf(p.IP) })
 	if alone && len(planes) > 1 {
 		l.Warn("network.endpoint", "write a vip, or an endpoint that leads to all control planes",
 			"the Kubernetes API is reached through one control plane only: the others cannot stand in for it")
 	}
 }
+
+// unread reports whether the value of a field is not known although it may be
+// written: it, or something around it, is wrong or misspelt.
+func (l *loader) unread(field string) bool {
+	return l.Misspelt(field) || slices.ContainsFunc(l.Problems, func(p cluster.Problem) bool {
+		return p.Severity == cluster.Error && p.Field != "" && (p.Field == field || strings.HasPrefix(field, p.Field+"."))
+	})
+}
+
+// vipUnread reports whether there may be a VIP that is not known.
+func (l *loader) vipUnread() bool { return !l.cluster.Network.VIP.IsValid() && l.unread("network.vip") }
 
 func endpointOf(a netip.Addr) string {
 	return "https://" + netip.AddrPortFrom(a, kubernetesPort).String()
@@ -276,7 +290,7 @@ func (l *loader) checkEndpoint(written string, planes []cluster.Node) {
 		}
 		return
 	}
-	if addr == l.spec.Network.VIP || slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP == addr }) {
+	if !l.nodesRead || l.vipUnread() || addr == l.spec.Network.VIP || slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP == addr }) {
 		return
 	}
 	l.Wrong(field, "write the VIP, the address of a control plane, or a DNS name",

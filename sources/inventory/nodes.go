@@ -149,8 +149,11 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 // nameOf is the name of the n-th node of a row, n from 0.
 func (c counted) nameOf(n int) string { return strings.ReplaceAll(c.Name, "{n}", strconv.Itoa(n+1)) }
 
-// ranges are the VMIDs of nodes that name none.
+// ranges are the VMIDs of nodes that name none; nil where they are not known.
 func (l *loader) ranges() map[cluster.Role]cluster.Range {
+	if !l.clusterRead {
+		return nil
+	}
 	cp, wk := l.cluster.Proxmox.VMIDRanges.ControlPlane, l.cluster.Proxmox.VMIDRanges.Worker
 	if cp == (cluster.Range{}) {
 		cp = cluster.Range{First: 401, Last: 499}
