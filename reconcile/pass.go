@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/debug"
@@ -155,9 +156,12 @@ func (r *Reconciler) findRefusal() *refusal {
 		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.ClusterRemoved, Message: "the cluster is no longer in the repository, and something of it is left",
 			Hint: fmt.Sprintf("bring its folder back, or `talos-agent destroy %s`", r.c.Cluster)}}
 	}
-	if m.problems.HasErrors() {
-		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, About: m.problems.Place(), Message: "the inventory is invalid: " + m.problems.First(),
-			Hint: "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"}}
+	if p, ok := m.problems.FirstError(); ok {
+		hint := "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"
+		if m.removed { // there is nothing to validate
+			hint, p.Hint = cmp.Or(p.Hint, hint), ""
+		}
+		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.InventoryInvalid, About: m.problems.Place(), Message: "the inventory is invalid: " + p.String(), Hint: hint}}
 	}
 	return m.refused
 }

@@ -79,6 +79,22 @@ func TestRewordingChangesNothing(t *testing.T) {
 	})
 }
 
+// TestClusterThatWasNeverThere: of a cluster that is in no repository there are no
+// files to look at, so that the hint is that of the problem.
+func TestClusterThatWasNeverThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.removed = true
+		f.problems = cluster.Problems{{Severity: cluster.Error, File: "inventory/dev", Message: "there is no such cluster", Hint: "add that folder"}}
+		a := start(t, f, newMemFiles())
+		s := until(t, a, cluster.Stalled)
+		if s.Message != "dev: the inventory is invalid: inventory/dev: there is no such cluster" || s.Hint != "add that folder" || s.Reason != cluster.InventoryInvalid {
+			t.Errorf("status %+v", s)
+		}
+		a.stop()
+	})
+}
+
 // TestEveryStalledPushIsLogged: whoever pushes a fix that does not help, or another
 // mistake, finds it in the log, once for each push.
 func TestEveryStalledPushIsLogged(t *testing.T) {

@@ -7,6 +7,10 @@ import (
 	"github.com/talos-agent/talos-agent/sources/git"
 )
 
+// HintTop is what to do about a directory in which the clusters' folders are not
+// where they lie in the repository.
+const HintTop = "name the top of the repository"
+
 // ReadDirectory reads a directory as the agent would: links and what Git ignores
 // are left out. A repository may hold much besides the inventory, so that the
 // bounds are wide.

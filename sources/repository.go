@@ -163,11 +163,14 @@ func (r *Repository) Clusters(ctx context.Context, t Tree) ([]string, cluster.Pr
 	return slices.Clone(s.folders), slices.Clone(s.found), nil
 }
 
+// Folder is where the files of a cluster lie.
+func (r *Repository) Folder(name string) string { return path.Join(r.c.Path, name) }
+
 // IsRemoved reports whether a tree shows that nothing of a cluster is in it. What cannot
 // be read, a folder behind a symbolic link among it, is not known to be removed.
 func (r *Repository) IsRemoved(t Tree, name string) bool {
 	for _, file := range []string{inventory.ClusterFile, inventory.NodesFile} {
-		if _, err := fs.Stat(t.FS, path.Join(r.c.Path, name, file)); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := fs.Stat(t.FS, path.Join(r.Folder(name), file)); !errors.Is(err, fs.ErrNotExist) {
 			return false
 		}
 	}
@@ -312,7 +315,7 @@ func (r *Repository) own(s *state) {
 
 // noCluster is the problem of a cluster that is not there.
 func (r *Repository) noCluster(name string, s *state) cluster.Problems {
-	folder := path.Join(r.c.Path, name)
+	folder := r.Folder(name)
 	if i := slices.IndexFunc(s.found, func(p cluster.Problem) bool { return p.File == folder }); i >= 0 {
 		inItsPlace := s.found[i]
 		inItsPlace.Severity = cluster.Error
@@ -324,8 +327,11 @@ func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 	if len(s.folders) == 0 && s.found.HasErrors() {
 		return s.found // which has why there is none at all
 	}
-	return cluster.Problems{{Severity: cluster.Error, File: folder, Message: "there is no such cluster",
-		Hint: "known are: " + strings.Join(s.folders, ", ")}}
+	hint := "known are: " + strings.Join(s.folders, ", ")
+	if slices.Contains(r.c.Clusters, name) {
+		hint = fmt.Sprintf("the host's config lists %s under `clusters`: add that folder, or change the list; %s", name, hint)
+	}
+	return cluster.Problems{{Severity: cluster.Error, File: folder, Message: "there is no such cluster", Hint: hint}}
 }
 
 // load reads one cluster of a tree, once per content.
@@ -333,7 +339,7 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 	if l := s.loaded[name]; l != nil {
 		return l, nil
 	}
-	dir := path.Join(r.c.Path, name)
+	dir := r.Folder(name)
 	files := &watched{FS: t.FS}
 	opts := r.c.Inventory
 	opts.Revision = ""

@@ -289,7 +289,7 @@ func TestChoosingClusters(t *testing.T) {
 	}
 	r := repository(t, Config{Clusters: []string{"prod", "nope"}})
 	names, problems, err = r.Clusters(t.Context(), Tree{FS: fsys})
-	if err != nil || !slices.Equal(names, []string{"prod"}) || problems.Error() != "inventory/nope: there is no such cluster (known are: dev, odd, prod)" {
+	if err != nil || !slices.Equal(names, []string{"prod"}) || problems.Error() != "inventory/nope: there is no such cluster (the host's config lists nope under `clusters`: add that folder, or change the list; known are: dev, odd, prod)" {
 		t.Error(names, problems, err)
 	}
 	if _, problems := snapshot(t, r, Tree{FS: fsys}, "dev"); problems.Error() != "inventory/dev: there is no such cluster (known are: prod)" {
@@ -369,7 +369,11 @@ func TestRemovedClusters(t *testing.T) {
 			if got := r.IsRemoved(tree, "dev"); got != c.removed {
 				t.Errorf("%s: removed: %v", name, got)
 			}
-			if _, problems := snapshot(t, r, tree, "dev"); problems.Error() != c.problem {
+			want := c.problem
+			if chosen != nil {
+				want = strings.Replace(want, "(known are", "(the host's config lists dev under `clusters`: add that folder, or change the list; known are", 1)
+			}
+			if _, problems := snapshot(t, r, tree, "dev"); problems.Error() != want {
 				t.Errorf("%s: %v", name, problems)
 			}
 		}

@@ -244,6 +244,7 @@ func planDirectory(t *testing.T, r *rig, repo string) {
 	r.run(exitFailed, do("plan", "--dir", draft), "a cluster needs at least one control plane")
 	save(draft, with(r.inventory(0), "inventory/dev/cluster.yaml", strings.Replace(string(r.inventory(0)["inventory/dev/cluster.yaml"]), "v1.36.1", "v1.20.0", 1)))
 	r.run(exitFailed, do("plan", "--dir", draft), "Kubernetes v1.20.0 does not run on Talos v1.13.9")
+	r.run(exitFailed, do("plan", "--dir", filepath.Join(draft, "inventory", "dev")), "inventory: there is no such folder (name the top of the repository that has the folder inventory/dev)", "blocked dev: the inventory is invalid")
 	save(draft, r.inventory(1))
 	r.run(exitChanges, do("plan", "--dir", draft), "create vm 522 (dev-wk-1)")
 	if s := r.status(); s.Condition != cluster.Ready {

@@ -94,21 +94,27 @@ func (ps Problems) Err() error {
 
 // First returns the first error in words, for places that have one line.
 func (ps Problems) First() string {
-	for _, p := range ps {
-		if p.Severity == Error || p.Severity == "" {
-			return p.String()
-		}
+	if p, ok := ps.FirstError(); ok {
+		return p.String()
 	}
 	return ""
+}
+
+// FirstError returns the first error; ok is false where there is none.
+func (ps Problems) FirstError() (p Problem, ok bool) {
+	for _, p := range ps {
+		if p.Severity == Error || p.Severity == "" {
+			return p, true
+		}
+	}
+	return Problem{}, false
 }
 
 // Place returns where the first error stands, with its field: what distinguishes
 // it from another whatever its words are.
 func (ps Problems) Place() string {
-	for _, p := range ps {
-		if p.Severity == Error || p.Severity == "" {
-			return strings.TrimSuffix(fmt.Sprintf("%s:%d:%d %s", p.File, p.Line, p.Column, p.Field), " ")
-		}
+	if p, ok := ps.FirstError(); ok {
+		return strings.TrimSuffix(fmt.Sprintf("%s:%d:%d %s", p.File, p.Line, p.Column, p.Field), " ")
 	}
 	return ""
 }

@@ -25,7 +25,7 @@ func (m *managedCluster) ForecastDir(ctx context.Context, files fs.FS) (cluster.
 		return cluster.Forecast{}, err
 	}
 	invalid := func(problems cluster.Problems) cluster.Forecast {
-		return cluster.Forecast{Cluster: m.name, Revision: sentDirectory, Problems: problems, Blocked: []cluster.Block{{Subject: m.name, Reason: "the inventory is invalid"}}}
+		return cluster.Forecast{Cluster: m.name, Revision: sentDirectory, Problems: problems, Blocked: []cluster.Block{{Subject: m.name, Reason: cluster.InventoryInvalid, Message: "the inventory is invalid"}}}
 	}
 	if problems.HasErrors() {
 		return invalid(problems), nil

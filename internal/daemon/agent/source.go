@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -91,7 +92,15 @@ const sentDirectory cluster.Revision = "dir@sent"
 // of reads the cluster from files that are not the repository's: a directory
 // that somebody wants planned.
 func (s *source) of(ctx context.Context, files fs.FS) (cluster.Snapshot, cluster.Problems, error) {
-	return s.snapshot(ctx, sources.Tree{Revision: sentDirectory, FS: files})
+	t := sources.Tree{Revision: sentDirectory, FS: files}
+	snap, problems, err := s.snapshot(ctx, t)
+	if err == nil && problems.HasErrors() && s.repo.IsRemoved(t, s.name) {
+		problems = slices.Clone(problems)
+		for i := range problems { // the config of the host is not what is wrong
+			problems[i].Hint = sources.HintTop + " that has the folder " + s.repo.Folder(s.name)
+		}
+	}
+	return snap, problems, err
 }
 
 func (s *source) snapshot(ctx context.Context, t sources.Tree) (cluster.Snapshot, cluster.Problems, error) {

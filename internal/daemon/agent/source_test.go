@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/follower"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/git"
@@ -106,6 +108,35 @@ func TestSourceReadsOnce(t *testing.T) {
 			if once == 0 || files.opened != once {
 				t.Errorf("%d files opened, at first %d", files.opened, once)
 			}
+		}
+	}
+}
+
+// TestDirectoryThatIsNoTop: who names a folder below the top of the repository, or
+// another repository, hears what to name.
+func TestDirectoryThatIsNoTop(t *testing.T) {
+	repo, err := sources.New(sources.Config{Clusters: []string{"dev"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &managedCluster{name: "dev", source: &source{repo: repo, name: "dev"}}
+	file := &fstest.MapFile{Data: []byte("cluster_name: dev\n")}
+	const hint = "name the top of the repository that has the folder inventory/dev"
+	for name, c := range map[string]struct {
+		files fstest.MapFS
+		want  string
+	}{
+		"the cluster's folder": {fstest.MapFS{"cluster.yaml": file, "nodes.yaml": file}, "inventory: there is no such folder (" + hint + ")"},
+		"the folder of all":    {fstest.MapFS{"dev/cluster.yaml": file}, "inventory: there is no such folder (" + hint + ")"},
+		"another repository":   {fstest.MapFS{"inventory/prod/cluster.yaml": file}, "inventory/dev: there is no such cluster (" + hint + ")"},
+		"its top":              {fstest.MapFS{"inventory/dev/cluster.yaml": file}, "inventory/dev/nodes.yaml: the file is missing (a cluster needs cluster.yaml and nodes.yaml)"},
+	} {
+		f, err := m.ForecastDir(t.Context(), c.files)
+		if err != nil || !strings.Contains(f.Problems.Error(), c.want) {
+			t.Errorf("%s: %q, %v; want %q", name, f.Problems.Error(), err, c.want)
+		}
+		if len(f.Blocked) != 1 || f.Blocked[0].Reason != cluster.InventoryInvalid || f.Blocked[0].Message != "the inventory is invalid" {
+			t.Errorf("%s: blocked %+v", name, f.Blocked)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func Open(ctx context.Context, dir string, c Config) (*Checkout, error) {
 		return nil, &fault.Usage{Err: fmt.Errorf("--path: %w", err)}
 	}
 	// First, because to read a directory that is no repository may take minutes.
-	missing := fault.WithHint(fmt.Errorf("there is no folder %s in %s", c.Folder, dir), "name the top of the repository; if the clusters lie elsewhere in it, name that folder with --path")
+	missing := fault.WithHint(fmt.Errorf("there is no folder %s in %s", c.Folder, dir), sources.HintTop+"; if the clusters lie elsewhere in it, name that folder with --path")
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(c.Folder))); errors.Is(err, fs.ErrNotExist) {
 			return nil, missing
