@@ -529,4 +529,8 @@ func TestStatusesOfErrors(t *testing.T) {
 	if writeError(w, cluster.WithReason(cluster.ClusterUnmanaged, ErrUnmanaged)); w.Code != http.StatusConflict {
 		t.Error(w.Code)
 	}
+	w = httptest.NewRecorder()
+	if writeError(w, fmt.Errorf("dev-cp-1 %w", ErrNoVM)); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), string(cluster.RequestInvalid)) {
+		t.Error(w.Code, w.Body)
+	}
 }

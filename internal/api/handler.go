@@ -101,6 +101,8 @@ func writeError(w http.ResponseWriter, err error) {
 		out.Status, out.Reason = http.StatusNotFound, cluster.ClusterUnknown
 	case errors.Is(err, ErrUnknownNode):
 		out.Status, out.Reason = http.StatusNotFound, cluster.RequestInvalid
+	case errors.Is(err, ErrNoVM):
+		out.Status, out.Reason = http.StatusConflict, cluster.RequestInvalid
 	case errors.Is(err, ErrUnmanaged):
 		out.Status = http.StatusConflict
 	case statuses[out.Reason] != 0:

@@ -107,6 +107,9 @@ var ErrUnmanaged = errors.New("the cluster is not managed")
 // ErrUnknownNode is returned by a Cluster for a node that it does not have.
 var ErrUnknownNode = errors.New("no such node")
 
+// ErrNoVM is returned by a Cluster for a node that is to have a VM, and has none.
+var ErrNoVM = errors.New("has no VM")
+
 // ErrStarting is returned by a Daemon while no agent runs.
 var ErrStarting = cluster.WithReason(cluster.Starting, fault.WithHint(errors.New("the daemon is starting"), "ask again in a moment"))
 

@@ -89,6 +89,9 @@ func (m *managedCluster) Console(ctx context.Context, node string, each func(tex
 		if names = append(names, n.Name); n.Name != node {
 			continue
 		}
+		if n.Phase == cluster.PhaseAbsent { // Proxmox VE would refuse for want of a permission
+			return fault.WithHint(fmt.Errorf("%s %w", node, api.ErrNoVM), "`talos-agent status "+m.name+"` shows what it waits for")
+		}
 		defer a.consoles.person(consoleKey{m.name, node})()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

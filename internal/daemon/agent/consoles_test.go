@@ -25,6 +25,27 @@ func (s *sim) node(name string) cluster.NodeStatus {
 	return cluster.NodeStatus{}
 }
 
+// TestConsoleOfNoVM: of a node that has no VM nothing is asked of Proxmox VE, whose
+// refusal would be about permissions.
+func TestConsoleOfNoVM(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
+		defer s.Close()
+		s.Lab.World.Inject(world.Fault{System: "pve", Op: "POST /nodes/{node}/qemu", Kind: world.Answer, Subject: "541", Status: 500, Text: "no space left"})
+		s.Boot()
+		s.Until(time.Hour, "one node is there", func(cluster.Status) bool {
+			return s.node("dev-cp-1").Phase == cluster.PhaseReady && s.node("dev-wk-1").Phase == cluster.PhaseAbsent
+		})
+		err := s.Cluster().Console(t.Context(), "dev-wk-1", nil)
+		if err == nil || err.Error() != "dev-wk-1 has no VM" || fault.HintOf(err) != "`talos-agent status dev` shows what it waits for" {
+			t.Errorf("%v -> %s", err, fault.HintOf(err))
+		}
+		if s.Lab.World.CountCalls(func(c world.CallRecord) bool { return strings.HasSuffix(c.Op, "/termproxy") }) > 0 {
+			t.Error("Proxmox VE was asked for a console")
+		}
+	})
+}
+
 // TestConsoleOfAMachineThatDoesNotComeUp: what a VM prints is shown as soon as it
 // is overdue, read rarely, left to a person who wants it, and forgotten when the
 // machine is there.
