@@ -46,7 +46,7 @@ func (m *planner) planOrphans() {
 		}
 		m.block(cluster.Block{Subject: vm.Node,
 			Reason: cluster.OrphanVM, Message: fmt.Sprintf("vm %d (%s) belongs to this cluster but is no longer in the inventory; removing nodes is not supported yet", vm.VMID, vm.Node),
-			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be removed by hand: `kubectl drain %s`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
+			Hint: fmt.Sprintf("put the node back into nodes.yaml; a worker can be removed by hand: `kubectl drain %s --ignore-daemonsets --delete-emptydir-data`, `kubectl delete node %s`, and on %s `qm stop %d && qm destroy %d --purge`",
 				vm.Node, vm.Node, vm.Host, vm.VMID, vm.VMID)})
 	}
 }
