@@ -272,6 +272,16 @@ func TestStatusPointsAtDoctor(t *testing.T) {
 			t.Errorf("%s: %q", condition, b.String())
 		}
 	}
+	for _, reason := range []cluster.Reason{cluster.InventoryInvalid, cluster.NodeProtected, cluster.VMProtected} {
+		var b strings.Builder
+		named := cluster.Status{Condition: cluster.Stalled, Reason: reason}
+		if terminal.NewPlain(&b).PrintDoctorHint([]cluster.Status{named}, nil); b.Len() > 0 {
+			t.Errorf("%s has its cause in the status: %q", reason, b.String())
+		}
+		if terminal.NewPlain(&b).PrintDoctorHint([]cluster.Status{named, {Condition: cluster.Stalled}}, nil); b.Len() == 0 {
+			t.Errorf("%s hides what else is off", reason)
+		}
+	}
 	var b strings.Builder
 	terminal.NewPlain(&b).PrintDoctorHint(nil, []string{"config.yaml:1: no"})
 	if !strings.Contains(b.String(), "talos-agent doctor") {

@@ -187,11 +187,21 @@ func (p Printer) PrintProblems(problems []string) {
 	}
 }
 
-// PrintDoctorHint ends a status in which something is off.
+// decided are the reasons that are a decision of people, in the repository or on the
+// host: the status names which, and doctor finds nothing behind it.
+var decided = []cluster.Reason{
+	cluster.InventoryInvalid, cluster.ClusterRemoved, cluster.HistoryRewritten, cluster.PolicyViolation, cluster.SecretsMissing,
+	cluster.SecretsChanged, cluster.ContractChanged, cluster.NodeLocked, cluster.NodeProtected, cluster.VMProtected, cluster.VMManaged,
+	cluster.ForeignVolumes, cluster.NodeIdentityChanged, cluster.OrphanVM, cluster.HardwareDrift, cluster.PoolDrift,
+	cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.ConfigDrift,
+}
+
+// PrintDoctorHint ends a status in which something is off whose cause it does not
+// name.
 func (p Printer) PrintDoctorHint(all []cluster.Status, problems []string) {
 	off := len(problems) > 0
 	for _, s := range all {
-		off = off || s.Condition == cluster.Stalled || s.Condition == cluster.Unknown
+		off = off || (s.Condition == cluster.Stalled || s.Condition == cluster.Unknown) && !slices.Contains(decided, s.Reason)
 	}
 	if off {
 		p.Printf("\n`sudo talos-agent doctor` looks for the cause\n")
