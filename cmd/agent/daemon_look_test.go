@@ -116,6 +116,10 @@ func TestLooking(t *testing.T) {
 	r.run(exitFailed, do("history", "other"), "no such cluster")
 	r.run(exitOK, do("events", "--node", "dev-cp-1"), "[dev] action started: create vm 412 (dev-cp-1)")
 	r.run(exitFailed, do("status", "other", "--watch"), "no such cluster")
+	r.run(exitFailed, do("events", "other", "--last", "3"), `no such cluster: "other"`, "-> this host manages dev")
+	r.run(exitFailed, do("events", "other", "--follow"), `no such cluster: "other"`)
+	r.run(exitFailed, do("events", "dev", "--node", "dev-wk-9"), `no node "dev-wk-9" is known, and no event is about one`, "-> nodes are dev-cp-1")
+	r.run(exitFailed, do("events", "--node", "dev-wk-9"), `no node "dev-wk-9" is known, and no event is about one`, "-> nodes are dev-cp-1")
 
 	// There is a cluster, and nobody is told for a moment that there is none.
 	late, latest, _ := openTerminal(t, 60, 30)
@@ -197,6 +201,9 @@ func TestWatchAClusterThatIsDropped(t *testing.T) {
 	tty, shown, _ := openTerminal(t, 60, 30)
 	_, stopTTY := r.background(tty, "status", "--watch")
 	r.until("both are told of", func() bool { return lines.has("dev Ready") && lines.has("old Stalled") && shown.has("old  ") })
+	if a := r.run(exitStalled, do("status", "old"), "inventory/old: there is no such cluster\n", "-> the host's config lists old under `clusters`: add that folder, or change the list"); strings.Contains(a.out, "talos-agent validate") || strings.Contains(a.out, "talos-agent doctor") {
+		t.Errorf("the hint leads elsewhere: %s", a.out)
+	}
 	r.config["clusters"] = []string{"dev"}
 	r.write()
 	r.until("both show the other alone", func() bool {
@@ -205,6 +212,7 @@ func TestWatchAClusterThatIsDropped(t *testing.T) {
 		screen = screen[strings.LastIndex(screen, "\x1b[H"):]
 		return ready && strings.Contains(text, " old is no longer managed\n") && strings.Contains(screen, "Ready") && !strings.Contains(screen, "old ")
 	})
+	r.run(exitOK, do("events", "old"), "[old] ")
 	for name, stop := range map[string]func() int{"lines": stopLines, "terminal": stopTTY} {
 		if code := stop(); code != exitOK {
 			t.Errorf("%s ended with code %d", name, code)

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,6 +56,9 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 			q.Last = 50
 		}
 		c := newClient(cmd)
+		if err := checkEventNames(cmd.Context(), c, q); err != nil {
+			return err
+		}
 		if *follow {
 			return followEvents(cmd, p, c, q)
 		}
@@ -72,6 +78,47 @@ With --follow it goes on until it is stopped, also while the daemon restarts.`,
 		return nil
 	}
 	return cmd
+}
+
+// checkEventNames refuses a cluster or a node that neither the daemon nor its log
+// knows: of one that was removed the events are still there. What the daemon cannot
+// answer yet is no reason to refuse.
+func checkEventNames(ctx context.Context, c *api.Client, q cluster.EventQuery) error {
+	if q.Cluster == "" && q.Node == "" {
+		return nil
+	}
+	all, err := c.StatusAll(ctx)
+	if err != nil || len(all) == 0 {
+		return nil
+	}
+	var clusters, nodes []string
+	for _, s := range all {
+		clusters = append(clusters, s.Cluster)
+		for _, n := range s.Nodes {
+			if q.Cluster == "" || q.Cluster == s.Cluster {
+				nodes = append(nodes, n.Name)
+			}
+		}
+	}
+	logged := func(q cluster.EventQuery) (bool, error) {
+		found, err := c.Events(ctx, q)
+		// Events of the agent itself belong to every cluster.
+		return slices.ContainsFunc(found, func(e cluster.Event) bool { return e.Cluster != "" }), err
+	}
+	if q.Cluster != "" && !slices.Contains(clusters, q.Cluster) {
+		if known, err := logged(cluster.EventQuery{Cluster: q.Cluster}); err != nil || known {
+			return err
+		}
+		_, err := c.Status(ctx, q.Cluster)
+		return err
+	}
+	if q.Node == "" || len(nodes) == 0 || slices.Contains(nodes, q.Node) {
+		return nil
+	}
+	if known, err := logged(cluster.EventQuery{Cluster: q.Cluster, Node: q.Node}); err != nil || known {
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("no node %q is known, and no event is about one", q.Node), "nodes are "+strings.Join(nodes, ", "))
 }
 
 // sinceFlag reads a time, or how long ago it was.

@@ -66,7 +66,7 @@ func (f *repoFlags) declare(cmd *cobra.Command) {
 	flags.StringVar(&w.Datastore, "datastore", "", "the storage for disks (default: the policy's with the most room)")
 	flags.StringVar(&w.Images, "image-datastore", "", "the storage for Talos images, where it is not the config's")
 	flags.StringVar(&f.network, "network", "", "the network of the bridge, like 10.10.0.0/24 (default: that of the host's address on the bridge)")
-	flags.StringVar(&f.gateway, "gateway", "", "the router of the nodes (default: the host's own, if it is in that network, else the host)")
+	flags.StringVar(&f.gateway, "gateway", "", "the router of the nodes (default on the host: its own, if it is in that network, else the host)")
 	flags.StringVar(&f.first, "first-address", "", "the address of the first control plane (default: the eleventh of the network); workers begin at the next ten")
 	flags.StringVar(&f.vip, "vip", "", "an address that moves between the control planes, needed with more than one")
 	flags.StringSliceVar(&f.nameservers, "nameserver", nil, "DNS servers of the nodes (default: Talos' own)")

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -76,7 +77,7 @@ destructive ones.`,
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &fault.Usage{Err: fmt.Errorf("%s%w; see `%s --help`", nameInError(cmd), err, cmd.CommandPath())}
+		return &fault.Usage{Err: fmt.Errorf("%s%w; see `%s --help`", nameInError(cmd), explainValue(err), cmd.CommandPath())}
 	})
 	root.PersistentFlags().String("socket", config.DefaultSocket, "unix socket of the daemon")
 	root.AddGroup(&cobra.Group{ID: "daemon", Title: "The daemon:"}, &cobra.Group{ID: "look", Title: "Inspect:"},
@@ -92,7 +93,55 @@ destructive ones.`,
 	add("look", newStatus(env), newPlan(env), newDoctor(env), newEvents(env), newHistory(env))
 	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newDestroy(env), newConsole(env), newSupportBundle(env), newKubeconfig(env), newTalosconfig(env))
 	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion":
+			c.Args, c.RunE = knownCommand, missingCommand
+			usageArgs(c)
+		case "help":
+			c.Args = knownTopic
+		}
+	}
 	return root
+}
+
+// missingCommand refuses a command that does nothing without one below it.
+func missingCommand(cmd *cobra.Command, _ []string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return &fault.Usage{Err: fmt.Errorf("%sa command is missing: %s; see `%s --help`", nameInError(cmd), strings.Join(names, ", "), cmd.CommandPath())}
+}
+
+// knownTopic refuses help about what no command is called.
+func knownTopic(cmd *cobra.Command, args []string) error {
+	about, rest, err := cmd.Root().Find(args)
+	if err != nil || len(rest) > 0 && about.HasSubCommands() {
+		return knownCommand(about, rest)
+	}
+	return nil
+}
+
+// values are what the flags of a type take.
+var values = map[string]string{
+	"int":      "write a whole number",
+	"intSlice": "write whole numbers, with commas between them",
+	"duration": "write a duration, like 15m",
+	"bool":     "write true or false",
+}
+
+// explainValue puts the error of a flag whose value cannot be read into words that are
+// not those of Go's parser.
+func explainValue(err error) error {
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if write := values[wrong.GetFlag().Value.Type()]; write != "" {
+			return fmt.Errorf("--%s %q: %s", wrong.GetFlag().Name, wrong.GetValue(), write)
+		}
+	}
+	return err
 }
 
 // nameInError is how an error begins that a command has with how it was called;

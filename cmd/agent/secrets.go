@@ -18,7 +18,7 @@ func newSecrets(env *environment) *cobra.Command {
 		Use:   "secrets",
 		Short: "Make the secrets of a cluster",
 		Args:  knownCommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:  missingCommand,
 	}
 	cmd.AddCommand(newSecretsNew(env))
 	return cmd

@@ -65,7 +65,7 @@ func Check(snap cluster.Snapshot) cluster.Problems {
 			"Talos %s is too old to be managed", v.Talos)
 		return ps
 	case talos > newest:
-		report(cluster.Error, "talos_version", fmt.Sprintf("update talos-agent first, or choose v1.%d", newest),
+		report(cluster.Error, "talos_version", fmt.Sprintf("update talos-agent first, or write a version up to v1.%d, whole, like v1.13.9", newest),
 			"Talos %s is newer than this talos-agent, which knows v1.%d to v1.%d", v.Talos, oldestMinor, newest)
 		return ps
 	case talos < fullMinor:

@@ -18,7 +18,7 @@ func TestCheck(t *testing.T) {
 		"not released yet":  {"v1.14.0-beta.1", "v1.36.1", "v1.14", ""},
 		"old contract":      {"v1.14.1", "v1.36.1", "v1.8", ""},
 		"too old":           {"v1.7.6", "v1.30.1", "v1.7", at + ":2:16: talos_version: Talos v1.7.6 is too old to be managed (choose a version from v1.8 to v1.14)"},
-		"too new":           {"v1.15.0", "v1.37.0", "v1.15", at + ":2:16: talos_version: Talos v1.15.0 is newer than this talos-agent, which knows v1.8 to v1.14 (update talos-agent first, or choose v1.14)"},
+		"too new":           {"v1.15.0", "v1.37.0", "v1.15", at + ":2:16: talos_version: Talos v1.15.0 is newer than this talos-agent, which knows v1.8 to v1.14 (update talos-agent first, or write a version up to v1.14, whole, like v1.13.9)"},
 		"no patch level":    {"v1.13", "v1.36.1", "v1.13", at + ":2:16: talos_version: \"v1.13\" is not a version of Talos 1.x (write it like v1.13.9)"},
 		"another major":     {"v2.0.0", "v1.36.1", "v1.13", at + ":2:16: talos_version: \"v2.0.0\" is not a version of Talos 1.x (write it like v1.13.9)"},
 		"kubernetes old":    {"v1.13.9", "v1.30.1", "v1.13", at + ":3:21: kubernetes_version: Kubernetes v1.30.1 does not run on Talos v1.13.9 (choose a version from v1.31 to v1.36)"},

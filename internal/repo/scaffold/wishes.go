@@ -151,8 +151,10 @@ func (w Wishes) Check() []*Wrong {
 	switch {
 	case !w.Network.IsValid() || !w.Network.Addr().Is4():
 		refuse("network", "the network of the bridge, like 10.10.0.0/24", "is missing, or is no IPv4 network")
+	case !w.Gateway.IsValid():
+		refuse("gateway", w.describeRouter(), "is missing")
 	case !w.Network.Contains(w.Gateway):
-		refuse("gateway", "the router of the nodes, like "+offsetAddress(w.Network.Addr(), 1).String(), "%s is not in %s", showAddress(w.Gateway), w.Network)
+		refuse("gateway", w.describeRouter(), "%s is not in %s", w.Gateway, w.Network)
 	case w.VIP.IsValid() && !w.Network.Contains(w.VIP):
 		refuse("vip", "a free address of the network", "%s is not in %s", w.VIP, w.Network)
 	case w.ControlPlanes <= maxControlPlanes && w.Workers <= maxWorkers: // what is refused below is not counted here
@@ -214,11 +216,9 @@ func (w Wishes) addresses() []*Wrong {
 	return errs
 }
 
-func showAddress(a netip.Addr) string {
-	if !a.IsValid() {
-		return "nothing"
-	}
-	return a.String()
+// describeRouter is what to write as the gateway.
+func (w Wishes) describeRouter() string {
+	return "the router of the nodes, like " + offsetAddress(w.Network.Addr(), 1).String()
 }
 
 // offsetAddress is the address n after another.
