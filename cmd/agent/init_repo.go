@@ -6,6 +6,9 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -162,6 +165,17 @@ func (f *repoFlags) readWishes() (scaffold.Wishes, error) {
 	return w, nil
 }
 
+// listUnreleased lists the files that were written for CI without a version to get.
+func listUnreleased(made creation.Repository) []string {
+	var out []string
+	for _, file := range made.Wishes.WithoutRelease() {
+		if file = filepath.Join(made.Dir, file); slices.Contains(made.Written, file) {
+			out = append(out, file)
+		}
+	}
+	return out
+}
+
 // printNextSteps prints who cannot read the secrets, and how to go on.
 func printNextSteps(out io.Writer, made creation.Repository, noGit bool) {
 	w := made.Wishes
@@ -171,6 +185,9 @@ func printNextSteps(out io.Writer, made creation.Repository, noGit bool) {
 	}
 	printLine(out, "Next:")
 	printLine(out, "  talos-agent rehearse %s --cluster %s%s   # brings it up on a simulated host", made.Dir, w.Cluster, w.PathFlag())
+	if unreleased := listUnreleased(made); len(unreleased) > 0 {
+		printLine(out, "  write the version of a release into %s   # this talos-agent is none", strings.Join(unreleased, ", "))
+	}
 	switch {
 	case made.Followed:
 		printLine(out, "  sudo talos-agent plan %s            # what the agent, which follows %s, does with it", w.Cluster, made.Follows)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -31,6 +32,22 @@ func releaseOf(version string) string {
 		return ""
 	}
 	return m[1]
+}
+
+// checks are the files with the checks of a forge's CI, by its name.
+var checks = map[string]string{"github": ".github/workflows/talos-agent.yaml", "gitea": ".gitea/workflows/talos-agent.yaml", "gitlab": ".gitlab-ci.yml"}
+
+// WithoutRelease lists the files that want the version of a release written into
+// them, because the program is none.
+func (w Wishes) WithoutRelease() []string {
+	var out []string
+	if releaseOf(w.Version) == "" {
+		for _, ci := range w.CI {
+			out = append(out, checks[ci])
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Files are the files of the repository by their paths, all but the encrypted
@@ -69,7 +86,7 @@ func Files(w Wishes, nodes []Node) (map[string]string, error) {
 		files["renovate.json"] = "renovate.json"
 	}
 	for _, ci := range w.CI {
-		files[map[string]string{"github": ".github/workflows/talos-agent.yaml", "gitea": ".gitea/workflows/talos-agent.yaml", "gitlab": ".gitlab-ci.yml"}[ci]] = "ci/" + ci + ".yaml"
+		files[checks[ci]] = "ci/" + ci + ".yaml"
 	}
 	functions := template.FuncMap{"join": func(list []string) string { return strings.Join(list, ", ") }, "comma": func(list []string) string { return strings.Join(list, ",") }}
 	for name, from := range files {

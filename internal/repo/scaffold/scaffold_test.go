@@ -291,6 +291,13 @@ func TestRelease(t *testing.T) {
 	if text := filesOf(t, w)[".gitlab-ci.yml"]; !strings.Contains(text, "is no release: write the version of one.\n") || !strings.Contains(text, `TALOS_AGENT: ""`) {
 		t.Error(text)
 	}
+	if got := w.WithoutRelease(); !slices.Contains(got, ".gitlab-ci.yml") || len(got) != len(w.CI) {
+		t.Errorf("CI without a release: %q", got)
+	}
+	w.Version = "v1.2.3"
+	if got := w.WithoutRelease(); len(got) > 0 {
+		t.Errorf("CI without a release, made by one: %q", got)
+	}
 }
 
 // TestRenovate: what renovate.json looks for is found in the files: every version that
