@@ -422,6 +422,7 @@ func (c *container) remove() {
 	c.same("the program", "", c.sh("command -v talos-agent || true"))
 	c.same("processes of the user", "", c.sh("ps -u talos-agent -o pid= || true"))
 	c.same("/run/talos-agent", "", c.sh("ls -d /run/talos-agent 2>/dev/null || true"))
+	c.same("links that lead nowhere", "", c.sh("find /etc/systemd/system -xtype l -name 'talos-agent*'"))
 	c.run("test", "-s", "/etc/talos-agent/config.yaml")
 	c.run("test", "-s", "/etc/credstore.encrypted/talos-agent.age.key")
 	if c.sh("ls -A /var/lib/talos-agent") == "" {
@@ -433,6 +434,15 @@ func (c *container) remove() {
 func (c *container) again(deb string) {
 	c.apt("install", deb)
 	c.same("the unit of a host that was set up", "active", c.unit("ActiveState"))
+	c.same("that unit at the next boot", "enabled", c.unit("UnitFileState"))
+
+	// A unit that an administrator disabled stays so.
+	c.run("systemctl", "disable", "--now", "talos-agent.service")
+	c.remove()
+	c.apt("install", deb)
+	c.same("a unit that was disabled", "disabled", c.unit("UnitFileState"))
+	c.same("a unit that was disabled", "inactive", c.unit("ActiveState"))
+	c.run("systemctl", "enable", "--now", "talos-agent.service")
 }
 
 // purge takes everything away.
