@@ -28,9 +28,13 @@ func TestSeparation(t *testing.T) {
 	h.PVE.Token(user, "pve1", true)
 	h.PVE.Grant(user, "TalosAgentVM", path)
 	v := probe.Inspector{Host: probe.Host{Root: dir, Run: probe.RunProgram}}
+	metadata := doctor.Pass // of the thin pool, which root sees as well
 	judged := func() doctor.Check {
 		t.Helper()
 		h := v.Inspect(t.Context(), doctor.Wants{Token: token, Needs: []doctor.Need{{Path: path, Role: "TalosAgentVM", Privileges: []string{"VM.Allocate"}}}})
+		if pools := find(h.Judge(), "metadata", ""); len(pools) != 1 || pools[0].Level != metadata || metadata == doctor.Pass && pools[0].Subject != "pve/local-lvm" {
+			t.Errorf("the metadata of the thin pool: %+v", pools)
+		}
 		found := find(h.Judge(), "privsep", "")
 		if len(found) != 1 {
 			t.Fatalf("%+v", found)
@@ -44,7 +48,7 @@ func TestSeparation(t *testing.T) {
 	if c := judged(); c.Level != doctor.Pass {
 		t.Errorf("both have it: %+v", c)
 	}
-	v.Host.Root = t.TempDir()
+	v.Host.Root, metadata = t.TempDir(), doctor.Skipped
 	if c := judged(); c.Level != doctor.Skipped || !strings.Contains(c.Message, "root of the Proxmox VE host") {
 		t.Errorf("no Proxmox VE host: %+v", c)
 	}

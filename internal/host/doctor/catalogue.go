@@ -44,6 +44,7 @@ var Catalogue = []Kind{
 
 	{"storage", groupStore, "each storage that is asked for exists, is active and takes what is to be put there", "fail, skipped", "the `pvesm set` that it prints, or another storage", false},
 	{"space", groupStore, "it has room for the VMs that are still to be made", "warn, fail, skipped", "make room, ask for less, or use another storage", false},
+	{"metadata", groupStore, "the metadata of the host's LVM thin pools has room", "warn, fail, skipped", "the `lvextend` that it prints", true},
 	{"bridge", groupStore, "each bridge that is asked for exists, is up and has an address of the host", "warn, fail, skipped", "correct /etc/network/interfaces, then `ifreload -a`", false},
 	{"vlan", groupStore, "a VLAN can work on its bridge", "fail, skipped", "make the bridge VLAN-aware, or leave `network.vlan` out", false},
 

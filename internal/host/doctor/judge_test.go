@@ -72,6 +72,7 @@ func rootsView() Host {
 	direct := func(mac string) Fact[Way] { return Saw(Way{Link: "vmbr1", MAC: mac}) }
 	return Host{
 		Wants: well().Wants, Separation: Saw(Separation{User: grantsOf("VM.Allocate", "VM.Audit", "VM.Console"), Token: grantsOf("VM.Allocate", "VM.Audit", "VM.Console")}), Clock: Saw(Clock{Synchronised: true, MaxError: time.Millisecond}), TimeServers: map[string]Fact[time.Duration]{"10.10.0.1": Saw(time.Duration(0))},
+		ThinPools: Saw([]ThinPool{{Name: "pve/data", MetadataBytes: 1 << 30, MetadataUsed: 1 << 28}, {Name: "pve/unknown"}}),
 		Files: []File{
 			{Path: "/etc/talos-agent/config.yaml", Is: ConfigFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
 			{Path: "/etc/talos-agent/policy.yaml", Is: PolicyFile, Mode: 0o644, Owner: "root", Group: "root"},
@@ -268,6 +269,11 @@ var hostCases = []struct {
 	}, verdict{"privsep", Pass, ""}},
 	{"neither has it", func(h *Host) { h.Separation.Value = Separation{} }, verdict{"privsep", Pass, ""}},
 	{"no Proxmox VE here", func(h *Host) { h.Separation = Unseen[Separation](errUnseen) }, verdict{"privsep", Skipped, "out of sight"}},
+	{"metadata with room", func(*Host) {}, verdict{"metadata", Pass, "pve/data 25 % of it are used"}},
+	{"metadata nearly full", func(h *Host) { h.ThinPools.Value[0].MetadataUsed = 900 << 20 }, verdict{"metadata", Warn, "87 %"}},
+	{"metadata full", func(h *Host) { h.ThinPools.Value[0].MetadataUsed = 1 << 30 }, verdict{"metadata", Fail, "pve/data 100 % of it are used: when it is full the pool stops, with every VM on it -> `lvextend --poolmetadatasize +1G pve/data`"}},
+	{"no thin pool", func(h *Host) { h.ThinPools.Value = nil }, verdict{"privsep", Pass, ""}},
+	{"pools out of sight", func(h *Host) { h.ThinPools = Unseen[[]ThinPool](errUnseen) }, verdict{"metadata", Skipped, "out of sight"}},
 	{"no synchronisation", func(h *Host) { h.Clock.Value.Synchronised = false }, verdict{"clock", Warn, "chronyc"}},
 	{"a rough clock", func(h *Host) { h.Clock.Value.MaxError = 3 * time.Second }, verdict{"clock", Warn, "off by 3s"}},
 	{"no clock", func(h *Host) { h.Clock = Unseen[Clock](errUnseen) }, verdict{"clock", Skipped, ""}},

@@ -53,6 +53,7 @@ func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(programs, w.Token)) })
+	wg.Go(func() { h.ThinPools = doctor.Look(v.listThinPools(programs)) })
 	wg.Go(func() { h.Others = doctor.Look(v.findOthers(programs, w.Token)) })
 	look := func(ip netip.Addr) {
 		if _, done := h.Ways[ip]; done || !ip.IsValid() {
@@ -139,6 +140,32 @@ func (v Inspector) findOthers(ctx context.Context, token cluster.TokenID) (strin
 	account.Tokens = slices.DeleteFunc(account.Tokens, func(name string) bool { return cluster.NewTokenID(setup.User, name) == token })
 	f.Users[setup.User] = account
 	return f.Others(), nil
+}
+
+// listThinPools asks Proxmox VE, as its root, for the host's thin pools. The agent may
+// not: it takes Sys.Audit on everything (PVE 9.2: GET /nodes/{node}/disks/lvmthin).
+func (v Inspector) listThinPools(ctx context.Context) ([]doctor.ThinPool, error) {
+	if err := v.Host.Verify(); err != nil {
+		return nil, fault.Errorf(asRoot, "it takes root of the Proxmox VE host to see the metadata of thin pools")
+	}
+	var f setup.Facts
+	if err := v.Host.readHosts(ctx, &f); err != nil {
+		return nil, err
+	}
+	var pools []struct {
+		VG           string `json:"vg"`
+		LV           string `json:"lv"`
+		MetadataSize int64  `json:"metadata_size"`
+		MetadataUsed int64  `json:"metadata_used"`
+	}
+	if err := v.Host.Pvesh(ctx, &pools, "get", "/nodes/"+f.Host+"/disks/lvmthin"); err != nil {
+		return nil, err
+	}
+	var out []doctor.ThinPool
+	for _, p := range pools {
+		out = append(out, doctor.ThinPool{Name: p.VG + "/" + p.LV, MetadataBytes: p.MetadataSize, MetadataUsed: p.MetadataUsed})
+	}
+	return out, nil
 }
 
 // listFiles looks at the modes of the config and everything that it names, and of

@@ -48,6 +48,7 @@ var routes = []route{
 	{method: "GET", path: "/nodes/{node}/status", do: readNodeStatus},
 	{method: "GET", path: "/nodes/{node}/network", do: listNetwork},
 	{method: "GET", path: "/nodes/{node}/query-url-metadata", do: queryURL},
+	{method: "GET", path: "/nodes/{node}/disks/lvmthin", do: listThinPools},
 	{method: "GET", path: "/nodes/{node}/storage", do: listStorages},
 	{method: "GET", path: "/nodes/{node}/storage/{storage}/status", do: readStorageStatus},
 	{method: "GET", path: "/nodes/{node}/storage/{storage}/content", do: listContent},

@@ -332,6 +332,20 @@ func listStorages(c *call) (any, error) {
 	return out, nil
 }
 
+// listThinPools shows the thin pools of a host, one for each of its storages of that
+// type. Of the pools of LVM a hundredth is metadata, more or less.
+func listThinPools(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	out := []row{}
+	for _, st := range c.node.storages {
+		if st.kind == "lvmthin" {
+			out = append(out, row{"vg": "pve", "lv": st.name, "lv_size": st.total, "used": st.usedBytes(), "metadata_size": st.total / 100, "metadata_used": st.usedBytes() / 100})
+		}
+	}
+	return out, nil
+}
+
 func readStorageStatus(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
