@@ -143,7 +143,9 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 }
 
 // ReadFingerprint returns with which secrets the journal of a cluster has it built, ""
-// if with none, or if the journal is lost. It fails when the file system does.
+// if with none, or if the journal is lost. That much is read of a newer agent's, too: its
+// cluster is not to be touched, and keeps no other from being built. It fails when the
+// file system does.
 func ReadFingerprint(files Files, clusterName string) (string, error) {
 	raw, err := files.Read(JournalName(clusterName))
 	switch {
@@ -152,11 +154,14 @@ func ReadFingerprint(files Files, clusterName string) (string, error) {
 	case err != nil:
 		return "", fault.WithHint(fmt.Errorf("read journal %s: %w", JournalName(clusterName), text.Plain(err)), cmp.Or(fault.HintOf(err), unreadHint))
 	}
-	rec, err := decodeRecord(raw)
-	if err != nil && !errors.Is(err, errNewer) {
+	line, _, _ := bytes.Cut(raw, []byte("\n"))
+	var record struct {
+		Fingerprint string `json:"fingerprint"`
+	}
+	if json.Unmarshal(line, &record) != nil {
 		return "", nil
 	}
-	return rec.Fingerprint, err
+	return record.Fingerprint, nil
 }
 
 func (j *Journal) keepAside() error {

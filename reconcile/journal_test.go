@@ -111,6 +111,30 @@ func TestJournalOfSomebodyElse(t *testing.T) {
 	}
 }
 
+// TestReadFingerprint: the secrets of a cluster are known from every journal that can be
+// read, and none keeps others from being built.
+func TestReadFingerprint(t *testing.T) {
+	files := newMemFiles()
+	for name, r := range map[string]record{
+		"built": {Version: journalVersion, Facts: cluster.Facts{Fingerprint: "sha256:1"}},
+		"newer": {Version: journalVersion + 1, Facts: cluster.Facts{Fingerprint: "sha256:2"}},
+		"new":   {Version: journalVersion},
+	} {
+		raw, err := encodeRecord(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files.files[JournalName(name)] = raw
+	}
+	files.files[JournalName("torn")] = []byte(`{"version":4,"finger`)
+	files.files[JournalName("by hand")] = []byte(`{"fingerprint":"sha256:3"}`)
+	for name, want := range map[string]string{"built": "sha256:1", "newer": "sha256:2", "new": "", "torn": "", "by hand": "sha256:3", "none": ""} {
+		if got, err := ReadFingerprint(files, name); err != nil || got != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
 // TestJournalOfTheVersionBefore: nothing that an older agent wrote is lost, and
 // what is written then is of this version.
 func TestJournalOfTheVersionBefore(t *testing.T) {
