@@ -32,7 +32,7 @@ func TestDestroyOfWhatWasShown(t *testing.T) {
 					vm.Lock = "backup"
 					f.vms["wk-1"] = vm
 				})
-				if err := a.Destroy(nil, shown); err != nil {
+				if err := a.Destroy(shown, nil); err != nil {
 					t.Fatal(err)
 				}
 				in, _ := a.c.Journal.Facts().Intent(cluster.IntendDestroy)
@@ -69,7 +69,7 @@ func TestDestroyOfSome(t *testing.T) {
 		a := start(t, f, newMemFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
-		if err := a.Destroy(nil, []int{f.vms["cp-1"].VMID}); err != nil {
+		if err := a.Destroy([]int{f.vms["cp-1"].VMID}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := until(t, a, cluster.Stalled); s.Destroying || s.Reason != cluster.VMNotShown || s.Concerns != "wk-1" {
@@ -111,7 +111,7 @@ func TestDestroyOfAnUnprovenControlPlane(t *testing.T) {
 		if err := a.AcceptBootstrap(); err == nil || !a.c.Journal.Facts().BootstrapSent() {
 			t.Errorf("the founding is forgotten while a worker is left: %v", err)
 		}
-		if err := a.Destroy([]int{f.vms["wk-1"].VMID}, nil); err != nil {
+		if err := a.Destroy(nil, []int{f.vms["wk-1"].VMID}); err != nil {
 			t.Fatal(err)
 		}
 		for range 100 {

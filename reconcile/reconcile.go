@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -346,7 +345,7 @@ func (r *Reconciler) AcceptBootstrap() error {
 			f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: time.Now().UTC()})
 		})
 	}
-	return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to declare: the agent's records of this cluster are not lost"))
+	return cluster.WithReason(cluster.NothingToAccept, &fault.Error{Op: "there is nothing to accept: the agent's records of this cluster are not lost, and no control plane that it deleted is unaccounted for", Hint: "`talos-agent status " + r.c.Cluster + "` shows what the cluster waits for"})
 }
 
 // command writes root's word down and has the world looked at in its light.
@@ -372,10 +371,10 @@ var ErrNoInventory = cluster.WithReason(cluster.InventoryUnread, &fault.Error{Op
 // Without an inventory it refuses, because `protect: true` could not be
 // honoured.
 //
-// despite names VMs that are deleted although they are protected in Proxmox VE,
-// shown those that the administrator saw before: no others are deleted. Without
-// shown they are those that the last pass has seen.
-func (r *Reconciler) Destroy(despite, shown []int) error {
+// shown are the VMs that the administrator saw before: no others are deleted; without
+// them they are those that the last pass has seen. despite names VMs that are deleted
+// although they are protected in Proxmox VE.
+func (r *Reconciler) Destroy(shown, despite []int) error {
 	v := r.view.Load()
 	if v == nil {
 		return fmt.Errorf("destroy cluster %s: %w; nodes that say `protect: true` could not be spared", r.c.Cluster, ErrNoInventory)

@@ -493,7 +493,7 @@ func TestDestroyEnds(t *testing.T) {
 		if err != nil || len(fc.Steps) != 1 || len(fc.Blocked) != 1 || fc.Blocked[0].Reason != cluster.VMProtected {
 			t.Errorf("forecast: %+v %v", fc, err)
 		}
-		if err := a.Destroy([]int{999}, nil); err == nil || !strings.Contains(err.Error(), "has no vm 999") {
+		if err := a.Destroy(nil, []int{999}); err == nil || !strings.Contains(err.Error(), "has no vm 999") {
 			t.Errorf("another's vm: %v", err)
 		}
 		if err := a.Destroy(nil, nil); err != nil {
@@ -519,7 +519,7 @@ func TestDestroyEnds(t *testing.T) {
 			t.Fatalf("left: %v", f.vms)
 		}
 		protect(true)
-		if err := a.Destroy([]int{f.vms["wk-1"].VMID}, nil); err != nil {
+		if err := a.Destroy(nil, []int{f.vms["wk-1"].VMID}); err != nil {
 			t.Fatal(err)
 		}
 		if s := until(t, a, cluster.Suspended); s.Destroying || len(f.vms) != 0 {

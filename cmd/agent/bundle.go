@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/daemon/support"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -31,7 +32,7 @@ not, is listed in its README.txt.`,
 		Args: cobra.NoArgs,
 	}
 	file := cmd.Flags().StringP("file", "f", "", "where to write it (default talos-agent-support-TIME.tar.gz)")
-	config := cmd.Flags().String("config", defaultConfig, "the host's config file")
+	config := cmd.Flags().String("config", setup.ConfigFile, "the host's config file")
 	completeFlag(cmd, "file", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	completeFlag(cmd, "config", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -32,7 +33,7 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 		Args: cobra.NoArgs,
 	}
 	output := outputFlag(cmd)
-	config := cmd.Flags().String("config", defaultConfig, "the host's config file")
+	config := cmd.Flags().String("config", setup.ConfigFile, "the host's config file")
 	root := cmd.Flags().String("root", "", "a folder that holds the host, in the place of /")
 	cobra.CheckErr(cmd.Flags().MarkHidden("root")) // the flag is declared above
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +49,7 @@ Exit codes: 0 nothing has failed; 1 something has; 2 wrong usage.`,
 		}
 		host := probe.Host{Root: *root}
 		if *root != "" && !cmd.Flags().Changed("config") {
-			*config = host.Path(defaultConfig)
+			*config = host.Path(setup.ConfigFile)
 		}
 		line := terminal.NewLiveLine(env.stderr)
 		showLine(line, "looking around; what does not answer is waited for, up to two minutes")

@@ -8,9 +8,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
-// defaultConfig is where a host's config is.
-const defaultConfig = "/etc/talos-agent/config.yaml"
-
 // environment is what the program takes from outside, so that tests can run
 // it whole.
 type environment struct {

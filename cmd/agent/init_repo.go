@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/dialog"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/repo/creation"
 	"github.com/talos-agent/talos-agent/internal/repo/scaffold"
 )
@@ -79,7 +80,7 @@ func (f *repoFlags) declare(cmd *cobra.Command) {
 	flags.StringVar(&w.CNI, "cni", "", "the container network: cilium or flannel (default cilium)")
 	flags.StringSliceVar(&f.recipients, "recipient", nil, "age recipients that can read the secrets; the host's must be among them (default: the host's)")
 	flags.StringSliceVar(&f.ci, "ci", nil, "CI checks: github, gitlab, gitea, or none (default: the config's forge, else all)")
-	flags.StringVar(&f.config, "config", defaultConfig, "the host's config file")
+	flags.StringVar(&f.config, "config", setup.ConfigFile, "the host's config file")
 	flags.BoolVar(&f.yes, "yes", false, "ask nothing")
 	flags.BoolVar(&f.noGit, "no-git", false, "do not make it a Git repository")
 	flags.StringVar(&f.root, "root", "", "a folder that holds the host, in the place of /")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/daemon"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
@@ -25,7 +26,7 @@ was loaded before; only a policy that cannot be loaded leaves nothing allowed.
 ` + "`talos-agent status`" + ` shows the problem until it is fixed.`,
 		Args: cobra.NoArgs,
 	}
-	path := cmd.Flags().String("config", defaultConfig, "the host's config file")
+	path := cmd.Flags().String("config", setup.ConfigFile, "the host's config file")
 	verbose := cmd.Flags().BoolP("verbose", "v", false, "log what is decided as well as what is done")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		w, ok := env.stderr.(*os.File)

@@ -153,7 +153,7 @@ func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
 func (c stubCluster) AcceptBootstrap() error { return c.note("accept bootstrap", c.name) }
-func (c stubCluster) Destroy(despite, shown []int) error {
+func (c stubCluster) Destroy(shown, despite []int) error {
 	return c.note(fmt.Sprintf("destroy %v despite %v", shown, despite), c.name)
 }
 func (c stubCluster) Kubeconfig() ([]byte, error) {

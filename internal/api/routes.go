@@ -74,7 +74,7 @@ type Cluster interface {
 	AcceptBootstrap() error
 	// Destroy begins to delete what was shown, by VMID; without any, what would be
 	// shown now.
-	Destroy(despite, shown []int) error
+	Destroy(shown, despite []int) error
 	// Console calls each with what a node's VM prints, as it comes, until ctx
 	// ends.
 	Console(ctx context.Context, node string, each func(text string) error) error
@@ -273,7 +273,7 @@ var routes = []route{
 		if err != nil {
 			return nil, err
 		}
-		return returnEmpty(c.Destroy(req.DespiteProtection, req.VMs))
+		return returnEmpty(c.Destroy(req.VMs, req.DespiteProtection))
 	}},
 	{pattern: "GET /v1/inside", access: forRoot, kind: "Inside", does: "what the daemon's goroutines do, its memory and its metrics, for debugging", serve: func(_ *http.Request, d Daemon) (any, error) {
 		return d.Inside(), nil

@@ -66,6 +66,7 @@ func (a *Agent) listClusters(r follower.Result) (names []string, err error) {
 		a.foundMisnamed(problems)
 		return names, nil
 	}
+	a.foundMisnamed(nil) // they are the error
 	for _, p := range problems {
 		if p.Severity == cluster.Error { // why there is none at all
 			err = errors.Join(err, fault.WithHint(fmt.Errorf("%s: %s", p.File, p.Message), p.Hint))
