@@ -62,9 +62,7 @@ func compareRefs(a, b ref) int {
 
 // node is what controllers know of a Node.
 type node struct {
-	name          string
-	labels        map[string]string
-	taints        []corev1.Taint
+	rules.Node
 	unschedulable bool
 	ready         bool
 	lost          bool // its kubelet is silent
@@ -174,7 +172,7 @@ func (cl *cluster) observeChange(ch change) {
 		}
 	case resNamespaces:
 		delete(cl.ending, ch.key)
-		if ch.new != nil && textAt(ch.new.body, "status", "phase") == "Terminating" {
+		if ch.new != nil && rules.TextAt(ch.new.body, "status", "phase") == "Terminating" {
 			cl.ending[ch.key] = true
 		}
 	}
@@ -207,14 +205,14 @@ func (cl *cluster) collectGarbage(ch change) {
 		}
 		return
 	}
-	uid := textAt(ch.old.body, "metadata", "uid")
+	uid := rules.TextAt(ch.old.body, "metadata", "uid")
 	for _, r := range slices.SortedFunc(maps.Keys(cl.dependents[uid]), compareRefs) {
 		if ch.orphan {
 			cl.store.updateObject(r.res, r.key, func(o map[string]any) bool {
-				meta := mapAt(o, "metadata")
-				meta["ownerReferences"] = slices.DeleteFunc(listAt(meta, "ownerReferences"), func(e any) bool {
+				meta := rules.MapAt(o, "metadata")
+				meta["ownerReferences"] = slices.DeleteFunc(rules.ListAt(meta, "ownerReferences"), func(e any) bool {
 					m, _ := e.(map[string]any)
-					return textAt(m, "uid") == uid
+					return rules.TextAt(m, "uid") == uid
 				})
 				return true
 			})
@@ -227,8 +225,8 @@ func (cl *cluster) collectGarbage(ch change) {
 
 func listOwners(o *object) []string {
 	var uids []string
-	for _, r := range mapsAt(o.body, "metadata", "ownerReferences") {
-		uids = append(uids, textAt(r, "uid"))
+	for _, r := range rules.MapsAt(o.body, "metadata", "ownerReferences") {
+		uids = append(uids, rules.TextAt(r, "uid"))
 	}
 	return uids
 }
@@ -239,9 +237,9 @@ func (cl *cluster) touchOwners(o *object, res *resource) {
 	if o == nil {
 		return
 	}
-	for _, r := range mapsAt(o.body, "metadata", "ownerReferences") {
-		if textAt(r, "kind") == res.kind {
-			cl.dirty[ref{res, objectKey(textAt(o.body, "metadata", "namespace"), textAt(r, "name"))}] = true
+	for _, r := range rules.MapsAt(o.body, "metadata", "ownerReferences") {
+		if rules.TextAt(r, "kind") == res.kind {
+			cl.dirty[ref{res, objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(r, "name"))}] = true
 		}
 	}
 }
@@ -250,7 +248,7 @@ func (cl *cluster) observeNode(ch change) {
 	_, name := splitKey(ch.key)
 	n := cl.nodes[name]
 	if n == nil {
-		n = &node{name: name, pods: map[string]*pod{}}
+		n = &node{Node: rules.Node{Name: name}, pods: map[string]*pod{}}
 		for _, p := range cl.pods {
 			if p.node == name {
 				n.pods[p.key] = p
@@ -277,21 +275,21 @@ func (cl *cluster) observeNode(ch change) {
 
 // readNode takes in a Node object.
 func (n *node) readNode(body map[string]any) {
-	n.labels = stringsAt(body, "metadata", "labels")
-	n.unschedulable = boolAt(body, "spec", "unschedulable")
-	n.podCIDR = textAt(body, "spec", "podCIDR")
-	n.taints = nil
-	for _, t := range mapsAt(body, "spec", "taints") {
-		n.taints = append(n.taints, corev1.Taint{Key: textAt(t, "key"), Value: textAt(t, "value"), Effect: corev1.TaintEffect(textAt(t, "effect"))})
+	n.Labels = rules.StringsAt(body, "metadata", "labels")
+	n.unschedulable = rules.BoolAt(body, "spec", "unschedulable")
+	n.podCIDR = rules.TextAt(body, "spec", "podCIDR")
+	n.Taints = nil
+	for _, t := range rules.MapsAt(body, "spec", "taints") {
+		n.Taints = append(n.Taints, corev1.Taint{Key: rules.TextAt(t, "key"), Value: rules.TextAt(t, "value"), Effect: corev1.TaintEffect(rules.TextAt(t, "effect"))})
 	}
 	if n.unschedulable {
-		n.taints = append(n.taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+		n.Taints = append(n.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
 	n.ready, n.lost = false, false
-	for _, c := range mapsAt(body, "status", "conditions") {
-		if textAt(c, "type") == "Ready" {
-			n.ready = textAt(c, "status") == "True"
-			n.lost = textAt(c, "status") == "Unknown"
+	for _, c := range rules.MapsAt(body, "status", "conditions") {
+		if rules.TextAt(c, "type") == "Ready" {
+			n.ready = rules.TextAt(c, "status") == "True"
+			n.lost = rules.TextAt(c, "status") == "Unknown"
 		}
 	}
 }
@@ -314,7 +312,7 @@ func (cl *cluster) observePod(ch change) {
 		cl.unplaced = true // it may have stood in another's way
 		return
 	}
-	if uid := textAt(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
+	if uid := rules.TextAt(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
 		p = &pod{key: ch.key, uid: uid, since: ch.rv}
 		cl.pods[ch.key] = p
 	}
@@ -331,25 +329,25 @@ func (cl *cluster) observePod(ch change) {
 
 // readPod takes in a Pod object.
 func (p *pod) readPod(body map[string]any) {
-	meta := mapAt(body, "metadata")
-	p.labels = stringsAt(meta, "labels")
+	meta := rules.MapAt(body, "metadata")
+	p.labels = rules.StringsAt(meta, "labels")
 	p.hash = cmp.Or(p.labels[hashOfSet], p.labels[hashOfTemplate])
 	p.owner = ""
-	for _, r := range mapsAt(meta, "ownerReferences") {
-		if boolAt(r, "controller") {
-			p.owner, p.daemon = textAt(r, "uid"), textAt(r, "kind") == resDaemonSets.kind
+	for _, r := range rules.MapsAt(meta, "ownerReferences") {
+		if rules.BoolAt(r, "controller") {
+			p.owner, p.daemon = rules.TextAt(r, "uid"), rules.TextAt(r, "kind") == resDaemonSets.kind
 		}
 	}
 	p.deleting = meta["deletionTimestamp"] != nil
-	p.mirror = textAt(meta, "annotations", mirrorAnnotation) != ""
-	p.node = textAt(body, "spec", "nodeName")
-	p.hostNetwork = boolAt(body, "spec", "hostNetwork")
-	phase := textAt(body, "status", "phase")
+	p.mirror = rules.TextAt(meta, "annotations", mirrorAnnotation) != ""
+	p.node = rules.TextAt(body, "spec", "nodeName")
+	p.hostNetwork = rules.BoolAt(body, "spec", "hostNetwork")
+	phase := rules.TextAt(body, "status", "phase")
 	p.finished = phase == "Succeeded" || phase == "Failed"
 	p.ready = false
-	for _, c := range mapsAt(body, "status", "conditions") {
-		if textAt(c, "type") == "Ready" {
-			p.ready = textAt(c, "status") == "True"
+	for _, c := range rules.MapsAt(body, "status", "conditions") {
+		if rules.TextAt(c, "type") == "Ready" {
+			p.ready = rules.TextAt(c, "status") == "True"
 		}
 	}
 }
@@ -366,10 +364,10 @@ func setCondition(list []any, kind, status, reason, message string) []any {
 	}
 	for i, e := range list {
 		c, _ := e.(map[string]any)
-		if textAt(c, "type") != kind {
+		if rules.TextAt(c, "type") != kind {
 			continue
 		}
-		if textAt(c, "status") == status {
+		if rules.TextAt(c, "status") == status {
 			next["lastTransitionTime"] = c["lastTransitionTime"]
 		}
 		list = slices.Clone(list)

@@ -10,6 +10,8 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // verbs is what can be done with a resource, which is everything with each.
@@ -25,7 +27,7 @@ func (r *resource) verbs() []string {
 func (a *apiserver) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	want, ok := negotiateRendering(r.Header.Get("Accept"), asGroupsKinds)
 	if !ok {
-		writeStatus(w, newRefusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
+		writeStatus(w, rules.NewRefusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
 		return
 	}
 	root, name, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")

@@ -130,7 +130,7 @@ func FuzzWrite(f *testing.F) {
 		if _, err := o.content(); err != nil {
 			t.Error(err)
 		}
-		if o.body["kind"] != "Deployment" || textAt(o.body, "metadata", "uid") == "" {
+		if o.body["kind"] != "Deployment" || rules.TextAt(o.body, "metadata", "uid") == "" {
 			t.Errorf("object %v", o.body)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -132,7 +133,7 @@ func (k *kubelet) registerNode() {
 
 // describeNode writes what a starting kubelet reports of its node.
 func (k *kubelet) describeNode(o map[string]any) {
-	labels := ensureMap(o, "metadata", "labels")
+	labels := rules.EnsureMap(o, "metadata", "labels")
 	for _, prefix := range []string{"beta.kubernetes.io/", "kubernetes.io/"} {
 		labels[prefix+"arch"], labels[prefix+"os"] = "amd64", "linux"
 	}
@@ -148,7 +149,7 @@ func (k *kubelet) describeNode(o map[string]any) {
 			taints = append([]string{taintControl + ":NoSchedule"}, taints...)
 		}
 	}
-	spec := ensureMap(o, "spec")
+	spec := rules.EnsureMap(o, "spec")
 	for _, t := range taints {
 		rest, effect, _ := strings.Cut(t, ":")
 		key, value, _ := strings.Cut(rest, "=")
@@ -156,7 +157,7 @@ func (k *kubelet) describeNode(o map[string]any) {
 	}
 	removeTaint(spec, taintUnreachable)
 	addTaint(spec, taintNotReady, "", "NoSchedule")
-	status := ensureMap(o, "status")
+	status := rules.EnsureMap(o, "status")
 	status["addresses"] = []any{
 		map[string]any{"type": "InternalIP", "address": k.k.Address.String()},
 		map[string]any{"type": "Hostname", "address": k.k.Node},
@@ -171,9 +172,9 @@ func (k *kubelet) describeNode(o map[string]any) {
 	status["capacity"], status["allocatable"] = size, size
 	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
 	for _, p := range pressures {
-		status["conditions"] = setCondition(listAt(status, "conditions"), p.condition, "False", p.reasons[0], p.texts[0])
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.condition, "False", p.reasons[0], p.texts[0])
 	}
-	status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+	status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
 }
 
 // pressure is a condition of a node that is short of something: what its kubelet
@@ -209,12 +210,12 @@ func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 		which, value = 1, "True"
 	}
 	c.clusters[i].store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		removeTaint(ensureMap(o, "spec"), p.taint)
+		removeTaint(rules.EnsureMap(o, "spec"), p.taint)
 		if on {
-			addTaint(ensureMap(o, "spec"), p.taint, "", "NoSchedule")
+			addTaint(rules.EnsureMap(o, "spec"), p.taint, "", "NoSchedule")
 		}
-		status := ensureMap(o, "status")
-		status["conditions"] = setCondition(listAt(status, "conditions"), condition, value, p.reasons[which], p.texts[which])
+		status := rules.EnsureMap(o, "status")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), condition, value, p.reasons[which], p.texts[which])
 		return true
 	})
 	c.wakeLoop()
@@ -245,9 +246,9 @@ func (k *kubelet) connectNetwork() {
 			}
 			c.world.Spend("ready", node, settle, "cni/"+node)
 			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-				status := ensureMap(o, "status")
-				status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "True", "KubeletReady", "kubelet is posting ready status")
-				removeTaint(ensureMap(o, "spec"), taintNotReady)
+				status := rules.EnsureMap(o, "status")
+				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+				removeTaint(rules.EnsureMap(o, "spec"), taintNotReady)
 				return true
 			})
 			c.world.Report(node, "is Ready")
@@ -260,11 +261,11 @@ func (k *kubelet) connectNetwork() {
 func (cl *cluster) loseNode(k *kubelet) {
 	node := k.k.Node
 	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		status := ensureMap(o, "status")
+		status := rules.EnsureMap(o, "status")
 		for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
-			status["conditions"] = setCondition(listAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 		}
-		spec := ensureMap(o, "spec")
+		spec := rules.EnsureMap(o, "spec")
 		removeTaint(spec, taintNotReady)
 		addTaint(spec, taintUnreachable, "", "NoSchedule")
 		addTaint(spec, taintUnreachable, "", "NoExecute")
@@ -288,18 +289,18 @@ func addTaint(spec map[string]any, key, value, effect string) {
 	if value != "" {
 		t["value"] = value
 	}
-	for _, have := range mapsAt(spec, "taints") {
-		if textAt(have, "key") == key && textAt(have, "effect") == effect {
+	for _, have := range rules.MapsAt(spec, "taints") {
+		if rules.TextAt(have, "key") == key && rules.TextAt(have, "effect") == effect {
 			return
 		}
 	}
-	spec["taints"] = append(listAt(spec, "taints"), t)
+	spec["taints"] = append(rules.ListAt(spec, "taints"), t)
 }
 
 func removeTaint(spec map[string]any, key string) {
-	left := slices.DeleteFunc(listAt(spec, "taints"), func(t any) bool {
+	left := slices.DeleteFunc(rules.ListAt(spec, "taints"), func(t any) bool {
 		m, _ := t.(map[string]any)
-		return textAt(m, "key") == key
+		return rules.TextAt(m, "key") == key
 	})
 	spec["taints"] = left
 	if len(left) == 0 {

@@ -2,24 +2,23 @@ package kube
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // decodeBody reads an object from a request's body: through its Go type where it
@@ -35,7 +34,7 @@ func decodeBody(w http.ResponseWriter, req *request, res *resource) (map[string]
 			return nil, apierrors.NewBadRequest("error converting YAML to JSON: " + err.Error())
 		}
 	default:
-		return nil, &apierrors.StatusError{ErrStatus: newRefusal(http.StatusUnsupportedMediaType,
+		return nil, &apierrors.StatusError{ErrStatus: rules.NewRefusal(http.StatusUnsupportedMediaType,
 			"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf")}
 	}
 	return decodeJSON(w, data, req, res)
@@ -88,7 +87,7 @@ func (r *resource) versionText(version string) string {
 // checkKind refuses an object of another kind or version than the path names.
 // Only built-in objects may leave both out.
 func checkKind(body map[string]any, req *request, res *resource) error {
-	kind, version, asked := textAt(body, "kind"), textAt(body, "apiVersion"), res.versionText(req.version)
+	kind, version, asked := rules.TextAt(body, "kind"), rules.TextAt(body, "apiVersion"), res.versionText(req.version)
 	switch {
 	case res.typ != nil:
 		kind, version = cmp.Or(kind, res.kind), cmp.Or(version, asked)
@@ -100,7 +99,7 @@ func checkKind(body map[string]any, req *request, res *resource) error {
 	case version != asked:
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", version, asked))
 	case kind != res.kind:
-		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: kind}, textAt(body, "metadata", "name"), field.ErrorList{
+		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: kind}, rules.TextAt(body, "metadata", "name"), field.ErrorList{
 			field.Invalid(field.NewPath("kind"), kind, "must be "+res.kind)})
 	}
 	return nil
@@ -148,7 +147,10 @@ func (a *apiserver) patchObject(w http.ResponseWriter, req *request, res *resour
 		if err != nil {
 			return nil, 0, apierrors.NewInternalError(err)
 		}
-		patched, err := patchJSON(kind, was, req, res)
+		patched, err := rules.Patch{
+			Kind: kind, Body: req.body, Manager: req.query.Get("fieldManager"),
+			Type: res.typ, Of: metav1.TypeMeta{APIVersion: res.versionText(req.version), Kind: res.kind},
+		}.Apply(was)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -174,75 +176,6 @@ func (a *apiserver) applyNew(w http.ResponseWriter, req *request, res *resource)
 	if err != nil {
 		return nil, err
 	}
-	ensureMap(body, "metadata")["name"] = req.name
+	rules.EnsureMap(body, "metadata")["name"] = req.name
 	return a.cl.store.insertObject(res, req, body)
-}
-
-// patchJSON applies the request's patch to an object's JSON.
-func patchJSON(kind types.PatchType, was []byte, req *request, res *resource) ([]byte, error) {
-	var out []byte
-	var err error
-	switch {
-	case kind == types.JSONPatchType:
-		return jsonPatched(was, req.body)
-	case kind == types.MergePatchType:
-		if err := json.Unmarshal(req.body, new(any)); err != nil {
-			return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
-		}
-		out, err = jsonpatch.MergePatch(was, req.body)
-	case kind == types.StrategicMergePatchType && res.typ != nil:
-		if err := json.Unmarshal(req.body, &map[string]any{}); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		out, err = strategicpatch.StrategicMergePatch(was, req.body, reflect.New(res.typ).Elem().Interface())
-	case kind == types.ApplyYAMLPatchType:
-		return applyPatch(was, req, res)
-	case res.typ == nil:
-		return nil, &apierrors.StatusError{ErrStatus: newRefusal(http.StatusUnsupportedMediaType,
-			"the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml")}
-	default:
-		return nil, &apierrors.StatusError{ErrStatus: genericStatus(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")}
-	}
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	return out, nil
-}
-
-func jsonPatched(was, operations []byte) ([]byte, error) {
-	patch, err := jsonpatch.DecodePatch(operations)
-	if err != nil {
-		return nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
-	}
-	out, err := patch.Apply(was)
-	if err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
-	}
-	return out, nil
-}
-
-// applyPatch merges an apply patch. Ownership of fields is not kept: nothing
-// conflicts, and what a client no longer mentions stays.
-func applyPatch(was []byte, req *request, res *resource) ([]byte, error) {
-	if req.query.Get("fieldManager") == "" {
-		return nil, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("PatchOptions").GroupKind(), "", field.ErrorList{
-			field.Required(field.NewPath("fieldManager"), "is required for apply patch")})
-	}
-	patch, err := yaml.YAMLToJSON(req.body)
-	if err != nil {
-		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
-	}
-	var typed metav1.TypeMeta
-	if err := json.Unmarshal(patch, &typed); err != nil || typed.Kind != res.kind || typed.APIVersion != res.versionText(req.version) {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid object type: %s, Kind=%s", cmp.Or(typed.APIVersion, "/"), typed.Kind))
-	}
-	if res.typ == nil {
-		patch, err = jsonpatch.MergePatch(was, patch)
-	} else {
-		patch, err = strategicpatch.StrategicMergePatch(was, patch, reflect.New(res.typ).Elem().Interface())
-	}
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	return patch, nil
 }

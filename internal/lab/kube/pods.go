@@ -13,9 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/klog/v2"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 const (
@@ -79,7 +78,7 @@ func (cl *cluster) findNetwork() string {
 // isNetwork reports whether a pod is the pod network's on its node.
 func (cl *cluster) isNetwork(p *pod) bool {
 	o := cl.store.getObject(resDaemonSets, objectKey("kube-system", cl.findNetwork()))
-	return o != nil && textAt(o.body, "metadata", "uid") == p.owner
+	return o != nil && rules.TextAt(o.body, "metadata", "uid") == p.owner
 }
 
 // pullFails reports whether an image of a pod cannot be pulled, and makes the pod
@@ -90,12 +89,12 @@ func (cl *cluster) pullFails(p *pod) bool {
 		return false
 	}
 	for _, list := range []string{"initContainers", "containers"} {
-		for _, c := range mapsAt(o.body, "spec", list) {
-			image := textAt(c, "image")
+		for _, c := range rules.MapsAt(o.body, "spec", list) {
+			image := rules.TextAt(c, "image")
 			if cl.c.canPull(image) || cl.c.pulled[cl.kubelets[p.node].imageKey(image)] {
 				continue
 			}
-			status := mapAt(o.copyBody(), "status")
+			status := rules.MapAt(o.copyBody(), "status")
 			waits := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff",
 				"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: failed to pull and unpack image %q: failed to resolve reference %q: %s", image, image, image, pullError(image))}}
 			if list == "initContainers" {
@@ -137,20 +136,20 @@ func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
 	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
-		for _, c := range slices.Concat(mapsAt(o, "spec", "initContainers"), mapsAt(o, "spec", "containers")) {
-			cl.c.pulled[k.imageKey(textAt(c, "image"))] = true
+		for _, c := range slices.Concat(rules.MapsAt(o, "spec", "initContainers"), rules.MapsAt(o, "spec", "containers")) {
+			cl.c.pulled[k.imageKey(rules.TextAt(c, "image"))] = true
 		}
-		status := ensureMap(o, "status")
+		status := rules.EnsureMap(o, "status")
 		ip := k.k.Address.String()
 		status["hostIP"], status["hostIPs"] = ip, []any{map[string]any{"ip": ip}}
 		if !p.hostNetwork {
-			ip = cmp.Or(textAt(status, "podIP"), n.nextIP())
+			ip = cmp.Or(rules.TextAt(status, "podIP"), n.nextIP())
 		}
 		status["podIP"], status["podIPs"] = ip, []any{map[string]any{"ip": ip}}
-		fillMissing(status, "startTime", formatNow())
-		if policy := textAt(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
+		rules.FillMissing(status, "startTime", formatNow())
+		if policy := rules.TextAt(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
 			status["phase"] = "Succeeded"
-			status["conditions"] = setCondition(listAt(status, "conditions"), "Ready", "False", "PodCompleted", "")
+			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "PodCompleted", "")
 			status["containerStatuses"] = containerStates(o, "containers", false, map[string]any{"terminated": map[string]any{
 				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
 			}})
@@ -158,9 +157,9 @@ func (cl *cluster) startPod(p *pod) {
 		}
 		status["phase"] = "Running"
 		for _, c := range []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"} {
-			status["conditions"] = setCondition(listAt(status, "conditions"), c, "True", "", "")
+			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "True", "", "")
 		}
-		if len(mapsAt(o, "spec", "initContainers")) > 0 {
+		if len(rules.MapsAt(o, "spec", "initContainers")) > 0 {
 			status["initContainerStatuses"] = containerStates(o, "initContainers", true, map[string]any{"terminated": map[string]any{
 				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
 			}})
@@ -177,9 +176,9 @@ func (cl *cluster) stopPod(p *pod) {
 		return
 	}
 	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
-		status := ensureMap(o, "status")
+		status := rules.EnsureMap(o, "status")
 		for _, c := range []string{"Ready", "ContainersReady"} {
-			status["conditions"] = setCondition(listAt(status, "conditions"), c, "False", "ContainersNotReady", "")
+			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "False", "ContainersNotReady", "")
 		}
 		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
 		return true
@@ -193,9 +192,9 @@ func waitingState() map[string]any {
 // containerStates are the states of a pod's containers of a list, all the same.
 func containerStates(o map[string]any, list string, ready bool, state map[string]any) []any {
 	var out []any
-	for _, c := range mapsAt(o, "spec", list) {
+	for _, c := range rules.MapsAt(o, "spec", list) {
 		out = append(out, map[string]any{
-			"name": textAt(c, "name"), "image": textAt(c, "image"), "imageID": "", "restartCount": int64(0),
+			"name": rules.TextAt(c, "name"), "image": rules.TextAt(c, "image"), "imageID": "", "restartCount": int64(0),
 			"ready": ready, "started": ready, "state": state, "lastState": map[string]any{},
 		})
 	}
@@ -239,8 +238,8 @@ func (cl *cluster) dropObject(res *resource, key string) {
 // ownedBy is a reference to an object's controller.
 func ownedBy(res *resource, o *object) map[string]any {
 	return map[string]any{
-		"apiVersion": res.apiVersion(), "kind": res.kind, "name": textAt(o.body, "metadata", "name"),
-		"uid": textAt(o.body, "metadata", "uid"), "controller": true, "blockOwnerDeletion": true,
+		"apiVersion": res.apiVersion(), "kind": res.kind, "name": rules.TextAt(o.body, "metadata", "name"),
+		"uid": rules.TextAt(o.body, "metadata", "uid"), "controller": true, "blockOwnerDeletion": true,
 	}
 }
 
@@ -248,7 +247,7 @@ func ownedBy(res *resource, o *object) map[string]any {
 func templateHash(o *object) string {
 	h := fnv.New32a()
 	// Maps of JSON values always encode, with sorted keys.
-	if err := json.NewEncoder(h).Encode(valueAt(o.body, "spec", "template")); err != nil {
+	if err := json.NewEncoder(h).Encode(rules.ValueAt(o.body, "spec", "template")); err != nil {
 		panic(err)
 	}
 	return fmt.Sprintf("%08x", h.Sum32())
@@ -275,7 +274,7 @@ func (cl *cluster) placePod(p *pod) {
 	if o == nil {
 		return
 	}
-	spec, err := podSpec(mapAt(o.body, "spec"))
+	spec, err := rules.PodSpec(rules.MapAt(o.body, "spec"))
 	if err != nil {
 		cl.c.world.Log.Warn("lab scheduler cannot read pod", "pod", p.key, "err", err)
 		return
@@ -286,7 +285,7 @@ func (cl *cluster) placePod(p *pod) {
 	var best *node
 	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
 		n := cl.nodes[name]
-		why := n.refusePod(spec, spec.Tolerations, false)
+		why := n.RefusePod(spec, spec.Tolerations, false)
 		if why == "" && taken.hasNode(n) {
 			why = "node(s) didn't match pod anti-affinity rules"
 		}
@@ -304,16 +303,16 @@ func (cl *cluster) placePod(p *pod) {
 			text += fmt.Sprintf("%s%d %s", sep, against[why], why)
 			sep = ", "
 		}
-		status := mapAt(o.copyBody(), "status")
-		status["conditions"] = setCondition(listAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", text+".")
+		status := rules.MapAt(o.copyBody(), "status")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", text+".")
 		cl.setStatus(ref{resPods, p.key}, status)
 		return
 	}
-	best.pods[p.key], p.node = p, best.name
+	best.pods[p.key], p.node = p, best.Name
 	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
-		ensureMap(o, "spec")["nodeName"] = best.name
-		status := ensureMap(o, "status")
-		status["conditions"] = setCondition(listAt(status, "conditions"), "PodScheduled", "True", "", "")
+		rules.EnsureMap(o, "spec")["nodeName"] = best.Name
+		status := rules.EnsureMap(o, "status")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "PodScheduled", "True", "", "")
 		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
 		return true
 	})
@@ -330,17 +329,12 @@ func (n *node) countPods(owner string) int {
 	return c
 }
 
-func podSpec(spec map[string]any) (*corev1.PodSpec, error) {
-	out := &corev1.PodSpec{}
-	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, out)
-}
-
 // places are values of node labels: where a pod must not be.
 type places map[string]map[string]bool
 
 func (t places) hasNode(n *node) bool {
 	for key, values := range t {
-		if v, ok := n.labels[key]; ok && values[v] {
+		if v, ok := n.Labels[key]; ok && values[v] {
 			return true
 		}
 	}
@@ -368,61 +362,8 @@ func (cl *cluster) takenPlaces(spec *corev1.PodSpec, ns string, self *pod) place
 			if out[term.TopologyKey] == nil {
 				out[term.TopologyKey] = map[string]bool{}
 			}
-			out[term.TopologyKey][n.labels[term.TopologyKey]] = true
+			out[term.TopologyKey][n.Labels[term.TopologyKey]] = true
 		}
 	}
 	return out
-}
-
-// refusePod returns in the scheduler's text why a pod cannot be on a node, or, if
-// it is there already, why it cannot stay; "" if it can.
-func (n *node) refusePod(spec *corev1.PodSpec, tolerations []corev1.Toleration, there bool) string {
-	for _, t := range n.taints {
-		if t.Effect == corev1.TaintEffectPreferNoSchedule || there && t.Effect == corev1.TaintEffectNoSchedule {
-			continue
-		}
-		tolerated := slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool {
-			return tol.ToleratesTaint(klog.Background(), &t, false)
-		})
-		if !tolerated {
-			return fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)
-		}
-	}
-	if !n.isSelected(spec) {
-		return "node(s) didn't match Pod's node affinity/selector"
-	}
-	return ""
-}
-
-func (n *node) isSelected(spec *corev1.PodSpec) bool {
-	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.labels)) {
-		return false
-	}
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
-		return true
-	}
-	required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	return required == nil || slices.ContainsFunc(required.NodeSelectorTerms, n.inTerm)
-}
-
-// inTerm reports whether a node fits all parts of a term; an empty term fits
-// none.
-func (n *node) inTerm(term corev1.NodeSelectorTerm) bool {
-	operators := map[corev1.NodeSelectorOperator]selection.Operator{
-		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
-		corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
-		corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
-	}
-	for _, e := range term.MatchExpressions {
-		r, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
-		if err != nil || !r.Matches(labels.Set(n.labels)) {
-			return false
-		}
-	}
-	for _, f := range term.MatchFields {
-		if f.Key != "metadata.name" || slices.Contains(f.Values, n.name) != (f.Operator == corev1.NodeSelectorOpIn) {
-			return false
-		}
-	}
-	return len(term.MatchExpressions)+len(term.MatchFields) > 0
 }

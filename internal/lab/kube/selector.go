@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // selector is which objects a list or watch is about.
@@ -65,7 +67,7 @@ func (s selector) matchesObject(o *object) bool {
 	if o == nil {
 		return false
 	}
-	if !s.labels.Empty() && !s.labels.Matches(labels.Set(stringsAt(o.body, "metadata", "labels"))) {
+	if !s.labels.Empty() && !s.labels.Matches(labels.Set(rules.StringsAt(o.body, "metadata", "labels"))) {
 		return false
 	}
 	return s.fields.Empty() || s.fields.Matches(fieldsOf{o})
@@ -78,7 +80,7 @@ func (f fieldsOf) Has(string) bool { return true }
 
 // Get implements fields.Fields. An absent flag is false, an absent text "".
 func (f fieldsOf) Get(field string) string {
-	switch v := valueAt(f.o.body, strings.Split(field, ".")...).(type) {
+	switch v := rules.ValueAt(f.o.body, strings.Split(field, ".")...).(type) {
 	case string:
 		return v
 	case bool:

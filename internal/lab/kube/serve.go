@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -29,7 +30,7 @@ func (a *apiserver) newHandler() http.Handler {
 	name := func(r *http.Request) (world.Call, bool) {
 		return requestOf(r.Context()).nameCall(r.Method, a.cp.Node)
 	}
-	refuse := func(w http.ResponseWriter, code int, text string) { writeStatus(w, newRefusal(code, text)) }
+	refuse := func(w http.ResponseWriter, code int, text string) { writeStatus(w, rules.NewRefusal(code, text)) }
 	faced := a.c.world.HTTP(name, refuse, http.HandlerFunc(a.answerRequest))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.c.gate.tryEnter() {
@@ -53,7 +54,7 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	user, ok := a.authenticateRequest(r)
 	if !ok {
-		writeStatus(w, newRefusal(http.StatusUnauthorized, "Unauthorized"))
+		writeStatus(w, rules.NewRefusal(http.StatusUnauthorized, "Unauthorized"))
 		return
 	}
 	if req.verb == "" {
@@ -73,7 +74,7 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	want, ok := negotiateRendering(r.Header.Get("Accept"), asTable, asMetadata)
 	if !ok {
-		writeStatus(w, genericStatus(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
+		writeStatus(w, rules.GenericStatus(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
 		return
 	}
 	if err := a.carryOut(w, r, req, view{
@@ -138,7 +139,7 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if template := mapAt(o.body, "spec", "template"); template != nil && req.verb != "get" {
+	if template := rules.MapAt(o.body, "spec", "template"); template != nil && req.verb != "get" {
 		if text := a.cl.store.security.Warn(a.cl.store.labelsOf(req.namespace), req.namespace, template); text != "" {
 			w.Header().Add("Warning", fmt.Sprintf("299 - %q", text))
 		}
@@ -277,7 +278,7 @@ type view struct {
 func (v view) renderOne(o *object) ([]byte, error) {
 	switch v.as {
 	case asTable:
-		return v.encodeTable([]*object{o}, textAt(o.body, "metadata", "resourceVersion"), true)
+		return v.encodeTable([]*object{o}, rules.TextAt(o.body, "metadata", "resourceVersion"), true)
 	case asMetadata:
 		return json.Marshal(partialMetadata(o))
 	}
@@ -368,37 +369,9 @@ func notServed(w http.ResponseWriter, inGroup bool) {
 		http.Error(w, "404 page not found", http.StatusNotFound)
 		return
 	}
-	writeStatus(w, genericStatus(http.StatusNotFound, "the server could not find the requested resource"))
+	writeStatus(w, rules.GenericStatus(http.StatusNotFound, "the server could not find the requested resource"))
 }
 
 func notAllowed() error {
-	return &apierrors.StatusError{ErrStatus: genericStatus(http.StatusMethodNotAllowed, "the server does not allow this method on the requested resource")}
-}
-
-// genericStatus is a failure that is about the request, not about an object.
-func genericStatus(code int, text string) metav1.Status {
-	s := newRefusal(code, text)
-	s.Details = &metav1.StatusDetails{}
-	return s
-}
-
-// newRefusal is a failure without details.
-func newRefusal(code int, text string) metav1.Status {
-	reasons := map[int]metav1.StatusReason{
-		http.StatusBadRequest:           metav1.StatusReasonBadRequest,
-		http.StatusUnauthorized:         metav1.StatusReasonUnauthorized,
-		http.StatusForbidden:            metav1.StatusReasonForbidden,
-		http.StatusNotFound:             metav1.StatusReasonNotFound,
-		http.StatusMethodNotAllowed:     metav1.StatusReasonMethodNotAllowed,
-		http.StatusNotAcceptable:        metav1.StatusReasonNotAcceptable,
-		http.StatusConflict:             metav1.StatusReasonConflict,
-		http.StatusGone:                 metav1.StatusReasonExpired,
-		http.StatusUnsupportedMediaType: metav1.StatusReasonUnsupportedMediaType,
-		http.StatusUnprocessableEntity:  metav1.StatusReasonInvalid,
-		http.StatusTooManyRequests:      metav1.StatusReasonTooManyRequests,
-		http.StatusInternalServerError:  metav1.StatusReasonInternalError,
-		http.StatusServiceUnavailable:   metav1.StatusReasonServiceUnavailable,
-		http.StatusGatewayTimeout:       metav1.StatusReasonTimeout,
-	}
-	return metav1.Status{Status: metav1.StatusFailure, Message: text, Reason: reasons[code], Code: int32(code)}
+	return &apierrors.StatusError{ErrStatus: rules.GenericStatus(http.StatusMethodNotAllowed, "the server does not allow this method on the requested resource")}
 }

@@ -221,9 +221,9 @@ func (s *store) writeObject(c change, next map[string]any) (*object, error) {
 	if next == nil {
 		// A deletion is a version of its own: the last state, stamped with it.
 		body = maps.Clone(c.old.body)
-		body["metadata"] = maps.Clone(mapAt(body, "metadata"))
+		body["metadata"] = maps.Clone(rules.MapAt(body, "metadata"))
 	}
-	mapAt(body, "metadata")["resourceVersion"] = strconv.FormatUint(s.rv, 10)
+	rules.MapAt(body, "metadata")["resourceVersion"] = strconv.FormatUint(s.rv, 10)
 	stored := &object{rv: s.rv, body: body}
 	switch {
 	case next == nil:
@@ -284,13 +284,11 @@ func (s *store) takeChanges() []change {
 // createObject stores a new object of the simulation's own; it leaves one that is
 // there already.
 func (s *store) createObject(res *resource, body map[string]any) {
-	meta := mapAt(body, "metadata")
+	meta := rules.MapAt(body, "metadata")
 	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
 	s.stampObject(res, meta)
-	if d := defaults[res]; d != nil {
-		d(body)
-	}
-	key := objectKey(textAt(meta, "namespace"), textAt(meta, "name"))
+	rules.SetDefaults(res.gr(), body)
+	key := objectKey(rules.TextAt(meta, "namespace"), rules.TextAt(meta, "name"))
 	if s.getObject(res, key) != nil {
 		return
 	}
@@ -337,8 +335,8 @@ func (s *store) stampObject(res *resource, meta map[string]any) {
 	if res.countsGenerations() {
 		meta["generation"] = int64(1)
 	}
-	if textAt(meta, "name") == "" {
-		meta["name"] = textAt(meta, "generateName") + makeSuffix(s.nextUnique())
+	if rules.TextAt(meta, "name") == "" {
+		meta["name"] = rules.TextAt(meta, "generateName") + makeSuffix(s.nextUnique())
 	}
 }
 

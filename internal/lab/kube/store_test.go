@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 func newConfigMap(namespace, name string, n int) map[string]any {
@@ -53,10 +55,10 @@ func TestStoreAgainstModel(t *testing.T) {
 			out := map[string]int{}
 			for _, o := range objects {
 				var n int
-				if _, err := fmt.Sscan(textAt(o.body, "data", "n"), &n); err != nil {
+				if _, err := fmt.Sscan(rules.TextAt(o.body, "data", "n"), &n); err != nil {
 					t.Fatal(err)
 				}
-				out[objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))] = n
+				out[objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(o.body, "metadata", "name"))] = n
 			}
 			if !slices.IsSortedFunc(objects, func(a, b *object) int { return compareKeys(a, b) }) {
 				t.Fatal("the list is not sorted")
@@ -84,10 +86,10 @@ func TestStoreAgainstModel(t *testing.T) {
 				if o == nil {
 					o = e.old
 				}
-				key := objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))
+				key := objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(o.body, "metadata", "name"))
 				if delete(replayed, key); e.new != nil {
 					var n int
-					if _, err := fmt.Sscan(textAt(o.body, "data", "n"), &n); err != nil {
+					if _, err := fmt.Sscan(rules.TextAt(o.body, "data", "n"), &n); err != nil {
 						t.Fatal(err)
 					}
 					replayed[key] = n
@@ -102,7 +104,7 @@ func TestStoreAgainstModel(t *testing.T) {
 
 func compareKeys(a, b *object) int {
 	key := func(o *object) string {
-		return objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))
+		return objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(o.body, "metadata", "name"))
 	}
 	switch ka, kb := key(a), key(b); {
 	case ka < kb:
@@ -145,12 +147,12 @@ func TestGeneratedNames(t *testing.T) {
 		for range 1000 {
 			meta := map[string]any{"generateName": "x-"}
 			s.stampObject(resConfigMaps, meta)
-			if uid := textAt(meta, "uid"); len(uid) != 36 || seen[uid] {
+			if uid := rules.TextAt(meta, "uid"); len(uid) != 36 || seen[uid] {
 				t.Fatalf("uid %q", uid)
 			}
-			seen[textAt(meta, "uid")] = true
-			if len(textAt(meta, "name")) != 7 {
-				t.Fatalf("name %q", textAt(meta, "name"))
+			seen[rules.TextAt(meta, "uid")] = true
+			if len(rules.TextAt(meta, "name")) != 7 {
+				t.Fatalf("name %q", rules.TextAt(meta, "name"))
 			}
 		}
 	}

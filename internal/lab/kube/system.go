@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/version"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -80,7 +81,7 @@ func (cl *cluster) addDNS(cp world.ControlPlane) {
 			map[string]any{"key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Exists", "effect": "NoSchedule"},
 		},
 	})
-	ensureMap(dns, "spec")["replicas"] = int64(2)
+	rules.EnsureMap(dns, "spec")["replicas"] = int64(2)
 	cl.addObject(resDeployments, "kube-system", "coredns", dns)
 }
 
@@ -99,7 +100,7 @@ func newWorkload(app, image string, spec map[string]any) map[string]any {
 
 // addObject makes an object the way a client would, defaults and all.
 func (cl *cluster) addObject(res *resource, ns, name string, body map[string]any) {
-	meta := ensureMap(body, "metadata")
+	meta := rules.EnsureMap(body, "metadata")
 	meta["name"] = name
 	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
 	if _, err := cl.store.insertObject(res, &request{namespace: ns}, body); err != nil {
@@ -125,17 +126,17 @@ func (cl *cluster) mirrorPods(node string) {
 			state, ready = map[string]any{"running": map[string]any{"startedAt": formatNow()}}, "True"
 		}
 		cl.store.updateObject(resPods, key, func(o map[string]any) bool {
-			status := ensureMap(o, "status")
+			status := rules.EnsureMap(o, "status")
 			ip := k.k.Address.String()
 			status["phase"], status["qosClass"] = "Running", "Burstable"
 			status["hostIP"], status["podIP"] = ip, ip
 			status["podIPs"] = []any{map[string]any{"ip": ip}}
-			fillMissing(status, "startTime", formatNow())
+			rules.FillMissing(status, "startTime", formatNow())
 			for _, c := range []string{"PodReadyToStartContainers", "Initialized", "PodScheduled"} {
-				status["conditions"] = setCondition(listAt(status, "conditions"), c, "True", "", "")
+				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "True", "", "")
 			}
 			for _, c := range []string{"Ready", "ContainersReady"} {
-				status["conditions"] = setCondition(listAt(status, "conditions"), c, ready, "", "")
+				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, ready, "", "")
 			}
 			status["containerStatuses"] = containerStates(o, "containers", i >= 0, state)
 			return true
@@ -150,7 +151,7 @@ func (cl *cluster) mirrorPod(node *object, on, name, version string) map[string]
 			"labels":      map[string]any{"k8s-app": name, "tier": "control-plane"},
 			"annotations": map[string]any{mirrorAnnotation: cl.store.nextUnique()[:32], "kubernetes.io/config.source": "file"},
 			"ownerReferences": []any{map[string]any{
-				"apiVersion": "v1", "kind": "Node", "name": on, "uid": textAt(node.body, "metadata", "uid"), "controller": true,
+				"apiVersion": "v1", "kind": "Node", "name": on, "uid": rules.TextAt(node.body, "metadata", "uid"), "controller": true,
 			}},
 		},
 		"spec": map[string]any{
@@ -169,7 +170,7 @@ func (cl *cluster) tendNamespace(key string) {
 		return
 	}
 	_, ns := splitKey(key)
-	if textAt(o.body, "status", "phase") != "Terminating" {
+	if rules.TextAt(o.body, "status", "phase") != "Terminating" {
 		cl.store.createObject(resServiceAccounts, map[string]any{"metadata": map[string]any{"name": "default", "namespace": ns}})
 		cl.store.createObject(resConfigMaps, map[string]any{
 			"metadata": map[string]any{"name": "kube-root-ca.crt", "namespace": ns},
@@ -184,7 +185,7 @@ func (cl *cluster) tendNamespace(key string) {
 		}
 		objects, _ := cl.store.listObjects(res, ns)
 		for _, o := range objects {
-			cl.dropObject(res, objectKey(ns, textAt(o.body, "metadata", "name")))
+			cl.dropObject(res, objectKey(ns, rules.TextAt(o.body, "metadata", "name")))
 		}
 		objects, _ = cl.store.listObjects(res, ns)
 		left += len(objects)
@@ -202,29 +203,29 @@ func (cl *cluster) tendClaim(key string) {
 	if o == nil {
 		volumes, _ := cl.store.listObjects(resVolumes, "")
 		for _, v := range volumes {
-			if textAt(v.body, "spec", "claimRef", "namespace") == ns && textAt(v.body, "spec", "claimRef", "name") == name {
-				cl.dropObject(resVolumes, objectKey("", textAt(v.body, "metadata", "name")))
+			if rules.TextAt(v.body, "spec", "claimRef", "namespace") == ns && rules.TextAt(v.body, "spec", "claimRef", "name") == name {
+				cl.dropObject(resVolumes, objectKey("", rules.TextAt(v.body, "metadata", "name")))
 			}
 		}
 		return
 	}
-	if textAt(o.body, "status", "phase") == "Bound" {
+	if rules.TextAt(o.body, "status", "phase") == "Bound" {
 		return
 	}
-	volume := "pvc-" + textAt(o.body, "metadata", "uid")
-	size := mapAt(o.body, "spec", "resources", "requests")
-	modes := listAt(o.body, "spec", "accessModes")
-	class := textAt(o.body, "spec", "storageClassName")
+	volume := "pvc-" + rules.TextAt(o.body, "metadata", "uid")
+	size := rules.MapAt(o.body, "spec", "resources", "requests")
+	modes := rules.ListAt(o.body, "spec", "accessModes")
+	class := rules.TextAt(o.body, "spec", "storageClassName")
 	cl.store.createObject(resVolumes, map[string]any{
 		"metadata": map[string]any{"name": volume},
 		"spec": map[string]any{
 			"capacity": size, "accessModes": modes, "storageClassName": class, "persistentVolumeReclaimPolicy": "Delete",
-			"claimRef": map[string]any{"apiVersion": "v1", "kind": resClaims.kind, "namespace": ns, "name": name, "uid": textAt(o.body, "metadata", "uid")},
+			"claimRef": map[string]any{"apiVersion": "v1", "kind": resClaims.kind, "namespace": ns, "name": name, "uid": rules.TextAt(o.body, "metadata", "uid")},
 		},
 		"status": map[string]any{"phase": "Bound"},
 	})
 	cl.store.updateObject(resClaims, key, func(o map[string]any) bool {
-		ensureMap(o, "spec")["volumeName"] = volume
+		rules.EnsureMap(o, "spec")["volumeName"] = volume
 		o["status"] = map[string]any{"phase": "Bound", "capacity": size, "accessModes": modes}
 		return true
 	})
@@ -239,10 +240,10 @@ func (cl *cluster) tendDefinition(key string) {
 		return
 	}
 	res := customResource(o)
-	if valueAt(o.body, "metadata", "deletionTimestamp") != nil {
+	if rules.ValueAt(o.body, "metadata", "deletionTimestamp") != nil {
 		objects, _ := cl.store.listObjects(res, "")
 		for _, o := range objects {
-			cl.dropObject(res, objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name")))
+			cl.dropObject(res, objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(o.body, "metadata", "name")))
 		}
 		if objects, _ = cl.store.listObjects(res, ""); len(objects) == 0 {
 			cl.store.unserveResource(res.gr())
@@ -261,7 +262,7 @@ func (cl *cluster) tendDefinition(key string) {
 	cl.planned[r] = true
 	cl.scheduleAfter(establish, func() {
 		delete(cl.planned, r)
-		if o := cl.store.getObject(resCRDs, key); o != nil && valueAt(o.body, "metadata", "deletionTimestamp") == nil {
+		if o := cl.store.getObject(resCRDs, key); o != nil && rules.ValueAt(o.body, "metadata", "deletionTimestamp") == nil {
 			cl.store.serveResource(customResource(o))
 			cl.acceptDefinition(r)
 		}
@@ -271,37 +272,37 @@ func (cl *cluster) tendDefinition(key string) {
 // acceptDefinition reports in a definition's status that it is served.
 func (cl *cluster) acceptDefinition(r ref) {
 	o := cl.store.getObject(r.res, r.key)
-	conditions := listAt(o.body, "status", "conditions")
+	conditions := rules.ListAt(o.body, "status", "conditions")
 	conditions = setCondition(conditions, string(apiextensionsv1.NamesAccepted), "True", "NoConflicts", "no conflicts found")
 	conditions = setCondition(conditions, string(apiextensionsv1.Established), "True", "InitialNamesAccepted", "the initial names have been accepted")
 	cl.setStatus(r, map[string]any{
-		"conditions": conditions, "acceptedNames": valueAt(o.body, "spec", "names"), "storedVersions": []any{customResource(o).storage},
+		"conditions": conditions, "acceptedNames": rules.ValueAt(o.body, "spec", "names"), "storedVersions": []any{customResource(o).storage},
 	})
 }
 
 // customResource is the resource a definition asks for.
 func customResource(o *object) *resource {
-	names := mapAt(o.body, "spec", "names")
+	names := rules.MapAt(o.body, "spec", "names")
 	res := &resource{
-		group: textAt(o.body, "spec", "group"), name: textAt(names, "plural"), kind: textAt(names, "kind"),
-		listKind: textAt(names, "listKind"), singular: textAt(names, "singular"), namespaced: textAt(o.body, "spec", "scope") == "Namespaced",
+		group: rules.TextAt(o.body, "spec", "group"), name: rules.TextAt(names, "plural"), kind: rules.TextAt(names, "kind"),
+		listKind: rules.TextAt(names, "listKind"), singular: rules.TextAt(names, "singular"), namespaced: rules.TextAt(o.body, "spec", "scope") == "Namespaced",
 	}
-	for _, s := range listAt(names, "shortNames") {
+	for _, s := range rules.ListAt(names, "shortNames") {
 		short, _ := s.(string)
 		res.short = append(res.short, short)
 	}
-	for _, c := range listAt(names, "categories") {
+	for _, c := range rules.ListAt(names, "categories") {
 		category, _ := c.(string)
 		res.categories = append(res.categories, category)
 	}
-	for _, v := range mapsAt(o.body, "spec", "versions") {
-		if boolAt(v, "storage") {
-			res.storage = textAt(v, "name")
+	for _, v := range rules.MapsAt(o.body, "spec", "versions") {
+		if rules.BoolAt(v, "storage") {
+			res.storage = rules.TextAt(v, "name")
 		}
-		if boolAt(v, "served") {
-			res.versions = append(res.versions, textAt(v, "name"))
+		if rules.BoolAt(v, "served") {
+			res.versions = append(res.versions, rules.TextAt(v, "name"))
 		}
-		res.status = res.status || mapAt(v, "subresources")["status"] != nil
+		res.status = res.status || rules.MapAt(v, "subresources")["status"] != nil
 	}
 	slices.SortFunc(res.versions, func(a, b string) int { return version.CompareKubeAwareVersionStrings(b, a) })
 	return res

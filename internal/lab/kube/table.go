@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // column is one column of what "kubectl get" shows. Columns with wide are
@@ -85,8 +87,8 @@ func (v view) inRow(o *object) ([]byte, error) {
 }
 
 var (
-	colName = column{"Name", "string", false, func(o map[string]any) any { return textAt(o, "metadata", "name") }}
-	colAge  = column{"Age", "string", false, func(o map[string]any) any { return formatAge(textAt(o, "metadata", "creationTimestamp")) }}
+	colName = column{"Name", "string", false, func(o map[string]any) any { return rules.TextAt(o, "metadata", "name") }}
+	colAge  = column{"Age", "string", false, func(o map[string]any) any { return formatAge(rules.TextAt(o, "metadata", "creationTimestamp")) }}
 )
 
 // formatAge is the age of something, as kubectl writes it.
@@ -100,11 +102,11 @@ func formatAge(at string) string {
 
 // a number or text at a path of the object.
 func numberCell(path ...string) func(map[string]any) any {
-	return func(o map[string]any) any { return numberAt(o, path...) }
+	return func(o map[string]any) any { return rules.NumberAt(o, path...) }
 }
 
 func textCell(path ...string) func(map[string]any) any {
-	return func(o map[string]any) any { return orNone(textAt(o, path...)) }
+	return func(o map[string]any) any { return orNone(rules.TextAt(o, path...)) }
 }
 
 func orNone(s string) string {
@@ -120,7 +122,7 @@ var ofPods = []column{
 	{"Containers", "string", true, func(o map[string]any) any { return joinContainers(o, "name") }},
 	{"Images", "string", true, func(o map[string]any) any { return joinContainers(o, "image") }},
 	{"Selector", "string", true, func(o map[string]any) any {
-		sel, err := selectorAt(o)
+		sel, err := rules.SelectorAt(o)
 		if err != nil {
 			return "<invalid>"
 		}
@@ -130,8 +132,8 @@ var ofPods = []column{
 
 func joinContainers(o map[string]any, field string) string {
 	var all []string
-	for _, c := range mapsAt(o, "spec", "template", "spec", "containers") {
-		all = append(all, textAt(c, field))
+	for _, c := range rules.MapsAt(o, "spec", "template", "spec", "containers") {
+		all = append(all, rules.TextAt(c, field))
 	}
 	return strings.Join(all, ",")
 }
@@ -164,7 +166,7 @@ var columnsOf = map[*resource][]column{
 	resDeployments: append([]column{
 		colName,
 		{"Ready", "string", false, func(o map[string]any) any {
-			return fmt.Sprintf("%d/%d", numberAt(o, "status", "readyReplicas"), numberAt(o, "spec", "replicas"))
+			return fmt.Sprintf("%d/%d", rules.NumberAt(o, "status", "readyReplicas"), rules.NumberAt(o, "spec", "replicas"))
 		}},
 		{"Up-to-date", "string", false, numberCell("status", "updatedReplicas")},
 		{"Available", "string", false, numberCell("status", "availableReplicas")},
@@ -178,14 +180,14 @@ var columnsOf = map[*resource][]column{
 		{"Up-to-date", "integer", false, numberCell("status", "updatedNumberScheduled")},
 		{"Available", "integer", false, numberCell("status", "numberAvailable")},
 		{"Node Selector", "string", false, func(o map[string]any) any {
-			return orNone(joinMap(stringsAt(o, "spec", "template", "spec", "nodeSelector")))
+			return orNone(joinMap(rules.StringsAt(o, "spec", "template", "spec", "nodeSelector")))
 		}},
 		colAge,
 	}, ofPods...),
 	resStatefulSets: append([]column{
 		colName,
 		{"Ready", "string", false, func(o map[string]any) any {
-			return fmt.Sprintf("%d/%d", numberAt(o, "status", "readyReplicas"), numberAt(o, "spec", "replicas"))
+			return fmt.Sprintf("%d/%d", rules.NumberAt(o, "status", "readyReplicas"), rules.NumberAt(o, "spec", "replicas"))
 		}},
 		colAge,
 	}, ofPods[:2]...),
@@ -200,7 +202,7 @@ var columnsOf = map[*resource][]column{
 		colName,
 		{"Status", "string", false, jobStatus},
 		{"Completions", "string", false, func(o map[string]any) any {
-			return fmt.Sprintf("%d/%d", numberAt(o, "status", "succeeded"), max(1, numberAt(o, "spec", "completions")))
+			return fmt.Sprintf("%d/%d", rules.NumberAt(o, "status", "succeeded"), max(1, rules.NumberAt(o, "spec", "completions")))
 		}},
 		{"Duration", "string", false, jobDuration},
 		colAge,
@@ -212,27 +214,27 @@ var columnsOf = map[*resource][]column{
 		{"External-IP", "string", false, serviceExternal},
 		{"Port(s)", "string", false, servicePorts},
 		colAge,
-		{"Selector", "string", true, func(o map[string]any) any { return orNone(joinMap(stringsAt(o, "spec", "selector"))) }},
+		{"Selector", "string", true, func(o map[string]any) any { return orNone(joinMap(rules.StringsAt(o, "spec", "selector"))) }},
 	},
 	resNamespaces: {colName, {"Status", "string", false, textCell("status", "phase")}, colAge},
 	resConfigMaps: {
 		colName,
-		{"Data", "string", false, func(o map[string]any) any { return len(mapAt(o, "data")) + len(mapAt(o, "binaryData")) }},
+		{"Data", "string", false, func(o map[string]any) any { return len(rules.MapAt(o, "data")) + len(rules.MapAt(o, "binaryData")) }},
 		colAge,
 	},
 	findBuiltin("", "secrets"): {
 		colName,
 		{"Type", "string", false, textCell("type")},
-		{"Data", "string", false, func(o map[string]any) any { return len(mapAt(o, "data")) }},
+		{"Data", "string", false, func(o map[string]any) any { return len(rules.MapAt(o, "data")) }},
 		colAge,
 	},
 	resClaims: {
 		colName,
 		{"Status", "string", false, textCell("status", "phase")},
 		{"Volume", "string", false, textCell("spec", "volumeName")},
-		{"Capacity", "string", false, func(o map[string]any) any { return textAt(o, "status", "capacity", "storage") }},
-		{"Access Modes", "string", false, func(o map[string]any) any { return accessModes(listAt(o, "status", "accessModes")) }},
-		{"StorageClass", "string", false, func(o map[string]any) any { return textAt(o, "spec", "storageClassName") }},
+		{"Capacity", "string", false, func(o map[string]any) any { return rules.TextAt(o, "status", "capacity", "storage") }},
+		{"Access Modes", "string", false, func(o map[string]any) any { return accessModes(rules.ListAt(o, "status", "accessModes")) }},
+		{"StorageClass", "string", false, func(o map[string]any) any { return rules.TextAt(o, "spec", "storageClassName") }},
 		{"VolumeAttributesClass", "string", false, func(map[string]any) any { return "<unset>" }},
 		colAge,
 		{"VolumeMode", "string", true, textCell("spec", "volumeMode")},
@@ -242,16 +244,16 @@ var columnsOf = map[*resource][]column{
 
 func nodeStatus(o map[string]any) any {
 	out := "Unknown"
-	for _, c := range mapsAt(o, "status", "conditions") {
-		if textAt(c, "type") != "Ready" {
+	for _, c := range rules.MapsAt(o, "status", "conditions") {
+		if rules.TextAt(c, "type") != "Ready" {
 			continue
 		}
 		out = "NotReady"
-		if textAt(c, "status") == "True" {
+		if rules.TextAt(c, "status") == "True" {
 			out = "Ready"
 		}
 	}
-	if boolAt(o, "spec", "unschedulable") {
+	if rules.BoolAt(o, "spec", "unschedulable") {
 		out += ",SchedulingDisabled"
 	}
 	return out
@@ -259,7 +261,7 @@ func nodeStatus(o map[string]any) any {
 
 func nodeRoles(o map[string]any) any {
 	var roles []string
-	for l := range stringsAt(o, "metadata", "labels") {
+	for l := range rules.StringsAt(o, "metadata", "labels") {
 		if role, ok := strings.CutPrefix(l, "node-role.kubernetes.io/"); ok && role != "" {
 			roles = append(roles, role)
 		}
@@ -270,9 +272,9 @@ func nodeRoles(o map[string]any) any {
 
 func nodeAddress(kind string) func(map[string]any) any {
 	return func(o map[string]any) any {
-		for _, a := range mapsAt(o, "status", "addresses") {
-			if textAt(a, "type") == kind {
-				return textAt(a, "address")
+		for _, a := range rules.MapsAt(o, "status", "addresses") {
+			if rules.TextAt(a, "type") == kind {
+				return rules.TextAt(a, "address")
 			}
 		}
 		return "<none>"
@@ -281,32 +283,32 @@ func nodeAddress(kind string) func(map[string]any) any {
 
 func podReady(o map[string]any) any {
 	ready := 0
-	for _, c := range mapsAt(o, "status", "containerStatuses") {
-		if boolAt(c, "ready") {
+	for _, c := range rules.MapsAt(o, "status", "containerStatuses") {
+		if rules.BoolAt(c, "ready") {
 			ready++
 		}
 	}
-	return fmt.Sprintf("%d/%d", ready, len(listAt(o, "spec", "containers")))
+	return fmt.Sprintf("%d/%d", ready, len(rules.ListAt(o, "spec", "containers")))
 }
 
 func podStatus(o map[string]any) any {
-	if textAt(o, "metadata", "deletionTimestamp") != "" {
+	if rules.TextAt(o, "metadata", "deletionTimestamp") != "" {
 		return "Terminating"
 	}
-	for _, c := range mapsAt(o, "status", "containerStatuses") {
-		if why := textAt(c, "state", "waiting", "reason"); why != "" {
+	for _, c := range rules.MapsAt(o, "status", "containerStatuses") {
+		if why := rules.TextAt(c, "state", "waiting", "reason"); why != "" {
 			return why
 		}
-		if why := textAt(c, "state", "terminated", "reason"); why != "" {
+		if why := rules.TextAt(c, "state", "terminated", "reason"); why != "" {
 			return why
 		}
 	}
-	return textAt(o, "status", "phase")
+	return rules.TextAt(o, "status", "phase")
 }
 
 func jobStatus(o map[string]any) any {
-	for _, c := range mapsAt(o, "status", "conditions") {
-		if kind := textAt(c, "type"); textAt(c, "status") == "True" && (kind == "Complete" || kind == "Failed" || kind == "Suspended") {
+	for _, c := range rules.MapsAt(o, "status", "conditions") {
+		if kind := rules.TextAt(c, "type"); rules.TextAt(c, "status") == "True" && (kind == "Complete" || kind == "Failed" || kind == "Suspended") {
 			return kind
 		}
 	}
@@ -314,11 +316,11 @@ func jobStatus(o map[string]any) any {
 }
 
 func jobDuration(o map[string]any) any {
-	start, err := time.Parse(time.RFC3339, textAt(o, "status", "startTime"))
+	start, err := time.Parse(time.RFC3339, rules.TextAt(o, "status", "startTime"))
 	if err != nil {
 		return ""
 	}
-	end, err := time.Parse(time.RFC3339, textAt(o, "status", "completionTime"))
+	end, err := time.Parse(time.RFC3339, rules.TextAt(o, "status", "completionTime"))
 	if err != nil {
 		end = time.Now()
 	}
@@ -326,23 +328,23 @@ func jobDuration(o map[string]any) any {
 }
 
 func serviceExternal(o map[string]any) any {
-	switch textAt(o, "spec", "type") {
+	switch rules.TextAt(o, "spec", "type") {
 	case "LoadBalancer":
 		return "<pending>"
 	case "ExternalName":
-		return textAt(o, "spec", "externalName")
+		return rules.TextAt(o, "spec", "externalName")
 	}
 	return "<none>"
 }
 
 func servicePorts(o map[string]any) any {
 	var ports []string
-	for _, p := range mapsAt(o, "spec", "ports") {
-		s := fmt.Sprint(numberAt(p, "port"))
-		if n := numberAt(p, "nodePort"); n > 0 {
+	for _, p := range rules.MapsAt(o, "spec", "ports") {
+		s := fmt.Sprint(rules.NumberAt(p, "port"))
+		if n := rules.NumberAt(p, "nodePort"); n > 0 {
 			s += fmt.Sprintf(":%d", n)
 		}
-		ports = append(ports, s+"/"+textAt(p, "protocol"))
+		ports = append(ports, s+"/"+rules.TextAt(p, "protocol"))
 	}
 	return orNone(strings.Join(ports, ","))
 }

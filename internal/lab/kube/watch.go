@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -165,7 +166,7 @@ func namespaceOf(e event) string {
 	if o == nil {
 		o = e.old
 	}
-	return textAt(o.body, "metadata", "namespace")
+	return rules.TextAt(o.body, "metadata", "namespace")
 }
 
 func (s *stream) sendObject(kind string, o *object) {

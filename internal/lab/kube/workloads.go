@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // everywhere is what the DaemonSet controller lets its pods tolerate unasked.
@@ -35,12 +37,12 @@ type workload struct {
 // being deleted.
 func (cl *cluster) readWorkload(res *resource, key string) (w workload, ok bool) {
 	o := cl.store.getObject(res, key)
-	if o == nil || valueAt(o.body, "metadata", "deletionTimestamp") != nil {
+	if o == nil || rules.ValueAt(o.body, "metadata", "deletionTimestamp") != nil {
 		delete(cl.rolledOut, ref{res, key})
 		delete(cl.refusals, ref{res, key})
 		return w, false
 	}
-	w = workload{ref: ref{res, key}, o: o, uid: textAt(o.body, "metadata", "uid"), hash: templateHash(o)}
+	w = workload{ref: ref{res, key}, o: o, uid: rules.TextAt(o.body, "metadata", "uid"), hash: templateHash(o)}
 	for _, p := range byKey(cl.owned[w.uid]) {
 		if !p.deleting {
 			w.pods = append(w.pods, p)
@@ -63,7 +65,7 @@ func (w workload) countPods(keep func(*pod) bool) int64 {
 func isReady(p *pod) bool { return p.ready }
 
 // generation is what the workload's status has observed.
-func (w workload) generation() int64 { return numberAt(w.o.body, "metadata", "generation") }
+func (w workload) generation() int64 { return rules.NumberAt(w.o.body, "metadata", "generation") }
 
 // tendDaemonSet keeps one pod on every node that fits.
 func (cl *cluster) tendDaemonSet(key string) {
@@ -75,7 +77,7 @@ func (cl *cluster) tendDaemonSet(key string) {
 		cl.reported = true
 		cl.c.world.Spend("addon", "cilium", 0, "api/"+cl.first)
 	}
-	spec, err := podSpec(mapAt(w.o.body, "spec", "template", "spec"))
+	spec, err := rules.PodSpec(rules.MapAt(w.o.body, "spec", "template", "spec"))
 	if err != nil {
 		cl.c.world.Log.Warn("lab controller cannot read pod template", "daemonset", key, "err", err)
 		return
@@ -89,8 +91,8 @@ func (cl *cluster) tendDaemonSet(key string) {
 	byNode := map[string]*pod{}
 	for _, p := range w.pods {
 		n := cl.nodes[p.node]
-		stale := p.hash != w.hash && textAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
-		if n == nil || stale || byNode[p.node] != nil || n.refusePod(spec, tolerations, true) != "" {
+		stale := p.hash != w.hash && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
+		if n == nil || stale || byNode[p.node] != nil || n.RefusePod(spec, tolerations, true) != "" {
 			cl.dropObject(resPods, p.key)
 			continue
 		}
@@ -99,12 +101,12 @@ func (cl *cluster) tendDaemonSet(key string) {
 	var desired, current, ready, updated int64
 	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
 		n, p := cl.nodes[name], byNode[name]
-		if p == nil && n.refusePod(spec, tolerations, false) != "" {
+		if p == nil && n.RefusePod(spec, tolerations, false) != "" {
 			continue
 		}
 		desired++
 		if p == nil {
-			cl.makePod(w, "", n.name, hashOfSet, w.hash)
+			cl.makePod(w, "", n.Name, hashOfSet, w.hash)
 			continue
 		}
 		current++
@@ -165,7 +167,7 @@ func (cl *cluster) tendDeployment(key string) {
 		return
 	}
 	ns, name := splitKey(key)
-	want := numberAt(w.o.body, "spec", "replicas")
+	want := rules.NumberAt(w.o.body, "spec", "replicas")
 	newest := objectKey(ns, name+"-"+w.hash)
 	var replicas, ready, updated, revision int64
 	for r := range cl.dependents[w.uid] {
@@ -173,26 +175,26 @@ func (cl *cluster) tendDeployment(key string) {
 		if r.res != resReplicaSets || rs == nil {
 			continue
 		}
-		if n, err := strconv.ParseInt(textAt(rs.body, "metadata", "annotations", revisionAnnotation), 10, 64); err == nil {
+		if n, err := strconv.ParseInt(rules.TextAt(rs.body, "metadata", "annotations", revisionAnnotation), 10, 64); err == nil {
 			revision = max(revision, n)
 		}
 		scale := int64(0)
 		if r.key == newest {
 			scale = want
-			updated = numberAt(rs.body, "status", "replicas")
-			ready = numberAt(rs.body, "status", "readyReplicas")
+			updated = rules.NumberAt(rs.body, "status", "replicas")
+			ready = rules.NumberAt(rs.body, "status", "readyReplicas")
 		}
-		replicas += numberAt(rs.body, "status", "replicas")
-		if numberAt(rs.body, "spec", "replicas") != scale && !boolAt(w.o.body, "spec", "paused") {
+		replicas += rules.NumberAt(rs.body, "status", "replicas")
+		if rules.NumberAt(rs.body, "spec", "replicas") != scale && !rules.BoolAt(w.o.body, "spec", "paused") {
 			cl.store.updateObject(resReplicaSets, r.key, func(o map[string]any) bool {
-				ensureMap(o, "spec")["replicas"] = scale
-				meta := mapAt(o, "metadata")
-				meta["generation"] = numberAt(meta, "generation") + 1
+				rules.EnsureMap(o, "spec")["replicas"] = scale
+				meta := rules.MapAt(o, "metadata")
+				meta["generation"] = rules.NumberAt(meta, "generation") + 1
 				return true
 			})
 		}
 	}
-	if cl.store.getObject(resReplicaSets, newest) == nil && !boolAt(w.o.body, "spec", "paused") {
+	if cl.store.getObject(resReplicaSets, newest) == nil && !rules.BoolAt(w.o.body, "spec", "paused") {
 		cl.makeReplicaSet(w, newest, want, revision+1)
 	}
 	status := map[string]any{"observedGeneration": w.generation()}
@@ -206,8 +208,8 @@ func (cl *cluster) tendDeployment(key string) {
 	conditions := deploymentConditions(w, newest, ready >= want-want/4, complete)
 	rs := cl.store.getObject(resReplicaSets, newest)
 	if rs != nil {
-		conditions = append(conditions, listAt(rs.body, "status", "conditions")...)
-		w.pods = byKey(cl.owned[textAt(rs.body, "metadata", "uid")])
+		conditions = append(conditions, rules.ListAt(rs.body, "status", "conditions")...)
+		w.pods = byKey(cl.owned[rules.TextAt(rs.body, "metadata", "uid")])
 	}
 	status["conditions"] = conditions
 	cl.setStatus(w.ref, status)
@@ -217,9 +219,9 @@ func (cl *cluster) tendDeployment(key string) {
 // deploymentConditions are those of a Deployment whose newest ReplicaSet is at key
 // newest.
 func deploymentConditions(w workload, newest string, available, complete bool) []any {
-	conditions := slices.DeleteFunc(slices.Clone(listAt(w.o.body, "status", "conditions")), func(c any) bool {
+	conditions := slices.DeleteFunc(slices.Clone(rules.ListAt(w.o.body, "status", "conditions")), func(c any) bool {
 		m, _ := c.(map[string]any)
-		return textAt(m, "type") == "ReplicaFailure" // its ReplicaSet's
+		return rules.TextAt(m, "type") == "ReplicaFailure" // its ReplicaSet's
 	})
 	if available {
 		conditions = setCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
@@ -239,14 +241,14 @@ const revisionAnnotation = "deployment.kubernetes.io/revision"
 // makeReplicaSet makes the ReplicaSet of a Deployment's present template.
 func (cl *cluster) makeReplicaSet(w workload, key string, replicas, revision int64) {
 	ns, name := splitKey(key)
-	spec := runtime.DeepCopyJSON(mapAt(w.o.body, "spec"))
-	template := ensureMap(spec, "template")
-	ensureMap(template, "metadata", "labels")[hashOfTemplate] = w.hash
-	selector := ensureMap(spec, "selector")
-	ensureMap(selector, "matchLabels")[hashOfTemplate] = w.hash
+	spec := runtime.DeepCopyJSON(rules.MapAt(w.o.body, "spec"))
+	template := rules.EnsureMap(spec, "template")
+	rules.EnsureMap(template, "metadata", "labels")[hashOfTemplate] = w.hash
+	selector := rules.EnsureMap(spec, "selector")
+	rules.EnsureMap(selector, "matchLabels")[hashOfTemplate] = w.hash
 	cl.store.createObject(resReplicaSets, map[string]any{
 		"metadata": map[string]any{
-			"name": name, "namespace": ns, "labels": runtime.DeepCopyJSON(ensureMap(template, "metadata", "labels")),
+			"name": name, "namespace": ns, "labels": runtime.DeepCopyJSON(rules.EnsureMap(template, "metadata", "labels")),
 			"annotations":     map[string]any{revisionAnnotation: strconv.FormatInt(revision, 10)},
 			"ownerReferences": []any{ownedBy(resDeployments, w.o)},
 		},
@@ -254,7 +256,7 @@ func (cl *cluster) makeReplicaSet(w workload, key string, replicas, revision int
 		"status": map[string]any{"replicas": int64(0)},
 	})
 	cl.store.updateObject(resDeployments, w.key, func(o map[string]any) bool {
-		ensureMap(o, "metadata", "annotations")[revisionAnnotation] = strconv.FormatInt(revision, 10)
+		rules.EnsureMap(o, "metadata", "annotations")[revisionAnnotation] = strconv.FormatInt(revision, 10)
 		return true
 	})
 }
@@ -266,7 +268,7 @@ func (cl *cluster) tendReplicaSet(key string) {
 		return
 	}
 	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return p.finished })
-	want, have := numberAt(w.o.body, "spec", "replicas"), int64(len(w.pods))
+	want, have := rules.NumberAt(w.o.body, "spec", "replicas"), int64(len(w.pods))
 	for range want - have {
 		if !cl.makePod(w, "", "", "", "") {
 			break
@@ -290,7 +292,7 @@ func (cl *cluster) tendReplicaSet(key string) {
 	ready := w.countPods(isReady)
 	status := map[string]any{"replicas": min(have, want), "observedGeneration": w.generation()}
 	if why := cl.refusals.Message(w.ref, w.hash); why != "" {
-		status["conditions"] = setCondition(listAt(w.o.body, "status", "conditions"), "ReplicaFailure", "True", "FailedCreate", why)
+		status["conditions"] = setCondition(rules.ListAt(w.o.body, "status", "conditions"), "ReplicaFailure", "True", "FailedCreate", why)
 	}
 	setNonZero(status, "fullyLabeledReplicas", min(have, want))
 	setNonZero(status, "readyReplicas", min(ready, want))
@@ -306,7 +308,7 @@ func (cl *cluster) tendStatefulSet(key string) {
 		return
 	}
 	ns, name := splitKey(key)
-	want := numberAt(w.o.body, "spec", "replicas")
+	want := rules.NumberAt(w.o.body, "spec", "replicas")
 	byName := map[string]*pod{}
 	for _, p := range w.pods {
 		_, pod := splitKey(p.key)
@@ -333,7 +335,7 @@ func (cl *cluster) tendStatefulSet(key string) {
 		}
 		if p != nil && p.ready {
 			ready++
-		} else if textAt(w.o.body, "spec", "podManagementPolicy") != "Parallel" {
+		} else if rules.TextAt(w.o.body, "spec", "podManagementPolicy") != "Parallel" {
 			waits = true
 		}
 	}
@@ -360,23 +362,23 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 	}
 	ns, _ := splitKey(w.key)
 	o := w.o
-	template := runtime.DeepCopyJSON(mapAt(o.body, "spec", "template"))
-	meta := ensureMap(template, "metadata")
-	body := map[string]any{"metadata": meta, "spec": ensureMap(template, "spec")}
+	template := runtime.DeepCopyJSON(rules.MapAt(o.body, "spec", "template"))
+	meta := rules.EnsureMap(template, "metadata")
+	body := map[string]any{"metadata": meta, "spec": rules.EnsureMap(template, "spec")}
 	meta["namespace"] = ns
 	if name != "" {
 		meta["name"] = name
 	} else {
-		meta["generateName"] = textAt(o.body, "metadata", "name") + "-"
+		meta["generateName"] = rules.TextAt(o.body, "metadata", "name") + "-"
 	}
 	if hashLabel != "" {
-		ensureMap(meta, "labels")[hashLabel] = hash
+		rules.EnsureMap(meta, "labels")[hashLabel] = hash
 	}
 	delete(meta, "creationTimestamp")
 	meta["ownerReferences"] = []any{ownedBy(w.res, o)}
 	status := map[string]any{"phase": "Pending"}
 	if node != "" {
-		ensureMap(body, "spec")["nodeName"] = node
+		rules.EnsureMap(body, "spec")["nodeName"] = node
 		status["conditions"] = setCondition(nil, "PodScheduled", "True", "", "")
 		status["containerStatuses"] = containerStates(body, "containers", false, waitingState())
 	}
@@ -387,9 +389,9 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 // tryPod stores a pod of a workload. If the server refuses it, an event shows that,
 // and it is tried again later.
 func (cl *cluster) tryPod(w workload, body map[string]any) bool {
-	meta := mapAt(body, "metadata")
-	fillMissing(meta, "name", textAt(meta, "generateName")+makeSuffix(cl.store.nextUnique()))
-	defaults[resPods](body)
+	meta := rules.MapAt(body, "metadata")
+	rules.FillMissing(meta, "name", rules.TextAt(meta, "generateName")+makeSuffix(cl.store.nextUnique()))
+	rules.SetDefaults(resPods.gr(), body)
 	err := cl.store.securePod(body)
 	if err == nil {
 		delete(cl.refusals, w.ref)
@@ -403,7 +405,7 @@ func (cl *cluster) tryPod(w workload, body map[string]any) bool {
 	})
 	message := "Error creating: " + err.Error()
 	if _, name := splitKey(w.key); w.res == resStatefulSets {
-		message = fmt.Sprintf("create Pod %s in StatefulSet %s failed error: %v", textAt(meta, "name"), name, err)
+		message = fmt.Sprintf("create Pod %s in StatefulSet %s failed error: %v", rules.TextAt(meta, "name"), name, err)
 	}
 	cl.recordEvent(w, "FailedCreate", message)
 	return false
@@ -421,17 +423,17 @@ func (cl *cluster) recordEvent(w workload, reason, message string) {
 		"source": map[string]any{"component": strings.ToLower(w.res.kind) + "-controller"},
 	})
 	cl.store.updateObject(resEvents, objectKey(ns, event), func(o map[string]any) bool {
-		o["message"], o["lastTimestamp"], o["count"] = message, formatNow(), numberAt(o, "count")+1
+		o["message"], o["lastTimestamp"], o["count"] = message, formatNow(), rules.NumberAt(o, "count")+1
 		return true
 	})
 }
 
 // makeClaims makes the volume claims of a StatefulSet's pod.
 func (cl *cluster) makeClaims(w workload, ns, podName string) {
-	for _, t := range mapsAt(w.o.body, "spec", "volumeClaimTemplates") {
+	for _, t := range rules.MapsAt(w.o.body, "spec", "volumeClaimTemplates") {
 		claim := runtime.DeepCopyJSON(t)
-		meta := ensureMap(claim, "metadata")
-		meta["name"], meta["namespace"] = textAt(meta, "name")+"-"+podName, ns
+		meta := rules.EnsureMap(claim, "metadata")
+		meta["name"], meta["namespace"] = rules.TextAt(meta, "name")+"-"+podName, ns
 		claim["status"] = map[string]any{"phase": "Pending"}
 		cl.store.createObject(resClaims, claim)
 	}
@@ -443,27 +445,27 @@ func (cl *cluster) tendJob(key string) {
 	if !ok {
 		return
 	}
-	if boolAt(w.o.body, "spec", "suspend") {
-		status := mapAt(w.o.copyBody(), "status")
-		status["conditions"] = setCondition(listAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
+	if rules.BoolAt(w.o.body, "spec", "suspend") {
+		status := rules.MapAt(w.o.copyBody(), "status")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
 		cl.setStatus(w.ref, status)
 		return
 	}
-	parallel := numberAt(w.o.body, "spec", "parallelism")
-	want := max(1, numberAt(w.o.body, "spec", "completions"))
+	parallel := rules.NumberAt(w.o.body, "spec", "parallelism")
+	want := max(1, rules.NumberAt(w.o.body, "spec", "completions"))
 	done := w.countPods(func(p *pod) bool { return p.finished })
 	active := int64(len(w.pods)) - done
 	for ; active < min(parallel, want-done) && cl.makePod(w, "", "", "", ""); active++ {
 	}
 	status := map[string]any{
-		"startTime": cmp.Or(textAt(w.o.body, "status", "startTime"), formatNow()),
+		"startTime": cmp.Or(rules.TextAt(w.o.body, "status", "startTime"), formatNow()),
 		"ready":     w.countPods(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
 	}
 	setNonZero(status, "active", active)
 	setNonZero(status, "succeeded", done)
 	if done >= want {
-		status["completionTime"] = cmp.Or(textAt(w.o.body, "status", "completionTime"), formatNow())
-		conditions := listAt(w.o.body, "status", "conditions")
+		status["completionTime"] = cmp.Or(rules.TextAt(w.o.body, "status", "completionTime"), formatNow())
+		conditions := rules.ListAt(w.o.body, "status", "conditions")
 		conditions = setCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
 		status["conditions"] = setCondition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
 	}

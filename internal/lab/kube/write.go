@@ -44,15 +44,15 @@ func (a *apiserver) createObject(w http.ResponseWriter, req *request, res *resou
 
 // insertObject stores a new object the way the server's own create does.
 func (s *store) insertObject(res *resource, req *request, body map[string]any) (*object, error) {
-	meta := ensureMap(body, "metadata")
+	meta := rules.EnsureMap(body, "metadata")
 	if err := s.checkPlace(res, req, meta); err != nil {
 		return nil, err
 	}
-	if textAt(meta, "resourceVersion") != "" {
+	if rules.TextAt(meta, "resourceVersion") != "" {
 		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
 			Message: "resourceVersion should not be set on objects to be created"}}
 	}
-	if textAt(meta, "name") == "" && textAt(meta, "generateName") == "" {
+	if rules.TextAt(meta, "name") == "" && rules.TextAt(meta, "generateName") == "" {
 		return nil, apierrors.NewInvalid(res.gk(), "", field.ErrorList{
 			field.Required(field.NewPath("metadata", "name"), "name or generateName is required")})
 	}
@@ -63,7 +63,7 @@ func (s *store) insertObject(res *resource, req *request, body map[string]any) (
 		}
 	}
 	if res == resNodes {
-		addTaint(ensureMap(body, "spec"), taintNotReady, "", "NoSchedule")
+		addTaint(rules.EnsureMap(body, "spec"), taintNotReady, "", "NoSchedule")
 	}
 	for _, k := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
 		delete(meta, k)
@@ -77,8 +77,8 @@ func (s *store) insertObject(res *resource, req *request, body map[string]any) (
 			return nil, err
 		}
 	}
-	name := textAt(meta, "name")
-	key := objectKey(textAt(meta, "namespace"), name)
+	name := rules.TextAt(meta, "name")
+	key := objectKey(rules.TextAt(meta, "namespace"), name)
 	if s.getObject(res, key) != nil {
 		return nil, apierrors.NewAlreadyExists(res.gr(), name)
 	}
@@ -94,7 +94,7 @@ func (s *store) insertObject(res *resource, req *request, body map[string]any) (
 
 // checkPlace checks that an object belongs where it was sent to.
 func (s *store) checkPlace(res *resource, req *request, meta map[string]any) error {
-	ns := textAt(meta, "namespace")
+	ns := rules.TextAt(meta, "namespace")
 	if !res.namespaced {
 		if ns != "" {
 			return apierrors.NewBadRequest("namespace may not be set on a cluster-scoped object")
@@ -109,8 +109,8 @@ func (s *store) checkPlace(res *resource, req *request, meta map[string]any) err
 	if space == nil {
 		return apierrors.NewNotFound(resNamespaces.gr(), req.namespace)
 	}
-	if textAt(space.body, "status", "phase") == "Terminating" {
-		err := apierrors.NewForbidden(res.gr(), textAt(meta, "name"),
+	if rules.TextAt(space.body, "status", "phase") == "Terminating" {
+		err := apierrors.NewForbidden(res.gr(), rules.TextAt(meta, "name"),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", req.namespace))
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type: "NamespaceTerminating", Message: fmt.Sprintf("namespace %s is being terminated", req.namespace), Field: "metadata.namespace",
@@ -130,7 +130,7 @@ func (a *apiserver) replaceObject(w http.ResponseWriter, req *request, res *reso
 	if have == nil {
 		return nil, apierrors.NewNotFound(res.gr(), req.name)
 	}
-	if res.typ == nil && textAt(body, "metadata", "resourceVersion") == "" {
+	if res.typ == nil && rules.TextAt(body, "metadata", "resourceVersion") == "" {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: res.name}, req.name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 	}
@@ -148,13 +148,13 @@ func (a *apiserver) replaceObject(w http.ResponseWriter, req *request, res *reso
 // overwriteObject stores body as the next version of have, keeping what a client
 // may not change. It returns errRaced if have is no longer what is stored.
 func (s *store) overwriteObject(res *resource, req *request, have *object, body map[string]any) (*object, error) {
-	was := mapAt(have.body, "metadata")
+	was := rules.MapAt(have.body, "metadata")
 	next := make(map[string]any, len(body))
 	for k, v := range body {
 		next[k] = v
 	}
 	meta := make(map[string]any, len(was))
-	for k, v := range mapAt(body, "metadata") {
+	for k, v := range rules.MapAt(body, "metadata") {
 		meta[k] = v
 	}
 	next["metadata"] = meta
@@ -172,7 +172,7 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 	case req.subresource == "status":
 		state := next["status"]
 		next = have.copyBody()
-		meta = mapAt(next, "metadata")
+		meta = rules.MapAt(next, "metadata")
 		delete(next, "status")
 		if state != nil {
 			next["status"] = state
@@ -199,13 +199,13 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 		return have, nil
 	}
 	if res.countsGenerations() && specChanged(have.body, next) {
-		meta["generation"] = numberAt(was, "generation") + 1
+		meta["generation"] = rules.NumberAt(was, "generation") + 1
 	}
 	if req.dryRun() {
 		return &object{body: next}, nil
 	}
-	key := objectKey(textAt(meta, "namespace"), textAt(meta, "name"))
-	if meta["deletionTimestamp"] != nil && len(listAt(meta, "finalizers")) == 0 && !s.isHeld(res, next) {
+	key := objectKey(rules.TextAt(meta, "namespace"), rules.TextAt(meta, "name"))
+	if meta["deletionTimestamp"] != nil && len(rules.ListAt(meta, "finalizers")) == 0 && !s.isHeld(res, next) {
 		if _, err := s.commitObject(res, key, have, nil); err != nil {
 			return nil, err
 		}
@@ -216,18 +216,18 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 
 // checkPreconditions checks what a body demands of the object it is meant for.
 func checkPreconditions(res *resource, req *request, was, meta map[string]any) error {
-	if name := textAt(meta, "name"); name != "" && name != req.name {
+	if name := rules.TextAt(meta, "name"); name != "" && name != req.name {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, req.name))
 	}
-	if ns := textAt(meta, "namespace"); ns != "" && ns != req.namespace {
+	if ns := rules.TextAt(meta, "namespace"); ns != "" && ns != req.namespace {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
-	if uid := textAt(meta, "uid"); uid != "" && uid != textAt(was, "uid") {
+	if uid := rules.TextAt(meta, "uid"); uid != "" && uid != rules.TextAt(was, "uid") {
 		return apierrors.NewConflict(res.gr(), req.name, fmt.Errorf(
 			"StorageError: invalid object, Code: 4, Key: /registry/%s/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %s, UID in object meta: %s",
-			res.name, req.namespace, req.name, uid, textAt(was, "uid")))
+			res.name, req.namespace, req.name, uid, rules.TextAt(was, "uid")))
 	}
-	if rv := textAt(meta, "resourceVersion"); rv != "" && rv != textAt(was, "resourceVersion") {
+	if rv := rules.TextAt(meta, "resourceVersion"); rv != "" && rv != rules.TextAt(was, "resourceVersion") {
 		return apierrors.NewConflict(res.gr(), req.name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	return nil
@@ -284,7 +284,7 @@ func (a *apiserver) deleteObject(w http.ResponseWriter, req *request, v view) er
 		return nil
 	}
 	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Details: &metav1.StatusDetails{
-		Name: req.name, Group: v.res.group, Kind: v.res.name, UID: types.UID(textAt(o.body, "metadata", "uid")),
+		Name: req.name, Group: v.res.group, Kind: v.res.name, UID: types.UID(rules.TextAt(o.body, "metadata", "uid")),
 	}})
 	return nil
 }
@@ -298,20 +298,20 @@ func (s *store) dropObject(res *resource, key string, opts metav1.DeleteOptions)
 		if have == nil {
 			return nil, false, apierrors.NewNotFound(res.gr(), name)
 		}
-		meta := mapAt(have.body, "metadata")
+		meta := rules.MapAt(have.body, "metadata")
 		if p := opts.Preconditions; p != nil {
 			kind := schema.GroupResource{Group: res.group, Resource: res.kind} // as the server writes it here
-			if uid := textAt(meta, "uid"); p.UID != nil && string(*p.UID) != uid {
+			if uid := rules.TextAt(meta, "uid"); p.UID != nil && string(*p.UID) != uid {
 				return nil, false, apierrors.NewConflict(kind, name, fmt.Errorf(
 					"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, uid))
 			}
-			if rv := textAt(meta, "resourceVersion"); p.ResourceVersion != nil && *p.ResourceVersion != rv {
+			if rv := rules.TextAt(meta, "resourceVersion"); p.ResourceVersion != nil && *p.ResourceVersion != rv {
 				return nil, false, apierrors.NewConflict(kind, name, fmt.Errorf(
 					"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, rv))
 			}
 		}
 		force := opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0
-		hold := len(listAt(meta, "finalizers")) > 0 || s.isHeld(res, have.body) && !(force && res == resPods)
+		hold := len(rules.ListAt(meta, "finalizers")) > 0 || s.isHeld(res, have.body) && !(force && res == resPods)
 		switch {
 		case slices.Contains(opts.DryRun, metav1.DryRunAll):
 			return have, !hold, nil
@@ -338,8 +338,8 @@ func (s *store) isHeld(res *resource, body map[string]any) bool {
 	case resNamespaces, resCRDs:
 		return true
 	case resPods:
-		phase := textAt(body, "status", "phase")
-		return textAt(body, "spec", "nodeName") != "" && phase != "Succeeded" && phase != "Failed"
+		phase := rules.TextAt(body, "status", "phase")
+		return rules.TextAt(body, "spec", "nodeName") != "" && phase != "Succeeded" && phase != "Failed"
 	}
 	return false
 }
@@ -347,20 +347,20 @@ func (s *store) isHeld(res *resource, body map[string]any) bool {
 // markDeleted is the object with the mark of deletion.
 func markDeleted(res *resource, have *object) map[string]any {
 	next := have.copyBody()
-	meta := mapAt(next, "metadata")
+	meta := rules.MapAt(next, "metadata")
 	meta["deletionTimestamp"] = formatNow()
-	status := ensureMap(next, "status")
+	status := rules.EnsureMap(next, "status")
 	switch res {
 	case resNamespaces:
 		status["phase"] = "Terminating"
 		return next
 	case resCRDs:
 		meta["finalizers"] = []any{apiextensionsv1.CustomResourceCleanupFinalizer}
-		status["conditions"] = setCondition(listAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
 			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
 		return next
 	case resPods:
-		meta["deletionGracePeriodSeconds"] = numberAt(next, "spec", "terminationGracePeriodSeconds")
+		meta["deletionGracePeriodSeconds"] = rules.NumberAt(next, "spec", "terminationGracePeriodSeconds")
 	default:
 		meta["deletionGracePeriodSeconds"] = int64(0)
 	}
@@ -368,7 +368,7 @@ func markDeleted(res *resource, have *object) map[string]any {
 		delete(next, "status")
 	}
 	if res.countsGenerations() {
-		meta["generation"] = numberAt(meta, "generation") + 1
+		meta["generation"] = rules.NumberAt(meta, "generation") + 1
 	}
 	return next
 }
@@ -386,7 +386,7 @@ func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view
 	objects, _ := a.cl.store.listObjects(v.res, req.namespace)
 	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matchesObject(o) })
 	for _, o := range objects {
-		key := objectKey(textAt(o.body, "metadata", "namespace"), textAt(o.body, "metadata", "name"))
+		key := objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(o.body, "metadata", "name"))
 		if _, _, err := a.cl.store.dropObject(v.res, key, opts); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}

@@ -123,7 +123,7 @@ func checkConflicts(w Write, fields map[ownedField]bool, owners []owner, before,
 func ownedFields(body map[string]any) map[ownedField]string {
 	out := map[ownedField]string{}
 	for _, part := range ownedParts {
-		for k, v := range stringsAt(body, "metadata", part) {
+		for k, v := range StringsAt(body, "metadata", part) {
 			out[ownedField{part, k}] = v
 		}
 	}
@@ -195,16 +195,4 @@ func writeOwners(body map[string]any, owners []owner) {
 	if delete(meta, "managedFields"); len(list) > 0 {
 		meta["managedFields"] = list
 	}
-}
-
-// stringsAt returns the texts of the map at path.
-func stringsAt(body map[string]any, path ...string) map[string]string {
-	m, _, _ := unstructured.NestedMap(body, path...)
-	out := make(map[string]string, len(m))
-	for k, v := range m {
-		if text, ok := v.(string); ok {
-			out[k] = text
-		}
-	}
-	return out
 }

@@ -88,13 +88,13 @@ func (s PodSecurity) violation(level api.LevelVersion, meta *metav1.ObjectMeta, 
 func metaOf(pod map[string]any) *metav1.ObjectMeta {
 	meta, _ := pod["metadata"].(map[string]any)
 	text := func(key string) string { s, _ := meta[key].(string); return s }
-	return &metav1.ObjectMeta{Name: text("name"), Namespace: text("namespace"), Annotations: stringsAt(pod, "metadata", "annotations")}
+	return &metav1.ObjectMeta{Name: text("name"), Namespace: text("namespace"), Annotations: StringsAt(pod, "metadata", "annotations")}
 }
 
 // CheckLabels refuses labels of a namespace that mean nothing to Pod Security,
 // unless they were there before.
 func CheckLabels(body, was map[string]any) field.ErrorList {
-	labels, before := stringsAt(body, "metadata", "labels"), stringsAt(was, "metadata", "labels")
+	labels, before := StringsAt(body, "metadata", "labels"), StringsAt(was, "metadata", "labels")
 	_, errs := api.PolicyToEvaluate(labels, defaultPolicy())
 	for _, key := range []string{api.EnforceLevelLabel, api.EnforceVersionLabel, api.AuditLevelLabel, api.AuditVersionLabel, api.WarnLevelLabel, api.WarnVersionLabel} {
 		if labels[key] != before[key] {

@@ -1,0 +1,82 @@
+package rules
+
+// Objects are kept as the maps their JSON decodes into: integers are int64,
+// lists are []any. These find things in them.
+
+// MapAt returns the map at path, nil if there is none.
+func MapAt(obj map[string]any, path ...string) map[string]any {
+	for _, p := range path {
+		obj, _ = obj[p].(map[string]any)
+	}
+	return obj
+}
+
+// EnsureMap returns the map at path, which it makes where it is missing.
+func EnsureMap(obj map[string]any, path ...string) map[string]any {
+	for _, p := range path {
+		next, ok := obj[p].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			obj[p] = next
+		}
+		obj = next
+	}
+	return obj
+}
+
+// ValueAt returns the value at path, nil if there is none.
+func ValueAt(obj map[string]any, path ...string) any {
+	last := len(path) - 1
+	return MapAt(obj, path[:last]...)[path[last]]
+}
+
+func TextAt(obj map[string]any, path ...string) string {
+	s, _ := ValueAt(obj, path...).(string)
+	return s
+}
+
+func NumberAt(obj map[string]any, path ...string) int64 {
+	n, _ := ValueAt(obj, path...).(int64)
+	return n
+}
+
+func BoolAt(obj map[string]any, path ...string) bool {
+	b, _ := ValueAt(obj, path...).(bool)
+	return b
+}
+
+func ListAt(obj map[string]any, path ...string) []any {
+	l, _ := ValueAt(obj, path...).([]any)
+	return l
+}
+
+// MapsAt returns the list at path as the maps it holds.
+func MapsAt(obj map[string]any, path ...string) []map[string]any {
+	list := ListAt(obj, path...)
+	out := make([]map[string]any, 0, len(list))
+	for _, e := range list {
+		if m, ok := e.(map[string]any); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// StringsAt returns the map at path as one of strings.
+func StringsAt(obj map[string]any, path ...string) map[string]string {
+	m := MapAt(obj, path...)
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		if s, ok := v.(string); ok {
+			out[k] = s
+		}
+	}
+	return out
+}
+
+// FillMissing sets a key that has no value yet.
+func FillMissing(m map[string]any, key string, value any) {
+	if v, ok := m[key]; !ok || v == nil {
+		m[key] = value
+	}
+}

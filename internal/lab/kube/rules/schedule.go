@@ -1,0 +1,78 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/klog/v2"
+)
+
+// Node is what decides which pods may be on a node.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	Taints []corev1.Taint
+}
+
+// PodSpec is the spec of a pod, or of a template of pods.
+func PodSpec(spec map[string]any) (*corev1.PodSpec, error) {
+	out := &corev1.PodSpec{}
+	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, out)
+}
+
+// RefusePod returns in the scheduler's text why a pod cannot be on a node, or, if
+// it is there already, why it cannot stay; "" if it can.
+func (n *Node) RefusePod(spec *corev1.PodSpec, tolerations []corev1.Toleration, there bool) string {
+	for _, t := range n.Taints {
+		if t.Effect == corev1.TaintEffectPreferNoSchedule || there && t.Effect == corev1.TaintEffectNoSchedule {
+			continue
+		}
+		tolerated := slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool {
+			return tol.ToleratesTaint(klog.Background(), &t, false)
+		})
+		if !tolerated {
+			return fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)
+		}
+	}
+	if !n.isSelected(spec) {
+		return "node(s) didn't match Pod's node affinity/selector"
+	}
+	return ""
+}
+
+func (n *Node) isSelected(spec *corev1.PodSpec) bool {
+	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(n.Labels)) {
+		return false
+	}
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
+		return true
+	}
+	required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return required == nil || slices.ContainsFunc(required.NodeSelectorTerms, n.inTerm)
+}
+
+// inTerm reports whether a node fits all parts of a term; an empty term fits
+// none.
+func (n *Node) inTerm(term corev1.NodeSelectorTerm) bool {
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+		corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+		corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+	}
+	for _, e := range term.MatchExpressions {
+		r, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
+		if err != nil || !r.Matches(labels.Set(n.Labels)) {
+			return false
+		}
+	}
+	for _, f := range term.MatchFields {
+		if f.Key != "metadata.name" || slices.Contains(f.Values, n.Name) != (f.Operator == corev1.NodeSelectorOpIn) {
+			return false
+		}
+	}
+	return len(term.MatchExpressions)+len(term.MatchFields) > 0
+}
