@@ -42,6 +42,7 @@ type cluster struct {
 	owned      map[string]map[string]*pod // pods by the uid of their controller
 	dependents map[string]map[ref]bool    // objects by the uids of their owners
 	daemonSets map[string]bool            // keys
+	budgets    map[string]map[string]bool // keys of disruption budgets by namespace
 	ending     map[string]bool            // namespaces that are being deleted
 	dirty      map[ref]bool               // to be looked at
 	unplaced   bool                       // pods may wait for a node
@@ -93,7 +94,7 @@ func newCluster(c *Clusters, ca, etcd string) *cluster {
 		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.wakeLoop),
 		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
-		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, ending: map[string]bool{},
+		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, ending: map[string]bool{},
 		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{},
 	}
 }
@@ -122,6 +123,7 @@ var controllers = map[*resource]func(*cluster, string){
 	resReplicaSets:  (*cluster).tendReplicaSet,
 	resStatefulSets: (*cluster).tendStatefulSet,
 	resJobs:         (*cluster).tendJob,
+	resBudgets:      (*cluster).tendBudget,
 }
 
 // runControllers lets the controllers look at what changed. It returns false when
@@ -155,11 +157,13 @@ func (cl *cluster) observeChange(ch change) {
 	if controllers[ch.res] != nil {
 		cl.dirty[ref{ch.res, ch.key}] = true
 	}
+	ns, _ := splitKey(ch.key)
 	switch ch.res {
 	case resNodes:
 		cl.observeNode(ch)
 	case resPods:
 		cl.observePod(ch)
+		cl.touchBudgets(ns)
 	case resDaemonSets:
 		delete(cl.daemonSets, ch.key)
 		if ch.new != nil {
@@ -170,6 +174,16 @@ func (cl *cluster) observeChange(ch change) {
 		for _, o := range [2]*object{ch.old, ch.new} {
 			cl.touchOwners(o, resDeployments)
 		}
+		cl.touchBudgets(ns)
+	case resDeployments, resStatefulSets:
+		cl.touchBudgets(ns)
+	case resBudgets:
+		if cl.budgets[ns] == nil {
+			cl.budgets[ns] = map[string]bool{}
+		}
+		if cl.budgets[ns][ch.key] = true; ch.new == nil {
+			delete(cl.budgets[ns], ch.key)
+		}
 	case resNamespaces:
 		delete(cl.ending, ch.key)
 		if ch.new != nil && rules.TextAt(ch.new.body, "status", "phase") == "Terminating" {
@@ -178,7 +192,6 @@ func (cl *cluster) observeChange(ch change) {
 	}
 	if ch.new == nil {
 		// Somebody may wait for its end.
-		ns, _ := splitKey(ch.key)
 		if key := objectKey("", ns); cl.ending[key] {
 			cl.dirty[ref{resNamespaces, key}] = true
 		}

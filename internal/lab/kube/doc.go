@@ -22,7 +22,10 @@
 //     rules: enforce baseline, warn of restricted, kube-system is exempt, and
 //     namespaces can have labels. Nothing is audited.
 //   - Custom resources are neither checked nor pruned, webhooks never called,
-//     disruption budgets never asked, lists never cut into pages.
+//     lists never cut into pages.
+//   - Evictions ask disruption budgets, whose status is counted as the disruption
+//     controller counts. Of controllers of other kinds than Deployment, ReplicaSet
+//     and StatefulSet it knows no scale.
 //   - Who is in system:masters may do everything, others nothing. /readyz,
 //     /livez, /healthz and /version are open to all.
 //   - Deployments replace all pods at once and never exceed their deadline.

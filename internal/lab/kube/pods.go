@@ -37,6 +37,7 @@ func (cl *cluster) tendPod(key string) {
 	switch {
 	case p.deleting && k.isAlive():
 		cl.store.removeObject(resPods, key)
+		cl.mirrorPods(p.node)
 	case p.deleting || p.finished || p.mirror:
 	case p.ready:
 		if n.lost || !n.ready && !p.hostNetwork {

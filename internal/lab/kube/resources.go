@@ -201,6 +201,7 @@ var (
 	resReplicaSets     = findBuiltin("apps", "replicasets")
 	resStatefulSets    = findBuiltin("apps", "statefulsets")
 	resJobs            = findBuiltin("batch", "jobs")
+	resBudgets         = findBuiltin("policy", "poddisruptionbudgets")
 	resCRDs            = findBuiltin("apiextensions.k8s.io", "customresourcedefinitions")
 )
 
@@ -221,4 +222,9 @@ func typeOf(group, kind string) reflect.Type {
 		}
 	}
 	return nil
+}
+
+// scales reports whether the resource has a scale subresource.
+func (r *resource) scales() bool {
+	return r == resDeployments || r == resReplicaSets || r == resStatefulSets
 }

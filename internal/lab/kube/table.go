@@ -239,7 +239,23 @@ var columnsOf = map[*resource][]column{
 		colAge,
 		{"VolumeMode", "string", true, textCell("spec", "volumeMode")},
 	},
+	resBudgets: {
+		colName,
+		{"Min Available", "string", false, budgetCell("minAvailable")},
+		{"Max Unavailable", "string", false, budgetCell("maxUnavailable")},
+		{"Allowed Disruptions", "integer", false, numberCell("status", "disruptionsAllowed")},
+		colAge,
+	},
 	resCRDs: {colName, {"Created At", "date", false, textCell("metadata", "creationTimestamp")}},
+}
+
+func budgetCell(key string) func(map[string]any) any {
+	return func(o map[string]any) any {
+		if v := rules.ValueAt(o, "spec", key); v != nil {
+			return fmt.Sprint(v)
+		}
+		return "N/A"
+	}
 }
 
 func nodeStatus(o map[string]any) any {

@@ -399,12 +399,3 @@ func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view
 	writeJSON(w, http.StatusOK, body)
 	return nil
 }
-
-// evictPod deletes a pod the polite way. Disruption budgets are not asked.
-func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
-	if _, _, err := a.cl.store.dropObject(resPods, objectKey(req.namespace, req.name), metav1.DeleteOptions{}); err != nil {
-		return err
-	}
-	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})
-	return nil
-}

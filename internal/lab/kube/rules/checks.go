@@ -28,11 +28,12 @@ var checks = map[string]func(body, was map[string]any) field.ErrorList{
 	"pods": func(body, was map[string]any) field.ErrorList {
 		return checkPod(MapAt(body, "spec"), field.NewPath("spec"))
 	},
-	"namespaces":        CheckLabels,
-	"apps/deployments":  checkWorkload,
-	"apps/replicasets":  checkWorkload,
-	"apps/daemonsets":   checkWorkload,
-	"apps/statefulsets": checkWorkload,
+	"policy/poddisruptionbudgets": checkBudget,
+	"namespaces":                  CheckLabels,
+	"apps/deployments":            checkWorkload,
+	"apps/replicasets":            checkWorkload,
+	"apps/daemonsets":             checkWorkload,
+	"apps/statefulsets":           checkWorkload,
 	"batch/jobs": func(body, was map[string]any) field.ErrorList {
 		spec := field.NewPath("spec")
 		errs := checkPod(MapAt(body, "spec", "template", "spec"), spec.Child("template", "spec"))

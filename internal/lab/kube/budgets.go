@@ -1,0 +1,210 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+)
+
+// budgetRecheck is when the controller looks again at a budget of which an eviction
+// was taken off, should the pod still be there.
+const budgetRecheck = 2 * time.Minute
+
+// touchBudgets has the budgets of a namespace looked at again.
+func (cl *cluster) touchBudgets(namespace string) {
+	for key := range cl.budgets[namespace] {
+		cl.dirty[ref{resBudgets, key}] = true
+	}
+}
+
+// readBudget reads a budget and which pods it guards.
+func readBudget(o *object) (*policyv1.PodDisruptionBudget, labels.Selector, error) {
+	b := &policyv1.PodDisruptionBudget{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.body, b); err != nil {
+		return nil, nil, err
+	}
+	sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	return b, sel, err
+}
+
+// writeBudget returns the body of a budget with another status.
+func writeBudget(o *object, b *policyv1.PodDisruptionBudget) (map[string]any, error) {
+	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b.Status)
+	if err != nil {
+		return nil, err
+	}
+	next := o.copyBody()
+	next["status"] = status
+	return next, nil
+}
+
+// tendBudget keeps the status of a disruption budget.
+func (cl *cluster) tendBudget(key string) {
+	o := cl.store.getObject(resBudgets, key)
+	if o == nil || rules.ValueAt(o.body, "metadata", "deletionTimestamp") != nil {
+		return
+	}
+	b, sel, err := readBudget(o)
+	if err != nil {
+		cl.c.world.Log.Warn("lab controller cannot read disruption budget", "budget", key, "err", err)
+		return
+	}
+	ns, _ := splitKey(key)
+	var pods []rules.GuardedPod
+	var guarded []*pod
+	for _, p := range cl.pods {
+		if in, name := splitKey(p.key); in == ns && sel.Matches(labels.Set(p.labels)) {
+			guarded = append(guarded, p)
+			pods = append(pods, rules.GuardedPod{Name: name, Ready: p.ready, Deleting: p.deleting})
+		}
+	}
+	var scale int32
+	if rules.NeedsScale(&b.Spec) {
+		scale, err = cl.sumScales(guarded)
+	}
+	if err == nil {
+		err = rules.CountBudget(b, pods, scale, time.Now())
+	}
+	if err != nil {
+		rules.FailBudget(b, err, time.Now())
+	}
+	next, err := writeBudget(o, b)
+	if err != nil {
+		cl.c.world.Log.Warn("lab controller cannot write disruption budget", "budget", key, "err", err)
+		return
+	}
+	cl.setStatus(ref{resBudgets, key}, rules.MapAt(next, "status"))
+	if len(b.Status.DisruptedPods) > 0 {
+		cl.scheduleAfter(budgetRecheck, func() { cl.dirty[ref{resBudgets, key}] = true })
+	}
+}
+
+// sumScales is how many pods the controllers of some pods ask for together. Pods
+// without a controller do not count; a controller without a scale is an error.
+func (cl *cluster) sumScales(pods []*pod) (int32, error) {
+	scales := map[string]int64{}
+	slices.SortFunc(pods, func(a, b *pod) int { return compareRefs(ref{resPods, a.key}, ref{resPods, b.key}) })
+	for _, p := range pods {
+		o := cl.store.getObject(resPods, p.key)
+		if o == nil || p.owner == "" {
+			continue
+		}
+		ns, name := splitKey(p.key)
+		owner, kind := cl.findController(ns, o)
+		if owner != nil && kind == resReplicaSets {
+			if d, of := cl.findController(ns, owner); d != nil && of == resDeployments {
+				owner, kind = d, of
+			}
+		}
+		switch {
+		case owner == nil:
+			return 0, fmt.Errorf("found no controllers for pod %q", name)
+		case !kind.scales():
+			return 0, fmt.Errorf("%s does not implement the scale subresource", kind.gr())
+		}
+		scales[rules.TextAt(owner.body, "metadata", "uid")] = rules.NumberAt(owner.body, "spec", "replicas")
+	}
+	var sum int64
+	for _, n := range scales {
+		sum += n
+	}
+	return int32(sum), nil
+}
+
+// findController returns the controller of an object, nil if there is none.
+func (cl *cluster) findController(ns string, o *object) (*object, *resource) {
+	for _, r := range rules.MapsAt(o.body, "metadata", "ownerReferences") {
+		if !rules.BoolAt(r, "controller") {
+			continue
+		}
+		for _, res := range []*resource{resReplicaSets, resDeployments, resStatefulSets, resDaemonSets, resJobs, resNodes} {
+			if res.kind != rules.TextAt(r, "kind") || res.apiVersion() != rules.TextAt(r, "apiVersion") {
+				continue
+			}
+			if !res.namespaced {
+				ns = ""
+			}
+			owner := cl.store.getObject(res, objectKey(ns, rules.TextAt(r, "name")))
+			if owner != nil && rules.TextAt(owner.body, "metadata", "uid") == rules.TextAt(r, "uid") {
+				return owner, res
+			}
+		}
+	}
+	return nil, nil
+}
+
+// evictPod deletes a pod unless its disruption budget forbids that.
+func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
+	opts, err := rules.ReadEviction(req.name, req.body, req.dryRun())
+	if err != nil {
+		return err
+	}
+	s := a.cl.store
+	key := objectKey(req.namespace, req.name)
+	o := s.getObject(resPods, key)
+	if o == nil {
+		return apierrors.NewNotFound(resPods.gr(), req.name)
+	}
+	dry := len(opts.DryRun) > 0
+	if rules.NeedsBudget(o.body) {
+		if err := s.askBudget(req.namespace, req.name, o, dry); err != nil {
+			return err
+		}
+	}
+	s.updateObject(resPods, key, func(o map[string]any) bool {
+		status := rules.EnsureMap(o, "status")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
+		return !dry && rules.ValueAt(o, "metadata", "deletionTimestamp") == nil
+	})
+	if _, _, err := s.dropObject(resPods, key, opts); err != nil {
+		return err
+	}
+	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})
+	return nil
+}
+
+// askBudget takes the eviction of a pod off the budget that guards it, if one does.
+func (s *store) askBudget(ns, name string, pod *object, dry bool) error {
+	for {
+		var guard *object
+		var budget *policyv1.PodDisruptionBudget
+		budgets, _ := s.listObjects(resBudgets, ns)
+		for _, o := range budgets {
+			b, sel, err := readBudget(o)
+			if err != nil {
+				return apierrors.NewInternalError(err)
+			}
+			if !sel.Matches(labels.Set(rules.StringsAt(pod.body, "metadata", "labels"))) {
+				continue
+			}
+			if guard != nil {
+				return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+					Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
+			}
+			guard, budget = o, b
+		}
+		if guard == nil || !rules.IsReady(pod.body) && rules.SparesUnready(budget) {
+			return nil
+		}
+		if err := rules.GrantEviction(budget, name, time.Now()); err != nil || dry {
+			return err
+		}
+		next, err := writeBudget(guard, budget)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		if _, err := s.commitObject(resBudgets, objectKey(ns, budget.Name), guard, next); !errors.Is(err, errRaced) {
+			return err
+		}
+	}
+}
