@@ -44,6 +44,7 @@ type cluster struct {
 	daemonSets map[string]bool            // keys
 	budgets    map[string]map[string]bool // keys of disruption budgets by namespace
 	ending     map[string]bool            // namespaces that are being deleted
+	orphaned   map[string]bool            // nodes without an object, whose pods will be removed
 	dirty      map[ref]bool               // to be looked at
 	unplaced   bool                       // pods may wait for a node
 	rolledOut  map[ref]bool               // workloads that were complete last time
@@ -82,9 +83,11 @@ type pod struct {
 	hostNetwork bool
 	mirror      bool // of a static pod
 	daemon      bool // of a DaemonSet
+	running     bool // its containers do
 	ready       bool
 	finished    bool
 	deleting    bool
+	ending      *ending
 	since       uint64 // version it was made at
 	starting    bool   // it will be ready soon
 }
@@ -94,7 +97,7 @@ func newCluster(c *Clusters, ca, etcd string) *cluster {
 		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.wakeLoop),
 		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
-		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, ending: map[string]bool{},
+		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, ending: map[string]bool{}, orphaned: map[string]bool{},
 		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{},
 	}
 }
@@ -357,11 +360,9 @@ func (p *pod) readPod(body map[string]any) {
 	p.hostNetwork = rules.BoolAt(body, "spec", "hostNetwork")
 	phase := rules.TextAt(body, "status", "phase")
 	p.finished = phase == "Succeeded" || phase == "Failed"
-	p.ready = false
-	for _, c := range rules.MapsAt(body, "status", "conditions") {
-		if rules.TextAt(c, "type") == "Ready" {
-			p.ready = rules.TextAt(c, "status") == "True"
-		}
+	p.ready, p.running = rules.IsReady(body), p.mirror && phase == "Running"
+	for _, c := range rules.MapsAt(body, "status", "containerStatuses") {
+		p.running = p.running || rules.MapAt(c, "state", "running") != nil
 	}
 }
 

@@ -33,6 +33,13 @@
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
 //     that is how to make a workload that never becomes ready. Other registries
 //     are closed and opened with CloseRegistry and OpenRegistry.
+//   - A pod that is deleted ends as its containers do: half a second after SIGTERM,
+//     after the sleep of a preStop hook, or, where the image's registry lies in the
+//     domain ".stubborn.test", by SIGKILL at the end of the grace. Half a second
+//     later it is removed, by the kubelet; where none runs it stays Terminating
+//     until it is forced away or its Node object is deleted for 50 s.
+//   - Containers survive a kubelet that is started again; another boot id of their
+//     machine starts them again. A machine that shuts down ends no pods in order.
 //   - A node under pressure (SetPressure) takes no new pods, and evicts none.
 //
 // # Spans

@@ -20,6 +20,8 @@ const (
 
 	noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
 
+	isPosting = "kubelet is posting ready status"
+
 	taintControl     = "node-role.kubernetes.io/control-plane"
 	taintNotReady    = "node.kubernetes.io/not-ready"
 	taintUnreachable = "node.kubernetes.io/unreachable"
@@ -101,8 +103,12 @@ func (k *kubelet) registerNode() {
 		return
 	}
 	cl := k.c.clusters[i]
+	before := cl.kubelets[k.k.Node]
 	k.cl = cl
 	cl.kubelets[k.k.Node] = k
+	// Containers, and the network they made, survive a kubelet, not a boot.
+	again := before != nil && k.k.BootID != "" && before.k.BootID == k.k.BootID && cl.store.getObject(resNodes, objectKey("", k.k.Node)) != nil
+	k.network = again && before.network
 	key := objectKey("", k.k.Node)
 	if cl.store.getObject(resNodes, key) == nil {
 		node := map[string]any{
@@ -123,11 +129,18 @@ func (k *kubelet) registerNode() {
 		return true
 	})
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
-	// Whatever ran on the node starts again.
 	for _, p := range cl.podsOf(k.k.Node) {
-		cl.stopPod(p)
+		if again {
+			cl.setPodReady(p, true)
+			cl.dirty[ref{resPods, p.key}] = true
+		} else {
+			cl.stopPod(p)
+		}
 	}
 	cl.mirrorPods(k.k.Node)
+	if k.network {
+		k.c.queueCallback(func() { k.ready(true) })
+	}
 	k.c.wakeLoop()
 }
 
@@ -156,7 +169,9 @@ func (k *kubelet) describeNode(o map[string]any) {
 		addTaint(spec, key, value, effect)
 	}
 	removeTaint(spec, taintUnreachable)
-	addTaint(spec, taintNotReady, "", "NoSchedule")
+	if !k.network {
+		addTaint(spec, taintNotReady, "", "NoSchedule")
+	}
 	status := rules.EnsureMap(o, "status")
 	status["addresses"] = []any{
 		map[string]any{"type": "InternalIP", "address": k.k.Address.String()},
@@ -166,7 +181,7 @@ func (k *kubelet) describeNode(o map[string]any) {
 		"architecture": "amd64", "operatingSystem": "linux", "kernelVersion": "6.18.5-talos",
 		"containerRuntimeVersion": "containerd://2.2.1", "osImage": "Talos (" + k.k.Talos + ")",
 		"kubeletVersion": k.k.Kubernetes, "kubeProxyVersion": "",
-		"machineID": strconv.Itoa(k.k.VMID), "systemUUID": "", "bootID": "",
+		"machineID": strconv.Itoa(k.k.VMID), "systemUUID": k.k.UUID, "bootID": k.k.BootID,
 	}
 	size := map[string]any{"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "40Gi"}
 	status["capacity"], status["allocatable"] = size, size
@@ -174,7 +189,11 @@ func (k *kubelet) describeNode(o map[string]any) {
 	for _, p := range pressures {
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.condition, "False", p.reasons[0], p.texts[0])
 	}
-	status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+	if k.network {
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
+	} else {
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+	}
 }
 
 // pressure is a condition of a node that is short of something: what its kubelet
@@ -247,7 +266,7 @@ func (k *kubelet) connectNetwork() {
 			c.world.Spend("ready", node, settle, "cni/"+node)
 			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
 				status := rules.EnsureMap(o, "status")
-				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", "kubelet is posting ready status")
+				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
 				removeTaint(rules.EnsureMap(o, "spec"), taintNotReady)
 				return true
 			})
@@ -271,6 +290,9 @@ func (cl *cluster) loseNode(k *kubelet) {
 		addTaint(spec, taintUnreachable, "", "NoExecute")
 		return true
 	})
+	for _, p := range cl.podsOf(node) {
+		cl.setPodReady(p, false)
+	}
 	cl.c.world.Report(node, "is lost: its kubelet stopped posting node status")
 	cl.scheduleAfter(evictAfter, func() {
 		if !k.isCurrent() {

@@ -31,18 +31,13 @@ func (cl *cluster) tendPod(key string) {
 	}
 	n, k := cl.nodes[p.node], cl.kubelets[p.node]
 	if n == nil {
-		cl.store.removeObject(resPods, key) // collected with its node
+		cl.collectOrphans(p.node)
 		return
 	}
 	switch {
 	case p.deleting && k.isAlive():
-		cl.store.removeObject(resPods, key)
-		cl.mirrorPods(p.node)
-	case p.deleting || p.finished || p.mirror:
-	case p.ready:
-		if n.lost || !n.ready && !p.hostNetwork {
-			cl.stopPod(p)
-		}
+		cl.endPod(p, k)
+	case p.deleting || p.finished || p.mirror || p.running:
 	case !k.isAlive() || !p.hostNetwork && !n.ready || p.starting:
 	case cl.pullFails(p):
 	case cl.isNetwork(p) && !k.network:
@@ -55,7 +50,7 @@ func (cl *cluster) tendPod(key string) {
 		p.starting = true
 		cl.scheduleAfter(cl.c.world.Latency.Pods, func() {
 			p.starting = false
-			if cl.pods[key] != p || p.ready || p.deleting {
+			if cl.pods[key] != p || p.running || p.deleting {
 				return
 			}
 			if n := cl.nodes[p.node]; n != nil && cl.kubelets[p.node].isAlive() && (p.hostNetwork || n.ready) {
@@ -112,14 +107,9 @@ func (cl *cluster) pullFails(p *pod) bool {
 
 // canPull reports whether the registry of an image gives it out.
 func (c *Clusters) canPull(image string) bool {
-	host := registryOf(image)
+	host := rules.RegistryOf(image)
 	name, _, _ := strings.Cut(host, ":")
 	return !c.closedRegistries[host] && !strings.HasSuffix(name, ".invalid")
-}
-
-func registryOf(image string) string {
-	host, _, _ := strings.Cut(image, "/")
-	return host
 }
 
 // pullError is what containerd reports of a registry that cannot be reached.
@@ -170,33 +160,25 @@ func (cl *cluster) startPod(p *pod) {
 	})
 }
 
-// stopPod makes a pod wait again: its containers went with its node.
-func (cl *cluster) stopPod(p *pod) {
-	cl.dirty[ref{resPods, p.key}] = true
-	if !p.ready || p.mirror {
-		return
-	}
-	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
-		status := rules.EnsureMap(o, "status")
-		for _, c := range []string{"Ready", "ContainersReady"} {
-			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "False", "ContainersNotReady", "")
-		}
-		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
-		return true
-	})
-}
-
 func waitingState() map[string]any {
 	return map[string]any{"waiting": map[string]any{"reason": "ContainerCreating"}}
 }
 
+// statusesOf is where the states of a list of containers are.
+var statusesOf = map[string]string{"containers": "containerStatuses", "initContainers": "initContainerStatuses"}
+
 // containerStates are the states of a pod's containers of a list, all the same.
 func containerStates(o map[string]any, list string, ready bool, state map[string]any) []any {
 	var out []any
-	for _, c := range rules.MapsAt(o, "spec", list) {
+	had := rules.MapsAt(o, "status", statusesOf[list])
+	for i, c := range rules.MapsAt(o, "spec", list) {
+		restarts, last := int64(0), map[string]any{}
+		if i < len(had) {
+			restarts, last = rules.NumberAt(had[i], "restartCount"), rules.MapAt(had[i], "lastState")
+		}
 		out = append(out, map[string]any{
-			"name": rules.TextAt(c, "name"), "image": rules.TextAt(c, "image"), "imageID": "", "restartCount": int64(0),
-			"ready": ready, "started": ready, "state": state, "lastState": map[string]any{},
+			"name": rules.TextAt(c, "name"), "image": rules.TextAt(c, "image"), "imageID": "", "restartCount": restarts,
+			"ready": ready, "started": ready, "state": state, "lastState": last,
 		})
 	}
 	return out

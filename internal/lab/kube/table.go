@@ -156,7 +156,7 @@ var columnsOf = map[*resource][]column{
 		colName,
 		{"Ready", "string", false, podReady},
 		{"Status", "string", false, podStatus},
-		{"Restarts", "string", false, func(map[string]any) any { return "0" }},
+		{"Restarts", "string", false, podRestarts},
 		colAge,
 		{"IP", "string", true, textCell("status", "podIP")},
 		{"Node", "string", true, textCell("spec", "nodeName")},
@@ -305,6 +305,14 @@ func podReady(o map[string]any) any {
 		}
 	}
 	return fmt.Sprintf("%d/%d", ready, len(rules.ListAt(o, "spec", "containers")))
+}
+
+func podRestarts(o map[string]any) any {
+	var n int64
+	for _, c := range rules.MapsAt(o, "status", "containerStatuses") {
+		n = max(n, rules.NumberAt(c, "restartCount"))
+	}
+	return fmt.Sprint(n)
 }
 
 func podStatus(o map[string]any) any {

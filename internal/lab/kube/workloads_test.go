@@ -205,6 +205,7 @@ func TestRollout(t *testing.T) {
 		}
 		change(`{"spec":{"replicas":1}}`)
 		eventually(t, "scaled down", time.Minute, func() error { return deploymentReady(set, "default", "web", 1) })
+		time.Sleep(ended)
 		pods, err := set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		if err != nil || len(pods.Items) != 1 || pods.Items[0].Spec.Containers[0].Image != "web:2" {
 			t.Fatalf("pods %+v, %v", pods.Items, err)
@@ -213,7 +214,7 @@ func TestRollout(t *testing.T) {
 		if err := set.CoreV1().Pods("default").Delete(ctx, pods.Items[0].Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(ended)
 		again, err := set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 		if err != nil || len(again.Items) != 1 || again.Items[0].UID == pods.Items[0].UID {
 			t.Errorf("pods %+v, %v", again.Items, err)

@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -256,8 +258,12 @@ func (req *request) readDeletion() (metav1.DeleteOptions, error) {
 	if p := metav1.DeletionPropagation(req.query.Get("propagationPolicy")); p != "" {
 		opts.PropagationPolicy = &p
 	}
-	if req.query.Get("gracePeriodSeconds") == "0" {
-		opts.GracePeriodSeconds = new(int64)
+	if text := req.query.Get("gracePeriodSeconds"); text != "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return opts, apierrors.NewBadRequest("read gracePeriodSeconds: " + err.Error())
+		}
+		opts.GracePeriodSeconds = &seconds
 	}
 	if req.dryRun() {
 		opts.DryRun = []string{metav1.DryRunAll}
@@ -310,15 +316,15 @@ func (s *store) dropObject(res *resource, key string, opts metav1.DeleteOptions)
 					"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, rv))
 			}
 		}
-		force := opts.GracePeriodSeconds != nil && *opts.GracePeriodSeconds == 0
-		hold := len(rules.ListAt(meta, "finalizers")) > 0 || s.isHeld(res, have.body) && !(force && res == resPods)
+		grace := rules.DeletionGrace(have.body, opts.GracePeriodSeconds)
+		hold := len(rules.ListAt(meta, "finalizers")) > 0 || s.isHeld(res, have.body) && !(grace == 0 && res == resPods)
 		switch {
 		case slices.Contains(opts.DryRun, metav1.DryRunAll):
 			return have, !hold, nil
-		case hold && meta["deletionTimestamp"] != nil:
+		case hold && meta["deletionTimestamp"] != nil && !(res == resPods && grace < rules.NumberAt(meta, "deletionGracePeriodSeconds")):
 			return have, false, nil
 		case hold:
-			o, err = s.commitObject(res, key, have, markDeleted(res, have))
+			o, err = s.commitObject(res, key, have, markDeleted(res, have, grace))
 		default:
 			orphan := opts.PropagationPolicy != nil && *opts.PropagationPolicy == metav1.DeletePropagationOrphan
 			_, err = s.writeObject(change{res: res, key: key, event: event{old: have}, orphan: orphan}, nil)
@@ -344,8 +350,9 @@ func (s *store) isHeld(res *resource, body map[string]any) bool {
 	return false
 }
 
-// markDeleted is the object with the mark of deletion.
-func markDeleted(res *resource, have *object) map[string]any {
+// markDeleted is the object with the mark of deletion. grace is what a pod has, in
+// seconds; a pod that is marked already gets less of it.
+func markDeleted(res *resource, have *object, grace int64) map[string]any {
 	next := have.copyBody()
 	meta := rules.MapAt(next, "metadata")
 	meta["deletionTimestamp"] = formatNow()
@@ -360,7 +367,9 @@ func markDeleted(res *resource, have *object) map[string]any {
 			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
 		return next
 	case resPods:
-		meta["deletionGracePeriodSeconds"] = rules.NumberAt(next, "spec", "terminationGracePeriodSeconds")
+		// It is the time by which the pod is to have ended.
+		meta["deletionTimestamp"] = time.Now().Add(time.Duration(grace) * time.Second).UTC().Format(time.RFC3339)
+		meta["deletionGracePeriodSeconds"] = grace
 	default:
 		meta["deletionGracePeriodSeconds"] = int64(0)
 	}

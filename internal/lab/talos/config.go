@@ -187,7 +187,7 @@ func (s *settings) readKubernetes(m *machine) {
 			s.homeless = s.homeless || p.Contains(address.Addr())
 		}
 	}
-	s.kubelet = world.Kubelet{Node: node, Address: address.Addr(), Talos: m.image().Version, Control: s.control, VMID: m.guest.VMID}
+	s.kubelet = world.Kubelet{Node: node, Address: address.Addr(), Talos: m.image().Version, Control: s.control, VMID: m.guest.VMID, UUID: m.guest.UUID}
 	if k := cfg.K8sKubeletConfig(); k != nil {
 		s.kubelet.Kubernetes = imageTag(k.Image())
 	}

@@ -103,6 +103,16 @@ func TestRebootProvesItself(t *testing.T) {
 			return strings.TrimSpace(string(b))
 		}
 		before := bootID()
+		known := func() world.Kubelet {
+			k, ok := l.kube.kubelet(cp(1).name)
+			if !ok {
+				t.Fatal("no kubelet runs")
+			}
+			return k
+		}
+		if k := known(); k.BootID != before || k.UUID != cp(1).guest("v1.13.9").UUID {
+			t.Errorf("Kubernetes knows %+v, the boot is %s", k, before)
+		}
 		if err := l.admin(cp(1)).Reboot(within(time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -111,8 +121,8 @@ func TestRebootProvesItself(t *testing.T) {
 			t.Errorf("on its way down: %+v", st)
 		}
 		time.Sleep(2 * time.Minute)
-		if bootID() == before {
-			t.Error("the boot id is the same")
+		if now := bootID(); now == before || known().BootID != now {
+			t.Errorf("boot %s was %s before, and Kubernetes knows %s", now, before, known().BootID)
 		}
 		if v := l.view(cp(1)); !v.Ready {
 			t.Errorf("after the reboot: %+v", v)

@@ -190,7 +190,7 @@ func (b *boot) reportToKubernetes() {
 	var k *kubelet
 	if !b.set.homeless && !b.m.dark {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
-		k.Address = b.address.Addr()
+		k.Address, k.BootID = b.address.Addr(), b.id
 	}
 	b.kubelet.setWanted(b, k, func(k kubelet, ready func(bool)) func() {
 		return b.f.kubernetes.RunKubelet(k.ca, k.Kubelet, ready)
