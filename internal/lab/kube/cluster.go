@@ -65,12 +65,13 @@ func compareRefs(a, b ref) int {
 // node is what controllers know of a Node.
 type node struct {
 	rules.Node
-	unschedulable bool
-	ready         bool
-	lost          bool // its kubelet is silent
-	podCIDR       string
-	addresses     int // pod addresses given out
-	pods          map[string]*pod
+	executes  bool      // its taints evict pods
+	nextLook  time.Time // when the next pod has to go; zero: none
+	ready     bool
+	lost      bool // its kubelet is silent
+	podCIDR   string
+	addresses int // pod addresses given out
+	pods      map[string]*pod
 }
 
 // pod is what controllers know of a Pod.
@@ -88,8 +89,9 @@ type pod struct {
 	finished    bool
 	deleting    bool
 	ending      *ending
-	since       uint64 // version it was made at
-	starting    bool   // it will be ready soon
+	since       uint64    // version it was made at
+	unwelcome   time.Time // since when it does not tolerate its node's taints for ever
+	starting    bool      // it will be ready soon
 }
 
 func newCluster(c *Clusters, ca, etcd string) *cluster {
@@ -118,6 +120,7 @@ func (cl *cluster) scheduleAfter(d time.Duration, f func()) {
 // changed. They bring the store one step nearer to what the object asks for.
 var controllers = map[*resource]func(*cluster, string){
 	resNamespaces:   (*cluster).tendNamespace,
+	resNodes:        (*cluster).tendNode,
 	resCRDs:         (*cluster).tendDefinition,
 	resClaims:       (*cluster).tendClaim,
 	resPods:         (*cluster).tendPod,
@@ -292,15 +295,13 @@ func (cl *cluster) observeNode(ch change) {
 // readNode takes in a Node object.
 func (n *node) readNode(body map[string]any) {
 	n.Labels = rules.StringsAt(body, "metadata", "labels")
-	n.unschedulable = rules.BoolAt(body, "spec", "unschedulable")
+	n.Unschedulable = rules.BoolAt(body, "spec", "unschedulable")
 	n.podCIDR = rules.TextAt(body, "spec", "podCIDR")
 	n.Taints = nil
 	for _, t := range rules.MapsAt(body, "spec", "taints") {
 		n.Taints = append(n.Taints, corev1.Taint{Key: rules.TextAt(t, "key"), Value: rules.TextAt(t, "value"), Effect: corev1.TaintEffect(rules.TextAt(t, "effect"))})
 	}
-	if n.unschedulable {
-		n.Taints = append(n.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
-	}
+	n.executes = n.Executes()
 	n.ready, n.lost = false, false
 	for _, c := range rules.MapsAt(body, "status", "conditions") {
 		if rules.TextAt(c, "type") == "Ready" {
@@ -339,6 +340,9 @@ func (cl *cluster) observePod(ch change) {
 	cl.owned[p.owner][p.key] = p
 	if n := cl.nodes[p.node]; n != nil {
 		n.pods[p.key] = p
+		if n.executes {
+			cl.dirty[ref{resNodes, objectKey("", n.Name)}] = true
+		}
 	}
 	cl.unplaced = cl.unplaced || p.node == ""
 }

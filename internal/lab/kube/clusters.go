@@ -171,8 +171,13 @@ func (c *Clusters) runDue() (next time.Time, calls []func()) {
 // scheduleAfter plans f for when d of the world's time has passed. It runs with mu
 // held.
 func (c *Clusters) scheduleAfter(d time.Duration, f func()) {
+	c.scheduleAt(time.Now().Add(c.world.Scale(d)), f)
+}
+
+// scheduleAt plans f for a time of this process.
+func (c *Clusters) scheduleAt(at time.Time, f func()) {
 	c.made++
-	heap.Push(&c.effects, &effect{at: time.Now().Add(c.world.Scale(d)), n: c.made, f: f})
+	heap.Push(&c.effects, &effect{at: at, n: c.made, f: f})
 	c.wakeLoop()
 }
 

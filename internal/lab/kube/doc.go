@@ -40,6 +40,9 @@
 //     until it is forced away or its Node object is deleted for 50 s.
 //   - Containers survive a kubelet that is started again; another boot id of their
 //     machine starts them again. A machine that shuts down ends no pods in order.
+//   - A cordon brings its taint; taints that execute delete pods, after what their
+//     tolerations allow. A node is lost 40 s after its kubelet fell silent, and has
+//     both of its taints at once; a real one takes a few seconds between them.
 //   - A node under pressure (SetPressure) takes no new pods, and evicts none.
 //
 // # Spans

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -15,8 +17,6 @@ const (
 	// nodeGrace is how long the controllers wait for a silent kubelet before
 	// they call its node lost.
 	nodeGrace = 40 * time.Second
-	// evictAfter is how long pods stay on a lost node.
-	evictAfter = 5 * time.Minute
 
 	noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
 
@@ -166,11 +166,12 @@ func (k *kubelet) describeNode(o map[string]any) {
 	for _, t := range taints {
 		rest, effect, _ := strings.Cut(t, ":")
 		key, value, _ := strings.Cut(rest, "=")
-		addTaint(spec, key, value, effect)
+		rules.AddTaint(spec, key, value, corev1.TaintEffect(effect))
 	}
-	removeTaint(spec, taintUnreachable)
+	rules.RemoveTaint(spec, taintUnreachable)
 	if !k.network {
-		addTaint(spec, taintNotReady, "", "NoSchedule")
+		rules.AddTaint(spec, taintNotReady, "", corev1.TaintEffectNoSchedule)
+		rules.NoteTaint(spec, taintNotReady, corev1.TaintEffectNoExecute)
 	}
 	status := rules.EnsureMap(o, "status")
 	status["addresses"] = []any{
@@ -229,9 +230,9 @@ func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 		which, value = 1, "True"
 	}
 	c.clusters[i].store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		removeTaint(rules.EnsureMap(o, "spec"), p.taint)
+		rules.RemoveTaint(rules.EnsureMap(o, "spec"), p.taint)
 		if on {
-			addTaint(rules.EnsureMap(o, "spec"), p.taint, "", "NoSchedule")
+			rules.NoteTaint(rules.EnsureMap(o, "spec"), p.taint, corev1.TaintEffectNoSchedule)
 		}
 		status := rules.EnsureMap(o, "status")
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), condition, value, p.reasons[which], p.texts[which])
@@ -267,7 +268,7 @@ func (k *kubelet) connectNetwork() {
 			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
 				status := rules.EnsureMap(o, "status")
 				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
-				removeTaint(rules.EnsureMap(o, "spec"), taintNotReady)
+				rules.RemoveTaint(rules.EnsureMap(o, "spec"), taintNotReady)
 				return true
 			})
 			c.world.Report(node, "is Ready")
@@ -276,7 +277,8 @@ func (k *kubelet) connectNetwork() {
 	})
 }
 
-// loseNode calls a node lost whose kubelet is silent, and later gives up its pods.
+// loseNode calls a node lost whose kubelet is silent. Its taints evict its pods in
+// time.
 func (cl *cluster) loseNode(k *kubelet) {
 	node := k.k.Node
 	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
@@ -285,49 +287,15 @@ func (cl *cluster) loseNode(k *kubelet) {
 			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 		}
 		spec := rules.EnsureMap(o, "spec")
-		removeTaint(spec, taintNotReady)
-		addTaint(spec, taintUnreachable, "", "NoSchedule")
-		addTaint(spec, taintUnreachable, "", "NoExecute")
+		rules.RemoveTaint(spec, taintNotReady)
+		rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoSchedule)
+		rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoExecute)
 		return true
 	})
 	for _, p := range cl.podsOf(node) {
 		cl.setPodReady(p, false)
 	}
 	cl.c.world.Report(node, "is lost: its kubelet stopped posting node status")
-	cl.scheduleAfter(evictAfter, func() {
-		if !k.isCurrent() {
-			return
-		}
-		for _, p := range cl.podsOf(node) {
-			if !p.mirror && !p.daemon {
-				cl.dropObject(resPods, p.key)
-			}
-		}
-	})
-}
-
-func addTaint(spec map[string]any, key, value, effect string) {
-	t := map[string]any{"key": key, "effect": effect}
-	if value != "" {
-		t["value"] = value
-	}
-	for _, have := range rules.MapsAt(spec, "taints") {
-		if rules.TextAt(have, "key") == key && rules.TextAt(have, "effect") == effect {
-			return
-		}
-	}
-	spec["taints"] = append(rules.ListAt(spec, "taints"), t)
-}
-
-func removeTaint(spec map[string]any, key string) {
-	left := slices.DeleteFunc(rules.ListAt(spec, "taints"), func(t any) bool {
-		m, _ := t.(map[string]any)
-		return rules.TextAt(m, "key") == key
-	})
-	spec["taints"] = left
-	if len(left) == 0 {
-		delete(spec, "taints")
-	}
 }
 
 // freePodCIDR returns the next /24 of the pod network, "" when there is none

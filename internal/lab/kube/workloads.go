@@ -14,16 +14,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
-// everywhere is what the DaemonSet controller lets its pods tolerate unasked.
-var everywhere = []corev1.Toleration{
-	{Key: taintNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
-	{Key: taintUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
-	{Key: "node.kubernetes.io/disk-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-	{Key: "node.kubernetes.io/memory-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-	{Key: "node.kubernetes.io/pid-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-	{Key: "node.kubernetes.io/unschedulable", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-}
-
 // workload is an object that owns pods, at one version.
 type workload struct {
 	ref
@@ -77,36 +67,25 @@ func (cl *cluster) tendDaemonSet(key string) {
 		cl.reported = true
 		cl.c.world.Spend("addon", "cilium", 0, "api/"+cl.first)
 	}
-	spec, err := rules.PodSpec(rules.MapAt(w.o.body, "spec", "template", "spec"))
+	body := runtime.DeepCopyJSON(rules.MapAt(w.o.body, "spec", "template", "spec"))
+	rules.TolerateAsDaemon(body)
+	spec, err := rules.PodSpec(body)
 	if err != nil {
 		cl.c.world.Log.Warn("lab controller cannot read pod template", "daemonset", key, "err", err)
 		return
 	}
-	tolerations := slices.Concat(spec.Tolerations, everywhere)
-	if spec.HostNetwork {
-		tolerations = append(tolerations, corev1.Toleration{
-			Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
-		})
-	}
-	byNode := map[string]*pod{}
-	for _, p := range w.pods {
-		n := cl.nodes[p.node]
-		stale := p.hash != w.hash && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
-		if n == nil || stale || byNode[p.node] != nil || n.RefusePod(spec, tolerations, true) != "" {
-			cl.dropObject(resPods, p.key)
-			continue
-		}
-		byNode[p.node] = p
-	}
+	byNode, ending := cl.keepDaemons(w, spec)
 	var desired, current, ready, updated int64
 	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
 		n, p := cl.nodes[name], byNode[name]
-		if p == nil && n.RefusePod(spec, tolerations, false) != "" {
+		if p == nil && n.RefusePod(spec, spec.Tolerations, false) != "" {
 			continue
 		}
 		desired++
 		if p == nil {
-			cl.makePod(w, "", n.Name, hashOfSet, w.hash)
+			if !ending[name] {
+				cl.makePod(w, "", n.Name, hashOfSet, w.hash)
+			}
 			continue
 		}
 		current++
@@ -126,6 +105,28 @@ func (cl *cluster) tendDaemonSet(key string) {
 	setNonZero(status, "updatedNumberScheduled", updated)
 	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, desired > 0 && ready == desired && updated == desired)
+}
+
+// keepDaemons deletes the pods of a DaemonSet that are to be replaced or may not stay.
+// It returns the others by their nodes, and the nodes where one has to end first.
+func (cl *cluster) keepDaemons(w workload, spec *corev1.PodSpec) (byNode map[string]*pod, ending map[string]bool) {
+	byNode, ending = map[string]*pod{}, map[string]bool{}
+	for _, p := range cl.owned[w.uid] {
+		if p.deleting {
+			ending[p.node] = true
+		}
+	}
+	for _, p := range w.pods {
+		n := cl.nodes[p.node]
+		stale := p.hash != w.hash && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
+		if n == nil || stale || byNode[p.node] != nil || n.RefusePod(spec, spec.Tolerations, true) != "" {
+			cl.dropObject(resPods, p.key)
+			ending[p.node] = true
+			continue
+		}
+		byNode[p.node] = p
+	}
+	return byNode, ending
 }
 
 func setNonZero(m map[string]any, key string, n int64) {
@@ -365,6 +366,9 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 	template := runtime.DeepCopyJSON(rules.MapAt(o.body, "spec", "template"))
 	meta := rules.EnsureMap(template, "metadata")
 	body := map[string]any{"metadata": meta, "spec": rules.EnsureMap(template, "spec")}
+	if w.res == resDaemonSets {
+		rules.TolerateAsDaemon(rules.MapAt(body, "spec"))
+	}
 	meta["namespace"] = ns
 	if name != "" {
 		meta["name"] = name

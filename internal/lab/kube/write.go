@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,7 +66,7 @@ func (s *store) insertObject(res *resource, req *request, body map[string]any) (
 		}
 	}
 	if res == resNodes {
-		addTaint(rules.EnsureMap(body, "spec"), taintNotReady, "", "NoSchedule")
+		rules.AddTaint(rules.EnsureMap(body, "spec"), corev1.TaintNodeNotReady, "", corev1.TaintEffectNoSchedule)
 	}
 	for _, k := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
 		delete(meta, k)

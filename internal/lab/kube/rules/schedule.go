@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +15,8 @@ type Node struct {
 	Name   string
 	Labels map[string]string
 	Taints []corev1.Taint
+	// Unschedulable is that it is cordoned; the taint of that comes a little later.
+	Unschedulable bool
 }
 
 // PodSpec is the spec of a pod, or of a template of pods.
@@ -27,21 +28,26 @@ func PodSpec(spec map[string]any) (*corev1.PodSpec, error) {
 // RefusePod returns in the scheduler's text why a pod cannot be on a node, or, if
 // it is there already, why it cannot stay; "" if it can.
 func (n *Node) RefusePod(spec *corev1.PodSpec, tolerations []corev1.Toleration, there bool) string {
+	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+	if n.Unschedulable && !there && !toleratesTaint(tolerations, cordon) {
+		return "node(s) were unschedulable"
+	}
 	for _, t := range n.Taints {
 		if t.Effect == corev1.TaintEffectPreferNoSchedule || there && t.Effect == corev1.TaintEffectNoSchedule {
 			continue
 		}
-		tolerated := slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool {
-			return tol.ToleratesTaint(klog.Background(), &t, false)
-		})
-		if !tolerated {
-			return fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)
+		if !toleratesTaint(tolerations, t) {
+			return "node(s) had untolerated taint(s)"
 		}
 	}
 	if !n.isSelected(spec) {
 		return "node(s) didn't match Pod's node affinity/selector"
 	}
 	return ""
+}
+
+func toleratesTaint(tolerations []corev1.Toleration, t corev1.Taint) bool {
+	return slices.ContainsFunc(tolerations, func(tol corev1.Toleration) bool { return tol.ToleratesTaint(klog.Background(), &t, false) })
 }
 
 func (n *Node) isSelected(spec *corev1.PodSpec) bool {

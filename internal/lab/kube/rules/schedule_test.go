@@ -18,7 +18,7 @@ func TestRefuses(t *testing.T) {
 		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
 	}
 	gpu := []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "yes"}}
-	const tainted, elsewhere = "node(s) had untolerated taint {gpu: yes}", "node(s) didn't match Pod's node affinity/selector"
+	const tainted, elsewhere = "node(s) had untolerated taint(s)", "node(s) didn't match Pod's node affinity/selector"
 	for name, c := range map[string]struct {
 		spec  corev1.PodSpec
 		there bool

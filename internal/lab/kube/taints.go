@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+)
+
+// tendNode keeps the taint of a cordoned node, and evicts pods that do not tolerate
+// the taints of a node.
+func (cl *cluster) tendNode(key string) {
+	_, name := splitKey(key)
+	n := cl.nodes[name]
+	if n == nil {
+		return
+	}
+	tainted := slices.ContainsFunc(n.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeUnschedulable && t.Effect == corev1.TaintEffectNoSchedule
+	})
+	if n.Unschedulable != tainted {
+		cl.store.updateObject(resNodes, key, func(o map[string]any) bool {
+			spec := rules.EnsureMap(o, "spec")
+			if !rules.BoolAt(spec, "unschedulable") {
+				rules.RemoveTaint(spec, corev1.TaintNodeUnschedulable)
+				return true
+			}
+			rules.NoteTaint(spec, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
+			return true
+		})
+	}
+	cl.executeTaints(n)
+}
+
+// executeTaints deletes the pods of a node whose time there is over, and looks again
+// when the next one's is.
+func (cl *cluster) executeTaints(n *node) {
+	if !n.executes {
+		for _, p := range n.pods {
+			p.unwelcome = time.Time{}
+		}
+		return
+	}
+	var next time.Time
+	now := time.Now()
+	for _, p := range byKey(n.pods) {
+		o := cl.store.getObject(resPods, p.key)
+		if o == nil || p.deleting {
+			continue
+		}
+		wait, ever := n.StayOf(rules.TolerationsOf(o.body))
+		if ever {
+			p.unwelcome = time.Time{}
+			continue
+		}
+		if p.unwelcome.IsZero() {
+			p.unwelcome = now
+		}
+		due := p.unwelcome.Add(cl.c.world.Scale(wait))
+		if !due.After(now) {
+			cl.disruptPod(p, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+			cl.dropObject(resPods, p.key)
+			continue
+		}
+		if next.IsZero() || due.Before(next) {
+			next = due
+		}
+	}
+	if next.IsZero() || !n.nextLook.IsZero() && !next.Before(n.nextLook) {
+		return
+	}
+	n.nextLook = next
+	cl.c.scheduleAt(next, func() {
+		if n.nextLook.Equal(next) {
+			n.nextLook = time.Time{}
+		}
+		cl.dirty[ref{resNodes, objectKey("", n.Name)}] = true
+	})
+}
+
+// disruptPod writes into a pod why it is about to be deleted.
+func (cl *cluster) disruptPod(p *pod, reason, message string) {
+	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+		status := rules.EnsureMap(o, "status")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", reason, message)
+		return true
+	})
+}
