@@ -161,7 +161,7 @@ func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
 			return err
 		}
 	}
-	s.updateObject(resPods, key, func(o map[string]any) bool {
+	s.updateStatus(resPods, key, func(o map[string]any) bool {
 		status := rules.EnsureMap(o, "status")
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
 		return !dry && rules.ValueAt(o, "metadata", "deletionTimestamp") == nil

@@ -89,9 +89,10 @@ type pod struct {
 	finished    bool
 	deleting    bool
 	ending      *ending
-	since       uint64    // version it was made at
-	unwelcome   time.Time // since when it does not tolerate its node's taints for ever
-	starting    bool      // it will be ready soon
+	since       uint64              // version it was made at
+	tolerations []corev1.Toleration // once they were asked for
+	unwelcome   time.Time           // since when it does not tolerate its node's taints for ever
+	starting    bool                // it will be ready soon
 }
 
 func newCluster(c *Clusters, ca, etcd string) *cluster {
@@ -256,7 +257,8 @@ func (cl *cluster) touchOwners(o *object, res *resource) {
 	if o == nil {
 		return
 	}
-	for _, r := range rules.MapsAt(o.body, "metadata", "ownerReferences") {
+	for _, e := range rules.ListAt(o.body, "metadata", "ownerReferences") {
+		r, _ := e.(map[string]any)
 		if rules.TextAt(r, "kind") == res.kind {
 			cl.dirty[ref{res, objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(r, "name"))}] = true
 		}
@@ -312,8 +314,9 @@ func (n *node) readNode(body map[string]any) {
 }
 
 func (cl *cluster) observePod(ch change) {
-	p := cl.pods[ch.key]
+	p, before := cl.pods[ch.key], ""
 	if p != nil {
+		before = p.node
 		delete(cl.owned[p.owner], p.key)
 		if n := cl.nodes[p.node]; n != nil {
 			delete(n.pods, p.key)
@@ -340,7 +343,7 @@ func (cl *cluster) observePod(ch change) {
 	cl.owned[p.owner][p.key] = p
 	if n := cl.nodes[p.node]; n != nil {
 		n.pods[p.key] = p
-		if n.executes {
+		if n.executes && p.node != before {
 			cl.dirty[ref{resNodes, objectKey("", n.Name)}] = true
 		}
 	}
@@ -353,7 +356,8 @@ func (p *pod) readPod(body map[string]any) {
 	p.labels = rules.StringsAt(meta, "labels")
 	p.hash = cmp.Or(p.labels[hashOfSet], p.labels[hashOfTemplate])
 	p.owner = ""
-	for _, r := range rules.MapsAt(meta, "ownerReferences") {
+	for _, e := range rules.ListAt(meta, "ownerReferences") {
+		r, _ := e.(map[string]any)
 		if rules.BoolAt(r, "controller") {
 			p.owner, p.daemon = rules.TextAt(r, "uid"), rules.TextAt(r, "kind") == resDaemonSets.kind
 		}
@@ -365,7 +369,8 @@ func (p *pod) readPod(body map[string]any) {
 	phase := rules.TextAt(body, "status", "phase")
 	p.finished = phase == "Succeeded" || phase == "Failed"
 	p.ready, p.running = rules.IsReady(body), p.mirror && phase == "Running"
-	for _, c := range rules.MapsAt(body, "status", "containerStatuses") {
+	for _, e := range rules.ListAt(body, "status", "containerStatuses") {
+		c, _ := e.(map[string]any)
 		p.running = p.running || rules.MapAt(c, "state", "running") != nil
 	}
 }
@@ -401,7 +406,7 @@ func (cl *cluster) setStatus(r ref, status map[string]any) {
 	if o == nil || reflect.DeepEqual(o.body["status"], status) {
 		return
 	}
-	cl.store.updateObject(r.res, r.key, func(obj map[string]any) bool {
+	cl.store.updateStatus(r.res, r.key, func(obj map[string]any) bool {
 		obj["status"] = runtime.DeepCopyJSONValue(status)
 		return true
 	})

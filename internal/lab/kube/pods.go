@@ -126,7 +126,7 @@ func (k *kubelet) imageKey(image string) string { return "image/" + k.machine() 
 func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
-	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		for _, c := range slices.Concat(rules.MapsAt(o, "spec", "initContainers"), rules.MapsAt(o, "spec", "containers")) {
 			cl.c.pulled[k.imageKey(rules.TextAt(c, "image"))] = true
 		}

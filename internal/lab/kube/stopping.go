@@ -62,7 +62,7 @@ func (cl *cluster) endPod(p *pod, k *kubelet) {
 		if cl.pods[p.key] != p || p.ending != e || e.took != took || !k.isAlive() {
 			return
 		}
-		cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+		cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 			phase, reason, code := "Succeeded", "Completed", int64(0)
 			if killed {
 				phase, reason, code = "Failed", "Error", int64(137)
@@ -96,7 +96,7 @@ func (cl *cluster) stopPod(p *pod) {
 	if !p.running || p.mirror {
 		return
 	}
-	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		status := rules.EnsureMap(o, "status")
 		for _, c := range []string{"Ready", "ContainersReady"} {
 			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "False", "ContainersNotReady", "")
@@ -122,7 +122,7 @@ func (cl *cluster) setPodReady(p *pod, ready bool) {
 	if !p.running || p.finished || p.ready == ready {
 		return
 	}
-	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		s := rules.EnsureMap(o, "status")
 		s["conditions"] = setCondition(rules.ListAt(s, "conditions"), "Ready", status, "", "")
 		return true

@@ -126,6 +126,16 @@ func (o *object) encodeTyped(kind, apiVersion string) ([]byte, error) {
 // copyBody is a copy of the object that may be changed.
 func (o *object) copyBody() map[string]any { return runtime.DeepCopyJSON(o.body) }
 
+// copyStatus is a copy of the object whose status alone may be changed.
+func (o *object) copyStatus() map[string]any {
+	body := maps.Clone(o.body)
+	body["metadata"] = maps.Clone(rules.MapAt(body, "metadata"))
+	if status := rules.MapAt(body, "status"); status != nil {
+		body["status"] = runtime.DeepCopyJSON(status)
+	}
+	return body
+}
+
 // serveResource adds a resource, or replaces how it is served.
 func (s *store) serveResource(r *resource) {
 	s.mu.Lock()
@@ -299,12 +309,22 @@ func (s *store) createObject(res *resource, body map[string]any) {
 // updateObject lets edit change a copy of an object and stores it, however often
 // somebody is faster. edit returns false to leave the object alone.
 func (s *store) updateObject(res *resource, key string, edit func(obj map[string]any) bool) {
+	s.editObject(res, key, (*object).copyBody, edit)
+}
+
+// updateStatus is updateObject for an edit that changes nothing but the status: all
+// else is not copied.
+func (s *store) updateStatus(res *resource, key string, edit func(obj map[string]any) bool) {
+	s.editObject(res, key, (*object).copyStatus, edit)
+}
+
+func (s *store) editObject(res *resource, key string, copyOf func(*object) map[string]any, edit func(obj map[string]any) bool) {
 	for {
 		have := s.getObject(res, key)
 		if have == nil {
 			return
 		}
-		next := have.copyBody()
+		next := copyOf(have)
 		if !edit(next) {
 			return
 		}

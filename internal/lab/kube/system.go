@@ -125,7 +125,7 @@ func (cl *cluster) mirrorPods(node string) {
 		if i >= 0 {
 			state, ready = map[string]any{"running": map[string]any{"startedAt": formatNow()}}, "True"
 		}
-		cl.store.updateObject(resPods, key, func(o map[string]any) bool {
+		cl.store.updateStatus(resPods, key, func(o map[string]any) bool {
 			status := rules.EnsureMap(o, "status")
 			ip := k.k.Address.String()
 			status["phase"], status["qosClass"] = "Running", "Burstable"

@@ -46,11 +46,13 @@ func (cl *cluster) executeTaints(n *node) {
 	var next time.Time
 	now := time.Now()
 	for _, p := range byKey(n.pods) {
-		o := cl.store.getObject(resPods, p.key)
-		if o == nil || p.deleting {
+		if p.deleting {
 			continue
 		}
-		wait, ever := n.StayOf(rules.TolerationsOf(o.body))
+		if o := cl.store.getObject(resPods, p.key); p.tolerations == nil && o != nil {
+			p.tolerations = rules.TolerationsOf(o.body)
+		}
+		wait, ever := n.StayOf(p.tolerations)
 		if ever {
 			p.unwelcome = time.Time{}
 			continue
@@ -82,7 +84,7 @@ func (cl *cluster) executeTaints(n *node) {
 
 // disruptPod writes into a pod why it is about to be deleted.
 func (cl *cluster) disruptPod(p *pod, reason, message string) {
-	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
+	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		status := rules.EnsureMap(o, "status")
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", reason, message)
 		return true

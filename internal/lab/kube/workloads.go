@@ -111,9 +111,9 @@ func (cl *cluster) tendDaemonSet(key string) {
 // It returns the others by their nodes, and the nodes where one has to end first.
 func (cl *cluster) keepDaemons(w workload, spec *corev1.PodSpec) (byNode map[string]*pod, ending map[string]bool) {
 	byNode, ending = map[string]*pod{}, map[string]bool{}
-	for _, p := range cl.owned[w.uid] {
-		if p.deleting {
-			ending[p.node] = true
+	if len(cl.owned[w.uid]) > len(w.pods) {
+		for _, p := range cl.owned[w.uid] {
+			ending[p.node] = ending[p.node] || p.deleting
 		}
 	}
 	for _, p := range w.pods {

@@ -178,7 +178,8 @@ func ReadEviction(pod string, body []byte, dry bool) (metav1.DeleteOptions, erro
 
 // IsReady reports whether a pod has the condition Ready.
 func IsReady(pod map[string]any) bool {
-	for _, c := range MapsAt(pod, "status", "conditions") {
+	for _, e := range ListAt(pod, "status", "conditions") {
+		c, _ := e.(map[string]any)
 		if TextAt(c, "type") == string(corev1.PodReady) {
 			return TextAt(c, "status") == string(corev1.ConditionTrue)
 		}

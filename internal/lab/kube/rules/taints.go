@@ -48,16 +48,17 @@ func TolerationsOf(pod map[string]any) []corev1.Toleration {
 	return out
 }
 
-// daemonsTolerate is what the DaemonSet controller lets its pods tolerate unasked.
+// daemonsTolerate is what the DaemonSet controller lets its pods tolerate unasked. The
+// maps are never changed, so that all pods share them.
 // Source: kubernetes v1.36, pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations.
-var daemonsTolerate = []corev1.Toleration{
-	{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute},
-	{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute},
-	{Key: corev1.TaintNodeDiskPressure, Effect: corev1.TaintEffectNoSchedule},
-	{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule},
-	{Key: corev1.TaintNodePIDPressure, Effect: corev1.TaintEffectNoSchedule},
-	{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule},
-	{Key: corev1.TaintNodeNetworkUnavailable, Effect: corev1.TaintEffectNoSchedule}, // on the host's network only
+var daemonsTolerate = []map[string]any{
+	{"key": corev1.TaintNodeNotReady, "operator": "Exists", "effect": "NoExecute"},
+	{"key": corev1.TaintNodeUnreachable, "operator": "Exists", "effect": "NoExecute"},
+	{"key": corev1.TaintNodeDiskPressure, "operator": "Exists", "effect": "NoSchedule"},
+	{"key": corev1.TaintNodeMemoryPressure, "operator": "Exists", "effect": "NoSchedule"},
+	{"key": corev1.TaintNodePIDPressure, "operator": "Exists", "effect": "NoSchedule"},
+	{"key": corev1.TaintNodeUnschedulable, "operator": "Exists", "effect": "NoSchedule"},
+	{"key": corev1.TaintNodeNetworkUnavailable, "operator": "Exists", "effect": "NoSchedule"}, // on the host's network only
 }
 
 // TolerateAsDaemon gives the spec of a pod what pods of DaemonSets tolerate.
@@ -66,13 +67,16 @@ func TolerateAsDaemon(spec map[string]any) {
 	if !BoolAt(spec, "hostNetwork") {
 		add = add[:len(add)-1]
 	}
-	list := ListAt(spec, "tolerations")
-	for _, t := range add {
-		list = slices.DeleteFunc(list, func(e any) bool {
-			m, _ := e.(map[string]any)
-			return TextAt(m, "key") == t.Key && TextAt(m, "effect") == string(t.Effect)
-		})
-		list = append(list, map[string]any{"key": t.Key, "operator": string(corev1.TolerationOpExists), "effect": string(t.Effect)})
+	own := ListAt(spec, "tolerations")
+	list := make([]any, 0, len(own)+len(add))
+	for _, e := range own {
+		m, _ := e.(map[string]any)
+		if !slices.ContainsFunc(add, func(a map[string]any) bool { return m["key"] == a["key"] && m["effect"] == a["effect"] }) {
+			list = append(list, e)
+		}
+	}
+	for _, a := range add {
+		list = append(list, a)
 	}
 	spec["tolerations"] = list
 }
