@@ -393,6 +393,9 @@ func setCondition(list []any, kind, status, reason, message string) []any {
 		if rules.TextAt(c, "status") == status {
 			next["lastTransitionTime"] = c["lastTransitionTime"]
 		}
+		if beat, ok := c["lastHeartbeatTime"]; ok {
+			next["lastHeartbeatTime"] = beat
+		}
 		list = slices.Clone(list)
 		list[i] = next
 		return list

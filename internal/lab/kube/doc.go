@@ -43,6 +43,9 @@
 //   - A cordon brings its taint; taints that execute delete pods, after what their
 //     tolerations allow. A node is lost 40 s after its kubelet fell silent, and has
 //     both of its taints at once; a real one takes a few seconds between them.
+//   - Nodes have the processors and the memory of their machines, and can give pods
+//     somewhat less. The times of heartbeats, in leases and conditions, are written
+//     when somebody reads them; a watch alone shows none.
 //   - A node under pressure (SetPressure) takes no new pods, and evicts none.
 //
 // # Spans

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -36,10 +37,13 @@ type kubelet struct {
 
 	// Guarded by Clusters.mu.
 	stopped    bool
-	started    bool     // its image is there
-	cl         *cluster // where it registered; nil: nowhere yet
-	connecting bool     // the network's pod is on the node
-	network    bool     // the network is up
+	started    bool      // its image is there
+	cl         *cluster  // where it registered; nil: nowhere yet
+	connecting bool      // the network's pod is on the node
+	network    bool      // the network is up
+	since      time.Time // when it registered
+	silent     time.Time // when it was stopped
+	reported   time.Time // the last report in the Node object
 }
 
 // RunKubelet implements world.Kubernetes. The node registers once the
@@ -76,7 +80,7 @@ func (k *kubelet) stopRunning() {
 	if k.stopped {
 		return
 	}
-	k.stopped = true
+	k.stopped, k.silent = true, time.Now()
 	k.c.kubelets = slices.DeleteFunc(k.c.kubelets, func(other *kubelet) bool { return other == k })
 	if cl := k.cl; cl != nil {
 		cl.scheduleAfter(nodeGrace, func() {
@@ -104,7 +108,7 @@ func (k *kubelet) registerNode() {
 	}
 	cl := k.c.clusters[i]
 	before := cl.kubelets[k.k.Node]
-	k.cl = cl
+	k.cl, k.since = cl, time.Now()
 	cl.kubelets[k.k.Node] = k
 	// Containers, and the network they made, survive a kubelet, not a boot.
 	again := before != nil && k.k.BootID != "" && before.k.BootID == k.k.BootID && cl.store.getObject(resNodes, objectKey("", k.k.Node)) != nil
@@ -184,8 +188,7 @@ func (k *kubelet) describeNode(o map[string]any) {
 		"kubeletVersion": k.k.Kubernetes, "kubeProxyVersion": "",
 		"machineID": strconv.Itoa(k.k.VMID), "systemUUID": k.k.UUID, "bootID": k.k.BootID,
 	}
-	size := map[string]any{"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "40Gi"}
-	status["capacity"], status["allocatable"] = size, size
+	status["capacity"], status["allocatable"] = rules.NodeSize(cmp.Or(k.k.Cores, 4), cmp.Or(k.k.MemoryMiB, 8192), k.k.Control)
 	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
 	for _, p := range pressures {
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.condition, "False", p.reasons[0], p.texts[0])
@@ -195,6 +198,10 @@ func (k *kubelet) describeNode(o map[string]any) {
 	} else {
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
 	}
+	for _, c := range rules.MapsAt(status, "conditions") {
+		c["lastHeartbeatTime"] = formatNow()
+	}
+	k.reported = time.Now()
 }
 
 // pressure is a condition of a node that is short of something: what its kubelet

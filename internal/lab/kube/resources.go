@@ -201,6 +201,7 @@ var (
 	resReplicaSets     = findBuiltin("apps", "replicasets")
 	resStatefulSets    = findBuiltin("apps", "statefulsets")
 	resJobs            = findBuiltin("batch", "jobs")
+	resLeases          = findBuiltin("coordination.k8s.io", "leases")
 	resBudgets         = findBuiltin("policy", "poddisruptionbudgets")
 	resCRDs            = findBuiltin("apiextensions.k8s.io", "customresourcedefinitions")
 )

@@ -77,6 +77,9 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, rules.GenericStatus(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
 		return
 	}
+	if slices.Contains([]string{"get", "list", "watch"}, req.verb) {
+		a.c.refreshBeats(a.cl, res, req.namespace, req.name)
+	}
 	if err := a.carryOut(w, r, req, view{
 		res: res, version: req.version, as: want, include: metav1.IncludeObjectPolicy(req.query.Get("includeObject")),
 	}); err != nil {

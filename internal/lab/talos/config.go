@@ -187,7 +187,10 @@ func (s *settings) readKubernetes(m *machine) {
 			s.homeless = s.homeless || p.Contains(address.Addr())
 		}
 	}
-	s.kubelet = world.Kubelet{Node: node, Address: address.Addr(), Talos: m.image().Version, Control: s.control, VMID: m.guest.VMID, UUID: m.guest.UUID}
+	s.kubelet = world.Kubelet{
+		Node: node, Address: address.Addr(), Talos: m.image().Version, Control: s.control,
+		VMID: m.guest.VMID, UUID: m.guest.UUID, Cores: m.guest.Cores, MemoryMiB: m.guest.MemoryMiB,
+	}
 	if k := cfg.K8sKubeletConfig(); k != nil {
 		s.kubelet.Kubernetes = imageTag(k.Image())
 	}

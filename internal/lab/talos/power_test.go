@@ -110,7 +110,7 @@ func TestRebootProvesItself(t *testing.T) {
 			}
 			return k
 		}
-		if k := known(); k.BootID != before || k.UUID != cp(1).guest("v1.13.9").UUID {
+		if k := known(); k.BootID != before || k.UUID != cp(1).guest("v1.13.9").UUID || k.Cores != 2 || k.MemoryMiB != 2048 {
 			t.Errorf("Kubernetes knows %+v, the boot is %s", k, before)
 		}
 		if err := l.admin(cp(1)).Reboot(within(time.Second)); err != nil {

@@ -108,6 +108,9 @@ type Kubelet struct {
 	Labels      map[string]string
 	Taints      []string // key=value:Effect or key:Effect
 	VMID        int
+	// Cores and MemoryMiB are what the machine has. Zero: 4 and 8192.
+	Cores     int
+	MemoryMiB int64
 	// UUID is the machine's (SMBIOS), BootID that of the run of its kernel: what ran
 	// under another one has ended. "" for either is one that nobody else has.
 	UUID, BootID string
