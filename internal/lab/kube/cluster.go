@@ -89,6 +89,7 @@ type pod struct {
 	finished    bool
 	deleting    bool
 	ending      *ending
+	needs       rules.Amounts
 	since       uint64              // version it was made at
 	tolerations []corev1.Toleration // once they were asked for
 	unwelcome   time.Time           // since when it does not tolerate its node's taints for ever
@@ -304,6 +305,7 @@ func (n *node) readNode(body map[string]any) {
 		n.Taints = append(n.Taints, corev1.Taint{Key: rules.TextAt(t, "key"), Value: rules.TextAt(t, "value"), Effect: corev1.TaintEffect(rules.TextAt(t, "effect"))})
 	}
 	n.executes = n.Executes()
+	n.Allocatable = rules.AmountsOf(rules.MapAt(body, "status", "allocatable"))
 	n.ready, n.lost = false, false
 	for _, c := range rules.MapsAt(body, "status", "conditions") {
 		if rules.TextAt(c, "type") == "Ready" {
@@ -333,10 +335,11 @@ func (cl *cluster) observePod(ch change) {
 		return
 	}
 	if uid := rules.TextAt(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
-		p = &pod{key: ch.key, uid: uid, since: ch.rv}
+		p = &pod{key: ch.key, uid: uid, since: ch.rv, needs: rules.RequestsOf(ch.new.body)}
 		cl.pods[ch.key] = p
 	}
 	p.readPod(ch.new.body)
+	cl.unplaced = cl.unplaced || p.finished // it no longer needs its place
 	if cl.owned[p.owner] == nil {
 		cl.owned[p.owner] = map[string]*pod{}
 	}

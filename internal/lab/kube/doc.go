@@ -29,7 +29,10 @@
 //   - Who is in system:masters may do everything, others nothing. /readyz,
 //     /livez, /healthz and /version are open to all.
 //   - Deployments replace all pods at once and never exceed their deadline.
-//     Memory and CPU never run out. There are no scale, exec and log.
+//   - The scheduler fits what pods ask of processor, memory and number of pods. No
+//     pod makes room for another; those of DaemonSets, and those that name their
+//     node, are there without being asked for room. What containers use beyond
+//     what they ask for is nothing. There are no exec and log.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
 //     that is how to make a workload that never becomes ready. Other registries
 //     are closed and opened with CloseRegistry and OpenRegistry.

@@ -264,30 +264,29 @@ func (cl *cluster) placePod(p *pod) {
 	}
 	ns, _ := splitKey(p.key)
 	taken := cl.takenPlaces(spec, ns, p)
-	against := map[string]int{}
+	var refused rules.Verdict
 	var best *node
 	for _, name := range slices.Sorted(maps.Keys(cl.nodes)) {
 		n := cl.nodes[name]
-		why := n.RefusePod(spec, spec.Tolerations, false)
-		if why == "" && taken.hasNode(n) {
-			why = "node(s) didn't match pod anti-affinity rules"
+		if why := n.RefusePod(spec, spec.Tolerations, false); why != "" {
+			refused.Refuse(true, why)
+			continue
 		}
-		switch {
-		case why != "":
-			against[why]++
-		case best == nil || cmp.Or(cmp.Compare(n.countPods(p.owner), best.countPods(p.owner)), cmp.Compare(len(n.pods), len(best.pods))) < 0:
+		if lacks, never := n.LackFor(p.needs, n.sumNeeds()); len(lacks) > 0 {
+			refused.Refuse(never, lacks...)
+			continue
+		}
+		if taken.hasNode(n) {
+			refused.Refuse(false, "node(s) didn't match pod anti-affinity rules")
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(n.countPods(p.owner), best.countPods(p.owner)), cmp.Compare(len(n.pods), len(best.pods))) < 0 {
 			best = n
 		}
 	}
 	if best == nil {
-		text := fmt.Sprintf("0/%d nodes are available", len(cl.nodes))
-		sep := ": "
-		for _, why := range slices.Sorted(maps.Keys(against)) {
-			text += fmt.Sprintf("%s%d %s", sep, against[why], why)
-			sep = ", "
-		}
 		status := rules.MapAt(o.copyBody(), "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", text+".")
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", refused.String())
 		cl.setStatus(ref{resPods, p.key}, status)
 		return
 	}
@@ -299,6 +298,17 @@ func (cl *cluster) placePod(p *pod) {
 		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
 		return true
 	})
+}
+
+// sumNeeds is what the pods on the node ask for.
+func (n *node) sumNeeds() rules.Amounts {
+	var used rules.Amounts
+	for _, p := range n.pods {
+		if !p.finished {
+			used = used.Plus(p.needs)
+		}
+	}
+	return used
 }
 
 // countPods is how many pods of an owner are on the node.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -21,6 +22,12 @@ const (
 	coreDNSImage = "registry.k8s.io/coredns/coredns:v1.14.7"
 	flannelImage = "ghcr.io/siderolabs/flannel:v0.28.9"
 )
+
+// staticRequests are what the static pods of a control plane ask for: processor and
+// memory (recorded of Talos 1.13).
+var staticRequests = map[string][2]string{
+	"kube-apiserver": {"200m", "512Mi"}, "kube-controller-manager": {"50m", "256Mi"}, "kube-scheduler": {"10m", "64Mi"},
+}
 
 // fillStore fills an empty store with what Kubernetes and Talos put into a new
 // cluster.
@@ -48,14 +55,14 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	always := []any{map[string]any{"operator": "Exists"}}
 	if cp.CNI == "flannel" {
 		cl.addObject(resServiceAccounts, "kube-system", "flannel", map[string]any{})
-		cl.addObject(resDaemonSets, "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, map[string]any{
+		cl.addObject(resDaemonSets, "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, "100m", "50Mi", map[string]any{
 			"hostNetwork": true, "serviceAccountName": "flannel", "priorityClassName": "system-node-critical", "tolerations": always,
 			"initContainers": []any{map[string]any{"name": "install-config", "image": flannelImage}},
 		}))
 	}
 	if cp.KubeProxy {
 		cl.addObject(resServiceAccounts, "kube-system", "kube-proxy", map[string]any{})
-		cl.addObject(resDaemonSets, "kube-system", "kube-proxy", newWorkload("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, map[string]any{
+		cl.addObject(resDaemonSets, "kube-system", "kube-proxy", newWorkload("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, "", "", map[string]any{
 			"hostNetwork": true, "serviceAccountName": "kube-proxy", "priorityClassName": "system-node-critical", "tolerations": always,
 		}))
 	}
@@ -74,7 +81,7 @@ func (cl *cluster) addDNS(cp world.ControlPlane) {
 			},
 		},
 	})
-	dns := newWorkload("kube-dns", coreDNSImage, map[string]any{
+	dns := newWorkload("kube-dns", coreDNSImage, "100m", "70Mi", map[string]any{
 		"serviceAccountName": "coredns", "priorityClassName": "system-cluster-critical", "dnsPolicy": "Default",
 		"tolerations": []any{
 			map[string]any{"key": taintControl, "operator": "Exists", "effect": "NoSchedule"},
@@ -85,10 +92,15 @@ func (cl *cluster) addDNS(cp world.ControlPlane) {
 	cl.addObject(resDeployments, "kube-system", "coredns", dns)
 }
 
-// newWorkload is a workload of one container that is found by its k8s-app label.
-func newWorkload(app, image string, spec map[string]any) map[string]any {
+// newWorkload is a workload of one container that is found by its k8s-app label. It
+// asks for so much processor and memory, or ("") for nothing.
+func newWorkload(app, image, cpu, memory string, spec map[string]any) map[string]any {
 	labels := map[string]any{"k8s-app": app}
-	spec["containers"] = []any{map[string]any{"name": app, "image": image}}
+	container := map[string]any{"name": app, "image": image}
+	if cpu != "" {
+		container["resources"] = map[string]any{"requests": map[string]any{"cpu": cpu, "memory": memory}}
+	}
+	spec["containers"] = []any{container}
 	return map[string]any{
 		"metadata": map[string]any{"labels": runtime.DeepCopyJSON(labels)},
 		"spec": map[string]any{
@@ -116,7 +128,7 @@ func (cl *cluster) mirrorPods(node string) {
 		return
 	}
 	i := slices.IndexFunc(cl.up, func(a *apiserver) bool { return a.cp.Node == node })
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+	for _, name := range slices.Sorted(maps.Keys(staticRequests)) {
 		key := objectKey("kube-system", name+"-"+node)
 		if i >= 0 && cl.store.getObject(resPods, key) == nil {
 			cl.store.createObject(resPods, cl.mirrorPod(o, node, name, cl.up[i].cp.Kubernetes))
@@ -156,7 +168,10 @@ func (cl *cluster) mirrorPod(node *object, on, name, version string) map[string]
 		},
 		"spec": map[string]any{
 			"nodeName": on, "hostNetwork": true, "restartPolicy": "Always", "priorityClassName": "system-cluster-critical",
-			"containers":  []any{map[string]any{"name": name, "image": "registry.k8s.io/" + name + ":" + version}},
+			"containers": []any{map[string]any{
+				"name": name, "image": "registry.k8s.io/" + name + ":" + version,
+				"resources": map[string]any{"requests": map[string]any{"cpu": staticRequests[name][0], "memory": staticRequests[name][1]}},
+			}},
 			"tolerations": []any{map[string]any{"operator": "Exists", "effect": "NoExecute"}},
 		},
 	}

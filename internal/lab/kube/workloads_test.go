@@ -170,7 +170,7 @@ func TestTwoReplicasOnOneNode(t *testing.T) {
 		if err != nil || len(pods.Items) != 1 {
 			t.Fatalf("pending pods %+v, %v", pods.Items, err)
 		}
-		if why := pods.Items[0].Status.Conditions[0].Message; why != "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules." {
+		if why := pods.Items[0].Status.Conditions[0].Message; why != "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod." {
 			t.Errorf("the scheduler says %q", why)
 		}
 		ready := newReadiness()

@@ -50,6 +50,10 @@ var defaults = map[string]func(map[string]any){
 		spec := EnsureMap(o, "spec")
 		defaultPod(spec)
 		for _, c := range MapsAt(spec, "containers") {
+			// Who is limited asks for no less.
+			for key, most := range MapAt(c, "resources", "limits") {
+				FillMissing(EnsureMap(c, "resources", "requests"), key, most)
+			}
 			for _, p := range MapsAt(c, "ports") {
 				if BoolAt(spec, "hostNetwork") {
 					FillMissing(p, "hostPort", p["containerPort"])

@@ -17,6 +17,7 @@ type Node struct {
 	Taints []corev1.Taint
 	// Unschedulable is that it is cordoned; the taint of that comes a little later.
 	Unschedulable bool
+	Allocatable   Amounts // what it has for pods
 }
 
 // PodSpec is the spec of a pod, or of a template of pods.
