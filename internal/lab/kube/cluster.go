@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
@@ -39,17 +40,20 @@ type cluster struct {
 	// What the controllers know of the store.
 	nodes      map[string]*node
 	pods       map[string]*pod
-	owned      map[string]map[string]*pod // pods by the uid of their controller
-	dependents map[string]map[ref]bool    // objects by the uids of their owners
-	daemonSets map[string]bool            // keys
-	budgets    map[string]map[string]bool // keys of disruption budgets by namespace
-	ending     map[string]bool            // namespaces that are being deleted
-	orphaned   map[string]bool            // nodes without an object, whose pods will be removed
-	dirty      map[ref]bool               // to be looked at
-	unplaced   bool                       // pods may wait for a node
-	rolledOut  map[ref]bool               // workloads that were complete last time
-	planned    map[ref]bool               // definitions that will be served soon
-	refusals   rules.Refusals[ref]        // workloads whose pods are refused
+	owned      map[string]map[string]*pod            // pods by the uid of their controller
+	dependents map[string]map[ref]bool               // objects by the uids of their owners
+	daemonSets map[string]bool                       // keys
+	budgets    map[string]map[string]bool            // keys of disruption budgets by namespace
+	services   map[string]map[string]labels.Selector // what services select, by namespace and key
+	ending     map[string]bool                       // namespaces that are being deleted
+	detaching  map[string]time.Duration              // volume attachments that will be removed, after how long
+	orphaned   map[string]bool                       // nodes without an object, whose pods will be removed
+	dirty      map[ref]bool                          // to be looked at
+	unplaced   bool                                  // pods may wait for a node
+	unused     bool                                  // volumes may be attached that no pod uses
+	rolledOut  map[ref]bool                          // workloads that were complete last time
+	planned    map[ref]bool                          // definitions that will be served soon
+	refusals   rules.Refusals[ref]                   // workloads whose pods are refused
 }
 
 // ref names a stored object.
@@ -90,6 +94,7 @@ type pod struct {
 	deleting    bool
 	ending      *ending
 	needs       rules.Amounts
+	claims      []string            // keys of its volume claims
 	since       uint64              // version it was made at
 	tolerations []corev1.Toleration // once they were asked for
 	unwelcome   time.Time           // since when it does not tolerate its node's taints for ever
@@ -101,7 +106,7 @@ func newCluster(c *Clusters, ca, etcd string) *cluster {
 		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.wakeLoop),
 		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
-		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, ending: map[string]bool{}, orphaned: map[string]bool{},
+		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, services: map[string]map[string]labels.Selector{}, ending: map[string]bool{}, orphaned: map[string]bool{}, detaching: map[string]time.Duration{},
 		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{},
 	}
 }
@@ -132,6 +137,7 @@ var controllers = map[*resource]func(*cluster, string){
 	resStatefulSets: (*cluster).tendStatefulSet,
 	resJobs:         (*cluster).tendJob,
 	resBudgets:      (*cluster).tendBudget,
+	resServices:     (*cluster).tendService,
 }
 
 // runControllers lets the controllers look at what changed. It returns false when
@@ -144,7 +150,7 @@ func (cl *cluster) runControllers() bool {
 	for _, ch := range changes {
 		cl.observeChange(ch)
 	}
-	if len(cl.dirty) == 0 && !cl.unplaced {
+	if len(cl.dirty) == 0 && !cl.unplaced && !cl.unused {
 		return len(changes) > 0
 	}
 	dirty := slices.SortedFunc(maps.Keys(cl.dirty), compareRefs)
@@ -155,6 +161,10 @@ func (cl *cluster) runControllers() bool {
 	if cl.unplaced {
 		cl.unplaced = false
 		cl.placePods()
+	}
+	if cl.unused {
+		cl.unused = false
+		cl.detachUnused()
 	}
 	return true
 }
@@ -170,8 +180,16 @@ func (cl *cluster) observeChange(ch change) {
 	case resNodes:
 		cl.observeNode(ch)
 	case resPods:
+		if p := cl.pods[ch.key]; p != nil && len(p.claims) > 0 {
+			cl.unused = true
+		}
 		cl.observePod(ch)
 		cl.touchBudgets(ns)
+		cl.touchServices(ch, ns)
+	case resClaims, resAttachments:
+		cl.touchClaimants()
+	case resServices:
+		cl.observeService(ch, ns)
 	case resDaemonSets:
 		delete(cl.daemonSets, ch.key)
 		if ch.new != nil {
@@ -286,7 +304,7 @@ func (cl *cluster) observeNode(ch change) {
 			return // nothing that matters to pods
 		}
 	}
-	cl.unplaced = true
+	cl.unplaced, cl.unused = true, true
 	for key := range cl.daemonSets {
 		cl.dirty[ref{resDaemonSets, key}] = true
 	}
@@ -335,7 +353,7 @@ func (cl *cluster) observePod(ch change) {
 		return
 	}
 	if uid := rules.TextAt(ch.new.body, "metadata", "uid"); p == nil || p.uid != uid {
-		p = &pod{key: ch.key, uid: uid, since: ch.rv, needs: rules.RequestsOf(ch.new.body)}
+		p = &pod{key: ch.key, uid: uid, since: ch.rv, needs: rules.RequestsOf(ch.new.body), claims: claimsOf(ch.new.body)}
 		cl.pods[ch.key] = p
 	}
 	p.readPod(ch.new.body)

@@ -14,8 +14,12 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
-// verbs is what can be done with a resource, which is everything with each.
+// verbs is what can be done with a resource, which is everything with each that is
+// stored.
 func (r *resource) verbs() []string {
+	if r.review {
+		return []string{"create"}
+	}
 	if r.typ == nil {
 		return []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	}
@@ -25,7 +29,7 @@ func (r *resource) verbs() []string {
 // serveDiscovery answers which groups, versions and resources there are: in pieces,
 // or in one for clients that ask for the aggregated form.
 func (a *apiserver) serveDiscovery(w http.ResponseWriter, r *http.Request) {
-	want, ok := negotiateRendering(r.Header.Get("Accept"), asGroupsKinds)
+	want, ok := rules.NegotiateRendering(r.Header.Get("Accept"), rules.AsGroupsKinds)
 	if !ok {
 		writeStatus(w, rules.NewRefusal(http.StatusNotAcceptable, "only the following media types are accepted: application/json"))
 		return
@@ -42,7 +46,7 @@ func (a *apiserver) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	var answer any
 	switch {
 	case !core && root != "apis":
-	case top && want == asGroupsKinds:
+	case top && want == rules.AsGroupsKinds:
 		w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
 		answer = aggregateGroups(groups, core)
 	case top && core:
@@ -151,21 +155,14 @@ func (g *group) listResources(version string) metav1.APIResourceList {
 			Verbs: r.verbs(), ShortNames: r.short, Categories: r.categories,
 		})
 		for _, s := range r.subresources() {
-			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: r.name + "/" + s.name, Namespaced: r.namespaced, Kind: s.kind.Kind,
-				Group: keepDiffering(s.kind.Group, r.group), Version: keepDiffering(s.kind.Version, version), Verbs: s.verbs,
-			})
+			part := metav1.APIResource{Name: r.name + "/" + s.name, Namespaced: r.namespaced, Kind: s.kind.Kind, Verbs: s.verbs}
+			if s.kind.Group != r.group || s.kind.Version != version {
+				part.Group, part.Version = s.kind.Group, s.kind.Version
+			}
+			list.APIResources = append(list.APIResources, part)
 		}
 	}
 	return list
-}
-
-// keepDiffering is value where it is not the usual one.
-func keepDiffering(value, usual string) string {
-	if value == usual {
-		return ""
-	}
-	return value
 }
 
 // subresource is a part of a resource with an address of its own.
@@ -182,6 +179,8 @@ func (r *resource) subresources() []subresource {
 		switch s {
 		case "eviction":
 			out = append(out, subresource{s, schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}, []string{"create"}})
+		case "scale":
+			out = append(out, subresource{s, schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, []string{"get", "patch", "update"}})
 		case "finalize":
 			out = append(out, subresource{s, own, []string{"update"}})
 		default:
@@ -234,4 +233,76 @@ func (r *resource) describeResource(version string) apidiscoveryv2.APIResourceDi
 		})
 	}
 	return out
+}
+
+// serveOpenAPI serves as much of OpenAPI v3 as makes clients leave the checking of
+// fields to the server: Helm asks it before it makes a hook, kubectl before it
+// creates or applies anything. No schemas are in it. It returns false if the
+// path is none of OpenAPI's.
+func (a *apiserver) serveOpenAPI(w http.ResponseWriter, r *http.Request) bool {
+	path := strings.Trim(r.URL.Path, "/")
+	rest, ok := strings.CutPrefix(path, "openapi/v3")
+	if !ok {
+		return false
+	}
+	groups := groupsOf(a.cl.store.listResources())
+	var answer any
+	if rest == "" {
+		paths := map[string]any{}
+		for _, g := range groups {
+			for _, v := range g.versions {
+				at := versionPath(g.name, v)
+				paths[at[1:]] = map[string]any{"serverRelativeURL": "/openapi/v3" + at}
+			}
+		}
+		answer = map[string]any{"paths": paths}
+	}
+	for _, g := range groups {
+		for _, v := range g.versions {
+			if versionPath(g.name, v) == rest {
+				answer = g.openAPI(v)
+			}
+		}
+	}
+	if answer == nil {
+		notServed(w, false)
+		return true
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		writeError(w, err)
+		return true
+	}
+	writeJSON(w, http.StatusOK, body)
+	return true
+}
+
+// versionPath is where a version of a group is served.
+func versionPath(group, version string) string {
+	if group == "" {
+		return "/api/" + version
+	}
+	return "/apis/" + group + "/" + version
+}
+
+// openAPI states of every resource that a PATCH takes fieldValidation.
+func (g *group) openAPI(version string) map[string]any {
+	paths := map[string]any{}
+	for _, r := range g.resources {
+		if !r.servesVersion(version) {
+			continue
+		}
+		at := versionPath(g.name, version)
+		if r.namespaced {
+			at += "/namespaces/{namespace}"
+		}
+		kind := metav1.GroupVersionKind(schema.GroupVersionKind{Group: g.name, Version: version, Kind: r.kind})
+		paths[at+"/"+r.name+"/{name}"] = map[string]any{"patch": map[string]any{
+			"parameters":                      []any{map[string]any{"name": "fieldValidation", "in": "query", "schema": map[string]any{"type": "string"}}},
+			"responses":                       map[string]any{},
+			"x-kubernetes-action":             "patch",
+			"x-kubernetes-group-version-kind": kind,
+		}}
+	}
+	return map[string]any{"openapi": "3.0.0", "info": map[string]any{"title": "Kubernetes", "version": "unversioned"}, "paths": paths}
 }

@@ -33,6 +33,7 @@
 //     pod makes room for another; those of DaemonSets, and those that name their
 //     node, are there without being asked for room. What containers use beyond
 //     what they ask for is nothing. There are no exec and log.
+//   - Of the reviews of access there is the one about oneself.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
 //     that is how to make a workload that never becomes ready. Other registries
 //     are closed and opened with CloseRegistry and OpenRegistry.
@@ -49,6 +50,12 @@
 //   - Nodes have the processors and the memory of their machines, and can give pods
 //     somewhat less. The times of heartbeats, in leases and conditions, are written
 //     when somebody reads them; a watch alone shows none.
+//   - Claims get volumes of a CSI driver at once. A volume is attached to the node of
+//     a pod in two seconds, once no other node has it, and detached three seconds
+//     after the last pod there has ended; six minutes where no kubelet runs to
+//     report that. VolumeAttachments of other drivers are only kept.
+//   - A service that selects pods has one EndpointSlice, whatever its length; there
+//     are no Endpoints, and no slice for the service kubernetes.
 //   - A node under pressure (SetPressure) takes no new pods, and evicts none.
 //
 // # Spans

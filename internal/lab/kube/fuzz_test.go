@@ -45,22 +45,22 @@ func TestParsePath(t *testing.T) {
 func TestNegotiate(t *testing.T) {
 	const table = "application/json;as=Table;v=v1;g=meta.k8s.io"
 	for accept, want := range map[string]struct {
-		as rendering
+		as rules.Rendering
 		ok bool
 	}{
-		"":                                    {asIs, true},
-		"*/*":                                 {asIs, true},
-		"application/json":                    {asIs, true},
-		"application/vnd.kubernetes.protobuf": {asIs, false},
-		"application/vnd.kubernetes.protobuf, */*":                             {asIs, true},
-		table + ",application/json":                                            {asTable, true},
-		"application/json;q=0.9," + table:                                      {asTable, true},
-		"application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json":   {asIs, true},
-		"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io":     {asMetadata, true},
-		"application/json;q=0":                                                 {asIs, false},
-		"application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io": {asIs, false}, // not offered for objects
+		"":                                    {rules.AsIs, true},
+		"*/*":                                 {rules.AsIs, true},
+		"application/json":                    {rules.AsIs, true},
+		"application/vnd.kubernetes.protobuf": {rules.AsIs, false},
+		"application/vnd.kubernetes.protobuf, */*":                             {rules.AsIs, true},
+		table + ",application/json":                                            {rules.AsTable, true},
+		"application/json;q=0.9," + table:                                      {rules.AsTable, true},
+		"application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json":   {rules.AsIs, true},
+		"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io":     {rules.AsMetadata, true},
+		"application/json;q=0":                                                 {rules.AsIs, false},
+		"application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io": {rules.AsIs, false}, // not offered for objects
 	} {
-		if as, ok := negotiateRendering(accept, asTable, asMetadata); as != want.as || ok != want.ok {
+		if as, ok := rules.NegotiateRendering(accept, rules.AsTable, rules.AsMetadata); as != want.as || ok != want.ok {
 			t.Errorf("%q: %v %v, want %v", accept, as, ok, want)
 		}
 	}
@@ -82,7 +82,7 @@ func FuzzParsePath(f *testing.F) {
 func FuzzNegotiate(f *testing.F) {
 	f.Add("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;q=0.5")
 	f.Fuzz(func(t *testing.T, accept string) {
-		if as, ok := negotiateRendering(accept, asTable); as != asIs && (as != asTable || !ok) {
+		if as, ok := rules.NegotiateRendering(accept, rules.AsTable); as != rules.AsIs && (as != rules.AsTable || !ok) {
 			t.Errorf("%q: %v %v was not offered", accept, as, ok)
 		}
 	})

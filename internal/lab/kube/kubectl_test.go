@@ -79,6 +79,13 @@ func TestKubectl(t *testing.T) {
 	expect(kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=10s"), `node/wk-1 condition met`)
 	expect(kubectl("", "get", "ns,cm,secrets,sa,crd"), `namespace/kube-system +Active`, `configmap/conf +1`, `serviceaccount/default`)
 	expect(kubectl("", "api-resources"), `deployments +deploy +apps/v1 +true +Deployment`)
+	expect(kubectl("", "auth", "can-i", "delete", "nodes"), `(?m)^yes$`)
+	expect(kubectl("", "scale", "deployment/web", "--replicas=2"), `deployment.apps/web scaled`)
+	expect(kubectl("", "rollout", "status", "deployment/web", "--timeout=30s"), `successfully rolled out`)
+	expect(kubectl("", "create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=50%"), `poddisruptionbudget.policy/web created`)
+	expect(kubectl("", "wait", "pdb/web", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=10s"), `poddisruptionbudget.policy/web condition met`)
+	expect(kubectl("", "get", "pdb"), `web +50% +N/A +1 +\d+s`)
+	kubectl("", "delete", "pdb", "web") // there is one worker: a drain would never end
 	expect(kubectl("", "cordon", "wk-1"), `node/wk-1 cordoned`)
 	expect(kubectl("", "get", "node", "wk-1"), `Ready,SchedulingDisabled`)
 	expect(kubectl("", "drain", "wk-1", "--ignore-daemonsets", "--timeout=30s"), `node/wk-1 drained`)

@@ -142,6 +142,7 @@ func (k *kubelet) registerNode() {
 		}
 	}
 	cl.mirrorPods(k.k.Node)
+	cl.unused = true
 	if k.network {
 		k.c.queueCallback(func() { k.ready(true) })
 	}

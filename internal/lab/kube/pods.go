@@ -39,7 +39,7 @@ func (cl *cluster) tendPod(key string) {
 		cl.endPod(p, k)
 	case p.deleting || p.finished || p.mirror || p.running:
 	case !k.isAlive() || !p.hostNetwork && !n.ready || p.starting:
-	case cl.pullFails(p):
+	case !cl.attachVolumes(p) || cl.pullFails(p):
 	case cl.isNetwork(p) && !k.network:
 		k.connectNetwork()
 	case cl.isNetwork(p) && k.connecting:

@@ -48,7 +48,6 @@ const (
 	fieldOwners  = "the object in the message has no managedFields"
 	oldTemplates = "the annotation of the template generation, deprecated since 1.9, is not kept"
 	protection   = "volume claims are not protected by a finalizer"
-	noScale      = "the scale subresource is not built"
 )
 
 // differs are the recorded exchanges the lab answers otherwise.
@@ -72,8 +71,7 @@ var differs = map[string]string{
 	"112 POST /api/v1/namespaces/app/persistentvolumeclaims":                                 protection,
 	"113 GET /api/v1/namespaces/app/persistentvolumeclaims/p":                                controllers,
 	"119 DELETE /apis/apiextensions.k8s.io/v1/customresourcedefinitions/gadgets.example.org": controllers,
-	"152 GET /apis/apps/v1":                                                                  noScale,
-	"154 GET /apis/apps":                                                                     onlyJSON,
+	"154 GET /apis/apps": onlyJSON,
 }
 
 func readExchanges(t *testing.T) []exchange {

@@ -1,12 +1,10 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -142,61 +140,4 @@ func (req *request) nameCall(method, node string) (c world.Call, mutating bool) 
 	}
 	c.Subject = strings.Trim(req.namespace+"/"+name, "/")
 	return c, !slices.Contains([]string{"get", "list", "watch"}, req.verb)
-}
-
-// rendering is how a client wants to see objects.
-type rendering int
-
-const (
-	asIs          rendering = iota
-	asTable                 // columns for people
-	asMetadata              // metadata only
-	asGroupsKinds           // aggregated discovery
-)
-
-// negotiateRendering finds the first answer the client accepts that we can give. It
-// returns false if there is none.
-func negotiateRendering(accept string, offer ...rendering) (rendering, bool) {
-	if strings.TrimSpace(accept) == "" {
-		return asIs, true
-	}
-	type clause struct {
-		media  string
-		params map[string]string
-		q      float64
-	}
-	var clauses []clause
-	for part := range strings.SplitSeq(accept, ",") {
-		media, params, err := mime.ParseMediaType(part)
-		if err != nil {
-			continue
-		}
-		c := clause{media: media, params: params, q: 1}
-		if q, err := strconv.ParseFloat(params["q"], 64); err == nil {
-			c.q = q
-		}
-		clauses = append(clauses, c)
-	}
-	slices.SortStableFunc(clauses, func(a, b clause) int { return cmp.Compare(b.q, a.q) })
-	for _, c := range clauses {
-		if c.q == 0 || c.media != "application/json" && c.media != "application/*" && c.media != "*/*" {
-			continue
-		}
-		want := asIs
-		switch c.params["as"] + "." + c.params["v"] + "." + c.params["g"] {
-		case "..":
-		case "Table.v1.meta.k8s.io":
-			want = asTable
-		case "PartialObjectMetadata.v1.meta.k8s.io", "PartialObjectMetadataList.v1.meta.k8s.io":
-			want = asMetadata
-		case "APIGroupDiscoveryList.v2.apidiscovery.k8s.io":
-			want = asGroupsKinds
-		default:
-			continue
-		}
-		if want == asIs || slices.Contains(offer, want) {
-			return want, true
-		}
-	}
-	return asIs, false
 }

@@ -7,6 +7,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -37,6 +38,7 @@ type resource struct {
 	categories []string
 	namespaced bool
 	status     bool     // has a status subresource
+	review     bool     // is answered, and not stored
 	subs       []string // other subresources
 	// typ is the Go type that defines which fields exist and how lists merge; nil
 	// for custom resources.
@@ -87,6 +89,7 @@ const (
 	isGlobal  uint8 = 1 << iota // lives in no namespace
 	hasStatus                   // has a status subresource
 	inAll                       // is part of "kubectl get all"
+	isReview                    // is answered, and not stored
 )
 
 // builtins are the resources every kube-apiserver of the lab serves, in the
@@ -113,9 +116,12 @@ var builtins = slices.Concat(
 	newRows("apps", "v1",
 		row{"controllerrevisions", appsv1.ControllerRevision{}, nil, 0, nil},
 		row{"daemonsets", appsv1.DaemonSet{}, []string{"ds"}, hasStatus | inAll, nil},
-		row{"deployments", appsv1.Deployment{}, []string{"deploy"}, hasStatus | inAll, nil},
-		row{"replicasets", appsv1.ReplicaSet{}, []string{"rs"}, hasStatus | inAll, nil},
-		row{"statefulsets", appsv1.StatefulSet{}, []string{"sts"}, hasStatus | inAll, nil},
+		row{"deployments", appsv1.Deployment{}, []string{"deploy"}, hasStatus | inAll, []string{"scale"}},
+		row{"replicasets", appsv1.ReplicaSet{}, []string{"rs"}, hasStatus | inAll, []string{"scale"}},
+		row{"statefulsets", appsv1.StatefulSet{}, []string{"sts"}, hasStatus | inAll, []string{"scale"}},
+	),
+	newRows("authorization.k8s.io", "v1",
+		row{"selfsubjectaccessreviews", authorizationv1.SelfSubjectAccessReview{}, nil, isGlobal | isReview, nil},
 	),
 	newRows("autoscaling", "v2",
 		row{"horizontalpodautoscalers", autoscalingv2.HorizontalPodAutoscaler{}, []string{"hpa"}, hasStatus | inAll, nil},
@@ -175,7 +181,7 @@ func newRows(group, version string, in ...row) []*resource {
 		res := &resource{
 			group: group, versions: []string{version}, storage: version,
 			name: r.name, kind: typ.Name(), listKind: typ.Name() + "List", singular: strings.ToLower(typ.Name()),
-			short: r.short, subs: r.subs, namespaced: r.flags&isGlobal == 0, status: r.flags&hasStatus != 0, typ: typ,
+			short: r.short, subs: r.subs, namespaced: r.flags&isGlobal == 0, status: r.flags&hasStatus != 0, review: r.flags&isReview != 0, typ: typ,
 		}
 		if r.flags&inAll != 0 {
 			res.categories = []string{"all"}
@@ -202,6 +208,9 @@ var (
 	resStatefulSets    = findBuiltin("apps", "statefulsets")
 	resJobs            = findBuiltin("batch", "jobs")
 	resLeases          = findBuiltin("coordination.k8s.io", "leases")
+	resSlices          = findBuiltin("discovery.k8s.io", "endpointslices")
+	resAttachments     = findBuiltin("storage.k8s.io", "volumeattachments")
+	resReviews         = findBuiltin("authorization.k8s.io", "selfsubjectaccessreviews")
 	resBudgets         = findBuiltin("policy", "poddisruptionbudgets")
 	resCRDs            = findBuiltin("apiextensions.k8s.io", "customresourcedefinitions")
 )
@@ -226,6 +235,4 @@ func typeOf(group, kind string) reflect.Type {
 }
 
 // scales reports whether the resource has a scale subresource.
-func (r *resource) scales() bool {
-	return r == resDeployments || r == resReplicaSets || r == resStatefulSets
-}
+func (r *resource) scales() bool { return slices.Contains(r.subs, "scale") }

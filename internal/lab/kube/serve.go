@@ -68,11 +68,17 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 		notServed(w, findGroup(groupsOf(a.cl.store.listResources()), req.group) != nil)
 		return
 	}
+	if res.review {
+		if err := a.reviewAccess(w, req, user); err != nil {
+			writeError(w, err)
+		}
+		return
+	}
 	if !user.master {
 		writeError(w, forbidRequest(user, req, res))
 		return
 	}
-	want, ok := negotiateRendering(r.Header.Get("Accept"), asTable, asMetadata)
+	want, ok := rules.NegotiateRendering(r.Header.Get("Accept"), rules.AsTable, rules.AsMetadata)
 	if !ok {
 		writeStatus(w, rules.GenericStatus(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: application/json"))
 		return
@@ -104,6 +110,9 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	}
 	if !allowed || res.namespaced && req.name != "" && req.namespace == "" {
 		return notAllowed()
+	}
+	if req.subresource == "scale" {
+		return a.serveScale(w, req, res)
 	}
 	code := http.StatusOK
 	var o *object
@@ -153,7 +162,7 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 
 // listObjects answers with every object the selectors let through.
 func (a *apiserver) listObjects(w http.ResponseWriter, r *http.Request, req *request, v view) error {
-	sel, err := selectorOf(v.res, req.query)
+	sel, err := rules.SelectorOf(v.res.gr(), v.res.typ == nil, req.query)
 	if err != nil {
 		return err
 	}
@@ -168,7 +177,7 @@ func (a *apiserver) listObjects(w http.ResponseWriter, r *http.Request, req *req
 	if world.VerdictOf(r.Context()).Fault.Kind == world.EmptyList {
 		objects = nil
 	}
-	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matchesObject(o) })
+	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.Matches(o.body) })
 	body, err := v.renderList(objects, rv)
 	if err != nil {
 		return apierrors.NewInternalError(err)
@@ -273,16 +282,16 @@ func forbidRequest(user identity, req *request, res *resource) error {
 type view struct {
 	res     *resource
 	version string
-	as      rendering
+	as      rules.Rendering
 	include metav1.IncludeObjectPolicy // in the rows of a table
 }
 
 // renderOne renders one object.
 func (v view) renderOne(o *object) ([]byte, error) {
 	switch v.as {
-	case asTable:
+	case rules.AsTable:
 		return v.encodeTable([]*object{o}, rules.TextAt(o.body, "metadata", "resourceVersion"), true)
-	case asMetadata:
+	case rules.AsMetadata:
 		return json.Marshal(partialMetadata(o))
 	}
 	// Conversion of custom resources is strategy None: only the name of the
@@ -293,7 +302,7 @@ func (v view) renderOne(o *object) ([]byte, error) {
 // inList renders one object of a list. Built-in ones do not repeat there what
 // they are.
 func (v view) inList(o *object) ([]byte, error) {
-	if v.as == asIs && v.res.typ != nil {
+	if v.as == rules.AsIs && v.res.typ != nil {
 		return o.content()
 	}
 	return v.renderOne(o)
@@ -304,13 +313,13 @@ func (v view) renderList(objects []*object, rv uint64) ([]byte, error) {
 	version := strconv.FormatUint(rv, 10)
 	apiVersion, kind := v.res.versionText(v.version), v.res.listKind
 	switch v.as {
-	case asTable:
+	case rules.AsTable:
 		return v.encodeTable(objects, version, true)
-	case asMetadata:
+	case rules.AsMetadata:
 		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
 	}
 	meta := fmt.Sprintf(`{"resourceVersion":%q}`, version)
-	if v.res.typ == nil && v.as == asIs {
+	if v.res.typ == nil && v.as == rules.AsIs {
 		meta = fmt.Sprintf(`{"continue":"","resourceVersion":%q}`, version)
 	}
 	var b bytes.Buffer

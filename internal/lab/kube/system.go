@@ -235,6 +235,7 @@ func (cl *cluster) tendClaim(key string) {
 		"metadata": map[string]any{"name": volume},
 		"spec": map[string]any{
 			"capacity": size, "accessModes": modes, "storageClassName": class, "persistentVolumeReclaimPolicy": "Delete",
+			"csi":      map[string]any{"driver": csiDriver, "volumeHandle": volume},
 			"claimRef": map[string]any{"apiVersion": "v1", "kind": resClaims.kind, "namespace": ns, "name": name, "uid": rules.TextAt(o.body, "metadata", "uid")},
 		},
 		"status": map[string]any{"phase": "Bound"},

@@ -29,7 +29,7 @@ const (
 // watchObjects streams what happens to the objects the selectors let through, until
 // the client or the API goes away or the client's time is over.
 func (a *apiserver) watchObjects(w http.ResponseWriter, r *http.Request, req *request, v view) error {
-	sel, err := selectorOf(v.res, req.query)
+	sel, err := rules.SelectorOf(v.res.gr(), v.res.typ == nil, req.query)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (a *apiserver) watchObjects(w http.ResponseWriter, r *http.Request, req *re
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	for _, o := range existing {
-		if s.sel.matchesObject(o) {
+		if s.sel.Matches(o.body) {
 			s.sendObject("ADDED", o)
 		}
 	}
@@ -100,7 +100,7 @@ type stream struct {
 	w         http.ResponseWriter
 	flush     *http.ResponseController
 	view      view
-	sel       selector
+	sel       rules.Selector
 	bookmarks bool
 	headed    bool // the first table had its columns
 	err       error
@@ -148,7 +148,7 @@ func (s *stream) sendEvent(e event, namespace string) {
 	if ns := namespaceOf(e); namespace != "" && ns != namespace {
 		return
 	}
-	before, after := s.sel.matchesObject(e.old), s.sel.matchesObject(e.new)
+	before, after := e.old != nil && s.sel.Matches(e.old.body), e.new != nil && s.sel.Matches(e.new.body)
 	switch {
 	case after && before:
 		s.sendObject("MODIFIED", e.new)
@@ -179,7 +179,7 @@ func (s *stream) sendObject(kind string, o *object) {
 }
 
 func (s *stream) renderObject(o *object) ([]byte, error) {
-	if s.view.as != asTable {
+	if s.view.as != rules.AsTable {
 		return s.view.renderOne(o)
 	}
 	head := !s.headed

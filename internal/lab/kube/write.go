@@ -389,12 +389,12 @@ func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view
 	if err != nil {
 		return err
 	}
-	sel, err := selectorOf(v.res, req.query)
+	sel, err := rules.SelectorOf(v.res.gr(), v.res.typ == nil, req.query)
 	if err != nil {
 		return err
 	}
 	objects, _ := a.cl.store.listObjects(v.res, req.namespace)
-	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.matchesObject(o) })
+	objects = slices.DeleteFunc(objects, func(o *object) bool { return !sel.Matches(o.body) })
 	for _, o := range objects {
 		key := objectKey(rules.TextAt(o.body, "metadata", "namespace"), rules.TextAt(o.body, "metadata", "name"))
 		if _, _, err := a.cl.store.dropObject(v.res, key, opts); err != nil && !apierrors.IsNotFound(err) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +57,8 @@ func protobufType(group, kind string, typeOf func(group, kind string) reflect.Ty
 		return &metav1.DeleteOptions{}
 	case group == "policy" && kind == "Eviction":
 		return &policyv1.Eviction{}
+	case group == "autoscaling" && kind == "Scale":
+		return &autoscalingv1.Scale{}
 	}
 	typ := typeOf(group, kind)
 	if typ == nil {

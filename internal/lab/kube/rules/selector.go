@@ -1,4 +1,4 @@
-package kube
+package rules
 
 import (
 	"fmt"
@@ -10,77 +10,75 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// selector is which objects a list or watch is about.
-type selector struct {
+// Selector is which objects a list or watch is about.
+type Selector struct {
 	labels labels.Selector
 	fields fields.Selector
 }
 
 // selectable are the fields clients may select by, beside metadata.name and
 // metadata.namespace. The server knows no others, and refuses them.
-var selectable = map[*resource][]string{
-	resEvents: {
+var selectable = map[string][]string{
+	"events": {
 		"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
 		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "type",
 	},
-	findBuiltin("", "secrets"): {"type"},
-	resNamespaces:              {"status.phase"},
-	resNodes:                   {"spec.unschedulable"},
-	resPods: {
+	"secrets":    {"type"},
+	"namespaces": {"status.phase"},
+	"nodes":      {"spec.unschedulable"},
+	"pods": {
 		"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
 		"status.phase", "status.podIP", "status.nominatedNodeName",
 	},
-	resServices:    {"spec.clusterIP", "spec.type"},
-	resJobs:        {"status.successful"},
-	resReplicaSets: {"status.replicas"},
-	findBuiltin("certificates.k8s.io", "certificatesigningrequests"): {"spec.signerName"},
+	"services":         {"spec.clusterIP", "spec.type"},
+	"batch/jobs":       {"status.successful"},
+	"apps/replicasets": {"status.replicas"},
+	"certificates.k8s.io/certificatesigningrequests": {"spec.signerName"},
 }
 
-// selectorOf reads the selectors of a request.
-func selectorOf(res *resource, q url.Values) (selector, error) {
+// SelectorOf reads the selectors of a request for a resource, which may be a custom
+// one.
+func SelectorOf(of schema.GroupResource, custom bool, q url.Values) (Selector, error) {
 	l, err := labels.Parse(q.Get("labelSelector"))
 	if err != nil {
-		return selector{}, apierrors.NewBadRequest(err.Error())
+		return Selector{}, apierrors.NewBadRequest(err.Error())
 	}
 	f, err := fields.ParseSelector(q.Get("fieldSelector"))
 	if err != nil {
-		return selector{}, apierrors.NewBadRequest(err.Error())
+		return Selector{}, apierrors.NewBadRequest(err.Error())
 	}
 	for _, r := range f.Requirements() {
-		own := selectable[res]
+		own := selectable[resourceKey(of)]
 		switch {
 		case r.Field == "metadata.name", r.Field == "metadata.namespace", slices.Contains(own, r.Field):
-		case own == nil && res.typ != nil:
-			return selector{}, apierrors.NewBadRequest(fmt.Sprintf(`%q is not a known field selector: only "metadata.name", "metadata.namespace"`, r.Field))
+		case own == nil && !custom:
+			return Selector{}, apierrors.NewBadRequest(fmt.Sprintf(`%q is not a known field selector: only "metadata.name", "metadata.namespace"`, r.Field))
 		default:
-			return selector{}, apierrors.NewBadRequest("field label not supported: " + r.Field)
+			return Selector{}, apierrors.NewBadRequest("field label not supported: " + r.Field)
 		}
 	}
-	return selector{labels: l, fields: f}, nil
+	return Selector{labels: l, fields: f}, nil
 }
 
-func (s selector) matchesObject(o *object) bool {
-	if o == nil {
-		return false
-	}
-	if !s.labels.Empty() && !s.labels.Matches(labels.Set(rules.StringsAt(o.body, "metadata", "labels"))) {
+// Matches reports whether an object is selected.
+func (s Selector) Matches(o map[string]any) bool {
+	if !s.labels.Empty() && !s.labels.Matches(labels.Set(StringsAt(o, "metadata", "labels"))) {
 		return false
 	}
 	return s.fields.Empty() || s.fields.Matches(fieldsOf{o})
 }
 
 // fieldsOf lets a field selector read an object.
-type fieldsOf struct{ o *object }
+type fieldsOf struct{ o map[string]any }
 
 func (f fieldsOf) Has(string) bool { return true }
 
 // Get implements fields.Fields. An absent flag is false, an absent text "".
 func (f fieldsOf) Get(field string) string {
-	switch v := rules.ValueAt(f.o.body, strings.Split(field, ".")...).(type) {
+	switch v := ValueAt(f.o, strings.Split(field, ".")...).(type) {
 	case string:
 		return v
 	case bool:
