@@ -133,7 +133,7 @@ func (k *kubelet) registerNode() {
 		return true
 	})
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
-	for _, p := range cl.podsOf(k.k.Node) {
+	for _, p := range cl.boundTo(k.k.Node) {
 		if again {
 			cl.setPodReady(p, true)
 			cl.dirty[ref{resPods, p.key}] = true

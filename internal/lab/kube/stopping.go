@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -136,11 +137,21 @@ func (cl *cluster) collectOrphans(node string) {
 	}
 	cl.orphaned[node] = true
 	cl.scheduleAfter(orphanedAfter, func() {
+		pods := cl.boundTo(node)
 		delete(cl.orphaned, node)
-		for _, p := range byKey(cl.pods) {
-			if p.node == node && cl.nodes[node] == nil {
+		for _, p := range pods {
+			if cl.nodes[node] == nil {
 				cl.forceAway(p)
 			}
 		}
 	})
+}
+
+// boundTo returns the pods of a node, which may have no object, in the order of their
+// names.
+func (cl *cluster) boundTo(node string) []*pod {
+	if !cl.orphaned[node] {
+		return cl.podsOf(node)
+	}
+	return slices.DeleteFunc(byKey(cl.pods), func(p *pod) bool { return p.node != node })
 }

@@ -186,6 +186,50 @@ func TestPodsOfADeadNode(t *testing.T) {
 	})
 }
 
+// TestNodeComesBackAfterItsObject: a node whose object was deleted is a new one once
+// its machine has booted, however soon that is.
+func TestNodeComesBackAfterItsObject(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		ready := newReadiness()
+		boot := func(id string) func() {
+			k := kubelet("wk-1", "10.0.0.21", 501)
+			k.BootID = id
+			return l.kube.RunKubelet(l.id, k, ready.call)
+		}
+		stop := boot("boot-1")
+		<-ready.ch
+		patchNode(t, set, "wk-1", `{"metadata":{"labels":{"by":"hand"}},"spec":{"unschedulable":true}}`)
+		l.runPods(set, pinned("a", "wk-1"))
+		must(t, set.CoreV1().Nodes().Delete(ctx, "wk-1", metav1.DeleteOptions{}))
+		stop()
+		time.Sleep(20 * time.Second)
+		getPod(t, set, "a")
+		boot("boot-2")
+		<-ready.ch
+		must(t, nodeReady(set, "wk-1"))
+		n, err := set.CoreV1().Nodes().Get(ctx, "wk-1", metav1.GetOptions{})
+		if err != nil || n.Labels["by"] != "" || n.Spec.Unschedulable || len(n.Spec.Taints) != 0 {
+			t.Errorf("node %+v %+v, %v", n.Labels, n.Spec, err)
+		}
+		eventually(t, "running again", time.Minute, func() error {
+			p := getPod(t, set, "a")
+			if c := p.Status.ContainerStatuses[0]; !podReady(p) || c.RestartCount != 1 {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		})
+		time.Sleep(time.Hour)
+		getPod(t, set, "a")
+		stop = boot("boot-2") // without an object in between, another kubelet changes nothing
+		<-ready.ch
+		if c := getPod(t, set, "a").Status.ContainerStatuses[0]; c.RestartCount != 1 {
+			t.Errorf("after another kubelet: %+v", c)
+		}
+		stop()
+	})
+}
+
 // pinned is a pod that is bound to a node.
 func pinned(name, node string) *corev1.Pod {
 	p := barePod(name, name)
