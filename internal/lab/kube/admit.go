@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -96,7 +95,7 @@ func (s *store) freeServiceIP() string {
 	}
 	for _, part := range [2][2]int{{256, 1 << 16}, {1, 256}} {
 		for n := part[0]; n < part[1]; n++ {
-			ip := nthAddr(s.services, n)
+			ip := rules.NthAddr(s.services, n)
 			if !ip.IsValid() || !s.services.Contains(ip) {
 				break
 			}
@@ -106,28 +105,4 @@ func (s *store) freeServiceIP() string {
 		}
 	}
 	return ""
-}
-
-// firstRange reads the first of several ranges separated by commas; the zero
-// Prefix if that is none.
-func firstRange(cidrs string) netip.Prefix {
-	first, _, _ := strings.Cut(cidrs, ",")
-	p, err := netip.ParsePrefix(strings.TrimSpace(first))
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return p.Masked()
-}
-
-// nthAddr is the n-th address of a range, which may lie behind its end; the zero
-// Addr if the range is none.
-func nthAddr(p netip.Prefix, n int) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := len(b) - 1; i >= 0 && n > 0; i-- {
-		n += int(b[i])
-		b[i] = byte(n)
-		n >>= 8
-	}
-	addr, _ := netip.AddrFromSlice(b)
-	return addr
 }

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -329,7 +330,7 @@ func (a *apiserver) makeCertificate() (tls.Certificate, error) {
 		},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), a.cp.Address.AsSlice()},
 	}
-	for _, addr := range []netip.Addr{a.cp.VIP, nthAddr(firstRange(a.cp.ServiceCIDR), 1)} {
+	for _, addr := range []netip.Addr{a.cp.VIP, rules.NthAddr(rules.FirstRange(a.cp.ServiceCIDR), 1)} {
 		if addr.IsValid() {
 			tmpl.IPAddresses = append(tmpl.IPAddresses, addr.AsSlice())
 		}

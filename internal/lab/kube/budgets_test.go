@@ -265,3 +265,39 @@ func TestBudgetOfDaemons(t *testing.T) {
 		mustStatus(t, evict(set, "default", pod.Name), want)
 	})
 }
+
+// TestEvictionsOnADeadNode: a pod that runs and is not ready is guarded as long as
+// its budget is short of healthy ones, unless the budget does not mind.
+func TestEvictionsOnADeadNode(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		ready := newReadiness()
+		var stop func()
+		for i, name := range []string{"wk-1", "wk-2"} {
+			stop = l.kube.RunKubelet(l.id, kubelet(name, fmt.Sprintf("10.0.0.%d", 21+i), 501+i), ready.call)
+			<-ready.ch
+		}
+		on := func(name, app, node string) *corev1.Pod {
+			p := barePod(name, app)
+			p.Spec.NodeName = node
+			return p
+		}
+		l.runPods(set, on("short", "short", "wk-2"), on("careless", "careless", "wk-2"), on("spare", "spare", "wk-2"), on("enough", "spare", "wk-1"))
+		careless, always := budget("careless", "careless", minAvailable("1")), policyv1.AlwaysAllow
+		careless.Spec.UnhealthyPodEvictionPolicy = &always
+		l.budgets(set, budget("short", "short", minAvailable("1")), careless, budget("spare", "spare", minAvailable("1")))
+		stop()
+		time.Sleep(time.Minute)
+		counted(t, set, "short", 0, 1, 1, 0)
+		counted(t, set, "spare", 1, 1, 2, 0)
+		mustStatus(t, evict(set, "default", "short"), refusedBy("The disruption budget short needs 1 healthy pods and has 0 currently"))
+		mustStatus(t, evict(set, "default", "enough"), refusedBy("The disruption budget spare needs 1 healthy pods and has 1 currently"))
+		for _, name := range []string{"careless", "spare"} {
+			must(t, evict(set, "default", name))
+			must(t, evict(set, "default", name)) // once more, while it does not end
+			if p := getPod(t, set, name); p.DeletionTimestamp == nil || p.Status.Phase != corev1.PodRunning {
+				t.Errorf("pod %s: deleted %v, %s", name, p.DeletionTimestamp, p.Status.Phase)
+			}
+		}
+	})
+}

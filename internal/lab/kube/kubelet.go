@@ -310,7 +310,7 @@ func (cl *cluster) loseNode(k *kubelet) {
 // left. (In life a node without one stays NotReady; here big clusters on small
 // networks just go on.)
 func (cl *cluster) freePodCIDR() string {
-	addr := nthAddr(cl.podCIDR, cl.ranges<<8)
+	addr := rules.NthAddr(cl.podCIDR, cl.ranges<<8)
 	if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
 		return ""
 	}

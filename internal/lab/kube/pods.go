@@ -187,7 +187,7 @@ func containerStates(o map[string]any, list string, ready bool, state map[string
 // nextIP gives a pod an address of its node.
 func (n *node) nextIP() string {
 	n.addresses++
-	addr := nthAddr(firstRange(n.podCIDR), 1+n.addresses%253)
+	addr := rules.NthAddr(rules.FirstRange(n.podCIDR), 1+n.addresses%253)
 	if !addr.IsValid() {
 		return ""
 	}

@@ -151,13 +151,20 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if template := rules.MapAt(o.body, "spec", "template"); template != nil && req.verb != "get" {
-		if text := a.cl.store.security.Warn(a.cl.store.labelsOf(req.namespace), req.namespace, template); text != "" {
-			w.Header().Add("Warning", fmt.Sprintf("299 - %q", text))
-		}
-	}
+	a.warnOfTemplate(w, req, o)
 	writeJSON(w, code, body)
 	return nil
+}
+
+// warnOfTemplate warns who wrote a template of pods that its namespace may not like.
+func (a *apiserver) warnOfTemplate(w http.ResponseWriter, req *request, o *object) {
+	template := rules.MapAt(o.body, "spec", "template")
+	if template == nil || req.verb == "get" {
+		return
+	}
+	if text := a.cl.store.security.Warn(a.cl.store.labelsOf(req.namespace), req.namespace, template); text != "" {
+		w.Header().Add("Warning", fmt.Sprintf("299 - %q", text))
+	}
 }
 
 // listObjects answers with every object the selectors let through.

@@ -37,15 +37,15 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	}
 	cl.filled = true
 	cl.cni, cl.caPEM = cp.CNI, string(cp.CACert)
-	cl.podCIDR = firstRange(cp.PodCIDR)
-	cl.store.services = firstRange(cp.ServiceCIDR)
+	cl.podCIDR = rules.FirstRange(cp.PodCIDR)
+	cl.store.services = rules.FirstRange(cp.ServiceCIDR)
 	for _, ns := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
 		cl.addObject(resNamespaces, "", ns, map[string]any{})
 	}
 	cl.addObject(resServices, "default", "kubernetes", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
 		"spec": map[string]any{
-			"clusterIP": nthAddr(firstRange(cp.ServiceCIDR), 1).String(),
+			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 1).String(),
 			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(port)}},
 		},
 	})
@@ -73,7 +73,7 @@ func (cl *cluster) addDNS(cp world.ControlPlane) {
 	cl.addObject(resServices, "kube-system", "kube-dns", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns"}},
 		"spec": map[string]any{
-			"clusterIP": nthAddr(firstRange(cp.ServiceCIDR), 10).String(),
+			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 10).String(),
 			"selector":  map[string]any{"k8s-app": "kube-dns"},
 			"ports": []any{
 				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},
