@@ -65,7 +65,7 @@ var rooms = map[string]room{
 	"reconcile/talos": {why: "one system; shows its errors in one line",
 		may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"reconcile/kube": {why: "one system, over connections that kubeapi makes",
-		may: []string{"internal/cluster", "internal/kubeapi", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
+		may: []string{"internal/cluster", "internal/kubeapi", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
 	"reconcile/helm": {why: "one system, over connections that kubeapi makes; fetches charts by itself, with the authorities of the config",
 		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging", "internal/platform"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
 

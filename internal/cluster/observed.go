@@ -311,6 +311,11 @@ type KubeNode struct {
 	// Pressure is what its kubelet reports although it is Ready, "DiskPressure:
 	// kubelet has disk pressure"; "" : nothing.
 	Pressure string
+	Cordoned bool // no new pods are placed on it
+	// Turn is what the agent took the node out of service for (AnnotationTurn), and
+	// Drained the boot id of the machine that was drained (AnnotationDrained); "" : none.
+	Turn, Drained string
+	BootID        string // of the machine, as its kubelet reported it last
 }
 
 // SystemPod is one pod of kube-system.

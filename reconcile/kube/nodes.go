@@ -47,7 +47,13 @@ func trimNode(obj any) any {
 	}
 	small := &corev1.Node{}
 	small.Name, small.ResourceVersion = n.Name, n.ResourceVersion
-	small.Status.NodeInfo.KubeletVersion = n.Status.NodeInfo.KubeletVersion
+	small.Spec.Unschedulable = n.Spec.Unschedulable
+	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained} {
+		if v, ok := n.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)
+		}
+	}
+	small.Status.NodeInfo.KubeletVersion, small.Status.NodeInfo.BootID = n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.BootID
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady || c.Status == corev1.ConditionTrue {
 			small.Status.Conditions = append(small.Status.Conditions, c)
@@ -62,7 +68,9 @@ func nodeOf(obj any) (cluster.KubeNode, error) {
 	if !ok {
 		return cluster.KubeNode{}, fmt.Errorf("%T is no node", obj)
 	}
-	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet"}
+	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
+		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID,
+		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained])}
 	for _, c := range o.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue

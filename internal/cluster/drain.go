@@ -1,0 +1,43 @@
+package cluster
+
+import (
+	"errors"
+	"time"
+)
+
+// The annotations of a Node object in which the agent records what it does with the
+// node, so that the next agent goes on with it.
+const (
+	// AnnotationTurn holds what the agent took the node out of service for.
+	AnnotationTurn = "talos-agent.io/turn"
+	// AnnotationDrained holds the boot id of the machine that was drained: one that
+	// has booted since runs pods again.
+	AnnotationDrained = "talos-agent.io/drained"
+)
+
+// Drain is how a node is drained. The zero value is the default.
+type Drain struct {
+	// Timeout is how long the pods of a node may take; 0: 5 minutes.
+	Timeout time.Duration
+	// Delete deletes the pods that are left then, whatever their disruption budgets
+	// allow. Without it the drain fails, and the node returns to service.
+	Delete bool
+}
+
+// Patience is the Timeout, or the default.
+func (d Drain) Patience() time.Duration {
+	if d.Timeout == 0 {
+		return 5 * time.Minute
+	}
+	return d.Timeout
+}
+
+// Why a drain ended, besides what failed.
+var (
+	// ErrCordonedByOthers: the node is cordoned, and not by the agent. Nothing was changed.
+	ErrCordonedByOthers = errors.New("the node is cordoned, and not by the agent")
+	// ErrUncordoned: while the agent drained the node, somebody put it back into service.
+	ErrUncordoned = errors.New("somebody has uncordoned the node while it was drained")
+	// ErrUndrained: pods are left that may not be evicted, or do not end.
+	ErrUndrained = errors.New("pods are left on the node")
+)
