@@ -275,6 +275,10 @@ type Machine struct {
 	// could not be read.
 	ConfigDigest string
 	Schematic    string // id of the running image's schematic, "" when it reports none
+	BootID       string // another one after each boot; "" where it cannot be read
+	// Change is what the config that is wanted would do, where it is another than the
+	// one that runs; nil: not asked, or not answered yet.
+	Change *Change
 }
 
 // Service is one Talos service.

@@ -16,7 +16,7 @@ import (
 )
 
 // reads are the calls that looking at a machine is made of.
-var reads = []string{"cosi.resource.State/Get", "cosi.resource.State/List", "cosi.resource.State/Watch", "machine.MachineService/ServiceList"}
+var reads = []string{"cosi.resource.State/Get", "cosi.resource.State/List", "cosi.resource.State/Watch", "machine.MachineService/ServiceList", "machine.MachineService/Read"}
 
 // TestReadFaults: one call out of those that looking is made of goes wrong, any
 // of the first five of its kind. The machine is seen all the same, soon.

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
@@ -62,14 +65,42 @@ func (l *link) identify(ctx context.Context) (identity, error) {
 // portray reads, side by side, what stays as it is while a machine runs; the
 // connection does not outlive that.
 func (l *link) portray(ctx context.Context, m *cluster.Machine) (id identity, err error) {
-	var who, which, what error
+	var who, which, what, when error
 	var reading sync.WaitGroup
 	reading.Go(func() { id, who = l.identify(ctx) })
 	reading.Go(func() { m.Talos, which = l.version(ctx) })
 	reading.Go(func() { m.Schematic, what = l.schematic(ctx) })
+	if l.standing == proven {
+		reading.Go(func() { m.BootID, when = l.bootID(ctx) })
+	}
 	reading.Wait()
 	m.UUID, m.MACs = id.uuid, id.macs
-	return id, cmp.Or(who, which, what)
+	return id, cmp.Or(who, which, what, when)
+}
+
+// bootIDFile holds the kernel's boot id. Talos has it as a resource since v1.14 only;
+// the file can be read of every version, by administrators.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// bootID reads the id of the boot that the machine runs in, "" when it does not let us.
+func (l *link) bootID(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	stream, err := l.machine.Read(ctx, &machineapi.ReadRequest{Path: bootIDFile})
+	var id []byte
+	for err == nil && len(id) < 64 {
+		var part *common.Data
+		if part, err = stream.Recv(); err == nil {
+			id = append(id, part.GetBytes()...)
+		}
+	}
+	switch {
+	case isMissing(err):
+		return "", nil
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", fmt.Errorf("read its boot id: %w", err)
+	}
+	return sanitize(string(id)), nil
 }
 
 // otherUUID explains why the machine is not a node's by its UUID, "" when it
