@@ -70,7 +70,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 	if err := l.prove(ctx, n); err != nil {
 		return err
 	}
-	sent := f.send(ctx, l, cfg.Bytes)
+	sent := f.send(ctx, l, cfg.Bytes, machineapi.ApplyConfigurationRequest_AUTO, nil)
 	l.close()
 	if sent.refused != nil {
 		return sent.refused
@@ -122,29 +122,30 @@ type sending struct {
 	refused  error // the machine refused; redacted
 }
 
-// send sends the config on the link that was proven. The mode is automatic,
-// the only one that every version takes in maintenance mode. The answer is not
-// read: its details may hold a diff, that is, secrets.
-func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret) sending {
+// send sends the config on the link that was proven. In maintenance mode the automatic
+// mode is the only one that every version takes. The answer is not read: its details
+// may hold a diff, that is, secrets. Refusals may quote the config, or active, the one
+// that the machine has; both are kept out of them.
+func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret, mode machineapi.ApplyConfigurationRequest_Mode, active []byte) sending {
 	ctx, cancel := context.WithTimeout(ctx, applyWithin)
 	defer cancel()
 	data := config.Reveal()
-	_, err := l.machine.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{
-		Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO,
-	})
+	_, err := l.machine.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{Data: data, Mode: mode})
 	if err == nil {
 		return sending{accepted: true}
 	}
 	reading := findReading("ApplyConfiguration", err)
-	reason := errors.New(redactMessage(status.Convert(err).Message(), data))
+	reason := errors.New(redactMessage(status.Convert(err).Message(), data, active))
 	if status.Code(err) == codes.DeadlineExceeded {
 		reason = errors.New(late)
 	}
-	switch reading.meaning {
-	case invalid:
+	switch {
+	case reading.meaning == reboots && mode == machineapi.ApplyConfigurationRequest_NO_REBOOT:
+		return sending{refused: fmt.Errorf("the machine refuses: %w", cluster.ErrNeedsReboot)}
+	case reading.meaning == invalid || reading.meaning == reboots:
 		return sending{refused: fault.WithHint(fmt.Errorf("the machine refuses the config: %w", reason),
 			"correct the setting in the inventory or in a patch; this version of Talos does not take it")}
-	case never:
+	case reading.meaning == never:
 		return sending{refused: fmt.Errorf("the machine refuses: %w", reason)}
 	default:
 		return sending{unclear: reason}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -66,7 +68,7 @@ func BenchmarkWatch(b *testing.B) {
 	for _, node := range t.desired.Spec.Nodes {
 		l := t.raw(node)
 		// The machines are so fast that the answer may get lost.
-		if s := t.fleet.send(context.Background(), l, render(b, bundle, node, newest).Bytes); s.refused != nil {
+		if s := t.fleet.send(context.Background(), l, render(b, bundle, node, newest).Bytes, machineapi.ApplyConfigurationRequest_AUTO, nil); s.refused != nil {
 			b.Fatal(s.refused)
 		}
 		l.close()

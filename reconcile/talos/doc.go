@@ -1,6 +1,7 @@
 // Package talos sees and changes the Talos machines of one cluster: who answers
 // at a node's address, in which stage it is, what its services do, who is a
-// member of etcd; and it gives machines their first config and founds etcd.
+// member of etcd; it gives machines their first config and founds etcd; and it
+// changes machines that run: their config, their boot, who leads etcd.
 //
 // For every node it answers one question first: how far does the API at its
 // address let us? Nothing answers; a machine in maintenance mode waits for its

@@ -248,8 +248,19 @@ func TestUnexpectedMachines(t *testing.T) {
 				if err := b.fleet.Bootstrap(within(10*time.Minute), b.desired, n); err == nil {
 					t.Error("etcd was founded")
 				}
-				if calls := b.calls(); calls["Bootstrap"] > 0 {
-					t.Errorf("it was asked to bootstrap: %v", calls)
+				for _, stage := range []bool{false, true} {
+					if err := b.fleet.Change(within(10*time.Minute), b.desired, n, cfg, stage); err == nil {
+						t.Error("its config was changed")
+					}
+				}
+				if err := b.fleet.Reboot(within(10*time.Minute), b.desired, n, "some boot", nil); err == nil {
+					t.Error("it has rebooted")
+				}
+				if err := b.fleet.Forfeit(within(10*time.Minute), b.desired, n); err == nil {
+					t.Error("it gave up leadership")
+				}
+				if calls := b.calls(); calls["Bootstrap"]+calls["ApplyConfiguration"]+calls["Reboot"]+calls["EtcdForfeitLeadership"] > 0 {
+					t.Errorf("it was asked to change: %v", calls)
 				}
 				b.noSecrets("an error", cfg, fmt.Sprint(err))
 				undo()

@@ -21,6 +21,7 @@ const (
 	clockless         // refused while the machine has not got the time
 	already           // it was carried out before
 	reread            // it collided with another change: look again
+	reboots           // refused because it would take a reboot
 )
 
 // reading is one row of the table: an answer of Talos and what it means.
@@ -42,9 +43,12 @@ var readings = []reading{
 	{"Bootstrap", codes.FailedPrecondition, "", early, "any other: the machine says that it cannot yet"},
 	{"Bootstrap", codes.Unknown, "etcd data directory is not empty", reread, "source of 1.13.9: the inner check, when two collide"},
 	{"Bootstrap", codes.InvalidArgument, "", invalid, "source of 1.14: no etcd in the config"},
+	{"ApplyConfiguration", codes.InvalidArgument, "this config change can't be applied in immediate mode", reboots, "mode NO_REBOOT with another machine.token (1.13.9)"},
 	{"ApplyConfiguration", codes.InvalidArgument, "", invalid, "configs that do not parse or validate (1.13.9)"},
 	{"ApplyConfiguration", codes.Unknown, "failed to parse config:", invalid, "source of the maintenance service of 1.12"},
 	{"ApplyConfiguration", codes.FailedPrecondition, "", reread, "source of 1.13.9: another apply is in progress, or done and the machine reboots"},
+	{"EtcdForfeitLeadership", codes.Unknown, "bad leader transferee", early, "seen on 1.13.9: another member was a learner"},
+	{"Reboot", codes.FailedPrecondition, "method is not supported", never, "seen on 1.13.9: a machine in container mode"},
 	{"", codes.Unimplemented, "", never, "Bootstrap of a worker (1.13.9); modes the maintenance service of 1.12 does not know (source)"},
 	{"", codes.PermissionDenied, "", never, "calls in maintenance mode, and by readers (1.13.9)"},
 	{"", codes.Unauthenticated, "", never, "another service than Talos on the port (1.13.9)"},

@@ -77,12 +77,17 @@ var (
 )
 
 // redactMessage writes a machine's message about a machine config in one line,
-// without anything of the config that could be a secret.
-func redactMessage(message string, config []byte) string {
-	values, ok := listScalars(config)
-	if !ok {
-		return "(its words are left out: they may quote the config, which cannot be read here)"
+// without anything of the configs that could be a secret.
+func redactMessage(message string, configs ...[]byte) string {
+	var values []string
+	for _, c := range configs {
+		more, ok := listScalars(c)
+		if !ok {
+			return "(its words are left out: they may quote the config, which cannot be read here)"
+		}
+		values = append(values, more...)
 	}
+	slices.SortFunc(values, longestFirst)
 	message = difference.ReplaceAllString(message, "")
 	message, rest, unknown := strings.Cut(message, unknownKeys)
 	if unknown {
@@ -162,9 +167,11 @@ func listScalars(config []byte) (values []string, ok bool) {
 		walk(&doc)
 	}
 	values = slices.DeleteFunc(values, isPublic)
-	slices.SortFunc(values, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	slices.SortFunc(values, longestFirst)
 	return slices.Compact(values), ok
 }
+
+func longestFirst(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }
 
 // isPublic reports whether a value is too plain to be a secret: a person needs
 // these to understand a message.

@@ -159,10 +159,8 @@ func TestReadingsAreRecorded(t *testing.T) {
 		found := false
 		for _, l := range lines {
 			if l.Error.Code == r.code.String() && (r.method == "" || strings.HasSuffix(l.Method, "/"+r.method)) && strings.Contains(l.Error.Message, r.words) {
-				found = true
-				if got := findReading(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.code, l.Error.Message)); got.meaning != r.meaning {
-					t.Errorf("%s %s %q reads as %v by %q, want %v", l.Method, l.Error.Code, l.Error.Message, got.meaning, got.seen, r.meaning)
-				}
+				// One that a row before it fits as well proves nothing of this one.
+				found = found || findReading(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.code, l.Error.Message)) == r
 			}
 		}
 		if !found {

@@ -1,0 +1,162 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/retry"
+)
+
+// changedWithin is how long a machine may take until it shows the config that it was
+// given. Talos 1.13.9 shows it with its answer.
+const changedWithin = 10 * time.Second
+
+// Change gives a configured machine another config: at once and without a reboot, or
+// with stage, to take effect at its next boot. It returns when the machine shows it; a
+// config that is there already is not sent.
+//
+// Before anything is sent it is proven on the same connection that the machine is the
+// node's and that its config has the cluster's authorities. Errors, besides that the
+// machine cannot be asked or refuses; none quotes a config:
+//
+//   - cluster.ErrOtherAuthority: nothing was sent;
+//   - cluster.ErrStagedByOthers: a config is saved that neither runs nor is wanted, and
+//     would be lost; nothing was sent. With stage it is replaced, with a record in the
+//     log: whoever stages decides what the next boot takes;
+//   - cluster.ErrNeedsReboot: without stage, the machine would have to reboot.
+func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("change config of %s: %w", n.Name, err)
+	}
+	defer leave()
+	if err := f.change(ctx, d, n, cfg, stage); err != nil {
+		return fmt.Errorf("change config of %s (%s): %w", n.Name, n.IP, err)
+	}
+	if !stage {
+		f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.ConfigDigest == cfg.Digest })
+	}
+	return nil
+}
+
+func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
+	k, err := parseKeys(d.Access.Talos)
+	switch {
+	case err != nil:
+		return err
+	case k.none():
+		return errors.New("there are no keys to ask it with")
+	case cfg.Bytes.IsZero() || cfg.Digest == "":
+		return errors.New("there is no config")
+	case f.digest == nil:
+		return errors.New("configs cannot be compared")
+	}
+	l, err := f.connectOwn(ctx, n, k)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	had, err := f.readConfigs(ctx, l)
+	switch {
+	case err != nil:
+		return err
+	case had.holds(cfg.Digest, stage):
+		return nil
+	}
+	if err := checkAuthorities(had.active, cfg.Bytes.Reveal()); err != nil {
+		return fmt.Errorf("nothing was sent: %w", err)
+	}
+	switch {
+	case !had.isOthers(cfg.Digest):
+	case !stage:
+		return fault.WithHint(fmt.Errorf("nothing was sent: %w", cluster.ErrStagedByOthers),
+			"restart the node, so that the saved config takes effect, or apply the config that runs once more: the agent goes on from there")
+	default:
+		f.log.Warn("replace a config that somebody staged", logging.Node, n.Name)
+	}
+	running, err := l.version(ctx)
+	if err != nil {
+		return worded{err}
+	}
+	mode := machineapi.ApplyConfigurationRequest_NO_REBOOT
+	if stage {
+		mode = machineapi.ApplyConfigurationRequest_STAGED
+	}
+	sent := f.send(ctx, l, cfg.Bytes, mode, had.active)
+	l.close()
+	switch {
+	case sent.refused != nil:
+		return sent.refused
+	case stage && sent.accepted && parseMinor(running) < persistentSince:
+		return nil // it does not show what is saved
+	}
+	return f.awaitConfig(ctx, n, k, cfg.Digest, stage, sent)
+}
+
+// persistentSince is the minor of Talos 1 that began to show the saved config.
+const persistentSince = 10
+
+// connectOwn makes a connection to a node's machine, which shows that it is one of the
+// cluster's and that it is the node's.
+func (f *Fleet) connectOwn(ctx context.Context, n cluster.Node, k keys) (*link, error) {
+	l, err := f.connect(ctx, n.IP, k)
+	if err != nil {
+		return nil, err
+	}
+	if l.standing != proven {
+		err = errUnclaimed
+	} else {
+		err = l.confirm(ctx, n)
+	}
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// lookOwn makes one connection as connectOwn does, has somebody look through it, and
+// ends it.
+func (f *Fleet) lookOwn(ctx context.Context, n cluster.Node, k keys, through func(*link) error) error {
+	l, err := f.connectOwn(ctx, n, k)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return through(l)
+}
+
+// awaitConfig looks until the machine shows the config that it was given.
+func (f *Fleet) awaitConfig(ctx context.Context, n cluster.Node, k keys, digest string, stage bool, sent sending) error {
+	for start := time.Now(); ; {
+		var has configs
+		err := f.lookOwn(ctx, n, k, func(l *link) (err error) {
+			has, err = f.readConfigs(ctx, l)
+			return err
+		})
+		waited := time.Since(start)
+		switch {
+		case err == nil && has.holds(digest, stage):
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("the config was sent; whether it was taken is not known: %w", context.Cause(ctx))
+		case err == nil && waited >= changedWithin && sent.accepted:
+			return errors.New("the machine accepted the config, and shows another one")
+		case err == nil && waited >= changedWithin:
+			return fmt.Errorf("it was not taken: %w", sent.unclear)
+		case err != nil && waited >= takenWithin && sent.accepted:
+			return fmt.Errorf("the machine accepted the config, and cannot be asked since: %w", err)
+		case err != nil && waited >= takenWithin:
+			return fmt.Errorf("the answer was lost (%w), and the machine cannot be asked since: %w", sent.unclear, err)
+		}
+		// A context that ends is reported above.
+		_ = retry.Sleep(ctx, shortPause)
+	}
+}

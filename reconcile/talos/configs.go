@@ -1,0 +1,139 @@
+package talos
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/protobuf"
+	"github.com/cosi-project/runtime/pkg/state"
+	"github.com/siderolabs/crypto/x509"
+	talosconfig "github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/resources/config"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+)
+
+// configs are the configs of a machine, which are full of keys.
+type configs struct {
+	active []byte
+	// running and saved are the digests of the config that runs and of the one on
+	// disk. Talos 1.13: after a boot from a saved config there is none on disk to be
+	// read until the next apply; it is the one that runs then.
+	running, saved string
+}
+
+// holds reports whether a config runs and stays, or with stage, whether it is the one
+// that the next boot takes.
+func (c configs) holds(digest string, stage bool) bool {
+	return c.saved == digest && (stage || c.running == digest)
+}
+
+// isOthers reports whether a config is saved that neither runs nor is wanted.
+func (c configs) isOthers(digest string) bool { return c.saved != c.running && c.saved != digest }
+
+// readConfigs reads the configs of the machine. No error quotes them.
+func (f *Fleet) readConfigs(ctx context.Context, l *link) (configs, error) {
+	var c configs
+	var err error
+	if c.active, err = l.readConfig(ctx, config.ActiveID); err != nil {
+		return configs{}, fmt.Errorf("read its config: %w", worded{err})
+	}
+	if c.running, err = f.digest(c.active); err != nil {
+		return configs{}, errors.New("its config cannot be parsed")
+	}
+	saved, err := l.readConfig(ctx, config.PersistentID)
+	switch {
+	case isMissing(err):
+		c.saved = c.running
+		return c, nil
+	case err != nil:
+		return configs{}, fmt.Errorf("read its saved config: %w", worded{err})
+	}
+	if c.saved, err = f.digest(saved); err != nil {
+		return configs{}, errors.New("its saved config cannot be parsed")
+	}
+	return c, nil
+}
+
+// readConfig reads one config of the machine, as bytes: whether this program's library
+// understands it does not matter.
+func (l *link) readConfig(ctx context.Context, id resource.ID) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, id, resource.VersionUndefined)
+	r, err := l.cosi.Get(ctx, which, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
+	if err != nil {
+		return nil, err
+	}
+	raw, ok := r.(*protobuf.Resource)
+	if !ok {
+		return nil, errors.New("it is in another form")
+	}
+	return configBytes(raw)
+}
+
+// checkAuthorities returns an error when the config of a machine has another authority
+// than the config that is to take its place, which was rendered from the cluster's
+// secrets: somebody rotates it. Others that it accepts besides are no such case. A
+// config that cannot be read in this way proves nothing and is let through; the
+// machine has shown a certificate of the cluster by then.
+func checkAuthorities(active, wanted []byte) error {
+	have, err := configloader.NewFromBytes(active)
+	if err != nil {
+		return nil
+	}
+	want, err := configloader.NewFromBytes(wanted)
+	if err != nil {
+		return nil // the machine will have something to answer
+	}
+	theirs, ours := listAuthorities(have), listAuthorities(want)
+	for _, what := range []string{"Talos", "Kubernetes", "etcd"} {
+		x, y := theirs[what], ours[what]
+		if len(x) == 0 || len(y) == 0 || contains(x, y[0]) && contains(y, x[0]) {
+			continue
+		}
+		return fault.WithHint(fmt.Errorf("%w (that of %s)", cluster.ErrOtherAuthority, what),
+			"somebody has rotated it: bring the new one into the cluster's secrets, or rotate it back")
+	}
+	return nil
+}
+
+func contains(certs [][]byte, cert []byte) bool {
+	return slices.ContainsFunc(certs, func(c []byte) bool { return bytes.Equal(c, cert) })
+}
+
+// listAuthorities lists the authorities in a config, DER, the one that issues first.
+func listAuthorities(p talosconfig.Provider) map[string][][]byte {
+	out := map[string][][]byte{}
+	add := func(what string, issuing *x509.PEMEncodedCertificateAndKey, accepted []*x509.PEMEncodedCertificate) {
+		var pems [][]byte
+		if issuing != nil {
+			pems = append(pems, issuing.Crt)
+		}
+		for _, a := range accepted {
+			pems = append(pems, a.Crt)
+		}
+		for _, text := range pems {
+			if block, _ := pem.Decode(text); block != nil {
+				out[what] = append(out[what], block.Bytes)
+			}
+		}
+	}
+	if m := p.Machine(); m != nil {
+		add("Talos", m.Security().IssuingCA(), m.Security().AcceptedCAs())
+	}
+	if ca := p.K8sAPIServerCAConfig(); ca != nil {
+		add("Kubernetes", ca.IssuingCA(), ca.AcceptedCAs())
+	}
+	if c := p.Cluster(); c != nil && c.Etcd() != nil {
+		add("etcd", c.Etcd().CA(), nil)
+	}
+	return out
+}

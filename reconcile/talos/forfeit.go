@@ -1,0 +1,142 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
+)
+
+const (
+	// forfeitWithin is the call itself. Talos passes the leadership to the first other
+	// member without looking: to one that is dead it hangs (recorded: 1.13.9).
+	forfeitWithin = 5 * time.Second
+	// ledWithin is how long the others may take until they follow another leader.
+	ledWithin = 15 * time.Second
+)
+
+// Forfeit makes another member lead etcd when the one of this control plane does, and
+// returns when another control plane follows another leader. A member that does not lead
+// is left as it is. It returns an error when etcd has no leader, when there is no other
+// member, when Talos chooses one that cannot lead, and when the leader stays; it can be
+// called again.
+func (f *Fleet) Forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("forfeit leadership of etcd on %s: %w", n.Name, err)
+	}
+	defer leave()
+	if err := f.forfeit(ctx, d, n); err != nil {
+		return fmt.Errorf("forfeit leadership of etcd on %s (%s): %w", n.Name, n.IP, err)
+	}
+	return nil
+}
+
+func (f *Fleet) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+	if n.Role != cluster.ControlPlane {
+		return errors.New("it is a worker, which has no etcd")
+	}
+	k, err := parseKeys(d.Access.Talos)
+	switch {
+	case err != nil:
+		return err
+	case k.none():
+		return errors.New("there are no keys to ask it with")
+	}
+	l, err := f.connectOwn(ctx, n, k)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	own, err := l.etcdStatus(ctx)
+	switch {
+	case err != nil:
+		return err
+	case own.GetLeader() == 0:
+		return errors.New("etcd has no leader")
+	case own.GetLeader() != own.GetMemberId():
+		return nil
+	}
+	calling, cancel := context.WithTimeout(ctx, forfeitWithin)
+	defer cancel()
+	_, err = l.machine.EtcdForfeitLeadership(calling, &machineapi.EtcdForfeitLeadershipRequest{})
+	l.close()
+	switch {
+	case err == nil || isLost(err):
+	case findReading("EtcdForfeitLeadership", err).meaning == early:
+		return fault.WithHint(fmt.Errorf("it is too early: %w", worded{err}), "a member of etcd has no vote yet: wait until all have")
+	default:
+		return fmt.Errorf("the machine refuses: %w", worded{err})
+	}
+	return f.awaitLeader(ctx, d, n, k, own.GetMemberId(), err)
+}
+
+// isLost reports whether an error leaves open whether a call was carried out.
+func isLost(err error) bool {
+	switch status.Code(err) {
+	case codes.DeadlineExceeded, codes.Unavailable, codes.Canceled:
+		return true
+	}
+	return false
+}
+
+// etcdStatus asks for the machine's own member of etcd. Where etcd does not run the
+// question hangs (recorded).
+func (l *link) etcdStatus(ctx context.Context) (*machineapi.EtcdMemberStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, membersWithin)
+	defer cancel()
+	resp, err := l.machine.EtcdStatus(ctx, &emptypb.Empty{})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the status of its etcd: %w", worded{err})
+	case len(resp.GetMessages()) == 0:
+		return nil, errors.New("read the status of its etcd: the answer is empty")
+	}
+	return resp.GetMessages()[0].GetMemberStatus(), nil
+}
+
+// awaitLeader asks the other control planes until one follows another leader than this.
+func (f *Fleet) awaitLeader(ctx context.Context, d cluster.Desired, n cluster.Node, k keys, old uint64, lost error) error {
+	others := slices.DeleteFunc(d.Spec.ControlPlanes(), func(o cluster.Node) bool { return o.Name == n.Name })
+	last := errors.New("there is no other control plane to ask")
+	for start := time.Now(); ; {
+		for _, o := range others {
+			leader := uint64(0)
+			err := f.lookOwn(ctx, o, k, func(l *link) error {
+				st, err := l.etcdStatus(ctx)
+				leader = st.GetLeader()
+				return err
+			})
+			switch {
+			case err != nil:
+				last = fmt.Errorf("%s: %w", o.Name, err)
+			case leader == old:
+				last = fmt.Errorf("%s still follows it", o.Name)
+			case leader == 0:
+				last = fmt.Errorf("%s has no leader", o.Name)
+			default:
+				return nil
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("whether another member leads is not known: %w", context.Cause(ctx))
+		case time.Since(start) >= ledWithin && lost != nil:
+			return fmt.Errorf("no other member leads after %v (%w), and the answer was lost: %w", ledWithin, last, worded{lost})
+		case time.Since(start) >= ledWithin:
+			return fmt.Errorf("no other member leads after %v: %w", ledWithin, last)
+		}
+		// A context that ends is reported above.
+		_ = retry.Sleep(ctx, shortPause)
+	}
+}

@@ -1,0 +1,145 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
+)
+
+const (
+	// rebootWithin is how long a machine may take until it runs again. Talos 1.14.0 with
+	// isolated workloads restarts its CRI for one to three minutes of every boot.
+	rebootWithin = 10 * time.Minute
+	// stopsWithin is how long a machine may go on running after it was asked to reboot:
+	// Talos answers a request that it drops in the same way as one that it carries out.
+	stopsWithin = time.Minute
+	rebootPause = time.Second
+)
+
+// Reboot restarts a node's machine, if it still is in the boot with this id, and returns
+// when it runs in another one. Services stop in good order, but nothing is drained and
+// no member leaves etcd (Talos 1.13: read in its source).
+//
+// The request is sent once, and its answer proves nothing: only another boot id does.
+// It returns an error when the machine went on running for a minute, or does not run
+// after ten; it can be called again with the same id.
+func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
+	if progress == nil {
+		progress = func(cluster.Progress) {}
+	}
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("reboot %s: %w", n.Name, err)
+	}
+	defer leave()
+	if err := f.reboot(ctx, d, n, bootID, progress); err != nil {
+		return fmt.Errorf("reboot %s (%s): %w", n.Name, n.IP, err)
+	}
+	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool {
+		return m.Reach == cluster.Configured && m.BootID != bootID && m.Stage == runtime.MachineStageRunning.String()
+	})
+	return nil
+}
+
+func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
+	k, err := parseKeys(d.Access.Talos)
+	switch {
+	case err != nil:
+		return err
+	case k.none():
+		return errors.New("there are no keys to ask it with")
+	case bootID == "":
+		return errors.New("its boot id is not known, so that it could not be seen whether it has rebooted")
+	}
+	var lost error
+	err = f.lookOwn(ctx, n, k, func(l *link) (err error) {
+		lost, err = l.askReboot(ctx, bootID)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return f.awaitBoot(ctx, n, k, bootID, lost, progress)
+}
+
+// askReboot asks the machine to reboot, if it is still in this boot. lost is why there
+// was no clear answer: a machine that goes down closes its connections (recorded).
+func (l *link) askReboot(ctx context.Context, bootID string) (lost, err error) {
+	now, err := l.bootID(ctx)
+	switch {
+	case err != nil:
+		return nil, worded{err}
+	case now == "":
+		return nil, errors.New("it does not show its boot id")
+	case now != bootID:
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	_, err = l.machine.Reboot(ctx, &machineapi.RebootRequest{Mode: machineapi.RebootRequest_DEFAULT})
+	switch {
+	case err == nil:
+		return nil, nil
+	case findReading("Reboot", err).meaning == never:
+		return nil, fmt.Errorf("the machine refuses: %w", worded{err})
+	}
+	return worded{err}, nil
+}
+
+// awaitBoot looks until the machine runs in another boot than this one.
+func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID string, lost error, progress func(cluster.Progress)) error {
+	start := time.Now()
+	for {
+		var now string
+		var stage runtime.MachineStage
+		err := f.lookOwn(ctx, n, k, func(l *link) error {
+			var err error
+			if now, err = l.bootID(ctx); err != nil {
+				return worded{err}
+			}
+			st, err := l.status(ctx)
+			if err != nil {
+				return worded{err}
+			}
+			stage = st.Stage
+			return nil
+		})
+		waited := time.Since(start)
+		switch {
+		case err == nil && now != "" && now != bootID && stage == runtime.MachineStageRunning:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("whether it runs again is not known: %w", context.Cause(ctx))
+		case err == nil && now == bootID && stage == runtime.MachineStageRunning && waited >= stopsWithin && lost != nil:
+			return fmt.Errorf("it still runs in the boot of before %v after it was asked to reboot, without a clear answer: %w", stopsWithin, lost)
+		case err == nil && now == bootID && stage == runtime.MachineStageRunning && waited >= stopsWithin:
+			return fmt.Errorf("it still runs in the boot of before %v after it was asked to reboot", stopsWithin)
+		case waited >= rebootWithin && err != nil:
+			return fmt.Errorf("it does not run %v after it was asked to reboot: %w", rebootWithin, err)
+		case waited >= rebootWithin:
+			return fmt.Errorf("it does not run %v after it was asked to reboot: it is %s", rebootWithin, stage)
+		}
+		progress(cluster.Progress{Waits: describeBoot(now == bootID, stage, err)})
+		// A context that ends is reported above.
+		_ = retry.Sleep(ctx, rebootPause)
+	}
+}
+
+// describeBoot puts into words how far a reboot is.
+func describeBoot(before bool, stage runtime.MachineStage, err error) string {
+	switch {
+	case err != nil:
+		return "boots: " + err.Error()
+	case before:
+		return "stops: it is " + stage.String()
+	default:
+		return "boots: it is " + stage.String()
+	}
+}
