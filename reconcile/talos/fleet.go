@@ -109,10 +109,12 @@ func (f *Fleet) notifyChanges() {
 // Nodes that are new are watched from now on, nodes that were removed no
 // longer. It waits up to two seconds for the first answer of those that are
 // new; all others cost no call. The members of etcd are asked for only while
-// that can change, and every ten minutes.
+// that can change, and every ten minutes. A machine that runs another config than the
+// wanted one is asked once what that would do.
 func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	fresh := f.tend(d)
 	f.await(ctx, fresh)
+	f.askChanges(ctx, d)
 	o.Machines = f.machines(d, fresh)
 	founder := ""
 	if in, ok := o.Facts.Intent(cluster.IntendBootstrap); ok {
@@ -194,6 +196,11 @@ func (f *Fleet) machines(d cluster.Desired, fresh []*watcher) map[string]cluster
 		name := d.Spec.Nodes[i].Name
 		if w := f.watchers[name]; w != nil && !f.closed {
 			out[name] = w.machine
+			if w.dryRun.found != nil {
+				m := w.machine
+				m.Change = w.changeOf(&d)
+				out[name] = m
+			}
 		} else {
 			out[name] = cluster.Machine{Why: errClosed.Error()}
 		}

@@ -30,6 +30,7 @@ type watcher struct {
 	published bool
 	awaited   bool   // Observe waits for the first word: it is no news
 	link      *link  // that was proven; nil: none
+	dryRun    dryRun // what the wanted config would do
 	round     uint64 // of the fleet, when the inventory last had the node
 }
 

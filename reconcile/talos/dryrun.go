@@ -1,0 +1,134 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/status"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/logging"
+)
+
+const (
+	// dryRunWithin bounds the question of what a config would do.
+	dryRunWithin = 5 * time.Second
+	// dryRunPause is the wait before a machine is asked again that did not answer.
+	dryRunPause = 10 * time.Second
+)
+
+// question is what a machine is asked: what a config would do, in place of another and
+// in one boot. The answer to the same question stays the same.
+type question struct{ boot, running, wanted string }
+
+// dryRun is the last question to a machine.
+type dryRun struct {
+	of    question
+	again time.Time       // when it may be asked again, unless there is an answer
+	found *cluster.Change // nil: no answer
+}
+
+// questionOf is what to ask about a node whose machine runs another config than the
+// wanted one. ok is false when there is nothing to ask.
+func questionOf(d *cluster.Desired, node string, m *cluster.Machine) (q question, ok bool) {
+	want := d.Configs[node]
+	if m.Reach != cluster.Configured || m.Stage != runtime.MachineStageRunning.String() || m.ConfigDigest == "" ||
+		want.Digest == "" || want.Digest == m.ConfigDigest || want.Bytes.IsZero() {
+		return question{}, false
+	}
+	return question{m.BootID, m.ConfigDigest, want.Digest}, true
+}
+
+// askChanges asks the machines that run another config than the wanted one what that
+// would do, side by side, each once.
+func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
+	now := time.Now()
+	var asking sync.WaitGroup
+	f.mu.Lock()
+	for i := range d.Spec.Nodes {
+		name := d.Spec.Nodes[i].Name
+		w := f.watchers[name]
+		if w == nil || w.link == nil || f.closed {
+			continue
+		}
+		q, ok := questionOf(&d, name, &w.machine)
+		if !ok || w.dryRun.of == q && (w.dryRun.found != nil || now.Before(w.dryRun.again)) {
+			continue
+		}
+		w.dryRun = dryRun{of: q, again: now.Add(dryRunPause)}
+		l, want, minor := w.link, d.Configs[name].Bytes, parseMinor(w.machine.Talos)
+		asking.Go(func() {
+			found, err := l.askChange(ctx, want, minor)
+			if err != nil {
+				f.log.Debug("cannot ask a machine what its config would do", logging.Node, name, logging.Err, formatError(err))
+				return
+			}
+			found.For = q.wanted
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if w.dryRun.of == q {
+				w.dryRun.found = &found
+			}
+		})
+	}
+	f.mu.Unlock()
+	asking.Wait()
+}
+
+// changeOf is the answer to the question that a machine poses now, if there is one.
+// The fleet's lock is held.
+func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
+	q, ok := questionOf(d, w.node.Name, &w.machine)
+	if !ok || w.dryRun.of != q {
+		return nil
+	}
+	return w.dryRun.found
+}
+
+// manualSince is the minor of Talos 1 that never reboots for a config: it applies what
+// it can, and does not report the rest.
+const manualSince = 14
+
+// askChange asks a machine what a config would do to it: the link was proven to lead to
+// the node's machine when it was made. The answer's details hold a diff, that is,
+// secrets: they are not read. A staged config does not count (recorded: 1.13.9).
+func (l *link) askChange(ctx context.Context, wanted cluster.Secret, minor int) (cluster.Change, error) {
+	ctx, cancel := context.WithTimeout(ctx, dryRunWithin)
+	defer cancel()
+	data := wanted.Reveal()
+	resp, err := l.machine.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{
+		Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO, DryRun: true,
+	})
+	if err != nil {
+		switch reading := findReading("ApplyConfiguration", err); reading.meaning {
+		case invalid, never:
+			// What the machine quotes can be of the config that it has, too.
+			active, unread := l.readConfig(ctx, config.ActiveID)
+			if unread != nil {
+				return cluster.Change{}, unread
+			}
+			return cluster.Change{Refused: orElse(redactMessage(status.Convert(err).Message(), data, active), "it gives no reason")}, nil
+		}
+		return cluster.Change{}, errors.New(redactMessage(status.Convert(err).Message(), data))
+	}
+	if len(resp.GetMessages()) == 0 {
+		return cluster.Change{}, errors.New("the answer is empty")
+	}
+	//lint:ignore SA1019 it is what versions up to v1.13 answer
+	if resp.GetMessages()[0].GetMode() == machineapi.ApplyConfigurationRequest_REBOOT {
+		return cluster.Change{Reboots: true}, nil
+	}
+	if minor < manualSince {
+		return cluster.Change{}, nil
+	}
+	active, err := l.readConfig(ctx, config.ActiveID)
+	if err != nil {
+		return cluster.Change{}, err
+	}
+	return cluster.Change{Reboots: needsReboot(active, data)}, nil
+}
