@@ -22,7 +22,7 @@ import (
 // same time.
 const patchTries = 10
 
-var errNoNode = errors.New("Kubernetes has no Node of this name")
+var errNoNode = errors.New("there is no Node object of this name")
 
 // Uncordon puts a node back into service: its cordon and the annotations of a turn are
 // removed. A node that is not there, or was not taken out of service by the agent, is
