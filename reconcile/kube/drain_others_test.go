@@ -210,6 +210,33 @@ func TestDrainFaults(t *testing.T) {
 	}
 }
 
+// TestDrainAmongOthers: a Node that somebody else changes at the same time is read
+// again, but not for ever.
+func TestDrainAmongOthers(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		conflict := world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.Answer, Status: 409, Text: "the object has been modified", Times: 3}
+		b.world.Inject(conflict)
+		if err := b.drain(cluster.Drain{}); err != nil {
+			t.Error(err)
+		}
+		b.mustBe(true, turn, "boot-1")
+		b.world.Inject(conflict)
+		if err := b.cluster.Uncordon(context.Background(), b.desired, cluster.Node{Name: "wk-1"}); err != nil {
+			t.Error(err)
+		}
+		b.mustBe(false, "", "")
+		conflict.Times = 0
+		b.world.Inject(conflict)
+		b.calls()
+		if err := b.drain(cluster.Drain{}); err == nil || !strings.Contains(err.Error(), "change its Node object: it answers: the object has been modified") {
+			t.Error(err)
+		}
+		if calls := b.calls(); calls["PATCH /api/v1/nodes/{name}"] != patchTries {
+			t.Errorf("calls %v", calls)
+		}
+	})
+}
+
 // TestDrainThroughAnotherAPI: when the API that was asked dies, another is.
 func TestDrainThroughAnotherAPI(t *testing.T) {
 	onDrains(t, 2, func(b *drains) {

@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -113,6 +115,7 @@ type front struct {
 func (f front) RoundTrip(r *http.Request) (*http.Response, error) {
 	if path.Base(r.URL.Path) == "eviction" {
 		pod := path.Base(path.Dir(r.URL.Path))
+		f.b.checkEviction(r)
 		f.b.mu.Lock()
 		f.b.evictions = append(f.b.evictions, eviction{pod, time.Since(f.b.begun)})
 		answer := f.b.answer
@@ -125,6 +128,20 @@ func (f front) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return f.next.RoundTrip(r)
+}
+
+// checkEviction fails unless an eviction is of one pod, whatever others of its name
+// there are by then.
+func (b *drains) checkEviction(r *http.Request) {
+	body, err := r.GetBody()
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	var e policyv1.Eviction
+	if err := json.NewDecoder(body).Decode(&e); err != nil || e.DeleteOptions == nil || e.DeleteOptions.Preconditions == nil || e.DeleteOptions.Preconditions.UID == nil || e.DeleteOptions.GracePeriodSeconds != nil {
+		b.Errorf("eviction %+v, %v", e, err)
+	}
 }
 
 // boot sets the boot id that a node's kubelet reports.
