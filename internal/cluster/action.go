@@ -21,6 +21,12 @@ const (
 	InstallAddon      ActionKind = "install addon"
 	LabelNamespace    ActionKind = "label namespace"
 	DeleteVM          ActionKind = "delete vm"
+	ChangeVM          ActionKind = "change vm"
+	ShutDownVM        ActionKind = "shut down vm"
+	ChangeConfig      ActionKind = "change config"
+	DrainNode         ActionKind = "drain node"
+	RebootNode        ActionKind = "reboot node"
+	UncordonNode      ActionKind = "uncordon node"
 )
 
 // ActionID identifies an action: there is never more than one of a kind for a
@@ -58,6 +64,8 @@ type Running struct {
 	Since time.Time
 	Progress
 	Claims []Claim // that it holds
+	// Disrupts means that its node does not work while it is under way.
+	Disrupts bool
 }
 
 // Progress is how far an action has come.

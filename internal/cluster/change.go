@@ -7,6 +7,7 @@ import "errors"
 type Change struct {
 	For     string // digest of the config that it was asked about
 	Reboots bool   // it takes effect only with a reboot
+	Assumed bool   // by a forecast: it was not asked
 	Refused string // why the machine does not take it, "" when it does
 }
 

@@ -9,10 +9,10 @@ import (
 // node, so that the next agent goes on with it.
 const (
 	// AnnotationTurn holds what the agent took the node out of service for.
-	AnnotationTurn = "talos-agent.io/turn"
+	AnnotationTurn = "talos-agent.dev/turn"
 	// AnnotationDrained holds the boot id of the machine that was drained: one that
 	// has booted since runs pods again.
-	AnnotationDrained = "talos-agent.io/drained"
+	AnnotationDrained = "talos-agent.dev/drained"
 )
 
 // Drain is how a node is drained. The zero value is the default.
@@ -22,6 +22,9 @@ type Drain struct {
 	// Delete deletes the pods that are left then, whatever their disruption budgets
 	// allow. Without it the drain fails, and the node returns to service.
 	Delete bool
+	// Stay: the node is cordoned, and its pods stay, because there is no other node for
+	// them.
+	Stay bool
 }
 
 // Patience is the Timeout, or the default.

@@ -23,6 +23,12 @@ type Facts struct {
 	Fingerprint string              `json:"fingerprint,omitempty"` // of the secrets bundle, once one was sent to a node
 	Images      map[string]ImagePin `json:"images,omitempty"`
 	Charts      map[string]string   `json:"charts,omitempty"` // Chart.Ref -> digest pinned at first use
+	// Settled are, by node, what the inventory had of it when it was seen to have just
+	// that, as a digest: what differs since is a change of the inventory where that is
+	// another, and else one that somebody made behind its back.
+	Settled map[string]string `json:"settled,omitempty"`
+	// Restarts are, by node, what it was taken down for last: once for each change.
+	Restarts map[string]Restart `json:"restarts,omitempty"`
 }
 
 // IntentKind is what an Intent is about.
@@ -40,10 +46,21 @@ const (
 	// It is written before the first one is sent, and again when the nodes were seen
 	// to have another.
 	IntendConfig IntentKind = "Config"
+	// IntendCanary is which node was the first to get its machine config while it ran,
+	// of a change of several.
+	IntendCanary IntentKind = "Canary"
 	// SeenReady is written when the cluster was Ready for the first time. What is
 	// waited for only until then, others may have replaced since.
 	SeenReady IntentKind = "Ready"
 )
+
+// Restart is one time that the agent took a node down to change it.
+type Restart struct {
+	Target   string    `json:"target"`   // digest of what was to change
+	Boot     string    `json:"boot"`     // id of the boot that it ended
+	Revision Revision  `json:"revision"` // that was in force
+	At       time.Time `json:"at,omitzero"`
+}
 
 // Intent is one decision that the world cannot show.
 type Intent struct {
@@ -60,6 +77,9 @@ type Intent struct {
 	// revision they are of.
 	Versions Versions `json:"versions,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
+	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node
+	// is who was first.
+	Target string `json:"target,omitempty"`
 	// Despite are, of IntendDestroy, the VMs that are deleted although they are
 	// protected in Proxmox VE.
 	Despite []int `json:"despite,omitempty"`

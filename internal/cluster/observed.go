@@ -177,37 +177,22 @@ type VM struct {
 	Others   Drives
 	Tags     []string
 	Task     *Task          // running on it now
-	Hardware Seen[Hardware] // unknown until its config was read
+	Hardware Seen[Hardware] // unknown until its config was read; with the changes that wait for its next start
+	// Active is what a VM runs with while changes wait for its next start; nil: what
+	// Hardware has.
+	Active *Hardware
+	// ChangedBy is the last task of somebody else that changed it, of those since it was
+	// read before; nil: there is none, or it cannot be seen. A change of the config by
+	// itself is no task.
+	ChangedBy *Task
+	// Untaggable: Proxmox VE refuses to let the agent tag it.
+	Untaggable bool
+	// Unmarked: the first line of its description is not the mark that the agent
+	// made it with.
+	Unmarked bool
 	// ConfigAge is how long ago Hardware was read; a quiet world is audited in
 	// turns.
 	ConfigAge time.Duration
-}
-
-// Hardware is a VM's configuration in the terms of the inventory, so that what
-// is wanted and what is there can be compared field by field, whatever order
-// or spelling Proxmox VE uses.
-type Hardware struct {
-	CPUType      string
-	Cores        int // cores times sockets
-	MemoryMiB    int64
-	Balloon      bool
-	Machine      string
-	BIOS         string
-	SCSIHardware string
-	MAC          string
-	Bridge       string
-	VLAN         int
-	System       DiskSeen
-	Data         map[string]DiskSeen // by serial
-	Address      string              // ipconfig0 in canonical form, "" without
-	Agent        bool
-	OnBoot       bool
-}
-
-// DiskSeen is one disk of a VM. The zero value is none.
-type DiskSeen struct {
-	Datastore string
-	Bytes     int64
 }
 
 // RemoveLocked is how a person removes a VM that a task left locked while it was made.
@@ -274,10 +259,13 @@ type Machine struct {
 	// ConfigDigest is the digest of the config on the machine, "" when it
 	// could not be read.
 	ConfigDigest string
-	Schematic    string // id of the running image's schematic, "" when it reports none
-	BootID       string // another one after each boot; "" where it cannot be read
-	// Change is what the config that is wanted would do, where it is another than the
-	// one that runs; nil: not asked, or not answered yet.
+	// Fixed is what of its config can never change while the cluster lives.
+	Fixed     FixedConfig
+	Schematic string // id of the running image's schematic, "" when it reports none
+	// BootID identifies the boot that it runs since, "" when it could not be read.
+	BootID string
+	// Change is what it takes to give it the config it should have, as it answered
+	// itself; nil: it was not asked.
 	Change *Change
 }
 
@@ -312,14 +300,19 @@ type KubeNode struct {
 	Ready   bool
 	Why     string // message of the Ready condition when it is not true
 	Kubelet string // v1.36.1
+	// Cordoned: no new pods are placed on it.
+	Cordoned bool
+	// Turn is what the agent took it out of service for, as it noted on the node; "" :
+	// it did not.
+	Turn string
+	// Drained is the boot id of the machine at the time the agent had drained it; "" :
+	// it has not.
+	Drained string
+	// BootID identifies the boot of the machine that its kubelet reports from.
+	BootID string
 	// Pressure is what its kubelet reports although it is Ready, "DiskPressure:
 	// kubelet has disk pressure"; "" : nothing.
 	Pressure string
-	Cordoned bool // no new pods are placed on it
-	// Turn is what the agent took the node out of service for (AnnotationTurn), and
-	// Drained the boot id of the machine that was drained (AnnotationDrained); "" : none.
-	Turn, Drained string
-	BootID        string // of the machine, as its kubelet reported it last
 }
 
 // SystemPod is one pod of kube-system.

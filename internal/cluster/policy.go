@@ -16,6 +16,7 @@ type Policy struct {
 	Bridges    []string // empty: any
 	Limits     Limits
 	Capacity   Capacity
+	Switches            // narrow those of every cluster
 	Factories  []string // image factories by URL; empty: any
 	Charts     []string // chart repositories and registries by URL; empty: any
 	// Lines maps a field ("limits.nodes") to its line in File.

@@ -65,9 +65,24 @@ type Spec struct {
 	// inventory order.
 	Nodes  []Node
 	Addons []Addon
+	Switches
+	// MaxUnavailable is how many workers may be out of service at once; 0: one.
+	MaxUnavailable int
+	Drain          Drain
 	// Capacity is the most that VMs may take on a host, by its name, where the
 	// inventory bounds it.
 	Capacity map[string]HostCapacity
+}
+
+// Switches are what the agent may do about nodes that are there. The zero value is
+// everything.
+type Switches struct {
+	// ObserveOnly: what somebody changed behind the inventory's back is reported, and
+	// stays as it is.
+	ObserveOnly bool
+	// ApplyOff: what the inventory has changed of a node that is there is reported, and
+	// not done.
+	ApplyOff bool
 }
 
 // HostCapacity is what the inventory gives of a host. Zero means all of it.
@@ -418,6 +433,8 @@ type Config struct {
 	Digest string // of its meaning: equal configs in another spelling have equal digests
 	// DNS: Talos deploys the cluster's DNS, if it is a control plane's.
 	DNS bool
+	// Fixed is what of it can never change while the cluster lives.
+	Fixed FixedConfig
 }
 
 // Access opens a cluster: client certificates minted in memory from the

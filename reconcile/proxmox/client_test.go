@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 const secretPart = "c0ffee00-dead-beef-0000-5ec4e75ec4e7"
@@ -115,7 +116,7 @@ func TestTrust(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			var v struct{ Version scalar }
+			var v struct{ Version pveconf.Scalar }
 			err = c.get(t.Context(), "/version", nil, &v)
 			// Only a certificate that is trusted is reported.
 			seen, ok := c.Certificate()
@@ -221,7 +222,7 @@ func TestAnswersInWords(t *testing.T) {
 			_, _ = w.Write([]byte("<"))
 		},
 	} {
-		var v scalar
+		var v pveconf.Scalar
 		if err := serve(t, answer).get(t.Context(), "/x", nil, &v); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "status code") {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -231,14 +232,14 @@ func TestAnswersInWords(t *testing.T) {
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, body := range []string{"", "{", "<html>", `{"data":{"version":}}`, strings.Repeat(" ", 1000)} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
-		var v struct{ Version scalar }
+		var v struct{ Version pveconf.Scalar }
 		if err := c.get(t.Context(), "/version", nil, &v); err == nil || isAnswered(err) {
 			t.Errorf("%.20q: %v", body, err)
 		}
 	}
 	for _, data := range []string{"null", `""`, `"nonsense"`, `{"x":1}`} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":` + data + `}`)) })
-		err := c.start(t.Context(), defaultProgress(nil), func(name *scalar) error { return c.post(t.Context(), "/x", nil, name) })
+		err := c.start(t.Context(), defaultProgress(nil), func(name *pveconf.Scalar) error { return c.post(t.Context(), "/x", nil, name) })
 		if err == nil || !strings.Contains(err.Error(), "is none of Proxmox VE") {
 			t.Errorf("%s: %v", data, err)
 		}

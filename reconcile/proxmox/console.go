@@ -14,6 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 const (
@@ -38,9 +39,9 @@ var ErrNoConsole = errors.New("the console cannot be read")
 func (c *Client) Console(ctx context.Context, host string, vmid int, each func([]byte) error) error {
 	vm := fmt.Sprintf("/nodes/%s/qemu/%d", url.PathEscape(host), vmid)
 	var term struct {
-		Port   scalar `json:"port"`
-		Ticket string `json:"ticket"`
-		User   string `json:"user"`
+		Port   pveconf.Scalar `json:"port"`
+		Ticket string         `json:"ticket"`
+		User   string         `json:"user"`
 	}
 	if err := c.post(ctx, vm+"/termproxy", params{"serial": "serial0"}, &term); err != nil {
 		return c.noConsole(vmid, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // conflicts is how often a change that somebody else's change crossed, or whose
@@ -69,7 +70,7 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	if p, err = c.tag(ctx, id, p, tagList); err != nil {
 		return err
 	}
-	return c.grow(ctx, id, p, n.DiskBytes, allocated)
+	return c.grow(ctx, id, p, cluster.SystemDiskSerial, n.DiskBytes, allocated)
 }
 
 // leftOverVolume matches what a storage reports of a volume that is there already:
@@ -169,7 +170,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 			return p, errors.New("its task succeeded, and the vm is not there")
 		}
 		asked = true
-		var name scalar
+		var name pveconf.Scalar
 		if err := c.post(ctx, hostPath(host, "qemu"), wanted, &name); err != nil {
 			if isAnswered(err) || ctx.Err() != nil {
 				return p, err
@@ -190,8 +191,8 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 // without them: pool and UUID make it ours, tags are for people.
 func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) (proven, error) {
 	return c.change(ctx, id, p, func(p proven) (params, error) {
-		have := splitTags(string(p.conf["tags"]))
-		all := slices.Concat(have, splitTags(wanted))
+		have := pveconf.SplitTags(string(p.conf["tags"]))
+		all := slices.Concat(have, pveconf.SplitTags(wanted))
 		slices.Sort(all)
 		all = slices.Compact(all)
 		if len(all) == len(slices.Compact(slices.Sorted(slices.Values(have)))) {
@@ -226,7 +227,7 @@ func (c *Client) change(ctx context.Context, id identity, p proven, plan func(pr
 		if err := p.locked(); err != nil {
 			return p, err
 		}
-		set["digest"] = p.conf.digest()
+		set["digest"] = p.conf.Digest()
 		last = c.put(ctx, vmPath(p.host, id.vmid, "config"), set, nil)
 		switch {
 		case last == nil, errors.Is(last, errDigest), !isAnswered(last) && ctx.Err() == nil:
@@ -245,20 +246,20 @@ func (c *Client) change(ctx context.Context, id identity, p proven, plan func(pr
 	return p, fmt.Errorf("change the config of vm %d: %w", id.vmid, last)
 }
 
-// grow grows the system disk to its size; an imported one has the size of its
-// image.
-func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, progress func(cluster.Progress)) error {
+// grow grows the disk with a serial to its size; a system disk that was imported has the
+// size of its image.
+func (c *Client) grow(ctx context.Context, id identity, p proven, serial string, size int64, progress func(cluster.Progress)) error {
 	var last error
 	for range conflicts {
-		disk := systemDisk(p.conf)
+		disk := driveOf(p.conf, serial)
 		if disk == "" {
-			return fmt.Errorf("vm %d has no disk with the serial %s", id.vmid, cluster.SystemDiskSerial)
+			return fmt.Errorf("vm %d has no disk with the serial %s", id.vmid, serial)
 		}
-		if parseSize(parseProperties(string(p.conf[disk]))["size"]) >= size {
+		if pveconf.ParseSize(pveconf.ParseProperties(string(p.conf[disk]))["size"]) >= size {
 			return nil
 		}
-		last = c.start(ctx, progress, func(name *scalar) error {
-			return c.put(ctx, vmPath(p.host, id.vmid, "resize"), params{"disk": disk, "size": formatSize(size), "digest": p.conf.digest()}, name)
+		last = c.start(ctx, progress, func(name *pveconf.Scalar) error {
+			return c.put(ctx, vmPath(p.host, id.vmid, "resize"), params{"disk": disk, "size": pveconf.FormatSize(size), "digest": p.conf.Digest()}, name)
 		})
 		if last != nil && !errors.Is(last, errDigest) {
 			if isDecided(ctx, last) {
@@ -276,7 +277,7 @@ func (c *Client) grow(ctx context.Context, id identity, p proven, size int64, pr
 	if last == nil {
 		last = errors.New("its size stays what it was")
 	}
-	return fmt.Errorf("grow the system disk of vm %d: %w", id.vmid, last)
+	return fmt.Errorf("grow disk %s of vm %d: %w", serial, id.vmid, last)
 }
 
 // isDecided reports whether an error settles what came of a request that starts

@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 const (
@@ -68,7 +69,7 @@ func TestCreateFinishes(t *testing.T) {
 					t.Errorf("%+v", vm)
 				}
 				got, _ := s.host.VM(n.VMID)
-				if tags := slices.Sorted(slices.Values(splitTags(got.Config["tags"]))); fmt.Sprint(tags) != "[controlplane dev mine talos-agent]" || got.Disks["scsi0"].Bytes != n.DiskBytes {
+				if tags := slices.Sorted(slices.Values(pveconf.SplitTags(got.Config["tags"]))); fmt.Sprint(tags) != "[controlplane dev mine talos-agent]" || got.Disks["scsi0"].Bytes != n.DiskBytes {
 					t.Errorf("%+v", got.Config)
 				}
 				if s.count(createOp) != 1 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // Delete stops a VM of ours hard and deletes it with its own disks. One that is
@@ -66,8 +67,8 @@ func (c *Client) twoPhase(ctx context.Context, id identity, vm cluster.VM, mark 
 		return err
 	}
 	// A shutdown that is under way would hold the lock until it is over.
-	stop := params{"timeout": "20", "overrule-shutdown": "1"}
-	if err := c.power(ctx, id, cluster.Stopped, c.condemned, stop, progress); err != nil {
+	in := params{"timeout": "20", "overrule-shutdown": "1"}
+	if err := c.power(ctx, id, toStop, c.condemned, in, progress); err != nil {
 		return err
 	}
 	return c.destroy(ctx, id, progress)
@@ -84,10 +85,10 @@ func (c *Client) condemn(ctx context.Context, id identity, known bool, mark clus
 		if err := checkDeletable(p, id.vmid); err != nil {
 			return nil, err
 		}
-		if p.conf["protection"].on() && !known {
+		if p.conf["protection"].On() && !known {
 			return nil, refuseProtected(id.vmid)
 		}
-		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].on() {
+		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].On() {
 			return nil, nil
 		}
 		return params{"description": putMark(string(p.conf["description"]), mark), "protection": "0"}, nil
@@ -131,7 +132,7 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 	if m, ok := p.mark(); !ok || !m.Deleting {
 		return p, errors.New("the mark that it is being deleted was removed meanwhile")
 	}
-	if p.conf["protection"].on() { // since the first phase
+	if p.conf["protection"].On() { // since the first phase
 		return p, refuseProtected(id.vmid)
 	}
 	return p, checkDeletable(p, id.vmid)
@@ -148,7 +149,7 @@ func (c *Client) destroy(ctx context.Context, id identity, progress func(cluster
 	if err != nil {
 		return err
 	}
-	err = c.start(ctx, progress, func(name *scalar) error {
+	err = c.start(ctx, progress, func(name *pveconf.Scalar) error {
 		return c.delete(ctx, vmPath(p.host, id.vmid), params{"purge": "1", "destroy-unreferenced-disks": "0"}, name)
 	})
 	if err != nil && !isDecided(ctx, err) {

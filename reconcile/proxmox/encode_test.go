@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // TestNothingIsSmuggled: whatever strings an inventory holds, the request that
@@ -75,7 +76,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 			if key == "ide2" && n.CloudInitDatastore == "" {
 				want[""] = n.Datastore + ":cloudinit"
 			}
-			if got := properties(parseProperties(p[key])); !maps.Equal(got, want) || strings.Count(p[key], ",") != len(want)-1 {
+			if got := pveconf.Properties(pveconf.ParseProperties(p[key])); !maps.Equal(got, want) || strings.Count(p[key], ",") != len(want)-1 {
 				t.Fatalf("%s is %q: %v, want %v", key, p[key], got, want)
 			}
 			if strings.ContainsAny(p[key], "\n\r;\x00") {

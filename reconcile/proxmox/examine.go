@@ -12,13 +12,13 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // The methods of this file answer an examination of the host, not a pass: they
@@ -51,7 +51,9 @@ func (c *Client) Knock(ctx context.Context) (Door, error) {
 	}
 	d.Answered = time.Now()
 	defer func() { _ = resp.Body.Close() }()
-	var answer struct{ Data struct{ Version scalar } }
+	var answer struct {
+		Data struct{ Version pveconf.Scalar }
+	}
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Data.Version == "" {
 		return Door{}, fault.WithHint(errors.New("GET /version: the answer is not that of Proxmox VE"), "is the url right? Proxmox VE speaks https on port 8006")
 	}
@@ -127,7 +129,7 @@ func (c *Client) Privileges(ctx context.Context, path string) (map[string][]stri
 		query = params{"path": path}
 	}
 	// A privilege's value states whether it holds below the path too.
-	var answer map[string]map[string]scalar
+	var answer map[string]map[string]pveconf.Scalar
 	if err := c.get(ctx, "/access/permissions", query, &answer); err != nil {
 		return nil, err
 	}
@@ -142,7 +144,7 @@ func (c *Client) Privileges(ctx context.Context, path string) (map[string][]stri
 
 // PoolExists reports whether there is a resource pool of this name.
 func (c *Client) PoolExists(ctx context.Context, name string) (bool, error) {
-	var pools []struct{ PoolID scalar }
+	var pools []struct{ PoolID pveconf.Scalar }
 	err := c.get(ctx, "/pools", params{"poolid": name}, &pools)
 	if errors.Is(err, errMissing) && isAnswered(err) {
 		return false, nil
@@ -153,13 +155,13 @@ func (c *Client) PoolExists(ctx context.Context, name string) (bool, error) {
 // Quorate reports whether the cluster of Proxmox VE can be written to. A host by
 // itself has no one to agree with.
 func (c *Client) Quorate(ctx context.Context) (bool, error) {
-	var rows []struct{ Type, Quorate scalar }
+	var rows []struct{ Type, Quorate pveconf.Scalar }
 	if err := c.get(ctx, "/cluster/status", nil, &rows); err != nil {
 		return false, err
 	}
 	for _, r := range rows {
 		if r.Type == "cluster" {
-			return r.Quorate.on(), nil
+			return r.Quorate.On(), nil
 		}
 	}
 	return true, nil
@@ -176,7 +178,7 @@ func (c *Client) Inhabitants(ctx context.Context) (hosts []string, guests map[in
 	for _, r := range rows {
 		switch {
 		case r.isGuest():
-			guests[int(r.VMID.number())] = string(r.Pool)
+			guests[int(r.VMID.Number())] = string(r.Pool)
 		case r.Type == "node":
 			hosts = append(hosts, string(r.Node))
 		}
@@ -202,12 +204,12 @@ func (c *Client) Room(ctx context.Context, host string, reserve int64) (Room, er
 	for _, r := range rows {
 		switch {
 		case string(r.Node) != host:
-		case r.isGuest() && !r.Template.on():
-			if r.Status == "running" || slices.Contains(splitTags(string(r.Tags)), cluster.OwnTag) {
-				promised += r.MaxMem.number()
+		case r.isGuest() && !r.Template.On():
+			if r.Status == "running" || slices.Contains(pveconf.SplitTags(string(r.Tags)), cluster.OwnTag) {
+				promised += r.MaxMem.Number()
 			}
-		case r.Type == "node" && r.MaxMem.number() > 0:
-			out.Cores, has = int(r.MaxCPU.number()), r.MaxMem.number()
+		case r.Type == "node" && r.MaxMem.Number() > 0:
+			out.Cores, has = int(r.MaxCPU.Number()), r.MaxMem.Number()
 		}
 	}
 	if has > 0 {
@@ -250,14 +252,14 @@ func (c *Client) Storages(ctx context.Context, host string) (map[string]StorageS
 	if !hostPattern.MatchString(host) {
 		return nil, fmt.Errorf("%q is no name of a host", host)
 	}
-	var rows []struct{ Storage, Type, Active, Enabled, Shared, Content, Total, Avail scalar }
+	var rows []struct{ Storage, Type, Active, Enabled, Shared, Content, Total, Avail pveconf.Scalar }
 	if err := c.get(ctx, hostPath(host, "storage"), nil, &rows); err != nil {
 		return nil, err
 	}
 	out := map[string]StorageState{}
 	for _, r := range rows {
-		out[string(r.Storage)] = StorageState{Type: string(r.Type), Active: r.Active.on() && (r.Enabled == "" || r.Enabled.on()),
-			Shared: r.Shared.on(), Content: contentOf(r.Content), Total: r.Total.number(), Free: r.Avail.number()}
+		out[string(r.Storage)] = StorageState{Type: string(r.Type), Active: r.Active.On() && (r.Enabled == "" || r.Enabled.On()),
+			Shared: r.Shared.On(), Content: contentOf(r.Content), Total: r.Total.Number(), Free: r.Avail.Number()}
 	}
 	return out, nil
 }
@@ -277,17 +279,17 @@ func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeSta
 		return nil, fmt.Errorf("%q is no name of a host", host)
 	}
 	var rows []struct {
-		Iface, Type, Active, CIDR, CIDR6 scalar
-		Ports                            scalar `json:"bridge_ports"`
-		OVSPorts                         scalar `json:"ovs_ports"`
-		Aware                            scalar `json:"bridge_vlan_aware"`
+		Iface, Type, Active, CIDR, CIDR6 pveconf.Scalar
+		Ports                            pveconf.Scalar `json:"bridge_ports"`
+		OVSPorts                         pveconf.Scalar `json:"ovs_ports"`
+		Aware                            pveconf.Scalar `json:"bridge_vlan_aware"`
 	}
 	if err := c.get(ctx, hostPath(host, "network"), params{"type": "any_bridge"}, &rows); err != nil {
 		return nil, err
 	}
 	out := map[string]BridgeState{}
 	for _, r := range rows {
-		b := BridgeState{Active: r.Active.on(), Address: string(r.CIDR), Ports: strings.TrimSpace(string(r.Ports)), VLANAware: r.Aware.on(), Vnet: r.Type == "vnet"}
+		b := BridgeState{Active: r.Active.On(), Address: string(r.CIDR), Ports: strings.TrimSpace(string(r.Ports)), VLANAware: r.Aware.On(), Vnet: r.Type == "vnet"}
 		if b.Address == "" {
 			b.Address = string(r.CIDR6)
 		}
@@ -302,7 +304,7 @@ func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeSta
 
 // HighlyAvailable returns the guests that high availability manages, "vm:410".
 func (c *Client) HighlyAvailable(ctx context.Context) ([]string, error) {
-	var rows []struct{ SID scalar }
+	var rows []struct{ SID pveconf.Scalar }
 	if err := c.get(ctx, "/cluster/ha/resources", nil, &rows); err != nil {
 		return nil, err
 	}
@@ -328,25 +330,14 @@ type BackupJob struct {
 
 // BackupJobs returns the backup jobs of the cluster.
 func (c *Client) BackupJobs(ctx context.Context) ([]BackupJob, error) {
-	var rows []struct{ ID, Enabled, Mode, All, Exclude, VMID, Pool, Node scalar }
+	var rows []struct{ ID, Enabled, Mode, All, Exclude, VMID, Pool, Node pveconf.Scalar }
 	if err := c.get(ctx, "/cluster/backup", nil, &rows); err != nil {
 		return nil, err
 	}
 	var out []BackupJob
 	for _, r := range rows {
-		out = append(out, BackupJob{ID: string(r.ID), Enabled: r.Enabled == "" || r.Enabled.on(), Mode: string(r.Mode), All: r.All.on(),
-			Exclude: parseVMIDs(r.Exclude), VMIDs: parseVMIDs(r.VMID), Pool: string(r.Pool), Host: string(r.Node)})
+		out = append(out, BackupJob{ID: string(r.ID), Enabled: r.Enabled == "" || r.Enabled.On(), Mode: string(r.Mode), All: r.All.On(),
+			Exclude: pveconf.ParseVMIDs(string(r.Exclude)), VMIDs: pveconf.ParseVMIDs(string(r.VMID)), Pool: string(r.Pool), Host: string(r.Node)})
 	}
 	return out, nil
-}
-
-// parseVMIDs reads a list of VMIDs.
-func parseVMIDs(list scalar) []int {
-	var out []int
-	for _, s := range strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ';' || r == ' ' }) {
-		if n, err := strconv.Atoi(s); err == nil {
-			out = append(out, n)
-		}
-	}
-	return out
 }

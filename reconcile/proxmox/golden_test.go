@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // recordings is the folder with what a real Proxmox VE was asked and answered.
@@ -296,11 +297,11 @@ func TestRecordedAnswersAreUnderstood(t *testing.T) {
 				t.Errorf("%s: %+v", x.name, s)
 			}
 		case strings.HasSuffix(path, "/config") && strings.Contains(path, "/qemu/"):
-			var o options
+			var o pveconf.Options
 			data(x, &o)
 			var f facts
-			f.configured(o, 411, f.read)
-			if o.digest() == "" || o["lock"] == "" && f.uuid == "" {
+			f.configured(o, nil, 411, f.read)
+			if o.Digest() == "" || o["lock"] == "" && f.uuid == "" {
 				t.Errorf("%s: %v", x.name, o)
 			}
 		case strings.HasSuffix(path, "/tasks") && strings.HasPrefix(path, "/nodes/"):
@@ -328,7 +329,7 @@ func TestRecordedAnswersAreUnderstood(t *testing.T) {
 // TestGoldenHardware: the recorded VM has the hardware it was made with.
 func TestGoldenHardware(t *testing.T) {
 	for _, x := range exchanges(t, "golden-*/g*-config-after-resize.json") {
-		var o struct{ Data options }
+		var o struct{ Data pveconf.Options }
 		if err := json.Unmarshal([]byte(x.Response.BodyRaw), &o); err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,12 @@
 package proxmox
 
 import (
-	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // serialPrefix begins the serial of every disk of ours. Disks without it do not
@@ -23,31 +23,33 @@ var drivePattern = regexp.MustCompile(`^(?:ide|sata|scsi|virtio)[0-9]{1,2}$`)
 // A machine type that is pinned to a version ("pc-q35-9.0") counts as its
 // family ("q35"): the inventory cannot name a version, and pinning one is how a
 // person keeps a guest's devices as they are over an upgrade of the host.
-func hardwareOf(o options) cluster.Hardware {
-	net := parseProperties(o.get("net0", ""))
+func hardwareOf(o pveconf.Options) cluster.Hardware {
+	net := pveconf.ParseProperties(o.Get("net0", ""))
 	hw := cluster.Hardware{
-		CPUType:      parseProperties(o.get("cpu", "kvm64")).or("cputype", ""),
-		Cores:        int(max(1, scalar(o.get("cores", "1")).number()) * max(1, scalar(o.get("sockets", "1")).number())),
-		MemoryMiB:    scalar(parseProperties(o.get("memory", "512")).or("current", "")).number(),
-		Balloon:      o.get("balloon", "1") != "0",
-		Machine:      machineOf(parseProperties(o.get("machine", "pc")).or("type", "")),
-		BIOS:         o.get("bios", "seabios"),
-		SCSIHardware: o.get("scsihw", "lsi"),
-		MAC:          macOf(net),
+		CPUType:      pveconf.ParseProperties(o.Get("cpu", "kvm64")).First("cputype", ""),
+		Cores:        int(max(1, pveconf.Scalar(o.Get("cores", "1")).Number()) * max(1, pveconf.Scalar(o.Get("sockets", "1")).Number())),
+		MemoryMiB:    pveconf.Scalar(pveconf.ParseProperties(o.Get("memory", "512")).First("current", "")).Number(),
+		Balloon:      o.Get("balloon", "1") != "0",
+		Machine:      machineOf(pveconf.ParseProperties(o.Get("machine", "pc")).First("type", "")),
+		BIOS:         o.Get("bios", "seabios"),
+		SCSIHardware: o.Get("scsihw", "lsi"),
+		Model:        net.Model(),
+		MAC:          net.MAC(),
 		Bridge:       net["bridge"],
-		VLAN:         int(scalar(net["tag"]).number()),
+		VLAN:         int(pveconf.Scalar(net["tag"]).Number()),
+		Boot:         readBoot(o),
 		Data:         map[string]cluster.DiskSeen{},
-		Address:      addressOf(o.get("ipconfig0", "")),
-		Agent:        scalar(parseProperties(o.get("agent", "0")).or("enabled", "")).on(),
-		OnBoot:       o["onboot"].on(),
+		Address:      pveconf.ParseProperties(o.Get("ipconfig0", "")).Address(),
+		Agent:        pveconf.Scalar(pveconf.ParseProperties(o.Get("agent", "0")).First("enabled", "")).On(),
+		OnBoot:       o["onboot"].On(),
 	}
 	for key, value := range o {
 		if !drivePattern.MatchString(key) || !strings.Contains(string(value), "serial="+serialPrefix) {
 			continue
 		}
-		d := parseProperties(string(value))
-		store, _, _ := strings.Cut(d.or("file", ""), ":")
-		seen := cluster.DiskSeen{Datastore: store, Bytes: parseSize(d["size"])}
+		d := pveconf.ParseProperties(string(value))
+		store, _, _ := strings.Cut(d.First("file", ""), ":")
+		seen := cluster.DiskSeen{Datastore: store, Bytes: pveconf.ParseSize(d["size"])}
 		switch serial := d["serial"]; {
 		case serial == cluster.SystemDiskSerial:
 			hw.System = seen
@@ -59,9 +61,12 @@ func hardwareOf(o options) cluster.Hardware {
 }
 
 // systemDisk is the drive the system disk is attached as, "" when it is not.
-func systemDisk(o options) string {
+func systemDisk(o pveconf.Options) string { return driveOf(o, cluster.SystemDiskSerial) }
+
+// driveOf is the drive that carries a serial, "" when none does.
+func driveOf(o pveconf.Options, serial string) string {
 	for key, value := range o {
-		if drivePattern.MatchString(key) && parseProperties(string(value))["serial"] == cluster.SystemDiskSerial {
+		if drivePattern.MatchString(key) && pveconf.ParseProperties(string(value))["serial"] == serial {
 			return key
 		}
 	}
@@ -79,46 +84,20 @@ func machineOf(t string) string {
 	return t
 }
 
-// macPair matches a MAC in any case.
-var macPair = regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
-
-// macOf is the MAC of a network card, which is the value of the model's name:
-// "virtio=BC:24:11:00:00:11".
-func macOf(net properties) string {
-	if mac := net["macaddr"]; mac != "" {
-		return strings.ToUpper(mac)
+// readBoot is what a VM boots from first, in the terms of the inventory. Without an order
+// Proxmox VE chooses, the first disk among other things.
+func readBoot(o pveconf.Options) string {
+	order, listed := strings.CutPrefix(string(o["boot"]), "order=")
+	first, _, _ := strings.Cut(order, ";")
+	if system := systemDisk(o); !listed || system != "" && first == system {
+		return cluster.BootSystemDisk
 	}
-	for _, v := range net {
-		if macPair.MatchString(v) {
-			return strings.ToUpper(v)
-		}
-	}
-	return ""
-}
-
-// addressOf spells an ipconfig option in canonical form,
-// "10.10.0.11/24,gw=10.10.0.1". Asking DHCP is what a guest does without one
-// too.
-func addressOf(ipconfig string) string {
-	p := parseProperties(ipconfig)
-	var parts []string
-	if ip := p["ip"]; ip != "" && ip != "dhcp" {
-		if a, err := netip.ParsePrefix(ip); err == nil {
-			ip = a.String()
-		}
-		parts = append(parts, ip)
-	}
-	for _, k := range []string{"gw", "ip6", "gw6"} {
-		if v := p[k]; v != "" {
-			parts = append(parts, k+"="+v)
-		}
-	}
-	return strings.Join(parts, ",")
+	return first
 }
 
 // uuidOf is the SMBIOS UUID of a VM, in lower case; "" when it has none.
-func uuidOf(o options) string {
-	return strings.ToLower(parseProperties(string(o["smbios1"]))["uuid"])
+func uuidOf(o pveconf.Options) string {
+	return strings.ToLower(pveconf.ParseProperties(string(o["smbios1"]))["uuid"])
 }
 
 // ownedVolume matches the last part of the name of a volume that belongs to a
@@ -132,14 +111,14 @@ var volumePattern = regexp.MustCompile(`^(?:(?:ide|sata|scsi|virtio|unused)[0-9]
 // that are not known to be ours: everything attached that belongs to the VM's number and is
 // neither a disk with a serial of ours nor what a VM has of its own, its EFI
 // variables, TPM state and cloud-init drive.
-func othersVolumes(o options, vmid string) cluster.Drives {
+func othersVolumes(o pveconf.Options, vmid string) cluster.Drives {
 	var out cluster.Drives
 	for key, value := range o {
 		if !volumePattern.MatchString(key) {
 			continue
 		}
-		d := parseProperties(string(value))
-		volume := d.or("file", "")
+		d := pveconf.ParseProperties(string(value))
+		volume := d.First("file", "")
 		if volume == "none" || volume == "cdrom" || volume == "" || strings.HasPrefix(d["serial"], serialPrefix) {
 			continue
 		}

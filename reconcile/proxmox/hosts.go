@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // staysFor is how long the answers to questions stay good whose answers hardly
@@ -46,7 +47,7 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 	}
 	if i >= 0 {
 		// Both are missing without Sys.Audit on the host.
-		h.Cores, h.MemoryBytes = int(l.rows[i].MaxCPU.number()), l.rows[i].MaxMem.number()
+		h.Cores, h.MemoryBytes = int(l.rows[i].MaxCPU.Number()), l.rows[i].MaxMem.Number()
 	}
 	h.Guests = l.guestsOn(name)
 	if tasks.err != nil {
@@ -67,8 +68,8 @@ func (l *look) guestsOn(host string) []cluster.Guest {
 	var out []cluster.Guest
 	for _, vmid := range slices.Sorted(maps.Keys(l.guests)) {
 		r := l.guests[vmid]
-		if string(r.Node) == host && !r.Template.on() {
-			out = append(out, cluster.Guest{VMID: vmid, MemoryBytes: r.MaxMem.number(), Running: r.Status == "running", Agent: slices.Contains(splitTags(string(r.Tags)), cluster.OwnTag)})
+		if string(r.Node) == host && !r.Template.On() {
+			out = append(out, cluster.Guest{VMID: vmid, MemoryBytes: r.MaxMem.Number(), Running: r.Status == "running", Agent: slices.Contains(pveconf.SplitTags(string(r.Tags)), cluster.OwnTag)})
 		}
 	}
 	return out
@@ -114,14 +115,14 @@ func (l *look) listedStorages(host string) map[string]cluster.Storage {
 	out := map[string]cluster.Storage{}
 	for _, r := range l.rows {
 		if r.Type == "storage" && string(r.Node) == host {
-			out[string(r.Storage)] = cluster.Storage{Active: r.Status == "available", Shared: r.Shared.on(), Content: contentOf(r.Content),
-				TotalBytes: r.MaxDisk.number(), FreeBytes: r.MaxDisk.number() - r.Disk.number(), Thin: isThin(string(r.PluginType))}
+			out[string(r.Storage)] = cluster.Storage{Active: r.Status == "available", Shared: r.Shared.On(), Content: contentOf(r.Content),
+				TotalBytes: r.MaxDisk.Number(), FreeBytes: r.MaxDisk.Number() - r.Disk.Number(), Thin: isThin(string(r.PluginType))}
 		}
 	}
 	return out
 }
 
-func contentOf(list scalar) []string {
+func contentOf(list pveconf.Scalar) []string {
 	out := strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ' ' })
 	slices.Sort(out)
 	return out
@@ -182,7 +183,7 @@ func (l *look) version() string {
 	if version != "" && l.now.Sub(at) < staysFor {
 		return version
 	}
-	var v struct{ Version scalar }
+	var v struct{ Version pveconf.Scalar }
 	if err := c.get(l.ctx, "/version", nil, &v); err != nil {
 		c.log.Debug("cannot read the version of Proxmox VE", logging.Err, err)
 		return version

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // facts are what was read of one VM itself, and the row that went with it. As
@@ -19,6 +20,7 @@ type facts struct {
 	up      time.Duration
 	lock    string
 	read    time.Time // when the configuration was read
+	looked  time.Time // when the state was
 	name    string
 	uuid    string
 	mark    cluster.Mark
@@ -28,6 +30,7 @@ type facts struct {
 	others  cluster.Drives
 	tags    []string
 	hw      cluster.Hardware
+	active  *cluster.Hardware // nil: nothing waits for the next start
 }
 
 // steady is a row without what changes all the time.
@@ -37,17 +40,22 @@ func (r row) steady() row {
 }
 
 // still reports whether a row is unchanged, and the VM was not started again.
-func (f facts) still(r row) bool { return f.row == r.steady() && r.Uptime.number() >= f.uptime }
+func (f facts) still(r row) bool { return f.row == r.steady() && r.Uptime.Number() >= f.uptime }
 
-// configured takes over a configuration.
-func (f *facts) configured(o options, vmid int, now time.Time) {
+// configured takes over a configuration, and the one that a VM runs with.
+func (f *facts) configured(o, active pveconf.Options, vmid int, now time.Time) {
+	f.active = nil
+	if active != nil {
+		hw := hardwareOf(active)
+		f.active = &hw
+	}
 	f.others = othersVolumes(o, strconv.Itoa(vmid))
 	f.read = now
-	f.name = o.get("name", "")
+	f.name = o.Get("name", "")
 	f.uuid = uuidOf(o)
 	f.mark, f.marked = cluster.ParseMark(string(o["description"]))
-	f.guarded = o["protection"].on()
-	f.tags = splitTags(string(o["tags"]))
+	f.guarded = o["protection"].On()
+	f.tags = pveconf.SplitTags(string(o["tags"]))
 	f.lock = string(o["lock"])
 	f.hw = hardwareOf(o)
 }
@@ -64,6 +72,8 @@ type memory struct {
 	credit map[string]int
 	// afresh are clusters whose VMs are all read in the next pass.
 	afresh map[string]bool
+	// changedBy are the tasks of others that changed a VM last.
+	changedBy map[int]cluster.Task
 	// untagged are VMs of ours that Proxmox VE refuses to tag.
 	untagged map[int]bool
 
@@ -75,7 +85,7 @@ type memory struct {
 }
 
 func newMemory() memory {
-	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]int{}, afresh: map[string]bool{}, untagged: map[int]bool{}}
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]int{}, afresh: map[string]bool{}, untagged: map[int]bool{}, changedBy: map[int]cluster.Task{}}
 }
 
 // recall returns what is remembered of a VM.
@@ -108,6 +118,7 @@ func (c *Client) forget(vmid int) {
 	defer c.mu.Unlock()
 	c.memory.touched[vmid]++
 	delete(c.memory.facts, vmid)
+	delete(c.memory.changedBy, vmid)
 }
 
 // missing lists the remembered VMs that a listing does not have.
@@ -139,13 +150,27 @@ func (c *Client) Forget(clusterID string) {
 	c.memory.afresh[clusterID] = true
 }
 
+// A cluster of so many VMs is seen whole within one interval: configs that are older than
+// this are read again, so many in a pass whatever their share. Proxmox VE shows no change
+// of a config in any list.
+const (
+	alwaysAudited = 10
+	staleAfter    = 50 * time.Second // passes of a quiet cluster are a minute apart by default
+)
+
 // due chooses which of some remembered VMs have their configuration read again
 // in this pass: as many as make each of them come up once in AuditEvery passes,
 // those first that waited longest.
-func (c *Client) due(clusterID string, known map[int]time.Time) []int {
+func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) []int {
 	c.mu.Lock()
 	credit := c.memory.credit[clusterID] + len(known)
-	n := min(credit/c.auditEvery, len(known))
+	stale := 0
+	for _, read := range known {
+		if now.Sub(read) >= staleAfter {
+			stale++
+		}
+	}
+	n := min(max(credit/c.auditEvery, min(stale, alwaysAudited)), len(known))
 	c.memory.credit[clusterID] = credit % c.auditEvery
 	if c.memory.afresh[clusterID] {
 		n = len(known)
@@ -159,6 +184,27 @@ func (c *Client) due(clusterID string, known map[int]time.Time) []int {
 		return a - b
 	})
 	return order[:n]
+}
+
+// attribute remembers whose task changed a VM since it was read; nil: nobody's.
+func (c *Client) attribute(vmid int, by *cluster.Task) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if by == nil {
+		delete(c.memory.changedBy, vmid)
+	} else {
+		c.memory.changedBy[vmid] = *by
+	}
+}
+
+// changedBy is whose task changed a VM last, nil when that is not known.
+func (c *Client) changedBy(vmid int) *cluster.Task {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t, ok := c.memory.changedBy[vmid]; ok {
+		return &t
+	}
+	return nil
 }
 
 // setUntagged remembers whether Proxmox VE refuses to tag a VM, and reports

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs
@@ -20,8 +22,8 @@ import (
 // reason.
 //
 // A pass over a cluster in which nothing happens asks for the list of
-// everything, the running tasks of every host, and the configuration of one VM
-// in AuditEvery. A VM is looked at directly when it is new, is not running, has
+// everything, the running tasks of every host, and the configurations of ten VMs, or
+// of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not running, has
 // a task, was changed by us, or its line in the list is not what it was. A
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
@@ -98,7 +100,7 @@ func (l *look) list() error {
 		if !r.isGuest() {
 			continue
 		}
-		vmid := int(r.VMID.number())
+		vmid := int(r.VMID.Number())
 		l.guests[vmid] = r
 		if ids[vmid] || pools[string(r.Pool)] {
 			hosts[string(r.Node)] = true
@@ -261,18 +263,19 @@ func (l *look) audits(ages map[int]time.Time) []int {
 			ages[vmid] = f.read
 		}
 	}
-	return l.c.due(l.d.Spec.ID, ages)
+	return l.c.due(l.d.Spec.ID, ages, l.now)
 }
 
 // audit reads a configuration again and keeps the rest of what is known.
 func (l *look) audit(vmid int) {
 	f, _ := l.c.recall(vmid)
 	r, touches := l.guests[vmid], l.c.touches(vmid)
-	var conf options
-	err := l.c.get(l.ctx, vmPath(string(r.Node), vmid, "config"), nil, &conf)
+	conf, active, err := l.c.config(l.ctx, string(r.Node), vmid)
 	switch {
 	case err == nil:
-		f.configured(conf, vmid, l.now)
+		before := f
+		f.configured(conf, active, vmid, l.now)
+		l.findChanger(vmid, string(r.Node), before, f)
 		l.c.remember(vmid, touches, f)
 	case isAnswered(err):
 		l.c.forget(vmid)
@@ -295,9 +298,13 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		host = string(r.Node)
 	}
 	if !listed {
-		l.c.forget(n.VMID)
+		before, known := l.c.recall(n.VMID)
+		if known {
+			l.c.forget(n.VMID)
+			l.findChanger(n.VMID, cmp.Or(string(before.row.Node), host), before, facts{})
+		}
 	}
-	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host)}
+	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: l.c.changedBy(n.VMID)}
 	if listed && wrongPlace(r, id) == "" {
 		return l.inspect(r, id)
 	}
@@ -348,7 +355,7 @@ func (l *look) outside(vm cluster.VM, r row, id identity) cluster.VM {
 		vm.Disproven = true
 		return l.unread(vm, vm.Why)
 	}
-	var conf options
+	var conf pveconf.Options
 	if l.c.get(l.ctx, vmPath(vm.Host, id.vmid, "config"), nil, &conf) == nil {
 		f := l.factsOf(conf, id.vmid)
 		vm.Disproven = disproves(f, id, l.d.Spec.ID)
@@ -360,9 +367,9 @@ func (l *look) outside(vm cluster.VM, r row, id identity) cluster.VM {
 }
 
 // factsOf is what a configuration shows.
-func (l *look) factsOf(conf options, vmid int) facts {
+func (l *look) factsOf(conf pveconf.Options, vmid int) facts {
 	var f facts
-	f.configured(conf, vmid, l.now)
+	f.configured(conf, nil, vmid, l.now)
 	return f
 }
 
@@ -391,10 +398,10 @@ func (l *look) inspect(r row, id identity) cluster.VM {
 
 // current is what status/current has of a VM, as far as it matters here.
 type current struct {
-	Status    scalar
-	QMPStatus scalar
-	Uptime    scalar
-	HA        struct{ Managed scalar }
+	Status    pveconf.Scalar
+	QMPStatus pveconf.Scalar
+	Uptime    pveconf.Scalar
+	HA        struct{ Managed pveconf.Scalar }
 }
 
 // power is the state in one word. A guest whose disk is full is paused with
@@ -417,6 +424,17 @@ func (c *Client) current(ctx context.Context, host string, vmid int) (current, e
 	return s, err
 }
 
+// config reads the configuration of a VM as it is from its next start on, and the one
+// it runs with, where changes wait for that; nil: none do.
+func (c *Client) config(ctx context.Context, host string, vmid int) (next, active pveconf.Options, err error) {
+	var rows pveconf.Pending
+	if err := c.get(ctx, vmPath(host, vmid, "pending"), nil, &rows); err != nil {
+		return nil, nil, err
+	}
+	next, active = rows.Options()
+	return next, active, nil
+}
+
 // readVM reads all there is to know of a VM, and remembers it.
 func (l *look) readVM(r row, vmid int) (facts, error) {
 	host, touches := string(r.Node), l.c.touches(vmid)
@@ -424,12 +442,15 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	var conf options
-	if err := l.c.get(l.ctx, vmPath(host, vmid, "config"), nil, &conf); err != nil {
+	conf, active, err := l.c.config(l.ctx, host, vmid)
+	if err != nil {
 		return facts{}, err
 	}
-	f := facts{row: r.steady(), uptime: r.Uptime.number(), power: s.power(), up: time.Duration(s.Uptime.number()) * time.Second, managed: s.HA.Managed.on()}
-	f.configured(conf, vmid, l.now)
+	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: s.power(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
+	f.configured(conf, active, vmid, l.now)
+	if before, ok := l.c.recall(vmid); ok {
+		l.findChanger(vmid, host, before, f)
+	}
 	l.c.remember(vmid, touches, f)
 	l.keep(vmid, f, nil)
 	return f, nil
@@ -441,14 +462,16 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
 		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
-		Hardware: cluster.Saw(f.hw), ConfigAge: l.now.Sub(f.read),
+		ChangedBy: l.c.changedBy(id.vmid),
+		Hardware:  cluster.Saw(f.hw), Active: f.active, ConfigAge: l.now.Sub(f.read),
 	}
-	if up := time.Duration(r.Uptime.number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {
+	if up := time.Duration(r.Uptime.Number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {
 		vm.Uptime = up
 	}
 	switch {
 	case f.uuid == id.uuid:
 		vm.Owner, vm.Deleting = cluster.Ours, f.marked && f.mark.Deleting
+		vm.Unmarked, vm.Untaggable = !f.marked || f.mark.Cluster != l.d.Spec.ID || f.mark.Node != id.node, l.c.isUntagged(id.vmid)
 		// A tag that Proxmox VE refuses is not missing: the VM is as complete
 		// as it can get.
 		if l.c.isUntagged(id.vmid) && !slices.Contains(vm.Tags, cluster.OwnTag) {

@@ -243,7 +243,7 @@ func TestPartsThatCannotBeSeen(t *testing.T) {
 			h := o.Hosts[testHost]
 			return !h.Known && !h.Tasks.Known && h.Why != "" && o.VMs["dev-cp-1"].Owner == cluster.Ours
 		}},
-		{"GET /nodes/{node}/qemu/{vmid}/config", "411", func(o cluster.Observed) bool {
+		{"GET /nodes/{node}/qemu/{vmid}/pending", "411", func(o cluster.Observed) bool {
 			vm := o.VMs["dev-cp-1"]
 			return vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown && vm.Why != "" && !vm.Hardware.Known && o.Hosts[testHost].Known && o.VMs["dev-cp-2"].Owner == cluster.Ours
 		}},

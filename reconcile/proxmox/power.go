@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // Start switches the VM of a node on. One that runs is success.
@@ -22,22 +23,37 @@ func (c *Client) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p
 func (c *Client) switchOn(ctx context.Context, id identity, progress func(cluster.Progress)) error {
 	defer c.forget(id.vmid)
 	c.forget(id.vmid)
-	return c.power(ctx, id, cluster.PowerRunning, c.confirm, nil, progress)
+	return c.power(ctx, id, toStart, c.confirm, nil, progress)
 }
 
 // powerWithin is how long a VM may take to be seen in its new state after the
 // task that brings it there has ended.
 const powerWithin = 30 * time.Second
 
-// power switches a VM on, or hard off, and waits until it is seen so: the task
+// switching is a request that changes the state of a VM.
+type switching string
+
+// The requests: on, off as a guest does it by itself, and hard off.
+const (
+	toStart    switching = "start"
+	toShutDown switching = "shutdown"
+	toStop     switching = "stop"
+)
+
+// leads is the state that a VM is in afterwards.
+func (s switching) leads() cluster.Power {
+	if s == toStart {
+		return cluster.PowerRunning
+	}
+	return cluster.Stopped
+}
+
+// power switches a VM on or off, and waits until it is seen so: the task
 // alone does not prove it. prove is the second half of the proof, between the
 // look at the state and the request.
-func (c *Client) power(ctx context.Context, id identity, want cluster.Power, prove func(context.Context, identity, string) (proven, error),
+func (c *Client) power(ctx context.Context, id identity, how switching, prove func(context.Context, identity, string) (proven, error),
 	in params, progress func(cluster.Progress)) error {
-	how := "start"
-	if want == cluster.Stopped {
-		how = "stop"
-	}
+	want := how.leads()
 	last := fmt.Errorf("vm %d keeps changing while it is to %s", id.vmid, how)
 	for range conflicts {
 		host, err := c.locate(ctx, id)
@@ -52,8 +68,8 @@ func (c *Client) power(ctx context.Context, id identity, want cluster.Power, pro
 		switch {
 		case err != nil:
 			return err
-		case now.HA.Managed.on() && (want == cluster.Stopped || now.power() != want):
-			// What is switched off here is going to be deleted.
+		case now.HA.Managed.On() && (want == cluster.Stopped || now.power() != want):
+			// The HA manager would switch it on again.
 			return refuseManaged(id.vmid)
 		case now.power() == want:
 			return nil
@@ -62,7 +78,9 @@ func (c *Client) power(ctx context.Context, id identity, want cluster.Power, pro
 		case want == cluster.PowerRunning && now.power() == cluster.Paused:
 			return fault.Errorf(fmt.Sprintf("`qm resume %d`, after looking why: a full storage pauses VMs too", id.vmid), "vm %d is paused", id.vmid)
 		}
-		err = c.start(ctx, progress, func(name *scalar) error { return c.post(ctx, vmPath(p.host, id.vmid, "status", how), in, name) })
+		err = c.start(ctx, progress, func(name *pveconf.Scalar) error {
+			return c.post(ctx, vmPath(p.host, id.vmid, "status", string(how)), in, name)
+		})
 		switch {
 		case err == nil:
 			return c.seen(ctx, p.host, id.vmid, want)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // row is one line of /cluster/resources: a host, a storage or a guest.
@@ -18,26 +19,26 @@ import (
 // missing altogether for what is younger; pool, lock and tags are read from the
 // configuration and fresh.
 type row struct {
-	Type    scalar `json:"type"` // qemu, lxc, node, storage, ...
-	Node    scalar `json:"node"`
-	Status  scalar `json:"status"`
-	VMID    scalar `json:"vmid"`
-	Name    scalar `json:"name"`
-	Pool    scalar `json:"pool"`
-	Lock    scalar `json:"lock"`
-	Tags    scalar `json:"tags"`
-	HA      scalar `json:"hastate"`
-	Uptime  scalar `json:"uptime"`
-	MaxCPU  scalar `json:"maxcpu"`
-	MaxMem  scalar `json:"maxmem"`
-	MaxDisk scalar `json:"maxdisk"`
-	Disk    scalar `json:"disk"`
-	Storage scalar `json:"storage"`
-	Content scalar `json:"content"`
-	Shared  scalar `json:"shared"`
+	Type    pveconf.Scalar `json:"type"` // qemu, lxc, node, storage, ...
+	Node    pveconf.Scalar `json:"node"`
+	Status  pveconf.Scalar `json:"status"`
+	VMID    pveconf.Scalar `json:"vmid"`
+	Name    pveconf.Scalar `json:"name"`
+	Pool    pveconf.Scalar `json:"pool"`
+	Lock    pveconf.Scalar `json:"lock"`
+	Tags    pveconf.Scalar `json:"tags"`
+	HA      pveconf.Scalar `json:"hastate"`
+	Uptime  pveconf.Scalar `json:"uptime"`
+	MaxCPU  pveconf.Scalar `json:"maxcpu"`
+	MaxMem  pveconf.Scalar `json:"maxmem"`
+	MaxDisk pveconf.Scalar `json:"maxdisk"`
+	Disk    pveconf.Scalar `json:"disk"`
+	Storage pveconf.Scalar `json:"storage"`
+	Content pveconf.Scalar `json:"content"`
+	Shared  pveconf.Scalar `json:"shared"`
 
-	PluginType scalar `json:"plugintype"`
-	Template   scalar `json:"template"`
+	PluginType pveconf.Scalar `json:"plugintype"`
+	Template   pveconf.Scalar `json:"template"`
 }
 
 // isGuest reports whether the row is a virtual machine or a container, which
@@ -79,7 +80,7 @@ func (c *Client) poolOf(n cluster.Node) string {
 // proven is a VM of ours as it was a moment ago.
 type proven struct {
 	host string
-	conf options
+	conf pveconf.Options
 }
 
 // mark is what its description has of it.
@@ -160,7 +161,7 @@ func (c *Client) find(ctx context.Context, vmid int) (row, error) {
 		return row{}, err
 	}
 	for _, r := range rows {
-		if r.VMID == scalar(strconv.Itoa(vmid)) {
+		if r.VMID == pveconf.Scalar(strconv.Itoa(vmid)) {
 			return r, nil
 		}
 	}
@@ -172,7 +173,7 @@ func wrongPlace(r row, id identity) string {
 	switch {
 	case r.Type != "qemu":
 		return "it is a container"
-	case r.Pool == scalar(id.pool), slices.Contains(id.pools, string(r.Pool)):
+	case r.Pool == pveconf.Scalar(id.pool), slices.Contains(id.pools, string(r.Pool)):
 		return ""
 	case r.Pool == "":
 		return fmt.Sprintf("it is not in pool %s", id.pool)
@@ -197,11 +198,11 @@ func wrongUUID(have string, id identity) string {
 
 // free asks whether a VMID is unused, whatever the token may see.
 func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
-	var id scalar
+	var id pveconf.Scalar
 	err := c.get(ctx, "/cluster/nextid", params{"vmid": strconv.Itoa(vmid)}, &id)
 	var e *Error
 	switch {
-	case err == nil && id == scalar(strconv.Itoa(vmid)):
+	case err == nil && id == pveconf.Scalar(strconv.Itoa(vmid)):
 		return true, nil
 	case err == nil:
 		return false, fmt.Errorf("asked whether vmid %d is free, Proxmox VE answered %q", vmid, sanitize(string(id)))
@@ -214,10 +215,10 @@ func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
 // hidden is what is behind a VMID that the listing does not show.
 type hidden struct {
 	is   hiddenKind
-	task task    // of beingMade
-	row  row     // of justMade
-	why  string  // in words, of leftLocked, takenByOther and movedOut
-	conf options // of takenByOther, where it could be read
+	task task            // of beingMade
+	row  row             // of justMade
+	why  string          // in words, of leftLocked, takenByOther and movedOut
+	conf pveconf.Options // of takenByOther, where it could be read
 }
 
 type hiddenKind int
@@ -277,7 +278,7 @@ func (c *Client) foreign(ctx context.Context, id identity, host string) (hidden,
 	if err := c.checkVisibility(ctx, id.pool); err != nil {
 		return hidden{}, err
 	}
-	var conf options
+	var conf pveconf.Options
 	err := c.get(ctx, vmPath(host, id.vmid, "config"), nil, &conf)
 	switch {
 	case errors.Is(err, errForbidden) && id.pool == "":
@@ -324,7 +325,7 @@ func (c *Client) checkVisibility(ctx context.Context, pool string) error {
 
 // has returns an error unless the token has some privileges on a path.
 func (c *Client) has(ctx context.Context, path string, privileges ...string) error {
-	var have map[string]map[string]scalar
+	var have map[string]map[string]pveconf.Scalar
 	if err := c.get(ctx, "/access/permissions", params{"path": path}, &have); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func (s *stand) imageBytes() []byte {
 // wantHardware is what the planner wants of a node (see plan.WantHardware).
 func wantHardware(n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
-		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, MAC: n.MAC, Bridge: n.Bridge,
+		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, Model: "virtio", MAC: n.MAC, Bridge: n.Bridge, Boot: cluster.BootSystemDisk,
 		System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes}, Data: map[string]cluster.DiskSeen{},
 		Address: n.IP.String() + "/16,gw=10.10.0.1", OnBoot: true,
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 const (
@@ -33,9 +34,9 @@ const (
 
 // taskRow is a task in a list.
 type taskRow struct {
-	UPID   scalar `json:"upid"`
-	Status scalar `json:"status"` // its exit status, or RUNNING
-	End    scalar `json:"endtime"`
+	UPID   pveconf.Scalar `json:"upid"`
+	Status pveconf.Scalar `json:"status"` // its exit status, or RUNNING
+	End    pveconf.Scalar `json:"endtime"`
 }
 
 // task is a task in a list, understood.
@@ -103,7 +104,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		if err := retry.Sleep(ctx, nextPause(began)); err != nil {
 			return err
 		}
-		var st struct{ Status, ExitStatus scalar }
+		var st struct{ Status, ExitStatus pveconf.Scalar }
 		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -149,7 +150,7 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 
 // taskLog returns the last lines of a task's log.
 func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
-	var lines []struct{ T scalar }
+	var lines []struct{ T pveconf.Scalar }
 	// The length of a log is unknown before it is read; that of an import has a
 	// line per percent.
 	if err := c.get(ctx, taskPath(u, "log"), params{"limit": "5000"}, &lines); err != nil {
@@ -163,8 +164,8 @@ func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
 }
 
 // start carries out a request that starts a task, and waits for the task.
-func (c *Client) start(ctx context.Context, progress func(cluster.Progress), ask func(upid *scalar) error) error {
-	var name scalar
+func (c *Client) start(ctx context.Context, progress func(cluster.Progress), ask func(upid *pveconf.Scalar) error) error {
+	var name pveconf.Scalar
 	if err := ask(&name); err != nil {
 		return err
 	}

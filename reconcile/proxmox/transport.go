@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 const (
@@ -62,8 +63,8 @@ func (t *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 		Reason: sanitize(reasonOf(resp)), token: t.token, pool: t.pool,
 	}
 	var refusal struct {
-		Message scalar
-		Errors  map[string]scalar
+		Message pveconf.Scalar
+		Errors  map[string]pveconf.Scalar
 	}
 	// Some refusals have an empty body; the reason phrase is all there is then.
 	if json.Unmarshal(body, &refusal) == nil {

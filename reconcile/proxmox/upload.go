@@ -17,6 +17,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // images lists what disks can be imported from on a storage: name and bytes.
@@ -24,14 +25,14 @@ func (c *Client) images(ctx context.Context, host, store string) (map[string]int
 	if !storagePattern.MatchString(store) {
 		return nil, fmt.Errorf("%q is no name of a storage", store)
 	}
-	var rows []struct{ VolID, Size scalar }
+	var rows []struct{ VolID, Size pveconf.Scalar }
 	if err := c.get(ctx, hostPath(host, "storage", store, "content"), params{"content": "import"}, &rows); err != nil {
 		return nil, err
 	}
 	out := map[string]int64{}
 	for _, r := range rows {
 		if name, ok := strings.CutPrefix(string(r.VolID), store+":import/"); ok {
-			out[name] = r.Size.number()
+			out[name] = r.Size.Number()
 		}
 	}
 	return out, nil
@@ -42,14 +43,14 @@ func (c *Client) volumes(ctx context.Context, host, store string) (map[int]int64
 	if !storagePattern.MatchString(store) {
 		return nil, fmt.Errorf("%q is no name of a storage", store)
 	}
-	var rows []struct{ VMID, Size, Content scalar }
+	var rows []struct{ VMID, Size, Content pveconf.Scalar }
 	if err := c.get(ctx, hostPath(host, "storage", store, "content"), nil, &rows); err != nil {
 		return nil, err
 	}
 	out := map[int]int64{}
 	for _, r := range rows {
 		if r.Content == "images" || r.Content == "rootdir" {
-			out[int(r.VMID.number())] += r.Size.number()
+			out[int(r.VMID.Number())] += r.Size.Number()
 		}
 	}
 	return out, nil
@@ -95,7 +96,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 	if err != nil {
 		return err
 	}
-	err = c.start(ctx, progress, func(task *scalar) error { return c.send(ctx, at, sum, body, progress, task) })
+	err = c.start(ctx, progress, func(task *pveconf.Scalar) error { return c.send(ctx, at, sum, body, progress, task) })
 	if err != nil && isDecided(ctx, err) {
 		return err
 	}
@@ -221,7 +222,7 @@ func (e *exactly) Read(p []byte) (int, error) {
 // send streams the image in one request. go-proxmox would read it into memory
 // first. Proxmox VE insists on the order of the fields, with the file last, and
 // on a length.
-func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader, progress func(cluster.Progress), task *scalar) error {
+func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader, progress func(cluster.Progress), task *pveconf.Scalar) error {
 	var head bytes.Buffer
 	form := multipart.NewWriter(&head)
 	fields := [][2]string{{"content", "import"}}
@@ -262,7 +263,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	if err != nil {
 		return nameRequest(http.MethodPost, path, err)
 	}
-	answer := struct{ Data *scalar }{task}
+	answer := struct{ Data *pveconf.Scalar }{task}
 	err = json.NewDecoder(resp.Body).Decode(&answer)
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return fmt.Errorf("read the answer to the upload: %w", err)

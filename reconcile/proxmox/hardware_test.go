@@ -1,58 +1,19 @@
 package proxmox
 
 import (
-	"encoding/json"
 	"maps"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
-
-func TestTextTakesEveryType(t *testing.T) {
-	var o options
-	raw := `{"a":1,"b":"1","c":true,"d":false,"e":null,"f":1.5,"g":{"x":1},"h":[1,2],"i":"q\"u\\ü","j":1795225798,"k":12884901888}`
-	if err := json.Unmarshal([]byte(raw), &o); err != nil {
-		t.Fatal(err)
-	}
-	want := options{"a": "1", "b": "1", "c": "1", "d": "0", "e": "", "f": "1.5", "g": `{"x":1}`, "h": "[1,2]", "i": `q"u\ü`, "j": "1795225798", "k": "12884901888"}
-	if !maps.Equal(o, want) {
-		t.Errorf("got %v", o)
-	}
-	if n := o["k"].number(); n != 12884901888 {
-		t.Errorf("got %d", n)
-	}
-	if n := o["f"].number(); n != 1 {
-		t.Errorf("got %d", n)
-	}
-	for _, bad := range []scalar{"", "x", "NaN", "1e400", "Inf"} {
-		if n := bad.number(); n != 0 {
-			t.Errorf("%q is %d", bad, n)
-		}
-	}
-}
-
-func TestSizes(t *testing.T) {
-	for s, want := range map[string]int64{"10G": 10 << 30, "1246M": 1246 << 20, "528K": 528 << 10, "4194304": 4 << 20, "1.5G": 1536 << 20, "2T": 2 << 40,
-		"": 0, "G": 0, "x": 0, "-1G": 0, "1e30G": 0, "NaN": 0, "9999999999999T": 0} {
-		if got := parseSize(s); got != want {
-			t.Errorf("%q: got %d, want %d", s, got, want)
-		}
-	}
-	for n, want := range map[int64]string{10 << 30: "10G", 1536 << 20: "1536M", 2 << 40: "2048G", 528 << 10: "528K", 1000: "1000"} {
-		if got := formatSize(n); got != want || parseSize(got) != n {
-			t.Errorf("%d: got %q, want %q", n, got, want)
-		}
-	}
-}
 
 func TestHardware(t *testing.T) {
 	ours := cluster.Hardware{CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Machine: "q35", BIOS: "ovmf", SCSIHardware: "virtio-scsi-single",
 		MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", System: cluster.DiskSeen{Datastore: "vmdata", Bytes: 10 << 30},
 		Data: map[string]cluster.DiskSeen{"talos-data0": {Datastore: "vmdata", Bytes: 2 << 30}}, Address: "10.78.0.11/24,gw=10.78.0.1", OnBoot: true}
-	base := func() options {
-		return options{"vga": "std", "sockets": "1", "cores": "2", "memory": "2048", "scsihw": "virtio-scsi-single", "balloon": "0", "machine": "q35", "bios": "ovmf",
+	base := func() pveconf.Options {
+		return pveconf.Options{"vga": "std", "sockets": "1", "cores": "2", "memory": "2048", "scsihw": "virtio-scsi-single", "balloon": "0", "machine": "q35", "bios": "ovmf",
 			"scsi0": "vmdata:410/vm-410-disk-1.qcow2,discard=on,iothread=1,serial=talos-sys,size=10G,ssd=1", "net0": "virtio=BC:24:11:00:00:11,bridge=vmbr1,firewall=0",
 			"scsi1": "vmdata:410/vm-410-disk-2.raw,discard=on,iothread=1,serial=talos-data0,size=2G,ssd=1", "cpu": "x86-64-v2-AES", "onboot": "1",
 			"efidisk0": "vmdata:410/vm-410-disk-0.raw,efitype=4m,pre-enrolled-keys=0,size=528K", "ipconfig0": "ip=10.78.0.11/24,gw=10.78.0.1", "agent": "0",
@@ -60,7 +21,7 @@ func TestHardware(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, key string
-		value     scalar
+		value     pveconf.Scalar
 		change    func(*cluster.Hardware)
 	}{
 		{"as made", "numa", "0", nil},
@@ -137,86 +98,12 @@ func TestOthersVolumes(t *testing.T) {
 		"file=local-lvm:vm-410-disk-4":                                    true,
 	} {
 		for _, key := range []string{"scsi3", "ide0", "sata1", "virtio2"} {
-			if got := len(othersVolumes(options{key: scalar(value)}, "410")) > 0; got != others {
+			if got := len(othersVolumes(pveconf.Options{key: pveconf.Scalar(value)}, "410")) > 0; got != others {
 				t.Errorf("%s: %s: others' %v, want %v", key, value, got, others)
 			}
 		}
 	}
-	if got := othersVolumes(options{"efidisk0": "a:vm-410-disk-0", "tpmstate0": "a:vm-410-disk-1", "unused1": "a:vm-410-disk-2", "name": "x"}, "410"); len(got) != 1 {
+	if got := othersVolumes(pveconf.Options{"efidisk0": "a:vm-410-disk-0", "tpmstate0": "a:vm-410-disk-1", "unused1": "a:vm-410-disk-2", "name": "x"}, "410"); len(got) != 1 {
 		t.Errorf("got %v", got)
 	}
-}
-
-func TestUPID(t *testing.T) {
-	u, err := parseUPID("UPID:pve:0000020E:0008D741:6B00F8C6:qmcreate:410:talos-agent@pve!agent:")
-	if err != nil || u.host != "pve" || u.kind != "qmcreate" || u.vmid() != 410 || u.user != "talos-agent@pve!agent" || !u.started.Equal(time.Unix(0x6B00F8C6, 0)) {
-		t.Errorf("%+v, %v", u, err)
-	}
-	if u, err = parseUPID("UPID:pve:000001C1:0008D6DF:6B00F8C5:imgcopy::talos-agent@pve!agent:"); err != nil || u.vmid() != 0 {
-		t.Errorf("%+v, %v", u, err)
-	}
-	for _, bad := range []string{"", "UPID", "UPID:a:b:c:d:e:f:g:", "UPID:pve:0000020E:0008D741:6B00F8C6:qmcreate:410:talos-agent@pve", "UPID:../x:0000020E:0008D741:6B00F8C6:qmcreate:410:u:"} {
-		if u, err := parseUPID(bad); err == nil {
-			t.Errorf("%q is %+v", bad, u)
-		}
-	}
-}
-
-func FuzzUPID(f *testing.F) {
-	f.Add("UPID:pve:0000020E:0008D741:6B00F8C6:qmcreate:410:talos-agent@pve!agent:")
-	f.Add("UPID:pve:000001C1:0008D6DF:6B00F8C5:imgcopy::talos-agent@pve!agent:")
-	f.Fuzz(func(t *testing.T, s string) {
-		u, err := parseUPID(s)
-		if err == nil && (u.text != s || u.host == "" || u.kind == "" || u.user == "" || strings.ContainsAny(u.host, "/.?#")) {
-			t.Errorf("%q is %+v", s, u)
-		}
-	})
-}
-
-// FuzzConfig: no configuration of Proxmox VE, whatever is in it, makes the
-// reading of it panic or an owner appear from nowhere.
-func FuzzConfig(f *testing.F) {
-	f.Add([]byte(`{"smbios1":"uuid=6F3A0F3E-8c1e-5d2b-9c3f-0a1b2c3d4e5f","scsi0":"a:vm-1-disk-0,serial=talos-sys,size=1.5T","net0":"virtio=BC:24:11:00:00:11,bridge=vmbr1","cores":4,"agent":1,"tags":"a;b"}`))
-	f.Add([]byte(`{"lock":"create","digest":"a7e9"}`))
-	f.Add([]byte(`{"description":"talos-agent: {\"v\":1,\"cluster\":\"x\",\"node\":\"n\",\"deleting\":true}\nhi","ide2":"none,media=cdrom","cpu":{},"memory":[]}`))
-	id := cluster.ClusterID("talos-agent", "dev")
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		var o options
-		if json.Unmarshal(raw, &o) != nil {
-			return
-		}
-		var fs facts
-		fs.configured(o, 411, time.Time{})
-		othersVolumes(o, "410")
-		if name := orphanOf(fs, id); name != "" && !strings.EqualFold(fs.uuid, cluster.NodeUUID(id, name)) {
-			t.Errorf("%s is an orphan: %+v", name, fs)
-		}
-		provenOthers(fs, id)
-		if fs.hw.System.Bytes < 0 || fs.hw.Cores < 1 {
-			t.Errorf("%+v", fs.hw)
-		}
-	})
-}
-
-// FuzzRows: no list makes the reading of it panic.
-func FuzzRows(f *testing.F) {
-	f.Add([]byte(`[{"vmid":410,"type":"qemu","status":"running","pool":"talos-dev","uptime":10,"maxcpu":2,"tags":"a;b","node":"pve"},{"type":"node","node":"pve","maxcpu":16}]`))
-	f.Add([]byte(`[{"vmid":"410","status":"unknown"},{"upid":"UPID:pve:0000020E:0008D741:6B00F8C6:qmcreate:410:u@pve:","status":"RUNNING"}]`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		var rows []row
-		if json.Unmarshal(raw, &rows) == nil {
-			for _, r := range rows {
-				wrongPlace(r, identity{vmid: 410, pool: "x"})
-				if !(facts{row: r.steady(), uptime: r.Uptime.number()}).still(r) {
-					t.Errorf("%+v is not what it is", r)
-				}
-			}
-		}
-		var tasks []taskRow
-		if json.Unmarshal(raw, &tasks) == nil {
-			if _, err := tasksOf(tasks); err != nil && err.Error() == "" {
-				t.Error("an error without words")
-			}
-		}
-	})
 }

@@ -1,0 +1,255 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
+)
+
+// hardware is what of a VM differs from what it should have, "" when nothing does, and
+// whether changes wait for its next start.
+func (s *stand) hardware(c *Client, d cluster.Desired, n cluster.Node) (differs string, waits bool) {
+	vm := observe(c, d).VMs[n.Name]
+	if got, want := fmt.Sprintf("%+v", vm.Hardware.Value), fmt.Sprintf("%+v", wantHardware(n)); got != want {
+		return got + "\nwant " + want, vm.Active != nil
+	}
+	return "", vm.Active != nil
+}
+
+// allFields are those that are changed on a VM that is there.
+var allFields = []cluster.VMField{cluster.FieldCPUType, cluster.FieldCores, cluster.FieldMemory, cluster.FieldBalloon, cluster.FieldMachine, cluster.FieldSCSI, cluster.FieldModel,
+	cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldBoot, cluster.FieldAgent, cluster.FieldOnBoot, cluster.FieldTags, cluster.FieldMark}
+
+// TestChangeRunning: a VM that runs has at once what it can have at once, and the rest
+// from its next start on. What people set beside that stays.
+func TestChangeRunning(t *testing.T) {
+	for _, flavour := range flavours {
+		t.Run(flavour, func(t *testing.T) {
+			onStand(t, flavour, func(t *testing.T, s *stand) {
+				d, ctx := desired(1), context.Background()
+				n := d.Spec.Nodes[0]
+				c := s.made(d)
+				defer c.Close()
+				s.must(s.host.Edit(n.VMID, "net0", "virtio="+n.MAC+",bridge=vmbr0,firewall=0,rate=100,tag=7"))
+				s.must(s.host.Edit(n.VMID, "onboot", "0"))
+				s.must(s.host.Edit(n.VMID, "tags", "mine"))
+				s.must(s.host.Edit(n.VMID, "description", "call me before you touch it"))
+				vm := observe(c, d).VMs[n.Name]
+				if !vm.Unmarked || vm.Hardware.Value.Bridge != "vmbr0" || vm.Hardware.Value.VLAN != 7 || vm.Hardware.Value.OnBoot {
+					t.Fatalf("%+v", vm)
+				}
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldOnBoot, cluster.FieldTags, cluster.FieldMark}, nil))
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("%s, waits %v", differs, waits)
+				}
+				vm, conf := observe(c, d).VMs[n.Name], s.config(n)
+				if vm.Unmarked || !strings.HasSuffix(conf["description"], "\ncall me before you touch it") || pveconf.ParseProperties(conf["net0"])["rate"] != "100" || !slices.Contains(vm.Tags, "mine") || !slices.Contains(vm.Tags, cluster.OwnTag) {
+					t.Errorf("%+v\n%v", vm, conf)
+				}
+				// Cores of a VM that runs wait for its next start, and are taken back.
+				admin := s.wide()
+				defer admin.Close()
+				s.must(admin.put(ctx, vmPath(testHost, n.VMID, "config"), params{"cores": "1", "sockets": "1"}, nil))
+				c.forget(n.VMID) // it is audited in its turn
+				if vm := observe(c, d).VMs[n.Name]; vm.Active == nil || vm.Active.Cores != n.Cores || vm.Hardware.Value.Cores != 1 {
+					t.Fatalf("%+v", vm)
+				}
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldCores}, nil))
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("%s, waits %v", differs, waits)
+				}
+				s.checkRules()
+			})
+		})
+	}
+}
+
+// TestChangeStopped: one that is stopped takes all at once, its disks grow, and missing
+// ones are attached. Carried out again, it changes nothing.
+func TestChangeStopped(t *testing.T) {
+	for _, flavour := range flavours {
+		t.Run(flavour, func(t *testing.T) {
+			onStand(t, flavour, func(t *testing.T, s *stand) {
+				d, ctx := desired(1), context.Background()
+				d.Spec.Nodes[0].Disks = []cluster.Disk{{Name: "a", Serial: "talos-a", Datastore: "local-lvm", Bytes: 1 << 30}}
+				c := s.made(d)
+				defer c.Close()
+				n := d.Spec.Nodes[0]
+				s.must(s.host.Stop(n.VMID))
+				s.must(c.ShutDown(ctx, d, n, nil)) // it is off
+				if vm := observe(c, d).VMs[n.Name]; vm.Power != cluster.Stopped {
+					t.Fatalf("%+v", vm)
+				}
+				for key, value := range map[string]string{"machine": "pc", "balloon": "512", "cpu": "kvm64,flags=+aes", "sockets": "2", "scsihw": "virtio-scsi-pci",
+					"net0": "e1000=" + n.MAC + ",bridge=vmbr1", "boot": "order=net0;scsi0", "agent": "enabled=1,fstrim_cloned_disks=1"} {
+					s.must(s.host.Edit(n.VMID, key, value))
+				}
+				n.Cores, n.MemoryMiB, n.DiskBytes = 3, 4096, 12<<30
+				n.Disks = []cluster.Disk{{Name: "b", Serial: "talos-b", Datastore: "local-lvm", Bytes: 2 << 30}, {Name: "a", Serial: "talos-a", Datastore: "local-lvm", Bytes: 3 << 30}}
+				d.Spec.Nodes[0] = n
+				fields := append(slices.Clone(allFields), cluster.FieldSystemSize, cluster.FieldDiskSize("talos-a"), cluster.FieldDisk("talos-b"))
+				s.must(c.Change(ctx, d, n, testHost, fields, nil))
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("%s, waits %v", differs, waits)
+				}
+				if conf := s.config(n); !strings.Contains(conf["cpu"], "flags=+aes") || !strings.Contains(conf["agent"], "fstrim_cloned_disks=1") {
+					t.Errorf("what people set is lost: %v", conf)
+				}
+				s.calls()
+				s.must(c.Change(ctx, d, n, testHost, fields, nil))
+				for _, r := range s.world.Calls() {
+					if r.Mutating {
+						t.Errorf("%+v", r)
+					}
+				}
+				s.must(c.Start(ctx, d, n, nil))
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("%s, waits %v", differs, waits)
+				}
+				s.checkRules()
+			})
+		})
+	}
+}
+
+// TestChangeWithFaults: whatever of a change is lost, its request or the answer, the next
+// attempt ends it, and no disk is made twice.
+func TestChangeWithFaults(t *testing.T) {
+	for _, op := range []string{putOp, resizeOp, "POST /nodes/{node}/qemu/{vmid}/config"} {
+		for _, kind := range []world.FaultKind{world.LoseRequest, world.LoseReply} {
+			t.Run(fmt.Sprint(op, " ", kind), func(t *testing.T) {
+				onStand(t, "9.2", func(t *testing.T, s *stand) {
+					d, ctx := desired(1), context.Background()
+					c := s.made(d)
+					defer c.Close()
+					n := d.Spec.Nodes[0]
+					n.Cores, n.DiskBytes = 3, 12<<30
+					n.Disks = []cluster.Disk{{Name: "b", Serial: "talos-b", Datastore: "local-lvm", Bytes: 2 << 30}}
+					d.Spec.Nodes[0] = n
+					fields := []cluster.VMField{cluster.FieldCores, cluster.FieldSystemSize, cluster.FieldDisk("talos-b")}
+					s.world.Inject(world.Fault{System: "pve", Op: op, Kind: kind, Times: 1})
+					if err := c.Change(ctx, d, n, testHost, fields, nil); err != nil {
+						synctest.Wait()
+						s.must(c.Change(ctx, d, n, testHost, fields, nil))
+					}
+					if differs, _ := s.hardware(c, d, n); differs != "" {
+						t.Error(differs)
+					}
+					disks := 0
+					for _, v := range s.host.Volumes(testHost, "local-lvm") {
+						if strings.Contains(fmt.Sprint(v), "-disk-") {
+							disks++
+						}
+					}
+					if disks != 3 { // EFI variables, system, data
+						t.Errorf("%d disks: %v", disks, s.host.Volumes(testHost, "local-lvm"))
+					}
+					s.checkRules()
+				})
+			})
+		}
+	}
+}
+
+// TestChangeRefuses: nothing is changed of a VM that is locked, or not ours.
+func TestChangeRefuses(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d, ctx := desired(1), context.Background()
+		c := s.made(d)
+		defer c.Close()
+		n := d.Spec.Nodes[0]
+		n.Cores = 4
+		s.must(s.host.Edit(n.VMID, "lock", "backup"))
+		if err := c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldCores}, nil); !errors.Is(err, errLocked) {
+			t.Errorf("%v", err)
+		}
+		s.must(s.host.Edit(n.VMID, "lock", ""))
+		s.must(s.host.Edit(n.VMID, "smbios1", "uuid=00000000-0000-4000-8000-000000000001"))
+		s.calls()
+		if err := c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldCores}, nil); !errors.As(err, new(*notOurs)) {
+			t.Errorf("%v", err)
+		}
+		if err := c.ShutDown(ctx, d, n, nil); !errors.As(err, new(*notOurs)) {
+			t.Errorf("%v", err)
+		}
+		for _, r := range s.world.Calls() {
+			if r.Mutating {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
+// TestWhoChangedIt: what somebody did in a task is known to be theirs, once: until the
+// agent has changed the VM itself.
+func TestWhoChangedIt(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d, ctx := desired(1), context.Background()
+		c := s.made(d)
+		defer c.Close()
+		n := d.Spec.Nodes[0]
+		admin := s.wide()
+		defer admin.Close()
+		who := func() string {
+			time.Sleep(20 * time.Second) // pvestatd has looked again
+			if by := observe(c, d).VMs[n.Name].ChangedBy; by != nil {
+				return by.Type + " " + by.User
+			}
+			return ""
+		}
+		if got := who(); got != "" {
+			t.Errorf("a new vm was changed by %s", got)
+		}
+		s.must(admin.power(ctx, admin.identityOf(d, n.VMID, n.Name), toStop, admin.confirm, nil, defaultProgress(nil)))
+		if got := who(); got != "qmstop root@pam!admin" {
+			t.Errorf("stopped by %q", got)
+		}
+		if got := who(); got != "qmstop root@pam!admin" {
+			t.Errorf("a pass later by %q", got)
+		}
+		s.must(c.Start(ctx, d, n, nil))
+		if got := who(); got != "" {
+			t.Errorf("started by the agent, and changed by %q", got)
+		}
+		s.must(s.host.Remove(n.VMID))
+		if got := who(); !strings.HasPrefix(got, "qmdestroy ") && got != "" {
+			t.Errorf("removed by %q", got)
+		}
+	})
+}
+
+// TestMarkDescription: what people wrote into a description stays.
+func TestMarkDescription(t *testing.T) {
+	mark := cluster.Mark{Version: 1, Cluster: "c", Node: "n"}.String()
+	old := cluster.Mark{Version: 1, Cluster: "other", Node: "n"}.String()
+	wanted := mark + "\nNode n."
+	for have, want := range map[string]string{
+		"":                  wanted,
+		"mine":              mark + "\nmine",
+		old + "\nmine":      mark + "\nmine",
+		mark + "\nmine":     mark + "\nmine",
+		"mine\n\nand yours": mark + "\nmine\n\nand yours",
+	} {
+		if got := markDescription(have, wanted); got != want {
+			t.Errorf("%q: %q, want %q", have, got, want)
+		}
+	}
+}
+
+// config is the configuration of a node's VM.
+func (s *stand) config(n cluster.Node) map[string]string {
+	vm, ok := s.host.VM(n.VMID)
+	if !ok {
+		s.t.Fatalf("no vm %d", n.VMID)
+	}
+	return vm.Config
+}
