@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
@@ -108,7 +109,7 @@ func (e *executor) takeFailed() []string {
 // anything else happens.
 func (e *executor) start(d cluster.Desired, a plan.Action) {
 	info := a.Info()
-	run := &cluster.Running{ActionID: info.ID(), Node: info.Node, Since: time.Now(), Claims: info.Claims}
+	run := &cluster.Running{ActionID: info.ID(), Node: info.Node, Since: time.Now(), Claims: info.Claims, Disrupts: info.Disrupts}
 	e.mu.Lock()
 	if e.ended || e.running[info.ID()] != nil {
 		e.mu.Unlock()
@@ -253,6 +254,33 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 		return r.c.Releases.LabelNamespace(ctx, d, a.Namespace, a.Meta)
 	case plan.DeleteVM:
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
+	case plan.ChangeVM:
+		if err := r.c.VMs.Change(ctx, d, a.Node, a.Host, a.Fields(), p); err != nil || !a.Moves {
+			return err
+		}
+		return watchNode(ctx, p)
+	case plan.ChangeConfig:
+		if err := r.noteCanary(a); err != nil {
+			return err
+		}
+		if err := r.c.Machines.Change(ctx, d.Repository(), a.Node, a.Config, false); err != nil || a.Node.Role != cluster.ControlPlane {
+			return err
+		}
+		return watchNode(ctx, p)
+	case plan.DrainNode:
+		return r.c.Nodes.Drain(ctx, d, a.Node, a.Target, a.How, p)
+	case plan.ShutDownVM:
+		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config); err != nil {
+			return err
+		}
+		return r.c.VMs.ShutDown(ctx, d, a.Node, p)
+	case plan.RebootNode:
+		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config); err != nil {
+			return err
+		}
+		return r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
+	case plan.UncordonNode:
+		return r.c.Nodes.Uncordon(ctx, d, a.Node)
 	default:
 		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
 	}
@@ -289,6 +317,71 @@ func (r *Reconciler) intendBootstrap(n cluster.Node) error {
 	return r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: n.Name, UUID: n.UUID, At: time.Now().UTC()})
 	})
+}
+
+// watchFor is how long a node counts as unavailable after a change that may have cut it off
+// or restarted its kube-apiserver: for up to 48 s nothing shows it (Talos 1.13.9).
+const watchFor = time.Minute
+
+// watchNode keeps the budget of a node's role spent for a while. How the node does is
+// observed meanwhile.
+func watchNode(ctx context.Context, p Progress) error {
+	p(cluster.Progress{Waits: "is watched for a minute, in which no other node like it is changed"})
+	return retry.Sleep(ctx, watchFor)
+}
+
+// noteCanary makes durable which node has its config first, before it gets it.
+func (r *Reconciler) noteCanary(a plan.ChangeConfig) error {
+	if !a.First {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: time.Now().UTC()})
+	})
+}
+
+// beginRestart does what comes before a machine goes down: it gets its new config, if
+// there is one, from the next boot on; its etcd gives up leadership, so that the others do
+// not wait for an election; the quorum is looked at once more; and what it is taken down
+// for is noted, so that it is once.
+func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n cluster.Node, restart cluster.Restart, config cluster.Config) error {
+	if config.Digest != "" {
+		if err := r.c.Machines.Change(ctx, d.Repository(), n, config, true); err != nil {
+			return err
+		}
+	}
+	if n.Role == cluster.ControlPlane {
+		if len(d.Spec.ControlPlanes()) > 1 {
+			if err := r.c.Machines.Forfeit(ctx, d, n); err != nil {
+				return err
+			}
+		}
+		if err := r.checkEtcd(ctx, d, n); err != nil {
+			return err
+		}
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		restart.At = time.Now().UTC()
+		f.Restarts[n.Name] = restart
+	})
+}
+
+// checkEtcd asks all members of etcd once more, right before one of them goes down, and
+// returns an error unless the others keep the quorum.
+func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
+	defer cancel()
+	o := cluster.Observed{Now: time.Now(), Facts: r.c.Journal.Facts()}
+	for _, ob := range r.c.Observers {
+		if f, ok := ob.(Forgetter); ok { // that remembers the members
+			f.Forget(d.Spec.ID)
+			ob.Observe(ctx, d, &o)
+		}
+	}
+	if why := plan.EtcdWithout(d, o, n.Name); why != "" {
+		return fmt.Errorf("%s is not taken down: %s", n.Name, why)
+	}
+	return nil
 }
 
 // fetchChart fetches a chart under the pin of the inventory, else under the one

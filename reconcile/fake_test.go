@@ -47,6 +47,10 @@ type fake struct {
 	asked    []string                         // observers, to forget
 	before   map[cluster.Revision]cluster.Spec
 	kubelets map[string]string
+	turns    map[string]cluster.KubeNode
+	staged   map[string]string // digest of a config, by node
+	reboots  bool              // a change of a config takes a reboot
+	refuses  string            // why machines that run take no other config
 	where    map[string]cluster.Position
 	renders  time.Duration           // how long rendering takes
 	during   func(*cluster.Observed) // called while the other observer looks
@@ -55,7 +59,7 @@ type fake struct {
 func newFake(cps, workers int) *fake {
 	id := cluster.ClusterID("agent", "dev")
 	f := &fake{head: rev(1), parents: map[cluster.Revision]cluster.Revision{}, vms: map[string]cluster.VM{}, machines: map[string]cluster.Machine{},
-		fail: map[string]int{}, hang: map[string]bool{}, before: map[cluster.Revision]cluster.Spec{}, kubelets: map[string]string{},
+		fail: map[string]int{}, hang: map[string]bool{}, before: map[cluster.Revision]cluster.Spec{}, kubelets: map[string]string{}, turns: map[string]cluster.KubeNode{}, staged: map[string]string{},
 		spec: cluster.Spec{ID: id, Name: "dev", CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"}}}
 	for i := range cps + workers {
 		n := cluster.Node{Role: cluster.ControlPlane, Name: fmt.Sprintf("cp-%d", i+1), VMID: 410 + i}
@@ -216,13 +220,20 @@ func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obse
 		m.Stage, m.Ready = "running", true
 		m.Services = map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}
 		o.Machines[n.Name] = m
-		nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: true, Kubelet: f.kubelets[n.Name]}
+		if want := d.Repository().Configs[n.Name].Digest; m.ConfigDigest != want {
+			m.Change = &cluster.Change{For: want, Reboots: f.reboots, Refused: f.refuses}
+			o.Machines[n.Name] = m
+		}
+		kn := f.turns[n.Name]
+		kn.Name, kn.Ready, kn.Kubelet, kn.BootID = n.Name, true, f.kubelets[n.Name], m.BootID
+		nodes[n.Name] = kn
 		if n.Role == cluster.ControlPlane {
 			members = append(members, cluster.Member{Name: n.Name})
 			o.APIs[n.Name] = cluster.Saw(true)
 		}
 	}
 	o.SystemPods = cluster.Saw(map[string]cluster.SystemPod{})
+	o.MembersAgree = cluster.Saw(true)
 	o.Members, o.Nodes, o.Releases = cluster.Saw(members), cluster.Saw(nodes), cluster.Saw(map[string]cluster.Release{})
 }
 
@@ -309,6 +320,98 @@ func (f *fake) Start(ctx context.Context, _ cluster.Desired, n cluster.Node, _ P
 	return nil
 }
 
+func (f *fake) Change(ctx context.Context, d cluster.Desired, n cluster.Node, _ string, fields []cluster.VMField, _ Progress) error {
+	if err := f.act(ctx, "change", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		vm := f.vms[n.Name]
+		for _, field := range fields {
+			if field == cluster.FieldBridge {
+				vm.Hardware.Value.Bridge = wanted(d.Spec, n).Bridge
+			}
+			if field == cluster.FieldCores {
+				vm.Hardware.Value.Cores = wanted(d.Spec, n).Cores
+			}
+		}
+		f.vms[n.Name] = vm
+	})
+	return nil
+}
+
+func (f *fake) ShutDown(ctx context.Context, _ cluster.Desired, n cluster.Node, _ Progress) error {
+	if err := f.act(ctx, "shut down", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		vm := f.vms[n.Name]
+		vm.Power = cluster.Stopped
+		f.vms[n.Name] = vm
+	})
+	f.bootAgain(n)
+	return nil
+}
+
+// bootAgain has a machine boot with the config that was staged.
+func (f *fake) bootAgain(n cluster.Node) {
+	f.set(func() {
+		m := f.machines[n.Name]
+		m.BootID += "+"
+		if staged := f.staged[n.Name]; staged != "" {
+			m.ConfigDigest = staged
+			delete(f.staged, n.Name)
+		}
+		f.machines[n.Name] = m
+	})
+}
+
+// fakeMachines are the machines of the fake.
+type fakeMachines struct{ *fake }
+
+func (f fakeMachines) Change(ctx context.Context, _ cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
+	if err := f.act(ctx, "change config", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		m := f.machines[n.Name]
+		if stage {
+			f.staged[n.Name] = cfg.Digest
+		} else {
+			m.ConfigDigest = cfg.Digest
+		}
+		f.machines[n.Name] = m
+	})
+	return nil
+}
+
+func (f *fake) Reboot(ctx context.Context, _ cluster.Desired, n cluster.Node, _ string, _ Progress) error {
+	if err := f.act(ctx, "reboot", n.Name); err != nil {
+		return err
+	}
+	f.bootAgain(n)
+	return nil
+}
+
+func (f *fake) Forfeit(context.Context, cluster.Desired, cluster.Node) error { return nil }
+
+func (f *fake) Drain(ctx context.Context, _ cluster.Desired, n cluster.Node, turn string, _ cluster.Drain, _ Progress) error {
+	if err := f.act(ctx, "drain", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		f.turns[n.Name] = cluster.KubeNode{Cordoned: true, Turn: turn, Drained: f.machines[n.Name].BootID}
+	})
+	return nil
+}
+
+func (f *fake) Uncordon(ctx context.Context, _ cluster.Desired, n cluster.Node) error {
+	if err := f.act(ctx, "uncordon", n.Name); err != nil {
+		return err
+	}
+	f.set(func() { delete(f.turns, n.Name) })
+	return nil
+}
+
 func (f *fake) Delete(ctx context.Context, _ cluster.Desired, vm cluster.VM, _ Progress) error {
 	if err := f.act(ctx, "delete", vm.Node); err != nil {
 		return err
@@ -323,7 +426,7 @@ func (f *fake) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg
 	}
 	f.set(func() {
 		f.kubelets[n.Name] = d.Spec.Versions.Kubernetes
-		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: cfg.Digest,
+		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: cfg.Digest, BootID: "boot-1",
 			Services: map[string]cluster.Service{"etcd": {State: "Preparing"}}}
 	})
 	return nil

@@ -61,7 +61,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 4
+const journalVersion = 5
 
 // record is the journal's file.
 type record struct {
@@ -184,6 +184,8 @@ func (j *Journal) Facts() cluster.Facts {
 func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Images = maps.Clone(f.Images)
 	f.Charts = maps.Clone(f.Charts)
+	f.Restarts = maps.Clone(f.Restarts)
+	f.Settled = maps.Clone(f.Settled)
 	f.Intents = slices.Clone(f.Intents)
 	return f
 }
@@ -208,6 +210,12 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	}
 	if after.Charts == nil {
 		after.Charts = map[string]string{}
+	}
+	if after.Settled == nil {
+		after.Settled = map[string]string{}
+	}
+	if after.Restarts == nil {
+		after.Restarts = map[string]cluster.Restart{}
 	}
 	change(&after)
 	j.facts = after
@@ -273,7 +281,7 @@ func decodeRecord(raw []byte) (record, error) {
 	switch {
 	case v.Version > journalVersion:
 		return record{}, fmt.Errorf("%w: version %d, and this one knows %d", errNewer, v.Version, journalVersion)
-	case v.Version == journalVersion, v.Version == 3, v.Version == 2: // which have fewer fields, and kinds of intent
+	case v.Version >= 2: // which have fewer fields, and kinds of intent
 		return decodeStrictly[record](line)
 	case v.Version == 1:
 		r, err := decodeStrictly[recordV1](line)

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"maps"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -47,6 +48,20 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	} else if r.memo.refused == nil {
 		learnConfig(d, *o, &after)
 	}
+	settled := map[string]string{}
+	if r.memo.refused == nil {
+		settled = plan.SettledNodes(d, *o)
+	}
+	if after.Settled == nil {
+		after.Settled = map[string]string{}
+	}
+	maps.Copy(after.Settled, settled)
+	isRemoved := func(name, _ string) bool { _, ok := d.Spec.Node(name); return !ok }
+	maps.DeleteFunc(after.Settled, isRemoved)
+	ended := plan.EndedTurns(d, *o)
+	for _, node := range ended {
+		delete(after.Restarts, node)
+	}
 	config, runs := after.Intent(cluster.IntendConfig)
 	if same, other := plan.CountConfigs(d, *o); d.Revision.Unique() || same > other {
 		r.base.keep(d.Snapshot, config)
@@ -59,6 +74,13 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
+			}
+		}
+		maps.Copy(f.Settled, settled)
+		maps.DeleteFunc(f.Settled, isRemoved)
+		for _, node := range ended {
+			if f.Restarts[node] == before.Restarts[node] { // no action has noted another since
+				delete(f.Restarts, node)
 			}
 		}
 		if was, _ := before.Intent(cluster.IntendConfig); was.Equal(config) {
@@ -90,7 +112,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
-	return a.Lost == b.Lost && a.Applied == b.Applied &&
+	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) &&
 		intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
@@ -112,8 +134,10 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 // forgetFounding drops what is remembered of a cluster of which nothing is left:
 // neither its intents nor the keys' fingerprint mean anything then.
 func forgetFounding(f *cluster.Facts) {
-	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.SeenReady)
+	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.SeenReady)
 	f.Fingerprint, f.Lost = "", false
+	clear(f.Restarts)
+	clear(f.Settled)
 }
 
 // finishDestroy ends the destruction of a cluster of which nothing is left. It stays

@@ -91,6 +91,10 @@ type VMs interface {
 	// whose creation was interrupted.
 	Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p Progress) error
 	Start(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
+	// Change corrects fields of a node's VM on a host, whether it runs or not.
+	Change(ctx context.Context, d cluster.Desired, n cluster.Node, host string, fields []cluster.VMField, p Progress) error
+	// ShutDown asks the machine of a node to switch itself off, and waits for it.
+	ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Delete stops a VM of ours and deletes it with its own disks.
 	Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p Progress) error
 }
@@ -102,6 +106,24 @@ type Machines interface {
 	Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error
 	// Bootstrap founds etcd on a node. A node that has one already is success.
 	Bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node) error
+	// Change gives a machine that runs another config: at once, or, staged, from its
+	// next boot on. It returns when the machine was seen to have it.
+	Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error
+	// Reboot has a machine boot again that runs since a boot, and returns when it runs
+	// since another one.
+	Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p Progress) error
+	// Forfeit has the etcd of a node give up leadership, if it has it.
+	Forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error
+}
+
+// Nodes changes Node objects of Kubernetes, and what runs on them.
+type Nodes interface {
+	// Drain takes a node out of service, noting what for: it is cordoned, and its pods
+	// are evicted as their budgets allow. One that somebody else cordoned is an error,
+	// and pods that do not leave in time are one; the node is in service again then.
+	Drain(ctx context.Context, d cluster.Desired, n cluster.Node, turn string, how cluster.Drain, p Progress) error
+	// Uncordon puts a node back into service that Drain took out of it.
+	Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error
 }
 
 // Releases changes Helm releases.
@@ -130,6 +152,7 @@ type Config struct {
 	Images    Images
 	VMs       VMs
 	Machines  Machines
+	Nodes     Nodes
 	Releases  Releases
 	Journal   *Journal
 	Policy    func() cluster.Policy

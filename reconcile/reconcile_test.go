@@ -39,7 +39,7 @@ func start(t *testing.T, f *fake, files *memFiles, changes ...func(*Config)) age
 		t.Fatal(err)
 	}
 	c := Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
-		Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }}
+		Images: f, VMs: f, Machines: fakeMachines{f}, Nodes: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }}
 	for _, change := range changes {
 		change(&c)
 	}
@@ -66,7 +66,7 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 		var mu sync.Mutex
 		ended, passes, running := map[string]int{}, 0, 0
 		r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
-			Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} },
+			Images: f, VMs: f, Machines: fakeMachines{f}, Nodes: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} },
 			OnAction: func(o cluster.Outcome) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -169,7 +169,7 @@ func TestStatusIsNotWrittenAgain(t *testing.T) {
 		var r *Reconciler
 		told := 0
 		r, err = New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{otherEyes{f}}, Renderer: f,
-			Images: f, VMs: f, Machines: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} },
+			Images: f, VMs: f, Machines: fakeMachines{f}, Nodes: f, Releases: f, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} },
 			OnStatus: func(s cluster.Status) {
 				told += len(s.Running)
 				if n := len(r.status.Load().Running); n > 0 {

@@ -87,6 +87,7 @@ func patched(text string) []cluster.Patch {
 func TestNewNodesGetTheConfigThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, files := newFake(1, 3), newMemFiles()
+		f.refuses = "unknown keys"
 		digest := func(name, patch string) string {
 			d, _ := f.Desired(cluster.Snapshot{Spec: cluster.Spec{Versions: f.spec.Versions, Nodes: []cluster.Node{{Name: name, Patches: patched(patch)}}}}, cluster.Facts{}, time.Time{})
 			return d.Configs[name].Digest
@@ -105,7 +106,7 @@ func TestNewNodesGetTheConfigThatRuns(t *testing.T) {
 		if _, got := f.runs(t, "wk-9"); got != digest("wk-9", "one") {
 			t.Errorf("an added node has %s", got)
 		}
-		if s := until(t, a, cluster.Stalled); s.Reason != cluster.ConfigDrift || !strings.Contains(fmt.Sprint(s.Passes), "; with the config of main@sha1:000000000000, which the cluster runs") {
+		if s := until(t, a, cluster.Stalled); s.Reason != cluster.ConfigRefused || !strings.Contains(fmt.Sprint(s.Passes), "; with the config of main@sha1:000000000000, which the cluster runs") {
 			t.Errorf("%s: %+v", s.Message, s.Passes)
 		}
 		a.stop()
@@ -149,6 +150,7 @@ func TestNewNodesWhileNobodyAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, files := newFake(1, 2), newMemFiles()
+				f.refuses = "unknown keys"
 				set := func(text string) func(*cluster.Spec) {
 					return func(s *cluster.Spec) {
 						for i := range s.Nodes {
@@ -212,6 +214,7 @@ func TestNewNodesWhileNobodyAnswers(t *testing.T) {
 func TestNewNodesOfAWorkTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 2)
+		f.refuses = "unknown keys"
 		f.head += "+dirty"
 		set := func(text string) {
 			f.spec.Nodes = slices.Clone(f.spec.Nodes)
@@ -225,7 +228,7 @@ func TestNewNodesOfAWorkTree(t *testing.T) {
 		until(t, a, cluster.Ready)
 		first := f.machines["wk-2"].ConfigDigest
 		f.set(func() { set("two") })
-		if s := until(t, a, cluster.Stalled); s.Reason != cluster.ConfigDrift {
+		if s := until(t, a, cluster.Stalled); s.Reason != cluster.ConfigRefused {
 			t.Fatalf("%+v", s)
 		}
 		f.loseVM("wk-2")

@@ -15,7 +15,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
-	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // patchTries is how often a Node is read and patched again that others change at the
@@ -54,29 +53,6 @@ func (c *changer) uncordon(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	}
-	return nil
-}
-
-// DeleteNode deletes a Node object. One that is not there is success. A kubelet that
-// runs registers its Node again, without cordon, labels and annotations of before
-// (Kubernetes 1.36: seen).
-func (k *Cluster) DeleteNode(ctx context.Context, d cluster.Desired, name string) error {
-	ctx, leave, err := k.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("delete node object %s: %w", name, err)
-	}
-	defer leave()
-	c := &changer{k: k, access: d.Access.Kube}
-	err = c.insist(ctx, func(ctx context.Context, set kubernetes.Interface) error {
-		return set.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
-	})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("delete node object %s: %w", name, kubeError(err))
-	}
-	k.log.Info("node object deleted", logging.Node, name)
 	return nil
 }
 

@@ -99,7 +99,10 @@ func (dr *drainer) run(ctx context.Context) error {
 	}
 	dr.uid, dr.boot = node.UID, node.Status.NodeInfo.BootID
 	if node.Annotations[cluster.AnnotationDrained] == dr.boot {
-		return nil
+		return nil // it may have been drained for another turn
+	}
+	if dr.how.Stay {
+		return dr.mark(ctx)
 	}
 	if err := dr.empty(ctx); err != nil {
 		if errors.Is(err, cluster.ErrUndrained) && !dr.how.Delete {

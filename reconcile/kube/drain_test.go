@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -107,27 +106,6 @@ func TestUncordonLeavesOthers(t *testing.T) {
 	})
 }
 
-func TestDeleteNode(t *testing.T) {
-	onDrains(t, 1, func(b *drains) {
-		b.world.Inject(world.Fault{Op: "DELETE /api/v1/nodes/{name}", Kind: world.LoseReply, Nth: 1})
-		for range 2 {
-			if err := b.cluster.DeleteNode(context.Background(), b.desired, "wk-1"); err != nil {
-				t.Error(err)
-			}
-		}
-		if _, err := b.set.CoreV1().Nodes().Get(context.Background(), "wk-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("the node: %v", err)
-		}
-		b.world.Inject(world.Fault{Op: "DELETE /api/v1/nodes/{name}", Kind: world.Answer, Status: 403, Text: "no"})
-		if err := b.cluster.DeleteNode(context.Background(), b.desired, "wk-2"); err == nil || !strings.HasPrefix(err.Error(), "delete node object wk-2: ") {
-			t.Errorf("refused: %v", err)
-		}
-		if err := b.drain(cluster.Drain{}); !errors.Is(err, errNoNode) {
-			t.Errorf("drain of no node: %v", err)
-		}
-	})
-}
-
 func TestDrainWaitsForBudgets(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
 		b.addPod("db", nil)
@@ -174,7 +152,7 @@ func TestDrainTimeout(t *testing.T) {
 			b.addPod("db", nil)
 			b.refuseAll("db")
 			if before {
-				b.patchNode("wk-1", `{"metadata":{"annotations":{"talos-agent.io/turn":"upgrade"}},"spec":{"unschedulable":true}}`)
+				b.patchNode("wk-1", `{"metadata":{"annotations":{"talos-agent.dev/turn":"upgrade"}},"spec":{"unschedulable":true}}`)
 			}
 			began := time.Now()
 			err := b.drain(cluster.Drain{})

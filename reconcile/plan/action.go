@@ -1,7 +1,10 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -25,6 +28,8 @@ type Info struct {
 	// Disrupts means that a node which works does not while the action is under
 	// way, so that the budget of its role and etcd have to allow it.
 	Disrupts bool
+	// Reboots means that its machine goes down.
+	Reboots bool
 	// Destructive means that something is lost that cannot be made again.
 	Destructive bool
 	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
@@ -42,7 +47,7 @@ func (i Info) String() string { return i.Text }
 
 // Step prints an action for the socket, the CLI and the log.
 func (i Info) Step() cluster.Step {
-	return cluster.Step{Action: i.Kind, Subject: i.Subject, Text: i.Text, Destructive: i.Destructive, Reboots: i.Disrupts, Change: i.Change}
+	return cluster.Step{Action: i.Kind, Subject: i.Subject, Text: i.Text, Destructive: i.Destructive, Reboots: i.Reboots, Change: i.Change}
 }
 
 // The actions.
@@ -77,7 +82,10 @@ type (
 	}
 
 	// StartVM switches a node's VM on.
-	StartVM struct{ Node cluster.Node }
+	StartVM struct {
+		Node cluster.Node
+		By   *cluster.Task // that stopped it; nil: not known
+	}
 
 	// ApplyConfig gives a machine in maintenance mode its first config.
 	ApplyConfig struct {
@@ -109,6 +117,54 @@ type (
 
 	// DeleteVM stops a VM of ours and deletes it with its disks.
 	DeleteVM struct{ VM cluster.VM }
+
+	// ChangeVM corrects what of a node's VM can be corrected as it is, running or
+	// stopped.
+	ChangeVM struct {
+		Node   cluster.Node
+		Host   string
+		Drifts []Drift
+		By     *cluster.Task // of somebody else, that changed it last; nil: not known
+		// Moves: its machine answers, and is on another network afterwards.
+		Moves bool
+	}
+
+	// ChangeConfig gives a machine that runs another config, which takes no reboot.
+	// First: no other node had its own of these configs before.
+	ChangeConfig struct {
+		Node   cluster.Node
+		Config cluster.Config
+		First  bool
+		Asks   bool   // what it takes is not known yet
+		Target string // digest of the configs of all nodes
+	}
+
+	// DrainNode takes a node out of service: nothing new is placed on it, and what can
+	// run elsewhere is evicted.
+	DrainNode struct {
+		Node   cluster.Node
+		Target string // digest of what it is for
+		For    string // the same in words
+		How    cluster.Drain
+	}
+
+	// ShutDownVM has the machine of a drained node switch itself off, to be started
+	// again with other hardware, and with another config if there is one.
+	ShutDownVM struct {
+		Node    cluster.Node
+		Restart cluster.Restart
+		Config  cluster.Config
+	}
+
+	// RebootNode has the machine of a drained node boot again with another config.
+	RebootNode struct {
+		Node    cluster.Node
+		Restart cluster.Restart
+		Config  cluster.Config
+	}
+
+	// UncordonNode puts a node back into service.
+	UncordonNode struct{ Node cluster.Node }
 )
 
 // Info implements Action.
@@ -144,7 +200,7 @@ func (a CreateVM) Info() Info {
 
 // Info implements Action.
 func (a StartVM) Info() Info {
-	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name))
+	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name)+describeTask(a.By))
 }
 
 // Info implements Action.
@@ -199,9 +255,67 @@ func (a DeleteVM) Info() Info {
 		Text:   fmt.Sprintf("stop and delete vm %d (%s) with its disks", a.VM.VMID, a.VM.Node)}
 }
 
-func gib(b int64) string {
-	if b%(1<<30) == 0 {
-		return fmt.Sprintf("%d GiB", b>>30)
+// Info implements Action.
+func (a ChangeVM) Info() Info {
+	var words, changes []string
+	claims := []cluster.Claim{cluster.ClaimNode(a.Node.Name)}
+	for _, dr := range a.Drifts {
+		words = append(words, fmt.Sprintf("%s from %s to %s", dr.Field, cmp.Or(dr.Have, "none"), cmp.Or(dr.Want, "none")))
+		changes = append(changes, fmt.Sprintf("%s=%s", dr.Field, dr.Want))
+		for _, d := range a.Node.Disks {
+			if dr.Field == string(cluster.FieldDisk(d.Serial)) {
+				claims = append(claims, cluster.ClaimStorage(a.Host, d.Datastore))
+			}
+		}
 	}
-	return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30))
+	slices.Sort(claims)
+	i := infoOfNode(cluster.ChangeVM, a.Node, fmt.Sprintf("change vm %d (%s): %s%s", a.Node.VMID, a.Node.Name, strings.Join(words, ", "), describeTask(a.By)))
+	i.Claims, i.Change, i.Disrupts = slices.Compact(claims), strings.Join(changes, " "), a.Moves
+	return i
+}
+
+// Info implements Action.
+func (a ChangeConfig) Info() Info {
+	i := infoOfNode(cluster.ChangeConfig, a.Node, fmt.Sprintf("change the machine config of %s", a.Node.Name))
+	if a.Asks {
+		i.Text += ", or reboot it for that: it is asked then"
+	}
+	// On a control plane it may restart a static pod.
+	i.Disrupts = a.Node.Role == cluster.ControlPlane
+	i.Change = "config=" + a.Config.Digest
+	return i
+}
+
+// Info implements Action.
+func (a DrainNode) Info() Info {
+	i := infoOfNode(cluster.DrainNode, a.Node, fmt.Sprintf("drain %s to change %s", a.Node.Name, a.For))
+	i.Disrupts, i.Change = true, "for="+a.Target
+	return i
+}
+
+// Info implements Action.
+func (a ShutDownVM) Info() Info {
+	i := infoOfNode(cluster.ShutDownVM, a.Node, fmt.Sprintf("shut down vm %d (%s), to start it again changed", a.Node.VMID, a.Node.Name))
+	i.Disrupts, i.Reboots, i.Change = true, true, "for="+a.Restart.Target
+	return i
+}
+
+// Info implements Action.
+func (a RebootNode) Info() Info {
+	i := infoOfNode(cluster.RebootNode, a.Node, fmt.Sprintf("reboot %s with its new machine config", a.Node.Name))
+	i.Disrupts, i.Reboots, i.Change = true, true, "for="+a.Restart.Target
+	return i
+}
+
+// Info implements Action.
+func (a UncordonNode) Info() Info {
+	return infoOfNode(cluster.UncordonNode, a.Node, fmt.Sprintf("put %s back into service", a.Node.Name))
+}
+
+// describeTask is who changed something, for people; "" where that is not known.
+func describeTask(t *cluster.Task) string {
+	if t == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%s by %s at %s)", t.Type, t.User, formatTime(t.Started))
 }

@@ -34,11 +34,14 @@ func (b budget) spent(node string) budget {
 }
 
 // budgetsOf computes the budget of every role from what is seen, before any node
-// is planned. A node that is not Ready, or under pressure, has spent a unit of it.
-func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase, nodes cluster.Seen[map[string]cluster.KubeNode]) map[cluster.Role]budget {
-	out := map[cluster.Role]budget{cluster.ControlPlane: {allowed: 1}, cluster.Worker: {allowed: 1}}
+// is planned. A node that is not Ready, or under pressure, or cordoned by whomever, has
+// spent a unit of it, and so has one on which a disruptive action is under way.
+func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed) map[cluster.Role]budget {
+	out := map[cluster.Role]budget{cluster.ControlPlane: {allowed: 1}, cluster.Worker: {allowed: max(1, s.MaxUnavailable)}}
 	for _, n := range s.Nodes {
-		if phases[n.Name] != cluster.PhaseReady || nodes.Value[n.Name].Pressure != "" {
+		kn := o.Nodes.Value[n.Name]
+		disrupted := slices.ContainsFunc(o.Running, func(r cluster.Running) bool { return r.Node == n.Name && r.Disrupts })
+		if phases[n.Name] != cluster.PhaseReady || kn.Pressure != "" || kn.Cordoned || disrupted {
 			out[n.Role] = out[n.Role].spent(n.Name)
 		}
 	}
@@ -132,7 +135,7 @@ func (m *planner) mayDisrupt(i Info) bool {
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))})
 		return false
 	}
-	if n.Role == cluster.ControlPlane {
+	if n.Role == cluster.ControlPlane && !m.isOnlyMember(n.Name) {
 		if why := m.etcd.without(n.Name); why != "" {
 			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why})
 			return false
@@ -143,4 +146,11 @@ func (m *planner) mayDisrupt(i Info) bool {
 	}
 	m.etcd = m.etcd.down(n.Name)
 	return true
+}
+
+// isOnlyMember reports whether a node is the only control plane and the only member of
+// etcd, and healthy. Nothing keeps its etcd up while it restarts, and its data stays.
+func (m *planner) isOnlyMember(node string) bool {
+	e := m.etcd
+	return len(m.d.Spec.ControlPlanes()) == 1 && e.unknown == "" && e.agreed.Known && e.agreed.Value && e.voters == 1 && len(e.learners) == 0 && slices.Equal(e.healthy, []string{node})
 }

@@ -99,6 +99,26 @@ func lacksCores(n cluster.Node, h cluster.Host) []cluster.Block {
 		Hint: fmt.Sprintf("set cpu to %d or less", h.Cores)}}
 }
 
+// lacksGrowth is what a host has too little of for what a VM on it is to get more, of the
+// drifts of its hardware. What it has already is promised to it.
+func (m *planner) lacksGrowth(n cluster.Node, drifts []Drift) (lacks []cluster.Block) {
+	vm := m.o.VMs[n.Name]
+	host := carrier(n, vm)
+	h := m.o.Hosts[host]
+	for _, dr := range drifts {
+		switch dr.Field {
+		case string(cluster.FieldCores):
+			lacks = append(lacks, lacksCores(n, h)...)
+		case string(cluster.FieldMemory):
+			more := (n.MemoryMiB - vm.Hardware.Value.MemoryMiB) << 20
+			if r := m.memoryOf(host); h.Known && more > 0 && r.lacks(more) {
+				lacks = append(lacks, m.blockMemory(n, host, r, fmt.Sprintf("it needs %s more memory", gib(more))))
+			}
+		}
+	}
+	return lacks
+}
+
 // memoryOf is the memory of a host: what it has, less the reserve, or what the
 // inventory gives it, if that is less. Promised is what guests are configured with
 // that run, or that are the agent's and may run any time; guests that the agent's
@@ -143,6 +163,11 @@ func (m *planner) lacksMemory(n cluster.Node, host string, r *room) []cluster.Bl
 	if !r.lacks(n.MemoryMiB << 20) {
 		return nil
 	}
+	return []cluster.Block{m.blockMemory(n, host, r, fmt.Sprintf("it needs %s of memory", gib(n.MemoryMiB<<20)))}
+}
+
+// blockMemory is the block for a node that a host has too little memory for.
+func (m *planner) blockMemory(n cluster.Node, host string, r *room, needs string) cluster.Block {
 	h := m.o.Hosts[host]
 	has := fmt.Sprintf("%s has %s, of which %s are reserved and %s", host, gib(h.MemoryBytes), gib(m.p.Capacity.Reserve()), r)
 	hint := "give it less ram, or another host; capacity.memory_reserve in the host's policy is what is reserved"
@@ -150,7 +175,7 @@ func (m *planner) lacksMemory(n cluster.Node, host string, r *room) []cluster.Bl
 		has = fmt.Sprintf("pve_capacity gives %s %s, of which %s", host, gib(bound), r)
 		hint = "give it less ram, or another host, or correct pve_capacity"
 	}
-	return []cluster.Block{{Subject: n.Name, Reason: cluster.HostMemoryShort, About: host, Message: fmt.Sprintf("it needs %s of memory: %s", gib(n.MemoryMiB<<20), has), Hint: hint}}
+	return cluster.Block{Subject: n.Name, Reason: cluster.HostMemoryShort, About: host, Message: needs + ": " + has, Hint: hint}
 }
 
 // String is how much is promised, and to how many.

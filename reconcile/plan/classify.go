@@ -110,6 +110,10 @@ func lacking(n cluster.Node, o cluster.Observed) lack {
 		return lack{cluster.WaitingToRegister, "", "it has not registered with Kubernetes yet", false}
 	case !kn.Ready:
 		return lack{cluster.NodeNotReady, "", "Kubernetes reports NotReady" + colon(kn.Why) + failingOn(n.Name, o), false}
+	case kn.BootID != "" && m.BootID != "" && kn.BootID != m.BootID:
+		// What Kubernetes has of it is from before it booted: for up to 40 s it calls a
+		// node Ready whose kubelet is silent.
+		return lack{cluster.WaitingToRegister, "boot", "its kubelet has not reported since it booted", false}
 	case !m.Ready:
 		return lack{cluster.TalosNotReady, "", "Talos reports that it is not ready" + colon(strings.Join(m.Unmet, ", ")), false}
 	}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,35 +9,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// How is what it takes to correct a drift.
-type How string
-
-// The ways to correct a drift, from the cheapest.
-const (
-	InPlace How = "in place"
-	Reboot  How = "reboot"
-	Replace How = "replace"
-	Refuse  How = "refuse"
-)
-
-// Drift is one field in which a node is not what the inventory has.
-type Drift struct {
-	Reason     cluster.Reason
-	Field      string
-	Want, Have string
-	How        How
-}
-
-func (d Drift) have() string { return d.Field + " " + cmp.Or(d.Have, "none") }
-func (d Drift) want() string { return cmp.Or(d.Want, "none") }
-
 // driftsOf compares a node with the inventory: its VM, and its machine as far as
 // Talos lets us see it.
 func driftsOf(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
-	var out []Drift
-	if vm := o.VMs[n.Name]; vm.Hardware.Known {
-		out = append(hardwareDrifts(WantHardware(d.Spec, n), vm.Hardware.Value), tagDrifts(n, vm)...)
-	}
+	out := vmDrifts(d.Spec, n, o.VMs[n.Name])
 	if mach.Reach == cluster.Configured {
 		out = append(out, machineDrifts(d, o, n, mach)...)
 	}
@@ -52,6 +26,9 @@ func machineDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node, mach c
 	if mach.Talos != "" && mach.Talos != want.Talos {
 		return []Drift{{cluster.TalosVersionDrift, "talos version", want.Talos, mach.Talos, Reboot}}
 	}
+	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
+		return []Drift{{cluster.SchematicDrift, "image schematic", d.Schematic, mach.Schematic, Reboot}}
+	}
 	if kn, ok := o.Nodes.Value[n.Name]; o.Nodes.Known && ok && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
 		return []Drift{{cluster.KubernetesDrift, "kubernetes version", want.Kubernetes, kn.Kubelet, InPlace}}
 	}
@@ -63,32 +40,43 @@ func machineDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node, mach c
 
 // hardwareField is one field of a VM that is compared.
 type hardwareField struct {
-	name string
-	of   func(cluster.Hardware) any
+	name cluster.VMField
+	of   func(*cluster.Hardware) any
+	take func(into, from *cluster.Hardware) // the field, in a forecast
 	how  How
 }
 
-const addressField = "address"
+// compareField is a field of which both are known.
+func compareField[T comparable](name cluster.VMField, at func(*cluster.Hardware) *T, how How) hardwareField {
+	return hardwareField{name, func(h *cluster.Hardware) any { return *at(h) }, func(into, from *cluster.Hardware) { *at(into) = *at(from) }, how}
+}
 
 // hardwareFields are the fields of a VM that are not disks, in the order in which
 // their drifts are reported. How is what Proxmox VE and Talos take to change
 // them: Talos sees no processor, memory or device come or go while it runs, and
-// firmware and controller decide whether it boots at all. The MAC is part of a
-// machine's identity in a DHCP server and in maintenance mode.
+// the firmware decides whether it boots at all. The MAC is part of a machine's
+// identity in a DHCP server and in maintenance mode; what a VM boots from, and the
+// address on its cloud-init drive, are read when it starts.
+//
+// PVE 9.2 qemu-server: name, description, tags, onboot and protection of a running VM
+// change at once, a network card's bridge and VLAN with its hot-plug, all else when it
+// stops.
 var hardwareFields = []hardwareField{
-	{"cpu type", func(h cluster.Hardware) any { return h.CPUType }, Reboot},
-	{"cores", func(h cluster.Hardware) any { return h.Cores }, Reboot},
-	{"memory (MiB)", func(h cluster.Hardware) any { return h.MemoryMiB }, Reboot},
-	{"ballooning", func(h cluster.Hardware) any { return h.Balloon }, Reboot},
-	{"machine type", func(h cluster.Hardware) any { return h.Machine }, Reboot},
-	{"bios", func(h cluster.Hardware) any { return h.BIOS }, Replace},
-	{"scsi controller", func(h cluster.Hardware) any { return h.SCSIHardware }, Reboot},
-	{"mac", func(h cluster.Hardware) any { return h.MAC }, Refuse},
-	{"bridge", func(h cluster.Hardware) any { return h.Bridge }, InPlace},
-	{"vlan", func(h cluster.Hardware) any { return h.VLAN }, InPlace},
-	{addressField, func(h cluster.Hardware) any { return h.Address }, Reboot},
-	{"guest agent", func(h cluster.Hardware) any { return h.Agent }, Reboot},
-	{"start at boot", func(h cluster.Hardware) any { return h.OnBoot }, InPlace},
+	compareField(cluster.FieldCPUType, func(h *cluster.Hardware) *string { return &h.CPUType }, Reboot),
+	compareField(cluster.FieldCores, func(h *cluster.Hardware) *int { return &h.Cores }, Reboot),
+	compareField(cluster.FieldMemory, func(h *cluster.Hardware) *int64 { return &h.MemoryMiB }, Reboot),
+	compareField(cluster.FieldBalloon, func(h *cluster.Hardware) *bool { return &h.Balloon }, Reboot),
+	compareField(cluster.FieldMachine, func(h *cluster.Hardware) *string { return &h.Machine }, Reboot),
+	compareField(cluster.FieldBIOS, func(h *cluster.Hardware) *string { return &h.BIOS }, Replace),
+	compareField(cluster.FieldSCSI, func(h *cluster.Hardware) *string { return &h.SCSIHardware }, Reboot),
+	compareField(cluster.FieldModel, func(h *cluster.Hardware) *string { return &h.Model }, Reboot),
+	compareField(cluster.FieldMAC, func(h *cluster.Hardware) *string { return &h.MAC }, Refuse),
+	compareField(cluster.FieldBridge, func(h *cluster.Hardware) *string { return &h.Bridge }, InPlace),
+	compareField(cluster.FieldVLAN, func(h *cluster.Hardware) *int { return &h.VLAN }, InPlace),
+	compareField(cluster.FieldBoot, func(h *cluster.Hardware) *string { return &h.Boot }, NextStart),
+	compareField(cluster.FieldAddress, func(h *cluster.Hardware) *string { return &h.Address }, Refuse),
+	compareField(cluster.FieldAgent, func(h *cluster.Hardware) *bool { return &h.Agent }, Reboot),
+	compareField(cluster.FieldOnBoot, func(h *cluster.Hardware) *bool { return &h.OnBoot }, InPlace),
 }
 
 // WantHardware is the VM a node of the inventory should have. The values that
@@ -99,10 +87,10 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
 		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB,
 		Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware,
-		MAC: n.MAC, Bridge: n.Bridge, VLAN: s.Network.VLAN,
-		System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes},
-		Data:   map[string]cluster.DiskSeen{},
-		Agent:  s.Schematic.GuestAgent(), OnBoot: true,
+		Model: "virtio", MAC: n.MAC, Bridge: n.Bridge, VLAN: s.Network.VLAN,
+		Boot: cluster.BootSystemDisk, System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes},
+		Data:  map[string]cluster.DiskSeen{},
+		Agent: s.Schematic.GuestAgent(), OnBoot: true,
 	}
 	for _, d := range n.Disks {
 		hw.Data[d.Serial] = cluster.DiskSeen{Datastore: d.Datastore, Bytes: d.Bytes}
@@ -113,20 +101,64 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	return hw
 }
 
-// hardwareDrifts compares wanted and seen hardware field by field. Disks without
-// a serial of ours are not compared: storage drivers plug their own.
-func hardwareDrifts(want, have cluster.Hardware) []Drift {
-	var out []Drift
-	add := func(field string, w, h any, how How) {
-		if w != h {
-			out = append(out, Drift{cluster.HardwareDrift, field, fmt.Sprint(w), fmt.Sprint(h), how})
+// vmDrifts compares the VM of a node with the inventory. How is of a VM that runs;
+// one that is stopped takes everything at once that can be changed at all.
+func vmDrifts(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
+	if !vm.Hardware.Known {
+		return nil
+	}
+	want, next := WantHardware(s, n), vm.Hardware.Value
+	active := next
+	if vm.Active != nil {
+		active = *vm.Active
+	}
+	out := fieldDrifts(want, next, active)
+	if !lacksSystemDisk(vm) { // missingSystemDisk reports that there is none
+		out = append(out, diskDrifts(want, next, vm)...)
+	}
+	out = append(out, tagDrifts(n, vm)...)
+	if vm.Unmarked {
+		out = append(out, Drift{cluster.HardwareDrift, string(cluster.FieldMark), "the mark of the agent on its first line", "another", InPlace})
+	}
+	if vm.Power == cluster.Stopped {
+		for i, dr := range out {
+			if dr.How == Reboot || dr.How == NextStart {
+				out[i].How = InPlace
+			}
 		}
 	}
+	return out
+}
+
+// fieldDrifts compares what is wanted with what a VM has from its next start on, and
+// with what it has now. A change that waits for the next start, and should not be
+// made, is taken back in place.
+func fieldDrifts(want, next, active cluster.Hardware) []Drift {
+	var out []Drift
 	for _, f := range hardwareFields {
-		add(f.name, f.of(want), f.of(have), f.how)
+		w, later, now := f.of(&want), f.of(&next), f.of(&active)
+		dr := Drift{cluster.HardwareDrift, string(f.name), fmt.Sprint(w), fmt.Sprint(now), f.how}
+		switch {
+		case w == later && (w == now || f.how == NextStart):
+			continue
+		case w == now:
+			dr.Have, dr.How = fmt.Sprintf("%v from its next start on", later), InPlace
+		case w == later:
+			dr.How = Reboot
+		}
+		out = append(out, dr)
 	}
+	return out
+}
+
+// diskDrifts compares disks. Those without a serial of ours are not compared: storage
+// drivers plug their own.
+func diskDrifts(want, have cluster.Hardware, vm cluster.VM) []Drift {
+	var out []Drift
 	disk := func(name string, w, h cluster.DiskSeen) {
-		add(name+" datastore", w.Datastore, h.Datastore, Refuse)
+		if w.Datastore != h.Datastore {
+			out = append(out, Drift{cluster.HardwareDrift, name + " datastore", w.Datastore, h.Datastore, Refuse})
+		}
 		if w.Bytes != h.Bytes {
 			how := Reboot // Talos grows its partition when it boots
 			if w.Bytes < h.Bytes {
@@ -135,32 +167,34 @@ func hardwareDrifts(want, have cluster.Hardware) []Drift {
 			out = append(out, Drift{cluster.HardwareDrift, name + " size", gib(w.Bytes), gib(h.Bytes), how})
 		}
 	}
-	if have.System != (cluster.DiskSeen{}) { // missingSystemDisk reports that there is none
-		disk("system disk", want.System, have.System)
-	}
+	disk("system disk", want.System, have.System)
 	for _, serial := range slices.Sorted(maps.Keys(want.Data)) {
 		h, ok := have.Data[serial]
-		if !ok {
-			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: "disk " + serial, Want: gib(want.Data[serial].Bytes), How: InPlace})
+		if ok {
+			disk("disk "+serial, want.Data[serial], h)
 			continue
 		}
-		disk("disk "+serial, want.Data[serial], h)
+		how := InPlace
+		if slices.ContainsFunc(vm.Others, cluster.Drive.Detached) {
+			how = Refuse // one of them may be it, and an empty disk in its place would look like it
+		}
+		out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldDisk(serial)), Want: gib(want.Data[serial].Bytes), How: how})
 	}
 	for _, serial := range slices.Sorted(maps.Keys(have.Data)) {
 		if _, ok := want.Data[serial]; !ok {
-			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: "disk " + serial, Have: gib(have.Data[serial].Bytes), How: Refuse})
+			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldDisk(serial)), Have: gib(have.Data[serial].Bytes), How: Refuse})
 		}
 	}
 	return out
 }
 
-// tagDrifts compares the tags of a VM. What people add is theirs. A VM without our own
-// tag may be one that Proxmox VE does not let us tag; Warnings has it.
+// tagDrifts compares the tags of a VM. What people add is theirs. One that Proxmox VE
+// does not let us tag goes without; Warnings has it.
 func tagDrifts(n cluster.Node, vm cluster.VM) []Drift {
-	if !hasTag(vm, cluster.OwnTag) || all(n.VMTags(), func(t string) bool { return hasTag(vm, t) }) {
+	if vm.Untaggable || all(n.VMTags(), func(t string) bool { return hasTag(vm, t) }) {
 		return nil
 	}
-	return []Drift{{cluster.HardwareDrift, "tags", strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace}}
+	return []Drift{{cluster.HardwareDrift, string(cluster.FieldTags), strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace}}
 }
 
 // hasTag reports whether a VM carries a tag, which Proxmox VE writes in lower case.
@@ -168,25 +202,49 @@ func hasTag(vm cluster.VM, tag string) bool {
 	return slices.ContainsFunc(vm.Tags, func(t string) bool { return strings.EqualFold(t, tag) })
 }
 
-// unsupported is the block for a drift that cannot be corrected yet.
-func (dr Drift) unsupported(n cluster.Node) cluster.Block {
+// refused is the block for a drift that is not corrected.
+func (dr Drift) refused(n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
-	switch dr.Reason {
-	case cluster.TalosVersionDrift:
+	switch {
+	case dr.Reason == cluster.TalosVersionDrift:
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
 		b.Hint = "set talos_version back, or upgrade with talosctl"
-	case cluster.KubernetesDrift:
+		return b
+	case dr.Reason == cluster.SchematicDrift:
+		b.Message = "its image was made with other extensions or kernel arguments than the inventory has; upgrading is not supported yet"
+		b.Hint = "undo the change of talos.schematic, or upgrade with talosctl to the image that `talos-agent plan` names"
+		return b
+	case dr.Reason == cluster.KubernetesDrift:
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
 		b.Hint = "set kubernetes_version back, or upgrade with talosctl upgrade-k8s"
-	case cluster.ConfigDrift:
-		b.Message = "its machine config differs from the repository's; changing the config of a running node is not supported yet"
-		b.Hint = "undo the change in the repository, or apply it with talosctl"
+		return b
+	}
+	b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s", n.VMID, dr.have(), dr.want())
+	b.Hint = "undo the change in the repository, or change the vm by hand to match"
+	switch {
+	case dr.Field == string(cluster.FieldAddress):
+		b.Message += ", which is not changed on a machine that runs"
+		b.Hint = "undo the change: a machine's address is in its config and in etcd, too"
+	case strings.HasSuffix(dr.Field, " size"):
+		b.Message += ": disks are not made smaller"
+		b.Hint = "write the size that it has into the inventory"
+	case strings.HasSuffix(dr.Field, " datastore"):
+		b.Message += ": disks are not moved"
+		b.Hint = "undo the change in the repository, or move the disk by hand: `qm disk move`"
+	case dr.Want == "":
+		b.Message += ": a disk is never removed"
+		b.Hint = "put it back into the inventory, or remove it by hand"
+	case dr.Have == "":
+		b.Message += ": volumes of the vm are detached, and one of them may be it"
+		b.Hint = fmt.Sprintf("attach it again with `serial=%s`, or remove the detached volumes of the vm if nothing on them is needed", strings.TrimPrefix(dr.Field, "disk "))
 	default:
-		b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s; changing a vm is not supported yet", n.VMID, dr.have(), dr.want())
-		b.Hint = "undo the change in the repository, or change the vm by hand to match"
-		if dr.Field == addressField {
-			b.Hint = "undo the change in the repository: a machine's address is in its config and in etcd, too"
-		}
+		b.Message += ", which is not changed on a vm that is there"
 	}
 	return b
+}
+
+// lacksSystemDisk reports whether a VM is seen to have no disk with the serial of the
+// system disk. A creation makes VM and disk in one task, so it was there.
+func lacksSystemDisk(vm cluster.VM) bool {
+	return vm.Hardware.Known && vm.Hardware.Value.System == (cluster.DiskSeen{})
 }

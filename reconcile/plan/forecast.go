@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -124,11 +125,86 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 			rels[name] = rel
 		}
 		o.Releases.Value = rels
+	case ChangeVM:
+		changeVM(d, o, a)
+	case ChangeConfig:
+		m := o.Machines[a.Node.Name]
+		m.ConfigDigest = a.Config.Digest
+		o.Machines[a.Node.Name] = m
+		if a.First {
+			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-canarySoak)})
+		}
+	case DrainNode:
+		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
+			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, o.Machines[a.Node.Name].BootID
+		})
+	case UncordonNode:
+		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
+	case ShutDownVM:
+		vm := o.VMs[a.Node.Name]
+		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil
+		o.VMs[a.Node.Name] = vm
+		bootAgain(o, a.Node.Name, a.Config, cluster.Silent)
+	case RebootNode:
+		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
 	case DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 	}
+}
+
+// changeVM gives a VM what it should have of the fields of an action.
+func changeVM(d *cluster.Desired, o *cluster.Observed, a ChangeVM) {
+	vm, want := o.VMs[a.Node.Name], WantHardware(d.Spec, a.Node)
+	next := vm.Hardware.Value
+	next.Data = maps.Clone(next.Data)
+	for _, field := range a.Fields() {
+		for _, f := range hardwareFields {
+			if f.name == field {
+				f.take(&next, &want)
+			}
+		}
+		for serial, disk := range want.Data {
+			if field == cluster.FieldDisk(serial) || field == cluster.FieldDiskSize(serial) {
+				next.Data[serial] = disk
+			}
+		}
+		switch field {
+		case cluster.FieldSystemSize:
+			next.System = want.System
+		case cluster.FieldTags:
+			vm.Tags = withTags(vm, a.Node)
+		case cluster.FieldMark:
+			vm.Unmarked = false
+		}
+	}
+	vm.Hardware.Value = next
+	if vm.Active != nil && len(fieldDrifts(want, next, *vm.Active)) == 0 {
+		vm.Active = nil
+	}
+	o.VMs[a.Node.Name] = vm
+}
+
+// editNode changes a Node object.
+func editNode(o *cluster.Observed, name string, edit func(*cluster.KubeNode)) {
+	nodes := maps.Clone(o.Nodes.Value)
+	kn := nodes[name]
+	edit(&kn)
+	if nodes == nil {
+		nodes = map[string]cluster.KubeNode{}
+	}
+	nodes[name] = kn
+	o.Nodes.Value = nodes
+}
+
+// bootAgain has a machine boot again, with another config if one was staged.
+func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cluster.Reach) {
+	m := o.Machines[name]
+	m.Reach, m.Stage, m.Ready = reach, "booting", false
+	m.BootID += "+"
+	m.ConfigDigest = cmp.Or(config.Digest, m.ConfigDigest)
+	o.Machines[name] = m
 }
 
 // takeDisks takes the disks of a new VM from storages that are not thin.
@@ -167,6 +243,18 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 		effect(d, o, Bootstrap{Node: n})
 	case r.Kind == cluster.DeleteVM:
 		effect(d, o, DeleteVM{VM: o.VMs[r.Subject]})
+	case isNode && r.Kind == cluster.UncordonNode:
+		effect(d, o, UncordonNode{Node: n})
+	case isNode && r.Kind == cluster.DrainNode:
+		effect(d, o, DrainNode{Node: n, Target: "forecast"})
+	case isNode && r.Kind == cluster.ShutDownVM:
+		effect(d, o, ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
+	case isNode && r.Kind == cluster.RebootNode:
+		effect(d, o, RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
+	case isNode && r.Kind == cluster.ChangeVM:
+		effect(d, o, ChangeVM{Node: n, Drifts: slices.DeleteFunc(vmDrifts(d.Spec, n, o.VMs[n.Name]), func(dr Drift) bool { return dr.How != InPlace && dr.How != NextStart })})
+	case isNode && r.Kind == cluster.ChangeConfig:
+		effect(d, o, ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
 	case addon >= 0 && r.Kind == cluster.FetchChart:
 		effect(d, o, FetchChart{Addon: d.Spec.Addons[addon]})
 	case addon >= 0 && r.Kind == cluster.InstallAddon:
@@ -187,9 +275,18 @@ func settle(d cluster.Desired, o *cluster.Observed) bool {
 		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning {
 			continue
 		}
+		want := d.Repository().Configs[n.Name].Digest
 		switch {
+		case m.Reach == cluster.Configured && m.ConfigDigest != "" && want != "" && m.ConfigDigest != want && (m.Change == nil || m.Change.For != want):
+			m.Change = &cluster.Change{For: want, Assumed: true}
+			o.Machines[n.Name] = m
+			changed = true
 		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "":
 			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Maintenance, UUID: n.UUID, MACs: []string{n.MAC}, Talos: d.Spec.Versions.Talos}
+			changed = true
+		case m.Reach == cluster.Silent && m.ConfigDigest != "":
+			m.Reach = cluster.Configured
+			o.Machines[n.Name] = m
 			changed = true
 		case m.Reach == cluster.Configured && founded && lacking(n, *o).reason != "":
 			changed = settleJoin(o, n, network) || changed
@@ -225,7 +322,7 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	if services == nil {
 		services = map[string]cluster.Service{}
 	}
-	m.Stage = "running"
+	m.Stage, m.BootID = "running", cmp.Or(m.BootID, "forecast")
 	if n.Role == cluster.ControlPlane {
 		services["etcd"] = cluster.Service{State: "Running", Healthy: true}
 		id := uint64(len(o.Members.Value) + 1)
@@ -242,12 +339,10 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	m.Services = services
 	m.Ready = network
 	o.Machines[n.Name] = m
-	nodes := maps.Clone(o.Nodes.Value)
-	if nodes == nil {
-		nodes = map[string]cluster.KubeNode{}
-	}
-	nodes[n.Name] = cluster.KubeNode{Name: n.Name, Ready: network, Why: "network is not ready"}
-	o.Nodes = cluster.Saw(nodes)
+	o.Nodes.Known = true
+	editNode(o, n.Name, func(kn *cluster.KubeNode) {
+		kn.Name, kn.Ready, kn.Why, kn.BootID = n.Name, network, "network is not ready", m.BootID
+	})
 	settlePods(o, network)
 	if !o.Releases.Known {
 		o.Releases = cluster.Saw(map[string]cluster.Release{})

@@ -17,12 +17,12 @@ func (m *planner) planNode(n cluster.Node) {
 			Hint: "remove `locked: true` from nodes.yaml"})
 		return
 	}
-	m.blockHardware(n, vm)
+	m.planUnanswered(n, vm)
 	switch phase {
 	case cluster.PhaseUnknown:
 		if l := lacking(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && l.reason != "" {
 			m.wait(l.wait(n, apiWithin))
-			m.blockDrifts(n, mach)
+			m.planConfig(n, mach)
 			return
 		}
 		why, hint := whyUnseen(vm, mach)
@@ -58,10 +58,10 @@ func (m *planner) planNode(n cluster.Node) {
 			m.wait(lacking(n, m.o).wait(n, joinWithin))
 		}
 		m.waitForPressure(n)
-		m.blockDrifts(n, mach)
+		m.planDrifts(n, mach)
 	case cluster.PhaseReady:
 		m.waitForPressure(n)
-		m.blockDrifts(n, mach)
+		m.planDrifts(n, mach)
 	}
 }
 
@@ -311,15 +311,18 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if lacksSystemDisk(vm) {
-		m.blockDrifts(n, cluster.Machine{})
+		m.block(missingSystemDisk(n, vm))
+		m.planVM(n, vm)
 		return
 	}
 	if Unfinished(vm) {
 		m.do(CreateVM{Node: n, Host: carrier(n, vm), Boot: m.bootNode(n), Finish: true})
 		return
 	}
-	m.blockDrifts(n, cluster.Machine{})
-	m.do(StartVM{Node: n})
+	if m.planVM(n, vm) {
+		return // it is started as the inventory has it
+	}
+	m.do(StartVM{Node: n, By: vm.ChangedBy})
 }
 
 // Unfinished reports whether the creation of a VM of ours was interrupted before it could be
@@ -347,24 +350,29 @@ func (m *planner) planMaintenance(n cluster.Node) {
 	m.do(ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 }
 
-// blockHardware reports where the VM of a node differs from the inventory while its
-// machine cannot be asked: what somebody changed by hand is often why.
-func (m *planner) blockHardware(n cluster.Node, vm cluster.VM) {
+// planUnanswered corrects the VM of a node whose machine cannot be asked: what somebody
+// changed by hand is often why. What would take the machine down waits until it works.
+func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	switch m.plan.Phases[n.Name] {
 	case cluster.PhaseUnknown, cluster.PhaseForeign, cluster.PhasePaused, cluster.PhaseLocked, cluster.PhaseBooting, cluster.PhaseUnreachable, cluster.PhaseMaintenance:
-		if vm.Owner == cluster.Ours && !Unfinished(vm) {
-			m.blockDrifts(n, cluster.Machine{})
-		}
+	default:
+		return
 	}
-}
-
-// blockDrifts reports where a node that is there differs from the inventory. To
-// correct it is not supported yet, so each is a block.
-func (m *planner) blockDrifts(n cluster.Node, mach cluster.Machine) {
-	if vm := m.o.VMs[n.Name]; lacksSystemDisk(vm) {
+	if vm.Owner != cluster.Ours || vm.Deleting || Unfinished(vm) {
+		return
+	}
+	if lacksSystemDisk(vm) {
 		m.block(missingSystemDisk(n, vm))
 	}
-	for _, dr := range driftsOf(m.d.Repository(), m.o, n, mach) {
-		m.block(dr.unsupported(n))
+	m.planVM(n, vm)
+	var later []Drift
+	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
+		if dr.How == Reboot {
+			later = append(later, dr)
+		}
+	}
+	if len(later) > 0 {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, describeDrifts(later), describeChange(later)),
+			Hint: fmt.Sprintf("if that keeps it from working: `qm shutdown %d` on %s; a vm that is stopped is changed at once", n.VMID, carrier(n, vm))})
 	}
 }

@@ -30,6 +30,12 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.InstallAddon:      30 * time.Minute, // its hooks included
 	cluster.LabelNamespace:    10 * time.Minute,
 	cluster.DeleteVM:          30 * time.Minute,
+	cluster.ChangeVM:          30 * time.Minute,
+	cluster.ShutDownVM:        10 * time.Minute,
+	cluster.ChangeConfig:      10 * time.Minute,
+	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
+	cluster.RebootNode:        20 * time.Minute,
+	cluster.UncordonNode:      10 * time.Minute,
 }
 
 // ActionWithin is how long an action of a kind may take, where usual is how long
@@ -112,6 +118,10 @@ func (m *planner) actionOf(t cluster.Task, host string) (cluster.ActionID, bool)
 		kind = cluster.StartVM
 	case "qmstop", "qmdestroy":
 		kind = cluster.DeleteVM
+	case "qmshutdown":
+		kind = cluster.ShutDownVM
+	case "qmconfig", "resize":
+		kind = cluster.ChangeVM
 	}
 	for _, vm := range slices.Concat(slices.Collect(maps.Values(m.o.VMs)), m.o.Orphans.Value) {
 		if vm.VMID == t.VMID && t.VMID != 0 {

@@ -133,7 +133,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 			m.hold(a.ID(), a.Claims)
 		}
 	}
-	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o.Nodes), etcdOf(d.Spec, o)
+	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o), etcdOf(d.Spec, o)
 	return m
 }
 
@@ -172,7 +172,7 @@ func (m *planner) do(a Action) {
 			return
 		}
 	}
-	if i.Disrupts && !m.mayDisrupt(i) {
+	if m.holdBySwitch(i) || i.Disrupts && !m.mayDisrupt(i) {
 		return
 	}
 	m.hold(i.ID(), i.Claims)

@@ -21,9 +21,9 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if carrier(n, vm) != n.Placement.Pin {
 			out = append(out, reportElsewhere(d, o, n, vm))
 		}
-		if vm.Hardware.Known && vm.Power == cluster.PowerRunning && !hasTag(vm, cluster.OwnTag) {
-			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is without the tag %s", vm.VMID, cluster.OwnTag),
-				fmt.Sprintf("put it back: `qm set %d --tags '%s'` as root on %s; where Proxmox VE does not let the agent tag its VMs, allow it: `user-tag-access` in Datacenter > Options",
+		if vm.Untaggable {
+			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is without tags of the agent, because Proxmox VE does not let it tag its VMs", vm.VMID),
+				fmt.Sprintf("`qm set %d --tags '%s'` as root on %s; or allow it: `user-tag-access` in Datacenter > Options",
 					vm.VMID, strings.Join(withTags(vm, n), ";"), carrier(n, vm))))
 		}
 	}

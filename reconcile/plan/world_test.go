@@ -181,6 +181,8 @@ func (w *world) run(t *testing.T, line string) string {
 		switch arg(1) {
 		case "reserve":
 			w.p.Capacity.MemoryReserveMiB = int64(w.number(t, arg(2))) << 10
+		case "observe":
+			w.p.ObserveOnly = true
 		case "thin":
 			w.p.Capacity.ThinPercent = w.number(t, arg(2))
 		}
@@ -291,6 +293,82 @@ func (w *world) run(t *testing.T, line string) string {
 			pods[p.Name] = p
 		}
 		w.o.SystemPods = cluster.Saw(pods)
+	case "config": // that the inventory has, of a node
+		c := cluster.Config{Digest: arg(2)}
+		if len(f) > 3 { // another pod network than it was made with
+			c.Fixed = cluster.FixedConfig{Cluster: "dev", Pods: arg(3)}
+			mach := w.o.Machines[arg(1)]
+			mach.Fixed = cluster.FixedConfig{Cluster: "dev", Pods: "10.244.0.0/16"}
+			w.o.Machines[arg(1)] = mach
+		}
+		w.d.Configs[arg(1)] = c
+	case "ask": // every node, what the config of the inventory takes
+		for _, n := range w.d.Spec.Nodes {
+			mach := w.o.Machines[n.Name]
+			if want := w.d.Configs[n.Name].Digest; mach.ConfigDigest != want {
+				mach.Change = &cluster.Change{For: want, Reboots: arg(1) == "reboots"}
+				w.o.Machines[n.Name] = mach
+			}
+		}
+	case "edit": // the VM of a node as it is, by hand
+		vm := w.o.VMs[arg(1)]
+		for _, kv := range f[2:] {
+			k, v, _ := strings.Cut(kv, "=")
+			switch hw := &vm.Hardware.Value; k {
+			case "cores":
+				hw.Cores = w.number(t, v)
+			case "bridge":
+				hw.Bridge = v
+			case "onboot":
+				hw.OnBoot = v == "1"
+			case "mac":
+				hw.MAC = v
+			case "boot":
+				hw.Boot = v
+			case "disk": // GiB
+				hw.System.Bytes = int64(w.number(t, v)) << 30
+			case "pending-cores":
+				active := *hw
+				vm.Active = &active
+				hw.Cores = w.number(t, v)
+			case "lock":
+				vm.Lock = v
+			case "unmarked":
+				vm.Unmarked = true
+			case "managed":
+				vm.Managed = true
+			case "detached":
+				vm.Others = append(vm.Others, cluster.Drive{Key: "unused0", Volume: v, Own: true})
+			default:
+				t.Fatalf("edit: %q", kv)
+			}
+		}
+		w.o.VMs[arg(1)] = vm
+	case "disk": // of a node in the inventory: name and GiB
+		for i := range w.d.Spec.Nodes {
+			if n := &w.d.Spec.Nodes[i]; n.Name == arg(1) {
+				n.Disks = append(slices.Clone(n.Disks), cluster.Disk{Name: arg(2), Serial: "talos-" + arg(2), Datastore: "local-lvm", Bytes: int64(w.number(t, arg(3))) << 30})
+			}
+		}
+	case "cordon", "uncordon": // by hand
+		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.Cordoned = f[0] == "cordon" })
+	case "wait":
+		w.o.Now = w.o.Now.Add(parseAge(t, arg(1)))
+	case "revision":
+		w.d.Revision = cluster.Revision("main@sha1:" + strings.Repeat(arg(1), 40))
+	case "restarted": // a node, for what it lacks now
+		n, _ := w.d.Spec.Node(arg(1))
+		mach := w.o.Machines[n.Name]
+		m := newPlanner(w.d, w.o, w.p)
+		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: "before " + mach.BootID, Revision: w.d.Revision}}
+	case "settled":
+		w.o.Facts.Settled = SettledNodes(w.d, w.o)
+	case "switches":
+		w.d.Spec.Switches = cluster.Switches{ObserveOnly: slices.Contains(f, "observe"), ApplyOff: slices.Contains(f, "off")}
+	case "max-unavailable":
+		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
+	case "agree": // the members of etcd, on who they are
+		w.o.MembersAgree = cluster.Saw(true)
 	case "pods": // cannot be seen
 		w.o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod]("403 Forbidden")
 	case "dns": // is not deployed by Talos
@@ -564,6 +642,13 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 			m.Reach, m.Stage, m.Talos, m.ConfigDigest = cluster.Configured, "booting", "v1.13.9", "config-"+name
 		case "stage":
 			m.Stage = v
+		case "boot":
+			m.BootID = v
+		case "asked": // what the config of the inventory takes
+			m.Change = &cluster.Change{For: w.d.Configs[name].Digest, Reboots: v == "reboots"}
+			if v == "refused" {
+				m.Change.Refused = "unknown keys found during decoding"
+			}
 		case "ready":
 			m.Ready = true
 		case "talos":
@@ -604,6 +689,10 @@ func (w *world) facts(t *testing.T, words []string) {
 		case "since":
 			in, _ := w.o.Facts.Intent(cluster.IntendDestroy)
 			in.At = w.o.Now.Add(-parseAge(t, v))
+			w.o.Facts.Intend(in)
+		case "canary-just-now":
+			in, _ := w.o.Facts.Intent(cluster.IntendCanary)
+			in.At = w.o.Now
 			w.o.Facts.Intend(in)
 		case "was-ready":
 			w.o.Facts.Intend(cluster.Intent{Kind: cluster.SeenReady})

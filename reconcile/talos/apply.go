@@ -45,7 +45,7 @@ func (f *Fleet) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 	if err := f.apply(ctx, d, n, cfg); err != nil {
 		return fmt.Errorf("apply config to %s (%s): %w", n.Name, n.IP, err)
 	}
-	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
+	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
 	return nil
 }
 

@@ -207,7 +207,7 @@ func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 		case e.Type == state.Errored:
 			return fmt.Errorf("watch its config: %w", e.Error)
 		default:
-			m.ConfigDigest = v.digest(e)
+			m.ConfigDigest, m.Fixed = v.digest(e)
 		}
 		v.sawConfig = true
 	case <-v.w.look:
@@ -238,24 +238,31 @@ func (v *view) listServices(ctx context.Context, m *cluster.Machine) error {
 	return nil
 }
 
-// digest is the digest of a config that was read, "" when it cannot be had.
+// digest is the digest of a config that was read, "" when it cannot be had, and what of
+// it is fixed.
 // Neither the config nor an error about it is kept: it is full of keys.
-func (v *view) digest(e state.Event) string {
+func (v *view) digest(e state.Event) (string, cluster.FixedConfig) {
 	r, ok := e.Resource.(*protobuf.Resource)
 	if !ok || e.Type == state.Destroyed {
-		return ""
+		return "", cluster.FixedConfig{}
 	}
 	bytes, err := configBytes(r)
 	if err != nil {
 		v.w.f.log.Debug("cannot read the config a machine has", logging.Node, v.w.node.Name)
-		return ""
+		return "", cluster.FixedConfig{}
 	}
 	digest, err := v.w.f.digest(bytes)
 	if err != nil {
 		v.w.f.log.Debug("cannot parse the config a machine has", logging.Node, v.w.node.Name)
-		return ""
+		return "", cluster.FixedConfig{}
 	}
-	return digest
+	var fixed cluster.FixedConfig
+	if v.w.f.fixed != nil {
+		if fixed, err = v.w.f.fixed(bytes); err != nil {
+			v.w.f.log.Debug("cannot read what is fixed in the config a machine has", logging.Node, v.w.node.Name)
+		}
+	}
+	return digest, fixed
 }
 
 // configBytes takes the config out of its resource.

@@ -38,7 +38,7 @@ func (f *Fleet) Bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 	if err := f.bootstrap(ctx, d, n); err != nil {
 		return fmt.Errorf("bootstrap %s (%s): %w", n.Name, n.IP, err)
 	}
-	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.Services["etcd"].State == "Running" })
+	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Services["etcd"].State == "Running" })
 	return nil
 }
 

@@ -41,7 +41,7 @@ func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 		return fmt.Errorf("change config of %s (%s): %w", n.Name, n.IP, err)
 	}
 	if !stage {
-		f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool { return m.ConfigDigest == cfg.Digest })
+		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.ConfigDigest == cfg.Digest })
 	}
 	return nil
 }

@@ -24,6 +24,8 @@ type Config struct {
 	// Digest identifies what a machine config means. nil: the configs of
 	// machines stay unread.
 	Digest func(config []byte) (string, error)
+	// Fixed returns what of a machine config never changes. nil: that stays unread.
+	Fixed func(config []byte) (cluster.FixedConfig, error)
 	// OnChange is called, on a goroutine of its own and at most twenty times a
 	// second, after anything changed that Observe would report. nil: no call.
 	OnChange func()
@@ -36,6 +38,7 @@ type Fleet struct {
 	options  []grpc.DialOption
 	log      *slog.Logger
 	digest   func(config []byte) (string, error)
+	fixed    func(config []byte) (cluster.FixedConfig, error)
 	onChange func()
 
 	ctx     context.Context // ends at Close
@@ -63,7 +66,7 @@ const notifyPause = 50 * time.Millisecond
 // New makes a fleet that watches nothing yet. Close it when done.
 func New(c Config) *Fleet {
 	f := &Fleet{
-		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, onChange: c.OnChange,
+		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, fixed: c.Fixed, onChange: c.OnChange,
 		changed: make(chan struct{}, 1), watchers: map[string]*watcher{},
 	}
 	if f.dial == nil {
@@ -105,7 +108,8 @@ func (f *Fleet) notifyChanges() {
 	}
 }
 
-// Observe fills o.Machines, for every node of the inventory, and o.Members.
+// Observe fills o.Machines, for every node of the inventory, o.Members and
+// o.MembersAgree.
 // Nodes that are new are watched from now on, nodes that were removed no
 // longer. It waits up to two seconds for the first answer of those that are
 // new; all others cost no call. The members of etcd are asked for only while
@@ -120,7 +124,7 @@ func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obser
 	if in, ok := o.Facts.Intent(cluster.IntendBootstrap); ok {
 		founder = in.Node
 	}
-	o.Members = f.observeMembers(ctx, d, founder)
+	o.Members, o.MembersAgree = f.observeMembers(ctx, d, founder)
 }
 
 // tend takes the newest credentials and lets the watchers follow the
@@ -235,11 +239,11 @@ func (f *Fleet) enter(ctx context.Context) (_ context.Context, leave func(), err
 	}, nil
 }
 
-// seen waits until a machine is seen in a way, or until the patience is over.
+// seen waits until a machine is seen in a way, or for noticeWithin.
 // The watcher is asked to look again now and then, so that no plan is made from
 // what was true before a change.
-func (f *Fleet) seen(ctx context.Context, node string, patience time.Duration, ok func(cluster.Machine) bool) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (f *Fleet) seen(ctx context.Context, node string, ok func(cluster.Machine) bool) {
+	ctx, cancel := context.WithTimeout(ctx, noticeWithin)
 	defer cancel()
 	again := time.NewTimer(0)
 	defer again.Stop()

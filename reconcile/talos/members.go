@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -28,12 +30,24 @@ const (
 // is watched.
 const membersFor = 10 * time.Minute
 
+// disagreeFor is the same while not all members name the same, or were not all asked.
+const disagreeFor = 30 * time.Second
+
 // ballot is what was last seen of the members of etcd.
 type ballot struct {
 	known   bool
 	at      time.Time
 	turn    uint64 // of the fleet, when it was asked for
 	members []cluster.Member
+	agree   cluster.Seen[bool] // whether all members name these
+}
+
+// goodFor is how long the ballot need not be asked for again when nothing changes.
+func (b ballot) goodFor() time.Duration {
+	if !b.agree.Value {
+		return disagreeFor
+	}
+	return membersFor
 }
 
 // plane is a control plane as it was last seen.
@@ -49,8 +63,13 @@ type plane struct {
 // etcd of its cluster it reaches, at random where there are two (recorded).
 // Learners cannot answer so, hence only those whose etcd is healthy are asked.
 //
+// The others are asked after it whether they name the same.
+//
 // Known is never empty: before there is an etcd, it is unknown.
-func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) cluster.Seen[[]cluster.Member] {
+func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) (members cluster.Seen[[]cluster.Member], agree cluster.Seen[bool]) {
+	unseen := func(why string) (cluster.Seen[[]cluster.Member], cluster.Seen[bool]) {
+		return cluster.Unseen[[]cluster.Member](why), cluster.Unseen[bool](why)
+	}
 	planes, turn, last := f.planes(d, founder)
 	var able []plane
 	var running []string
@@ -72,25 +91,25 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	}
 	switch {
 	case !answers:
-		return cluster.Unseen[[]cluster.Member]("no control plane answers")
+		return unseen("no control plane answers")
 	case len(able) == 0 && len(running) == 0:
-		return cluster.Unseen[[]cluster.Member]("no etcd runs on the control planes that answer")
+		return unseen("no etcd runs on the control planes that answer")
 	case len(able) == 0:
-		return cluster.Unseen[[]cluster.Member]("no etcd can be asked (" + strings.Join(running, "; ") + ")")
+		return unseen("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
-	if last.known && last.turn == turn && time.Since(last.at) < membersFor && isSettled(planes, last.members) {
-		return cluster.Saw(slices.Clone(last.members))
+	if last.known && last.turn == turn && time.Since(last.at) < last.goodFor() && isSettled(planes, last.members) {
+		return cluster.Saw(slices.Clone(last.members)), last.agree
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
-	members, err := askMembers(asking, able)
+	list, agree, err := askMembers(asking, able)
 	f.mu.Lock()
-	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: members}
+	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: list, agree: agree}
 	f.mu.Unlock()
 	if err != nil {
-		return cluster.Unseen[[]cluster.Member](formatError(err))
+		return unseen(formatError(err))
 	}
-	return cluster.Saw(slices.Clone(members))
+	return cluster.Saw(slices.Clone(list)), agree
 }
 
 // Forget implements reconcile.Forgetter: the members of etcd are asked for again,
@@ -123,9 +142,9 @@ func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ball
 
 // askMembers asks one after the other. A list that lacks a machine whose etcd
 // is healthy means two etcds: then neither is the cluster's.
-func askMembers(ctx context.Context, able []plane) ([]cluster.Member, error) {
+func askMembers(ctx context.Context, able []plane) ([]cluster.Member, cluster.Seen[bool], error) {
 	var errs []error
-	for _, p := range able {
+	for i, p := range able {
 		members, err := p.link.members(ctx)
 		switch {
 		case err != nil:
@@ -137,12 +156,44 @@ func askMembers(ctx context.Context, able []plane) ([]cluster.Member, error) {
 		}
 		for _, other := range able {
 			if !isMember(members, other.node) {
-				return nil, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
+				return nil, cluster.Seen[bool]{}, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
 			}
 		}
-		return members, nil
+		if len(errs) > 0 { // of those before it
+			return members, cluster.Unseen[bool](formatError(errs[0])), nil
+		}
+		return members, compareMembers(ctx, members, able[i+1:]), nil
 	}
-	return nil, errors.Join(errs...)
+	return nil, cluster.Seen[bool]{}, errors.Join(errs...)
+}
+
+// compareMembers asks the others, side by side, whether they name the same members. It
+// is not known while a member among them is not asked, or does not answer.
+func compareMembers(ctx context.Context, members []cluster.Member, others []plane) cluster.Seen[bool] {
+	if missing := len(members) - len(others) - 1; missing > 0 {
+		return cluster.Unseen[bool](fmt.Sprintf("%d of %d members cannot be asked", missing, len(members)))
+	}
+	lists, errs := make([][]cluster.Member, len(others)), make([]error, len(others))
+	var all sync.WaitGroup
+	for i, p := range others {
+		all.Go(func() { lists[i], errs[i] = p.link.members(ctx) })
+	}
+	all.Wait()
+	for i, p := range others {
+		if errs[i] != nil {
+			return cluster.Unseen[bool](fmt.Sprintf("ask %s for the members of etcd: %s", p.node.Name, formatError(errs[i])))
+		}
+		if !sameMembers(members, lists[i]) {
+			return cluster.Saw(false)
+		}
+	}
+	return cluster.Saw(true)
+}
+
+// sameMembers reports whether two lists have the same members, in whatever order.
+func sameMembers(a, b []cluster.Member) bool {
+	byID := func(x, y cluster.Member) int { return cmp.Compare(x.ID, y.ID) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), byID), slices.SortedFunc(slices.Values(b), byID))
 }
 
 // members asks the machine for the members of its own etcd.

@@ -60,7 +60,7 @@ func TestMembersForgotten(t *testing.T) {
 			t.Errorf("a list that is new is asked for %d times", n)
 		}
 		b.fleet.Forget("")
-		if n := asked(); n != 1 {
+		if n := asked(); n != 3 {
 			t.Errorf("a list that is forgotten is asked for %d times", n)
 		}
 		if n := asked(); n != 0 {
@@ -197,6 +197,31 @@ func TestOrphanMember(t *testing.T) {
 		}
 		if o := b.observe(); len(o.Members.Value) != 2 {
 			t.Errorf("%+v", o.Members)
+		}
+	})
+}
+
+// TestMembersAgree: all members are asked whether they name the same; one that does not
+// answer leaves it unknown.
+func TestMembersAgree(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3)}, func(b *bench) {
+		b.bringUp(cp(1), cp(2), cp(3))
+		b.until("all agree", func(o cluster.Observed) bool { return o.MembersAgree.Known && o.MembersAgree.Value })
+		b.world.Inject(world.Fault{System: "talos", Op: membersCall, Subject: "cp-2", Kind: world.Slow, Delay: time.Hour, Times: 1})
+		b.fleet.Forget("")
+		if o := b.observe(); !o.Members.Known || o.MembersAgree.Known || !strings.Contains(o.MembersAgree.Why, "cp-2") {
+			t.Errorf("members %+v, agree %+v", o.Members, o.MembersAgree)
+		}
+		time.Sleep(disagreeFor)
+		if o := b.observe(); !o.MembersAgree.Value {
+			t.Errorf("a moment later: %+v", o.MembersAgree)
+		}
+		if err := b.lab.Kill(403); err != nil {
+			t.Fatal(err)
+		}
+		b.untilReach(cp(3), cluster.Silent)
+		if o := b.observe(); !o.Members.Known || o.MembersAgree.Known || o.MembersAgree.Why != "1 of 3 members cannot be asked" {
+			t.Errorf("members %+v, agree %+v", o.Members, o.MembersAgree)
 		}
 	})
 }

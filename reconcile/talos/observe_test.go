@@ -468,8 +468,8 @@ func TestQuiet(t *testing.T) {
 		for until := time.Now().Add(membersFor); time.Now().Before(until); time.Sleep(30 * time.Second) {
 			b.observe()
 		}
-		if calls := b.calls(); len(calls) != 1 || calls["EtcdMemberList"] != 1 {
-			t.Errorf("%v of quiet passes cost %v, want one EtcdMemberList", membersFor, calls)
+		if calls := b.calls(); len(calls) != 1 || calls["EtcdMemberList"] != 3 {
+			t.Errorf("%v of quiet passes cost %v, want one EtcdMemberList of each control plane", membersFor, calls)
 		}
 		if now := b.reported.Load(); now != before {
 			t.Errorf("%d changes were reported", now-before)

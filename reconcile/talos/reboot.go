@@ -42,7 +42,7 @@ func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 	if err := f.reboot(ctx, d, n, bootID, progress); err != nil {
 		return fmt.Errorf("reboot %s (%s): %w", n.Name, n.IP, err)
 	}
-	f.seen(ctx, n.Name, noticeWithin, func(m cluster.Machine) bool {
+	f.seen(ctx, n.Name, func(m cluster.Machine) bool {
 		return m.Reach == cluster.Configured && m.BootID != bootID && m.Stage == runtime.MachineStageRunning.String()
 	})
 	return nil

@@ -124,6 +124,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	if len(s.Capacity) > 0 {
 		fmt.Fprintf(out, "capacity %v\n", s.Capacity)
 	}
+	if s.Switches != (cluster.Switches{}) || s.MaxUnavailable > 0 || s.Drain != (cluster.Drain{}) {
+		fmt.Fprintf(out, "switches %+v max unavailable %d drain %+v\n", s.Switches, s.MaxUnavailable, s.Drain)
+	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)
 		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", n.Placement.Pin, n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)

@@ -41,6 +41,17 @@ type clusterFile struct {
 	// What VMs may take of a host, by its name. It bounds what the host has, and what
 	// its policy allows, and never adds to it.
 	PVECapacity map[string]hostCapacity `yaml:"pve_capacity" example:"{pve1: {cpu: 16, ram: 65536}}"`
+	// What becomes of a node that is no longer as the inventory has it, because somebody
+	// changed or stopped it: heal corrects it, observe only reports it.
+	Heal string `yaml:"heal" enum:"heal,observe" default:"heal"`
+	// What becomes of a change of the inventory: auto has nodes that are there changed,
+	// off only reports what would be. New nodes are made either way.
+	Apply string `yaml:"apply" enum:"auto,off" later:"approve" default:"auto"`
+	// How many workers may be out of service at once while nodes are changed. Of control
+	// planes it is one.
+	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"1"`
+	// How a node is drained before it is taken down.
+	Drain drain `yaml:"drain"`
 	// The container network: Talos' own Flannel, Cilium as an addon of that
 	// name (without kube-proxy), or none, which leaves it to an addon of yours.
 	CNI string `yaml:"cni" enum:"flannel,cilium,none" default:"flannel"`
@@ -55,6 +66,14 @@ type clusterFile struct {
 	Patches patches `yaml:"patches"`
 	// Helm releases: files, relative to the cluster's folder.
 	Addons []string `yaml:"addons" is:"file" example:"[addons/cilium.yaml]"`
+}
+
+type drain struct {
+	// How long pods may take to leave, where a disruption budget holds them.
+	Timeout time.Duration `yaml:"timeout" default:"5m" example:"10m"`
+	// What follows then: stop puts the node back into service, and it is tried again
+	// later; delete deletes the pods that are left.
+	OnTimeout string `yaml:"on_timeout" enum:"stop,delete" default:"stop"`
 }
 
 type network struct {

@@ -8,7 +8,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/kube"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/reconcile/talos"
 )
 
 // inOrder lets one observer see what the one before it found.
@@ -42,6 +44,32 @@ func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p rec
 
 func (v vms) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p reconcile.Progress) error {
 	return v.c.Delete(ctx, d, vm, p)
+}
+
+func (v vms) Change(ctx context.Context, d cluster.Desired, n cluster.Node, host string, fields []cluster.VMField, p reconcile.Progress) error {
+	return v.c.Change(ctx, d, n, host, fields, p)
+}
+
+func (v vms) ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
+	return v.c.ShutDown(ctx, d, n, p)
+}
+
+// nodes gives the Kubernetes client the shape the executor wants.
+type nodes struct{ c *kube.Cluster }
+
+func (n nodes) Drain(ctx context.Context, d cluster.Desired, node cluster.Node, turn string, how cluster.Drain, p reconcile.Progress) error {
+	return n.c.Drain(ctx, d, node, turn, how, p)
+}
+
+func (n nodes) Uncordon(ctx context.Context, d cluster.Desired, node cluster.Node) error {
+	return n.c.Uncordon(ctx, d, node)
+}
+
+// machines gives the Talos client the shape the executor wants.
+type machines struct{ *talos.Fleet }
+
+func (m machines) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p reconcile.Progress) error {
+	return m.Fleet.Reboot(ctx, d, n, boot, p)
 }
 
 // images brings the image from the factory over the host's cache to its

@@ -59,7 +59,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		return nil, err
 	}
 	// What has goroutines comes after what can fail.
-	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, OnChange: look})
+	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, Fixed: machineconfig.Fixed, OnChange: look})
 	if a.forge != nil {
 		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable("forge: "+name, err) }, log)
 	}
@@ -67,7 +67,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
 		Host:      a.pve,
 		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm}},
-		Images:    a.images, VMs: vms{a.pve}, Machines: m.fleet, Releases: m.helm,
+		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Releases: m.helm,
 		Interval: a.c.Interval, Log: a.c.Log, EndRemoved: len(a.c.Clusters) == 0,
 		Earlier:  a.c.Earlier(name),
 		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },

@@ -29,6 +29,11 @@ type policyFile struct {
 	// How far hosts and storages may be filled by new VMs. A VM that is there is never
 	// touched because of it.
 	Capacity capacityFile `yaml:"capacity"`
+	// observe: whatever the repository has, nodes that somebody changed or stopped stay
+	// as they are, and are reported.
+	Heal string `yaml:"heal" enum:"heal,observe" default:"what the repository has" example:"observe"`
+	// off: whatever the repository has, nodes that are there are not changed.
+	Apply string `yaml:"apply" enum:"auto,off" default:"what the repository has" example:"off"`
 	// Where images and charts may come from.
 	Sources sourcesFile `yaml:"sources"`
 }

@@ -28,6 +28,8 @@ sources:
     - https://helm.cilium.io
     - oci://ghcr.io/org
 capacity: {memory_reserve: 8GiB, thin_overcommit: 150}
+heal: observe
+apply: off
 `}), "policy.yaml")
 	got, problems := loadPolicy(path)
 	if len(problems) > 0 {
@@ -37,8 +39,9 @@ capacity: {memory_reserve: 8GiB, thin_overcommit: 150}
 		Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
 		Limits:    cluster.Limits{Nodes: 10, Cores: 32, MemoryMiB: 65536, DiskBytes: 1 << 40},
 		Capacity:  cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150},
+		Switches:  cluster.Switches{ObserveOnly: true, ApplyOff: true},
 		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
-		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15}}
+		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -72,13 +72,13 @@ func (c *Clusters) Close() {
 // Objects returns copies of the objects of one resource in a namespace (""
 // means all of them), in the order of their namespaces and names. If several
 // etcds were founded with the CA, it returns the objects of all, the oldest
-// etcd's first.
+// etcd's first. "" means every CA.
 func (c *Clusters) Objects(ca string, gvr schema.GroupVersionResource, namespace string) []unstructured.Unstructured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []unstructured.Unstructured
 	for _, cl := range c.clusters {
-		if cl.ca != ca {
+		if ca != "" && cl.ca != ca {
 			continue
 		}
 		res := cl.store.findResource(gvr.GroupResource())

@@ -1,0 +1,207 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Fields are what of the VM is corrected.
+func (a ChangeVM) Fields() []cluster.VMField {
+	var out []cluster.VMField
+	for _, dr := range a.Drifts {
+		out = append(out, cluster.VMField(dr.Field))
+	}
+	return out
+}
+
+// planDrifts plans what brings a node that is there to what the inventory has: what can
+// be changed as it is, then, in its turn, what takes it down.
+func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
+	vm := m.o.VMs[n.Name]
+	if lacksSystemDisk(vm) {
+		m.block(missingSystemDisk(n, vm))
+	}
+	m.planVM(n, vm)
+	m.planConfig(n, mach)
+	m.planTurn(n, mach)
+}
+
+// planVM corrects the VM of a node as it is, and reports what is not corrected. It
+// reports whether it changes anything now.
+func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
+	var now []Drift
+	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
+		switch dr.How {
+		case InPlace, NextStart:
+			now = append(now, dr)
+		case Replace, Refuse:
+			m.block(dr.refused(n))
+		case Reboot: // in the turn of the node
+		}
+	}
+	if lacks := m.lacksGrowth(n, now); len(lacks) > 0 {
+		for _, b := range lacks {
+			m.block(b)
+		}
+		now = slices.DeleteFunc(now, func(dr Drift) bool {
+			return dr.Field == string(cluster.FieldCores) || dr.Field == string(cluster.FieldMemory)
+		})
+	}
+	switch host := carrier(n, vm); {
+	case len(now) == 0:
+		return false
+	case n.Locked:
+		m.blockLocked(n, now)
+	case vm.Lock != "":
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
+	case m.hostUsable(n.Name, m.o.Hosts[host], host):
+		m.do(ChangeVM{Node: n, Host: host, Drifts: now, By: vm.ChangedBy, Moves: m.movesNetwork(n, vm, now)})
+	}
+	return true
+}
+
+// movesNetwork reports whether a change takes a machine that answers to another network,
+// where it may not.
+func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []Drift) bool {
+	return vm.Power == cluster.PowerRunning && m.o.Machines[n.Name].Reach == cluster.Configured &&
+		slices.ContainsFunc(drifts, func(dr Drift) bool {
+			return dr.Field == string(cluster.FieldBridge) || dr.Field == string(cluster.FieldVLAN)
+		})
+}
+
+// blockLocked reports a node that differs and may not be touched.
+func (m *planner) blockLocked(n cluster.Node, drifts []Drift) {
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", describeDrifts(drifts)),
+		Hint: "remove `locked: true` from nodes.yaml"})
+}
+
+// canarySoak is how long the first node with a new config is watched before the others
+// get it: a kubelet or a static pod that does not start is seen after 48 s at most
+// (Talos 1.13.9: a node looks Ready for so long after its kubelet was stopped).
+const canarySoak = time.Minute
+
+// planConfig gives a node that runs the config that the inventory has, where that takes
+// no reboot.
+func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
+	if mach.Reach != cluster.Configured {
+		return
+	}
+	for _, dr := range machineDrifts(m.d.Repository(), m.o, n, mach) {
+		if dr.Reason != cluster.ConfigDrift {
+			m.block(dr.refused(n))
+			continue
+		}
+		fixed := mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)
+		switch c := mach.Change; {
+		case len(fixed) > 0:
+			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
+				Hint: "undo the change in cluster.yaml or in the patch; another network needs another cluster"})
+		case n.Locked:
+			m.blockLocked(n, []Drift{dr})
+		case c == nil || c.For != dr.Want:
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
+		case c.Refused != "":
+			m.block(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
+				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"})
+		case !c.Reboots:
+			m.changeConfig(n)
+		}
+	}
+}
+
+// changeConfig gives a running node its config at once: first to one node, and to the
+// others when that has been Ready with it for a while.
+func (m *planner) changeConfig(n cluster.Node) {
+	c := m.o.Machines[n.Name].Change
+	a := ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
+	a.Target = targetOfConfigs(m.d)
+	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
+	switch first, there := m.d.Spec.Node(in.Node); {
+	case !ok || in.Target != a.Target || !there:
+		if canary := m.chooseCanary(); canary != n.Name {
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: canary, Message: fmt.Sprintf("its machine config is changed after that of %s, which is the first", canary)})
+			return
+		}
+		a.First = true
+	case first.Name != n.Name && !m.isProven(first, in.At):
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, canarySoak)})
+		return
+	}
+	m.do(a)
+}
+
+// targetOfConfigs identifies the configs that the inventory has.
+func targetOfConfigs(d cluster.Desired) string {
+	h := sha256.New()
+	for _, n := range d.Spec.Nodes {
+		fmt.Fprintf(h, "%q %q\n", n.Name, d.Repository().Configs[n.Name].Digest)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// isProven reports whether a node that has had a new config since then does well with it.
+func (m *planner) isProven(n cluster.Node, since time.Time) bool {
+	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(machineDrifts(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
+		m.o.Now.Sub(since) >= canarySoak && !m.isRunning(cluster.ChangeConfig, n.Name)
+}
+
+// chooseCanary is the node whose running config is changed first: a worker, because
+// the cluster can do without.
+func (m *planner) chooseCanary() string {
+	chosen := ""
+	for _, n := range m.d.Spec.Nodes {
+		mach := m.o.Machines[n.Name]
+		c := mach.Change
+		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest {
+			continue
+		}
+		if n.Role == cluster.Worker {
+			return n.Name
+		}
+		if chosen == "" {
+			chosen = n.Name
+		}
+	}
+	return chosen
+}
+
+// missingSystemDisk is the block for a VM without a system disk: what became of it, as
+// far as the config shows, and how it is attached again. Proxmox VE keeps a detached
+// disk as unusedN, and forgets its serial. Which volume is the node's own only a person
+// knows, so none is touched.
+func missingSystemDisk(n cluster.Node, vm cluster.VM) cluster.Block {
+	b := cluster.Block{Subject: vm.Node, Reason: cluster.SystemDiskMissing}
+	host := carrier(n, vm)
+	attach := func(key, volume string) string {
+		iothread := ""
+		if n.SCSIHardware == "virtio-scsi-single" {
+			iothread = ",iothread=1"
+		}
+		return fmt.Sprintf("as root on %s: `qm set %d --%s %s,discard=on,ssd=1%s,serial=%s --boot order=%s`", host, vm.VMID, key, volume, iothread, cluster.SystemDiskSerial, key)
+	}
+	own := slices.DeleteFunc(slices.Clone(vm.Others), func(d cluster.Drive) bool { return !d.Own })
+	switch {
+	case len(own) == 0 && vm.Power == cluster.Stopped:
+		b.Message = fmt.Sprintf("vm %d has no system disk", vm.VMID)
+		b.Hint = fmt.Sprintf("restore the vm from a backup; or, if nothing on it is needed, as root on %s: `qm destroy %d --purge`, and it is made again", host, vm.VMID)
+	case len(own) == 0:
+		b.Message = fmt.Sprintf("somebody detached the system disk of vm %d, which it loses when it stops, if not before", vm.VMID)
+		b.Hint = fmt.Sprintf("`qm pending %d` shows the change; as root on %s: `qm set %[1]d --revert scsi0,boot` takes it back", vm.VMID, host)
+	case len(own) > 1:
+		b.Message = fmt.Sprintf("no disk of vm %d has the serial %s, by which its system disk is known: %s", vm.VMID, cluster.SystemDiskSerial, own)
+		b.Hint = attach("scsi0", "VOLUME") + " with the volume that Talos is on"
+	case own[0].Detached():
+		b.Message = fmt.Sprintf("the system disk of vm %d is detached: %s is kept as %s", vm.VMID, own[0].Volume, own[0].Key)
+		b.Hint = attach("scsi0", own[0].Volume)
+	default:
+		b.Message = fmt.Sprintf("%s of vm %d lacks the serial %s, by which its system disk is known: %s", own[0].Key, vm.VMID, cluster.SystemDiskSerial, own[0].Volume)
+		b.Hint = attach(own[0].Key, own[0].Volume)
+	}
+	return b
+}

@@ -1,0 +1,127 @@
+package plan
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/golden"
+)
+
+// change is one field of the inventory that is edited on a cluster that is as it should be.
+type change struct {
+	field string
+	edit  func(*world, *cluster.Node) // of the worker wk-1
+}
+
+// configField is a field that only changes machine configs.
+func configField(field string) change {
+	return change{field, func(w *world, n *cluster.Node) { w.d.Configs[n.Name] = cluster.Config{Digest: "new"} }}
+}
+
+var changes = []change{
+	{"`cpu`", func(_ *world, n *cluster.Node) { n.Cores = 8 }},
+	{"`cpu_type`", func(_ *world, n *cluster.Node) { n.CPUType = "host" }},
+	{"`ram`", func(_ *world, n *cluster.Node) { n.MemoryMiB = 16384 }},
+	{"`disk`, larger", func(_ *world, n *cluster.Node) { n.DiskBytes = 60 << 30 }},
+	{"`disk`, smaller", func(_ *world, n *cluster.Node) { n.DiskBytes = 20 << 30 }},
+	{"`disks`, one more", func(_ *world, n *cluster.Node) {
+		n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 20 << 30}}
+	}},
+	{"`disks`, one less", func(w *world, n *cluster.Node) {
+		vm := w.o.VMs[n.Name]
+		vm.Hardware.Value.Data = map[string]cluster.DiskSeen{"talos-data": {Datastore: "local-lvm", Bytes: 20 << 30}}
+		w.o.VMs[n.Name] = vm
+	}},
+	{"`proxmox.datastore`", func(_ *world, n *cluster.Node) { n.Datastore = "fast" }},
+	{"`proxmox.scsihw`", func(_ *world, n *cluster.Node) { n.SCSIHardware = "virtio-scsi-pci" }},
+	{"`proxmox.bridge`", func(_ *world, n *cluster.Node) { n.Bridge = "vmbr2" }},
+	{"`network.vlan`", func(w *world, _ *cluster.Node) { w.d.Spec.Network.VLAN = 20 }},
+	{"`tags`, `proxmox.tags`", func(_ *world, n *cluster.Node) { n.Tags = []string{"web"} }},
+	{"`mac`", func(_ *world, n *cluster.Node) { n.MAC = "BC:24:11:00:00:99" }},
+	{"`vmid`, or the `ip` that it follows from", func(w *world, n *cluster.Node) {
+		vm := w.o.VMs[n.Name]
+		vm.VMID = n.VMID
+		w.o.Orphans = cluster.Saw([]cluster.VM{vm})
+		n.VMID = 559
+		w.o.VMs[n.Name] = cluster.VM{VMID: 559, Node: n.Name, Presence: cluster.Absent}
+	}},
+	configField("`labels`, `taints`, `patches`, `values`, `network.nameservers`, `network.time_servers`, `network.cert_sans` and whatever else is only in the machine config"),
+	{"`network.pod_cidr`, `network.svc_cidr`", func(w *world, n *cluster.Node) {
+		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Pods: "10.99.0.0/16"}}
+		m := w.o.Machines[n.Name]
+		m.Fixed = cluster.FixedConfig{Pods: "10.244.0.0/16"}
+		w.o.Machines[n.Name] = m
+	}},
+	{"`talos_version`", func(w *world, _ *cluster.Node) { w.d.Spec.Versions.Talos = "v1.13.10" }},
+	{"`kubernetes_version`", func(w *world, n *cluster.Node) {
+		w.d.Spec.Versions.Kubernetes = "v1.36.2"
+		editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })
+	}},
+	{"`locked: true`, with any of them", func(_ *world, n *cluster.Node) { n.Locked, n.Cores = true, 8 }},
+}
+
+// outcome plans a change to its end, and returns what it leads to, in words.
+func outcome(t *testing.T, c change, answer string) string {
+	t.Helper()
+	w := newWorld(3, 2)
+	for range 100 {
+		if w.step().Converged() {
+			break
+		}
+	}
+	w.o.MembersAgree = cluster.Saw(true)
+	i := slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == "wk-1" })
+	c.edit(w, &w.d.Spec.Nodes[i])
+	n := w.d.Spec.Nodes[i]
+	mach := w.o.Machines[n.Name]
+	if want := w.d.Configs[n.Name].Digest; mach.ConfigDigest != want {
+		mach.Change = &cluster.Change{For: want, Reboots: answer == "reboot"}
+		w.o.Machines[n.Name] = mach
+	}
+	f := Forecast(w.d, w.o, w.p)
+	var kinds []string
+	for _, s := range f.Steps {
+		if !strings.HasPrefix(s.Text, "upload image") && !strings.HasPrefix(s.Text, "download image") && s.Subject == n.Name {
+			kinds = append(kinds, string(s.Action))
+		}
+	}
+	switch {
+	case len(kinds) == 0 && len(f.Blocked) > 0:
+		return "refused: " + f.Blocked[0].Message
+	case len(kinds) == 0 && len(f.Waiting) > 0:
+		t.Errorf("%s: waits: %v", c.field, f.Waiting)
+	case slices.Contains(kinds, string(cluster.DrainNode)):
+		return "in a turn: " + strings.Join(kinds, ", ")
+	case len(kinds) > 0:
+		return "as it runs: " + strings.Join(kinds, ", ")
+	}
+	return "nothing"
+}
+
+// TestReferenceOfChanges makes the table of what a change of the inventory leads to, from
+// what the planner does about it.
+func TestReferenceOfChanges(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| Changed in the inventory | What it leads to on a node that is there |\n| --- | --- |\n")
+	for _, c := range changes {
+		fmt.Fprintf(&b, "| %s | %s |\n", c.field, outcome(t, c, ""))
+		if strings.HasPrefix(c.field, "`labels`") {
+			fmt.Fprintf(&b, "| the same, where the node answers that it takes a reboot | %s |\n", outcome(t, c, "reboot"))
+		}
+	}
+	const file, begin, end = "../../docs/reference/changes.md", "<!-- changes -->\n", "<!-- end of changes -->"
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(page), begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !ok || !ended {
+		t.Fatalf("%s has no %q and %q", file, begin, end)
+	}
+	golden.Check(t, file, []byte(before+begin+"\n"+b.String()+"\n"+end+after))
+}

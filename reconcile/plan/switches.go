@@ -1,0 +1,81 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// settledDigest identifies what the inventory has of a node, "" while it is not known what
+// its config is.
+func settledDigest(d cluster.Desired, n cluster.Node) string {
+	cfg, ok := d.Repository().Configs[n.Name]
+	if !ok || cfg.Digest == "" {
+		return ""
+	}
+	hw, err := json.Marshal(WantHardware(d.Spec, n)) // maps are sorted
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(string(hw) + "\n" + strings.Join(n.VMTags(), ";") + "\n" + cfg.Digest))
+	return hex.EncodeToString(sum[:8])
+}
+
+// SettledNodes are the nodes that are seen to have all that the inventory has of them,
+// with the digest of that.
+func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
+	out := map[string]string{}
+	for _, n := range d.Spec.Nodes {
+		vm, mach := o.VMs[n.Name], o.Machines[n.Name]
+		if Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || lacksSystemDisk(vm) {
+			continue
+		}
+		if digest := settledDigest(d, n); digest != "" && len(driftsOf(d.Repository(), o, n, mach)) == 0 {
+			out[n.Name] = digest
+		}
+	}
+	return out
+}
+
+// holdBySwitch holds an action on a node that was there as the inventory had it, where
+// its cluster or the host has that such are left alone, and reports whether it does. A
+// turn that was begun is ended.
+func (m *planner) holdBySwitch(i Info) bool {
+	observe, off := m.d.Spec.ObserveOnly || m.p.ObserveOnly, m.d.Spec.ApplyOff || m.p.ApplyOff
+	n, isNode := m.d.Spec.Node(i.Node)
+	if !observe && !off || !isNode || m.o.Facts.Destroying() {
+		return false
+	}
+	_, restarted := m.o.Facts.Restarts[n.Name]
+	settled, known := m.o.Facts.Settled[n.Name]
+	switch {
+	case m.o.Nodes.Value[n.Name].Turn != "", restarted:
+		return false
+	case !known && !m.o.Facts.WasReady(), !known && m.o.VMs[n.Name].Presence == cluster.Absent:
+		return false // it is made
+	}
+	edited := known && settled == settledDigest(m.d, n)
+	switch {
+	case edited && observe, !known && observe:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
+			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+	case !edited && off:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
+			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+	default:
+		return false
+	}
+	return true
+}
+
+// whereSwitch names the file that a switch is in.
+func (m *planner) whereSwitch(field string, byHost bool) string {
+	if byHost {
+		return fmt.Sprintf(" in the host's policy (%s)", m.p.Line(field))
+	}
+	return " in cluster.yaml"
+}

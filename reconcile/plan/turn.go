@@ -1,0 +1,215 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// What takes a node down is done in its turn, all of it in one: it is drained, changed,
+// started again, seen Ready, and put back into service. How far a turn has come stands in
+// the world: the Node object has what the node was drained for and which boot of its
+// machine that was, and a VM that is stopped is changed before it is started.
+
+// turnOf is what of a node takes it down to be changed.
+func (m *planner) turnOf(n cluster.Node) []Drift {
+	vm, mach := m.o.VMs[n.Name], m.o.Machines[n.Name]
+	if vm.Owner != cluster.Ours || mach.Reach != cluster.Configured {
+		return nil
+	}
+	var out []Drift
+	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
+		if dr.How == Reboot {
+			out = append(out, dr)
+		}
+	}
+	for _, dr := range machineDrifts(m.d.Repository(), m.o, n, mach) {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
+			out = append(out, dr)
+		}
+	}
+	return out
+}
+
+// targetOf identifies what should become of a node, not what it has.
+func targetOf(drifts []Drift) string {
+	h := sha256.New()
+	for _, dr := range drifts {
+		fmt.Fprintf(h, "%q %q\n", dr.Field, dr.Want)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// describeDrifts is what a node has and should not have, for people.
+func describeDrifts(drifts []Drift) string {
+	var words []string
+	for _, dr := range drifts {
+		if dr.Reason == cluster.ConfigDrift {
+			words = append(words, "another machine config")
+			continue
+		}
+		words = append(words, dr.have())
+	}
+	return strings.Join(words, ", ")
+}
+
+// describeChange is what changes on a node, for people.
+func describeChange(drifts []Drift) string {
+	var words []string
+	for _, dr := range drifts {
+		if dr.Reason == cluster.ConfigDrift {
+			words = append(words, "its machine config")
+			continue
+		}
+		words = append(words, fmt.Sprintf("%s to %s", dr.Field, dr.want()))
+	}
+	return strings.Join(words, ", ")
+}
+
+// failedTurn is a node that was taken down for a change and does not have it since; ""
+// when there is none. No other node is taken down before that is settled.
+func (m *planner) failedTurn() string {
+	for _, n := range m.d.Spec.Nodes {
+		if drifts := m.turnOf(n); len(drifts) > 0 && m.wasTaken(n, drifts) {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// wasTaken reports whether a node was taken down for this already, at this revision.
+func (m *planner) wasTaken(n cluster.Node, drifts []Drift) bool {
+	r, ok := m.o.Facts.Restarts[n.Name]
+	boot := m.o.Machines[n.Name].BootID
+	return ok && r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
+}
+
+// planTurn takes the next step of a node's turn, if it needs one.
+func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
+	drifts, kn := m.turnOf(n), m.o.Nodes.Value[n.Name]
+	ready := m.plan.Phases[n.Name] == cluster.PhaseReady
+	switch {
+	case len(drifts) == 0:
+		if kn.Turn != "" && ready && !n.Locked {
+			m.do(UncordonNode{Node: n})
+		}
+		return
+	case n.Locked:
+		m.blockLocked(n, drifts)
+		return
+	case m.wasTaken(n, drifts):
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
+			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", describeChange(drifts), describeDrifts(drifts)),
+			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, carrier(n, m.o.VMs[n.Name]), n.IP)})
+		return
+	}
+	if lacks := m.lacksGrowth(n, drifts); len(lacks) > 0 {
+		for _, b := range lacks {
+			m.block(b)
+		}
+		return
+	}
+	if m.holdTurn(n, kn, ready, drifts) {
+		return
+	}
+	restart := cluster.Restart{Target: targetOf(drifts), Boot: mach.BootID, Revision: m.d.Repository().Revision}
+	var config cluster.Config // that is staged
+	hardware := false
+	for _, dr := range drifts {
+		if dr.Reason == cluster.ConfigDrift {
+			config = m.d.Repository().Configs[n.Name]
+		} else {
+			hardware = true
+		}
+	}
+	switch {
+	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
+		m.do(DrainNode{Node: n, Target: restart.Target, For: describeChange(drifts), How: m.drainOf()})
+	case hardware:
+		m.do(ShutDownVM{Node: n, Restart: restart, Config: config})
+	default:
+		m.do(RebootNode{Node: n, Restart: restart, Config: config})
+	}
+}
+
+// holdTurn waits with what takes a node down, and reports whether it does.
+func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drifts []Drift) bool {
+	change := describeChange(drifts)
+	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn}
+	vm := m.o.VMs[n.Name]
+	switch failed := m.failedTurn(); {
+	case !ready:
+		w.Reason, w.Message = cluster.WaitingForReady, fmt.Sprintf("waits until it is Ready to change %s", change)
+	case failed != "":
+		w.About, w.Message = failed, fmt.Sprintf("waits to change %s, because %s was taken down and did not take its change", change, failed)
+	case kn.Cordoned && kn.Turn == "":
+		w.Reason, w.Message = cluster.NodeCordoned, fmt.Sprintf("somebody cordoned it; it waits to change %s", change)
+		w.Hint = "`kubectl uncordon " + n.Name + "` when the agent may take it down"
+	case m.o.Machines[n.Name].BootID == "":
+		w.Reason, w.Message, w.Within = cluster.NodeUnknown, fmt.Sprintf("waits until its boot id can be read, to change %s", change), seeWithin
+	case vm.Lock != "":
+		w.Reason, w.Message, w.Within = cluster.VMLocked, fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), lockWithin
+	case vm.Managed:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMManaged, Message: fmt.Sprintf("vm %d is managed by Proxmox VE's HA, which would start it again while it is changed (%s)", n.VMID, change),
+			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)})
+		return true
+	default:
+		if host := carrier(n, vm); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
+			return true
+		}
+		before := m.turnBefore(n)
+		if before == "" {
+			return false
+		}
+		w.About, w.Message = before, fmt.Sprintf("waits to change %s until control plane %s has had its turn", change, before)
+	}
+	m.wait(w)
+	return true
+}
+
+// turnBefore is a control plane that has its turn before a worker; "" when there is none.
+func (m *planner) turnBefore(n cluster.Node) string {
+	if n.Role == cluster.ControlPlane {
+		return ""
+	}
+	for _, cp := range m.d.Spec.ControlPlanes() {
+		if !cp.Locked && (len(m.turnOf(cp)) > 0 || m.o.Nodes.Value[cp.Name].Turn != "") {
+			return cp.Name
+		}
+	}
+	return ""
+}
+
+// drainOf is how nodes are drained. The pods of an only node have nowhere to go.
+func (m *planner) drainOf() cluster.Drain {
+	d := m.d.Spec.Drain
+	d.Stay = len(m.d.Spec.Nodes) == 1
+	return d
+}
+
+// EndedTurns lists the nodes that have what they were taken down for, so that the next
+// time is another.
+func EndedTurns(d cluster.Desired, o cluster.Observed) []string {
+	m := newPlanner(d, o, cluster.Policy{})
+	var out []string
+	for _, n := range d.Spec.Nodes {
+		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(machineDrifts(d.Repository(), o, n, o.Machines[n.Name])) == 0
+		if _, ok := o.Facts.Restarts[n.Name]; ok && same && m.plan.Phases[n.Name] == cluster.PhaseReady {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+// EtcdWithout returns why the etcd of a cluster does not survive a node going down, ""
+// when it does: the question of the planner, to be asked once more right before.
+func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
+	m := newPlanner(d, o, cluster.Policy{})
+	if m.isOnlyMember(node) {
+		return ""
+	}
+	return m.etcd.without(node)
+}
