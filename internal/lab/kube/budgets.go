@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -83,7 +84,13 @@ func (cl *cluster) tendBudget(key string) {
 		cl.c.world.Log.Warn("lab controller cannot write disruption budget", "budget", key, "err", err)
 		return
 	}
-	cl.setStatus(ref{resBudgets, key}, rules.MapAt(next, "status"))
+	if !reflect.DeepEqual(o.body["status"], next["status"]) {
+		// An eviction that was granted meanwhile must not be forgotten.
+		if _, err := cl.store.commitObject(resBudgets, key, o, next); err != nil {
+			cl.dirty[ref{resBudgets, key}] = true
+			return
+		}
+	}
 	if len(b.Status.DisruptedPods) > 0 {
 		cl.scheduleAfter(budgetRecheck, func() { cl.dirty[ref{resBudgets, key}] = true })
 	}
