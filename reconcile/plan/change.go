@@ -33,8 +33,11 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 }
 
 // planVM corrects the VM of a node as it is, and reports what is not corrected. It
-// reports whether it changes anything now.
+// returns whether something is to be corrected now.
 func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
+	if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Deleting {
+		return false
+	}
 	var now []Drift
 	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
 		switch dr.How {
@@ -61,7 +64,11 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	case vm.Lock != "":
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
-		m.do(ChangeVM{Node: n, Host: host, Drifts: now, By: vm.ChangedBy, Moves: m.movesNetwork(n, vm, now)})
+		a := ChangeVM{Node: n, Host: host, Drifts: now, By: vm.ChangedBy, Moves: m.movesNetwork(n, vm, now)}
+		if m.holdBySwitch(a.Info()) {
+			return false
+		}
+		m.do(a)
 	}
 	return true
 }

@@ -45,8 +45,18 @@ func anyWorld(t *rapid.T) *world {
 	w.o.Hosts["pve1"] = h
 	w.o.ImageCached = rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Saw(false), {}}).Draw(t, "cached")
 	if rapid.Bool().Draw(t, "api") {
-		w.o.APIs[w.d.Spec.Nodes[0].Name] = cluster.Saw(true)
 		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{})
+		for _, n := range w.d.Spec.Nodes {
+			w.o.APIs[n.Name] = cluster.Saw(true)
+			kn := cluster.KubeNode{Name: n.Name, Ready: rapid.IntRange(0, 4).Draw(t, "node ready") > 0, BootID: "boot"}
+			if kn.Cordoned = rapid.IntRange(0, 2).Draw(t, "cordoned") == 0; kn.Cordoned {
+				kn.Turn = rapid.SampledFrom([]string{"", "turn"}).Draw(t, "turn")
+				kn.Drained = rapid.SampledFrom([]string{"", "boot", "earlier"}).Draw(t, "drained")
+			}
+			if rapid.IntRange(0, 9).Draw(t, "registered") > 0 {
+				w.o.Nodes.Value[n.Name] = kn
+			}
+		}
 		w.o.Releases = cluster.Saw(map[string]cluster.Release{})
 	}
 	f := &w.o.Facts
@@ -82,6 +92,9 @@ func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
 	} else if rapid.IntRange(0, 4).Draw(t, "unfinished") == 0 {
 		vm.Hardware.Value.System.Bytes = 1246 << 20
 	}
+	vm.Hardware.Value.Cores = rapid.SampledFrom([]int{n.Cores, n.Cores, 2}).Draw(t, "cores")
+	vm.Hardware.Value.Bridge = rapid.SampledFrom([]string{n.Bridge, n.Bridge, "vmbr9"}).Draw(t, "bridge")
+	vm.Managed = rapid.IntRange(0, 9).Draw(t, "managed") == 0
 	if vm.Presence == cluster.Absent {
 		return cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
 	}
@@ -94,6 +107,11 @@ func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
 		Stage:    rapid.SampledFrom([]string{"", "booting", "running", "rebooting"}).Draw(t, "stage"),
 		Ready:    rapid.Bool().Draw(t, "ready"),
 		Services: map[string]cluster.Service{},
+		BootID:   rapid.SampledFrom([]string{"", "boot", "boot", "boot", "later"}).Draw(t, "boot"),
+	}
+	if m.Reach == cluster.Configured && rapid.Bool().Draw(t, "config read") {
+		m.ConfigDigest = rapid.SampledFrom([]string{"config-" + n.Name, "another"}).Draw(t, "config")
+		m.Change = rapid.SampledFrom([]*cluster.Change{nil, {For: "config-" + n.Name}, {For: "config-" + n.Name, Reboots: true}, {For: "config-" + n.Name, Refused: "no"}, {For: "old"}}).Draw(t, "answer")
 	}
 	if n.Role == cluster.ControlPlane && rapid.Bool().Draw(t, "has etcd") {
 		m.Services["etcd"] = cluster.Service{State: rapid.SampledFrom([]string{"Waiting", "Preparing", "Preparing", "Starting", "Running"}).Draw(t, "etcd"), Healthy: rapid.Bool().Draw(t, "healthy")}
@@ -188,6 +206,32 @@ func lawOf(t *rapid.T, w *world, a Action) {
 				t.Errorf("%s although %s may have an etcd", a.Info(), other.Name)
 			}
 		}
+	case ChangeVM:
+		n = a.Node
+		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Lock != "" || vm.Deleting || !vm.Hardware.Known {
+			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
+		}
+	case ChangeConfig:
+		n = a.Node
+		if m := w.o.Machines[n.Name]; m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
+			t.Errorf("%s, but the machine is %+v", a.Info(), m)
+		}
+	case DrainNode:
+		n = a.Node
+		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" {
+			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
+		}
+	case ShutDownVM:
+		n = a.Node
+		lawOfRestart(t, w, a, n)
+	case RebootNode:
+		n = a.Node
+		lawOfRestart(t, w, a, n)
+	case UncordonNode:
+		n = a.Node
+		if w.o.Nodes.Value[n.Name].Turn == "" {
+			t.Errorf("%s, whose cordon is not ours", a.Info())
+		}
 	case DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {
@@ -202,6 +246,17 @@ func lawOf(t *rapid.T, w *world, a Action) {
 	}
 	if n.Locked {
 		t.Errorf("%s although the node is locked", a.Info())
+	}
+}
+
+// lawOfRestart checks that a node goes down only when it was drained, and is ours.
+func lawOfRestart(t *rapid.T, w *world, a Action, n cluster.Node) {
+	vm, kn, m := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
+	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed || Classify(n, w.o) != cluster.PhaseReady {
+		t.Errorf("%s, but the vm is %+v", a.Info(), vm)
+	}
+	if !kn.Cordoned || kn.Turn == "" || m.BootID == "" || kn.Drained != m.BootID {
+		t.Errorf("%s, but it was not drained: %+v, boot %s", a.Info(), kn, m.BootID)
 	}
 }
 
