@@ -319,15 +319,11 @@ func (r *Reconciler) intendBootstrap(n cluster.Node) error {
 	})
 }
 
-// watchFor is how long a node counts as unavailable after a change that may have cut it off
-// or restarted its kube-apiserver: for up to 48 s nothing shows it (Talos 1.13.9).
-const watchFor = time.Minute
-
-// watchNode keeps the budget of a node's role spent for a while. How the node does is
-// observed meanwhile.
+// watchNode keeps the budget of a node's role spent for a while after a change that may
+// have cut it off, or restarted its kube-apiserver. How the node does is observed meanwhile.
 func watchNode(ctx context.Context, p Progress) error {
 	p(cluster.Progress{Waits: "is watched for a minute, in which no other node like it is changed"})
-	return retry.Sleep(ctx, watchFor)
+	return retry.Sleep(ctx, plan.WatchedFor)
 }
 
 // noteCanary makes durable which node has its config first, before it gets it.
@@ -379,7 +375,7 @@ func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster
 		}
 	}
 	if why := plan.EtcdWithout(d, o, n.Name); why != "" {
-		return fmt.Errorf("%s is not taken down: %s", n.Name, why)
+		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not taken down: %s", n.Name, why)
 	}
 	return nil
 }

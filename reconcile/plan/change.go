@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,10 +86,10 @@ func (m *planner) blockLocked(n cluster.Node, drifts []Drift) {
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
 
-// canarySoak is how long the first node with a new config is watched before the others
-// get it: a kubelet or a static pod that does not start is seen after 48 s at most
-// (Talos 1.13.9: a node looks Ready for so long after its kubelet was stopped).
-const canarySoak = time.Minute
+// WatchedFor is how long a node is watched after a change before others get the same: a
+// kubelet or a static pod that does not start is seen after 48 s at most (Talos 1.13.9: a
+// node looks Ready for so long after its kubelet was stopped).
+const WatchedFor = time.Minute
 
 // planConfig gives a node that runs the config that the inventory has, where that takes
 // no reboot.
@@ -127,7 +125,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
 	a := ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
-	a.Target = targetOfConfigs(m.d)
+	a.Target = m.configs()
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	switch first, there := m.d.Spec.Node(in.Node); {
 	case !ok || in.Target != a.Target || !there:
@@ -137,25 +135,34 @@ func (m *planner) changeConfig(n cluster.Node) {
 		}
 		a.First = true
 	case first.Name != n.Name && !m.isProven(first, in.At):
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, canarySoak)})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, WatchedFor)})
 		return
 	}
 	m.do(a)
 }
 
+// configs identifies the configs that the inventory has. It is computed once.
+func (m *planner) configs() string {
+	if m.target == "" {
+		m.target = targetOfConfigs(m.d)
+	}
+	return m.target
+}
+
 // targetOfConfigs identifies the configs that the inventory has.
 func targetOfConfigs(d cluster.Desired) string {
-	h := sha256.New()
+	configs := d.Repository().Configs
+	var parts []string
 	for _, n := range d.Spec.Nodes {
-		fmt.Fprintf(h, "%q %q\n", n.Name, d.Repository().Configs[n.Name].Digest)
+		parts = append(parts, n.Name, configs[n.Name].Digest)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:8])
+	return digestText(parts)
 }
 
 // isProven reports whether a node that has had a new config since then does well with it.
 func (m *planner) isProven(n cluster.Node, since time.Time) bool {
 	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(machineDrifts(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
-		m.o.Now.Sub(since) >= canarySoak && !m.isRunning(cluster.ChangeConfig, n.Name)
+		m.o.Now.Sub(since) >= WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
 // chooseCanary is the node whose running config is changed first: a worker, because

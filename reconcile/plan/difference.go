@@ -2,6 +2,8 @@ package plan
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -29,6 +31,15 @@ type Drift struct {
 
 func (d Drift) have() string { return d.Field + " " + cmp.Or(d.Have, "none") }
 func (d Drift) want() string { return cmp.Or(d.Want, "none") }
+
+// digestText identifies some texts, in their order.
+func digestText(texts []string) string {
+	h := sha256.New()
+	for _, t := range texts {
+		fmt.Fprintf(h, "%q\n", t)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
 
 // gib is a size for people.
 func gib(b int64) string {

@@ -113,7 +113,9 @@ func vmDrifts(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 		active = *vm.Active
 	}
 	out := fieldDrifts(want, next, active)
-	if !lacksSystemDisk(vm) { // missingSystemDisk reports that there is none
+	if lacksSystemDisk(vm) { // missingSystemDisk reports it, and there is nothing to boot from
+		out = slices.DeleteFunc(out, func(dr Drift) bool { return dr.Field == string(cluster.FieldBoot) })
+	} else {
 		out = append(out, diskDrifts(want, next, vm)...)
 	}
 	out = append(out, tagDrifts(n, vm)...)

@@ -132,7 +132,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		m.ConfigDigest = a.Config.Digest
 		o.Machines[a.Node.Name] = m
 		if a.First {
-			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-canarySoak)})
+			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-WatchedFor)})
 		}
 	case DrainNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) {

@@ -59,6 +59,7 @@ type planner struct {
 	budgets  map[cluster.Role]budget
 	etcd     etcd
 	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
+	target   string                     // identifies the configs of all nodes, once it was asked for
 	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
 	plan     Plan
 }

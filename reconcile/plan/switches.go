@@ -1,11 +1,8 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -21,8 +18,7 @@ func settledDigest(d cluster.Desired, n cluster.Node) string {
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(string(hw) + "\n" + strings.Join(n.VMTags(), ";") + "\n" + cfg.Digest))
-	return hex.EncodeToString(sum[:8])
+	return digestText(append([]string{string(hw), cfg.Digest}, n.VMTags()...))
 }
 
 // SettledNodes are the nodes that are seen to have all that the inventory has of them,

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -36,11 +34,11 @@ func (m *planner) turnOf(n cluster.Node) []Drift {
 
 // targetOf identifies what should become of a node, not what it has.
 func targetOf(drifts []Drift) string {
-	h := sha256.New()
+	var parts []string
 	for _, dr := range drifts {
-		fmt.Fprintf(h, "%q %q\n", dr.Field, dr.Want)
+		parts = append(parts, dr.Field, dr.Want)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:8])
+	return digestText(parts)
 }
 
 // describeDrifts is what a node has and should not have, for people.
@@ -73,6 +71,9 @@ func describeChange(drifts []Drift) string {
 // when there is none. No other node is taken down before that is settled.
 func (m *planner) failedTurn() string {
 	for _, n := range m.d.Spec.Nodes {
+		if _, taken := m.o.Facts.Restarts[n.Name]; !taken {
+			continue // most: what each of them lacks is not compared for every other one
+		}
 		if drifts := m.turnOf(n); len(drifts) > 0 && m.wasTaken(n, drifts) {
 			return n.Name
 		}

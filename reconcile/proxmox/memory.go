@@ -186,7 +186,7 @@ func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) [
 	return order[:n]
 }
 
-// attribute remembers whose task changed a VM since it was read; nil: nobody's.
+// attribute remembers whose task changed a VM since it was read; nil: none is known.
 func (c *Client) attribute(vmid int, by *cluster.Task) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
