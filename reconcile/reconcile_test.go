@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -24,7 +25,7 @@ func intentOf(f cluster.Facts, kind cluster.IntentKind) cluster.Intent {
 	return in
 }
 
-func wanted(s cluster.Spec, n cluster.Node) cluster.Hardware { return plan.WantHardware(s, n) }
+func wanted(s cluster.Spec, n cluster.Node) cluster.Hardware { return drift.WantHardware(s, n) }
 
 // agent is a Reconciler on a fake world, running until the test stops it.
 type agent struct {

@@ -9,3 +9,11 @@ func Count(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
+
+// GiB is a size for people.
+func GiB(b int64) string {
+	if b%(1<<30) == 0 {
+		return fmt.Sprintf("%d GiB", b>>30)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30))
+}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // Action is one typed action. Every action is idempotent: carried out twice, or
@@ -123,7 +125,7 @@ type (
 	ChangeVM struct {
 		Node   cluster.Node
 		Host   string
-		Drifts []Drift
+		Drifts []drift.Drift
 		By     *cluster.Task // of somebody else, that changed it last; nil: not known
 		// Moves: its machine answers, and is on another network afterwards.
 		Moves bool
@@ -193,7 +195,7 @@ func (a CreateVM) Info() Info {
 	if a.Finish {
 		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
 	} else {
-		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, gib(n.DiskBytes))
+		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, text.GiB(n.DiskBytes))
 	}
 	return i.keep(a.Kept)
 }

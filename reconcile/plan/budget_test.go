@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -171,68 +170,6 @@ func TestWhyADisruptionWaits(t *testing.T) {
 	} {
 		if got := c.e.without("cp-1"); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.e, got, c.want)
-		}
-	}
-}
-
-// TestDriftsAreComparedOnce: every field of the hardware is in the list exactly
-// once, so that none drifts unseen, and a forecast takes each.
-func TestDriftsAreComparedOnce(t *testing.T) {
-	w := newWorld(1, 0)
-	n := w.d.Spec.Nodes[0]
-	want := WantHardware(w.d.Spec, n)
-	have := cluster.Hardware{CPUType: "host", Cores: 1, MemoryMiB: 1, Balloon: true, Machine: "pc", BIOS: "seabios", SCSIHardware: "lsi", Model: "e1000", MAC: "x", Bridge: "vmbr9", VLAN: 9, Boot: "net0",
-		System: cluster.DiskSeen{Datastore: "other", Bytes: 1 << 30}, Data: map[string]cluster.DiskSeen{"talos-x": {Bytes: 1 << 30}}, Address: "x", Agent: true}
-	vm := w.vm(n)
-	vm.Hardware = cluster.Saw(have)
-	seen := map[string]How{}
-	for _, d := range vmDrifts(w.d.Spec, n, vm) {
-		if _, twice := seen[d.Field]; twice || d.How == "" || d.Reason != cluster.HardwareDrift {
-			t.Errorf("drift %+v", d)
-		}
-		seen[d.Field] = d.How
-	}
-	if len(seen) != len(hardwareFields)+3 || len(hardwareFields)+2 != reflect.TypeFor[cluster.Hardware]().NumField() { // two of the system disk, one disk too many
-		t.Errorf("%d drifts of %d fields: %v", len(seen), len(hardwareFields), seen)
-	}
-	for _, f := range hardwareFields {
-		if f.take(&have, &want); f.of(&have) != f.of(&want) {
-			t.Errorf("a forecast does not take %s", f.name)
-		}
-	}
-	vm.Hardware = cluster.Saw(want)
-	if d := vmDrifts(w.d.Spec, n, vm); len(d) > 0 {
-		t.Errorf("the same differs: %v", d)
-	}
-}
-
-// TestDriftsThatWait: what waits for the next start of a VM is compared, too.
-func TestDriftsThatWait(t *testing.T) {
-	w := newWorld(1, 0)
-	n := w.d.Spec.Nodes[0]
-	for name, c := range map[string]struct {
-		next, active, want int
-		how                How
-		have               string
-	}{
-		"edited, and not started since":        {next: 2, active: 4, want: 4, how: InPlace, have: "2 from its next start on"},
-		"written into the inventory afterward": {next: 8, active: 4, want: 8, how: Reboot, have: "4"},
-		"a third value":                        {next: 2, active: 4, want: 8, how: Reboot, have: "4"},
-		"the same":                             {next: 4, active: 4, want: 4},
-	} {
-		n.Cores = c.want
-		vm := w.vm(n)
-		vm.Power = cluster.PowerRunning
-		vm.Hardware.Value.Cores = c.next
-		active := vm.Hardware.Value
-		active.Cores = c.active
-		vm.Active = &active
-		drifts := vmDrifts(w.d.Spec, n, vm)
-		if c.how == "" && len(drifts) == 0 {
-			continue
-		}
-		if len(drifts) != 1 || drifts[0].How != c.how || drifts[0].Have != c.have {
-			t.Errorf("%s: %+v", name, drifts)
 		}
 	}
 }

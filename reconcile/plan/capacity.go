@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // leastFree is how much of a thin storage must be free for one VM more, in percent of
@@ -101,7 +103,7 @@ func lacksCores(n cluster.Node, h cluster.Host) []cluster.Block {
 
 // lacksGrowth is what a host has too little of for what a VM on it is to get more, of the
 // drifts of its hardware. What it has already is promised to it.
-func (m *planner) lacksGrowth(n cluster.Node, drifts []Drift) (lacks []cluster.Block) {
+func (m *planner) lacksGrowth(n cluster.Node, drifts []drift.Drift) (lacks []cluster.Block) {
 	vm := m.o.VMs[n.Name]
 	host := carrier(n, vm)
 	h := m.o.Hosts[host]
@@ -112,7 +114,7 @@ func (m *planner) lacksGrowth(n cluster.Node, drifts []Drift) (lacks []cluster.B
 		case string(cluster.FieldMemory):
 			more := (n.MemoryMiB - vm.Hardware.Value.MemoryMiB) << 20
 			if r := m.memoryOf(host); h.Known && more > 0 && r.lacks(more) {
-				lacks = append(lacks, m.blockMemory(n, host, r, fmt.Sprintf("it needs %s more memory", gib(more))))
+				lacks = append(lacks, m.blockMemory(n, host, r, fmt.Sprintf("it needs %s more memory", text.GiB(more))))
 			}
 		}
 	}
@@ -163,16 +165,16 @@ func (m *planner) lacksMemory(n cluster.Node, host string, r *room) []cluster.Bl
 	if !r.lacks(n.MemoryMiB << 20) {
 		return nil
 	}
-	return []cluster.Block{m.blockMemory(n, host, r, fmt.Sprintf("it needs %s of memory", gib(n.MemoryMiB<<20)))}
+	return []cluster.Block{m.blockMemory(n, host, r, fmt.Sprintf("it needs %s of memory", text.GiB(n.MemoryMiB<<20)))}
 }
 
 // blockMemory is the block for a node that a host has too little memory for.
 func (m *planner) blockMemory(n cluster.Node, host string, r *room, needs string) cluster.Block {
 	h := m.o.Hosts[host]
-	has := fmt.Sprintf("%s has %s, of which %s are reserved and %s", host, gib(h.MemoryBytes), gib(m.p.Capacity.Reserve()), r)
+	has := fmt.Sprintf("%s has %s, of which %s are reserved and %s", host, text.GiB(h.MemoryBytes), text.GiB(m.p.Capacity.Reserve()), r)
 	hint := "give it less ram, or another host; capacity.memory_reserve in the host's policy is what is reserved"
 	if bound := m.d.Spec.Capacity[host].MemoryMiB << 20; bound == r.limit {
-		has = fmt.Sprintf("pve_capacity gives %s %s, of which %s", host, gib(bound), r)
+		has = fmt.Sprintf("pve_capacity gives %s %s, of which %s", host, text.GiB(bound), r)
 		hint = "give it less ram, or another host, or correct pve_capacity"
 	}
 	return cluster.Block{Subject: n.Name, Reason: cluster.HostMemoryShort, About: host, Message: needs + ": " + has, Hint: hint}
@@ -182,11 +184,11 @@ func (m *planner) blockMemory(n cluster.Node, host string, r *room, needs string
 func (r *room) String() string {
 	switch {
 	case r.used:
-		return gib(r.promised) + " are in use or promised"
+		return text.GiB(r.promised) + " are in use or promised"
 	case r.vms == 1:
-		return gib(r.promised) + " are promised to 1 VM"
+		return text.GiB(r.promised) + " are promised to 1 VM"
 	case r.vms > 1:
-		return fmt.Sprintf("%s are promised to %d VMs", gib(r.promised), r.vms)
+		return fmt.Sprintf("%s are promised to %d VMs", text.GiB(r.promised), r.vms)
 	}
 	return "nothing is promised"
 }
@@ -247,21 +249,21 @@ func (m *planner) lacksDisk(n cluster.Node, host, name string, bytes int64, r *r
 	_, st := m.storeOf(host, name)
 	b := cluster.Block{Subject: n.Name, Reason: cluster.StorageShort, About: host + "/" + name, Hint: "give it smaller disks, or another storage"}
 	where := fmt.Sprintf("storage %s on %s", name, host)
-	needs := fmt.Sprintf("it needs %s on %s: ", gib(bytes), name)
+	needs := fmt.Sprintf("it needs %s on %s: ", text.GiB(bytes), name)
 	switch {
 	case r.lacks(bytes) && !st.Thin:
-		b.Message = needs + fmt.Sprintf("%s has %s free", where, gib(st.FreeBytes))
+		b.Message = needs + fmt.Sprintf("%s has %s free", where, text.GiB(st.FreeBytes))
 		if r.promised > 0 {
 			b.Message += fmt.Sprintf(", of which %s and not taken yet", r)
 		}
 	case r.lacks(bytes):
-		b.Message = needs + fmt.Sprintf("%s has %s, of which %s", where, gib(st.TotalBytes), r)
+		b.Message = needs + fmt.Sprintf("%s has %s, of which %s", where, text.GiB(st.TotalBytes), r)
 		if percent := m.p.Capacity.Thin(); percent != 100 {
-			b.Message += fmt.Sprintf(", and may promise %s (host policy, %s: capacity.thin_overcommit)", gib(r.limit), m.p.Line("capacity.thin_overcommit"))
+			b.Message += fmt.Sprintf(", and may promise %s (host policy, %s: capacity.thin_overcommit)", text.GiB(r.limit), m.p.Line("capacity.thin_overcommit"))
 		}
 		b.Hint += "; capacity.thin_overcommit in the host's policy is how much a thin storage may promise"
 	case st.Thin && r.known && st.FreeBytes < st.TotalBytes/100*leastFree:
-		b.Message = needs + fmt.Sprintf("%s is nearly full: %s of %s are free, and %d %% must be", where, gib(st.FreeBytes), gib(st.TotalBytes), leastFree)
+		b.Message = needs + fmt.Sprintf("%s is nearly full: %s of %s are free, and %d %% must be", where, text.GiB(st.FreeBytes), text.GiB(st.TotalBytes), leastFree)
 		b.Hint = "make room on it: a thin storage without room stops every VM on it"
 	default:
 		return nil

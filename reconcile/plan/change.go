@@ -1,12 +1,15 @@
 package plan
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // Fields are what of the VM is corrected.
@@ -22,7 +25,7 @@ func (a ChangeVM) Fields() []cluster.VMField {
 // be changed as it is, then, in its turn, what takes it down.
 func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	vm := m.o.VMs[n.Name]
-	if lacksSystemDisk(vm) {
+	if drift.LacksSystemDisk(vm) {
 		m.block(missingSystemDisk(n, vm))
 	}
 	m.planVM(n, vm)
@@ -36,21 +39,21 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Deleting {
 		return false
 	}
-	var now []Drift
-	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
+	var now []drift.Drift
+	for _, dr := range drift.OfVM(m.d.Spec, n, vm) {
 		switch dr.How {
-		case InPlace, NextStart:
+		case drift.InPlace, drift.NextStart:
 			now = append(now, dr)
-		case Replace, Refuse:
-			m.block(dr.refused(n))
-		case Reboot: // in the turn of the node
+		case drift.Replace, drift.Refuse:
+			m.block(dr.Refusal(n))
+		case drift.Reboot: // in the turn of the node
 		}
 	}
 	if lacks := m.lacksGrowth(n, now); len(lacks) > 0 {
 		for _, b := range lacks {
 			m.block(b)
 		}
-		now = slices.DeleteFunc(now, func(dr Drift) bool {
+		now = slices.DeleteFunc(now, func(dr drift.Drift) bool {
 			return dr.Field == string(cluster.FieldCores) || dr.Field == string(cluster.FieldMemory)
 		})
 	}
@@ -73,15 +76,15 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 
 // movesNetwork reports whether a change takes a machine that answers to another network,
 // where it may not.
-func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []Drift) bool {
+func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Drift) bool {
 	return vm.Power == cluster.PowerRunning && m.o.Machines[n.Name].Reach == cluster.Configured &&
-		slices.ContainsFunc(drifts, func(dr Drift) bool {
+		slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
 			return dr.Field == string(cluster.FieldBridge) || dr.Field == string(cluster.FieldVLAN)
 		})
 }
 
 // blockLocked reports a node that differs and may not be touched.
-func (m *planner) blockLocked(n cluster.Node, drifts []Drift) {
+func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", describeDrifts(drifts)),
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
@@ -97,9 +100,9 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	if mach.Reach != cluster.Configured {
 		return
 	}
-	for _, dr := range machineDrifts(m.d.Repository(), m.o, n, mach) {
+	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
 		if dr.Reason != cluster.ConfigDrift {
-			m.block(dr.refused(n))
+			m.block(dr.Refusal(n))
 			continue
 		}
 		fixed := mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)
@@ -108,7 +111,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
 				Hint: "undo the change in cluster.yaml or in the patch; another network needs another cluster"})
 		case n.Locked:
-			m.blockLocked(n, []Drift{dr})
+			m.blockLocked(n, []drift.Drift{dr})
 		case c == nil || c.For != dr.Want:
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
 		case c.Refused != "":
@@ -161,7 +164,7 @@ func targetOfConfigs(d cluster.Desired) string {
 
 // isProven reports whether a node that has had a new config since then does well with it.
 func (m *planner) isProven(n cluster.Node, since time.Time) bool {
-	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(machineDrifts(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
+	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
 		m.o.Now.Sub(since) >= WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
@@ -218,4 +221,13 @@ func missingSystemDisk(n cluster.Node, vm cluster.VM) cluster.Block {
 		b.Hint = attach(own[0].Key, own[0].Volume)
 	}
 	return b
+}
+
+// digestText identifies some texts, in their order.
+func digestText(texts []string) string {
+	h := sha256.New()
+	for _, t := range texts {
+		fmt.Fprintf(h, "%q\n", t)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }

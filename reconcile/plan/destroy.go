@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // planDestroy plans the end of a cluster: every VM that is provably ours goes,
@@ -173,7 +174,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 			Hint: fmt.Sprintf("if it may go: `talos-agent destroy %s --despite-protection %d`", m.d.Spec.Name, vm.VMID)})
 	case len(vm.Others) > 0:
 		hint := "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"
-		if lacksSystemDisk(vm) {
+		if drift.LacksSystemDisk(vm) {
 			n, _ := m.d.Spec.Node(vm.Node)
 			hint = "if one is the system disk: " + missingSystemDisk(n, vm).Hint + "; otherwise " + hint
 		}

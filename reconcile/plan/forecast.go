@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // maxRounds bounds a forecast. A bring-up takes about ten rounds; addons add
@@ -90,7 +91,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 	case CreateVM:
 		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Host,
 			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(),
-			Hardware: cluster.Saw(WantHardware(d.Spec, a.Node))}
+			Hardware: cluster.Saw(drift.WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
 		takeDisks(o, a)
 	case StartVM:
@@ -156,33 +157,8 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 
 // changeVM gives a VM what it should have of the fields of an action.
 func changeVM(d *cluster.Desired, o *cluster.Observed, a ChangeVM) {
-	vm, want := o.VMs[a.Node.Name], WantHardware(d.Spec, a.Node)
-	next := vm.Hardware.Value
-	next.Data = maps.Clone(next.Data)
-	for _, field := range a.Fields() {
-		for _, f := range hardwareFields {
-			if f.name == field {
-				f.take(&next, &want)
-			}
-		}
-		for serial, disk := range want.Data {
-			if field == cluster.FieldDisk(serial) || field == cluster.FieldDiskSize(serial) {
-				next.Data[serial] = disk
-			}
-		}
-		switch field {
-		case cluster.FieldSystemSize:
-			next.System = want.System
-		case cluster.FieldTags:
-			vm.Tags = withTags(vm, a.Node)
-		case cluster.FieldMark:
-			vm.Unmarked = false
-		}
-	}
-	vm.Hardware.Value = next
-	if vm.Active != nil && len(fieldDrifts(want, next, *vm.Active)) == 0 {
-		vm.Active = nil
-	}
+	vm := o.VMs[a.Node.Name]
+	drift.Take(d.Spec, a.Node, &vm, a.Fields())
 	o.VMs[a.Node.Name] = vm
 }
 
@@ -252,7 +228,7 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 	case isNode && r.Kind == cluster.RebootNode:
 		effect(d, o, RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
 	case isNode && r.Kind == cluster.ChangeVM:
-		effect(d, o, ChangeVM{Node: n, Drifts: slices.DeleteFunc(vmDrifts(d.Spec, n, o.VMs[n.Name]), func(dr Drift) bool { return dr.How != InPlace && dr.How != NextStart })})
+		effect(d, o, ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfVM(d.Spec, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
 	case isNode && r.Kind == cluster.ChangeConfig:
 		effect(d, o, ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
 	case addon >= 0 && r.Kind == cluster.FetchChart:

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // planNode plans for one node: the one switch over its phase.
@@ -310,7 +311,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", n.VMID, vm.Hardware.Why), Within: seeWithin})
 		return
 	}
-	if lacksSystemDisk(vm) {
+	if drift.LacksSystemDisk(vm) {
 		m.block(missingSystemDisk(n, vm))
 		m.planVM(n, vm)
 		return
@@ -330,7 +331,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 // there.
 func Unfinished(vm cluster.VM) bool {
 	hw := vm.Hardware
-	return hw.Known && vm.Power == cluster.Stopped && !lacksSystemDisk(vm) &&
+	return hw.Known && vm.Power == cluster.Stopped && !drift.LacksSystemDisk(vm) &&
 		(hw.Value.System.Bytes < unfinishedAt || !slices.Contains(vm.Tags, cluster.OwnTag))
 }
 
@@ -361,13 +362,13 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	if vm.Owner != cluster.Ours || vm.Deleting || Unfinished(vm) {
 		return
 	}
-	if lacksSystemDisk(vm) {
+	if drift.LacksSystemDisk(vm) {
 		m.block(missingSystemDisk(n, vm))
 	}
 	m.planVM(n, vm)
-	var later []Drift
-	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
-		if dr.How == Reboot {
+	var later []drift.Drift
+	for _, dr := range drift.OfVM(m.d.Spec, n, vm) {
+		if dr.How == drift.Reboot {
 			later = append(later, dr)
 		}
 	}

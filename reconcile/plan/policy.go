@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // Violations lists where a cluster, taken by itself, asks for more than its host
@@ -116,10 +117,10 @@ func overLimits(d cluster.Desired, p cluster.Policy, orphans []cluster.VM) []clu
 		over("limits.cores", fmt.Sprintf("%d cores", total.Cores), fmt.Sprint(l))
 	}
 	if l := p.Limits.MemoryMiB; l > 0 && total.MemoryMiB > l {
-		over("limits.ram", gib(total.MemoryMiB<<20), gib(l<<20))
+		over("limits.ram", text.GiB(total.MemoryMiB<<20), text.GiB(l<<20))
 	}
 	if l := p.Limits.DiskBytes; l > 0 && total.DiskBytes > l {
-		over("limits.disk", gib(total.DiskBytes), gib(l))
+		over("limits.disk", text.GiB(total.DiskBytes), text.GiB(l))
 	}
 	return out
 }

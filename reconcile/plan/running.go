@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // RunningVersions returns the versions of Talos and Kubernetes that the nodes of a
@@ -62,7 +63,7 @@ func CountConfigs(d cluster.Desired, o cluster.Observed) (same, other int) {
 		if _, rendered := d.Configs[n.Name]; !rendered || mach.Reach != cluster.Configured || mach.ConfigDigest == "" {
 			continue
 		}
-		if len(machineDrifts(d, o, n, mach)) > 0 {
+		if len(drift.OfMachine(d, o, n, mach)) > 0 {
 			other++
 		} else {
 			same++

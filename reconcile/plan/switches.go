@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // settledDigest identifies what the inventory has of a node, "" while it is not known what
@@ -14,7 +15,7 @@ func settledDigest(d cluster.Desired, n cluster.Node) string {
 	if !ok || cfg.Digest == "" {
 		return ""
 	}
-	hw, err := json.Marshal(WantHardware(d.Spec, n)) // maps are sorted
+	hw, err := json.Marshal(drift.WantHardware(d.Spec, n)) // maps are sorted
 	if err != nil {
 		return ""
 	}
@@ -27,10 +28,10 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 	out := map[string]string{}
 	for _, n := range d.Spec.Nodes {
 		vm, mach := o.VMs[n.Name], o.Machines[n.Name]
-		if Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || lacksSystemDisk(vm) {
+		if Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) {
 			continue
 		}
-		if digest := settledDigest(d, n); digest != "" && len(driftsOf(d.Repository(), o, n, mach)) == 0 {
+		if digest := settledDigest(d, n); digest != "" && len(drift.Of(d.Repository(), o, n, mach)) == 0 {
 			out[n.Name] = digest
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // What takes a node down is done in its turn, all of it in one: it is drained, changed,
@@ -13,18 +14,18 @@ import (
 // machine that was, and a VM that is stopped is changed before it is started.
 
 // turnOf is what of a node takes it down to be changed.
-func (m *planner) turnOf(n cluster.Node) []Drift {
+func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 	vm, mach := m.o.VMs[n.Name], m.o.Machines[n.Name]
 	if vm.Owner != cluster.Ours || mach.Reach != cluster.Configured {
 		return nil
 	}
-	var out []Drift
-	for _, dr := range vmDrifts(m.d.Spec, n, vm) {
-		if dr.How == Reboot {
+	var out []drift.Drift
+	for _, dr := range drift.OfVM(m.d.Spec, n, vm) {
+		if dr.How == drift.Reboot {
 			out = append(out, dr)
 		}
 	}
-	for _, dr := range machineDrifts(m.d.Repository(), m.o, n, mach) {
+	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
 		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
 			out = append(out, dr)
 		}
@@ -33,7 +34,7 @@ func (m *planner) turnOf(n cluster.Node) []Drift {
 }
 
 // targetOf identifies what should become of a node, not what it has.
-func targetOf(drifts []Drift) string {
+func targetOf(drifts []drift.Drift) string {
 	var parts []string
 	for _, dr := range drifts {
 		parts = append(parts, dr.Field, dr.Want)
@@ -42,27 +43,27 @@ func targetOf(drifts []Drift) string {
 }
 
 // describeDrifts is what a node has and should not have, for people.
-func describeDrifts(drifts []Drift) string {
+func describeDrifts(drifts []drift.Drift) string {
 	var words []string
 	for _, dr := range drifts {
 		if dr.Reason == cluster.ConfigDrift {
 			words = append(words, "another machine config")
 			continue
 		}
-		words = append(words, dr.have())
+		words = append(words, dr.Has())
 	}
 	return strings.Join(words, ", ")
 }
 
 // describeChange is what changes on a node, for people.
-func describeChange(drifts []Drift) string {
+func describeChange(drifts []drift.Drift) string {
 	var words []string
 	for _, dr := range drifts {
 		if dr.Reason == cluster.ConfigDrift {
 			words = append(words, "its machine config")
 			continue
 		}
-		words = append(words, fmt.Sprintf("%s to %s", dr.Field, dr.want()))
+		words = append(words, fmt.Sprintf("%s to %s", dr.Field, dr.Wants()))
 	}
 	return strings.Join(words, ", ")
 }
@@ -82,7 +83,7 @@ func (m *planner) failedTurn() string {
 }
 
 // wasTaken reports whether a node was taken down for this already, at this revision.
-func (m *planner) wasTaken(n cluster.Node, drifts []Drift) bool {
+func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
 	r, ok := m.o.Facts.Restarts[n.Name]
 	boot := m.o.Machines[n.Name].BootID
 	return ok && r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
@@ -137,7 +138,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 }
 
 // holdTurn waits with what takes a node down, and reports whether it does.
-func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drifts []Drift) bool {
+func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drifts []drift.Drift) bool {
 	change := describeChange(drifts)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn}
 	vm := m.o.VMs[n.Name]
@@ -197,7 +198,7 @@ func EndedTurns(d cluster.Desired, o cluster.Observed) []string {
 	m := newPlanner(d, o, cluster.Policy{})
 	var out []string
 	for _, n := range d.Spec.Nodes {
-		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(machineDrifts(d.Repository(), o, n, o.Machines[n.Name])) == 0
+		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name])) == 0
 		if _, ok := o.Facts.Restarts[n.Name]; ok && same && m.plan.Phases[n.Name] == cluster.PhaseReady {
 			out = append(out, n.Name)
 		}

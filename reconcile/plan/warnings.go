@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // Warnings report what differs from the inventory and does not matter to the cluster,
@@ -24,7 +25,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if vm.Untaggable {
 			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is without tags of the agent, because Proxmox VE does not let it tag its VMs", vm.VMID),
 				fmt.Sprintf("`qm set %d --tags '%s'` as root on %s; or allow it: `user-tag-access` in Datacenter > Options",
-					vm.VMID, strings.Join(withTags(vm, n), ";"), carrier(n, vm))))
+					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), carrier(n, vm))))
 		}
 	}
 	out = append(out, reportUnjudged(d, o)...)
@@ -75,12 +76,6 @@ func listLeft(d cluster.Desired, o cluster.Observed) []cluster.ReleaseName {
 		}
 	}
 	return out
-}
-
-// withTags are the tags of a VM and those of its node.
-func withTags(vm cluster.VM, n cluster.Node) []string {
-	n.Tags = append(n.Tags[:len(n.Tags):len(n.Tags)], vm.Tags...)
-	return n.VMTags()
 }
 
 // reportElsewhere reports a VM that is on another host than in the inventory: somebody

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // world is a desired state and an observation that scenario commands edit.
@@ -89,7 +90,7 @@ func (w *world) number(t *testing.T, s string) int {
 
 func (w *world) vm(n cluster.Node) cluster.VM {
 	return cluster.VM{VMID: n.VMID, Node: n.Name, Name: n.Name, Host: n.Placement.Pin, Presence: cluster.Present, Owner: cluster.Ours,
-		Tags: []string{cluster.OwnTag}, Hardware: cluster.Saw(WantHardware(w.d.Spec, n))}
+		Tags: []string{cluster.OwnTag}, Hardware: cluster.Saw(drift.WantHardware(w.d.Spec, n))}
 }
 
 // step applies one plan and lets the world settle, as Forecast does.

@@ -126,7 +126,7 @@ func (s *stand) imageBytes() []byte {
 	return b
 }
 
-// wantHardware is what the planner wants of a node (see plan.WantHardware).
+// wantHardware is what the planner wants of a node (see drift.WantHardware).
 func wantHardware(n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
 		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, Model: "virtio", MAC: n.MAC, Bridge: n.Bridge, Boot: cluster.BootSystemDisk,

@@ -1,27 +1,55 @@
-package plan
+package drift
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// driftsOf compares a node with the inventory: its VM, and its machine as far as
+// How is what it takes to correct a drift.
+type How string
+
+// The ways to correct a drift, from the cheapest.
+const (
+	InPlace   How = "in place"
+	NextStart How = "in place, for its next start"
+	Reboot    How = "reboot"
+	Replace   How = "replace"
+	Refuse    How = "refuse"
+)
+
+// Drift is one field in which a node is not what the inventory has.
+type Drift struct {
+	Reason     cluster.Reason
+	Field      string
+	Want, Have string
+	How        How
+}
+
+// Has is what the node has, for people.
+func (d Drift) Has() string { return d.Field + " " + cmp.Or(d.Have, "none") }
+
+// Wants is what the inventory has, for people.
+func (d Drift) Wants() string { return cmp.Or(d.Want, "none") }
+
+// Of compares a node with the inventory: its VM, and its machine as far as
 // Talos lets us see it.
-func driftsOf(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
-	out := vmDrifts(d.Spec, n, o.VMs[n.Name])
+func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
+	out := OfVM(d.Spec, n, o.VMs[n.Name])
 	if mach.Reach == cluster.Configured {
-		out = append(out, machineDrifts(d, o, n, mach)...)
+		out = append(out, OfMachine(d, o, n, mach)...)
 	}
 	return out
 }
 
-// machineDrifts compares what a machine runs. Versions come first and alone: an
+// OfMachine compares what a machine runs. Versions come first and alone: an
 // older version has another config, too.
-func machineDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
+func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	want := d.Spec.Versions
 	if mach.Talos != "" && mach.Talos != want.Talos {
 		return []Drift{{cluster.TalosVersionDrift, "talos version", want.Talos, mach.Talos, Reboot}}
@@ -101,9 +129,9 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	return hw
 }
 
-// vmDrifts compares the VM of a node with the inventory. How is of a VM that runs;
+// OfVM compares the VM of a node with the inventory. How is of a VM that runs;
 // one that is stopped takes everything at once that can be changed at all.
-func vmDrifts(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
+func OfVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 	if !vm.Hardware.Known {
 		return nil
 	}
@@ -112,13 +140,13 @@ func vmDrifts(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 	if vm.Active != nil {
 		active = *vm.Active
 	}
-	out := fieldDrifts(want, next, active)
-	if lacksSystemDisk(vm) { // missingSystemDisk reports it, and there is nothing to boot from
+	out := compareHardware(want, next, active)
+	if LacksSystemDisk(vm) { // missingSystemDisk reports it, and there is nothing to boot from
 		out = slices.DeleteFunc(out, func(dr Drift) bool { return dr.Field == string(cluster.FieldBoot) })
 	} else {
-		out = append(out, diskDrifts(want, next, vm)...)
+		out = append(out, compareDisks(want, next, vm)...)
 	}
-	out = append(out, tagDrifts(n, vm)...)
+	out = append(out, compareTags(n, vm)...)
 	if vm.Unmarked {
 		out = append(out, Drift{cluster.HardwareDrift, string(cluster.FieldMark), "the mark of the agent on its first line", "another", InPlace})
 	}
@@ -132,10 +160,10 @@ func vmDrifts(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 	return out
 }
 
-// fieldDrifts compares what is wanted with what a VM has from its next start on, and
+// compareHardware compares what is wanted with what a VM has from its next start on, and
 // with what it has now. A change that waits for the next start, and should not be
 // made, is taken back in place.
-func fieldDrifts(want, next, active cluster.Hardware) []Drift {
+func compareHardware(want, next, active cluster.Hardware) []Drift {
 	var out []Drift
 	for _, f := range hardwareFields {
 		w, later, now := f.of(&want), f.of(&next), f.of(&active)
@@ -153,9 +181,9 @@ func fieldDrifts(want, next, active cluster.Hardware) []Drift {
 	return out
 }
 
-// diskDrifts compares disks. Those without a serial of ours are not compared: storage
+// compareDisks compares disks. Those without a serial of ours are not compared: storage
 // drivers plug their own.
-func diskDrifts(want, have cluster.Hardware, vm cluster.VM) []Drift {
+func compareDisks(want, have cluster.Hardware, vm cluster.VM) []Drift {
 	var out []Drift
 	disk := func(name string, w, h cluster.DiskSeen) {
 		if w.Datastore != h.Datastore {
@@ -166,7 +194,7 @@ func diskDrifts(want, have cluster.Hardware, vm cluster.VM) []Drift {
 			if w.Bytes < h.Bytes {
 				how = Refuse
 			}
-			out = append(out, Drift{cluster.HardwareDrift, name + " size", gib(w.Bytes), gib(h.Bytes), how})
+			out = append(out, Drift{cluster.HardwareDrift, name + " size", text.GiB(w.Bytes), text.GiB(h.Bytes), how})
 		}
 	}
 	disk("system disk", want.System, have.System)
@@ -180,20 +208,20 @@ func diskDrifts(want, have cluster.Hardware, vm cluster.VM) []Drift {
 		if slices.ContainsFunc(vm.Others, cluster.Drive.Detached) {
 			how = Refuse // one of them may be it, and an empty disk in its place would look like it
 		}
-		out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldDisk(serial)), Want: gib(want.Data[serial].Bytes), How: how})
+		out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldDisk(serial)), Want: text.GiB(want.Data[serial].Bytes), How: how})
 	}
 	for _, serial := range slices.Sorted(maps.Keys(have.Data)) {
 		if _, ok := want.Data[serial]; !ok {
-			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldDisk(serial)), Have: gib(have.Data[serial].Bytes), How: Refuse})
+			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldDisk(serial)), Have: text.GiB(have.Data[serial].Bytes), How: Refuse})
 		}
 	}
 	return out
 }
 
-// tagDrifts compares the tags of a VM. What people add is theirs. One that Proxmox VE
+// compareTags compares the tags of a VM. What people add is theirs. One that Proxmox VE
 // does not let us tag goes without; Warnings has it.
-func tagDrifts(n cluster.Node, vm cluster.VM) []Drift {
-	if vm.Untaggable || all(n.VMTags(), func(t string) bool { return hasTag(vm, t) }) {
+func compareTags(n cluster.Node, vm cluster.VM) []Drift {
+	if vm.Untaggable || !slices.ContainsFunc(n.VMTags(), func(t string) bool { return !hasTag(vm, t) }) {
 		return nil
 	}
 	return []Drift{{cluster.HardwareDrift, string(cluster.FieldTags), strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace}}
@@ -204,8 +232,8 @@ func hasTag(vm cluster.VM, tag string) bool {
 	return slices.ContainsFunc(vm.Tags, func(t string) bool { return strings.EqualFold(t, tag) })
 }
 
-// refused is the block for a drift that is not corrected.
-func (dr Drift) refused(n cluster.Node) cluster.Block {
+// Refusal is the block for a drift that is not corrected.
+func (dr Drift) Refusal(n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
@@ -221,7 +249,7 @@ func (dr Drift) refused(n cluster.Node) cluster.Block {
 		b.Hint = "set kubernetes_version back, or upgrade with talosctl upgrade-k8s"
 		return b
 	}
-	b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s", n.VMID, dr.have(), dr.want())
+	b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s", n.VMID, dr.Has(), dr.Wants())
 	b.Hint = "undo the change in the repository, or change the vm by hand to match"
 	switch {
 	case dr.Field == string(cluster.FieldAddress):
@@ -245,8 +273,45 @@ func (dr Drift) refused(n cluster.Node) cluster.Block {
 	return b
 }
 
-// lacksSystemDisk reports whether a VM is seen to have no disk with the serial of the
+// LacksSystemDisk reports whether a VM is seen to have no disk with the serial of the
 // system disk. A creation makes VM and disk in one task, so it was there.
-func lacksSystemDisk(vm cluster.VM) bool {
+func LacksSystemDisk(vm cluster.VM) bool {
 	return vm.Hardware.Known && vm.Hardware.Value.System == (cluster.DiskSeen{})
+}
+
+// Take gives a VM what it should have of some fields, as it has it from its next start
+// on.
+func Take(s cluster.Spec, n cluster.Node, vm *cluster.VM, fields []cluster.VMField) {
+	want, next := WantHardware(s, n), vm.Hardware.Value
+	next.Data = maps.Clone(next.Data)
+	for _, field := range fields {
+		for _, f := range hardwareFields {
+			if f.name == field {
+				f.take(&next, &want)
+			}
+		}
+		for serial, disk := range want.Data {
+			if field == cluster.FieldDisk(serial) || field == cluster.FieldDiskSize(serial) {
+				next.Data[serial] = disk
+			}
+		}
+		switch field {
+		case cluster.FieldSystemSize:
+			next.System = want.System
+		case cluster.FieldTags:
+			vm.Tags = WithTags(*vm, n)
+		case cluster.FieldMark:
+			vm.Unmarked = false
+		}
+	}
+	vm.Hardware.Value = next
+	if vm.Active != nil && len(compareHardware(want, next, *vm.Active)) == 0 {
+		vm.Active = nil
+	}
+}
+
+// WithTags are the tags of a VM and those of its node.
+func WithTags(vm cluster.VM, n cluster.Node) []string {
+	n.Tags = append(n.Tags[:len(n.Tags):len(n.Tags)], vm.Tags...)
+	return n.VMTags()
 }

@@ -1,0 +1,76 @@
+package drift
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// newNode is a node as an inventory has it.
+func newNode() (cluster.Spec, cluster.Node) {
+	n := cluster.Node{Name: "cp-1", Role: cluster.ControlPlane, VMID: 411, IP: netip.MustParseAddr("10.10.0.11"), MAC: "BC:24:11:00:00:01",
+		Bridge: "vmbr1", Datastore: "local-lvm", SCSIHardware: "virtio-scsi-single", CPUType: "x86-64-v2-AES", Cores: 4, MemoryMiB: 8192, DiskBytes: 40 << 30}
+	return cluster.Spec{Network: cluster.Network{Mode: cluster.AddressStatic, CIDR: netip.MustParsePrefix("10.10.0.0/24"), Gateway: netip.MustParseAddr("10.10.0.1")}, Nodes: []cluster.Node{n}}, n
+}
+
+// TestDriftsAreComparedOnce: every field of the hardware is in the list exactly
+// once, so that none drifts unseen, and a forecast takes each.
+func TestDriftsAreComparedOnce(t *testing.T) {
+	s, n := newNode()
+	want := WantHardware(s, n)
+	have := cluster.Hardware{CPUType: "host", Cores: 1, MemoryMiB: 1, Balloon: true, Machine: "pc", BIOS: "seabios", SCSIHardware: "lsi", Model: "e1000", MAC: "x", Bridge: "vmbr9", VLAN: 9, Boot: "net0",
+		System: cluster.DiskSeen{Datastore: "other", Bytes: 1 << 30}, Data: map[string]cluster.DiskSeen{"talos-x": {Bytes: 1 << 30}}, Address: "x", Agent: true}
+	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Present, Owner: cluster.Ours, Tags: n.VMTags(), Hardware: cluster.Saw(WantHardware(s, n))}
+	vm.Hardware = cluster.Saw(have)
+	seen := map[string]How{}
+	for _, d := range OfVM(s, n, vm) {
+		if _, twice := seen[d.Field]; twice || d.How == "" || d.Reason != cluster.HardwareDrift {
+			t.Errorf("drift %+v", d)
+		}
+		seen[d.Field] = d.How
+	}
+	if len(seen) != len(hardwareFields)+3 || len(hardwareFields)+2 != reflect.TypeFor[cluster.Hardware]().NumField() { // two of the system disk, one disk too many
+		t.Errorf("%d drifts of %d fields: %v", len(seen), len(hardwareFields), seen)
+	}
+	for _, f := range hardwareFields {
+		if f.take(&have, &want); f.of(&have) != f.of(&want) {
+			t.Errorf("a forecast does not take %s", f.name)
+		}
+	}
+	vm.Hardware = cluster.Saw(want)
+	if d := OfVM(s, n, vm); len(d) > 0 {
+		t.Errorf("the same differs: %v", d)
+	}
+}
+
+// TestDriftsThatWait: what waits for the next start of a VM is compared, too.
+func TestDriftsThatWait(t *testing.T) {
+	s, n := newNode()
+	for name, c := range map[string]struct {
+		next, active, want int
+		how                How
+		have               string
+	}{
+		"edited, and not started since":        {next: 2, active: 4, want: 4, how: InPlace, have: "2 from its next start on"},
+		"written into the inventory afterward": {next: 8, active: 4, want: 8, how: Reboot, have: "4"},
+		"a third value":                        {next: 2, active: 4, want: 8, how: Reboot, have: "4"},
+		"the same":                             {next: 4, active: 4, want: 4},
+	} {
+		n.Cores = c.want
+		vm := cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Present, Owner: cluster.Ours, Tags: n.VMTags(), Hardware: cluster.Saw(WantHardware(s, n))}
+		vm.Power = cluster.PowerRunning
+		vm.Hardware.Value.Cores = c.next
+		active := vm.Hardware.Value
+		active.Cores = c.active
+		vm.Active = &active
+		drifts := OfVM(s, n, vm)
+		if c.how == "" && len(drifts) == 0 {
+			continue
+		}
+		if len(drifts) != 1 || drifts[0].How != c.how || drifts[0].Have != c.have {
+			t.Errorf("%s: %+v", name, drifts)
+		}
+	}
+}
