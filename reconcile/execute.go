@@ -281,6 +281,10 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 		return r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
 	case plan.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
+	case plan.RemoveMember:
+		return r.removeMember(ctx, d, a)
+	case plan.DeleteNode:
+		return r.c.Nodes.DeleteNode(ctx, d, a.Node)
 	default:
 		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
 	}
@@ -362,9 +366,31 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 	})
 }
 
+// removeMember removes a member from etcd. One that leads gives that up first, so that
+// the others do not wait for an election; and the quorum is looked at once more.
+func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a plan.RemoveMember) error {
+	if a.Answers {
+		if err := r.c.Machines.Forfeit(ctx, d, a.Node); err != nil {
+			return err
+		}
+	}
+	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name); why != "" {
+		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the member of %s is not removed from etcd: %s", a.Node.Name, why)
+	}
+	return r.c.Machines.RemoveMember(ctx, d, a.Node, a.Member)
+}
+
 // checkEtcd asks all members of etcd once more, right before one of them goes down, and
 // returns an error unless the others keep the quorum.
 func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+	if why := plan.EtcdWithout(d, r.askEtcd(ctx, d), n.Name); why != "" {
+		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not taken down: %s", n.Name, why)
+	}
+	return nil
+}
+
+// askEtcd asks all members of etcd who they are.
+func (r *Reconciler) askEtcd(ctx context.Context, d cluster.Desired) cluster.Observed {
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
 	o := cluster.Observed{Now: time.Now(), Facts: r.c.Journal.Facts()}
@@ -374,10 +400,7 @@ func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster
 			ob.Observe(ctx, d, &o)
 		}
 	}
-	if why := plan.EtcdWithout(d, o, n.Name); why != "" {
-		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not taken down: %s", n.Name, why)
-	}
-	return nil
+	return o
 }
 
 // fetchChart fetches a chart under the pin of the inventory, else under the one

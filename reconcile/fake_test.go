@@ -394,6 +394,12 @@ func (f *fake) Reboot(ctx context.Context, _ cluster.Desired, n cluster.Node, _ 
 
 func (f *fake) Forfeit(context.Context, cluster.Desired, cluster.Node) error { return nil }
 
+func (f *fake) RemoveMember(context.Context, cluster.Desired, cluster.Node, cluster.Member) error {
+	return nil
+}
+
+func (f *fake) DeleteNode(context.Context, cluster.Desired, cluster.Node) error { return nil }
+
 func (f *fake) Drain(ctx context.Context, _ cluster.Desired, n cluster.Node, turn string, _ cluster.Drain, _ Progress) error {
 	if err := f.act(ctx, "drain", n.Name); err != nil {
 		return err

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -59,6 +60,11 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	isRemoved := func(name, _ string) bool { _, ok := d.Spec.Node(name); return !ok }
 	maps.DeleteFunc(after.Settled, isRemoved)
 	ended := plan.EndedTurns(d, *o)
+	for node := range after.Restarts {
+		if isRemoved(node, "") {
+			ended = append(ended, node)
+		}
+	}
 	for _, node := range ended {
 		delete(after.Restarts, node)
 	}
@@ -95,6 +101,24 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	o.Facts = r.c.Journal.Facts()
 	return nil
+}
+
+// learnRemoved takes in which nodes and members of etcd are no longer the inventory's, so
+// that the next pass watches them, too.
+func (r *Reconciler) learnRemoved(d *cluster.Desired, o *cluster.Observed) {
+	before := r.memo.leaving
+	r.memo.leaving = plan.RemovedNodes(*d, *o)
+	if !slices.EqualFunc(before, r.memo.leaving, func(a, b cluster.Node) bool { return a.Name == b.Name && a.IP == b.IP && a.Role == b.Role }) {
+		r.exec.wakeLoop() // they are not watched yet
+	}
+	lost := map[uint64]time.Time{}
+	for _, id := range plan.LostMembers(*d, *o) {
+		lost[id] = o.Now
+		if since, ok := r.memo.lost[id]; ok {
+			lost[id] = since
+		}
+	}
+	r.memo.lost, o.LostSince = lost, lost
 }
 
 // learnReady writes down that the cluster is Ready for the first time. If it cannot,

@@ -37,16 +37,19 @@ func (r *Reconciler) pass(ctx context.Context) {
 		r.reportUnknown(began)
 		return
 	}
+	d.Removed = r.memo.leaving
 	o := r.observe(ctx, d, cluster.Observed{Now: time.Now(), Facts: facts, Usual: r.c.Usual(), Running: running, Backoffs: backoffs})
 	if ctx.Err() != nil {
 		return
 	}
+	r.learnRemoved(&d, &o)
 	if err := r.learnFacts(d, &o); err != nil {
 		r.logUnwritable(err)
 		r.reportPass(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
 		return
 	}
 	d = r.keepRunning(ctx, d, o)
+	d.Removed = r.memo.leaving
 	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
 	r.view.Store(&view{desired: d, observed: o, stop: stop, inForce: inForce})

@@ -2,8 +2,10 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,6 +116,9 @@ type Machines interface {
 	Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p Progress) error
 	// Forfeit has the etcd of a node give up leadership, if it has it.
 	Forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error
+	// RemoveMember removes the member of a node from etcd, by asking another control
+	// plane. One that is not listed is success.
+	RemoveMember(ctx context.Context, d cluster.Desired, n cluster.Node, member cluster.Member) error
 }
 
 // Nodes changes Node objects of Kubernetes, and what runs on them.
@@ -124,6 +129,8 @@ type Nodes interface {
 	Drain(ctx context.Context, d cluster.Desired, n cluster.Node, turn string, how cluster.Drain, p Progress) error
 	// Uncordon puts a node back into service that Drain took out of it.
 	Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error
+	// DeleteNode deletes the Node object of a node whose machine is not there any longer.
+	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error
 }
 
 // Releases changes Helm releases.
@@ -353,6 +360,27 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 	return r.command("accepted "+revision.Short(), func(f *cluster.Facts) { f.Applied = revision })
 }
 
+// Approve lets the plan go that waits for approval, if it still is the one with this
+// digest, of which a beginning is enough. A plan that changes afterwards by what somebody
+// pushes, or by another node that leaves the inventory, waits again.
+func (r *Reconciler) Approve(digest string) error {
+	f, err := r.Forecast()
+	switch {
+	case err != nil:
+		return err
+	case !f.Unapproved:
+		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to approve: nothing waits for it"))
+	case len(digest) < leastDigest || !strings.HasPrefix(f.Digest, digest):
+		return cluster.WithReason(cluster.NotConfirmed, fault.Errorf(fmt.Sprintf("look at `talos-agent plan %s` again, and approve the digest that it ends with", r.c.Cluster), "the plan that waits for approval is not %s", digest))
+	}
+	return r.command("approved "+f.Digest[:leastDigest], func(facts *cluster.Facts) {
+		facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Target: f.Digest, Revision: f.Revision, VMs: f.VMs, At: time.Now().UTC()})
+	})
+}
+
+// leastDigest is how much of a digest identifies a plan.
+const leastDigest = 12
+
 // AcceptBootstrap declares, by root's word, that there is no etcd of this cluster,
 // where the agent cannot know: that bootstrap was never sent although the state that
 // would show it is lost, or that none is left on a VM that is not proven to be ours
@@ -433,6 +461,9 @@ type memo struct {
 	seen      cluster.Revision // newest revision, valid or not
 	subject   string           // of its commit
 	fetched   time.Time        // when the source looked for it
+
+	leaving []cluster.Node       // plan.RemovedNodes
+	lost    map[uint64]time.Time // plan.LostMembers, since when
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
 	phases     map[string]stamp          // as reported

@@ -255,6 +255,35 @@ the cluster may split in two: be sure.`,
 	return cmd
 }
 
+func newApprove(env *environment) *cobra.Command {
+	return &cobra.Command{
+		Use:   "approve [CLUSTER] DIGEST",
+		Short: "Let a plan go that waits for approval",
+		Long: `Let a plan go that waits for approval: ` + "`apply: approve`" + ` in cluster.yaml or in
+the host's policy has every change of the inventory wait, and a push that takes
+more nodes out of it than the policy's ` + "`removals`" + ` waits as well.
+
+plan shows all of it, and ends with its digest. What is approved is that plan
+alone: when somebody has pushed since, or anything else has changed it, approve
+refuses, and plan shows what it is now.`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: clusterNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := newClient(cmd)
+			last := len(args) - 1
+			name, err := chooseCluster(cmd.Context(), c, args[:last])
+			if err != nil {
+				return err
+			}
+			if err := c.Approve(cmd.Context(), name, args[last]); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(env.stdout, "%s: approved\n", name)
+			return nil
+		},
+	}
+}
+
 func newDestroy(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "destroy CLUSTER",

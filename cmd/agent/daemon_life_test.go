@@ -186,7 +186,7 @@ func peers(t *testing.T, r *rig) {
 			t.Errorf("reading: %v", a)
 		}
 	}
-	for _, args := range [][]string{{"reconcile", "dev"}, {"suspend"}, {"resume"}, {"accept", "--bootstrap"}, {"kubeconfig"}, {"talosconfig", "-f", "t"},
+	for _, args := range [][]string{{"reconcile", "dev"}, {"suspend"}, {"resume"}, {"accept", "--bootstrap"}, {"approve", "dev", "0123456789ab"}, {"kubeconfig"}, {"talosconfig", "-f", "t"},
 		{"destroy", "dev", "--confirm", "dev"}, {"plan", "dev", "--dir", "empty"}} {
 		a := r.as(nobody, args...)
 		if a.code != exitFailed || !a.has("this is for root of the host") || !a.has("-> run it with sudo") {
@@ -250,6 +250,7 @@ func tearDown(t *testing.T, r *rig, before map[string]string) {
 func rewritten(t *testing.T, r *rig) {
 	applied := r.status().Applied
 	r.run(exitFailed, do("accept"), "there is nothing to accept")
+	r.run(exitFailed, do("approve", "0123456789ab"), "there is nothing to approve")
 	files := r.inventory(2)
 	forced, err := r.lab.Repo.Rewrite("main", files, "history is what I say")
 	must(err)

@@ -152,7 +152,8 @@ func (c stubCluster) Resume() error  { return c.note("resume", c.name) }
 func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
-func (c stubCluster) AcceptBootstrap() error { return c.note("accept bootstrap", c.name) }
+func (c stubCluster) Approve(digest string) error { return c.note("approve "+digest, c.name) }
+func (c stubCluster) AcceptBootstrap() error      { return c.note("accept bootstrap", c.name) }
 func (c stubCluster) Destroy(shown, despite []int) error {
 	return c.note(fmt.Sprintf("destroy %v despite %v", shown, despite), c.name)
 }
@@ -216,13 +217,14 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			}
 			return nil
 		},
-		"plan":        func() error { _, err := c.Forecast(ctx, "dev"); return err },
-		"preview":     func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
-		"reconcile":   func() error { return c.Reconcile(ctx, "dev") },
-		"all":         func() error { return c.ReconcileAll(ctx) },
-		"suspend":     func() error { return c.Suspend(ctx, "dev") },
-		"resume":      func() error { return c.Resume(ctx, "dev") },
-		"accept main": func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"plan":         func() error { _, err := c.Forecast(ctx, "dev"); return err },
+		"preview":      func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
+		"reconcile":    func() error { return c.Reconcile(ctx, "dev") },
+		"all":          func() error { return c.ReconcileAll(ctx) },
+		"suspend":      func() error { return c.Suspend(ctx, "dev") },
+		"resume":       func() error { return c.Resume(ctx, "dev") },
+		"accept main":  func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"approve 3fa9": func() error { return c.Approve(ctx, "dev", "3fa9") },
 		"accept bootstrap": func() error {
 			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})
 		},

@@ -220,6 +220,11 @@ func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) err
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
+// Approve lets the plan with this digest go, which waits for approval.
+func (c *Client) Approve(ctx context.Context, name, digest string) error {
+	return c.call(ctx, "POST", clusterPath(name, "approve"), jsonBody(ApproveRequest{Digest: digest}), nil)
+}
+
 // Destroy begins to destroy a cluster: the VMs that a forecast showed, those that are
 // protected in Proxmox VE only if they are named.
 func (c *Client) Destroy(ctx context.Context, name string, shown []int, despite ...int) error {

@@ -72,6 +72,8 @@ type Cluster interface {
 	Resume() error
 	Accept(revision cluster.Revision) error
 	AcceptBootstrap() error
+	// Approve lets the plan with this digest go, which waits for approval.
+	Approve(digest string) error
 	// Destroy begins to delete what was shown, by VMID; without any, what would be
 	// shown now.
 	Destroy(shown, despite []int) error
@@ -137,6 +139,12 @@ type route struct {
 type AcceptRequest struct {
 	Revision  cluster.Revision `json:"revision,omitempty"`
 	Bootstrap bool             `json:"bootstrap,omitempty"`
+}
+
+// ApproveRequest is the body of an approve.
+type ApproveRequest struct {
+	// Digest is that of the Forecast that was shown, or its first 12 characters at least.
+	Digest string `json:"digest"`
 }
 
 // DestroyRequest is the body of a destroy.
@@ -260,6 +268,17 @@ var routes = []route{
 			return returnEmpty(c.AcceptBootstrap())
 		}
 		return returnEmpty(c.Accept(req.Revision))
+	}},
+	{pattern: "POST /v1/clusters/{name}/approve", access: forRoot, kind: "Done", does: "let the plan with this digest go, which waits for approval", serve: func(r *http.Request, d Daemon) (any, error) {
+		var req ApproveRequest
+		if err := decodeBody(r, &req); err != nil {
+			return nil, err
+		}
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return returnEmpty(c.Approve(req.Digest))
 	}},
 	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req DestroyRequest

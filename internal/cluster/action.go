@@ -27,6 +27,8 @@ const (
 	DrainNode         ActionKind = "drain node"
 	RebootNode        ActionKind = "reboot node"
 	UncordonNode      ActionKind = "uncordon node"
+	RemoveMember      ActionKind = "remove etcd member"
+	DeleteNode        ActionKind = "delete node"
 )
 
 // ActionID identifies an action: there is never more than one of a kind for a

@@ -15,6 +15,9 @@ const (
 	AnnotationDrained = "talos-agent.dev/drained"
 )
 
+// TurnRemoval is what AnnotationTurn holds of a node that is removed from the cluster.
+const TurnRemoval = "removal"
+
 // Drain is how a node is drained. The zero value is the default.
 type Drain struct {
 	// Timeout is how long the pods of a node may take; 0: 5 minutes.
@@ -22,6 +25,9 @@ type Drain struct {
 	// Delete deletes the pods that are left then, whatever their disruption budgets
 	// allow. Without it the drain fails, and the node returns to service.
 	Delete bool
+	// Adopt takes over a cordon that is not the agent's: the node does not return to
+	// service.
+	Adopt bool
 	// Stay: the node is cordoned, and its pods stay, because there is no other node for
 	// them.
 	Stay bool

@@ -49,6 +49,8 @@ const (
 	// IntendCanary is which node was the first to get its machine config while it ran,
 	// of a change of several.
 	IntendCanary IntentKind = "Canary"
+	// IntendApproved is an administrator's approval of a plan that waits for one.
+	IntendApproved IntentKind = "Approved"
 	// SeenReady is written when the cluster was Ready for the first time. What is
 	// waited for only until then, others may have replaced since.
 	SeenReady IntentKind = "Ready"
@@ -74,17 +76,18 @@ type Intent struct {
 	// Done: what was intended was seen to have happened; etcd was seen running.
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
-	// revision they are of.
+	// revision they are of. Revision is, of IntendApproved, whose changes are approved.
 	Versions Versions `json:"versions,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
 	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node
-	// is who was first.
+	// is who was first. Of IntendApproved it is the digest of the forecast that was shown.
 	Target string `json:"target,omitempty"`
 	// Despite are, of IntendDestroy, the VMs that are deleted although they are
 	// protected in Proxmox VE.
 	Despite []int `json:"despite,omitempty"`
 	// VMs are, of IntendDestroy, the VMs that were shown when it was confirmed, by
-	// VMID: no others are deleted. Older agents wrote none.
+	// VMID: no others are deleted. Older agents wrote none. Of IntendApproved, the VMs of
+	// the nodes that may be removed.
 	VMs []int `json:"vms,omitempty"`
 	// Left is, of IntendSuspend, what a destruction that has ended did not delete,
 	// and why.
@@ -110,6 +113,12 @@ func (f Facts) Suspended() bool { return f.intends(IntendSuspend) }
 // Destroying reports whether an administrator asked for the cluster to be
 // destroyed.
 func (f Facts) Destroying() bool { return f.intends(IntendDestroy) }
+
+// Approved reports whether an administrator has approved the changes of a revision.
+func (f Facts) Approved(revision Revision) bool {
+	in, ok := f.Intent(IntendApproved)
+	return ok && in.Revision == revision
+}
 
 // LeftOver is what a destruction that has ended did not delete, and why.
 func (f Facts) LeftOver() []Block {

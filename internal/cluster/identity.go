@@ -68,6 +68,8 @@ type Mark struct {
 	Cluster  string `json:"cluster"`
 	Node     string `json:"node"`
 	Deleting bool   `json:"deleting,omitempty"`
+	// Replace is the token with which the inventory asked for the machine.
+	Replace string `json:"replace,omitempty"`
 }
 
 // String renders the mark as the first line of a VM's description.

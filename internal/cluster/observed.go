@@ -35,6 +35,12 @@ type Observed struct {
 	// MembersAgree states whether every member of etcd names the same members. It
 	// is unknown until all of them were asked.
 	MembersAgree Seen[bool]
+	// MembersAsked is how many members were asked and name the same members; 0 where
+	// they do not.
+	MembersAsked int
+	// LostSince is since when members of etcd, by id, were seen to have no machine, in
+	// every look. One that was seen so for the first time has the time of this look.
+	LostSince map[uint64]time.Time
 	// APIs is for each control plane whether its own kube-apiserver answers ready.
 	APIs map[string]Seen[bool]
 	// VIP is what answers at the address that the control planes share; unknown
@@ -164,6 +170,7 @@ type VM struct {
 	Uptime   time.Duration
 	Lock     string // backup, create, ...; "" : none
 	Deleting bool   // its mark records that a deletion has begun
+	Replace  string // token of the inventory that it was made for, as its mark has it
 	// Disproven: its UUID was read and is another's, and its mark is not of this
 	// cluster. What is Foreign without that may be the node's own VM all the same.
 	Disproven bool
@@ -310,6 +317,13 @@ type KubeNode struct {
 	Drained string
 	// BootID identifies the boot of the machine that its kubelet reports from.
 	BootID string
+	// UUID is the SMBIOS UUID of the machine that its kubelet reports from, in lower
+	// case; "" : it has not reported.
+	UUID string
+	// Address is its internal address, "" when it has none.
+	Address string
+	// ControlPlane: it has the label of a control plane.
+	ControlPlane bool
 	// Pressure is what its kubelet reports although it is Ready, "DiskPressure:
 	// kubelet has disk pressure"; "" : nothing.
 	Pressure string

@@ -16,9 +16,12 @@ type Policy struct {
 	Bridges    []string // empty: any
 	Limits     Limits
 	Capacity   Capacity
-	Switches            // narrow those of every cluster
-	Factories  []string // image factories by URL; empty: any
-	Charts     []string // chart repositories and registries by URL; empty: any
+	Switches   // narrow those of every cluster
+	// Removals is how many nodes of a cluster may be removed at once without approval; 0:
+	// one, negative: none.
+	Removals  int
+	Factories []string // image factories by URL; empty: any
+	Charts    []string // chart repositories and registries by URL; empty: any
 	// Lines maps a field ("limits.nodes") to its line in File.
 	Lines map[string]int
 	// Problems are why it is not known what the host allows now: its file is
@@ -70,6 +73,9 @@ func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, defaultRes
 
 // Thin is how much a thin storage may promise, in percent of its size.
 func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, defaultThinPercent) }
+
+// RemovalLimit is how many nodes of a cluster may be removed at once without approval.
+func (p Policy) RemovalLimit() int { return max(0, cmp.Or(p.Removals, 1)) }
 
 // Line names the place of a rule for people: "/etc/talos-agent/policy.yaml:4".
 func (p Policy) Line(field string) string {

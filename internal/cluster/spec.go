@@ -69,6 +69,8 @@ type Spec struct {
 	// MaxUnavailable is how many workers may be out of service at once; 0: one.
 	MaxUnavailable int
 	Drain          Drain
+	// AllowEven: a control plane may be removed although an even number of them is left.
+	AllowEven bool
 	// Capacity is the most that VMs may take on a host, by its name, where the
 	// inventory bounds it.
 	Capacity map[string]HostCapacity
@@ -83,6 +85,8 @@ type Switches struct {
 	// ApplyOff: what the inventory has changed of a node that is there is reported, and
 	// not done.
 	ApplyOff bool
+	// ApplyApproved: it is done when an administrator has approved it.
+	ApplyApproved bool
 }
 
 // HostCapacity is what the inventory gives of a host. Zero means all of it.
@@ -173,8 +177,10 @@ type Node struct {
 	Taints map[string]string // key -> value:Effect
 
 	Patches []Patch // all that apply, in order: all, role, node
-	Protect bool    // never destroyed
-	Locked  bool    // never touched
+	// Replace is a token: a VM that was made for another one is replaced. "" : none is.
+	Replace string
+	Protect bool // never destroyed
+	Locked  bool // never touched
 }
 
 // Placement states on which hosts a node's VM may be made. Which one it is, the
@@ -405,11 +411,23 @@ type Desired struct {
 	// Base is the revision whose machine configs the cluster runs, where it is not
 	// the snapshot's.
 	Base Revision
+	// Removed are the nodes that the inventory no longer has and of which a VM or a
+	// member of etcd is left, as they were seen before: they are watched until nothing
+	// is left.
+	Removed []Node
 	// Hold is why no node may be added: what the cluster runs is not known.
 	Hold string
 	// OtherContract is the config_contract that the repository has, where the cluster
 	// was made with another one and keeps it.
 	OtherContract string
+}
+
+// AllNodes are the nodes of the inventory, and behind them those that are being removed.
+func (d Desired) AllNodes() []Node { return slices.Concat(d.Spec.Nodes, d.Removed) }
+
+// AllControlPlanes are the control planes among AllNodes, in the same order.
+func (d Desired) AllControlPlanes() []Node {
+	return slices.DeleteFunc(d.AllNodes(), func(n Node) bool { return n.Role != ControlPlane })
 }
 
 // Repository is what the repository has, whatever the cluster runs.

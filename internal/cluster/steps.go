@@ -97,9 +97,12 @@ type Forecast struct {
 	Problems Problems `json:"problems,omitempty"`
 	// Digest identifies exactly these steps; an approval names it.
 	Digest string `json:"digest"`
-	// VMs are, of a destruction, the VMs that it may delete, by VMID: a confirmation
-	// is for them.
+	// VMs are, of a destruction, and where nodes are removed, the VMs that may be deleted,
+	// by VMID: a confirmation or an approval is for them.
 	VMs []int `json:"vms,omitempty"`
+	// Unapproved means that a part of the steps waits until an administrator has approved
+	// them by their digest.
+	Unapproved bool `json:"unapproved,omitempty"`
 }
 
 // MarshalJSON writes no steps as an empty list, never as null: programs walk it.

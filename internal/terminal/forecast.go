@@ -43,4 +43,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	if len(f.Steps) > 0 {
 		p.Printf("%s, %d destructive, %s\n", text.Count(len(f.Steps), "step"), destructive, text.Count(reboots, "reboot"))
 	}
+	if f.Unapproved {
+		p.Printf("waits for approval: `talos-agent approve %s %.12s`\n", f.Cluster, f.Digest)
+	}
 }

@@ -192,7 +192,7 @@ func (p Printer) PrintProblems(problems []string) {
 var decided = []cluster.Reason{
 	cluster.InventoryInvalid, cluster.ClusterRemoved, cluster.HistoryRewritten, cluster.PolicyViolation, cluster.SecretsMissing,
 	cluster.SecretsChanged, cluster.ContractChanged, cluster.NodeLocked, cluster.NodeProtected, cluster.VMProtected, cluster.VMManaged,
-	cluster.ForeignVolumes, cluster.NodeIdentityChanged, cluster.OrphanVM, cluster.HardwareDrift, cluster.PoolDrift,
+	cluster.ForeignVolumes, cluster.NodeIdentityChanged, cluster.RemovalUnapproved, cluster.HardwareDrift, cluster.PoolDrift,
 	cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.ConfigDrift,
 }
 

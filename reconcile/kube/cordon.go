@@ -63,7 +63,7 @@ func (dr *drainer) cordon(ctx context.Context) (*corev1.Node, error) {
 	return dr.alterNode(ctx, dr.node, func(node *corev1.Node) (patch, error) {
 		turn, drained := node.Annotations[cluster.AnnotationTurn], node.Annotations[cluster.AnnotationDrained]
 		switch {
-		case node.Spec.Unschedulable && turn == "":
+		case node.Spec.Unschedulable && turn == "" && !dr.how.Adopt:
 			return nil, fault.WithHint(cluster.ErrCordonedByOthers,
 				fmt.Sprintf("`kubectl uncordon %s` when it may be drained: the agent waits until then", dr.node))
 		case node.Status.NodeInfo.BootID == "":

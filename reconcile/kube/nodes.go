@@ -53,13 +53,32 @@ func trimNode(obj any) any {
 			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)
 		}
 	}
-	small.Status.NodeInfo.KubeletVersion, small.Status.NodeInfo.BootID = n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.BootID
+	small.Status.NodeInfo.KubeletVersion, small.Status.NodeInfo.BootID, small.Status.NodeInfo.SystemUUID = n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.BootID, n.Status.NodeInfo.SystemUUID
+	if _, ok := n.Labels[labelControlPlane]; ok {
+		small.Labels = map[string]string{labelControlPlane: ""}
+	}
+	if a := addressOf(n); a != "" {
+		small.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: a}}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady || c.Status == corev1.ConditionTrue {
 			small.Status.Conditions = append(small.Status.Conditions, c)
 		}
 	}
 	return small
+}
+
+// labelControlPlane is on the Node of every control plane (Talos 1.13: recorded).
+const labelControlPlane = "node-role.kubernetes.io/control-plane"
+
+// addressOf is the first internal address of a node, "" when it has none.
+func addressOf(n *corev1.Node) string {
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			return a.Address
+		}
+	}
+	return ""
 }
 
 // nodeOf reads a Node object.
@@ -69,7 +88,7 @@ func nodeOf(obj any) (cluster.KubeNode, error) {
 		return cluster.KubeNode{}, fmt.Errorf("%T is no node", obj)
 	}
 	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
-		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID,
+		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID, UUID: strings.ToLower(o.Status.NodeInfo.SystemUUID), Address: addressOf(o),
 		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained])}
 	for _, c := range o.Status.Conditions {
 		if c.Type != corev1.NodeReady {
@@ -81,6 +100,7 @@ func nodeOf(obj any) (cluster.KubeNode, error) {
 		}
 	}
 	n.Pressure = pressureOf(o)
+	_, n.ControlPlane = o.Labels[labelControlPlane]
 	return n, nil
 }
 

@@ -167,6 +167,17 @@ type (
 
 	// UncordonNode puts a node back into service.
 	UncordonNode struct{ Node cluster.Node }
+
+	// RemoveMember removes a member from etcd, for ever. Answers: its machine does, and
+	// gives up leadership first.
+	RemoveMember struct {
+		Node    cluster.Node // whose member it is
+		Member  cluster.Member
+		Answers bool
+	}
+
+	// DeleteNode deletes the Node object of a node whose VM is deleted.
+	DeleteNode struct{ Node cluster.Node }
 )
 
 // Info implements Action.
@@ -290,7 +301,7 @@ func (a ChangeConfig) Info() Info {
 
 // Info implements Action.
 func (a DrainNode) Info() Info {
-	i := infoOfNode(cluster.DrainNode, a.Node, fmt.Sprintf("drain %s to change %s", a.Node.Name, a.For))
+	i := infoOfNode(cluster.DrainNode, a.Node, fmt.Sprintf("drain %s to %s", a.Node.Name, a.For))
 	i.Disrupts, i.Change = true, "for="+a.Target
 	return i
 }
@@ -312,6 +323,19 @@ func (a RebootNode) Info() Info {
 // Info implements Action.
 func (a UncordonNode) Info() Info {
 	return infoOfNode(cluster.UncordonNode, a.Node, fmt.Sprintf("put %s back into service", a.Node.Name))
+}
+
+// Info implements Action.
+func (a RemoveMember) Info() Info {
+	i := infoOfNode(cluster.RemoveMember, a.Node, fmt.Sprintf("remove member %s of %s from etcd", a.Member.HexID(), a.Node.Name))
+	i.Claims = append(i.Claims, cluster.ClaimEtcd)
+	i.Disrupts, i.Destructive, i.Change = true, true, "member="+a.Member.HexID()
+	return i
+}
+
+// Info implements Action.
+func (a DeleteNode) Info() Info {
+	return infoOfNode(cluster.DeleteNode, a.Node, fmt.Sprintf("delete the Node object of %s, whose machine is removed", a.Node.Name))
 }
 
 // describeTask is who changed something, for people; "" where that is not known.

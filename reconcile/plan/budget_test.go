@@ -69,14 +69,14 @@ func TestProjectionKeepsQuorum(t *testing.T) {
 				left++
 			}
 		}
-		e := etcdOf(w.d.Spec, w.o)
+		e := etcdOf(w.d.Spec.Nodes, w.o)
 		may := e.without(node) == ""
 		safe := left > voters/2 && w.o.Members.Known && w.o.MembersAgree.Known && w.o.MembersAgree.Value && learners == 0
 		if may != safe {
 			t.Fatalf("%+v without %s: %v, and %d healthy voters of %d are left", w.o.Members, node, may, left, voters)
 		}
 		w.o.MembersAgree = cluster.Unseen[bool]("timeout")
-		if etcdOf(w.d.Spec, w.o).without(node) == "" {
+		if etcdOf(w.d.Spec.Nodes, w.o).without(node) == "" {
 			t.Error("what is not known counts as yes")
 		}
 		if other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "down").Name; !may && e.down(other).without(node) == "" {
@@ -96,7 +96,7 @@ func TestTwoMembersOfANode(t *testing.T) {
 		w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}}
 	}
 	w.o.Members, w.o.MembersAgree = cluster.Saw(members), cluster.Saw(true)
-	if why := etcdOf(w.d.Spec, w.o).without("cp-2"); why != "with cp-2 down 1 of 4 members of etcd would be healthy, and 3 are needed" {
+	if why := etcdOf(w.d.Spec.Nodes, w.o).without("cp-2"); why != "with cp-2 down 1 of 4 members of etcd would be healthy, and 3 are needed" {
 		t.Errorf("%q", why)
 	}
 }

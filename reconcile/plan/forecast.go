@@ -21,7 +21,7 @@ const maxRounds = 200
 // Forecast runs the planner forward over the expected effects of its own
 // actions, until nothing is left to do or only a person can go on. What it
 // returns is everything that is going to happen, in order: one planner, no
-// second opinion. Under a policy that is not known it is what would happen if the
+// second opinion. What waits for approval is in it as if it were approved. Under a policy that is not known it is what would happen if the
 // rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Warnings(d, o)}
@@ -32,6 +32,19 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	}
 	o.Running, o.Backoffs = nil, nil
 
+	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
+		for _, vm := range o.Orphans.Value {
+			if _, ok := d.Spec.Node(vm.Node); !ok {
+				f.VMs = append(f.VMs, vm.VMID)
+			}
+		}
+		for _, n := range d.Spec.Nodes {
+			if isReplaced(n, o.VMs[n.Name]) {
+				f.VMs = append(f.VMs, n.VMID)
+			}
+		}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: f.VMs})
+	}
 	var last Plan
 	for round := 1; round <= maxRounds; round++ {
 		last = decide(d, o, p)
@@ -90,7 +103,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		o.Hosts[a.Host] = h
 	case CreateVM:
 		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Host,
-			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(),
+			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(), Replace: a.Node.Replace,
 			Hardware: cluster.Saw(drift.WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
 		takeDisks(o, a)
@@ -137,7 +150,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		}
 	case DrainNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
-			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, o.Machines[a.Node.Name].BootID
+			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, cmp.Or(o.Machines[a.Node.Name].BootID, kn.BootID)
 		})
 	case UncordonNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
@@ -148,6 +161,12 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		bootAgain(o, a.Node.Name, a.Config, cluster.Silent)
 	case RebootNode:
 		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
+	case RemoveMember:
+		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.ID == a.Member.ID })
+		o.MembersAsked = max(0, o.MembersAsked-1)
+	case DeleteNode:
+		o.Nodes.Value = maps.Clone(o.Nodes.Value)
+		delete(o.Nodes.Value, a.Node.Name)
 	case DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
@@ -268,6 +287,22 @@ func settle(d cluster.Desired, o *cluster.Observed) bool {
 			changed = settleJoin(o, n, network) || changed
 		}
 	}
+	for _, n := range RemovedNodes(d, *o) {
+		if _, watched := o.Machines[n.Name]; !watched { // it is taken to work
+			mach := cluster.Machine{Reach: cluster.Configured, Stage: "running"}
+			if n.Role == cluster.ControlPlane {
+				mach.Services = map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}
+			}
+			o.Machines[n.Name] = mach
+			changed = true
+		}
+	}
+	for _, id := range LostMembers(d, *o) {
+		if since, ok := o.LostSince[id]; !ok || o.Now.Sub(since) < LostFor {
+			o.LostSince[id] = o.Now.Add(-LostFor)
+			changed = true
+		}
+	}
 	if o.Releases.Known && network {
 		for _, a := range d.Spec.Addons {
 			if rel, ok := o.Releases.Value[a.Name]; ok && rel.Status == "deployed" && !rel.Ready && !rel.Refused {
@@ -317,7 +352,7 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	o.Machines[n.Name] = m
 	o.Nodes.Known = true
 	editNode(o, n.Name, func(kn *cluster.KubeNode) {
-		kn.Name, kn.Ready, kn.Why, kn.BootID = n.Name, network, "network is not ready", m.BootID
+		kn.Name, kn.Ready, kn.Why, kn.BootID, kn.UUID, kn.ControlPlane = n.Name, network, "network is not ready", m.BootID, n.UUID, n.Role == cluster.ControlPlane
 	})
 	settlePods(o, network)
 	if !o.Releases.Known {
@@ -349,6 +384,7 @@ func clone(o cluster.Observed) cluster.Observed {
 	o.APIs = cloneMap(o.APIs)
 	o.Charts = cloneMap(o.Charts)
 	o.Namespaces = cloneMap(o.Namespaces)
+	o.LostSince = cloneMap(o.LostSince)
 	return o
 }
 

@@ -18,6 +18,10 @@ func (m *planner) planNode(n cluster.Node) {
 			Hint: "remove `locked: true` from nodes.yaml"})
 		return
 	}
+	if isReplaced(n, vm) && phase != cluster.PhaseCreating {
+		m.planReplacement(n, vm)
+		return
+	}
 	m.planUnanswered(n, vm)
 	switch phase {
 	case cluster.PhaseUnknown:
@@ -120,7 +124,13 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: "give the node another ip, or switch off the machine that has this one"})
 		return
 	}
-	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) {
+	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || m.holdObject(n) {
+		return
+	}
+	if len(m.crowded) > 0 {
+		for _, b := range m.crowded {
+			m.block(b)
+		}
 		return
 	}
 	host := m.placeNode(n)
@@ -162,8 +172,11 @@ func (m *planner) planAbsent(n cluster.Node) {
 // was founded, one that is still a member has to leave first, or its successor
 // could never join.
 func (m *planner) mayJoin(n cluster.Node) bool {
+	if m.awaitsRemoval(n) {
+		return false
+	}
 	if m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it was a member of etcd; replacing a control plane is not supported yet", Hint: m.lostHint(n)})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it founded an etcd of which no other member is seen", Hint: m.lostHint(n)})
 		return false
 	}
 	if m.o.Facts.BootstrapSent() && !m.o.Members.Known {
@@ -344,8 +357,11 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
 		return
 	}
+	if n.Role == cluster.ControlPlane && m.awaitsRemoval(n) {
+		return
+	}
 	if n.Role == cluster.ControlPlane && m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it was a member of etcd and has lost its config and data; replacing a control plane is not supported yet", Hint: m.lostHint(n)})
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: m.lostHint(n)})
 		return
 	}
 	m.do(ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})

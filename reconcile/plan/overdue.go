@@ -36,6 +36,8 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
 	cluster.RebootNode:        20 * time.Minute,
 	cluster.UncordonNode:      10 * time.Minute,
+	cluster.RemoveMember:      10 * time.Minute,
+	cluster.DeleteNode:        10 * time.Minute,
 }
 
 // ActionWithin is how long an action of a kind may take, where usual is how long

@@ -61,6 +61,8 @@ type planner struct {
 	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
 	target   string                     // identifies the configs of all nodes, once it was asked for
 	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
+	removed  []cluster.Node             // RemovedNodes
+	crowded  []cluster.Block            // why no VM may be made before those that are removed are deleted
 	plan     Plan
 }
 
@@ -101,7 +103,8 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planBootstrap()
 	m.planAddons()
 	m.planSystemPods()
-	m.planOrphans()
+	m.planTwins()
+	m.planRemovals()
 	m.planOrphanMembers()
 	m.planOrphanNodes()
 	m.keepRetries()
@@ -134,14 +137,16 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 			m.hold(a.ID(), a.Claims)
 		}
 	}
-	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o), etcdOf(d.Spec, o)
+	m.removed = RemovedNodes(d, o)
+	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), etcdOf(slices.Concat(d.Spec.Nodes, m.removed), o)
+	m.crowded = overLimits(d, p, o.Orphans.Value)
 	return m
 }
 
 // refusals are the reasons not to act on the cluster at all. Host policy comes
 // first: it outranks the repository.
 func (m *planner) refusals() []cluster.Block {
-	blocks := violations(m.d, m.p, m.o.Orphans.Value)
+	blocks := violations(m.d, m.p)
 	if m.d.Bundle.IsZero() {
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
 			Reason: cluster.SecretsMissing, Message: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",

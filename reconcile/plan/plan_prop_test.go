@@ -22,6 +22,7 @@ func anyWorld(t *rapid.T) *world {
 	for i := range w.d.Spec.Nodes {
 		n := &w.d.Spec.Nodes[i]
 		n.Protect = rapid.IntRange(0, 9).Draw(t, "protect") == 0
+		n.Replace = rapid.SampledFrom([]string{"", "", "", "again"}).Draw(t, "replace")
 		n.Locked = rapid.IntRange(0, 9).Draw(t, "locked") == 0
 		w.o.VMs[n.Name] = anyVM(t, w, *n)
 		w.o.Machines[n.Name] = anyMachine(t, *n)
@@ -48,9 +49,9 @@ func anyWorld(t *rapid.T) *world {
 		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{})
 		for _, n := range w.d.Spec.Nodes {
 			w.o.APIs[n.Name] = cluster.Saw(true)
-			kn := cluster.KubeNode{Name: n.Name, Ready: rapid.IntRange(0, 4).Draw(t, "node ready") > 0, BootID: "boot"}
+			kn := cluster.KubeNode{Name: n.Name, Ready: rapid.IntRange(0, 4).Draw(t, "node ready") > 0, BootID: "boot", UUID: n.UUID}
 			if kn.Cordoned = rapid.IntRange(0, 2).Draw(t, "cordoned") == 0; kn.Cordoned {
-				kn.Turn = rapid.SampledFrom([]string{"", "turn"}).Draw(t, "turn")
+				kn.Turn = rapid.SampledFrom([]string{"", "turn", cluster.TurnRemoval}).Draw(t, "turn")
 				kn.Drained = rapid.SampledFrom([]string{"", "boot", "earlier"}).Draw(t, "drained")
 			}
 			if rapid.IntRange(0, 9).Draw(t, "registered") > 0 {
@@ -76,7 +77,44 @@ func anyWorld(t *rapid.T) *world {
 		a := CreateVM{Node: n, Host: n.Placement.Pin}.Info()
 		w.o.Running = append(w.o.Running, cluster.Running{ActionID: a.ID(), Node: n.Name, Claims: a.Claims})
 	}
+	if rapid.Bool().Draw(t, "members seen") {
+		anyMembers(t, w)
+	}
+	if rapid.Bool().Draw(t, "some removed") {
+		for _, n := range slices.Clone(w.d.Spec.Nodes) {
+			if vm := w.o.VMs[n.Name]; len(w.d.Spec.ControlPlanes()) > 1 && rapid.IntRange(0, 2).Draw(t, "removed") == 0 && w.o.Orphans.Known && (vm.Presence == cluster.Absent || vm.Presence == cluster.Present && vm.Owner == cluster.Ours) {
+				w.remove(n.Name)
+			}
+		}
+		w.d.Spec.AllowEven = rapid.Bool().Draw(t, "even")
+		w.d.Spec.ApplyOff = rapid.IntRange(0, 9).Draw(t, "apply off") == 0
+		f.Intend(cluster.Intent{Kind: cluster.IntendApproved, VMs: rapid.SliceOfDistinct(rapid.SampledFrom([]int{411, 412, 521, 522}), rapid.ID).Draw(t, "approved")})
+	}
+	w.p.Removals = rapid.SampledFrom([]int{-1, 0, 5}).Draw(t, "removals")
+	w.o.LostSince = map[uint64]time.Time{}
+	for _, id := range LostMembers(w.d, w.o) {
+		w.o.LostSince[id] = w.o.Now.Add(-rapid.SampledFrom([]time.Duration{0, LostFor}).Draw(t, "lost for"))
+	}
 	return w
+}
+
+// anyMembers draws who is a member of etcd, and who was asked.
+func anyMembers(t *rapid.T, w *world) {
+	var members []cluster.Member
+	for i, n := range w.d.Spec.ControlPlanes() {
+		if rapid.IntRange(0, 4).Draw(t, "member") > 0 {
+			members = append(members, cluster.Member{ID: uint64(i + 1), Name: n.Name, Address: n.IP.String(), Learner: rapid.IntRange(0, 9).Draw(t, "learner") == 0})
+		}
+	}
+	if rapid.IntRange(0, 4).Draw(t, "another member") == 0 {
+		members = append(members, cluster.Member{ID: 9, Name: "other", Address: "10.10.0.99"})
+		w.o.Machines["other"] = cluster.Machine{Reach: rapid.SampledFrom([]cluster.Reach{cluster.ReachUnknown, cluster.Silent, cluster.Configured}).Draw(t, "other")}
+	}
+	if len(members) > 0 {
+		w.o.Members = cluster.Saw(members)
+		w.o.MembersAsked = rapid.IntRange(0, len(members)).Draw(t, "asked")
+		w.o.MembersAgree = rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Unseen[bool]("one is dead"), cluster.Saw(false)}).Draw(t, "agree")
+	}
 }
 
 func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
@@ -216,8 +254,24 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		if m := w.o.Machines[n.Name]; m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
 			t.Errorf("%s, but the machine is %+v", a.Info(), m)
 		}
+	case RemoveMember:
+		n = a.Node
+		lawOfMember(t, w, a)
+	case DeleteNode:
+		n = a.Node
+		vm, ok := w.o.VMs[n.Name]
+		orphan := slices.ContainsFunc(w.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })
+		if kn := w.o.Nodes.Value[n.Name]; orphan || !w.o.Orphans.Known || ok && (vm.Presence != cluster.Absent || kn.Turn != cluster.TurnRemoval) || kn.UUID != n.UUID {
+			t.Errorf("%s, but node and vm are %+v, %+v", a.Info(), kn, vm)
+		}
 	case DrainNode:
 		n = a.Node
+		if _, stays := w.d.Spec.Node(n.Name); !stays || n.Replace != w.o.VMs[n.Name].Replace {
+			if a.Target != cluster.TurnRemoval || !a.How.Adopt || w.o.Nodes.Value[n.Name].UUID != n.UUID {
+				t.Errorf("%s, which is %+v", a.Info(), w.o.Nodes.Value[n.Name])
+			}
+			break
+		}
 		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" {
 			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
 		}
@@ -235,7 +289,7 @@ func lawOf(t *rapid.T, w *world, a Action) {
 	case DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {
-			t.Errorf("%s without a command to destroy", a.Info())
+			lawOfRemoval(t, w, a)
 		}
 		if in, _ := w.o.Facts.Intent(cluster.IntendDestroy); len(in.VMs) > 0 && !slices.Contains(in.VMs, a.VM.VMID) {
 			t.Errorf("%s, which was not shown: %v", a.Info(), in.VMs)
@@ -246,6 +300,86 @@ func lawOf(t *rapid.T, w *world, a Action) {
 	}
 	if n.Locked {
 		t.Errorf("%s although the node is locked", a.Info())
+	}
+}
+
+// lawOfRemoval checks that a VM is deleted without a command to destroy only when the
+// inventory no longer has its node, which is no member of etcd, and was drained if
+// Kubernetes has it; and that no more are than the host allows.
+func lawOfRemoval(t *rapid.T, w *world, a DeleteVM) {
+	in, _ := w.o.Facts.Intent(cluster.IntendApproved)
+	n, ok := w.d.Spec.Node(a.VM.Node)
+	if replaced := n.Replace != "" && n.Replace != a.VM.Replace; ok && !replaced || !ok && !w.o.Orphans.Known || w.d.Spec.ApplyOff || w.p.ApplyOff {
+		t.Errorf("%s, whose node the inventory may have", a.Info())
+	}
+	if ok && n.Role == cluster.ControlPlane && len(w.d.Spec.ControlPlanes()) == 1 {
+		t.Errorf("%s, which is the only control plane", a.Info())
+	}
+	removed := 0
+	for _, vm := range w.o.Orphans.Value {
+		if _, ok := w.d.Spec.Node(vm.Node); !ok {
+			removed++
+		}
+	}
+	for _, n := range w.d.Spec.Nodes {
+		if vm := w.o.VMs[n.Name]; n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && vm.Replace != n.Replace {
+			removed++
+		}
+	}
+	if removed > w.p.RemovalLimit() && !slices.Contains(in.VMs, a.VM.VMID) && !a.VM.Deleting {
+		t.Errorf("%s without approval", a.Info())
+	}
+	if founded := w.o.Facts.BootstrapSent() || w.o.Facts.Lost; founded && !a.VM.Deleting && (!w.o.Members.Known || !w.o.Nodes.Known) {
+		t.Errorf("%s, and it is not known whether it is a member of etcd or a node", a.Info())
+	}
+	if slices.ContainsFunc(w.o.Members.Value, func(mem cluster.Member) bool { return mem.Name == a.VM.Node }) {
+		t.Errorf("%s, which is a member of etcd", a.Info())
+	}
+	kn, isNode := w.o.Nodes.Value[a.VM.Node]
+	if isNode && !a.VM.Deleting && kn.UUID == cluster.NodeUUID(w.d.Spec.ID, a.VM.Node) && kn.BootID != "" && !isDrainedForRemoval(kn) {
+		t.Errorf("%s, which was not drained: %+v", a.Info(), kn)
+	}
+	if a.VM.Protected || a.VM.Managed || a.VM.Lock != "" || len(a.VM.Others) > 0 {
+		t.Errorf("%s, which somebody keeps: %+v", a.Info(), a.VM)
+	}
+}
+
+// lawOfMember checks that a member is removed from etcd only when it has no machine that
+// is to stay, a majority decides on it, and a majority is left.
+func lawOfMember(t *rapid.T, w *world, a RemoveMember) {
+	voters, healthy, left := 0, 0, 0
+	planes := append(w.d.Spec.ControlPlanes(), w.taken...)
+	for _, mem := range w.o.Members.Value {
+		if mem.Learner {
+			if mem.ID != a.Member.ID {
+				t.Errorf("%s, and %s learns", a.Info(), mem.Name)
+			}
+			continue
+		}
+		voters++
+		up := slices.ContainsFunc(planes, func(n cluster.Node) bool {
+			return n.Name == mem.Name && w.o.Machines[n.Name].Reach == cluster.Configured && w.o.Machines[n.Name].Services["etcd"].Healthy
+		})
+		if up {
+			healthy++
+			if mem.ID != a.Member.ID {
+				left++
+			}
+		}
+	}
+	stays := voters - 1
+	if a.Member.Learner {
+		stays = voters
+	}
+	if healthy <= voters/2 || left <= stays/2 || w.o.MembersAgree.Known && !w.o.MembersAgree.Value || w.o.MembersAsked <= voters/2 {
+		t.Errorf("%s: %d of %d voters are healthy, %d of %d afterwards; asked %d, %+v", a.Info(), healthy, voters, left, stays, w.o.MembersAsked, w.o.MembersAgree)
+	}
+	if n, ok := w.d.Spec.Node(a.Node.Name); ok {
+		if phase := Classify(n, w.o); phase != cluster.PhaseAbsent && phase != cluster.PhaseMaintenance && n.Replace == w.o.VMs[n.Name].Replace {
+			t.Errorf("%s, which is %s", a.Info(), phase)
+		}
+	} else if a.Node.Name == "other" && (w.o.Machines["other"].Reach != cluster.Silent || w.o.LostSince[9] == w.o.Now) {
+		t.Errorf("%s, whose machine may run: %+v", a.Info(), w.o.Machines["other"])
 	}
 }
 

@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -19,7 +20,11 @@ func settledDigest(d cluster.Desired, n cluster.Node) string {
 	if err != nil {
 		return ""
 	}
-	return digestText(append([]string{string(hw), cfg.Digest}, n.VMTags()...))
+	parts := append([]string{string(hw), cfg.Digest}, n.VMTags()...)
+	if n.Replace != "" {
+		parts = append(parts, "replace", n.Replace)
+	}
+	return digestText(parts)
 }
 
 // SettledNodes are the nodes that are seen to have all that the inventory has of them,
@@ -43,8 +48,9 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 // turn that was begun is ended.
 func (m *planner) holdBySwitch(i Info) bool {
 	observe, off := m.d.Spec.ObserveOnly || m.p.ObserveOnly, m.d.Spec.ApplyOff || m.p.ApplyOff
+	asks := m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
 	n, isNode := m.d.Spec.Node(i.Node)
-	if !observe && !off || !isNode || m.o.Facts.Destroying() {
+	if !observe && !off && !asks || !isNode || m.o.Facts.Destroying() {
 		return false
 	}
 	_, restarted := m.o.Facts.Restarts[n.Name]
@@ -65,10 +71,28 @@ func (m *planner) holdBySwitch(i Info) bool {
 	case !edited && off:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
 			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+	case !edited && asks:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
+			Hint: "undo the change; or " + m.approveHint()})
 	default:
 		return false
 	}
 	return true
+}
+
+// asksApproval reports whether changes of the inventory wait for an administrator.
+func (m *planner) asksApproval() bool { return m.d.Spec.ApplyApproved || m.p.ApplyApproved }
+
+// approveHint is how an administrator approves.
+func (m *planner) approveHint() string {
+	return fmt.Sprintf("`talos-agent plan %s` shows what would be done, with its digest; approve it: `talos-agent approve %s DIGEST`", m.d.Spec.Name, m.d.Spec.Name)
+}
+
+// awaitsApproval reports whether a plan waits for an administrator.
+func awaitsApproval(p Plan) bool {
+	return slices.ContainsFunc(p.Blocked, func(b cluster.Block) bool {
+		return b.Reason == cluster.RemovalUnapproved || b.Reason == cluster.ChangeUnapproved
+	})
 }
 
 // whereSwitch names the file that a switch is in.

@@ -129,7 +129,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	switch {
 	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
-		m.do(DrainNode{Node: n, Target: restart.Target, For: describeChange(drifts), How: m.drainOf()})
+		m.do(DrainNode{Node: n, Target: restart.Target, For: "change " + describeChange(drifts), How: m.drainOf()})
 	case hardware:
 		m.do(ShutDownVM{Node: n, Restart: restart, Config: config})
 	default:
@@ -204,6 +204,12 @@ func EndedTurns(d cluster.Desired, o cluster.Observed) []string {
 		}
 	}
 	return out
+}
+
+// EtcdWithoutMember returns why the member of a node cannot be removed from etcd, ""
+// when it can: the question of the planner, to be asked once more right before.
+func EtcdWithoutMember(d cluster.Desired, o cluster.Observed, node string) string {
+	return newPlanner(d, o, cluster.Policy{}).etcd.withoutMember(node)
 }
 
 // EtcdWithout returns why the etcd of a cluster does not survive a node going down, ""

@@ -17,9 +17,10 @@ import (
 
 // world is a desired state and an observation that scenario commands edit.
 type world struct {
-	d cluster.Desired
-	o cluster.Observed
-	p cluster.Policy
+	d     cluster.Desired
+	o     cluster.Observed
+	p     cluster.Policy
+	taken []cluster.Node // that remove took out of the inventory
 }
 
 const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
@@ -86,6 +87,19 @@ func (w *world) number(t *testing.T, s string) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// remove takes a node out of the inventory, whose VM and machine stay as they are.
+func (w *world) remove(name string) {
+	n, _ := w.d.Spec.Node(name)
+	w.taken = append(w.taken, n)
+	w.d.Spec.Nodes = slices.DeleteFunc(slices.Clone(w.d.Spec.Nodes), func(n cluster.Node) bool { return n.Name == name })
+	if vm := w.o.VMs[name]; vm.Presence == cluster.Present {
+		w.o.Orphans = cluster.Saw(append(slices.Clone(w.o.Orphans.Value), vm))
+	}
+	delete(w.o.VMs, name)
+	delete(w.d.Configs, name)
+	w.d.Removed = RemovedNodes(w.d, w.o)
 }
 
 func (w *world) vm(n cluster.Node) cluster.VM {
@@ -184,6 +198,10 @@ func (w *world) run(t *testing.T, line string) string {
 			w.p.Capacity.MemoryReserveMiB = int64(w.number(t, arg(2))) << 10
 		case "observe":
 			w.p.ObserveOnly = true
+		case "off":
+			w.p.ApplyOff = true
+		case "removals":
+			w.p.Removals = w.number(t, arg(2))
 		case "thin":
 			w.p.Capacity.ThinPercent = w.number(t, arg(2))
 		}
@@ -226,6 +244,14 @@ func (w *world) run(t *testing.T, line string) string {
 		w.facts(t, f[1:])
 	case "secrets":
 		w.d.Bundle = cluster.Secret{}
+	case "remove": // a node that is there from the inventory, which is seen
+		w.remove(arg(1))
+	case "restore": // a node to the inventory that was removed from it
+		i := slices.IndexFunc(w.taken, func(n cluster.Node) bool { return n.Name == arg(1) })
+		n := w.taken[i]
+		w.d.Spec.Nodes = append(w.d.Spec.Nodes, n)
+		w.o.VMs[n.Name] = w.o.Orphans.Value[slices.IndexFunc(w.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })]
+		w.o.Orphans = cluster.Saw(slices.DeleteFunc(slices.Clone(w.o.Orphans.Value), func(vm cluster.VM) bool { return vm.Node == n.Name }))
 	case "orphan":
 		vmids := []string{"599"}
 		if len(f) > 2 {
@@ -365,11 +391,21 @@ func (w *world) run(t *testing.T, line string) string {
 	case "settled":
 		w.o.Facts.Settled = SettledNodes(w.d, w.o)
 	case "switches":
-		w.d.Spec.Switches = cluster.Switches{ObserveOnly: slices.Contains(f, "observe"), ApplyOff: slices.Contains(f, "off")}
+		w.d.Spec.Switches = cluster.Switches{ObserveOnly: slices.Contains(f, "observe"), ApplyOff: slices.Contains(f, "off"), ApplyApproved: slices.Contains(f, "approve")}
 	case "max-unavailable":
 		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
 	case "agree": // the members of etcd, on who they are
-		w.o.MembersAgree = cluster.Saw(true)
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), len(w.o.Members.Value)
+	case "asked": // so many members, and the others cannot be
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.number(t, arg(1))
+	case "allow-even":
+		w.d.Spec.AllowEven = true
+	case "approve": // the removal of these VMs
+		in := cluster.Intent{Kind: cluster.IntendApproved, Revision: w.d.Revision}
+		for _, id := range f[1:] {
+			in.VMs = append(in.VMs, w.number(t, id))
+		}
+		w.o.Facts.Intend(in)
 	case "pods": // cannot be seen
 		w.o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod]("403 Forbidden")
 	case "dns": // is not deployed by Talos
@@ -525,6 +561,8 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.DiskBytes = int64(w.number(t, v)) << 30
 		case "datastore":
 			n.Datastore = v
+		case "replace":
+			n.Replace = v
 		case "protect":
 			n.Protect = true
 		case "locked":

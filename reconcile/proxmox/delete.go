@@ -47,7 +47,7 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 	id := c.identityOf(d, vm.VMID, vm.Node)
 	defer c.forget(vm.VMID)
 	c.forget(vm.VMID)
-	err := c.twoPhase(ctx, id, vm, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Deleting: true}, progress)
+	err := c.twoPhase(ctx, id, vm, cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: vm.Node, Replace: vm.Replace, Deleting: true}, progress)
 	if err != nil && !errors.Is(err, errNotListed) {
 		return err
 	}

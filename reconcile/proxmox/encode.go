@@ -22,6 +22,7 @@ var (
 	storagePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]$`)
 	poolPattern    = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$`)
 	bridgePattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,14}$`)
+	tokenPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 	namePattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	cpuPattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	macPattern     = regexp.MustCompile(`^[0-9A-F][02468ACE](:[0-9A-F]{2}){5}$`)
@@ -118,6 +119,9 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 	c.must(n.DiskBytes > 0 && n.DiskBytes%(1<<20) == 0, "system disk has %d bytes, which are not whole MiB", n.DiskBytes)
 	c.must(len(n.Disks) <= 30, "%d extra disks are more than the 30 a controller has room for", len(n.Disks))
 	mark := cluster.Mark{Version: 1, Cluster: c.is("cluster id", d.Spec.ID, uuidPattern), Node: c.is("node name", n.Name, namePattern)}
+	if n.Replace != "" {
+		mark.Replace = c.is("replace token", n.Replace, tokenPattern)
+	}
 	if mark.Cluster != "" {
 		c.must(n.UUID == cluster.NodeUUID(mark.Cluster, n.Name), "uuid %q is not the one that follows from cluster and node", n.UUID)
 	}

@@ -471,6 +471,9 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	switch {
 	case f.uuid == id.uuid:
 		vm.Owner, vm.Deleting = cluster.Ours, f.marked && f.mark.Deleting
+		if f.marked {
+			vm.Replace = f.mark.Replace
+		}
 		vm.Unmarked, vm.Untaggable = !f.marked || f.mark.Cluster != l.d.Spec.ID || f.mark.Node != id.node, l.c.isUntagged(id.vmid)
 		// A tag that Proxmox VE refuses is not missing: the VM is as complete
 		// as it can get.

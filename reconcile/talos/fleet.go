@@ -108,8 +108,8 @@ func (f *Fleet) notifyChanges() {
 	}
 }
 
-// Observe fills o.Machines, for every node of the inventory, o.Members and
-// o.MembersAgree.
+// Observe fills o.Machines, for every node of the inventory and every one that is being
+// removed, o.Members, o.MembersAgree and o.MembersAsked.
 // Nodes that are new are watched from now on, nodes that were removed no
 // longer. It waits up to two seconds for the first answer of those that are
 // new; all others cost no call. The members of etcd are asked for only while
@@ -124,7 +124,7 @@ func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obser
 	if in, ok := o.Facts.Intent(cluster.IntendBootstrap); ok {
 		founder = in.Node
 	}
-	o.Members, o.MembersAgree = f.observeMembers(ctx, d, founder)
+	o.Members, o.MembersAgree, o.MembersAsked = f.observeMembers(ctx, d, founder)
 }
 
 // tend takes the newest credentials and lets the watchers follow the
@@ -147,8 +147,9 @@ func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
 		}
 	}
 	f.round++
-	for i := range d.Spec.Nodes {
-		n := &d.Spec.Nodes[i]
+	nodes := d.AllNodes()
+	for i := range nodes {
+		n := &nodes[i]
 		w := f.watchers[n.Name]
 		if w == nil || !w.watches(n) {
 			if w != nil {
@@ -195,9 +196,10 @@ func (f *Fleet) machines(d cluster.Desired, fresh []*watcher) map[string]cluster
 	for _, w := range fresh {
 		w.awaited = false // from here on its changes are news
 	}
-	out := make(map[string]cluster.Machine, len(d.Spec.Nodes))
-	for i := range d.Spec.Nodes {
-		name := d.Spec.Nodes[i].Name
+	nodes := d.AllNodes()
+	out := make(map[string]cluster.Machine, len(nodes))
+	for i := range nodes {
+		name := nodes[i].Name
 		if w := f.watchers[name]; w != nil && !f.closed {
 			out[name] = w.machine
 			if w.dryRun.found != nil {

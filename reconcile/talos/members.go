@@ -39,7 +39,13 @@ type ballot struct {
 	at      time.Time
 	turn    uint64 // of the fleet, when it was asked for
 	members []cluster.Member
-	agree   cluster.Seen[bool] // whether all members name these
+	agreement
+}
+
+// agreement is how far the members of etcd name the same members.
+type agreement struct {
+	agree cluster.Seen[bool] // whether all do
+	asked int                // how many were asked and do; 0 where one does not
 }
 
 // goodFor is how long the ballot need not be asked for again when nothing changes.
@@ -55,6 +61,7 @@ type plane struct {
 	node    cluster.Node
 	machine cluster.Machine
 	link    *link
+	removed bool // the inventory no longer has it
 }
 
 // observeMembers asks for the members of etcd, of one control plane after the
@@ -66,9 +73,9 @@ type plane struct {
 // The others are asked after it whether they name the same.
 //
 // Known is never empty: before there is an etcd, it is unknown.
-func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) (members cluster.Seen[[]cluster.Member], agree cluster.Seen[bool]) {
-	unseen := func(why string) (cluster.Seen[[]cluster.Member], cluster.Seen[bool]) {
-		return cluster.Unseen[[]cluster.Member](why), cluster.Unseen[bool](why)
+func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) (members cluster.Seen[[]cluster.Member], agree cluster.Seen[bool], asked int) {
+	unseen := func(why string) (cluster.Seen[[]cluster.Member], cluster.Seen[bool], int) {
+		return cluster.Unseen[[]cluster.Member](why), cluster.Unseen[bool](why), 0
 	}
 	planes, turn, last := f.planes(d, founder)
 	var able []plane
@@ -98,18 +105,18 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 		return unseen("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
 	if last.known && last.turn == turn && time.Since(last.at) < last.goodFor() && isSettled(planes, last.members) {
-		return cluster.Saw(slices.Clone(last.members)), last.agree
+		return cluster.Saw(slices.Clone(last.members)), last.agree, last.asked
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
-	list, agree, err := askMembers(asking, able)
+	list, found, err := askMembers(asking, able)
 	f.mu.Lock()
-	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: list, agree: agree}
+	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: list, agreement: found}
 	f.mu.Unlock()
 	if err != nil {
 		return unseen(formatError(err))
 	}
-	return cluster.Saw(slices.Clone(list)), agree
+	return cluster.Saw(slices.Clone(list)), found.agree, found.asked
 }
 
 // Forget implements reconcile.Forgetter: the members of etcd are asked for again,
@@ -120,18 +127,21 @@ func (f *Fleet) Forget(string) {
 	f.turn++
 }
 
-// planes takes down how the control planes stand, the founder first.
+// planes takes down how the control planes stand: those of the inventory, the founder
+// first, then those that are being removed, whose etcd may not be the cluster's any
+// longer.
 func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ballot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []plane
-	for _, n := range d.Spec.ControlPlanes() {
+	for i, n := range d.AllControlPlanes() {
 		w := f.watchers[n.Name]
 		if w == nil || f.closed {
 			continue
 		}
-		p := plane{n, w.machine, w.link}
-		if n.Name == founder {
+		removed := i >= len(d.Spec.ControlPlanes())
+		p := plane{n, w.machine, w.link, removed}
+		if n.Name == founder && !removed {
 			out = slices.Insert(out, 0, p)
 		} else {
 			out = append(out, p)
@@ -141,8 +151,9 @@ func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ball
 }
 
 // askMembers asks one after the other. A list that lacks a machine whose etcd
-// is healthy means two etcds: then neither is the cluster's.
-func askMembers(ctx context.Context, able []plane) ([]cluster.Member, cluster.Seen[bool], error) {
+// is healthy means two etcds: then neither is the cluster's. One that is being removed
+// is no member at the end, and runs for a while still.
+func askMembers(ctx context.Context, able []plane) ([]cluster.Member, agreement, error) {
 	var errs []error
 	for i, p := range able {
 		members, err := p.link.members(ctx)
@@ -155,39 +166,43 @@ func askMembers(ctx context.Context, able []plane) ([]cluster.Member, cluster.Se
 			continue
 		}
 		for _, other := range able {
-			if !isMember(members, other.node) {
-				return nil, cluster.Seen[bool]{}, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
+			if !isMember(members, other.node) && !other.removed {
+				return nil, agreement{}, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
 			}
 		}
 		if len(errs) > 0 { // of those before it
-			return members, cluster.Unseen[bool](formatError(errs[0])), nil
+			return members, agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: 1}, nil
 		}
-		return members, compareMembers(ctx, members, able[i+1:]), nil
+		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !isMember(members, p.node) })
+		return members, compareMembers(ctx, members, others), nil
 	}
-	return nil, cluster.Seen[bool]{}, errors.Join(errs...)
+	return nil, agreement{}, errors.Join(errs...)
 }
 
 // compareMembers asks the others, side by side, whether they name the same members. It
-// is not known while a member among them is not asked, or does not answer.
-func compareMembers(ctx context.Context, members []cluster.Member, others []plane) cluster.Seen[bool] {
-	if missing := len(members) - len(others) - 1; missing > 0 {
-		return cluster.Unseen[bool](fmt.Sprintf("%d of %d members cannot be asked", missing, len(members)))
-	}
+// is not known of all while a member among them is not asked, or does not answer.
+func compareMembers(ctx context.Context, members []cluster.Member, others []plane) agreement {
 	lists, errs := make([][]cluster.Member, len(others)), make([]error, len(others))
 	var all sync.WaitGroup
 	for i, p := range others {
 		all.Go(func() { lists[i], errs[i] = p.link.members(ctx) })
 	}
 	all.Wait()
+	out := agreement{agree: cluster.Saw(true), asked: 1}
+	if missing := len(members) - len(others) - 1; missing > 0 {
+		out.agree = cluster.Unseen[bool](fmt.Sprintf("%d of %d members cannot be asked", missing, len(members)))
+	}
 	for i, p := range others {
-		if errs[i] != nil {
-			return cluster.Unseen[bool](fmt.Sprintf("ask %s for the members of etcd: %s", p.node.Name, formatError(errs[i])))
-		}
-		if !sameMembers(members, lists[i]) {
-			return cluster.Saw(false)
+		switch {
+		case errs[i] != nil:
+			out.agree = cluster.Unseen[bool](fmt.Sprintf("ask %s for the members of etcd: %s", p.node.Name, formatError(errs[i])))
+		case !sameMembers(members, lists[i]):
+			return agreement{agree: cluster.Saw(false)}
+		default:
+			out.asked++
 		}
 	}
-	return cluster.Saw(true)
+	return out
 }
 
 // sameMembers reports whether two lists have the same members, in whatever order.

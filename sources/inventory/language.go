@@ -41,6 +41,7 @@ var formats = map[string]yamlschema.Format{
 	"kernelarg":    yamlschema.Text("one argument of the kernel", "console=ttyS0", `^-?[A-Za-z0-9_][!-~]*$`, 256),
 	"registry":     yamlschema.Text("a registry: a host, with a port if it needs one", "factory.talos.dev", `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?$`, 253),
 	"file":         yamlschema.Text("a path of the repository", "patches/common.yaml", `^[A-Za-z0-9._@+ -][A-Za-z0-9._@+ /-]*$`, 300),
+	"token":        yamlschema.Text("a token (letters, digits, ., _ and -, at most 63)", "2026-11-23", `^[A-Za-z0-9][A-Za-z0-9._-]*$`, 63),
 	"release":      yamlschema.Text("the name of a Helm release (lower-case letters, digits and -, at most 53)", "cilium", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 53),
 	"chartname":    yamlschema.Text("the name of a chart", "cilium", `^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`, 250),
 	"chartversion": yamlschema.Text("an exact chart version", "1.19.3", `^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`, 64),

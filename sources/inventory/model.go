@@ -45,13 +45,17 @@ type clusterFile struct {
 	// changed or stopped it: heal corrects it, observe only reports it.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"heal"`
 	// What becomes of a change of the inventory: auto has nodes that are there changed,
+	// approve has that wait until root of the host approves what `talos-agent plan` shows,
 	// off only reports what would be. New nodes are made either way.
-	Apply string `yaml:"apply" enum:"auto,off" later:"approve" default:"auto"`
+	Apply string `yaml:"apply" enum:"auto,approve,off" default:"auto"`
 	// How many workers may be out of service at once while nodes are changed. Of control
 	// planes it is one.
 	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"1"`
 	// How a node is drained before it is taken down.
 	Drain drain `yaml:"drain"`
+	// A control plane is removed although an even number of them is left, which survives
+	// the loss of no more of them than one less would.
+	AllowEven bool `yaml:"allow_even" default:"false"`
 	// The container network: Talos' own Flannel, Cilium as an addon of that
 	// name (without kube-proxy), or none, which leaves it to an addon of yours.
 	CNI string `yaml:"cni" enum:"flannel,cilium,none" default:"flannel"`
@@ -274,6 +278,10 @@ type scheduling struct {
 	Taints map[string]string `yaml:"taints" example:"{dedicated: \"gpu:NoSchedule\"}"`
 	// More patches, applied last.
 	Patches []string `yaml:"patches" is:"file" example:"[patches/dev-wk-1.yaml]"`
+	// Any word or date. A node that is there with another one, or with none, gets a new
+	// machine, once: it is drained and leaves etcd first. Its name, address and VMID stay,
+	// and nothing that is on its disks.
+	Replace string `yaml:"replace" is:"token" example:"2026-11-23"`
 	// Never destroyed, whatever the plan says.
 	Protect bool `yaml:"protect" default:"false"`
 	// Never touched at all.

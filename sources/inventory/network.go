@@ -36,8 +36,9 @@ func (l *loader) resolveCluster() {
 		CNI:         cluster.CNI(orDefault(c.CNI, string(cluster.CNIFlannel))),
 		Schematic:   cluster.Schematic{Extensions: slices.Sorted(slices.Values(c.Talos.Schematic.Extensions)), ExtraKernelArgs: c.Talos.Schematic.ExtraKernelArgs},
 
-		Switches:       cluster.Switches{ObserveOnly: c.Heal == "observe", ApplyOff: c.Apply == "off"},
+		Switches:       cluster.Switches{ObserveOnly: c.Heal == "observe", ApplyOff: c.Apply == "off", ApplyApproved: c.Apply == "approve"},
 		MaxUnavailable: c.MaxUnavailable,
+		AllowEven:      c.AllowEven,
 		Drain:          cluster.Drain{Timeout: c.Drain.Timeout, Delete: c.Drain.OnTimeout == "delete"},
 
 		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),

@@ -181,6 +181,7 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 		SCSIHardware:       orDefault(p.SCSIHardware, "virtio-scsi-single"),
 		VMID:               l.vmid(d, ids),
 		Labels:             d.Labels,
+		Replace:            d.Replace,
 		Protect:            d.Protect,
 		Locked:             d.Locked,
 	}

@@ -61,6 +61,10 @@ func (n nodes) Drain(ctx context.Context, d cluster.Desired, node cluster.Node, 
 	return n.c.Drain(ctx, d, node, turn, how, p)
 }
 
+func (n nodes) DeleteNode(ctx context.Context, d cluster.Desired, node cluster.Node) error {
+	return n.c.DeleteNode(ctx, d, node)
+}
+
 func (n nodes) Uncordon(ctx context.Context, d cluster.Desired, node cluster.Node) error {
 	return n.c.Uncordon(ctx, d, node)
 }

@@ -32,8 +32,12 @@ type policyFile struct {
 	// observe: whatever the repository has, nodes that somebody changed or stopped stay
 	// as they are, and are reported.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"what the repository has" example:"observe"`
-	// off: whatever the repository has, nodes that are there are not changed.
-	Apply string `yaml:"apply" enum:"auto,off" default:"what the repository has" example:"off"`
+	// off: whatever the repository has, nodes that are there are not changed; approve: they
+	// are when root has approved it.
+	Apply string `yaml:"apply" enum:"auto,approve,off" default:"what the repository has" example:"off"`
+	// How many nodes of a cluster may leave the inventory at once and are removed without
+	// approval. When more do, each waits for `talos-agent approve`.
+	Removals int `yaml:"removals" unit:"number of nodes" min:"0" max:"1000" default:"1" example:"2"`
 	// Where images and charts may come from.
 	Sources sourcesFile `yaml:"sources"`
 }

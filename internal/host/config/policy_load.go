@@ -67,7 +67,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}{
 		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)},
 		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
-		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1},
+		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"removals", -1},
 		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
 	} {
 		if !d.Has(rule.field) {
@@ -84,10 +84,14 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 			d.Wrong(yamlschema.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
 		}
 	}
+	removals := f.Removals
+	if d.Has("removals") && removals == 0 {
+		removals = -1
+	}
 	return cluster.Policy{
-		File: path, Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
+		File: path, Removals: removals, Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
 		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
-		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off"},
+		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve"},
 		Capacity:  cluster.Capacity{MemoryReserveMiB: int64(f.Capacity.MemoryReserve) / int64(yamlschema.MiB), ThinPercent: f.Capacity.ThinOvercommit},
 		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
 	}, d.Finish()

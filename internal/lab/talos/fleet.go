@@ -257,7 +257,7 @@ func (f *Fleet) Machines() []MachineView {
 				v.Control = b.set != nil && b.set.control
 			}
 		}
-		if d := m.disk(); d != nil && d.member != nil {
+		if d := m.disk(); d != nil && d.member != nil && slices.Contains(d.member.of.members, d.member) {
 			v.Etcd, v.Learner = d.member.of.id, d.member.learner
 		}
 		views = append(views, v)

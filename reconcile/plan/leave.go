@@ -1,0 +1,317 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// A node that the inventory no longer has is removed step by step: it is drained, its
+// member leaves etcd, its VM is deleted, and then its Node object. How far that has come
+// stands in the world. While it is taken out nothing is lost that cannot be put back, and
+// from the removal of its member on there is no way back.
+
+// RemovedNodes are the nodes that the inventory no longer has and of which a VM or a
+// member of etcd is left, by name. What is to be known of each follows from the world:
+// whether it is a control plane is seen in etcd and on its Node object.
+func RemovedNodes(d cluster.Desired, o cluster.Observed) []cluster.Node {
+	if !o.Orphans.Known {
+		return d.Removed
+	}
+	found := map[string]cluster.VM{}
+	for _, vm := range o.Orphans.Value {
+		if _, ok := d.Spec.Node(vm.Node); !ok {
+			found[vm.Node] = vm
+		}
+	}
+	for _, mem := range o.Members.Value {
+		_, seen := found[mem.Name]
+		if owner, _ := ownerOf(o.Members.Value, mem, d.Spec.ControlPlanes()); owner == "" && mem.Name != "" && !seen {
+			found[mem.Name] = cluster.VM{}
+		}
+	}
+	var out []cluster.Node
+	for name, vm := range found {
+		out = append(out, removedNode(d, o, name, vm))
+	}
+	slices.SortFunc(out, func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// removedNode is a removed node, as far as the world shows it.
+func removedNode(d cluster.Desired, o cluster.Observed, name string, vm cluster.VM) cluster.Node {
+	var before cluster.Node
+	if i := slices.IndexFunc(d.Removed, func(n cluster.Node) bool { return n.Name == name }); i >= 0 {
+		before = d.Removed[i]
+	}
+	n := cluster.Node{Name: name, Role: cluster.Worker, VMID: vm.VMID, UUID: cluster.NodeUUID(d.Spec.ID, name), Placement: cluster.Placement{Pin: vm.Host},
+		MAC: cmp.Or(vm.Hardware.Value.MAC, before.MAC), Datastore: vm.Hardware.Value.System.Datastore}
+	kn := o.Nodes.Value[name]
+	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == name })
+	_, hasEtcd := o.Machines[name].Services["etcd"]
+	if i >= 0 || kn.ControlPlane || hasEtcd || before.Role == cluster.ControlPlane {
+		n.Role = cluster.ControlPlane
+	}
+	address, _, _ := strings.Cut(vm.Hardware.Value.Address, "/")
+	texts := []string{address, kn.Address}
+	if i >= 0 {
+		texts = append(texts, o.Members.Value[i].Address)
+	}
+	for _, text := range texts {
+		if ip, err := netip.ParseAddr(text); err == nil && !n.IP.IsValid() {
+			n.IP = ip
+		}
+	}
+	if before.IP.IsValid() && !n.IP.IsValid() {
+		n.IP = before.IP
+	}
+	return n
+}
+
+// planRemovals plans for the nodes that the inventory no longer has and whose VMs are
+// there.
+func (m *planner) planRemovals() {
+	if !m.o.Orphans.Known {
+		return
+	}
+	for _, n := range m.removed {
+		var vms []cluster.VM
+		for _, vm := range m.o.Orphans.Value {
+			if vm.Node == n.Name {
+				vms = append(vms, vm)
+			}
+		}
+		switch {
+		case len(vms) == 0: // planOrphanMembers has its member
+		case len(vms) > 1:
+			m.blockDuplicates(n, vms)
+		case m.isReportedAtNode(vms[0]):
+		default:
+			m.plan.Phases[n.Name] = cluster.PhaseLeaving
+			if b := m.forbidRemoval(n, vms[0]); b.Reason != "" {
+				m.block(b)
+			} else {
+				m.leave(n, vms[0])
+			}
+		}
+	}
+}
+
+// isReplaced reports whether the VM of a node was made for another token than the
+// inventory has.
+func isReplaced(n cluster.Node, vm cluster.VM) bool {
+	return n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && vm.Replace != n.Replace
+}
+
+// planReplacement plans for a node that is to have a new machine: the one that it has
+// leaves as if the inventory no longer had the node, and then the VM is absent.
+func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
+	switch b := m.forbidRemoval(n, vm); {
+	case n.Protect:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeProtected, About: "replace", Message: fmt.Sprintf("it is to be replaced, and vm %d is kept: nodes.yaml has `protect: true`", vm.VMID),
+			Hint: "remove `protect: true` or `replace` from the node"})
+	case n.Role == cluster.ControlPlane && len(m.d.Spec.ControlPlanes()) == 1:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.OnlyControlPlane, Message: "it is to be replaced, and is the only control plane: etcd would be lost with it",
+			Hint: "undo `replace`; or add two control planes first"})
+	case b.Reason != "":
+		m.block(b)
+	default:
+		m.leave(n, vm)
+	}
+}
+
+// countLeaving counts the VMs that are to be deleted: of nodes that the inventory no
+// longer has, and of nodes that are to be replaced.
+func (m *planner) countLeaving() int {
+	count := 0
+	for _, vm := range m.o.Orphans.Value {
+		if _, ok := m.d.Spec.Node(vm.Node); !ok {
+			count++
+		}
+	}
+	for _, n := range m.d.Spec.Nodes {
+		if isReplaced(n, m.o.VMs[n.Name]) {
+			count++
+		}
+	}
+	return count
+}
+
+// blockDuplicates reports two VMs for one node that the inventory does not have.
+func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
+	var ids []string
+	for _, vm := range vms {
+		ids = append(ids, fmt.Sprint(vm.VMID))
+	}
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.DuplicateVM, Message: fmt.Sprintf("it is no longer in the inventory, and several VMs are it: %s; none is removed", strings.Join(ids, ", ")),
+		Hint: fmt.Sprintf("remove the copies by hand, when nothing on them is needed: `qm stop VMID && qm destroy VMID --purge` on %s", vms[0].Host)})
+}
+
+// isReportedAtNode reports whether a VM that the inventory does not name is reported at
+// the node that has its VMID now.
+func (m *planner) isReportedAtNode(vm cluster.VM) bool {
+	return slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && m.plan.Phases[n.Name] == cluster.PhaseForeign })
+}
+
+// forbidRemoval returns why the machine of a node that is to lose it is kept.
+func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
+	b := cluster.Block{Subject: n.Name, About: fmt.Sprint(vm.VMID)}
+	_, stays := m.d.Spec.Node(n.Name)
+	what, put := "no longer in the inventory", "put the node back into nodes.yaml; or "
+	if stays {
+		what, put = "to be replaced", "undo `replace`; or "
+	}
+	removed := m.countLeaving()
+	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
+	approved := vm.Deleting || slices.Contains(in.VMs, vm.VMID)
+	switch limit := m.p.RemovalLimit(); {
+	case m.d.Spec.ApplyOff || m.p.ApplyOff:
+		b.Reason, b.Message = cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what)
+		b.Hint = put + "set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)
+	case !approved && m.asksApproval():
+		b.Reason, b.Message = cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what)
+		b.Hint = put + m.approveHint()
+	case !approved && removed > limit:
+		b.Reason, b.Message = cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, removed, limit, m.p.Line("removals"))
+		b.Hint = put + m.approveHint()
+	case !stays && !vm.Deleting && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && len(m.d.Spec.ControlPlanes())%2 == 0:
+		b.Reason, b.Message = cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", len(m.d.Spec.ControlPlanes()), len(m.d.Spec.ControlPlanes())-1)
+		b.Hint = put + "take another one out, or write `allow_even: true` in cluster.yaml"
+	case vm.Protected:
+		b.Reason, b.Message = cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID)
+		b.Hint = put + fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host)
+	case len(vm.Others) > 0:
+		b.Reason, b.Message = cluster.ForeignVolumes, fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others)
+		b.Hint = put + "detach them and move them to another vm, or remove them, if they are not needed"
+	case vm.Managed:
+		b.Reason, b.Message = cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID)
+		b.Hint = put + fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID)
+	}
+	if b.Reason == "" {
+		return cluster.Block{}
+	}
+	return b
+}
+
+// leave takes the next step in the removal of a node.
+func (m *planner) leave(n cluster.Node, vm cluster.VM) {
+	verb, reason := "removed", "remove it"
+	if _, stays := m.d.Spec.Node(n.Name); stays {
+		verb, reason = "replaced", "replace it"
+	}
+	wait := func(reason cluster.Reason, format string, args ...any) {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: seeWithin})
+	}
+	founded := m.o.Facts.BootstrapSent() || m.o.Facts.Lost
+	member, isMember := m.memberOf(n)
+	kn := m.o.Nodes.Value[n.Name]
+	_, watched := m.o.Machines[n.Name]
+	switch {
+	case m.isUnderWay(n.Name):
+		return
+	case vm.Task != nil || vm.Lock != "":
+		wait(cluster.VMLocked, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
+		return
+	case !vm.Hardware.Known:
+		wait(cluster.VMConfigUnknown, "cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why)
+		return
+	case vm.Deleting && !isMember:
+	case founded && !m.o.Members.Known:
+		wait(cluster.EtcdMembersUnknown, "waits until the members of etcd are known, to see whether it is one%s", colon(m.o.Members.Why))
+		return
+	case founded && !m.o.Nodes.Known:
+		wait(cluster.NodesUnknown, "cannot see the nodes in Kubernetes%s", colon(m.o.Nodes.Why))
+		return
+	case founded && n.IP.IsValid() && !watched:
+		wait(cluster.NodeUnknown, "it is not known yet whether it answers")
+		return
+	case isMember && m.etcd.withoutMember(n.Name) != "":
+		wait(cluster.WaitingForQuorum, "waits for etcd: %s", m.etcd.withoutMember(n.Name))
+		return
+	case m.holdRemoval(n, kn, isMember, verb):
+		return
+	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
+		how := m.drainOf()
+		how.Adopt = true
+		m.do(DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: how})
+		return
+	case isMember:
+		m.do(RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})
+		return
+	}
+	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) {
+		m.do(DeleteVM{VM: vm})
+	}
+}
+
+// holdObject deletes the Node object that a removed machine of a node left, before
+// another is made, and reports whether it does: the next one would find itself cordoned.
+func (m *planner) holdObject(n cluster.Node) bool {
+	if m.o.Nodes.Value[n.Name].Turn != cluster.TurnRemoval || !m.isOwnNode(n) {
+		return false
+	}
+	m.do(DeleteNode{Node: n})
+	return true
+}
+
+// isUnderWay reports whether a step in the removal of a node is.
+func (m *planner) isUnderWay(node string) bool {
+	return slices.ContainsFunc([]cluster.ActionKind{cluster.DrainNode, cluster.RemoveMember, cluster.DeleteVM, cluster.DeleteNode}, func(kind cluster.ActionKind) bool { return m.isRunning(kind, node) })
+}
+
+// memberOf is the member of etcd of a node.
+func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
+	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
+	if i < 0 {
+		return cluster.Member{}, false
+	}
+	return m.o.Members.Value[i], true
+}
+
+// isOwnNode reports whether the Node object with the name of a node is of its VM.
+func (m *planner) isOwnNode(n cluster.Node) bool {
+	kn, ok := m.o.Nodes.Value[n.Name]
+	return ok && strings.EqualFold(kn.UUID, n.UUID)
+}
+
+// isDrainedForRemoval reports whether a node was drained to be removed, and has not
+// booted since.
+func isDrainedForRemoval(kn cluster.KubeNode) bool {
+	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained != "" && kn.Drained == kn.BootID
+}
+
+// holdRemoval waits with the removal of a node that works while nodes that stay do not,
+// and reports whether it does: what takes its place comes first. A node that has not
+// come and cannot come yet, because of room that the removal would make, is not waited
+// for.
+func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool, verb string) bool {
+	if !kn.Ready && !isMember || kn.Turn == cluster.TurnRemoval {
+		return false // nothing that works is lost, or it was decided
+	}
+	var missing []string
+	for _, other := range m.d.Spec.Nodes {
+		if other.Name != n.Name && other.Role == n.Role && m.plan.Phases[other.Name] != cluster.PhaseReady && m.canCome(other, n) {
+			missing = append(missing, fmt.Sprintf("%s is %s", other.Name, m.plan.Phases[other.Name]))
+		}
+	}
+	if len(missing) == 0 {
+		return false
+	}
+	m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBudget, About: "removal",
+		Message: "is " + verb + ": waits until the nodes like it that stay are Ready: " + strings.Join(missing, ", ")})
+	return true
+}
+
+// canCome reports whether a node of the inventory that is not Ready may become so before
+// another one is removed.
+func (m *planner) canCome(n, removed cluster.Node) bool {
+	if m.plan.Phases[n.Name] != cluster.PhaseAbsent {
+		return true
+	}
+	return len(m.crowded) == 0 && n.IP != removed.IP && len(m.lacks[n.Name]) == 0 &&
+		!slices.ContainsFunc(m.plan.Blocked, func(b cluster.Block) bool { return b.Subject == n.Name })
+}

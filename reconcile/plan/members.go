@@ -1,0 +1,162 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// LostFor is how long a member of etcd must be seen to have no machine before it is
+// removed: what is seen once may be a moment between two others.
+const LostFor = time.Minute
+
+// LostMembers are the members of etcd that are seen to have no machine: a control plane
+// without a VM, or whose disk is empty, or no control plane at all and nothing that
+// answers at its address. A member that has no name has not run yet.
+func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
+	if !o.Members.Known || !o.Nodes.Known || !SeesAllVMs(o) {
+		return nil
+	}
+	var out []uint64
+	for _, mem := range o.Members.Value {
+		if isLost(d, o, mem) {
+			out = append(out, mem.ID)
+		}
+	}
+	return out
+}
+
+// isLost is LostMembers for one.
+func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
+	planes := d.Spec.ControlPlanes()
+	if i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) }); i >= 0 {
+		phase := Classify(planes[i], o)
+		return phase == cluster.PhaseAbsent || phase == cluster.PhaseMaintenance
+	}
+	return mem.Name != "" && !o.Nodes.Value[mem.Name].Ready && o.Machines[mem.Name].Reach == cluster.Silent &&
+		!slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name })
+}
+
+// removeLost plans the removal of a member that has no machine, as soon as that was seen
+// for long enough. It returns whether the member is one.
+func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
+	if !slices.Contains(LostMembers(m.d, m.o), mem.ID) {
+		return false
+	}
+	w := cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: mem.HexID(), Message: fmt.Sprintf("its member of etcd has no machine any longer (id %s)", mem.HexID())}
+	since, ok := m.o.LostSince[mem.ID]
+	switch why := m.etcd.withoutMember(mem.Name); {
+	case why != "":
+		w.Message += "; it cannot be removed: " + why
+		w.Reason, w.Hint = cluster.WaitingForQuorum, fmt.Sprintf("bring the other control planes back: `talos-agent status %s` shows what they lack", m.d.Spec.Name)
+		m.wait(w)
+	case !ok || m.o.Now.Sub(since) < LostFor:
+		w.Message += fmt.Sprintf("; it is removed when that was seen for %v", LostFor)
+		w.Within = 2 * LostFor
+		m.wait(w)
+	default:
+		m.do(RemoveMember{Node: n, Member: mem})
+	}
+	return true
+}
+
+// awaitsRemoval reports whether a control plane without data is still a member of etcd,
+// which has to leave before it can join again.
+func (m *planner) awaitsRemoval(n cluster.Node) bool {
+	mem, ok := m.memberOf(n)
+	if ok && !m.removeLost(n, mem) {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its member of etcd has no machine any longer; waits until all VMs and the nodes in Kubernetes are seen, to remove it", Within: apiWithin})
+	}
+	return ok
+}
+
+// planOrphanMembers removes members of etcd that are no control plane of the inventory
+// and have no machine, and reports the others: each counts for the quorum, be it dead or
+// alive.
+func (m *planner) planOrphanMembers() {
+	voters := 0
+	for _, mem := range m.o.Members.Value {
+		if !mem.Learner {
+			voters++
+		}
+	}
+	for _, mem := range m.o.Members.Value {
+		owner, sure := ownerOf(m.o.Members.Value, mem, m.d.Spec.ControlPlanes())
+		switch {
+		case owner != "" && sure, m.isOrphanVM(mem.Name):
+			continue
+		case owner != "":
+			m.block(cluster.Block{Subject: owner, Reason: cluster.OrphanEtcdMember, About: mem.HexID(),
+				Message: fmt.Sprintf("etcd has more than one member for it: %s at %s may be the one too many", mem.HexID(), cmp.Or(mem.Address, "no address")),
+				Hint:    fmt.Sprintf("`talosctl%s etcd status` shows the id of its own member; remove the other: `talosctl%s etcd remove-member ID`", m.onNode(owner), m.onNode(owner))})
+			continue
+		}
+		if !m.d.Spec.ApplyOff && !m.p.ApplyOff && m.removeLost(cluster.Node{Name: mem.Name, Role: cluster.ControlPlane}, mem) {
+			continue
+		}
+		message := fmt.Sprintf("etcd has a member that is no control plane of the inventory: %s at %s, id %s; %d of its %d voters must run", cmp.Or(mem.Name, "one without a name"), cmp.Or(mem.Address, "no address"), mem.HexID(), voters/2+1, voters)
+		hint := fmt.Sprintf("put the node back into nodes.yaml; or, when its machine is switched off for good: %s", m.removal(mem))
+		if mem.Name == "" {
+			// A member has no name before it runs for the first time, and may come
+			// over an address that the inventory does not have.
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint, Within: etcdWithin})
+			continue
+		}
+		m.block(cluster.Block{Subject: mem.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint})
+	}
+}
+
+// ownerOf returns whose member of etcd one is, "" when no control plane's. A
+// control plane may seem to have several, and then that is its own which has both
+// its name and its address; sure is false for the others, and for all where none
+// or several have both.
+func ownerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node) (owner string, sure bool) {
+	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) })
+	if i < 0 {
+		return "", false
+	}
+	n, candidates, exact := planes[i], 0, 0
+	isExact := func(mem cluster.Member) bool { return mem.Name == n.Name && mem.Address == n.IP.String() }
+	for _, other := range members {
+		if isMember(other, n) {
+			candidates++
+		}
+		if isExact(other) {
+			exact++
+		}
+	}
+	return n.Name, candidates == 1 || exact == 1 && isExact(mem)
+}
+
+// lostHint is what to do about a control plane that was a member of etcd and has
+// lost its data.
+func (m *planner) lostHint(n cluster.Node) string {
+	const never = "; never bring an old copy of it back"
+	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
+	if i < 0 {
+		return "remove its member on another control plane: `talosctl etcd members` shows its id, and `talosctl etcd remove-member ID` removes it" + never
+	}
+	return "remove its member: " + m.removal(m.o.Members.Value[i]) + never
+}
+
+// removal is the command that removes a member of etcd, asked of another one
+// that is healthy.
+func (m *planner) removal(mem cluster.Member) string {
+	on := ""
+	if i := slices.IndexFunc(m.etcd.healthy, func(name string) bool { return name != mem.Name }); i >= 0 {
+		on = m.onNode(m.etcd.healthy[i])
+	}
+	return fmt.Sprintf("`talosctl%s etcd remove-member %s`", on, mem.HexID())
+}
+
+// onNode is the option of talosctl for a node.
+func (m *planner) onNode(name string) string {
+	n, ok := m.d.Spec.Node(name)
+	if !ok {
+		return ""
+	}
+	return " -n " + n.IP.String()
+}
