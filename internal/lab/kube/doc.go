@@ -56,6 +56,9 @@
 //     report that. VolumeAttachments of other drivers are only kept.
 //   - A service that selects pods has one EndpointSlice, whatever its length; there
 //     are no Endpoints, and no slice for the service kubernetes.
+//   - Labels of a machine config are put on a Node, and taken off it, by Talos, which
+//     leaves those of others; what somebody edits stays until the config changes or
+//     the machine boots. The taints of a worker are those it was registered with.
 //   - A node under pressure (SetPressure) takes no new pods, and evicts none.
 //
 // # Spans

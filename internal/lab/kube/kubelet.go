@@ -2,10 +2,10 @@ package kube
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,11 +19,13 @@ const (
 	// they call its node lost.
 	nodeGrace = 40 * time.Second
 
+	// labelsLeave is when the labels of a node are off that its config has no more.
+	labelsLeave = 6 * time.Second
+
 	noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
 
 	isPosting = "kubelet is posting ready status"
 
-	taintControl     = "node-role.kubernetes.io/control-plane"
 	taintNotReady    = "node.kubernetes.io/not-ready"
 	taintUnreachable = "node.kubernetes.io/unreachable"
 )
@@ -114,7 +116,8 @@ func (k *kubelet) registerNode() {
 	again := before != nil && k.k.BootID != "" && before.k.BootID == k.k.BootID && cl.store.getObject(resNodes, objectKey("", k.k.Node)) != nil
 	k.network = again && before.network
 	key := objectKey("", k.k.Node)
-	if cl.store.getObject(resNodes, key) == nil {
+	fresh := cl.store.getObject(resNodes, key) == nil
+	if fresh {
 		node := map[string]any{
 			"metadata": map[string]any{
 				"name": k.k.Node,
@@ -130,8 +133,17 @@ func (k *kubelet) registerNode() {
 	}
 	cl.store.updateObject(resNodes, key, func(o map[string]any) bool {
 		k.describeNode(o)
+		if fresh {
+			rules.RegisterTaints(o, k.k.NodeTaints())
+		}
+		// Talos compares with its config, and looks at the Node when that changes or the
+		// machine boots. What somebody edits meanwhile stays (recorded).
+		if !again || !maps.Equal(before.k.NodeLabels(), k.k.NodeLabels()) || !slices.Equal(before.k.NodeTaints(), k.k.NodeTaints()) {
+			k.applyConfig(o)
+		}
 		return true
 	})
+	cl.scheduleAfter(labelsLeave, func() { cl.dropLabels(k.k.Node) })
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
 	for _, p := range cl.boundTo(k.k.Node) {
 		if again {
@@ -149,6 +161,22 @@ func (k *kubelet) registerNode() {
 	k.c.wakeLoop()
 }
 
+// applyConfig has Talos bring labels and taints of its config to the Node. A worker's
+// taints reach no Node that is there (recorded): Kubernetes lets no kubelet change its own.
+func (k *kubelet) applyConfig(o map[string]any) {
+	rules.SetLabels(o, k.k.NodeLabels())
+	if k.k.Control {
+		rules.SetTaints(o, k.k.NodeTaints())
+	}
+}
+
+// dropLabels has Talos take off the labels that its config has no more.
+func (cl *cluster) dropLabels(node string) {
+	if k := cl.kubelets[node]; k.isAlive() {
+		cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool { return rules.DropLabels(o, k.k.NodeLabels()) })
+	}
+}
+
 // describeNode writes what a starting kubelet reports of its node.
 func (k *kubelet) describeNode(o map[string]any) {
 	labels := rules.EnsureMap(o, "metadata", "labels")
@@ -156,23 +184,7 @@ func (k *kubelet) describeNode(o map[string]any) {
 		labels[prefix+"arch"], labels[prefix+"os"] = "amd64", "linux"
 	}
 	labels["kubernetes.io/hostname"] = k.k.Node
-	for l, v := range k.k.Labels {
-		labels[l] = v
-	}
-	taints := k.k.Taints
-	if k.k.Control {
-		labels["node-role.kubernetes.io/control-plane"] = ""
-		labels["node.kubernetes.io/exclude-from-external-load-balancers"] = ""
-		if !k.k.Schedulable {
-			taints = append([]string{taintControl + ":NoSchedule"}, taints...)
-		}
-	}
 	spec := rules.EnsureMap(o, "spec")
-	for _, t := range taints {
-		rest, effect, _ := strings.Cut(t, ":")
-		key, value, _ := strings.Cut(rest, "=")
-		rules.AddTaint(spec, key, value, corev1.TaintEffect(effect))
-	}
 	rules.RemoveTaint(spec, taintUnreachable)
 	if !k.network {
 		rules.AddTaint(spec, taintNotReady, "", corev1.TaintEffectNoSchedule)
@@ -191,8 +203,8 @@ func (k *kubelet) describeNode(o map[string]any) {
 	}
 	status["capacity"], status["allocatable"] = rules.NodeSize(cmp.Or(k.k.Cores, 4), cmp.Or(k.k.MemoryMiB, 8192), k.k.Control)
 	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
-	for _, p := range pressures {
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.condition, "False", p.reasons[0], p.texts[0])
+	for _, p := range rules.Pressures {
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.Condition, "False", p.Reasons[0], p.Texts[0])
 	}
 	if k.network {
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
@@ -205,45 +217,27 @@ func (k *kubelet) describeNode(o map[string]any) {
 	k.reported = time.Now()
 }
 
-// pressure is a condition of a node that is short of something: what its kubelet
-// reports without and with it, and the taint that keeps new pods away.
-type pressure struct {
-	condition, taint string
-	reasons, texts   [2]string
-}
-
-// pressures are all of them.
-// Source: kubernetes v1.36, pkg/kubelet/nodestatus/setters.go.
-var pressures = []pressure{
-	{"MemoryPressure", "node.kubernetes.io/memory-pressure", [2]string{"KubeletHasSufficientMemory", "KubeletHasInsufficientMemory"},
-		[2]string{"kubelet has sufficient memory available", "kubelet has insufficient memory available"}},
-	{"DiskPressure", "node.kubernetes.io/disk-pressure", [2]string{"KubeletHasNoDiskPressure", "KubeletHasDiskPressure"},
-		[2]string{"kubelet has no disk pressure", "kubelet has disk pressure"}},
-	{"PIDPressure", "node.kubernetes.io/pid-pressure", [2]string{"KubeletHasSufficientPID", "KubeletHasInsufficientPID"},
-		[2]string{"kubelet has sufficient PID available", "kubelet has insufficient PID available"}},
-}
-
 // SetPressure makes a node short of something, DiskPressure for example, or no longer.
 // What runs there stays. It reports whether there is such a node.
 func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.store.getObject(resNodes, objectKey("", node)) != nil })
-	n := slices.IndexFunc(pressures, func(p pressure) bool { return p.condition == condition })
+	n := slices.IndexFunc(rules.Pressures, func(p rules.Pressure) bool { return p.Condition == condition })
 	if i < 0 || n < 0 {
 		return false
 	}
-	p, which, value := pressures[n], 0, "False"
+	p, which, value := rules.Pressures[n], 0, "False"
 	if on {
 		which, value = 1, "True"
 	}
 	c.clusters[i].store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		rules.RemoveTaint(rules.EnsureMap(o, "spec"), p.taint)
+		rules.RemoveTaint(rules.EnsureMap(o, "spec"), p.Taint)
 		if on {
-			rules.NoteTaint(rules.EnsureMap(o, "spec"), p.taint, corev1.TaintEffectNoSchedule)
+			rules.NoteTaint(rules.EnsureMap(o, "spec"), p.Taint, corev1.TaintEffectNoSchedule)
 		}
 		status := rules.EnsureMap(o, "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), condition, value, p.reasons[which], p.texts[which])
+		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), condition, value, p.Reasons[which], p.Texts[which])
 		return true
 	})
 	c.wakeLoop()

@@ -84,7 +84,7 @@ func (cl *cluster) addDNS(cp world.ControlPlane) {
 	dns := newWorkload("kube-dns", coreDNSImage, "100m", "70Mi", map[string]any{
 		"serviceAccountName": "coredns", "priorityClassName": "system-cluster-critical", "dnsPolicy": "Default",
 		"tolerations": []any{
-			map[string]any{"key": taintControl, "operator": "Exists", "effect": "NoSchedule"},
+			map[string]any{"key": world.RoleControl, "operator": "Exists", "effect": "NoSchedule"},
 			map[string]any{"key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Exists", "effect": "NoSchedule"},
 		},
 	})

@@ -1,6 +1,9 @@
 package world
 
-import "net/netip"
+import (
+	"maps"
+	"net/netip"
+)
 
 // Image is what a disk image holds.
 type Image struct {
@@ -115,6 +118,27 @@ type Kubelet struct {
 	// under another one has ended. "" for either is one that nobody else has.
 	UUID, BootID string
 }
+
+// NodeLabels are the labels that Talos wants on the node.
+func (k Kubelet) NodeLabels() map[string]string {
+	if !k.Control {
+		return k.Labels
+	}
+	labels := map[string]string{RoleControl: "", "node.kubernetes.io/exclude-from-external-load-balancers": ""}
+	maps.Copy(labels, k.Labels)
+	return labels
+}
+
+// NodeTaints are the taints that Talos wants on the node.
+func (k Kubelet) NodeTaints() []string {
+	if !k.Control || k.Schedulable {
+		return k.Taints
+	}
+	return append([]string{RoleControl + ":NoSchedule"}, k.Taints...)
+}
+
+// RoleControl is the label and the taint of control planes.
+const RoleControl = "node-role.kubernetes.io/control-plane"
 
 // Kubernetes is what the Talos service reports to the service that simulates
 // Kubernetes.
