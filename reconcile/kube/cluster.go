@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -61,6 +62,7 @@ type Cluster struct {
 	// What is followed, both through one API; nil: nothing.
 	nodes *follower[cluster.KubeNode]
 	pods  *follower[cluster.SystemPod]
+	keys  metaKeys // of the labels and taints that are followed
 }
 
 // New makes a Cluster. It makes no request before Observe.
@@ -151,7 +153,7 @@ func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obs
 	}
 	o.APIs = k.askAll(ctx, conn, planes)
 	o.VIP = k.seeVIP(ctx, conn, d.Spec.Network.VIP)
-	k.seeObjects(ctx, conn, planes, o)
+	k.seeObjects(ctx, conn, d, o)
 }
 
 func setUnseen(o *cluster.Observed, why string) {
@@ -248,15 +250,15 @@ func (k *Cluster) askAll(ctx context.Context, conn *kubeapi.Connection, planes [
 
 // seeObjects fills in the nodes and pods from their watches, after moving these to
 // an API that is ready if need be.
-func (k *Cluster) seeObjects(ctx context.Context, conn *kubeapi.Connection, planes []cluster.Node, o *cluster.Observed) {
-	nodes, pods, err := k.followThrough(conn)
+func (k *Cluster) seeObjects(ctx context.Context, conn *kubeapi.Connection, d cluster.Desired, o *cluster.Observed) {
+	nodes, pods, err := k.followThrough(conn, keysOf(d.Repository().Spec))
 	switch {
 	case err != nil:
 		setUnseen(o, err.Error())
 		return
 	case nodes == nil:
 		setUnseen(o, "there is no control plane")
-		for _, n := range planes {
+		for _, n := range d.Spec.ControlPlanes() {
 			if why := o.APIs[n.Name].Why; why != "" {
 				setUnseen(o, why)
 				break
@@ -282,8 +284,9 @@ func (f *follower[V]) see(ctx context.Context) cluster.Seen[map[string]V] {
 // followThrough returns the followers, begun again if one was lost or their API is
 // not ready while another is; nil while none is. The pods are followed through
 // the API that the nodes are, and lost by themselves: what is known of the nodes
-// does not depend on them.
-func (k *Cluster) followThrough(conn *kubeapi.Connection) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
+// does not depend on them. Other keys of labels and taints take another list: what is
+// kept of a Node has no others.
+func (k *Cluster) followThrough(conn *kubeapi.Connection, keys metaKeys) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	addr, ok := k.best()
@@ -293,7 +296,7 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection) (*follower[cluster.Kub
 	case !ok:
 		return nil, nil, nil
 	}
-	if k.nodes == nil || k.nodes.server != addr || k.nodes.over() {
+	if k.nodes == nil || k.nodes.server != addr || k.nodes.over() || !maps.Equal(k.keys, keys) {
 		k.drop()
 	}
 	if k.nodes != nil && k.pods != nil && !k.pods.over() {
@@ -307,7 +310,8 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection) (*follower[cluster.Kub
 	k.log.Debug("watch nodes and pods", logging.Server, addr.String())
 	var run func()
 	if k.nodes == nil {
-		k.nodes, run = follow(k.ctx, kindOfNodes(client), addr, k.change)
+		k.keys = keys
+		k.nodes, run = follow(k.ctx, kindOfNodes(client, keys), addr, k.change)
 		k.wg.Go(run)
 	}
 	k.pods, run = follow(k.ctx, kindOfPods(client), addr, k.change)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"reflect"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 // follower keeps what is known of the objects of one kind up to date, by a watch
 // through one kube-apiserver. It ends by itself when that one is lost; whoever
 // needs the objects then begins another.
-type follower[V comparable] struct {
+type follower[V any] struct {
 	kind[V]
 	server netip.Addr
 	change func() // something about an object changed, or the watch was lost
@@ -40,7 +41,7 @@ type follower[V comparable] struct {
 }
 
 // kind is which objects are followed, and what is kept of one.
-type kind[V comparable] struct {
+type kind[V any] struct {
 	name    string // "nodes"
 	example any
 	client  listWatcher
@@ -58,7 +59,7 @@ type listWatcher interface {
 
 // follow begins to follow objects until ctx ends, cancel is called, or the server
 // is lost. run must be started by the caller.
-func follow[V comparable](ctx context.Context, k kind[V], server netip.Addr, change func()) (f *follower[V], run func()) {
+func follow[V any](ctx context.Context, k kind[V], server netip.Addr, change func()) (f *follower[V], run func()) {
 	// What client-go reports about a watch that broke is reported by us.
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	f = &follower[V]{kind: k, server: server, change: change, cancel: cancel, moved: make(chan struct{}), seen: map[string]V{}}
@@ -172,7 +173,7 @@ func (f *follower[V]) Update(obj any) error {
 	f.mu.Lock()
 	have, there := f.seen[name]
 	f.mu.Unlock()
-	if !there || have != v {
+	if !there || !reflect.DeepEqual(have, v) {
 		f.update(func() bool { f.seen[name] = v; return true })
 	}
 	return nil

@@ -26,11 +26,11 @@ func (c nodeClient) watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 	return c.Watch(ctx, o)
 }
 
-// kindOfNodes is how Node objects are followed.
-func kindOfNodes(c corev1client.CoreV1Interface) kind[cluster.KubeNode] {
-	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: trimNode,
+// kindOfNodes is how Node objects are followed, with the labels and taints of some keys.
+func kindOfNodes(c corev1client.CoreV1Interface, keys metaKeys) kind[cluster.KubeNode] {
+	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: keys.trimNode,
 		read: func(obj any) (string, cluster.KubeNode, error) {
-			n, err := nodeOf(obj)
+			n, err := keys.nodeOf(obj)
 			return n.Name, n, err
 		}}
 }
@@ -40,7 +40,7 @@ func kindOfNodes(c corev1client.CoreV1Interface) kind[cluster.KubeNode] {
 var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable}
 
 // trimNode is a Node with nothing but what nodeOf reads.
-func trimNode(obj any) any {
+func (keys metaKeys) trimNode(obj any) any {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
 		return obj
@@ -48,14 +48,16 @@ func trimNode(obj any) any {
 	small := &corev1.Node{}
 	small.Name, small.ResourceVersion = n.Name, n.ResourceVersion
 	small.Spec.Unschedulable = n.Spec.Unschedulable
-	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained} {
+	owned := ownedOf(n)
+	small.Labels, small.Spec.Taints = keys.labelsOf(n, owned), keys.taintsOf(n, owned)
+	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained, cluster.AnnotationOwned} {
 		if v, ok := n.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)
 		}
 	}
 	small.Status.NodeInfo.KubeletVersion, small.Status.NodeInfo.BootID, small.Status.NodeInfo.SystemUUID = n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.BootID, n.Status.NodeInfo.SystemUUID
-	if _, ok := n.Labels[labelControlPlane]; ok {
-		small.Labels = map[string]string{labelControlPlane: ""}
+	if v, ok := n.Labels[labelControlPlane]; ok {
+		metav1.SetMetaDataLabel(&small.ObjectMeta, labelControlPlane, v)
 	}
 	if a := addressOf(n); a != "" {
 		small.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: a}}
@@ -82,14 +84,16 @@ func addressOf(n *corev1.Node) string {
 }
 
 // nodeOf reads a Node object.
-func nodeOf(obj any) (cluster.KubeNode, error) {
+func (keys metaKeys) nodeOf(obj any) (cluster.KubeNode, error) {
 	o, ok := obj.(*corev1.Node)
 	if !ok {
 		return cluster.KubeNode{}, fmt.Errorf("%T is no node", obj)
 	}
+	owned := ownedOf(o)
 	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
 		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID, UUID: strings.ToLower(o.Status.NodeInfo.SystemUUID), Address: addressOf(o),
-		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained])}
+		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained]),
+		Meta: keys.metaOf(o, owned), Owned: owned}
 	for _, c := range o.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -71,7 +72,7 @@ func TestRealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.soon("registered", func(o cluster.Observed) bool {
-		return o.Nodes.Value["cp-1"] == cluster.KubeNode{Name: "cp-1", Why: "its kubelet has not reported yet"}
+		return reflect.DeepEqual(o.Nodes.Value["cp-1"], cluster.KubeNode{Name: "cp-1", Why: "its kubelet has not reported yet"})
 	})
 	changes := b.changes.Load()
 	n.Status.NodeInfo.KubeletVersion = "v1.36.1"
@@ -80,7 +81,7 @@ func TestRealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.soon("ready", func(o cluster.Observed) bool {
-		return o.Nodes.Value["cp-1"] == cluster.KubeNode{Name: "cp-1", Ready: true, Kubelet: "v1.36.1"}
+		return reflect.DeepEqual(o.Nodes.Value["cp-1"], cluster.KubeNode{Name: "cp-1", Ready: true, Kubelet: "v1.36.1"})
 	})
 	b.soon("told", func(cluster.Observed) bool { return b.changes.Load() != changes })
 	kill()

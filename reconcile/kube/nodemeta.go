@@ -1,0 +1,139 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// metaKeys are keys of labels and taints that are looked at on every Node, beside those
+// that the agent has noted on it.
+type metaKeys map[string]bool
+
+// keysOf are the keys that an inventory names.
+func keysOf(s cluster.Spec) metaKeys {
+	keys := metaKeys{}
+	for _, n := range s.Nodes {
+		keys.add(n.Meta())
+	}
+	return keys
+}
+
+// add adds the keys of m.
+func (keys metaKeys) add(m cluster.NodeMeta) {
+	for key := range m.Labels {
+		keys[key] = true
+	}
+	for key := range m.Taints {
+		keys[key] = true
+	}
+}
+
+// ownedOf are the labels and taints that the agent answers for on a Node.
+func ownedOf(n *corev1.Node) cluster.NodeMeta {
+	return cluster.DecodeNodeMeta(n.Annotations[cluster.AnnotationOwned])
+}
+
+// labelsOf are the labels of a Node that are looked at.
+func (keys metaKeys) labelsOf(n *corev1.Node, owned cluster.NodeMeta) map[string]string {
+	var out map[string]string
+	for key, value := range n.Labels {
+		if _, ours := owned.Labels[key]; ours || keys[key] {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// taintsOf are the taints of a Node that are looked at.
+func (keys metaKeys) taintsOf(n *corev1.Node, owned cluster.NodeMeta) []corev1.Taint {
+	var out []corev1.Taint
+	for _, t := range n.Spec.Taints {
+		if _, ours := owned.Taints[t.Key]; ours || keys[t.Key] {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// metaOf reads the labels and taints of a Node that are looked at.
+func (keys metaKeys) metaOf(n *corev1.Node, owned cluster.NodeMeta) cluster.NodeMeta {
+	m := cluster.NodeMeta{Labels: keys.labelsOf(n, owned)}
+	values := map[string][]string{}
+	for _, t := range keys.taintsOf(n, owned) {
+		values[t.Key] = append(values[t.Key], t.Value+":"+string(t.Effect))
+	}
+	for key, list := range values {
+		if m.Taints == nil {
+			m.Taints = map[string]string{}
+		}
+		slices.Sort(list)
+		m.Taints[key] = strings.Join(list, ",")
+	}
+	return m
+}
+
+// Label gives a Node the labels and taints of n, takes back those that it was given
+// before and n has no more, and notes which these are. What others have set stays, and so
+// does what they have made of ours since it left n. A node that is not there is left to its
+// registration. What it returns is no more than that Kubernetes cannot be asked or
+// refuses: it can be called again.
+func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+	ctx, leave, err := k.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("label %s: %w", n.Name, err)
+	}
+	defer leave()
+	c := &changer{k: k, access: d.Access.Kube}
+	want := n.Meta()
+	keys := metaKeys{}
+	keys.add(want)
+	_, err = c.alterNode(ctx, n.Name, func(node *corev1.Node) (patch, error) {
+		owned := ownedOf(node)
+		edits := want.EditsOf(keys.metaOf(node, owned), owned)
+		if note := want.Encode(); len(edits) == 0 && note == node.Annotations[cluster.AnnotationOwned] {
+			return nil, nil
+		}
+		return patchMeta(node, edits, want), nil
+	})
+	if err != nil && !errors.Is(err, errNoNode) {
+		return fmt.Errorf("label %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// patchMeta makes the patch of some labels and taints, and of what is noted of them. A
+// merge patch replaces the whole list of taints: it is for exactly this version of the Node.
+func patchMeta(node *corev1.Node, edits []cluster.MetaEdit, note cluster.NodeMeta) patch {
+	labels, annotations := map[string]any{}, map[string]any{cluster.AnnotationOwned: nil}
+	if text := note.Encode(); text != "" {
+		annotations[cluster.AnnotationOwned] = text
+	}
+	p := patch{"metadata": map[string]any{"labels": labels, "annotations": annotations}}
+	taints := slices.Clone(node.Spec.Taints)
+	for _, e := range edits {
+		switch {
+		case e.Taint:
+			taints = slices.DeleteFunc(taints, func(t corev1.Taint) bool { return t.Key == e.Key })
+			if e.Want != nil {
+				value, effect, _ := strings.Cut(*e.Want, ":")
+				taints = append(taints, corev1.Taint{Key: e.Key, Value: value, Effect: corev1.TaintEffect(effect)})
+			}
+			p["spec"] = map[string]any{"taints": taints}
+		case e.Want != nil:
+			labels[e.Key] = *e.Want
+		default:
+			labels[e.Key] = nil
+		}
+	}
+	return p
+}

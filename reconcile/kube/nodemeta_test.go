@@ -1,0 +1,167 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// worker is wk-1 as an inventory has it.
+func worker(labels, taints map[string]string) cluster.Node {
+	return cluster.Node{Name: "wk-1", Role: cluster.Worker, Labels: labels, Taints: taints}
+}
+
+// label gives wk-1 labels and taints, and fails unless that is possible.
+func (b *drains) label(n cluster.Node) {
+	b.Helper()
+	if err := b.cluster.Label(context.Background(), b.desired, n); err != nil {
+		b.Error(err)
+	}
+}
+
+// mustHave checks labels, taints and what is noted, but those that every node has.
+func (b *drains) mustHave(what, want string) {
+	b.Helper()
+	n := b.node("wk-1")
+	for key := range n.Labels {
+		if strings.Contains(key, "kubernetes.io/") {
+			delete(n.Labels, key)
+		}
+	}
+	var taints []string
+	for _, t := range n.Spec.Taints {
+		taints = append(taints, t.ToString())
+	}
+	if got := fmt.Sprintf("%v %v %s", n.Labels, taints, n.Annotations[cluster.AnnotationOwned]); got != want {
+		b.Errorf("%s: %s, want %s", what, got, want)
+	}
+}
+
+// TestMetaOfNodes: what is kept of a Node is what the inventory names and what the agent
+// has noted, and it is the same after it was trimmed.
+func TestMetaOfNodes(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a", "old": "x", "other": "y"},
+		Annotations: map[string]string{cluster.AnnotationOwned: `{"labels":{"old":"x","\u001b[2J":"z"},"taints":{"left":":NoSchedule"}}`}}}
+	n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "gpu", Effect: "NoSchedule"}, {Key: "dedicated", Effect: "NoExecute"}, {Key: "other", Effect: "NoSchedule"}}
+	keys := metaKeys{"zone": true, "dedicated": true}
+	for _, obj := range []any{n, keys.trimNode(n)} {
+		got, err := keys.nodeOf(obj)
+		want := cluster.NodeMeta{Labels: map[string]string{"zone": "a", "old": "x"}, Taints: map[string]string{"dedicated": ":NoExecute,gpu:NoSchedule"}}
+		owned := cluster.NodeMeta{Labels: map[string]string{"old": "x"}, Taints: map[string]string{"left": ":NoSchedule"}}
+		if err != nil || !reflect.DeepEqual(got.Meta, want) || !reflect.DeepEqual(got.Owned, owned) {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	if body, err := json.Marshal(keys.trimNode(n)); err != nil || strings.Contains(string(body), "other") {
+		t.Errorf("trimmed it is %s, %v", body, err)
+	}
+	n.Annotations[cluster.AnnotationOwned] = "not ours"
+	if got, err := keys.nodeOf(n); err != nil || !got.Owned.IsZero() {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestLabel(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.patchNode("wk-1", `{"metadata":{"labels":{"mine":"1","zone":"hand"}},"spec":{"taints":[{"key":"mine","effect":"NoSchedule"},{"key":"dedicated","value":"x","effect":"NoExecute"}]}}`)
+		n := worker(map[string]string{"zone": "a", "empty": ""}, map[string]string{"dedicated": "gpu:NoSchedule", "plain": ":PreferNoSchedule"})
+		b.label(n)
+		noted := `{"labels":{"empty":"","zone":"a"},"taints":{"dedicated":"gpu:NoSchedule","plain":":PreferNoSchedule"}}`
+		b.mustHave("labelled", "map[empty: mine:1 zone:a] [mine:NoSchedule dedicated=gpu:NoSchedule plain:PreferNoSchedule] "+noted)
+		before := b.node("wk-1").ResourceVersion
+		b.calls()
+		b.label(n)
+		if calls := b.calls(); len(calls) != 1 || b.node("wk-1").ResourceVersion != before {
+			t.Errorf("again it asks %v", calls)
+		}
+		// One of ours that somebody has made his own stays when it leaves the inventory.
+		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"hand"}}}`)
+		b.label(worker(nil, map[string]string{"plain": ":PreferNoSchedule"}))
+		b.mustHave("less", `map[mine:1 zone:hand] [mine:NoSchedule plain:PreferNoSchedule] {"taints":{"plain":":PreferNoSchedule"}}`)
+		b.label(worker(nil, nil))
+		b.mustHave("nothing", "map[mine:1 zone:hand] [mine:NoSchedule] ")
+		if err := b.cluster.Label(context.Background(), b.desired, cluster.Node{Name: "wk-9", Labels: n.Labels}); err != nil {
+			t.Errorf("a node that is not there: %v", err)
+		}
+	})
+}
+
+// interloper changes a Node right before the first patch of it.
+type interloper struct {
+	once   *sync.Once
+	change func()
+	next   http.RoundTripper
+}
+
+func (i interloper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch {
+		i.once.Do(i.change)
+	}
+	return i.next.RoundTrip(r)
+}
+
+// TestLabelAmongOthers: the list of taints is written as a whole, and one that somebody
+// adds at the same instant is not lost.
+func TestLabelAmongOthers(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.cluster.Close()
+		b.cluster = New(Config{Dial: b.link.DialContext, Wrap: func(next http.RoundTripper) http.RoundTripper {
+			return interloper{new(sync.Once), func() { b.patchNode("wk-1", `{"spec":{"taints":[{"key":"mine","effect":"NoSchedule"}]}}`) }, next}
+		}})
+		b.look()
+		n := worker(nil, map[string]string{"dedicated": "gpu:NoSchedule"})
+		b.label(n)
+		b.mustHave("labelled", `map[] [mine:NoSchedule dedicated=gpu:NoSchedule] {"taints":{"dedicated":"gpu:NoSchedule"}}`)
+		b.world.Inject(world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.Answer, Status: 422, Text: "not you", Times: 1})
+		if err := b.cluster.Label(context.Background(), b.desired, worker(nil, nil)); err == nil || !strings.Contains(err.Error(), "label wk-1: change its Node object: it answers: not you") {
+			t.Error(err)
+		}
+		b.world.Inject(world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.LoseReply, Times: 1})
+		b.label(worker(nil, nil))
+		b.mustHave("taken back", "map[] [mine:NoSchedule] ")
+	})
+}
+
+// TestSeesWhatTheInventoryNames: other keys in the inventory take one list; while they
+// stay, looking costs nothing, and labels of others call for no look.
+func TestSeesWhatTheInventoryNames(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"a","rack":"7"}},"spec":{"taints":[{"key":"dedicated","value":"gpu","effect":"NoSchedule"}]}}`)
+		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, worker(map[string]string{"zone": "b"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
+		b.calls()
+		meta := func() cluster.NodeMeta { return b.look().Nodes.Value["wk-1"].Meta }
+		want := cluster.NodeMeta{Labels: map[string]string{"zone": "a"}, Taints: map[string]string{"dedicated": "gpu:NoSchedule"}}
+		if got := meta(); !reflect.DeepEqual(got, want) {
+			t.Errorf("seen is %v", got)
+		}
+		if calls := b.calls(); calls["WATCH /api/v1/nodes"] != 1 {
+			t.Errorf("calls %v", calls)
+		}
+		shared := b.look().Nodes.Value
+		b.patchNode("wk-1", `{"metadata":{"labels":{"rack":"8"}}}`)
+		time.Sleep(time.Second)
+		if now := b.look().Nodes.Value; reflect.ValueOf(now).Pointer() != reflect.ValueOf(shared).Pointer() {
+			t.Error("a label that the inventory does not name counts as a change")
+		}
+		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"c"}}}`)
+		time.Sleep(time.Second)
+		if got := meta(); got.Labels["zone"] != "c" {
+			t.Errorf("seen is %v", got)
+		}
+		if calls := b.calls(); calls["WATCH /api/v1/nodes"]+calls["GET /api/v1/nodes"] != 0 {
+			t.Errorf("calls %v", calls)
+		}
+	})
+}
