@@ -42,7 +42,7 @@ var shapes = map[string]shape{
 	"internal/lab/factory": {oneWord: 9},
 
 	"reconcile":      {oneWord: 4},
-	"reconcile/plan": {oneWord: 14},
+	"reconcile/plan": {oneWord: 13},
 }
 
 // functionsOfOneWord reports the unexported functions, and those of them whose

@@ -285,6 +285,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 		return r.removeMember(ctx, d, a)
 	case plan.DeleteNode:
 		return r.c.Nodes.DeleteNode(ctx, d, a.Node)
+	case plan.LabelNode:
+		return r.c.Nodes.Label(ctx, d, a.Node)
 	default:
 		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
 	}

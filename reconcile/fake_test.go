@@ -48,9 +48,10 @@ type fake struct {
 	before   map[cluster.Revision]cluster.Spec
 	kubelets map[string]string
 	turns    map[string]cluster.KubeNode
-	staged   map[string]string // digest of a config, by node
-	reboots  bool              // a change of a config takes a reboot
-	refuses  string            // why machines that run take no other config
+	metas    map[string]cluster.NodeMeta // that the agent has set
+	staged   map[string]string           // digest of a config, by node
+	reboots  bool                        // a change of a config takes a reboot
+	refuses  string                      // why machines that run take no other config
 	where    map[string]cluster.Position
 	renders  time.Duration           // how long rendering takes
 	during   func(*cluster.Observed) // called while the other observer looks
@@ -59,7 +60,7 @@ type fake struct {
 func newFake(cps, workers int) *fake {
 	id := cluster.ClusterID("agent", "dev")
 	f := &fake{head: rev(1), parents: map[cluster.Revision]cluster.Revision{}, vms: map[string]cluster.VM{}, machines: map[string]cluster.Machine{},
-		fail: map[string]int{}, hang: map[string]bool{}, before: map[cluster.Revision]cluster.Spec{}, kubelets: map[string]string{}, turns: map[string]cluster.KubeNode{}, staged: map[string]string{},
+		fail: map[string]int{}, hang: map[string]bool{}, before: map[cluster.Revision]cluster.Spec{}, kubelets: map[string]string{}, turns: map[string]cluster.KubeNode{}, staged: map[string]string{}, metas: map[string]cluster.NodeMeta{},
 		spec: cluster.Spec{ID: id, Name: "dev", CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"}}}
 	for i := range cps + workers {
 		n := cluster.Node{Role: cluster.ControlPlane, Name: fmt.Sprintf("cp-%d", i+1), VMID: 410 + i}
@@ -226,6 +227,7 @@ func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obse
 		}
 		kn := f.turns[n.Name]
 		kn.Name, kn.Ready, kn.Kubelet, kn.BootID = n.Name, true, f.kubelets[n.Name], m.BootID
+		kn.Meta, kn.Owned = f.metas[n.Name], f.metas[n.Name]
 		nodes[n.Name] = kn
 		if n.Role == cluster.ControlPlane {
 			members = append(members, cluster.Member{Name: n.Name})
@@ -415,6 +417,14 @@ func (f *fake) Uncordon(ctx context.Context, _ cluster.Desired, n cluster.Node) 
 		return err
 	}
 	f.set(func() { delete(f.turns, n.Name) })
+	return nil
+}
+
+func (f *fake) Label(ctx context.Context, _ cluster.Desired, n cluster.Node) error {
+	if err := f.act(ctx, "label", n.Name); err != nil {
+		return err
+	}
+	f.set(func() { f.metas[n.Name] = n.Meta() })
 	return nil
 }
 

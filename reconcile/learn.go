@@ -106,9 +106,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 // learnRemoved takes in which nodes and members of etcd are no longer the inventory's, so
 // that the next pass watches them, too.
 func (r *Reconciler) learnRemoved(d *cluster.Desired, o *cluster.Observed) {
-	before := r.memo.leaving
-	r.memo.leaving = plan.RemovedNodes(*d, *o)
-	if !slices.EqualFunc(before, r.memo.leaving, func(a, b cluster.Node) bool { return a.Name == b.Name && a.IP == b.IP && a.Role == b.Role }) {
+	before := r.memo.removing
+	r.memo.removing = plan.RemovedNodes(*d, *o)
+	if !slices.EqualFunc(before, r.memo.removing, func(a, b cluster.Node) bool { return a.Name == b.Name && a.IP == b.IP && a.Role == b.Role }) {
 		r.exec.wakeLoop() // they are not watched yet
 	}
 	lost := map[uint64]time.Time{}

@@ -37,7 +37,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		r.reportUnknown(began)
 		return
 	}
-	d.Removed = r.memo.leaving
+	d.Removed = r.memo.removing
 	o := r.observe(ctx, d, cluster.Observed{Now: time.Now(), Facts: facts, Usual: r.c.Usual(), Running: running, Backoffs: backoffs})
 	if ctx.Err() != nil {
 		return
@@ -49,7 +49,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		return
 	}
 	d = r.keepRunning(ctx, d, o)
-	d.Removed = r.memo.leaving
+	d.Removed = r.memo.removing
 	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
 	r.view.Store(&view{desired: d, observed: o, stop: stop, inForce: inForce})

@@ -131,6 +131,9 @@ type Nodes interface {
 	Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error
 	// DeleteNode deletes the Node object of a node whose machine is not there any longer.
 	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error
+	// Label gives the Node object the labels and taints of n, and takes back those that
+	// it was given before and n has no more. What others have set stays.
+	Label(ctx context.Context, d cluster.Desired, n cluster.Node) error
 }
 
 // Releases changes Helm releases.
@@ -462,8 +465,8 @@ type memo struct {
 	subject   string           // of its commit
 	fetched   time.Time        // when the source looked for it
 
-	leaving []cluster.Node       // plan.RemovedNodes
-	lost    map[uint64]time.Time // plan.LostMembers, since when
+	removing []cluster.Node       // plan.RemovedNodes
+	lost     map[uint64]time.Time // plan.LostMembers, since when
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
 	phases     map[string]stamp          // as reported

@@ -29,6 +29,7 @@ const (
 	UncordonNode      ActionKind = "uncordon node"
 	RemoveMember      ActionKind = "remove etcd member"
 	DeleteNode        ActionKind = "delete node"
+	LabelNode         ActionKind = "label node"
 )
 
 // ActionID identifies an action: there is never more than one of a kind for a

@@ -37,12 +37,15 @@ func (d Drift) Has() string { return d.Field + " " + cmp.Or(d.Have, "none") }
 // Wants is what the inventory has, for people.
 func (d Drift) Wants() string { return cmp.Or(d.Want, "none") }
 
-// Of compares a node with the inventory: its VM, and its machine as far as
-// Talos lets us see it.
+// Of compares a node with the inventory: its VM, its machine as far as
+// Talos lets us see it, and its Node object.
 func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	out := OfVM(d.Spec, n, o.VMs[n.Name])
 	if mach.Reach == cluster.Configured {
 		out = append(out, OfMachine(d, o, n, mach)...)
+	}
+	if kn, ok := o.Nodes.Value[n.Name]; ok {
+		out = append(out, OfMeta(RepositoryNode(d, n).Meta().EditsOf(kn.Meta, kn.Owned))...)
 	}
 	return out
 }

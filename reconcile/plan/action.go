@@ -178,6 +178,13 @@ type (
 
 	// DeleteNode deletes the Node object of a node whose VM is deleted.
 	DeleteNode struct{ Node cluster.Node }
+
+	// LabelNode gives a Node object the labels and taints that the inventory has, and
+	// takes back those that it has no more.
+	LabelNode struct {
+		Node  cluster.Node // as the repository has it
+		Edits []cluster.MetaEdit
+	}
 )
 
 // Info implements Action.
@@ -336,6 +343,17 @@ func (a RemoveMember) Info() Info {
 // Info implements Action.
 func (a DeleteNode) Info() Info {
 	return infoOfNode(cluster.DeleteNode, a.Node, fmt.Sprintf("delete the Node object of %s, whose machine is removed", a.Node.Name))
+}
+
+// Info implements Action.
+func (a LabelNode) Info() Info {
+	if len(a.Edits) == 0 {
+		return infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("note which labels and taints of %s are the inventory's", a.Node.Name))
+	}
+	i := infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("set labels and taints of %s: %s", a.Node.Name, drift.DescribeEdits(a.Edits)))
+	meta := a.Node.Meta()
+	i.Change = fmt.Sprintf("labels=%v taints=%v", meta.Labels, meta.Taints)
+	return i
 }
 
 // describeTask is who changed something, for people; "" where that is not known.

@@ -30,7 +30,29 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	}
 	m.planVM(n, vm)
 	m.planConfig(n, mach)
+	m.planMeta(n)
 	m.planTurn(n, mach)
+}
+
+// planMeta gives the Node object of a node that is Ready the labels and taints of the
+// inventory. Talos does so, too, when its config changes; who comes second finds nothing to
+// do.
+func (m *planner) planMeta(n cluster.Node) {
+	kn, there := m.o.Nodes.Value[n.Name]
+	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there {
+		return
+	}
+	a := LabelNode{Node: drift.RepositoryNode(m.d, n)}
+	want := a.Node.Meta()
+	a.Edits = want.EditsOf(kn.Meta, kn.Owned)
+	switch {
+	case len(a.Edits) == 0 && (n.Locked || want.IsNoted(kn.Owned, n.Role)):
+		return
+	case n.Locked:
+		m.blockLocked(n, drift.OfMeta(a.Edits))
+	default:
+		m.do(a)
+	}
 }
 
 // planVM corrects the VM of a node as it is, and reports what is not corrected. It

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -58,7 +59,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			break
 		}
 	}
-	f.Waiting, f.Blocked = last.Waiting, append(blockUnknownPolicy(d.Spec.Name, p), last.Blocked...)
+	f.Waiting, f.Blocked = last.Waiting, append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
 	f.Digest = digest(f)
 	return f
 }
@@ -145,6 +146,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest = a.Config.Digest
 		o.Machines[a.Node.Name] = m
+		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		if a.First {
 			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-WatchedFor)})
 		}
@@ -154,6 +156,8 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		})
 	case UncordonNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
+	case LabelNode:
+		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned = a.Node.Meta(), a.Node.Meta() })
 	case ShutDownVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil
@@ -191,6 +195,19 @@ func editNode(o *cluster.Observed, name string, edit func(*cluster.KubeNode)) {
 	}
 	nodes[name] = kn
 	o.Nodes.Value = nodes
+}
+
+// labelByTalos gives a Node object what Talos brings to it of a new config.
+func labelByTalos(o *cluster.Observed, n cluster.Node) {
+	if _, registered := o.Nodes.Value[n.Name]; !registered {
+		return
+	}
+	editNode(o, n.Name, func(kn *cluster.KubeNode) {
+		kn.Meta.Labels = n.Labels
+		if n.Role == cluster.ControlPlane {
+			kn.Meta.Taints = n.Meta().Taints
+		}
+	})
 }
 
 // bootAgain has a machine boot again, with another config if one was staged.
@@ -240,6 +257,8 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 		effect(d, o, DeleteVM{VM: o.VMs[r.Subject]})
 	case isNode && r.Kind == cluster.UncordonNode:
 		effect(d, o, UncordonNode{Node: n})
+	case isNode && r.Kind == cluster.LabelNode:
+		effect(d, o, LabelNode{Node: drift.RepositoryNode(*d, n)})
 	case isNode && r.Kind == cluster.DrainNode:
 		effect(d, o, DrainNode{Node: n, Target: "forecast"})
 	case isNode && r.Kind == cluster.ShutDownVM:
@@ -352,6 +371,9 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	o.Machines[n.Name] = m
 	o.Nodes.Known = true
 	editNode(o, n.Name, func(kn *cluster.KubeNode) {
+		if kn.Name == "" {
+			kn.Meta = n.Meta() // its kubelet registers with them
+		}
 		kn.Name, kn.Ready, kn.Why, kn.BootID, kn.UUID, kn.ControlPlane = n.Name, network, "network is not ready", m.BootID, n.UUID, n.Role == cluster.ControlPlane
 	})
 	settlePods(o, network)

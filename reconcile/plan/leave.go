@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,63 +13,6 @@ import (
 // member leaves etcd, its VM is deleted, and then its Node object. How far that has come
 // stands in the world. While it is taken out nothing is lost that cannot be put back, and
 // from the removal of its member on there is no way back.
-
-// RemovedNodes are the nodes that the inventory no longer has and of which a VM or a
-// member of etcd is left, by name. What is to be known of each follows from the world:
-// whether it is a control plane is seen in etcd and on its Node object.
-func RemovedNodes(d cluster.Desired, o cluster.Observed) []cluster.Node {
-	if !o.Orphans.Known {
-		return d.Removed
-	}
-	found := map[string]cluster.VM{}
-	for _, vm := range o.Orphans.Value {
-		if _, ok := d.Spec.Node(vm.Node); !ok {
-			found[vm.Node] = vm
-		}
-	}
-	for _, mem := range o.Members.Value {
-		_, seen := found[mem.Name]
-		if owner, _ := ownerOf(o.Members.Value, mem, d.Spec.ControlPlanes()); owner == "" && mem.Name != "" && !seen {
-			found[mem.Name] = cluster.VM{}
-		}
-	}
-	var out []cluster.Node
-	for name, vm := range found {
-		out = append(out, removedNode(d, o, name, vm))
-	}
-	slices.SortFunc(out, func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) })
-	return out
-}
-
-// removedNode is a removed node, as far as the world shows it.
-func removedNode(d cluster.Desired, o cluster.Observed, name string, vm cluster.VM) cluster.Node {
-	var before cluster.Node
-	if i := slices.IndexFunc(d.Removed, func(n cluster.Node) bool { return n.Name == name }); i >= 0 {
-		before = d.Removed[i]
-	}
-	n := cluster.Node{Name: name, Role: cluster.Worker, VMID: vm.VMID, UUID: cluster.NodeUUID(d.Spec.ID, name), Placement: cluster.Placement{Pin: vm.Host},
-		MAC: cmp.Or(vm.Hardware.Value.MAC, before.MAC), Datastore: vm.Hardware.Value.System.Datastore}
-	kn := o.Nodes.Value[name]
-	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == name })
-	_, hasEtcd := o.Machines[name].Services["etcd"]
-	if i >= 0 || kn.ControlPlane || hasEtcd || before.Role == cluster.ControlPlane {
-		n.Role = cluster.ControlPlane
-	}
-	address, _, _ := strings.Cut(vm.Hardware.Value.Address, "/")
-	texts := []string{address, kn.Address}
-	if i >= 0 {
-		texts = append(texts, o.Members.Value[i].Address)
-	}
-	for _, text := range texts {
-		if ip, err := netip.ParseAddr(text); err == nil && !n.IP.IsValid() {
-			n.IP = ip
-		}
-	}
-	if before.IP.IsValid() && !n.IP.IsValid() {
-		n.IP = before.IP
-	}
-	return n
-}
 
 // planRemovals plans for the nodes that the inventory no longer has and whose VMs are
 // there.
@@ -101,12 +43,6 @@ func (m *planner) planRemovals() {
 	}
 }
 
-// isReplaced reports whether the VM of a node was made for another token than the
-// inventory has.
-func isReplaced(n cluster.Node, vm cluster.VM) bool {
-	return n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && vm.Replace != n.Replace
-}
-
 // planReplacement plans for a node that is to have a new machine: the one that it has
 // leaves as if the inventory no longer had the node, and then the VM is absent.
 func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
@@ -124,9 +60,9 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	}
 }
 
-// countLeaving counts the VMs that are to be deleted: of nodes that the inventory no
+// countDeletions counts the VMs that are to be deleted: of nodes that the inventory no
 // longer has, and of nodes that are to be replaced.
-func (m *planner) countLeaving() int {
+func (m *planner) countDeletions() int {
 	count := 0
 	for _, vm := range m.o.Orphans.Value {
 		if _, ok := m.d.Spec.Node(vm.Node); !ok {
@@ -157,44 +93,39 @@ func (m *planner) isReportedAtNode(vm cluster.VM) bool {
 	return slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && m.plan.Phases[n.Name] == cluster.PhaseForeign })
 }
 
-// forbidRemoval returns why the machine of a node that is to lose it is kept.
+// forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason:
+// it is not.
 func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
-	b := cluster.Block{Subject: n.Name, About: fmt.Sprint(vm.VMID)}
 	_, stays := m.d.Spec.Node(n.Name)
-	what, put := "no longer in the inventory", "put the node back into nodes.yaml; or "
+	what, undo := "no longer in the inventory", "put the node back into nodes.yaml; or "
 	if stays {
-		what, put = "to be replaced", "undo `replace`; or "
+		what, undo = "to be replaced", "undo `replace`; or "
 	}
-	removed := m.countLeaving()
+	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
+		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint}
+	}
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
 	approved := vm.Deleting || slices.Contains(in.VMs, vm.VMID)
-	switch limit := m.p.RemovalLimit(); {
+	deletions, limit, planes := m.countDeletions(), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
+	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
-		b.Reason, b.Message = cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what)
-		b.Hint = put + "set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)
+		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))
 	case !approved && m.asksApproval():
-		b.Reason, b.Message = cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what)
-		b.Hint = put + m.approveHint()
-	case !approved && removed > limit:
-		b.Reason, b.Message = cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, removed, limit, m.p.Line("removals"))
-		b.Hint = put + m.approveHint()
-	case !stays && !vm.Deleting && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && len(m.d.Spec.ControlPlanes())%2 == 0:
-		b.Reason, b.Message = cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", len(m.d.Spec.ControlPlanes()), len(m.d.Spec.ControlPlanes())-1)
-		b.Hint = put + "take another one out, or write `allow_even: true` in cluster.yaml"
+		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
+	case !approved && deletions > limit:
+		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
+	case !stays && !vm.Deleting && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
+		return keep(cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", planes, planes-1),
+			"take another one out, or write `allow_even: true` in cluster.yaml")
 	case vm.Protected:
-		b.Reason, b.Message = cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID)
-		b.Hint = put + fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host)
+		return keep(cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID), fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host))
 	case len(vm.Others) > 0:
-		b.Reason, b.Message = cluster.ForeignVolumes, fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others)
-		b.Hint = put + "detach them and move them to another vm, or remove them, if they are not needed"
+		return keep(cluster.ForeignVolumes, fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others),
+			"detach them and move them to another vm, or remove them, if they are not needed")
 	case vm.Managed:
-		b.Reason, b.Message = cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID)
-		b.Hint = put + fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID)
+		return keep(cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID), fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID))
 	}
-	if b.Reason == "" {
-		return cluster.Block{}
-	}
-	return b
+	return cluster.Block{}
 }
 
 // leave takes the next step in the removal of a node.

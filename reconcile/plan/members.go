@@ -4,41 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
-
-// LostFor is how long a member of etcd must be seen to have no machine before it is
-// removed: what is seen once may be a moment between two others.
-const LostFor = time.Minute
-
-// LostMembers are the members of etcd that are seen to have no machine: a control plane
-// without a VM, or whose disk is empty, or no control plane at all and nothing that
-// answers at its address. A member that has no name has not run yet.
-func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
-	if !o.Members.Known || !o.Nodes.Known || !SeesAllVMs(o) {
-		return nil
-	}
-	var out []uint64
-	for _, mem := range o.Members.Value {
-		if isLost(d, o, mem) {
-			out = append(out, mem.ID)
-		}
-	}
-	return out
-}
-
-// isLost is LostMembers for one.
-func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
-	planes := d.Spec.ControlPlanes()
-	if i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) }); i >= 0 {
-		phase := Classify(planes[i], o)
-		return phase == cluster.PhaseAbsent || phase == cluster.PhaseMaintenance
-	}
-	return mem.Name != "" && !o.Nodes.Value[mem.Name].Ready && o.Machines[mem.Name].Reach == cluster.Silent &&
-		!slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name })
-}
 
 // removeLost plans the removal of a member that has no machine, as soon as that was seen
 // for long enough. It returns whether the member is one.
@@ -107,28 +75,6 @@ func (m *planner) planOrphanMembers() {
 		}
 		m.block(cluster.Block{Subject: mem.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint})
 	}
-}
-
-// ownerOf returns whose member of etcd one is, "" when no control plane's. A
-// control plane may seem to have several, and then that is its own which has both
-// its name and its address; sure is false for the others, and for all where none
-// or several have both.
-func ownerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node) (owner string, sure bool) {
-	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) })
-	if i < 0 {
-		return "", false
-	}
-	n, candidates, exact := planes[i], 0, 0
-	isExact := func(mem cluster.Member) bool { return mem.Name == n.Name && mem.Address == n.IP.String() }
-	for _, other := range members {
-		if isMember(other, n) {
-			candidates++
-		}
-		if isExact(other) {
-			exact++
-		}
-	}
-	return n.Name, candidates == 1 || exact == 1 && isExact(mem)
 }
 
 // lostHint is what to do about a control plane that was a member of etcd and has

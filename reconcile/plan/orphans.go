@@ -8,22 +8,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// SeesAllVMs reports whether it is known which VMs of the cluster there are, and
-// whose they are.
-func SeesAllVMs(o cluster.Observed) bool {
-	for _, vm := range o.VMs {
-		if isUnseen(vm) {
-			return false
-		}
-	}
-	return o.Orphans.Known
-}
-
-// isUnseen reports whether it is not known whether a VM is there, or whose it is.
-func isUnseen(vm cluster.VM) bool {
-	return vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown
-}
-
 // planTwins reports VMs of this cluster that are a second machine for a node of the
 // inventory.
 func (m *planner) planTwins() {

@@ -38,6 +38,7 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.UncordonNode:      10 * time.Minute,
 	cluster.RemoveMember:      10 * time.Minute,
 	cluster.DeleteNode:        10 * time.Minute,
+	cluster.LabelNode:         10 * time.Minute,
 }
 
 // ActionWithin is how long an action of a kind may take, where usual is how long

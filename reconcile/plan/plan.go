@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 )
 
 // Plan is the answer to the difference between what should be and what is.
@@ -70,7 +71,7 @@ type planner struct {
 // policy that is not known the plan has no actions, and destroys nothing either.
 func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	plan := decide(d, o, p)
-	if b := blockUnknownPolicy(d.Spec.Name, p); len(b) > 0 {
+	if b := bounds.BlockUnknown(d.Spec.Name, p); len(b) > 0 {
 		plan.Actions, plan.Blocked = nil, append(b, plan.Blocked...)
 	}
 	return plan
@@ -139,14 +140,14 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 	}
 	m.removed = RemovedNodes(d, o)
 	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), etcdOf(slices.Concat(d.Spec.Nodes, m.removed), o)
-	m.crowded = overLimits(d, p, o.Orphans.Value)
+	m.crowded = bounds.OverLimits(d, p, o.Orphans.Value)
 	return m
 }
 
 // refusals are the reasons not to act on the cluster at all. Host policy comes
 // first: it outranks the repository.
 func (m *planner) refusals() []cluster.Block {
-	blocks := violations(m.d, m.p)
+	blocks := bounds.Violations(m.d, m.p)
 	if m.d.Bundle.IsZero() {
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
 			Reason: cluster.SecretsMissing, Message: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -24,6 +25,8 @@ func anyWorld(t *rapid.T) *world {
 		n.Protect = rapid.IntRange(0, 9).Draw(t, "protect") == 0
 		n.Replace = rapid.SampledFrom([]string{"", "", "", "again"}).Draw(t, "replace")
 		n.Locked = rapid.IntRange(0, 9).Draw(t, "locked") == 0
+		meta := anyMeta(t, "inventory")
+		n.Labels, n.Taints = meta.Labels, meta.Taints
 		w.o.VMs[n.Name] = anyVM(t, w, *n)
 		w.o.Machines[n.Name] = anyMachine(t, *n)
 	}
@@ -54,6 +57,7 @@ func anyWorld(t *rapid.T) *world {
 				kn.Turn = rapid.SampledFrom([]string{"", "turn", cluster.TurnRemoval}).Draw(t, "turn")
 				kn.Drained = rapid.SampledFrom([]string{"", "boot", "earlier"}).Draw(t, "drained")
 			}
+			kn.Meta, kn.Owned = anyMeta(t, "has"), anyMeta(t, "owns")
 			if rapid.IntRange(0, 9).Draw(t, "registered") > 0 {
 				w.o.Nodes.Value[n.Name] = kn
 			}
@@ -115,6 +119,14 @@ func anyMembers(t *rapid.T, w *world) {
 		w.o.MembersAsked = rapid.IntRange(0, len(members)).Draw(t, "asked")
 		w.o.MembersAgree = rapid.SampledFrom([]cluster.Seen[bool]{cluster.Saw(true), cluster.Unseen[bool]("one is dead"), cluster.Saw(false)}).Draw(t, "agree")
 	}
+}
+
+// anyMeta draws labels and taints.
+func anyMeta(t *rapid.T, whose string) cluster.NodeMeta {
+	some := func(what string) map[string]string {
+		return rapid.MapOfN(rapid.SampledFrom([]string{"zone", "rack"}), rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, whose+" "+what)
+	}
+	return cluster.NodeMeta{Labels: some("labels"), Taints: some("taints")}
 }
 
 func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
@@ -286,6 +298,9 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		if w.o.Nodes.Value[n.Name].Turn == "" {
 			t.Errorf("%s, whose cordon is not ours", a.Info())
 		}
+	case LabelNode:
+		n = a.Node
+		lawOfEdits(t, w, a)
 	case DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {
@@ -383,6 +398,50 @@ func lawOfMember(t *rapid.T, w *world, a RemoveMember) {
 	}
 }
 
+// lawOfEdits checks that a node which is labelled is Ready, and has nothing left to change
+// afterwards.
+func lawOfEdits(t *rapid.T, w *world, a LabelNode) {
+	if phase := Classify(a.Node, w.o); phase != cluster.PhaseReady {
+		t.Errorf("%s, and it is %s", a.Info(), phase)
+	}
+	o := clone(w.o)
+	effect(&w.d, &o, a)
+	if p := Make(w.d, o, w.p); slices.ContainsFunc(p.Actions, func(b Action) bool { return b.Info().ID() == a.Info().ID() }) {
+		t.Errorf("%s is planned again and again", a.Info())
+	}
+}
+
+// TestEditsLeaveOthers: whatever the inventory has, is there and is noted, a label or taint
+// is changed only where the inventory names its key, or where it is as the agent has set
+// it; and the inventory has its own in the end.
+func TestEditsLeaveOthers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want, have, owned := anyMeta(t, "inventory"), anyMeta(t, "has"), anyMeta(t, "owns")
+		after := cluster.NodeMeta{Labels: maps.Clone(have.Labels), Taints: maps.Clone(have.Taints)}
+		for _, e := range want.EditsOf(have, owned) {
+			wanted, was, ours, now := want.Labels, have.Labels, owned.Labels, after.Labels
+			if e.Taint {
+				wanted, was, ours, now = want.Taints, have.Taints, owned.Taints, after.Taints
+			}
+			value, named := wanted[e.Key]
+			if named && value == was[e.Key] || !named && (was[e.Key] == "" || was[e.Key] != ours[e.Key]) {
+				t.Errorf("%s is not ours to change: %v, %v, %v", e.Key, wanted, was, ours)
+			}
+			if delete(now, e.Key); e.Want != nil {
+				now[e.Key] = *e.Want
+			}
+		}
+		if left := want.EditsOf(after, want); len(left) > 0 || !want.IsNoted(want, cluster.Worker) {
+			t.Errorf("left is %v", left)
+		}
+		for key, value := range want.Labels {
+			if after.Labels[key] != value {
+				t.Errorf("label %s is %q", key, after.Labels[key])
+			}
+		}
+	})
+}
+
 // lawOfRestart checks that a node goes down only when it was drained, and is ours.
 func lawOfRestart(t *rapid.T, w *world, a Action, n cluster.Node) {
 	vm, kn, m := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
@@ -448,26 +507,4 @@ func TestForecastFindsTheSameEnd(t *testing.T) {
 			t.Fatalf("foretold %d steps, took %d; waiting %v blocked %v", len(f.Steps), steps, f.Waiting, f.Blocked)
 		}
 	})
-}
-
-func TestBelow(t *testing.T) {
-	for _, c := range []struct {
-		src, allowed string
-		want         bool
-	}{
-		{"https://charts.example.org", "https://charts.example.org", true},
-		{"https://charts.example.org/a/b", "https://charts.example.org/a", true},
-		{"https://charts.example.org/ab", "https://charts.example.org/a", false},
-		{"https://charts.example.org.evil.net", "https://charts.example.org", false},
-		{"http://charts.example.org", "https://charts.example.org", false},
-		{"https://user@charts.example.org", "https://charts.example.org", false},
-		{"https://charts.example.org/a/../b", "https://charts.example.org/a", false},
-		{"https://charts.example.org/a/%2e%2e/b", "https://charts.example.org/a", false},
-		{"oci://ghcr.io/org/chart", "oci://ghcr.io/org", true},
-		{"https://CHARTS.example.org", "https://charts.example.org", true},
-	} {
-		if got := below(c.src, c.allowed); got != c.want {
-			t.Errorf("below(%q, %q) = %v", c.src, c.allowed, got)
-		}
-	}
 }

@@ -49,7 +49,13 @@ var changes = []change{
 		n.VMID = 559
 		w.o.VMs[n.Name] = cluster.VM{VMID: 559, Node: n.Name, Presence: cluster.Absent}
 	}},
-	configField("`labels`, `taints`, `patches`, `values`, `network.nameservers`, `network.time_servers`, `network.cert_sans` and whatever else is only in the machine config"),
+	{"`labels`", func(w *world, n *cluster.Node) {
+		n.Labels, w.d.Configs[n.Name] = map[string]string{"zone": "b"}, cluster.Config{Digest: "new"}
+	}},
+	{"`taints` of a worker", func(w *world, n *cluster.Node) {
+		n.Taints, w.d.Configs[n.Name] = map[string]string{"dedicated": "gpu:NoSchedule"}, cluster.Config{Digest: "new"}
+	}},
+	configField("`patches`, `values`, `network.nameservers`, `network.time_servers`, `network.cert_sans` and whatever else is only in the machine config"),
 	{"`network.pod_cidr`, `network.svc_cidr`", func(w *world, n *cluster.Node) {
 		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Pods: "10.99.0.0/16"}}
 		m := w.o.Machines[n.Name]
@@ -109,7 +115,7 @@ func TestReferenceOfChanges(t *testing.T) {
 	b.WriteString("| Changed in the inventory | What it leads to on a node that is there |\n| --- | --- |\n")
 	for _, c := range changes {
 		fmt.Fprintf(&b, "| %s | %s |\n", c.field, outcome(t, c, ""))
-		if strings.HasPrefix(c.field, "`labels`") {
+		if strings.HasPrefix(c.field, "`patches`") {
 			fmt.Fprintf(&b, "| the same, where the node answers that it takes a reboot | %s |\n", outcome(t, c, "reboot"))
 		}
 	}

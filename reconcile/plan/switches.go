@@ -60,6 +60,8 @@ func (m *planner) holdBySwitch(i Info) bool {
 		return false
 	case !known && !m.o.Facts.WasReady(), !known && m.o.VMs[n.Name].Presence == cluster.Absent:
 		return false // it is made
+	case i.Kind == cluster.LabelNode && i.Change == "":
+		return false // it only notes what is there
 	}
 	edited := known && settled == settledDigest(m.d, n)
 	switch {

@@ -379,6 +379,23 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "cordon", "uncordon": // by hand
 		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.Cordoned = f[0] == "cordon" })
+	case "kubectl": // by hand: a node, label or taint, key=value or key-; or what is noted
+		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) {
+			values := &kn.Meta.Labels
+			switch arg(2) {
+			case "taint":
+				values = &kn.Meta.Taints
+			case "annotation":
+				kn.Owned = cluster.NodeMeta{}
+				return
+			}
+			key, value, set := strings.Cut(arg(3), "=")
+			if *values = cloneMap(*values); set {
+				(*values)[key] = value
+			} else {
+				delete(*values, strings.TrimSuffix(key, "-"))
+			}
+		})
 	case "wait":
 		w.o.Now = w.o.Now.Add(parseAge(t, arg(1)))
 	case "revision":
@@ -567,6 +584,12 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.Protect = true
 		case "locked":
 			n.Locked = true
+		case "unlocked":
+			n.Locked = false
+		case "labels": // key:value
+			n.Labels = readPairs(v)
+		case "taints": // key:value:Effect
+			n.Taints = readPairs(v)
 		case "tags":
 			n.Tags = strings.Split(v, ",")
 		case "pool":
@@ -577,6 +600,17 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			t.Fatalf("node: %q", kv)
 		}
 	}
+}
+
+// readPairs reads key:value,key:value.
+func readPairs(text string) map[string]string {
+	out := map[string]string{}
+	for _, pair := range strings.Split(text, ",") {
+		if key, value, ok := strings.Cut(pair, ":"); ok {
+			out[key] = value
+		}
+	}
+	return out
 }
 
 func (w *world) host(t *testing.T, words []string) {

@@ -14,9 +14,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
-	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources/git"
 )
@@ -183,7 +183,7 @@ func (x *examiner) repository(ctx context.Context) {
 
 // refused is what a cluster asks for that the host's policy does not allow.
 func (x *examiner) refused(s cluster.Spec) (out cluster.Problems) {
-	for _, b := range plan.Violations(s, x.a.c.Policy()) {
+	for _, b := range bounds.OfSpec(s, x.a.c.Policy()) {
 		out = append(out, cluster.Problem{Severity: cluster.Error, Message: b.Subject + ": " + b.Message, Hint: b.Hint})
 	}
 	return out

@@ -1,4 +1,6 @@
-package plan
+// Package bounds holds an inventory against what its host allows: it outranks the
+// repository. It is pure, and knows no actions.
+package bounds
 
 import (
 	"fmt"
@@ -10,14 +12,14 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// Violations lists where a cluster, taken by itself, asks for more than its host
+// OfSpec lists where a cluster, taken by itself, asks for more than its host
 // allows. A pass counts what the host's other clusters have, too.
-func Violations(s cluster.Spec, p cluster.Policy) []cluster.Block {
-	return violations(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, p)
+func OfSpec(s cluster.Spec, p cluster.Policy) []cluster.Block {
+	return Violations(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, p)
 }
 
-// blockUnknownPolicy blocks a cluster as a whole while it is not known what its host allows.
-func blockUnknownPolicy(name string, p cluster.Policy) []cluster.Block {
+// BlockUnknown blocks a cluster as a whole while it is not known what its host allows.
+func BlockUnknown(name string, p cluster.Policy) []cluster.Block {
 	if len(p.Problems) == 0 {
 		return nil
 	}
@@ -28,9 +30,9 @@ func blockUnknownPolicy(name string, p cluster.Policy) []cluster.Block {
 		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has fixed it", "; ")}}
 }
 
-// violations lists where a repository asks for more than its host allows. Each
+// Violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
-func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
+func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	var out []cluster.Block
 	refuse := func(subject, field, format string, args ...any) {
 		b := cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
@@ -62,7 +64,7 @@ func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
 	}
-	out = append(out, overLimits(d, p, nil)...)
+	out = append(out, OverLimits(d, p, nil)...)
 	for _, a := range d.Spec.Addons {
 		src := a.Chart.Repository
 		if src == "" {
@@ -75,11 +77,11 @@ func violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	return out
 }
 
-// overLimits adds up all clusters of the agent: limits are the host's, not one
+// OverLimits adds up all clusters of the agent: limits are the host's, not one
 // repository directory's. VMs that the inventory no longer names count as well,
 // or new nodes in the place of old ones would lead past every limit: they are made when
 // those are deleted.
-func overLimits(d cluster.Desired, p cluster.Policy, orphans []cluster.VM) []cluster.Block {
+func OverLimits(d cluster.Desired, p cluster.Policy, orphans []cluster.VM) []cluster.Block {
 	total := d.Spec.Usage()
 	for _, s := range d.Siblings {
 		total.Nodes += s.Nodes

@@ -1,0 +1,146 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// What the world shows of machines that the inventory no longer has, or that are no
+// longer there.
+
+// SeesAllVMs reports whether it is known which VMs of the cluster there are, and
+// whose they are.
+func SeesAllVMs(o cluster.Observed) bool {
+	for _, vm := range o.VMs {
+		if isUnseen(vm) {
+			return false
+		}
+	}
+	return o.Orphans.Known
+}
+
+// isUnseen reports whether it is not known whether a VM is there, or whose it is.
+func isUnseen(vm cluster.VM) bool {
+	return vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown
+}
+
+// RemovedNodes are the nodes that the inventory no longer has and of which a VM or a
+// member of etcd is left, by name. What is to be known of each follows from the world:
+// whether it is a control plane is seen in etcd and on its Node object.
+func RemovedNodes(d cluster.Desired, o cluster.Observed) []cluster.Node {
+	if !o.Orphans.Known {
+		return d.Removed
+	}
+	found := map[string]cluster.VM{}
+	for _, vm := range o.Orphans.Value {
+		if _, ok := d.Spec.Node(vm.Node); !ok {
+			found[vm.Node] = vm
+		}
+	}
+	for _, mem := range o.Members.Value {
+		_, seen := found[mem.Name]
+		if owner, _ := ownerOf(o.Members.Value, mem, d.Spec.ControlPlanes()); owner == "" && mem.Name != "" && !seen {
+			found[mem.Name] = cluster.VM{}
+		}
+	}
+	var out []cluster.Node
+	for name, vm := range found {
+		out = append(out, removedNode(d, o, name, vm))
+	}
+	slices.SortFunc(out, func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// removedNode is a removed node, as far as the world shows it.
+func removedNode(d cluster.Desired, o cluster.Observed, name string, vm cluster.VM) cluster.Node {
+	var before cluster.Node
+	if i := slices.IndexFunc(d.Removed, func(n cluster.Node) bool { return n.Name == name }); i >= 0 {
+		before = d.Removed[i]
+	}
+	n := cluster.Node{Name: name, Role: cluster.Worker, VMID: vm.VMID, UUID: cluster.NodeUUID(d.Spec.ID, name), Placement: cluster.Placement{Pin: vm.Host},
+		MAC: cmp.Or(vm.Hardware.Value.MAC, before.MAC), Datastore: vm.Hardware.Value.System.Datastore}
+	kn := o.Nodes.Value[name]
+	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == name })
+	_, hasEtcd := o.Machines[name].Services["etcd"]
+	if i >= 0 || kn.ControlPlane || hasEtcd || before.Role == cluster.ControlPlane {
+		n.Role = cluster.ControlPlane
+	}
+	address, _, _ := strings.Cut(vm.Hardware.Value.Address, "/")
+	texts := []string{address, kn.Address}
+	if i >= 0 {
+		texts = append(texts, o.Members.Value[i].Address)
+	}
+	for _, text := range texts {
+		if ip, err := netip.ParseAddr(text); err == nil && !n.IP.IsValid() {
+			n.IP = ip
+		}
+	}
+	if before.IP.IsValid() && !n.IP.IsValid() {
+		n.IP = before.IP
+	}
+	return n
+}
+
+// isReplaced reports whether the VM of a node was made for another token than the
+// inventory has.
+func isReplaced(n cluster.Node, vm cluster.VM) bool {
+	return n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && vm.Replace != n.Replace
+}
+
+// LostFor is how long a member of etcd must be seen to have no machine before it is
+// removed: what is seen once may be a moment between two others.
+const LostFor = time.Minute
+
+// LostMembers are the members of etcd that are seen to have no machine: a control plane
+// without a VM, or whose disk is empty, or no control plane at all and nothing that
+// answers at its address. A member that has no name has not run yet.
+func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
+	if !o.Members.Known || !o.Nodes.Known || !SeesAllVMs(o) {
+		return nil
+	}
+	var out []uint64
+	for _, mem := range o.Members.Value {
+		if isLost(d, o, mem) {
+			out = append(out, mem.ID)
+		}
+	}
+	return out
+}
+
+// isLost is LostMembers for one.
+func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
+	planes := d.Spec.ControlPlanes()
+	if i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) }); i >= 0 {
+		phase := Classify(planes[i], o)
+		return phase == cluster.PhaseAbsent || phase == cluster.PhaseMaintenance
+	}
+	return mem.Name != "" && !o.Nodes.Value[mem.Name].Ready && o.Machines[mem.Name].Reach == cluster.Silent &&
+		!slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name })
+}
+
+// ownerOf returns whose member of etcd one is, "" when no control plane's. A
+// control plane may seem to have several, and then that is its own which has both
+// its name and its address; sure is false for the others, and for all where none
+// or several have both.
+func ownerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node) (owner string, sure bool) {
+	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) })
+	if i < 0 {
+		return "", false
+	}
+	n, candidates, exact := planes[i], 0, 0
+	isExact := func(mem cluster.Member) bool { return mem.Name == n.Name && mem.Address == n.IP.String() }
+	for _, other := range members {
+		if isMember(other, n) {
+			candidates++
+		}
+		if isExact(other) {
+			exact++
+		}
+	}
+	return n.Name, candidates == 1 || exact == 1 && isExact(mem)
+}
