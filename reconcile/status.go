@@ -166,7 +166,10 @@ func (r *Reconciler) keepPass(p cluster.PassStatus) {
 
 func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, waits []cluster.WaitStatus) []cluster.NodeStatus {
 	out := make([]cluster.NodeStatus, 0, len(d.Spec.Nodes))
-	for _, n := range d.Spec.Nodes {
+	for _, n := range d.AllNodes() {
+		if _, planned := p.Phases[n.Name]; !planned {
+			continue // nothing but a member of etcd is left of it
+		}
 		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: r.holdPhase(n.Name, p.Phases[n.Name], now),
 			Talos: o.Machines[n.Name].Talos, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
 		addConcerns(&ns, o, p, waits)

@@ -67,6 +67,8 @@ var changes = []change{
 		w.d.Spec.Versions.Kubernetes = "v1.36.2"
 		editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })
 	}},
+	{"`replace`", func(_ *world, n *cluster.Node) { n.Replace = "again" }},
+	{"the node, which the inventory no longer has", func(w *world, n *cluster.Node) { w.remove(n.Name) }},
 	{"`locked: true`, with any of them", func(_ *world, n *cluster.Node) { n.Locked, n.Cores = true, 8 }},
 }
 
@@ -79,10 +81,13 @@ func outcome(t *testing.T, c change, answer string) string {
 			break
 		}
 	}
-	w.o.MembersAgree = cluster.Saw(true)
+	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 3
 	i := slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == "wk-1" })
-	c.edit(w, &w.d.Spec.Nodes[i])
 	n := w.d.Spec.Nodes[i]
+	c.edit(w, &w.d.Spec.Nodes[i])
+	if now, ok := w.d.Spec.Node(n.Name); ok {
+		n = now
+	}
 	mach := w.o.Machines[n.Name]
 	if want := w.d.Configs[n.Name].Digest; mach.ConfigDigest != want {
 		mach.Change = &cluster.Change{For: want, Reboots: answer == "reboot"}
@@ -100,6 +105,8 @@ func outcome(t *testing.T, c change, answer string) string {
 		return "refused: " + f.Blocked[0].Message
 	case len(kinds) == 0 && len(f.Waiting) > 0:
 		t.Errorf("%s: waits: %v", c.field, f.Waiting)
+	case slices.Contains(kinds, string(cluster.DeleteVM)):
+		return "its machine is deleted: " + strings.Join(kinds, ", ")
 	case slices.Contains(kinds, string(cluster.DrainNode)):
 		return "in a turn: " + strings.Join(kinds, ", ")
 	case len(kinds) > 0:

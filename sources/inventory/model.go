@@ -281,7 +281,7 @@ type scheduling struct {
 	// Any word or date. A node that is there with another one, or with none, gets a new
 	// machine, once: it is drained and leaves etcd first. Its name, address and VMID stay,
 	// and nothing that is on its disks.
-	Replace string `yaml:"replace" is:"token" example:"2026-11-23"`
+	Replace string `yaml:"replace" is:"token" example:"\"2026-11-23\""`
 	// Never destroyed, whatever the plan says.
 	Protect bool `yaml:"protect" default:"false"`
 	// Never touched at all.

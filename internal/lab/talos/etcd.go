@@ -199,6 +199,30 @@ func (b *boot) joinEtcd(e *etcd) {
 	b.runEtcd(m, f.world.Latency.Learn)
 }
 
+// refuseRemoval is etcd's own guard: a member that runs stays while the others that run
+// would be no majority without it, and so does the last one; a dead one may go. (Talos
+// 1.13.9 with etcd 3.6.12: recorded.)
+func (e *etcd) refuseRemoval(m *member) error {
+	voters, up := e.voters(), 0
+	for _, o := range voters {
+		if o != m && o.isUp() {
+			up++
+		}
+	}
+	why := ""
+	switch left := len(voters) - 1; {
+	case m.learner:
+	case left == 0:
+		why = "re-configuration failed due to not enough started members"
+	case m.isUp() && up < left/2+1:
+		why = "unhealthy cluster"
+	}
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("failed to remove member: failed to remove member %d: etcdserver: %s", m.id, why)
+}
+
 // removeMember takes a member out of the list. Its process, if it runs, fails: an
 // etcd that was removed never comes back with its data.
 func (e *etcd) removeMember(m *member) {

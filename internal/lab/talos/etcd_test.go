@@ -303,6 +303,35 @@ func TestMembersLeave(t *testing.T) {
 	})
 }
 
+// TestRemovalNeedsAMajority: with one of three members dead a healthy one cannot be
+// removed, and the dead one can; of one nothing can.
+func TestRemovalNeedsAMajority(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		ids := map[string]uint64{}
+		resp, err := l.admin(cp(1)).EtcdMemberList(within(time.Second), &machineapi.EtcdMemberListRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range resp.GetMessages()[0].GetMembers() {
+			ids[m.GetHostname()] = m.GetId()
+		}
+		remove := func(name, want string) {
+			t.Helper()
+			err := l.admin(cp(1)).EtcdRemoveMemberByID(within(time.Second), &machineapi.EtcdRemoveMemberByIDRequest{MemberId: ids[name]})
+			if want == "" && err != nil || want != "" && (client.StatusCode(err) != codes.Unknown || !strings.Contains(err.Error(), want)) {
+				t.Errorf("remove %s: %v", name, err)
+			}
+		}
+		l.fleet.PowerOff(403)
+		remove("cp2", "etcdserver: unhealthy cluster")
+		remove("cp3", "")
+		remove("cp2", "")
+		remove("cp1", "re-configuration failed due to not enough started members")
+		l.wantMembers(cp(1), "cp1")
+	})
+}
+
 // TestReplacedControlPlane: the same node on a new disk takes the place of the
 // member that is dead.
 func TestReplacedControlPlane(t *testing.T) {

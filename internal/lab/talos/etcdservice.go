@@ -229,7 +229,7 @@ func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*
 	return &machineapi.EtcdAlarmListResponse{Messages: []*machineapi.EtcdAlarm{{}}}, nil
 }
 
-// EtcdRemoveMemberByID removes any member, dead or alive.
+// EtcdRemoveMemberByID removes a member, dead or alive, as far as etcd lets it.
 func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineapi.EtcdRemoveMemberByIDRequest) (*machineapi.EtcdRemoveMemberByIDResponse, error) {
 	id := in.GetMemberId()
 	err := s.b.askEtcd(ctx, "etcd remove member", func() error {
@@ -240,6 +240,9 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 		i := slices.IndexFunc(e.members, func(m *member) bool { return m.id == id })
 		if i < 0 {
 			return status.Errorf(codes.NotFound, "failed to remove member %d: etcdserver: member not found", id)
+		}
+		if err := e.refuseRemoval(e.members[i]); err != nil {
+			return err
 		}
 		e.removeMember(e.members[i])
 		return nil
