@@ -33,7 +33,7 @@ TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # The exhaustive tests. With the race detector a part of each is run, so they are
 # run again without; ci_test.go checks that none is missing here.
 EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestEveryStop TestSeeds TestPrivileges TestInitConverges \
-	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestQuietPass TestKilledAgentRepeatsNothing
+	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestKilledAgentRepeatsNothing
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
 

@@ -250,6 +250,10 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 		return r.fetchChart(ctx, a.Addon)
 	case plan.InstallAddon:
 		return r.c.Releases.Install(ctx, d, a.Addon, a.Digest)
+	case plan.MarkAddon:
+		return r.c.Releases.Mark(ctx, d, a.Addon)
+	case plan.UninstallAddon:
+		return r.c.Releases.Uninstall(ctx, d, a.Release)
 	case plan.LabelNamespace:
 		return r.c.Releases.LabelNamespace(ctx, d, a.Namespace, a.Meta)
 	case plan.DeleteVM:

@@ -464,6 +464,14 @@ func (f *fake) Install(ctx context.Context, _ cluster.Desired, a cluster.Addon, 
 	return f.act(ctx, "install", a.Name)
 }
 
+func (f *fake) Mark(ctx context.Context, _ cluster.Desired, a cluster.Addon) error {
+	return f.act(ctx, "mark", a.Name)
+}
+
+func (f *fake) Uninstall(ctx context.Context, _ cluster.Desired, r cluster.ReleaseName) error {
+	return f.act(ctx, "uninstall", r.Name)
+}
+
 func (f *fake) LabelNamespace(ctx context.Context, _ cluster.Desired, namespace string, _ cluster.NamespaceMeta) error {
 	return f.act(ctx, "label", namespace)
 }

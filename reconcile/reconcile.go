@@ -144,6 +144,11 @@ type Releases interface {
 	// Install installs, upgrades or recovers a release. It returns when the
 	// objects are written; whether they become ready is observed later.
 	Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error
+	// Mark notes in the release of an addon whether this cluster manages it.
+	Mark(ctx context.Context, d cluster.Desired, a cluster.Addon) error
+	// Uninstall removes a release that this cluster manages and no addon of the
+	// inventory has; any other is an error. One that is not there is removed.
+	Uninstall(ctx context.Context, d cluster.Desired, r cluster.ReleaseName) error
 	// LabelNamespace gives a namespace these labels and annotations, and takes back
 	// those it gave before. Those of others stay.
 	LabelNamespace(ctx context.Context, d cluster.Desired, namespace string, meta cluster.NamespaceMeta) error

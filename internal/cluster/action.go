@@ -20,6 +20,8 @@ const (
 	FetchChart        ActionKind = "fetch chart"
 	InstallAddon      ActionKind = "install addon"
 	LabelNamespace    ActionKind = "label namespace"
+	MarkAddon         ActionKind = "mark addon"
+	UninstallAddon    ActionKind = "uninstall addon"
 	DeleteVM          ActionKind = "delete vm"
 	ChangeVM          ActionKind = "change vm"
 	ShutDownVM        ActionKind = "shut down vm"

@@ -52,7 +52,7 @@ type Observed struct {
 	Releases   Seen[map[string]Release] // by addon name; missing: not installed
 	// Left are the releases that we made and no addon of the inventory has; there
 	// may be more while Releases is unknown.
-	Left []ReleaseName
+	Left []LeftRelease
 	// Namespaces are those of addons, by name, with the labels and annotations that we
 	// set and nobody changed since; missing: there is no such namespace. It is unknown
 	// while Releases is.
@@ -357,10 +357,24 @@ type Release struct {
 	// Refused means that it waits for pods that the Pod Security of its namespace
 	// does not allow.
 	Refused bool
+	// Managed means that it carries the mark of an addon that this cluster manages.
+	Managed bool
+	// Kept is why it is not uninstalled without its addon; "": it may be.
+	Kept string
 }
 
 // ReleaseName names a Helm release.
 type ReleaseName struct{ Namespace, Name string }
+
+// String implements fmt.Stringer.
+func (r ReleaseName) String() string { return r.Namespace + "/" + r.Name }
+
+// LeftRelease is a release that we made and no addon of the inventory has.
+type LeftRelease struct {
+	ReleaseName
+	Status string
+	Kept   string // why it is not uninstalled; "": it may be
+}
 
 // Fetched is a chart that lies ready in the host's cache.
 type Fetched struct {

@@ -122,7 +122,7 @@ var nodeReasons = []ReasonInfo{
 	{HardwareDrift, Everyone, "A VM has other hardware than in the inventory, and the agent does not correct it.", "The hint shows how to bring the two together."},
 	{HealingOff, Everyone, "A node is not as the inventory has it, and `heal: observe` has it reported only.", "Correct it by hand, or set `heal: heal` in cluster.yaml, or in the host's policy where that has it."},
 	{ChangeUnapproved, Everyone, "The inventory has changed what a node has, and `apply: approve` has that wait for an administrator.", "`talos-agent plan CLUSTER` and `talos-agent approve CLUSTER DIGEST`, or undo the change."},
-	{ApplyingOff, Everyone, "The inventory has changed what a node should be, and `apply: off` has that reported only.", "Set `apply: auto` in cluster.yaml, or in the host's policy where that has it; or undo the change."},
+	{ApplyingOff, Everyone, "The inventory has changed what a node should be, or no longer has an addon that would be uninstalled, and `apply: off` has that reported only.", "Set `apply: auto` in cluster.yaml, or in the host's policy where that has it; or undo the change."},
 	{FixedConfigChanged, Everyone, "The inventory has another name, DNS domain, pod network or service network than the cluster was made with. No node gets its config.", "Undo the change; another network needs another cluster."},
 	{ConfigRefused, Everyone, "A node does not take the machine config that the inventory gives.", "Correct what the message names in the inventory or in a patch."},
 	{WaitingForCanary, Everyone, "One node got a new machine config first; the others wait until it is Ready with it.", "Nothing; see that node when it takes long."},

@@ -65,6 +65,8 @@ type Spec struct {
 	// inventory order.
 	Nodes  []Node
 	Addons []Addon
+	// Prune means that a release of ours which no addon has is uninstalled.
+	Prune bool
 	Switches
 	// MaxUnavailable is how many workers may be out of service at once; 0: one.
 	MaxUnavailable int

@@ -20,7 +20,6 @@ const (
 	Node       = "node"        // name of a node
 	Phase      = "phase"       // the phase that a node is in now
 	Reason     = "reason"      // the code of why a cluster is in its condition
-	Release    = "release"     // name of a Helm release
 	Revision   = "revision"    // the revision that a record concerns
 	Server     = "server"      // address of the kube-apiserver that is asked
 	Stack      = "stack"       // where a panic happened

@@ -119,6 +119,8 @@ type kubeClient struct {
 	*kube.Client
 	ctx context.Context
 	set kubernetes.Interface
+	// release is the one whose objects are deleted, in the client's namespace.
+	release string
 
 	mu    sync.Mutex
 	wrote map[object]written

@@ -69,7 +69,7 @@ type Releaser struct {
 	closed bool
 	conn   *connection // nil: none yet
 	view   *view       // nil: none
-	parsed map[types.UID][]object
+	parsed map[types.UID]content
 	pins   map[string]string      // Chart.Ref -> digest
 	busy   map[name]chan struct{} // closed when the action on a release ends
 }
@@ -100,7 +100,7 @@ func New(c Config) (*Releaser, error) {
 	return &Releaser{
 		api: c.API, dial: c.Dial, wrap: c.WrapAPI, log: c.Log, change: c.OnChange, mirrors: c.Mirrors, client: client, cache: cache,
 		ctx: ctx, cancel: cancel, observing: make(chan struct{}, 1),
-		parsed: map[types.UID][]object{}, pins: map[string]string{}, busy: map[name]chan struct{}{},
+		parsed: map[types.UID]content{}, pins: map[string]string{}, busy: map[name]chan struct{}{},
 	}, nil
 }
 
@@ -244,7 +244,7 @@ func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Key
 // observation is what a look at the releases shows.
 type observation struct {
 	releases   map[string]cluster.Release       // by addon
-	left       []cluster.ReleaseName            // of ours that no addon has
+	left       []cluster.LeftRelease            // of ours that no addon has
 	namespaces map[string]cluster.NamespaceMeta // of addons, and what of theirs is ours
 }
 
@@ -269,11 +269,11 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 	}
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
-	newest := map[string]revision{}
+	newest, left := map[string]revision{}, []revision(nil)
 	err = v.wait(ctx, func() bool {
 		clear(newest)
 		clear(seen.namespaces)
-		seen.left = v.left(d.Spec.Addons)
+		left = v.left(d.Spec.Addons)
 		for _, a := range d.Spec.Addons {
 			if rev, ok := v.newest(name{a.Namespace, a.Name}); ok {
 				newest[a.Name] = rev
@@ -293,11 +293,16 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 			continue
 		}
 		rel := cluster.Release{Namespace: rev.name.namespace, Status: rev.status, Revision: rev.number, Digest: rev.digestFor(a.Ownership)}
+		rel.Managed, rel.Kept = rev.manager == d.Spec.ID, r.keeps(ctx, conn, rev, d.Spec.ID)
 		rel.Why = r.waits(ctx, conn, v, rev)
 		rel.Ready, rel.Refused = rel.Why == "", isSecurity(rel.Why)
 		seen.releases[a.Name] = rel
 	}
-	r.forgetManifests(newest)
+	for _, rev := range left {
+		n := cluster.ReleaseName{Namespace: rev.name.namespace, Name: rev.name.release}
+		seen.left = append(seen.left, cluster.LeftRelease{ReleaseName: n, Status: rev.status, Kept: r.keeps(ctx, conn, rev, d.Spec.ID)})
+	}
+	r.forgetManifests(slices.AppendSeq(left, maps.Values(newest)))
 	return seen, nil
 }
 
@@ -352,13 +357,13 @@ func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev rev
 	if rev.status != "deployed" {
 		return "its release is " + sanitize(rev.status)
 	}
-	objects, err := r.workloadsOf(ctx, conn, rev)
+	has, err := r.contentOf(ctx, conn, rev)
 	if err != nil {
 		return err.Error()
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, o := range objects {
+	for _, o := range has.workloads {
 		switch w, ok := v.workload(o); {
 		case !ok:
 			return o.String() + " is not there"
@@ -371,36 +376,55 @@ func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev rev
 	return ""
 }
 
-// workloadsOf lists the workloads of a revision. What a revision holds never
-// changes, so it is read once.
-func (r *Releaser) workloadsOf(ctx context.Context, conn *connection, rev revision) ([]object, error) {
+// keeps is why a release is not uninstalled without its addon, "" when it may be.
+func (r *Releaser) keeps(ctx context.Context, conn *connection, rev revision, clusterID string) string {
+	if why := rev.keptFor(clusterID); why != "" {
+		return why
+	}
+	switch has, err := r.contentOf(ctx, conn, rev); {
+	case err != nil:
+		return "is not known: " + err.Error()
+	case has.network:
+		return keptNetwork
+	}
+	return ""
+}
+
+// content is what a revision holds.
+type content struct {
+	workloads []object
+	network   bool // it is, or may be, the container network
+}
+
+// contentOf reads what a revision holds. That never changes, so it is read once.
+func (r *Releaser) contentOf(ctx context.Context, conn *connection, rev revision) (content, error) {
 	r.mu.Lock()
-	objects, ok := r.parsed[rev.uid]
+	has, ok := r.parsed[rev.uid]
 	r.mu.Unlock()
 	if ok {
-		return objects, nil
+		return has, nil
 	}
 	manifest, err := readManifest(ctx, conn, rev)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, kubeapi.Reason(err))
+		return content{}, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, kubeapi.Reason(err))
 	}
-	objects = workloadsIn(manifest, rev.name.namespace)
+	has = content{workloadsIn(manifest, rev.name.namespace), isNetwork(rev.name.release, manifest)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.parsed[rev.uid] = objects
-	return objects, nil
+	r.parsed[rev.uid] = has
+	return has, nil
 }
 
 // forgetManifests forgets what was read of revisions that are not the newest
 // any more.
-func (r *Releaser) forgetManifests(newest map[string]revision) {
+func (r *Releaser) forgetManifests(newest []revision) {
 	keep := map[types.UID]bool{}
 	for _, rev := range newest {
 		keep[rev.uid] = true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.parsed, func(uid types.UID, _ []object) bool { return !keep[uid] })
+	maps.DeleteFunc(r.parsed, func(uid types.UID, _ content) bool { return !keep[uid] })
 }
 
 // FetchChart brings a chart into the cache and returns its digest, in the

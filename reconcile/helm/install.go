@@ -59,7 +59,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	if err != nil {
 		return fmt.Errorf("make client for %s: %w", conn.server, err)
 	}
-	job := &job{log: r.log, addon: a, asks: d.Spec.Namespace(a.Namespace), digest: digest, chart: made, values: values, workshop: w}
+	job := &job{log: r.log, addon: a, manager: managerOf(d, a), asks: d.Spec.Namespace(a.Namespace), digest: digest, chart: made, values: values, workshop: w}
 	rel, err := job.run(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -87,18 +87,9 @@ func (r *Releaser) chartFor(a cluster.Addon, digest string) (*chart.Chart, error
 	return made, checkChart(made, a.Chart)
 }
 
-// settle waits until the view shows what was written, so that the state before
-// it is not taken for the result.
+// settle waits until the view shows what was written.
 func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[object]written) {
-	r.mu.Lock()
-	v := r.view
-	r.mu.Unlock()
-	if v == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, settleWithin)
-	defer cancel()
-	err := v.wait(ctx, func() bool {
+	r.settleView(ctx, "release "+rel.Name, func(v *view) bool {
 		rev, ok := v.newest(name{rel.Namespace, rel.Name})
 		if !ok || rev.number < rel.Version || rev.number == rel.Version && rev.status != rel.Info.Status.String() {
 			return false
@@ -110,21 +101,20 @@ func (r *Releaser) settle(ctx context.Context, rel *release.Release, wrote map[o
 		}
 		return true
 	})
-	if err != nil {
-		r.log.Debug("what was written is not seen yet", logging.Release, rel.Name, logging.Err, err)
-	}
 }
 
 // job is one installation or upgrade. Helm is given no context: it would leave
 // its work to a goroutine when that ended. Ours ends its requests instead, and
 // so Helm.
 type job struct {
-	log    *slog.Logger
-	addon  cluster.Addon
-	asks   cluster.NamespaceMeta // of its namespace
-	digest string
-	chart  *chart.Chart
-	values map[string]any
+	log   *slog.Logger
+	addon cluster.Addon
+	// manager is the id of the cluster that manages the release, "" when none does.
+	manager string
+	asks    cluster.NamespaceMeta // of its namespace
+	digest  string
+	chart   *chart.Chart
+	values  map[string]any
 	*workshop
 }
 
@@ -179,7 +169,11 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 
 // labels are those of the revision that is about to be made.
 func (j *job) labels(revision int) map[string]string {
-	return map[string]string{labelDigest: j.digest, labelRevision: strconv.Itoa(revision)}
+	labels := map[string]string{labelDigest: j.digest, labelRevision: strconv.Itoa(revision)}
+	if j.manager != "" {
+		labels[labelManager] = j.manager
+	}
+	return labels
 }
 
 // fresh installs the release, over its own remains if it is to be done again.
@@ -199,7 +193,11 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 		return nil, err
 	}
 	upgrade := action.NewUpgrade(j.helm)
-	upgrade.Namespace, upgrade.Labels, upgrade.MaxHistory = j.addon.Namespace, j.labels(revision), maxHistory
+	labels := j.labels(revision)
+	if j.manager == "" {
+		labels[labelManager] = "null" // not carried over: Helm 3.22, mergeCustomLabels
+	}
+	upgrade.Namespace, upgrade.Labels, upgrade.MaxHistory = j.addon.Namespace, labels, maxHistory
 	upgrade.ResetValues, upgrade.SkipCRDs, upgrade.DisableOpenAPIValidation, upgrade.Timeout = true, true, true, hooksWithin
 	return upgrade.Run(j.addon.Name, j.chart, j.values)
 }

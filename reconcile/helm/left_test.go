@@ -20,24 +20,29 @@ func TestReleasesThatNoAddonHas(t *testing.T) {
 		b.want(web, db)
 		b.settle(web, time.Minute)
 		b.settle(db, time.Minute)
-		expect := func(when string, want ...cluster.ReleaseName) {
+		expect := func(when string, want ...cluster.LeftRelease) {
 			t.Helper()
 			if o := b.look(); !o.Releases.Known || !slices.Equal(o.Left, want) {
 				t.Errorf("%s: %v, want %v", when, o.Left, want)
 			}
 		}
 		expect("all are wanted")
-		left := cluster.ReleaseName{Namespace: "default", Name: "db"}
+		left := leftRelease("db")
 		b.want(web)
 		expect("one was removed", left)
 		b.want()
-		expect("all were removed", left, cluster.ReleaseName{Namespace: "default", Name: "web"})
+		expect("all were removed", left, leftRelease("web"))
 		b.stop()
 		b.start()
 		b.facts.Charts[web.Chart.Ref()] = "a pin shows that there were addons"
-		expect("after a restart", left, cluster.ReleaseName{Namespace: "default", Name: "web"})
+		expect("after a restart", left, leftRelease("web"))
 		web.Namespace = "elsewhere"
 		b.want(web, db)
-		expect("one is wanted in another namespace", cluster.ReleaseName{Namespace: "default", Name: "web"})
+		expect("one is wanted in another namespace", leftRelease("web"))
 	})
+}
+
+// leftRelease is a release in namespace default that may be uninstalled.
+func leftRelease(name string) cluster.LeftRelease {
+	return cluster.LeftRelease{ReleaseName: cluster.ReleaseName{Namespace: "default", Name: name}, Status: "deployed"}
 }

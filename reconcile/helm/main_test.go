@@ -117,6 +117,7 @@ func newBench(t testing.TB, c world.Config, prefix string, charts ...labcharts.C
 	if b.registry, err = labcharts.NewRegistry(labcharts.RegistryConfig{Service: httpservice.Config{World: w, Addr: addr("registry")}, Charts: charts}); err != nil {
 		t.Fatal(err)
 	}
+	b.desired.Spec.ID = cluster.ClusterID("agent", "dev")
 	b.desired.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane, IP: netip.MustParseAddr(prefix + ".11")}}
 	b.desired.Access.Kube = b.ca.access(24 * time.Hour)
 	b.facts.Charts = map[string]string{}

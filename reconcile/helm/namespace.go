@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // namespaceManager owns the labels and annotations that addons ask of their
@@ -47,7 +46,7 @@ func (r *Releaser) LabelNamespace(ctx context.Context, d cluster.Desired, namesp
 	case err != nil:
 		return wrapError(what, newError(findHint(err.Error()), "%s", sanitize(err.Error())))
 	}
-	r.settleNamespace(ctx, namespace, meta)
+	r.settleView(ctx, "namespace "+namespace, func(v *view) bool { return v.namespaces.items[namespace].meta().Equal(meta) })
 	return nil
 }
 
@@ -70,22 +69,6 @@ func applyNamespace(ctx context.Context, set kubernetes.Interface, namespace str
 	want := applycorev1.Namespace(namespace).WithLabels(meta.Labels).WithAnnotations(meta.Annotations)
 	_, err := set.CoreV1().Namespaces().Apply(ctx, want, metav1.ApplyOptions{FieldManager: namespaceManager, Force: true})
 	return err
-}
-
-// settleNamespace waits until the view shows what was set.
-func (r *Releaser) settleNamespace(ctx context.Context, namespace string, meta cluster.NamespaceMeta) {
-	r.mu.Lock()
-	v := r.view
-	r.mu.Unlock()
-	if v == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, settleWithin)
-	defer cancel()
-	err := v.wait(ctx, func() bool { return v.namespaces.items[namespace].meta().Equal(meta) })
-	if err != nil {
-		r.log.Debug("what was written is not seen yet", logging.Detail, "namespace "+namespace, logging.Err, err)
-	}
 }
 
 // namespaceMark is what is known of a namespace: the labels and annotations we set,

@@ -55,6 +55,8 @@ type revision struct {
 	// release; mine: we made this very revision.
 	digest string
 	mine   bool
+	// manager is the id of the cluster that manages the release, "" when none does.
+	manager string
 }
 
 // view watches the releases and workloads of a cluster through one
@@ -132,7 +134,7 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 	return key, revision{
 		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
-		digest: o.Labels[labelDigest], mine: o.Labels[labelRevision] == strconv.Itoa(number),
+		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
 	}, err == nil
 }
 
@@ -225,17 +227,23 @@ func (v *view) newest(n name) (newest revision, ok bool) {
 	return newest, ok
 }
 
-// left lists the releases of ours that no addon has. v.mu is held.
-func (v *view) left(addons []cluster.Addon) (out []cluster.ReleaseName) {
+// left lists the newest revisions of the releases of ours that no addon has. Of one
+// that is uninstalled nothing is left but its history. v.mu is held.
+func (v *view) left(addons []cluster.Addon) (out []revision) {
+	newest := map[name]revision{}
 	for _, r := range v.releases.items {
-		n := cluster.ReleaseName{Namespace: r.name.namespace, Name: r.name.release}
-		has := slices.ContainsFunc(addons, func(a cluster.Addon) bool { return a.Namespace == n.Namespace && a.Name == n.Name })
-		if r.digest != "" && !has && !slices.Contains(out, n) {
-			out = append(out, n)
+		if have, ok := newest[r.name]; !ok || r.number > have.number {
+			newest[r.name] = r
 		}
 	}
-	slices.SortFunc(out, func(a, b cluster.ReleaseName) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	for n, r := range newest {
+		has := slices.ContainsFunc(addons, func(a cluster.Addon) bool { return a.Namespace == n.namespace && a.Name == n.release })
+		if r.digest != "" && !has && r.status != "uninstalled" {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b revision) int {
+		return cmp.Or(cmp.Compare(a.name.namespace, b.name.namespace), cmp.Compare(a.name.release, b.name.release))
 	})
 	return out
 }

@@ -110,6 +110,16 @@ type (
 		Status string // of the release before, "" when there is none
 	}
 
+	// MarkAddon notes in an addon's release whether the agent manages it: one that it
+	// does not stays when its addon is removed from the inventory.
+	MarkAddon struct{ Addon cluster.Addon }
+
+	// UninstallAddon uninstalls a release of ours that no addon of the inventory has.
+	UninstallAddon struct {
+		Release cluster.ReleaseName
+		Status  string
+	}
+
 	// LabelNamespace gives a namespace the labels and annotations that its addons ask
 	// for, and takes back those that they do not ask for any more.
 	LabelNamespace struct {
@@ -257,6 +267,27 @@ func (a InstallAddon) Info() Info {
 		i.Text = fmt.Sprintf("upgrade addon %s in %s", a.Addon.Name, a.Addon.Namespace)
 	default:
 		i.Text = fmt.Sprintf("recover addon %s in %s, which is %s", a.Addon.Name, a.Addon.Namespace, a.Status)
+	}
+	return i
+}
+
+// Info implements Action.
+func (a MarkAddon) Info() Info {
+	i := Info{Kind: cluster.MarkAddon, Subject: a.Addon.Name, Addon: a.Addon.Name, Claims: []cluster.Claim{cluster.ClaimAddon(a.Addon.Name)}, Change: "ownership=" + string(a.Addon.Ownership)}
+	if i.Text = fmt.Sprintf("note that addon %s in %s is managed", a.Addon.Name, a.Addon.Namespace); a.Addon.Ownership == cluster.BootstrapOnly {
+		i.Text = fmt.Sprintf("note that addon %s in %s is not managed, and stays without its file", a.Addon.Name, a.Addon.Namespace)
+	}
+	return i
+}
+
+// Info implements Action. An addon of that name in another namespace waits for it: it
+// may have objects that belong to no namespace.
+func (a UninstallAddon) Info() Info {
+	i := Info{Kind: cluster.UninstallAddon, Subject: a.Release.String(), Addon: a.Release.Name, Destructive: true,
+		Claims: []cluster.Claim{cluster.ClaimAddon(a.Release.Name)},
+		Text:   fmt.Sprintf("uninstall addon %s from %s, which is no longer in the inventory", a.Release.Name, a.Release.Namespace)}
+	if a.Status == "uninstalling" {
+		i.Text = fmt.Sprintf("finish uninstalling addon %s from %s", a.Release.Name, a.Release.Namespace)
 	}
 	return i
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 // planAddons plans charts and releases. Charts are fetched from the first moment
 // on, so that they lie ready when the API comes up.
 func (m *planner) planAddons() {
+	m.planLeft()
 	if len(m.d.Spec.Addons) == 0 {
 		if m.anyAPI() && !m.o.Nodes.Known {
 			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.NodesUnknown, Message: "cannot see the nodes in Kubernetes" + colon(m.o.Nodes.Why), Within: apiWithin})
@@ -45,6 +47,7 @@ func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.Bootstrap
 func (m *planner) planAddon(a cluster.Addon, api bool) {
 	chart, asked := m.o.Charts[a.Name]
 	rel, installed := m.o.Releases.Value[a.Name]
+	installed = installed && rel.Namespace == a.Namespace
 	settled := installed && m.o.Releases.Known && a.Ownership == cluster.BootstrapOnly && rel.Status == "deployed"
 	if !settled && (!asked || !chart.Known) {
 		m.do(FetchChart{Addon: a})
@@ -58,6 +61,9 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	}
 	if settled && rel.Digest != "" && !rel.Ready && !m.o.Facts.WasReady() {
 		m.waitForAddon(a, rel) // later, somebody else manages it
+	}
+	if settled && rel.Managed && rel.Digest != "" {
+		m.do(MarkAddon{Addon: a})
 	}
 	if !installed || rel.Digest != "" { // else it is whoever's the release is
 		m.planNamespace(a)
@@ -79,6 +85,9 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	case !installed:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
+		if !rel.Managed && a.Ownership == cluster.Managed {
+			m.do(MarkAddon{Addon: a})
+		}
 		if !rel.Ready {
 			m.waitForAddon(a, rel)
 		}
@@ -92,6 +101,55 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	default:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
 	}
+}
+
+// planLeft uninstalls the releases of ours that no addon has, where the inventory wants
+// that. It comes before anything is installed: an addon that has moved to another
+// namespace may need what its old release holds.
+func (m *planner) planLeft() {
+	if !m.d.Spec.Prune || !m.o.Releases.Known || !m.anyAPI() {
+		return
+	}
+	for _, r := range listLeft(m.d, m.o) {
+		a := UninstallAddon{Release: r.ReleaseName, Status: r.Status}
+		off := (m.d.Spec.ApplyOff || m.p.ApplyOff) && r.Status != "uninstalling"
+		switch i := a.Info(); {
+		case r.Kept != "":
+		case off && !m.isRunning(i.Kind, i.Subject):
+			m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
+				Hint: "put the addon back, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+		default:
+			m.do(a)
+		}
+	}
+}
+
+// listLeft lists the releases of ours that no addon of d has: those that were seen to
+// be, and those of addons that were asked for when the world was observed.
+func listLeft(d cluster.Desired, o cluster.Observed) []cluster.LeftRelease {
+	if o.Facts.Destroying() {
+		return nil // they go with everything else
+	}
+	var out []cluster.LeftRelease
+	add := func(r cluster.LeftRelease) {
+		has := slices.ContainsFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Namespace == r.Namespace && a.Name == r.Name })
+		if has || slices.ContainsFunc(out, func(l cluster.LeftRelease) bool { return l.ReleaseName == r.ReleaseName }) {
+			return
+		}
+		if r.Name == string(cluster.CNICilium) {
+			r.Kept = cmp.Or(r.Kept, "is the container network")
+		}
+		out = append(out, r)
+	}
+	for _, r := range o.Left {
+		add(r)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Releases.Value)) {
+		if rel := o.Releases.Value[name]; rel.Digest != "" {
+			add(cluster.LeftRelease{ReleaseName: cluster.ReleaseName{Namespace: rel.Namespace, Name: name}, Status: rel.Status, Kept: rel.Kept})
+		}
+	}
+	return out
 }
 
 // planNamespace keeps what an addon asks of its namespace. One that is missing is

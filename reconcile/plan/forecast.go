@@ -129,9 +129,21 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		if rel == nil {
 			rel = map[string]cluster.Release{}
 		}
-		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest}
+		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest, Managed: a.Addon.Ownership == cluster.Managed}
 		o.Releases = cluster.Saw(rel)
 		effect(d, o, LabelNamespace{Namespace: a.Addon.Namespace, Meta: d.Spec.Namespace(a.Addon.Namespace)})
+	case MarkAddon:
+		rels := maps.Clone(o.Releases.Value)
+		rel := rels[a.Addon.Name]
+		rel.Managed = a.Addon.Ownership == cluster.Managed
+		rels[a.Addon.Name] = rel
+		o.Releases.Value = rels
+	case UninstallAddon:
+		o.Left = slices.DeleteFunc(slices.Clone(o.Left), func(r cluster.LeftRelease) bool { return r.ReleaseName == a.Release })
+		o.Releases.Value = maps.Clone(o.Releases.Value)
+		maps.DeleteFunc(o.Releases.Value, func(name string, rel cluster.Release) bool {
+			return name == a.Release.Name && rel.Namespace == a.Release.Namespace
+		})
 	case LabelNamespace:
 		o.Namespaces[a.Namespace] = a.Meta
 		rels := maps.Clone(o.Releases.Value)
@@ -273,6 +285,11 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 		effect(d, o, FetchChart{Addon: d.Spec.Addons[addon]})
 	case addon >= 0 && r.Kind == cluster.InstallAddon:
 		effect(d, o, InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
+	case addon >= 0 && r.Kind == cluster.MarkAddon:
+		effect(d, o, MarkAddon{Addon: d.Spec.Addons[addon]})
+	case r.Kind == cluster.UninstallAddon:
+		namespace, name, _ := strings.Cut(r.Subject, "/")
+		effect(d, o, UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
 	case r.Kind == cluster.LabelNamespace:
 		effect(d, o, LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
 	}

@@ -29,6 +29,8 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.FetchChart:        10 * time.Minute,
 	cluster.InstallAddon:      30 * time.Minute, // its hooks included
 	cluster.LabelNamespace:    10 * time.Minute,
+	cluster.MarkAddon:         10 * time.Minute,
+	cluster.UninstallAddon:    30 * time.Minute, // its hooks included
 	cluster.DeleteVM:          30 * time.Minute,
 	cluster.ChangeVM:          30 * time.Minute,
 	cluster.ShutDownVM:        10 * time.Minute,

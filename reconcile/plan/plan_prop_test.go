@@ -63,6 +63,17 @@ func anyWorld(t *rapid.T) *world {
 			}
 		}
 		w.o.Releases = cluster.Saw(map[string]cluster.Release{})
+		if rapid.IntRange(0, 4).Draw(t, "releases unknown") == 0 {
+			w.o.Releases = cluster.Unseen[map[string]cluster.Release]("timeout")
+		}
+	}
+	w.d.Spec.Prune, w.d.Spec.ApplyOff = rapid.Bool().Draw(t, "prune"), rapid.IntRange(0, 4).Draw(t, "apply off") == 0
+	for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"cilium", "podinfo", "web"}), rapid.ID).Draw(t, "left") {
+		w.o.Left = append(w.o.Left, cluster.LeftRelease{
+			ReleaseName: cluster.ReleaseName{Namespace: rapid.SampledFrom([]string{"kube-system", "apps"}).Draw(t, "namespace"), Name: name},
+			Status:      rapid.SampledFrom([]string{"deployed", "failed", "uninstalling", "pending-install"}).Draw(t, "status"),
+			Kept:        rapid.SampledFrom([]string{"", "is kept"}).Draw(t, "kept"),
+		})
 	}
 	f := &w.o.Facts
 	f.Lost = rapid.IntRange(0, 4).Draw(t, "lost") == 0
@@ -301,6 +312,17 @@ func lawOf(t *rapid.T, w *world, a Action) {
 	case LabelNode:
 		n = a.Node
 		lawOfEdits(t, w, a)
+	case UninstallAddon:
+		left := slices.IndexFunc(w.o.Left, func(r cluster.LeftRelease) bool { return r.ReleaseName == a.Release && r.Kept == "" })
+		wanted := slices.ContainsFunc(w.d.Spec.Addons, func(x cluster.Addon) bool {
+			return x.Name == a.Release.Name && x.Namespace == a.Release.Namespace
+		})
+		if !w.d.Spec.Prune || !w.o.Releases.Known || w.o.Facts.Destroying() || left < 0 || wanted || a.Release.Name == "cilium" {
+			t.Errorf("%s, but left are %v, of %v", a.Info(), w.o.Left, w.o.Releases)
+		}
+		if w.d.Spec.ApplyOff && a.Status != "uninstalling" {
+			t.Errorf("%s although apply is off", a.Info())
+		}
 	case DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {

@@ -2,8 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -29,11 +27,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		}
 	}
 	out = append(out, reportUnjudged(d, o)...)
-	for _, r := range listLeft(d, o) {
-		out = append(out, d.At(cluster.Warning, "addons", fmt.Sprintf("the release %s in namespace %s stays: no addon has it any more, and removing one is not supported yet", r.Name, r.Namespace),
-			fmt.Sprintf("put the addon back, or remove the release by hand: `helm -n %s uninstall %s`", r.Namespace, r.Name)))
-	}
-	return out
+	return append(out, reportLeft(d, o)...)
 }
 
 // reportUnjudged reports hosts of which it is not known whether they have the memory for
@@ -54,26 +48,21 @@ func reportUnjudged(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	return out
 }
 
-// listLeft lists the releases of ours that no addon of d has: those that were seen to
-// be, and those of addons that were asked for when the world was observed.
-func listLeft(d cluster.Desired, o cluster.Observed) []cluster.ReleaseName {
-	if o.Facts.Destroying() {
-		return nil // they go with everything else
-	}
-	var out []cluster.ReleaseName
-	add := func(r cluster.ReleaseName) {
-		has := slices.ContainsFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Namespace == r.Namespace && a.Name == r.Name })
-		if !has && !slices.Contains(out, r) {
-			out = append(out, r)
+// reportLeft reports the releases of ours that no addon has and that stay.
+func reportLeft(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	for _, r := range listLeft(d, o) {
+		message := fmt.Sprintf("the release %s in namespace %s stays: no addon of the inventory has it", r.Name, r.Namespace)
+		hint := fmt.Sprintf("put the addon back, or remove the release by hand: `helm -n %s uninstall %s`", r.Namespace, r.Name)
+		switch {
+		case r.Kept != "":
+			message += ", and it " + r.Kept
+		case d.Spec.Prune:
+			continue // it is uninstalled
+		default:
+			hint += "; `prune: true` in cluster.yaml has such releases uninstalled"
 		}
-	}
-	for _, r := range o.Left {
-		add(r)
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.Releases.Value)) {
-		if rel := o.Releases.Value[name]; rel.Digest != "" {
-			add(cluster.ReleaseName{Namespace: rel.Namespace, Name: name})
-		}
+		out = append(out, d.At(cluster.Warning, "addons", message, hint))
 	}
 	return out
 }

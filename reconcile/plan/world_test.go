@@ -446,7 +446,22 @@ func (w *world) run(t *testing.T, line string) string {
 	case "unlist": // takes an addon out of the inventory
 		w.d.Spec.Addons = slices.DeleteFunc(slices.Clone(w.d.Spec.Addons), func(a cluster.Addon) bool { return a.Name == arg(1) })
 	case "left":
-		w.o.Left = append(w.o.Left, cluster.ReleaseName{Namespace: "kube-system", Name: arg(1)})
+		r := cluster.LeftRelease{ReleaseName: cluster.ReleaseName{Namespace: "kube-system", Name: arg(1)}, Status: "deployed"}
+		for _, x := range f[2:] {
+			switch k, v, _ := strings.Cut(x, "="); k {
+			case "namespace":
+				r.Namespace = v
+			case "kept":
+				r.Kept = "is kept"
+			default:
+				r.Status = x
+			}
+		}
+		w.o.Left = append(w.o.Left, r)
+	case "prune":
+		w.d.Spec.Prune = true
+	case "releases": // cannot be seen
+		w.o.Releases = cluster.Unseen[map[string]cluster.Release]("connection refused")
 	case "limit":
 		w.p.Limits.Nodes, _ = strconv.Atoi(arg(1))
 	case "charts":
@@ -459,12 +474,17 @@ func (w *world) run(t *testing.T, line string) string {
 			rels[k] = v
 		}
 		rel := cluster.Release{Namespace: "kube-system", Status: arg(2), Digest: "forecast"}
+		rel.Managed = slices.ContainsFunc(w.d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == arg(1) && a.Ownership == cluster.Managed })
 		for _, x := range f[3:] {
 			switch x {
 			case "ready":
 				rel.Ready = true
 			case "foreign":
 				rel.Digest = ""
+			case "kept":
+				rel.Kept = "is kept"
+			case "marked", "unmarked":
+				rel.Managed = x == "marked"
 			case "old":
 				rel.Digest = "old"
 			case "refused":

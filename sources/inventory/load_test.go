@@ -124,6 +124,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	if len(s.Capacity) > 0 {
 		fmt.Fprintf(out, "capacity %v\n", s.Capacity)
 	}
+	if s.Prune {
+		fmt.Fprintln(out, "prune")
+	}
 	if s.Switches != (cluster.Switches{}) || s.MaxUnavailable > 0 || s.Drain != (cluster.Drain{}) {
 		fmt.Fprintf(out, "switches %+v max unavailable %d drain %+v\n", s.Switches, s.MaxUnavailable, s.Drain)
 	}

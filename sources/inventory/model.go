@@ -70,6 +70,10 @@ type clusterFile struct {
 	Patches patches `yaml:"patches"`
 	// Helm releases: files, relative to the cluster's folder.
 	Addons []string `yaml:"addons" is:"file" example:"[addons/cilium.yaml]"`
+	// What becomes of a release that the agent manages when its addon is taken out of
+	// addons: true uninstalls it, false leaves it. The container network stays in any
+	// case, and so do namespaces, custom resource definitions and bootstrap-only releases.
+	Prune bool `yaml:"prune" default:"false"`
 }
 
 type drain struct {
@@ -317,7 +321,8 @@ type addonFile struct {
 	Ownership string `yaml:"ownership" enum:"managed,bootstrap-only" default:"managed"`
 	// When the release counts as ready.
 	Ready ready `yaml:"ready"`
-	// Whether the release goes when its file does.
+	// Not needed: this file is deleted when its release goes, so that prune in
+	// cluster.yaml decides.
 	Prune bool `yaml:"prune" later:"true" default:"false"`
 }
 

@@ -39,6 +39,7 @@ func (l *loader) resolveCluster() {
 		Switches:       cluster.Switches{ObserveOnly: c.Heal == "observe", ApplyOff: c.Apply == "off", ApplyApproved: c.Apply == "approve"},
 		MaxUnavailable: c.MaxUnavailable,
 		AllowEven:      c.AllowEven,
+		Prune:          c.Prune,
 		Drain:          cluster.Drain{Timeout: c.Drain.Timeout, Delete: c.Drain.OnTimeout == "delete"},
 
 		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),
