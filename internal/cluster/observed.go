@@ -361,6 +361,9 @@ type Release struct {
 	Managed bool
 	// Kept is why it is not uninstalled without its addon; "": it may be.
 	Kept string
+	// Missing names objects of it that somebody has deleted, "" when there are none.
+	Missing string
+	Changed time.Time // when its record was written last
 }
 
 // ReleaseName names a Helm release.

@@ -120,7 +120,7 @@ var nodeReasons = []ReasonInfo{
 	{NodePressure, Everyone, "Kubernetes reports that a node is short of disk, memory or processes, or has no network.", "`kubectl describe node NODE`; give the VM more of what it lacks."},
 	{PoolDrift, Everyone, "The VM of a node is in another pool than in the inventory, so that the agent may not touch it.", "Undo the change, or move the VM into the pool; the hint shows how."},
 	{HardwareDrift, Everyone, "A VM has other hardware than in the inventory, and the agent does not correct it.", "The hint shows how to bring the two together."},
-	{HealingOff, Everyone, "A node is not as the inventory has it, and `heal: observe` has it reported only.", "Correct it by hand, or set `heal: heal` in cluster.yaml, or in the host's policy where that has it."},
+	{HealingOff, Everyone, "A node is not as the inventory has it, or an object of an addon was deleted, and `heal: observe` has that reported only.", "Correct it by hand, or set `heal: heal` in cluster.yaml, or in the host's policy where that has it."},
 	{ChangeUnapproved, Everyone, "The inventory has changed what a node has, and `apply: approve` has that wait for an administrator.", "`talos-agent plan CLUSTER` and `talos-agent approve CLUSTER DIGEST`, or undo the change."},
 	{ApplyingOff, Everyone, "The inventory has changed what a node should be, or no longer has an addon that would be uninstalled, and `apply: off` has that reported only.", "Set `apply: auto` in cluster.yaml, or in the host's policy where that has it; or undo the change."},
 	{FixedConfigChanged, Everyone, "The inventory has another name, DNS domain, pod network or service network than the cluster was made with. No node gets its config.", "Undo the change; another network needs another cluster."},

@@ -11,7 +11,8 @@
 //
 // Helm never waits here: Install returns when the objects are written, and
 // whether they become ready is seen later, by the rules of kubectl's rollout
-// status. Charts are foreign code. They are rendered without name lookups,
+// status. What of a release somebody has deleted is seen too, workloads at once and
+// others by a search once in a while. Charts are foreign code. They are rendered without name lookups,
 // plugins or post-renderers, from archives whose size and shape were checked,
 // and what Helm reports about them is scrubbed of the values before it is
 // shown.

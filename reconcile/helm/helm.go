@@ -70,8 +70,10 @@ type Releaser struct {
 	conn   *connection // nil: none yet
 	view   *view       // nil: none
 	parsed map[types.UID]content
-	pins   map[string]string      // Chart.Ref -> digest
-	busy   map[name]chan struct{} // closed when the action on a release ends
+	// searches are for the objects of a revision.
+	searches searches
+	pins     map[string]string      // Chart.Ref -> digest
+	busy     map[name]chan struct{} // closed when the action on a release ends
 }
 
 // New makes a Releaser over a folder of charts. It makes no request yet.
@@ -100,7 +102,7 @@ func New(c Config) (*Releaser, error) {
 	return &Releaser{
 		api: c.API, dial: c.Dial, wrap: c.WrapAPI, log: c.Log, change: c.OnChange, mirrors: c.Mirrors, client: client, cache: cache,
 		ctx: ctx, cancel: cancel, observing: make(chan struct{}, 1),
-		parsed: map[types.UID]content{}, pins: map[string]string{}, busy: map[name]chan struct{}{},
+		parsed: map[types.UID]content{}, searches: searches{found: map[types.UID]search{}}, pins: map[string]string{}, busy: map[name]chan struct{}{},
 	}, nil
 }
 
@@ -294,7 +296,8 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 		}
 		rel := cluster.Release{Namespace: rev.name.namespace, Status: rev.status, Revision: rev.number, Digest: rev.digestFor(a.Ownership)}
 		rel.Managed, rel.Kept = rev.manager == d.Spec.ID, r.keeps(ctx, conn, rev, d.Spec.ID)
-		rel.Why = r.waits(ctx, conn, v, rev)
+		rel.Why, rel.Missing = r.waits(ctx, conn, v, rev)
+		rel.Changed = time.Unix(rev.changed, 0)
 		rel.Ready, rel.Refused = rel.Why == "", isSecurity(rel.Why)
 		seen.releases[a.Name] = rel
 	}
@@ -352,69 +355,6 @@ func (r *Releaser) viewThrough(conn *connection) (*view, error) {
 	return v, nil
 }
 
-// waits is what a release waits for until it is ready, "" when for nothing.
-func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev revision) string {
-	if rev.status != "deployed" {
-		return "its release is " + sanitize(rev.status)
-	}
-	has, err := r.contentOf(ctx, conn, rev)
-	if err != nil {
-		return err.Error()
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, o := range has.workloads {
-		switch w, ok := v.workload(o); {
-		case !ok:
-			return o.String() + " is not there"
-		case w.short && v.refusal(o) != "":
-			return o.String() + ": " + v.refusal(o)
-		case w.why != "":
-			return o.String() + ": " + w.why
-		}
-	}
-	return ""
-}
-
-// keeps is why a release is not uninstalled without its addon, "" when it may be.
-func (r *Releaser) keeps(ctx context.Context, conn *connection, rev revision, clusterID string) string {
-	if why := rev.keptFor(clusterID); why != "" {
-		return why
-	}
-	switch has, err := r.contentOf(ctx, conn, rev); {
-	case err != nil:
-		return "is not known: " + err.Error()
-	case has.network:
-		return keptNetwork
-	}
-	return ""
-}
-
-// content is what a revision holds.
-type content struct {
-	workloads []object
-	network   bool // it is, or may be, the container network
-}
-
-// contentOf reads what a revision holds. That never changes, so it is read once.
-func (r *Releaser) contentOf(ctx context.Context, conn *connection, rev revision) (content, error) {
-	r.mu.Lock()
-	has, ok := r.parsed[rev.uid]
-	r.mu.Unlock()
-	if ok {
-		return has, nil
-	}
-	manifest, err := readManifest(ctx, conn, rev)
-	if err != nil {
-		return content{}, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, kubeapi.Reason(err))
-	}
-	has = content{workloadsIn(manifest, rev.name.namespace), isNetwork(rev.name.release, manifest)}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.parsed[rev.uid] = has
-	return has, nil
-}
-
 // forgetManifests forgets what was read of revisions that are not the newest
 // any more.
 func (r *Releaser) forgetManifests(newest []revision) {
@@ -424,6 +364,7 @@ func (r *Releaser) forgetManifests(newest []revision) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.searches.forget(keep)
 	maps.DeleteFunc(r.parsed, func(uid types.UID, _ content) bool { return !keep[uid] })
 }
 

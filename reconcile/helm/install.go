@@ -67,6 +67,7 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	case err != nil:
 		return explainError(err, a, made)
 	}
+	r.searches.forget(nil) // what they found is put back
 	r.settle(ctx, rel, w.kube.wrote)
 	return nil
 }
@@ -141,7 +142,11 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 	case ours == "":
 		return nil, newError("say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it", "somebody else has installed a release of that name")
 	case status == release.StatusDeployed && ours == j.digest && mine:
-		return last, nil
+		// The same again puts back what is missing.
+		if missing, err := missingIn(j.kube, last.Manifest); err != nil || len(missing) == 0 {
+			return last, err
+		}
+		return j.upgrade(ctx, last.Version+1)
 	case status == release.StatusUninstalling:
 		return nil, errors.New("its release is being uninstalled")
 	case status.IsPending(), status == release.StatusUnknown:

@@ -24,11 +24,16 @@ const (
 
 var kinds = map[string]string{"DaemonSet": kindDaemonSet, "Deployment": kindDeployment, "StatefulSet": kindStatefulSet}
 
-// object names a workload: its kind, namespace and name.
+// object names a workload, or another object: its kind, namespace and name.
 type object struct{ kind, namespace, name string }
 
 // String implements fmt.Stringer.
-func (o object) String() string { return o.kind + " " + o.namespace + "/" + o.name }
+func (o object) String() string {
+	if o.namespace == "" {
+		return o.kind + " " + o.name
+	}
+	return o.kind + " " + o.namespace + "/" + o.name
+}
 
 // maxRelease is how large a release may be, unpacked. Kubernetes keeps at most
 // 1 MiB of it, packed.

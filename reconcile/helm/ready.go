@@ -1,11 +1,16 @@
 package helm
 
 import (
+	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
 // workload is what is known of one object that runs pods.
@@ -97,4 +102,114 @@ func wantedReplicas(n *int32) int32 {
 		return 1
 	}
 	return *n
+}
+
+// waits is what a release waits for until it is ready, "" when for nothing, and what of
+// it is missing.
+func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev revision) (why, missing string) {
+	if rev.status != "deployed" {
+		return "its release is " + sanitize(rev.status), ""
+	}
+	has, err := r.contentOf(ctx, conn, rev)
+	if err != nil {
+		return err.Error(), ""
+	}
+	var found []string
+	if rev.mine && rev.manager != "" {
+		found = r.lookFor(conn, rev)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var absent []string
+	for _, o := range has.workloads {
+		w, ok := v.workload(o)
+		if !ok {
+			absent = append(absent, o.String())
+		}
+		switch {
+		case why != "":
+		case !ok:
+			why = o.String() + " is not there"
+		case w.short && v.refusal(o) != "":
+			why = o.String() + ": " + v.refusal(o)
+		case w.why != "":
+			why = o.String() + ": " + w.why
+		}
+	}
+	for _, o := range found {
+		if !slices.Contains(absent, o) && !has.hasWorkload(o) { // of those, the watch is newer
+			absent = append(absent, o)
+		}
+	}
+	return why, listMissing(absent)
+}
+
+// content is what a revision holds.
+type content struct {
+	workloads []object
+	network   bool // it is, or may be, the container network
+}
+
+// hasWorkload reports whether an object is one of the workloads.
+func (c content) hasWorkload(o string) bool {
+	return slices.ContainsFunc(c.workloads, func(w object) bool { return w.String() == o })
+}
+
+// contentOf reads what a revision holds. That never changes, so it is read once.
+func (r *Releaser) contentOf(ctx context.Context, conn *connection, rev revision) (content, error) {
+	r.mu.Lock()
+	has, ok := r.parsed[rev.uid]
+	r.mu.Unlock()
+	if ok {
+		return has, nil
+	}
+	manifest, err := readManifest(ctx, conn, rev)
+	if err != nil {
+		return content{}, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, kubeapi.Reason(err))
+	}
+	has = content{workloadsIn(manifest, rev.name.namespace), isNetwork(rev.name.release, manifest)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.parsed[rev.uid] = has
+	return has, nil
+}
+
+// lookFor returns which objects of a revision were missing at the last search, and
+// begins the next one beside what calls it when it is time.
+func (r *Releaser) lookFor(conn *connection, rev revision) []string {
+	missing, begin := r.searches.lookUp(rev.uid)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if begin && !r.closed {
+		r.wg.Go(func() { r.searchFor(conn, rev) })
+	}
+	return missing
+}
+
+// searchFor searches for the objects of a revision. Where that fails nothing is known to
+// be missing.
+func (r *Releaser) searchFor(conn *connection, rev revision) {
+	ctx, cancel := context.WithTimeout(r.ctx, searchWithin)
+	defer cancel()
+	missing, err := findMissing(ctx, conn, rev)
+	if err != nil {
+		missing = nil
+		r.log.Debug("cannot look for the objects of a release", logging.Detail, rev.name.String(), logging.Err, kubeapi.Reason(err))
+	}
+	if r.searches.end(rev.uid, missing) {
+		r.change()
+	}
+}
+
+// findMissing asks for every object of a revision.
+func findMissing(ctx context.Context, conn *connection, rev revision) ([]string, error) {
+	manifest, err := readManifest(ctx, conn, rev)
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWorkshop(ctx, conn, rev.name.namespace)
+	if err != nil {
+		return nil, err
+	}
+	return missingIn(w.kube, manifest)
 }

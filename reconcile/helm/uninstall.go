@@ -58,6 +58,20 @@ func (r revision) keptFor(clusterID string) string {
 	return ""
 }
 
+// keeps is why a release is not uninstalled without its addon, "" when it may be.
+func (r *Releaser) keeps(ctx context.Context, conn *connection, rev revision, clusterID string) string {
+	if why := rev.keptFor(clusterID); why != "" {
+		return why
+	}
+	switch has, err := r.contentOf(ctx, conn, rev); {
+	case err != nil:
+		return "is not known: " + err.Error()
+	case has.network:
+		return keptNetwork
+	}
+	return ""
+}
+
 // Mark notes in the release of an addon whether the cluster manages it. A release that
 // is not ours is left as it is.
 func (r *Releaser) Mark(ctx context.Context, d cluster.Desired, a cluster.Addon) error {

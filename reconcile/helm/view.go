@@ -57,6 +57,7 @@ type revision struct {
 	mine   bool
 	// manager is the id of the cluster that manages the release, "" when none does.
 	manager string
+	changed int64 // when it was written last, in seconds since 1970
 }
 
 // view watches the releases and workloads of a cluster through one
@@ -132,8 +133,11 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision, bool) {
 	number, err := strconv.Atoi(o.Labels["version"])
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	// Helm 3.22, pkg/storage/driver/secrets.go; what cannot be read was long ago.
+	changed, _ := strconv.ParseInt(cmp.Or(o.Labels["modifiedAt"], o.Labels["createdAt"]), 10, 64)
 	return key, revision{
-		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
+		changed: changed,
+		uid:     o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
 	}, err == nil
 }

@@ -108,6 +108,9 @@ type (
 		Addon  cluster.Addon
 		Digest string // of chart and values
 		Status string // of the release before, "" when there is none
+		// Missing names the objects of the release that it puts back, "" when it is
+		// for another reason.
+		Missing string
 	}
 
 	// MarkAddon notes in an addon's release whether the agent manages it: one that it
@@ -260,10 +263,13 @@ func (a FetchChart) Info() Info {
 func (a InstallAddon) Info() Info {
 	i := Info{Kind: cluster.InstallAddon, Subject: a.Addon.Name, Addon: a.Addon.Name,
 		Claims: []cluster.Claim{cluster.ClaimAddon(a.Addon.Name)}, Change: "chart=" + a.Addon.Chart.Ref() + " from=" + a.Status}
-	switch a.Status {
-	case "":
+	switch {
+	case a.Missing != "":
+		i.Change += " missing=" + a.Missing
+		i.Text = fmt.Sprintf("upgrade addon %s in %s: %s is missing", a.Addon.Name, a.Addon.Namespace, a.Missing)
+	case a.Status == "":
 		i.Text = fmt.Sprintf("install addon %s into %s", a.Addon.Name, a.Addon.Namespace)
-	case "deployed":
+	case a.Status == "deployed":
 		i.Text = fmt.Sprintf("upgrade addon %s in %s", a.Addon.Name, a.Addon.Namespace)
 	default:
 		i.Text = fmt.Sprintf("recover addon %s in %s, which is %s", a.Addon.Name, a.Addon.Namespace, a.Status)

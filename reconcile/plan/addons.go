@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -88,7 +89,9 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		if !rel.Managed && a.Ownership == cluster.Managed {
 			m.do(MarkAddon{Addon: a})
 		}
-		if !rel.Ready {
+		if rel.Missing != "" && a.Ownership == cluster.Managed {
+			m.putBack(a, rel, chart.Value.Release)
+		} else if !rel.Ready {
 			m.waitForAddon(a, rel)
 		}
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
@@ -121,6 +124,26 @@ func (m *planner) planLeft() {
 		default:
 			m.do(a)
 		}
+	}
+}
+
+// putBackAfter is how old a revision is before what is missing of it is put back: that
+// makes a new one, and something in the cluster may delete the object again and again.
+const putBackAfter = 5 * time.Minute
+
+// putBack upgrades a release to what it is already, which makes again what somebody has
+// deleted of it.
+func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
+	do := InstallAddon{Addon: a, Digest: digest, Status: rel.Status, Missing: rel.Missing}
+	switch since := m.o.Now.Sub(rel.Changed); {
+	case m.d.Spec.ObserveOnly || m.p.ObserveOnly:
+		m.block(cluster.Block{Subject: a.Name, Reason: cluster.HealingOff, About: string(cluster.InstallAddon), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + do.Info().Text,
+			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+	case since < putBackAfter:
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.Missing + " is missing and is put back at " + formatTime(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
+			Hint: "the release was changed a moment ago: if this happens again, find out what in the cluster deletes it"})
+	default:
+		m.do(do)
 	}
 }
 

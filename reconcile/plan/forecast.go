@@ -129,7 +129,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		if rel == nil {
 			rel = map[string]cluster.Release{}
 		}
-		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest, Managed: a.Addon.Ownership == cluster.Managed}
+		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest, Managed: a.Addon.Ownership == cluster.Managed, Changed: o.Now}
 		o.Releases = cluster.Saw(rel)
 		effect(d, o, LabelNamespace{Namespace: a.Addon.Namespace, Meta: d.Spec.Namespace(a.Addon.Namespace)})
 	case MarkAddon:

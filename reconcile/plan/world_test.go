@@ -490,6 +490,12 @@ func (w *world) run(t *testing.T, line string) string {
 			case "refused":
 				rel.Refused, rel.Why = true, `daemonset storage/longhorn: its pods are refused: violates PodSecurity "baseline:latest": privileged`
 			}
+			if what, ok := strings.CutPrefix(x, "missing="); ok {
+				rel.Missing, rel.Changed = "deployment "+what, w.o.Now.Add(-time.Hour)
+			}
+			if age, ok := strings.CutPrefix(x, "age="); ok {
+				rel.Changed = w.o.Now.Add(-parseAge(t, age))
+			}
 			if ns, ok := strings.CutPrefix(x, "namespace="); ok {
 				rel.Namespace = ns
 			}

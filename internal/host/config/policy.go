@@ -30,10 +30,11 @@ type policyFile struct {
 	// touched because of it.
 	Capacity capacityFile `yaml:"capacity"`
 	// observe: whatever the repository has, nodes that somebody changed or stopped stay
-	// as they are, and are reported.
+	// as they are, and objects of addons that somebody deleted are not put back; both are
+	// reported.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"what the repository has" example:"observe"`
-	// off: whatever the repository has, nodes that are there are not changed; approve: they
-	// are when root has approved it.
+	// off: whatever the repository has, nodes that are there are not changed, and no addon
+	// is uninstalled; approve: that is done when root has approved it.
 	Apply string `yaml:"apply" enum:"auto,approve,off" default:"what the repository has" example:"off"`
 	// How many nodes of a cluster may leave the inventory at once and are removed without
 	// approval. When more do, each waits for `talos-agent approve`.
