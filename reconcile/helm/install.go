@@ -147,9 +147,9 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 			return last, err
 		}
 		return j.upgrade(ctx, last.Version+1)
-	case status == release.StatusUninstalling:
+	case status == release.StatusUninstalling && time.Since(last.Info.Deleted.Time) < pendingFor:
 		return nil, errors.New("its release is being uninstalled")
-	case status.IsPending(), status == release.StatusUnknown:
+	case status.IsPending(), status == release.StatusUnknown, status == release.StatusUninstalling:
 		if since := time.Since(last.Info.LastDeployed.Time); !mine && since < pendingFor {
 			return nil, fmt.Errorf("somebody else has changed its release for %s (%s)", since.Round(time.Second), status)
 		}

@@ -176,6 +176,9 @@ func (b *bench) mark(a cluster.Addon, status release.Status, at time.Time) {
 		b.Fatal(err)
 	}
 	last.Info.Status, last.Info.LastDeployed.Time = status, at
+	if status == release.StatusUninstalling {
+		last.Info.Deleted.Time = at
+	}
 	if err := helm.Releases.Update(last); err != nil {
 		b.Fatal(err)
 	}
@@ -205,6 +208,26 @@ func TestTakesUpWhatWasInterrupted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUninstallationLeftBehind: an addon that comes back after its uninstallation was
+// interrupted is installed again, and not while it may be under way.
+func TestUninstallationLeftBehind(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		a := b.configAddon("web", map[string]any{"message": "ours"})
+		b.want(a)
+		b.settle(a, time.Minute)
+		b.mark(a, release.StatusUninstalling, time.Now())
+		if err := b.client().CoreV1().ConfigMaps("default").Delete(ctx, "web-conf", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		mustFail(b, b.install(a), "its release is being uninstalled", "")
+		time.Sleep(pendingFor)
+		if rel := b.settle(a, time.Minute); rel.Status != "deployed" || b.message("web") != "ours" {
+			t.Errorf("%+v", rel)
+		}
+	})
 }
 
 // TestPendingByHand: somebody's upgrade that is under way is not disturbed, one

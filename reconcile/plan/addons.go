@@ -99,7 +99,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
 	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
 		// Whoever installed it manages it, broken or not.
-	case rel.Status == "uninstalling":
+	case rel.Status == "uninstalling" && m.o.Now.Sub(rel.Changed) < abandonedAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
 	default:
 		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
@@ -126,6 +126,9 @@ func (m *planner) planLeft() {
 		}
 	}
 }
+
+// abandonedAfter is how long an uninstallation may go on before it counts as interrupted.
+const abandonedAfter = 10 * time.Minute
 
 // putBackAfter is how old a revision is before what is missing of it is put back: that
 // makes a new one, and something in the cluster may delete the object again and again.
