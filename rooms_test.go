@@ -52,7 +52,7 @@ var rooms = map[string]room{
 		may: []string{"internal/cluster", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
-		may: []string{"internal/cluster", "reconcile/plan", "internal/fault", "internal/logging", "internal/text", "internal/retry"}, never: append([]string{"net", "net/http"}, clients...), tests: []string{"reconcile/drift"}},
+		may: []string{"internal/cluster", "reconcile/drift", "reconcile/plan", "internal/fault", "internal/logging", "internal/text", "internal/retry"}, never: append([]string{"net", "net/http"}, clients...)},
 	"reconcile/bounds": {why: "pure: holds an inventory against the host's policy",
 		may:   []string{"internal/cluster", "internal/text"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},

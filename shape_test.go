@@ -41,8 +41,7 @@ var shapes = map[string]shape{
 	"internal/lab/talos":   {circle: 14, oneWord: 8},
 	"internal/lab/factory": {oneWord: 9},
 
-	"reconcile":      {oneWord: 4},
-	"reconcile/plan": {oneWord: 13},
+	"reconcile": {oneWord: 4},
 }
 
 // functionsOfOneWord reports the unexported functions, and those of them whose

@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -69,7 +70,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		delete(after.Restarts, node)
 	}
 	config, runs := after.Intent(cluster.IntendConfig)
-	if same, other := plan.CountConfigs(d, *o); d.Revision.Unique() || same > other {
+	if same, other := drift.CountConfigs(d, *o); d.Revision.Unique() || same > other {
 		r.base.keep(d.Snapshot, config)
 	}
 	if !r.c.Journal.Fresh() && sameFacts(before, after) {

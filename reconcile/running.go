@@ -12,7 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
-	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // What a cluster runs is not always what its repository has: changes of nodes that
@@ -57,8 +57,8 @@ func minorOf(version string) int {
 func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 	in, known := f.Intent(cluster.IntendConfig)
 	before := in
-	v, uniform, seen := plan.RunningVersions(d, o)
-	switch same, other := plan.CountConfigs(d, o); {
+	v, uniform, seen := drift.RunningVersions(d, o)
+	switch same, other := drift.CountConfigs(d, o); {
 	case same > other:
 		in.Versions, in.Revision = d.Spec.Versions, d.Revision
 	case seen && (uniform || !known):
@@ -84,7 +84,7 @@ func contractOf(d cluster.Desired, in cluster.Intent) string {
 // while the nodes that run have something else, what they have.
 func (r *Reconciler) keepRunning(ctx context.Context, asked cluster.Desired, o cluster.Observed) cluster.Desired {
 	in, known := o.Facts.Intent(cluster.IntendConfig)
-	v, _, seen := plan.RunningVersions(asked, o)
+	v, _, seen := drift.RunningVersions(asked, o)
 	switch {
 	case seen:
 		v.Contract = contractOf(asked, cluster.Intent{Versions: cluster.Versions{Talos: v.Talos, Contract: in.Versions.Contract}})
@@ -102,7 +102,7 @@ func (r *Reconciler) keepRunning(ctx context.Context, asked cluster.Desired, o c
 		snap.Spec.Versions = v
 		d = r.renderRunning(snap, asked, o)
 	}
-	switch same, other := plan.CountConfigs(d, o); {
+	switch same, other := drift.CountConfigs(d, o); {
 	case d.Hold != "", same > other, in.Revision == asked.Revision && in.Revision.Unique():
 		return d
 	case other == 0 && !o.Facts.BootstrapSent():

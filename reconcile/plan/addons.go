@@ -115,10 +115,14 @@ func (m *planner) planLeft() {
 	}
 	for _, r := range listLeft(m.d, m.o) {
 		a := UninstallAddon{Release: r.ReleaseName, Status: r.Status}
-		off := (m.d.Spec.ApplyOff || m.p.ApplyOff) && r.Status != "uninstalling"
+		begun := r.Status == "uninstalling" || m.isRunning(a.Info().Kind, a.Info().Subject)
+		off, asks := m.d.Spec.ApplyOff || m.p.ApplyOff, m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
 		switch i := a.Info(); {
 		case r.Kept != "":
-		case off && !m.isRunning(i.Kind, i.Subject):
+		case asks && !off && !begun:
+			m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
+				Hint: "put the addon back; or " + m.approveHint()})
+		case off && !begun:
 			m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
 				Hint: "put the addon back, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
 		default:

@@ -55,7 +55,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			f.Steps = append(f.Steps, step)
 			effect(&d, &o, a)
 		}
-		if len(last.Actions) == 0 && !settle(d, &o) {
+		if len(last.Actions) == 0 && !settleWorld(d, &o) {
 			break
 		}
 	}
@@ -295,9 +295,9 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 	}
 }
 
-// settle lets the world do by itself what the plan waits for. It reports
+// settleWorld lets the world do by itself what the plan waits for. It reports
 // whether anything changed.
-func settle(d cluster.Desired, o *cluster.Observed) bool {
+func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 	changed := false
 	founded := etcdSeen(*o)
 	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -119,9 +120,6 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 			"take another one out, or write `allow_even: true` in cluster.yaml")
 	case vm.Protected:
 		return keep(cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID), fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host))
-	case len(vm.Others) > 0:
-		return keep(cluster.ForeignVolumes, fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others),
-			"detach them and move them to another vm, or remove them, if they are not needed")
 	case vm.Managed:
 		return keep(cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID), fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID))
 	}
@@ -134,8 +132,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	if _, stays := m.d.Spec.Node(n.Name); stays {
 		verb, reason = "replaced", "replace it"
 	}
-	wait := func(reason cluster.Reason, format string, args ...any) {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: seeWithin})
+	wait := func(reason cluster.Reason, within time.Duration, format string, args ...any) {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
 	}
 	founded := m.o.Facts.BootstrapSent() || m.o.Facts.Lost
 	member, isMember := m.memberOf(n)
@@ -145,23 +143,23 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case m.isUnderWay(n.Name):
 		return
 	case vm.Task != nil || vm.Lock != "":
-		wait(cluster.VMLocked, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
+		wait(cluster.VMLocked, lockWithin, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
 		return
 	case !vm.Hardware.Known:
-		wait(cluster.VMConfigUnknown, "cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why)
+		wait(cluster.VMConfigUnknown, seeWithin, "cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why)
 		return
 	case vm.Deleting && !isMember:
 	case founded && !m.o.Members.Known:
-		wait(cluster.EtcdMembersUnknown, "waits until the members of etcd are known, to see whether it is one%s", colon(m.o.Members.Why))
+		wait(cluster.EtcdMembersUnknown, etcdWithin, "waits until the members of etcd are known, to see whether it is one%s", colon(m.o.Members.Why))
 		return
 	case founded && !m.o.Nodes.Known:
-		wait(cluster.NodesUnknown, "cannot see the nodes in Kubernetes%s", colon(m.o.Nodes.Why))
+		wait(cluster.NodesUnknown, apiWithin, "cannot see the nodes in Kubernetes%s", colon(m.o.Nodes.Why))
 		return
 	case founded && n.IP.IsValid() && !watched:
-		wait(cluster.NodeUnknown, "it is not known yet whether it answers")
+		wait(cluster.NodeUnknown, seeWithin, "it is not known yet whether it answers")
 		return
 	case isMember && m.etcd.withoutMember(n.Name) != "":
-		wait(cluster.WaitingForQuorum, "waits for etcd: %s", m.etcd.withoutMember(n.Name))
+		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.withoutMember(n.Name))
 		return
 	case m.holdRemoval(n, kn, isMember, verb):
 		return
@@ -169,6 +167,10 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		how := m.drainOf()
 		how.Adopt = true
 		m.do(DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: how})
+		return
+	case len(vm.Others) > 0: // those of a storage driver are detached by the drain
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVolumes, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others),
+			Hint: "detach them and move them to another vm, or remove them, if they are not needed"})
 		return
 	case isMember:
 		m.do(RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})

@@ -494,7 +494,7 @@ func TestConverges(t *testing.T) {
 				}
 			}
 			if rapid.Bool().Draw(t, "settles") {
-				settle(w.d, &w.o)
+				settleWorld(w.d, &w.o)
 			}
 		}
 		for range 400 {

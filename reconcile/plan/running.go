@@ -1,76 +1,11 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
-
-// RunningVersions returns the versions of Talos and Kubernetes that the nodes of a
-// cluster run; uniform is whether all that are seen run the same. Where they differ,
-// somebody is upgrading by hand, and those of a node with the newest kubelet are
-// returned: no kubelet may be newer than a kube-apiserver, so that every one of them is
-// at least as new, and a new kube-apiserver must be as well. Of several nodes the
-// one with the oldest Talos decides: that both work together is seen there.
-func RunningVersions(d cluster.Desired, o cluster.Observed) (v cluster.Versions, uniform, ok bool) {
-	uniform = true
-	for _, n := range d.Spec.Nodes {
-		have, seen := versionsOf(n, o)
-		switch {
-		case !seen:
-		case !ok:
-			v, ok = have, true
-		case have != v:
-			uniform = false
-			if cmp.Or(compareVersions(v.Kubernetes, have.Kubernetes), compareVersions(have.Talos, v.Talos)) < 0 {
-				v = have
-			}
-		}
-	}
-	return v, uniform, ok
-}
-
-// versionsOf returns what a configured node runs, without a contract.
-func versionsOf(n cluster.Node, o cluster.Observed) (cluster.Versions, bool) {
-	m, kn := o.Machines[n.Name], o.Nodes.Value[n.Name]
-	v := cluster.Versions{Talos: m.Talos, Kubernetes: kn.Kubelet}
-	return v, m.Reach == cluster.Configured && o.Nodes.Known && v.Talos != "" && v.Kubernetes != ""
-}
-
-// compareVersions compares two versions number by number.
-func compareVersions(a, b string) int {
-	numbers := func(s string) (out []int) {
-		s, _, _ = strings.Cut(strings.TrimPrefix(s, "v"), "-")
-		for _, part := range strings.Split(s, ".") {
-			n, _ := strconv.Atoi(part)
-			out = append(out, n)
-		}
-		return out
-	}
-	return slices.Compare(numbers(a), numbers(b))
-}
-
-// CountConfigs counts the configured nodes that are what d has, in versions and
-// config, and those that are not.
-func CountConfigs(d cluster.Desired, o cluster.Observed) (same, other int) {
-	for _, n := range d.Spec.Nodes {
-		mach := o.Machines[n.Name]
-		if _, rendered := d.Configs[n.Name]; !rendered || mach.Reach != cluster.Configured || mach.ConfigDigest == "" {
-			continue
-		}
-		if len(drift.OfMachine(d, o, n, mach)) > 0 {
-			other++
-		} else {
-			same++
-		}
-	}
-	return same, other
-}
 
 // holdNode waits with a new node while it is not known what the cluster runs, and
 // reports whether it does.

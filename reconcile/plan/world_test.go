@@ -115,7 +115,7 @@ func (w *world) step() Plan {
 		effect(&w.d, &w.o, a)
 	}
 	if len(p.Actions) == 0 {
-		settle(w.d, &w.o)
+		settleWorld(w.d, &w.o)
 	}
 	return p
 }

@@ -86,8 +86,9 @@ type life struct {
 	calls []world.CallRecord
 	told  []string // what was planned to go wrong
 
-	edited map[int]string  // by VMID, the UUID of a VM that somebody tagged
-	asked  map[string]size // by commit, what it asks for; a broken one is not here
+	edited map[int]string    // by VMID, the UUID of a VM that somebody tagged
+	asked  map[string]size   // by commit, what it asks for; a broken one is not here
+	tokens map[string]string // by node, of those that are to be replaced
 
 	peace    atomic.Bool
 	lock     sync.Mutex // calls reach the world side by side
@@ -97,11 +98,12 @@ type life struct {
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, asked: map[string]size{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, asked: map[string]size{}, tokens: map[string]string{}}
 	l.size = []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3}}[l.rnd.IntN(5)]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
+	l.Removals = 20 // nobody is there to approve
 	l.asked[l.Head()[:12]] = l.size
 	ambush := l.ambush()
 	l.Lab.World.OnCall(func(c world.CallRecord) {
@@ -241,9 +243,19 @@ func (l *life) chaos(d time.Duration) {
 	}
 }
 
+// files is the repository of what the cluster should be now.
+func (l *life) files() map[string][]byte {
+	files := l.size.Files()
+	for name, token := range l.tokens {
+		row := "{name: " + name + ","
+		files["inventory/dev/nodes.yaml"] = []byte(strings.Replace(string(files["inventory/dev/nodes.yaml"]), row, row+" replace: "+token+",", 1))
+	}
+	return files
+}
+
 // ask pushes what the cluster should be now.
 func (l *life) ask(message string) {
-	l.Push(l.size.Files(), message)
+	l.Push(l.files(), message)
 	l.asked[l.Head()[:12]] = l.size
 }
 
@@ -273,7 +285,20 @@ func (l *life) trouble() {
 	n := l.rnd.IntN(l.size.ControlPlanes + l.size.Workers)
 	id := l.vmid(n)
 	vm, exists := l.Lab.PVE.VM(id)
-	switch l.rnd.IntN(10) {
+	switch l.rnd.IntN(12) {
+	case 10:
+		l.plan("one worker less is pushed")
+		if l.size.Workers > 1 {
+			l.size.Workers--
+			l.ask("one worker less")
+		}
+	case 11:
+		name := l.size.Name(n)
+		l.plan("%s is to be replaced", name)
+		if n >= l.size.ControlPlanes || l.size.ControlPlanes > 1 {
+			l.tokens[name] = fmt.Sprintf("t%d", len(l.told))
+			l.ask("replace " + name)
+		}
 	case 0:
 		l.plan("the agent is killed")
 		l.Die()
@@ -310,7 +335,7 @@ func (l *life) trouble() {
 		l.ask("one worker more")
 	case 8:
 		l.plan("a broken inventory is pushed, and mended")
-		files := l.size.Files()
+		files := l.files()
 		files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
 		l.Push(files, "break it")
 		l.later(func() { l.ask("mend it") })

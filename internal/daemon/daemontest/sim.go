@@ -152,6 +152,8 @@ type Sim struct {
 	Notify []reporting.Target
 	// Agent is the agent that runs; nil: none does.
 	Agent *agent.Agent
+	// Removals is how many nodes the host lets be removed at once; 0: one.
+	Removals int
 	// Deaths is how often one has died.
 	Deaths int
 
@@ -215,7 +217,7 @@ func (s *Sim) config() agent.Config {
 	for i := range targets {
 		targets[i].To.Dial = link.DialContext
 	}
-	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
+	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	return agent.Config{
 		Owner: "sim", Clusters: []string{"dev"}, Known: s.Disk.journals(), Interval: time.Minute, Policy: func() cluster.Policy { return policy },
 		Files: files, CacheDir: s.cache, Dial: link.DialContext, Log: s.Log, Store: store,

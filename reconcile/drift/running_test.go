@@ -1,4 +1,4 @@
-package plan
+package drift
 
 import (
 	"testing"
@@ -25,15 +25,16 @@ func TestRunningVersions(t *testing.T) {
 		"one does not show its own Talos": {nodes: []node{{"", "v1.37.0"}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(1, 2)
+			d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1"}, {Name: "wk-1"}, {Name: "wk-2"}}}}}
+			o := cluster.Observed{Machines: map[string]cluster.Machine{}}
 			nodes := map[string]cluster.KubeNode{}
 			for i, have := range tt.nodes {
-				n := w.d.Spec.Nodes[i]
-				w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Talos: have.talos}
+				n := d.Spec.Nodes[i]
+				o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Talos: have.talos}
 				nodes[n.Name] = cluster.KubeNode{Name: n.Name, Kubelet: have.kubelet}
 			}
-			w.o.Nodes = cluster.Saw(nodes)
-			v, uniform, ok := RunningVersions(w.d, w.o)
+			o.Nodes = cluster.Saw(nodes)
+			v, uniform, ok := RunningVersions(d, o)
 			if got := (node{v.Talos, v.Kubernetes}); got != tt.want || uniform != tt.uniform || ok == tt.unseen {
 				t.Errorf("%v, uniform %v, seen %v", got, uniform, ok)
 			}
