@@ -48,6 +48,9 @@ func (m *planner) planRemovals() {
 // leaves as if the inventory no longer had the node, and then the VM is absent.
 func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	switch b := m.forbidRemoval(n, vm); {
+	case n.Locked:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "replace", Message: "it is to be replaced, and is locked in the inventory, so it is left alone",
+			Hint: "remove `locked: true` or `replace` from the node"})
 	case n.Protect:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeProtected, About: "replace", Message: fmt.Sprintf("it is to be replaced, and vm %d is kept: nodes.yaml has `protect: true`", vm.VMID),
 			Hint: "remove `protect: true` or `replace` from the node"})
