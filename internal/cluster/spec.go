@@ -425,7 +425,13 @@ type Desired struct {
 }
 
 // AllNodes are the nodes of the inventory, and behind them those that are being removed.
-func (d Desired) AllNodes() []Node { return slices.Concat(d.Spec.Nodes, d.Removed) }
+// One that was put back since is there once, as the inventory has it.
+func (d Desired) AllNodes() []Node { return slices.Concat(d.Spec.Nodes, d.StillRemoved()) }
+
+// StillRemoved are Removed without those that the inventory has again.
+func (d Desired) StillRemoved() []Node {
+	return slices.DeleteFunc(slices.Clone(d.Removed), func(n Node) bool { _, back := d.Spec.Node(n.Name); return back })
+}
 
 // AllControlPlanes are the control planes among AllNodes, in the same order.
 func (d Desired) AllControlPlanes() []Node {

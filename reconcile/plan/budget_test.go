@@ -48,6 +48,26 @@ func drawMembers(t *rapid.T, w *world) (alive []cluster.Member) {
 	return alive
 }
 
+// TestNodePutBackVotesOnce: a control plane that the inventory has again, of which it is
+// remembered that it was removed, is counted once while the VMs cannot be seen.
+func TestNodePutBackVotesOnce(t *testing.T) {
+	w := newWorld(3, 0)
+	var members []cluster.Member
+	for i, n := range w.d.Spec.Nodes {
+		members = append(members, cluster.Member{ID: uint64(i + 1), Name: n.Name, Address: n.IP.String()})
+		w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: n.Name != "cp-2"}}}
+	}
+	w.o.Members, w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(members), cluster.Saw(true), 2
+	w.o.Orphans = cluster.Unseen[[]cluster.VM]("403 permission check failed")
+	w.d.Removed = w.d.Spec.Nodes[2:]
+	if EtcdWithout(w.d, w.o, "cp-1") == "" || EtcdWithoutMember(w.d, w.o, "cp-1") == "" {
+		t.Error("cp-1 may go down, and one of three members would be left")
+	}
+	if all := w.d.AllNodes(); len(all) != 3 {
+		t.Errorf("%d nodes are watched, and there are 3", len(all))
+	}
+}
+
 // TestProjectionKeepsQuorum: whatever is seen of etcd, a node goes down only if a
 // majority of voters is left that are up for certain, counted by hand; to know
 // less, or to have one more down, never turns a no into a yes.

@@ -34,7 +34,7 @@ func isUnseen(vm cluster.VM) bool {
 // whether it is a control plane is seen in etcd and on its Node object.
 func RemovedNodes(d cluster.Desired, o cluster.Observed) []cluster.Node {
 	if !o.Orphans.Known {
-		return d.Removed
+		return d.StillRemoved()
 	}
 	found := map[string]cluster.VM{}
 	for _, vm := range o.Orphans.Value {
