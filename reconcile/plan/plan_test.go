@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
@@ -41,5 +44,59 @@ func TestScenarios(t *testing.T) {
 			}
 			golden.Check(t, file, []byte(got.String()))
 		})
+	}
+}
+
+// TestLostMembers: a member of etcd is lost with its machine, and not because nothing
+// answers, or because its address was given to another node.
+func TestLostMembers(t *testing.T) {
+	const id = 0x13
+	for _, c := range []struct {
+		name string
+		lost bool
+		edit func(*world)
+	}{
+		{"of a removed node of ours, without a VM and silent", true, func(*world) {}},
+		{"that answers", false, func(w *world) { w.o.Machines["cp-3"] = cluster.Machine{Reach: cluster.Configured} }},
+		{"that is Ready in Kubernetes", false, func(w *world) { editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true }) }},
+		{"that joined by hand and is switched off", false, func(w *world) {
+			editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.UUID = "11111111-2222-3333-4444-555555555555" })
+		}},
+		{"without a Node object", false, func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{}) }},
+		{"whose address a new node has", true, func(w *world) { w.addPlane("cp-4", 414, 13) }},
+		{"whose address a new node has, and whose VM is there", false, func(w *world) {
+			w.addPlane("cp-4", 414, 13)
+			w.o.Orphans = cluster.Saw([]cluster.VM{{VMID: 413, Node: "cp-3", Presence: cluster.Present, Owner: cluster.Ours}})
+		}},
+		{"of a node whose address one without a VM has now", false, func(w *world) {
+			w.addPlane("cp-3", 413, 14)
+			w.o.VMs["cp-3"] = w.vm(w.d.Spec.Nodes[2])
+			w.d.Spec.Nodes[1].IP = netip.MustParseAddr("10.10.0.13")
+			w.o.VMs["cp-2"] = cluster.VM{VMID: 412, Node: "cp-2", Presence: cluster.Absent}
+		}},
+		{"of a node without a VM", true, func(w *world) { w.addPlane("cp-3", 413, 13) }},
+		{"of a node whose vmid was changed", false, func(w *world) {
+			w.addPlane("cp-3", 499, 13)
+			w.o.Orphans = cluster.Saw([]cluster.VM{{VMID: 413, Node: "cp-3", Presence: cluster.Present, Owner: cluster.Ours}})
+		}},
+		{"of a node that is Ready, at whose address somebody is in maintenance", false, func(w *world) {
+			w.addPlane("cp-3", 413, 13)
+			vm := w.vm(w.d.Spec.Nodes[2])
+			vm.Power = cluster.PowerRunning
+			w.o.VMs["cp-3"], w.o.Machines["cp-3"] = vm, cluster.Machine{Reach: cluster.Maintenance}
+			editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true })
+		}},
+	} {
+		w := newWorld(2, 0)
+		for _, n := range w.d.Spec.Nodes {
+			w.o.VMs[n.Name] = w.vm(n)
+		}
+		w.o.Members = cluster.Saw([]cluster.Member{{ID: id, Name: "cp-3", Address: "10.10.0.13"}})
+		w.o.Machines["cp-3"] = cluster.Machine{Reach: cluster.Silent}
+		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"cp-3": {Name: "cp-3", UUID: cluster.NodeUUID(w.d.Spec.ID, "cp-3"), Why: "Kubelet stopped posting node status."}})
+		c.edit(w)
+		if got := slices.Contains(LostMembers(w.d, w.o), id); got != c.lost {
+			t.Errorf("one %s: lost is %v", c.name, got)
+		}
 	}
 }

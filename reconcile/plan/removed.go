@@ -97,8 +97,9 @@ func isReplaced(n cluster.Node, vm cluster.VM) bool {
 const LostFor = time.Minute
 
 // LostMembers are the members of etcd that are seen to have no machine: a control plane
-// without a VM, or whose disk is empty, or no control plane at all and nothing that
-// answers at its address. A member that has no name has not run yet.
+// without a VM, or whose disk is empty, or one of ours that the inventory no longer has,
+// without a VM and silent. A member that has no name has not run yet. That nothing answers
+// for a machine that was never ours, which joined by hand, shows nothing.
 func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
 	if !o.Members.Known || !o.Nodes.Known || !SeesAllVMs(o) {
 		return nil
@@ -112,15 +113,34 @@ func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
 	return out
 }
 
-// isLost is LostMembers for one.
+// isLost is LostMembers for one. Whose a member is shows its name: its address may have
+// been given to another node since.
 func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
-	planes := d.Spec.ControlPlanes()
-	if i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) }); i >= 0 {
-		phase := Classify(planes[i], o)
-		return phase == cluster.PhaseAbsent || phase == cluster.PhaseMaintenance
+	if mem.Name != "" && slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name }) {
+		return false
 	}
-	return mem.Name != "" && !o.Nodes.Value[mem.Name].Ready && o.Machines[mem.Name].Reach == cluster.Silent &&
-		!slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name })
+	planes := d.Spec.ControlPlanes()
+	byName := slices.IndexFunc(planes, func(n cluster.Node) bool { return n.Name == mem.Name })
+	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) })
+	if byName >= 0 {
+		i = byName
+	}
+	silent := o.Machines[mem.Name].Reach == cluster.Silent
+	if i >= 0 {
+		phase, kn := Classify(planes[i], o), o.Nodes.Value[planes[i].Name]
+		empty := phase == cluster.PhaseAbsent || phase == cluster.PhaseMaintenance && !kn.Ready
+		if byName >= 0 || mem.Name == "" {
+			return empty
+		}
+		silent = phase == cluster.PhaseAbsent && o.Machines[planes[i].Name].Reach == cluster.Silent
+	}
+	kn := o.Nodes.Value[mem.Name]
+	return mem.Name != "" && silent && !kn.Ready && isOwn(d, kn)
+}
+
+// isOwn reports whether a Node object is of a machine that the agent made.
+func isOwn(d cluster.Desired, kn cluster.KubeNode) bool {
+	return kn.Name != "" && strings.EqualFold(kn.UUID, cluster.NodeUUID(d.Spec.ID, kn.Name))
 }
 
 // ownerOf returns whose member of etcd one is, "" when no control plane's. A

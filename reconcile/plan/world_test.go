@@ -89,6 +89,14 @@ func (w *world) number(t *testing.T, s string) int {
 	return n
 }
 
+// addPlane adds a control plane to the inventory, of which nothing is there.
+func (w *world) addPlane(name string, vmid, last int) {
+	n := w.d.Spec.Nodes[0]
+	n.Name, n.VMID, n.IP, n.UUID = name, vmid, netip.AddrFrom4([4]byte{10, 10, 0, byte(last)}), cluster.NodeUUID(w.d.Spec.ID, name)
+	w.d.Spec.Nodes = append(slices.Clone(w.d.Spec.Nodes), n)
+	w.refresh()
+}
+
 // remove takes a node out of the inventory, whose VM and machine stay as they are.
 func (w *world) remove(name string) {
 	n, _ := w.d.Spec.Node(name)
