@@ -139,7 +139,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
 	}
 	founded := m.o.Facts.BootstrapSent() || m.o.Facts.Lost
-	member, isMember := m.memberOf(n)
+	member, isMember := m.ownMemberOf(n)
 	kn := m.o.Nodes.Value[n.Name]
 	_, watched := m.o.Machines[n.Name]
 	switch {
@@ -202,6 +202,19 @@ func (m *planner) isUnderWay(node string) bool {
 // memberOf is the member of etcd of a node.
 func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
 	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
+	if i < 0 {
+		return cluster.Member{}, false
+	}
+	return m.o.Members.Value[i], true
+}
+
+// ownMemberOf is the member of etcd that the machine of a node is: the one with its name,
+// or one at its address that has no name yet. Its address may be that of another control
+// plane by now.
+func (m *planner) ownMemberOf(n cluster.Node) (cluster.Member, bool) {
+	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool {
+		return mem.Name == n.Name || mem.Name == "" && mem.Address == n.IP.String()
+	})
 	if i < 0 {
 		return cluster.Member{}, false
 	}

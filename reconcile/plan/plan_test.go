@@ -100,3 +100,35 @@ func TestLostMembers(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovalSparesTheSuccessor: a removed control plane whose VM is left takes no member
+// with it that has its address by now.
+func TestRemovalSparesTheSuccessor(t *testing.T) {
+	w := newWorld(4, 0)
+	for _, line := range []string{"image stored", "steps", "agree", "remove cp-4"} {
+		w.run(t, line)
+	}
+	w.o = clone(w.o)
+	delete(w.o.Nodes.Value, "cp-4")
+	vm := w.o.Orphans.Value[0]
+	vm.Power = cluster.Stopped
+	w.o.Orphans = cluster.Saw([]cluster.VM{vm})
+	w.o.Machines["cp-4"] = cluster.Machine{Reach: cluster.Silent}
+	w.addPlane("cp-5", 415, 14)
+	n, _ := w.d.Spec.Node("cp-5")
+	w.d.Spec.AllowEven = true
+	w.o.VMs["cp-5"], w.o.Machines["cp-5"], w.o.APIs["cp-5"] = w.vm(n), w.o.Machines["cp-3"], cluster.Saw(true)
+	w.run(t, "vm cp-5 running old")
+	kn := w.o.Nodes.Value["cp-3"]
+	kn.Name, kn.UUID = n.Name, n.UUID
+	w.o.Nodes.Value["cp-5"] = kn
+	for i, mem := range w.o.Members.Value {
+		if mem.Name == "cp-4" {
+			w.o.Members.Value[i].Name = "cp-5"
+		}
+	}
+	got := Make(w.d, w.o, w.p).String()
+	if strings.Contains(got, "remove member") || !strings.Contains(got, "stop and delete vm 414 (cp-4)") {
+		t.Errorf("the member of cp-5 is at the address that cp-4 had:\n%s", got)
+	}
+}
