@@ -185,6 +185,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		delete(o.Nodes.Value, a.Node.Name)
 	case DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
+		if _, ok := o.Nodes.Value[a.VM.Node]; ok {
+			editNode(o, a.VM.Node, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
+		}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 	}

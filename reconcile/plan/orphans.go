@@ -40,7 +40,13 @@ func (m *planner) planOrphanNodes() {
 		_, isMember := m.memberOf(n)
 		kn := m.o.Nodes.Value[name]
 		if m.isOwnNode(n) && SeesAllVMs(m.o) && !m.d.Spec.ApplyOff && !m.p.ApplyOff {
-			if !isMember && !m.isUnderWay(name) {
+			switch {
+			case isMember || m.isUnderWay(name):
+			case kn.Ready:
+				// Or its VM is where it cannot be seen, in another pool, and runs.
+				m.wait(cluster.Wait{Subject: name, Reason: cluster.OrphanNodeObject, About: "ready", Message: "no vm of it is seen, and Kubernetes still has its Node as Ready; it is deleted when its kubelet is silent", Within: silentWithin,
+					Hint: fmt.Sprintf("if its machine runs: put the node back into nodes.yaml, and its vm into the pool; or drain it, switch it off, and `kubectl delete node %s`", name)})
+			default:
 				m.do(DeleteNode{Node: n})
 			}
 			continue

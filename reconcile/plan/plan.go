@@ -44,6 +44,7 @@ const (
 	taskWithin     = 30 * time.Minute
 	refusedWithin  = 2 * time.Minute // a new label has its effect when the pods are tried again
 	seeWithin      = 2 * time.Minute // an answer that is missing for once
+	silentWithin   = 2 * time.Minute // Kubernetes calls a node Ready for 50 s after its end
 	unfinishedAt   = 2 << 30         // bytes; the image's own size lies below, every inventory's above
 )
 
