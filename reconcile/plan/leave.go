@@ -92,9 +92,10 @@ func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
 }
 
 // isReportedAtNode reports whether a VM that the inventory does not name is reported at
-// the node that has its VMID now.
+// the node that has its VMID now: the node was renamed. That is so, too, while what the
+// node has cannot be seen.
 func (m *planner) isReportedAtNode(vm cluster.VM) bool {
-	return slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && m.plan.Phases[n.Name] == cluster.PhaseForeign })
+	return slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID })
 }
 
 // forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason:

@@ -132,3 +132,22 @@ func TestRemovalSparesTheSuccessor(t *testing.T) {
 		t.Errorf("the member of cp-5 is at the address that cp-4 had:\n%s", got)
 	}
 }
+
+// TestRenamedNodeIsKept: the VM of a node that was renamed is reported, and never removed,
+// also while the VM of the new name cannot be read for once.
+func TestRenamedNodeIsKept(t *testing.T) {
+	for _, how := range []string{"foreign", "unknown"} {
+		w := newWorld(1, 2)
+		for _, line := range []string{"image stored", "steps", "agree", "vm wk-2 stopped", "machine wk-2 silent", "remove wk-2", "not-ready wk-2 Kubelet stopped posting node status."} {
+			w.run(t, line)
+		}
+		n := w.taken[0]
+		n.Name, n.UUID = "wk-9", cluster.NodeUUID(w.d.Spec.ID, "wk-9")
+		w.d.Spec.Nodes = append(w.d.Spec.Nodes, n)
+		w.refresh()
+		w.run(t, "vm wk-9 "+how)
+		if p := Make(w.d, w.o, w.p); len(p.Actions) > 0 || p.Converged() {
+			t.Errorf("the vm of wk-9 is %s:\n%s", how, p)
+		}
+	}
+}
