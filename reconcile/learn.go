@@ -50,6 +50,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	} else if r.memo.refused == nil {
 		learnConfig(d, *o, &after)
 	}
+	if in, ok := after.Intent(cluster.IntendApproved); ok {
+		after.Intend(plan.StillApproved(in, d, *o))
+	}
 	settled := map[string]string{}
 	if r.memo.refused == nil {
 		settled = plan.SettledNodes(d, *o)
@@ -82,6 +85,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
 			}
+		}
+		if in, ok := f.Intent(cluster.IntendApproved); ok { // another may have come since
+			f.Intend(plan.StillApproved(in, d, *o))
 		}
 		maps.Copy(f.Settled, settled)
 		maps.DeleteFunc(f.Settled, isRemoved)
@@ -138,7 +144,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) &&
-		intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
+		slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
 func nothingOfOurs(o cluster.Observed) bool {

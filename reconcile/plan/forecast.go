@@ -34,17 +34,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	o.Running, o.Backoffs = nil, nil
 
 	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
-		for _, vm := range o.Orphans.Value {
-			if _, ok := d.Spec.Node(vm.Node); !ok {
-				f.VMs = append(f.VMs, vm.VMID)
-			}
-		}
-		for _, n := range d.Spec.Nodes {
-			if isReplaced(n, o.VMs[n.Name]) {
-				f.VMs = append(f.VMs, n.VMID)
-			}
-		}
-		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: f.VMs})
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
 	}
 	var last Plan
 	for round := 1; round <= maxRounds; round++ {
@@ -53,6 +43,9 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			step := a.Info().Step()
 			step.Round = round
 			f.Steps = append(f.Steps, step)
+			if a, ok := a.(DeleteVM); ok && f.Unapproved { // what is kept is not approved either
+				f.VMs = append(f.VMs, a.VM.VMID)
+			}
 			effect(&d, &o, a)
 		}
 		if len(last.Actions) == 0 && !settleWorld(d, &o) {
@@ -60,6 +53,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 		}
 	}
 	f.Waiting, f.Blocked = last.Waiting, append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
+	slices.Sort(f.VMs)
 	f.Digest = digest(f)
 	return f
 }

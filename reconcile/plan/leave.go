@@ -64,21 +64,32 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	}
 }
 
-// countDeletions counts the VMs that are to be deleted: of nodes that the inventory no
+// Deletions are the VMs that are to be deleted, by VMID: of nodes that the inventory no
 // longer has, and of nodes that are to be replaced.
-func (m *planner) countDeletions() int {
-	count := 0
-	for _, vm := range m.o.Orphans.Value {
-		if _, ok := m.d.Spec.Node(vm.Node); !ok {
-			count++
+func Deletions(d cluster.Desired, o cluster.Observed) []int {
+	var out []int
+	for _, vm := range o.Orphans.Value {
+		if _, ok := d.Spec.Node(vm.Node); !ok {
+			out = append(out, vm.VMID)
 		}
 	}
-	for _, n := range m.d.Spec.Nodes {
-		if isReplaced(n, m.o.VMs[n.Name]) {
-			count++
+	for _, n := range d.Spec.Nodes {
+		if isReplaced(n, o.VMs[n.Name]) {
+			out = append(out, n.VMID)
 		}
 	}
-	return count
+	return out
+}
+
+// StillApproved is what of an approval is left: the deletion of VMs that are to be
+// deleted still. One that is there under the VMID of another one later, or whose node
+// came back meanwhile, needs an approval of its own.
+func StillApproved(in cluster.Intent, d cluster.Desired, o cluster.Observed) cluster.Intent {
+	if SeesAllVMs(o) {
+		pending := Deletions(d, o)
+		in.VMs = slices.DeleteFunc(slices.Clone(in.VMs), func(vmid int) bool { return !slices.Contains(pending, vmid) })
+	}
+	return in
 }
 
 // blockDuplicates reports two VMs for one node that the inventory does not have.
@@ -111,7 +122,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	}
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
 	approved := vm.Deleting || slices.Contains(in.VMs, vm.VMID)
-	deletions, limit, planes := m.countDeletions(), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
+	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
 	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
 		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))

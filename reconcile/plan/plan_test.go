@@ -151,3 +151,19 @@ func TestRenamedNodeIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestApprovalIsForWhatIsShown: a VM whose deletion is not among the steps that were shown
+// is not approved with them.
+func TestApprovalIsForWhatIsShown(t *testing.T) {
+	w := newWorld(1, 4)
+	for _, line := range []string{"image stored", "steps", "agree", "remove wk-2", "remove wk-3", "remove wk-4"} {
+		w.run(t, line)
+	}
+	w.o = clone(w.o)
+	vms := slices.Clone(w.o.Orphans.Value)
+	vms[1].Protected = true
+	w.o.Orphans = cluster.Saw(vms)
+	if f := Forecast(w.d, w.o, w.p); !f.Unapproved || !slices.Equal(f.VMs, []int{522, 524}) {
+		t.Errorf("vm 523 is protected, and an approval is for %v", f.VMs)
+	}
+}

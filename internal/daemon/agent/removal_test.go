@@ -298,6 +298,12 @@ func TestApproval(t *testing.T) {
 			t.Errorf("nodes in Kubernetes: %s", got)
 		}
 		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
+		s.Push(sz.Files(), "all of them again")
+		s.UntilReady(2 * time.Hour)
+		s.Push(files, "and none of them")
+		s.Until(time.Hour, "held: what was approved is over", held)
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
 		s.Halt()
 	})
 }
