@@ -19,6 +19,9 @@ import (
 // there.
 func (m *planner) planRemovals() {
 	if !m.o.Orphans.Known {
+		for _, n := range m.removed { // as far as they are remembered
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMsUnknown, About: "removal", Message: "is removed: cannot see which VMs belong to the cluster" + colon(m.o.Orphans.Why), Within: seeWithin})
+		}
 		return
 	}
 	for _, n := range m.removed {
@@ -120,8 +123,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
 		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint}
 	}
-	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-	approved := vm.Deleting || slices.Contains(in.VMs, vm.VMID)
+	approved := m.isApproved(vm)
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
 	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
@@ -141,6 +143,18 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	return cluster.Block{}
 }
 
+// isApproved reports whether the deletion of a VM was approved, or has begun.
+func (m *planner) isApproved(vm cluster.VM) bool {
+	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
+	return vm.Deleting || slices.Contains(in.VMs, vm.VMID)
+}
+
+// countsDeletions reports whether it is seen how many VMs are to be deleted: those that
+// are not seen may be more than may go without approval.
+func (m *planner) countsDeletions() bool {
+	return m.o.Orphans.Known && !slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.Replace != "" && isUnseen(m.o.VMs[n.Name]) })
+}
+
 // leave takes the next step in the removal of a node.
 func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	verb, reason := "removed", "remove it"
@@ -156,6 +170,9 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	_, watched := m.o.Machines[n.Name]
 	switch {
 	case m.isUnderWay(n.Name):
+		return
+	case !m.isApproved(vm) && !m.countsDeletions():
+		wait(cluster.VMsUnknown, "cannot see all VMs of the cluster, to count how many are to be deleted%s", colon(m.o.Orphans.Why))
 		return
 	case vm.Task != nil || vm.Lock != "":
 		wait(cluster.VMLocked, lockWithin, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
