@@ -84,9 +84,8 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 	return out
 }
 
-// StillApproved is what of an approval is left: the deletion of VMs that are to be
-// deleted still. One that is there under the VMID of another one later, or whose node
-// came back meanwhile, needs an approval of its own.
+// StillApproved is what of an approval is left: the VMs that are to be deleted still. One
+// that has such a VMID later needs an approval of its own.
 func StillApproved(in cluster.Intent, d cluster.Desired, o cluster.Observed) cluster.Intent {
 	if SeesAllVMs(o) {
 		pending := Deletions(d, o)
@@ -223,6 +222,18 @@ func (m *planner) holdObject(n cluster.Node) bool {
 	return true
 }
 
+// blockLeft reports a control plane that came back into the inventory, or is no longer to
+// be replaced, when its member had left etcd: with the data that it has it cannot join
+// again (Talos 1.13.9: seen).
+func (m *planner) blockLeft(n cluster.Node) bool {
+	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !m.isOwnNode(n) || m.o.Nodes.Value[n.Name].Turn != cluster.TurnRemoval || m.isUnderWay(n.Name) {
+		return false
+	}
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: "removal", Message: "its removal had begun, and its member has left etcd: with the data that it has it cannot join again",
+		Hint: "give it another `replace` in nodes.yaml, which gives it a new machine; or take it out again, to end its removal"})
+	return true
+}
+
 // isUnderWay reports whether a step in the removal of a node is.
 func (m *planner) isUnderWay(node string) bool {
 	return slices.ContainsFunc([]cluster.ActionKind{cluster.DrainNode, cluster.RemoveMember, cluster.DeleteVM, cluster.DeleteNode}, func(kind cluster.ActionKind) bool { return m.isRunning(kind, node) })
@@ -230,30 +241,25 @@ func (m *planner) isUnderWay(node string) bool {
 
 // memberOf is the member of etcd of a node.
 func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
-	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
-	if i < 0 {
-		return cluster.Member{}, false
-	}
-	return m.o.Members.Value[i], true
+	return m.findMember(func(mem cluster.Member) bool { return isMember(mem, n) })
 }
 
 // ownMemberOf is the member of etcd that the machine of a node is: the one with its name,
-// or one at its address that has no name yet. Its address may be that of another control
-// plane by now.
+// or one at its address that has no name yet. Its address may be another's by now.
 func (m *planner) ownMemberOf(n cluster.Node) (cluster.Member, bool) {
-	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool {
-		return mem.Name == n.Name || mem.Name == "" && mem.Address == n.IP.String()
-	})
-	if i < 0 {
-		return cluster.Member{}, false
+	return m.findMember(func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && isMember(mem, n) })
+}
+
+func (m *planner) findMember(is func(cluster.Member) bool) (found cluster.Member, ok bool) {
+	if i := slices.IndexFunc(m.o.Members.Value, is); i >= 0 {
+		return m.o.Members.Value[i], true
 	}
-	return m.o.Members.Value[i], true
+	return cluster.Member{}, false
 }
 
 // isOwnNode reports whether the Node object with the name of a node is of its VM.
 func (m *planner) isOwnNode(n cluster.Node) bool {
-	kn, ok := m.o.Nodes.Value[n.Name]
-	return ok && strings.EqualFold(kn.UUID, n.UUID)
+	return isOwn(m.d, m.o.Nodes.Value[n.Name])
 }
 
 // isDrainedForRemoval reports whether a node was drained to be removed, and has not

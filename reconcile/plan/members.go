@@ -81,11 +81,10 @@ func (m *planner) planOrphanMembers() {
 // lost its data.
 func (m *planner) lostHint(n cluster.Node) string {
 	const never = "; never bring an old copy of it back"
-	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
-	if i < 0 {
-		return "remove its member on another control plane: `talosctl etcd members` shows its id, and `talosctl etcd remove-member ID` removes it" + never
+	if mem, ok := m.memberOf(n); ok {
+		return "remove its member: " + m.removal(mem) + never
 	}
-	return "remove its member: " + m.removal(m.o.Members.Value[i]) + never
+	return "remove its member on another control plane: `talosctl etcd members` shows its id, and `talosctl etcd remove-member ID` removes it" + never
 }
 
 // removal is the command that removes a member of etcd, asked of another one

@@ -56,9 +56,12 @@ func (m *planner) planNode(n cluster.Node) {
 	case cluster.PhaseLeaving:
 		if !m.isRunning(cluster.DeleteVM, n.Name) {
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.DeletionUnfinished, Message: fmt.Sprintf("a deletion of vm %d has begun and was not finished", n.VMID),
-				Hint: fmt.Sprintf("finish it with `talos-agent destroy %s`, or take the word \"deleting\" out of the VM's description to keep it", m.d.Spec.Name)})
+				Hint: fmt.Sprintf("take the word \"deleting\" out of the VM's description to keep it; or give the node another `replace` in nodes.yaml, which finishes it, and the node gets a new machine; or, when the whole cluster is to go, `talos-agent destroy %s`", m.d.Spec.Name)})
 		}
 	case cluster.PhaseJoining:
+		if m.blockLeft(n) {
+			return
+		}
 		if !m.isRunning(cluster.ApplyConfig, n.Name) {
 			m.wait(lacking(n, m.o).wait(n, joinWithin))
 		}
@@ -231,15 +234,11 @@ func (m *planner) blindStart() string {
 // as a member of etcd: etcd lists it, or it is the one that founded it and no
 // other member could list it.
 func (m *planner) lostMember(n cluster.Node) bool {
-	others := false
-	for _, mem := range m.o.Members.Value {
-		if isMember(mem, n) {
-			return true
-		}
-		others = true
+	if _, ok := m.memberOf(n); ok {
+		return true
 	}
 	in, _ := m.o.Facts.Intent(cluster.IntendBootstrap)
-	return in.Node == n.Name && !(m.o.Members.Known && others)
+	return in.Node == n.Name && !(m.o.Members.Known && len(m.o.Members.Value) > 0)
 }
 
 func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machine) {

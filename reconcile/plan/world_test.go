@@ -260,6 +260,7 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Spec.Nodes = append(w.d.Spec.Nodes, n)
 		w.o.VMs[n.Name] = w.o.Orphans.Value[slices.IndexFunc(w.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })]
 		w.o.Orphans = cluster.Saw(slices.DeleteFunc(slices.Clone(w.o.Orphans.Value), func(vm cluster.VM) bool { return vm.Node == n.Name }))
+		w.refresh()
 	case "orphan":
 		vmids := []string{"599"}
 		if len(f) > 2 {
