@@ -104,7 +104,8 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	case len(able) == 0:
 		return unseen("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
-	if last.known && last.turn == turn && time.Since(last.at) < last.goodFor() && isSettled(planes, last.members) {
+	// One that is removed may be joining, which no machine shows that is a member already.
+	if last.known && last.turn == turn && time.Since(last.at) < last.goodFor() && len(d.StillRemoved()) == 0 && isSettled(planes, last.members) {
 		return cluster.Saw(slices.Clone(last.members)), last.agree, last.asked
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)

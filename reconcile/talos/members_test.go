@@ -69,6 +69,24 @@ func TestMembersForgotten(t *testing.T) {
 	})
 }
 
+// TestMembersWhileOneIsRemoved: as long as a node is removed the list is asked for in every
+// pass, whatever is known of its role: it may join at any time.
+func TestMembersWhileOneIsRemoved(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2), cp(3), wk(1)}, func(b *bench) {
+		b.bringUp(cp(1), cp(2), cp(3), wk(1))
+		time.Sleep(2 * membersFor)
+		b.observe()
+		b.desired.Removed = []cluster.Node{wk(1)}
+		b.desired.Spec.Nodes = []cluster.Node{cp(1), cp(2), cp(3)}
+		b.world.ForgetCalls()
+		b.observe()
+		b.observe()
+		if n := b.world.CountCalls(func(c world.CallRecord) bool { return c.Op == membersCall }); n != 6 {
+			t.Errorf("two passes asked three members %d times", n)
+		}
+	})
+}
+
 // TestMembersOfWhomeverKnows: the next one is asked when the first does not
 // know; when none does, the members are unknown, also when they were known a
 // moment ago.
