@@ -25,12 +25,7 @@ func (m *planner) planRemovals() {
 		return
 	}
 	for _, n := range m.removed {
-		var vms []cluster.VM
-		for _, vm := range m.o.Orphans.Value {
-			if vm.Node == n.Name {
-				vms = append(vms, vm)
-			}
-		}
+		vms := slices.DeleteFunc(slices.Clone(m.o.Orphans.Value), func(vm cluster.VM) bool { return vm.Node != n.Name })
 		switch {
 		case len(vms) == 0: // planOrphanMembers has its member
 		case len(vms) > 1:
@@ -124,6 +119,8 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	}
 	approved := m.isApproved(vm)
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
+	_, votes := m.ownMemberOf(n)
+	votes = votes || !m.o.Members.Known
 	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
 		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))
@@ -131,7 +128,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
 	case !approved && deletions > limit:
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
-	case !stays && !vm.Deleting && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
+	case !stays && !vm.Deleting && votes && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
 		return keep(cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", planes, planes-1),
 			"take another one out, or write `allow_even: true` in cluster.yaml")
 	case vm.Protected:
