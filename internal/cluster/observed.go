@@ -291,6 +291,9 @@ type Member struct {
 	Learner bool
 }
 
+// IsOf reports whether the member is a node's.
+func (m Member) IsOf(n Node) bool { return m.Name == n.Name || m.Address == n.IP.String() }
+
 // VirtualIP is what answers at the address that the control planes share.
 type VirtualIP struct {
 	Served bool   // a kube-apiserver of the cluster answers there

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // disrupt is an action that has a node down while it is under way.
@@ -89,17 +90,17 @@ func TestProjectionKeepsQuorum(t *testing.T) {
 				left++
 			}
 		}
-		e := etcdOf(w.d.Spec.Nodes, w.o)
-		may := e.without(node) == ""
+		e := quorum.Of(w.d.Spec.Nodes, w.o)
+		may := e.Without(node) == ""
 		safe := left > voters/2 && w.o.Members.Known && w.o.MembersAgree.Known && w.o.MembersAgree.Value && learners == 0
 		if may != safe {
 			t.Fatalf("%+v without %s: %v, and %d healthy voters of %d are left", w.o.Members, node, may, left, voters)
 		}
 		w.o.MembersAgree = cluster.Unseen[bool]("timeout")
-		if etcdOf(w.d.Spec.Nodes, w.o).without(node) == "" {
+		if quorum.Of(w.d.Spec.Nodes, w.o).Without(node) == "" {
 			t.Error("what is not known counts as yes")
 		}
-		if other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "down").Name; !may && e.down(other).without(node) == "" {
+		if other := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "down").Name; !may && e.Down(other).Without(node) == "" {
 			t.Errorf("%+v allows with %s down what it does not with it up", e, other)
 		}
 	})
@@ -116,7 +117,7 @@ func TestTwoMembersOfANode(t *testing.T) {
 		w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}}
 	}
 	w.o.Members, w.o.MembersAgree = cluster.Saw(members), cluster.Saw(true)
-	if why := etcdOf(w.d.Spec.Nodes, w.o).without("cp-2"); why != "with cp-2 down 1 of 4 members of etcd would be healthy, and 3 are needed" {
+	if why := quorum.Of(w.d.Spec.Nodes, w.o).Without("cp-2"); why != "with cp-2 down 1 of 4 members of etcd would be healthy, and 3 are needed" {
 		t.Errorf("%q", why)
 	}
 }
@@ -154,7 +155,7 @@ func TestDisruptionsKeepTheBudget(t *testing.T) {
 			}
 			if n.Role == cluster.ControlPlane {
 				// Nothing keeps the etcd of an only control plane up while it restarts.
-				if before = before.down(n.Name); len(before.healthy) <= before.voters/2 && len(members) > 1 {
+				if before = before.Down(n.Name); len(before.Healthy) <= len(members)/2 && len(members) > 1 {
 					t.Errorf("%s, and etcd has no quorum: %+v", a.Info(), before)
 				}
 			}
@@ -170,28 +171,6 @@ func unavailable(w *world, down map[string]bool, role cluster.Role) []string {
 		}
 	}
 	return out
-}
-
-// TestWhyADisruptionWaits: what a person reads when a node may not go down.
-func TestWhyADisruptionWaits(t *testing.T) {
-	three := []string{"cp-1", "cp-2", "cp-3"}
-	for _, c := range []struct {
-		e    etcd
-		want string
-	}{
-		{etcd{voters: 3, healthy: three, agreed: cluster.Saw(true)}, ""},
-		{etcd{voters: 3, healthy: three[1:], agreed: cluster.Saw(true)}, ""},
-		{etcd{voters: 3, healthy: []string{"cp-1", "cp-3"}, agreed: cluster.Saw(true)}, "with cp-1 down 1 of 3 members of etcd would be healthy, and 2 are needed"},
-		{etcd{voters: 1, healthy: three[:1], agreed: cluster.Saw(true)}, "with cp-1 down 0 of 1 members of etcd would be healthy, and 1 are needed"},
-		{etcd{voters: 3, healthy: three, learners: []string{"cp-4"}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
-		{etcd{voters: 3, healthy: three, agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
-		{etcd{voters: 3, healthy: three}, "whether all members of etcd name the same members is not known"},
-		{etcd{unknown: "timeout"}, "the members of etcd are not known: timeout"},
-	} {
-		if got := c.e.without("cp-1"); got != c.want {
-			t.Errorf("%+v: %q, want %q", c.e, got, c.want)
-		}
-	}
 }
 
 // TestADigestIsNotOfWords: an approval is for what is done, however it is put.

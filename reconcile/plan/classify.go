@@ -126,7 +126,7 @@ func lackingOfControlPlane(n cluster.Node, o cluster.Observed) lack {
 	if !o.Members.Known {
 		return lack{cluster.EtcdMembersUnknown, "", "the members of etcd are not known: " + o.Members.Why, true}
 	}
-	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return isMember(mem, n) })
+	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
 	switch {
 	case i < 0:
 		return lack{cluster.WaitingForMembership, "", "it has not joined etcd yet", false}

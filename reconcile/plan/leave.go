@@ -168,7 +168,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case m.isUnderWay(n.Name):
 		return
 	case !m.isApproved(vm) && !m.countsDeletions():
-		wait(cluster.VMsUnknown, "cannot see all VMs of the cluster, to count how many are to be deleted%s", colon(m.o.Orphans.Why))
+		wait(cluster.VMsUnknown, seeWithin, "cannot see all VMs of the cluster, to count how many are to be deleted%s", colon(m.o.Orphans.Why))
 		return
 	case vm.Task != nil || vm.Lock != "":
 		wait(cluster.VMLocked, lockWithin, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
@@ -186,8 +186,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case founded && n.IP.IsValid() && !watched:
 		wait(cluster.NodeUnknown, seeWithin, "it is not known yet whether it answers")
 		return
-	case isMember && m.etcd.withoutMember(n.Name) != "":
-		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.withoutMember(n.Name))
+	case isMember && m.etcd.WithoutMember(n.Name) != "":
+		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name))
 		return
 	case m.holdRemoval(n, kn, isMember, verb):
 		return
@@ -238,13 +238,13 @@ func (m *planner) isUnderWay(node string) bool {
 
 // memberOf is the member of etcd of a node.
 func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
-	return m.findMember(func(mem cluster.Member) bool { return isMember(mem, n) })
+	return m.findMember(func(mem cluster.Member) bool { return mem.IsOf(n) })
 }
 
 // ownMemberOf is the member of etcd that the machine of a node is: the one with its name,
 // or one at its address that has no name yet. Its address may be another's by now.
 func (m *planner) ownMemberOf(n cluster.Node) (cluster.Member, bool) {
-	return m.findMember(func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && isMember(mem, n) })
+	return m.findMember(func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
 }
 
 func (m *planner) findMember(is func(cluster.Member) bool) (found cluster.Member, ok bool) {

@@ -16,7 +16,7 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 	}
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: mem.HexID(), Message: fmt.Sprintf("its member of etcd has no machine any longer (id %s)", mem.HexID())}
 	since, ok := m.o.LostSince[mem.ID]
-	switch why := m.etcd.withoutMember(mem.Name); {
+	switch why := m.etcd.WithoutMember(mem.Name); {
 	case why != "":
 		w.Message += "; it cannot be removed: " + why
 		w.Reason, w.Hint = cluster.WaitingForQuorum, fmt.Sprintf("bring the other control planes back: `talos-agent status %s` shows what they lack", m.d.Spec.Name)
@@ -91,8 +91,8 @@ func (m *planner) lostHint(n cluster.Node) string {
 // that is healthy.
 func (m *planner) removal(mem cluster.Member) string {
 	on := ""
-	if i := slices.IndexFunc(m.etcd.healthy, func(name string) bool { return name != mem.Name }); i >= 0 {
-		on = m.onNode(m.etcd.healthy[i])
+	if i := slices.IndexFunc(m.etcd.Healthy, func(name string) bool { return name != mem.Name }); i >= 0 {
+		on = m.onNode(m.etcd.Healthy[i])
 	}
 	return fmt.Sprintf("`talosctl%s etcd remove-member %s`", on, mem.HexID())
 }

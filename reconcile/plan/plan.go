@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // Plan is the answer to the difference between what should be and what is.
@@ -59,7 +60,7 @@ type planner struct {
 	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
 	overdue  map[cluster.ActionID]bool          // what takes longer than it should
 	budgets  map[cluster.Role]budget
-	etcd     etcd
+	etcd     quorum.Etcd
 	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
 	target   string                     // identifies the configs of all nodes, once it was asked for
 	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
@@ -140,7 +141,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		}
 	}
 	m.removed = RemovedNodes(d, o)
-	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), etcdOf(slices.Concat(d.Spec.Nodes, m.removed), o)
+	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), quorum.Of(slices.Concat(d.Spec.Nodes, m.removed), o)
 	m.crowded = bounds.OverLimits(d, p, o.Orphans.Value)
 	return m
 }

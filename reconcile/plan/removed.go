@@ -121,7 +121,7 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 	}
 	planes := d.Spec.ControlPlanes()
 	byName := slices.IndexFunc(planes, func(n cluster.Node) bool { return n.Name == mem.Name })
-	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) })
+	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return mem.IsOf(n) })
 	if byName >= 0 {
 		i = byName
 	}
@@ -148,14 +148,14 @@ func isOwn(d cluster.Desired, kn cluster.KubeNode) bool {
 // its name and its address; sure is false for the others, and for all where none
 // or several have both.
 func ownerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node) (owner string, sure bool) {
-	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return isMember(mem, n) })
+	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return mem.IsOf(n) })
 	if i < 0 {
 		return "", false
 	}
 	n, candidates, exact := planes[i], 0, 0
 	isExact := func(mem cluster.Member) bool { return mem.Name == n.Name && mem.Address == n.IP.String() }
 	for _, other := range members {
-		if isMember(other, n) {
+		if other.IsOf(n) {
 			candidates++
 		}
 		if isExact(other) {

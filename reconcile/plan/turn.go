@@ -209,7 +209,7 @@ func EndedTurns(d cluster.Desired, o cluster.Observed) []string {
 // EtcdWithoutMember returns why the member of a node cannot be removed from etcd, ""
 // when it can: the question of the planner, to be asked once more right before.
 func EtcdWithoutMember(d cluster.Desired, o cluster.Observed, node string) string {
-	return newPlanner(d, o, cluster.Policy{}).etcd.withoutMember(node)
+	return newPlanner(d, o, cluster.Policy{}).etcd.WithoutMember(node)
 }
 
 // EtcdWithout returns why the etcd of a cluster does not survive a node going down, ""
@@ -219,5 +219,5 @@ func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
 	if m.isOnlyMember(node) {
 		return ""
 	}
-	return m.etcd.without(node)
+	return m.etcd.Without(node)
 }

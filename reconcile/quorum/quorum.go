@@ -1,0 +1,118 @@
+// Package quorum projects what becomes of etcd when a node goes down, or its member is
+// removed. What is not known counts as no.
+//
+// It is pure, and asked in one place for whatever disrupts a control plane, in the plan
+// and once more right before.
+package quorum
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Etcd is what is seen of the cluster's etcd.
+type Etcd struct {
+	unknown  string // why it is not known, "" when it is
+	voters   int
+	Healthy  []string           // nodes whose voter is healthy
+	learners []string           // names of members
+	agreed   cluster.Seen[bool] // on who the members are
+	asked    int                // members that name the same
+}
+
+// Of reads the state of etcd out of what was observed. A voter is healthy
+// only if it is the one member of a node of the inventory whose own machine
+// reports it. No answer counts against it, and so does a second member of the same
+// node: which of the two is alive is not known.
+func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
+	if !o.Members.Known {
+		return Etcd{unknown: cmp.Or(o.Members.Why, "there is no answer yet")}
+	}
+	out := Etcd{agreed: o.MembersAgree, asked: o.MembersAsked}
+	for _, mem := range o.Members.Value {
+		if mem.Learner {
+			out.learners = append(out.learners, mem.Name)
+		} else {
+			out.voters++
+		}
+	}
+	for _, n := range nodes {
+		if n.Role != cluster.ControlPlane {
+			continue
+		}
+		members := 0
+		for _, mem := range o.Members.Value {
+			if mem.IsOf(n) {
+				members++
+			}
+		}
+		m := o.Machines[n.Name]
+		if members == 1 && m.Reach == cluster.Configured && m.Services["etcd"].Healthy {
+			out.Healthy = append(out.Healthy, n.Name)
+		}
+	}
+	return out
+}
+
+// Without returns why etcd does not survive a node going down, "" when it does: the
+// healthy voters that are left must be a majority, no member may be a learner,
+// and all members must name the same members. What is not known counts as no.
+func (e Etcd) Without(node string) string {
+	switch {
+	case e.unknown != "":
+		return "the members of etcd are not known: " + e.unknown
+	case !e.agreed.Known:
+		return "whether all members of etcd name the same members is not known" + strings.TrimSuffix(": "+e.agreed.Why, ": ")
+	case !e.agreed.Value:
+		return "the members of etcd do not all name the same members"
+	case len(e.learners) > 0:
+		return strings.Join(e.learners, ", ") + " is still a learner of etcd"
+	}
+	left, majority := len(e.Down(node).Healthy), e.voters/2+1
+	if left < majority {
+		return fmt.Sprintf("with %s down %d of %d members of etcd would be healthy, and %d are needed", node, left, e.voters, majority)
+	}
+	return ""
+}
+
+// WithoutMember returns why a member cannot be removed from etcd, "" when it can: a
+// majority must be healthy to decide on it, and one of those that stay afterwards; none of
+// those that were asked may name other members, nobody may be joining. (etcd 3.6 itself
+// refuses only what would lose the quorum at once, and not the removal of a healthy one:
+// seen.) What is not known counts as no.
+func (e Etcd) WithoutMember(node string) string {
+	majority := e.voters/2 + 1
+	learners := slices.DeleteFunc(slices.Clone(e.learners), func(name string) bool { return name == node })
+	switch {
+	case e.unknown != "":
+		return "the members of etcd are not known: " + e.unknown
+	case e.agreed.Known && !e.agreed.Value:
+		return "the members of etcd do not all name the same members"
+	case len(learners) > 0:
+		return strings.Join(learners, ", ") + " is still a learner of etcd"
+	case e.asked < majority:
+		return fmt.Sprintf("%d of %d members of etcd were asked, and %d have to agree", e.asked, e.voters, majority)
+	case len(e.Healthy) < majority:
+		return fmt.Sprintf("%d of %d members of etcd are healthy, and %d are needed to remove one", len(e.Healthy), e.voters, majority)
+	}
+	left, after := len(e.Down(node).Healthy), e.voters-1
+	if left < after/2+1 || left == 0 {
+		return fmt.Sprintf("without %s %d of %d members of etcd would be healthy, and %d are needed", node, left, after, after/2+1)
+	}
+	return ""
+}
+
+// Down is the etcd with a node down, so that the next one is judged after it.
+func (e Etcd) Down(node string) Etcd {
+	e.Healthy = slices.DeleteFunc(slices.Clone(e.Healthy), func(name string) bool { return name == node })
+	return e
+}
+
+// IsOnly reports whether a node's member is the only one, and healthy.
+func (e Etcd) IsOnly(node string) bool {
+	return e.unknown == "" && e.agreed.Known && e.agreed.Value && e.voters == 1 && len(e.learners) == 0 && slices.Equal(e.Healthy, []string{node})
+}
