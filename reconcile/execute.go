@@ -373,12 +373,16 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 }
 
 // removeMember removes a member from etcd. One that leads gives that up first, so that
-// the others do not wait for an election; and the quorum is looked at once more.
+// the others do not wait for an election; where it cannot, because Talos chooses a member
+// that is dead (Talos 1.13.9: seen), they do. The quorum is looked at once more.
 func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a plan.RemoveMember) error {
 	if a.Answers {
 		if err := r.c.Machines.Forfeit(ctx, d, a.Node); err != nil {
-			return err
+			r.log.Warn("a member of etcd is removed while it may lead", logging.Node, a.Node.Name, logging.Err, err)
 		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name); why != "" {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the member of %s is not removed from etcd: %s", a.Node.Name, why)

@@ -126,7 +126,7 @@ func TestReadFingerprint(t *testing.T) {
 		}
 		files.files[JournalName(name)] = raw
 	}
-	files.files[JournalName("torn")] = []byte(`{"version":5,"finger`)
+	files.files[JournalName("torn")] = []byte(`{"version":6,"finger`)
 	files.files[JournalName("by hand")] = []byte(`{"fingerprint":"sha256:3"}`)
 	for name, want := range map[string]string{"built": "sha256:1", "newer": "sha256:2", "new": "", "torn": "", "by hand": "sha256:3", "none": ""} {
 		if got, err := ReadFingerprint(files, name); err != nil || got != want {
@@ -151,7 +151,8 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		`"applied":"main@sha1:1","fingerprint":"f","images":{"i":{"schematic":"s","sha256":"00","bytes":1}},"charts":{"c":"d"}}`)
 	third := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":3`, 1))
 	fourth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":4`, 1))
-	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil} {
+	fifth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":5`, 1))
+	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil} {
 		if older != nil {
 			files.files["dev.json"] = older
 		}
@@ -165,7 +166,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":5,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":6,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

@@ -53,6 +53,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
 		after.Intend(plan.StillApproved(in, d, *o))
 	}
+	after.Guarded = guardedNodes(before.Guarded, d, *o)
 	settled := map[string]string{}
 	if r.memo.refused == nil {
 		settled = plan.SettledNodes(d, *o)
@@ -80,7 +81,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		return nil
 	}
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Lost, f.Applied = after.Lost, after.Applied
+		f.Lost, f.Applied, f.Guarded = after.Lost, after.Applied, after.Guarded
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
@@ -108,6 +109,24 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	o.Facts = r.c.Journal.Facts()
 	return nil
+}
+
+// guardedNodes are the nodes that are protected or locked, and those that were when they
+// left the inventory, as long as a VM of theirs may be there.
+func guardedNodes(before []string, d cluster.Desired, o cluster.Observed) (out []string) {
+	for _, n := range d.Spec.Nodes {
+		if n.Protect || n.Locked {
+			out = append(out, n.Name)
+		}
+	}
+	for _, name := range before {
+		_, stays := d.Spec.Node(name)
+		if !stays && (!o.Orphans.Known || slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == name })) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // learnRemoved takes in which nodes and members of etcd are no longer the inventory's, so
@@ -144,7 +163,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) &&
-		slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
+		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -167,6 +186,7 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 func forgetFounding(f *cluster.Facts) {
 	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.SeenReady)
 	f.Fingerprint, f.Lost = "", false
+	f.Guarded = nil
 	clear(f.Restarts)
 	clear(f.Settled)
 }

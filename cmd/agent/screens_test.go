@@ -111,6 +111,7 @@ func TestScreens(t *testing.T) {
 
 	// What a push will do, while nothing is done.
 	r.run(exitOK, do("suspend"))
+	r.until("it is suspended", func() bool { return r.status().Condition == cluster.Suspended })
 	second := push(r.inventory(1), "add a worker")
 	r.run(exitOK, do("reconcile"))
 	r.until("the push is seen", func() bool { s := r.status(); return s.Revision.Commit() == second && len(s.Nodes) == 2 })

@@ -27,6 +27,9 @@ type Facts struct {
 	// that, as a digest: what differs since is a change of the inventory where that is
 	// another, and else one that somebody made behind its back.
 	Settled map[string]string `json:"settled,omitempty"`
+	// Guarded are the nodes that the inventory had protected or locked when it had them
+	// last, by name, sorted.
+	Guarded []string `json:"guarded,omitempty"`
 	// Restarts are, by node, what it was taken down for last: once for each change.
 	Restarts map[string]Restart `json:"restarts,omitempty"`
 }

@@ -124,6 +124,8 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
 		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))
+	case !approved && !stays && slices.Contains(m.o.Facts.Guarded, n.Name):
+		return keep(cluster.RemovalUnapproved, "it is no longer in the inventory, which had it protected or locked", m.approveHint())
 	case !approved && m.asksApproval():
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
 	case !approved && deletions > limit:

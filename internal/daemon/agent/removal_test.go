@@ -307,3 +307,35 @@ func TestApproval(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestGuardedNodeLeaves: a node that was protected when it left the inventory is removed
+// when that is approved, also by an agent that was started since.
+func TestGuardedNodeLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.watchRemovals()
+		files, line := sz.Files(), "  - {name: dev-wk-2, ip: 10.10.0.42, cpu: 4, ram: 8192, disk: 60G}\n"
+		changed(t, files, "inventory/dev/nodes.yaml", line, strings.Replace(line, "}", ", protect: true}", 1))
+		s.Push(files, "a worker is protected")
+		s.UntilReady(time.Hour)
+		s.Halt()
+		s.Boot()
+		changed(t, files, "inventory/dev/nodes.yaml", strings.Replace(line, "}", ", protect: true}", 1), "")
+		s.Push(files, "it leaves")
+		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Reason == cluster.RemovalUnapproved })
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		shown, err := s.Cluster().Forecast()
+		if err != nil || !shown.Unapproved || len(shown.VMs) != 1 {
+			t.Fatalf("%+v, %v", shown, err)
+		}
+		must(s.Cluster().Approve(shown.Digest))
+		s.UntilReady(2 * time.Hour)
+		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
+		s.Halt()
+	})
+}
