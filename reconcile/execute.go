@@ -175,7 +175,7 @@ func (e *executor) finish(info plan.Info, err error) {
 		b := e.backoffs[id]
 		b.ActionID, b.Error, b.Hint = id, err.Error(), fault.HintOf(err)
 		b.Failed++
-		b.Until = time.Now().Add(backoffAfter(b.Failed))
+		b.Until = time.Now().Add(backoffAfter(err, b.Failed))
 		e.backoffs[id] = b
 		e.failed = append(e.failed, fmt.Sprintf("%s: %v", info, err))
 	}
@@ -191,10 +191,17 @@ func (e *executor) wakeLoop() {
 	}
 }
 
-// backoffAfter is how long a failed action is not tried again: 1 s doubling to 5 min.
-func backoffAfter(failed int) time.Duration {
-	d := time.Second << min(failed-1, 12)
-	return min(d, 5*time.Minute)
+// longestBackoff is how long an action is not tried again after many failures.
+const longestBackoff = 5 * time.Minute
+
+// backoffAfter is how long a failed action is not tried again: 1 s doubling to 5 min. A
+// drain that ended with the node back in service is not tried again sooner: each one
+// cordons the node and evicts what can be evicted, for what is still there.
+func backoffAfter(err error, failed int) time.Duration {
+	if errors.Is(err, cluster.ErrUndrained) || errors.Is(err, cluster.ErrUncordoned) {
+		return longestBackoff
+	}
+	return min(time.Second<<min(failed-1, 12), longestBackoff)
 }
 
 // endBackoffs ends every backoff, so that a fix is tried at once: one that was

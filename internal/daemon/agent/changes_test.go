@@ -198,7 +198,7 @@ func TestBudgetThatNeverYields(t *testing.T) {
 			}
 			return false
 		})
-		s.Until(time.Minute, "back in service", func(cluster.Status) bool { return len(s.cordoned()) == 0 })
+		s.Until(2*time.Minute, "back in service", func(cluster.Status) bool { return len(s.cordoned()) == 0 })
 		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "drain: {timeout: 1m, on_timeout: delete}\ncni: cilium")
 		s.Push(files, "delete what stays")
 		s.UntilReady(2 * time.Hour)
