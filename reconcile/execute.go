@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -107,7 +108,7 @@ func (e *executor) takeFailed() []string {
 
 // start begins an action. The durable facts it needs are written before
 // anything else happens.
-func (e *executor) start(d cluster.Desired, a plan.Action) {
+func (e *executor) start(d cluster.Desired, a action.Action) {
 	info := a.Info()
 	run := &cluster.Running{ActionID: info.ID(), Node: info.Node, Since: time.Now(), Claims: info.Claims, Disrupts: info.Disrupts}
 	e.mu.Lock()
@@ -154,7 +155,7 @@ func (e *executor) start(d cluster.Desired, a plan.Action) {
 }
 
 // guard turns a panic in an adapter into the failure of one action.
-func (e *executor) guard(d cluster.Desired, a plan.Action, p Progress) (err error) {
+func (e *executor) guard(d cluster.Desired, a action.Action, p Progress) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			info := a.Info()
@@ -165,7 +166,7 @@ func (e *executor) guard(d cluster.Desired, a plan.Action, p Progress) (err erro
 	return e.r.execute(e.ctx, d, a, p)
 }
 
-func (e *executor) finish(info plan.Info, err error) {
+func (e *executor) finish(info action.Info, err error) {
 	id := info.ID()
 	e.mu.Lock()
 	delete(e.running, id)
@@ -226,51 +227,51 @@ func (e *executor) stop(grace time.Duration) {
 }
 
 // execute is the one switch from an action to one adapter call.
-func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Action, p Progress) error {
+func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Action, p Progress) error {
 	switch a := a.(type) {
-	case plan.RegisterSchematic:
+	case action.RegisterSchematic:
 		return r.c.Images.Register(ctx, a.Schematic)
-	case plan.DownloadImage:
+	case action.DownloadImage:
 		pin, err := r.c.Images.Download(ctx, d, p)
 		if err != nil {
 			return err
 		}
 		pin.For = d.Spec.Schematic.Digest()
 		return r.c.Journal.Update(func(f *cluster.Facts) { f.Images[a.Image.Name] = pin })
-	case plan.UploadImage:
+	case action.UploadImage:
 		return r.c.Images.Upload(ctx, a.Host, a.Datastore, a.Image, p)
-	case plan.CreateVM:
+	case action.CreateVM:
 		return r.c.VMs.Create(ctx, d, a.Node, a.Host, a.Boot, p)
-	case plan.StartVM:
+	case action.StartVM:
 		return r.c.VMs.Start(ctx, d, a.Node, p)
-	case plan.ApplyConfig:
+	case action.ApplyConfig:
 		if err := r.pinConfig(d); err != nil {
 			return err
 		}
 		return r.c.Machines.Apply(ctx, d, a.Node, a.Config)
-	case plan.Bootstrap:
+	case action.Bootstrap:
 		if err := r.intendBootstrap(a.Node); err != nil {
 			return err
 		}
 		return r.c.Machines.Bootstrap(ctx, d, a.Node)
-	case plan.FetchChart:
+	case action.FetchChart:
 		return r.fetchChart(ctx, a.Addon)
-	case plan.InstallAddon:
+	case action.InstallAddon:
 		return r.c.Releases.Install(ctx, d, a.Addon, a.Digest)
-	case plan.MarkAddon:
+	case action.MarkAddon:
 		return r.c.Releases.Mark(ctx, d, a.Addon)
-	case plan.UninstallAddon:
+	case action.UninstallAddon:
 		return r.c.Releases.Uninstall(ctx, d, a.Release)
-	case plan.LabelNamespace:
+	case action.LabelNamespace:
 		return r.c.Releases.LabelNamespace(ctx, d, a.Namespace, a.Meta)
-	case plan.DeleteVM:
+	case action.DeleteVM:
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
-	case plan.ChangeVM:
+	case action.ChangeVM:
 		if err := r.c.VMs.Change(ctx, d, a.Node, a.Host, a.Fields(), p); err != nil || !a.Moves {
 			return err
 		}
 		return watchNode(ctx, p)
-	case plan.ChangeConfig:
+	case action.ChangeConfig:
 		if err := r.noteCanary(a); err != nil {
 			return err
 		}
@@ -278,25 +279,25 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a plan.Acti
 			return err
 		}
 		return watchNode(ctx, p)
-	case plan.DrainNode:
+	case action.DrainNode:
 		return r.c.Nodes.Drain(ctx, d, a.Node, a.Target, a.How, p)
-	case plan.ShutDownVM:
+	case action.ShutDownVM:
 		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config); err != nil {
 			return err
 		}
 		return r.c.VMs.ShutDown(ctx, d, a.Node, p)
-	case plan.RebootNode:
+	case action.RebootNode:
 		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config); err != nil {
 			return err
 		}
 		return r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
-	case plan.UncordonNode:
+	case action.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
-	case plan.RemoveMember:
+	case action.RemoveMember:
 		return r.removeMember(ctx, d, a)
-	case plan.DeleteNode:
+	case action.DeleteNode:
 		return r.c.Nodes.DeleteNode(ctx, d, a.Node)
-	case plan.LabelNode:
+	case action.LabelNode:
 		return r.c.Nodes.Label(ctx, d, a.Node)
 	default:
 		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
@@ -344,7 +345,7 @@ func watchNode(ctx context.Context, p Progress) error {
 }
 
 // noteCanary makes durable which node has its config first, before it gets it.
-func (r *Reconciler) noteCanary(a plan.ChangeConfig) error {
+func (r *Reconciler) noteCanary(a action.ChangeConfig) error {
 	if !a.First {
 		return nil
 	}
@@ -382,7 +383,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 // removeMember removes a member from etcd. One that leads gives that up first, so that
 // the others do not wait for an election; where it cannot, because Talos chooses a member
 // that is dead (Talos 1.13.9: seen), they do. The quorum is looked at once more.
-func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a plan.RemoveMember) error {
+func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a action.RemoveMember) error {
 	if a.Answers {
 		if err := r.c.Machines.Forfeit(ctx, d, a.Node); err != nil {
 			r.log.Warn("a member of etcd is removed while it may lead", logging.Node, a.Node.Name, logging.Err, err)

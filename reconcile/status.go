@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -239,7 +240,7 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 			ns.Waiting = append(ns.Waiting, w)
 		}
 	}
-	begins := slices.IndexFunc(p.Actions, func(a plan.Action) bool { return a.Info().Node == ns.Name })
+	begins := slices.IndexFunc(p.Actions, func(a action.Action) bool { return a.Info().Node == ns.Name })
 	runs := slices.IndexFunc(o.Running, func(r cluster.Running) bool { return r.Node == ns.Name })
 	late := slices.IndexFunc(ns.Waiting, func(w cluster.WaitStatus) bool {
 		return w.Reason == cluster.TaskOverdue || w.Reason == cluster.ActionOverdue

@@ -28,3 +28,6 @@ func Duration(d time.Duration) string {
 		return fmt.Sprintf("%dd", d/(24*time.Hour))
 	}
 }
+
+// Moment is a moment for people, the same whatever the time zone of the host.
+func Moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }

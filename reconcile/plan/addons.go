@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // planAddons plans charts and releases. Charts are fetched from the first moment
@@ -51,7 +53,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	installed = installed && rel.Namespace == a.Namespace
 	settled := installed && m.o.Releases.Known && a.Ownership == cluster.BootstrapOnly && rel.Status == "deployed"
 	if !settled && (!asked || !chart.Known) {
-		m.do(FetchChart{Addon: a})
+		m.do(action.FetchChart{Addon: a})
 	}
 	if !api {
 		return
@@ -64,7 +66,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.waitForAddon(a, rel) // later, somebody else manages it
 	}
 	if settled && rel.Managed && rel.Digest != "" {
-		m.do(MarkAddon{Addon: a})
+		m.do(action.MarkAddon{Addon: a})
 	}
 	if !installed || rel.Digest != "" { // else it is whoever's the release is
 		m.planNamespace(a)
@@ -84,10 +86,10 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	}
 	switch {
 	case !installed:
-		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release})
+		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
 		if !rel.Managed && a.Ownership == cluster.Managed {
-			m.do(MarkAddon{Addon: a})
+			m.do(action.MarkAddon{Addon: a})
 		}
 		if rel.Missing != "" && a.Ownership == cluster.Managed {
 			m.putBack(a, rel, chart.Value.Release)
@@ -102,7 +104,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	case rel.Status == "uninstalling" && m.o.Now.Sub(rel.Changed) < abandonedAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
 	default:
-		m.do(InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
+		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
 	}
 }
 
@@ -114,7 +116,7 @@ func (m *planner) planLeft() {
 		return
 	}
 	for _, r := range listLeft(m.d, m.o) {
-		a := UninstallAddon{Release: r.ReleaseName, Status: r.Status}
+		a := action.UninstallAddon{Release: r.ReleaseName, Status: r.Status}
 		begun := r.Status == "uninstalling" || m.isRunning(a.Info().Kind, a.Info().Subject)
 		off, asks := m.d.Spec.ApplyOff || m.p.ApplyOff, m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
 		switch i := a.Info(); {
@@ -141,13 +143,13 @@ const putBackAfter = 5 * time.Minute
 // putBack upgrades a release to what it is already, which makes again what somebody has
 // deleted of it.
 func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
-	do := InstallAddon{Addon: a, Digest: digest, Status: rel.Status, Missing: rel.Missing}
+	do := action.InstallAddon{Addon: a, Digest: digest, Status: rel.Status, Missing: rel.Missing}
 	switch since := m.o.Now.Sub(rel.Changed); {
 	case m.d.Spec.ObserveOnly || m.p.ObserveOnly:
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.HealingOff, About: string(cluster.InstallAddon), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + do.Info().Text,
 			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
 	case since < putBackAfter:
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.Missing + " is missing and is put back at " + formatTime(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.Missing + " is missing and is put back at " + text.Moment(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
 			Hint: "the release was changed a moment ago: if this happens again, find out what in the cluster deletes it"})
 	default:
 		m.do(do)
@@ -188,7 +190,7 @@ func (m *planner) planNamespace(a cluster.Addon) {
 	have, there := m.o.Namespaces[a.Namespace]
 	want := m.d.Spec.Namespace(a.Namespace)
 	if there && a.Ownership == cluster.Managed && !have.Equal(want) {
-		m.do(LabelNamespace{Namespace: a.Namespace, Meta: want})
+		m.do(action.LabelNamespace{Namespace: a.Namespace, Meta: want})
 	}
 }
 

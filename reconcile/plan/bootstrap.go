@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // planBootstrap plans the one call that founds etcd.
@@ -65,7 +66,7 @@ func (m *planner) planBootstrap() {
 		m.wait(cluster.Wait{Subject: chosen.Name, Within: joinWithin,
 			Reason: cluster.WaitingForEtcd, Message: fmt.Sprintf("waits until etcd on %s is ready to be bootstrapped", chosen.Name)})
 	default:
-		m.do(Bootstrap{Node: chosen})
+		m.do(action.Bootstrap{Node: chosen})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // budget is how many nodes of a role may be unavailable at once, and which are,
@@ -59,7 +60,7 @@ func isDisrupted(o cluster.Observed, n cluster.Node) bool {
 
 // mayDisrupt reports whether an action that disrupts a node may run now, and
 // waits if not. It is asked in one place for every action, whoever plans it.
-func (m *planner) mayDisrupt(i Info) bool {
+func (m *planner) mayDisrupt(i action.Info) bool {
 	n, stays := m.d.Spec.Node(i.Node)
 	if j := slices.IndexFunc(m.removed, func(n cluster.Node) bool { return n.Name == i.Node }); !stays && j >= 0 {
 		n = m.removed[j]
@@ -87,7 +88,7 @@ func (m *planner) mayDisrupt(i Info) bool {
 }
 
 // quorumLoss returns why etcd forbids an action that disrupts a node, "" when it does not.
-func (m *planner) quorumLoss(i Info, n cluster.Node, stays bool) string {
+func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 	switch {
 	case i.Kind == cluster.RemoveMember:
 		return m.etcd.WithoutMember(n.Name)
@@ -101,7 +102,7 @@ func (m *planner) quorumLoss(i Info, n cluster.Node, stays bool) string {
 // plan.
 func (m *planner) isInTurn(name string) bool {
 	return m.o.Nodes.Value[name].Turn != "" || isDisrupted(m.o, cluster.Node{Name: name}) ||
-		slices.ContainsFunc(m.plan.Actions, func(a Action) bool { return a.Info().Node == name && a.Info().Disrupts })
+		slices.ContainsFunc(m.plan.Actions, func(a action.Action) bool { return a.Info().Node == name && a.Info().Disrupts })
 }
 
 // isOnlyMember reports whether a node is the only control plane and the only member of

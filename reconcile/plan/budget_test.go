@@ -8,16 +8,16 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // disrupt is an action that has a node down while it is under way.
 type disrupt struct{ node cluster.Node }
 
-func (a disrupt) Info() Info {
-	i := infoOfNode("disrupt", a.node, "disrupt "+a.node.Name)
-	i.Disrupts = true
-	return i
+func (a disrupt) Info() action.Info {
+	return action.Info{Kind: "disrupt", Subject: a.node.Name, Node: a.node.Name, VMID: a.node.VMID, Disrupts: true,
+		Claims: []cluster.Claim{cluster.ClaimNode(a.node.Name)}, Text: "disrupt " + a.node.Name}
 }
 
 // drawMembers draws the members of an etcd: of nodes, some of them learners or not

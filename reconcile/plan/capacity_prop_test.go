@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // TestNeverMoreThanThereIs makes clusters on hosts that may be too small for them, step
@@ -53,7 +54,7 @@ func TestNeverMoreThanThereIs(t *testing.T) {
 		made := 0
 		for range 60 {
 			for _, a := range w.step().Actions {
-				create, ok := a.(CreateVM)
+				create, ok := a.(action.CreateVM)
 				if !ok {
 					continue
 				}

@@ -9,17 +9,9 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
-
-// Fields are what of the VM is corrected.
-func (a ChangeVM) Fields() []cluster.VMField {
-	var out []cluster.VMField
-	for _, dr := range a.Drifts {
-		out = append(out, cluster.VMField(dr.Field))
-	}
-	return out
-}
 
 // planDrifts plans what brings a node that is there to what the inventory has: what can
 // be changed as it is, then, in its turn, what takes it down.
@@ -42,7 +34,7 @@ func (m *planner) planMeta(n cluster.Node) {
 	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there {
 		return
 	}
-	a := LabelNode{Node: drift.RepositoryNode(m.d, n)}
+	a := action.LabelNode{Node: drift.RepositoryNode(m.d, n)}
 	want := a.Node.Meta()
 	a.Edits = want.EditsOf(kn.Meta, kn.Owned)
 	switch {
@@ -87,7 +79,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	case vm.Lock != "":
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
-		a := ChangeVM{Node: n, Host: host, Drifts: now, By: vm.ChangedBy, Moves: m.movesNetwork(n, vm, now)}
+		a := action.ChangeVM{Node: n, Host: host, Drifts: now, By: vm.ChangedBy, Moves: m.movesNetwork(n, vm, now)}
 		if m.holdBySwitch(a.Info()) {
 			return false
 		}
@@ -149,7 +141,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 // others when that has been Ready with it for a while.
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
-	a := ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
+	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
 	a.Target = m.configs()
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	switch first, there := m.d.Spec.Node(in.Node); {

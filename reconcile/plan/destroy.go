@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -189,7 +190,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
 	default:
 		if h := m.o.Hosts[vm.Host]; m.hostUsable(name, h, vm.Host) {
-			m.do(DeleteVM{VM: vm})
+			m.do(action.DeleteVM{VM: vm})
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
@@ -26,7 +27,7 @@ const maxRounds = 200
 // rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Warnings(d, o)}
-	o = clone(o)
+	o = cloneObserved(o)
 	// What is under way ends, what rests is tried again: neither is news here.
 	for _, r := range o.Running {
 		effectOfRunning(&d, &o, r)
@@ -43,7 +44,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			step := a.Info().Step()
 			step.Round = round
 			f.Steps = append(f.Steps, step)
-			if a, ok := a.(DeleteVM); ok && f.Unapproved { // what is kept is not approved either
+			if a, ok := a.(action.DeleteVM); ok && f.Unapproved { // what is kept is not approved either
 				f.VMs = append(f.VMs, a.VM.VMID)
 			}
 			effect(&d, &o, a)
@@ -70,9 +71,9 @@ func digest(f cluster.Forecast) string {
 }
 
 // effect applies what an action is expected to do.
-func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
+func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	switch a := a.(type) {
-	case RegisterSchematic:
+	case action.RegisterSchematic:
 		if d.Schematic != "" { // it is of what the repository has
 			asked := d.Repository()
 			asked.Schematic = "the factory's answer"
@@ -85,9 +86,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		for _, n := range d.Spec.Nodes {
 			d.Configs[n.Name] = cluster.Config{}
 		}
-	case DownloadImage:
+	case action.DownloadImage:
 		o.ImageCached = cluster.Saw(true)
-	case UploadImage:
+	case action.UploadImage:
 		h := o.Hosts[a.Host]
 		images := maps.Clone(h.Images.Value)
 		if images == nil {
@@ -96,49 +97,49 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		images[a.Image.Name] = o.Facts.Images[a.Image.Name].Bytes
 		h.Images = cluster.Saw(images)
 		o.Hosts[a.Host] = h
-	case CreateVM:
+	case action.CreateVM:
 		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Host,
 			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(), Replace: a.Node.Replace,
 			Hardware: cluster.Saw(drift.WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
 		takeDisks(o, a)
-	case StartVM:
+	case action.StartVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime = cluster.PowerRunning, time.Second
 		o.VMs[a.Node.Name] = vm
-	case ApplyConfig:
+	case action.ApplyConfig:
 		m := cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: a.Config.Digest,
 			Services: map[string]cluster.Service{}}
 		if a.Node.Role == cluster.ControlPlane {
 			m.Services["etcd"] = cluster.Service{State: "Preparing"}
 		}
 		o.Machines[a.Node.Name] = m
-	case Bootstrap:
+	case action.Bootstrap:
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: a.Node.Name, UUID: a.Node.UUID, At: o.Now})
 		o.Members = cluster.Saw([]cluster.Member{{ID: 1, Name: a.Node.Name, Address: a.Node.IP.String()}})
-	case FetchChart:
+	case action.FetchChart:
 		o.Charts[a.Addon.Name] = cluster.Saw(cluster.Fetched{Digest: a.Addon.Chart.Digest, Release: "forecast"})
-	case InstallAddon:
+	case action.InstallAddon:
 		rel := maps.Clone(o.Releases.Value)
 		if rel == nil {
 			rel = map[string]cluster.Release{}
 		}
 		rel[a.Addon.Name] = cluster.Release{Namespace: a.Addon.Namespace, Status: "deployed", Revision: rel[a.Addon.Name].Revision + 1, Digest: a.Digest, Managed: a.Addon.Ownership == cluster.Managed, Changed: o.Now}
 		o.Releases = cluster.Saw(rel)
-		effect(d, o, LabelNamespace{Namespace: a.Addon.Namespace, Meta: d.Spec.Namespace(a.Addon.Namespace)})
-	case MarkAddon:
+		effect(d, o, action.LabelNamespace{Namespace: a.Addon.Namespace, Meta: d.Spec.Namespace(a.Addon.Namespace)})
+	case action.MarkAddon:
 		rels := maps.Clone(o.Releases.Value)
 		rel := rels[a.Addon.Name]
 		rel.Managed = a.Addon.Ownership == cluster.Managed
 		rels[a.Addon.Name] = rel
 		o.Releases.Value = rels
-	case UninstallAddon:
+	case action.UninstallAddon:
 		o.Left = slices.DeleteFunc(slices.Clone(o.Left), func(r cluster.LeftRelease) bool { return r.ReleaseName == a.Release })
 		o.Releases.Value = maps.Clone(o.Releases.Value)
 		maps.DeleteFunc(o.Releases.Value, func(name string, rel cluster.Release) bool {
 			return name == a.Release.Name && rel.Namespace == a.Release.Namespace
 		})
-	case LabelNamespace:
+	case action.LabelNamespace:
 		o.Namespaces[a.Namespace] = a.Meta
 		rels := maps.Clone(o.Releases.Value)
 		for name, rel := range rels {
@@ -146,9 +147,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 			rels[name] = rel
 		}
 		o.Releases.Value = rels
-	case ChangeVM:
+	case action.ChangeVM:
 		changeVM(d, o, a)
-	case ChangeConfig:
+	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest = a.Config.Digest
 		o.Machines[a.Node.Name] = m
@@ -156,28 +157,28 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 		if a.First {
 			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-WatchedFor)})
 		}
-	case DrainNode:
+	case action.DrainNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
 			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, cmp.Or(o.Machines[a.Node.Name].BootID, kn.BootID)
 		})
-	case UncordonNode:
+	case action.UncordonNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
-	case LabelNode:
+	case action.LabelNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned = a.Node.Meta(), a.Node.Meta() })
-	case ShutDownVM:
+	case action.ShutDownVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil
 		o.VMs[a.Node.Name] = vm
 		bootAgain(o, a.Node.Name, a.Config, cluster.Silent)
-	case RebootNode:
+	case action.RebootNode:
 		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
-	case RemoveMember:
+	case action.RemoveMember:
 		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.ID == a.Member.ID })
 		o.MembersAsked = max(0, o.MembersAsked-1)
-	case DeleteNode:
+	case action.DeleteNode:
 		o.Nodes.Value = maps.Clone(o.Nodes.Value)
 		delete(o.Nodes.Value, a.Node.Name)
-	case DeleteVM:
+	case action.DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
 		if _, ok := o.Nodes.Value[a.VM.Node]; ok {
 			editNode(o, a.VM.Node, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
@@ -188,7 +189,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a Action) {
 }
 
 // changeVM gives a VM what it should have of the fields of an action.
-func changeVM(d *cluster.Desired, o *cluster.Observed, a ChangeVM) {
+func changeVM(d *cluster.Desired, o *cluster.Observed, a action.ChangeVM) {
 	vm := o.VMs[a.Node.Name]
 	drift.Take(d.Spec, a.Node, &vm, a.Fields())
 	o.VMs[a.Node.Name] = vm
@@ -229,7 +230,7 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 }
 
 // takeDisks takes the disks of a new VM from storages that are not thin.
-func takeDisks(o *cluster.Observed, a CreateVM) {
+func takeDisks(o *cluster.Observed, a action.CreateVM) {
 	h := o.Hosts[a.Host]
 	storages := maps.Clone(h.Storages.Value)
 	for name, bytes := range disksOf(a.Node) {
@@ -248,47 +249,47 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 	addon := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject })
 	switch {
 	case r.Kind == cluster.RegisterSchematic:
-		effect(d, o, RegisterSchematic{Cluster: r.Subject})
+		effect(d, o, action.RegisterSchematic{Cluster: r.Subject})
 	case r.Kind == cluster.DownloadImage:
-		effect(d, o, DownloadImage{Image: d.Image})
+		effect(d, o, action.DownloadImage{Image: d.Image})
 	case r.Kind == cluster.UploadImage:
 		host, _, _ := strings.Cut(r.Subject, "/")
-		effect(d, o, UploadImage{Image: d.Image, Host: host})
+		effect(d, o, action.UploadImage{Image: d.Image, Host: host})
 	case isNode && r.Kind == cluster.CreateVM:
-		effect(d, o, CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])})
+		effect(d, o, action.CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])})
 	case isNode && r.Kind == cluster.StartVM:
-		effect(d, o, StartVM{Node: n})
+		effect(d, o, action.StartVM{Node: n})
 	case isNode && r.Kind == cluster.ApplyConfig:
-		effect(d, o, ApplyConfig{Node: n, Config: d.Configs[n.Name]})
+		effect(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
 	case isNode && r.Kind == cluster.Bootstrap:
-		effect(d, o, Bootstrap{Node: n})
+		effect(d, o, action.Bootstrap{Node: n})
 	case r.Kind == cluster.DeleteVM:
-		effect(d, o, DeleteVM{VM: o.VMs[r.Subject]})
+		effect(d, o, action.DeleteVM{VM: o.VMs[r.Subject]})
 	case isNode && r.Kind == cluster.UncordonNode:
-		effect(d, o, UncordonNode{Node: n})
+		effect(d, o, action.UncordonNode{Node: n})
 	case isNode && r.Kind == cluster.LabelNode:
-		effect(d, o, LabelNode{Node: drift.RepositoryNode(*d, n)})
+		effect(d, o, action.LabelNode{Node: drift.RepositoryNode(*d, n)})
 	case isNode && r.Kind == cluster.DrainNode:
-		effect(d, o, DrainNode{Node: n, Target: "forecast"})
+		effect(d, o, action.DrainNode{Node: n, Target: "forecast"})
 	case isNode && r.Kind == cluster.ShutDownVM:
-		effect(d, o, ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
+		effect(d, o, action.ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
 	case isNode && r.Kind == cluster.RebootNode:
-		effect(d, o, RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
+		effect(d, o, action.RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
 	case isNode && r.Kind == cluster.ChangeVM:
-		effect(d, o, ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfVM(d.Spec, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
+		effect(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfVM(d.Spec, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
 	case isNode && r.Kind == cluster.ChangeConfig:
-		effect(d, o, ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
+		effect(d, o, action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
 	case addon >= 0 && r.Kind == cluster.FetchChart:
-		effect(d, o, FetchChart{Addon: d.Spec.Addons[addon]})
+		effect(d, o, action.FetchChart{Addon: d.Spec.Addons[addon]})
 	case addon >= 0 && r.Kind == cluster.InstallAddon:
-		effect(d, o, InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
+		effect(d, o, action.InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
 	case addon >= 0 && r.Kind == cluster.MarkAddon:
-		effect(d, o, MarkAddon{Addon: d.Spec.Addons[addon]})
+		effect(d, o, action.MarkAddon{Addon: d.Spec.Addons[addon]})
 	case r.Kind == cluster.UninstallAddon:
 		namespace, name, _ := strings.Cut(r.Subject, "/")
-		effect(d, o, UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
+		effect(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
 	case r.Kind == cluster.LabelNamespace:
-		effect(d, o, LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
+		effect(d, o, action.LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
 	}
 }
 
@@ -412,8 +413,8 @@ func settlePods(o *cluster.Observed, network bool) {
 	o.SystemPods = cluster.Saw(pods)
 }
 
-// clone copies the parts of an Observed that a forecast writes to.
-func clone(o cluster.Observed) cluster.Observed {
+// cloneObserved copies the parts of an Observed that a forecast writes to.
+func cloneObserved(o cluster.Observed) cluster.Observed {
 	o.Hosts = cloneMap(o.Hosts)
 	o.VMs = cloneMap(o.VMs)
 	o.Machines = cloneMap(o.Machines)

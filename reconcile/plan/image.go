@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // planImage plans what brings the Talos image to every host that needs it. It is
@@ -11,10 +12,10 @@ import (
 // machine config.
 func (m *planner) planImage() {
 	if m.d.Schematic == "" {
-		m.do(RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: m.d.Spec.Schematic})
+		m.do(action.RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: m.d.Spec.Schematic})
 	} else if asked := m.d.Repository(); asked.Schematic == "" {
 		// It is part of the configs that the nodes' are compared with.
-		m.do(RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: asked.Spec.Schematic})
+		m.do(action.RegisterSchematic{Cluster: m.d.Spec.Name, Schematic: asked.Spec.Schematic})
 	}
 	type place struct{ host, datastore string }
 	var places []place
@@ -44,10 +45,10 @@ func (m *planner) planImage() {
 		}
 		missing = true
 		if m.o.ImageCached.Known && m.o.ImageCached.Value {
-			m.do(UploadImage{Image: m.d.Image, Host: pl.host, Datastore: pl.datastore})
+			m.do(action.UploadImage{Image: m.d.Image, Host: pl.host, Datastore: pl.datastore})
 		}
 	}
 	if missing && m.o.ImageCached.Known && !m.o.ImageCached.Value {
-		m.do(DownloadImage{Image: m.d.Image})
+		m.do(action.DownloadImage{Image: m.d.Image})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // A node that the inventory no longer has is removed step by step: it is drained, its
@@ -196,18 +197,18 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
 		how := m.drainOf()
 		how.Adopt = true
-		m.do(DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: how})
+		m.do(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: how})
 		return
 	case len(vm.Others) > 0: // those of a storage driver are detached by the drain
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVolumes, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others),
 			Hint: "detach them and move them to another vm, or remove them, if they are not needed"})
 		return
 	case isMember:
-		m.do(RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})
+		m.do(action.RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})
 		return
 	}
 	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) {
-		m.do(DeleteVM{VM: vm})
+		m.do(action.DeleteVM{VM: vm})
 	}
 }
 
@@ -217,7 +218,7 @@ func (m *planner) holdObject(n cluster.Node) bool {
 	if m.o.Nodes.Value[n.Name].Turn != cluster.TurnRemoval || !m.isOwnNode(n) {
 		return false
 	}
-	m.do(DeleteNode{Node: n})
+	m.do(action.DeleteNode{Node: n})
 	return true
 }
 

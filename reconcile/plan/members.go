@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // removeLost plans the removal of a member that has no machine, as soon as that was seen
@@ -26,7 +27,7 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 		w.Within = 2 * LostFor
 		m.wait(w)
 	default:
-		m.do(RemoveMember{Node: n, Member: mem})
+		m.do(action.RemoveMember{Node: n, Member: mem})
 	}
 	return true
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -145,7 +146,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory to name the image"})
 		return
 	}
-	if m.isRunning(cluster.UploadImage, UploadImage{Image: m.d.Image, Host: host, Datastore: n.ImageDatastore}.Info().Subject) || m.copiesImage(host) {
+	if m.isRunning(cluster.UploadImage, action.UploadImage{Image: m.d.Image, Host: host, Datastore: n.ImageDatastore}.Info().Subject) || m.copiesImage(host) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForImage, Message: "waits for image " + m.d.Image.Name})
 		return
 	}
@@ -168,7 +169,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: fmt.Sprintf("delete %s:import/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Name)})
 		return
 	}
-	m.do(CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n)})
+	m.do(action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n)})
 }
 
 // mayJoin reports whether a control plane without a VM may be made: once etcd
@@ -329,13 +330,13 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if Unfinished(vm) {
-		m.do(CreateVM{Node: n, Host: carrier(n, vm), Boot: m.bootNode(n), Finish: true})
+		m.do(action.CreateVM{Node: n, Host: carrier(n, vm), Boot: m.bootNode(n), Finish: true})
 		return
 	}
 	if m.planVM(n, vm) {
 		return // it is started as the inventory has it
 	}
-	m.do(StartVM{Node: n, By: vm.ChangedBy})
+	m.do(action.StartVM{Node: n, By: vm.ChangedBy})
 }
 
 // Unfinished reports whether the creation of a VM of ours was interrupted before it could be
@@ -363,7 +364,7 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: m.lostHint(n)})
 		return
 	}
-	m.do(ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
+	m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 }
 
 // planUnanswered corrects the VM of a node whose machine cannot be asked: what somebody

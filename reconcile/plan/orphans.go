@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // planTwins reports VMs of this cluster that are a second machine for a node of the
@@ -47,7 +48,7 @@ func (m *planner) planOrphanNodes() {
 				m.wait(cluster.Wait{Subject: name, Reason: cluster.OrphanNodeObject, About: "ready", Message: "no vm of it is seen, and Kubernetes still has its Node as Ready; it is deleted when its kubelet is silent", Within: silentWithin,
 					Hint: fmt.Sprintf("if its machine runs: put the node back into nodes.yaml, and its vm into the pool; or drain it, switch it off, and `kubectl delete node %s`", name)})
 			default:
-				m.do(DeleteNode{Node: n})
+				m.do(action.DeleteNode{Node: n})
 			}
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // How long an action may take before it is overdue: so many times what one of its
@@ -71,7 +73,7 @@ func (m *planner) planOverdue() {
 		}
 		m.overdue[t.action] = true
 		m.wait(cluster.Wait{Subject: t.action.Subject, Reason: cluster.TaskOverdue, About: t.Type, Within: within, Began: t.Started,
-			Message: fmt.Sprintf("task %s on %s has run since %s%s%s", t.Type, t.host, formatTime(t.Started), m.keeps(t.action), endOf(t.Log)),
+			Message: fmt.Sprintf("task %s on %s has run since %s%s%s", t.Type, t.host, text.Moment(t.Started), m.keeps(t.action), endOf(t.Log)),
 			Hint: fmt.Sprintf("as root on %s: `pvesm status` shows whether a storage hangs; `pvesh delete /nodes/%s/tasks/'%s'` ends the task, and what it was for is tried again",
 				t.host, t.host, t.UPID)})
 	}
@@ -82,7 +84,7 @@ func (m *planner) planOverdue() {
 		}
 		m.overdue[r.ActionID] = true
 		m.wait(cluster.Wait{Subject: r.Subject, Reason: cluster.ActionOverdue, About: string(r.Kind), Within: within, Began: r.Since,
-			Message: fmt.Sprintf("%s has run since %s%s%s", r.Kind, formatTime(r.Since), m.keeps(r.ActionID), colon(r.Waits)),
+			Message: fmt.Sprintf("%s has run since %s%s%s", r.Kind, text.Moment(r.Since), m.keeps(r.ActionID), colon(r.Waits)),
 			Hint:    "`journalctl -u talos-agent` has what it did; `systemctl restart talos-agent` starts it again"})
 	}
 }
@@ -115,7 +117,7 @@ func (m *planner) actionOf(t cluster.Task, host string) (cluster.ActionID, bool)
 		if i < 0 {
 			return cluster.ActionID{}, false
 		}
-		return UploadImage{Image: m.d.Image, Host: host, Datastore: m.d.Spec.Nodes[i].ImageDatastore}.Info().ID(), true
+		return action.UploadImage{Image: m.d.Image, Host: host, Datastore: m.d.Spec.Nodes[i].ImageDatastore}.Info().ID(), true
 	}
 	kind := cluster.CreateVM
 	switch t.Type {
@@ -165,6 +167,3 @@ func endOf(log []string) string {
 	}
 	return "; its log ends: " + strings.TrimSpace(lines[len(lines)-1])
 }
-
-// formatTime is a moment for people, the same by every agent.
-func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }

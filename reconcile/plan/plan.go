@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
@@ -14,7 +15,7 @@ import (
 // Plan is the answer to the difference between what should be and what is.
 type Plan struct {
 	Revision cluster.Revision
-	Actions  []Action        // what may be done now, side by side
+	Actions  []action.Action // what may be done now, side by side
 	Waiting  []cluster.Wait  // what must happen first, and why
 	Blocked  []cluster.Block // what a person must change
 	Phases   map[string]cluster.Phase
@@ -136,7 +137,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		m.plan.Phases[n.Name] = phase
 		if phase == cluster.PhaseCreating && !m.isRunning(cluster.CreateVM, n.Name) {
 			// A task that a dead agent began allocates all the same.
-			a := CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])}.Info()
+			a := action.CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])}.Info()
 			m.hold(a.ID(), a.Claims)
 		}
 	}
@@ -166,7 +167,7 @@ func (m *planner) refusals() []cluster.Block {
 // do puts an action into the plan, unless it is under way, backs off after a
 // failure, needs for itself what another one holds, or disrupts more than may be
 // disrupted. It is the only way into the plan.
-func (m *planner) do(a Action) {
+func (m *planner) do(a action.Action) {
 	i := a.Info()
 	if m.isRunning(i.Kind, i.Subject) || m.isPlanned(i.Kind, i.Subject) {
 		return
@@ -239,7 +240,7 @@ func (m *planner) isRunning(kind cluster.ActionKind, subject string) bool {
 
 func (m *planner) isPlanned(kind cluster.ActionKind, subject string) bool {
 	id := cluster.ActionID{Kind: kind, Subject: subject}
-	return slices.ContainsFunc(m.plan.Actions, func(a Action) bool { return a.Info().ID() == id })
+	return slices.ContainsFunc(m.plan.Actions, func(a action.Action) bool { return a.Info().ID() == id })
 }
 
 func all[T any](s []T, f func(T) bool) bool {

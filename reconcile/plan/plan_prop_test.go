@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // anyWorld draws a world in which everything may be as it should not be.
@@ -89,7 +90,7 @@ func anyWorld(t *rapid.T) *world {
 	}
 	if rapid.IntRange(0, 3).Draw(t, "busy") == 0 {
 		n := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "running on")
-		a := CreateVM{Node: n, Host: n.Placement.Pin}.Info()
+		a := action.CreateVM{Node: n, Host: n.Placement.Pin}.Info()
 		w.o.Running = append(w.o.Running, cluster.Running{ActionID: a.ID(), Node: n.Name, Claims: a.Claims})
 	}
 	if rapid.Bool().Draw(t, "members seen") {
@@ -228,10 +229,10 @@ func TestLaws(t *testing.T) {
 }
 
 // lawOf checks one action against the world it was planned in.
-func lawOf(t *rapid.T, w *world, a Action) {
+func lawOf(t *rapid.T, w *world, a action.Action) {
 	var n cluster.Node
 	switch a := a.(type) {
-	case CreateVM:
+	case action.CreateVM:
 		n = a.Node
 		vm := w.o.VMs[n.Name]
 		if a.Finish {
@@ -246,17 +247,17 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		if h := w.o.Hosts[a.Host]; !h.Known || h.Quorate.Known && !h.Quorate.Value {
 			t.Errorf("%s on a host that is not seen or has no quorum", a.Info())
 		}
-	case StartVM:
+	case action.StartVM:
 		n = a.Node
 		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Stopped || vm.Lock != "" || vm.Deleting {
 			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 		}
-	case ApplyConfig:
+	case action.ApplyConfig:
 		n = a.Node
 		if w.o.Machines[n.Name].Reach != cluster.Maintenance || w.o.VMs[n.Name].Owner != cluster.Ours {
 			t.Errorf("%s to a machine that is not ours in maintenance mode", a.Info())
 		}
-	case Bootstrap:
+	case action.Bootstrap:
 		n = a.Node
 		in, intended := w.o.Facts.Intent(cluster.IntendBootstrap)
 		if etcdSeen(w.o) || intended && (in.Done || in.Node != n.Name) || !intended && w.o.Facts.Lost {
@@ -267,27 +268,27 @@ func lawOf(t *rapid.T, w *world, a Action) {
 				t.Errorf("%s although %s may have an etcd", a.Info(), other.Name)
 			}
 		}
-	case ChangeVM:
+	case action.ChangeVM:
 		n = a.Node
 		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Lock != "" || vm.Deleting || !vm.Hardware.Known {
 			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 		}
-	case ChangeConfig:
+	case action.ChangeConfig:
 		n = a.Node
 		if m := w.o.Machines[n.Name]; m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
 			t.Errorf("%s, but the machine is %+v", a.Info(), m)
 		}
-	case RemoveMember:
+	case action.RemoveMember:
 		n = a.Node
 		lawOfMember(t, w, a)
-	case DeleteNode:
+	case action.DeleteNode:
 		n = a.Node
 		vm, ok := w.o.VMs[n.Name]
 		orphan := slices.ContainsFunc(w.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })
 		if kn := w.o.Nodes.Value[n.Name]; orphan || !w.o.Orphans.Known || ok && (vm.Presence != cluster.Absent || kn.Turn != cluster.TurnRemoval) || kn.UUID != n.UUID {
 			t.Errorf("%s, but node and vm are %+v, %+v", a.Info(), kn, vm)
 		}
-	case DrainNode:
+	case action.DrainNode:
 		n = a.Node
 		if _, stays := w.d.Spec.Node(n.Name); !stays || n.Replace != w.o.VMs[n.Name].Replace {
 			if a.Target != cluster.TurnRemoval || !a.How.Adopt || w.o.Nodes.Value[n.Name].UUID != n.UUID {
@@ -298,21 +299,21 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" {
 			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
 		}
-	case ShutDownVM:
+	case action.ShutDownVM:
 		n = a.Node
 		lawOfRestart(t, w, a, n)
-	case RebootNode:
+	case action.RebootNode:
 		n = a.Node
 		lawOfRestart(t, w, a, n)
-	case UncordonNode:
+	case action.UncordonNode:
 		n = a.Node
 		if w.o.Nodes.Value[n.Name].Turn == "" {
 			t.Errorf("%s, whose cordon is not ours", a.Info())
 		}
-	case LabelNode:
+	case action.LabelNode:
 		n = a.Node
 		lawOfEdits(t, w, a)
-	case UninstallAddon:
+	case action.UninstallAddon:
 		left := slices.IndexFunc(w.o.Left, func(r cluster.LeftRelease) bool { return r.ReleaseName == a.Release && r.Kept == "" })
 		wanted := slices.ContainsFunc(w.d.Spec.Addons, func(x cluster.Addon) bool {
 			return x.Name == a.Release.Name && x.Namespace == a.Release.Namespace
@@ -323,7 +324,7 @@ func lawOf(t *rapid.T, w *world, a Action) {
 		if w.d.Spec.ApplyOff && a.Status != "uninstalling" {
 			t.Errorf("%s although apply is off", a.Info())
 		}
-	case DeleteVM:
+	case action.DeleteVM:
 		n, _ = w.d.Spec.Node(a.VM.Node)
 		if !w.o.Facts.Destroying() {
 			lawOfRemoval(t, w, a)
@@ -343,7 +344,7 @@ func lawOf(t *rapid.T, w *world, a Action) {
 // lawOfRemoval checks that a VM is deleted without a command to destroy only when the
 // inventory no longer has its node, which is no member of etcd, and was drained if
 // Kubernetes has it; and that no more are than the host allows.
-func lawOfRemoval(t *rapid.T, w *world, a DeleteVM) {
+func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 	in, _ := w.o.Facts.Intent(cluster.IntendApproved)
 	n, ok := w.d.Spec.Node(a.VM.Node)
 	if replaced := n.Replace != "" && n.Replace != a.VM.Replace; ok && !replaced || !ok && !w.o.Orphans.Known || w.d.Spec.ApplyOff || w.p.ApplyOff {
@@ -383,7 +384,7 @@ func lawOfRemoval(t *rapid.T, w *world, a DeleteVM) {
 
 // lawOfMember checks that a member is removed from etcd only when it has no machine that
 // is to stay, a majority decides on it, and a majority is left.
-func lawOfMember(t *rapid.T, w *world, a RemoveMember) {
+func lawOfMember(t *rapid.T, w *world, a action.RemoveMember) {
 	voters, healthy, left := 0, 0, 0
 	planes := append(w.d.Spec.ControlPlanes(), w.taken...)
 	for _, mem := range w.o.Members.Value {
@@ -422,13 +423,13 @@ func lawOfMember(t *rapid.T, w *world, a RemoveMember) {
 
 // lawOfEdits checks that a node which is labelled is Ready, and has nothing left to change
 // afterwards.
-func lawOfEdits(t *rapid.T, w *world, a LabelNode) {
+func lawOfEdits(t *rapid.T, w *world, a action.LabelNode) {
 	if phase := Classify(a.Node, w.o); phase != cluster.PhaseReady {
 		t.Errorf("%s, and it is %s", a.Info(), phase)
 	}
-	o := clone(w.o)
+	o := cloneObserved(w.o)
 	effect(&w.d, &o, a)
-	if p := Make(w.d, o, w.p); slices.ContainsFunc(p.Actions, func(b Action) bool { return b.Info().ID() == a.Info().ID() }) {
+	if p := Make(w.d, o, w.p); slices.ContainsFunc(p.Actions, func(b action.Action) bool { return b.Info().ID() == a.Info().ID() }) {
 		t.Errorf("%s is planned again and again", a.Info())
 	}
 }
@@ -465,7 +466,7 @@ func TestEditsLeaveOthers(t *testing.T) {
 }
 
 // lawOfRestart checks that a node goes down only when it was drained, and is ours.
-func lawOfRestart(t *rapid.T, w *world, a Action, n cluster.Node) {
+func lawOfRestart(t *rapid.T, w *world, a action.Action, n cluster.Node) {
 	vm, kn, m := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
 	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed || Classify(n, w.o) != cluster.PhaseReady {
 		t.Errorf("%s, but the vm is %+v", a.Info(), vm)
@@ -486,7 +487,7 @@ func TestConverges(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "passes before the crash") {
 			p := Make(w.d, w.o, w.p)
-			w.o = clone(w.o)
+			w.o = cloneObserved(w.o)
 			// A crash lets any part of a plan happen.
 			for i, a := range p.Actions {
 				if rapid.Bool().Draw(t, fmt.Sprint("done ", i)) {

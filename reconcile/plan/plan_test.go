@@ -108,7 +108,7 @@ func TestRemovalSparesTheSuccessor(t *testing.T) {
 	for _, line := range []string{"image stored", "steps", "agree", "remove cp-4"} {
 		w.run(t, line)
 	}
-	w.o = clone(w.o)
+	w.o = cloneObserved(w.o)
 	delete(w.o.Nodes.Value, "cp-4")
 	vm := w.o.Orphans.Value[0]
 	vm.Power = cluster.Stopped
@@ -159,7 +159,7 @@ func TestApprovalIsForWhatIsShown(t *testing.T) {
 	for _, line := range []string{"image stored", "steps", "agree", "remove wk-2", "remove wk-3", "remove wk-4"} {
 		w.run(t, line)
 	}
-	w.o = clone(w.o)
+	w.o = cloneObserved(w.o)
 	vms := slices.Clone(w.o.Orphans.Value)
 	vms[1].Protected = true
 	w.o.Orphans = cluster.Saw(vms)

@@ -2,9 +2,9 @@ package plan
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // holdNode waits with a new node while it is not known what the cluster runs, and
@@ -18,36 +18,16 @@ func (m *planner) holdNode(n cluster.Node) bool {
 	return true
 }
 
-// Kept is what a new node gets because its cluster runs it, where the repository has
-// something else. The zero value is nothing.
-type Kept struct {
-	Versions cluster.Versions
-	Config   cluster.Revision // whose config it is
-}
-
 // keptFor returns what a new node gets other than what the repository has.
-func (m *planner) keptFor(n cluster.Node) Kept {
+func (m *planner) keptFor(n cluster.Node) action.Kept {
 	asked := m.d.Repository()
 	switch have, want := m.d.Spec.Versions, asked.Spec.Versions; {
 	case have.Talos != want.Talos || have.Kubernetes != want.Kubernetes:
-		return Kept{Versions: have}
+		return action.Kept{Versions: have}
 	case m.d.Base != "" && m.d.Configs[n.Name].Digest != asked.Configs[n.Name].Digest:
-		return Kept{Config: m.d.Base}
+		return action.Kept{Config: m.d.Base}
 	}
-	return Kept{}
-}
-
-// keep adds to an action what its node gets because the cluster runs it.
-func (i Info) keep(k Kept) Info {
-	switch {
-	case k.Config != "":
-		i.Text += fmt.Sprintf("; with the config of %s, which the cluster runs", k.Config.Short())
-		i.Change = strings.TrimSpace(i.Change + " config=" + string(k.Config))
-	case k != Kept{}:
-		i.Text += fmt.Sprintf("; with Talos %s and Kubernetes %s, which the cluster runs", k.Versions.Talos, k.Versions.Kubernetes)
-		i.Change = strings.TrimSpace(fmt.Sprintf("%s talos=%s kubernetes=%s", i.Change, k.Versions.Talos, k.Versions.Kubernetes))
-	}
-	return i
+	return action.Kept{}
 }
 
 // blockContract reports a config_contract that is not the cluster's.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -46,7 +47,7 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 // holdBySwitch holds an action on a node that was there as the inventory had it, where
 // its cluster or the host has that such are left alone, and reports whether it does. A
 // turn that was begun is ended.
-func (m *planner) holdBySwitch(i Info) bool {
+func (m *planner) holdBySwitch(i action.Info) bool {
 	observe, off := m.d.Spec.ObserveOnly || m.p.ObserveOnly, m.d.Spec.ApplyOff || m.p.ApplyOff
 	asks := m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
 	n, isNode := m.d.Spec.Node(i.Node)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -96,7 +97,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	switch {
 	case len(drifts) == 0:
 		if kn.Turn != "" && ready && !n.Locked {
-			m.do(UncordonNode{Node: n})
+			m.do(action.UncordonNode{Node: n})
 		}
 		return
 	case n.Locked:
@@ -129,11 +130,11 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	switch {
 	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
-		m.do(DrainNode{Node: n, Target: restart.Target, For: "change " + describeChange(drifts), How: m.drainOf()})
+		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + describeChange(drifts), How: m.drainOf()})
 	case hardware:
-		m.do(ShutDownVM{Node: n, Restart: restart, Config: config})
+		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config})
 	default:
-		m.do(RebootNode{Node: n, Restart: restart, Config: config})
+		m.do(action.RebootNode{Node: n, Restart: restart, Config: config})
 	}
 }
 

@@ -118,7 +118,7 @@ func (w *world) vm(n cluster.Node) cluster.VM {
 // step applies one plan and lets the world settle, as Forecast does.
 func (w *world) step() Plan {
 	p := Make(w.d, w.o, w.p)
-	w.o = clone(w.o)
+	w.o = cloneObserved(w.o)
 	for _, a := range p.Actions {
 		effect(&w.d, &w.o, a)
 	}
@@ -221,7 +221,7 @@ func (w *world) run(t *testing.T, line string) string {
 			k, v, _ := strings.Cut(kv, "=")
 			labels[k] = v
 		}
-		w.o = clone(w.o)
+		w.o = cloneObserved(w.o)
 		w.o.Namespaces[arg(1)] = cluster.NamespaceMeta{Labels: labels}
 	case "node":
 		for i := range w.d.Spec.Nodes {

@@ -1,4 +1,6 @@
-package plan
+// Package action has the typed actions that a plan consists of, and what everybody but
+// the one who carries them out needs to know of them.
+package action
 
 import (
 	"cmp"
@@ -398,5 +400,34 @@ func describeTask(t *cluster.Task) string {
 	if t == nil {
 		return ""
 	}
-	return fmt.Sprintf(" (%s by %s at %s)", t.Type, t.User, formatTime(t.Started))
+	return fmt.Sprintf(" (%s by %s at %s)", t.Type, t.User, text.Moment(t.Started))
+}
+
+// Kept is what a new node gets because its cluster runs it, where the repository has
+// something else. The zero value is nothing.
+type Kept struct {
+	Versions cluster.Versions
+	Config   cluster.Revision // whose config it is
+}
+
+// keep adds to an action what its node gets because the cluster runs it.
+func (i Info) keep(k Kept) Info {
+	switch {
+	case k.Config != "":
+		i.Text += fmt.Sprintf("; with the config of %s, which the cluster runs", k.Config.Short())
+		i.Change = strings.TrimSpace(i.Change + " config=" + string(k.Config))
+	case k != Kept{}:
+		i.Text += fmt.Sprintf("; with Talos %s and Kubernetes %s, which the cluster runs", k.Versions.Talos, k.Versions.Kubernetes)
+		i.Change = strings.TrimSpace(fmt.Sprintf("%s talos=%s kubernetes=%s", i.Change, k.Versions.Talos, k.Versions.Kubernetes))
+	}
+	return i
+}
+
+// Fields are what of the VM is corrected.
+func (a ChangeVM) Fields() []cluster.VMField {
+	var out []cluster.VMField
+	for _, dr := range a.Drifts {
+		out = append(out, cluster.VMField(dr.Field))
+	}
+	return out
 }
