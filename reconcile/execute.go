@@ -259,7 +259,9 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.InstallAddon:
 		return r.c.Releases.Install(ctx, d, a.Addon, a.Digest)
 	case action.MarkAddon:
-		return r.c.Releases.Mark(ctx, d, a.Addon)
+		return r.c.Releases.Mark(ctx, d, a.Addon, a.Good)
+	case action.RollBackAddon:
+		return r.c.Releases.RollBack(ctx, d, a.Addon, a.To, a.Digest)
 	case action.UninstallAddon:
 		return r.c.Releases.Uninstall(ctx, d, a.Release)
 	case action.LabelNamespace:

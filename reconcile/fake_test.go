@@ -464,8 +464,12 @@ func (f *fake) Install(ctx context.Context, _ cluster.Desired, a cluster.Addon, 
 	return f.act(ctx, "install", a.Name)
 }
 
-func (f *fake) Mark(ctx context.Context, _ cluster.Desired, a cluster.Addon) error {
+func (f *fake) Mark(ctx context.Context, _ cluster.Desired, a cluster.Addon, _ bool) error {
 	return f.act(ctx, "mark", a.Name)
+}
+
+func (f *fake) RollBack(ctx context.Context, _ cluster.Desired, a cluster.Addon, _ int, _ string) error {
+	return f.act(ctx, "roll back", a.Name)
 }
 
 func (f *fake) Uninstall(ctx context.Context, _ cluster.Desired, r cluster.ReleaseName) error {

@@ -144,8 +144,12 @@ type Releases interface {
 	// Install installs, upgrades or recovers a release. It returns when the
 	// objects are written; whether they become ready is observed later.
 	Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error
-	// Mark notes in the release of an addon whether this cluster manages it.
-	Mark(ctx context.Context, d cluster.Desired, a cluster.Addon) error
+	// Mark notes in the release of an addon whether this cluster manages it, and that
+	// its newest revision was ready.
+	Mark(ctx context.Context, d cluster.Desired, a cluster.Addon, good bool) error
+	// RollBack brings a release back to a revision of ours that was ready, from one
+	// with that digest, which did not become so.
+	RollBack(ctx context.Context, d cluster.Desired, a cluster.Addon, to int, digest string) error
 	// Uninstall removes a release that this cluster manages and no addon of the
 	// inventory has; any other is an error. One that is not there is removed.
 	Uninstall(ctx context.Context, d cluster.Desired, r cluster.ReleaseName) error

@@ -22,6 +22,7 @@ const (
 	LabelNamespace    ActionKind = "label namespace"
 	MarkAddon         ActionKind = "mark addon"
 	UninstallAddon    ActionKind = "uninstall addon"
+	RollBackAddon     ActionKind = "roll back addon"
 	DeleteVM          ActionKind = "delete vm"
 	ChangeVM          ActionKind = "change vm"
 	ShutDownVM        ActionKind = "shut down vm"

@@ -367,6 +367,17 @@ type Release struct {
 	// Missing names objects of it that somebody has deleted, "" when there are none.
 	Missing string
 	Changed time.Time // when its record was written last
+	// Edited means that somebody else upgraded or rolled back a release of ours.
+	Edited bool
+	// Good means that this revision is marked as one that was ready.
+	Good bool
+	// Tried is when the first of the newest revisions with its digest was made.
+	Tried time.Time
+	// Back is the newest good revision with another digest, 0 when there is none.
+	Back int
+	// RolledBack is the digest that was rolled back with this revision, "" when it is
+	// no rollback of ours.
+	RolledBack string
 }
 
 // ReleaseName names a Helm release.

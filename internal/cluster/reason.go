@@ -132,6 +132,7 @@ const (
 	ReleasesUnknown     Reason = "ReleasesUnknown"
 	ReleaseForeign      Reason = "ReleaseForeign"
 	ReleaseUninstalling Reason = "ReleaseUninstalling"
+	ReleaseRolledBack   Reason = "ReleaseRolledBack"
 	WaitingForAddon     Reason = "WaitingForAddon"
 	WaitingForChart     Reason = "WaitingForChart"
 	AddonNotReady       Reason = "AddonNotReady"

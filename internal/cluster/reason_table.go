@@ -140,6 +140,7 @@ var addonReasons = []ReasonInfo{
 	{ReleasesUnknown, Everyone, "The Helm releases of the cluster cannot be read.", "See whether the kube-apiserver answers."},
 	{ReleaseForeign, Everyone, "A release of that name is installed, and not by the agent.", "`ownership: bootstrap-only` leaves it alone; or uninstall it."},
 	{ReleaseUninstalling, Everyone, "A release is being uninstalled.", "Wait for it to end."},
+	{ReleaseRolledBack, Everyone, "An upgrade of an addon did not become ready in time, and was rolled back.", "Correct its chart or its values, and push; `on_failure: stop` has the same tried again."},
 	{WaitingForAddon, Everyone, "An addon depends on another one that is not ready.", "Nothing."},
 	{WaitingForChart, Everyone, "The chart of an addon is not in the cache yet.", "The message shows why."},
 	{AddonNotReady, Everyone, "The workloads of an addon are not ready.", "`kubectl -n NAMESPACE get pods,events`."},

@@ -247,6 +247,7 @@ type Addon struct {
 	DependsOn  []string
 	Ownership  Ownership
 	ReadyAfter time.Duration // how long becoming ready may take before it is a problem
+	RollBack   bool          // an upgrade that does not become ready is rolled back
 	File       string        // where it is written, for messages
 	// Asks is what the addon asks of its namespace.
 	Asks NamespaceMeta

@@ -116,8 +116,19 @@ type (
 	}
 
 	// MarkAddon notes in an addon's release whether the agent manages it: one that it
-	// does not stays when its addon is removed from the inventory.
-	MarkAddon struct{ Addon cluster.Addon }
+	// does not stays when its addon is removed from the inventory. Good: this revision
+	// was ready, too, so that a later one can be rolled back to it.
+	MarkAddon struct {
+		Addon cluster.Addon
+		Good  bool
+	}
+
+	// RollBackAddon brings a release back to a revision of ours that was ready.
+	RollBackAddon struct {
+		Addon  cluster.Addon
+		To     int    // the revision
+		Digest string // of what did not become ready
+	}
 
 	// UninstallAddon uninstalls a release of ours that no addon of the inventory has.
 	UninstallAddon struct {
@@ -282,10 +293,22 @@ func (a InstallAddon) Info() Info {
 // Info implements Action.
 func (a MarkAddon) Info() Info {
 	i := Info{Kind: cluster.MarkAddon, Subject: a.Addon.Name, Addon: a.Addon.Name, Claims: []cluster.Claim{cluster.ClaimAddon(a.Addon.Name)}, Change: "ownership=" + string(a.Addon.Ownership)}
+	if a.Good {
+		i.Text = fmt.Sprintf("note that addon %s in %s is ready, to roll back to", a.Addon.Name, a.Addon.Namespace)
+		i.Change += " good"
+		return i
+	}
 	if i.Text = fmt.Sprintf("note that addon %s in %s is managed", a.Addon.Name, a.Addon.Namespace); a.Addon.Ownership == cluster.BootstrapOnly {
 		i.Text = fmt.Sprintf("note that addon %s in %s is not managed, and stays without its file", a.Addon.Name, a.Addon.Namespace)
 	}
 	return i
+}
+
+// Info implements Action.
+func (a RollBackAddon) Info() Info {
+	return Info{Kind: cluster.RollBackAddon, Subject: a.Addon.Name, Addon: a.Addon.Name, Claims: []cluster.Claim{cluster.ClaimAddon(a.Addon.Name)},
+		Change: fmt.Sprintf("to=%d from=%s", a.To, a.Digest),
+		Text:   fmt.Sprintf("roll back addon %s in %s to revision %d, which was ready", a.Addon.Name, a.Addon.Namespace, a.To)}
 }
 
 // Info implements Action. An addon of that name in another namespace waits for it: it

@@ -272,6 +272,7 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
 	newest, left := map[string]revision{}, []revision(nil)
+	tried, back := map[string]int64{}, map[string]int{}
 	err = v.wait(ctx, func() bool {
 		clear(newest)
 		clear(seen.namespaces)
@@ -279,6 +280,9 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 		for _, a := range d.Spec.Addons {
 			if rev, ok := v.newest(name{a.Namespace, a.Name}); ok {
 				newest[a.Name] = rev
+				if a.RollBack {
+					tried[a.Name], back[a.Name] = v.past(rev)
+				}
 			}
 			if mark, ok := v.namespaces.items[a.Namespace]; ok {
 				seen.namespaces[a.Namespace] = mark.meta()
@@ -297,7 +301,11 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 		rel := cluster.Release{Namespace: rev.name.namespace, Status: rev.status, Revision: rev.number, Digest: rev.digestFor(a.Ownership)}
 		rel.Managed, rel.Kept = rev.manager == d.Spec.ID, r.keeps(ctx, conn, rev, d.Spec.ID)
 		rel.Why, rel.Missing = r.waits(ctx, conn, v, rev)
-		rel.Changed = time.Unix(rev.changed, 0)
+		rel.Changed, rel.Tried, rel.Back = time.Unix(rev.changed, 0), time.Unix(tried[a.Name], 0), back[a.Name]
+		rel.Edited, rel.Good = rel.Digest == changed, rev.good && rev.mine
+		if rev.mine {
+			rel.RolledBack = rev.rolledBack
+		}
 		rel.Ready, rel.Refused = rel.Why == "", isSecurity(rel.Why)
 		seen.releases[a.Name] = rel
 	}

@@ -28,7 +28,15 @@ import (
 const (
 	labelDigest   = "talos-agent.dev/digest"
 	labelRevision = "talos-agent.dev/revision"
+	// labelReady has the number of the revision that was seen ready.
+	labelReady = "talos-agent.dev/ready-revision"
+	// labelRolledBack has the digest of what a rollback of ours took back.
+	labelRolledBack = "talos-agent.dev/rolled-back"
 )
+
+// notCarried is the value of a label that a new revision does not have from the one
+// before: Helm 3.22, mergeCustomLabels.
+const notCarried = "null"
 
 const (
 	// hooksWithin is how long the hooks of a chart may run, each.
@@ -199,8 +207,9 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	}
 	upgrade := action.NewUpgrade(j.helm)
 	labels := j.labels(revision)
+	labels[labelRolledBack] = notCarried
 	if j.manager == "" {
-		labels[labelManager] = "null" // not carried over: Helm 3.22, mergeCustomLabels
+		labels[labelManager] = notCarried
 	}
 	upgrade.Namespace, upgrade.Labels, upgrade.MaxHistory = j.addon.Namespace, labels, maxHistory
 	upgrade.ResetValues, upgrade.SkipCRDs, upgrade.DisableOpenAPIValidation, upgrade.Timeout = true, true, true, hooksWithin

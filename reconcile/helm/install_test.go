@@ -579,7 +579,7 @@ func TestCancelled(t *testing.T) {
 		for _, after := range []time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 30 * time.Millisecond, 50 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second} {
 			t.Run(fmt.Sprint(closing, after), func(t *testing.T) {
 				bubble(t, func(b *bench) {
-					a := b.prepared(false)
+					a := b.preparedInstall(false)
 					digest := b.digest(a)
 					acting, cancel := context.WithCancel(ctx)
 					defer cancel()

@@ -364,3 +364,11 @@ func mustPack(t testing.TB, files map[string]string) labcharts.Chart {
 	}
 	return c
 }
+
+// must fails the test with an error that nothing in it expects.
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}

@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -70,61 +69,6 @@ func (r *Releaser) keeps(ctx context.Context, conn *connection, rev revision, cl
 		return keptNetwork
 	}
 	return ""
-}
-
-// Mark notes in the release of an addon whether the cluster manages it. A release that
-// is not ours is left as it is.
-func (r *Releaser) Mark(ctx context.Context, d cluster.Desired, a cluster.Addon) error {
-	what := "mark addon " + a.Name
-	ctx, end, err := r.begin(ctx)
-	if err != nil {
-		return wrapError(what, err)
-	}
-	defer end()
-	done, err := r.reserve(ctx, name{a.Namespace, a.Name})
-	if err != nil {
-		return wrapError(what, err)
-	}
-	defer done()
-	conn, err := r.ownConnection(d)
-	if err != nil {
-		return wrapError(what, err)
-	}
-	defer conn.Close()
-	w, err := newWorkshop(ctx, conn, a.Namespace)
-	if err != nil {
-		return wrapError(what, fmt.Errorf("make client for %s: %w", conn.server, err))
-	}
-	if err := markRelease(ctx, w, d, a); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return wrapError(what, newError(findHint(err.Error()), "%s", sanitize(err.Error())))
-	}
-	r.settleView(ctx, "release "+a.Name, func(v *view) bool {
-		rev, ok := v.newest(name{a.Namespace, a.Name})
-		return !ok || rev.manager == managerOf(d, a)
-	})
-	return nil
-}
-
-// markRelease labels the newest revision, from which the later ones have their labels.
-func markRelease(ctx context.Context, w *workshop, d cluster.Desired, a cluster.Addon) error {
-	last, err := newestOf(w.helm, a.Name)
-	if err != nil || last == nil || last.Labels[labelDigest] == "" {
-		return err
-	}
-	labels := map[string]any{labelManager: nil}
-	if id := managerOf(d, a); id != "" {
-		labels[labelManager] = id
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
-	if err != nil {
-		return err
-	}
-	secret := fmt.Sprintf("sh.helm.release.v1.%s.v%d", last.Name, last.Version) // Helm 3.22, pkg/storage/storage.go
-	_, err = w.set.CoreV1().Secrets(a.Namespace).Patch(ctx, secret, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
 }
 
 // managerOf is the id of the cluster that manages an addon, "" when none does.

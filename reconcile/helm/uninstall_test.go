@@ -50,7 +50,7 @@ func (b *bench) names(group, version, resource, namespace string) string {
 // objects; its namespace and its definitions stay, and to do it again changes nothing.
 func TestUninstall(t *testing.T) {
 	bubble(t, func(b *bench) {
-		a := b.prepared(true) // two revisions
+		a := b.preparedInstall(true) // two revisions
 		b.settle(a, 5*time.Minute)
 		n := cluster.ReleaseName{Namespace: a.Namespace, Name: a.Name}
 		b.desired.Spec.Prune = true
@@ -178,7 +178,7 @@ func TestMark(t *testing.T) {
 		mark := func() {
 			t.Helper()
 			b.want(a)
-			if err := b.releaser.Mark(ctx, b.desired, a); err != nil {
+			if err := b.releaser.Mark(ctx, b.desired, a, false); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -199,7 +199,7 @@ func TestMark(t *testing.T) {
 		}
 		expect("upgraded and handed over", false, 3)
 		b.installByHand(b.configAddon("theirs", nil))
-		if err := b.releaser.Mark(ctx, b.desired, b.configAddon("theirs", nil)); err != nil {
+		if err := b.releaser.Mark(ctx, b.desired, b.configAddon("theirs", nil), false); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range b.objects("", "v1", "secrets", "default") {

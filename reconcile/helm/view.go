@@ -57,7 +57,11 @@ type revision struct {
 	mine   bool
 	// manager is the id of the cluster that manages the release, "" when none does.
 	manager string
-	changed int64 // when it was written last, in seconds since 1970
+	// good: this very revision was ready; rolledBack: the digest that it took back.
+	good       bool
+	rolledBack string
+	made       int64 // in seconds since 1970
+	changed    int64 // when it was written last, in seconds since 1970
 }
 
 // view watches the releases and workloads of a cluster through one
@@ -133,12 +137,16 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision, bool) {
 	number, err := strconv.Atoi(o.Labels["version"])
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-	// Helm 3.22, pkg/storage/driver/secrets.go; what cannot be read was long ago.
-	changed, _ := strconv.ParseInt(cmp.Or(o.Labels["modifiedAt"], o.Labels["createdAt"]), 10, 64)
+	// Helm carries these labels over from the revision before, and sets them only where
+	// there are none (3.22, pkg/storage/driver/secrets.go, Query and newSecretsObject): they
+	// may be older than the secret. What cannot be read was long ago.
+	modified, _ := strconv.ParseInt(cmp.Or(o.Labels["modifiedAt"], o.Labels["createdAt"]), 10, 64)
+	made := o.CreationTimestamp.Unix()
 	return key, revision{
-		changed: changed,
-		uid:     o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
+		made: made, changed: max(made, modified),
+		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
+		good: o.Labels[labelReady] == strconv.Itoa(number), rolledBack: o.Labels[labelRolledBack],
 	}, err == nil
 }
 
@@ -229,6 +237,34 @@ func (v *view) newest(n name) (newest revision, ok bool) {
 		}
 	}
 	return newest, ok
+}
+
+// past is what the earlier revisions of a release are needed for: when the first of the
+// newest ones with its digest was made, and which good one it can be brought back to, 0
+// when there is none. v.mu is held.
+func (v *view) past(newest revision) (tried int64, back int) {
+	var all []revision
+	for _, r := range v.releases.items {
+		if r.name == newest.name && r.number < newest.number {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b revision) int { return cmp.Compare(b.number, a.number) })
+	bad := newest.digest
+	if newest.mine && newest.rolledBack != "" {
+		bad = newest.rolledBack // by a rollback that did not end
+	}
+	tried = newest.made
+	same := true
+	for _, r := range all {
+		if same = same && r.digest == newest.digest && r.mine; same {
+			tried = r.made
+		}
+		if r.good && r.mine && r.digest != bad && r.status != "failed" {
+			return tried, r.number
+		}
+	}
+	return tried, 0
 }
 
 // left lists the newest revisions of the releases of ours that no addon has. Of one

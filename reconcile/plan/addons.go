@@ -87,9 +87,10 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	switch {
 	case !installed:
 		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
+	case m.planRollback(a, rel, chart.Value.Release):
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
-		if !rel.Managed && a.Ownership == cluster.Managed {
-			m.do(action.MarkAddon{Addon: a})
+		if good := a.RollBack && rel.Ready && !rel.Good; a.Ownership == cluster.Managed && (!rel.Managed || good) {
+			m.do(action.MarkAddon{Addon: a, Good: good})
 		}
 		if rel.Missing != "" && a.Ownership == cluster.Managed {
 			m.putBack(a, rel, chart.Value.Release)
@@ -104,8 +105,65 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	case rel.Status == "uninstalling" && m.o.Now.Sub(rel.Changed) < abandonedAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
 	default:
-		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status})
+		m.upgrade(action.InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status}, rel)
 	}
+}
+
+// upgrade plans to make a release what the inventory has, unless that is to be left or
+// approved first. One that was begun with it is finished.
+func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
+	i := do.Info()
+	switch {
+	case rel.Digest == do.Digest, m.o.Facts.Destroying():
+	case rel.Edited && (m.d.Spec.ObserveOnly || m.p.ObserveOnly):
+		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: "somebody else has changed its release, and it is left so: heal is observe; else: " + i.Text,
+			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+		return
+	case !rel.Edited && m.holdAddon(i, "undo the change"):
+		return
+	}
+	m.do(do)
+}
+
+// holdAddon holds what the inventory changes of a release that is there, where changes
+// are off or wait for approval, and reports whether it does.
+func (m *planner) holdAddon(i action.Info, undo string) bool {
+	switch {
+	case m.d.Spec.ApplyOff || m.p.ApplyOff:
+		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
+			Hint: undo + ", or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+	case m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision):
+		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
+			Hint: undo + "; or " + m.approveHint()})
+	default:
+		return false
+	}
+	return true
+}
+
+// planRollback takes back an upgrade that failed, or is not ready in time, where the
+// inventory wants that, and reports whether it does or has done so. What was rolled back
+// is not tried again until the chart or the values are others.
+func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest string) bool {
+	if !a.RollBack || digest == "" {
+		return false
+	}
+	begun := rel.RolledBack == digest
+	if begun && rel.Status == "deployed" {
+		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseRolledBack, Message: fmt.Sprintf("its upgrade was not ready within %s, and was rolled back at %s", text.Duration(a.ReadyAfter), text.Moment(rel.Changed)),
+			Hint: fmt.Sprintf("correct its chart or values in %s, and push; to have the same tried again, set `on_failure: stop`", a.File)})
+		if !rel.Ready {
+			m.waitForAddon(a, rel)
+		}
+		return true
+	}
+	failed := rel.Status == "failed" || rel.Status == "deployed" && !rel.Ready && rel.Missing == ""
+	late := rel.Digest == digest && !rel.Good && failed && m.o.Now.Sub(rel.Tried) >= a.ReadyAfter
+	if rel.Back == 0 || !late && !begun {
+		return false
+	}
+	m.do(action.RollBackAddon{Addon: a, To: rel.Back, Digest: digest})
+	return true
 }
 
 // planLeft uninstalls the releases of ours that no addon has, where the inventory wants
@@ -118,15 +176,8 @@ func (m *planner) planLeft() {
 	for _, r := range listLeft(m.d, m.o) {
 		a := action.UninstallAddon{Release: r.ReleaseName, Status: r.Status}
 		begun := r.Status == "uninstalling" || m.isRunning(a.Info().Kind, a.Info().Subject)
-		off, asks := m.d.Spec.ApplyOff || m.p.ApplyOff, m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
-		switch i := a.Info(); {
-		case r.Kept != "":
-		case asks && !off && !begun:
-			m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
-				Hint: "put the addon back; or " + m.approveHint()})
-		case off && !begun:
-			m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
-				Hint: "put the addon back, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+		switch {
+		case r.Kept != "", !begun && m.holdAddon(a.Info(), "put the addon back"):
 		default:
 			m.do(a)
 		}
@@ -201,7 +252,11 @@ func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonPodsRefused, Message: rel.Why, Within: refusedWithin, Hint: hintOfRefused(a)})
 		return
 	}
-	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: "becomes ready: " + cmp.Or(rel.Why, "its workloads are not"), Within: a.ReadyAfter,
+	message := "becomes ready: " + cmp.Or(rel.Why, "its workloads are not")
+	if a.RollBack && !rel.Good && rel.Back > 0 {
+		message += fmt.Sprintf("; is rolled back to revision %d at %s", rel.Back, text.Moment(rel.Tried.Add(a.ReadyAfter)))
+	}
+	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: message, Within: a.ReadyAfter,
 		Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
 }
 

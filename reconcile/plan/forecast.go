@@ -130,7 +130,14 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.MarkAddon:
 		rels := maps.Clone(o.Releases.Value)
 		rel := rels[a.Addon.Name]
-		rel.Managed = a.Addon.Ownership == cluster.Managed
+		rel.Managed, rel.Good = a.Addon.Ownership == cluster.Managed, rel.Good || a.Good
+		rels[a.Addon.Name] = rel
+		o.Releases.Value = rels
+	case action.RollBackAddon:
+		rels := maps.Clone(o.Releases.Value)
+		rel := rels[a.Addon.Name]
+		rel.Status, rel.Digest, rel.RolledBack, rel.Back, rel.Good, rel.Changed = "deployed", "rolled back", a.Digest, 0, true, o.Now
+		rel.Revision++
 		rels[a.Addon.Name] = rel
 		o.Releases.Value = rels
 	case action.UninstallAddon:
@@ -285,6 +292,8 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 		effect(d, o, action.InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
 	case addon >= 0 && r.Kind == cluster.MarkAddon:
 		effect(d, o, action.MarkAddon{Addon: d.Spec.Addons[addon]})
+	case addon >= 0 && r.Kind == cluster.RollBackAddon:
+		effect(d, o, action.RollBackAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
 	case r.Kind == cluster.UninstallAddon:
 		namespace, name, _ := strings.Cut(r.Subject, "/")
 		effect(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})

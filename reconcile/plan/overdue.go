@@ -30,6 +30,7 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.Bootstrap:         10 * time.Minute,
 	cluster.FetchChart:        10 * time.Minute,
 	cluster.InstallAddon:      30 * time.Minute, // its hooks included
+	cluster.RollBackAddon:     30 * time.Minute,
 	cluster.LabelNamespace:    10 * time.Minute,
 	cluster.MarkAddon:         10 * time.Minute,
 	cluster.UninstallAddon:    30 * time.Minute, // its hooks included

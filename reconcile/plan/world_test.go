@@ -165,6 +165,8 @@ func (w *world) run(t *testing.T, line string) string {
 				a.Chart.Repository = v
 			case "bootstrap-only":
 				a.Ownership = cluster.BootstrapOnly
+			case "rollback":
+				a.RollBack = true
 			case "namespace":
 				a.Namespace = v
 			case "label":
@@ -496,6 +498,12 @@ func (w *world) run(t *testing.T, line string) string {
 				rel.Managed = x == "marked"
 			case "old":
 				rel.Digest = "old"
+			case "edited":
+				rel.Digest, rel.Edited = "changed", true
+			case "good":
+				rel.Good = true
+			case "rolled-back":
+				rel.RolledBack = "forecast"
 			case "refused":
 				rel.Refused, rel.Why = true, `daemonset storage/longhorn: its pods are refused: violates PodSecurity "baseline:latest": privileged`
 			}
@@ -504,6 +512,12 @@ func (w *world) run(t *testing.T, line string) string {
 			}
 			if age, ok := strings.CutPrefix(x, "age="); ok {
 				rel.Changed = w.o.Now.Add(-parseAge(t, age))
+			}
+			if age, ok := strings.CutPrefix(x, "tried="); ok {
+				rel.Tried = w.o.Now.Add(-parseAge(t, age))
+			}
+			if to, ok := strings.CutPrefix(x, "back="); ok {
+				rel.Back = w.number(t, to)
 			}
 			if ns, ok := strings.CutPrefix(x, "namespace="); ok {
 				rel.Namespace = ns

@@ -75,6 +75,10 @@ func (l *loader) readAddon(field, name string) (cluster.Addon, bool) {
 	if a.ReadyAfter == 0 {
 		a.ReadyAfter = defaultReady
 	}
+	a.RollBack = f.OnFailure == "rollback"
+	if a.RollBack && a.Ownership == cluster.BootstrapOnly {
+		l.Wrong(field+".on_failure", "remove it", "does not go with ownership: bootstrap-only, which is installed once and never upgraded")
+	}
 	a.Asks = cluster.NamespaceMeta{Labels: f.NamespaceLabels, Annotations: f.NamespaceAnnotations}
 	l.checkNamespace(field, a)
 	a.Values = l.addonValues(d, field, f)

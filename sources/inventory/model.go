@@ -322,6 +322,11 @@ type addonFile struct {
 	Ownership string `yaml:"ownership" enum:"managed,bootstrap-only" default:"managed"`
 	// When the release counts as ready.
 	Ready ready `yaml:"ready"`
+	// What becomes of an upgrade that fails, or is not ready after ready.timeout.
+	// stop: it stays as it is, and is reported. rollback: the release goes back to the
+	// newest revision that was ready, until the chart or the values change again. Not
+	// with bootstrap-only.
+	OnFailure string `yaml:"on_failure" enum:"stop,rollback" default:"stop" example:"rollback"`
 	// Not needed: this file is deleted when its release goes, so that prune in
 	// cluster.yaml decides.
 	Prune bool `yaml:"prune" later:"true" default:"false"`
