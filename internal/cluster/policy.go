@@ -16,7 +16,8 @@ type Policy struct {
 	Bridges    []string // empty: any
 	Limits     Limits
 	Capacity   Capacity
-	Switches   // narrow those of every cluster
+	Switches          // narrow those of every cluster
+	Window     Window // that must be open besides that of a cluster
 	// Removals is how many nodes of a cluster may be removed at once without approval; 0:
 	// one, negative: none.
 	Removals  int

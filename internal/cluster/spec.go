@@ -69,6 +69,7 @@ type Spec struct {
 	Prune bool
 	Switches
 	// MaxUnavailable is how many workers may be out of service at once; 0: one.
+	Window         Window // when nodes that run may be taken out of service
 	MaxUnavailable int
 	Drain          Drain
 	// AllowEven: a control plane may be removed although an even number of them is left.

@@ -23,8 +23,9 @@ const maxRounds = 200
 // Forecast runs the planner forward over the expected effects of its own
 // actions, until nothing is left to do or only a person can go on. What it
 // returns is everything that is going to happen, in order: one planner, no
-// second opinion. What waits for approval is in it as if it were approved. Under a policy that is not known it is what would happen if the
-// rules of before were still those of the host, and blocked.
+// second opinion. What waits for approval is in it as if it were approved, and what waits
+// for a window as if that were open. Under a policy that is not known it is what would
+// happen if the rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Warnings(d, o)}
 	o = cloneObserved(o)
@@ -34,7 +35,14 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	}
 	o.Running, o.Backoffs = nil, nil
 
-	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
+	now := decide(d, o, p)
+	for _, w := range now.Waiting {
+		if w.Reason == cluster.WaitingForWindow {
+			f.Waiting = append(f.Waiting, w)
+		}
+	}
+	d.Spec.Window, p.Window = cluster.Window{}, cluster.Window{}
+	if f.Unapproved = awaitsApproval(now); f.Unapproved {
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
 	}
 	var last Plan
@@ -53,7 +61,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			break
 		}
 	}
-	f.Waiting, f.Blocked = last.Waiting, append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
+	f.Waiting, f.Blocked = append(f.Waiting, last.Waiting...), append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
 	slices.Sort(f.VMs)
 	f.Digest = digest(f)
 	return f

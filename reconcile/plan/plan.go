@@ -182,7 +182,7 @@ func (m *planner) do(a action.Action) {
 			return
 		}
 	}
-	if m.holdBySwitch(i) || i.Disrupts && !m.mayDisrupt(i) {
+	if m.holdBySwitch(i) || i.Disrupts && (m.holdByWindow(i) || !m.mayDisrupt(i)) {
 		return
 	}
 	m.hold(i.ID(), i.Claims)

@@ -68,6 +68,12 @@ func anyWorld(t *rapid.T) *world {
 			w.o.Releases = cluster.Unseen[map[string]cluster.Release]("timeout")
 		}
 	}
+	if rapid.IntRange(0, 4).Draw(t, "window") == 0 {
+		for _, win := range []*cluster.Window{&w.d.Spec.Window, &w.p.Window} {
+			from := rapid.IntRange(0, 1438).Draw(t, "from")
+			*win = cluster.Window{From: from, To: from + 1, Zone: time.UTC}
+		}
+	}
 	w.d.Spec.Prune, w.d.Spec.ApplyOff = rapid.Bool().Draw(t, "prune"), rapid.IntRange(0, 4).Draw(t, "apply off") == 0
 	for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"cilium", "podinfo", "web"}), rapid.ID).Draw(t, "left") {
 		w.o.Left = append(w.o.Left, cluster.LeftRelease{
@@ -338,6 +344,10 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	}
 	if n.Locked {
 		t.Errorf("%s although the node is locked", a.Info())
+	}
+	open := w.d.Spec.Window.IsOpen(w.o.Now) && w.p.Window.IsOpen(w.o.Now)
+	if i := a.Info(); !open && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
+		t.Errorf("%s although the window is closed", i)
 	}
 }
 

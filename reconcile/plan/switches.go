@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
@@ -80,6 +81,29 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	default:
 		return false
 	}
+	return true
+}
+
+// holdByWindow holds what takes a node that runs out of service while the window of the
+// cluster, or of the host, is closed, and reports whether it does. What was begun is
+// ended, and members of etcd without a machine are removed at any time.
+func (m *planner) holdByWindow(i action.Info) bool {
+	if i.Kind == cluster.RemoveMember || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+		return false
+	}
+	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)
+	if ever && !opens.After(m.o.Now) {
+		return false
+	}
+	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind)}
+	if w.Message = "waits for its window, which opens at " + text.Moment(opens); m.p.Window.Zone != nil {
+		w.Hint = "the host's policy has one, too (" + m.p.Line("window") + ")"
+	}
+	if !ever {
+		w.Message, w.Hint = "waits for a window that never opens", fmt.Sprintf("the cluster's (%s) and that of the host's policy (%s, %s) are never open together", m.d.Spec.Window, m.p.Window, m.p.Line("window"))
+	}
+	w.Message += ": " + i.Text
+	m.wait(w)
 	return true
 }
 

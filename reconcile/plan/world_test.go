@@ -420,6 +420,22 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Facts.Settled = SettledNodes(w.d, w.o)
 	case "switches":
 		w.d.Spec.Switches = cluster.Switches{ObserveOnly: slices.Contains(f, "observe"), ApplyOff: slices.Contains(f, "off"), ApplyApproved: slices.Contains(f, "approve")}
+	case "window": // of the cluster or the policy: days, times, time zone
+		win, err := cluster.NewWindow(strings.Split(arg(2), ","), arg(3), arg(4), arg(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if arg(1) == "policy" {
+			w.p.Window = win
+		} else {
+			w.d.Spec.Window = win
+		}
+	case "now":
+		at, err := time.Parse("2006-01-02T15:04", arg(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.o.Now = at
 	case "max-unavailable":
 		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
 	case "agree": // the members of etcd, on who they are

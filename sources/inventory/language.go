@@ -43,6 +43,8 @@ var formats = map[string]yamlschema.Format{
 	"file":         yamlschema.Text("a path of the repository", "patches/common.yaml", `^[A-Za-z0-9._@+ -][A-Za-z0-9._@+ /-]*$`, 300),
 	"token":        yamlschema.Text("a token (letters, digits, ., _ and -, at most 63)", "2026-11-23", `^[A-Za-z0-9][A-Za-z0-9._-]*$`, 63),
 	"release":      yamlschema.Text("the name of a Helm release (lower-case letters, digits and -, at most 53)", "cilium", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 53),
+	"clock":        yamlschema.Text("a time of the day", "\"22:00\"", `^([01][0-9]|2[0-3]):[0-5][0-9]$`, 5),
+	"timezone":     yamlschema.Text("the name of a time zone", "Europe/Berlin", `^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$`, 64),
 	"chartname":    yamlschema.Text("the name of a chart", "cilium", `^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`, 250),
 	"chartversion": yamlschema.Text("an exact chart version", "1.19.3", `^v?\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`, 64),
 	"https":        yamlschema.Text("an https URL without user, query, fragment or escapes", "https://charts.example.org", `^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),

@@ -54,6 +54,9 @@ type clusterFile struct {
 	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"1"`
 	// How a node is drained before it is taken down.
 	Drain drain `yaml:"drain"`
+	// When nodes that run may be taken out of service: to be changed, removed or replaced.
+	// What has begun is finished, and nodes that are down are healed at any time.
+	Window Window `yaml:"window" default:"always"`
 	// A control plane is removed although an even number of them is left, which survives
 	// the loss of no more of them than one less would.
 	AllowEven bool `yaml:"allow_even" default:"false"`
@@ -83,6 +86,18 @@ type drain struct {
 	// What follows then: stop puts the node back into service, and it is tried again
 	// later; delete deletes the pods that are left.
 	OnTimeout string `yaml:"on_timeout" enum:"stop,delete" default:"stop"`
+}
+
+// Window is how a window is written, here and in the policy of a host.
+type Window struct {
+	// On which days it opens. It may close on the day after.
+	Days []string `yaml:"days" enum:"mon,tue,wed,thu,fri,sat,sun" default:"every day" example:"[sat, sun]"`
+	// When it opens, by the clock of the time zone.
+	From string `yaml:"from" is:"clock" required:"true" example:"\"22:00\""`
+	// When it closes; on the next day if that is not later than it opens.
+	To string `yaml:"to" is:"clock" required:"true" example:"\"05:00\""`
+	// The time zone of the days and times, by its name in the IANA database.
+	TimeZone string `yaml:"time_zone" is:"timezone" default:"UTC" example:"Europe/Berlin"`
 }
 
 type network struct {

@@ -45,6 +45,7 @@ func (l *loader) resolveCluster() {
 		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),
 		Mirrors:           maps.Clone(l.opts.Mirrors),
 	}
+	l.spec.Window = c.Window.Resolve("window", l.Report)
 	if c.ClusterName != "" {
 		l.spec.ID = cluster.ClusterID(l.opts.Owner, c.ClusterName)
 	}
@@ -56,6 +57,19 @@ func (l *loader) resolveCluster() {
 			l.Wrong(yamlschema.Element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
 		}
 	}
+}
+
+// Resolve returns what is written in a field, and reports what is wrong with it. Of what
+// is not there, or not whole, which is reported already, it is no window.
+func (w Window) Resolve(field string, r *yamlschema.Report) cluster.Window {
+	if w.From == "" || w.To == "" {
+		return cluster.Window{}
+	}
+	out, err := cluster.NewWindow(w.Days, w.From, w.To, w.TimeZone)
+	if err != nil {
+		r.Wrong(field, `write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin}`, "is no window: %v", err)
+	}
+	return out
 }
 
 // orDefault returns s, or the fallback where s is empty.

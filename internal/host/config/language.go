@@ -27,6 +27,9 @@ var language = yamlschema.Language{
 		"bridge":  inventory.Format("bridge"),
 		"pool":    inventory.Format("pool"),
 
+		"clock":    inventory.Format("clock"),
+		"timezone": inventory.Format("timezone"),
+
 		"path":        yamlschema.Text("the path of a file, or credential:NAME", "age.key", `^(credential:[A-Za-z0-9][A-Za-z0-9._-]*|[A-Za-z0-9._/][A-Za-z0-9._@+,/ -]*)$`, 500).AsPrivate(),
 		"absolute":    yamlschema.Text("an absolute path", "/var/lib/talos-agent", `^/[A-Za-z0-9._@+,/ -]*$`, 500),
 		"folder":      yamlschema.Text("a folder of the repository", "inventory", `^[A-Za-z0-9._@+-][A-Za-z0-9._@+/-]*$`, 300),

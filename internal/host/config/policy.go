@@ -36,11 +36,26 @@ type policyFile struct {
 	// off: whatever the repository has, nodes that are there are not changed, and no addon
 	// is uninstalled; approve: that is done when root has approved it.
 	Apply string `yaml:"apply" enum:"auto,approve,off" default:"what the repository has" example:"off"`
+	// When nodes that run may be taken out of service, besides the window that a cluster
+	// has itself: both must be open.
+	Window windowFile `yaml:"window" default:"always"`
 	// How many nodes of a cluster may leave the inventory at once and are removed without
 	// approval. When more do, each waits for `talos-agent approve`.
 	Removals int `yaml:"removals" unit:"number of nodes" min:"0" max:"1000" default:"1" example:"2"`
 	// Where images and charts may come from.
 	Sources sourcesFile `yaml:"sources"`
+}
+
+// windowFile has the fields of inventory.Window; the reference is made from this file.
+type windowFile struct {
+	// On which days it opens. It may close on the day after.
+	Days []string `yaml:"days" enum:"mon,tue,wed,thu,fri,sat,sun" default:"every day" example:"[sat, sun]"`
+	// When it opens, by the clock of the time zone.
+	From string `yaml:"from" is:"clock" required:"true" example:"\"22:00\""`
+	// When it closes; on the next day if that is not later than it opens.
+	To string `yaml:"to" is:"clock" required:"true" example:"\"05:00\""`
+	// The time zone of the days and times, by its name in the IANA database.
+	TimeZone string `yaml:"time_zone" is:"timezone" default:"UTC" example:"Europe/Berlin"`
 }
 
 type capacityFile struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/platform"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
 // loadPolicy reads the host's policy. The file must belong to root, or to the
@@ -67,7 +68,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}{
 		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)},
 		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
-		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"removals", -1},
+		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"window", -1}, {"removals", -1},
 		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
 	} {
 		if !d.Has(rule.field) {
@@ -89,7 +90,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		removals = -1
 	}
 	return cluster.Policy{
-		File: path, Removals: removals, Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
+		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges,
 		Limits:    cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve"},
 		Capacity:  cluster.Capacity{MemoryReserveMiB: int64(f.Capacity.MemoryReserve) / int64(yamlschema.MiB), ThinPercent: f.Capacity.ThinOvercommit},

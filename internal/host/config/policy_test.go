@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/hosttest"
@@ -30,6 +31,7 @@ sources:
 capacity: {memory_reserve: 8GiB, thin_overcommit: 150}
 heal: observe
 apply: off
+window: {days: [sat], from: "22:00", to: "05:00"}
 `}), "policy.yaml")
 	got, problems := loadPolicy(path)
 	if len(problems) > 0 {
@@ -40,8 +42,9 @@ apply: off
 		Limits:    cluster.Limits{Nodes: 10, Cores: 32, MemoryMiB: 65536, DiskBytes: 1 << 40},
 		Capacity:  cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150},
 		Switches:  cluster.Switches{ObserveOnly: true, ApplyOff: true},
+		Window:    cluster.Window{Days: []time.Weekday{time.Saturday}, From: 22 * 60, To: 5 * 60, Zone: time.UTC},
 		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
-		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17}}
+		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17, "window": 18}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -87,6 +90,8 @@ func TestPolicyProblems(t *testing.T) {
 			"p:3:21: sources.factory[0]: is plain http (use https; plain http is for loopback addresses)",
 			`p:3:55: sources.charts[0]: "http://c.example.org" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`,
 			`p:3:79: sources.charts[1]: "https://c.example.org/../x" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`}},
+		{"pool: talos\nvmids: [400-599]\nwindow: {days: [sat], from: \"22:00\", to: \"22:00\"}", []string{
+			`p:3:1: window: is no window: it ends when it opens, at 22:00 (write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin})`}},
 	} {
 		_, problems := ParsePolicy("p", []byte(c.text))
 		if got, want := problems.Error(), strings.Join(c.want, "\n"); got != want {
