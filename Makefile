@@ -132,6 +132,10 @@ exhaust: ## run the exhaustive tests in full
 demo: bin/talos-agent ## show the main job on the embedded lab
 	bin/talos-agent demo
 
+.PHONY: demo-day2
+demo-day2: bin/talos-agent ## show what becomes of a cluster that runs, on the embedded lab
+	bin/talos-agent demo --day-two --speed 20
+
 .PHONY: sim
 sim: ## run as many seeds of the simulation as SEEDS says
 	$(GO) test ./internal/daemon/agent -run 'TestSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS)

@@ -27,6 +27,7 @@ import (
 type Config struct {
 	Repository fs.FS          // the example repository
 	Host       pvehost.Config // the simulated host; Dir and Prefix are chosen
+	DayTwo     bool           // show what becomes of a cluster that runs
 	Keep       bool           // keep the host's files
 	Program    string         // talos-agent, which is run as the daemon
 	Out        io.Writer
@@ -106,6 +107,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 	d.client = api.NewClient(d.host.Socket())
 
+	if d.c.DayTwo {
+		return d.dayTwo(ctx)
+	}
 	return d.story(ctx)
 }
 
@@ -123,7 +127,7 @@ func (d *demo) story(ctx context.Context) error {
 	}
 
 	d.title("git push: one worker more")
-	if err := d.addWorker(); err != nil {
+	if err := d.edit("nodes.yaml", "role: worker, count: 2", "role: worker, count: 3"); err != nil {
 		return err
 	}
 	if err := d.planned(ctx); err != nil {
@@ -174,8 +178,7 @@ func (d *demo) checkout() error {
 	if err != nil {
 		return err
 	}
-	base := func(p string) string { return p[:strings.LastIndexByte(p, '.')+1] }
-	own := []byte(base(d.host.Prefix.Addr().String()))
+	own := []byte(d.network())
 	for name, data := range files {
 		path := filepath.Join(d.work, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -201,21 +204,6 @@ func (d *demo) readRepo() (map[string][]byte, error) {
 		return err
 	})
 	return files, err
-}
-
-// addWorker asks for one worker more in nodes.yaml, as a person would.
-func (d *demo) addWorker() error {
-	path := filepath.Join(d.work, "inventory", Cluster, "nodes.yaml")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	const two, three = "role: worker, count: 2", "role: worker, count: 3"
-	if bytes.Count(b, []byte(two)) != 1 {
-		return fmt.Errorf("%s does not have %q once", path, two)
-	}
-	d.print("nodes.yaml: %s -> %s", two, three)
-	return os.WriteFile(path, bytes.Replace(b, []byte(two), []byte(three), 1), 0o644)
 }
 
 // planned shows what the agent would do with the directory before it is pushed.

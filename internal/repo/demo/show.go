@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -57,11 +58,7 @@ func (d *demo) show(ctx context.Context) error {
 	p.Printf("\n$ talos-agent status\n")
 	p.PrintStatus(s)
 	p.Printf("\n$ kubectl get nodes -o wide\n")
-	kubeconfig, err := d.client.Kubeconfig(ctx, Cluster)
-	if err != nil {
-		return err
-	}
-	rows, err := nodeTable(ctx, kubeconfig)
+	rows, err := d.nodeTable(ctx)
 	if err != nil {
 		return fmt.Errorf("list the nodes: %w", err)
 	}
@@ -69,9 +66,13 @@ func (d *demo) show(ctx context.Context) error {
 	return nil
 }
 
-// nodeTable asks the cluster for its nodes the way kubectl does: the server
-// makes the columns.
-func nodeTable(ctx context.Context, kubeconfig []byte) ([][]string, error) {
+// kubectl reads from the API of the cluster with the kubeconfig that the agent hands out.
+// An error of the API is an answer.
+func (d *demo) kubectl(ctx context.Context, path, accept string) ([]byte, error) {
+	kubeconfig, err := d.client.Kubeconfig(ctx, Cluster)
+	if err != nil {
+		return nil, err
+	}
 	c, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -80,19 +81,36 @@ func nodeTable(ctx context.Context, kubeconfig []byte) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(c.CAData)
-	tr := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Host+"/api/v1/nodes", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Host+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	req.Header.Set("Accept", accept)
+	_, body, err := request(req, c.CAData, cert)
+	return body, err
+}
+
+// request makes a request of a server with these authorities.
+func request(req *http.Request, ca []byte, certs ...tls.Certificate) (status string, body []byte, err error) {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	tr := &http.Transport{TLSClientConfig: &tls.Config{Certificates: certs, RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
 	resp, err := (&http.Client{Transport: tr}).Do(req)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, 8<<20))
+	return resp.Status, body, err
+}
+
+// nodeTable asks the cluster for its nodes the way kubectl does: the server
+// makes the columns.
+func (d *demo) nodeTable(ctx context.Context) ([][]string, error) {
+	body, err := d.kubectl(ctx, "/api/v1/nodes", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	if err != nil {
+		return nil, err
+	}
 	var table struct {
 		ColumnDefinitions []struct {
 			Name     string `json:"name"`
@@ -102,7 +120,7 @@ func nodeTable(ctx context.Context, kubeconfig []byte) ([][]string, error) {
 			Cells []any `json:"cells"`
 		} `json:"rows"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&table); err != nil {
+	if err := json.Unmarshal(body, &table); err != nil {
 		return nil, err
 	}
 	var head []string
