@@ -310,6 +310,10 @@ type KubeNode struct {
 	Ready   bool
 	Why     string // message of the Ready condition when it is not true
 	Kubelet string // v1.36.1
+	// NotReadySince is when its Ready condition became another than true; zero while it
+	// is, or that is not known.
+	NotReadySince time.Time
+	Created       time.Time // when the object was made
 	// Cordoned: no new pods are placed on it.
 	Cordoned bool
 	// Turn is what the agent took it out of service for, as it noted on the node; "" :

@@ -34,6 +34,7 @@ const (
 	ContractChanged    Reason = "ContractChanged"
 	VMsUnknown         Reason = "VMsUnknown"
 	WaitingForTurn     Reason = "WaitingForTurn"
+	NodeDead           Reason = "NodeDead"
 	WaitingForWindow   Reason = "WaitingForWindow"
 	WaitingForBudget   Reason = "WaitingForBudget"
 	WaitingForQuorum   Reason = "WaitingForQuorum"

@@ -44,6 +44,7 @@ var clusterReasons = []ReasonInfo{
 	{SecretsChanged, Everyone, "secrets.sops.yaml holds other keys than those the cluster was built with.", "Restore the file from the history of the repository."},
 	{ContractChanged, Everyone, "`config_contract` is not the one that the cluster was made with; it keeps that.", "Write the cluster's own, which the message names."},
 	{VMsUnknown, Everyone, "Which VMs of the cluster there are is not known.", "See whether Proxmox VE answers: `talos-agent doctor`."},
+	{NodeDead, Everyone, "A node that worked does not answer any more, and gets a new machine, or would if something else did not speak against it.", "Look at its console; `locked: true` on the node leaves it alone."},
 	{WaitingForWindow, Everyone, "A node is taken out of service when the `window` of the cluster or of the host's policy opens.", "Nothing; or push another window."},
 	{WaitingForTurn, Everyone, "Something that the action needs for itself is in use: a storage, a node, etcd.", "Nothing."},
 	{WaitingForBudget, Everyone, "As many nodes of the role are unavailable as may be at once.", "See why those that are unavailable are."},

@@ -68,6 +68,8 @@ type Spec struct {
 	// Prune means that a release of ours which no addon has is uninstalled.
 	Prune bool
 	Switches
+	// ReplaceDead is when nodes that do not answer get new machines.
+	ReplaceDead ReplaceDead
 	// MaxUnavailable is how many workers may be out of service at once; 0: one.
 	Window         Window // when nodes that run may be taken out of service
 	MaxUnavailable int
@@ -90,6 +92,18 @@ type Switches struct {
 	ApplyOff bool
 	// ApplyApproved: it is done when an administrator has approved it.
 	ApplyApproved bool
+}
+
+// ReplaceDead is for how long a node must be dead before it gets a new machine, by role; 0:
+// it never does.
+type ReplaceDead struct{ ControlPlane, Worker time.Duration }
+
+// Of is the time for a role.
+func (r ReplaceDead) Of(role Role) time.Duration {
+	if role == ControlPlane {
+		return r.ControlPlane
+	}
+	return r.Worker
 }
 
 // HostCapacity is what the inventory gives of a host. Zero means all of it.

@@ -46,7 +46,7 @@ func (keys metaKeys) trimNode(obj any) any {
 		return obj
 	}
 	small := &corev1.Node{}
-	small.Name, small.ResourceVersion = n.Name, n.ResourceVersion
+	small.Name, small.ResourceVersion, small.CreationTimestamp = n.Name, n.ResourceVersion, n.CreationTimestamp
 	small.Spec.Unschedulable = n.Spec.Unschedulable
 	owned := ownedOf(n)
 	small.Labels, small.Spec.Taints = keys.labelsOf(n, owned), keys.taintsOf(n, owned)
@@ -93,7 +93,7 @@ func (keys metaKeys) nodeOf(obj any) (cluster.KubeNode, error) {
 	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
 		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID, UUID: strings.ToLower(o.Status.NodeInfo.SystemUUID), Address: addressOf(o),
 		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained]),
-		Meta: keys.metaOf(o, owned), Owned: owned}
+		Meta: keys.metaOf(o, owned), Owned: owned, Created: o.CreationTimestamp.Time}
 	for _, c := range o.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue
@@ -101,6 +101,8 @@ func (keys metaKeys) nodeOf(obj any) (cluster.KubeNode, error) {
 		n.Ready, n.Why = c.Status == corev1.ConditionTrue, kubeapi.Sanitize(c.Message)
 		if n.Ready {
 			n.Why = ""
+		} else {
+			n.NotReadySince = c.LastTransitionTime.Time
 		}
 	}
 	n.Pressure = pressureOf(o)

@@ -73,7 +73,8 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		// room for.
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
-	if !b.allows(n.Name) {
+	// A dead node spends nothing more, however many others there are.
+	if !b.allows(n.Name) && n.Name != m.dead {
 		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))})
 		return false
@@ -92,8 +93,10 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 	switch {
 	case i.Kind == cluster.RemoveMember:
 		return m.etcd.WithoutMember(n.Name)
-	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name), !stays && i.Kind == cluster.DrainNode:
-		return "" // a drain alone leaves its etcd as it is
+	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
+		return ""
+	case i.Kind == cluster.DrainNode && (!stays || n.Name == m.dead || isReplaced(n, m.o.VMs[n.Name])):
+		return "" // its etcd goes on; its member is removed by a step of its own
 	}
 	return m.etcd.Without(n.Name)
 }

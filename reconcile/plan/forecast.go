@@ -404,7 +404,10 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	o.Nodes.Known = true
 	editNode(o, n.Name, func(kn *cluster.KubeNode) {
 		if kn.Name == "" {
-			kn.Meta = n.Meta() // its kubelet registers with them
+			kn.Meta, kn.Created = n.Meta(), o.Now // its kubelet registers with them
+		}
+		if kn.NotReadySince = o.Now; network {
+			kn.NotReadySince = time.Time{}
 		}
 		kn.Name, kn.Ready, kn.Why, kn.BootID, kn.UUID, kn.ControlPlane = n.Name, network, "network is not ready", m.BootID, n.UUID, n.Role == cluster.ControlPlane
 	})

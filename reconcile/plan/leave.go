@@ -72,8 +72,9 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 			out = append(out, vm.VMID)
 		}
 	}
+	dead := deadNode(d, o)
 	for _, n := range d.Spec.Nodes {
-		if isReplaced(n, o.VMs[n.Name]) {
+		if isReplaced(n, o.VMs[n.Name]) || n.Name == dead {
 			out = append(out, n.VMID)
 		}
 	}
@@ -115,6 +116,10 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	if stays {
 		what, undo = "to be replaced", "undo `replace`; or "
 	}
+	healing := n.Name == m.dead && !isReplaced(n, vm)
+	if healing {
+		what, undo = "dead and to be replaced", ""
+	}
 	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
 		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint}
 	}
@@ -123,11 +128,13 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	_, votes := m.ownMemberOf(n)
 	votes = votes || !m.o.Members.Known
 	switch {
-	case m.d.Spec.ApplyOff || m.p.ApplyOff:
+	case healing && m.p.ObserveOnly:
+		return keep(cluster.HealingOff, "it is dead, and is left so: heal is observe", "set `heal: heal`"+m.whereSwitch("heal", true))
+	case !healing && (m.d.Spec.ApplyOff || m.p.ApplyOff):
 		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))
 	case !approved && !stays && slices.Contains(m.o.Facts.Guarded, n.Name):
 		return keep(cluster.RemovalUnapproved, "it is no longer in the inventory, which had it protected or locked", m.approveHint())
-	case !approved && m.asksApproval():
+	case !approved && !healing && m.asksApproval():
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
 	case !approved && deletions > limit:
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())

@@ -19,7 +19,7 @@ func (m *planner) planNode(n cluster.Node) {
 			Hint: "remove `locked: true` from nodes.yaml"})
 		return
 	}
-	if isReplaced(n, vm) && phase != cluster.PhaseCreating {
+	if (isReplaced(n, vm) || m.dead == n.Name) && phase != cluster.PhaseCreating {
 		m.planReplacement(n, vm)
 		return
 	}
@@ -52,6 +52,7 @@ func (m *planner) planNode(n cluster.Node) {
 		}
 	case cluster.PhaseUnreachable:
 		m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, lockedBy(vm)), Within: seeWithin, Hint: consoleHint(n, vm)})
+		m.waitForDead(n)
 	case cluster.PhaseMaintenance:
 		m.planMaintenance(n)
 	case cluster.PhaseLeaving:

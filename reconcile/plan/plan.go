@@ -58,6 +58,7 @@ type planner struct {
 
 	running  map[cluster.ActionID]cluster.Running
 	backoffs map[cluster.ActionID]cluster.Backoff
+	dead     string                             // the node that gets a new machine because it is dead
 	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
 	overdue  map[cluster.ActionID]bool          // what takes longer than it should
 	budgets  map[cluster.Role]budget
@@ -123,6 +124,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		backoffs: map[cluster.ActionID]cluster.Backoff{},
 		held:     map[cluster.Claim]cluster.ActionID{},
 		overdue:  map[cluster.ActionID]bool{},
+		dead:     deadNode(d, o),
 		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {

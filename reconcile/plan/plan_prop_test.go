@@ -58,6 +58,10 @@ func anyWorld(t *rapid.T) *world {
 				kn.Turn = rapid.SampledFrom([]string{"", "turn", cluster.TurnRemoval}).Draw(t, "turn")
 				kn.Drained = rapid.SampledFrom([]string{"", "boot", "earlier"}).Draw(t, "drained")
 			}
+			if !kn.Ready {
+				kn.NotReadySince = w.o.Now.Add(-time.Duration(rapid.IntRange(0, 30).Draw(t, "down for")) * time.Minute)
+			}
+			kn.Created = w.o.Now.Add(-time.Duration(rapid.IntRange(50, 500).Draw(t, "registered for")) * time.Minute)
 			kn.Meta, kn.Owned = anyMeta(t, "has"), anyMeta(t, "owns")
 			if rapid.IntRange(0, 9).Draw(t, "registered") > 0 {
 				w.o.Nodes.Value[n.Name] = kn
@@ -67,6 +71,10 @@ func anyWorld(t *rapid.T) *world {
 		if rapid.IntRange(0, 4).Draw(t, "releases unknown") == 0 {
 			w.o.Releases = cluster.Unseen[map[string]cluster.Release]("timeout")
 		}
+	}
+	if rapid.IntRange(0, 2).Draw(t, "replace dead") == 0 {
+		w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: 15 * time.Minute, ControlPlane: 20 * time.Minute}
+		w.d.Spec.ObserveOnly = rapid.IntRange(0, 3).Draw(t, "observe") == 0
 	}
 	if rapid.IntRange(0, 4).Draw(t, "window") == 0 {
 		for _, win := range []*cluster.Window{&w.d.Spec.Window, &w.p.Window} {
@@ -296,7 +304,13 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		}
 	case action.DrainNode:
 		n = a.Node
-		if _, stays := w.d.Spec.Node(n.Name); !stays || n.Replace != w.o.VMs[n.Name].Replace {
+		_, stays := w.d.Spec.Node(n.Name)
+		replaced := n.Replace != "" && n.Replace != w.o.VMs[n.Name].Replace
+		if stays && !replaced && a.Target == cluster.TurnRemoval {
+			lawOfDead(t, w, a, n, w.o.VMs[n.Name])
+			break
+		}
+		if !stays || replaced {
 			if a.Target != cluster.TurnRemoval || !a.How.Adopt || w.o.Nodes.Value[n.Name].UUID != n.UUID {
 				t.Errorf("%s, which is %+v", a.Info(), w.o.Nodes.Value[n.Name])
 			}
@@ -346,7 +360,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		t.Errorf("%s although the node is locked", a.Info())
 	}
 	open := w.d.Spec.Window.IsOpen(w.o.Now) && w.p.Window.IsOpen(w.o.Now)
-	if i := a.Info(); !open && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
+	if i := a.Info(); !open && w.o.Machines[i.Node].Reach != cluster.Silent && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
 		t.Errorf("%s although the window is closed", i)
 	}
 }
@@ -357,8 +371,13 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 	in, _ := w.o.Facts.Intent(cluster.IntendApproved)
 	n, ok := w.d.Spec.Node(a.VM.Node)
-	if replaced := n.Replace != "" && n.Replace != a.VM.Replace; ok && !replaced || !ok && !w.o.Orphans.Known || w.d.Spec.ApplyOff || w.p.ApplyOff {
+	replaced := n.Replace != "" && n.Replace != a.VM.Replace
+	dead := ok && !replaced
+	if !dead && (!ok && !w.o.Orphans.Known || w.d.Spec.ApplyOff || w.p.ApplyOff) {
 		t.Errorf("%s, whose node the inventory may have", a.Info())
+	}
+	if dead {
+		lawOfDead(t, w, a, n, a.VM)
 	}
 	if ok && n.Role == cluster.ControlPlane && len(w.d.Spec.ControlPlanes()) == 1 {
 		t.Errorf("%s, which is the only control plane", a.Info())
@@ -389,6 +408,27 @@ func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 	}
 	if a.VM.Protected || a.VM.Managed || a.VM.Lock != "" || len(a.VM.Others) > 0 {
 		t.Errorf("%s, which somebody keeps: %+v", a.Info(), a.VM)
+	}
+}
+
+// lawOfDead checks that a node which the inventory has, with the machine that it has,
+// loses that only when the inventory wants dead nodes replaced, it has been dead for long
+// enough, and nothing else is.
+func lawOfDead(t *rapid.T, w *world, a action.Action, n cluster.Node, vm cluster.VM) {
+	kn, down, young := w.o.Nodes.Value[n.Name], 0, false
+	for _, other := range w.d.Spec.Nodes {
+		if o, ok := w.o.Nodes.Value[other.Name]; ok && !o.Ready || w.o.Machines[other.Name].Reach == cluster.Silent {
+			down++
+		}
+		young = young || !w.o.Nodes.Value[other.Name].Created.IsZero() && w.o.Now.Sub(w.o.Nodes.Value[other.Name].Created) < time.Hour
+	}
+	limit := w.d.Spec.ReplaceDead.Of(n.Role)
+	silent := w.o.Machines[n.Name].Reach == cluster.Silent || vm.Deleting
+	if limit == 0 || w.d.Spec.ObserveOnly || w.p.ObserveOnly || n.Locked || kn.Ready || !silent || !w.o.Nodes.Known || w.o.Now.Sub(kn.NotReadySince) < limit {
+		t.Errorf("%s, which is not dead, or is to stay so: %+v", a.Info(), kn)
+	}
+	if 3*down > len(w.d.Spec.Nodes) || young || !w.o.Hosts[vm.Host].Known {
+		t.Errorf("%s, while %d are down, or one came lately (%t)", a.Info(), down, young)
 	}
 }
 

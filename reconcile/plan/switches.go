@@ -88,7 +88,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 // cluster, or of the host, is closed, and reports whether it does. What was begun is
 // ended, and members of etcd without a machine are removed at any time.
 func (m *planner) holdByWindow(i action.Info) bool {
-	if i.Kind == cluster.RemoveMember || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+	if i.Kind == cluster.RemoveMember || i.Node == m.dead || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
 		return false
 	}
 	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)

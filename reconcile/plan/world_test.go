@@ -110,6 +110,20 @@ func (w *world) remove(name string) {
 	w.d.Removed = RemovedNodes(w.d, w.o)
 }
 
+// dead has a node not answer any more.
+func (w *world) dead(name string, since time.Duration) {
+	w.o = cloneObserved(w.o)
+	vm, m := w.o.VMs[name], w.o.Machines[name]
+	vm.Power, vm.Uptime, m.Reach = cluster.PowerRunning, max(since, time.Hour), cluster.Silent
+	w.o.VMs[name], w.o.Machines[name] = vm, m
+	editNode(&w.o, name, func(kn *cluster.KubeNode) {
+		kn.Ready, kn.NotReadySince, kn.Why = false, w.o.Now.Add(-since), "Kubelet stopped posting node status."
+	})
+	if n, _ := w.d.Spec.Node(name); n.Role == cluster.ControlPlane { // it is listed, and cannot be asked
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), len(w.o.Members.Value)-1
+	}
+}
+
 func (w *world) vm(n cluster.Node) cluster.VM {
 	return cluster.VM{VMID: n.VMID, Node: n.Name, Name: n.Name, Host: n.Placement.Pin, Presence: cluster.Present, Owner: cluster.Ours,
 		Tags: []string{cluster.OwnTag}, Hardware: cluster.Saw(drift.WantHardware(w.d.Spec, n))}
@@ -206,6 +220,8 @@ func (w *world) run(t *testing.T, line string) string {
 		switch arg(1) {
 		case "reserve":
 			w.p.Capacity.MemoryReserveMiB = int64(w.number(t, arg(2))) << 10
+		case "heal":
+			w.p.ObserveOnly = false
 		case "observe":
 			w.p.ObserveOnly = true
 		case "off":
@@ -307,6 +323,14 @@ func (w *world) run(t *testing.T, line string) string {
 		kn.Pressure = strings.Join(f[2:], " ")
 		nodes[arg(1)] = kn
 		w.o.Nodes = cluster.Saw(nodes)
+	case "dead": // a node, for so long, while its VM runs
+		w.dead(arg(1), parseAge(t, arg(2)))
+	case "replace-dead":
+		w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: parseAge(t, arg(1)), ControlPlane: parseAge(t, arg(2))}
+	case "created": // every Node object, so long ago
+		for _, n := range w.d.Spec.Nodes {
+			editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-parseAge(t, arg(1))) })
+		}
 	case "not-ready":
 		nodes := maps.Clone(w.o.Nodes.Value)
 		nodes[arg(1)] = cluster.KubeNode{Name: arg(1), Why: strings.Join(f[2:], " ")}

@@ -57,6 +57,10 @@ type clusterFile struct {
 	// When nodes that run may be taken out of service: to be changed, removed or replaced.
 	// What has begun is finished, and nodes that are down are healed at any time.
 	Window Window `yaml:"window" default:"always"`
+	// When a node that worked and does not answer any more gets a new machine. The disks
+	// of the old one are deleted with it. One node an hour, and none while more than a
+	// third are not Ready or it may be the host.
+	ReplaceDead replaceDead `yaml:"replace_dead" default:"never"`
 	// A control plane is removed although an even number of them is left, which survives
 	// the loss of no more of them than one less would.
 	AllowEven bool `yaml:"allow_even" default:"false"`
@@ -86,6 +90,13 @@ type drain struct {
 	// What follows then: stop puts the node back into service, and it is tried again
 	// later; delete deletes the pods that are left.
 	OnTimeout string `yaml:"on_timeout" enum:"stop,delete" default:"stop"`
+}
+
+type replaceDead struct {
+	// For how long a worker must be dead.
+	Worker time.Duration `yaml:"worker" default:"never" example:"15m"`
+	// For how long a control plane must be dead. Its member of etcd is removed first.
+	ControlPlane time.Duration `yaml:"controlplane" default:"never" example:"30m"`
 }
 
 // Window is how a window is written, here and in the policy of a host.

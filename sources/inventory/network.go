@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
@@ -45,6 +46,7 @@ func (l *loader) resolveCluster() {
 		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),
 		Mirrors:           maps.Clone(l.opts.Mirrors),
 	}
+	l.spec.ReplaceDead = cluster.ReplaceDead{ControlPlane: l.deadAfter("controlplane", c.ReplaceDead.ControlPlane), Worker: l.deadAfter("worker", c.ReplaceDead.Worker)}
 	l.spec.Window = c.Window.Resolve("window", l.Report)
 	if c.ClusterName != "" {
 		l.spec.ID = cluster.ClusterID(l.opts.Owner, c.ClusterName)
@@ -57,6 +59,17 @@ func (l *loader) resolveCluster() {
 			l.Wrong(yamlschema.Element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
 		}
 	}
+}
+
+// shortestDead is how long a node may at least be away: to boot again takes minutes.
+const shortestDead = 10 * time.Minute
+
+// deadAfter checks for how long nodes of a role must be dead.
+func (l *loader) deadAfter(role string, d time.Duration) time.Duration {
+	if field := "replace_dead." + role; d > 0 && d < shortestDead {
+		l.Wrong(field, "write 10m or more, or remove the line", "%s is too short: a node that boots again may take minutes", d)
+	}
+	return d
 }
 
 // Resolve returns what is written in a field, and reports what is wrong with it. Of what

@@ -1,0 +1,85 @@
+package agent_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestDeadNodesAreReplaced has machines hang: a worker and a control plane, the founder,
+// get new machines, the second not before an hour has gone by; and when half of the
+// cluster hangs, nothing is deleted.
+func TestDeadNodesAreReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 3}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nreplace_dead: {worker: 15m, controlplane: 30m}\n")
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "replace what is dead")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.watchRemovals()
+		made := func() map[string]string {
+			out := map[string]string{}
+			for _, vm := range s.Lab.PVE.VMs() {
+				out[vm.Config["name"]] = vm.Config["vmgenid"]
+			}
+			return out
+		}
+		first := made()
+		time.Sleep(2 * time.Hour)
+
+		died := time.Now()
+		must(s.Lab.Talos.Kill(s.vmidOf("dev-wk-2")))
+		s.Until(10*time.Minute, "named", func(st cluster.Status) bool { return waitsFor(st, "dev-wk-2", ", and gets a new machine at ") })
+		if made()["dev-wk-2"] != first["dev-wk-2"] {
+			t.Fatal("replaced at once")
+		}
+		s.UntilReady(time.Hour)
+		if since := time.Since(died); since < 15*time.Minute || made()["dev-wk-2"] == first["dev-wk-2"] {
+			t.Errorf("after %s its machine is %s, and was %s", since, made()["dev-wk-2"], first["dev-wk-2"])
+		}
+
+		again := time.Now()
+		must(s.Lab.Talos.Kill(s.vmidOf("dev-cp-1")))
+		s.Until(50*time.Minute, "held for an hour", func(st cluster.Status) bool {
+			return waitsFor(st, "dev-cp-1", "would get a new machine: the last node came at ")
+		})
+		s.UntilReady(2 * time.Hour)
+		if since := time.Since(again); since < 45*time.Minute || made()["dev-cp-1"] == first["dev-cp-1"] || len(s.members()) != 3 {
+			t.Errorf("after %s its machine is %s, and was %s; members %v", since, made()["dev-cp-1"], first["dev-cp-1"], s.members())
+		}
+		s.CheckRules(sz)
+
+		time.Sleep(2 * time.Hour)
+		now := made()
+		for _, name := range []string{"dev-wk-1", "dev-wk-3", "dev-cp-2"} {
+			must(s.Lab.Talos.Kill(s.vmidOf(name)))
+		}
+		s.Until(2*time.Hour, "spared", func(st cluster.Status) bool {
+			return waitsFor(st, "dev-wk-1", "3 of 6 nodes are not Ready, so that it may not be the node")
+		})
+		time.Sleep(3 * time.Hour)
+		for name, id := range made() {
+			if now[name] != id {
+				t.Errorf("%s was replaced while half of the cluster was dead", name)
+			}
+		}
+		s.Halt()
+	})
+}
+
+// waitsFor reports whether a node waits with such words.
+func waitsFor(st cluster.Status, node, words string) bool {
+	for _, w := range st.Waiting {
+		if w.Subject == node && strings.Contains(w.Message, words) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,71 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// TestLawsOfDeadNodes kills nodes of a cluster that works, to different degrees: whatever
+// else is wrong, a node loses its machine only when all shows that it is the node.
+func TestLawsOfDeadNodes(t *testing.T) {
+	type shape struct{ cps, workers int }
+	working := map[shape]*world{}
+	for _, s := range []shape{{1, 1}, {1, 3}, {3, 1}, {3, 3}} {
+		w := newWorld(s.cps, s.workers)
+		w.run(t, "image stored")
+		w.run(t, "steps")
+		w.run(t, "agree")
+		working[s] = w
+	}
+	replaced := 0
+	rapid.Check(t, func(t *rapid.T) {
+		from := working[rapid.SampledFrom([]shape{{1, 1}, {1, 3}, {3, 1}, {3, 3}}).Draw(t, "shape")]
+		w := &world{d: from.d, o: cloneObserved(from.o), p: from.p}
+		minutes := func(label string, from, to int) time.Duration {
+			return time.Duration(rapid.IntRange(from, to).Draw(t, label)) * time.Minute
+		}
+		w.d.Spec.Nodes = append([]cluster.Node(nil), w.d.Spec.Nodes...)
+		for i := range w.d.Spec.Nodes {
+			n := &w.d.Spec.Nodes[i]
+			n.Protect, n.Locked = rapid.IntRange(0, 9).Draw(t, "protect") == 0, rapid.IntRange(0, 9).Draw(t, "locked") == 0
+			editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-minutes("age", 55, 600)) })
+		}
+		if rapid.IntRange(0, 4).Draw(t, "wanted") > 0 {
+			w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: 15 * time.Minute, ControlPlane: 20 * time.Minute}
+		}
+		w.d.Spec.ObserveOnly, w.p.ObserveOnly = rapid.IntRange(0, 5).Draw(t, "observe") == 0, rapid.IntRange(0, 5).Draw(t, "policy") == 0
+		if rapid.IntRange(0, 5).Draw(t, "no host") == 0 {
+			h := w.o.Hosts["pve1"]
+			h.Known = false
+			w.o.Hosts["pve1"] = h
+		}
+		for i := range rapid.IntRange(1, 3).Draw(t, "dead") {
+			w.dead(rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, fmt.Sprint("dead ", i)).Name, minutes(fmt.Sprint("since ", i), 10, 30))
+		}
+		if rapid.Bool().Draw(t, "one begun") {
+			name := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "begun").Name
+			editNode(&w.o, name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = true, cluster.TurnRemoval, kn.BootID })
+		}
+		for _, a := range Make(w.d, w.o, w.p).Actions {
+			switch a := a.(type) {
+			case action.DrainNode:
+				lawOfDead(t, w, a, a.Node, w.o.VMs[a.Node.Name])
+				replaced++
+			case action.RemoveMember:
+				lawOfDead(t, w, a, a.Node, w.o.VMs[a.Node.Name])
+			case action.DeleteVM:
+				n, _ := w.d.Spec.Node(a.VM.Node)
+				lawOfDead(t, w, a, n, a.VM)
+			}
+		}
+	})
+	if replaced == 0 {
+		t.Error("no node was replaced in any of these worlds")
+	}
+}
