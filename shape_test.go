@@ -38,7 +38,7 @@ var shapes = map[string]shape{
 	// The simulated Proxmox VE and Kubernetes are as large as what they serve.
 	"internal/lab/pve":     {files: 40, lines: 8500, circle: 29, oneWord: 32},
 	"internal/lab/kube":    {lines: 6000, circle: 11, oneWord: 37},
-	"internal/lab/talos":   {circle: 14, oneWord: 8},
+	"internal/lab/talos":   {circle: 14},
 	"internal/lab/factory": {oneWord: 9},
 
 	"reconcile": {oneWord: 4},

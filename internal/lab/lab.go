@@ -133,7 +133,7 @@ func (l *Lab) openHost(c Config) error {
 	} else {
 		l.Kube = kube.New(kube.Config{World: l.World})
 		l.onClose(l.Kube.Close)
-		kubernetes = l.Kube
+		kubernetes = nodes{l.Kube}
 	}
 	var err error
 	if l.Talos, err = talos.New(talos.Config{World: l.World, Kubernetes: kubernetes, Reservations: c.Reservations, Off: func(vmid int) {

@@ -105,6 +105,13 @@ func (cl *cluster) pullFails(p *pod) bool {
 	return false
 }
 
+// CanPull implements world.Containers.
+func (c *Clusters) CanPull(image string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.canPull(image)
+}
+
 // canPull reports whether the registry of an image gives it out.
 func (c *Clusters) canPull(image string) bool {
 	host := rules.RegistryOf(image)

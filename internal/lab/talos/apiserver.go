@@ -14,11 +14,14 @@ import (
 	cosiserver "github.com/cosi-project/runtime/pkg/state/protobuf/server"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
+	timeapi "github.com/siderolabs/talos/pkg/machinery/api/time"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // apiServer is the Talos API of a machine, open at one address.
@@ -113,16 +116,18 @@ func (b *boot) serveAPI(l *listener, config *tls.Config) *apiServer {
 	if gate.maintenance && b.m.minor() < 13 {
 		d.services = map[string]any{
 			machineapi.MachineService_ServiceDesc.ServiceName: &maintenanceService{b: b},
-			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{},
+			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{b: b},
 			cosi.State_ServiceDesc.ServiceName:                resources,
 		}
 	} else {
 		d.services = map[string]any{
-			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{b: b},
-			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{},
+			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, b: b},
+			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{b: b},
+			timeapi.TimeService_ServiceDesc.ServiceName:       &system.TimeService{Machine: inside{b}},
 			cosi.State_ServiceDesc.ServiceName:                resources,
 		}
 		if b.m.minor() >= 13 {
+			d.services[machineapi.ImageService_ServiceDesc.ServiceName] = &system.ImageService{Machine: inside{b}}
 			d.services[machineapi.LifecycleService_ServiceDesc.ServiceName] = &lifecycleService{}
 		}
 	}
@@ -142,7 +147,9 @@ func (b *boot) serveAPI(l *listener, config *tls.Config) *apiServer {
 var serviceDescs = []*grpc.ServiceDesc{
 	&machineapi.MachineService_ServiceDesc,
 	&machineapi.LifecycleService_ServiceDesc,
+	&machineapi.ImageService_ServiceDesc,
 	&storageapi.StorageService_ServiceDesc,
+	&timeapi.TimeService_ServiceDesc,
 	&cosi.State_ServiceDesc,
 }
 

@@ -190,7 +190,7 @@ func (f *Fleet) PowerOn(g world.Guest) {
 		if old := f.machines[g.VMID]; old != nil {
 			old.switchOff()
 		}
-		m := &machine{f: f, guest: g}
+		m := &machine{f: f, guest: g, disks: listDisks(g)}
 		f.machines[g.VMID] = m
 		if m.canBoot() {
 			m.startBoot()

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
@@ -36,7 +38,7 @@ func (b *boot) readTargets(ctx context.Context, method string) (nodes []string, 
 	case len(node) > 1:
 		return nil, false, status.Error(codes.InvalidArgument, "node metadata must be single-valued")
 	case len(nodes) > 0 && !(len(nodes) == 1 && !control && nodes[0] == local):
-		if !strings.HasPrefix(method, "/machine.MachineService/") && !strings.HasPrefix(method, "/storage.StorageService/") {
+		if !slices.ContainsFunc([]string{"/machine.MachineService/", "/storage.StorageService/", "/time.TimeService/"}, func(service string) bool { return strings.HasPrefix(method, service) }) {
 			return nil, true, status.Errorf(codes.InvalidArgument, "one-2-many proxying is not supported for method %s", method)
 		}
 	case len(node) == 1 && node[0] != local:
@@ -204,36 +206,59 @@ func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler
 		return handler(srv, ss)
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	request := &replay{ServerStream: ss}
-	for _, node := range nodes {
-		impl, err := b.serviceAt(ss.Context(), node, service)
-		if err == nil {
-			request.node, request.read = "", 0
-			if many {
-				request.node = node
-			}
-			err = handler(impl, request)
-		}
-		if err != nil && !many {
+	request := &sharedStream{ServerStream: ss, turn: make(chan struct{}, 1)}
+	if !many {
+		impl, err := b.serviceAt(ss.Context(), nodes[0], service)
+		if err != nil {
 			return err
 		}
-		if err != nil {
+		return handler(impl, &replay{sharedStream: request})
+	}
+	failed := make([]error, len(nodes))
+	ask := func(i int) {
+		impl, err := b.serviceAt(ss.Context(), nodes[i], service)
+		if err == nil {
+			err = handler(impl, &replay{sharedStream: request, node: nodes[i]})
+		}
+		if err != nil && ss.Context().Err() == nil {
 			data := &common.Data{}
-			markNode(data.ProtoReflect(), node, err)
-			if err := ss.SendMsg(data); err != nil {
-				return err
-			}
+			markNode(data.ProtoReflect(), nodes[i], err)
+			failed[i] = request.send(data)
 		}
 	}
-	return nil
+	var all sync.WaitGroup
+	for i := range nodes {
+		if slices.Contains(endless, method) {
+			all.Go(func() { ask(i) })
+		} else {
+			ask(i)
+		}
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
-// replay gives every machine the one request the client sent and marks what
-// they send back.
-type replay struct {
+// endless are the streams that may not end, so that machines are asked side by side.
+var endless = []string{"/machine.MachineService/Events", "/machine.MachineService/Dmesg", "/machine.MachineService/Logs"}
+
+// sharedStream is the stream of a client that several machines answer.
+type sharedStream struct {
 	grpc.ServerStream
-	node string // "" : do not mark
+	turn chan struct{} // holds one value while it is read or written
 	sent []proto.Message
+}
+
+func (s *sharedStream) send(m any) error {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	return s.ServerStream.SendMsg(m)
+}
+
+// replay gives every machine the requests the client sent and marks what they send
+// back.
+type replay struct {
+	*sharedStream
+	node string // "" : do not mark
 	read int
 }
 
@@ -242,15 +267,16 @@ func (r *replay) RecvMsg(m any) error {
 	if !ok {
 		return fmt.Errorf("pass on a %T: not a protobuf message", m)
 	}
-	if r.read < len(r.sent) {
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	if r.read == len(r.sent) {
+		if err := r.ServerStream.RecvMsg(m); err != nil {
+			return err
+		}
+		r.sent = append(r.sent, proto.Clone(into))
+	} else {
 		proto.Merge(into, r.sent[r.read])
-		r.read++
-		return nil
 	}
-	if err := r.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	r.sent = append(r.sent, proto.Clone(into))
 	r.read++
 	return nil
 }
@@ -259,7 +285,7 @@ func (r *replay) SendMsg(m any) error {
 	if msg, ok := m.(proto.Message); ok && r.node != "" {
 		markNode(msg.ProtoReflect(), r.node, nil)
 	}
-	return r.ServerStream.SendMsg(m)
+	return r.send(m)
 }
 
 // emptyAnswer makes the answer message of a method.

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/state"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -19,7 +21,8 @@ import (
 type machine struct {
 	f     *Fleet
 	guest world.Guest
-	boot  *boot // nil: nothing runs (hung, or nothing bootable)
+	disks []system.Disk // when it was switched on; they may grow since
+	boot  *boot         // nil: nothing runs (hung, or nothing bootable)
 
 	dark     bool   // partitioned from the network
 	darkened string // the address it had then
@@ -29,9 +32,10 @@ type machine struct {
 // disk is what a machine keeps on its system disk beyond the image. It is the
 // Contents of the world's disk, so that it lives and dies with it.
 type disk struct {
-	config []byte  // the saved machine config; nil: none
-	member *member // the etcd data directory; nil: empty
-	wiped  bool    // Talos itself was wiped: nothing to boot
+	config []byte         // the saved machine config; nil: none
+	member *member        // the etcd data directory; nil: empty
+	wiped  bool           // Talos itself was wiped: nothing to boot
+	images []system.Image // pulled by a caller of the API
 }
 
 // disk returns what the machine keeps, nil without a disk.
@@ -45,6 +49,17 @@ func (m *machine) disk() *disk {
 		m.guest.Boot.Contents = d
 	}
 	return d
+}
+
+// listDisks returns the disks of a guest in the order of their names: the one it
+// boots from first.
+func listDisks(g world.Guest) (disks []system.Disk) {
+	for _, d := range append([]*world.Disk{g.Boot}, g.Disks...) {
+		if d != nil && (d != g.Boot || len(disks) == 0) {
+			disks = append(disks, system.Disk{Bytes: d.Bytes, Serial: d.Serial})
+		}
+	}
+	return disks
 }
 
 // canBoot reports whether there is a Talos image to boot and a guest that is
@@ -97,8 +112,10 @@ func (m *machine) platformAddress() netip.Prefix {
 
 // startBoot boots the machine from its disk.
 func (m *machine) startBoot() {
-	b := &boot{m: m, f: m.f, id: newUUID(), services: map[string]*service{}}
+	b := &boot{m: m, f: m.f, id: newUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}}
+	b.events = system.NewEvents(b.id)
 	m.boot = b
+	b.publishSequence("initialize", machineapi.SequenceEvent_START)
 	d := m.f.world.Latency.Boot
 	m.f.world.Spend("boot", m.subject(), d, "start/"+m.subject())
 	b.runAfter(d, b.finishStart)
@@ -150,10 +167,13 @@ type darkener interface{ Darken(host string, dark bool) }
 
 // boot is one run of a machine, from power on to power off or reboot.
 type boot struct {
-	m      *machine
-	f      *Fleet
-	id     string // boot id
-	timers []func()
+	m       *machine
+	f       *Fleet
+	id      string    // boot id
+	started time.Time // by its own clock
+	events  *system.Events
+	actor   string // the id of the call that takes it down, if one does
+	timers  []func()
 
 	// Set once Talos has come up.
 	state        state.State // its resources; nil: still booting
@@ -243,6 +263,8 @@ func (b *boot) configureMachine(cfg config.Provider) {
 	}
 	b.f.learnAuthority(cfg)
 	b.stage = runtime.MachineStageBooting
+	b.publishSequence("initialize", machineapi.SequenceEvent_STOP)
+	b.publishSequence("boot", machineapi.SequenceEvent_START)
 	b.adoptSettings(set)
 	b.f.world.Spend("node", b.hostname(), 0, "boot/"+b.m.subject(), "apply/"+b.m.subject())
 	b.f.world.Report(b.hostname(), "configured, at %s", b.address.Addr())
@@ -288,8 +310,10 @@ func (b *boot) hostname() string {
 // goDown takes the machine down in good order: it reports it, falls silent, and
 // when d has passed it is off and then runs.
 func (b *boot) goDown(stage runtime.MachineStage, d time.Duration, then func()) {
+	b.beginSequence(stage)
 	b.stopping = true
 	b.stage = stage
+	b.runAfter(silence*3/4, b.events.Close)
 	b.runAfter(silence, func() {
 		b.withdrawBoot()
 		b.runAfter(d-silence, func() {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	goruntime "runtime"
-	"slices"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
@@ -15,13 +13,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // machineService is machine.MachineService of a configured machine and, from
-// v1.13 on, of one in maintenance mode. What is not implemented here answers
-// Unimplemented.
+// v1.13 on, of one in maintenance mode. What neither it nor system.Service
+// implements answers Unimplemented.
 type machineService struct {
-	machineapi.UnimplementedMachineServiceServer
+	system.Service
 	b *boot
 }
 
@@ -80,70 +80,55 @@ func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machinea
 	return &machineapi.ServiceListResponse{Messages: []*machineapi.ServiceList{list}}, err
 }
 
-// ServiceRestart, ServiceStop and ServiceStart refuse, see refuseService.
+// ServiceRestart restarts the kubelet and the services of extensions.
 func (s *machineService) ServiceRestart(_ context.Context, in *machineapi.ServiceRestartRequest) (*machineapi.ServiceRestartResponse, error) {
-	return nil, s.b.refuseService(in.GetId(), "restart")
-}
-
-func (s *machineService) ServiceStop(_ context.Context, in *machineapi.ServiceStopRequest) (*machineapi.ServiceStopResponse, error) {
-	return nil, s.b.refuseService(in.GetId(), "stop")
-}
-
-func (s *machineService) ServiceStart(_ context.Context, in *machineapi.ServiceStartRequest) (*machineapi.ServiceStartResponse, error) {
-	return nil, s.b.refuseService(in.GetId(), "start")
-}
-
-// refuseService refuses to start or stop a service: most may not be in life
-// either, the others are not simulated here.
-func (b *boot) refuseService(id, operation string) error {
-	return b.readFleet(func() error {
-		switch {
-		case b.services[id] == nil:
-			return fmt.Errorf("service %q not defined", id)
-		case slices.Contains([]string{"machined", "apid", "containerd", "cri", "trustd", "etcd"}, id):
-			return fmt.Errorf("service %q doesn't support %s operation via API", id, operation)
-		}
-		return status.Errorf(codes.Unimplemented, "the lab does not play the %s of a service", operation)
-	})
-}
-
-// Logs are empty, for services that there are.
-func (s *machineService) Logs(in *machineapi.LogsRequest, _ grpc.ServerStreamingServer[common.Data]) error {
-	return s.b.readFleet(func() error {
-		if s.b.services[in.GetId()] == nil {
-			return fmt.Errorf("log %q was not registered", in.GetId())
-		}
-		return nil // a service that has logged nothing
-	})
-}
-
-// Read reads the one file clients need: the boot id, which proves a
-// reboot.
-func (s *machineService) Read(in *machineapi.ReadRequest, out grpc.ServerStreamingServer[common.Data]) error {
-	if in.GetPath() != "/proc/sys/kernel/random/boot_id" {
-		return status.Errorf(codes.NotFound, "stat %s: no such file or directory", in.GetPath())
+	if err := s.b.operateService(in.GetId(), "restart"); err != nil {
+		return nil, err
 	}
-	return out.Send(&common.Data{Bytes: []byte(s.b.id + "\n")})
+	return &machineapi.ServiceRestartResponse{Messages: []*machineapi.ServiceRestart{{Resp: fmt.Sprintf("Service %q restarted", in.GetId())}}}, nil
+}
+
+// ServiceStop stops a service of an extension.
+func (s *machineService) ServiceStop(_ context.Context, in *machineapi.ServiceStopRequest) (*machineapi.ServiceStopResponse, error) {
+	if err := s.b.operateService(in.GetId(), "stop"); err != nil {
+		return nil, err
+	}
+	return &machineapi.ServiceStopResponse{Messages: []*machineapi.ServiceStop{{Resp: fmt.Sprintf("Service %q stopped", in.GetId())}}}, nil
+}
+
+// ServiceStart starts a service of an extension.
+func (s *machineService) ServiceStart(_ context.Context, in *machineapi.ServiceStartRequest) (*machineapi.ServiceStartResponse, error) {
+	if err := s.b.operateService(in.GetId(), "start"); err != nil {
+		return nil, err
+	}
+	return &machineapi.ServiceStartResponse{Messages: []*machineapi.ServiceStart{{Resp: fmt.Sprintf("Service %q started", in.GetId())}}}, nil
 }
 
 // Reboot answers at once; the API is closed a moment later.
 func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*machineapi.RebootResponse, error) {
+	actor := newUUID()
 	err := s.b.alterFleet(func() error {
+		if s.b.refuseSequence("reboot") {
+			return nil
+		}
+		s.b.actor = actor
 		s.b.f.world.Report(s.b.hostname(), "reboots")
 		s.b.rebootMachine()
 		return nil
 	})
-	return &machineapi.RebootResponse{Messages: []*machineapi.Reboot{{ActorId: newUUID()}}}, err
+	return &machineapi.RebootResponse{Messages: []*machineapi.Reboot{{ActorId: actor}}}, err
 }
 
 // Shutdown switches the virtual machine off from inside.
 func (s *machineService) Shutdown(context.Context, *machineapi.ShutdownRequest) (*machineapi.ShutdownResponse, error) {
+	actor := newUUID()
 	err := s.b.alterFleet(func() error {
+		s.b.actor = actor
 		s.b.f.world.Report(s.b.hostname(), "shuts down")
 		s.b.powerDown(runtime.MachineStageShuttingDown, func() {})
 		return nil
 	})
-	return &machineapi.ShutdownResponse{Messages: []*machineapi.Shutdown{{ActorId: newUUID()}}}, err
+	return &machineapi.ShutdownResponse{Messages: []*machineapi.Shutdown{{ActorId: actor}}}, err
 }
 
 // powerDown switches the virtual machine off from inside, with a last deed.
@@ -161,9 +146,13 @@ func (b *boot) powerDown(stage runtime.MachineStage, last func()) {
 // partitions the whole system disk is wiped, Talos with it: a machine made
 // from a disk image has nothing to boot afterwards.
 func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest) (*machineapi.ResetResponse, error) {
-	b := s.b
+	b, actor := s.b, newUUID()
 	err := b.awaitChange(ctx, func() error {
 		d := b.m.disk()
+		if b.refuseSequence("reset") {
+			return nil
+		}
+		b.actor = actor
 		if in.GetGraceful() && d.member != nil {
 			if !d.member.of.canServe() {
 				return errHang
@@ -183,7 +172,7 @@ func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest)
 		})
 		return nil
 	})
-	return &machineapi.ResetResponse{Messages: []*machineapi.Reset{{ActorId: newUUID()}}}, err
+	return &machineapi.ResetResponse{Messages: []*machineapi.Reset{{ActorId: actor}}}, err
 }
 
 // wipeDisk empties what a reset asks to.
@@ -205,7 +194,7 @@ func (b *boot) wipeDisk(in *machineapi.ResetRequest) {
 		case p.GetLabel() == constants.StatePartitionLabel:
 			d.config = nil
 		case p.GetLabel() == constants.EphemeralPartitionLabel:
-			d.member = nil
+			d.member, d.images = nil, nil
 		}
 	}
 }
@@ -226,12 +215,11 @@ func (*lifecycleService) Upgrade(*machineapi.LifecycleServiceUpgradeRequest, grp
 	return errNoUpgrade
 }
 
-// storageService is storage.StorageService of a machine whose disks the API
-// does not show.
+// inside is a machine as package system looks at it.
+type inside struct{ b *boot }
+
+// storageService is storage.StorageService.
 type storageService struct {
 	storageapi.UnimplementedStorageServiceServer
-}
-
-func (*storageService) Disks(context.Context, *emptypb.Empty) (*storageapi.DisksResponse, error) {
-	return &storageapi.DisksResponse{Messages: []*storageapi.Disks{{}}}, nil
+	b *boot
 }

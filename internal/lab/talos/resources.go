@@ -111,6 +111,7 @@ func (b *boot) openState() {
 			func(r *runtime.ImageFactorySchematic) { r.TypedSpec().SchematicID = img.Schematic })
 	}
 	b.writeExtensions()
+	b.writeDisks()
 	putResource(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
 }
 

@@ -35,9 +35,9 @@ var (
 // changes are the methods that change something.
 var changes = methodSet("/machine.MachineService/",
 	"ApplyConfiguration", "Bootstrap", "EtcdAlarmDisarm", "EtcdDefragment", "EtcdForfeitLeadership", "EtcdLeaveCluster",
-	"EtcdRecover", "EtcdRemoveMemberByID", "MetaDelete", "MetaWrite", "Reboot", "Reset", "Restart", "Rollback",
+	"EtcdRecover", "EtcdRemoveMemberByID", "ImagePull", "MetaDelete", "MetaWrite", "Reboot", "Reset", "Restart", "Rollback",
 	"ServiceRestart", "ServiceStart", "ServiceStop", "Shutdown", "Upgrade",
-	"/machine.LifecycleService/Install", "/machine.LifecycleService/Upgrade", "/storage.StorageService/BlockDeviceWipe")
+	"/machine.ImageService/Pull", "/machine.LifecycleService/Install", "/machine.LifecycleService/Upgrade", "/storage.StorageService/BlockDeviceWipe")
 
 func methodSet(service string, names ...string) map[string]bool {
 	set := map[string]bool{}

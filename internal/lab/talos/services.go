@@ -1,8 +1,10 @@
 package talos
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -20,6 +22,7 @@ type service struct {
 	healthy bool
 	message string // of the last health check
 	changed time.Time
+	starts  int // of the kubelet
 }
 
 const (
@@ -52,8 +55,14 @@ func (s *service) moveTo(state, msg string) {
 		s.unknown, s.healthy, s.message, s.changed = true, false, "", time.Time{}
 	}
 	s.state = state
-	s.events = append(s.events, &machineapi.ServiceEvent{Msg: msg, State: state, Ts: timestamppb.Now()})
+	s.record(msg)
 	s.b.writeService(s)
+}
+
+// record adds an event to those of the service and to those of the machine.
+func (s *service) record(msg string) {
+	s.events = append(s.events, &machineapi.ServiceEvent{Msg: msg, State: s.state, Ts: timestamppb.Now()})
+	s.b.publishService(s, msg)
 }
 
 // runProcess starts the service's process; its health is unknown at first.
@@ -78,7 +87,7 @@ func (s *service) failHealth(reason string) {
 
 func (s *service) setHealth(healthy bool, message, event string) {
 	s.unknown, s.healthy, s.message, s.changed = false, healthy, message, time.Now()
-	s.events = append(s.events, &machineapi.ServiceEvent{Msg: event, State: s.state, Ts: timestamppb.Now()})
+	s.record(event)
 	s.b.writeService(s)
 }
 
@@ -179,11 +188,79 @@ func (b *boot) startKubelet() {
 		return
 	}
 	s.moveTo("Waiting", `Waiting for service "cri" to be "up"`)
+	b.runKubelet()
+}
+
+// runKubelet runs the kubelet, once more if it ran before: then with another process.
+func (b *boot) runKubelet() {
+	s := b.findService("kubelet")
 	s.moveTo("Preparing", "Running pre state")
+	s.starts++
+	start := s.starts
 	b.runAfter(b.f.step*7/10, func() {
+		if s.starts != start {
+			return // it was restarted meanwhile
+		}
 		s.moveTo("Preparing", "Creating service runner")
-		s.runProcess("Started task kubelet (PID 239) for container kubelet")
+		s.runProcess(fmt.Sprintf("Started task kubelet (PID %d) for container kubelet", s.pid()))
 		b.runAfter(b.f.step*27/10, s.passHealth)
+	})
+}
+
+// pid is the process of a kubelet, which each start makes another, or of an extension.
+func (s *service) pid() int {
+	if s.id != "kubelet" {
+		return 400
+	}
+	return 239 + 90*(s.starts-1)
+}
+
+// isRunning reports whether a service runs.
+func (b *boot) isRunning(id string) bool {
+	s := b.services[id]
+	return s != nil && s.state == "Running"
+}
+
+// operateService starts, stops or restarts a service for a call. Talos lets its
+// callers do so with the services of extensions, and start and restart the kubelet
+// (from system.go and services/kubelet.go of v1.13.9, recorded as far as it
+// refuses).
+func (b *boot) operateService(id, operation string) error {
+	return b.alterFleet(func() error {
+		s := b.services[id]
+		if s == nil {
+			return fmt.Errorf("service %q not defined", id)
+		}
+		active := s.state != "Finished" && s.state != "Failed"
+		switch {
+		case operation == "start" && active, operation == "stop" && !active:
+			return nil // it is so already
+		case operation == "restart" && !active:
+			operation = "start"
+		}
+		kubelet := id == "kubelet" && operation != "stop"
+		if !kubelet && !strings.HasPrefix(id, "ext-") {
+			return fmt.Errorf("service %q doesn't support %s operation via API", id, operation)
+		}
+		if active {
+			if s.state == "Running" {
+				s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task %s (PID %d, container %s)", id, s.pid(), id))
+			}
+			s.moveTo("Finished", "Service finished successfully")
+		}
+		if operation == "stop" {
+			return nil
+		}
+		s.moveTo("Starting", "Starting service")
+		if !kubelet {
+			b.startExtensions()
+			return nil
+		}
+		s.moveTo("Waiting", kubeletWaits)
+		if b.criUp { // else the boot goes on with it
+			b.startKubelet()
+		}
+		return nil
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	etcdres "github.com/siderolabs/talos/pkg/machinery/resources/etcd"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
@@ -27,6 +28,9 @@ func (b *boot) evaluateState() {
 		// (recorded). Any other boot ends with a call of the Kubernetes API through its
 		// endpoint.
 		if kubelet && b.extensionsUp() && (b.founded || (!b.set.control || b.findService("etcd").healthy) && !b.lacksEndpoint()) {
+			if !b.sequenced {
+				b.publishSequence("boot", machineapi.SequenceEvent_STOP)
+			}
 			b.sequenced = true
 		}
 		if b.sequenced {
@@ -165,6 +169,7 @@ func (b *boot) writeStatus() {
 		putResource(b, "runtime.MachineStatusController", runtime.NewMachineStatus(), func(r *runtime.MachineStatus) {
 			r.TypedSpec().Stage, r.TypedSpec().Status.Ready, r.TypedSpec().Status.UnmetConditions = b.stage, b.ready, unmet
 		})
+		b.publishStatus(unmet)
 	}
 }
 

@@ -160,3 +160,22 @@ type Kubernetes interface {
 	// answers at an address: its own, or the VIP it holds.
 	AwaitEndpoint(ca string, endpoint netip.Addr, answers func()) (stop func())
 }
+
+// Pod is a pod that runs on a node, as the machine below sees it.
+type Pod struct {
+	Namespace, Name, UID string
+	Containers           []Container
+}
+
+// Container is one container of a pod.
+type Container struct{ Name, Image string }
+
+// Containers is what a Kubernetes besides knows of the machine below a node. A
+// service that simulates Kubernetes need not implement it: then machines show no
+// pods, and every registry answers.
+type Containers interface {
+	// PodsOn returns the pods that run on a node of the cluster with that CA.
+	PodsOn(ca, node string) []Pod
+	// CanPull reports whether the registry of an image gives it out.
+	CanPull(image string) bool
+}

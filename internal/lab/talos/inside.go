@@ -1,0 +1,171 @@
+package talos
+
+import (
+	"context"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+	"github.com/siderolabs/talos/pkg/machinery/resources/block"
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Look returns the machine as it is. Kubernetes is asked for the pods without the
+// lock of the fleet, which it may be waiting for.
+func (i inside) Look() (now system.Snapshot, err error) {
+	b, ca := i.b, ""
+	if err = b.readFleet(func() error {
+		g, img := b.m.guest, b.m.image()
+		now = system.Snapshot{
+			Talos: img.Version, Platform: img.Platform, Hostname: b.hostname(), BootID: b.id, Link: linkName, MAC: g.MAC,
+			Cores: g.Cores, MemoryMiB: g.MemoryMiB, Booted: b.started, Now: b.f.world.GuestNow(), Disks: b.m.disks,
+			Configured: b.set != nil, CRI: b.isRunning("cri"), TimeServer: constants.DefaultNTPServer, Timeless: b.m.timeless,
+			Images: append(b.ownImages(), b.m.disk().images...),
+		}
+		for _, s := range b.listServices() {
+			now.Services = append(now.Services, s.info())
+		}
+		if b.set == nil {
+			return nil
+		}
+		ca, now.Kubernetes = b.set.kubeCA, b.set.kubelet.Kubernetes
+		if c := b.set.provider.NetworkTimeSyncConfig(); c != nil && len(c.Servers()) > 0 {
+			now.TimeServer = c.Servers()[0]
+		}
+		return nil
+	}); err != nil {
+		return now, err
+	}
+	if pods, ok := b.f.kubernetes.(world.Containers); ok && now.CRI {
+		now.Pods = pods.PodsOn(ca, b.set.kubelet.Node)
+	}
+	return now, nil
+}
+
+// Wait waits for a time of the world.
+func (i inside) Wait(ctx context.Context, d time.Duration) error {
+	return i.b.f.world.Sleep(ctx, d)
+}
+
+// Pull keeps an image on the machine's disk.
+func (i inside) Pull(image system.Image) error {
+	if k, ok := i.b.f.kubernetes.(world.Containers); ok && !k.CanPull(image.Ref) {
+		return system.ErrNoRegistry
+	}
+	return i.b.alterFleet(func() error {
+		d := i.b.m.disk()
+		d.images = append(d.images, image)
+		return nil
+	})
+}
+
+// Events are those of this boot.
+func (i inside) Events() *system.Events { return i.b.events }
+
+// ownImages are the images of what Talos itself runs of the machine config.
+func (b *boot) ownImages() (images []system.Image) {
+	if b.set == nil {
+		return nil
+	}
+	add := func(service, ref string) {
+		if b.isRunning(service) {
+			images = append(images, system.Image{Ref: ref, Namespace: common.ContainerdNamespace_NS_SYSTEM, Pulled: b.started})
+		}
+	}
+	if k := b.set.provider.K8sKubeletConfig(); k != nil {
+		add("kubelet", k.Image())
+	}
+	if e := b.set.provider.Cluster().Etcd(); e != nil && b.set.control {
+		add("etcd", e.Image())
+	}
+	return images
+}
+
+// What the machine reports of itself while it runs.
+
+func (b *boot) publishSequence(name string, action machineapi.SequenceEvent_Action) {
+	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.SequenceEvent{Sequence: name, Action: action})
+}
+
+// beginSequence reports that the machine goes down, and that the boot it interrupts
+// ends (recorded).
+func (b *boot) beginSequence(stage runtime.MachineStage) {
+	now := b.f.world.GuestNow()
+	if b.set != nil && !b.sequenced {
+		b.publishSequence("boot", machineapi.SequenceEvent_STOP)
+		b.events.Publish(now, "", &machineapi.SequenceEvent{Sequence: "boot", Error: &common.Error{Code: common.Code_CANCELED,
+			Message: "sequence failed: error running phase 8 in boot sequence: task 1/1: failed, context canceled"}})
+	}
+	names := map[runtime.MachineStage]string{
+		runtime.MachineStageRebooting: "reboot", runtime.MachineStageResetting: "reset", runtime.MachineStageShuttingDown: "shutdown",
+	}
+	b.events.Publish(now, b.actor, &machineapi.SequenceEvent{Sequence: names[stage], Action: machineapi.SequenceEvent_START})
+}
+
+// refuseSequence reports whether another sequence runs. The call is answered as if
+// it did something, and only an event shows that it did not (recorded).
+func (b *boot) refuseSequence(name string) bool {
+	if b.stopping {
+		b.events.Publish(b.f.world.GuestNow(), "", &machineapi.SequenceEvent{Sequence: name,
+			Error: &common.Error{Code: common.Code_LOCKED, Message: "sequence not started: locked"}})
+	}
+	return b.stopping
+}
+
+func (b *boot) publishService(s *service, msg string) {
+	actions := map[string]machineapi.ServiceStateEvent_Action{
+		"Starting": machineapi.ServiceStateEvent_STARTING, "Waiting": machineapi.ServiceStateEvent_WAITING, "Preparing": machineapi.ServiceStateEvent_PREPARING,
+		"Running": machineapi.ServiceStateEvent_RUNNING, "Stopping": machineapi.ServiceStateEvent_STOPPING,
+		"Finished": machineapi.ServiceStateEvent_FINISHED, "Failed": machineapi.ServiceStateEvent_FAILED,
+	}
+	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.ServiceStateEvent{Service: s.id, Action: actions[s.state], Message: msg, Health: s.info().GetHealth()})
+}
+
+func (b *boot) publishStatus(unmet []runtime.UnmetCondition) {
+	event := &machineapi.MachineStatusEvent{
+		Stage:  machineapi.MachineStatusEvent_MachineStage(b.stage),
+		Status: &machineapi.MachineStatusEvent_MachineStatus{Ready: b.ready},
+	}
+	for _, u := range unmet {
+		event.Status.UnmetConditions = append(event.Status.UnmetConditions, &machineapi.MachineStatusEvent_MachineStatus_UnmetCondition{Name: u.Name, Reason: u.Reason})
+	}
+	b.events.Publish(b.f.world.GuestNow(), "", event)
+}
+
+// writeDisks shows the disks of the machine as QEMU's SCSI disks look.
+func (b *boot) writeDisks() {
+	for i, d := range b.m.disks {
+		name := system.DiskName(i)
+		putResource(b, "block.DisksController", block.NewDisk(block.NamespaceName, name), func(r *block.Disk) {
+			s := r.TypedSpec()
+			s.DevPath, s.IOSize, s.SectorSize = "/dev/"+name, 512, 512
+			s.SetSize(uint64(d.Bytes))
+			s.Model, s.Serial, s.Modalias, s.SubSystem, s.Transport, s.Rotational = "QEMU HARDDISK", d.Serial, "scsi:t-0x00", "/sys/class/block", "virtio", true
+			s.BusPath = "/pci0000:00/0000:00:05.0/0000:01:01.0/virtio2/host2/target2:0:" + string(rune('0'+i)) + "/2:0:" + string(rune('0'+i)) + ":0"
+		})
+	}
+	putResource(b, "block.SystemDiskController", block.NewSystemDisk(block.NamespaceName, block.SystemDiskID), func(r *block.SystemDisk) {
+		r.TypedSpec().DiskID, r.TypedSpec().DevPath = system.DiskName(0), "/dev/"+system.DiskName(0)
+	})
+}
+
+// Disks lists the disks, the way before the resources.
+func (s *storageService) Disks(context.Context, *emptypb.Empty) (*storageapi.DisksResponse, error) {
+	answer := &storageapi.Disks{}
+	err := s.b.readFleet(func() error {
+		for i, d := range s.b.m.disks {
+			answer.Disks = append(answer.Disks, &storageapi.Disk{
+				Size: uint64(d.Bytes), Model: "QEMU HARDDISK", DeviceName: "/dev/" + system.DiskName(i), Serial: d.Serial, Modalias: "scsi:t-0x00",
+				Type: storageapi.Disk_HDD, Subsystem: "/sys/class/block", SystemDisk: i == 0,
+			})
+		}
+		return nil
+	})
+	return &storageapi.DisksResponse{Messages: []*storageapi.Disks{answer}}, err
+}

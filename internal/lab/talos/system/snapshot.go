@@ -1,0 +1,78 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// Snapshot is a machine at one moment.
+type Snapshot struct {
+	Talos     string // v1.13.9
+	Platform  string // nocloud
+	Hostname  string
+	BootID    string
+	Link, MAC string // of its network card
+	Cores     int
+	MemoryMiB int64
+	Booted    time.Time
+	Now       time.Time // by the machine's own clock, as Booted
+	Disks     []Disk    // in the order of their names
+	// Configured machines have mounted their STATE and EPHEMERAL partitions.
+	Configured bool
+	// Services are those of the machine's stage, by id.
+	Services []*machineapi.ServiceInfo
+	// CRI: the containerd that runs images answers.
+	CRI bool
+	// Kubernetes is the version of the kubelet, with v; "" : none.
+	Kubernetes string
+	Images     []Image
+	Pods       []world.Pod
+	TimeServer string
+	Timeless   bool // the time server does not answer
+}
+
+// Disk is a disk as the machine found it when it was switched on.
+type Disk struct {
+	Bytes  int64
+	Serial string
+}
+
+// Machine is what answers are made of.
+type Machine interface {
+	// Look returns the machine as it is, or why it cannot answer.
+	Look() (Snapshot, error)
+	// Wait waits for a time of the simulated world.
+	Wait(context.Context, time.Duration) error
+	// Pull keeps an image on the machine. It fails where its registry does not
+	// answer.
+	Pull(Image) error
+	// Events are those of this run of the machine.
+	Events() *Events
+}
+
+// uptime is how long the kernel runs, in seconds.
+func (s Snapshot) uptime() float64 { return max(s.Now.Sub(s.Booted).Seconds(), 0) }
+
+// Kernel is the version of the kernel of every machine of the lab.
+const Kernel = "6.18.9-talos"
+
+// memoryTotal is what the kernel leaves of the machine's memory, in bytes: it takes a
+// page descriptor for each page, and some for itself.
+func (s Snapshot) memoryTotal() uint64 {
+	all := uint64(max(s.MemoryMiB, 64)) << 20
+	return (all - all/64 - 24<<20) &^ 4095
+}
+
+// commandLine is the kernel's, as the image of the platform carries it.
+func (s Snapshot) commandLine() string {
+	return fmt.Sprintf("talos.platform=%s console=tty1 console=ttyS0 init_on_alloc=1 slab_nomerge= pti=on consoleblank=0 "+
+		"nvme_core.io_timeout=4294967295 printk.devkmsg=on selinux=1 module.sig_enforce=1", s.Platform)
+}
+
+// DiskName is what the kernel calls a machine's disk: its drives are SCSI.
+func DiskName(i int) string { return "sd" + string(rune('a'+i)) }
