@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // sortedKeys returns the keys of a map in order.
@@ -256,7 +258,7 @@ func updateACL(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if c.has("groups") {
-		return nil, perlError("ACL update failed: group '%s' does not exist", splitList(c.str("groups"))[0])
+		return nil, perlError("ACL update failed: group '%s' does not exist", schema.SplitList(c.str("groups"))[0])
 	}
 	path := strings.TrimSuffix(c.str("path"), "/")
 	if path == "" {
@@ -266,20 +268,20 @@ func updateACL(c *call) (any, error) {
 		return nil, invalidParam("path", "invalid ACL path '%s'", c.str("path"))
 	}
 	var whom []acl
-	for _, id := range splitList(c.str("users")) {
+	for _, id := range schema.SplitList(c.str("users")) {
 		if c.s.users[id] == nil {
 			return nil, perlError("ACL update failed: user '%s' does not exist", id)
 		}
 		whom = append(whom, acl{ugid: id, kind: "user"})
 	}
-	for _, id := range splitList(c.str("tokens")) {
+	for _, id := range schema.SplitList(c.str("tokens")) {
 		userID, name, _ := strings.Cut(id, "!")
 		if u := c.s.users[userID]; u == nil || u.tokens[name] == nil {
 			return nil, perlError("ACL update failed: no such token '%s' for user '%s'", name, userID)
 		}
 		whom = append(whom, acl{ugid: id, kind: "token"})
 	}
-	for _, name := range splitList(c.str("roles")) {
+	for _, name := range schema.SplitList(c.str("roles")) {
 		if c.s.roles[name] == nil {
 			return nil, perlError("ACL update failed: role '%s' does not exist", name)
 		}
@@ -416,7 +418,7 @@ func updatePool(c *call) (any, error) {
 	if c.has("comment") {
 		p.comment = c.str("comment")
 	}
-	for _, text := range splitList(c.str("vms")) {
+	for _, text := range schema.SplitList(c.str("vms")) {
 		id, err := strconv.Atoi(text)
 		if err != nil {
 			return nil, invalidParam("vms", "invalid format - value does not look like a valid VM ID\n")

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // change is what a config request asks for.
@@ -22,7 +24,7 @@ type change struct {
 // changeOf reads a config request, and refuses what contradicts itself.
 func changeOf(c *call) (change, error) {
 	ch := change{
-		set: configOf(c), remove: splitList(c.str("delete")), revert: splitList(c.str("revert")),
+		set: configOf(c), remove: schema.SplitList(c.str("delete")), revert: schema.SplitList(c.str("revert")),
 		force: c.flag("force"), digest: c.str("digest"), skip: c.flag("skiplock"),
 	}
 	if c.has("skiplock") && !c.who.isRoot() {
@@ -35,7 +37,7 @@ func changeOf(c *call) (change, error) {
 		if _, both := ch.set[k]; both {
 			return ch, invalidParam("delete", "you can't use '-%s' and -delete %[1]s' at the same time", k)
 		}
-		if c.s.schema["PUT /nodes/{node}/qemu/{vmid}/config"].findProperty(k) == nil || notConfig[k] {
+		if c.s.schema["PUT /nodes/{node}/qemu/{vmid}/config"].FindProperty(k) == nil || notConfig[k] {
 			return ch, invalidParam("delete", "unknown option '%s'", k)
 		}
 	}
@@ -409,5 +411,5 @@ func bootWithout(boot, key string) string {
 
 // unlinkDisks answers PUT unlink: deletion of drives by another name.
 func unlinkDisks(c *call) (any, error) {
-	return nil, c.s.changeNow(c, nil, change{remove: splitList(c.str("idlist")), force: c.flag("force")})
+	return nil, c.s.changeNow(c, nil, change{remove: schema.SplitList(c.str("idlist")), force: c.flag("force")})
 }

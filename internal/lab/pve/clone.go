@@ -22,6 +22,8 @@ func makeTemplate(c *call) (any, error) {
 		err = perlError("you can't convert a template to a template")
 	case v.running:
 		err = perlError("you can't convert a VM to template if VM is running")
+	case len(v.conf.snapshots) > 0:
+		err = perlError("unable to create template, because VM contains snapshots")
 	default:
 		err = v.checkLock()
 	}

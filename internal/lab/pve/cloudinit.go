@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // listCloudInit answers GET cloudinit: the options that the drive will carry.
@@ -77,7 +79,7 @@ func networkData(values map[string]string) string {
 			b.WriteString("      - type: dhcp4\n")
 		}
 	}
-	servers, domains := splitList(values["nameserver"]), splitList(values["searchdomain"])
+	servers, domains := schema.SplitList(values["nameserver"]), schema.SplitList(values["searchdomain"])
 	if len(servers)+len(domains) > 0 {
 		b.WriteString("    - type: nameserver\n")
 		writeList(&b, "address", servers)

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // gatherStatistics is pvestatd: every so often it writes down what
@@ -161,7 +163,7 @@ func readOptions(c *call) (any, error) {
 	tags := set{}
 	for id, v := range c.s.vms {
 		if c.s.hasPrivileges(c.who, fmt.Sprintf("/vms/%d", id), false, "VM.Audit") {
-			for _, t := range splitList(v.conf.base["tags"]) {
+			for _, t := range schema.SplitList(v.conf.base["tags"]) {
 				tags[t] = true
 			}
 		}

@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"maps"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // config is the configuration file of a VM: options in Proxmox VE's spelling,
@@ -19,6 +22,21 @@ type config struct {
 	base    map[string]string
 	pending map[string]string
 	dropped map[string]bool // options that the next stop removes
+
+	snapshots map[string]*snapshot
+}
+
+// snapshot is a section of the file, and what the disks held then.
+type snapshot struct {
+	options map[string]string // with parent, snaptime and, while it is made or removed, snapstate
+	disks   map[string]kept   // by volume
+}
+
+// kept is what a snapshot keeps of a disk.
+type kept struct {
+	bytes    int64
+	image    world.Image
+	contents any
 }
 
 func newConfig(base map[string]string) config {
@@ -37,6 +55,10 @@ func (c config) text() string {
 			section["delete"] = strings.Join(sortedKeys(c.dropped), ",")
 		}
 		writeSection(&b, section)
+	}
+	for _, name := range sortedKeys(c.snapshots) {
+		b.WriteString("\n[" + name + "]\n")
+		writeSection(&b, c.snapshots[name].options)
 	}
 	return b.String()
 }
@@ -85,7 +107,9 @@ func (c config) merged() map[string]string {
 
 // applyPending makes the pending changes the configuration.
 func (c *config) applyPending() {
+	snapshots := c.snapshots
 	*c = newConfig(c.merged())
+	c.snapshots = snapshots
 }
 
 // errChecksum is what a stale digest comes to.
@@ -99,7 +123,7 @@ func checkDigest(c config, given string) error {
 // integers are the options whose values are numbers in JSON. memory is not
 // among them: it is a property string since 8.0.
 var integers = setOf("acpi", "autostart", "balloon", "ciupgrade", "cores", "cpuunits", "freeze", "kvm", "localtime", "numa", "onboot",
-	"protection", "reboot", "shares", "sockets", "tablet", "tdf", "template", "vcpus", "keephugepages", "allow-ksm", "migrate_speed")
+	"protection", "reboot", "shares", "sockets", "tablet", "tdf", "template", "vcpus", "keephugepages", "allow-ksm", "migrate_speed", "snaptime")
 
 // renderValue renders an option's value as GET config does.
 func renderValue(key, value string) any {
@@ -125,7 +149,7 @@ func renderOptions(values map[string]string, digest string) row {
 
 // canonicalTags sorts tags as Proxmox VE does: each once, in lower case.
 func canonicalTags(text string) string {
-	tags := splitList(strings.ToLower(text))
+	tags := schema.SplitList(strings.ToLower(text))
 	slices.Sort(tags)
 	return strings.Join(slices.Compact(tags), ";")
 }
@@ -200,7 +224,7 @@ func parseNet(text string) properties {
 		case part == "":
 		case !ok:
 			out["model"] = part
-		case macPattern.MatchString(v) && k != "macaddr":
+		case schema.MACPattern.MatchString(v) && k != "macaddr":
 			out["model"], out["macaddr"] = k, v
 		default:
 			out[k] = v

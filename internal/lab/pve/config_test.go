@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // clone copies a configuration, so that a change can be tried out.
@@ -226,7 +228,7 @@ func FuzzParseUPID(f *testing.F) {
 }
 
 func FuzzProperties(f *testing.F) {
-	schema, err := loadSchema("9.2")
+	schema, err := schema.Load("9.2")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func FuzzProperties(f *testing.F) {
 		f.Add("net0", seed)
 	}
 	f.Fuzz(func(t *testing.T, key, text string) {
-		if errs := create.checkParams(map[string]any{"node": "pve", "vmid": "100", key: text}); len(errs) > 0 {
+		if errs := create.CheckParams(map[string]any{"node": "pve", "vmid": "100", key: text}); len(errs) > 0 {
 			return
 		}
 		// What the schema lets through, the lab can read.

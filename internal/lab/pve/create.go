@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // notConfig are the parameters of a creation that are not options of the VM.
@@ -371,7 +373,7 @@ func (s *Server) planResize(h *host, id int, disk, size, digest string) (*volume
 	if d["file"] == "" {
 		return nil, 0, perlError("disk '%s' does not exist", disk)
 	}
-	if !volumePattern.MatchString(d["file"]) {
+	if !schema.VolumePattern.MatchString(d["file"]) {
 		return nil, 0, perlError("unable to parse volume ID '%s'", d["file"])
 	}
 	_, vol := h.volume(d["file"])

@@ -22,8 +22,8 @@
 // It must not know who asks or why, nor what runs inside a guest: that is
 // world.Guests' business.
 //
-// Left out: migration, snapshots, backups, moving disks, containers, the
-// firewall, SDN and HA beyond their empty lists, consoles, QEMU's capabilities,
+// Snapshots hold configurations and disks, not the memory of a running VM; a
+// backup is a file that cannot be restored. Left out: containers, the firewall, SDN and HA beyond their empty lists, consoles, QEMU's capabilities,
 // decompressing downloads, quorum loss, lock timeouts of storages, and storage
 // types other than directories and LVM-thin.
 package pve

@@ -1,12 +1,12 @@
 package pve
 
 import (
-	"encoding/json"
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // acl is one entry of the access control list.
@@ -15,98 +15,38 @@ type acl struct {
 	propagate              bool
 }
 
-// expression is a condition on privileges as the API's description writes it:
-// ["perm", "/vms/{vmid}", ["VM.Audit"], "any", 1], ["and", ...], ["or", ...].
-type expression struct {
-	op         string
-	path       string // of perm; of userid-param: self, or the privilege on the realm
-	privileges []string
-	any        bool
-	require    string // parameter that must be given, or the condition fails
-	parts      []expression
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (e *expression) UnmarshalJSON(text []byte) error {
-	var list []json.RawMessage
-	if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
-		return fmt.Errorf("privilege expression %s: not a list", text)
-	}
-	if err := json.Unmarshal(list[0], &e.op); err != nil {
-		return err
-	}
-	list = list[1:]
-	if e.op == "and" || e.op == "or" {
-		for _, part := range list {
-			var sub expression
-			if err := json.Unmarshal(part, &sub); err != nil {
-				return err
-			}
-			e.parts = append(e.parts, sub)
-		}
-		return nil
-	}
-	switch {
-	case e.op == "userid-param" && len(list) > 0:
-		return json.Unmarshal(list[0], &e.path)
-	case e.op != "perm":
-		return nil // perm-modify and userid-group mean one thing each here
-	case len(list) < 2:
-		return fmt.Errorf("privilege expression %s: too short", text)
-	}
-	if err := json.Unmarshal(list[0], &e.path); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(list[1], &e.privileges); err != nil {
-		return err
-	}
-	for i := 2; i+1 < len(list); i += 2 {
-		switch option := strings.Trim(string(list[i]), `"`); option {
-		case "any":
-			e.any = true
-		case "require_param":
-			if err := json.Unmarshal(list[i+1], &e.require); err != nil {
-				return err
-			}
-		default:
-			return fmt.Errorf("privilege expression %s: unknown option %q", text, option)
-		}
-	}
-	return nil
-}
-
 // mayCall checks what the description of a method asks of its caller. It is
 // asked before anybody looks whether the thing in question exists.
-func (s *Server) mayCall(c *call, m *method) error {
+func (s *Server) mayCall(c *call, m *schema.Method) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.open != "" {
+	if m.Open != "" {
 		return nil
 	}
-	if m.check.op == "" {
+	if m.Check.Op == "" {
 		if c.who.isRoot() {
 			return nil
 		}
 		return denyAccess("")
 	}
-	return s.evaluateExpression(c, m.check, true)
+	return s.evaluateExpression(c, m.Check, true)
 }
 
 // evaluateExpression decides an expression. Only a condition that stands alone
 // names what was missing. s.mu is held.
-func (s *Server) evaluateExpression(c *call, e expression, alone bool) error {
-	switch e.op {
+func (s *Server) evaluateExpression(c *call, e schema.Expression, alone bool) error {
+	switch e.Op {
 	case "perm":
 		return s.evaluatePath(c, e, alone)
 	case "and":
-		for _, part := range e.parts {
+		for _, part := range e.Parts {
 			if err := s.evaluateExpression(c, part, alone); err != nil {
 				return err
 			}
 		}
 		return nil
 	case "or":
-		for _, part := range e.parts {
+		for _, part := range e.Parts {
 			if s.evaluateExpression(c, part, false) == nil {
 				return nil
 			}
@@ -115,9 +55,9 @@ func (s *Server) evaluateExpression(c *call, e expression, alone bool) error {
 	case "perm-modify":
 		return s.needPrivileges(c.who, c.str("path"), "Permissions.Modify")
 	case "userid-param":
-		if e.path != "self" {
+		if e.Path != "self" {
 			_, realm, _ := strings.Cut(c.str("userid"), "@")
-			return s.needPrivileges(c.who, "/access/realm/"+realm, e.path)
+			return s.needPrivileges(c.who, "/access/realm/"+realm, e.Path)
 		}
 		if c.str("userid") == c.who.user {
 			return nil
@@ -131,22 +71,22 @@ func (s *Server) evaluateExpression(c *call, e expression, alone bool) error {
 	}
 }
 
-func (s *Server) evaluatePath(c *call, e expression, alone bool) error {
-	if e.require != "" && !c.has(e.require) {
+func (s *Server) evaluatePath(c *call, e schema.Expression, alone bool) error {
+	if e.Require != "" && !c.has(e.Require) {
 		return denyAccess("")
 	}
-	path := pathParam.ReplaceAllStringFunc(e.path, func(p string) string { return c.str(strings.Trim(p, "{}")) })
-	if s.hasPrivileges(c.who, path, e.any, e.privileges...) {
+	path := pathParam.ReplaceAllStringFunc(e.Path, func(p string) string { return c.str(strings.Trim(p, "{}")) })
+	if s.hasPrivileges(c.who, path, e.Any, e.Privileges...) {
 		return nil
 	}
 	if !alone {
 		return denyAccess("")
 	}
 	separator := ", "
-	if e.any {
+	if e.Any {
 		separator = "|"
 	}
-	return denyAccess(path + ", " + strings.Join(e.privileges, separator))
+	return denyAccess(path + ", " + strings.Join(e.Privileges, separator))
 }
 
 var pathParam = regexp.MustCompile(`\{[a-z]+\}`)

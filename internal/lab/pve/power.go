@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -116,7 +117,7 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 	}
 	for _, k := range driveKeys(values) {
 		d := parseDrive(values[k])
-		if _, vol := h.volume(d["file"]); vol == nil && volumePattern.MatchString(d["file"]) {
+		if _, vol := h.volume(d["file"]); vol == nil && schema.VolumePattern.MatchString(d["file"]) {
 			return perlError("volume '%s' does not exist", d["file"])
 		}
 		if _, vol := h.volume(d["file"]); k == "tpmstate0" && vol != nil {

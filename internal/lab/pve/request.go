@@ -310,7 +310,7 @@ func (s *Server) handleCall(c *call) (any, error) {
 	if isUpload(rt) {
 		return s.answerUpload(c, m)
 	}
-	if errs := m.checkParams(c.in); len(errs) > 0 {
+	if errs := m.CheckParams(c.in); len(errs) > 0 {
 		return nil, refuseParams(errs)
 	}
 	data, err := rt.do(c)

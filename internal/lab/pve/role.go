@@ -3,6 +3,8 @@ package pve
 import (
 	"slices"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 func listRoles(c *call) (any, error) {
@@ -23,7 +25,7 @@ func createRole(c *call) (any, error) {
 	if c.s.roles[name] != nil {
 		return nil, perlError("create role failed: role '%s' already exists", name)
 	}
-	privileges := splitList(c.str("privs"))
+	privileges := schema.SplitList(c.str("privs"))
 	if err := c.s.knownPrivileges(privileges); err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func updateRole(c *call) (any, error) {
 	case r.special:
 		return nil, perlError("auto-generated role '%s' cannot be modified", name)
 	}
-	privileges := splitList(c.str("privs"))
+	privileges := schema.SplitList(c.str("privs"))
 	if err := c.s.knownPrivileges(privileges); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/golden"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // recordings returns the folder of the recordings of Proxmox VE, or skips.
@@ -31,7 +33,7 @@ func recordings(t testing.TB) string {
 func TestSchemaIsCurrent(t *testing.T) {
 	dir := recordings(t)
 	b := &schemaBuilder{seen: map[string]int{}}
-	b.file.Methods = map[string]map[string]methodFile{}
+	b.file.Methods = map[string]map[string]schema.MethodFile{}
 	for _, flavour := range []string{"9.2", "8.4"} {
 		text, err := os.ReadFile(filepath.Join(dir, "schema-"+flavour+".json"))
 		if err != nil {
@@ -50,12 +52,12 @@ func TestSchemaIsCurrent(t *testing.T) {
 	// One method or property a line, so that a change can be read.
 	text := bytes.ReplaceAll(want.Bytes(), []byte(`},{`), []byte("},\n{"))
 	text = bytes.ReplaceAll(text, []byte(`},"`), []byte("},\n\""))
-	golden.Check(t, "schema.json", text)
+	golden.Check(t, "schema/schema.json", text)
 }
 
 // schemaBuilder gathers the descriptions of the routes.
 type schemaBuilder struct {
-	file schemaFile
+	file schema.File
 	seen map[string]int // a property's JSON -> its index
 }
 
@@ -97,6 +99,9 @@ var lost = map[string]treeProperty{
 	"PUT /nodes/{node}/qemu/{vmid}/config":  {Type: "string", MaxLength: 8192, Optional: 1},
 	"POST /nodes/{node}/qemu/{vmid}/config": {Type: "string", MaxLength: 8192, Optional: 1},
 	"POST /nodes/{node}/qemu/{vmid}/clone":  {Type: "string", Optional: 1},
+
+	"POST /nodes/{node}/qemu/{vmid}/snapshot":                  {Type: "string", Optional: 1},
+	"PUT /nodes/{node}/qemu/{vmid}/snapshot/{snapname}/config": {Type: "string", Optional: 1},
 }
 
 func (b *schemaBuilder) add(flavour string, text []byte) error {
@@ -110,7 +115,7 @@ func (b *schemaBuilder) add(flavour string, text []byte) error {
 	for _, r := range routes {
 		wanted[r.method+" "+r.path] = true
 	}
-	methods := map[string]methodFile{}
+	methods := map[string]schema.MethodFile{}
 	b.file.Methods[flavour] = methods
 	var walk func([]treeNode) error
 	walk = func(nodes []treeNode) error {
@@ -120,7 +125,7 @@ func (b *schemaBuilder) add(flavour string, text []byte) error {
 				if !wanted[verb+" "+n.Path] {
 					continue
 				}
-				m := methodFile{Params: map[string]int{}}
+				m := schema.MethodFile{Params: map[string]int{}}
 				for _, name := range sortedKeys(info.Parameters.Properties) {
 					i, err := b.property(info.Parameters.Properties[name])
 					if err != nil {
@@ -155,7 +160,7 @@ var goPattern = strings.NewReplacer("(?^:", "(?:", "{,", "{0,", "{0,4096}", "*")
 
 // property files a property and returns its index.
 func (b *schemaBuilder) property(t treeProperty) (int, error) {
-	p := property{
+	p := schema.Property{
 		Type: t.Type, Enum: t.Enum, MinLength: t.MinLength, MaxLength: t.MaxLength, Requires: t.Requires,
 		Alias: t.Alias, KeyAlias: t.KeyAlias, DefaultKey: t.DefaultKey == 1,
 		Pattern: goPattern.Replace(t.Pattern),
@@ -211,7 +216,7 @@ func (b *schemaBuilder) property(t treeProperty) (int, error) {
 // nobody checks, in either flavour.
 func TestRoutesHaveDescriptions(t *testing.T) {
 	for _, flavour := range []string{"9.2", "8.4"} {
-		methods, err := loadSchema(flavour)
+		methods, err := schema.Load(flavour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,11 +226,11 @@ func TestRoutesHaveDescriptions(t *testing.T) {
 				t.Errorf("%s: %s %s has no description", flavour, r.method, r.path)
 				continue
 			}
-			if m.open == "" && m.check.op == "" {
+			if m.Open == "" && m.Check.Op == "" {
 				t.Errorf("%s: %s %s is open to root only", flavour, r.method, r.path)
 			}
 			for _, segment := range strings.Split(r.path, "/") {
-				if name, ok := strings.CutPrefix(segment, "{"); ok && m.params[strings.TrimSuffix(name, "}")] == nil {
+				if name, ok := strings.CutPrefix(segment, "{"); ok && m.Params[strings.TrimSuffix(name, "}")] == nil {
 					t.Errorf("%s: %s %s: no description of %s", flavour, r.method, r.path, segment)
 				}
 			}
@@ -235,7 +240,7 @@ func TestRoutesHaveDescriptions(t *testing.T) {
 
 // TestParametersChecked pins the texts of what the schema refuses, all at once.
 func TestParametersChecked(t *testing.T) {
-	methods, err := loadSchema("9.2")
+	methods, err := schema.Load("9.2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +273,7 @@ func TestParametersChecked(t *testing.T) {
 			"archive":   "missing property - 'force' requires this property",
 		}},
 	} {
-		got := create.checkParams(tc.in)
+		got := create.CheckParams(tc.in)
 		if len(got) != len(tc.want) {
 			t.Errorf("%v: %q, want %q", tc.in, got, tc.want)
 		}

@@ -303,7 +303,6 @@ var reasons = []struct{ folder, pattern, why string }{
 	{"", "431-status-after-shutdown-timeout", idle},
 	{"recorded-9.2", "500-template-log", noChattr},
 	{"recorded-9.2", "576-task-log-limit", noChattr},
-	{"", "627-move-missing", "moving disks is left out"},
 }
 
 const (

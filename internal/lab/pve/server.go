@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -79,7 +80,7 @@ type Server struct {
 	world   *world.World
 	guests  world.Guests
 	flavour flavour
-	schema  map[string]*method
+	schema  map[string]*schema.Method
 	routes  []route
 	agent   string
 	url     string
@@ -142,14 +143,14 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config: Flavour: %w", err)
 	}
-	schema, err := loadSchema(f.name)
+	methods, err := schema.Load(f.name)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	ctx, cancel := context.WithCancel(c.World.Context())
 	s := &Server{
-		world: c.World, guests: c.Guests, flavour: f, schema: schema, routes: splitRoutes(),
+		world: c.World, guests: c.Guests, flavour: f, schema: methods, routes: splitRoutes(),
 		agent: cmp.Or(c.Agent, defaultAgent), log: c.World.Log,
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -117,6 +118,8 @@ func (st *storage) file(name string) string {
 	switch kind, rest, _ := strings.Cut(name, "/"); kind {
 	case "iso", "vztmpl":
 		return path.Join(st.path, "template", map[string]string{"iso": "iso", "vztmpl": "cache"}[kind], rest)
+	case "backup":
+		return path.Join(st.path, "dump", rest)
 	case "import", "snippets":
 		return path.Join(st.path, name)
 	}
@@ -184,6 +187,9 @@ func (h *host) freeVolume(volid string) {
 // contentRow is how the content list shows a volume.
 func (v *volume) contentRow(st *storage) row {
 	r := row{"volid": st.volid(v), "format": v.format, "ctime": v.created.Unix(), "size": v.file, "content": v.content}
+	if v.content == "backup" {
+		r["vmid"], r["subtype"] = v.vmid, "qemu"
+	}
 	if v.content == "images" {
 		r["size"], r["used"], r["vmid"], r["parent"] = v.bytes, v.file, v.vmid, nil
 		if v.parent != "" {
@@ -219,6 +225,8 @@ func listContent(c *call) (any, error) {
 			continue
 		case v.content == "images" && !c.s.hasPrivileges(c.who, "/storage/"+st.name, false, "Datastore.Allocate") &&
 			!c.s.hasPrivileges(c.who, fmt.Sprintf("/vms/%d", v.vmid), false, "VM.Config.Disk"):
+			continue
+		case v.content == "backup" && !c.s.hasPrivileges(c.who, "/storage/"+st.name, false, "Datastore.Allocate") && c.s.mayHandleBackup(c.who, st, v) != nil:
 			continue
 		}
 		out = append(out, v.contentRow(st))
@@ -264,6 +272,14 @@ func (s *Server) mayReadVolume(who identity, st *storage) error {
 	return s.needAny(who, "/storage/"+st.name, "Datastore.AllocateSpace", "Datastore.Audit")
 }
 
+// mayHandleBackup asks for what removing or seeing a VM's backup needs. s.mu is held.
+func (s *Server) mayHandleBackup(who identity, st *storage, v *volume) error {
+	if err := s.needPrivileges(who, "/storage/"+st.name, "Datastore.AllocateSpace"); err != nil {
+		return err
+	}
+	return s.needPrivileges(who, fmt.Sprintf("/vms/%d", v.vmid), "VM.Backup")
+}
+
 // deleteContent removes a volume in a task, which succeeds even if there is
 // none.
 func deleteContent(c *call) (any, error) {
@@ -278,6 +294,8 @@ func deleteContent(c *call) (any, error) {
 			if err = s.needPrivileges(c.who, "/storage/"+st.name, "Datastore.Allocate"); err == nil && s.vms[v.vmid] != nil {
 				err = perlError("Cannot remove image, a guest with VMID '%d' exists!\nYou can delete the image from the guest's hardware pane", v.vmid)
 			}
+		case v != nil && v.content == "backup":
+			err = s.mayHandleBackup(c.who, st, v)
 		default:
 			err = s.needPrivileges(c.who, "/storage/"+st.name, "Datastore.Allocate")
 		}
@@ -321,7 +339,7 @@ func listStorages(c *call) (any, error) {
 		if c.s.mayReadVolume(c.who, st) != nil || c.has("storage") && c.str("storage") != st.name {
 			continue
 		}
-		if want := splitList(c.str("content")); len(want) > 0 && !slices.ContainsFunc(want, st.acceptsContent) {
+		if want := schema.SplitList(c.str("content")); len(want) > 0 && !slices.ContainsFunc(want, st.acceptsContent) {
 			continue
 		}
 		r := st.statusRow()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // This file is storage.cfg: the storages of the whole cluster as they are
@@ -94,7 +96,7 @@ func updateStorageConfig(c *call) (any, error) {
 		return nil, perlError("update storage failed: storage '%s' does not exist", c.str("storage"))
 	}
 	name, kind := storages[i].name, storages[i].kind
-	content := splitList(c.str("content"))
+	content := schema.SplitList(c.str("content"))
 	for _, t := range content {
 		if !slices.Contains(contents[kind], t) {
 			return nil, perlError("update storage failed: storage does not support content type '%s'", t)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -56,6 +57,9 @@ type task struct {
 	exit     string
 	held     []chan struct{} // file locks, which die with the process
 }
+
+// wasKilled reports whether a worker ended without a chance to clean up.
+func (t *task) wasKilled() bool { return errors.Is(context.Cause(t.ctx), errKilled) }
 
 // The causes a worker ends by from outside.
 var (
@@ -368,7 +372,7 @@ func matchesFilters(c *call, t *task) bool {
 	case t.exit == errKilled.Error():
 		kind = "unknown"
 	}
-	for _, want := range splitList(c.str("statusfilter")) {
+	for _, want := range schema.SplitList(c.str("statusfilter")) {
 		if want == kind {
 			return true
 		}

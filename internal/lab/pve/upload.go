@@ -17,6 +17,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
 // received is a file that has arrived: what it is, not the bytes.
@@ -37,7 +39,7 @@ var uploadFields = []string{"content", "checksum-algorithm", "checksum", "filena
 
 // answerUpload answers POST upload. pveproxy reads the form itself, in a fixed
 // order and with the file last; anything else is a bare 400.
-func (s *Server) answerUpload(c *call, m *method) (any, error) {
+func (s *Server) answerUpload(c *call, m *schema.Method) (any, error) {
 	file, done, err := s.receiveForm(c)
 	if err != nil {
 		done()
@@ -45,7 +47,7 @@ func (s *Server) answerUpload(c *call, m *method) (any, error) {
 		return nil, &failure{status: http.StatusBadRequest, text: "Bad Request", body: emptyBody}
 	}
 	c.in["filename"] = file.name
-	if errs := m.checkParams(c.in); len(errs) > 0 {
+	if errs := m.CheckParams(c.in); len(errs) > 0 {
 		done()
 		return nil, refuseParams(errs)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -93,7 +94,7 @@ func uuidOf(values map[string]string) string {
 // agentOn reports whether a configuration has the guest agent's device.
 func agentOn(values map[string]string) bool {
 	a := parseDrive(values["agent"])
-	return parseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
+	return schema.ParseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
 }
 
 // bootDisk is the drive a configuration boots from: the first disk of its boot
@@ -262,7 +263,7 @@ func (s *Server) seedNetwork(g *world.Guest, values map[string]string) {
 	if a, err := netip.ParseAddr(ip["gw"]); err == nil {
 		g.Gateway = a
 	}
-	for _, text := range splitList(values["nameserver"]) {
+	for _, text := range schema.SplitList(values["nameserver"]) {
 		if a, err := netip.ParseAddr(text); err == nil {
 			g.Nameservers = append(g.Nameservers, a)
 		}
@@ -308,6 +309,13 @@ func readConfig(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.has("snapshot") {
+		snap, err := v.findSnapshot(c.str("snapshot"))
+		if err != nil {
+			return nil, err
+		}
+		return renderOptions(snap.options, v.conf.digest()), nil
+	}
 	if c.flag("current") {
 		return renderOptions(v.conf.base, v.conf.digest()), nil
 	}
@@ -343,12 +351,15 @@ func readPending(c *call) (any, error) {
 	return out, nil
 }
 
-// readFeature reports whether a VM can be snapshotted, cloned or copied; all can.
+// readFeature reports whether a VM can be snapshotted, cloned or copied. All can but
+// for snapshots.
 func readFeature(c *call) (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if _, err := c.s.vmAt(c.node, c.vmid()); err != nil {
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
 		return nil, err
 	}
-	return row{"hasFeature": 1, "nodes": []string{c.node.name}}, nil
+	can := c.str("feature") != "snapshot" || v.canSnapshot()
+	return row{"hasFeature": encodeBit(can), "nodes": []string{c.node.name}}, nil
 }

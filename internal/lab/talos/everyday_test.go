@@ -545,6 +545,32 @@ func TestEverydayExtension(t *testing.T) {
 	})
 }
 
+// TestDiskCopies boots a machine from a copy of what it kept, after a wipe.
+func TestDiskCopies(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		g := wk(1).guest("v1.13.9")
+		boot := func() string {
+			l.fleet.PowerOn(g)
+			time.Sleep(l.world.Latency.Boot + time.Minute)
+			return l.stage(wk(1))
+		}
+		boot()
+		l.apply(wk(1), l.config(wk(1), "v1.13.9"))
+		time.Sleep(time.Minute)
+		copied := l.fleet.CopyContents(g.Boot)
+		l.fleet.PowerOff(wk(1).vmid)
+		g.Boot.Contents = nil
+		if got := boot(); got != maintenance {
+			t.Errorf("without contents: %s", got)
+		}
+		l.fleet.PowerOff(wk(1).vmid)
+		g.Boot.Contents = copied
+		if boot(); !l.view(wk(1)).Configured {
+			t.Error("it does not know its config")
+		}
+	})
+}
+
 // TestEverydayTime asks a machine that has lost its time server.
 func TestEverydayTime(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {

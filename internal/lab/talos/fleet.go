@@ -59,7 +59,10 @@ type Fleet struct {
 	serving sync.WaitGroup // every goroutine of this package
 }
 
-var _ world.Guests = (*Fleet)(nil)
+var (
+	_ world.Guests     = (*Fleet)(nil)
+	_ world.DiskCopier = (*Fleet)(nil)
+)
 
 // New makes an empty fleet. Close it when done.
 func New(c Config) (*Fleet, error) {
@@ -223,6 +226,20 @@ func (f *Fleet) Shutdown(vmid int, off func()) bool {
 		})
 	})
 	return reacts
+}
+
+// CopyContents implements world.DiskCopier. A copy of an etcd member is that member:
+// whoever boots from it goes on where the member stands.
+func (f *Fleet) CopyContents(d *world.Disk) any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	kept, ok := d.Contents.(*disk)
+	if !ok {
+		return d.Contents
+	}
+	copied := *kept
+	copied.images = slices.Clone(kept.images)
+	return &copied
 }
 
 // MachineView is one machine as an onlooker with X-ray eyes sees it.

@@ -179,3 +179,9 @@ type Containers interface {
 	// CanPull reports whether the registry of an image gives it out.
 	CanPull(image string) bool
 }
+
+// DiskCopier is what Guests may implement to copy what a guest keeps on a disk, as
+// a snapshot of the disk does. Without it disks and their snapshots share it.
+type DiskCopier interface {
+	CopyContents(*Disk) any
+}

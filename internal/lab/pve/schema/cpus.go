@@ -1,4 +1,4 @@
-package pve
+package schema
 
 import "strings"
 

@@ -1,4 +1,4 @@
-package pve
+package schema
 
 import (
 	_ "embed"
@@ -15,25 +15,25 @@ import (
 // schemaText is the part of Proxmox VE's own API description that the routes
 // need: parameters and privileges, both flavours.
 //
-//go:generate go test -run TestSchemaIsCurrent -update .
+//go:generate go test -run TestSchemaIsCurrent -update ..
 //go:embed schema.json
 var schemaText []byte
 
-// schemaFile is how schema.json is laid out. Properties repeat a lot, so they
+// File is how schema.json is laid out. Properties repeat a lot, so they
 // stand once and are meant by their index.
-type schemaFile struct {
-	Properties []property                       `json:"properties"`
-	Methods    map[string]map[string]methodFile `json:"methods"` // flavour -> "GET /version" -> method
+type File struct {
+	Properties []Property                       `json:"properties"`
+	Methods    map[string]map[string]MethodFile `json:"methods"` // flavour -> "GET /version" -> method
 }
 
-type methodFile struct {
+type MethodFile struct {
 	Params map[string]int  `json:"params,omitempty"`
 	Check  json.RawMessage `json:"check,omitempty"` // expression of privileges
 	User   string          `json:"user,omitempty"`  // all: any user; world: anybody
 }
 
-// property describes one parameter, or one key of a property string.
-type property struct {
+// Property describes one parameter, or one key of a property string.
+type Property struct {
 	Type       string         `json:"type,omitempty"`
 	Format     string         `json:"format,omitempty"`
 	Fields     map[string]int `json:"fields,omitempty"` // of a property string
@@ -50,27 +50,27 @@ type property struct {
 	DefaultKey bool           `json:"key,omitempty"`
 
 	pattern *regexp.Regexp
-	fields  map[string]*property
+	fields  map[string]*Property
 }
 
-// method is one method of the API as its description has it.
-type method struct {
-	params map[string]*property
-	check  expression
-	open   string // all, world, or "" where only check lets in
+// Method is one method of the API as its description has it.
+type Method struct {
+	Params map[string]*Property
+	Check  Expression
+	Open   string // all, world, or "" where only check lets in
 }
 
-// loadSchema returns the methods of one flavour by verb and path. They are
+// Load returns the methods of one flavour by verb and path. They are
 // shared: nobody may write to them.
-func loadSchema(flavour string) (map[string]*method, error) {
+func Load(flavour string) (map[string]*Method, error) {
 	all, err := schemas()
 	return all[flavour], err
 }
 
 // schemas reads the embedded description once: thousands of labs of a simulation
 // begin with it. It returns the methods by flavour.
-var schemas = sync.OnceValues(func() (map[string]map[string]*method, error) {
-	var file schemaFile
+var schemas = sync.OnceValues(func() (map[string]map[string]*Method, error) {
+	var file File
 	if err := json.Unmarshal(schemaText, &file); err != nil {
 		return nil, fmt.Errorf("read embedded API schema: %w", err)
 	}
@@ -85,21 +85,21 @@ var schemas = sync.OnceValues(func() (map[string]map[string]*method, error) {
 		}
 		for name, index := range p.Fields {
 			if p.fields == nil {
-				p.fields = map[string]*property{}
+				p.fields = map[string]*Property{}
 			}
 			p.fields[name] = &file.Properties[index]
 		}
 	}
-	all := map[string]map[string]*method{}
+	all := map[string]map[string]*Method{}
 	for flavour, methods := range file.Methods {
-		all[flavour] = map[string]*method{}
+		all[flavour] = map[string]*Method{}
 		for name, mf := range methods {
-			m := &method{params: map[string]*property{}, open: mf.User}
+			m := &Method{Params: map[string]*Property{}, Open: mf.User}
 			for param, index := range mf.Params {
-				m.params[param] = &file.Properties[index]
+				m.Params[param] = &file.Properties[index]
 			}
 			if mf.Check != nil {
-				if err := json.Unmarshal(mf.Check, &m.check); err != nil {
+				if err := json.Unmarshal(mf.Check, &m.Check); err != nil {
 					return nil, fmt.Errorf("read embedded API schema: %s: %s: %w", flavour, name, err)
 				}
 			}
@@ -116,29 +116,29 @@ var indexed = map[string]int{
 	"usb": 13, "hostpci": 15, "numa": 7, "virtiofs": 9,
 }
 
-// findProperty finds the description of a parameter; nil when there is none.
-func (m *method) findProperty(name string) *property {
-	if p := m.params[name]; p != nil {
+// FindProperty finds the description of a parameter; nil when there is none.
+func (m *Method) FindProperty(name string) *Property {
+	if p := m.Params[name]; p != nil {
 		return p
 	}
 	stem := strings.TrimRight(name, "0123456789")
 	if n, err := strconv.Atoi(name[len(stem):]); err != nil || n > indexed[stem] {
 		return nil
 	}
-	return m.params[stem+"[n]"]
+	return m.Params[stem+"[n]"]
 }
 
-// checkParams holds parameters against the description. It returns every fault by
+// CheckParams holds parameters against the description. It returns every fault by
 // the parameter's name.
-func (m *method) checkParams(in map[string]any) map[string]string {
+func (m *Method) CheckParams(in map[string]any) map[string]string {
 	errs := map[string]string{}
-	for name, p := range m.params {
+	for name, p := range m.Params {
 		if _, given := in[name]; !given && !p.Optional && p.Alias == "" && !strings.HasSuffix(name, "[n]") {
 			errs[name] = "property is missing and it is not optional"
 		}
 	}
 	for name, value := range in {
-		p := m.findProperty(name)
+		p := m.FindProperty(name)
 		if p == nil {
 			errs[name] = "property is not defined in schema and the schema does not allow additional properties"
 			continue
@@ -154,7 +154,7 @@ func (m *method) checkParams(in map[string]any) map[string]string {
 }
 
 // checkValue returns what does not fit about a value, "" if all does.
-func (p *property) checkValue(path string, value any) string {
+func (p *Property) checkValue(path string, value any) string {
 	text, ok := value.(string)
 	if p.Type == "array" {
 		return ""
@@ -179,7 +179,7 @@ func (p *property) checkValue(path string, value any) string {
 }
 
 // checkLimits checks what does not depend on a format.
-func (p *property) checkLimits(text string) string {
+func (p *Property) checkLimits(text string) string {
 	if p.pattern != nil && !p.pattern.MatchString(text) {
 		return "value does not match the regex pattern"
 	}
@@ -235,7 +235,7 @@ func (e formatError) Error() string {
 
 // parseProperties reads a property string, "virtio=MAC,bridge=vmbr0", into its
 // keys. A part without a key belongs to the default key.
-func parseProperties(fields map[string]*property, text, path string) (map[string]string, error) {
+func parseProperties(fields map[string]*Property, text, path string) (map[string]string, error) {
 	out := map[string]string{}
 	for part := range strings.SplitSeq(text, ",") {
 		if strings.TrimSpace(part) == "" {
@@ -262,7 +262,7 @@ func parseProperties(fields map[string]*property, text, path string) (map[string
 			return nil, fmt.Errorf("duplicate key in comma-separated list property: %s", key)
 		}
 		if p.Type == "boolean" {
-			value = parseBoolean(value)
+			value = ParseBoolean(value)
 		}
 		out[key] = value
 	}
@@ -284,7 +284,7 @@ func parseProperties(fields map[string]*property, text, path string) (map[string
 	return out, nil
 }
 
-func splitProperty(fields map[string]*property, part string) (key, value string, err error) {
+func splitProperty(fields map[string]*Property, part string) (key, value string, err error) {
 	key, value, hasKey := strings.Cut(part, "=")
 	switch {
 	case hasKey && key != "" && value != "":
@@ -300,8 +300,8 @@ func splitProperty(fields map[string]*property, part string) (key, value string,
 	return "", "", fmt.Errorf("value without key, but schema does not define a default key")
 }
 
-// parseBoolean reads the values a boolean may have inside a property string.
-func parseBoolean(text string) string {
+// ParseBoolean reads the values a boolean may have inside a property string.
+func ParseBoolean(text string) string {
 	switch strings.ToLower(text) {
 	case "1", "on", "yes", "true":
 		return "1"

@@ -1,4 +1,4 @@
-package pve
+package schema
 
 import (
 	"errors"
@@ -20,10 +20,10 @@ var (
 	namePattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+$`)
 	userPattern     = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
 	tokenPattern    = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+$`)
-	macPattern      = regexp.MustCompile(`^[a-fA-F0-9][02468aceACE](?::[a-fA-F0-9]{2}){5}$`)
+	MACPattern      = regexp.MustCompile(`^[a-fA-F0-9][02468aceACE](?::[a-fA-F0-9]{2}){5}$`)
 	tagPattern      = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 	sizePattern     = regexp.MustCompile(`^\d+(?:\.\d+)?[KMGT]?$`)
-	volumePattern   = regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]):(.+)$`)
+	VolumePattern   = regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]):(.+)$`)
 	urlencPattern   = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
 	bridgePattern   = regexp.MustCompile(`^[-_.\w]+$`)
 	uuidPattern     = `[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}`
@@ -32,40 +32,40 @@ var (
 )
 
 // namedFormats are the formats whose values are property strings.
-var namedFormats = map[string]map[string]*property{
-	"pve-qm-smbios1": makeOptional(map[string]*property{
+var namedFormats = map[string]map[string]*Property{
+	"pve-qm-smbios1": makeOptional(map[string]*Property{
 		"uuid": newPattern(uuidPattern), "base64": {Type: "boolean"}, "family": newPattern(base64Pattern), "manufacturer": newPattern(base64Pattern),
 		"product": newPattern(base64Pattern), "serial": newPattern(base64Pattern), "sku": newPattern(base64Pattern), "version": newPattern(base64Pattern),
 	}),
-	"pve-qm-ipconfig": makeOptional(map[string]*property{
+	"pve-qm-ipconfig": makeOptional(map[string]*Property{
 		"ip": {Format: "pve-ipv4-config"}, "gw": {Format: "ipv4"}, "ip6": {Format: "pve-ipv6-config"}, "gw6": {Format: "ipv6"},
 	}),
 	"pve-qm-rng": {
 		"source": {DefaultKey: true, Enum: []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}}, "max_bytes": {Type: "integer", Optional: true},
 		"period": {Type: "integer", Optional: true},
 	},
-	"pve-qm-watchdog": makeOptional(map[string]*property{
+	"pve-qm-watchdog": makeOptional(map[string]*Property{
 		"model": {DefaultKey: true, Enum: []string{"i6300esb", "ib700"}}, "action": {Enum: []string{"reset", "shutdown", "poweroff", "pause", "debug", "none"}},
 	}),
-	"pve-startup-order": makeOptional(map[string]*property{
+	"pve-startup-order": makeOptional(map[string]*Property{
 		"order": {DefaultKey: true, Type: "integer"}, "up": {Type: "integer"}, "down": {Type: "integer"},
 	}),
-	"pve-qm-cicustom": makeOptional(map[string]*property{
+	"pve-qm-cicustom": makeOptional(map[string]*Property{
 		"meta": {Format: "pve-volume-id"}, "network": {Format: "pve-volume-id"}, "user": {Format: "pve-volume-id"}, "vendor": {Format: "pve-volume-id"},
 	}),
-	"pve-vm-cpu-conf": makeOptional(map[string]*property{
+	"pve-vm-cpu-conf": makeOptional(map[string]*Property{
 		"cputype": {DefaultKey: true, Format: "pve-cpu-model"}, "flags": {}, "guest-phys-bits": {Type: "integer"}, "hidden": {Type: "boolean"},
 		"hv-vendor-id": {}, "level": {Type: "integer"}, "phys-bits": {}, "reported-model": {},
 	}),
-	"pve-qm-boot": makeOptional(map[string]*property{
+	"pve-qm-boot": makeOptional(map[string]*Property{
 		"legacy": {DefaultKey: true, pattern: regexp.MustCompile(`^[acdn]{1,4}$`)}, "order": {},
 	}),
 }
 
-func newPattern(p string) *property { return &property{pattern: regexp.MustCompile("^(?:" + p + ")$")} }
+func newPattern(p string) *Property { return &Property{pattern: regexp.MustCompile("^(?:" + p + ")$")} }
 
 // makeOptional makes every field of a property string optional.
-func makeOptional(fields map[string]*property) map[string]*property {
+func makeOptional(fields map[string]*Property) map[string]*Property {
 	for _, p := range fields {
 		p.Optional = true
 	}
@@ -76,7 +76,7 @@ func makeOptional(fields map[string]*property) map[string]*property {
 // the lab has no use for accept everything.
 func checkFormat(format, text, path string) error {
 	if item, isList := strings.CutSuffix(format, "-list"); isList {
-		for _, part := range splitList(text) {
+		for _, part := range SplitList(text) {
 			if err := checkFormat(item, part, path); err != nil {
 				return err
 			}
@@ -110,23 +110,23 @@ var formats = map[string]func(string) error{
 	"pve-roleid":     matchQuoting(namePattern, "role name '%s' contains invalid characters"),
 	"pve-tokenid":    matchQuoting(tokenPattern, "value '%s' does not look like a valid token ID"),
 	"pve-userid":     matchQuoting(userPattern, "value '%s' does not look like a valid user name"),
-	"mac-addr":       matchText(macPattern, "value does not look like a valid unicast MAC address"),
+	"mac-addr":       matchText(MACPattern, "value does not look like a valid unicast MAC address"),
 	"pve-tag":        matchText(tagPattern, "invalid characters in tag"),
 	"disk-size":      matchQuoting(sizePattern, "value does not look like a valid disk size: %s"),
 	"pve-bridge-id":  matchQuoting(bridgePattern, "invalid bridge ID '%s'"),
 	"urlencoded":     matchQuoting(urlencPattern, "invalid urlencoded string: %s"),
-	"pve-volume-id":  matchQuoting(volumePattern, "unable to parse volume ID '%s'"),
+	"pve-volume-id":  matchQuoting(VolumePattern, "unable to parse volume ID '%s'"),
 	"pve-volume-id-or-qm-path": func(v string) error {
-		return errorUnless(v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
+		return errorUnless(v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") || VolumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
 	},
 	"pve-volume-id-or-absolute-path": func(v string) error {
-		return errorUnless(strings.HasPrefix(v, "/") || volumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
+		return errorUnless(strings.HasPrefix(v, "/") || VolumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
 	},
 	"pve-storage-content": func(v string) error {
 		return errorUnless(slices.Contains([]string{"images", "rootdir", "vztmpl", "iso", "backup", "snippets", "import", "none"}, v), fmt.Sprintf("invalid content type '%s'", v))
 	},
 	"pve-hotplug-features": func(v string) error {
-		for _, part := range splitList(v) {
+		for _, part := range SplitList(v) {
 			if !slices.Contains([]string{"network", "disk", "cpu", "memory", "usb", "cloudinit", "0", "1"}, part) {
 				return errors.New("unable to parse hotplug option")
 			}
@@ -172,8 +172,8 @@ func checkPrefix(is func(netip.Addr) bool, words []string, text string) func(str
 	}
 }
 
-// splitList splits the lists Proxmox VE takes: by comma, semicolon or space.
-func splitList(text string) []string {
+// SplitList splits the lists Proxmox VE takes: by comma, semicolon or space.
+func SplitList(text string) []string {
 	var out []string
 	for _, part := range listSeparator.Split(text, -1) {
 		if part != "" {
