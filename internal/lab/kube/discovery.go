@@ -155,9 +155,9 @@ func (g *group) listResources(version string) metav1.APIResourceList {
 			Verbs: r.verbs(), ShortNames: r.short, Categories: r.categories,
 		})
 		for _, s := range r.subresources() {
-			part := metav1.APIResource{Name: r.name + "/" + s.name, Namespaced: r.namespaced, Kind: s.kind.Kind, Verbs: s.verbs}
-			if s.kind.Group != r.group || s.kind.Version != version {
-				part.Group, part.Version = s.kind.Group, s.kind.Version
+			part := metav1.APIResource{Name: r.name + "/" + s.Name, Namespaced: r.namespaced, Kind: s.Kind.Kind, Verbs: s.Verbs}
+			if s.Kind.Group != r.group || s.Kind.Version != version {
+				part.Group, part.Version = s.Kind.Group, s.Kind.Version
 			}
 			list.APIResources = append(list.APIResources, part)
 		}
@@ -165,30 +165,13 @@ func (g *group) listResources(version string) metav1.APIResourceList {
 	return list
 }
 
-// subresource is a part of a resource with an address of its own.
-type subresource struct {
-	name  string
-	kind  schema.GroupVersionKind
-	verbs []string
-}
-
-func (r *resource) subresources() []subresource {
+func (r *resource) subresources() (out []rules.Subresource) {
 	own := schema.GroupVersionKind{Group: r.group, Version: r.storage, Kind: r.kind}
-	var out []subresource
 	for _, s := range r.subs {
-		switch s {
-		case "eviction":
-			out = append(out, subresource{s, schema.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}, []string{"create"}})
-		case "scale":
-			out = append(out, subresource{s, schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, []string{"get", "patch", "update"}})
-		case "finalize":
-			out = append(out, subresource{s, own, []string{"update"}})
-		default:
-			out = append(out, subresource{s, own, []string{"get", "patch", "update"}})
-		}
+		out = append(out, rules.DescribeSubresource(s, own))
 	}
 	if r.status {
-		out = append(out, subresource{"status", own, []string{"get", "patch", "update"}})
+		out = append(out, rules.DescribeSubresource("status", own))
 	}
 	return out
 }
@@ -229,7 +212,7 @@ func (r *resource) describeResource(version string) apidiscoveryv2.APIResourceDi
 	}
 	for _, s := range r.subresources() {
 		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{
-			Subresource: s.name, ResponseKind: &metav1.GroupVersionKind{Group: s.kind.Group, Version: s.kind.Version, Kind: s.kind.Kind}, Verbs: s.verbs,
+			Subresource: s.Name, ResponseKind: &metav1.GroupVersionKind{Group: s.Kind.Group, Version: s.Kind.Version, Kind: s.Kind.Kind}, Verbs: s.Verbs,
 		})
 	}
 	return out

@@ -32,7 +32,7 @@
 //   - The scheduler fits what pods ask of processor, memory and number of pods. No
 //     pod makes room for another; those of DaemonSets, and those that name their
 //     node, are there without being asked for room. What containers use beyond
-//     what they ask for is nothing. There are no exec and log.
+//     what they ask for is nothing. A log names the lab; no kubelet listens for exec.
 //   - Of the reviews of access there is the one about oneself.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
 //     that is how to make a workload that never becomes ready. Other registries

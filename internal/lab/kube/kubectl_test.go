@@ -80,6 +80,8 @@ func TestKubectl(t *testing.T) {
 	expect(kubectl("", "get", "ns,cm,secrets,sa,crd"), `namespace/kube-system +Active`, `configmap/conf +1`, `serviceaccount/default`)
 	expect(kubectl("", "api-resources"), `deployments +deploy +apps/v1 +true +Deployment`)
 	expect(kubectl("", "auth", "can-i", "delete", "nodes"), `(?m)^yes$`)
+	expect(kubectl("", "logs", "deployment/web"), `container "main" of image "web:2" on the lab`)
+	expect(kubectl("", "describe", "node", "wk-1"), `Non-terminated Pods: +\(\d+ in total\)`)
 	expect(kubectl("", "scale", "deployment/web", "--replicas=2"), `deployment.apps/web scaled`)
 	expect(kubectl("", "rollout", "status", "deployment/web", "--timeout=30s"), `successfully rolled out`)
 	expect(kubectl("", "create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=50%"), `poddisruptionbudget.policy/web created`)

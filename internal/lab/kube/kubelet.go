@@ -217,6 +217,13 @@ func (k *kubelet) describeNode(o map[string]any) {
 	k.reported = time.Now()
 }
 
+// runsKubelet reports whether the kubelet of a node runs.
+func (cl *cluster) runsKubelet(node string) bool {
+	cl.c.mu.Lock()
+	defer cl.c.mu.Unlock()
+	return cl.kubelets[node].isAlive()
+}
+
 // SetPressure makes a node short of something, DiskPressure for example, or no longer.
 // What runs there stays. It reports whether there is such a node.
 func (c *Clusters) SetPressure(node, condition string, on bool) bool {

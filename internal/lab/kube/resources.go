@@ -105,7 +105,7 @@ var builtins = slices.Concat(
 		row{"nodes", corev1.Node{}, []string{"no"}, isGlobal | hasStatus, nil},
 		row{"persistentvolumeclaims", corev1.PersistentVolumeClaim{}, []string{"pvc"}, hasStatus, nil},
 		row{"persistentvolumes", corev1.PersistentVolume{}, []string{"pv"}, isGlobal | hasStatus, nil},
-		row{"pods", corev1.Pod{}, []string{"po"}, hasStatus | inAll, []string{"eviction"}},
+		row{"pods", corev1.Pod{}, []string{"po"}, hasStatus | inAll, []string{"eviction", "attach", "exec", "log", "portforward"}},
 		row{"podtemplates", corev1.PodTemplate{}, nil, 0, nil},
 		row{"replicationcontrollers", corev1.ReplicationController{}, []string{"rc"}, hasStatus | inAll, nil},
 		row{"resourcequotas", corev1.ResourceQuota{}, []string{"quota"}, hasStatus, nil},

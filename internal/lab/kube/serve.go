@@ -101,12 +101,14 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 		notServed(w, true)
 		return nil
 	}
+	if res == resPods && slices.Contains(rules.KubeletCalls, req.subresource) {
+		return a.askKubelet(w, r, req)
+	}
 	allowed := req.name != "" || slices.Contains([]string{"list", "watch", "create", "deletecollection"}, req.verb)
 	if req.verb == "create" {
 		// Objects are made in a namespace and by POST to the collection; the
 		// one subresource that is made is an eviction.
-		allowed = (req.name == "") == (req.subresource == "") && (req.subresource == "" || req.subresource == "eviction")
-		allowed = allowed && (!res.namespaced || req.namespace != "")
+		allowed = (req.name == "") == (req.subresource == "") && (req.subresource == "" || req.subresource == "eviction") && (!res.namespaced || req.namespace != "")
 	}
 	if !allowed || res.namespaced && req.name != "" && req.namespace == "" {
 		return notAllowed()
@@ -153,6 +155,25 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	}
 	a.warnOfTemplate(w, req, o)
 	writeJSON(w, code, body)
+	return nil
+}
+
+// askKubelet answers what a pod's kubelet is asked for. A log that is followed stays
+// open until its reader closes it.
+func (a *apiserver) askKubelet(w http.ResponseWriter, r *http.Request, req *request) error {
+	o := a.cl.store.getObject(resPods, objectKey(req.namespace, req.name))
+	if o == nil {
+		return apierrors.NewNotFound(resPods.gr(), req.name)
+	}
+	text, err := rules.AskKubelet(o.body, req.subresource, r.Method, req.query, a.cl.runsKubelet(rules.TextAt(o.body, "spec", "nodeName")))
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	_, _ = w.Write([]byte(text)) // a client that hung up needs no answer
+	if req.query.Get("follow") == "true" && http.NewResponseController(w).Flush() == nil {
+		<-r.Context().Done()
+	}
 	return nil
 }
 

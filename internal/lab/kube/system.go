@@ -71,7 +71,7 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 func (cl *cluster) addDNS(cp world.ControlPlane) {
 	cl.addObject(resServiceAccounts, "kube-system", "coredns", map[string]any{})
 	cl.addObject(resServices, "kube-system", "kube-dns", map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns"}},
+		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}},
 		"spec": map[string]any{
 			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 10).String(),
 			"selector":  map[string]any{"k8s-app": "kube-dns"},
