@@ -169,6 +169,24 @@ var everydayReads = []struct {
 		}
 		return expect(nil, r.Len() == 1 && r.Get(0).TypedSpec().Size == 20<<30 && r.Get(0).Metadata().ID() == "sda", r)
 	}},
+	{"health: disk sizes", func(ctx context.Context, c *client.Client) error {
+		r, err := safe.StateGetByID[*block.VolumeStatus](ctx, c.COSI, constants.EphemeralPartitionLabel)
+		if err != nil {
+			return err
+		}
+		return expect(nil, r.TypedSpec().Phase == block.VolumePhaseReady && r.TypedSpec().Size > 17<<30, r.TypedSpec())
+	}},
+	{"health: diagnostics", func(ctx context.Context, c *client.Client) error {
+		r, err := safe.StateListAll[*runtimeres.Diagnostic](ctx, c.COSI)
+		return expect(err, r.Len() == 0, r)
+	}},
+	{"health: whether Talos brings the CNI", func(ctx context.Context, c *client.Client) error {
+		r, err := safe.StateGetByID[*k8s.BootstrapManifestsConfig](ctx, c.COSI, k8s.BootstrapManifestsConfigID)
+		if err != nil {
+			return err
+		}
+		return expect(nil, r.TypedSpec().CNIName == "flannel" && r.TypedSpec().ProxyEnabled, r.TypedSpec())
+	}},
 	{"disks of a client of v1.7", func(ctx context.Context, c *client.Client) error {
 		r, err := c.Disks(ctx)
 		return expect(err, len(r.GetMessages()[0].GetDisks()) == 1 && r.GetMessages()[0].GetDisks()[0].GetSize() == 20<<30, r)

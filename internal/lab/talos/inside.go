@@ -138,21 +138,22 @@ func (b *boot) publishStatus(unmet []runtime.UnmetCondition) {
 	b.events.Publish(b.f.world.GuestNow(), "", event)
 }
 
-// writeDisks shows the disks of the machine as QEMU's SCSI disks look.
+// writeDisks shows the disks of the machine, and the volumes on the first.
 func (b *boot) writeDisks() {
 	for i, d := range b.m.disks {
-		name := system.DiskName(i)
-		putResource(b, "block.DisksController", block.NewDisk(block.NamespaceName, name), func(r *block.Disk) {
-			s := r.TypedSpec()
-			s.DevPath, s.IOSize, s.SectorSize = "/dev/"+name, 512, 512
-			s.SetSize(uint64(d.Bytes))
-			s.Model, s.Serial, s.Modalias, s.SubSystem, s.Transport, s.Rotational = "QEMU HARDDISK", d.Serial, "scsi:t-0x00", "/sys/class/block", "virtio", true
-			s.BusPath = "/pci0000:00/0000:00:05.0/0000:01:01.0/virtio2/host2/target2:0:" + string(rune('0'+i)) + "/2:0:" + string(rune('0'+i)) + ":0"
-		})
+		r := system.DescribeDisk(i, d)
+		putResource(b, "block.DisksController", block.NewDisk(block.NamespaceName, r.Metadata().ID()), func(o *block.Disk) { *o.TypedSpec() = *r.TypedSpec() })
 	}
-	putResource(b, "block.SystemDiskController", block.NewSystemDisk(block.NamespaceName, block.SystemDiskID), func(r *block.SystemDisk) {
-		r.TypedSpec().DiskID, r.TypedSpec().DevPath = system.DiskName(0), "/dev/"+system.DiskName(0)
-	})
+	r := system.DescribeSystemDisk()
+	putResource(b, "block.SystemDiskController", block.NewSystemDisk(block.NamespaceName, r.Metadata().ID()), func(o *block.SystemDisk) { *o.TypedSpec() = *r.TypedSpec() })
+	b.writeVolumes()
+}
+
+// writeVolumes shows the volumes of the system disk.
+func (b *boot) writeVolumes() {
+	for _, r := range system.DescribeVolumes(b.m.disks[0], b.set != nil) {
+		putResource(b, "block.VolumeManagerController", block.NewVolumeStatus(block.NamespaceName, r.Metadata().ID()), func(o *block.VolumeStatus) { *o.TypedSpec() = *r.TypedSpec() })
+	}
 }
 
 // Disks lists the disks, the way before the resources.
@@ -160,10 +161,7 @@ func (s *storageService) Disks(context.Context, *emptypb.Empty) (*storageapi.Dis
 	answer := &storageapi.Disks{}
 	err := s.b.readFleet(func() error {
 		for i, d := range s.b.m.disks {
-			answer.Disks = append(answer.Disks, &storageapi.Disk{
-				Size: uint64(d.Bytes), Model: "QEMU HARDDISK", DeviceName: "/dev/" + system.DiskName(i), Serial: d.Serial, Modalias: "scsi:t-0x00",
-				Type: storageapi.Disk_HDD, Subsystem: "/sys/class/block", SystemDisk: i == 0,
-			})
+			answer.Disks = append(answer.Disks, system.ListDisk(i, d))
 		}
 		return nil
 	})

@@ -45,7 +45,7 @@ func resourceKinds() map[string]bool {
 		&configres.MachineConfig{}, &configres.MachineType{},
 		&etcdres.Member{}, &etcdres.Spec{},
 		&hardware.SystemInformation{}, &hardware.Processor{}, &hardware.MemoryModule{},
-		&k8s.KubeletSpec{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
+		&k8s.BootstrapManifestsConfig{}, &k8s.KubeletSpec{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
 		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
 		&network.ResolverStatus{}, &network.RouteStatus{}, &network.Status{}, &network.TimeServerStatus{},
 		&runtime.BootID{}, &runtime.Diagnostic{}, &runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{},
@@ -61,7 +61,7 @@ func resourceKinds() map[string]bool {
 // namespaces are the namespaces resources live in.
 var namespaces = map[resource.Namespace]bool{
 	cluster.NamespaceName: true, configres.NamespaceName: true, etcdres.NamespaceName: true, hardware.NamespaceName: true,
-	k8s.NamespaceName: true, network.NamespaceName: true, runtime.NamespaceName: true, secrets.NamespaceName: true,
+	k8s.NamespaceName: true, k8s.ControlPlaneNamespaceName: true, network.NamespaceName: true, runtime.NamespaceName: true, secrets.NamespaceName: true,
 }
 
 // putResource writes a resource, made or changed by set. Nothing happens, and no
@@ -151,6 +151,14 @@ func (b *boot) writeConfigured() {
 		r.TypedSpec().IssuingCA, r.TypedSpec().AcceptedCAs = s.provider.Machine().Security().IssuingCA(), s.provider.Machine().Security().AcceptedCAs()
 		r.TypedSpec().Token = s.provider.Machine().Security().Token()
 	})
+	if p := s.plane; s.control {
+		putResource(b, "k8s.ControlPlaneBootstrapManifestsController", k8s.NewBootstrapManifestsConfig(), func(r *k8s.BootstrapManifestsConfig) {
+			t := r.TypedSpec()
+			t.PodCIDRs, t.CNIName = strings.Split(p.PodCIDR, ","), p.CNI
+			t.FlannelEnabled, t.ProxyEnabled, t.CoreDNSEnabled = p.CNI == "flannel", p.KubeProxy, !p.NoDNS
+		})
+	}
+	b.writeVolumes()
 	b.writeNetwork()
 	if s.homeless {
 		return

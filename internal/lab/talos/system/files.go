@@ -48,7 +48,7 @@ func (s Snapshot) mounts() []mount {
 	for _, image := range s.Images {
 		images += uint64(image.Bytes()) * 3 // packed, and unpacked
 	}
-	ephemeral := uint64(max(s.Disks[0].Bytes-beforeState-stateBytes, 1<<30))
+	ephemeral := ephemeralBytes(s.Disks[0])
 	taken := min(ephemeral/100+200<<20+images, ephemeral)
 	list = append(list, mount{"/dev/sda5", "/system/state", stateBytes - 8<<20, 6 << 20}, mount{"/dev/sda6", "/var", ephemeral, taken})
 	for _, at := range []string{"/etc/cni", "/etc/kubernetes", "/usr/libexec/kubernetes", "/opt"} {

@@ -149,7 +149,7 @@ func (s *Service) DiskStats(context.Context, *emptypb.Empty) (*machineapi.DiskSt
 	}
 	stats := &machineapi.DiskStats{Total: &machineapi.DiskStat{}}
 	for i := range now.Disks {
-		stat := &machineapi.DiskStat{Name: DiskName(i), ReadCompleted: 120, ReadSectors: 6400, ReadTimeMs: 40}
+		stat := &machineapi.DiskStat{Name: diskName(i), ReadCompleted: 120, ReadSectors: 6400, ReadTimeMs: 40}
 		if i == 0 {
 			up := uint64(now.uptime())
 			stat.ReadCompleted, stat.ReadSectors, stat.ReadTimeMs = 9000, 640000, 2600

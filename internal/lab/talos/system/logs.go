@@ -25,7 +25,7 @@ func (s Snapshot) kernelLines() (lines []string) {
 	line(20*time.Millisecond, "info", "Memory: %dK/%dK available", s.memoryTotal()>>10, s.MemoryMiB<<10)
 	line(40*time.Millisecond, "info", "smp: Brought up 1 node, %d CPUs", s.Cores)
 	for i, d := range s.Disks {
-		line(time.Duration(600+10*i)*time.Millisecond, "notice", "sd %d:0:0:0: [%s] %d 512-byte logical blocks", i+2, DiskName(i), d.Bytes/512)
+		line(time.Duration(600+10*i)*time.Millisecond, "notice", "sd %d:0:0:0: [%s] %d 512-byte logical blocks", i+2, diskName(i), d.Bytes/512)
 	}
 	line(700*time.Millisecond, "info", "virtio_net virtio3 %s: renamed from eth0", s.Link)
 	return lines

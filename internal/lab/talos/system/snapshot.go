@@ -74,5 +74,5 @@ func (s Snapshot) commandLine() string {
 		"nvme_core.io_timeout=4294967295 printk.devkmsg=on selinux=1 module.sig_enforce=1", s.Platform)
 }
 
-// DiskName is what the kernel calls a machine's disk: its drives are SCSI.
-func DiskName(i int) string { return "sd" + string(rune('a'+i)) }
+// diskName is what the kernel calls a machine's disk: its drives are SCSI.
+func diskName(i int) string { return "sd" + string(rune('a'+i)) }
