@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -140,6 +141,7 @@ func (r *Reconciler) renderRunning(snap cluster.Snapshot, asked cluster.Desired,
 // settings, with the patches as base has them.
 func mergeSnapshots(base, asked cluster.Snapshot, v cluster.Versions) cluster.Snapshot {
 	out := asked
+	out.Confidential = slices.Concat(asked.Confidential, base.Confidential)
 	out.Spec = base.Spec
 	out.Spec.Versions, out.Spec.Mirrors, out.Spec.Addons = v, asked.Spec.Mirrors, asked.Spec.Addons
 	out.Spec.Nodes = make([]cluster.Node, 0, len(asked.Spec.Nodes))

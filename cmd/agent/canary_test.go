@@ -112,7 +112,7 @@ func TestNoSecretEscapes(t *testing.T) {
 
 	heard := &output{} // what the commands and the socket said
 	look := func() cluster.Status {
-		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"plan"}, {"plan", "-o", "json"}} {
+		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"plan"}, {"plan", "-o", "json"}, {"render"}, {"render", "-o", "json"}} {
 			a := r.try(args...)
 			fmt.Fprint(heard, a.out, a.errOut)
 		}

@@ -181,12 +181,12 @@ func peers(t *testing.T, r *rig) {
 	}
 	must(os.Chmod(r.socket(), 0o666)) // as if they were in its group
 	defer func() { must(os.Chmod(r.socket(), 0o660)) }()
-	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"plan", "dev"}} {
+	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"plan", "dev"}, {"render", "dev"}} {
 		if a := r.as(nobody, args...); a.code != exitOK {
 			t.Errorf("reading: %v", a)
 		}
 	}
-	for _, args := range [][]string{{"reconcile", "dev"}, {"suspend"}, {"resume"}, {"accept", "--bootstrap"}, {"approve", "dev", "0123456789ab"}, {"kubeconfig"}, {"talosconfig", "-f", "t"},
+	for _, args := range [][]string{{"reconcile", "dev"}, {"suspend"}, {"resume"}, {"accept", "--bootstrap"}, {"approve", "dev", "0123456789ab"}, {"kubeconfig"}, {"talosconfig", "-f", "t"}, {"render", "dev", "--show-secrets"},
 		{"destroy", "dev", "--confirm", "dev"}, {"plan", "dev", "--dir", "empty"}} {
 		a := r.as(nobody, args...)
 		if a.code != exitFailed || !a.has("this is for root of the host") || !a.has("-> run it with sudo") {

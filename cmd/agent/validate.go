@@ -22,13 +22,18 @@ import (
 
 // addValidationFlags adds the flags that describe what is checked, and with what.
 func addValidationFlags(cmd *cobra.Command, f *validation.Config) {
+	cmd.Flags().StringVar(&f.Cluster, "cluster", "", "look at this cluster only, by the name of its folder")
+	completeFlag(cmd, "cluster", folderNames)
+	addCheckoutFlags(cmd, f)
+}
+
+// addCheckoutFlags adds the flags that describe how a repository in a directory is read.
+func addCheckoutFlags(cmd *cobra.Command, f *validation.Config) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Cluster, "cluster", "", "look at this cluster only, by the name of its folder")
 	flags.StringVar(&f.Folder, "path", "inventory", "the folder of the repository that holds the clusters' folders")
 	flags.StringArrayVar(&f.AgeKeys, "age-key", nil, "file with the age key that opens the secrets; may be given several times")
 	flags.StringVar(&f.Policy, "policy", "", "file with the policy of the host")
 	flags.StringVar(&f.Owner, "owner", inventory.DefaultOwner, "owner in the config of the host; MAC addresses follow from it")
-	completeFlag(cmd, "cluster", folderNames)
 }
 
 func newValidate(env *environment) *cobra.Command {

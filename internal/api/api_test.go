@@ -131,6 +131,13 @@ type stubCluster struct {
 func (c stubCluster) Forecast() (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name}, c.note("plan", c.name)
 }
+func (c stubCluster) Render(node string, showSecrets bool) (cluster.Rendering, error) {
+	what := "render"
+	if showSecrets {
+		what = "render secrets"
+	}
+	return cluster.Rendering{Cluster: c.name, Nodes: []cluster.RenderedNode{{Node: node}}}, c.note(what, c.name)
+}
 func (c stubCluster) ForecastDir(_ context.Context, files fs.FS) (cluster.Forecast, error) {
 	b, err := fs.ReadFile(files, "inventory/dev/cluster.yaml")
 	if err != nil {
@@ -217,14 +224,22 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			}
 			return nil
 		},
-		"plan":         func() error { _, err := c.Forecast(ctx, "dev"); return err },
-		"preview":      func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
-		"reconcile":    func() error { return c.Reconcile(ctx, "dev") },
-		"all":          func() error { return c.ReconcileAll(ctx) },
-		"suspend":      func() error { return c.Suspend(ctx, "dev") },
-		"resume":       func() error { return c.Resume(ctx, "dev") },
-		"accept main":  func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
-		"approve 3fa9": func() error { return c.Approve(ctx, "dev", "3fa9") },
+		"plan": func() error { _, err := c.Forecast(ctx, "dev"); return err },
+		"render": func() error {
+			r, err := c.Render(ctx, "dev", "cp-1", false)
+			if len(r.Nodes) != 1 || r.Nodes[0].Node != "cp-1" {
+				t.Errorf("rendered %+v", r)
+			}
+			return err
+		},
+		"render secrets": func() error { _, err := c.Render(ctx, "dev", "", true); return err },
+		"preview":        func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
+		"reconcile":      func() error { return c.Reconcile(ctx, "dev") },
+		"all":            func() error { return c.ReconcileAll(ctx) },
+		"suspend":        func() error { return c.Suspend(ctx, "dev") },
+		"resume":         func() error { return c.Resume(ctx, "dev") },
+		"accept main":    func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"approve 3fa9":   func() error { return c.Approve(ctx, "dev", "3fa9") },
 		"accept bootstrap": func() error {
 			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})
 		},

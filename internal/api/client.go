@@ -195,6 +195,15 @@ func (c *Client) ForecastDestroy(ctx context.Context, name string, despite ...in
 	return requestJSON[cluster.Forecast](ctx, c, "GET", path, nil)
 }
 
+// Render asks what a cluster, or one node of it, would be given.
+func (c *Client) Render(ctx context.Context, name, node string, showSecrets bool) (cluster.Rendering, error) {
+	path := clusterPath(name, "render")
+	if showSecrets {
+		path += "/secrets"
+	}
+	return requestJSON[cluster.Rendering](ctx, c, "GET", path+"?"+url.Values{"node": {node}}.Encode(), nil)
+}
+
 // Reconcile has the daemon fetch and look now.
 func (c *Client) Reconcile(ctx context.Context, name string) error {
 	return c.call(ctx, "POST", clusterPath(name, "reconcile"), nil, nil)

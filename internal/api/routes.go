@@ -63,6 +63,9 @@ type Agent interface {
 type Cluster interface {
 	// Forecast returns what will happen for the pushed revision.
 	Forecast() (cluster.Forecast, error)
+	// Render returns what the cluster, or one node of it, would be given; its secrets are
+	// hidden unless they are to be shown.
+	Render(node string, showSecrets bool) (cluster.Rendering, error)
 	// ForecastDir returns what would happen if these files were the repository.
 	ForecastDir(ctx context.Context, files fs.FS) (cluster.Forecast, error)
 	// ForecastDestroy returns what destroy would delete. Both take the numbers of
@@ -215,6 +218,12 @@ var routes = []route{
 	})},
 	{pattern: "GET /v1/clusters/{name}/plan", access: forReaders, kind: "Forecast", does: "everything that will happen for the pushed revision", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
 		return c.Forecast()
+	})},
+	{pattern: "GET /v1/clusters/{name}/render", access: forReaders, kind: "Rendering", does: "what the cluster would be given at the revision in force: VMs, machine configs and addons, with digests in place of secrets; `?node=NAME`: one node of it", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		return c.Render(r.URL.Query().Get("node"), false)
+	})},
+	{pattern: "GET /v1/clusters/{name}/render/secrets", access: forRoot, kind: "Rendering", does: "the same, with its secrets as they are sent", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		return c.Render(r.URL.Query().Get("node"), true)
 	})},
 	{pattern: "GET /v1/clusters/{name}/runs", access: forReaders, kind: "RunList", does: "the history of the cluster: its runs, newest first", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.History(r.PathValue("name"))

@@ -10,6 +10,10 @@ import (
 // Redacted is what a Secret prints as, whatever the verb, encoder or handler.
 const Redacted = "[redacted]"
 
+// ShortestFound is the length from which on a secret is looked for inside of texts: a
+// shorter one stands in half of all words.
+const ShortestFound = 4
+
 // Secret carries bytes that must never reach a log, a status, an error or a
 // file by accident. The only way to the bytes is Reveal, so that a reader of
 // the code can find every place where a secret leaves its wrapping.

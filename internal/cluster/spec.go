@@ -348,6 +348,9 @@ type Snapshot struct {
 	Where map[string]Position
 	// Files are the files and folders that the inventory names, beside its own.
 	Files []string
+	// Confidential are the values of the secrets file that patches and addons may have in
+	// them, and the texts that have one which is too short to be found by itself.
+	Confidential []Secret
 	// Warnings are the problems that did not make the inventory invalid.
 	Warnings Problems
 	// Siblings are the other clusters of this agent at the same revision; the

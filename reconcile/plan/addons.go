@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -275,42 +274,11 @@ func hintOfRefused(a cluster.Addon) string {
 }
 
 // unmetDependency names the first addon that must be ready before this one.
-// Everything waits for the container network, without which no pod runs.
 func (m *planner) unmetDependency(a cluster.Addon) string {
-	deps := slices.Clone(a.DependsOn)
-	if m.d.Spec.CNI == cluster.CNICilium && a.Name != string(cluster.CNICilium) && !slices.Contains(deps, string(cluster.CNICilium)) {
-		if cni := slices.IndexFunc(m.d.Spec.Addons, func(o cluster.Addon) bool { return o.Name == string(cluster.CNICilium) }); cni >= 0 && !dependsOn(m.d.Spec.Addons, m.d.Spec.Addons[cni], a.Name) {
-			deps = append(deps, string(cluster.CNICilium))
-		}
-	}
-	slices.Sort(deps)
-	for _, d := range deps {
+	for _, d := range m.d.Spec.Dependencies(a) {
 		if rel, ok := m.o.Releases.Value[d]; !ok || !rel.Ready {
 			return d
 		}
 	}
 	return ""
-}
-
-// dependsOn reports whether a depends on the addon of that name, directly or
-// not.
-func dependsOn(addons []cluster.Addon, a cluster.Addon, name string) bool {
-	seen := map[string]bool{}
-	var walk func(cluster.Addon) bool
-	walk = func(a cluster.Addon) bool {
-		for _, d := range a.DependsOn {
-			if d == name {
-				return true
-			}
-			if seen[d] {
-				continue
-			}
-			seen[d] = true
-			if i := slices.IndexFunc(addons, func(o cluster.Addon) bool { return strings.EqualFold(o.Name, d) }); i >= 0 && walk(addons[i]) {
-				return true
-			}
-		}
-		return false
-	}
-	return walk(a)
 }

@@ -61,6 +61,8 @@ type loader struct {
 	unreadPatch bool                 // a patch could not be read
 	rows        []rowProblem         // of counted rows, to be reported once
 	unverified  bool                 // a placeholder stood for a secret value
+
+	confidential []cluster.Secret // texts with secrets too short to be found by themselves
 }
 
 // Load reads the cluster in the folder dir of fsys, for example
@@ -103,6 +105,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Files: slices.Compact(l.named), Warnings: problems}
 	if opts.Secrets != nil {
 		snap.Bundle, snap.Authorities = opts.Secrets.Bundle, opts.Secrets.keys
+		snap.Confidential = l.listConfidential()
 		snap.Where["secrets"] = cluster.Position{File: path.Join(l.dir, SecretsFile)}
 	}
 	return snap, problems

@@ -52,8 +52,31 @@ func (l *loader) substituteText(d yamlschema.Document, n *yaml.Node) bool {
 		d.Problem(n.Line, n.Column, "", err.message, err.hint)
 		return false
 	}
+	l.noteShort(n.Value, out)
 	n.Value, n.Tag, n.Style = out, "!!str", yaml.DoubleQuotedStyle
 	return true
+}
+
+// noteShort notes a text that has a secret in it which cannot be found by itself.
+func (l *loader) noteShort(text, expanded string) {
+	if l.opts.Secrets == nil {
+		return
+	}
+	for name, v := range l.opts.Secrets.values {
+		if len(v.RevealString()) < cluster.ShortestFound && strings.Contains(text, "${values."+name+"}") {
+			l.confidential = append(l.confidential, cluster.SecretString(expanded))
+			return
+		}
+	}
+}
+
+// listConfidential lists what of a cluster's patches and addons is not to be shown.
+func (l *loader) listConfidential() []cluster.Secret {
+	var out []cluster.Secret
+	for _, name := range slices.Sorted(maps.Keys(l.opts.Secrets.values)) {
+		out = append(out, l.opts.Secrets.values[name])
+	}
+	return append(out, l.confidential...)
 }
 
 // refusal is why a text cannot be expanded, and what to write instead.

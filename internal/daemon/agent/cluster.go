@@ -104,6 +104,11 @@ func (m *managedCluster) Console(ctx context.Context, node string, each func(tex
 			return nil
 		})
 	}
+	return m.unknownNode(node, names)
+}
+
+// unknownNode is the error for a node that is none of these.
+func (m *managedCluster) unknownNode(node string, names []string) error {
 	err := fmt.Errorf("%w: cluster %s has no node %q", api.ErrUnknownNode, m.name, node)
 	if len(names) > 0 {
 		return fault.WithHint(err, "its nodes are "+strings.Join(names, ", "))

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/cosi-project/runtime/pkg/safe"
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
+	talosresource "github.com/siderolabs/talos/pkg/machinery/resources/config"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestRenderAndDiff looks at what a cluster would be given, and at how it differs from
+// that, while somebody edits it. That no secret is shown is in TestNoSecretEscapes.
+func TestRenderAndDiff(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	r.start()
+	r.run(exitFailed, do("render", "dev"), "the inventory of this cluster has not been read yet")
+	commit := r.push(r.inventory(1))
+	r.run(exitOK, do("reconcile"))
+	r.untilReady(commit)
+
+	all := r.run(exitOK, do("render"), "# cluster dev at main@sha1:"+commit, "---\n# node dev-cp-1: vm\nvmid: 412\n", "---\n# node dev-wk-1: machine config\nversion: v1alpha1\n",
+		"memoryMiB: 4096", "token: <secret hmac:")
+	if all.has("KEY-----") || all.has("key: LS0t") {
+		t.Errorf("there are keys in it: %v", all)
+	}
+	if one := r.run(exitOK, do("render", "dev", "dev-wk-1")); !one.has("# node dev-wk-1: machine config\n") || one.has("dev-cp-1: vm") {
+		t.Errorf("one node: %v", one)
+	}
+	r.run(exitFailed, do("render", "dev", "dev-wk-9"), `cluster dev has no node "dev-wk-9"`, "-> its nodes are dev-cp-1, dev-wk-1")
+	r.run(exitFailed, do("render", "other"), `no such cluster: "other"`, "-> this host manages dev")
+	r.run(exitUsage, do("render", "dev", "--age-key", "age.key"), "--age-key is for --dir: the daemon has its own")
+
+	a := r.run(exitOK, do("render", "dev", "--show-secrets", "--output", "json"))
+	var shown struct {
+		Kind string
+		Data cluster.Rendering
+	}
+	must(json.Unmarshal([]byte(a.out), &shown))
+	if shown.Kind != "Rendering" || len(shown.Data.Nodes) != 2 {
+		t.Fatalf("rendered %v", a)
+	}
+	for _, n := range shown.Data.Nodes {
+		if has := r.machineConfig(n.Node); has != n.MachineConfig {
+			t.Errorf("%s has\n%s\nand would be given\n%s", n.Node, has, n.MachineConfig)
+		}
+	}
+	checkout := t.TempDir()
+	save(checkout, r.inventory(1))
+	r.file("checkout.key", string(r.keys.ageKey))
+	offline := r.run(exitOK, do("render", "--dir", checkout, "--owner", "rig", "--age-key", r.dir+"/checkout.key"), "the image's id is a placeholder")
+	if offline.has("throw-away") {
+		t.Errorf("the secrets are known: %v", offline)
+	}
+	for line := range strings.Lines(all.out) {
+		if strings.Contains(line, "<secret ") && !strings.Contains(offline.out, line) {
+			t.Errorf("%q is another offline", line)
+		}
+	}
+}
+
+// machine speaks with the machine of a node as talosctl does.
+func (r *rig) machine(node string, do func(ctx context.Context, c *client.Client)) {
+	r.t.Helper()
+	opened, err := clientconfig.FromBytes([]byte(r.run(exitOK, []string{"talosconfig", "dev"}).out))
+	must(err)
+	ip := map[string]string{"dev-cp-1": "11", "dev-wk-1": "21"}[node]
+	ctx, cancel := context.WithTimeout(r.t.Context(), daemonPatience)
+	defer cancel()
+	c, err := client.New(ctx, client.WithConfig(opened), client.WithEndpoints(r.base+ip))
+	must(err)
+	defer func() { must(c.Close()) }()
+	do(ctx, c)
+}
+
+// machineConfig is the config that the machine of a node runs.
+func (r *rig) machineConfig(node string) (text string) {
+	r.t.Helper()
+	r.machine(node, func(ctx context.Context, c *client.Client) {
+		found, err := safe.StateGetByID[*talosresource.MachineConfig](ctx, c.COSI, talosresource.ActiveID)
+		must(err)
+		b, err := found.Provider().Bytes()
+		must(err)
+		text = string(b)
+	})
+	return text
+}

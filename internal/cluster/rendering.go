@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// Rendering is what a cluster would be given: the VM and the machine config of each
+// node, and its addons.
+type Rendering struct {
+	Cluster  string   `json:"cluster"`
+	Revision Revision `json:"revision,omitempty"`
+	// Notes are what of it is not as it would be sent.
+	Notes  []string        `json:"notes"`
+	Nodes  []RenderedNode  `json:"nodes"`
+	Addons []RenderedAddon `json:"addons"`
+}
+
+// RenderedNode is what a node would be given.
+type RenderedNode struct {
+	Node string     `json:"node"`
+	Role Role       `json:"role"`
+	VM   RenderedVM `json:"vm"`
+	// MachineConfig are its documents as they are sent to the machine, or, where
+	// secrets are hidden, in the same spelling.
+	MachineConfig string `json:"machineConfig,omitempty"`
+	// Unrendered is why there is no machine config.
+	Unrendered string `json:"unrendered,omitempty"`
+	// Base is the revision that its machine config is of, where it is another than the
+	// rendering's: a new node is given what the cluster runs.
+	Base Revision `json:"base,omitempty"`
+}
+
+// RenderedVM is a VM as it should be.
+type RenderedVM struct {
+	VMID        int             `json:"vmid"`
+	Name        string          `json:"name"`
+	UUID        string          `json:"uuid"`
+	Host        string          `json:"host"`
+	Pool        string          `json:"pool,omitempty"`
+	Tags        []string        `json:"tags"`
+	CPUType     string          `json:"cpuType"`
+	Cores       int             `json:"cores"`
+	MemoryMiB   int64           `json:"memoryMiB"`
+	Ballooning  bool            `json:"ballooning"`
+	Machine     string          `json:"machine"`
+	BIOS        string          `json:"bios"`
+	SCSI        string          `json:"scsi"`
+	Image       string          `json:"image,omitempty"` // that the system disk is made from
+	Disks       []RenderedDisk  `json:"disks"`           // the system disk is the first
+	Network     RenderedNetwork `json:"network"`
+	Boot        string          `json:"boot"`
+	GuestAgent  bool            `json:"guestAgent"`
+	StartAtBoot bool            `json:"startAtBoot"`
+	Protect     bool            `json:"protect,omitempty"` // the inventory's: it is never destroyed
+}
+
+// RenderedDisk is a disk of a VM.
+type RenderedDisk struct {
+	Serial    string `json:"serial"`
+	Datastore string `json:"datastore"`
+	Bytes     int64  `json:"bytes"`
+}
+
+// RenderedNetwork is the network card of a VM, and the address on its cloud-init drive.
+type RenderedNetwork struct {
+	Model   string `json:"model"`
+	MAC     string `json:"mac"`
+	Bridge  string `json:"bridge"`
+	VLAN    int    `json:"vlan,omitempty"`
+	Address string `json:"address,omitempty"`
+}
+
+// RenderedAddon is a Helm release that a cluster would be given.
+type RenderedAddon struct {
+	Addon     string `json:"addon"` // the name of its release
+	Namespace string `json:"namespace"`
+	// Order is its place among the addons: one that another needs has a smaller number.
+	Order     int       `json:"order"`
+	After     []string  `json:"after,omitempty"` // the addons that must be ready before
+	Chart     string    `json:"chart"`           // the reference, with the version
+	Version   string    `json:"version,omitempty"`
+	Digest    string    `json:"digest,omitempty"` // that the inventory pins
+	Ownership Ownership `json:"ownership"`
+	// Values are those of the inventory, merged; the chart's own lie below them.
+	Values json.RawMessage `json:"values"`
+}
+
+// Dependencies are the names of the addons that must be ready before an addon is
+// installed, sorted: those that it names, and the container network, without which no pod
+// runs.
+func (s Spec) Dependencies(a Addon) []string {
+	deps, cni := slices.Clone(a.DependsOn), string(CNICilium)
+	if s.CNI == CNICilium && a.Name != cni && !slices.Contains(deps, cni) && slices.ContainsFunc(s.Addons, func(o Addon) bool { return o.Name == cni }) && !s.needs(cni, a.Name, map[string]bool{}) {
+		deps = append(deps, cni)
+	}
+	slices.Sort(deps)
+	return deps
+}
+
+// needs reports whether an addon names another as needed, directly or not.
+func (s Spec) needs(addon, other string, seen map[string]bool) bool {
+	i := slices.IndexFunc(s.Addons, func(o Addon) bool { return strings.EqualFold(o.Name, addon) })
+	if i < 0 || seen[addon] {
+		return false
+	}
+	seen[addon] = true
+	return slices.ContainsFunc(s.Addons[i].DependsOn, func(d string) bool { return d == other || s.needs(d, other, seen) })
+}

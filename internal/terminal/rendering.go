@@ -1,0 +1,92 @@
+package terminal
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// PrintRendering prints what a cluster would be given as a stream of YAML documents, with
+// a comment before each that names it.
+func (p Printer) PrintRendering(r cluster.Rendering) error {
+	p.Printf("# cluster %s", r.Cluster)
+	if r.Revision != "" {
+		p.Printf(" at %s", r.Revision)
+	}
+	p.Printf("\n")
+	for _, note := range r.Notes {
+		p.Printf("# %s\n", note)
+	}
+	for _, n := range r.Nodes {
+		if err := p.printDocument("node "+n.Node+": vm", n.VM); err != nil {
+			return err
+		}
+		title := "node " + n.Node + ": machine config"
+		if n.Base != "" {
+			title += " of " + n.Base.Short()
+		}
+		if n.MachineConfig == "" {
+			p.Printf("# %s: none: %s\n", title, n.Unrendered)
+			continue
+		}
+		// Whatever is in a document is indented, but its own keys.
+		for doc := range strings.SplitSeq(n.MachineConfig, "\n---\n") {
+			p.Printf("---\n# %s\n%s\n", title, strings.TrimSuffix(doc, "\n"))
+		}
+	}
+	for _, a := range r.Addons {
+		if err := p.printDocument(fmt.Sprintf("addon %s", a.Addon), a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printDocument prints a value as a YAML document, with the keys that it has in JSON.
+func (p Printer) printDocument(title string, v any) error {
+	text, err := formatYAML(v)
+	if err == nil {
+		p.Printf("---\n# %s\n%s", title, text)
+	}
+	return err
+}
+
+// formatYAML writes a value as YAML, with the keys and in the order that it has in JSON.
+func formatYAML(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var doc yaml.Node // JSON is YAML
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	restyleNode(&doc)
+	return yaml.Marshal(&doc)
+}
+
+// restyleNode writes a node as people do: in lines, and without quotes where none are
+// needed.
+func restyleNode(n *yaml.Node) {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		if n.Style = 0; len(n.Content) == 0 {
+			n.Style = yaml.FlowStyle
+		}
+	case strings.TrimSpace(n.Value) == n.Value && !strings.Contains(n.Value, "\n") && !isAmbiguous(n.Value):
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		restyleNode(c)
+	}
+}
+
+// isAmbiguous reports whether some readers of YAML take a text for a truth value.
+func isAmbiguous(text string) bool {
+	return slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(text))
+}
