@@ -308,20 +308,6 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	return f, nil
 }
 
-// InForce returns what should be and what is, as of the last pass, where there is
-// anything in force.
-func (r *Reconciler) InForce() (cluster.Desired, cluster.Observed, error) {
-	v := r.view.Load()
-	switch {
-	case v == nil:
-		return cluster.Desired{}, cluster.Observed{}, ErrNoInventory
-	case v.stop != nil && !v.inForce:
-		b := v.stop.block
-		return cluster.Desired{}, cluster.Observed{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("nothing is in force of cluster %s: %s", r.c.Cluster, b.Message), b.Hint))
-	}
-	return v.desired, v.observed, nil
-}
-
 // Foretold is what was going to happen when the last pass looked, before it began
 // anything: the plan of what goes on. whole is false while the image's name is
 // not known, and with it nothing behind it.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cosi-project/runtime/pkg/safe"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
 	talosresource "github.com/siderolabs/talos/pkg/machinery/resources/config"
@@ -21,12 +22,13 @@ func TestRenderAndDiff(t *testing.T) {
 	r := newRig(t, lab.Config{})
 	r.start()
 	r.run(exitFailed, do("render", "dev"), "the inventory of this cluster has not been read yet")
-	commit := r.push(r.inventory(1))
+	commit := r.push(withAddon(r.inventory(1), "3"))
 	r.run(exitOK, do("reconcile"))
 	r.untilReady(commit)
 
 	all := r.run(exitOK, do("render"), "# cluster dev at main@sha1:"+commit, "---\n# node dev-cp-1: vm\nvmid: 412\n", "---\n# node dev-wk-1: machine config\nversion: v1alpha1\n",
-		"memoryMiB: 4096", "token: <secret hmac:")
+		"memoryMiB: 4096", "token: <secret hmac:",
+		"---\n# addon app\naddon: app\nnamespace: app\norder: 1\nchart: inventory/dev/chart\nversion: 1.0.0\n", "values:\n    size: 3\n")
 	if all.has("KEY-----") || all.has("key: LS0t") {
 		t.Errorf("there are keys in it: %v", all)
 	}
@@ -52,7 +54,7 @@ func TestRenderAndDiff(t *testing.T) {
 		}
 	}
 	checkout := t.TempDir()
-	save(checkout, r.inventory(1))
+	save(checkout, withAddon(r.inventory(1), "3"))
 	r.file("checkout.key", string(r.keys.ageKey))
 	offline := r.run(exitOK, do("render", "--dir", checkout, "--owner", "rig", "--age-key", r.dir+"/checkout.key"), "the image's id is a placeholder")
 	if offline.has("throw-away") {
@@ -63,6 +65,54 @@ func TestRenderAndDiff(t *testing.T) {
 			t.Errorf("%q is another offline", line)
 		}
 	}
+	r.findDifferences()
+}
+
+// withAddon adds an addon with a value to an inventory.
+func withAddon(files map[string][]byte, size string) map[string][]byte {
+	return with(files, "inventory/dev/cluster.yaml", string(files["inventory/dev/cluster.yaml"])+"addons: [app.yaml]\n",
+		"inventory/dev/app.yaml", "name: app\nnamespace: app\nchart: {path: chart}\nvalues: {size: "+size+"}\n",
+		"inventory/dev/chart/Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\n",
+		"inventory/dev/chart/templates/x.yaml", "kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\ndata: {size: \"{{ .Values.size }}\"}\n")
+}
+
+// findDifferences has somebody edit a VM and a machine, and looks at the difference.
+func (r *rig) findDifferences() {
+	t := r.t
+	if a := r.run(exitOK, do("diff", "dev")); a.out != "dev: no difference\n" {
+		t.Errorf("nothing differs, and %v", a)
+	}
+	r.run(exitOK, do("diff", "dev", "dev-wk-1", "--output", "json"), `"kind": "Difference"`, `"differs": false`, `"unknown": []`)
+	r.run(exitFailed, do("diff", "dev", "dev-wk-9"), `cluster dev has no node "dev-wk-9"`, "-> its nodes are dev-cp-1, dev-wk-1")
+
+	r.run(exitOK, do("suspend", "dev")) // or it would be undone
+	r.until("nothing goes on", func() bool { return r.status().Condition == cluster.Suspended })
+	must(r.lab.PVE.Edit(522, "memory", "12288"))
+	running := r.machineConfig("dev-wk-1")
+	edited := "machine:\n    sysctls:\n        vm.overcommit_memory: \"1\"\n" + strings.TrimPrefix(running[strings.Index(running, "machine:\n"):], "machine:\n")
+	r.machine("dev-wk-1", func(ctx context.Context, c *client.Client) {
+		_, err := c.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{Data: []byte("version: v1alpha1\ndebug: false\npersist: true\n" + edited), Mode: machineapi.ApplyConfigurationRequest_NO_REBOOT})
+		must(err)
+	})
+	a := r.run(exitChanges, do("diff", "dev"), "node dev-wk-1\n  memory (MiB): 12288 -> 8192 (", "  machine config:\n    --- has\n    +++ wants\n",
+		"    -    sysctls:\n    -        vm.overcommit_memory: \"1\"\n")
+	if a.has("dev-cp-1") || a.has("unknown") || strings.Contains(a.out, "\n    +  ") {
+		t.Errorf("more differs than was edited: %v", a)
+	}
+	r.run(exitChanges, do("diff", "dev", "dev-wk-1", "-o", "json"), `"field": "memory (MiB)"`, `"wants": "8192"`, "vm.overcommit_memory")
+	r.run(exitOK, do("diff", "dev", "dev-cp-1"), "dev: no difference")
+
+	// The plan has the same two.
+	r.run(exitChanges, do("plan", "dev"), "dev-wk-1", "memory", "machine config")
+
+	commit := r.push(withAddon(r.inventory(1), "4"))
+	r.run(exitOK, do("reconcile"))
+	r.until("the new value is seen", func() bool { return r.status().Revision.Commit() == commit })
+	r.run(exitChanges, do("diff", "dev"), "addon app\n  values:\n    --- has\n    +++ wants\n", "    -  \"size\": 3\n    +  \"size\": 4\n")
+
+	must(r.lab.Talos.Partition(412, true))
+	r.run(exitFailed, do("diff", "dev", "dev-cp-1"), "dev-cp-1: machine config is unknown: read config of dev-cp-1")
+	must(r.lab.Talos.Partition(412, false))
 }
 
 // machine speaks with the machine of a node as talosctl does.

@@ -181,7 +181,7 @@ func peers(t *testing.T, r *rig) {
 	}
 	must(os.Chmod(r.socket(), 0o666)) // as if they were in its group
 	defer func() { must(os.Chmod(r.socket(), 0o660)) }()
-	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"plan", "dev"}, {"render", "dev"}} {
+	for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"plan", "dev"}, {"render", "dev"}, {"diff", "dev"}} {
 		if a := r.as(nobody, args...); a.code != exitOK {
 			t.Errorf("reading: %v", a)
 		}

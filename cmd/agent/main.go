@@ -62,7 +62,7 @@ VMs, Talos nodes, Kubernetes clusters and addons on the host match it.
 Exit codes: 0 done and as it should be; 1 it failed, or the inventory is
 invalid; 2 wrong usage; 3 status: not Ready, but working on it; 4 status:
 stalled, blocked or not seen; 5 the daemon cannot be reached; 6 validate: valid,
-and secrets are missing; 10 plan: there are changes; 11 plan: there are
+and secrets are missing; 10 plan, diff: there are changes; 11 plan: there are
 destructive ones.`,
 		Version:       version,
 		SilenceErrors: true,
@@ -90,7 +90,7 @@ destructive ones.`,
 		}
 	}
 	add("daemon", newInit(env), newRun(env), newVersion(env))
-	add("look", newStatus(env), newPlan(env), newRender(env), newDoctor(env), newEvents(env), newHistory(env))
+	add("look", newStatus(env), newPlan(env), newRender(env), newDiff(env), newDoctor(env), newEvents(env), newHistory(env))
 	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newApprove(env), newDestroy(env), newConsole(env), newSupportBundle(env), newKubeconfig(env), newTalosconfig(env))
 	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
 	root.InitDefaultCompletionCmd()

@@ -125,3 +125,57 @@ func completeClusterNode(cmd *cobra.Command, args []string, typed string) ([]cob
 	}
 	return clusterNames(cmd, args, typed)
 }
+
+func newDiff(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff [CLUSTER [NODE]]",
+		Short: "Show how a cluster differs from what its nodes and addons would be given",
+		Long: `Show how a cluster differs from what render shows of the revision in force: each
+field of a VM and of a Node object with what it has and wants, the machine config
+that runs as a unified diff, and addons with their versions, values and missing
+objects. VMs, machine configs and releases are looked at now. Comments, the order
+of keys and secrets are not in it: digests stand for secrets on both sides.
+
+It compares as the planner does, and changes nothing; what will be done about a
+difference, and when, plan shows. What cannot be seen is "unknown", with why.
+
+Exit codes: 0 no difference; 10 there are differences; 1 there are none, and
+something is unknown. As for plan it is 10, because 2 is wrong usage.`,
+		Example: `  talos-agent diff dev
+  talos-agent diff dev dev-cp-1`,
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: completeClusterNode,
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		c, node := newClient(cmd), ""
+		if len(args) == 2 {
+			node = args[1]
+		}
+		name, err := chooseCluster(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		d, err := c.Diff(cmd.Context(), name, node)
+		if err != nil {
+			return err
+		}
+		if !p.IsJSON() {
+			p.PrintDifference(d)
+		} else if err := p.PrintJSON("Difference", d); err != nil {
+			return err
+		}
+		switch {
+		case d.Differs:
+			return errSilent(exitChanges)
+		case len(d.Unknown) > 0:
+			return errSilent(exitFailed)
+		}
+		return nil
+	}
+	return cmd
+}

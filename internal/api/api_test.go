@@ -138,6 +138,9 @@ func (c stubCluster) Render(node string, showSecrets bool) (cluster.Rendering, e
 	}
 	return cluster.Rendering{Cluster: c.name, Nodes: []cluster.RenderedNode{{Node: node}}}, c.note(what, c.name)
 }
+func (c stubCluster) Diff(_ context.Context, node string, fresh bool) (cluster.Difference, error) {
+	return cluster.Difference{Cluster: c.name, Differs: fresh}, c.note("diff "+node, c.name)
+}
 func (c stubCluster) ForecastDir(_ context.Context, files fs.FS) (cluster.Forecast, error) {
 	b, err := fs.ReadFile(files, "inventory/dev/cluster.yaml")
 	if err != nil {
@@ -229,6 +232,13 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			r, err := c.Render(ctx, "dev", "cp-1", false)
 			if len(r.Nodes) != 1 || r.Nodes[0].Node != "cp-1" {
 				t.Errorf("rendered %+v", r)
+			}
+			return err
+		},
+		"diff cp-1": func() error {
+			d, err := c.Diff(ctx, "dev", "cp-1")
+			if !d.Differs {
+				t.Error("root is not shown what is looked at now")
 			}
 			return err
 		},

@@ -204,6 +204,11 @@ func (c *Client) Render(ctx context.Context, name, node string, showSecrets bool
 	return requestJSON[cluster.Rendering](ctx, c, "GET", path+"?"+url.Values{"node": {node}}.Encode(), nil)
 }
 
+// Diff asks how a cluster, or one node of it, differs from what it would be given.
+func (c *Client) Diff(ctx context.Context, name, node string) (cluster.Difference, error) {
+	return requestJSON[cluster.Difference](ctx, c, "GET", clusterPath(name, "diff")+"?"+url.Values{"node": {node}}.Encode(), nil)
+}
+
 // Reconcile has the daemon fetch and look now.
 func (c *Client) Reconcile(ctx context.Context, name string) error {
 	return c.call(ctx, "POST", clusterPath(name, "reconcile"), nil, nil)

@@ -71,6 +71,9 @@ type Cluster interface {
 	// ForecastDestroy returns what destroy would delete. Both take the numbers of
 	// VMs that go although they are protected in Proxmox VE.
 	ForecastDestroy(ctx context.Context, despite []int) (cluster.Forecast, error)
+	// Diff returns how the cluster, or one node of it, differs from what it would be
+	// given: looked at now, or, where it need not be fresh, some seconds ago.
+	Diff(ctx context.Context, node string, fresh bool) (cluster.Difference, error)
 	Suspend() error
 	Resume() error
 	Accept(revision cluster.Revision) error
@@ -224,6 +227,9 @@ var routes = []route{
 	})},
 	{pattern: "GET /v1/clusters/{name}/render/secrets", access: forRoot, kind: "Rendering", does: "the same, with its secrets as they are sent", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.Render(r.URL.Query().Get("node"), true)
+	})},
+	{pattern: "GET /v1/clusters/{name}/diff", access: forReaders, kind: "Difference", does: "how the cluster differs from that: fields of VMs and Node objects, unified diffs of machine configs and of the values of addons, with digests in place of secrets, and what cannot be compared; root has it looked at now, others see what was looked at in the last 10 seconds; `?node=NAME`: one node of it", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		return c.Diff(r.Context(), r.URL.Query().Get("node"), isFromRoot(r))
 	})},
 	{pattern: "GET /v1/clusters/{name}/runs", access: forReaders, kind: "RunList", does: "the history of the cluster: its runs, newest first", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.History(r.PathValue("name"))

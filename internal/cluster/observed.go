@@ -384,6 +384,13 @@ type Release struct {
 	RolledBack string
 }
 
+// Installed is what a release was made of, read when somebody wants to know.
+type Installed struct {
+	Chart, Version string
+	Values         Secret // as JSON
+	Missing        []string
+}
+
 // ReleaseName names a Helm release.
 type ReleaseName struct{ Namespace, Name string }
 

@@ -87,6 +87,56 @@ type RenderedAddon struct {
 	Values json.RawMessage `json:"values"`
 }
 
+// Difference is how a cluster differs from what it should be. What is the same is not in
+// it; what cannot be seen is.
+type Difference struct {
+	Cluster  string            `json:"cluster"`
+	Revision Revision          `json:"revision,omitempty"`
+	Differs  bool              `json:"differs"`
+	Nodes    []NodeDifference  `json:"nodes"`
+	Addons   []AddonDifference `json:"addons"`
+	// Unknown is what could not be compared, by the part that it is of.
+	Unknown []UnknownPart `json:"unknown"`
+}
+
+// NodeDifference is how a node differs.
+type NodeDifference struct {
+	Node string `json:"node"`
+	// VM, Machine and Object are fields of its VM, its machine and its Node object.
+	VM      []FieldDifference `json:"vm,omitempty"`
+	Machine []FieldDifference `json:"machine,omitempty"`
+	Object  []FieldDifference `json:"object,omitempty"`
+	// MachineConfig leads from the config that runs to the one that should, as a unified
+	// diff; every document begins with a comment that names it.
+	MachineConfig string `json:"machineConfig,omitempty"`
+}
+
+// FieldDifference is something that is not what it should be.
+type FieldDifference struct {
+	Field string `json:"field"`
+	Has   string `json:"has"`
+	Wants string `json:"wants"`
+	// How is what it takes to correct it, where that is known.
+	How string `json:"how,omitempty"`
+}
+
+// AddonDifference is how an addon differs.
+type AddonDifference struct {
+	Addon  string            `json:"addon"`
+	Fields []FieldDifference `json:"fields,omitempty"`
+	// Values leads from the values that are installed to those that should be, as a
+	// unified diff.
+	Values  string   `json:"values,omitempty"`
+	Missing []string `json:"missing,omitempty"` // objects of it
+}
+
+// UnknownPart is something that could not be compared.
+type UnknownPart struct {
+	Subject string `json:"subject"` // node, addon or cluster
+	Part    string `json:"part"`
+	Why     string `json:"why"`
+}
+
 // Dependencies are the names of the addons that must be ready before an addon is
 // installed, sorted: those that it names, and the container network, without which no pod
 // runs.

@@ -90,3 +90,57 @@ func restyleNode(n *yaml.Node) {
 func isAmbiguous(text string) bool {
 	return slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(text))
 }
+
+// PrintDifference prints how a cluster differs from what it should be.
+func (p Printer) PrintDifference(d cluster.Difference) {
+	for _, n := range d.Nodes {
+		p.Printf("node %s\n", n.Node)
+		p.printFields(n.VM)
+		p.printFields(n.Machine)
+		p.printFields(n.Object)
+		p.printDiff("machine config", n.MachineConfig)
+	}
+	for _, a := range d.Addons {
+		p.Printf("addon %s\n", a.Addon)
+		p.printFields(a.Fields)
+		for _, object := range a.Missing {
+			p.Printf("  %s is missing\n", object)
+		}
+		p.printDiff("values", a.Values)
+	}
+	for _, u := range d.Unknown {
+		p.Printf("%s: %s is %s: %s\n", u.Subject, u.Part, p.Paint("unknown", Yellow), u.Why)
+	}
+	if len(d.Nodes)+len(d.Addons)+len(d.Unknown) == 0 {
+		p.Printf("%s: no difference\n", d.Cluster)
+	}
+}
+
+// printFields prints what is not what it should be.
+func (p Printer) printFields(fields []cluster.FieldDifference) {
+	for _, f := range fields {
+		how := ""
+		if f.How != "" {
+			how = " (" + f.How + ")"
+		}
+		p.Printf("  %s: %s -> %s%s\n", f.Field, f.Has, f.Wants, how)
+	}
+}
+
+// printDiff prints a unified diff, indented.
+func (p Printer) printDiff(title, diff string) {
+	if diff == "" {
+		return
+	}
+	p.Printf("  %s:\n", title)
+	for line := range strings.Lines(diff) {
+		line = strings.TrimSuffix(line, "\n")
+		switch line[:min(1, len(line))] {
+		case "-":
+			line = p.Paint(line, Red)
+		case "+":
+			line = p.Paint(line, Green)
+		}
+		p.Printf("    %s\n", line)
+	}
+}

@@ -94,3 +94,34 @@ values:
 		t.Errorf("printed\n%s\nwant\n%s", b.String(), want)
 	}
 }
+
+func TestPrintDifference(t *testing.T) {
+	var b bytes.Buffer
+	NewPlain(&b).PrintDifference(cluster.Difference{Cluster: "dev"})
+	NewPlain(&b).PrintDifference(cluster.Difference{Cluster: "dev", Differs: true,
+		Nodes: []cluster.NodeDifference{{Node: "wk-1", VM: []cluster.FieldDifference{{Field: "cores", Has: "4", Wants: "2", How: "reboot"}},
+			Machine: []cluster.FieldDifference{{Field: "talos version", Has: "v1", Wants: "v2"}}, Object: []cluster.FieldDifference{{Field: "label a", Has: "none", Wants: `"b"`}},
+			MachineConfig: "--- has\n+++ wants\n@@ -1 +1 @@\n-a\x1b[2J\n+b\n"}},
+		Addons:  []cluster.AddonDifference{{Addon: "app", Missing: []string{"service app/web"}, Values: "-a\n"}},
+		Unknown: []cluster.UnknownPart{{Subject: "cp-1", Part: "machine config", Why: "no answer"}}})
+	const want = `dev: no difference
+node wk-1
+  cores: 4 -> 2 (reboot)
+  talos version: v1 -> v2
+  label a: none -> "b"
+  machine config:
+    --- has
+    +++ wants
+    @@ -1 +1 @@
+    -a?[2J
+    +b
+addon app
+  service app/web is missing
+  values:
+    -a
+cp-1: machine config is unknown: no answer
+`
+	if b.String() != want {
+		t.Errorf("printed\n%q\nwant\n%q", b.String(), want)
+	}
+}

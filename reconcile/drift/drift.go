@@ -318,3 +318,9 @@ func WithTags(vm cluster.VM, n cluster.Node) []string {
 	n.Tags = append(n.Tags[:len(n.Tags):len(n.Tags)], vm.Tags...)
 	return n.VMTags()
 }
+
+// IsReplaced reports whether the VM of a node was made for another token than the
+// inventory has, so that it is to become another one.
+func IsReplaced(n cluster.Node, vm cluster.VM) bool {
+	return n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && vm.Replace != n.Replace
+}

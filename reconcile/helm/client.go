@@ -320,16 +320,22 @@ func (p *patient) Update(key string, rel *release.Release) error {
 
 // readManifest reads the manifest of a revision.
 func readManifest(ctx context.Context, c *connection, rev revision) (string, error) {
+	made, err := readRecord(ctx, c, rev)
+	return made.Manifest, err
+}
+
+// readRecord reads the record of a revision.
+func readRecord(ctx context.Context, c *connection, rev revision) (record, error) {
 	set, err := kubernetes.NewForConfigAndClient(c.config(c), &http.Client{Transport: c})
 	if err != nil {
-		return "", err
+		return record{}, err
 	}
 	secret, err := set.CoreV1().Secrets(rev.name.namespace).Get(ctx, rev.secret, metav1.GetOptions{})
 	switch {
 	case err != nil:
-		return "", err
+		return record{}, err
 	case secret.UID != rev.uid:
-		return "", errors.New("it was replaced meanwhile")
+		return record{}, errors.New("it was replaced meanwhile")
 	}
-	return manifestIn(secret.Data["release"])
+	return decodeRecord(secret.Data["release"])
 }

@@ -25,11 +25,11 @@ func recordOf(t testing.TB, body []byte, packed bool) []byte {
 	return []byte(base64.StdEncoding.EncodeToString(body))
 }
 
-func TestManifestIn(t *testing.T) {
+func TestDecodeRecord(t *testing.T) {
 	for _, packed := range []bool{true, false} {
-		got, err := manifestIn(recordOf(t, []byte(`{"name":"x","manifest":"kind: Deployment\n"}`), packed))
-		if err != nil || got != "kind: Deployment\n" {
-			t.Errorf("%q, %v", got, err)
+		got, err := decodeRecord(recordOf(t, []byte(`{"name":"x","manifest":"kind: Deployment\n","config":{"a":1},"chart":{"metadata":{"name":"c","version":"1.2.3"}}}`), packed))
+		if err != nil || got.Manifest != "kind: Deployment\n" || string(got.Config) != `{"a":1}` || got.Chart.Metadata.Name != "c" || got.Chart.Metadata.Version != "1.2.3" {
+			t.Errorf("%+v, %v", got, err)
 		}
 	}
 	bomb := recordOf(t, bytes.Repeat([]byte{' '}, maxRelease+1), true)
@@ -40,7 +40,7 @@ func TestManifestIn(t *testing.T) {
 		{[]byte("%"), "base64"}, {recordOf(t, []byte("x"), false), "no release"}, {recordOf(t, []byte("x"), true), "no release"},
 		{recordOf(t, []byte("\x1f\x8b\x08 and then nothing"), false), "unpacked"}, {bomb, "more than 64 MiB"}, {nil, "no release"},
 	} {
-		if _, err := manifestIn(c.record); err == nil || !strings.Contains(err.Error(), c.words) {
+		if _, err := decodeRecord(c.record); err == nil || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%.40q: %v, want %s", c.record, err, c.words)
 		}
 	}
@@ -96,7 +96,8 @@ func FuzzManifest(f *testing.F) {
 	f.Add(recordOf(f, []byte(`{"manifest":"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n"}`), true))
 	f.Add([]byte("eA=="))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		manifest, err := manifestIn(b)
+		made, err := decodeRecord(b)
+		manifest := made.Manifest
 		if err != nil {
 			manifest = string(b)
 		}

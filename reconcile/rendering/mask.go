@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -142,32 +143,40 @@ func (m *Mask) cleanScalar(v machineconfig.Scalar) string {
 
 // cleanJSON hides the secrets in the texts of a JSON value.
 func (m *Mask) cleanJSON(value []byte) (json.RawMessage, error) {
+	text, err := rewriteJSON(value, "", m.cleanScalar)
+	return bytes.TrimSpace(text), err
+}
+
+// rewriteJSON writes a JSON value with every text in it replaced by what rewrite returns
+// for it, in the one spelling that equal values have.
+func rewriteJSON(value []byte, indent string, rewrite func(machineconfig.Scalar) string) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(value))
 	dec.UseNumber()
 	var tree any
 	if err := dec.Decode(&tree); err != nil {
-		return nil, fmt.Errorf("read the values: they are no JSON")
+		return nil, errors.New("read the values: they are no JSON")
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(m.cleanTree(tree)); err != nil {
-		return nil, err
+	enc.SetIndent("", indent)
+	if err := enc.Encode(rewriteTree(tree, "", rewrite)); err != nil {
+		return nil, errors.New("write the values: they are no JSON")
 	}
-	return bytes.TrimSpace(b.Bytes()), nil
+	return b.Bytes(), nil
 }
 
-func (m *Mask) cleanTree(v any) any {
+func rewriteTree(v any, path string, rewrite func(machineconfig.Scalar) string) any {
 	switch v := v.(type) {
 	case string:
-		return m.Clean(v)
+		return rewrite(machineconfig.Scalar{Path: path, Text: v})
 	case map[string]any:
 		for key, below := range v {
-			v[key] = m.cleanTree(below)
+			v[key] = rewriteTree(below, strings.TrimPrefix(path+"."+key, "."), rewrite)
 		}
 	case []any:
 		for i, below := range v {
-			v[i] = m.cleanTree(below)
+			v[i] = rewriteTree(below, path+"[]", rewrite)
 		}
 	}
 	return v

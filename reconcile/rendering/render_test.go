@@ -34,7 +34,7 @@ func desire(t *testing.T, contract, talos, kubernetes string) cluster.Desired {
 		t.Fatal(err)
 	}
 	patch := cluster.Patch{File: "p.yaml", Document: cluster.SecretString("apiVersion: v1alpha1\nkind: ExtensionServiceConfig\nname: tailscale\nenvironment: " + string(environment) + "\n")}
-	values, err := json.Marshal(map[string]any{"auth": map[string]any{"password": password, "url": "https://me:p%40ss%2Fword@example.org"}, "list": []any{"x " + authKey, 3, true}, "plain": "abc"})
+	values, err := json.Marshal(map[string]any{"auth": map[string]any{"password": password, "url": "https://me:p%40ss%2Fword@example.org"}, "db": map[string]any{"phrase": password}, "list": []any{"x " + authKey, 3, true}, "plain": "abc"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,8 @@ type managedCluster struct {
 	render  *renderer
 	commits *reporting.Commits
 	filter  reporting.Filter
+
+	compared comparison
 }
 
 // assemble wires one cluster.
@@ -41,7 +43,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare, patience: firstWithin}}
+	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare, patience: firstWithin}, compared: comparison{turn: make(chan struct{}, 1)}}
 	log := a.c.Log.With(logging.Cluster, name)
 	look := func() {
 		if m.Reconciler != nil {

@@ -1,0 +1,43 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+)
+
+// InForce returns what should be and what is, as of the last pass, where there is
+// anything in force.
+func (r *Reconciler) InForce() (cluster.Desired, cluster.Observed, error) {
+	v := r.view.Load()
+	switch {
+	case v == nil:
+		return cluster.Desired{}, cluster.Observed{}, ErrNoInventory
+	case v.stop != nil && !v.inForce:
+		b := v.stop.block
+		return cluster.Desired{}, cluster.Observed{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("nothing is in force of cluster %s: %s", r.c.Cluster, b.Message), b.Hint))
+	}
+	return v.desired, v.observed, nil
+}
+
+// LookNow returns the same, with every VM looked at now. All else that is observed is
+// watched, and as new as the last pass.
+func (r *Reconciler) LookNow(ctx context.Context) (cluster.Desired, cluster.Observed, error) {
+	d, o, err := r.InForce()
+	if err != nil {
+		return d, o, err
+	}
+	r.previews.Lock()
+	defer r.previews.Unlock()
+	o.Now, o.Facts = time.Now(), r.c.Journal.Facts()
+	if f, ok := r.c.Host.(Forgetter); ok {
+		f.Forget(r.c.ID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
+	defer cancel()
+	r.c.Host.Observe(ctx, d, &o)
+	return d, o, nil
+}
