@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // budget is how many nodes of a role may be unavailable at once, and which are,
@@ -95,7 +96,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return m.etcd.WithoutMember(n.Name)
 	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
-	case i.Kind == cluster.DrainNode && (!stays || n.Name == m.dead || isReplaced(n, m.o.VMs[n.Name])):
+	case i.Kind == cluster.DrainNode && (!stays || n.Name == m.dead || drift.IsReplaced(n, m.o.VMs[n.Name])):
 		return "" // its etcd goes on; its member is removed by a step of its own
 	}
 	return m.etcd.Without(n.Name)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // A node that the inventory no longer has is removed step by step: it is drained, its
@@ -74,7 +75,7 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 	}
 	dead := deadNode(d, o)
 	for _, n := range d.Spec.Nodes {
-		if isReplaced(n, o.VMs[n.Name]) || n.Name == dead {
+		if drift.IsReplaced(n, o.VMs[n.Name]) || n.Name == dead {
 			out = append(out, n.VMID)
 		}
 	}
@@ -116,7 +117,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	if stays {
 		what, undo = "to be replaced", "undo `replace`; or "
 	}
-	healing := n.Name == m.dead && !isReplaced(n, vm)
+	healing := n.Name == m.dead && !drift.IsReplaced(n, vm)
 	if healing {
 		what, undo = "dead and to be replaced", ""
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // What the world shows of machines that the inventory no longer has, or that are no
@@ -85,12 +84,6 @@ func removedNode(d cluster.Desired, o cluster.Observed, name string, vm cluster.
 		n.IP = before.IP
 	}
 	return n
-}
-
-// isReplaced reports whether the VM of a node was made for another token than the
-// inventory has.
-func isReplaced(n cluster.Node, vm cluster.VM) bool {
-	return drift.IsReplaced(n, vm)
 }
 
 // LostFor is how long a member of etcd must be seen to have no machine before it is
