@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -130,8 +132,39 @@ func (c *changer) alterNode(ctx context.Context, name string, alter func(*corev1
 		if err != nil {
 			return nil, fmt.Errorf("change its Node object: %w", kubeError(err))
 		}
+		c.k.settleNode(ctx, name, node)
 		return node, nil
 	}
+}
+
+// settleWithin is how long a change waits until what it wrote is seen.
+const settleWithin = 2 * time.Second
+
+// settleNode waits until the watch shows what was written to a Node, nil: that it was
+// deleted. Else the next pass would see it as it was, and do the same again.
+func (k *Cluster) settleNode(ctx context.Context, name string, wrote *corev1.Node) {
+	k.mu.Lock()
+	nodes, keys := k.nodes, k.keys
+	k.mu.Unlock()
+	if nodes == nil {
+		return
+	}
+	var want cluster.KubeNode
+	if wrote != nil {
+		var err error
+		if want, err = keys.nodeOf(wrote); err != nil {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	nodes.settle(ctx, func(seen map[string]cluster.KubeNode) bool {
+		have, there := seen[name]
+		if wrote == nil || !there {
+			return !there
+		}
+		return have.Cordoned == want.Cordoned && have.Turn == want.Turn && have.Drained == want.Drained && reflect.DeepEqual(have.Owned, want.Owned)
+	})
 }
 
 // readNode returns a Node, or errNoNode.

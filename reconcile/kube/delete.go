@@ -50,6 +50,7 @@ func (c *changer) deleteNode(ctx context.Context, n cluster.Node) error {
 	case err != nil:
 		return kubeError(err)
 	}
+	c.k.settleNode(ctx, n.Name, nil)
 	c.k.log.Info("node object deleted", logging.Node, n.Name)
 	return nil
 }

@@ -48,8 +48,13 @@ func TestDrain(t *testing.T) {
 		if n := len(b.podsOn("wk-1")); n != 3 {
 			t.Fatalf("%d pods on wk-1", n)
 		}
+		b.look() // it is watched from now on
 		if err := b.drain(cluster.Drain{}); err != nil {
 			t.Fatal(err)
+		}
+		// The next look shows it: else it would be drained again.
+		if n := b.look().Nodes.Value["wk-1"]; !n.Cordoned || n.Turn != turn || n.Drained != "boot-1" || n.BootID != "boot-1" {
+			t.Errorf("seen is %+v", n)
 		}
 		b.mustBe(true, turn, "boot-1")
 		if left := b.podsOn("wk-1"); left != nil {
@@ -66,10 +71,6 @@ func TestDrain(t *testing.T) {
 		if p := b.progress[len(b.progress)-1]; p != (cluster.Progress{Done: 3, Total: 3, Unit: "pods"}) {
 			t.Errorf("the last progress is %+v", p)
 		}
-		b.soon("it is seen", func(o cluster.Observed) bool {
-			n := o.Nodes.Value["wk-1"]
-			return n.Cordoned && n.Turn == turn && n.Drained == "boot-1" && n.BootID == "boot-1"
-		})
 
 		b.calls()
 		if err := b.drain(cluster.Drain{}); err != nil {

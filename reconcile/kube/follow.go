@@ -133,6 +133,23 @@ func (f *follower[V]) wait(ctx context.Context) (map[string]V, error) {
 	}
 }
 
+// settle returns when what is seen is as is wants it, the watch has ended, or ctx has.
+func (f *follower[V]) settle(ctx context.Context, is func(seen map[string]V) bool) {
+	for {
+		f.mu.Lock()
+		moved, done := f.moved, f.lost != nil || is(f.seen)
+		f.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // over reports whether the watch has ended.
 func (f *follower[V]) over() bool {
 	f.mu.Lock()
