@@ -77,6 +77,7 @@ func TestFigures(t *testing.T) {
 		measure func(*testing.T, *figures)
 	}{
 		{"bring-up", measureBringUp},
+		{"roll-out", measureRollOut},
 		{"idle", measureIdle},
 		{"push", measurePush},
 		{"start", measureStart},

@@ -67,9 +67,10 @@ type memory struct {
 	// touched counts the changes we made to a VM: what was read before one is
 	// not remembered after it.
 	touched map[int]int
-	// credit is how many audits a cluster has saved up, in turns of
-	// 1/AuditEvery.
-	credit map[string]int
+	// credit is how many audits a cluster has saved up.
+	credit map[string]float64
+	// looked is when a cluster was looked at last.
+	looked map[string]time.Time
 	// afresh are clusters whose VMs are all read in the next pass.
 	afresh map[string]bool
 	// changedBy are the tasks of others that changed a VM last.
@@ -85,7 +86,7 @@ type memory struct {
 }
 
 func newMemory() memory {
-	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]int{}, afresh: map[string]bool{}, untagged: map[int]bool{}, changedBy: map[int]cluster.Task{}}
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]float64{}, looked: map[string]time.Time{}, afresh: map[string]bool{}, untagged: map[int]bool{}, changedBy: map[int]cluster.Task{}}
 }
 
 // recall returns what is remembered of a VM.
@@ -151,27 +152,34 @@ func (c *Client) Forget(clusterID string) {
 }
 
 // A cluster of so many VMs is seen whole within one interval: configs that are older than
-// this are read again, so many in a pass whatever their share. Proxmox VE shows no change
-// of a config in any list.
+// this are read again, so many in that time whatever their share. Proxmox VE shows no
+// change of a config in any list.
 const (
 	alwaysAudited = 10
 	staleAfter    = 50 * time.Second // passes of a quiet cluster are a minute apart by default
 )
 
-// due chooses which of some remembered VMs have their configuration read again
-// in this pass: as many as make each of them come up once in AuditEvery passes,
-// those first that waited longest.
+// due chooses which of some remembered VMs have their configuration read again in this
+// pass, those first that waited longest: as many as make each of them come up once in
+// AuditEvery passes of a quiet cluster, or in one where they are few. While something
+// goes on there are passes every second, which are no reason to read more.
 func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) []int {
 	c.mu.Lock()
-	credit := c.memory.credit[clusterID] + len(known)
+	elapsed := staleAfter
+	if last, ok := c.memory.looked[clusterID]; ok {
+		elapsed = min(max(now.Sub(last), 0), staleAfter)
+	}
+	c.memory.looked[clusterID] = now
 	stale := 0
 	for _, read := range known {
 		if now.Sub(read) >= staleAfter {
 			stale++
 		}
 	}
-	n := min(max(credit/c.auditEvery, min(stale, alwaysAudited)), len(known))
-	c.memory.credit[clusterID] = credit % c.auditEvery
+	most := max(float64(len(known))/float64(c.auditEvery), float64(min(len(known), alwaysAudited)))
+	credit := min(c.memory.credit[clusterID]+most*elapsed.Seconds()/staleAfter.Seconds(), most+1)
+	n := min(int(credit), stale)
+	c.memory.credit[clusterID] = credit - float64(n)
 	if c.memory.afresh[clusterID] {
 		n = len(known)
 		delete(c.memory.afresh, clusterID)
