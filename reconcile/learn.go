@@ -129,13 +129,19 @@ func guardedNodes(before []string, d cluster.Desired, o cluster.Observed) (out [
 	return out
 }
 
-// learnRemoved takes in which nodes and members of etcd are no longer the inventory's, so
-// that the next pass watches them, too.
+// learnRemoved takes in which nodes and members of etcd are no longer the inventory's, and
+// whose machines do not answer, so that the next pass watches them, too.
 func (r *Reconciler) learnRemoved(d *cluster.Desired, o *cluster.Observed) {
 	before := r.memo.removing
 	r.memo.removing = plan.RemovedNodes(*d, *o)
 	if !slices.EqualFunc(before, r.memo.removing, func(a, b cluster.Node) bool { return a.Name == b.Name && a.IP == b.IP && a.Role == b.Role }) {
 		r.exec.wakeLoop() // they are not watched yet
+	}
+	r.memo.silent = nil
+	for _, n := range d.Spec.Nodes {
+		if o.Machines[n.Name].Reach == cluster.Silent {
+			r.memo.silent = append(r.memo.silent, n.Name)
+		}
 	}
 	lost := map[uint64]time.Time{}
 	for _, id := range plan.LostMembers(*d, *o) {

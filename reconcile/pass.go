@@ -37,7 +37,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		r.reportUnknown(began)
 		return
 	}
-	d.Removed = r.memo.removing
+	d.Removed, d.Silent = r.memo.removing, r.memo.silent
 	o := r.observe(ctx, d, cluster.Observed{Now: time.Now(), Facts: facts, Usual: r.c.Usual(), Running: running, Backoffs: backoffs})
 	if ctx.Err() != nil {
 		return

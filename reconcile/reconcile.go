@@ -475,6 +475,7 @@ type memo struct {
 	fetched   time.Time        // when the source looked for it
 
 	removing []cluster.Node       // plan.RemovedNodes
+	silent   []string             // nodes whose machines did not answer
 	lost     map[uint64]time.Time // plan.LostMembers, since when
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts

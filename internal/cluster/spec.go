@@ -436,6 +436,9 @@ type Desired struct {
 	// member of etcd is left, as they were seen before: they are watched until nothing
 	// is left.
 	Removed []Node
+	// Silent are the nodes whose machines did not answer in the pass before: their VMs
+	// are looked at themselves, because no list shows a VM that stands still.
+	Silent []string
 	// Hold is why no node may be added: what the cluster runs is not known.
 	Hold string
 	// OtherContract is the config_contract that the repository has, where the cluster

@@ -207,7 +207,7 @@ func (l *look) nodes() {
 	known, ages := map[int]facts{}, map[int]time.Time{}
 	var direct []int
 	for i, n := range nodes {
-		if f, ok := l.settled(n.VMID); ok {
+		if f, ok := l.settled(n.VMID); ok && !slices.Contains(l.d.Silent, n.Name) {
 			known[n.VMID], ages[n.VMID] = f, f.read
 		} else {
 			direct = append(direct, i)

@@ -83,3 +83,33 @@ func waitsFor(st cluster.Status, node, words string) bool {
 	}
 	return false
 }
+
+// TestPausedIsNotDead: a VM that stands still, as when its storage is full, is named as
+// such, which no list of Proxmox VE shows, and is not replaced however long it lasts.
+func TestPausedIsNotDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 3}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nreplace_dead: {worker: 15m}\n")
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "replace what is dead")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		time.Sleep(2 * time.Hour)
+		vmid := s.vmidOf("dev-wk-1")
+		before, _ := s.Lab.PVE.VM(vmid)
+		must(s.Lab.PVE.Pause(vmid, true))
+		s.Until(time.Minute, "named", func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && st.Reason == cluster.VMPaused
+		})
+		time.Sleep(3 * time.Hour)
+		if after, ok := s.Lab.PVE.VM(vmid); !ok || after.Config["vmgenid"] != before.Config["vmgenid"] {
+			t.Error("it was replaced")
+		}
+		must(s.Lab.PVE.Pause(vmid, false))
+		s.UntilReady(20 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}

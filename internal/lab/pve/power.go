@@ -359,8 +359,7 @@ func runReset(s *Server, t *task, c *call) error {
 	return nil
 }
 
-// runSuspend and resume halt a VM's CPUs. Guests do not notice: time in the lab
-// goes on for them.
+// runSuspend and resume halt a VM's CPUs: nothing in it answers.
 func runSuspend(s *Server, t *task, c *call) error { return s.setPaused(t, c, true) }
 
 func runResume(s *Server, t *task, c *call) error { return s.setPaused(t, c, false) }
@@ -370,17 +369,37 @@ func (s *Server) setPaused(t *task, c *call, paused bool) error {
 		return err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	v, err := s.vmAt(c.node, c.vmid())
 	switch {
 	case err != nil:
-		return err
 	case v.checkLock() != nil:
-		return v.checkLock()
+		err = v.checkLock()
 	case !v.running:
-		return perlError("VM %d not running", v.id)
+		err = perlError("VM %d not running", v.id)
+	default:
+		v.paused = paused
+	}
+	s.mu.Unlock()
+	if p, ok := s.guests.(world.Pauser); ok && err == nil {
+		p.Pause(c.vmid(), paused)
+	}
+	return err
+}
+
+// Pause halts the CPUs of a VM, or lets them go on, without a task: as when a storage
+// is full.
+func (s *Server) Pause(vmid int, paused bool) error {
+	s.mu.Lock()
+	v := s.vms[vmid]
+	if v == nil || !v.running {
+		s.mu.Unlock()
+		return fmt.Errorf("VM %d does not run", vmid)
 	}
 	v.paused = paused
+	s.mu.Unlock()
+	if p, ok := s.guests.(world.Pauser); ok {
+		p.Pause(vmid, paused)
+	}
 	return nil
 }
 

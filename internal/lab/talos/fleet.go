@@ -62,6 +62,7 @@ type Fleet struct {
 var (
 	_ world.Guests     = (*Fleet)(nil)
 	_ world.DiskCopier = (*Fleet)(nil)
+	_ world.Pauser     = (*Fleet)(nil)
 )
 
 // New makes an empty fleet. Close it when done.
@@ -294,6 +295,9 @@ func (f *Fleet) Kill(vmid int) error {
 func (f *Fleet) Partition(vmid int, cut bool) error {
 	return f.actOn(vmid, func(m *machine) { m.setPartitioned(cut) })
 }
+
+// Pause implements world.Pauser: nothing of a machine answers while it stands still.
+func (f *Fleet) Pause(vmid int, paused bool) { _ = f.Partition(vmid, paused) } // one that is off does not notice
 
 // Reboot restarts a machine from inside, as after a kernel panic.
 func (f *Fleet) Reboot(vmid int) error {

@@ -185,3 +185,9 @@ type Containers interface {
 type DiskCopier interface {
 	CopyContents(*Disk) any
 }
+
+// Pauser is what Guests may implement to notice that the processors of a guest stand
+// still, or go on.
+type Pauser interface {
+	Pause(vmid int, paused bool)
+}
