@@ -143,14 +143,21 @@ func (r *Reconciler) learnRemoved(d *cluster.Desired, o *cluster.Observed) {
 			r.memo.silent = append(r.memo.silent, n.Name)
 		}
 	}
-	lost := map[uint64]time.Time{}
-	for _, id := range plan.LostMembers(*d, *o) {
-		lost[id] = o.Now
-		if since, ok := r.memo.lost[id]; ok {
-			lost[id] = since
+	r.memo.lost = keepSince(r.memo.lost, plan.LostMembers(*d, *o), o.Now)
+	r.memo.dead = keepSince(r.memo.dead, plan.DeadNodes(*d, *o), o.Now)
+	o.LostSince, o.DeadSince = r.memo.lost, r.memo.dead
+}
+
+// keepSince returns since when what is seen now was seen without a break.
+func keepSince[K comparable](before map[K]time.Time, seen []K, now time.Time) map[K]time.Time {
+	after := map[K]time.Time{}
+	for _, k := range seen {
+		after[k] = now
+		if since, ok := before[k]; ok {
+			after[k] = since
 		}
 	}
-	r.memo.lost, o.LostSince = lost, lost
+	return after
 }
 
 // learnReady writes down that the cluster is Ready for the first time. If it cannot,

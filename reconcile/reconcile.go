@@ -477,6 +477,7 @@ type memo struct {
 	removing []cluster.Node       // plan.RemovedNodes
 	silent   []string             // nodes whose machines did not answer
 	lost     map[uint64]time.Time // plan.LostMembers, since when
+	dead     map[string]time.Time // plan.DeadNodes, since when
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
 	phases     map[string]stamp          // as reported

@@ -41,6 +41,9 @@ type Observed struct {
 	// LostSince is since when members of etcd, by id, were seen to have no machine, in
 	// every look. One that was seen so for the first time has the time of this look.
 	LostSince map[uint64]time.Time
+	// DeadSince is since when nodes, by name, were seen to be dead while all else worked,
+	// in every look of this agent.
+	DeadSince map[string]time.Time
 	// APIs is for each control plane whether its own kube-apiserver answers ready.
 	APIs map[string]Seen[bool]
 	// VIP is what answers at the address that the control planes share; unknown

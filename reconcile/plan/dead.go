@@ -12,6 +12,12 @@ import (
 // makes nodes die may not be the nodes.
 const replaceEvery = time.Hour
 
+// DeadFor is how long a node must be seen to be dead, while all else works, by this agent
+// and its own clock, before it gets a new machine, however long Kubernetes has it as not
+// Ready: when a network or a host is back, or a VM that was paused goes on, some nodes
+// are Ready minutes before others; and a clock that was set makes every node long dead.
+const DeadFor = 10 * time.Minute
+
 // looksDead reports whether a node that worked does not answer any more, on its own
 // address and to Kubernetes, although its VM runs; or whether its replacement has come so
 // far that its VM is being deleted.
@@ -32,43 +38,61 @@ func dueAt(d cluster.Desired, o cluster.Observed, n cluster.Node) (time.Time, bo
 		return time.Time{}, false
 	}
 	due := o.Nodes.Value[n.Name].NotReadySince.Add(limit)
-	if vm := o.VMs[n.Name]; vm.Power == cluster.PowerRunning {
-		if started := o.Now.Add(-vm.Uptime); started.Add(limit).After(due) {
-			due = started.Add(limit)
-		}
+	vm := o.VMs[n.Name]
+	if started := o.Now.Add(-vm.Uptime).Add(limit); vm.Power == cluster.PowerRunning && started.After(due) {
+		due = started
 	}
 	return due, true
+}
+
+// believedAt is when a dead node was seen to be so for DeadFor. What has begun to be
+// deleted was.
+func believedAt(o cluster.Observed, n cluster.Node) time.Time {
+	if o.VMs[n.Name].Deleting {
+		return time.Time{}
+	}
+	seen, ok := o.DeadSince[n.Name]
+	if !ok {
+		seen = o.Now
+	}
+	return seen.Add(DeadFor)
+}
+
+// DeadNodes are the nodes that look dead while all else works.
+func DeadNodes(d cluster.Desired, o cluster.Observed) []string {
+	var out []string
+	for _, n := range d.Spec.Nodes {
+		if looksDead(d, o, n) && mayBeOther(d, o, n) == "" {
+			out = append(out, n.Name)
+		}
+	}
+	return out
 }
 
 // deadNode is the node that gets a new machine because it is dead, "" when none does: one
 // at a time, and only when everything else shows that it is the node.
 func deadNode(d cluster.Desired, o cluster.Observed) string {
 	for _, n := range d.Spec.Nodes {
-		if due, ok := dueAt(d, o, n); ok && !due.After(o.Now) && sparesDead(d, o, n) == "" {
+		if due, ok := dueAt(d, o, n); ok && !due.After(o.Now) && !believedAt(o, n).After(o.Now) && sparesDead(d, o, n) == "" {
 			return n.Name
 		}
 	}
 	return ""
 }
 
-// sparesDead returns why a dead node does not get a new machine, "" when it does.
+// sparesDead returns why a dead node does not get a new machine, "" when it does: one
+// that got its own lately, or has not come with it yet, counts against all others.
 func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
-	down, neighbours := 0, 0
-	host := carrier(n, o.VMs[n.Name])
+	var last time.Time
 	for _, other := range d.Spec.Nodes {
-		kn := o.Nodes.Value[other.Name]
-		ready := Classify(other, o) == cluster.PhaseReady
-		switch {
-		case !ready:
-			down++
-		case carrier(other, o.VMs[other.Name]) == host:
-			neighbours++
-		}
-		if other.Name != n.Name && kn.Turn == cluster.TurnRemoval {
+		switch kn := o.Nodes.Value[other.Name]; {
+		case other.Name == n.Name:
+		case kn.Turn == cluster.TurnRemoval:
 			return other.Name + " is being replaced"
+		case kn.Name == "":
+			return other.Name + " has not come yet"
 		}
 	}
-	var last time.Time
 	for _, kn := range o.Nodes.Value {
 		if kn.Created.After(last) {
 			last = kn.Created
@@ -77,10 +101,27 @@ func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	if next := last.Add(replaceEvery); !last.IsZero() && next.After(o.Now) {
 		return "the last node came at " + text.Moment(last) + "; the next one may at " + text.Moment(next)
 	}
+	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1 {
+		return "it is the only control plane"
+	}
+	return mayBeOther(d, o, n)
+}
+
+// mayBeOther returns what may be why a node looks dead, other than the node, "" when
+// nothing is seen.
+func mayBeOther(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	down, neighbours := 0, 0
+	host := carrier(n, o.VMs[n.Name])
+	for _, other := range d.Spec.Nodes {
+		switch {
+		case Classify(other, o) != cluster.PhaseReady:
+			down++
+		case carrier(other, o.VMs[other.Name]) == host:
+			neighbours++
+		}
+	}
 	h := o.Hosts[host]
 	switch {
-	case n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1:
-		return "it is the only control plane"
 	case 3*down > len(d.Spec.Nodes):
 		return fmt.Sprintf("%d of %d nodes are not Ready, so that it may not be the node", down, len(d.Spec.Nodes))
 	case !h.Known || h.Quorate.Known && !h.Quorate.Value:
@@ -97,12 +138,18 @@ func (m *planner) waitForDead(n cluster.Node) {
 	if !ok {
 		return
 	}
-	since := m.o.Nodes.Value[n.Name].NotReadySince
+	since, why := m.o.Nodes.Value[n.Name].NotReadySince, ""
+	if !due.After(m.o.Now) {
+		why = sparesDead(m.d, m.o, n)
+	}
+	if at := believedAt(m.o, n); at.After(due) {
+		due = at
+	}
+	if why == "" && !due.After(m.o.Now) && m.dead != n.Name {
+		why = m.dead + " comes first"
+	}
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.NodeDead, Message: fmt.Sprintf("has not been Ready since %s, and gets a new machine at %s", text.Moment(since), text.Moment(due))}
-	if why := sparesDead(m.d, m.o, n); !due.After(m.o.Now) {
-		if why == "" && m.dead != n.Name {
-			why = m.dead + " comes first"
-		}
+	if why != "" {
 		w.Message = fmt.Sprintf("has not been Ready since %s, and would get a new machine: %s", text.Moment(since), why)
 	}
 	m.wait(w)

@@ -25,28 +25,35 @@ func TestLawsOfDeadNodes(t *testing.T) {
 	}
 	replaced := 0
 	rapid.Check(t, func(t *rapid.T) {
-		from := working[rapid.SampledFrom([]shape{{1, 1}, {1, 3}, {3, 1}, {3, 3}}).Draw(t, "shape")]
+		from := working[rapid.SampledFrom([]shape{{3, 3}, {1, 3}, {3, 1}, {1, 1}}).Draw(t, "shape")]
 		w := &world{d: from.d, o: cloneObserved(from.o), p: from.p}
 		minutes := func(label string, from, to int) time.Duration {
-			return time.Duration(rapid.IntRange(from, to).Draw(t, label)) * time.Minute
+			return time.Duration(to-rapid.IntRange(0, to-from).Draw(t, label)) * time.Minute // it prefers small numbers
 		}
 		w.d.Spec.Nodes = append([]cluster.Node(nil), w.d.Spec.Nodes...)
 		for i := range w.d.Spec.Nodes {
 			n := &w.d.Spec.Nodes[i]
-			n.Protect, n.Locked = rapid.IntRange(0, 9).Draw(t, "protect") == 0, rapid.IntRange(0, 9).Draw(t, "locked") == 0
-			editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-minutes("age", 55, 600)) })
+			n.Protect, n.Locked = rapid.IntRange(0, 9).Draw(t, "protect") == 9, rapid.IntRange(0, 9).Draw(t, "locked") == 9
+			editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-2 * time.Hour) })
 		}
-		if rapid.IntRange(0, 4).Draw(t, "wanted") > 0 {
+		editNode(&w.o, rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "last").Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-minutes("age", 50, 120)) })
+		if rapid.IntRange(0, 4).Draw(t, "wanted") < 4 {
 			w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: 15 * time.Minute, ControlPlane: 20 * time.Minute}
 		}
-		w.d.Spec.ObserveOnly, w.p.ObserveOnly = rapid.IntRange(0, 5).Draw(t, "observe") == 0, rapid.IntRange(0, 5).Draw(t, "policy") == 0
-		if rapid.IntRange(0, 5).Draw(t, "no host") == 0 {
+		w.d.Spec.ObserveOnly, w.p.ObserveOnly = rapid.IntRange(0, 5).Draw(t, "observe") == 5, rapid.IntRange(0, 5).Draw(t, "policy") == 5
+		if rapid.IntRange(0, 5).Draw(t, "no host") == 5 {
 			h := w.o.Hosts["pve1"]
 			h.Known = false
 			w.o.Hosts["pve1"] = h
 		}
 		for i := range rapid.IntRange(1, 3).Draw(t, "dead") {
-			w.dead(rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, fmt.Sprint("dead ", i)).Name, minutes(fmt.Sprint("since ", i), 10, 30))
+			w.dead(rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, fmt.Sprint("dead ", i)).Name, minutes(fmt.Sprint("since ", i), 10, 50))
+		}
+		for name := range w.o.DeadSince {
+			w.o.DeadSince[name] = w.o.Now.Add(-minutes("seen "+name, 8, 30))
+		}
+		if rapid.IntRange(0, 5).Draw(t, "one to come") == 5 {
+			w.unregister(rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "to come").Name)
 		}
 		if rapid.Bool().Draw(t, "one begun") {
 			name := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "begun").Name

@@ -420,11 +420,12 @@ func lawOfDead(t *rapid.T, w *world, a action.Action, n cluster.Node, vm cluster
 		if o, ok := w.o.Nodes.Value[other.Name]; ok && !o.Ready || w.o.Machines[other.Name].Reach == cluster.Silent {
 			down++
 		}
-		young = young || !w.o.Nodes.Value[other.Name].Created.IsZero() && w.o.Now.Sub(w.o.Nodes.Value[other.Name].Created) < time.Hour
+		_, registered := w.o.Nodes.Value[other.Name]
+		young = young || !registered || !w.o.Nodes.Value[other.Name].Created.IsZero() && w.o.Now.Sub(w.o.Nodes.Value[other.Name].Created) < time.Hour
 	}
 	limit := w.d.Spec.ReplaceDead.Of(n.Role)
 	silent := w.o.Machines[n.Name].Reach == cluster.Silent || vm.Deleting
-	if limit == 0 || w.d.Spec.ObserveOnly || w.p.ObserveOnly || n.Locked || kn.Ready || !silent || !w.o.Nodes.Known || w.o.Now.Sub(kn.NotReadySince) < limit {
+	if limit == 0 || w.d.Spec.ObserveOnly || w.p.ObserveOnly || n.Locked || kn.Ready || !silent || !w.o.Nodes.Known || w.o.Now.Sub(kn.NotReadySince) < limit || !vm.Deleting && w.o.Now.Sub(w.o.DeadSince[n.Name]) < DeadFor {
 		t.Errorf("%s, which is not dead, or is to stay so: %+v", a.Info(), kn)
 	}
 	if 3*down > len(w.d.Spec.Nodes) || young || !w.o.Hosts[vm.Host].Known {

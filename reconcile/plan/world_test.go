@@ -117,11 +117,21 @@ func (w *world) dead(name string, since time.Duration) {
 	vm.Power, vm.Uptime, m.Reach = cluster.PowerRunning, max(since, time.Hour), cluster.Silent
 	w.o.VMs[name], w.o.Machines[name] = vm, m
 	editNode(&w.o, name, func(kn *cluster.KubeNode) {
+		kn.Name, kn.UUID, kn.BootID = name, cluster.NodeUUID(w.d.Spec.ID, name), m.BootID
 		kn.Ready, kn.NotReadySince, kn.Why = false, w.o.Now.Add(-since), "Kubelet stopped posting node status."
 	})
+	w.o.DeadSince = cloneMap(w.o.DeadSince)
+	w.o.DeadSince[name] = w.o.Now.Add(-since)
 	if n, _ := w.d.Spec.Node(name); n.Role == cluster.ControlPlane { // it is listed, and cannot be asked
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), len(w.o.Members.Value)-1
 	}
+}
+
+// unregister deletes the Node object of a node.
+func (w *world) unregister(name string) {
+	nodes := maps.Clone(w.o.Nodes.Value)
+	delete(nodes, name)
+	w.o.Nodes = cluster.Saw(nodes)
 }
 
 func (w *world) vm(n cluster.Node) cluster.VM {
@@ -325,6 +335,11 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Nodes = cluster.Saw(nodes)
 	case "dead": // a node, for so long, while its VM runs
 		w.dead(arg(1), parseAge(t, arg(2)))
+	case "seen-dead": // a dead node, with all else at work, for so long
+		w.o.DeadSince = cloneMap(w.o.DeadSince)
+		w.o.DeadSince[arg(1)] = w.o.Now.Add(-parseAge(t, arg(2)))
+	case "unregistered": // its Node object is deleted
+		w.unregister(arg(1))
 	case "replace-dead":
 		w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: parseAge(t, arg(1)), ControlPlane: parseAge(t, arg(2))}
 	case "created": // every Node object, so long ago
