@@ -151,8 +151,11 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 	if begun && rel.Status == "deployed" {
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseRolledBack, Message: fmt.Sprintf("its upgrade was not ready within %s, and was rolled back at %s", text.Duration(a.ReadyAfter), text.Moment(rel.Changed)),
 			Hint: fmt.Sprintf("correct its chart or values in %s, and push; to have the same tried again, set `on_failure: stop`", a.File)})
-		if !rel.Ready {
+		switch {
+		case !rel.Ready:
 			m.waitForAddon(a, rel)
+		case !rel.Good && a.Ownership == cluster.Managed: // the one before it may be pruned
+			m.do(action.MarkAddon{Addon: a, Good: true})
 		}
 		return true
 	}
