@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ const (
 	labelRevision = "talos-agent.dev/revision"
 	// labelReady has the number of the revision that was seen ready.
 	labelReady = "talos-agent.dev/ready-revision"
+	// labelTried has when the first of the revisions was made that this one repeats, in
+	// seconds since 1970: of those that fail only the newest are kept.
+	labelTried = "talos-agent.dev/tried"
 	// labelRolledBack has the digest of what a rollback of ours took back.
 	labelRolledBack = "talos-agent.dev/rolled-back"
 )
@@ -122,6 +126,7 @@ type job struct {
 	manager string
 	asks    cluster.NamespaceMeta // of its namespace
 	digest  string
+	tried   string // labelTried of the revision that is made
 	chart   *chart.Chart
 	values  map[string]any
 	*workshop
@@ -146,6 +151,9 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 	last := history[len(history)-1]
 	ours := last.Labels[labelDigest]
 	mine := last.Labels[labelRevision] == strconv.Itoa(last.Version)
+	if mine && ours == j.digest {
+		j.tried = cmp.Or(last.Labels[labelTried], strconv.FormatInt(last.Info.LastDeployed.Unix(), 10))
+	}
 	switch status := last.Info.Status; {
 	case ours == "":
 		return nil, newError("say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it", "somebody else has installed a release of that name")
@@ -207,7 +215,7 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	}
 	upgrade := action.NewUpgrade(j.helm)
 	labels := j.labels(revision)
-	labels[labelRolledBack] = notCarried
+	labels[labelRolledBack], labels[labelTried] = notCarried, cmp.Or(j.tried, notCarried)
 	if j.manager == "" {
 		labels[labelManager] = notCarried
 	}

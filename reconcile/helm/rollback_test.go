@@ -5,6 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/release"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
@@ -76,6 +80,61 @@ func TestRollBack(t *testing.T) {
 		}
 		if err := b.releaser.RollBack(ctx, b.desired, better, 1, rel.Digest); err == nil || !strings.Contains(err.Error(), "changed meanwhile") {
 			t.Errorf("somebody else's revision is taken back: %v", err)
+		}
+	})
+}
+
+// TestWhatWasGoodIsNotRolledBack: a release that is made the same again, to put back what
+// somebody has deleted of it, is not an upgrade that did not become ready.
+func TestWhatWasGoodIsNotRolledBack(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		b.join(1)
+		var a cluster.Addon
+		for _, cores := range []string{"100m", "200m"} {
+			a = b.webAddon(cores)
+			b.settle(a, 5*time.Minute)
+			b.must(b.releaser.Mark(ctx, b.desired, a, true))
+		}
+		if rel := b.look().Releases.Value["web"]; rel.Back != 1 {
+			t.Errorf("upgraded: %+v", rel)
+		}
+		time.Sleep(time.Hour)
+		b.must(b.client().AppsV1().Deployments("apps").Delete(ctx, "web", metav1.DeleteOptions{}))
+		b.must(b.install(a))
+		if rel := b.look().Releases.Value["web"]; rel.Revision != 3 || rel.Good || rel.Back != 0 {
+			t.Errorf("put back: %+v", rel)
+		}
+	})
+}
+
+// TestFailedUpgradesAreCounted: an upgrade that fails again and again is as old as the first
+// of its revisions, of which only the newest are kept.
+func TestFailedUpgradesAreCounted(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		b.join(1)
+		good := b.webAddon("100m")
+		b.settle(good, 5*time.Minute)
+		b.must(b.releaser.Mark(ctx, b.desired, good, true))
+		bad := b.webAddon("200m")
+		began := time.Now()
+		for range 2 * maxHistory {
+			b.must(b.install(bad))
+			b.mark(bad, release.StatusFailed, time.Now())
+			rels := action.NewHistory(b.human("apps"))
+			all, err := rels.Run("web")
+			b.must(err)
+			for _, rel := range all { // as Helm leaves the one that was deployed when an upgrade fails
+				if rel.Version == 1 {
+					rel.Info.Status = release.StatusDeployed
+					b.must(b.human("apps").Releases.Update(rel))
+				}
+			}
+			time.Sleep(5 * time.Minute)
+		}
+		if rel := b.look().Releases.Value["web"]; rel.Back != 1 || rel.Tried.After(began.Add(time.Minute)) || rel.Status != "failed" {
+			t.Errorf("after %s: %+v", time.Since(began), rel)
 		}
 	})
 }

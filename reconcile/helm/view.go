@@ -61,6 +61,7 @@ type revision struct {
 	good       bool
 	rolledBack string
 	made       int64 // in seconds since 1970
+	tried      int64 // when the first of those that repeat each other was made, 0: this is it
 	changed    int64 // when it was written last, in seconds since 1970
 }
 
@@ -142,8 +143,9 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 	// may be older than the secret. What cannot be read was long ago.
 	modified, _ := strconv.ParseInt(cmp.Or(o.Labels["modifiedAt"], o.Labels["createdAt"]), 10, 64)
 	made := o.CreationTimestamp.Unix()
+	tried, _ := strconv.ParseInt(o.Labels[labelTried], 10, 64) // none: 0
 	return key, revision{
-		made: made, changed: max(made, modified),
+		made: made, tried: tried, changed: max(made, modified),
 		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
 		good: o.Labels[labelReady] == strconv.Itoa(number), rolledBack: o.Labels[labelRolledBack],
@@ -241,7 +243,8 @@ func (v *view) newest(n name) (newest revision, ok bool) {
 
 // past is what the earlier revisions of a release are needed for: when the first of the
 // newest ones with its digest was made, and which good one it can be brought back to, 0
-// when there is none. v.mu is held.
+// when there is none. What was good itself is not brought back to what was before it: it
+// was upgraded to the same again, to put back what was missing. v.mu is held.
 func (v *view) past(newest revision) (tried int64, back int) {
 	var all []revision
 	for _, r := range v.releases.items {
@@ -255,10 +258,16 @@ func (v *view) past(newest revision) (tried int64, back int) {
 		bad = newest.rolledBack // by a rollback that did not end
 	}
 	tried = newest.made
+	if newest.mine {
+		tried = cmp.Or(newest.tried, tried)
+	}
 	same := true
 	for _, r := range all {
 		if same = same && r.digest == newest.digest && r.mine; same {
-			tried = r.made
+			tried = cmp.Or(r.tried, r.made)
+			if r.good {
+				return tried, 0
+			}
 		}
 		if r.good && r.mine && r.digest != bad && r.status != "failed" {
 			return tried, r.number
