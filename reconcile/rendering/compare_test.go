@@ -248,3 +248,28 @@ func TestCompareOneNode(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 }
+
+// TestFormerSecretsAreHidden: what an addon was installed with may be a secret that the
+// inventory no longer has anywhere, not even its place, or with another text there.
+func TestFormerSecretsAreHidden(t *testing.T) {
+	d := desire(t, "v1.13", "v1.13.9", "v1.36.1")
+	mask, err := NewMask(false, d.Snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ has, wants string }{
+		{`{"admin": {"password": "hunter-2"}}`, `{"admin": {"password": ""}}`},
+		{`{"admin": {"password": "hunter-2"}}`, `{"admin": {"password": "changeme"}}`},
+		{`{"env": [{"name": "API_TOKEN", "value": "hunter-2"}]}`, `{"env": [{"name": "API_TOKEN", "value": "x"}]}`},
+		{`{"db": {"url": "postgres://app:hunter-2@db/app"}}`, `{"db": {"url": "postgres://db/app"}}`},
+		{`{"db": {"dsn": "hunter-2"}}`, `{}`},
+	} {
+		text, err := diffValues(mask, []byte(c.has), []byte(c.wants))
+		if err != nil || text == "" || strings.Contains(text, "hunter-2") {
+			t.Errorf("%s, and should be %s: %v\n%s", c.has, c.wants, err, text)
+		}
+	}
+	if text, err := diffValues(mask, []byte(`{"replicas": "one"}`), []byte(`{"replicas": "two"}`)); err != nil || !strings.Contains(text, "one") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}

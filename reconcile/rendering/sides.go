@@ -42,6 +42,14 @@ func (s *sides) wanted(v machineconfig.Scalar) string {
 // secrets: texts of files, environments, and whatever is called so.
 var mayHoldSecret = regexp.MustCompile(`(?i)(pass|secret|token|credential|private|auth|key|content|env|variables|data)[^. ]*([.][^.]*)?$`)
 
+// namesSecret matches the places that are called after a secret, whatever should stand
+// there now: a text of the inventory may have taken the place of one of its secrets, which
+// is nowhere else any longer.
+var namesSecret = regexp.MustCompile(`(?i)(pass|secret|token|credential|(private|api|access)[_-]?key|dsn)[^. ]*$`)
+
+// hasLogin matches addresses with a password in them.
+var hasLogin = regexp.MustCompile(`://[^/@\s]*:[^/@\s]+@`)
+
 // running hides the secrets of what is there: besides those that are known, whatever
 // stands where a secret should, or, at a place that the wanted side does not have, beside
 // one or where people write them. Every element of a list is such a place.
@@ -51,7 +59,7 @@ func (s *sides) running(v machineconfig.Scalar) string {
 	switch {
 	case out != v.Text, v.Text == "", s.shown[[2]string{place, v.Text}]:
 		return out
-	case s.hidden[place], isNew && (s.around[parentOf(v)] || mayHoldSecret.MatchString(place)):
+	case s.hidden[place], namesSecret.MatchString(place), hasLogin.MatchString(v.Text), isNew && (s.around[parentOf(v)] || mayHoldSecret.MatchString(place)):
 		return s.mask.Hide(v.Text)
 	}
 	return out
