@@ -86,9 +86,13 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 
 // holdByWindow holds what takes a node that runs out of service while the window of the
 // cluster, or of the host, is closed, and reports whether it does. What was begun is
-// ended, and members of etcd without a machine are removed at any time.
+// ended, members of etcd without a machine are removed at any time, and a machine that
+// answers on a node that does not work is changed at any time: it may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
 	if i.Kind == cluster.RemoveMember || i.Node == m.dead || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+		return false
+	}
+	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM) {
 		return false
 	}
 	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)
