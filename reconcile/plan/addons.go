@@ -109,11 +109,13 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 }
 
 // upgrade plans to make a release what the inventory has, unless that is to be left or
-// approved first. One that was begun with it is finished.
+// approved first. One that was begun with it is finished, and so is
+// what does not work of a cluster that has not been Ready yet.
 func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	i := do.Info()
 	switch {
 	case rel.Digest == do.Digest, m.o.Facts.Destroying():
+	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
 	case rel.Edited && (m.d.Spec.ObserveOnly || m.p.ObserveOnly):
 		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: "somebody else has changed its release, and it is left so: heal is observe; else: " + i.Text,
 			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
