@@ -44,15 +44,21 @@ func NewWindow(on []string, from, to, zone string) (Window, error) {
 	if w.From == w.To {
 		return Window{}, fmt.Errorf("it ends when it opens, at %s", from)
 	}
-	if zone == "Local" { // of the host, which is another elsewhere
-		return Window{}, fmt.Errorf("time zone %q is not known", zone)
-	}
-	at, err := time.LoadLocation(zone)
+	at, err := FindZone(zone)
 	if err != nil {
-		return Window{}, fmt.Errorf("time zone %q is not known", zone)
+		return Window{}, err
 	}
 	w.Zone = at
 	return w, nil
+}
+
+// FindZone returns the time zone of a name in the IANA database; "" is UTC.
+func FindZone(name string) (*time.Location, error) {
+	at, err := time.LoadLocation(name)
+	if err != nil || name == "Local" { // Local is of the host, and another one elsewhere
+		return nil, fmt.Errorf("time zone %q is not known", name)
+	}
+	return at, nil
 }
 
 // String prints the window as people read it: "sat sun 22:00-05:00 Europe/Berlin".

@@ -73,9 +73,13 @@ func (l *loader) deadAfter(role string, d time.Duration) time.Duration {
 }
 
 // Resolve returns what is written in a field, and reports what is wrong with it. Of what
-// is not there, or not whole, which is reported already, it is no window.
+// is not there, or not known, which is reported already, it is no window.
 func (w Window) Resolve(field string, r *yamlschema.Report) cluster.Window {
-	if w.From == "" || w.To == "" {
+	if w.From == "" || w.To == "" || slices.Contains(w.Days, "") {
+		return cluster.Window{}
+	}
+	if _, err := cluster.FindZone(w.TimeZone); err != nil {
+		r.Wrong(field+".time_zone", "write a name of the IANA database, like Europe/Berlin", "%v", err)
 		return cluster.Window{}
 	}
 	out, err := cluster.NewWindow(w.Days, w.From, w.To, w.TimeZone)

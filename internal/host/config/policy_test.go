@@ -92,6 +92,10 @@ func TestPolicyProblems(t *testing.T) {
 			`p:3:79: sources.charts[1]: "https://c.example.org/../x" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`}},
 		{"pool: talos\nvmids: [400-599]\nwindow: {days: [sat], from: \"22:00\", to: \"22:00\"}", []string{
 			`p:3:1: window: is no window: it ends when it opens, at 22:00 (write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin})`}},
+		{"pool: talos\nvmids: [400-599]\nwindow: {days: [sat, friday], from: \"22:00\", to: \"05:00\"}", []string{
+			`p:3:22: window.days[1]: "friday" is not known (write mon or tue or wed or thu or fri or sat or sun)`}},
+		{"pool: talos\nvmids: [400-599]\nwindow: {from: \"22:00\", to: \"05:00\", time_zone: Europe/Berln}", []string{
+			`p:3:49: window.time_zone: time zone "Europe/Berln" is not known (write a name of the IANA database, like Europe/Berlin)`}},
 	} {
 		_, problems := ParsePolicy("p", []byte(c.text))
 		if got, want := problems.Error(), strings.Join(c.want, "\n"); got != want {
