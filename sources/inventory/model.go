@@ -93,9 +93,9 @@ type drain struct {
 }
 
 type replaceDead struct {
-	// For how long a worker must be dead.
+	// For how long a worker must be dead: 10m to 24h.
 	Worker time.Duration `yaml:"worker" default:"never" example:"15m"`
-	// For how long a control plane must be dead. Its member of etcd is removed first.
+	// For how long a control plane must be dead: 10m to 24h. Its member of etcd is removed first.
 	ControlPlane time.Duration `yaml:"controlplane" default:"never" example:"30m"`
 }
 
