@@ -68,7 +68,8 @@ func newPlan(env *environment) *cobra.Command {
 		Short: "Show everything that will happen, in order, before it does",
 		Long: `Show everything that will happen for the pushed revision, or (with --dir, as
 root) what would happen if a local directory were pushed: the same planner that
-acts, run forward. Steps that destroy something are marked with "-".
+acts, run forward. Steps that destroy something are marked with "-", those that
+take a node down to change it with "~".
 
 Exit codes: 0 nothing to do; 10 there are changes; 11 there are destructive
 ones; 1 the inventory is invalid or a person must act first.`,
