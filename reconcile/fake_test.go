@@ -460,6 +460,10 @@ func (f *fake) FetchChart(ctx context.Context, a cluster.Addon, _ string) (strin
 	return "digest", f.act(ctx, "chart", a.Name)
 }
 
+func (f *fake) CachedCharts(cluster.Desired, cluster.Facts) map[string]cluster.Seen[cluster.Fetched] {
+	return map[string]cluster.Seen[cluster.Fetched]{}
+}
+
 func (f *fake) Install(ctx context.Context, _ cluster.Desired, a cluster.Addon, _ string) error {
 	return f.act(ctx, "install", a.Name)
 }

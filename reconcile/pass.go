@@ -385,8 +385,9 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	o.Machines = machines
 	warnings := d.Warnings
 	d = r.keepRunning(ctx, d, o)
-	o.ImageCached = r.c.Images.Cached(d, facts)
+	o.ImageCached, o.Charts = r.c.Images.Cached(d, facts), r.c.Releases.CachedCharts(d, facts)
 	f := plan.Forecast(d, o, r.c.Policy())
+	f.Digest = "" // only what was pushed can be approved
 	f.Problems = slices.Concat(warnings, problems, f.Problems)
 	return f, nil
 }

@@ -141,6 +141,8 @@ type Releases interface {
 	// FetchChart brings a chart into the cache, checks it against the pin, if
 	// there is one, and returns its digest.
 	FetchChart(ctx context.Context, a cluster.Addon, pin string) (digest string, err error)
+	// CachedCharts reports which charts of an inventory are in the cache, by addon.
+	CachedCharts(d cluster.Desired, facts cluster.Facts) map[string]cluster.Seen[cluster.Fetched]
 	// Install installs, upgrades or recovers a release. It returns when the
 	// objects are written; whether they become ready is observed later.
 	Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error

@@ -316,6 +316,7 @@ type KubeNode struct {
 	// NotReadySince is when its Ready condition became another than true; zero while it
 	// is, or that is not known.
 	NotReadySince time.Time
+	ReadySince    time.Time // the same for true
 	Created       time.Time // when the object was made
 	// Cordoned: no new pods are placed on it.
 	Cordoned bool

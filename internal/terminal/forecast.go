@@ -18,6 +18,12 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		}
 		p.Printf("  nothing to do%s\n", why)
 	}
+	first := func(w cluster.Wait) bool { return w.Reason == cluster.WaitingForWindow }
+	for _, w := range f.Waiting {
+		if first(w) {
+			p.Printf("  %s: %s\n", w.Subject, w.Message)
+		}
+	}
 	for i, s := range f.Steps {
 		mark := " "
 		if s.Destructive {
@@ -28,7 +34,9 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		p.Printf("%s %3d. %s\n", mark, i+1, s.Text)
 	}
 	for _, w := range f.Waiting {
-		p.Printf("  then waits for %s: %s\n", w.Subject, w.Message)
+		if !first(w) {
+			p.Printf("  then waits for %s: %s\n", w.Subject, w.Message)
+		}
 	}
 	p.printBlocks(f.Blocked)
 	destructive, reboots := 0, 0
@@ -43,7 +51,10 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	if len(f.Steps) > 0 {
 		p.Printf("%s, %d destructive, %s\n", text.Count(len(f.Steps), "step"), destructive, text.Count(reboots, "reboot"))
 	}
-	if f.Unapproved {
+	switch {
+	case f.Unapproved && f.Digest == "":
+		p.Printf("waits for approval once it is pushed\n")
+	case f.Unapproved:
 		p.Printf("waits for approval: `talos-agent approve %s %.12s`\n", f.Cluster, f.Digest)
 	}
 }

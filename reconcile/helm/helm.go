@@ -189,9 +189,20 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 	o.Releases, o.Left, o.Namespaces = cluster.Saw(seen.releases), seen.left, seen.namespaces
 }
 
-// charts reports which charts are in the cache, under the pins of the inventory
-// or else those of the journal.
+// charts is CachedCharts, and has the charts known for Install.
 func (r *Releaser) charts(d cluster.Desired, facts cluster.Facts) map[string]cluster.Seen[cluster.Fetched] {
+	seen := r.CachedCharts(d, facts)
+	for _, a := range d.Spec.Addons {
+		if s := seen[a.Name]; s.Known {
+			r.remember(a.Chart, s.Value.Digest)
+		}
+	}
+	return seen
+}
+
+// CachedCharts reports which charts are in the cache, under the pins of the inventory or else
+// those of the journal.
+func (r *Releaser) CachedCharts(d cluster.Desired, facts cluster.Facts) map[string]cluster.Seen[cluster.Fetched] {
 	seen := make(map[string]cluster.Seen[cluster.Fetched], len(d.Spec.Addons))
 	for _, a := range d.Spec.Addons {
 		pin := a.Chart.Digest
@@ -205,7 +216,6 @@ func (r *Releaser) charts(d cluster.Desired, facts cluster.Facts) map[string]clu
 			seen[a.Name] = cluster.Unseen[cluster.Fetched]("")
 			continue
 		}
-		r.remember(a.Chart, pin)
 		seen[a.Name] = cluster.Saw(cluster.Fetched{Digest: pin, Release: digestOfRelease(a, pin)})
 	}
 	return seen

@@ -100,7 +100,7 @@ func (keys metaKeys) nodeOf(obj any) (cluster.KubeNode, error) {
 		}
 		n.Ready, n.Why = c.Status == corev1.ConditionTrue, kubeapi.Sanitize(c.Message)
 		if n.Ready {
-			n.Why = ""
+			n.Why, n.ReadySince = "", c.LastTransitionTime.Time
 		} else {
 			n.NotReadySince = c.LastTransitionTime.Time
 		}

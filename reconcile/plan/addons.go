@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -114,7 +115,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	i := do.Info()
 	switch {
-	case rel.Digest == do.Digest, m.o.Facts.Destroying():
+	case rel.Digest == do.Digest, m.o.Facts.Destroying(), strings.HasPrefix(rel.Status, "pending-"): // it is left half done
 	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
 	case rel.Edited && (m.d.Spec.ObserveOnly || m.p.ObserveOnly):
 		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: "somebody else has changed its release, and it is left so: heal is observe; else: " + i.Text,
@@ -162,12 +163,30 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 		return true
 	}
 	failed := rel.Status == "failed" || rel.Status == "deployed" && !rel.Ready && rel.Missing == ""
-	late := rel.Digest == digest && !rel.Good && failed && m.o.Now.Sub(rel.Tried) >= a.ReadyAfter
+	since, judged := m.judgedSince(rel)
+	late := rel.Digest == digest && !rel.Good && failed && judged && m.o.Now.Sub(since) >= a.ReadyAfter
 	if rel.Back == 0 || !late && !begun {
 		return false
 	}
 	m.do(action.RollBackAddon{Addon: a, To: rel.Back, Digest: digest})
 	return true
+}
+
+// judgedSince is since when an upgrade has had the nodes that it needs to become ready,
+// false when it has not: pods of a node that is down, or in its turn, are not ready
+// whatever the upgrade was. A node that answers, and is not Ready, may be so because of it.
+func (m *planner) judgedSince(rel cluster.Release) (time.Time, bool) {
+	since := rel.Tried
+	for _, n := range m.d.Spec.Nodes {
+		kn, phase := m.o.Nodes.Value[n.Name], m.plan.Phases[n.Name]
+		if kn.Turn != "" || kn.Name == "" || phase != cluster.PhaseReady && phase != cluster.PhaseJoining {
+			return since, false
+		}
+		if kn.ReadySince.After(since) {
+			since = kn.ReadySince
+		}
+	}
+	return since, true
 }
 
 // planLeft uninstalls the releases of ours that no addon has, where the inventory wants
@@ -257,8 +276,8 @@ func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 		return
 	}
 	message := "becomes ready: " + cmp.Or(rel.Why, "its workloads are not")
-	if a.RollBack && !rel.Good && rel.Back > 0 {
-		message += fmt.Sprintf("; is rolled back to revision %d at %s", rel.Back, text.Moment(rel.Tried.Add(a.ReadyAfter)))
+	if since, judged := m.judgedSince(rel); a.RollBack && !rel.Good && rel.Back > 0 && judged {
+		message += fmt.Sprintf("; will be rolled back to revision %d at %s", rel.Back, text.Moment(since.Add(a.ReadyAfter)))
 	}
 	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: message, Within: a.ReadyAfter,
 		Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})

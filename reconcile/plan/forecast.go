@@ -199,6 +199,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			editNode(o, a.VM.Node, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
 		}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
+		listVolumes(o, a.VM.Host)
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 	}
 }
@@ -256,6 +257,21 @@ func takeDisks(o *cluster.Observed, a action.CreateVM) {
 	}
 	h.Storages.Value = storages
 	o.Hosts[a.Host] = h
+}
+
+// listVolumes takes the storages of a host, whose volumes are asked for when a VM is to
+// be made on it, to hold none, where it was not asked.
+func listVolumes(o *cluster.Observed, host string) {
+	h := o.Hosts[host]
+	storages := maps.Clone(h.Storages.Value)
+	for name, st := range storages {
+		if !st.Volumes.Known && st.Volumes.Why == "" {
+			st.Volumes.Known = true
+			storages[name] = st
+		}
+	}
+	h.Storages.Value = storages
+	o.Hosts[host] = h
 }
 
 // effectOfRunning lets an action that is under way come to its end.

@@ -200,6 +200,9 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case isMember && m.etcd.WithoutMember(n.Name) != "":
 		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name))
 		return
+	case n.Name == m.dead && !vm.Deleting && !m.canMake(n, vm):
+		wait(cluster.WaitingForImage, 0, "waits until its new machine can be made: the image or a storage is not seen")
+		return
 	case m.holdRemoval(n, kn, isMember, verb):
 		return
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
@@ -218,6 +221,15 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) {
 		m.do(action.DeleteVM{VM: vm})
 	}
+}
+
+// canMake reports whether what a new VM of a node is made from is seen to be there.
+func (m *planner) canMake(n cluster.Node, vm cluster.VM) bool {
+	h := m.o.Hosts[carrier(n, vm)]
+	_, stored := h.Images.Value[m.d.Image.Name]
+	stored = stored || m.o.ImageCached.Known && m.o.ImageCached.Value
+	st, ok := h.Storages.Value[n.Datastore]
+	return m.d.Schematic != "" && stored && ok && st.Active
 }
 
 // holdObject deletes the Node object that a removed machine of a node left, before

@@ -267,6 +267,10 @@ func (w *world) run(t *testing.T, line string) string {
 		switch arg(1) {
 		case "cached":
 			w.o.ImageCached = cluster.Saw(true)
+		case "none":
+			h := w.o.Hosts["pve1"]
+			h.Images, w.o.ImageCached = cluster.Saw(map[string]int64{}), cluster.Saw(false)
+			w.o.Hosts["pve1"] = h
 		case "stored":
 			h := w.o.Hosts["pve1"]
 			h.Images = cluster.Saw(map[string]int64{imageName: 200704})

@@ -24,6 +24,10 @@ func TestNothingIsSmuggled(t *testing.T) {
 	})
 	// A value often has the alphabet of names, so that some are taken.
 	word := rapid.OneOf(nasty, rapid.String(), rapid.StringMatching(`[a-zA-Z0-9.,=;:/ _-]{1,12}`), rapid.StringMatching(`[a-z][a-z0-9-]{0,8}[a-z0-9]`))
+	good := desired(1)
+	if _, err := createParams(good, good.Spec.Nodes[0], testPool, good.Image); err != nil {
+		t.Fatalf("everything is refused: %v", err)
+	}
 	taken := 0
 	rapid.Check(t, func(t *rapid.T) {
 		d := desired(1)
@@ -87,9 +91,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 			t.Fatalf("description %q", p["description"])
 		}
 	})
-	if taken == 0 {
-		t.Error("everything was refused")
-	}
+	t.Logf("%d were taken", taken) // few checks may meet none
 }
 
 // TestPathsAreNotSmuggled: hosts, storages and images that are no names do not

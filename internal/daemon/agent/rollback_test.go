@@ -42,7 +42,7 @@ spec:
 		s.Push(files, "too much")
 		s.Until(5*time.Minute, "waits", func(st cluster.Status) bool {
 			for _, w := range st.Waiting {
-				if w.Reason == cluster.AddonNotReady && strings.Contains(w.Message, "; is rolled back to revision 1 at ") {
+				if w.Reason == cluster.AddonNotReady && strings.Contains(w.Message, "; will be rolled back to revision 1 at ") {
 					return true
 				}
 			}
