@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,7 +73,7 @@ func TestRealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.soon("registered", func(o cluster.Observed) bool {
-		return reflect.DeepEqual(o.Nodes.Value["cp-1"], cluster.KubeNode{Name: "cp-1", Why: "its kubelet has not reported yet"})
+		return reflect.DeepEqual(withoutTimes(o.Nodes.Value["cp-1"]), cluster.KubeNode{Name: "cp-1", Why: "its kubelet has not reported yet"})
 	})
 	changes := b.changes.Load()
 	n.Status.NodeInfo.KubeletVersion = "v1.36.1"
@@ -81,9 +82,16 @@ func TestRealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.soon("ready", func(o cluster.Observed) bool {
-		return reflect.DeepEqual(o.Nodes.Value["cp-1"], cluster.KubeNode{Name: "cp-1", Ready: true, Kubelet: "v1.36.1"})
+		return reflect.DeepEqual(withoutTimes(o.Nodes.Value["cp-1"]), cluster.KubeNode{Name: "cp-1", Ready: true, Kubelet: "v1.36.1"})
 	})
 	b.soon("told", func(cluster.Observed) bool { return b.changes.Load() != changes })
 	kill()
 	b.soon("dead", func(o cluster.Observed) bool { return !o.Nodes.Known && !o.APIs["cp-1"].Value })
+}
+
+// withoutTimes is a Node without when it was made and became what it is, which the server
+// chooses.
+func withoutTimes(n cluster.KubeNode) cluster.KubeNode {
+	n.Created, n.ReadySince, n.NotReadySince = time.Time{}, time.Time{}, time.Time{}
+	return n
 }
