@@ -129,9 +129,9 @@ func guardedNodes(before []string, d cluster.Desired, o cluster.Observed) (out [
 	return out
 }
 
-// learnRemoved takes in which nodes and members of etcd are no longer the inventory's, and
+// learnWatched takes in which nodes and members of etcd are no longer the inventory's, and
 // whose machines do not answer, so that the next pass watches them, too.
-func (r *Reconciler) learnRemoved(d *cluster.Desired, o *cluster.Observed) {
+func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 	before := r.memo.removing
 	r.memo.removing = plan.RemovedNodes(*d, *o)
 	if !slices.EqualFunc(before, r.memo.removing, func(a, b cluster.Node) bool { return a.Name == b.Name && a.IP == b.IP && a.Role == b.Role }) {

@@ -42,7 +42,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	r.learnRemoved(&d, &o)
+	r.learnWatched(&d, &o)
 	if err := r.learnFacts(d, &o); err != nil {
 		r.logUnwritable(err)
 		r.reportPass(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)

@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // Mark notes in the release of an addon whether the cluster manages it, and that its
@@ -58,7 +60,7 @@ func (r *Releaser) edit(ctx context.Context, what string, d cluster.Desired, a c
 		if ctx.Err() != nil {
 			return wrapError(what, context.Cause(ctx))
 		}
-		return wrapError(what, newError(findHint(err.Error()), "%s", sanitize(err.Error())))
+		return wrapError(what, newError(cmp.Or(fault.HintOf(err), findHint(err.Error())), "%s", sanitize(err.Error())))
 	}
 	return nil
 }
@@ -106,16 +108,20 @@ func rollBack(w *workshop, d cluster.Desired, a cluster.Addon, to int, digest st
 	if err != nil {
 		return nil, err
 	}
+	hint := fmt.Sprintf("see what it has: `helm -n %s history %s`", a.Namespace, a.Name)
+	if len(history) < 2 {
+		return nil, newError(hint, "its release has no revision to go back to")
+	}
 	releaseutil.SortByRevision(history)
 	last := history[len(history)-1]
 	at := slices.IndexFunc(history, func(rel *release.Release) bool { return rel.Version == to })
 	switch begun := last.Labels[labelRolledBack] == digest; {
 	case !isMine(last), !begun && last.Labels[labelDigest] != digest:
-		return nil, errors.New("its release has changed meanwhile")
+		return nil, newError(hint, "its release has changed meanwhile")
 	case begun && last.Info.Status == release.StatusDeployed:
 		return nil, nil
 	case at < 0 || !isMine(history[at]) || history[at].Labels[labelReady] != strconv.Itoa(to):
-		return nil, fmt.Errorf("revision %d is not one of ours that was ready", to)
+		return nil, newError(hint, "revision %d is not one of ours that was ready", to)
 	}
 	if last.Labels[labelRolledBack] == digest {
 		// A rollback of ours that did not end. Helm changes custom resources by what

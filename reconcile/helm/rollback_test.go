@@ -48,9 +48,7 @@ func TestRollBack(t *testing.T) {
 		if rel.Good || rel.Ready || rel.Back != 1 || rel.Digest != digest || rel.Tried.Before(made.Add(-time.Minute)) || rel.Tried.After(made) {
 			t.Errorf("upgraded: %+v", rel)
 		}
-		if err := b.releaser.RollBack(ctx, b.desired, bad, 2, digest); err == nil || !strings.Contains(err.Error(), "revision 2 is not one of ours that was ready") {
-			t.Errorf("to one that was not ready: %v", err)
-		}
+		mustFail(t, b.releaser.RollBack(ctx, b.desired, bad, 2, digest), "revision 2 is not one of ours that was ready", "`helm -n apps history web`")
 		for range 2 { // the second time there is nothing left to do
 			b.must(b.releaser.RollBack(ctx, b.desired, bad, 1, digest))
 			rel = web()

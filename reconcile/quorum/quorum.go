@@ -81,7 +81,7 @@ func (e Etcd) Without(node string) string {
 
 // WithoutMember returns why a member cannot be removed from etcd, "" when it can: a
 // majority must be healthy to decide on it, and one of those that stay afterwards; none of
-// those that were asked may name other members, nobody may be joining. (etcd 3.6 itself
+// those that were asked may name other members, and none may be joining. (etcd 3.6 itself
 // refuses only what would lose the quorum at once, and not the removal of a healthy one:
 // seen.) What is not known counts as no.
 func (e Etcd) WithoutMember(node string) string {

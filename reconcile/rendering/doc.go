@@ -2,5 +2,5 @@
 // differs from that, with secrets replaced by digests: what is secret is decided here, and
 // nowhere else.
 //
-// It is pure, asks nobody, and decides nothing that the planner does.
+// It is pure, asks no system, and decides nothing that the planner does.
 package rendering

@@ -62,11 +62,11 @@ func desire(t *testing.T, contract, talos, kubernetes string) cluster.Desired {
 	return cluster.Desired{Snapshot: snap, Schematic: machineconfig.PlaceholderSchematic, Configs: configs}
 }
 
-func nobodyRuns(string) bool { return false }
+func noneRuns(string) bool { return false }
 
 func render(t *testing.T, d cluster.Desired, o Options) cluster.Rendering {
 	t.Helper()
-	out, err := Render(d, nobodyRuns, o)
+	out, err := Render(d, noneRuns, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,25 +24,18 @@ func TestDeadNodesAreReplaced(t *testing.T) {
 		s.Boot()
 		s.UntilReady(20 * time.Minute)
 		s.watchRemovals()
-		made := func() map[string]string {
-			out := map[string]string{}
-			for _, vm := range s.Lab.PVE.VMs() {
-				out[vm.Config["name"]] = vm.Config["vmgenid"]
-			}
-			return out
-		}
-		first := made()
+		first := s.generations()
 		time.Sleep(2 * time.Hour)
 
 		died := time.Now()
 		must(s.Lab.Talos.Kill(s.vmidOf("dev-wk-2")))
 		s.Until(10*time.Minute, "named", func(st cluster.Status) bool { return waitsFor(st, "dev-wk-2", ", and gets a new machine at ") })
-		if made()["dev-wk-2"] != first["dev-wk-2"] {
+		if s.generations()["dev-wk-2"] != first["dev-wk-2"] {
 			t.Fatal("replaced at once")
 		}
 		s.UntilReady(time.Hour)
-		if since := time.Since(died); since < 15*time.Minute || made()["dev-wk-2"] == first["dev-wk-2"] {
-			t.Errorf("after %s its machine is %s, and was %s", since, made()["dev-wk-2"], first["dev-wk-2"])
+		if since := time.Since(died); since < 15*time.Minute || s.generations()["dev-wk-2"] == first["dev-wk-2"] {
+			t.Errorf("after %s its machine is %s, and was %s", since, s.generations()["dev-wk-2"], first["dev-wk-2"])
 		}
 
 		again := time.Now()
@@ -51,13 +44,13 @@ func TestDeadNodesAreReplaced(t *testing.T) {
 			return waitsFor(st, "dev-cp-1", "would get a new machine: the last node came at ")
 		})
 		s.UntilReady(2 * time.Hour)
-		if since := time.Since(again); since < 45*time.Minute || made()["dev-cp-1"] == first["dev-cp-1"] || len(s.members()) != 3 {
-			t.Errorf("after %s its machine is %s, and was %s; members %v", since, made()["dev-cp-1"], first["dev-cp-1"], s.members())
+		if since := time.Since(again); since < 45*time.Minute || s.generations()["dev-cp-1"] == first["dev-cp-1"] || len(s.members()) != 3 {
+			t.Errorf("after %s its machine is %s, and was %s; members %v", since, s.generations()["dev-cp-1"], first["dev-cp-1"], s.members())
 		}
 		s.CheckRules(sz)
 
 		time.Sleep(2 * time.Hour)
-		now := made()
+		now := s.generations()
 		for _, name := range []string{"dev-wk-1", "dev-wk-3", "dev-cp-2"} {
 			must(s.Lab.Talos.Kill(s.vmidOf(name)))
 		}
@@ -65,7 +58,7 @@ func TestDeadNodesAreReplaced(t *testing.T) {
 			return waitsFor(st, "dev-wk-1", "3 of 6 nodes are not Ready, so that it may not be the node")
 		})
 		time.Sleep(3 * time.Hour)
-		for name, id := range made() {
+		for name, id := range s.generations() {
 			if now[name] != id {
 				t.Errorf("%s was replaced while half of the cluster was dead", name)
 			}

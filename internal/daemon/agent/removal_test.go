@@ -149,14 +149,7 @@ func replacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
 	s.watchRemovals()
-	made := func() map[string]string {
-		out := map[string]string{}
-		for _, vm := range s.Lab.PVE.VMs() {
-			out[vm.Config["name"]] = vm.Config["vmgenid"]
-		}
-		return out
-	}
-	first := made()
+	first := s.generations()
 	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
 	if p != nil {
 		s.arm(*p)
@@ -173,7 +166,7 @@ func replacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []
 	if t.Failed() {
 		return points, s.Deaths
 	}
-	for name, now := range made() {
+	for name, now := range s.generations() {
 		if replaced := now != first[name]; replaced != (name == "dev-wk-1" || name == "dev-cp-1") {
 			t.Errorf("%s is replaced: %v", name, replaced)
 		}
@@ -185,6 +178,15 @@ func replacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []
 	s.CheckRules(sz)
 	s.Halt()
 	return points, s.Deaths
+}
+
+// generations identifies the VM that each node has: another one has another id.
+func (s *sim) generations() map[string]string {
+	out := map[string]string{}
+	for _, vm := range s.Lab.PVE.VMs() {
+		out[vm.Config["name"]] = vm.Config["vmgenid"]
+	}
+	return out
 }
 
 // removedWith takes a worker and a control plane out of the inventory of a Ready cluster,

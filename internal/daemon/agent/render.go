@@ -113,13 +113,13 @@ func (m *managedCluster) compare(ctx context.Context, node string) (cluster.Diff
 
 // asking are questions that are asked side by side.
 type asking struct {
-	mu   sync.Mutex
-	todo []func()
+	mu        sync.Mutex // of the answers
+	questions []func()
 }
 
 // ask adds a question, whose answer is put under a name.
 func ask[T any](all *asking, into map[string]cluster.Seen[T], name string, question func() (T, error)) {
-	all.todo = append(all.todo, func() {
+	all.questions = append(all.questions, func() {
 		seen, err := question()
 		all.mu.Lock()
 		defer all.mu.Unlock()
@@ -129,20 +129,16 @@ func ask[T any](all *asking, into map[string]cluster.Seen[T], name string, quest
 	})
 }
 
-// finish asks all of them.
+// finish asks all of them, some at a time.
 func (a *asking) finish() {
-	next := make(chan func())
 	var wg sync.WaitGroup
-	for range min(compareAtOnce, len(a.todo)) {
+	slots := make(chan struct{}, compareAtOnce)
+	for _, question := range a.questions {
+		slots <- struct{}{}
 		wg.Go(func() {
-			for question := range next {
-				question()
-			}
+			defer func() { <-slots }()
+			question()
 		})
 	}
-	for _, question := range a.todo {
-		next <- question
-	}
-	close(next)
 	wg.Wait()
 }

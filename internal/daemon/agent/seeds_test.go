@@ -103,7 +103,7 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
-	l.Removals = 20 // nobody is there to approve
+	l.Removals = 20 // there is no one to approve
 	l.asked[l.Head()[:12]] = l.size
 	ambush := l.ambush()
 	l.Lab.World.OnCall(func(c world.CallRecord) {
