@@ -24,6 +24,9 @@ var (
 	ErrStagedByOthers = errors.New("somebody has saved another config on the machine, which waits for a reboot or runs on trial")
 	// ErrNeedsReboot: the machine takes the config only with a reboot.
 	ErrNeedsReboot = errors.New("the config takes effect only with a reboot")
+	// ErrUnreachable: the machine did not answer with the config, and went back to the one that
+	// it had.
+	ErrUnreachable = errors.New("the machine did not answer with the config, and went back to the one that it had")
 )
 
 // FixedConfig is what of a machine config can never change on a cluster that lives: it is

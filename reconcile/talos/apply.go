@@ -140,7 +140,7 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret, mode m
 		reason = errors.New(late)
 	}
 	switch {
-	case reading.meaning == reboots && mode == machineapi.ApplyConfigurationRequest_NO_REBOOT:
+	case reading.meaning == reboots && (mode == machineapi.ApplyConfigurationRequest_NO_REBOOT || mode == machineapi.ApplyConfigurationRequest_TRY):
 		return sending{refused: fmt.Errorf("the machine refuses: %w", cluster.ErrNeedsReboot)}
 	case reading.meaning == invalid || reading.meaning == reboots:
 		return sending{refused: fault.WithHint(fmt.Errorf("the machine refuses the config: %w", reason),

@@ -22,6 +22,9 @@ const changedWithin = 10 * time.Second
 // with stage, to take effect at its next boot. It returns when the machine shows it; a
 // config that is there already is not sent.
 //
+// A change that may make the machine unreachable is on trial first, and kept only when the machine
+// answers with it on a new connection; it goes back by itself otherwise.
+//
 // Before anything is sent it is proven on the same connection that the machine is the
 // node's and that its config has the cluster's authorities. Errors, besides that the
 // machine cannot be asked or refuses; none quotes a config:
@@ -30,7 +33,8 @@ const changedWithin = 10 * time.Second
 //   - cluster.ErrStagedByOthers: a config is saved that neither runs nor is wanted, and
 //     would be lost; nothing was sent. With stage it is replaced, with a record in the
 //     log: whoever stages decides what the next boot takes;
-//   - cluster.ErrNeedsReboot: without stage, the machine would have to reboot.
+//   - cluster.ErrNeedsReboot: without stage, the machine would have to reboot;
+//   - cluster.ErrUnreachable: it did not answer with the config, and has the one from before.
 func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
 	ctx, leave, err := f.enter(ctx)
 	if err != nil {
@@ -38,6 +42,10 @@ func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	}
 	defer leave()
 	if err := f.change(ctx, d, n, cfg, stage); err != nil {
+		if errors.Is(err, cluster.ErrUnreachable) {
+			f.noteUnreachable(n.Name, cfg.Digest)
+			f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
+		}
 		return fmt.Errorf("change config of %s (%s): %w", n.Name, n.IP, err)
 	}
 	if !stage {
@@ -62,7 +70,7 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer func() { l.close() }()
 	had, err := f.readConfigs(ctx, l)
 	switch {
 	case err != nil:
@@ -86,8 +94,15 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 		return worded{err}
 	}
 	mode := machineapi.ApplyConfigurationRequest_NO_REBOOT
-	if stage {
+	switch {
+	case stage:
 		mode = machineapi.ApplyConfigurationRequest_STAGED
+	case f.mayDisconnect != nil && f.mayDisconnect(had.active, cfg.Bytes.Reveal()):
+		proven, err := f.tryConfig(ctx, l, n, k, cfg, had.active)
+		if err != nil {
+			return err
+		}
+		l = proven
 	}
 	sent := f.send(ctx, l, cfg.Bytes, mode, had.active)
 	l.close()

@@ -3,6 +3,7 @@ package talos
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -84,7 +85,10 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 // The fleet's lock is held.
 func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
 	q, ok := questionOf(d, w.node.Name, &w.machine)
-	if !ok || w.dryRun.of != q {
+	switch {
+	case ok && w.unreachable == q.wanted:
+		return &cluster.Change{For: q.wanted, Refused: fmt.Sprintf("on trial with it, it did not answer at %s within %v, and went back to the config that it had", w.node.IP, provenWithin)}
+	case !ok || w.dryRun.of != q:
 		return nil
 	}
 	return w.dryRun.found

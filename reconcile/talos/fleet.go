@@ -26,6 +26,9 @@ type Config struct {
 	Digest func(config []byte) (string, error)
 	// Fixed returns what of a machine config never changes. nil: that stays unread.
 	Fixed func(config []byte) (cluster.FixedConfig, error)
+	// MayDisconnect reports whether a config in the place of another may make a machine
+	// unreachable. nil: none does.
+	MayDisconnect func(have, want []byte) bool
 	// OnChange is called, on a goroutine of its own and at most twenty times a
 	// second, after anything changed that Observe would report. nil: no call.
 	OnChange func()
@@ -34,12 +37,14 @@ type Config struct {
 // Fleet is the Talos machines of one cluster. It implements the reconciler's
 // Observer and Machines. Its methods may be called side by side.
 type Fleet struct {
-	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
-	options  []grpc.DialOption
-	log      *slog.Logger
-	digest   func(config []byte) (string, error)
-	fixed    func(config []byte) (cluster.FixedConfig, error)
-	onChange func()
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
+	options []grpc.DialOption
+	log     *slog.Logger
+	digest  func(config []byte) (string, error)
+	fixed   func(config []byte) (cluster.FixedConfig, error)
+	// mayDisconnect is as in Config.
+	mayDisconnect func(have, want []byte) bool
+	onChange      func()
 
 	ctx     context.Context // ends at Close
 	cancel  context.CancelFunc
@@ -66,7 +71,7 @@ const notifyPause = 50 * time.Millisecond
 // New makes a fleet that watches nothing yet. Close it when done.
 func New(c Config) *Fleet {
 	f := &Fleet{
-		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, fixed: c.Fixed, onChange: c.OnChange,
+		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, fixed: c.Fixed, mayDisconnect: c.MayDisconnect, onChange: c.OnChange,
 		changed: make(chan struct{}, 1), watchers: map[string]*watcher{},
 	}
 	if f.dial == nil {

@@ -133,6 +133,9 @@ func (b *bench) newFleet() *Fleet {
 		Dial:   b.dial,
 		Log:    slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Digest: digest,
+		MayDisconnect: func(have, want []byte) bool {
+			return bytes.Contains(have, []byte(blocksAll)) != bytes.Contains(want, []byte(blocksAll)) || bytes.Contains(want, []byte("interface:"))
+		},
 		OnChange: func() {
 			b.reported.Add(1)
 			select {

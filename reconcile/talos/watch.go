@@ -23,15 +23,16 @@ type watcher struct {
 	look chan struct{} // one slot: look again now
 
 	// Guarded by the fleet's lock. What machine refers to is never changed.
-	machine   cluster.Machine
-	readyAt   time.Time     // when machine was last found to have been ready
-	moved     chan struct{} // closed when machine changes
-	first     chan struct{} // closed when machine was first published
-	published bool
-	awaited   bool   // Observe waits for the first word: it is no news
-	link      *link  // that was proven; nil: none
-	dryRun    dryRun // what the wanted config would do
-	round     uint64 // of the fleet, when the inventory last had the node
+	machine     cluster.Machine
+	readyAt     time.Time     // when machine was last found to have been ready
+	moved       chan struct{} // closed when machine changes
+	first       chan struct{} // closed when machine was first published
+	published   bool
+	awaited     bool   // Observe waits for the first word: it is no news
+	link        *link  // that was proven; nil: none
+	dryRun      dryRun // what the wanted config would do
+	unreachable string // the digest of a config with which the machine did not answer
+	round       uint64 // of the fleet, when the inventory last had the node
 }
 
 // The pauses between two attempts to reach a machine.

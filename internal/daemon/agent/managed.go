@@ -61,7 +61,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		return nil, err
 	}
 	// What has goroutines comes after what can fail.
-	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, Fixed: machineconfig.Fixed, OnChange: look})
+	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, Fixed: machineconfig.Fixed, MayDisconnect: machineconfig.MayDisconnect, OnChange: look})
 	if a.forge != nil {
 		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable("forge: "+name, err) }, log)
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
-	"sync"
 
 	cosi "github.com/cosi-project/runtime/api/v1alpha1"
 	"github.com/cosi-project/runtime/pkg/state"
@@ -21,12 +18,13 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // apiServer is the Talos API of a machine, open at one address.
 type apiServer struct {
-	listener *listener
+	listener *ingress.Listener
 	server   *grpc.Server
 	services map[string]any // implementation by gRPC service name
 }
@@ -39,6 +37,9 @@ func (b *boot) reopenAPI() {
 		config = nil
 	}
 	if key == b.apiKey && b.api != nil || b.stopping {
+		if b.api != nil {
+			b.api.listener.SetShut(b.isShut())
+		}
 		return
 	}
 	b.closeAPI()
@@ -53,8 +54,11 @@ func (b *boot) reopenAPI() {
 		return
 	}
 	b.apiKey = key
-	b.api = b.serveAPI(&listener{Listener: l, conns: map[net.Conn]struct{}{}}, config)
+	b.api = b.serveAPI(ingress.NewListener(l, b.isShut()), config)
 }
+
+// isShut reports whether a firewall of the machine drops new connections to its API.
+func (b *boot) isShut() bool { return b.set != nil && b.set.shut }
 
 // wantedTLS decides how the API is opened: the certificates to show and a key
 // that changes when they must change. A nil config keeps it closed.
@@ -95,12 +99,12 @@ func (b *boot) closeAPI() {
 		return
 	}
 	b.api, b.apiKey = nil, ""
-	d.listener.dropAll()
+	d.listener.DropAll()
 	b.f.serving.Go(d.server.Stop)
 }
 
 // serveAPI starts the server.
-func (b *boot) serveAPI(l *listener, config *tls.Config) *apiServer {
+func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 	subject := func(context.Context) string { return b.m.name() }
 	worldUnary, worldStream := b.f.world.GRPC(subject, func(op string) bool { return changes["/"+op] })
 	gate := &gate{b: b, maintenance: b.set == nil}
@@ -207,53 +211,3 @@ type serverStream struct {
 }
 
 func (s *serverStream) Context() context.Context { return s.ctx }
-
-// listener remembers its connections, so that they can be cut in one go
-// without waiting for anybody's handshake.
-type listener struct {
-	net.Listener
-
-	mu      sync.Mutex
-	dropped bool
-	conns   map[net.Conn]struct{}
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	tracked := &conn{Conn: c, l: l}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dropped {
-		_ = c.Close()
-		return nil, net.ErrClosed
-	}
-	l.conns[tracked] = struct{}{}
-	return tracked, nil
-}
-
-// dropAll stops listening and cuts every connection.
-func (l *listener) dropAll() {
-	_ = l.Listener.Close()
-	l.mu.Lock()
-	l.dropped = true
-	conns := slices.Collect(maps.Keys(l.conns))
-	l.mu.Unlock()
-	for _, c := range conns {
-		_ = c.Close()
-	}
-}
-
-type conn struct {
-	net.Conn
-	l *listener
-}
-
-func (c *conn) Close() error {
-	c.l.mu.Lock()
-	delete(c.l.conns, c)
-	c.l.mu.Unlock()
-	return c.Conn.Close()
-}

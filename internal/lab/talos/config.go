@@ -18,6 +18,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -27,6 +28,7 @@ type settings struct {
 	control  bool
 	hostname string       // "" : the platform's
 	address  netip.Prefix // zero: the platform's
+	shut     bool         // its firewall drops new connections to the Talos API
 	alias    string       // of the machine's one link
 	vip      netip.Addr
 	endpoint netip.Addr // of the Kubernetes API; zero: a name
@@ -119,10 +121,23 @@ func (s *settings) readNetwork(m *machine) error {
 			s.vip = v.VIP()
 		}
 	}
-	if cfg.Machine().Network() == nil {
+	if err := s.readLegacyNetwork(m, ours); err != nil {
+		return err
+	}
+	address := s.address
+	if !address.IsValid() {
+		address = m.platformAddress()
+	}
+	s.shut = ingress.DropsAPI(cfg.NetworkRules(), address)
+	return nil
+}
+
+// readLegacyNetwork finds the same in what versions up to v1.11 are given.
+func (s *settings) readLegacyNetwork(m *machine, ours func(link string) bool) error {
+	if s.provider.Machine().Network() == nil {
 		return nil
 	}
-	for _, d := range cfg.Machine().Network().Devices() {
+	for _, d := range s.provider.Machine().Network().Devices() {
 		on := ours(d.Interface())
 		if sel := d.Selector(); sel != nil {
 			on = sameMAC(sel.HardwareAddress(), m.guest.MAC) || sameMAC(sel.PermanentAddress(), m.guest.MAC)

@@ -274,8 +274,12 @@ func (b *boot) configureMachine(cfg config.Provider) {
 // adoptSettings makes a machine config the active one.
 func (b *boot) adoptSettings(set *settings) {
 	b.set = set
-	if set.address.IsValid() && set.address != b.address {
-		b.moveAddress(set.address)
+	to := set.address
+	if !to.IsValid() {
+		to = b.m.platformAddress()
+	}
+	if to.IsValid() && to != b.address {
+		b.moveAddress(to)
 	}
 	b.writeConfigured()
 	b.reopenAPI()

@@ -1,0 +1,55 @@
+package agent_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+const (
+	blockIngress = "apiVersion: v1alpha1\nkind: NetworkDefaultActionConfig\ningress: block\n"
+	admitBridge  = "---\napiVersion: v1alpha1\nkind: NetworkRuleConfig\nname: bridge\nportSelector: {ports: [1-65535], protocol: tcp}\ningress: [{subnet: 10.10.0.0/24}]\n"
+)
+
+// TestFirewallThatLocksTheAgentOut pushes a firewall that lets nothing in: the one node
+// that tries it goes back, no other does, it is not tried again, and a corrected one
+// reaches everybody.
+func TestFirewallThatLocksTheAgentOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {all: [patches/firewall.yaml]}\n")
+		files["inventory/dev/patches/firewall.yaml"] = []byte(blockIngress)
+		s.Push(files, "block everything")
+		s.Until(10*time.Minute, "the mistake is named", func(st cluster.Status) bool { return st.Condition == cluster.Stalled })
+		if st := s.Status(); !strings.Contains(st.Message, "dev-wk-1") || !strings.Contains(st.Message, "did not answer at 10.10.0.41") {
+			t.Errorf("%s", st.Message)
+		}
+		from := len(s.Lab.World.Calls())
+		time.Sleep(2 * time.Hour)
+		for _, c := range s.Lab.World.Calls()[from:] {
+			if strings.HasSuffix(c.Op, "/ApplyConfiguration") {
+				t.Errorf("%s is asked or given a config: %v", c.Subject, c)
+			}
+		}
+		for _, n := range s.Status().Nodes {
+			if n.Phase != cluster.PhaseReady {
+				t.Errorf("%s is %s", n.Name, n.Phase)
+			}
+		}
+		files["inventory/dev/patches/firewall.yaml"] = []byte(blockIngress + admitBridge)
+		s.Push(files, "let the bridge in")
+		s.UntilReady(30 * time.Minute)
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}

@@ -1,0 +1,141 @@
+package talos
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// A firewall that lets nothing in, what lets the host reach the Talos API all the same,
+// and another address.
+const (
+	blocksAll  = "apiVersion: v1alpha1\nkind: NetworkDefaultActionConfig\ningress: block\n"
+	admitsHost = "apiVersion: v1alpha1\nkind: NetworkRuleConfig\nname: talos\nportSelector: {ports: [50000], protocol: tcp}\ningress: [{subnet: 10.5.0.0/24}]\n"
+	moves      = "machine: {network: {interfaces: [{interface: ens18, addresses: [10.5.0.99/24]}]}}"
+)
+
+// TestTrial: a change that may make a machine unreachable is kept when it answers with it.
+func TestTrial(t *testing.T) {
+	for _, version := range []string{"v1.9.6", newest, "v1.14.1"} {
+		t.Run(version, func(t *testing.T) {
+			inBubble(t, version, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				b.calls()
+				cfg := render(t, b.secrets, cp(1), version, blocksAll, admitsHost)
+				if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), cfg, false); err != nil {
+					t.Fatal(err)
+				}
+				if calls := b.calls(); calls["ApplyConfiguration"] != 2 {
+					t.Errorf("calls %v", calls)
+				}
+				time.Sleep(5 * time.Minute)
+				if m := b.see(cp(1)); m.ConfigDigest != cfg.Digest || m.Reach != cluster.Configured {
+					t.Errorf("%+v", m)
+				}
+				if saved := b.saved(cp(1)); version != "v1.9.6" && saved != cfg.Digest {
+					t.Errorf("saved is %s", saved)
+				}
+				b.wantNoViolations()
+			})
+		})
+	}
+}
+
+// TestTrialThatDisconnects: a machine that does not answer with a config has the one from
+// before, is not given the same again, and takes a corrected one.
+func TestTrialThatDisconnects(t *testing.T) {
+	for name, patch := range map[string]string{"firewall": blocksAll, "address": moves} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				had := b.see(cp(1)).ConfigDigest
+				bad := render(t, b.secrets, cp(1), newest, patch)
+				b.desired.Configs["cp-1"] = bad
+				b.calls()
+				err := b.fleet.Change(within(time.Hour), b.desired, cp(1), bad, false)
+				if !errors.Is(err, cluster.ErrUnreachable) {
+					t.Fatal(err)
+				}
+				if calls := b.calls(); calls["ApplyConfiguration"] != 1 {
+					t.Errorf("calls %v", calls)
+				}
+				m := b.see(cp(1))
+				if m.Reach != cluster.Configured || m.ConfigDigest != had || m.Change == nil || m.Change.For != bad.Digest ||
+					m.Change.Refused != "on trial with it, it did not answer at 10.5.0.11 within 30s, and went back to the config that it had" {
+					t.Errorf("%+v, change %+v", m, m.Change)
+				}
+				if saved := b.saved(cp(1)); saved == bad.Digest {
+					t.Error("it is saved")
+				}
+				good := render(t, b.secrets, cp(1), newest, blocksAll, admitsHost)
+				b.desired.Configs["cp-1"] = good
+				if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), good, false); err != nil {
+					t.Fatal(err)
+				}
+				if m := b.see(cp(1)); m.ConfigDigest != good.Digest || m.Change != nil {
+					t.Errorf("%+v", m)
+				}
+				b.wantNoViolations()
+			})
+		})
+	}
+}
+
+// TestTrialIsBroken: a trial whose agent stops ends by itself, and begins again later;
+// none is begun on top of another.
+func TestTrialIsBroken(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+		b.bringUp(cp(1))
+		had := b.see(cp(1)).ConfigDigest
+		cfg := render(t, b.secrets, cp(1), newest, blocksAll, admitsHost)
+		other := render(t, b.secrets, cp(1), newest, blocksAll, admitsHost, withDebug)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		done := make(chan error)
+		go func() { done <- b.fleet.Change(ctx, b.desired, cp(1), cfg, false) }()
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "goes back to the one before") {
+			t.Error(err)
+		}
+		if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), other, false); !errors.Is(err, cluster.ErrStagedByOthers) {
+			t.Error(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if m := b.see(cp(1)); m.ConfigDigest != had {
+			t.Errorf("%+v", m)
+		}
+		if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), cfg, false); err != nil {
+			t.Error(err)
+		}
+		b.wantNoViolations()
+	})
+}
+
+// TestTrialWithoutAnAnswer: whether the machine took a config on trial is what it shows.
+func TestTrialWithoutAnAnswer(t *testing.T) {
+	for kind, taken := range map[world.FaultKind]bool{world.LoseReply: true, world.LoseRequest: false} {
+		t.Run(string(kind), func(t *testing.T) {
+			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				b.world.Inject(world.Fault{System: "talos", Op: applyCall, Times: 1, Kind: kind})
+				cfg := render(t, b.secrets, cp(1), newest, blocksAll, admitsHost)
+				err := b.fleet.Change(within(time.Hour), b.desired, cp(1), cfg, false)
+				if (err == nil) != taken || err != nil && !strings.Contains(err.Error(), "it was not taken") {
+					t.Error(err)
+				}
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				if m := b.see(cp(1)); (m.ConfigDigest == cfg.Digest) != taken {
+					t.Errorf("%+v", m)
+				}
+			})
+		})
+	}
+}
