@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // pass is one look at everything and one decision: fetch, render, observe,
@@ -280,7 +281,7 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.O
 func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {
 	m := map[string]cluster.Phase{}
 	for _, n := range d.Spec.Nodes {
-		m[n.Name] = plan.Classify(n, o)
+		m[n.Name] = readiness.Classify(n, o)
 	}
 	return m
 }

@@ -94,3 +94,9 @@ func completeDirectories(_ *cobra.Command, args []string, _ string) ([]cobra.Com
 	}
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
+
+// clusterOrNodeNames completes the name of a cluster, or of a node of it.
+func clusterOrNodeNames(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	clusters, directive := clusterNames(cmd, args, typed)
+	return append(clusters, nodeNames(cmd, args)...), directive
+}

@@ -318,7 +318,7 @@ not deleted later.`,
 		if len(f.Steps) == 0 && len(f.Blocked) > 0 {
 			return fmt.Errorf("destroy %s: nothing would be deleted; nothing was changed", name)
 		}
-		if err := confirmDestroy(env, name, *confirm); err != nil {
+		if err := confirmName(env, "destroy", "cluster", name, *confirm); err != nil {
 			return err
 		}
 		if err := c.Destroy(cmd.Context(), name, f.VMs, *despite...); err != nil {
@@ -333,14 +333,14 @@ not deleted later.`,
 	return cmd
 }
 
-// confirmDestroy wants the cluster's name from the flag, or typed.
-func confirmDestroy(env *environment, name, flag string) error {
+// confirmName wants the name of what a command is about from its flag, or typed.
+func confirmName(env *environment, command, kind, name, flag string) error {
 	typed := flag
 	if typed == "" {
 		if f, ok := env.stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-			return &fault.Usage{Err: fmt.Errorf("destroy %s: not confirmed; use `--confirm %s` where nobody can type it", name, name)}
+			return &fault.Usage{Err: fmt.Errorf("%s %s: not confirmed; use `--confirm %s` where nobody can type it", command, name, name)}
 		}
-		_, _ = fmt.Fprintf(env.stdout, "Type the name of the cluster to destroy it: ")
+		_, _ = fmt.Fprintf(env.stdout, "Type the name of the %s to %s it: ", kind, command)
 		line, err := bufio.NewReader(env.stdin).ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
@@ -348,7 +348,7 @@ func confirmDestroy(env *environment, name, flag string) error {
 		typed = strings.TrimSpace(line)
 	}
 	if typed != name {
-		return fmt.Errorf("destroy %s: not confirmed: %q is not its name; nothing was changed", name, typed)
+		return fmt.Errorf("%s %s: not confirmed: %q is not its name; nothing was changed", command, name, typed)
 	}
 	return nil
 }

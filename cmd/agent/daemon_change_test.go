@@ -95,3 +95,37 @@ func (r *rig) cores(node string) string {
 	}
 	return ""
 }
+
+// TestForgetWithCommands has a machine hang that root takes for lost: what that means is
+// shown, the node's name is asked for, and the node gets another machine.
+func TestForgetWithCommands(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	r.push(r.inventory(2))
+	r.start()
+	r.untilReady("")
+	r.run(exitFailed, do("forget", "dev", "dev-wk-1", "--confirm", "dev-wk-1"), "its machine answers", "take it out of nodes.yaml")
+	r.run(exitFailed, do("forget", "dev-wk-9"), "no such node", "dev-wk-1")
+	r.run(exitUsage, do("forget"), "accepts between 1 and 2")
+	var vmid int
+	for _, vm := range r.lab.PVE.VMs() {
+		if vm.Config["name"] == "dev-wk-1" {
+			vmid = vm.VMID
+		}
+	}
+	before, _ := r.lab.PVE.VM(vmid)
+	must(r.lab.Talos.Kill(vmid))
+	r.until("it is seen that nothing answers", func() bool {
+		return strings.Contains(r.try("forget", "dev", "dev-wk-1").out, "vm 5")
+	})
+	r.run(exitUsage, do("forget", "dev", "dev-wk-1"), "is deleted with its disks", "the inventory has it: it gets a new machine", "stop and delete vm", "not confirmed; use `--confirm dev-wk-1`")
+	r.run(exitFailed, do("forget", "dev", "dev-wk-1", "--confirm", "dev-wk-2"), "is not its name; nothing was changed")
+	if now, ok := r.lab.PVE.VM(vmid); !ok || now.Config["vmgenid"] != before.Config["vmgenid"] {
+		t.Error("the vm was touched before anything was confirmed")
+	}
+	r.run(exitOK, do("forget", "dev", "dev-wk-1", "--confirm", "dev-wk-1"), "dev-wk-1 is taken for lost")
+	r.until("it has another machine", func() bool {
+		now, ok := r.lab.PVE.VM(vmid)
+		return ok && now.Config["vmgenid"] != before.Config["vmgenid"]
+	})
+	r.untilReady("")
+}

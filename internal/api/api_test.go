@@ -162,6 +162,10 @@ func (c stubCluster) Resume() error  { return c.note("resume", c.name) }
 func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
+func (c stubCluster) ForecastForget(node string) (cluster.Forecast, error) {
+	return cluster.Forecast{Cluster: c.name, Notes: []string{node}}, nil
+}
+func (c stubCluster) Forget(node string) error    { return c.note("forget "+node, c.name) }
 func (c stubCluster) Approve(digest string) error { return c.note("approve "+digest, c.name) }
 func (c stubCluster) AcceptBootstrap() error      { return c.note("accept bootstrap", c.name) }
 func (c stubCluster) Destroy(shown, despite []int) error {
@@ -249,6 +253,7 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		"suspend":        func() error { return c.Suspend(ctx, "dev") },
 		"resume":         func() error { return c.Resume(ctx, "dev") },
 		"accept main":    func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"forget wk-1":    func() error { return c.Forget(ctx, "dev", "wk-1") },
 		"approve 3fa9":   func() error { return c.Approve(ctx, "dev", "3fa9") },
 		"accept bootstrap": func() error {
 			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})

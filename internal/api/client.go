@@ -129,6 +129,8 @@ func clusterPath(name, what string) string {
 	return "/v1/clusters/" + url.PathEscape(name) + "/" + what
 }
 
+func forgetNode(node string) string { return "nodes/" + url.PathEscape(node) + "/forget" }
+
 func requestJSON[T any](ctx context.Context, c *Client, method, path string, body io.Reader) (T, error) {
 	var v T
 	err := c.call(ctx, method, path, body, &v)
@@ -232,6 +234,16 @@ func (c *Client) Resume(ctx context.Context, name string) error {
 // Accept lets a revision that does not descend from the last one be applied.
 func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) error {
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
+}
+
+// ForecastForget asks what it means to take the machine of a node for lost.
+func (c *Client) ForecastForget(ctx context.Context, name, node string) (cluster.Forecast, error) {
+	return requestJSON[cluster.Forecast](ctx, c, "GET", clusterPath(name, forgetNode(node)), nil)
+}
+
+// Forget has the machine of a node taken for lost.
+func (c *Client) Forget(ctx context.Context, name, node string) error {
+	return c.call(ctx, "POST", clusterPath(name, forgetNode(node)), jsonBody(ForgetRequest{Confirm: node}), nil)
 }
 
 // Approve lets the plan with this digest go, which waits for approval.

@@ -80,6 +80,10 @@ type Cluster interface {
 	AcceptBootstrap() error
 	// Approve lets the plan with this digest go, which waits for approval.
 	Approve(digest string) error
+	// ForecastForget returns what it means to take the machine of a node for lost.
+	ForecastForget(node string) (cluster.Forecast, error)
+	// Forget takes the machine of a node for lost.
+	Forget(node string) error
 	// Destroy begins to delete what was shown, by VMID; without any, what would be
 	// shown now.
 	Destroy(shown, despite []int) error
@@ -151,6 +155,11 @@ type AcceptRequest struct {
 type ApproveRequest struct {
 	// Digest is that of the Forecast that was shown, or its first 12 characters at least.
 	Digest string `json:"digest"`
+}
+
+// ForgetRequest is the body of a forget.
+type ForgetRequest struct {
+	Confirm string `json:"confirm"` // the node's name
 }
 
 // DestroyRequest is the body of a destroy.
@@ -294,6 +303,23 @@ var routes = []route{
 			return nil, err
 		}
 		return returnEmpty(c.Approve(req.Digest))
+	}},
+	{pattern: "GET /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Forecast", does: "what would happen if the machine of a node were taken for lost, and what that means", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		return c.ForecastForget(r.PathValue("node"))
+	})},
+	{pattern: "POST /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Done", does: "take the machine of a node for lost: it does not come back; the body names the node once more", serve: func(r *http.Request, d Daemon) (any, error) {
+		var req ForgetRequest
+		if err := decodeBody(r, &req); err != nil {
+			return nil, err
+		}
+		if node := r.PathValue("node"); req.Confirm != node {
+			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.NotConfirmed, Message: fmt.Sprintf("forget %s: not confirmed", node), Hint: "the body's `confirm` must be the node's name"}
+		}
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return returnEmpty(c.Forget(r.PathValue("node")))
 	}},
 	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req DestroyRequest

@@ -54,6 +54,9 @@ const (
 	IntendCanary IntentKind = "Canary"
 	// IntendApproved is an administrator's approval of a plan that waits for one.
 	IntendApproved IntentKind = "Approved"
+	// IntendForget is an administrator's word that the machine of a node does not come
+	// back.
+	IntendForget IntentKind = "Forget"
 	// SeenReady is written when the cluster was Ready for the first time. What is
 	// waited for only until then, others may have replaced since.
 	SeenReady IntentKind = "Ready"
@@ -73,10 +76,11 @@ type Intent struct {
 	At   time.Time  `json:"at,omitzero"`
 	// Node and UUID are, of IntendBootstrap, the node that was chosen to found
 	// the cluster. They are empty where the cluster was seen to be founded
-	// already.
+	// already. Node is, of IntendForget, whose machine is lost.
 	Node string `json:"node,omitempty"`
 	UUID string `json:"uuid,omitempty"`
-	// Done: what was intended was seen to have happened; etcd was seen running.
+	// Done: what was intended was seen to have happened: etcd was seen running; or, of
+	// IntendForget, no member and no Node object of Node is left.
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
 	// revision they are of. Revision is, of IntendApproved, whose changes are approved.

@@ -95,6 +95,9 @@ type Forecast struct {
 	Waiting  []Wait   `json:"waiting,omitempty"`
 	Blocked  []Block  `json:"blocked,omitempty"`
 	Problems Problems `json:"problems,omitempty"`
+	// Notes are what the steps mean, where that is not in them: of a machine that is taken
+	// for lost.
+	Notes []string `json:"notes,omitempty"`
 	// Digest identifies exactly these steps; an approval names it.
 	Digest string `json:"digest"`
 	// VMs are, of a destruction, and where nodes are removed, the VMs that may be deleted,

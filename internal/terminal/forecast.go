@@ -11,6 +11,9 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	for _, pr := range f.Problems {
 		p.Printf("  %s\n", pr)
 	}
+	for _, note := range f.Notes {
+		p.Printf("  %s\n", note)
+	}
 	if len(f.Steps) == 0 && len(f.Blocked) == 0 && len(f.Waiting) == 0 {
 		why := ""
 		if len(f.Problems) == 0 {

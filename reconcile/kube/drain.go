@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 const (
@@ -230,15 +230,7 @@ func (dr *drainer) describePods(all bool) string {
 			words = append(words, p.name())
 		}
 	}
-	return listSome(words)
-}
-
-// listSome joins the first words, and counts the others.
-func listSome(words []string) string {
-	if more := len(words) - mostNamed; more > 0 {
-		words = append(words[:mostNamed:mostNamed], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(words, ", ")
+	return text.JoinSome(words, mostNamed, ", ")
 }
 
 // detach waits until no volume is attached to the node, but for no longer than two
@@ -252,10 +244,10 @@ func (dr *drainer) detach(ctx context.Context) error {
 		case len(volumes) == 0:
 			return nil
 		case !time.Now().Before(deadline):
-			dr.k.log.Warn("volumes stay attached to a drained node", logging.Node, dr.node, logging.Detail, listSome(volumes))
+			dr.k.log.Warn("volumes stay attached to a drained node", logging.Node, dr.node, logging.Detail, text.JoinSome(volumes, mostNamed, ", "))
 			return nil
 		}
-		dr.progress(cluster.Progress{Done: int64(dr.total), Total: int64(dr.total), Unit: "pods", Waits: "volumes to be detached: " + listSome(volumes)})
+		dr.progress(cluster.Progress{Done: int64(dr.total), Total: int64(dr.total), Unit: "pods", Waits: "volumes to be detached: " + text.JoinSome(volumes, mostNamed, ", ")})
 		if retry.Sleep(ctx, detachPause) != nil {
 			return context.Cause(ctx)
 		}

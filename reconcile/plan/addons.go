@@ -19,7 +19,7 @@ func (m *planner) planAddons() {
 	m.planLeft()
 	if len(m.d.Spec.Addons) == 0 {
 		if m.anyAPI() && !m.o.Nodes.Known {
-			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.NodesUnknown, Message: "cannot see the nodes in Kubernetes" + colon(m.o.Nodes.Why), Within: apiWithin})
+			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.NodesUnknown, Message: "cannot see the nodes in Kubernetes" + text.Colon(m.o.Nodes.Why), Within: apiWithin})
 		}
 		return
 	}
@@ -80,7 +80,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	}
 	if !chart.Known {
 		if !m.isRunning(cluster.FetchChart, a.Name) {
-			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.WaitingForChart, Message: "waits for its chart" + colon(chart.Why)})
+			m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.WaitingForChart, Message: "waits for its chart" + text.Colon(chart.Why)})
 		}
 		return
 	}

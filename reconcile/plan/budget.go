@@ -75,7 +75,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
 	// A dead node spends nothing more, however many others there are.
-	if !b.allows(n.Name) && n.Name != m.dead {
+	if !b.allows(n.Name) && n.Name != m.dead && n.Name != m.forgotten {
 		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))})
 		return false

@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // replaceEvery is how much time lies between two dead nodes that get new machines: what
@@ -26,7 +27,7 @@ func looksDead(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	if !o.Nodes.Known || kn.Ready || kn.NotReadySince.IsZero() || !isOwn(d, kn) {
 		return false
 	}
-	phase := Classify(n, o)
+	phase := readiness.Classify(n, o)
 	return phase == cluster.PhaseUnreachable || phase == cluster.PhaseLeaving && kn.Turn == cluster.TurnRemoval
 }
 
@@ -70,8 +71,12 @@ func DeadNodes(d cluster.Desired, o cluster.Observed) []string {
 }
 
 // deadNode is the node that gets a new machine because it is dead, "" when none does: one
-// at a time, and only when everything else shows that it is the node.
+// at a time, and only when everything else shows that it is the node, or an administrator
+// does.
 func deadNode(d cluster.Desired, o cluster.Observed) string {
+	if n, ok := d.Spec.Node(forgottenNode(o)); ok && o.VMs[n.Name].Presence != cluster.Absent && o.VMs[n.Name].Owner != cluster.Foreign {
+		return n.Name
+	}
 	for _, n := range d.Spec.Nodes {
 		if due, ok := dueAt(d, o, n); ok && !due.After(o.Now) && !believedAt(o, n).After(o.Now) && sparesDead(d, o, n) == "" {
 			return n.Name
@@ -114,7 +119,7 @@ func mayBeOther(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	host := carrier(n, o.VMs[n.Name])
 	for _, other := range d.Spec.Nodes {
 		switch {
-		case Classify(other, o) != cluster.PhaseReady:
+		case readiness.Classify(other, o) != cluster.PhaseReady:
 			down++
 		case carrier(other, o.VMs[other.Name]) == host:
 			neighbours++

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
@@ -52,7 +53,7 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 		m.blockMoved(n, vm)
 	case m.o.Facts.BootstrapSent() && mayHoldEtcd(n, vm) && !m.isCarried(n):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ControlPlaneUnproven, About: fmt.Sprint(vm.VMID),
-			Message: fmt.Sprintf("vm %d may be the node's own, with etcd on it, and is kept%s", vm.VMID, colon(vm.Why)),
+			Message: fmt.Sprintf("vm %d may be the node's own, with etcd on it, and is kept%s", vm.VMID, text.Colon(vm.Why)),
 			Hint: fmt.Sprintf("as root on %s look at vm %d: if it is the node's own, give it back its pool (%s) and its SMBIOS UUID (%s), or remove it, and run destroy again; if no etcd of this cluster is left: `talos-agent accept %s --bootstrap`",
 				carrier(n, vm), vm.VMID, cmp.Or(n.Pool, "none"), n.UUID, m.d.Spec.Name)})
 	case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:

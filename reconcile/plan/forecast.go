@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // maxRounds bounds a forecast. A bring-up takes about ten rounds; addons add
@@ -201,6 +202,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		listVolumes(o, a.VM.Host)
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
+		if in, ok := o.Facts.Intent(cluster.IntendForget); ok && in.Node == a.VM.Node {
+			o.Facts.Drop(cluster.IntendForget)
+		}
 	}
 }
 
@@ -350,7 +354,7 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 			m.Reach = cluster.Configured
 			o.Machines[n.Name] = m
 			changed = true
-		case m.Reach == cluster.Configured && founded && lacking(n, *o).reason != "":
+		case m.Reach == cluster.Configured && founded && readiness.Lacking(n, *o).Reason != "":
 			changed = settleJoin(o, n, network) || changed
 		}
 	}
@@ -394,7 +398,7 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 
 // settleJoin lets one configured node join as far as its cluster allows.
 func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
-	before := lacking(n, *o)
+	before := readiness.Lacking(n, *o)
 	m := o.Machines[n.Name]
 	services := maps.Clone(m.Services)
 	if services == nil {
@@ -431,7 +435,7 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	if !o.Releases.Known {
 		o.Releases = cluster.Saw(map[string]cluster.Release{})
 	}
-	return lacking(n, *o) != before
+	return readiness.Lacking(n, *o) != before
 }
 
 // settlePods lets the pods of kube-system come up when a node has joined.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
@@ -22,7 +23,11 @@ import (
 func (m *planner) planRemovals() {
 	if !m.o.Orphans.Known {
 		for _, n := range m.removed { // as far as they are remembered
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMsUnknown, About: "removal", Message: "is removed: cannot see which VMs belong to the cluster" + colon(m.o.Orphans.Why), Within: seeWithin})
+			if n.Name == m.forgotten {
+				m.leave(n, cluster.VM{})
+				continue
+			}
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMsUnknown, About: "removal", Message: "is removed: cannot see which VMs belong to the cluster" + text.Colon(m.o.Orphans.Why), Within: seeWithin})
 		}
 		return
 	}
@@ -124,11 +129,13 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
 		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint}
 	}
-	approved := m.isApproved(vm)
+	approved, forgotten := m.isApproved(vm), n.Name == m.forgotten
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
 	_, votes := m.ownMemberOf(n)
 	votes = votes || !m.o.Members.Known
 	switch {
+	case forgotten && !vm.Protected && !vm.Managed:
+		return cluster.Block{}
 	case healing && m.p.ObserveOnly:
 		return keep(cluster.HealingOff, "it is dead, and is left so: heal is observe", "set `heal: heal`"+m.whereSwitch("heal", true))
 	case !healing && (m.d.Spec.ApplyOff || m.p.ApplyOff):
@@ -153,7 +160,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 // isApproved reports whether the deletion of a VM was approved, or has begun.
 func (m *planner) isApproved(vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-	return vm.Deleting || slices.Contains(in.VMs, vm.VMID)
+	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || m.forgotten != "" && vm.Node == m.forgotten
 }
 
 // countsDeletions reports whether it is seen how many VMs are to be deleted: those that
@@ -176,10 +183,10 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	kn := m.o.Nodes.Value[n.Name]
 	_, watched := m.o.Machines[n.Name]
 	switch {
-	case m.isUnderWay(n.Name):
+	case m.isUnderWay(n.Name), m.forgetUnseen(n):
 		return
 	case !m.isApproved(vm) && !m.countsDeletions():
-		wait(cluster.VMsUnknown, seeWithin, "cannot see all VMs of the cluster, to count how many are to be deleted%s", colon(m.o.Orphans.Why))
+		wait(cluster.VMsUnknown, seeWithin, "cannot see all VMs of the cluster, to count how many are to be deleted%s", text.Colon(m.o.Orphans.Why))
 		return
 	case vm.Task != nil || vm.Lock != "":
 		wait(cluster.VMLocked, lockWithin, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
@@ -189,10 +196,10 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		return
 	case vm.Deleting && !isMember:
 	case founded && !m.o.Members.Known:
-		wait(cluster.EtcdMembersUnknown, etcdWithin, "waits until the members of etcd are known, to see whether it is one%s", colon(m.o.Members.Why))
+		wait(cluster.EtcdMembersUnknown, etcdWithin, "waits until the members of etcd are known, to see whether it is one%s", text.Colon(m.o.Members.Why))
 		return
 	case founded && !m.o.Nodes.Known:
-		wait(cluster.NodesUnknown, apiWithin, "cannot see the nodes in Kubernetes%s", colon(m.o.Nodes.Why))
+		wait(cluster.NodesUnknown, apiWithin, "cannot see the nodes in Kubernetes%s", text.Colon(m.o.Nodes.Why))
 		return
 	case founded && n.IP.IsValid() && !watched:
 		wait(cluster.NodeUnknown, seeWithin, "it is not known yet whether it answers")
@@ -200,10 +207,10 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case isMember && m.etcd.WithoutMember(n.Name) != "":
 		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name))
 		return
-	case n.Name == m.dead && !vm.Deleting && !m.canMake(n, vm):
+	case n.Name == m.dead && n.Name != m.forgotten && !vm.Deleting && !m.canMake(n, vm):
 		wait(cluster.WaitingForImage, 0, "waits until its new machine can be made: the image or a storage is not seen")
 		return
-	case m.holdRemoval(n, kn, isMember, verb):
+	case n.Name != m.forgotten && m.holdRemoval(n, kn, isMember, verb):
 		return
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
 		how := m.drainOf()

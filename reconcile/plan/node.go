@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // planNode plans for one node: the one switch over its phase.
@@ -26,8 +28,8 @@ func (m *planner) planNode(n cluster.Node) {
 	m.planUnanswered(n, vm)
 	switch phase {
 	case cluster.PhaseUnknown:
-		if l := lacking(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && l.reason != "" {
-			m.wait(l.wait(n, apiWithin))
+		if l := readiness.Lacking(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && l.Reason != "" {
+			m.wait(l.Wait(n, apiWithin))
 			m.planConfig(n, mach)
 			return
 		}
@@ -48,7 +50,7 @@ func (m *planner) planNode(n cluster.Node) {
 		m.planStopped(n, vm)
 	case cluster.PhaseBooting:
 		if !m.isRunning(cluster.StartVM, n.Name) {
-			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, lockedBy(vm)), Within: bootWithin, Hint: consoleHint(n, vm)})
+			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, lockedBy(vm)), Within: readiness.BootWithin, Hint: consoleHint(n, vm)})
 		}
 	case cluster.PhaseUnreachable:
 		m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, lockedBy(vm)), Within: seeWithin, Hint: consoleHint(n, vm)})
@@ -65,7 +67,7 @@ func (m *planner) planNode(n cluster.Node) {
 			return
 		}
 		if !m.isRunning(cluster.ApplyConfig, n.Name) {
-			m.wait(lacking(n, m.o).wait(n, joinWithin))
+			m.wait(readiness.Lacking(n, m.o).Wait(n, joinWithin))
 		}
 		m.waitForPressure(n)
 		m.planDrifts(n, mach)
@@ -185,7 +187,7 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 		return false
 	}
 	if m.o.Facts.BootstrapSent() && !m.o.Members.Known {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, Message: "waits until the members of etcd are known, to see that it is not one of them" + colon(m.o.Members.Why), Within: etcdWithin})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, Message: "waits until the members of etcd are known, to see that it is not one of them" + text.Colon(m.o.Members.Why), Within: etcdWithin})
 		return false
 	}
 	return true
@@ -211,7 +213,7 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 		return false
 	case !m.o.Orphans.Known:
 		// One of them may be this node, and they count against the limits.
-		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster" + colon(m.o.Orphans.Why)})
+		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster" + text.Colon(m.o.Orphans.Why)})
 		return false
 	}
 	return true
@@ -222,11 +224,11 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 func (m *planner) blindStart() string {
 	const message = "cannot see yet whether VMs of this cluster are there already"
 	if !m.o.Orphans.Known && m.o.Orphans.Why != "" {
-		return message + colon(m.o.Orphans.Why) // it keeps the VMs of nodes from being seen as well
+		return message + text.Colon(m.o.Orphans.Why) // it keeps the VMs of nodes from being seen as well
 	}
 	for _, n := range m.d.Spec.Nodes {
 		if vm := m.o.VMs[n.Name]; isUnseen(vm) && vm.Why != "" {
-			return message + ": " + n.Name + colon(vm.Why)
+			return message + ": " + n.Name + text.Colon(vm.Why)
 		}
 	}
 	return message
@@ -253,11 +255,11 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 		return
 	}
 	if vm.Owner == cluster.Foreign {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVM, Message: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, colon(vm.Why)),
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVM, Message: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, text.Colon(vm.Why)),
 			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; if somebody took the node's own vm out of the pool, put it back; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
 		return
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, colon(mach.Why)),
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, text.Colon(mach.Why)),
 		Hint: fmt.Sprintf("find the other machine that uses %s; nothing secret was sent to it", n.IP)})
 }
 

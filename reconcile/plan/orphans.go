@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
@@ -54,7 +55,7 @@ func (m *planner) planOrphanNodes() {
 		}
 		how := "is Ready"
 		if !kn.Ready {
-			how = "is NotReady" + colon(kn.Why)
+			how = "is NotReady" + text.Colon(kn.Why)
 		}
 		m.block(cluster.Block{Subject: name, Reason: cluster.OrphanNodeObject, Message: "Kubernetes has a Node that the inventory does not; it " + how,
 			Hint: fmt.Sprintf("put the node back into nodes.yaml; or, when its machine is switched off for good: `kubectl delete node %s`", name)})

@@ -85,7 +85,7 @@ func (m *planner) planOverdue() {
 		}
 		m.overdue[r.ActionID] = true
 		m.wait(cluster.Wait{Subject: r.Subject, Reason: cluster.ActionOverdue, About: string(r.Kind), Within: within, Began: r.Since,
-			Message: fmt.Sprintf("%s has run since %s%s%s", r.Kind, text.Moment(r.Since), m.keeps(r.ActionID), colon(r.Waits)),
+			Message: fmt.Sprintf("%s has run since %s%s%s", r.Kind, text.Moment(r.Since), m.keeps(r.ActionID), text.Colon(r.Waits)),
 			Hint:    "`journalctl -u talos-agent` has what it did; `systemctl restart talos-agent` starts it again"})
 	}
 }

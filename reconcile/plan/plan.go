@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // Plan is the answer to the difference between what should be and what is.
@@ -35,7 +36,6 @@ func (p Plan) Converged() bool {
 // How long the world may reasonably take; see the table of deadlines in
 // docs/explanation/one-pass.md.
 const (
-	bootWithin     = 5 * time.Minute
 	joinWithin     = 20 * time.Minute
 	etcdWithin     = 10 * time.Minute
 	apiWithin      = 10 * time.Minute
@@ -58,17 +58,19 @@ type planner struct {
 
 	running  map[cluster.ActionID]cluster.Running
 	backoffs map[cluster.ActionID]cluster.Backoff
-	dead     string                             // the node that gets a new machine because it is dead
-	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
-	overdue  map[cluster.ActionID]bool          // what takes longer than it should
-	budgets  map[cluster.Role]budget
-	etcd     quorum.Etcd
-	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
-	target   string                     // identifies the configs of all nodes, once it was asked for
-	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
-	removed  []cluster.Node             // RemovedNodes
-	crowded  []cluster.Block            // why no VM may be made before those that are removed are deleted
-	plan     Plan
+	dead     string // the node that gets a new machine because it is dead
+	// forgotten is the node whose machine does not come back, by an administrator's word.
+	forgotten string
+	held      map[cluster.Claim]cluster.ActionID // by whom, under way or planned
+	overdue   map[cluster.ActionID]bool          // what takes longer than it should
+	budgets   map[cluster.Role]budget
+	etcd      quorum.Etcd
+	lacks     map[string][]cluster.Block // by node without a VM: what there is too little of for it
+	target    string                     // identifies the configs of all nodes, once it was asked for
+	tooLarge  bool                       // nothing of the cluster is there, and not all of it would fit
+	removed   []cluster.Node             // RemovedNodes
+	crowded   []cluster.Block            // why no VM may be made before those that are removed are deleted
+	plan      Plan
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
@@ -124,8 +126,8 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		backoffs: map[cluster.ActionID]cluster.Backoff{},
 		held:     map[cluster.Claim]cluster.ActionID{},
 		overdue:  map[cluster.ActionID]bool{},
-		dead:     deadNode(d, o),
-		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
+		dead:     deadNode(d, o), forgotten: forgottenNode(o),
+		plan: Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {
 		m.running[r.ActionID] = r
@@ -135,7 +137,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		m.backoffs[b.ActionID] = b
 	}
 	for _, n := range d.Spec.Nodes {
-		phase := Classify(n, o)
+		phase := readiness.Classify(n, o)
 		m.plan.Phases[n.Name] = phase
 		if phase == cluster.PhaseCreating && !m.isRunning(cluster.CreateVM, n.Name) {
 			// A task that a dead agent began allocates all the same.
@@ -144,9 +146,14 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		}
 	}
 	m.removed = RemovedNodes(d, o)
-	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), quorum.Of(slices.Concat(d.Spec.Nodes, m.removed), o)
+	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), etcdOf(d, o)
 	m.crowded = bounds.OverLimits(d, p, o.Orphans.Value)
 	return m
+}
+
+// etcdOf is the etcd of the nodes that the inventory has, and of those that leave it.
+func etcdOf(d cluster.Desired, o cluster.Observed) quorum.Etcd {
+	return quorum.Of(slices.Concat(d.Spec.Nodes, RemovedNodes(d, o)), o)
 }
 
 // refusals are the reasons not to act on the cluster at all. Host policy comes

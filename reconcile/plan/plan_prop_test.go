@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // anyWorld draws a world in which everything may be as it should not be.
@@ -316,7 +317,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 			}
 			break
 		}
-		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" {
+		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" {
 			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
 		}
 	case action.ShutDownVM:
@@ -360,7 +361,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		t.Errorf("%s although the node is locked", a.Info())
 	}
 	open := w.d.Spec.Window.IsOpen(w.o.Now) && w.p.Window.IsOpen(w.o.Now)
-	broken := Classify(n, w.o) == cluster.PhaseJoining && (a.Info().Kind == cluster.ChangeConfig || a.Info().Kind == cluster.ChangeVM)
+	broken := readiness.Classify(n, w.o) == cluster.PhaseJoining && (a.Info().Kind == cluster.ChangeConfig || a.Info().Kind == cluster.ChangeVM)
 	if i := a.Info(); !open && !broken && w.o.Machines[i.Node].Reach != cluster.Silent && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
 		t.Errorf("%s although the window is closed", i)
 	}
@@ -465,7 +466,7 @@ func lawOfMember(t *rapid.T, w *world, a action.RemoveMember) {
 		t.Errorf("%s: %d of %d voters are healthy, %d of %d afterwards; asked %d, %+v", a.Info(), healthy, voters, left, stays, w.o.MembersAsked, w.o.MembersAgree)
 	}
 	if n, ok := w.d.Spec.Node(a.Node.Name); ok {
-		if phase := Classify(n, w.o); phase != cluster.PhaseAbsent && phase != cluster.PhaseMaintenance && n.Replace == w.o.VMs[n.Name].Replace {
+		if phase := readiness.Classify(n, w.o); phase != cluster.PhaseAbsent && phase != cluster.PhaseMaintenance && n.Replace == w.o.VMs[n.Name].Replace {
 			t.Errorf("%s, which is %s", a.Info(), phase)
 		}
 	} else if a.Node.Name == "other" && (w.o.Machines["other"].Reach != cluster.Silent || w.o.LostSince[9] == w.o.Now) {
@@ -476,7 +477,7 @@ func lawOfMember(t *rapid.T, w *world, a action.RemoveMember) {
 // lawOfEdits checks that a node which is labelled is Ready, and has nothing left to change
 // afterwards.
 func lawOfEdits(t *rapid.T, w *world, a action.LabelNode) {
-	if phase := Classify(a.Node, w.o); phase != cluster.PhaseReady {
+	if phase := readiness.Classify(a.Node, w.o); phase != cluster.PhaseReady {
 		t.Errorf("%s, and it is %s", a.Info(), phase)
 	}
 	o := cloneObserved(w.o)
@@ -520,7 +521,7 @@ func TestEditsLeaveOthers(t *testing.T) {
 // lawOfRestart checks that a node goes down only when it was drained, and is ours.
 func lawOfRestart(t *rapid.T, w *world, a action.Action, n cluster.Node) {
 	vm, kn, m := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
-	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed || Classify(n, w.o) != cluster.PhaseReady {
+	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed || readiness.Classify(n, w.o) != cluster.PhaseReady {
 		t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 	}
 	if !kn.Cordoned || kn.Turn == "" || m.BootID == "" || kn.Drained != m.BootID {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // What the world shows of machines that the inventory no longer has, or that are no
@@ -121,7 +122,7 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 	}
 	silent := o.Machines[mem.Name].Reach == cluster.Silent
 	if i >= 0 {
-		phase, kn := Classify(planes[i], o), o.Nodes.Value[planes[i].Name]
+		phase, kn := readiness.Classify(planes[i], o), o.Nodes.Value[planes[i].Name]
 		empty := phase == cluster.PhaseAbsent || phase == cluster.PhaseMaintenance && !kn.Ready
 		if byName >= 0 || mem.Name == "" {
 			return empty

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // settledDigest identifies what the inventory has of a node, "" while it is not known what
@@ -35,7 +36,7 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 	out := map[string]string{}
 	for _, n := range d.Spec.Nodes {
 		vm, mach := o.VMs[n.Name], o.Machines[n.Name]
-		if Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) {
+		if readiness.Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) {
 			continue
 		}
 		if digest := settledDigest(d, n); digest != "" && len(drift.Of(d.Repository(), o, n, mach)) == 0 {
@@ -89,7 +90,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 // ended, members of etcd without a machine are removed at any time, and a machine that
 // answers on a node that does not work is changed at any time: it may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
-	if i.Kind == cluster.RemoveMember || i.Node == m.dead || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+	if i.Kind == cluster.RemoveMember || i.Node == m.dead || i.Node == m.forgotten || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
 		return false
 	}
 	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM) {

@@ -5,36 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
-
-// mostNamed is how many pods or workloads a message names.
-const mostNamed = 3
-
-// failingOn names the pods of kube-system that fail on a node: what keeps it from
-// being Ready is mostly one of them, its network above all.
-func failingOn(node string, o cluster.Observed) string {
-	var found []string
-	for _, name := range slices.Sorted(maps.Keys(o.SystemPods.Value)) {
-		if p := o.SystemPods.Value[name]; p.Node == node && p.Failing != "" {
-			found = append(found, p.Name+": "+p.Failing)
-		}
-	}
-	if len(found) == 0 {
-		return ""
-	}
-	return "; pods of kube-system that fail on it: " + joinSome(found)
-}
-
-// joinSome is a list of which only the beginning is named.
-func joinSome(list []string) string {
-	if more := len(list) - mostNamed; more > 0 {
-		list = append(slices.Clone(list[:mostNamed]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(list, "; ")
-}
 
 // waitForPressure waits until a node is not short of anything.
 func (m *planner) waitForPressure(n cluster.Node) {
@@ -66,7 +41,7 @@ func (m *planner) planSystemPods() {
 	}
 	if len(names) > 0 {
 		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.PodsUnschedulable, Within: pressureWithin,
-			Message: "no node takes pods of kube-system: " + joinSome(names), Hint: "`kubectl -n kube-system get pods,events` shows them; give the nodes what they lack, or add one"})
+			Message: "no node takes pods of kube-system: " + text.JoinSome(names, 3, "; "), Hint: "`kubectl -n kube-system get pods,events` shows them; give the nodes what they lack, or add one"})
 	}
 }
 
@@ -136,7 +111,7 @@ func Unplaced(o cluster.Observed) cluster.Problems {
 // does on a control plane's own address. Talos elects the holder through etcd and
 // moves the address within a minute when a control plane is lost.
 func (m *planner) waitForVIP() {
-	if !lacksVIP(m.o) {
+	if !readiness.LacksVIP(m.o) {
 		return
 	}
 	addr, v := m.d.Spec.Network.VIP, m.o.VIP.Value
@@ -152,16 +127,13 @@ func (m *planner) waitForVIP() {
 			hint = fmt.Sprintf("take %s from that machine, or give the cluster another vip", addr)
 		}
 	}
-	m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VIPNotServed, About: v.MAC, Message: message + colon(v.Why), Within: vipWithin, Hint: hint})
+	m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VIPNotServed, About: v.MAC, Message: message + text.Colon(v.Why), Within: vipWithin, Hint: hint})
 }
-
-// lacksVIP reports whether the cluster is seen to have a VIP that does not lead to it.
-func lacksVIP(o cluster.Observed) bool { return o.VIP.Known && !o.VIP.Value.Served }
 
 // waitForSilent waits for a node at whose address nothing answers, or blames the VIP: a
 // worker's Talos answers only once it got its certificate through it.
 func (m *planner) waitForSilent(n cluster.Node, w cluster.Wait) {
-	if n.Role == cluster.Worker && lacksVIP(m.o) {
+	if n.Role == cluster.Worker && readiness.LacksVIP(m.o) {
 		w.Reason, w.Hint = cluster.VIPNotServed, "it goes on when the VIP answers: what the cluster waits for shows who has the address"
 		w.Message = fmt.Sprintf("nothing answers at %s:50000: Talos on a worker that has its config waits for a certificate, which it gets through the VIP %s", n.IP, m.d.Spec.Network.VIP)
 	}

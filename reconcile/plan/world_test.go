@@ -339,6 +339,26 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Nodes = cluster.Saw(nodes)
 	case "dead": // a node, for so long, while its VM runs
 		w.dead(arg(1), parseAge(t, arg(2)))
+	case "forget": // by root's word: the machine of a node does not come back
+		n, ok := w.d.Spec.Node(arg(1))
+		if !ok {
+			n = w.d.Removed[slices.IndexFunc(w.d.Removed, func(n cluster.Node) bool { return n.Name == arg(1) })]
+		}
+		if b := RefuseForget(w.d, w.o, n); b.Reason != "" {
+			return fmt.Sprintf("refused: %s [%s]\n", b.Message, b.Hint)
+		}
+		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendForget, Node: n.Name})
+		return strings.Join(ConsequencesOfForget(w.d, w.o, n), "\n") + "\n"
+	case "forgotten": // what is left of that word
+		in, ok := w.o.Facts.Intent(cluster.IntendForget)
+		if ok {
+			in, ok = EndForgotten(in, w.d, w.o)
+		}
+		if w.o.Facts.Drop(cluster.IntendForget); !ok {
+			return "over\n"
+		}
+		w.o.Facts.Intend(in)
+		return fmt.Sprintf("%s, done %v\n", in.Node, in.Done)
 	case "seen-dead": // a dead node, with all else at work, for so long
 		w.o.DeadSince = cloneMap(w.o.DeadSince)
 		w.o.DeadSince[arg(1)] = w.o.Now.Add(-parseAge(t, arg(2)))

@@ -106,6 +106,12 @@ func (e Etcd) WithoutMember(node string) string {
 	return ""
 }
 
+// DescribeRemoval is what becomes of etcd without a member, for people.
+func (e Etcd) DescribeRemoval(node string) string {
+	left, after := len(e.Down(node).Healthy), e.voters-1
+	return fmt.Sprintf("%d of %d members are healthy; without that of %s %d of %d, and %d are needed", len(e.Healthy), e.voters, node, left, after, after/2+1)
+}
+
 // Down is the etcd with a node down, so that the next one is judged after it.
 func (e Etcd) Down(node string) Etcd {
 	e.Healthy = slices.DeleteFunc(slices.Clone(e.Healthy), func(name string) bool { return name == node })

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
 
@@ -103,6 +104,29 @@ func (m *managedCluster) Console(ctx context.Context, node string, each func(tex
 			}
 			return nil
 		})
+	}
+	return m.unknownNode(node, names)
+}
+
+// ForecastForget implements api.Cluster.
+func (m *managedCluster) ForecastForget(node string) (cluster.Forecast, error) {
+	f, err := m.Reconciler.ForecastForget(node)
+	return f, m.explainNode(err, node)
+}
+
+// Forget implements api.Cluster.
+func (m *managedCluster) Forget(node string) error {
+	return m.explainNode(m.Reconciler.Forget(node), node)
+}
+
+// explainNode names the nodes there are where an error is that there is none of that name.
+func (m *managedCluster) explainNode(err error, node string) error {
+	if !errors.Is(err, reconcile.ErrUnknownNode) {
+		return err
+	}
+	var names []string
+	for _, n := range m.Status().Nodes {
+		names = append(names, n.Name)
 	}
 	return m.unknownNode(node, names)
 }

@@ -1,0 +1,70 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// ForecastForget is what Forget of a node leads to: the steps, and in the notes what that
+// means. It is refused as Forget is.
+func (r *Reconciler) ForecastForget(node string) (cluster.Forecast, error) {
+	v := r.view.Load()
+	if v == nil {
+		return cluster.Forecast{}, fmt.Errorf("forget %s: %w", node, ErrNoInventory)
+	}
+	n, ok := findNode(v, node)
+	if !ok {
+		return cluster.Forecast{}, fmt.Errorf("forget %s: %w", node, ErrUnknownNode)
+	}
+	o := v.observed
+	o.Now, o.Facts = time.Now(), r.c.Journal.Facts()
+	o.Running, o.Backoffs = r.exec.snapshot()
+	if b := plan.RefuseForget(v.desired, o, n); b.Reason != "" {
+		return cluster.Forecast{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("forget %s: %s", node, b.Message), b.Hint))
+	}
+	notes := plan.ConsequencesOfForget(v.desired, o, n)
+	o.Facts.Drop(cluster.IntendSuspend)
+	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendForget, Node: node, At: o.Now.UTC()})
+	f := plan.Forecast(v.desired, o, r.c.Policy())
+	f.Notes = notes
+	if i := slices.IndexFunc(f.Blocked, func(b cluster.Block) bool { return b.Subject == node }); i >= 0 && !slices.ContainsFunc(f.Steps, func(s cluster.Step) bool { return s.Subject == node }) {
+		b := f.Blocked[i]
+		return cluster.Forecast{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("forget %s: %s", node, b.Message), b.Hint))
+	}
+	return f, nil
+}
+
+// ErrUnknownNode is returned for a node that the cluster does not have.
+var ErrUnknownNode = errors.New("the cluster has no such node, nor one that is being removed")
+
+// findNode is a node of the inventory, or one that is being removed.
+func findNode(v *view, name string) (cluster.Node, bool) {
+	if n, ok := v.desired.Spec.Node(name); ok {
+		return n, true
+	}
+	removed := plan.RemovedNodes(v.desired, v.observed)
+	if i := slices.IndexFunc(removed, func(n cluster.Node) bool { return n.Name == name }); i >= 0 {
+		return removed[i], true
+	}
+	return cluster.Node{}, false
+}
+
+// Forget takes the machine of a node for lost, by an admin command: it does not come back. What
+// it has left in etcd and in Kubernetes is removed, its VM is deleted when that is
+// possible, and a node of the inventory gets a new one. A machine that answers, one whose
+// state is not known, and a member without which etcd could not go on are refused.
+func (r *Reconciler) Forget(node string) error {
+	if _, err := r.ForecastForget(node); err != nil {
+		return err
+	}
+	r.exec.endBackoffs()
+	return r.command("took the machine of "+node+" for lost", func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendForget, Node: node, At: time.Now().UTC()})
+	})
+}

@@ -1,0 +1,146 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// A node whose machine does not come back, by an administrator's word, is removed or made
+// again at once: nothing is waited for but what keeps etcd whole. A VM that cannot be
+// deleted yet, because its host is down, does not hold up its member and its Node object.
+
+// forgottenNode is the node whose machine does not come back by an administrator's word,
+// "" where there is none. A machine that answers is believed before that word, until the
+// word was acted on: its member has left etcd by then.
+func forgottenNode(o cluster.Observed) string {
+	in, ok := o.Facts.Intent(cluster.IntendForget)
+	if !ok || !in.Done && answers(o, in.Node) {
+		return ""
+	}
+	return in.Node
+}
+
+// answers reports whether a node may be at work: it answers, or Kubernetes hears from it,
+// or that cannot be seen.
+func answers(o cluster.Observed, node string) bool {
+	return o.Machines[node].Reach != cluster.Silent || !o.Nodes.Known || o.Nodes.Value[node].Ready
+}
+
+// RefuseForget returns why the machine of a node is not taken for lost; no Reason: it may be.
+func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster.Block {
+	refuse := func(reason cluster.Reason, message, hint string) cluster.Block {
+		return cluster.Block{Subject: n.Name, Reason: reason, Message: message, Hint: hint}
+	}
+	_, stays := d.Spec.Node(n.Name)
+	etcd := etcdOf(d, o).WithoutMember(n.Name)
+	switch vm := o.VMs[n.Name]; {
+	case stays && vm.Presence == cluster.Absent:
+		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", "")
+	case stays && vm.Owner == cluster.Foreign:
+		return refuse(cluster.NothingToAccept, fmt.Sprintf("vm %d is not its machine", n.VMID), "")
+	case o.Machines[n.Name].Reach == cluster.Configured || o.Machines[n.Name].Reach == cluster.Maintenance || o.Nodes.Known && o.Nodes.Value[n.Name].Ready:
+		return refuse(cluster.NotConfirmed, "its machine answers", "take it out of nodes.yaml to remove it, or give it a new `replace` token to have it made again: it is drained then")
+	case answers(o, n.Name):
+		return refuse(cluster.NodeUnknown, "it is not known whether it answers", fmt.Sprintf("`talos-agent status %s` shows what cannot be seen", d.Spec.Name))
+	case stays && n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1:
+		return refuse(cluster.OnlyControlPlane, "it is the only control plane: etcd would be lost with it", "")
+	case hasMember(o, n) && etcd != "":
+		return refuse(cluster.WaitingForQuorum, "its member cannot be removed from etcd: "+etcd, "bring the other control planes back first")
+	}
+	return cluster.Block{}
+}
+
+// hasMember reports whether a node has a member of etcd.
+func hasMember(o cluster.Observed, n cluster.Node) bool {
+	return slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == n.Name })
+}
+
+// EndForgotten is what is left of an administrator's word that a machine does not come
+// back: it is over when the VM is deleted, and void when the machine answers before
+// anything was done. Done is set when its member and its Node object are deleted.
+func EndForgotten(in cluster.Intent, d cluster.Desired, o cluster.Observed) (left cluster.Intent, goesOn bool) {
+	_, stays := d.Spec.Node(in.Node)
+	removed := slices.ContainsFunc(RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
+	switch {
+	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
+		return cluster.Intent{}, false
+	case !in.Done && (o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready):
+		return cluster.Intent{}, false
+	}
+	_, registered := o.Nodes.Value[in.Node]
+	in.Done = in.Done || o.Members.Known && o.Nodes.Known && !registered && !hasMember(o, cluster.Node{Name: in.Node})
+	return in, true
+}
+
+// forgetUnseen takes what a lost machine has left in etcd and in Kubernetes while its VM
+// cannot be deleted, and reports whether that is so.
+func (m *planner) forgetUnseen(n cluster.Node) bool {
+	_, why := vmOf(m.d, m.o, n)
+	if n.Name != m.forgotten || why == "" {
+		return false
+	}
+	member, isMember := m.ownMemberOf(n)
+	switch {
+	case !m.o.Members.Known || !m.o.Nodes.Known:
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd and the nodes in Kubernetes" + text.Colon(m.o.Members.Why), Within: etcdWithin})
+	case isMember:
+		m.do(action.RemoveMember{Node: n, Member: member})
+	case m.isOwnNode(n):
+		m.do(action.DeleteNode{Node: n})
+	default:
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, About: "removal",
+			Message: fmt.Sprintf("is lost, and no part of etcd and of Kubernetes any longer; its vm is deleted when that is possible: %s", why),
+			Hint:    "when its host does not come back either, remove that from the Proxmox VE cluster: `pvecm delnode`"})
+	}
+	return true
+}
+
+// ConsequencesOfForget is what it means to take the machine of a node for lost, a sentence
+// each.
+func ConsequencesOfForget(d cluster.Desired, o cluster.Observed, n cluster.Node) []string {
+	vm, why := vmOf(d, o, n)
+	out := []string{n.Name + " does not answer, and Kubernetes does not have it as Ready"}
+	if kn := o.Nodes.Value[n.Name]; !kn.NotReadySince.IsZero() {
+		out[0] = fmt.Sprintf("%s does not answer, and has not been Ready since %s", n.Name, text.Moment(kn.NotReadySince))
+	}
+	if hasMember(o, n) {
+		out = append(out, "etcd: "+etcdOf(d, o).DescribeRemoval(n.Name))
+	}
+	if why == "" {
+		out = append(out, fmt.Sprintf("vm %d on %s is deleted with its disks, and what is on them", vm.VMID, vm.Host))
+	} else {
+		out = append(out, fmt.Sprintf("its vm is deleted when that is possible (%s); if its machine still runs, its pods run twice from now on: be sure that it is off", why))
+	}
+	if _, stays := d.Spec.Node(n.Name); stays {
+		return append(out, "the inventory has it: it gets a new machine once its vm is deleted")
+	}
+	return append(out, "the inventory does not have it: it is removed")
+}
+
+// vmOf is the VM of a node, and why it cannot be deleted now, "" when it can.
+func vmOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (vm cluster.VM, why string) {
+	vm = o.VMs[n.Name]
+	if _, stays := d.Spec.Node(n.Name); !stays {
+		vm = cluster.VM{}
+		for _, orphan := range o.Orphans.Value {
+			if orphan.Node == n.Name {
+				vm = orphan
+			}
+		}
+	}
+	h := o.Hosts[vm.Host]
+	switch {
+	case !vm.Hardware.Known:
+		return vm, "it cannot be seen" + text.Colon(cmp.Or(vm.Hardware.Why, vm.Why))
+	case vm.Lock != "" || vm.Task != nil:
+		return vm, fmt.Sprintf("it is locked by Proxmox VE (%s)", cmp.Or(vm.Lock, "a task runs on it"))
+	case !h.Known:
+		return vm, fmt.Sprintf("host %s cannot be seen%s", vm.Host, text.Colon(h.Why))
+	}
+	return vm, ""
+}

@@ -1,0 +1,166 @@
+package readiness
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+// BootWithin is how long a machine may take from its start until it answers.
+const BootWithin = 5 * time.Minute
+
+// Classify shows where a node stands. The planner and `status` both ask it, so
+// that they cannot disagree.
+func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
+	vm := o.VMs[n.Name]
+	for _, r := range o.Running {
+		if r.Node == n.Name && r.Kind == cluster.CreateVM {
+			return cluster.PhaseCreating
+		}
+		if r.Node == n.Name && r.Kind == cluster.DeleteVM {
+			return cluster.PhaseLeaving
+		}
+	}
+	switch {
+	case vm.Presence == cluster.PresenceUnknown:
+		return cluster.PhaseUnknown
+	case vm.Task != nil && vm.Task.Type == "qmcreate":
+		return cluster.PhaseCreating
+	case vm.Presence == cluster.Absent:
+		return cluster.PhaseAbsent
+	case vm.Owner == cluster.Foreign:
+		return cluster.PhaseForeign
+	case vm.Owner == cluster.OwnerUnknown:
+		return cluster.PhaseUnknown
+	case vm.Deleting:
+		return cluster.PhaseLeaving
+	case vm.Power == cluster.Paused:
+		return cluster.PhasePaused
+	case vm.Power == cluster.Stopped && vm.Lock != "":
+		return cluster.PhaseLocked
+	case vm.Power == cluster.Stopped:
+		return cluster.PhaseStopped
+	case vm.Power == cluster.PowerUnknown:
+		return cluster.PhaseUnknown
+	}
+	m := o.Machines[n.Name]
+	switch m.Reach {
+	case cluster.Unexpected:
+		return cluster.PhaseForeign
+	case cluster.Maintenance:
+		return cluster.PhaseMaintenance
+	case cluster.Configured:
+		switch w := Lacking(n, o); {
+		case w.Reason == "":
+			return cluster.PhaseReady
+		case w.Unseen && m.Ready:
+			// Talos itself reports that all is well with it, its Kubernetes node
+			// included: it has joined, and only cannot be asked about.
+			return cluster.PhaseUnknown
+		}
+		return cluster.PhaseJoining
+	case cluster.Silent:
+		// One that was ready since its VM was started has booted.
+		if vm.Uptime > BootWithin || !m.ReadyAt.IsZero() && m.ReadyAt.After(o.Now.Add(-vm.Uptime)) {
+			return cluster.PhaseUnreachable
+		}
+		return cluster.PhaseBooting
+	default:
+		return cluster.PhaseUnknown
+	}
+}
+
+// Lack is what a configured machine still lacks to be a Ready node; the zero
+// value is nothing.
+type Lack struct {
+	Reason  cluster.Reason
+	About   string
+	Message string
+	Unseen  bool // it is unknown rather than missing
+}
+
+// Wait is the wait for it.
+func (l Lack) Wait(n cluster.Node, within time.Duration) cluster.Wait {
+	return cluster.Wait{Subject: n.Name, Reason: l.Reason, About: l.About, Message: l.Message, Within: within}
+}
+
+// Lacking returns the first thing that a configured machine lacks to be a Ready
+// node.
+func Lacking(n cluster.Node, o cluster.Observed) Lack {
+	m := o.Machines[n.Name]
+	if m.Stage != "running" {
+		message := "Talos is " + cmp.Or(m.Stage, "starting")
+		if LacksVIP(o) {
+			// The last step of a boot is a call of the Kubernetes API.
+			message += ", which does not end before the VIP answers"
+		}
+		return Lack{cluster.WaitingForTalos, m.Stage, message, false}
+	}
+	if n.Role == cluster.ControlPlane {
+		if l := planeLacks(n, o); l.Reason != "" {
+			return l
+		}
+	}
+	if !o.Nodes.Known {
+		return Lack{cluster.NodesUnknown, "", "cannot see the nodes in Kubernetes" + text.Colon(o.Nodes.Why), true}
+	}
+	kn, ok := o.Nodes.Value[n.Name]
+	switch {
+	case !ok:
+		return Lack{cluster.WaitingToRegister, "", "it has not registered with Kubernetes yet", false}
+	case !kn.Ready:
+		return Lack{cluster.NodeNotReady, "", "Kubernetes reports NotReady" + text.Colon(kn.Why) + failingOn(n.Name, o), false}
+	case kn.BootID != "" && m.BootID != "" && kn.BootID != m.BootID:
+		// What Kubernetes has of it is from before it booted: for up to 40 s it calls a
+		// node Ready whose kubelet is silent.
+		return Lack{cluster.WaitingToRegister, "boot", "its kubelet has not reported since it booted", false}
+	case !m.Ready:
+		return Lack{cluster.TalosNotReady, "", "Talos reports that it is not ready" + text.Colon(strings.Join(m.Unmet, ", ")), false}
+	}
+	return Lack{}
+}
+
+// planeLacks is what a control plane lacks besides: its member of etcd
+// and its kube-apiserver.
+func planeLacks(n cluster.Node, o cluster.Observed) Lack {
+	if !o.Members.Known {
+		return Lack{cluster.EtcdMembersUnknown, "", "the members of etcd are not known: " + o.Members.Why, true}
+	}
+	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
+	switch {
+	case i < 0:
+		return Lack{cluster.WaitingForMembership, "", "it has not joined etcd yet", false}
+	case o.Members.Value[i].Learner:
+		return Lack{cluster.WaitingForMembership, "learner", "it is still a learner of etcd", false}
+	}
+	if etcd := o.Machines[n.Name].Services["etcd"]; !etcd.Healthy {
+		return Lack{cluster.EtcdUnhealthy, "", "its etcd is not healthy" + text.Colon(etcd.Message), false}
+	}
+	if api := o.APIs[n.Name]; !api.Known || !api.Value {
+		return Lack{cluster.APIServerNotReady, "", "its kube-apiserver is not ready" + text.Colon(api.Why), !api.Known}
+	}
+	return Lack{}
+}
+
+// LacksVIP reports whether the cluster is seen to have a VIP that does not lead to it.
+func LacksVIP(o cluster.Observed) bool { return o.VIP.Known && !o.VIP.Value.Served }
+
+// failingOn names the pods of kube-system that fail on a node: what keeps it from
+// being Ready is mostly one of them, its network above all.
+func failingOn(node string, o cluster.Observed) string {
+	var found []string
+	for _, name := range slices.Sorted(maps.Keys(o.SystemPods.Value)) {
+		if p := o.SystemPods.Value[name]; p.Node == node && p.Failing != "" {
+			found = append(found, p.Name+": "+p.Failing)
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return "; pods of kube-system that fail on it: " + text.JoinSome(found, 3, "; ")
+}
