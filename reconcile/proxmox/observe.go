@@ -199,6 +199,10 @@ func (l *look) taskOn(vmid int, host string) *cluster.Task {
 	return found
 }
 
+// silentEvery is how often the VM of a machine that does not answer is looked at directly:
+// a paused one is listed as running.
+const silentEvery = 10 * time.Second
+
 // nodes looks at the VMs of the inventory's nodes: those that are settled by
 // the list and by what is remembered, all others directly.
 func (l *look) nodes() {
@@ -207,7 +211,7 @@ func (l *look) nodes() {
 	known, ages := map[int]facts{}, map[int]time.Time{}
 	var direct []int
 	for i, n := range nodes {
-		if f, ok := l.settled(n.VMID); ok && !slices.Contains(l.d.Silent, n.Name) {
+		if f, ok := l.settled(n.VMID); ok && !(slices.Contains(l.d.Silent, n.Name) && l.now.Sub(f.looked) >= silentEvery) {
 			known[n.VMID], ages[n.VMID] = f, f.read
 		} else {
 			direct = append(direct, i)

@@ -255,3 +255,36 @@ func TestForgotten(t *testing.T) {
 		}
 	})
 }
+
+// TestSilentMachineIsLookedAtNowAndThen: the VM of a machine that does not answer is
+// looked at directly, because a paused one is listed as running, and not in every pass.
+func TestSilentMachineIsLookedAtNowAndThen(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(3)
+		c := s.settled(d)
+		defer c.Close()
+		n := d.Spec.Nodes[1]
+		d.Silent = []string{n.Name}
+		s.world.ForgetCalls()
+		for range 300 { // a minute
+			observe(c, d)
+			time.Sleep(200 * time.Millisecond)
+		}
+		direct := 0
+		for _, call := range s.world.Calls() {
+			if call.Op == "GET /nodes/{node}/qemu/{vmid}/status/current" && call.Subject == fmt.Sprint(n.VMID) {
+				direct++
+			}
+		}
+		if direct < 5 || direct > 8 {
+			t.Errorf("it was looked at %d times in a minute", direct)
+		}
+		if err := s.host.Pause(n.VMID, true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(silentEvery)
+		if o := observe(c, d); o.VMs[n.Name].Power != cluster.Paused {
+			t.Errorf("it is %v", o.VMs[n.Name].Power)
+		}
+	})
+}
