@@ -341,6 +341,10 @@ func TestPatches(t *testing.T) {
 		mustReason(t, err, metav1.StatusReasonNotFound)
 
 		apply := metav1.PatchOptions{FieldManager: "test"}
+		_, err = deployments.Patch(ctx, "web", types.ApplyYAMLPatchType, []byte("apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 4}\n"), apply)
+		mustReason(t, err, metav1.StatusReasonConflict) // whoever set them owns them
+		force := true
+		apply.Force = &force
 		got = patch(types.ApplyYAMLPatchType, "apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 4}\n", apply)
 		if *got.Spec.Replicas != 4 || images(got) != "main=web:1" {
 			t.Errorf("after apply: %d replicas of %s", *got.Spec.Replicas, images(got))

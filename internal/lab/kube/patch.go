@@ -147,10 +147,7 @@ func (a *apiserver) patchObject(w http.ResponseWriter, req *request, res *resour
 		if err != nil {
 			return nil, 0, apierrors.NewInternalError(err)
 		}
-		patched, err := rules.Patch{
-			Kind: kind, Body: req.body, Manager: req.query.Get("fieldManager"),
-			Type: res.typ, Of: metav1.TypeMeta{APIVersion: res.versionText(req.version), Kind: res.kind},
-		}.Apply(was)
+		patched, err := req.patched(res, have, was)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -166,11 +163,19 @@ func (a *apiserver) patchObject(w http.ResponseWriter, req *request, res *resour
 	}
 }
 
+// patched is the JSON of an object after a patch.
+func (req *request) patched(res *resource, have *object, was []byte) ([]byte, error) {
+	if req.applies() {
+		return rules.MergeApplied(req.write(res), have.body)
+	}
+	return rules.Patch{Kind: types.PatchType(req.media), Body: req.body, Type: res.typ}.Apply(was)
+}
+
 // applyNew makes the object an apply patch describes.
 func (a *apiserver) applyNew(w http.ResponseWriter, req *request, res *resource) (*object, error) {
-	data, err := yaml.YAMLToJSON(req.body)
+	data, err := rules.MergeApplied(req.write(res), nil)
 	if err != nil {
-		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+		return nil, err
 	}
 	body, err := decodeJSON(w, data, req, res)
 	if err != nil {

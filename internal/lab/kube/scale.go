@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
@@ -29,10 +28,7 @@ func (a *apiserver) serveScale(w http.ResponseWriter, req *request, res *resourc
 			writeJSON(w, http.StatusOK, was)
 			return nil
 		case "patch":
-			body, err = rules.Patch{
-				Kind: types.PatchType(req.media), Body: req.body, Manager: req.query.Get("fieldManager"),
-				Type: rules.ScaleType, Of: metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
-			}.Apply(was)
+			body, err = rules.Patch{Kind: types.PatchType(req.media), Body: req.body, Type: rules.ScaleType}.Apply(was)
 		case "update":
 		default:
 			return notAllowed()

@@ -356,7 +356,7 @@ func (s *store) stampObject(res *resource, meta map[string]any) {
 		meta["generation"] = int64(1)
 	}
 	if rules.TextAt(meta, "name") == "" {
-		meta["name"] = rules.TextAt(meta, "generateName") + makeSuffix(s.nextUnique())
+		meta["name"] = rules.TextAt(meta, "generateName") + rules.MakeSuffix(s.nextUnique())
 	}
 }
 
@@ -371,21 +371,6 @@ func (r *resource) countsGenerations() bool {
 func (s *store) nextUnique() string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s/%d", s.seed, s.serial.Add(1)))
 	return hex.EncodeToString(h[:])
-}
-
-// makeSuffix makes the five characters of a generated name, from the letters
-// Kubernetes uses: no vowels, so no words.
-func makeSuffix(unique string) string {
-	const letters = "bcdfghjklmnpqrstvwxz2456789"
-	b := make([]byte, 5)
-	for i := range b {
-		n, err := strconv.ParseUint(unique[2*i+32:2*i+36], 16, 16)
-		if err != nil {
-			panic(err) // unique returns hex digits
-		}
-		b[i] = letters[n%uint64(len(letters))]
-	}
-	return string(b)
 }
 
 // formatNow is the time as Kubernetes writes it.

@@ -394,7 +394,7 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 // and it is tried again later.
 func (cl *cluster) tryPod(w workload, body map[string]any) bool {
 	meta := rules.MapAt(body, "metadata")
-	rules.FillMissing(meta, "name", rules.TextAt(meta, "generateName")+makeSuffix(cl.store.nextUnique()))
+	rules.FillMissing(meta, "name", rules.TextAt(meta, "generateName")+rules.MakeSuffix(cl.store.nextUnique()))
 	rules.SetDefaults(resPods.gr(), body)
 	err := cl.store.securePod(body)
 	if err == nil {

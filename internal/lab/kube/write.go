@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,13 +26,18 @@ import (
 // dryRun reports whether a write is only to be tried.
 func (req *request) dryRun() bool { return req.query.Get("dryRun") == metav1.DryRunAll }
 
-// write is what the rules of ownership need to know of a request.
-func (req *request) write() rules.Write {
-	agent, _, _ := strings.Cut(req.agent, "/")
-	return rules.Write{
-		Manager: cmp.Or(req.query.Get("fieldManager"), agent), Apply: types.PatchType(req.media) == types.ApplyYAMLPatchType,
-		Force: req.query.Get("force") == "true", Body: req.body,
+// applies reports whether a request is a server-side apply.
+func (req *request) applies() bool { return types.PatchType(req.media) == types.ApplyYAMLPatchType }
+
+// write is what the rules of ownership need to know of a request. The owner of what an
+// update sets is called as its client calls itself, unless it gives a name.
+func (req *request) write(res *resource) rules.Write {
+	w := rules.Write{Manager: req.query.Get("fieldManager"), Kind: schema.GroupVersionKind{Group: res.group, Version: req.version, Kind: res.kind}, Subresource: req.subresource,
+		Apply: req.applies(), Force: req.query.Get("force") == "true", Body: req.body}
+	if !w.Apply && w.Manager == "" {
+		w.Manager, _, _ = strings.Cut(req.agent, "/")
 	}
+	return w
 }
 
 // createObject makes a new object from the request's body.
@@ -68,15 +72,18 @@ func (s *store) insertObject(res *resource, req *request, body map[string]any) (
 	if res == resNodes {
 		rules.AddTaint(rules.EnsureMap(body, "spec"), corev1.TaintNodeNotReady, "", corev1.TaintEffectNoSchedule)
 	}
-	for _, k := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"} {
+	for _, k := range []string{"deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"} {
 		delete(meta, k)
+	}
+	if !req.applies() {
+		delete(meta, "managedFields")
 	}
 	s.stampObject(res, meta)
 	if err := s.admitObject(res, body, nil); err != nil {
 		return nil, err
 	}
-	if res == resNamespaces {
-		if err := rules.KeepOwners(req.write(), nil, body); err != nil {
+	if !req.applies() {
+		if err := rules.KeepOwners(req.write(res), nil, body); err != nil {
 			return nil, err
 		}
 	}
@@ -170,6 +177,10 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 			meta[k] = v
 		}
 	}
+	owners := was["managedFields"]
+	if req.applies() {
+		owners = meta["managedFields"]
+	}
 	delete(meta, "managedFields")
 	switch {
 	case req.subresource == "status":
@@ -189,11 +200,11 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 	if err := s.admitObject(res, next, have.body); err != nil {
 		return nil, err
 	}
-	if owned, ok := was["managedFields"]; ok {
-		meta["managedFields"] = owned
+	if owners != nil {
+		meta["managedFields"] = owners
 	}
-	if res == resNamespaces && req.subresource == "" {
-		if err := rules.KeepOwners(req.write(), have.body, next); err != nil {
+	if !req.applies() {
+		if err := rules.KeepOwners(req.write(res), have.body, next); err != nil {
 			return nil, err
 		}
 	}

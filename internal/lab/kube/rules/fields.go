@@ -1,5 +1,7 @@
 package rules
 
+import "strconv"
+
 // Objects are kept as the maps their JSON decodes into: integers are int64,
 // lists are []any. These find things in them.
 
@@ -79,4 +81,19 @@ func FillMissing(m map[string]any, key string, value any) {
 	if v, ok := m[key]; !ok || v == nil {
 		m[key] = value
 	}
+}
+
+// MakeSuffix makes the five characters of a generated name, from the letters
+// Kubernetes uses: no vowels, so no words.
+func MakeSuffix(unique string) string {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	b := make([]byte, 5)
+	for i := range b {
+		n, err := strconv.ParseUint(unique[2*i+32:2*i+36], 16, 16)
+		if err != nil {
+			panic(err) // unique returns hex digits
+		}
+		b[i] = letters[n%uint64(len(letters))]
+	}
+	return string(b)
 }

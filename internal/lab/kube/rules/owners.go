@@ -3,196 +3,143 @@ package rules
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
+	"maps"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/applyconfigurations"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/yaml"
 )
 
-// ownedParts are the parts of an object whose owners are kept, for namespaces only: who
-// set which label and annotation.
-var ownedParts = []string{"labels", "annotations"}
-
-// owner is who set fields: an entry of managedFields.
-type owner struct {
-	manager, operation, since string
-	fields                    map[ownedField]bool
-}
-
-type ownedField struct{ part, key string }
-
-// String is the field as a conflict names it.
-func (f ownedField) String() string { return ".metadata." + f.part + "." + f.key }
-
-// Write is what the rules of ownership ask of a request.
+// Write is what the rules of ownership ask of a request. Who set which field is kept by
+// the library that kube-apiserver keeps it with.
 type Write struct {
 	Manager      string // "": nobody's
+	Kind         schema.GroupVersionKind
+	Subresource  string
 	Apply, Force bool
 	Body         []byte // of an apply
 }
 
-// KeepOwners notes in a namespace who owns its labels and annotations after a
-// request. An apply takes away what its manager applied before and does not any
-// more, unless somebody else owns it too; it is refused if it changes what somebody
-// else owns, unless it is forced.
+// builtinTypes knows the built-in kinds and which of their lists have keys. It reads a
+// large table, once.
+var builtinTypes = sync.OnceValue(func() managedfields.TypeConverter { return applyconfigurations.NewTypeConverter(scheme.Scheme) })
+
+// KeepOwners notes in an object who set which of its fields: what differs from before is
+// the manager's now. What was never noted of an object that is there is not begun with.
 func KeepOwners(w Write, was, next map[string]any) error {
-	before, after := ownedFields(was), ownedFields(next)
-	owners := readOwners(was)
-	manager, operation := w.Manager, string(metav1.ManagedFieldsOperationUpdate)
-	if manager == "" {
+	if w.Manager == "" {
 		return nil
 	}
-	fields := map[ownedField]bool{}
-	i := func() int {
-		return slices.IndexFunc(owners, func(o owner) bool { return o.manager == manager && o.operation == operation })
+	m, err := w.fieldManager()
+	if err != nil {
+		return err
 	}
-	if w.Apply {
-		operation = string(metav1.ManagedFieldsOperationApply)
-		var err error
-		if fields, err = appliedFields(w.Body); err != nil {
-			return err
-		}
-		if err := checkConflicts(w, fields, owners, before, after); err != nil {
-			return err
-		}
-		if at := i(); at >= 0 {
-			for f := range owners[at].fields {
-				shared := slices.ContainsFunc(owners, func(o owner) bool { return (o.manager != manager || o.operation != operation) && o.fields[f] })
-				if !fields[f] && !shared {
-					unstructured.RemoveNestedField(next, "metadata", f.part, f.key)
-					delete(after, f)
-				}
-			}
-		}
-	} else {
-		if at := i(); at >= 0 {
-			fields = owners[at].fields
-		}
-		for f, v := range after {
-			if have, ok := before[f]; !ok || have != v {
-				fields[f] = true
-			}
-		}
-	}
-	if at := i(); at < 0 {
-		owners = append(owners, owner{manager: manager, operation: operation, since: time.Now().UTC().Format(time.RFC3339), fields: fields})
-	} else {
-		owners[at].fields = fields
-	}
-	for at, o := range owners {
-		mine := o.manager == manager && o.operation == operation
-		for f := range o.fields {
-			v, ok := after[f]
-			if !ok || !mine && v != before[f] {
-				delete(owners[at].fields, f)
-			}
-		}
-	}
-	writeOwners(next, owners)
+	m.UpdateNoErrors(w.liveObject(was), &unstructured.Unstructured{Object: next}, w.Manager) // changes next; as the server calls it
 	return nil
 }
 
-// checkConflicts refuses an apply that changes what somebody else owns.
-func checkConflicts(w Write, fields map[ownedField]bool, owners []owner, before, after map[ownedField]string) error {
-	if w.Force {
-		return nil
+// MergeApplied returns an object after an apply. That takes away what its manager applied
+// before and does not any more, unless somebody else owns it too; it is refused if it
+// changes what somebody else owns, unless it is forced.
+func MergeApplied(w Write, was map[string]any) ([]byte, error) {
+	if w.Manager == "" {
+		return nil, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("PatchOptions").GroupKind(), "", field.ErrorList{
+			field.Required(field.NewPath("fieldManager"), "is required for apply patch")})
 	}
-	var causes []metav1.StatusCause
-	for _, o := range owners {
-		for f := range fields {
-			if o.manager == w.Manager || !o.fields[f] || before[f] == after[f] {
-				continue
-			}
-			causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict,
-				Message: fmt.Sprintf("conflict with %q using v1", o.manager), Field: f.String()})
-		}
-	}
-	if len(causes) == 0 {
-		return nil
-	}
-	slices.SortFunc(causes, func(a, b metav1.StatusCause) int { return cmp.Compare(a.Field, b.Field) })
-	return apierrors.NewApplyConflict(causes, fmt.Sprintf("Apply failed with %d conflict: %s: %s", len(causes), causes[0].Message, causes[0].Field))
-}
-
-// ownedFields are the values of an object's labels and annotations.
-func ownedFields(body map[string]any) map[ownedField]string {
-	out := map[ownedField]string{}
-	for _, part := range ownedParts {
-		for k, v := range StringsAt(body, "metadata", part) {
-			out[ownedField{part, k}] = v
-		}
-	}
-	return out
-}
-
-// appliedFields are the labels and annotations an apply names.
-func appliedFields(applied []byte) (map[ownedField]bool, error) {
-	data, err := yaml.YAMLToJSON(applied)
+	patch, err := yaml.YAMLToJSON(w.Body)
 	if err != nil {
 		return nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
-	var body map[string]any
-	if err := json.Unmarshal(data, &body); err != nil {
+	var typed metav1.TypeMeta
+	version, kind := w.Kind.ToAPIVersionAndKind()
+	if err := json.Unmarshal(patch, &typed); err != nil || typed.APIVersion != version || typed.Kind != kind {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid object type: %s, Kind=%s", cmp.Or(typed.APIVersion, "/"), typed.Kind))
+	}
+	applied := &unstructured.Unstructured{}
+	if err := applied.UnmarshalJSON(patch); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	out := map[ownedField]bool{}
-	for f := range ownedFields(body) {
-		out[f] = true
+	m, err := w.fieldManager()
+	if err != nil {
+		return nil, err
 	}
-	return out, nil
+	out, err := m.Apply(w.liveObject(was), applied, w.Manager, w.Force)
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return nil, err
+	} else if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return json.Marshal(out)
 }
 
-func readOwners(body map[string]any) []owner {
-	var out []owner
-	list, _, _ := unstructured.NestedSlice(body, "metadata", "managedFields")
-	for _, e := range list {
-		e, _ := e.(map[string]any)
-		text := func(key string) string { s, _ := e[key].(string); return s }
-		o := owner{manager: text("manager"), operation: text("operation"), since: text("time"), fields: map[ownedField]bool{}}
-		for _, part := range ownedParts {
-			of, _, _ := unstructured.NestedMap(e, "fieldsV1", "f:metadata", "f:"+part)
-			for k := range of {
-				if key, ok := strings.CutPrefix(k, "f:"); ok {
-					o.fields[ownedField{part, key}] = true
-				}
-			}
-		}
-		out = append(out, o)
+// liveObject is the object that is there, an empty one if there is none.
+func (w Write) liveObject(was map[string]any) *unstructured.Unstructured {
+	live := maps.Clone(was)
+	if live == nil {
+		live = map[string]any{}
 	}
+	if meta, ok := live["metadata"].(map[string]any); ok {
+		live["metadata"] = maps.Clone(meta)
+	}
+	out := &unstructured.Unstructured{Object: live}
+	out.SetGroupVersionKind(w.Kind)
 	return out
 }
 
-// writeOwners stores who owns what; who owns nothing is left out.
-func writeOwners(body map[string]any, owners []owner) {
-	var list []any
-	for _, o := range owners {
-		if len(o.fields) == 0 {
-			continue
-		}
-		meta := map[string]any{}
-		for f := range o.fields {
-			part, _ := meta["f:"+f.part].(map[string]any)
-			if part == nil {
-				part = map[string]any{}
-				meta["f:"+f.part] = part
-			}
-			if o.operation == string(metav1.ManagedFieldsOperationUpdate) {
-				part["."] = map[string]any{}
-			}
-			part["f:"+f.key] = map[string]any{}
-		}
-		list = append(list, map[string]any{
-			"manager": o.manager, "operation": o.operation, "apiVersion": "v1", "time": o.since,
-			"fieldsType": "FieldsV1", "fieldsV1": map[string]any{"f:metadata": meta},
-		})
+// fieldManager is the library's for one kind of object. What a subresource has of its own
+// is not written through the object itself.
+func (w Write) fieldManager() (*managedfields.FieldManager, error) {
+	version := w.Kind.GroupVersion()
+	reset := map[fieldpath.APIVersion]fieldpath.Filter{}
+	if w.Subresource == "" {
+		reset[fieldpath.APIVersion(version.String())] = fieldpath.NewExcludeSetFilter(fieldpath.NewSet(fieldpath.MakePathOrDie("status")))
 	}
-	meta, _ := body["metadata"].(map[string]any)
-	if delete(meta, "managedFields"); len(list) > 0 {
-		meta["managedFields"] = list
+	if applyconfigurations.ForKind(w.Kind) != nil { // else a custom resource, or a definition of one
+		return managedfields.NewDefaultFieldManager(builtinTypes(), sameVersion{}, noDefaults{}, emptyObjects{}, w.Kind, version, w.Subresource, reset)
 	}
+	return managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), sameVersion{}, noDefaults{}, emptyObjects{}, w.Kind, version, w.Subresource, reset)
+}
+
+// sameVersion is for objects that are served as they are stored.
+type sameVersion struct{}
+
+// Convert implements runtime.ObjectConvertor.
+func (sameVersion) Convert(in, out, _ any) error {
+	return fmt.Errorf("%T is not converted to %T", in, out)
+}
+
+// ConvertToVersion implements runtime.ObjectConvertor.
+func (sameVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	return in, nil
+}
+
+// ConvertFieldLabel implements runtime.ObjectConvertor.
+func (sameVersion) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	return label, value, nil
+}
+
+// noDefaults is for objects that get their defaults elsewhere.
+type noDefaults struct{}
+
+// Default implements runtime.ObjectDefaulter.
+func (noDefaults) Default(runtime.Object) {}
+
+type emptyObjects struct{}
+
+// New implements runtime.ObjectCreater.
+func (emptyObjects) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	out := &unstructured.Unstructured{Object: map[string]any{}}
+	out.SetGroupVersionKind(kind)
+	return out, nil
 }
