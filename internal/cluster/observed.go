@@ -374,7 +374,10 @@ type Release struct {
 	Kept string
 	// Missing names objects of it that somebody has deleted, "" when there are none.
 	Missing string
-	Changed time.Time // when its record was written last
+	// Altered is what somebody has changed of its objects, with who and when; AlteredAgain
+	// what was put back already and changed again, so that it is left.
+	Altered, AlteredAgain string
+	Changed               time.Time // when its record was written last
 	// Edited means that somebody else upgraded or rolled back a release of ours.
 	Edited bool
 	// Good means that this revision is marked as one that was ready.
@@ -388,11 +391,23 @@ type Release struct {
 	RolledBack string
 }
 
+// ToPutBack is what of its objects is put back by the same upgrade again, "" when nothing.
+func (r Release) ToPutBack() string {
+	switch {
+	case r.Missing == "":
+		return r.Altered
+	case r.Altered == "":
+		return r.Missing + " is missing"
+	}
+	return r.Missing + " is missing; " + r.Altered
+}
+
 // Installed is what a release was made of, read when somebody wants to know.
 type Installed struct {
 	Chart, Version string
 	Values         Secret // as JSON
 	Missing        []string
+	Altered        []string // what somebody has changed of its objects
 }
 
 // ReleaseName names a Helm release.

@@ -128,6 +128,8 @@ type AddonDifference struct {
 	// unified diff.
 	Values  string   `json:"values,omitempty"`
 	Missing []string `json:"missing,omitempty"` // objects of it
+	// Altered is what somebody changed of its objects, with who and when.
+	Altered []string `json:"altered,omitempty"`
 }
 
 // UnknownPart is something that could not be compared.

@@ -106,6 +106,9 @@ func (p Printer) PrintDifference(d cluster.Difference) {
 		for _, object := range a.Missing {
 			p.Printf("  %s is missing\n", object)
 		}
+		for _, change := range a.Altered {
+			p.Printf("  %s\n", change)
+		}
 		p.printDiff("values", a.Values)
 	}
 	for _, u := range d.Unknown {

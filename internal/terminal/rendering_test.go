@@ -102,7 +102,7 @@ func TestPrintDifference(t *testing.T) {
 		Nodes: []cluster.NodeDifference{{Node: "wk-1", VM: []cluster.FieldDifference{{Field: "cores", Has: "4", Wants: "2", How: "reboot"}},
 			Machine: []cluster.FieldDifference{{Field: "talos version", Has: "v1", Wants: "v2"}}, Object: []cluster.FieldDifference{{Field: "label a", Has: "none", Wants: `"b"`}},
 			MachineConfig: "--- has\n+++ wants\n@@ -1 +1 @@\n-a\x1b[2J\n+b\n"}},
-		Addons:  []cluster.AddonDifference{{Addon: "app", Missing: []string{"service app/web"}, Values: "-a\n"}},
+		Addons:  []cluster.AddonDifference{{Addon: "app", Missing: []string{"service app/web"}, Altered: []string{"deployment app/web: spec.replicas 2 -> 0, changed by kubectl"}, Values: "-a\n"}},
 		Unknown: []cluster.UnknownPart{{Subject: "cp-1", Part: "machine config", Why: "no answer"}}})
 	const want = `dev: no difference
 node wk-1
@@ -117,6 +117,7 @@ node wk-1
     +b
 addon app
   service app/web is missing
+  deployment app/web: spec.replicas 2 -> 0, changed by kubectl
   values:
     -a
 cp-1: machine config is unknown: no answer

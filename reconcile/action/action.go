@@ -110,9 +110,9 @@ type (
 		Addon  cluster.Addon
 		Digest string // of chart and values
 		Status string // of the release before, "" when there is none
-		// Missing names the objects of the release that it puts back, "" when it is
-		// for another reason.
-		Missing string
+		// PutBack is what of the release's objects it puts back, "" when it is for
+		// another reason.
+		PutBack string
 	}
 
 	// MarkAddon notes in an addon's release whether the agent manages it: one that it
@@ -277,9 +277,9 @@ func (a InstallAddon) Info() Info {
 	i := Info{Kind: cluster.InstallAddon, Subject: a.Addon.Name, Addon: a.Addon.Name,
 		Claims: []cluster.Claim{cluster.ClaimAddon(a.Addon.Name)}, Change: "chart=" + a.Addon.Chart.Ref() + " from=" + a.Status}
 	switch {
-	case a.Missing != "":
-		i.Change += " missing=" + a.Missing
-		i.Text = fmt.Sprintf("upgrade addon %s in %s: %s is missing", a.Addon.Name, a.Addon.Namespace, a.Missing)
+	case a.PutBack != "":
+		i.Change += " put-back=" + a.PutBack
+		i.Text = fmt.Sprintf("upgrade addon %s in %s: %s", a.Addon.Name, a.Addon.Namespace, a.PutBack)
 	case a.Status == "":
 		i.Text = fmt.Sprintf("install addon %s into %s", a.Addon.Name, a.Addon.Namespace)
 	case a.Status == "deployed":

@@ -121,6 +121,9 @@ type kubeClient struct {
 	set kubernetes.Interface
 	// release is the one whose objects are deleted, in the client's namespace.
 	release string
+	// threeWay compares custom resources with what is there, too: Helm changes them by
+	// what differs between two revisions, which is nothing when the same is put back.
+	threeWay bool
 
 	mu    sync.Mutex
 	wrote map[object]written
@@ -148,7 +151,11 @@ func (c *kubeClient) Create(list kube.ResourceList) (*kube.Result, error) {
 
 // Update implements kube.Interface.
 func (c *kubeClient) Update(original, target kube.ResourceList, force bool) (*kube.Result, error) {
-	res, err := c.Client.Update(original, target, force)
+	update := c.Client.Update
+	if c.threeWay {
+		update = c.UpdateThreeWayMerge
+	}
+	res, err := update(original, target, force)
 	if err == nil {
 		c.note(res.Created)
 		c.note(res.Updated)

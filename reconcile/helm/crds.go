@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// fieldManager is who owns the fields of the definitions we apply.
-	fieldManager = "talos-agent"
 	// servedWithin is how long the API may take to serve a new definition.
 	servedWithin = 30 * time.Second
 	servedEvery  = 200 * time.Millisecond

@@ -310,7 +310,9 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 		}
 		rel := cluster.Release{Namespace: rev.name.namespace, Status: rev.status, Revision: rev.number, Digest: rev.digestFor(a.Ownership)}
 		rel.Managed, rel.Kept = rev.manager == d.Spec.ID, r.keeps(ctx, conn, rev, d.Spec.ID)
-		rel.Why, rel.Missing = r.waits(ctx, conn, v, rev)
+		why, found := r.waits(ctx, conn, v, rev)
+		rel.Why, rel.Missing = why, listObjects(found.missing)
+		rel.Altered, rel.AlteredAgain = splitAltered(found.altered, rev.putBack, time.Unix(rev.made, 0))
 		rel.Changed, rel.Tried, rel.Back = time.Unix(rev.changed, 0), time.Unix(tried[a.Name], 0), back[a.Name]
 		rel.Edited, rel.Good = rel.Digest == changed, rev.good && rev.mine
 		if rev.mine {

@@ -34,6 +34,9 @@ const (
 	// labelTried has when the first of the revisions was made that this one repeats, in
 	// seconds since 1970: of those that fail only the newest are kept.
 	labelTried = "talos-agent.dev/tried"
+	// labelPutBack has marks of what somebody had changed of its objects and the revision
+	// put back: what is changed again soon is left so.
+	labelPutBack = "talos-agent.dev/put-back"
 	// labelRolledBack has the digest of what a rollback of ours took back.
 	labelRolledBack = "talos-agent.dev/rolled-back"
 )
@@ -127,6 +130,7 @@ type job struct {
 	asks    cluster.NamespaceMeta // of its namespace
 	digest  string
 	tried   string // labelTried of the revision that is made
+	putBack string // and its labelPutBack
 	chart   *chart.Chart
 	values  map[string]any
 	*workshop
@@ -153,15 +157,18 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 	mine := last.Labels[labelRevision] == strconv.Itoa(last.Version)
 	if mine && ours == j.digest {
 		j.tried = cmp.Or(last.Labels[labelTried], strconv.FormatInt(last.Info.LastDeployed.Unix(), 10))
+		j.putBack = last.Labels[labelPutBack]
 	}
 	switch status := last.Info.Status; {
 	case ours == "":
 		return nil, newError("say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it", "somebody else has installed a release of that name")
 	case status == release.StatusDeployed && ours == j.digest && mine:
-		// The same again puts back what is missing.
-		if missing, err := missingIn(j.kube, last.Manifest); err != nil || len(missing) == 0 {
+		// The same again puts back what is missing or changed.
+		found, err := damageIn(j.kube, last.Manifest)
+		if once, _ := splitAltered(found.altered, j.putBack, last.Info.LastDeployed.Time); err != nil || len(found.missing) == 0 && once == "" {
 			return last, err
 		}
+		j.putBack, j.kube.threeWay = marksOf(found.altered), true
 		return j.upgrade(ctx, last.Version+1)
 	case status == release.StatusUninstalling && time.Since(last.Info.Deleted.Time) < pendingFor:
 		return nil, errors.New("its release is being uninstalled")
@@ -215,7 +222,7 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	}
 	upgrade := action.NewUpgrade(j.helm)
 	labels := j.labels(revision)
-	labels[labelRolledBack], labels[labelTried] = notCarried, cmp.Or(j.tried, notCarried)
+	labels[labelRolledBack], labels[labelTried], labels[labelPutBack] = notCarried, cmp.Or(j.tried, notCarried), cmp.Or(j.putBack, notCarried)
 	if j.manager == "" {
 		labels[labelManager] = notCarried
 	}

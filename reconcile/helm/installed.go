@@ -10,7 +10,7 @@ import (
 )
 
 // Installed reads what the newest revision of an addon's release was made of, and which of
-// its objects are missing, now. Nothing of it is kept; no error quotes a value.
+// its objects are missing or changed, now. Nothing of it is kept; no error quotes a value.
 func (r *Releaser) Installed(ctx context.Context, d cluster.Desired, a cluster.Addon) (cluster.Installed, error) {
 	ctx, end, err := r.begin(ctx)
 	if err != nil {
@@ -55,8 +55,13 @@ func (r *Releaser) readInstalled(ctx context.Context, d cluster.Desired, n name)
 	if err != nil {
 		return cluster.Installed{}, err
 	}
-	if out.Missing, err = missingIn(w.kube, made.Manifest); err != nil {
+	found, err := damageIn(w.kube, made.Manifest)
+	if err != nil {
 		return cluster.Installed{}, fmt.Errorf("cannot look for the objects of release %s: %s", n, kubeapi.Reason(err))
+	}
+	out.Missing = found.missing
+	for _, a := range found.altered {
+		out.Altered = append(out.Altered, a.String())
 	}
 	return out, nil
 }

@@ -81,10 +81,10 @@ func decodeRecord(packed []byte) (record, error) {
 var aWorkload = regexp.MustCompile(`(?m)^kind:\s*["']?(DaemonSet|Deployment|StatefulSet)\b`)
 
 // workloadsIn lists the workloads of a manifest in the order it has them, which
-// is that of Helm's installation. Those without a namespace are in the
-// release's.
-func workloadsIn(manifest, namespace string) []object {
-	var list []object
+// is that of Helm's installation, and their documents. Those without a namespace are in
+// the release's.
+func workloadsIn(manifest, namespace string) (list []object, documents map[object]string) {
+	documents = map[object]string{}
 	for document := range strings.SplitSeq("\n"+manifest, "\n---") {
 		if !aWorkload.MatchString(document) {
 			continue
@@ -101,7 +101,9 @@ func workloadsIn(manifest, namespace string) []object {
 		if yaml.Unmarshal([]byte(document), &head) != nil || !strings.HasPrefix(head.APIVersion, "apps/") || kinds[head.Kind] == "" {
 			continue
 		}
-		list = append(list, object{kinds[head.Kind], cmp.Or(head.Metadata.Namespace, namespace), head.Metadata.Name})
+		o := object{kinds[head.Kind], cmp.Or(head.Metadata.Namespace, namespace), head.Metadata.Name}
+		list = append(list, o)
+		documents[o] = strings.Clone(document) // and not the whole manifest
 	}
-	return list
+	return list, documents
 }

@@ -82,7 +82,7 @@ apiVersion: apps/v1
 kind: DeploymentSet
 metadata: {name: like}
 `
-	got := workloadsIn(manifest, "apps")
+	got, _ := workloadsIn(manifest, "apps")
 	want := []object{{kindDaemonSet, "other", "agent"}, {kindDeployment, "apps", "web"}, {kindStatefulSet, "apps", "data"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -101,7 +101,8 @@ func FuzzManifest(f *testing.F) {
 		if err != nil {
 			manifest = string(b)
 		}
-		for _, o := range workloadsIn(manifest, "apps") {
+		list, _ := workloadsIn(manifest, "apps")
+		for _, o := range list {
 			if o.kind == "" || o.namespace == "" {
 				t.Errorf("%+v", o)
 			}

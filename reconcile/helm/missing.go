@@ -1,30 +1,38 @@
 package helm
 
 import (
-	"fmt"
 	"maps"
-	"slices"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
 
 	"helm.sh/helm/v3/pkg/kube"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
 )
 
-// Workloads are watched, so that one that is deleted is seen at once. All other objects
-// of a release are looked for once in a while.
+// Workloads are watched, so that one that is deleted or changed is seen at once. All other
+// objects of a release are looked for once in a while.
 const (
 	searchEvery  = 10 * time.Minute
 	searchWithin = time.Minute
 )
 
+// damage is what of a release is not as its manifest has it.
+type damage struct {
+	missing []string
+	altered []alteration
+}
+
 // search is what the last search for the objects of a revision found.
 type search struct {
 	at      time.Time // when it began, or when the revision was seen first
 	running bool
-	missing []string
+	found   damage
 }
 
 // searches are the searches for the objects of releases, by the secrets of their
@@ -36,7 +44,7 @@ type searches struct {
 
 // lookUp returns what the last search for a revision found, and whether the next one is
 // to begin now.
-func (s *searches) lookUp(uid types.UID) (missing []string, begin bool) {
+func (s *searches) lookUp(uid types.UID) (found damage, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, ok := s.found[uid]
@@ -45,19 +53,19 @@ func (s *searches) lookUp(uid types.UID) (missing []string, begin bool) {
 		last.at, last.running = time.Now(), begin
 		s.found[uid] = last
 	}
-	return last.missing, begin
+	return last.found, begin
 }
 
 // end takes in what a search found, and reports whether that is news.
-func (s *searches) end(uid types.UID, missing []string) (news bool) {
+func (s *searches) end(uid types.UID, found damage) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, ok := s.found[uid]
 	if !ok {
 		return false
 	}
-	news = !slices.Equal(last.missing, missing)
-	last.missing, last.running = missing, false
+	news = !reflect.DeepEqual(last.found, found)
+	last.found, last.running = found, false
 	s.found[uid] = last
 	return news
 }
@@ -69,37 +77,36 @@ func (s *searches) forget(keep map[types.UID]bool) {
 	maps.DeleteFunc(s.found, func(uid types.UID, _ search) bool { return !keep[uid] })
 }
 
-// missingIn lists the objects of a manifest that are not there. Jobs and pods are
-// not missed: they end, and are deleted by whoever cleans up.
-func missingIn(client kube.Interface, manifest string) ([]string, error) {
+// damageIn looks for the objects of a manifest. Jobs and pods are not missed: they end,
+// and are deleted by whoever cleans up. Claims of volumes are enlarged by hand, which the
+// API does not let anybody take back.
+func damageIn(client kube.Interface, manifest string) (damage, error) {
 	list, err := client.Build(strings.NewReader(manifest), false)
 	if err != nil {
-		return nil, err
+		return damage{}, err
 	}
-	var out []string
+	var out damage
 	for _, info := range list {
 		kind := info.Mapping.GroupVersionKind
 		if kind.Kind == "Job" && kind.Group == "batch" || kind.Kind == "Pod" && kind.Group == "" {
 			continue
 		}
+		name := object{strings.ToLower(kind.Kind), info.Namespace, info.Name}.String()
+		wants, described := info.Object.(*unstructured.Unstructured) // Get puts another in its place
 		switch err := info.Get(); {
 		case apierrors.IsNotFound(err):
-			out = append(out, object{strings.ToLower(kind.Kind), info.Namespace, info.Name}.String())
+			out.missing = append(out.missing, name)
+			continue
 		case err != nil:
-			return nil, err
+			return damage{}, err
+		}
+		has, ok := info.Object.(*unstructured.Unstructured)
+		if !described || !ok || kind.Kind == "PersistentVolumeClaim" && kind.Group == "" {
+			continue
+		}
+		if found := edits.Find(wants.Object, has.Object, edits.Foreign(has.GetManagedFields(), isOurs)); len(found) > 0 {
+			out.altered = append(out.altered, alteration{name, found})
 		}
 	}
 	return out, nil
-}
-
-// listMissing shortens a list of objects that are missing.
-func listMissing(objects []string) string {
-	switch n := len(objects); n {
-	case 0:
-		return ""
-	case 1:
-		return objects[0]
-	default:
-		return fmt.Sprintf("%s (and %d more)", objects[0], n-1)
-	}
 }

@@ -19,6 +19,7 @@ type workload struct {
 	generation int64
 	why        string // what it waits for; "": it is ready
 	short      bool   // pods of it are missing, and an event may show why
+	touched    string // what somebody else than Helm has set; "": nothing
 }
 
 // The rules below are those of `kubectl rollout status` (kubectl 0.37,
@@ -105,26 +106,31 @@ func wantedReplicas(n *int32) int32 {
 }
 
 // waits is what a release waits for until it is ready, "" when for nothing, and what of
-// it is missing.
-func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev revision) (why, missing string) {
+// it is not as it was made.
+func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev revision) (why string, d damage) {
 	if rev.status != "deployed" {
-		return "its release is " + sanitize(rev.status), ""
+		return "its release is " + sanitize(rev.status), damage{}
 	}
 	has, err := r.contentOf(ctx, conn, rev)
 	if err != nil {
-		return err.Error(), ""
+		return err.Error(), damage{}
 	}
-	var found []string
-	if rev.mine && rev.manager != "" {
+	ours := rev.mine && rev.manager != ""
+	var found damage
+	if ours {
 		found = r.lookFor(conn, rev)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var absent []string
 	for _, o := range has.workloads {
 		w, ok := v.workload(o)
 		if !ok {
-			absent = append(absent, o.String())
+			d.missing = append(d.missing, o.String())
+		}
+		if ours && w.touched != "" {
+			if a, ok := alterationOf(o, has.documents[o], w.touched); ok {
+				d.altered = append(d.altered, a)
+			}
 		}
 		switch {
 		case why != "":
@@ -136,18 +142,24 @@ func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev rev
 			why = o.String() + ": " + w.why
 		}
 	}
-	for _, o := range found {
-		if !slices.Contains(absent, o) && !has.hasWorkload(o) { // of those, the watch is newer
-			absent = append(absent, o)
+	for _, o := range found.missing {
+		if !slices.Contains(d.missing, o) && !has.hasWorkload(o) { // of those, the watch is newer
+			d.missing = append(d.missing, o)
 		}
 	}
-	return why, listMissing(absent)
+	for _, a := range found.altered {
+		if !has.hasWorkload(a.object) {
+			d.altered = append(d.altered, a)
+		}
+	}
+	return why, d
 }
 
 // content is what a revision holds.
 type content struct {
 	workloads []object
-	network   bool // it is, or may be, the container network
+	documents map[object]string // of the workloads
+	network   bool              // it is, or may be, the container network
 }
 
 // hasWorkload reports whether an object is one of the workloads.
@@ -167,49 +179,50 @@ func (r *Releaser) contentOf(ctx context.Context, conn *connection, rev revision
 	if err != nil {
 		return content{}, fmt.Errorf("cannot read revision %d of release %s: %s", rev.number, rev.name, kubeapi.Reason(err))
 	}
-	has = content{workloadsIn(manifest, rev.name.namespace), isNetwork(rev.name.release, manifest)}
+	has = content{network: isNetwork(rev.name.release, manifest)}
+	has.workloads, has.documents = workloadsIn(manifest, rev.name.namespace)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.parsed[rev.uid] = has
 	return has, nil
 }
 
-// lookFor returns which objects of a revision were missing at the last search, and
-// begins the next one beside what calls it when it is time.
-func (r *Releaser) lookFor(conn *connection, rev revision) []string {
-	missing, begin := r.searches.lookUp(rev.uid)
+// lookFor returns what the last search for the objects of a revision found, and begins the
+// next one beside what calls it when it is time.
+func (r *Releaser) lookFor(conn *connection, rev revision) damage {
+	found, begin := r.searches.lookUp(rev.uid)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if begin && !r.closed {
 		r.wg.Go(func() { r.searchFor(conn, rev) })
 	}
-	return missing
+	return found
 }
 
 // searchFor searches for the objects of a revision. Where that fails nothing is known to
-// be missing.
+// be missing or changed.
 func (r *Releaser) searchFor(conn *connection, rev revision) {
 	ctx, cancel := context.WithTimeout(r.ctx, searchWithin)
 	defer cancel()
-	missing, err := findMissing(ctx, conn, rev)
+	found, err := findDamage(ctx, conn, rev)
 	if err != nil {
-		missing = nil
+		found = damage{}
 		r.log.Debug("cannot look for the objects of a release", logging.Detail, rev.name.String(), logging.Err, kubeapi.Reason(err))
 	}
-	if r.searches.end(rev.uid, missing) {
+	if r.searches.end(rev.uid, found) {
 		r.change()
 	}
 }
 
-// findMissing asks for every object of a revision.
-func findMissing(ctx context.Context, conn *connection, rev revision) ([]string, error) {
+// findDamage asks for every object of a revision.
+func findDamage(ctx context.Context, conn *connection, rev revision) (damage, error) {
 	manifest, err := readManifest(ctx, conn, rev)
 	if err != nil {
-		return nil, err
+		return damage{}, err
 	}
 	w, err := newWorkshop(ctx, conn, rev.name.namespace)
 	if err != nil {
-		return nil, err
+		return damage{}, err
 	}
-	return missingIn(w.kube, manifest)
+	return damageIn(w.kube, manifest)
 }

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -147,6 +148,8 @@ func TestRealAPI(t *testing.T) {
 	b.rollOut("kube-system")
 	b.soon("rolled out again", func(r cluster.Release) bool { return r.Ready && r.Revision == 2 }, "cilium")
 
+	b.editReal(a)
+
 	// A dead process's leavings, and another namespace.
 	b.mark(a, "pending-upgrade", time.Now())
 	b.soon("cut off", func(r cluster.Release) bool { return r.Status == "pending-upgrade" }, "cilium")
@@ -154,7 +157,7 @@ func TestRealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.rollOut("kube-system")
-	b.soon("taken up", func(r cluster.Release) bool { return r.Ready && r.Status == "deployed" && r.Revision == 3 }, "cilium")
+	b.soon("taken up", func(r cluster.Release) bool { return r.Ready && r.Status == "deployed" && r.Revision == 4 }, "cilium")
 	web := b.hooked("real")
 	for _, hook := range []string{"templates/before.yaml", "templates/after.yaml"} {
 		delete(web.Chart.Files, hook) // nothing runs Jobs here
@@ -186,6 +189,45 @@ func TestRealAPI(t *testing.T) {
 		mustFail(t, err, c.words, "")
 		b.mustNotSing(err)
 	}
+}
+
+// editReal changes the operator by hand, as an autoscaler, and as what insists: a real
+// server notes who it was, and the same upgrade puts it back.
+func (b *bench) editReal(a cluster.Addon) {
+	b.Helper()
+	apps := b.client().AppsV1().Deployments("kube-system")
+	patch := func(manager, body string) {
+		b.Helper()
+		if _, err := apps.Patch(context.Background(), "cilium-operator", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	scale, err := apps.GetScale(ctx, "cilium-operator", metav1.GetOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	scale.Spec.Replicas = 3
+	if _, err := apps.UpdateScale(ctx, "cilium-operator", scale, metav1.UpdateOptions{FieldManager: "kube-controller-manager"}); err != nil {
+		b.Fatal(err)
+	}
+	b.soon("scaled", func(r cluster.Release) bool { return !r.Ready }, "cilium")
+	if rel := b.look().Releases.Value["cilium"]; rel.Altered != "" {
+		b.Errorf("an autoscaler: %+v", rel)
+	}
+	patch("kubectl-edit", `{"spec":{"replicas":0}}`)
+	rel := b.soon("edited", func(r cluster.Release) bool { return r.Altered != "" }, "cilium")
+	if !strings.HasPrefix(rel.Altered, "deployment kube-system/cilium-operator: spec.replicas 1 -> 0, changed by kubectl-edit at ") {
+		b.Errorf("altered: %s", rel.Altered)
+	}
+	if err := b.install(a); err != nil {
+		b.Fatal(err)
+	}
+	b.rollOut("kube-system")
+	b.soon("put back", func(r cluster.Release) bool { return r.Ready && r.Revision == 3 && r.Altered == "" }, "cilium")
+	patch("kubectl-edit", `{"spec":{"replicas":0}}`)
+	b.soon("edited again", func(r cluster.Release) bool { return r.Altered == "" && r.AlteredAgain != "" }, "cilium")
+	patch("kubectl-edit", `{"spec":{"replicas":1}}`)
+	b.soon("by hand", func(r cluster.Release) bool { return r.Altered+r.AlteredAgain == "" }, "cilium")
 }
 
 // TestRealAPIThatDies in the middle of everything is unknown, not empty.

@@ -60,9 +60,10 @@ type revision struct {
 	// good: this very revision was ready; rolledBack: the digest that it took back.
 	good       bool
 	rolledBack string
-	made       int64 // in seconds since 1970
-	tried      int64 // when the first of those that repeat each other was made, 0: this is it
-	changed    int64 // when it was written last, in seconds since 1970
+	putBack    string // labelPutBack
+	made       int64  // in seconds since 1970
+	tried      int64  // when the first of those that repeat each other was made, 0: this is it
+	changed    int64  // when it was written last, in seconds since 1970
 }
 
 // view watches the releases and workloads of a cluster through one
@@ -108,13 +109,13 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 	v.releases, v.namespaces, v.refusals = newShelf(v, revisionOf), newShelf(v, markOf), newShelf(v, refusalOf)
 	v.workloads = map[string]*shelf[object, workload]{
 		kindDaemonSet: newShelf(v, func(d *appsv1.DaemonSet) (object, workload, bool) {
-			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d), d.Status.CurrentNumberScheduled < d.Status.DesiredNumberScheduled}, true
+			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d), d.Status.CurrentNumberScheduled < d.Status.DesiredNumberScheduled, touchedBy(d)}, true
 		}),
 		kindDeployment: newShelf(v, func(d *appsv1.Deployment) (object, workload, bool) {
-			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d), false}, true
+			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d), false, touchedBy(d)}, true
 		}),
 		kindStatefulSet: newShelf(v, func(d *appsv1.StatefulSet) (object, workload, bool) {
-			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d), d.Status.Replicas < wantedReplicas(d.Spec.Replicas)}, true
+			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d), d.Status.Replicas < wantedReplicas(d.Spec.Replicas), touchedBy(d)}, true
 		}),
 	}
 	runs := []func(){
@@ -148,7 +149,7 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 		made: made, tried: tried, changed: max(made, modified),
 		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
-		good: o.Labels[labelReady] == strconv.Itoa(number), rolledBack: o.Labels[labelRolledBack],
+		good: o.Labels[labelReady] == strconv.Itoa(number), rolledBack: o.Labels[labelRolledBack], putBack: o.Labels[labelPutBack],
 	}, err == nil
 }
 

@@ -92,7 +92,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		if good := a.RollBack && rel.Ready && !rel.Good; a.Ownership == cluster.Managed && (!rel.Managed || good) {
 			m.do(action.MarkAddon{Addon: a, Good: good})
 		}
-		if rel.Missing != "" && a.Ownership == cluster.Managed {
+		if rel.ToPutBack() != "" && a.Ownership == cluster.Managed {
 			m.putBack(a, rel, chart.Value.Release)
 		} else if !rel.Ready {
 			m.waitForAddon(a, rel)
@@ -162,7 +162,7 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 		}
 		return true
 	}
-	failed := rel.Status == "failed" || rel.Status == "deployed" && !rel.Ready && rel.Missing == ""
+	failed := rel.Status == "failed" || rel.Status == "deployed" && !rel.Ready && rel.ToPutBack() == ""
 	since, judged := m.judgedSince(rel)
 	late := rel.Digest == digest && !rel.Good && failed && judged && m.o.Now.Sub(since) >= a.ReadyAfter
 	if rel.Back == 0 || !late && !begun {
@@ -210,21 +210,21 @@ func (m *planner) planLeft() {
 // abandonedAfter is how long an uninstallation may go on before it counts as interrupted.
 const abandonedAfter = 10 * time.Minute
 
-// putBackAfter is how old a revision is before what is missing of it is put back: that
+// putBackAfter is how old a revision is before what is not as it was made is put back: that
 // makes a new one, and something in the cluster may delete the object again and again.
 const putBackAfter = 5 * time.Minute
 
 // putBack upgrades a release to what it is already, which makes again what somebody has
-// deleted of it.
+// deleted of it and sets again what somebody has changed.
 func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
-	do := action.InstallAddon{Addon: a, Digest: digest, Status: rel.Status, Missing: rel.Missing}
+	do := action.InstallAddon{Addon: a, Digest: digest, Status: rel.Status, PutBack: rel.ToPutBack()}
 	switch since := m.o.Now.Sub(rel.Changed); {
 	case m.d.Spec.ObserveOnly || m.p.ObserveOnly:
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.HealingOff, About: string(cluster.InstallAddon), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + do.Info().Text,
 			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
 	case since < putBackAfter:
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.Missing + " is missing and is put back at " + text.Moment(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
-			Hint: "the release was changed a moment ago: if this happens again, find out what in the cluster deletes it"})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.ToPutBack() + "; it is put back at " + text.Moment(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
+			Hint: "the release was changed a moment ago: if this happens again, find out what in the cluster does it"})
 	default:
 		m.do(do)
 	}

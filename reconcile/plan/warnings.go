@@ -27,7 +27,21 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		}
 	}
 	out = append(out, reportUnjudged(d, o)...)
+	out = append(out, reportAltered(d, o)...)
 	return append(out, reportLeft(d, o)...)
+}
+
+// reportAltered reports what was put back of releases and changed again: something in the
+// cluster wants it so, and would not stop.
+func reportAltered(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	for _, a := range d.Spec.Addons {
+		if rel := o.Releases.Value[a.Name]; o.Releases.Known && rel.AlteredAgain != "" && rel.Namespace == a.Namespace && a.Ownership == cluster.Managed {
+			out = append(out, d.At(cluster.Warning, "addons", fmt.Sprintf("an object of addon %s was put back and is changed again, and is left so: %s", a.Name, rel.AlteredAgain),
+				fmt.Sprintf("have the values in %s ask for the same, or find out what changes it; after the next upgrade it is put back once more", a.File)))
+		}
+	}
+	return out
 }
 
 // reportUnjudged reports hosts of which it is not known whether they have the memory for

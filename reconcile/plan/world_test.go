@@ -589,6 +589,12 @@ func (w *world) run(t *testing.T, line string) string {
 			if what, ok := strings.CutPrefix(x, "missing="); ok {
 				rel.Missing, rel.Changed = "deployment "+what, w.o.Now.Add(-time.Hour)
 			}
+			if what, ok := strings.CutPrefix(x, "altered="); ok {
+				rel.Altered, rel.Changed = "deployment "+what+": spec.replicas 2 -> 0, changed by kubectl-edit at 2026-11-21 11:40 UTC", w.o.Now.Add(-time.Hour)
+			}
+			if what, ok := strings.CutPrefix(x, "again="); ok {
+				rel.AlteredAgain = "configmap " + what + ": data.mode, changed by operator at 2026-11-21 11:40 UTC"
+			}
 			if age, ok := strings.CutPrefix(x, "age="); ok {
 				rel.Changed = w.o.Now.Add(-parseAge(t, age))
 			}

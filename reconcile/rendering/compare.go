@@ -72,6 +72,9 @@ func (c *comparison) cleanWords() {
 		for i := range a.Missing {
 			a.Missing[i] = c.mask.Clean(a.Missing[i])
 		}
+		for i := range a.Altered {
+			a.Altered[i] = c.mask.Clean(a.Altered[i])
+		}
 	}
 	for i := range c.out.Unknown {
 		c.out.Unknown[i].Why = c.mask.Clean(c.out.Unknown[i].Why)
@@ -275,7 +278,7 @@ func (c *comparison) compareAddon(a cluster.Addon) {
 		note("labels of namespace "+a.Namespace, formatPairs(have.Labels), formatPairs(want.Labels))
 		note("annotations of namespace "+a.Namespace, formatPairs(have.Annotations), formatPairs(want.Annotations))
 	}
-	if len(diff.Fields)+len(diff.Values)+len(diff.Missing) > 0 {
+	if len(diff.Fields)+len(diff.Values)+len(diff.Missing)+len(diff.Altered) > 0 {
 		c.out.Addons = append(c.out.Addons, diff)
 	}
 }
@@ -283,9 +286,7 @@ func (c *comparison) compareAddon(a cluster.Addon) {
 // compareRelease compares the chart and the values that a release was made of.
 func (c *comparison) compareRelease(a cluster.Addon, rel cluster.Release, diff *cluster.AddonDifference) {
 	chart, made := c.o.Charts[a.Name], c.asked.Releases[a.Name]
-	if rel.Missing != "" {
-		diff.Missing = []string{rel.Missing}
-	}
+	diff.Missing, diff.Altered = listed(rel.Missing), append(listed(rel.Altered), listed(rel.AlteredAgain)...)
 	if !made.Known {
 		c.noteUnknown(a.Name, "release", made.Why)
 	} else {
@@ -296,7 +297,7 @@ func (c *comparison) compareRelease(a cluster.Addon, rel cluster.Release, diff *
 		if err != nil {
 			c.noteUnknown(a.Name, "values", err.Error())
 		}
-		diff.Values, diff.Missing = text, made.Value.Missing
+		diff.Values, diff.Missing, diff.Altered = text, made.Value.Missing, made.Value.Altered
 	}
 	switch {
 	case !chart.Known:
@@ -304,6 +305,14 @@ func (c *comparison) compareRelease(a cluster.Addon, rel cluster.Release, diff *
 	case rel.Digest != chart.Value.Release && len(diff.Fields) == 0 && diff.Values == "":
 		diff.Fields = append(diff.Fields, cluster.FieldDifference{Field: "digest of chart and values", Has: rel.Digest, Wants: chart.Value.Release})
 	}
+}
+
+// listed is a list of what there is.
+func listed(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
 }
 
 // diffValues compares the values of a chart, without the secrets.

@@ -212,7 +212,7 @@ func TestBootstrapOnlyIsNotCompared(t *testing.T) {
 func TestAddonDiffers(t *testing.T) {
 	d := desire(t, "v1.13", "v1.13.9", "v1.36.1")
 	o, asked := settle(t, d)
-	asked.Releases["app"] = cluster.Saw(cluster.Installed{Chart: "app", Version: "1.2.2", Missing: []string{"service app/" + password},
+	asked.Releases["app"] = cluster.Saw(cluster.Installed{Chart: "app", Version: "1.2.2", Missing: []string{"service app/" + password}, Altered: []string{"service app/web: spec." + password},
 		Values: cluster.SecretString(`{"auth":{"password":"retired","renamed":"retired","url":"https://me:retired@example.org"},"db":{"phrase":"retired","other":"retired"},"list":["x retired",3],"plain":"other","apiToken":"retired","size":2}`)})
 	rel := o.Releases.Value["app"]
 	rel.Digest = "older"
@@ -222,7 +222,7 @@ func TestAddonDiffers(t *testing.T) {
 		t.Fatalf("the difference is %+v", out)
 	}
 	a := out.Addons[0]
-	if len(a.Fields) != 1 || a.Fields[0].Has != "1.2.2" || len(a.Missing) != 1 {
+	if len(a.Fields) != 1 || a.Fields[0].Has != "1.2.2" || len(a.Missing) != 1 || len(a.Altered) != 1 {
 		t.Errorf("it is %+v", a)
 	}
 	for _, want := range []string{"-  \"plain\": \"other\",\n", "+  \"plain\": \"abc\"\n", "-  \"size\": 2\n", "-    \"password\": \"<secret hmac:", "+    \"password\": \"<secret hmac:", "+    true\n"} {
@@ -230,8 +230,8 @@ func TestAddonDiffers(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, a.Values)
 		}
 	}
-	if !strings.HasPrefix(a.Missing[0], "service app/<secret hmac:") {
-		t.Errorf("an object that is called like a secret: %v", a.Missing)
+	if !strings.HasPrefix(a.Missing[0], "service app/<secret hmac:") || strings.Contains(a.Altered[0], password) {
+		t.Errorf("an object that is called like a secret: %v, %v", a.Missing, a.Altered)
 	}
 	if strings.Contains(a.Values, "retired") {
 		t.Errorf("a secret of before is shown:\n%s", a.Values)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -14,12 +15,17 @@ import (
 
 // has reports whether the cluster has an object.
 func (s *sim) has(group, resource, namespace, name string) bool {
+	return s.object(group, resource, namespace, name) != nil
+}
+
+// object is an object of the cluster, nil if there is none.
+func (s *sim) object(group, resource, namespace, name string) *unstructured.Unstructured {
 	for _, o := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, namespace) {
 		if o.GetName() == name {
-			return true
+			return &o
 		}
 	}
-	return false
+	return nil
 }
 
 // untilApplied waits until the cluster is Ready with the newest commit.

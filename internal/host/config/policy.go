@@ -30,8 +30,8 @@ type policyFile struct {
 	// touched because of it.
 	Capacity capacityFile `yaml:"capacity"`
 	// observe: whatever the repository has, nodes that somebody changed or stopped stay
-	// as they are, and objects of addons that somebody deleted are not put back; both are
-	// reported.
+	// as they are, and objects of addons that somebody deleted or edited are not put back;
+	// all of it is reported.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"what the repository has" example:"observe"`
 	// off: whatever the repository has, nodes that are there are not changed, and no addon
 	// is uninstalled; approve: that is done when root has approved it.

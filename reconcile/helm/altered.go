@@ -1,0 +1,176 @@
+package helm
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
+)
+
+// alteration is what somebody changed of one object of a release.
+type alteration struct {
+	object string
+	edits  []edits.Edit // at least one
+}
+
+// String implements fmt.Stringer. It has no text that may be a secret.
+func (a alteration) String() string {
+	first := a.edits[0]
+	if i := slices.IndexFunc(a.edits, func(e edits.Edit) bool { return e.Manager != "" }); i >= 0 {
+		first = a.edits[i]
+	}
+	out := a.object + ": " + first.Path
+	if first.Has != "" {
+		out += " " + first.Wants + " -> " + first.Has
+	}
+	if n := len(a.edits) - 1; n > 0 {
+		out += fmt.Sprintf(" (and %d more)", n)
+	}
+	if first.Manager != "" {
+		out += ", changed by " + edits.Shown(first.Manager)
+	}
+	if !first.At.IsZero() {
+		out += " at " + text.Moment(first.At)
+	}
+	return out
+}
+
+// fieldManager is who owns the fields of the definitions we apply.
+const fieldManager = "talos-agent"
+
+// isOurs reports whether a manager of fields writes what releases have: this program, as
+// Helm 3.22 calls it (pkg/kube/client.go, getManagedFieldsManager) and as its definitions
+// are applied, and the helm command.
+func isOurs(manager string) bool {
+	return manager == "helm" || manager == fieldManager || manager == filepath.Base(os.Args[0])
+}
+
+// touched is what is kept of a workload of which somebody else has set a field.
+type touched struct {
+	By     []metav1.ManagedFieldsEntry `json:"by"`
+	Object map[string]any              `json:"object"`
+}
+
+// touchedBy is that, as JSON: it is compared, and changes when it matters. It is "" while
+// nobody else has set a field.
+func touchedBy(o metav1.Object) string {
+	foreign := edits.Foreign(o.GetManagedFields(), isOurs)
+	if len(foreign) == 0 {
+		return ""
+	}
+	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		panic(err) // the types of the API always convert
+	}
+	delete(body, "status")
+	if meta, ok := body["metadata"].(map[string]any); ok {
+		for _, k := range []string{"managedFields", "resourceVersion", "generation"} {
+			delete(meta, k)
+		}
+	}
+	out, err := json.Marshal(touched{foreign, body})
+	if err != nil {
+		panic(err) // it was JSON
+	}
+	return string(out)
+}
+
+// alterationOf compares a workload with the document of the manifest that describes it.
+func alterationOf(o object, document, kept string) (alteration, bool) {
+	var has touched
+	var wants map[string]any
+	// Both were read before; what cannot be read was not changed.
+	if json.Unmarshal([]byte(kept), &has) != nil || yaml.Unmarshal([]byte(document), &wants) != nil {
+		return alteration{}, false
+	}
+	found := edits.Find(wants, has.Object, has.By)
+	return alteration{o.String(), found}, len(found) > 0
+}
+
+// againWithin is how long something has to stay as it was put back: who changes it again
+// before is something in the cluster that will go on, rather than somebody.
+const againWithin = 24 * time.Hour
+
+// The marks of what a revision put back: a hash each, of an object and who had changed
+// it. A label holds 63 characters.
+const (
+	markLength = 6
+	maxMarks   = 10
+)
+
+// markOfEdit is the mark of who changed an object.
+func markOfEdit(object, manager string) string {
+	h := sha256.Sum256([]byte(object + "\n" + manager))
+	return hex.EncodeToString(h[:])[:markLength]
+}
+
+// marksOf is the label of a revision that puts these back.
+func marksOf(all []alteration) string {
+	var marks []string
+	for _, a := range all {
+		for _, e := range a.edits {
+			if mark := markOfEdit(a.object, e.Manager); !slices.Contains(marks, mark) {
+				marks = append(marks, mark)
+			}
+		}
+	}
+	return strings.Join(marks[:min(len(marks), maxMarks)], "")
+}
+
+// wasPutBack reports whether a revision that was made then put the same back, and it did
+// not last.
+func wasPutBack(object string, e edits.Edit, marks string, made time.Time) bool {
+	for ; len(marks) >= markLength; marks = marks[markLength:] {
+		if marks[:markLength] == markOfEdit(object, e.Manager) && e.At.Before(made.Add(againWithin)) {
+			return true
+		}
+	}
+	return false
+}
+
+// splitAltered shortens what somebody changed of a release to what is to be put back, and
+// what was put back already with the revision that was made then.
+func splitAltered(all []alteration, marks string, made time.Time) (once, again string) {
+	var news, old []string
+	for _, a := range all {
+		var left, fresh []edits.Edit
+		for _, e := range a.edits {
+			if wasPutBack(a.object, e, marks, made) {
+				left = append(left, e)
+			} else {
+				fresh = append(fresh, e)
+			}
+		}
+		if len(left) > 0 {
+			old = append(old, alteration{a.object, left}.String())
+		}
+		if len(fresh) > 0 {
+			news = append(news, alteration{a.object, fresh}.String())
+		}
+	}
+	return listObjects(news), listObjects(old)
+}
+
+// listObjects shortens a list of objects.
+func listObjects(objects []string) string {
+	switch n := len(objects); n {
+	case 0:
+		return ""
+	case 1:
+		return objects[0]
+	default:
+		return fmt.Sprintf("%s (and %d more)", objects[0], n-1)
+	}
+}
