@@ -47,14 +47,20 @@ func (a alteration) String() string {
 	return out
 }
 
-// fieldManager is who owns the fields of the definitions we apply.
-const fieldManager = "talos-agent"
+const (
+	// fieldManager is who owns the fields of the definitions we apply.
+	fieldManager = "talos-agent"
+	// namespaceManager owns the labels and annotations that addons ask of their
+	// namespaces. It is not that of definitions: a chart that brings a namespace in
+	// its folder crds/ would take them away.
+	namespaceManager = "talos-agent-namespaces"
+)
 
 // isOurs reports whether a manager of fields writes what releases have: this program, as
-// Helm 3.22 calls it (pkg/kube/client.go, getManagedFieldsManager) and as its definitions
-// are applied, and the helm command.
+// Helm 3.22 calls it (pkg/kube/client.go, getManagedFieldsManager) and as definitions and
+// what addons ask of their namespaces are applied, and the helm command.
 func isOurs(manager string) bool {
-	return manager == "helm" || manager == fieldManager || manager == filepath.Base(os.Args[0])
+	return slices.Contains([]string{"helm", fieldManager, namespaceManager, filepath.Base(os.Args[0])}, manager)
 }
 
 // touched is what is kept of a workload of which somebody else has set a field.

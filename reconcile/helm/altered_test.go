@@ -279,3 +279,35 @@ func TestAgain(t *testing.T) {
 		t.Errorf("a label of %d characters", n)
 	}
 }
+
+// TestNamespaceOfAChart: what an addon asks of a namespace that its chart brings along
+// itself is no edit, although another manager sets it.
+func TestNamespaceOfAChart(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		b.join(1)
+		a := b.local("spaced", "apps", nil, map[string]string{
+			"templates/space.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: extra, labels: {team: chart}}\n",
+		})
+		b.want(a)
+		b.settle(a, 5*time.Minute)
+		if err := b.releaser.LabelNamespace(ctx, b.desired, "extra", cluster.NamespaceMeta{Labels: map[string]string{"team": "inventory"}}); err != nil {
+			t.Fatal(err)
+		}
+		for range 30 {
+			if rel := b.look().Releases.Value["spaced"]; rel.Altered != "" {
+				t.Fatalf("altered: %s", rel.Altered)
+			}
+			time.Sleep(time.Minute)
+		}
+		if _, err := b.client().CoreV1().Namespaces().Patch(ctx, "extra", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"x"}}}`), metav1.PatchOptions{FieldManager: "kubectl-label"}); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(2 * searchEvery); time.Now().Before(end); time.Sleep(time.Minute) {
+			if rel := b.look().Releases.Value["spaced"]; strings.HasPrefix(rel.Altered, "namespace extra: metadata.labels.team, changed by kubectl-label at ") {
+				return
+			}
+		}
+		t.Error("an edit was not seen")
+	})
+}

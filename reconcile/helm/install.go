@@ -168,7 +168,7 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		if once, _ := splitAltered(found.altered, j.putBack, last.Info.LastDeployed.Time); err != nil || len(found.missing) == 0 && once == "" {
 			return last, err
 		}
-		j.putBack, j.kube.threeWay = marksOf(found.altered), true
+		j.putBack = marksOf(found.altered)
 		return j.upgrade(ctx, last.Version+1)
 	case status == release.StatusUninstalling && time.Since(last.Info.Deleted.Time) < pendingFor:
 		return nil, errors.New("its release is being uninstalled")
@@ -220,6 +220,7 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	if err := j.applyCRDs(ctx); err != nil {
 		return nil, err
 	}
+	j.kube.threeWay = j.putBack != ""
 	upgrade := action.NewUpgrade(j.helm)
 	labels := j.labels(revision)
 	labels[labelRolledBack], labels[labelTried], labels[labelPutBack] = notCarried, cmp.Or(j.tried, notCarried), cmp.Or(j.putBack, notCarried)

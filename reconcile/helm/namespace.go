@@ -15,11 +15,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// namespaceManager owns the labels and annotations that addons ask of their
-// namespaces. It is not that of definitions: a chart that brings a namespace in
-// its folder crds/ would take them away.
-const namespaceManager = "talos-agent-namespaces"
-
 // LabelNamespace gives a namespace these labels and annotations, and takes back those
 // it gave before. It makes the namespace if it is missing.
 func (r *Releaser) LabelNamespace(ctx context.Context, d cluster.Desired, namespace string, meta cluster.NamespaceMeta) error {
