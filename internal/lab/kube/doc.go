@@ -16,8 +16,10 @@
 //   - Answers are JSON only; a client that accepts nothing but protobuf gets
 //     406. What it writes may be protobuf.
 //   - OpenAPI states that the server checks fields itself, and nothing else.
-//   - Nobody owns fields, except labels and annotations of namespaces: any other
-//     apply patch is merged, takes nothing away and never conflicts.
+//   - Who set which field is noted of what clients write, by the library of
+//     kube-apiserver, and not of what the controllers write. Lists of custom
+//     resources and of their definitions have no keys. Nobody takes the notes off an
+//     object, and a scale is not applied.
 //   - Pods are held to the Pod Security that Talos configures, by the server's own
 //     rules: enforce baseline, warn of restricted, kube-system is exempt, and
 //     namespaces can have labels. Nothing is audited.
