@@ -28,7 +28,9 @@ func (b *bench) sized() cluster.Addon {
 		"templates/conf.yaml":   "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {a: b, c: d}\n",
 		"templates/secret.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {key: {{ .Values.password }}}\n",
 		"templates/thing.yaml":  "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\nspec: {size: 3}\n",
-		"templates/claim.yaml":  "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: disk}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Gi}}\n",
+		"templates/hook.yaml": "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {name: sized}\nwebhooks:\n- name: sized.example.org\n  failurePolicy: Ignore\n" +
+			"  sideEffects: None\n  admissionReviewVersions: [v1]\n  clientConfig: {service: {name: s, namespace: apps}}\n",
+		"templates/claim.yaml": "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: disk}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Gi}}\n",
 	})
 }
 
@@ -128,7 +130,8 @@ func (b *bench) things() dynamic.ResourceInterface {
 }
 
 // TestEditedObjects: other objects are seen to be changed within minutes, custom resources
-// and secrets as well, and put back. A claim of a volume that was enlarged is left.
+// and secrets as well, and put back. A claim of a volume that was enlarged is left, and so
+// is a webhook.
 func TestEditedObjects(t *testing.T) {
 	bubble(t, func(b *bench) {
 		a := b.installSized()
@@ -149,6 +152,10 @@ func TestEditedObjects(t *testing.T) {
 			},
 			func() error {
 				_, err := core.PersistentVolumeClaims("apps").Patch(ctx, "disk", types.MergePatchType, []byte(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`), edit)
+				return err
+			},
+			func() error {
+				_, err := b.client().AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "sized", types.StrategicMergePatchType, []byte(`{"webhooks":[{"name":"sized.example.org","failurePolicy":"Fail"}]}`), edit)
 				return err
 			},
 		}

@@ -10,6 +10,7 @@ import (
 	"helm.sh/helm/v3/pkg/kube"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
@@ -77,9 +78,18 @@ func (s *searches) forget(keep map[types.UID]bool) {
 	maps.DeleteFunc(s.found, func(uid types.UID, _ search) bool { return !keep[uid] })
 }
 
+// notCompared are the kinds of which nobody's changes are put back. Claims of volumes are
+// enlarged by hand, which the API does not let anybody take back. Webhooks are written by
+// what they belong to: by the jobs of charts that make certificates (kube-webhook-certgen
+// patches failurePolicy, too), and by operators such as Istio's when they are ready.
+var notCompared = map[schema.GroupKind]bool{
+	{Kind: "PersistentVolumeClaim"}:                                                 true,
+	{Group: "admissionregistration.k8s.io", Kind: "MutatingWebhookConfiguration"}:   true,
+	{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration"}: true,
+}
+
 // damageIn looks for the objects of a manifest. Jobs and pods are not missed: they end,
-// and are deleted by whoever cleans up. Claims of volumes are enlarged by hand, which the
-// API does not let anybody take back.
+// and are deleted by whoever cleans up.
 func damageIn(client kube.Interface, manifest string) (damage, error) {
 	list, err := client.Build(strings.NewReader(manifest), false)
 	if err != nil {
@@ -101,7 +111,7 @@ func damageIn(client kube.Interface, manifest string) (damage, error) {
 			return damage{}, err
 		}
 		has, ok := info.Object.(*unstructured.Unstructured)
-		if !described || !ok || kind.Kind == "PersistentVolumeClaim" && kind.Group == "" {
+		if !described || !ok || notCompared[kind.GroupKind()] {
 			continue
 		}
 		if found := edits.Find(wants.Object, has.Object, edits.Foreign(has.GetManagedFields(), isOurs)); len(found) > 0 {
