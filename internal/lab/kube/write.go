@@ -33,8 +33,8 @@ func (req *request) applies() bool { return types.PatchType(req.media) == types.
 // update sets is called as its client calls itself, unless it gives a name.
 func (req *request) write(res *resource) rules.Write {
 	w := rules.Write{Manager: req.query.Get("fieldManager"), Kind: schema.GroupVersionKind{Group: res.group, Version: req.version, Kind: res.kind}, Subresource: req.subresource,
-		Apply: req.applies(), Force: req.query.Get("force") == "true", Body: req.body}
-	if !w.Apply && w.Manager == "" {
+		Force: req.query.Get("force") == "true", Body: req.body}
+	if !req.applies() && w.Manager == "" {
 		w.Manager, _, _ = strings.Cut(req.agent, "/")
 	}
 	return w

@@ -24,11 +24,11 @@ import (
 // Write is what the rules of ownership ask of a request. Who set which field is kept by
 // the library that kube-apiserver keeps it with.
 type Write struct {
-	Manager      string // "": nobody's
-	Kind         schema.GroupVersionKind
-	Subresource  string
-	Apply, Force bool
-	Body         []byte // of an apply
+	Manager     string // "": nobody's
+	Kind        schema.GroupVersionKind
+	Subresource string
+	Force       bool   // of an apply
+	Body        []byte // of an apply
 }
 
 // builtinTypes knows the built-in kinds and which of their lists have keys. It reads a
