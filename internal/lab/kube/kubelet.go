@@ -145,6 +145,9 @@ func (k *kubelet) registerNode() {
 	})
 	cl.scheduleAfter(labelsLeave, func() { cl.dropLabels(k.k.Node) })
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
+	if n := cl.nodes[k.k.Node]; again && k.network && n != nil && !n.ready && !n.lost {
+		k.c.world.Report(k.k.Node, "is Ready") // its network came up while the kubelet before was stopped
+	}
 	for _, p := range cl.boundTo(k.k.Node) {
 		if again {
 			cl.setPodReady(p, true)
@@ -207,6 +210,7 @@ func (k *kubelet) describeNode(o map[string]any) {
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.Condition, "False", p.Reasons[0], p.Texts[0])
 	}
 	if k.network {
+		rules.RemoveTaint(spec, taintNotReady)
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
 	} else {
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)

@@ -120,7 +120,9 @@ func (cl *cluster) setPodReady(p *pod, ready bool) {
 	if ready {
 		status = "True"
 	}
-	if !p.running || p.finished || p.ready == ready {
+	// What is kept of the pod may be older than that it is not: a node that is found lost
+	// may be back at once.
+	if !p.running || p.finished || !ready && !p.ready {
 		return
 	}
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {

@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // ended is when a pod that ends as it is asked to is removed at the latest.
@@ -293,5 +296,60 @@ func TestBoots(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// TestBackWithItsAPI: the node of the only control plane was away with its API, is lost
+// when that comes back, and is back at once; its pods are ready again.
+func TestBackWithItsAPI(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		up, ready := newReadiness(), newReadiness()
+		cp := l.control("cp-1", apiAddr)
+		stopAPI := l.kube.ServeAPI(l.id, "etcd-1", cp, up.call)
+		<-up.ch
+		k := kubelet("wk-1", "10.0.0.21", 501)
+		k.BootID = "boot-1"
+		stop := l.kube.RunKubelet(l.id, k, ready.call)
+		<-ready.ch
+		l.runPods(l.typed(apiAddr), barePod("a", "a"))
+		stop()
+		stopAPI()
+		time.Sleep(2 * time.Minute)
+		l.kube.RunKubelet(l.id, k, ready.call)
+		l.kube.ServeAPI(l.id, "etcd-1", cp, up.call)
+		<-up.ch
+		eventually(t, "ready again", time.Minute, func() error {
+			p := getPod(t, l.typed(apiAddr), "a")
+			if !podReady(p) {
+				return fmt.Errorf("%+v", p.Status)
+			}
+			return nil
+		})
+	})
+}
+
+// TestKubeletRestartsBeforeReady: a kubelet that is started again while its network comes
+// up reports Ready as soon as it registers, without the taint.
+func TestKubeletRestartsBeforeReady(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		k := kubelet("wk-1", "10.0.0.21", 501)
+		k.BootID = "boot-1"
+		stop := l.kube.RunKubelet(l.id, k, ignore)
+		time.Sleep(l.world.Latency.ImagePull + l.world.Latency.CNIPull + l.world.Latency.Ready/2)
+		if nodeReady(set, "wk-1") == nil {
+			t.Fatal("it is Ready already")
+		}
+		stop()
+		l.kube.RunKubelet(l.id, k, ignore)
+		eventually(t, "Ready", time.Minute, func() error { return nodeReady(set, "wk-1") })
+		n, err := set.CoreV1().Nodes().Get(ctx, "wk-1", metav1.GetOptions{})
+		must(t, err)
+		if len(n.Spec.Taints) > 0 {
+			t.Errorf("taints %v", n.Spec.Taints)
+		}
+		if !slices.ContainsFunc(l.world.Events(), func(e world.Event) bool { return e.Subject == "wk-1" && e.Text == "is Ready" }) {
+			t.Error("it is not in the events")
+		}
 	})
 }
