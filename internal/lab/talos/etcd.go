@@ -49,16 +49,13 @@ func (e *etcd) voters() []*member {
 	return slices.DeleteFunc(slices.Clone(e.members), func(m *member) bool { return m.learner })
 }
 
-// hasQuorum reports whether a majority of the voters runs.
-func (e *etcd) hasQuorum() bool {
-	voters, up := e.voters(), 0
-	for _, m := range voters {
-		if m.isUp() {
-			up++
-		}
-	}
-	return up > len(voters)/2
+// countUp counts the voters that run and can be reached.
+func (e *etcd) countUp() int {
+	return len(slices.DeleteFunc(e.voters(), func(m *member) bool { return !m.isUp() }))
 }
+
+// hasQuorum reports whether a majority of the voters runs.
+func (e *etcd) hasQuorum() bool { return e.countUp() > len(e.voters())/2 }
 
 // canServe reports whether anybody who asks this etcd gets an answer.
 func (e *etcd) canServe() bool {
