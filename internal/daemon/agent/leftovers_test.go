@@ -1,8 +1,10 @@
 package agent_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -19,29 +21,45 @@ import (
 // plane.
 func (s *sim) kubectl(server netip.Addr, method, path, body string) {
 	s.T.Helper()
+	if err := s.tryKubectl(server, method, path, body); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// tryKubectl is kubectl of a cluster that may not answer.
+func (s *sim) tryKubectl(server netip.Addr, method, path, body string) error {
+	s.T.Helper()
 	c, ok := s.Cluster().(interface {
 		Desired() (cluster.Desired, bool)
 	})
 	if !ok {
-		s.T.Fatal("a cluster has no credentials")
+		return errors.New("a cluster has no credentials")
 	}
-	d, _ := c.Desired()
+	d, ok := c.Desired()
+	if !ok {
+		return errors.New("there are no credentials yet")
+	}
 	pair, err := tls.X509KeyPair(d.Access.Kube.Cert.Reveal(), d.Access.Kube.Key.Reveal())
 	must(err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(d.Access.Kube.CA.Reveal())
 	transport := &http.Transport{DialContext: s.Lab.World.Net.DialContext, TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(s.T.Context(), method, "https://"+netip.AddrPortFrom(server, 6443).String()+path, strings.NewReader(body))
+	ctx, cancel := context.WithTimeout(s.T.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "https://"+netip.AddrPortFrom(server, 6443).String()+path, strings.NewReader(body))
 	must(err)
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/merge-patch+json")
 	resp, err := (&http.Client{Transport: transport}).Do(req)
-	must(err)
+	if err != nil {
+		return err
+	}
 	must(resp.Body.Close())
 	if resp.StatusCode >= http.StatusBadRequest {
-		s.T.Fatalf("%s %s: %s", method, path, resp.Status)
+		return fmt.Errorf("%s %s: %s", method, path, resp.Status)
 	}
+	return nil
 }
 
 // posted is the last commit status of the cluster.

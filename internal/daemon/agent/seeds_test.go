@@ -16,7 +16,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -33,7 +32,7 @@ var (
 // To see one again: go test ./internal/daemon/agent -run TestSeeds -seed N -seeds 1 -v
 func TestSeeds(t *testing.T) {
 	calls := usualCalls(t)
-	var faults, deaths, troubles atomic.Int64
+	var faults, deaths, hands, downs atomic.Int64
 	count := max(min(*seedCount, 5), *seedCount/daemontest.Thinner)
 	t.Run("all", func(t *testing.T) {
 		for i := range count {
@@ -45,7 +44,8 @@ func TestSeeds(t *testing.T) {
 					l.live()
 					faults.Add(int64(l.Lab.World.Struck()))
 					deaths.Add(int64(l.Deaths))
-					troubles.Add(int64(l.troubled))
+					hands.Add(int64(l.interfered))
+					downs.Add(int64(l.guard.countDowns()))
 					if t.Failed() {
 						t.Logf("to see it again: go test ./internal/daemon/agent -run TestSeeds -seed %d -seeds 1 -v\n%s", seed, l.plot())
 					}
@@ -53,21 +53,27 @@ func TestSeeds(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d seeds: %v faults struck, the agent died %v times, people got in the way %v times", count, faults.Load(), deaths.Load(), troubles.Load())
-	if count >= 5 && (faults.Load() == 0 || deaths.Load() == 0 || troubles.Load() == 0) {
+	t.Logf("%d seeds: %v faults struck, the agent died %v times and took down %v nodes, people got in the way %v times", count, faults.Load(), deaths.Load(), downs.Load(), hands.Load())
+	if count >= 5 && (faults.Load() == 0 || deaths.Load() == 0 || hands.Load() == 0 || downs.Load() == 0) {
 		t.Error("nothing ever went wrong: the simulation proves nothing")
 	}
 }
 
-// usualCalls lists the calls of an undisturbed bring-up: what faults can strike.
+// usualCalls lists the calls of an undisturbed bring-up, of changes that take a node down,
+// and of a replacement: what faults can strike.
 func usualCalls(t *testing.T) []world.CallRecord {
 	t.Helper()
 	seen := map[world.Call]world.CallRecord{}
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, size{ControlPlanes: 3, Workers: 2}, lab.Config{})
+		sz := size{ControlPlanes: 3, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
 		defer s.Close()
 		s.Boot()
 		s.UntilReady(20 * time.Minute)
+		w := newWishes(sz)
+		w.wkCores, w.env, w.tokens["dev-cp-1"] = 6, 1, "now"
+		s.Push(w.files(sz), "changes")
+		s.UntilReady(2 * time.Hour)
 		for _, c := range s.Lab.World.Calls() {
 			seen[c.Call] = c
 		}
@@ -84,30 +90,35 @@ type life struct {
 	rnd   *rand.Rand
 	size  size // what the repository finally asks for
 	calls []world.CallRecord
-	told  []string // what was planned to go wrong
+	plans []string // what was planned to go wrong
 
-	edited map[int]string    // by VMID, the UUID of a VM that somebody tagged
-	asked  map[string]size   // by commit, what it asks for; a broken one is not here
-	tokens map[string]string // by node, of those that are to be replaced
+	wishes wishes
+	edited map[int]string  // by VMID, which one of it somebody tagged
+	asked  map[string]size // by commit, what it asks for; a broken one is not here
+	guard  *guard
 
-	peace    atomic.Bool
-	lock     sync.Mutex // calls reach the world side by side
-	troubled int
-	undo     []func() // what people do to clean up after themselves
-	founders map[string]bool
+	chaotic     atomic.Bool
+	lock        sync.Mutex // calls reach the world side by side
+	interfered  int
+	planesLeave bool          // a control plane is to leave, or was lost
+	undo        []func() bool // what people do to clean up after themselves
+	founders    map[string]bool
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, asked: map[string]size{}, tokens: map[string]string{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, asked: map[string]size{}}
 	l.size = []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3}}[l.rnd.IntN(5)]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
+	l.wishes = newWishes(l.size)
 	l.Removals = 20 // there is no one to approve
+	l.guard = newGuard(l.sim, func() size { return l.size })
 	l.asked[l.Head()[:12]] = l.size
 	ambush := l.ambush()
 	l.Lab.World.OnCall(func(c world.CallRecord) {
 		l.Witness(c)
+		l.guard.watch(c)
 		if strings.HasSuffix(c.Op, "/Bootstrap") {
 			l.lock.Lock()
 			l.founders[c.Subject] = true
@@ -119,12 +130,12 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 }
 
 func (l *life) plan(format string, args ...any) {
-	l.told = append(l.told, fmt.Sprintf(format, args...))
+	l.plans = append(l.plans, fmt.Sprintf(format, args...))
 }
 
 // plot tells what was to go wrong and what happened.
 func (l *life) plot() string {
-	return "planned:\n  " + strings.Join(l.told, "\n  ") + "\nhappened:\n" + l.Story(60)
+	return "planned:\n  " + strings.Join(l.plans, "\n  ") + "\nhappened:\n" + l.Story(60)
 }
 
 // latencies draws how fast this world is: a tenth to three times the usual.
@@ -137,9 +148,17 @@ func (l *life) latencies() world.Latencies {
 	return d
 }
 
-// live is the whole life: chaos, healing, and what must be true in the end.
+// live is the whole life: chaos, healing, and what must be true in the end. In every
+// second one the chaos begins when the cluster is there.
 func (l *life) live() {
 	defer l.Close()
+	grown := l.rnd.IntN(2) == 0
+	if grown {
+		l.plan("at first nothing goes wrong")
+		l.Boot()
+		l.UntilReady(time.Hour)
+	}
+	l.chaotic.Store(true)
 	for range l.rnd.IntN(9) {
 		l.addFault()
 	}
@@ -148,24 +167,29 @@ func (l *life) live() {
 	}
 	if l.rnd.IntN(3) == 0 {
 		n := 1 + l.rnd.IntN(12)
-		l.Disk.DieAt = n
+		l.Disk.DieAt = l.Disk.Steps + n
 		if l.rnd.IntN(2) == 0 {
-			l.Disk.DieAt = -n
+			l.Disk.DieAt = -l.Disk.DieAt
 		}
 		l.plan("the agent dies at durable step %d", l.Disk.DieAt)
 	}
-	l.Boot()
+	if !grown {
+		l.Boot()
+	}
 	l.chaos(time.Duration(30+l.rnd.IntN(420)) * time.Second)
 	l.heal()
 	l.pass(3 * time.Minute) // for what was undone to be noticed
-	l.Until(time.Hour, "Ready", func(st cluster.Status) bool {
-		return st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == l.Head()
+	cleanUp := l.cleanUpAgain(time.Minute)
+	l.Until(2*time.Hour, "Ready", func(st cluster.Status) bool {
+		return cleanUp() && st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == l.Head()
 	})
 	if l.T.(*testing.T).Failed() {
 		return
 	}
 	l.Quiet(10 * time.Minute)
 	l.CheckRules(l.size)
+	l.guard.wantInService()
+	l.wishes.check(l.sim, l.size)
 	l.tidy()
 	l.Halt()
 }
@@ -219,6 +243,7 @@ func (l *life) addFault() {
 	case world.CrashBefore, world.CrashAfter:
 		f.Times = 1
 	}
+	l.guard.misled = l.guard.misled || isLie(f)
 	l.plan("%s %s %s %s, no. %d, %d times, delay %v, status %d", f.Kind, f.System, f.Op, f.Subject, f.Nth, f.Times, f.Delay, f.Status)
 	l.Lab.World.Inject(f)
 }
@@ -238,24 +263,14 @@ func (l *life) chaos(d time.Duration) {
 	for time.Now().Before(end) && !l.T.(*testing.T).Failed() {
 		l.pass(min(time.Duration(5+l.rnd.IntN(90))*time.Second, time.Until(end)))
 		if l.rnd.IntN(2) == 0 {
-			l.trouble()
+			l.interfere()
 		}
 	}
 }
 
-// files is the repository of what the cluster should be now.
-func (l *life) files() map[string][]byte {
-	files := l.size.Files()
-	for name, token := range l.tokens {
-		row := "{name: " + name + ","
-		files["inventory/dev/nodes.yaml"] = []byte(strings.Replace(string(files["inventory/dev/nodes.yaml"]), row, row+" replace: "+token+",", 1))
-	}
-	return files
-}
-
 // ask pushes what the cluster should be now.
 func (l *life) ask(message string) {
-	l.Push(l.files(), message)
+	l.Push(l.wishes.files(l.size), message)
 	l.asked[l.Head()[:12]] = l.size
 }
 
@@ -280,181 +295,6 @@ func (l *life) address(n int) string {
 	return fmt.Sprintf("10.10.0.%d", 41+n-l.size.ControlPlanes)
 }
 
-// trouble is one thing that people or the house do.
-func (l *life) trouble() {
-	n := l.rnd.IntN(l.size.ControlPlanes + l.size.Workers)
-	id := l.vmid(n)
-	vm, exists := l.Lab.PVE.VM(id)
-	switch l.rnd.IntN(12) {
-	case 10:
-		l.plan("one worker less is pushed")
-		if l.size.Workers > 1 {
-			l.size.Workers--
-			l.ask("one worker less")
-		}
-	case 11:
-		name := l.size.Name(n)
-		l.plan("%s is to be replaced", name)
-		if n >= l.size.ControlPlanes || l.size.ControlPlanes > 1 {
-			l.tokens[name] = fmt.Sprintf("t%d", len(l.told))
-			l.ask("replace " + name)
-		}
-	case 0:
-		l.plan("the agent is killed")
-		l.Die()
-	case 1:
-		l.plan("somebody stops vm %d", id)
-		if exists && vm.Lock == "" {
-			_ = l.Lab.PVE.Stop(id) // it may be busy; then nothing was done to it
-		}
-	case 2:
-		l.edit(id, vm, exists)
-	case 3:
-		l.plan("somebody adds a tag to vm %d", id)
-		if exists && vm.Maker != "root@pam" && vm.Lock == "" {
-			must(l.Lab.PVE.Edit(id, "tags", vm.Config["tags"]+";keep-me"))
-			l.lock.Lock()
-			l.edited[id] = vm.UUID
-			l.lock.Unlock()
-		}
-	case 4:
-		l.plan("a backup of vm %d runs", id)
-		if exists && vm.Lock == "" {
-			must(l.Lab.PVE.Lock(id, "backup"))
-			l.later(func() { _ = l.Lab.PVE.Unlock(id) })
-		}
-	case 5:
-		l.plan("%s falls dark", l.address(n))
-		l.darken(l.address(n))
-	case 6:
-		l.plan("Proxmox VE falls dark")
-		l.darken("pve")
-	case 7:
-		l.plan("one worker more is pushed")
-		l.size.Workers++
-		l.ask("one worker more")
-	case 8:
-		l.plan("a broken inventory is pushed, and mended")
-		files := l.files()
-		files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
-		l.Push(files, "break it")
-		l.later(func() { l.ask("mend it") })
-	case 9:
-		if n < l.size.ControlPlanes || !exists || vm.Lock != "" || vm.Maker == "root@pam" {
-			l.plan("nobody does anything")
-			return
-		}
-		l.plan("somebody removes vm %d and makes another one of its number", id)
-		if l.remove(id) && l.rnd.IntN(2) == 0 {
-			l.foreign(id)
-		}
-	}
-}
-
-// later has somebody who got in the way undo it when the world is healed.
-func (l *life) later(f func()) {
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	l.troubled++
-	l.undo = append(l.undo, f)
-}
-
-// edit changes something the inventory fixes, until it is changed back.
-func (l *life) edit(id int, vm pve.VMView, exists bool) {
-	key, value := "memory", "3072"
-	if l.rnd.IntN(2) == 0 {
-		key, value = "description", "mine now"
-	}
-	l.plan("somebody sets %s of vm %d", key, id)
-	if !exists || vm.Lock != "" || vm.Maker == "root@pam" {
-		return
-	}
-	old := vm.Config[key]
-	must(l.Lab.PVE.Edit(id, key, value))
-	l.later(func() {
-		if now, ok := l.Lab.PVE.VM(id); ok && now.UUID == vm.UUID {
-			must(l.Lab.PVE.Edit(id, key, old))
-		}
-	})
-}
-
-func (l *life) darken(host string) {
-	net := l.Lab.World.Net.(*world.Memory)
-	net.Darken(host, true)
-	l.later(func() { net.Darken(host, false) })
-}
-
-// ambush draws whether somebody swaps a worker's VM for one of their own in the
-// instant before the agent reads its config: what was known of the VM a moment
-// ago is of no use then.
-func (l *life) ambush() func(world.CallRecord) {
-	if l.rnd.IntN(3) != 0 {
-		return func(world.CallRecord) {}
-	}
-	id := l.vmid(l.size.ControlPlanes + l.rnd.IntN(l.size.Workers))
-	var left atomic.Int64
-	left.Store(1 + l.rnd.Int64N(8))
-	l.plan("somebody swaps vm %d as it is read the %d. time", id, left.Load())
-	return func(c world.CallRecord) {
-		if c.Op != "GET /nodes/{node}/qemu/{vmid}/config" || c.Subject != fmt.Sprint(id) || left.Add(-1) != 0 || l.peace.Load() {
-			return
-		}
-		if vm, ok := l.Lab.PVE.VM(id); ok && vm.Maker != "root@pam" && l.remove(id) {
-			l.foreignIn(id, "talos")
-		}
-	}
-}
-
-// remove takes a VM away with all that was ever done to it.
-func (l *life) remove(id int) bool {
-	if l.Lab.PVE.Remove(id) != nil {
-		return false
-	}
-	l.lock.Lock()
-	defer l.lock.Unlock()
-	delete(l.edited, id)
-	return true
-}
-
-// foreign puts somebody else's VM on a VMID of ours.
-func (l *life) foreign(id int) {
-	l.plan("somebody makes a vm %d of their own", id)
-	l.foreignIn(id, []string{"", "talos"}[l.rnd.IntN(2)])
-}
-
-func (l *life) foreignIn(id int, pool string) {
-	if l.Lab.PVE.CreateForeign(id, pve.Foreign{Pool: pool, Config: map[string]string{"name": "precious"}}) != nil {
-		return // the agent was faster
-	}
-	l.later(func() {
-		vm, ok := l.Lab.PVE.VM(id)
-		if !ok || vm.Maker != "root@pam" || vm.Config["name"] != "precious" {
-			l.T.Errorf("somebody's vm %d did not survive", id)
-			return
-		}
-		must(l.Lab.PVE.Remove(id))
-	})
-}
-
-// heal lifts every fault and has people clean up after themselves.
-func (l *life) heal() {
-	l.peace.Store(true)
-	l.Lab.World.Heal()
-	l.lock.Lock()
-	undo := l.undo
-	l.lock.Unlock()
-	for _, f := range slices.Backward(undo) {
-		f()
-	}
-	// A machine that never came up is switched off and on, as its Wait says.
-	for _, vm := range l.Lab.PVE.VMs() {
-		if vm.Power == pve.Running && vm.Dead {
-			must(l.Lab.PVE.Stop(vm.VMID))
-			must(l.Lab.PVE.Start(vm.VMID))
-		}
-	}
-}
-
 // tidy looks for what must not be left: disks of nobody, lost edits, a second
 // founder of etcd, untruths at the forge.
 func (l *life) tidy() {
@@ -463,8 +303,8 @@ func (l *life) tidy() {
 			l.T.Errorf("volume %s was left behind", v.Volid)
 		}
 	}
-	for id, uuid := range l.edited {
-		if vm, ok := l.Lab.PVE.VM(id); ok && vm.UUID == uuid && !strings.Contains(vm.Config["tags"], "keep-me") {
+	for id, made := range l.edited {
+		if vm, ok := l.Lab.PVE.VM(id); ok && vm.Config["vmgenid"] == made && !strings.Contains(vm.Config["tags"], "keep-me") {
 			l.T.Errorf("the tag that somebody added to vm %d was taken away", id)
 		}
 	}

@@ -1,0 +1,250 @@
+package agent_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// guard judges what is done to nodes that work, by what the world shows at that instant
+// and not by what an agent believes, over agents that come and go: none is taken down that
+// was not drained, beside others that are out of service, at the cost of etcd's quorum, or
+// more often than there was a reason for. Where people have just had a hand in a node,
+// what was read a moment before may be out of date.
+type guard struct {
+	s    *sim
+	size func() size // that the inventory has
+
+	mu      sync.Mutex
+	workers int                        // how many of them may be out of service at once
+	touched map[string]time.Time       // by node, when people had a hand in it last
+	reasons map[string]int             // by node, how many there were to take it down
+	boots   map[string]map[string]bool // by node, in which boots it was taken down
+	down    map[string]string          // by node that was taken down and does not work again yet, the boot
+	misled  bool                       // the list of pods is not what is there
+}
+
+// justTouched is how long it may take until what people do is seen: a kubelet that is
+// silent is noticed after 40 s.
+const justTouched = time.Minute
+
+func newGuard(s *sim, sz func() size) *guard {
+	return &guard{s: s, size: sz, workers: 1, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}}
+}
+
+// touch notes that people have a hand in a node.
+func (g *guard) touch(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.touched[node] = time.Now()
+}
+
+// permit notes a reason to take nodes down once.
+func (g *guard) permit(nodes ...string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, n := range nodes {
+		g.reasons[n]++
+	}
+}
+
+// allow notes how many workers may be out of service at once; what has begun with more
+// may end.
+func (g *guard) allow(workers int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.workers = max(g.workers, workers)
+}
+
+// watch looks at every call.
+func (g *guard) watch(c world.CallRecord) {
+	_, op, _ := strings.Cut(c.Op, "/")
+	op = op[strings.LastIndex(op, "/")+1:]
+	switch {
+	case c.System == "kube" && c.Op == "PATCH /api/v1/nodes/{name}":
+		g.judgeBudget("")
+	case c.System == "pve" && strings.HasPrefix(c.Op, "POST ") && slices.Contains([]string{"shutdown", "stop", "reboot", "reset"}, op):
+		for _, vm := range g.s.Lab.PVE.VMs() {
+			if fmt.Sprint(vm.VMID) == c.Subject && vm.Maker != "root@pam" {
+				g.judge(vm.Config["name"], op == "stop")
+			}
+		}
+	case c.System == "talos" && slices.Contains([]string{"Reboot", "Reset", "Shutdown"}, op):
+		g.judge(c.Subject, op == "Reset")
+	}
+}
+
+// machineOf is the machine of a node; ok: it works.
+func (g *guard) machineOf(name string) (found talos.MachineView, ok bool) {
+	for _, m := range g.s.Lab.Talos.Machines() {
+		if m.Node == name {
+			return m, m.Stage == "running" && m.NodeReady && !m.Partition
+		}
+	}
+	return talos.MachineView{}, false
+}
+
+// judge looks at the world when a node is about to go down, for good or not.
+func (g *guard) judge(name string, forGood bool) {
+	m, works := g.machineOf(name)
+	if !works {
+		return
+	}
+	g.judgeBudget(name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	recently := time.Since(g.touched[name]) < justTouched
+	if !recently {
+		g.judgeDrain(name)
+	}
+	g.judgeEtcd(name, forGood)
+	if g.boots[name] == nil {
+		g.boots[name] = map[string]bool{}
+	}
+	g.boots[name][m.BootID] = true
+	if n := len(g.boots[name]); n > g.reasons[name] {
+		g.s.Lab.World.Violate("turns", "%s is taken down the %d. time, and there were %d reasons", name, n, g.reasons[name])
+	}
+	g.down[name] = m.BootID
+}
+
+// judgeDrain: a node that goes down is cordoned, and nothing is on it that could be
+// somewhere else.
+func (g *guard) judgeDrain(name string) {
+	n := g.nodeObject(name)
+	if n == nil {
+		return // somebody has deleted it, and nothing can be drained
+	}
+	if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); !cordoned {
+		g.s.Lab.World.Violate("drain", "%s goes down, and is not cordoned", name)
+	}
+	for _, p := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "") {
+		stays := toleratesCordons(p) || slices.ContainsFunc(p.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" || o.Kind == "Node" })
+		if on, _, _ := unstructured.NestedString(p.Object, "spec", "nodeName"); on == name && !stays && !g.misled {
+			g.s.Lab.World.Violate("drain", "%s goes down, and pod %s is on it", name, p.GetName())
+		}
+	}
+}
+
+// toleratesCordons reports whether a pod that was evicted may come back to a node that is
+// cordoned, as Cilium's operator does.
+func toleratesCordons(pod unstructured.Unstructured) bool {
+	all, _, _ := unstructured.NestedSlice(pod.Object, "spec", "tolerations")
+	return slices.ContainsFunc(all, func(t any) bool {
+		m, _ := t.(map[string]any)
+		return m["operator"] == "Exists" && (m["key"] == nil || m["key"] == "node.kubernetes.io/unschedulable")
+	})
+}
+
+// judgeEtcd: without a control plane that goes down etcd has its quorum, unless it is the
+// only one; and one that goes for good is no member.
+func (g *guard) judgeEtcd(name string, forGood bool) {
+	for node, at := range g.touched {
+		if strings.HasPrefix(node, "dev-cp-") && time.Since(at) < justTouched {
+			return
+		}
+	}
+	m, _ := g.machineOf(name)
+	if forGood && m.Etcd != "" {
+		g.s.Lab.World.Violate("quorum", "%s is deleted, and is a member of etcd", name)
+	}
+	if m.Etcd != "" && !m.Learner && m.Voters > 1 && m.Up-1 < m.Voters/2+1 {
+		g.s.Lab.World.Violate("quorum", "%s goes down, and %d other voters of %d are up", name, m.Up-1, m.Voters)
+	}
+}
+
+// judgeBudget counts the nodes that the agent has out of service, with one that goes down
+// now.
+func (g *guard) judgeBudget(going string) {
+	out := g.outOfService()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if going != "" {
+		out[going] = true
+	}
+	for prefix, most := range map[string]int{"dev-cp-": 1, "dev-wk-": g.workers} {
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(out)), func(n string) bool { return !strings.HasPrefix(n, prefix) })
+		if len(names) > most && (going == "" || strings.HasPrefix(going, prefix)) {
+			g.s.Lab.World.Violate("budget", "%v are out of service by the agent, and %d may be (%q goes down)", names, most, going)
+		}
+	}
+}
+
+// outOfService are the nodes that the agent has taken out of service: those that carry its
+// mark and a cordon, and those that it took down and that do not work again.
+func (g *guard) outOfService() map[string]bool {
+	out := map[string]bool{}
+	for _, n := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
+		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); cordoned && n.GetAnnotations()[cluster.AnnotationTurn] != "" && !g.hasLeft(n.GetName()) {
+			out[n.GetName()] = true
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, boot := range g.down {
+		m, works := g.machineOf(name)
+		switch {
+		case works && m.BootID != boot:
+			delete(g.down, name)
+		case g.hasLeft(name):
+			delete(g.down, name)
+		case m.BootID != boot: // it may be up still, when the request was lost
+			out[name] = true
+		}
+	}
+	return out
+}
+
+// hasLeft reports whether a node is no longer in the inventory, and its VM was deleted: it
+// does not come back.
+func (g *guard) hasLeft(name string) bool {
+	sz := g.size()
+	for n := range sz.ControlPlanes + sz.Workers {
+		if sz.Name(n) == name {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(g.s.Lab.PVE.VMs(), func(vm vmView) bool { return vm.Config["name"] == name })
+}
+
+// countDowns counts how often nodes were taken down.
+func (g *guard) countDowns() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, boots := range g.boots {
+		n += len(boots)
+	}
+	return n
+}
+
+// nodeObject is the Node object of a node; nil: there is none.
+func (g *guard) nodeObject(name string) *unstructured.Unstructured {
+	for _, n := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
+		if n.GetName() == name {
+			return &n
+		}
+	}
+	return nil
+}
+
+// wantInService checks that no node is left out of service.
+func (g *guard) wantInService() {
+	g.s.T.Helper()
+	if got := g.s.cordoned(); len(got) > 0 {
+		g.s.T.Errorf("left cordoned: %v", got)
+	}
+	for name := range g.outOfService() {
+		g.s.T.Errorf("%s was taken down and does not work again", name)
+	}
+}

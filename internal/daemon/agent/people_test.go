@@ -1,0 +1,404 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// target is the node that something happens to.
+type target struct {
+	n      int
+	name   string
+	id     int
+	vm     pve.VMView
+	exists bool
+}
+
+// isOurs reports whether the VM is there, the agent's, and not locked.
+func (t target) isOurs() bool { return t.exists && t.vm.Maker != "root@pam" && t.vm.Lock == "" }
+
+// interfere is one thing that people or the house do.
+func (l *life) interfere() {
+	n := l.rnd.IntN(l.size.ControlPlanes + l.size.Workers)
+	t := target{n: n, name: l.size.Name(n), id: l.vmid(n)}
+	t.vm, t.exists = l.Lab.PVE.VM(t.id)
+	acts := []func(target){
+		func(target) { l.plan("the agent is killed"); l.Die() },
+		l.stop, l.edit, l.tag, l.backUp,
+		func(t target) { l.plan("%s falls dark", l.address(t.n)); l.darken(l.address(t.n)) },
+		func(target) { l.plan("Proxmox VE falls dark"); l.darken("pve.lab") },
+		func(target) { l.plan("the repository falls dark"); l.darken("git.lab") },
+		l.breakInventory, l.destroyVM,
+		l.cordon, l.uncordon, l.deleteNode, l.editDeployment, l.kill, l.partition,
+		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
+	}
+	acts[l.rnd.IntN(len(acts))](t)
+}
+
+// later has somebody who got in the way undo it when the world is healed; what cannot be
+// undone then is tried again.
+func (l *life) later(f func() (done bool)) {
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.interfered++
+	l.undo = append(l.undo, f)
+}
+
+func (l *life) stop(t target) {
+	l.plan("somebody stops vm %d", t.id)
+	if t.exists && t.vm.Lock == "" {
+		l.guard.touch(t.name)
+		_ = l.Lab.PVE.Stop(t.id) // it may be busy; then nothing was done to it
+	}
+}
+
+// edit changes something the inventory fixes, until it is changed back.
+func (l *life) edit(t target) {
+	key, value := "memory", "3072"
+	if l.rnd.IntN(2) == 0 {
+		key, value = "description", "mine now"
+	}
+	l.plan("somebody sets %s of vm %d", key, t.id)
+	if !t.isOurs() {
+		return
+	}
+	old := t.vm.Config[key]
+	l.guard.permit(t.name, t.name) // for what is set, and for what it was before
+	must(l.Lab.PVE.Edit(t.id, key, value))
+	l.later(func() bool {
+		// What was asked for meanwhile is not taken back.
+		if now, ok := l.Lab.PVE.VM(t.id); ok && now.UUID == t.vm.UUID && now.Config[key] == value {
+			must(l.Lab.PVE.Edit(t.id, key, old))
+		}
+		return true
+	})
+}
+
+func (l *life) tag(t target) {
+	l.plan("somebody adds a tag to vm %d", t.id)
+	if t.isOurs() {
+		must(l.Lab.PVE.Edit(t.id, "tags", t.vm.Config["tags"]+";keep-me"))
+		l.lock.Lock()
+		l.edited[t.id] = t.vm.Config["vmgenid"]
+		l.lock.Unlock()
+	}
+}
+
+func (l *life) backUp(t target) {
+	l.plan("a backup of vm %d runs", t.id)
+	if t.exists && t.vm.Lock == "" {
+		must(l.Lab.PVE.Lock(t.id, "backup"))
+		l.later(func() bool { _ = l.Lab.PVE.Unlock(t.id); return true })
+	}
+}
+
+func (l *life) darken(host string) {
+	net := l.Lab.World.Net.(*world.Memory)
+	net.Darken(host, true)
+	l.later(func() bool { net.Darken(host, false); return true })
+}
+
+func (l *life) breakInventory(target) {
+	l.plan("a broken inventory is pushed, and corrected later")
+	files := l.wishes.files(l.size)
+	files["inventory/dev/nodes.yaml"] = append(slices.Clone(files["inventory/dev/nodes.yaml"]), []byte("- nonsense\n")...)
+	l.Push(files, "break it")
+	l.later(func() bool { l.ask("correct it"); return true })
+}
+
+// destroyVM removes a VM by hand. One of three control planes can be lost while nothing
+// else takes one.
+func (l *life) destroyVM(t target) {
+	foreign := l.rnd.IntN(2) == 0
+	l.plan("somebody removes vm %d, and makes another one of its number: %v", t.id, foreign)
+	if !t.isOurs() || t.n < l.size.ControlPlanes && !l.canLosePlane() {
+		return
+	}
+	l.guard.touch(t.name)
+	if l.remove(t.id) && foreign && t.n >= l.size.ControlPlanes {
+		l.foreign(t.id)
+	}
+}
+
+// canLosePlane reports whether etcd survives the loss of a control plane: all three of it
+// are up, and nobody has asked for one of them to leave.
+func (l *life) canLosePlane() bool {
+	up := 0
+	for _, m := range l.Lab.Talos.Machines() {
+		if m.Etcd != "" && !m.Learner && m.Up == 3 && m.Voters == 3 {
+			up++
+		}
+	}
+	if l.planesLeave || l.size.ControlPlanes < 3 || up != 3 {
+		return false
+	}
+	l.planesLeave = true // until a machine is made again, which may take as long as the life
+	return true
+}
+
+// useNode has somebody use kubectl on a Node object; no API may answer, and what was done
+// is not known when an answer is lost.
+func (l *life) useNode(t target, method, body string) error {
+	if l.Agent == nil {
+		return errors.New("nobody has credentials")
+	}
+	l.guard.touch(t.name)
+	return l.tryKubectl(netip.MustParseAddr(l.address(l.rnd.IntN(l.size.ControlPlanes))), method, "/api/v1/nodes/"+t.name, body)
+}
+
+func (l *life) cordon(t target) {
+	l.plan("somebody cordons %s", t.name)
+	_ = l.useNode(t, http.MethodPatch, `{"spec":{"unschedulable":true}}`)
+	l.later(func() bool {
+		return !slices.Contains(l.cordoned(), t.name) || l.useNode(t, http.MethodPatch, `{"spec":{"unschedulable":false}}`) == nil
+	})
+}
+
+func (l *life) uncordon(t target) {
+	l.plan("somebody uncordons %s", t.name)
+	_ = l.useNode(t, http.MethodPatch, `{"spec":{"unschedulable":false}}`)
+}
+
+// deleteNode deletes a Node object. Its kubelet registers again when it is started.
+func (l *life) deleteNode(t target) {
+	l.plan("somebody deletes the node %s", t.name)
+	_ = l.useNode(t, http.MethodDelete, "")
+	l.later(func() bool {
+		if !slices.Contains(l.nodeObjects(), t.name) {
+			l.guard.touch(t.name)
+			_ = l.Lab.Talos.Reboot(t.id) // one that is off registers when it boots
+		}
+		return true
+	})
+}
+
+func (l *life) editDeployment(target) {
+	replicas := l.rnd.IntN(3)
+	l.plan("somebody deletes podinfo, or wants %d of it", replicas)
+	if l.Agent == nil {
+		return
+	}
+	method, body := http.MethodPatch, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
+	if replicas == 2 {
+		method, body = http.MethodDelete, ""
+	}
+	_ = l.tryKubectl(netip.MustParseAddr(l.address(0)), method, "/apis/apps/v1/namespaces/apps/deployments/podinfo", body)
+}
+
+// kill has a machine hang until somebody switches it off and on.
+func (l *life) kill(t target) {
+	l.plan("the machine of %s hangs", t.name)
+	if t.exists && l.Lab.Talos.Kill(t.id) == nil {
+		l.guard.touch(t.name)
+		l.later(func() bool {
+			vm, ok := l.Lab.PVE.VM(t.id)
+			if !ok || vm.Config["vmgenid"] != t.vm.Config["vmgenid"] || vm.Power != pve.Running {
+				return true
+			}
+			if vm.Lock != "" || l.Lab.PVE.Stop(t.id) != nil {
+				return false
+			}
+			_ = l.Lab.PVE.Start(t.id) // the agent may be faster
+			return true
+		})
+	}
+}
+
+func (l *life) partition(t target) {
+	l.plan("%s is cut off from the network", t.name)
+	if l.Lab.Talos.Partition(t.id, true) == nil {
+		l.guard.touch(t.name)
+		l.later(func() bool { _ = l.Lab.Talos.Partition(t.id, false); return true })
+	}
+}
+
+// push changes what the inventory has.
+func (l *life) push(t target) {
+	w, other := &l.wishes, func(now, a, b int) int {
+		if now == a {
+			return b
+		}
+		return a
+	}
+	changes := map[string]func(){
+		"memory of the control planes": func() { w.cpRAM = other(w.cpRAM, 8192, 9216); l.permitAll(true, false) },
+		"memory of the workers":        func() { w.wkRAM = other(w.wkRAM, 8192, 9216); l.permitAll(false, true) },
+		"cores of the workers":         func() { w.wkCores = other(w.wkCores, 4, 6); l.permitAll(false, true) },
+		"cores of the control planes":  func() { w.cpCores = other(w.cpCores, 4, 6); l.permitAll(true, false) },
+		"larger disks":                 func() { w.wkDisk += 10; l.permitAll(false, true) },
+		"a label":                      func() { w.zones[t.name] = []string{"", "a", "b"}[l.rnd.IntN(3)] },
+		"a taint":                      func() { w.dedicated[t.name] = !w.dedicated[t.name] },
+		"a sysctl":                     func() { w.sysctl++ },
+		"the environment":              func() { w.env++; l.permitAll(true, true) },
+		"pods of a kubelet":            func() { w.pods = other(w.pods, 150, 200) },
+		"values of an addon":           func() { w.replicas = other(w.replicas, 1, 2) },
+		"how many at once":             func() { w.unavailable = other(w.unavailable, 1, 2); l.guard.allow(w.unavailable) },
+		"one worker more":              func() { l.size.Workers++ },
+		"one worker less":              l.dropWorker,
+		"other control planes":         l.scalePlanes,
+		"a replacement":                func() { l.replace(t) },
+	}
+	names := slices.Sorted(maps.Keys(changes))
+	name := names[l.rnd.IntN(len(names))]
+	l.plan("pushed: %s (%s)", name, t.name)
+	changes[name]()
+	l.ask(name)
+}
+
+// permitAll notes a reason to take nodes of a role down.
+func (l *life) permitAll(planes, workers bool) {
+	for n := range l.size.ControlPlanes + l.size.Workers {
+		if n < l.size.ControlPlanes && planes || n >= l.size.ControlPlanes && workers {
+			l.guard.permit(l.size.Name(n))
+		}
+	}
+}
+
+func (l *life) dropWorker() {
+	if l.size.Workers > 1 {
+		l.size.Workers--
+		l.guard.permit(l.size.Name(l.size.ControlPlanes + l.size.Workers))
+	}
+}
+
+// scalePlanes makes three control planes of one, or one of three.
+func (l *life) scalePlanes() {
+	switch {
+	case l.size.ControlPlanes == 1:
+		l.size.ControlPlanes = 3
+	case l.canLosePlane():
+		for n := 1; n < 3; n++ {
+			l.guard.permit(l.size.Name(n))
+		}
+		l.size.ControlPlanes = 1
+	}
+}
+
+func (l *life) replace(t target) {
+	switch {
+	case t.n >= l.size.ControlPlanes:
+	case !l.canLosePlane():
+		return
+	}
+	l.guard.permit(t.name)
+	l.wishes.tokens[t.name] = fmt.Sprintf("t%d", len(l.plans))
+}
+
+// ambush draws whether somebody swaps a worker's VM for one of their own in the
+// instant before the agent reads its config: what was known of the VM a moment
+// ago is of no use then.
+func (l *life) ambush() func(world.CallRecord) {
+	if l.rnd.IntN(3) != 0 {
+		return func(world.CallRecord) {}
+	}
+	n := l.size.ControlPlanes + l.rnd.IntN(l.size.Workers)
+	id, name := l.vmid(n), l.size.Name(n)
+	var left atomic.Int64
+	left.Store(1 + l.rnd.Int64N(8))
+	l.plan("somebody swaps vm %d as it is read the %d. time", id, left.Load())
+	return func(c world.CallRecord) {
+		if c.Op != "GET /nodes/{node}/qemu/{vmid}/config" || c.Subject != fmt.Sprint(id) || !l.chaotic.Load() || left.Add(-1) != 0 {
+			return
+		}
+		if vm, ok := l.Lab.PVE.VM(id); ok && vm.Maker != "root@pam" {
+			l.guard.touch(name)
+			if l.remove(id) {
+				l.foreignIn(id, "talos")
+			}
+		}
+	}
+}
+
+// remove takes a VM away with all that was ever done to it.
+func (l *life) remove(id int) bool {
+	if l.Lab.PVE.Remove(id) != nil {
+		return false
+	}
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	delete(l.edited, id)
+	return true
+}
+
+// foreign puts somebody else's VM on a VMID of ours.
+func (l *life) foreign(id int) {
+	l.plan("somebody makes a vm %d of their own", id)
+	l.foreignIn(id, []string{"", "talos"}[l.rnd.IntN(2)])
+}
+
+func (l *life) foreignIn(id int, pool string) {
+	if l.Lab.PVE.CreateForeign(id, pve.Foreign{Pool: pool, Config: map[string]string{"name": "precious"}}) != nil {
+		return // the agent was faster
+	}
+	l.later(func() bool {
+		vm, ok := l.Lab.PVE.VM(id)
+		if !ok || vm.Maker != "root@pam" || vm.Config["name"] != "precious" {
+			l.T.Errorf("somebody's vm %d did not survive", id)
+			return true
+		}
+		must(l.Lab.PVE.Remove(id))
+		return true
+	})
+}
+
+// heal lifts every fault and has people clean up after themselves.
+func (l *life) heal() {
+	l.chaotic.Store(false)
+	l.Lab.World.Heal()
+	l.cleanUp()
+	// A machine that never came up is switched off and on, as its Wait says.
+	for _, vm := range l.Lab.PVE.VMs() {
+		if vm.Power == pve.Running && vm.Dead {
+			must(l.Lab.PVE.Stop(vm.VMID))
+			must(l.Lab.PVE.Start(vm.VMID))
+		}
+	}
+}
+
+// cleanUp undoes what is to be undone, the last first, and keeps what cannot be yet.
+func (l *life) cleanUp() {
+	l.lock.Lock()
+	undo := l.undo
+	l.undo = nil
+	l.lock.Unlock()
+	var left []func() bool
+	for _, f := range slices.Backward(undo) {
+		if !f() {
+			left = append(left, f)
+		}
+	}
+	slices.Reverse(left)
+	l.lock.Lock()
+	defer l.lock.Unlock()
+	l.undo = append(left, l.undo...)
+}
+
+// cleanUpAgain undoes now and then what could not be undone before, and reports whether
+// everything is.
+func (l *life) cleanUpAgain(every time.Duration) (done func() bool) {
+	last := time.Now()
+	return func() bool {
+		if time.Since(last) >= every && l.Agent != nil && !l.IsDead() {
+			last = time.Now()
+			l.cleanUp()
+		}
+		l.lock.Lock()
+		defer l.lock.Unlock()
+		return len(l.undo) == 0
+	}
+}
+
+// isLie reports whether a fault has a drain believe that a node is empty.
+func isLie(f world.Fault) bool {
+	return f.System == "kube" && f.Kind == world.EmptyList && strings.Contains(f.Op, "pods")
+}
