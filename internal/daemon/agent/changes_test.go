@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -85,7 +86,7 @@ func (w *turns) judge(subject string) {
 func (w *turns) count() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.down
+	return maps.Clone(w.down)
 }
 
 // wantDown checks how often nodes went down; "" : none did.

@@ -228,23 +228,23 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 // TestCrashDuringARemoval kills the agent at every instant of the removal of a control
 // plane and of a worker: another one ends it.
 func TestCrashDuringARemoval(t *testing.T) {
-	crashEverywhere(t, size{ControlPlanes: 2, Workers: 2}, removedWith)
+	crashEverywhere(t, size{ControlPlanes: 2, Workers: 2}, 3, removedWith)
 }
 
 // TestCrashDuringAReplacement does the same to a replacement of both.
 func TestCrashDuringAReplacement(t *testing.T) {
-	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, replacedWith)
+	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 3, replacedWith)
 }
 
 // crashEverywhere lives through something once, and then once for every instant of it, or
-// a part of them, at which the agent is killed.
-func crashEverywhere(t *testing.T, sz size, lived func(*testing.T, size, lab.Config, *crashPoint) ([]crashPoint, int)) {
+// one in so many of them, at which the agent is killed.
+func crashEverywhere(t *testing.T, sz size, part int, lived func(*testing.T, size, lab.Config, *crashPoint) ([]crashPoint, int)) {
 	var points []crashPoint
 	synctest.Test(t, func(t *testing.T) { points, _ = lived(t, sz, lab.Config{}, nil) })
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(3) == 0 {
+			if i%every(part) == 0 {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
