@@ -74,6 +74,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		// room for.
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
+	b = m.withoutLaterTurns(b, n.Name)
 	// A dead node spends nothing more, however many others there are.
 	if !b.allows(n.Name) && n.Name != m.dead && n.Name != m.forgotten {
 		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
@@ -87,6 +88,29 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	m.budgets[n.Role] = m.budgets[n.Role].spent(n.Name)
 	m.etcd = m.etcd.Down(n.Name)
 	return true
+}
+
+// withoutLaterTurns is the budget of a node that is out of service for its turn: those of
+// the others that only wait to go on with theirs, behind it, do not count. More may be
+// drained than are allowed by now, and each would wait for the others.
+func (m *planner) withoutLaterTurns(b budget, node string) budget {
+	i := slices.Index(b.unavailable, node)
+	if i < 0 || !m.waitsInTurn(node) {
+		return b
+	}
+	later := slices.DeleteFunc(slices.Clone(b.unavailable[i+1:]), m.waitsInTurn)
+	b.unavailable = append(slices.Clone(b.unavailable[:i+1]), later...)
+	return b
+}
+
+// waitsInTurn reports whether a node is out of service for its turn, or for its removal,
+// works, and nothing is done to it.
+func (m *planner) waitsInTurn(name string) bool {
+	kn := m.o.Nodes.Value[name]
+	if _, stays := m.d.Spec.Node(name); stays && m.plan.Phases[name] != cluster.PhaseReady {
+		return false
+	}
+	return kn.Turn != "" && kn.Cordoned && kn.Ready && kn.Pressure == "" && !isDisrupted(m.o, cluster.Node{Name: name})
 }
 
 // quorumLoss returns why etcd forbids an action that disrupts a node, "" when it does not.

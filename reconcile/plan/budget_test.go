@@ -163,6 +163,39 @@ func TestDisruptionsKeepTheBudget(t *testing.T) {
 	})
 }
 
+// TestTurnsGoOnWithALowerBudget: of two workers that are drained, and of which one is
+// allowed since, the first goes on; beside one that does not work, or was cordoned by
+// somebody, none does.
+func TestTurnsGoOnWithALowerBudget(t *testing.T) {
+	drained := cluster.KubeNode{Ready: true, Cordoned: true, Turn: "a change"}
+	for name, tt := range map[string]struct {
+		second cluster.KubeNode
+		want   string
+	}{
+		"drained":   {drained, "wk-1"},
+		"not Ready": {cluster.KubeNode{Cordoned: true, Turn: "a change"}, ""},
+		"pressed":   {cluster.KubeNode{Ready: true, Cordoned: true, Turn: "a change", Pressure: "DiskPressure"}, ""},
+		"by hand":   {cluster.KubeNode{Ready: true, Cordoned: true}, ""},
+	} {
+		w := newWorld(1, 3)
+		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": drained, "wk-2": tt.second, "wk-3": {Ready: true}})
+		m := newPlanner(w.d, w.o, w.p)
+		m.plan.Phases["wk-1"], m.plan.Phases["wk-2"] = cluster.PhaseReady, cluster.PhaseReady
+		m.budgets[cluster.Worker] = budget{allowed: 1, unavailable: []string{"wk-1", "wk-2"}}
+		got := ""
+		for _, n := range []string{"wk-3", "wk-2", "wk-1"} {
+			node, _ := w.d.Spec.Node(n)
+			m.do(disrupt{node})
+		}
+		for _, a := range m.plan.Actions {
+			got += a.Info().Node
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q goes on, want %q", name, got, tt.want)
+		}
+	}
+}
+
 func unavailable(w *world, down map[string]bool, role cluster.Role) []string {
 	var out []string
 	for _, n := range w.d.Spec.Nodes {

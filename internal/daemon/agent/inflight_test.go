@@ -241,6 +241,40 @@ func TestOutageInARoll(t *testing.T) {
 	})
 }
 
+// TestFewerAtOnceInARoll: while two workers are drained to be changed, a push allows one at
+// a time. What was begun ends, and no more than one at a time goes down from then on.
+func TestFewerAtOnceInARoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 4}
+		files := sz.Files()
+		slowAddon(files)
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nmax_unavailable: 2\n")
+		changed(t, files, "inventory/dev/charts/slow/templates/all.yaml", "spec:\n  selector", "spec:\n  replicas: 4\n  selector")
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "two at once")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		changed(t, files, "inventory/dev/nodes.yaml", "cpu: 4, ram: 8192, disk: 60G", "cpu: 6, ram: 8192, disk: 60G")
+		s.Push(files, "more cores")
+		s.Until(time.Hour, "two are drained", func(cluster.Status) bool { return len(s.cordoned()) == 2 })
+		changed(t, files, "inventory/dev/cluster.yaml", "max_unavailable: 2\n", "max_unavailable: 1\n")
+		s.Push(files, "one at once")
+		s.UntilReady(3 * time.Hour)
+		for _, name := range []string{"dev-wk-1", "dev-wk-2", "dev-wk-3", "dev-wk-4"} {
+			if n := s.timesOff(name); n != 1 {
+				t.Errorf("%s was switched off %d times", name, n)
+			}
+		}
+		if got := s.cordoned(); len(got) > 0 {
+			t.Errorf("left cordoned: %v", got)
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
 // rolledWith gives the control planes of a Ready cluster more memory, and then every node a
 // machine config that takes a reboot, with one crash on the way if there is a point for it,
 // and returns how often the agent died.
