@@ -27,11 +27,16 @@ type target struct {
 // isOurs reports whether the VM is there, the agent's, and not locked.
 func (t target) isOurs() bool { return t.exists && t.vm.Maker != "root@pam" && t.vm.Lock == "" }
 
-// interfere is one thing that people or the house do.
-func (l *life) interfere() {
+// drawTarget draws a node of those that the inventory has.
+func (l *life) drawTarget() target {
 	n := l.rnd.IntN(l.size.ControlPlanes + l.size.Workers)
 	t := target{n: n, name: l.size.Name(n), id: l.vmid(n)}
 	t.vm, t.exists = l.Lab.PVE.VM(t.id)
+	return t
+}
+
+// interfere is one thing that people or the house do.
+func (l *life) interfere() {
 	acts := []func(target){
 		func(target) { l.plan("the agent is killed"); l.Die() },
 		l.stop, l.edit, l.tag, l.backUp,
@@ -42,7 +47,7 @@ func (l *life) interfere() {
 		l.cordon, l.uncordon, l.deleteNode, l.editDeployment, l.kill, l.partition,
 		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
 	}
-	acts[l.rnd.IntN(len(acts))](t)
+	acts[l.rnd.IntN(len(acts))](l.drawTarget())
 }
 
 // later has somebody who got in the way undo it when the world is healed; what cannot be

@@ -173,7 +173,9 @@ func (l *life) live() {
 		}
 		l.plan("the agent dies at durable step %d", l.Disk.DieAt)
 	}
-	if !grown {
+	if grown {
+		l.push(l.drawTarget())
+	} else {
 		l.Boot()
 	}
 	l.chaos(time.Duration(30+l.rnd.IntN(420)) * time.Second)
@@ -257,11 +259,12 @@ func (l *life) refusal(system string) (int, string) {
 	return codes[l.rnd.IntN(len(codes))], "out of order"
 }
 
-// chaos lets time pass while people get in the way.
+// chaos lets time pass while people get in the way, some of them in a hurry.
 func (l *life) chaos(d time.Duration) {
 	end := time.Now().Add(d)
+	pause := []int{90, 90, 15}[l.rnd.IntN(3)]
 	for time.Now().Before(end) && !l.T.(*testing.T).Failed() {
-		l.pass(min(time.Duration(5+l.rnd.IntN(90))*time.Second, time.Until(end)))
+		l.pass(min(time.Duration(5+l.rnd.IntN(pause))*time.Second, time.Until(end)))
 		if l.rnd.IntN(2) == 0 {
 			l.interfere()
 		}
