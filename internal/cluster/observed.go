@@ -195,6 +195,9 @@ type VM struct {
 	// read before; nil: there is none, or it cannot be seen. A change of the config by
 	// itself is no task.
 	ChangedBy *Task
+	// ChangedAfter is when it was last seen as it was before that change; zero: no change
+	// was seen.
+	ChangedAfter time.Time
 	// Untaggable: Proxmox VE refuses to let the agent tag it.
 	Untaggable bool
 	// Unmarked: the first line of its description is not the mark that the agent

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -87,8 +88,8 @@ type (
 
 	// StartVM switches a node's VM on.
 	StartVM struct {
-		Node cluster.Node
-		By   *cluster.Task // that stopped it; nil: not known
+		Node    cluster.Node
+		Changed Changed // who stopped it
 	}
 
 	// ApplyConfig gives a machine in maintenance mode its first config.
@@ -149,10 +150,10 @@ type (
 	// ChangeVM corrects what of a node's VM can be corrected as it is, running or
 	// stopped.
 	ChangeVM struct {
-		Node   cluster.Node
-		Host   string
-		Drifts []drift.Drift
-		By     *cluster.Task // of somebody else, that changed it last; nil: not known
+		Node    cluster.Node
+		Host    string
+		Drifts  []drift.Drift
+		Changed Changed // who changed it last
 		// Moves: its machine answers, and is on another network afterwards.
 		Moves bool
 	}
@@ -246,7 +247,7 @@ func (a CreateVM) Info() Info {
 
 // Info implements Action.
 func (a StartVM) Info() Info {
-	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name)+describeTask(a.By))
+	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name)+a.Changed.String())
 }
 
 // Info implements Action.
@@ -351,7 +352,7 @@ func (a ChangeVM) Info() Info {
 		}
 	}
 	slices.Sort(claims)
-	i := infoOfNode(cluster.ChangeVM, a.Node, fmt.Sprintf("change vm %d (%s): %s%s", a.Node.VMID, a.Node.Name, strings.Join(words, ", "), describeTask(a.By)))
+	i := infoOfNode(cluster.ChangeVM, a.Node, fmt.Sprintf("change vm %d (%s): %s%s", a.Node.VMID, a.Node.Name, strings.Join(words, ", "), a.Changed))
 	i.Claims, i.Change, i.Disrupts = slices.Compact(claims), strings.Join(changes, " "), a.Moves
 	return i
 }
@@ -418,12 +419,24 @@ func (a LabelNode) Info() Info {
 	return i
 }
 
-// describeTask is who changed something, for people; "" where that is not known.
-func describeTask(t *cluster.Task) string {
-	if t == nil {
-		return ""
+// Changed is who changed a VM, and since when. The zero value is unknown.
+type Changed struct {
+	By    *cluster.Task
+	After time.Time // when it was last seen as it was before
+}
+
+// ChangedOf is what is known of the last change of a VM.
+func ChangedOf(vm cluster.VM) Changed { return Changed{By: vm.ChangedBy, After: vm.ChangedAfter} }
+
+// String is it for people, "" where it is not known.
+func (c Changed) String() string {
+	switch {
+	case c.By != nil:
+		return fmt.Sprintf(" (%s by %s at %s, %s)", c.By.Type, c.By.User, text.Moment(c.By.Started), c.By.UPID)
+	case !c.After.IsZero():
+		return fmt.Sprintf(" (since after %s; no task shows who it was)", text.Moment(c.After))
 	}
-	return fmt.Sprintf(" (%s by %s at %s)", t.Type, t.User, text.Moment(t.Started))
+	return ""
 }
 
 // Kept is what a new node gets because its cluster runs it, where the repository has

@@ -79,7 +79,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	case vm.Lock != "":
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
-		a := action.ChangeVM{Node: n, Host: host, Drifts: now, By: vm.ChangedBy, Moves: m.movesNetwork(n, vm, now)}
+		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: action.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now)}
 		if m.holdBySwitch(a.Info()) {
 			return false
 		}

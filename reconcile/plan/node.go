@@ -339,7 +339,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	if m.planVM(n, vm) {
 		return // it is started as the inventory has it
 	}
-	m.do(action.StartVM{Node: n, By: vm.ChangedBy})
+	m.do(action.StartVM{Node: n, Changed: action.ChangedOf(vm)})
 }
 
 // Unfinished reports whether the creation of a VM of ours was interrupted before it could be

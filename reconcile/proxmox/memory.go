@@ -73,8 +73,8 @@ type memory struct {
 	looked map[string]time.Time
 	// afresh are clusters whose VMs are all read in the next pass.
 	afresh map[string]bool
-	// changedBy are the tasks of others that changed a VM last.
-	changedBy map[int]cluster.Task
+	// changes are the last changes of VMs that were not ours.
+	changes map[int]change
 	// untagged are VMs of ours that Proxmox VE refuses to tag.
 	untagged map[int]bool
 
@@ -86,7 +86,7 @@ type memory struct {
 }
 
 func newMemory() memory {
-	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]float64{}, looked: map[string]time.Time{}, afresh: map[string]bool{}, untagged: map[int]bool{}, changedBy: map[int]cluster.Task{}}
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]float64{}, looked: map[string]time.Time{}, afresh: map[string]bool{}, untagged: map[int]bool{}, changes: map[int]change{}}
 }
 
 // recall returns what is remembered of a VM.
@@ -119,7 +119,7 @@ func (c *Client) forget(vmid int) {
 	defer c.mu.Unlock()
 	c.memory.touched[vmid]++
 	delete(c.memory.facts, vmid)
-	delete(c.memory.changedBy, vmid)
+	delete(c.memory.changes, vmid)
 }
 
 // missing lists the remembered VMs that a listing does not have.
@@ -194,25 +194,24 @@ func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) [
 	return order[:n]
 }
 
-// attribute remembers whose task changed a VM since it was read; nil: none is known.
-func (c *Client) attribute(vmid int, by *cluster.Task) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if by == nil {
-		delete(c.memory.changedBy, vmid)
-	} else {
-		c.memory.changedBy[vmid] = *by
-	}
+// change is a change of a VM that somebody else made.
+type change struct {
+	by    *cluster.Task // nil: that is not known
+	after time.Time     // when the VM was last seen as it was before
 }
 
-// changedBy is whose task changed a VM last, nil when that is not known.
-func (c *Client) changedBy(vmid int) *cluster.Task {
+// attribute remembers a change of a VM.
+func (c *Client) attribute(vmid int, ch change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t, ok := c.memory.changedBy[vmid]; ok {
-		return &t
-	}
-	return nil
+	c.memory.changes[vmid] = ch
+}
+
+// lastChange is the last change of a VM that was seen.
+func (c *Client) lastChange(vmid int) change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.memory.changes[vmid]
 }
 
 // setUntagged remembers whether Proxmox VE refuses to tag a VM, and reports

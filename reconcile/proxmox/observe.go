@@ -308,7 +308,8 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 			l.findChanger(n.VMID, cmp.Or(string(before.row.Node), host), before, facts{})
 		}
 	}
-	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: l.c.changedBy(n.VMID)}
+	changed := l.c.lastChange(n.VMID)
+	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: changed.by, ChangedAfter: changed.after}
 	if listed && wrongPlace(r, id) == "" {
 		return l.inspect(r, id)
 	}
@@ -463,11 +464,12 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 // describe puts what is known of a VM in the right pool into the terms of the
 // observed world.
 func (l *look) describe(f facts, r row, id identity) cluster.VM {
+	changed := l.c.lastChange(id.vmid)
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
 		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
-		ChangedBy: l.c.changedBy(id.vmid),
-		Hardware:  cluster.Saw(f.hw), Active: f.active, ConfigAge: l.now.Sub(f.read),
+		ChangedBy: changed.by, ChangedAfter: changed.after,
+		Hardware: cluster.Saw(f.hw), Active: f.active, ConfigAge: l.now.Sub(f.read),
 	}
 	if up := time.Duration(r.Uptime.Number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {
 		vm.Uptime = up
