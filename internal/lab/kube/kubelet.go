@@ -145,8 +145,8 @@ func (k *kubelet) registerNode() {
 	})
 	cl.scheduleAfter(labelsLeave, func() { cl.dropLabels(k.k.Node) })
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
-	if n := cl.nodes[k.k.Node]; again && k.network && n != nil && !n.ready && !n.lost {
-		k.c.world.Report(k.k.Node, "is Ready") // its network came up while the kubelet before was stopped
+	if n := cl.nodes[k.k.Node]; again && k.network && n != nil && !n.ready {
+		k.c.world.Report(k.k.Node, "is Ready") // it was lost, or the kubelet before never came to it
 	}
 	for _, p := range cl.boundTo(k.k.Node) {
 		if again {
