@@ -23,10 +23,10 @@ import (
 // more often than there was a reason for. Where people have just had a hand in a node,
 // what was read a moment before may be out of date.
 type guard struct {
-	s    *sim
-	size func() size // that the inventory has
+	s *sim
 
 	mu      sync.Mutex
+	size    size                       // that the inventory has
 	workers int                        // how many of them may be out of service at once
 	touched map[string]time.Time       // by node, when people had a hand in it last
 	reasons map[string]int             // by node, how many there were to take it down
@@ -39,7 +39,7 @@ type guard struct {
 // silent is noticed after 40 s.
 const justTouched = time.Minute
 
-func newGuard(s *sim, sz func() size) *guard {
+func newGuard(s *sim, sz size) *guard {
 	return &guard{s: s, size: sz, workers: 1, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}}
 }
 
@@ -65,6 +65,20 @@ func (g *guard) allow(workers int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.workers = max(g.workers, workers)
+}
+
+// resize notes what the inventory has.
+func (g *guard) resize(sz size) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.size = sz
+}
+
+// mislead notes that a list of pods may not be what is there.
+func (g *guard) mislead() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.misled = true
 }
 
 // watch looks at every call.
@@ -185,13 +199,13 @@ func (g *guard) judgeBudget(going string) {
 // mark and a cordon, and those that it took down and that do not work again.
 func (g *guard) outOfService() map[string]bool {
 	out := map[string]bool{}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, n := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
 		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); cordoned && n.GetAnnotations()[cluster.AnnotationTurn] != "" && !g.hasLeft(n.GetName()) {
 			out[n.GetName()] = true
 		}
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	for name, boot := range g.down {
 		m, works := g.machineOf(name)
 		switch {
@@ -207,11 +221,10 @@ func (g *guard) outOfService() map[string]bool {
 }
 
 // hasLeft reports whether a node is no longer in the inventory, and its VM was deleted: it
-// does not come back.
+// does not come back. The lock is held.
 func (g *guard) hasLeft(name string) bool {
-	sz := g.size()
-	for n := range sz.ControlPlanes + sz.Workers {
-		if sz.Name(n) == name {
+	for n := range g.size.ControlPlanes + g.size.Workers {
+		if g.size.Name(n) == name {
 			return false
 		}
 	}

@@ -283,7 +283,7 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 	defer s.Close()
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
-	g, w := newGuard(s, func() size { return sz }), newWishes(sz)
+	g, w := newGuard(s, sz), newWishes(sz)
 	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); g.watch(c) })
 	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
 	if p != nil {

@@ -130,6 +130,7 @@ func (l *life) destroyVM(t target) {
 		return
 	}
 	l.guard.touch(t.name)
+	l.permitNew(t.name)
 	if l.remove(t.id) && foreign && t.n >= l.size.ControlPlanes {
 		l.foreign(t.id)
 	}
@@ -248,7 +249,7 @@ func (l *life) push(t target) {
 		"pods of a kubelet":            func() { w.pods = other(w.pods, 150, 200) },
 		"values of an addon":           func() { w.replicas = other(w.replicas, 1, 2) },
 		"how many at once":             func() { w.unavailable = other(w.unavailable, 1, 2); l.guard.allow(w.unavailable) },
-		"one worker more":              func() { l.size.Workers++ },
+		"one worker more":              l.addWorker,
 		"one worker less":              l.dropWorker,
 		"other control planes":         l.scalePlanes,
 		"a replacement":                func() { l.replace(t) },
@@ -269,6 +270,19 @@ func (l *life) permitAll(planes, workers bool) {
 	}
 }
 
+// permitNew notes that a node which is made may have to go down for what the others do not
+// have yet: it is given the machine config that they run.
+func (l *life) permitNew(name string) {
+	if l.wishes.env > 0 {
+		l.guard.permit(name)
+	}
+}
+
+func (l *life) addWorker() {
+	l.permitNew(l.size.Name(l.size.ControlPlanes + l.size.Workers))
+	l.size.Workers++
+}
+
 func (l *life) dropWorker() {
 	if l.size.Workers > 1 {
 		l.size.Workers--
@@ -281,6 +295,8 @@ func (l *life) scalePlanes() {
 	switch {
 	case l.size.ControlPlanes == 1:
 		l.size.ControlPlanes = 3
+		l.permitNew(l.size.Name(1))
+		l.permitNew(l.size.Name(2))
 	case l.canLosePlane():
 		for n := 1; n < 3; n++ {
 			l.guard.permit(l.size.Name(n))
@@ -296,6 +312,7 @@ func (l *life) replace(t target) {
 		return
 	}
 	l.guard.permit(t.name)
+	l.permitNew(t.name)
 	l.wishes.tokens[t.name] = fmt.Sprintf("t%d", len(l.plans))
 }
 
@@ -317,6 +334,7 @@ func (l *life) ambush() func(world.CallRecord) {
 		}
 		if vm, ok := l.Lab.PVE.VM(id); ok && vm.Maker != "root@pam" {
 			l.guard.touch(name)
+			l.guard.permit(name) // as permitNew
 			if l.remove(id) {
 				l.foreignIn(id, "talos")
 			}

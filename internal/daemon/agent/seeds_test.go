@@ -113,7 +113,7 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 	l.sim = newSim(t, l.size, c)
 	l.wishes = newWishes(l.size)
 	l.Removals = 20 // there is no one to approve
-	l.guard = newGuard(l.sim, func() size { return l.size })
+	l.guard = newGuard(l.sim, l.size)
 	l.asked[l.Head()[:12]] = l.size
 	ambush := l.ambush()
 	l.Lab.World.OnCall(func(c world.CallRecord) {
@@ -245,7 +245,9 @@ func (l *life) addFault() {
 	case world.CrashBefore, world.CrashAfter:
 		f.Times = 1
 	}
-	l.guard.misled = l.guard.misled || isLie(f)
+	if isLie(f) {
+		l.guard.mislead()
+	}
 	l.plan("%s %s %s %s, no. %d, %d times, delay %v, status %d", f.Kind, f.System, f.Op, f.Subject, f.Nth, f.Times, f.Delay, f.Status)
 	l.Lab.World.Inject(f)
 }
@@ -273,6 +275,7 @@ func (l *life) chaos(d time.Duration) {
 
 // ask pushes what the cluster should be now.
 func (l *life) ask(message string) {
+	l.guard.resize(l.size)
 	l.Push(l.wishes.files(l.size), message)
 	l.asked[l.Head()[:12]] = l.size
 }
