@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -24,12 +23,6 @@ type wishes struct {
 func newWishes(sz size) wishes {
 	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1,
 		zones: map[string]string{}, dedicated: map[string]bool{}, tokens: map[string]string{}}
-}
-
-// clone is what is asked for now, whatever becomes of it later.
-func (w wishes) clone() wishes {
-	w.zones, w.dedicated, w.tokens = maps.Clone(w.zones), maps.Clone(w.dedicated), maps.Clone(w.tokens)
-	return w
 }
 
 // files is the repository of a cluster of that size with these wishes.
@@ -116,12 +109,12 @@ func (w wishes) check(s *sim, sz size) {
 		if !slices.Contains(names, name) {
 			continue
 		}
-		cores, ram, disk, key := w.wkCores, w.wkRAM, w.wkDisk, "dev-wk-"
+		cores, ram, disk := w.wkCores, w.wkRAM, w.wkDisk
 		if strings.HasPrefix(name, "dev-cp-") {
-			cores, ram, disk, key = w.cpCores, w.cpRAM, 40, "dev-cp-"
+			cores, ram, disk = w.cpCores, w.cpRAM, 40
 		}
 		if vm.Config["cores"] != fmt.Sprint(cores) || vm.Config["memory"] != fmt.Sprint(ram) || len(vm.Pending) > 0 || !strings.Contains(vm.Config["scsi0"], fmt.Sprintf("size=%dG", disk)) {
-			s.T.Errorf("%s: %s cores, memory %s, %s, pending %v; want those of %s: %d, %d, %dG", name, vm.Config["cores"], vm.Config["memory"], vm.Config["scsi0"], vm.Pending, key, cores, ram, disk)
+			s.T.Errorf("%s: %s cores, memory %s, %s, pending %v; want %d, %d, %dG", name, vm.Config["cores"], vm.Config["memory"], vm.Config["scsi0"], vm.Pending, cores, ram, disk)
 		}
 		want := ""
 		if z := w.zones[name]; z != "" {
