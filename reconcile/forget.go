@@ -30,7 +30,7 @@ func (r *Reconciler) ForecastForget(node string) (cluster.Forecast, error) {
 	}
 	notes := plan.ConsequencesOfForget(v.desired, o, n)
 	o.Facts.Drop(cluster.IntendSuspend)
-	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendForget, Node: node, At: o.Now.UTC()})
+	o.Facts.Forget(cluster.Forgotten{Node: node, At: o.Now.UTC()})
 	f := plan.Forecast(v.desired, o, r.c.Policy())
 	f.Notes = notes
 	if i := slices.IndexFunc(f.Blocked, func(b cluster.Block) bool { return b.Subject == node }); i >= 0 && !slices.ContainsFunc(f.Steps, func(s cluster.Step) bool { return s.Subject == node }) {
@@ -65,6 +65,6 @@ func (r *Reconciler) Forget(node string) error {
 	}
 	r.exec.endBackoffs()
 	return r.command("took the machine of "+node+" for lost", func(f *cluster.Facts) {
-		f.Intend(cluster.Intent{Kind: cluster.IntendForget, Node: node, At: time.Now().UTC()})
+		f.Forget(cluster.Forgotten{Node: node, At: time.Now().UTC()})
 	})
 }

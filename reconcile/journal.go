@@ -61,7 +61,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 6
+const journalVersion = 7
 
 // record is the journal's file.
 type record struct {
@@ -187,6 +187,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Restarts = maps.Clone(f.Restarts)
 	f.Settled = maps.Clone(f.Settled)
 	f.Guarded = slices.Clone(f.Guarded)
+	f.Forgotten = slices.Clone(f.Forgotten)
 	f.Intents = slices.Clone(f.Intents)
 	return f
 }

@@ -152,7 +152,8 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	third := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":3`, 1))
 	fourth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":4`, 1))
 	fifth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":5`, 1))
-	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil} {
+	sixth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":6`, 1))
+	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil} {
 		if older != nil {
 			files.files["dev.json"] = older
 		}
@@ -166,7 +167,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":6,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":7,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

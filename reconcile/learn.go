@@ -53,7 +53,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
 		after.Intend(plan.StillApproved(in, d, *o))
 	}
-	updateForgotten(&after, d, *o)
+	after.Forgotten = plan.StillForgotten(d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
 	settled := map[string]string{}
 	if r.memo.refused == nil {
@@ -91,7 +91,10 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		if in, ok := f.Intent(cluster.IntendApproved); ok { // another may have come since
 			f.Intend(plan.StillApproved(in, d, *o))
 		}
-		updateForgotten(f, d, *o)
+		for _, was := range before.Forgotten { // another may have come since
+			f.Remember(was.Node)
+		}
+		f.Forgotten = append(f.Forgotten, after.Forgotten...)
 		maps.Copy(f.Settled, settled)
 		maps.DeleteFunc(f.Settled, isRemoved)
 		for _, node := range ended {
@@ -111,20 +114,6 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	o.Facts = r.c.Journal.Facts()
 	return nil
-}
-
-// updateForgotten drops an administrator's word that a machine does not come back once it
-// is over, and notes when there is no way back.
-func updateForgotten(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
-	in, ok := f.Intent(cluster.IntendForget)
-	if !ok {
-		return
-	}
-	if in, ok = plan.EndForgotten(in, d, o); ok {
-		f.Intend(in)
-	} else {
-		f.Drop(cluster.IntendForget)
-	}
 }
 
 // guardedNodes are the nodes that are protected or locked, and those that were when they
@@ -192,7 +181,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) &&
-		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && intent(a, cluster.IntendForget).Equal(intent(b, cluster.IntendForget)) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
+		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -215,7 +204,7 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 func forgetFounding(f *cluster.Facts) {
 	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.SeenReady)
 	f.Fingerprint, f.Lost = "", false
-	f.Guarded = nil
+	f.Guarded, f.Forgotten = nil, nil
 	clear(f.Restarts)
 	clear(f.Settled)
 }

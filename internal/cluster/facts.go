@@ -32,6 +32,30 @@ type Facts struct {
 	Guarded []string `json:"guarded,omitempty"`
 	// Restarts are, by node, what it was taken down for last: once for each change.
 	Restarts map[string]Restart `json:"restarts,omitempty"`
+	// Forgotten are the nodes whose machines do not come back, by an administrator's
+	// command, until their VMs are deleted; at most one for each node.
+	Forgotten []Forgotten `json:"forgotten,omitempty"`
+}
+
+// Forgotten is a node whose machine does not come back.
+type Forgotten struct {
+	Node string    `json:"node"`
+	At   time.Time `json:"at,omitzero"`
+	// Done: no member of etcd and no Node object is left of it. From then on it is
+	// deleted even if it answers.
+	Done bool `json:"done,omitempty"`
+}
+
+// Forget adds a node, or puts it in the place of what is known of it. The list that f had
+// before is not written to.
+func (f *Facts) Forget(n Forgotten) {
+	f.Remember(n.Node)
+	f.Forgotten = append(f.Forgotten, n)
+}
+
+// Remember takes a node out of Forgotten. The list that f had before is not written to.
+func (f *Facts) Remember(node string) {
+	f.Forgotten = slices.DeleteFunc(slices.Clone(f.Forgotten), func(n Forgotten) bool { return n.Node == node })
 }
 
 // IntentKind is what an Intent is about.
@@ -54,9 +78,6 @@ const (
 	IntendCanary IntentKind = "Canary"
 	// IntendApproved is an administrator's approval of a plan that waits for one.
 	IntendApproved IntentKind = "Approved"
-	// IntendForget is an administrator's word that the machine of a node does not come
-	// back.
-	IntendForget IntentKind = "Forget"
 	// SeenReady is written when the cluster was Ready for the first time. What is
 	// waited for only until then, others may have replaced since.
 	SeenReady IntentKind = "Ready"
@@ -76,11 +97,10 @@ type Intent struct {
 	At   time.Time  `json:"at,omitzero"`
 	// Node and UUID are, of IntendBootstrap, the node that was chosen to found
 	// the cluster. They are empty where the cluster was seen to be founded
-	// already. Node is, of IntendForget, whose machine is lost.
+	// already.
 	Node string `json:"node,omitempty"`
 	UUID string `json:"uuid,omitempty"`
-	// Done: what was intended was seen to have happened: etcd was seen running; or, of
-	// IntendForget, no member and no Node object of Node is left.
+	// Done: what was intended was seen to have happened; etcd was seen running.
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
 	// revision they are of. Revision is, of IntendApproved, whose changes are approved.

@@ -76,7 +76,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	}
 	b = m.withoutLaterTurns(b, n.Name)
 	// A dead node spends nothing more, however many others there are.
-	if !b.allows(n.Name) && n.Name != m.dead && n.Name != m.forgotten {
+	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) {
 		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))})
 		return false
@@ -120,7 +120,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return m.etcd.WithoutMember(n.Name)
 	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
-	case i.Kind == cluster.DrainNode && (!stays || n.Name == m.dead || drift.IsReplaced(n, m.o.VMs[n.Name])):
+	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name])):
 		return "" // its etcd goes on; its member is removed by a step of its own
 	}
 	return m.etcd.Without(n.Name)

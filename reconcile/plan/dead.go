@@ -71,12 +71,8 @@ func DeadNodes(d cluster.Desired, o cluster.Observed) []string {
 }
 
 // deadNode is the node that gets a new machine because it is dead, "" when none does: one
-// at a time, and only when everything else shows that it is the node, or an administrator
-// does.
+// at a time, and only when everything else shows that it is the node.
 func deadNode(d cluster.Desired, o cluster.Observed) string {
-	if n, ok := d.Spec.Node(forgottenNode(o)); ok && o.VMs[n.Name].Presence != cluster.Absent && o.VMs[n.Name].Owner != cluster.Foreign {
-		return n.Name
-	}
 	for _, n := range d.Spec.Nodes {
 		if due, ok := dueAt(d, o, n); ok && !due.After(o.Now) && !believedAt(o, n).After(o.Now) && sparesDead(d, o, n) == "" {
 			return n.Name

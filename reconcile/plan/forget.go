@@ -14,15 +14,20 @@ import (
 // again at once: nothing is waited for but what keeps etcd whole. A VM that cannot be
 // deleted yet, because its host is down, does not hold up its member and its Node object.
 
-// forgottenNode is the node whose machine does not come back by an administrator's word,
-// "" where there is none. A machine that answers is believed before that word, until the
-// word was acted on: its member has left etcd by then.
-func forgottenNode(o cluster.Observed) string {
-	in, ok := o.Facts.Intent(cluster.IntendForget)
-	if !ok || !in.Done && answers(o, in.Node) {
-		return ""
-	}
-	return in.Node
+// isForgotten reports whether the machine of a node does not come back, by an
+// administrator's word. A machine that answers is believed before that word, until the word
+// was acted on: its member has left etcd by then.
+func isForgotten(o cluster.Observed, node string) bool {
+	return slices.ContainsFunc(o.Facts.Forgotten, func(n cluster.Forgotten) bool {
+		return n.Node == node && (n.Done || !answers(o, node))
+	})
+}
+
+// isMadeAgain reports whether a node of the inventory is to have another machine although
+// it has no new token: it is dead, or an administrator has taken its machine for lost.
+func isMadeAgain(o cluster.Observed, n cluster.Node, dead string) bool {
+	vm := o.VMs[n.Name]
+	return n.Name == dead || isForgotten(o, n.Name) && vm.Presence != cluster.Absent && vm.Owner != cluster.Foreign
 }
 
 // answers reports whether a node may be at work: it answers, or Kubernetes hears from it,
@@ -39,6 +44,8 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 	_, stays := d.Spec.Node(n.Name)
 	etcd := etcdOf(d, o).WithoutMember(n.Name)
 	switch vm := o.VMs[n.Name]; {
+	case o.Facts.Destroying():
+		return refuse(cluster.Destroying, "the cluster is being destroyed", "")
 	case stays && vm.Presence == cluster.Absent:
 		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", "")
 	case stays && vm.Owner == cluster.Foreign:
@@ -60,28 +67,49 @@ func hasMember(o cluster.Observed, n cluster.Node) bool {
 	return slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == n.Name })
 }
 
-// EndForgotten is what is left of an administrator's word that a machine does not come
+// StillForgotten are the nodes whose machines do not come back, as far as anything is left
+// of them, or of that word.
+func StillForgotten(d cluster.Desired, o cluster.Observed) (out []cluster.Forgotten) {
+	for _, n := range o.Facts.Forgotten {
+		if left, goesOn := endForgotten(n, d, o); goesOn {
+			out = append(out, left)
+		}
+	}
+	return out
+}
+
+// endForgotten is what is left of an administrator's word that a machine does not come
 // back: it is over when the VM is deleted, and void when the machine answers before
 // anything was done. Done is set when its member and its Node object are deleted.
-func EndForgotten(in cluster.Intent, d cluster.Desired, o cluster.Observed) (left cluster.Intent, goesOn bool) {
+func endForgotten(in cluster.Forgotten, d cluster.Desired, o cluster.Observed) (left cluster.Forgotten, goesOn bool) {
 	_, stays := d.Spec.Node(in.Node)
 	removed := slices.ContainsFunc(RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
 	switch {
 	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
-		return cluster.Intent{}, false
+		return cluster.Forgotten{}, false
 	case !in.Done && (o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready):
-		return cluster.Intent{}, false
+		return cluster.Forgotten{}, false
 	}
 	_, registered := o.Nodes.Value[in.Node]
 	in.Done = in.Done || o.Members.Known && o.Nodes.Known && !registered && !hasMember(o, cluster.Node{Name: in.Node})
 	return in, true
 }
 
+// forgets reports whether the machine of a node does not come back.
+func (m *planner) forgets(node string) bool { return isForgotten(m.o, node) }
+
+// isDead reports whether a node of the inventory is to have another machine although it
+// has no new token.
+func (m *planner) isDead(node string) bool {
+	n, ok := m.d.Spec.Node(node)
+	return ok && isMadeAgain(m.o, n, m.dead)
+}
+
 // forgetUnseen takes what a lost machine has left in etcd and in Kubernetes while its VM
 // cannot be deleted, and reports whether that is so.
 func (m *planner) forgetUnseen(n cluster.Node) bool {
 	_, why := vmOf(m.d, m.o, n)
-	if n.Name != m.forgotten || why == "" {
+	if !m.forgets(n.Name) || why == "" {
 		return false
 	}
 	member, isMember := m.ownMemberOf(n)

@@ -23,7 +23,7 @@ import (
 func (m *planner) planRemovals() {
 	if !m.o.Orphans.Known {
 		for _, n := range m.removed { // as far as they are remembered
-			if n.Name == m.forgotten {
+			if m.forgets(n.Name) {
 				m.leave(n, cluster.VM{})
 				continue
 			}
@@ -80,7 +80,7 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 	}
 	dead := deadNode(d, o)
 	for _, n := range d.Spec.Nodes {
-		if drift.IsReplaced(n, o.VMs[n.Name]) || n.Name == dead {
+		if drift.IsReplaced(n, o.VMs[n.Name]) || isMadeAgain(o, n, dead) {
 			out = append(out, n.VMID)
 		}
 	}
@@ -122,14 +122,14 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	if stays {
 		what, undo = "to be replaced", "undo `replace`; or "
 	}
-	healing := n.Name == m.dead && !drift.IsReplaced(n, vm)
+	healing := m.isDead(n.Name) && !drift.IsReplaced(n, vm)
 	if healing {
 		what, undo = "dead and to be replaced", ""
 	}
 	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
 		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint}
 	}
-	approved, forgotten := m.isApproved(vm), n.Name == m.forgotten
+	approved, forgotten := m.isApproved(vm), m.forgets(n.Name)
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
 	_, votes := m.ownMemberOf(n)
 	votes = votes || !m.o.Members.Known
@@ -160,7 +160,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 // isApproved reports whether the deletion of a VM was approved, or has begun.
 func (m *planner) isApproved(vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || m.forgotten != "" && vm.Node == m.forgotten
+	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || vm.Node != "" && m.forgets(vm.Node)
 }
 
 // countsDeletions reports whether it is seen how many VMs are to be deleted: those that
@@ -207,10 +207,10 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case isMember && m.etcd.WithoutMember(n.Name) != "":
 		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name))
 		return
-	case n.Name == m.dead && n.Name != m.forgotten && !vm.Deleting && !m.canMake(n, vm):
+	case n.Name == m.dead && !m.forgets(n.Name) && !vm.Deleting && !m.canMake(n, vm):
 		wait(cluster.WaitingForImage, 0, "waits until its new machine can be made: the image or a storage is not seen")
 		return
-	case n.Name != m.forgotten && m.holdRemoval(n, kn, isMember, verb):
+	case !m.forgets(n.Name) && m.holdRemoval(n, kn, isMember, verb):
 		return
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
 		how := m.drainOf()

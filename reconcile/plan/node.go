@@ -21,7 +21,7 @@ func (m *planner) planNode(n cluster.Node) {
 			Hint: "remove `locked: true` from nodes.yaml"})
 		return
 	}
-	if (drift.IsReplaced(n, vm) || m.dead == n.Name) && phase != cluster.PhaseCreating {
+	if (drift.IsReplaced(n, vm) || m.isDead(n.Name)) && phase != cluster.PhaseCreating {
 		m.planReplacement(n, vm)
 		return
 	}

@@ -58,19 +58,17 @@ type planner struct {
 
 	running  map[cluster.ActionID]cluster.Running
 	backoffs map[cluster.ActionID]cluster.Backoff
-	dead     string // the node that gets a new machine because it is dead
-	// forgotten is the node whose machine does not come back, by an administrator's word.
-	forgotten string
-	held      map[cluster.Claim]cluster.ActionID // by whom, under way or planned
-	overdue   map[cluster.ActionID]bool          // what takes longer than it should
-	budgets   map[cluster.Role]budget
-	etcd      quorum.Etcd
-	lacks     map[string][]cluster.Block // by node without a VM: what there is too little of for it
-	target    string                     // identifies the configs of all nodes, once it was asked for
-	tooLarge  bool                       // nothing of the cluster is there, and not all of it would fit
-	removed   []cluster.Node             // RemovedNodes
-	crowded   []cluster.Block            // why no VM may be made before those that are removed are deleted
-	plan      Plan
+	dead     string                             // the node that gets a new machine because it is dead
+	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
+	overdue  map[cluster.ActionID]bool          // what takes longer than it should
+	budgets  map[cluster.Role]budget
+	etcd     quorum.Etcd
+	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
+	target   string                     // identifies the configs of all nodes, once it was asked for
+	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
+	removed  []cluster.Node             // RemovedNodes
+	crowded  []cluster.Block            // why no VM may be made before those that are removed are deleted
+	plan     Plan
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
@@ -126,8 +124,8 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		backoffs: map[cluster.ActionID]cluster.Backoff{},
 		held:     map[cluster.Claim]cluster.ActionID{},
 		overdue:  map[cluster.ActionID]bool{},
-		dead:     deadNode(d, o), forgotten: forgottenNode(o),
-		plan: Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
+		dead:     deadNode(d, o),
+		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {
 		m.running[r.ActionID] = r

@@ -90,7 +90,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 // ended, members of etcd without a machine are removed at any time, and a machine that
 // answers on a node that does not work is changed at any time: it may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
-	if i.Kind == cluster.RemoveMember || i.Node == m.dead || i.Node == m.forgotten || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
 		return false
 	}
 	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM) {

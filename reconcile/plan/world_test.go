@@ -347,18 +347,11 @@ func (w *world) run(t *testing.T, line string) string {
 		if b := RefuseForget(w.d, w.o, n); b.Reason != "" {
 			return fmt.Sprintf("refused: %s [%s]\n", b.Message, b.Hint)
 		}
-		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendForget, Node: n.Name})
+		w.o.Facts.Forget(cluster.Forgotten{Node: n.Name})
 		return strings.Join(ConsequencesOfForget(w.d, w.o, n), "\n") + "\n"
 	case "forgotten": // what is left of that word
-		in, ok := w.o.Facts.Intent(cluster.IntendForget)
-		if ok {
-			in, ok = EndForgotten(in, w.d, w.o)
-		}
-		if w.o.Facts.Drop(cluster.IntendForget); !ok {
-			return "over\n"
-		}
-		w.o.Facts.Intend(in)
-		return fmt.Sprintf("%s, done %v\n", in.Node, in.Done)
+		w.o.Facts.Forgotten = StillForgotten(w.d, w.o)
+		return fmt.Sprintf("%+v\n", w.o.Facts.Forgotten)
 	case "seen-dead": // a dead node, with all else at work, for so long
 		w.o.DeadSince = cloneMap(w.o.DeadSince)
 		w.o.DeadSince[arg(1)] = w.o.Now.Add(-parseAge(t, arg(2)))
