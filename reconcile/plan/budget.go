@@ -77,8 +77,12 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	b = m.withoutLaterTurns(b, n.Name)
 	// A dead node spends nothing more, however many others there are.
 	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) {
-		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
-			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))})
+		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
+			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
+		if m.o.Nodes.Value[n.Name].Turn != "" { // it is out of service meanwhile
+			w.Within, w.Hint = joinWithin, "it is drained, and goes on when those are back: `talos-agent status "+m.d.Spec.Name+"` shows what they lack"
+		}
+		m.wait(w)
 		return false
 	}
 	if why := m.quorumLoss(i, n, stays); why != "" {

@@ -193,6 +193,11 @@ func TestTurnsGoOnWithALowerBudget(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %q goes on, want %q", name, got, tt.want)
 		}
+		for _, wait := range m.plan.Waiting { // one that is drained is not to wait for ever
+			if (wait.Within > 0) != (wait.Subject != "wk-3" && m.o.Nodes.Value[wait.Subject].Turn != "") {
+				t.Errorf("%s: %+v", name, wait)
+			}
+		}
 	}
 }
 
