@@ -29,10 +29,10 @@ func (r *Reconciler) ForecastForget(node string) (cluster.Forecast, error) {
 		return cluster.Forecast{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("forget %s: %s", node, b.Message), b.Hint))
 	}
 	notes := plan.ConsequencesOfForget(v.desired, o, n)
-	o.Facts.Drop(cluster.IntendSuspend)
-	o.Facts.Forget(cluster.Forgotten{Node: node, At: o.Now.UTC()})
+	unfenced := plan.ForgetsUnfenced(v.desired, o, n)
+	o.Facts.Forget(cluster.Forgotten{Node: node, At: o.Now.UTC(), Unfenced: unfenced})
 	f := plan.Forecast(v.desired, o, r.c.Policy())
-	f.Notes = notes
+	f.Notes, f.Unfenced = notes, unfenced
 	if i := slices.IndexFunc(f.Blocked, func(b cluster.Block) bool { return b.Subject == node }); i >= 0 && !slices.ContainsFunc(f.Steps, func(s cluster.Step) bool { return s.Subject == node }) {
 		b := f.Blocked[i]
 		return cluster.Forecast{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("forget %s: %s", node, b.Message), b.Hint))
@@ -59,12 +59,39 @@ func findNode(v *view, name string) (cluster.Node, bool) {
 // it has left in etcd and in Kubernetes is removed, its VM is deleted when that is
 // possible, and a node of the inventory gets a new one. A machine that answers, one whose
 // state is not known, and a member without which etcd could not go on are refused.
-func (r *Reconciler) Forget(node string) error {
-	if _, err := r.ForecastForget(node); err != nil {
+//
+// unfenced: whoever confirmed it was shown that its VM cannot be deleted yet. Without that
+// it is refused when this is so by now.
+func (r *Reconciler) Forget(node string, unfenced bool) error {
+	f, err := r.ForecastForget(node)
+	switch {
+	case err != nil:
 		return err
+	case f.Unfenced && !unfenced:
+		return cluster.WithReason(cluster.NotConfirmed, fault.Errorf("look at what it means again, and confirm that", "forget %s: its vm cannot be seen any more", node))
 	}
 	r.exec.endBackoffs()
-	return r.command("took the machine of "+node+" for lost", func(f *cluster.Facts) {
-		f.Forget(cluster.Forgotten{Node: node, At: time.Now().UTC()})
+	return r.command("took the machine of "+node+" for lost", func(facts *cluster.Facts) {
+		word := cluster.Forgotten{Node: node, At: time.Now().UTC(), Unfenced: f.Unfenced}
+		for _, before := range facts.Forgotten {
+			word.Left = word.Left || before.Node == node && before.Left
+		}
+		facts.Forget(word)
+	})
+}
+
+// noteMemberLeaves writes down that the member of a machine that is taken for lost leaves
+// etcd, before it does: whatever comes afterwards, that machine cannot join again.
+func (r *Reconciler) noteMemberLeaves(node string) error {
+	is := func(n cluster.Forgotten) bool { return n.Node == node }
+	if !slices.ContainsFunc(r.c.Journal.Facts().Forgotten, is) {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		if i := slices.IndexFunc(f.Forgotten, is); i >= 0 {
+			word := f.Forgotten[i]
+			word.Left = true
+			f.Forget(word)
+		}
 	})
 }

@@ -53,7 +53,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
 		after.Intend(plan.StillApproved(in, d, *o))
 	}
-	after.Forgotten = plan.StillForgotten(d, *o)
+	after.Forgotten = plan.StillForgotten(before.Forgotten, d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
 	settled := map[string]string{}
 	if r.memo.refused == nil {

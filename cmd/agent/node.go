@@ -58,12 +58,13 @@ first: what becomes of etcd, of its VM, and every step. Then the node's name is 
 for.
 
 Its member leaves etcd, its Node object and its VM are deleted, and a node that the
-inventory has gets a new machine. Nothing is waited for but what keeps etcd whole: no
-window, approval, budget or switch, and not the host of its VM either. That is deleted
-when the host is back.
+inventory has gets a new machine. No window, approval, budget or switch holds that up.
+Where its VM cannot be seen, because the host is down, it is deleted when it can, and
+the rest goes before it: be sure then that the machine is off.
 
 A machine that answers is refused, and so is one of which that is not known: take
-the node out of nodes.yaml, or give it another ` + "`replace`" + ` token.`,
+the node out of nodes.yaml, or give it another ` + "`replace`" + ` token. If it answers
+before its VM is deleted, or a day later, nothing more is deleted.`,
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: clusterOrNodeNames,
 	}
 	confirm := cmd.Flags().String("confirm", "", "the node's name, instead of typing it")
@@ -85,7 +86,7 @@ the node out of nodes.yaml, or give it another ` + "`replace`" + ` token.`,
 		if err := confirmName(env, "forget", "node", node, *confirm); err != nil {
 			return err
 		}
-		if err := c.Forget(ctx, name, node); err != nil {
+		if err := c.Forget(ctx, name, node, f.Unfenced); err != nil {
 			return err
 		}
 		p.Printf("%s is taken for lost; `talos-agent status %s` shows what is done\n", node, name)

@@ -165,7 +165,9 @@ func (c stubCluster) Accept(r cluster.Revision) error {
 func (c stubCluster) ForecastForget(node string) (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name, Notes: []string{node}}, nil
 }
-func (c stubCluster) Forget(node string) error    { return c.note("forget "+node, c.name) }
+func (c stubCluster) Forget(node string, unfenced bool) error {
+	return c.note(fmt.Sprint("forget ", node, " ", unfenced), c.name)
+}
 func (c stubCluster) Approve(digest string) error { return c.note("approve "+digest, c.name) }
 func (c stubCluster) AcceptBootstrap() error      { return c.note("accept bootstrap", c.name) }
 func (c stubCluster) Destroy(shown, despite []int) error {
@@ -246,15 +248,15 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			}
 			return err
 		},
-		"render secrets": func() error { _, err := c.Render(ctx, "dev", "", true); return err },
-		"preview":        func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
-		"reconcile":      func() error { return c.Reconcile(ctx, "dev") },
-		"all":            func() error { return c.ReconcileAll(ctx) },
-		"suspend":        func() error { return c.Suspend(ctx, "dev") },
-		"resume":         func() error { return c.Resume(ctx, "dev") },
-		"accept main":    func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
-		"forget wk-1":    func() error { return c.Forget(ctx, "dev", "wk-1") },
-		"approve 3fa9":   func() error { return c.Approve(ctx, "dev", "3fa9") },
+		"render secrets":   func() error { _, err := c.Render(ctx, "dev", "", true); return err },
+		"preview":          func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
+		"reconcile":        func() error { return c.Reconcile(ctx, "dev") },
+		"all":              func() error { return c.ReconcileAll(ctx) },
+		"suspend":          func() error { return c.Suspend(ctx, "dev") },
+		"resume":           func() error { return c.Resume(ctx, "dev") },
+		"accept main":      func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"forget wk-1 true": func() error { return c.Forget(ctx, "dev", "wk-1", true) },
+		"approve 3fa9":     func() error { return c.Approve(ctx, "dev", "3fa9") },
 		"accept bootstrap": func() error {
 			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})
 		},

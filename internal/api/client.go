@@ -241,9 +241,9 @@ func (c *Client) ForecastForget(ctx context.Context, name, node string) (cluster
 	return requestJSON[cluster.Forecast](ctx, c, "GET", clusterPath(name, forgetNode(node)), nil)
 }
 
-// Forget has the machine of a node taken for lost.
-func (c *Client) Forget(ctx context.Context, name, node string) error {
-	return c.call(ctx, "POST", clusterPath(name, forgetNode(node)), jsonBody(ForgetRequest{Confirm: node}), nil)
+// Forget has the machine of a node taken for lost; unfenced is that of the Forecast.
+func (c *Client) Forget(ctx context.Context, name, node string, unfenced bool) error {
+	return c.call(ctx, "POST", clusterPath(name, forgetNode(node)), jsonBody(ForgetRequest{Confirm: node, Unfenced: unfenced}), nil)
 }
 
 // Approve lets the plan with this digest go, which waits for approval.

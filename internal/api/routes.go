@@ -82,8 +82,8 @@ type Cluster interface {
 	Approve(digest string) error
 	// ForecastForget returns what it means to take the machine of a node for lost.
 	ForecastForget(node string) (cluster.Forecast, error)
-	// Forget takes the machine of a node for lost.
-	Forget(node string) error
+	// Forget takes the machine of a node for lost; unfenced as in the Forecast.
+	Forget(node string, unfenced bool) error
 	// Destroy begins to delete what was shown, by VMID; without any, what would be
 	// shown now.
 	Destroy(shown, despite []int) error
@@ -160,6 +160,8 @@ type ApproveRequest struct {
 // ForgetRequest is the body of a forget.
 type ForgetRequest struct {
 	Confirm string `json:"confirm"` // the node's name
+	// Unfenced is that of the Forecast that was shown.
+	Unfenced bool `json:"unfenced,omitempty"`
 }
 
 // DestroyRequest is the body of a destroy.
@@ -319,7 +321,7 @@ var routes = []route{
 		if err != nil {
 			return nil, err
 		}
-		return returnEmpty(c.Forget(r.PathValue("node")))
+		return returnEmpty(c.Forget(r.PathValue("node"), req.Unfenced))
 	}},
 	{pattern: "POST /v1/clusters/{name}/destroy", access: forRoot, kind: "Done", does: "suspend the cluster and delete everything of it that is ours; the body names it once more", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req DestroyRequest

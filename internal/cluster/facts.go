@@ -41,9 +41,11 @@ type Facts struct {
 type Forgotten struct {
 	Node string    `json:"node"`
 	At   time.Time `json:"at,omitzero"`
-	// Done: no member of etcd and no Node object is left of it. From then on it is
-	// deleted even if it answers.
-	Done bool `json:"done,omitempty"`
+	// Unfenced: it was shown that its VM cannot be deleted yet, and confirmed that its
+	// machine is off all the same. Without that nothing is removed before the VM is.
+	Unfenced bool `json:"unfenced,omitempty"`
+	// Left: its member may have left etcd. It is written before that is asked for.
+	Left bool `json:"left,omitempty"`
 }
 
 // Forget adds a node, or puts it in the place of what is known of it. The list that f had

@@ -98,6 +98,10 @@ type Forecast struct {
 	// Notes are what the steps mean, where that is not in them: of a machine that is taken
 	// for lost.
 	Notes []string `json:"notes,omitempty"`
+	// Unfenced: what a machine that is taken for lost has left in etcd and Kubernetes is
+	// removed before its VM, which cannot be seen. Whoever confirms that is sure that the
+	// machine is off.
+	Unfenced bool `json:"unfenced,omitempty"`
 	// Digest identifies exactly these steps; an approval names it.
 	Digest string `json:"digest"`
 	// VMs are, of a destruction, and where nodes are removed, the VMs that may be deleted,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -11,16 +12,28 @@ import (
 )
 
 // A node whose machine does not come back, by an administrator's word, is removed or made
-// again at once: nothing is waited for but what keeps etcd whole. A VM that cannot be
-// deleted yet, because its host is down, does not hold up its member and its Node object.
+// again at once: nothing is waited for but what keeps etcd whole. Where it was shown that its
+// VM cannot be deleted yet, because its host is down, that does not hold up its member and
+// its Node object; its pods start elsewhere then, whatever the machine does.
+
+// forgetWithin is how long an administrator's word is acted on: nothing is deleted on the
+// strength of one that nobody remembers.
+const forgetWithin = 24 * time.Hour
+
+// forgottenAs is an administrator's word about a node, if there is one.
+func forgottenAs(o cluster.Observed, node string) (cluster.Forgotten, bool) {
+	i := slices.IndexFunc(o.Facts.Forgotten, func(n cluster.Forgotten) bool { return n.Node == node })
+	if i < 0 {
+		return cluster.Forgotten{}, false
+	}
+	return o.Facts.Forgotten[i], true
+}
 
 // isForgotten reports whether the machine of a node does not come back, by an
-// administrator's word. A machine that answers is believed before that word, until the word
-// was acted on: its member has left etcd by then.
+// administrator's word of the last day. A machine that may answer is believed before it.
 func isForgotten(o cluster.Observed, node string) bool {
-	return slices.ContainsFunc(o.Facts.Forgotten, func(n cluster.Forgotten) bool {
-		return n.Node == node && (n.Done || !answers(o, node))
-	})
+	word, ok := forgottenAs(o, node)
+	return ok && o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
 }
 
 // isMadeAgain reports whether a node of the inventory is to have another machine although
@@ -46,6 +59,8 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 	switch vm := o.VMs[n.Name]; {
 	case o.Facts.Destroying():
 		return refuse(cluster.Destroying, "the cluster is being destroyed", "")
+	case o.Facts.Suspended():
+		return refuse(cluster.SuspendedByAdmin, "the cluster is suspended", fmt.Sprintf("`talos-agent resume %s`, and then again", d.Spec.Name))
 	case stays && vm.Presence == cluster.Absent:
 		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", "")
 	case stays && vm.Owner == cluster.Foreign:
@@ -64,13 +79,13 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 
 // hasMember reports whether a node has a member of etcd.
 func hasMember(o cluster.Observed, n cluster.Node) bool {
-	return slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == n.Name })
+	return slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
 }
 
-// StillForgotten are the nodes whose machines do not come back, as far as anything is left
-// of them, or of that word.
-func StillForgotten(d cluster.Desired, o cluster.Observed) (out []cluster.Forgotten) {
-	for _, n := range o.Facts.Forgotten {
+// StillForgotten are those of some nodes whose machines do not come back of which anything
+// is left, or of that word.
+func StillForgotten(all []cluster.Forgotten, d cluster.Desired, o cluster.Observed) (out []cluster.Forgotten) {
+	for _, n := range all {
 		if left, goesOn := endForgotten(n, d, o); goesOn {
 			out = append(out, left)
 		}
@@ -79,19 +94,22 @@ func StillForgotten(d cluster.Desired, o cluster.Observed) (out []cluster.Forgot
 }
 
 // endForgotten is what is left of an administrator's word that a machine does not come
-// back: it is over when the VM is deleted, and void when the machine answers before
-// anything was done. Done is set when its member and its Node object are deleted.
+// back: it is over when the VM is deleted, and void when the machine answers, or a day has
+// passed, before its member has left etcd. What has happened to a member is kept until
+// there is another machine.
 func endForgotten(in cluster.Forgotten, d cluster.Desired, o cluster.Observed) (left cluster.Forgotten, goesOn bool) {
-	_, stays := d.Spec.Node(in.Node)
+	n, stays := d.Spec.Node(in.Node)
+	if !stays {
+		n.Name = in.Node
+	}
 	removed := slices.ContainsFunc(RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
+	answers := o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready
 	switch {
 	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
-		return cluster.Forgotten{}, false
-	case !in.Done && (o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready):
-		return cluster.Forgotten{}, false
+		return in, false
+	case answers && (!in.Left || o.Members.Known && hasMember(o, n)), !in.Left && o.Now.Sub(in.At) >= forgetWithin:
+		return in, false
 	}
-	_, registered := o.Nodes.Value[in.Node]
-	in.Done = in.Done || o.Members.Known && o.Nodes.Known && !registered && !hasMember(o, cluster.Node{Name: in.Node})
 	return in, true
 }
 
@@ -109,8 +127,15 @@ func (m *planner) isDead(node string) bool {
 // cannot be deleted, and reports whether that is so.
 func (m *planner) forgetUnseen(n cluster.Node) bool {
 	_, why := vmOf(m.d, m.o, n)
-	if !m.forgets(n.Name) || why == "" {
+	word, _ := forgottenAs(m.o, n.Name)
+	switch {
+	case !m.forgets(n.Name), why == "":
 		return false
+	case !word.Unfenced:
+		// Its VM was to be deleted first, which switches it off.
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, About: "removal", Message: "is lost, and its vm cannot be deleted now: " + why, Within: seeWithin,
+			Hint: fmt.Sprintf("when its machine is off for certain, `talos-agent forget %s %s` once more removes it from etcd and Kubernetes before that", m.d.Spec.Name, n.Name)})
+		return true
 	}
 	member, isMember := m.ownMemberOf(n)
 	switch {
@@ -123,7 +148,7 @@ func (m *planner) forgetUnseen(n cluster.Node) bool {
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, About: "removal",
 			Message: fmt.Sprintf("is lost, and no part of etcd and of Kubernetes any longer; its vm is deleted when that is possible: %s", why),
-			Hint:    "when its host does not come back either, remove that from the Proxmox VE cluster: `pvecm delnode`"})
+			Hint:    "when its host does not come back either: `pvecm delnode` removes that from the Proxmox VE cluster, and its vm goes with its folder in /etc/pve/nodes"})
 	}
 	return true
 }
@@ -165,10 +190,15 @@ func vmOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (vm cluster.VM,
 	switch {
 	case !vm.Hardware.Known:
 		return vm, "it cannot be seen" + text.Colon(cmp.Or(vm.Hardware.Why, vm.Why))
-	case vm.Lock != "" || vm.Task != nil:
-		return vm, fmt.Sprintf("it is locked by Proxmox VE (%s)", cmp.Or(vm.Lock, "a task runs on it"))
 	case !h.Known:
 		return vm, fmt.Sprintf("host %s cannot be seen%s", vm.Host, text.Colon(h.Why))
 	}
 	return vm, ""
+}
+
+// ForgetsUnfenced reports whether what the machine of a node has left would be removed
+// before its VM, which cannot be seen.
+func ForgetsUnfenced(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	_, why := vmOf(d, o, n)
+	return why != ""
 }

@@ -215,6 +215,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
 		how := m.drainOf()
 		how.Adopt = true
+		how.Delete = how.Delete || m.forgets(n.Name)
 		m.do(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: how})
 		return
 	case len(vm.Others) > 0: // those of a storage driver are detached by the drain
@@ -253,7 +254,9 @@ func (m *planner) holdObject(n cluster.Node) bool {
 // be replaced, when its member had left etcd: with the data that it has it cannot join
 // again (Talos 1.13.9: seen).
 func (m *planner) blockLeft(n cluster.Node) bool {
-	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !m.isOwnNode(n) || m.o.Nodes.Value[n.Name].Turn != cluster.TurnRemoval || m.isUnderWay(n.Name) {
+	word, _ := forgottenAs(m.o, n.Name)
+	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
+	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun || m.isUnderWay(n.Name) {
 		return false
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: "removal", Message: "its removal had begun, and its member has left etcd: with the data that it has it cannot join again",

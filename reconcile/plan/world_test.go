@@ -347,11 +347,22 @@ func (w *world) run(t *testing.T, line string) string {
 		if b := RefuseForget(w.d, w.o, n); b.Reason != "" {
 			return fmt.Sprintf("refused: %s [%s]\n", b.Message, b.Hint)
 		}
-		w.o.Facts.Forget(cluster.Forgotten{Node: n.Name})
+		w.o.Facts.Forget(cluster.Forgotten{Node: n.Name, At: w.o.Now, Unfenced: ForgetsUnfenced(w.d, w.o, n)})
 		return strings.Join(ConsequencesOfForget(w.d, w.o, n), "\n") + "\n"
+	case "clock": // goes on
+		w.o.Now = w.o.Now.Add(parseAge(t, arg(1)))
+	case "member-left": // the member of a node that is forgotten has left etcd
+		w.o.Facts.Forgotten = slices.Clone(w.o.Facts.Forgotten)
+		for i := range w.o.Facts.Forgotten {
+			w.o.Facts.Forgotten[i].Left = w.o.Facts.Forgotten[i].Left || w.o.Facts.Forgotten[i].Node == arg(1)
+		}
 	case "forgotten": // what is left of that word
-		w.o.Facts.Forgotten = StillForgotten(w.d, w.o)
-		return fmt.Sprintf("%+v\n", w.o.Facts.Forgotten)
+		w.o.Facts.Forgotten = StillForgotten(w.o.Facts.Forgotten, w.d, w.o)
+		out := ""
+		for _, n := range w.o.Facts.Forgotten {
+			out += fmt.Sprintf("%s unfenced=%v left=%v\n", n.Node, n.Unfenced, n.Left)
+		}
+		return cmp.Or(out, "none\n")
 	case "seen-dead": // a dead node, with all else at work, for so long
 		w.o.DeadSince = cloneMap(w.o.DeadSince)
 		w.o.DeadSince[arg(1)] = w.o.Now.Add(-parseAge(t, arg(2)))

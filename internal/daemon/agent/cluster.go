@@ -115,8 +115,8 @@ func (m *managedCluster) ForecastForget(node string) (cluster.Forecast, error) {
 }
 
 // Forget implements api.Cluster.
-func (m *managedCluster) Forget(node string) error {
-	return m.explainNode(m.Reconciler.Forget(node), node)
+func (m *managedCluster) Forget(node string, unfenced bool) error {
+	return m.explainNode(m.Reconciler.Forget(node, unfenced), node)
 }
 
 // explainNode names the nodes there are where an error is that there is none of that name.

@@ -30,14 +30,14 @@ func TestForget(t *testing.T) {
 		first := s.generations()
 		refused := func(node, want string) {
 			t.Helper()
-			if err := s.Cluster().Forget(node); err == nil || !strings.Contains(err.Error()+fault.HintOf(err), want) {
+			if err := s.Cluster().Forget(node, true); err == nil || !strings.Contains(err.Error()+fault.HintOf(err), want) {
 				t.Errorf("%s: %v", node, err)
 			}
 		}
 		refused("dev-wk-1", "its machine answers")
 		refused("dev-cp-1", "its machine answers")
 		refused("dev-wk-9", "its nodes are dev-cp-1, dev-cp-2")
-		if err := s.Cluster().Forget("dev-wk-9"); !errors.Is(err, api.ErrUnknownNode) {
+		if err := s.Cluster().Forget("dev-wk-9", true); !errors.Is(err, api.ErrUnknownNode) {
 			t.Error(err)
 		}
 
@@ -50,7 +50,7 @@ func TestForget(t *testing.T) {
 		if text := strings.Join(f.Notes, "\n"); err != nil || !strings.Contains(text, "is deleted with its disks") || !f.Destructive() {
 			t.Errorf("%v: %+v", err, f)
 		}
-		must(s.Cluster().Forget("dev-wk-2"))
+		must(s.Cluster().Forget("dev-wk-2", false))
 		s.Until(10*time.Minute, "made again", func(cluster.Status) bool { return s.generations()["dev-wk-2"] != first["dev-wk-2"] })
 		s.UntilReady(30 * time.Minute)
 		if now := s.generations(); now["dev-wk-2"] == first["dev-wk-2"] || now["dev-wk-1"] != first["dev-wk-1"] {
@@ -60,13 +60,17 @@ func TestForget(t *testing.T) {
 		// A control plane on a host that does not answer about it.
 		lost := s.vmidOf("dev-cp-2")
 		must(s.Lab.Talos.Kill(lost))
-		unseen := world.Fault{System: "pve", Op: "GET /nodes/{node}/qemu/{vmid}/config", Subject: fmt.Sprint(lost), Kind: world.Answer, Status: 595, Text: "no route to host", Times: 1 << 20}
-		s.Lab.World.Inject(unseen)
+		for _, what := range []string{"config", "pending", "status/current"} {
+			s.Lab.World.Inject(world.Fault{System: "pve", Op: "GET /nodes/{node}/qemu/{vmid}/" + what, Subject: fmt.Sprint(lost), Kind: world.Answer, Status: 595, Text: "no route to host", Times: 1 << 20})
+		}
 		s.Until(30*time.Minute, "lost", func(cluster.Status) bool {
 			f, err := s.Cluster().ForecastForget("dev-cp-2")
-			return err == nil && strings.Contains(strings.Join(f.Notes, "\n"), "etcd: 2 of 3 members are healthy; without that of dev-cp-2 2 of 2, and 2 are needed")
+			return err == nil && f.Unfenced && strings.Contains(strings.Join(f.Notes, "\n"), "etcd: 2 of 3 members are healthy; without that of dev-cp-2 2 of 2, and 2 are needed")
 		})
-		must(s.Cluster().Forget("dev-cp-2"))
+		if err := s.Cluster().Forget("dev-cp-2", false); err == nil || !strings.Contains(err.Error(), "its vm cannot be seen any more") {
+			t.Errorf("that its vm cannot be seen was not shown, and: %v", err)
+		}
+		must(s.Cluster().Forget("dev-cp-2", true))
 		s.Until(30*time.Minute, "no member", func(cluster.Status) bool { return len(s.members()) == 2 })
 		s.Halt()
 		s.Boot()
@@ -84,7 +88,7 @@ func TestForget(t *testing.T) {
 			must(s.Lab.Talos.Kill(s.vmidOf(name)))
 		}
 		s.Until(30*time.Minute, "no quorum", func(st cluster.Status) bool {
-			err := s.Cluster().Forget("dev-cp-1")
+			err := s.Cluster().Forget("dev-cp-1", true)
 			return err != nil && (strings.Contains(err.Error(), "its member cannot be removed from etcd") || strings.Contains(err.Error(), "it is not known whether it answers"))
 		})
 		s.Halt()
