@@ -197,6 +197,9 @@ func (r *Reconciler) Refresh() {
 		if f, ok := ob.(Forgetter); ok {
 			f.Forget(r.c.ID)
 		}
+		if f, ok := ob.(Retrier); ok {
+			f.Retry()
+		}
 	}
 	r.exec.endBackoffs()
 	r.Look()

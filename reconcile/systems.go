@@ -63,6 +63,13 @@ type Forgetter interface {
 	Forget(clusterID string)
 }
 
+// Retrier is an observer that remembers what a system did not take, so that it is not
+// given that again.
+type Retrier interface {
+	// Retry has it tried once more.
+	Retry()
+}
+
 // Progress takes word of how far an action has come.
 type Progress func(cluster.Progress)
 

@@ -114,6 +114,8 @@ const againWithin = 24 * time.Hour
 const (
 	markLength = 6
 	maxMarks   = 10
+	// markAll stands for more than there is room for: all are left.
+	markAll = "all"
 )
 
 // markOfEdit is the mark of who changed an object.
@@ -122,9 +124,16 @@ func markOfEdit(object, manager string) string {
 	return hex.EncodeToString(h[:])[:markLength]
 }
 
-// marksOf is the label of a revision that puts these back.
-func marksOf(all []alteration) string {
+// marksOf is the label of a revision that puts these back, and of which an earlier one, not
+// long ago, has put back others.
+func marksOf(all []alteration, before string) string {
+	if before == markAll {
+		return markAll
+	}
 	var marks []string
+	for ; len(before) >= markLength; before = before[markLength:] {
+		marks = append(marks, before[:markLength])
+	}
 	for _, a := range all {
 		for _, e := range a.edits {
 			if mark := markOfEdit(a.object, e.Manager); !slices.Contains(marks, mark) {
@@ -132,14 +141,27 @@ func marksOf(all []alteration) string {
 			}
 		}
 	}
-	return strings.Join(marks[:min(len(marks), maxMarks)], "")
+	if len(marks) > maxMarks {
+		return markAll
+	}
+	return strings.Join(marks, "")
 }
 
 // wasPutBack reports whether a revision that was made then put the same back, and it did
 // not last.
 func wasPutBack(object string, e edits.Edit, marks string, made time.Time) bool {
+	at := e.At
+	if at.IsZero() {
+		at = time.Now() // nobody notes when something is removed: it is seen now
+	}
+	if !at.Before(made.Add(againWithin)) {
+		return false
+	}
+	if marks == markAll {
+		return true
+	}
 	for ; len(marks) >= markLength; marks = marks[markLength:] {
-		if marks[:markLength] == markOfEdit(object, e.Manager) && e.At.Before(made.Add(againWithin)) {
+		if marks[:markLength] == markOfEdit(object, e.Manager) {
 			return true
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
 )
 
@@ -256,7 +257,7 @@ func TestAgain(t *testing.T) {
 	by := func(object, manager string, after time.Duration) alteration {
 		return alteration{object, []edits.Edit{{Path: "spec.replicas", Manager: manager, At: made.Add(after)}}}
 	}
-	marks := marksOf([]alteration{by("deployment a/b", "x", 0), by("deployment a/b", "x", time.Hour), by("configmap a/b", "y", 0)})
+	marks := marksOf([]alteration{by("deployment a/b", "x", 0), by("deployment a/b", "x", time.Hour), by("configmap a/b", "y", 0)}, "")
 	if len(marks) != 2*markLength {
 		t.Errorf("marks %q", marks)
 	}
@@ -278,12 +279,26 @@ func TestAgain(t *testing.T) {
 	if once, again := splitAltered([]alteration{two}, marks, made); !strings.Contains(once, "changed by y at") || !strings.Contains(again, "changed by x at") {
 		t.Errorf("once %q, again %q", once, again)
 	}
+	if kept := marksOf([]alteration{by("secret a/b", "z", 0)}, marks); len(kept) != 3*markLength {
+		t.Errorf("marks %q: those of before are lost", kept)
+	}
 	var many []alteration
 	for i := range 40 {
 		many = append(many, by(strings.Repeat("x", i), "x", 0))
 	}
-	if n := len(marksOf(many)); n > 63 {
-		t.Errorf("a label of %d characters", n)
+	// There are more than a label holds: all are left for a day.
+	if once, _ := splitAltered(many, marksOf(many, ""), made); once != "" || len(marksOf(many, marks)) > 63 {
+		t.Errorf("put back once more: %q", once)
+	}
+	if once, again := splitAltered([]alteration{by("x", "x", 25*time.Hour)}, markAll, made); once == "" || again != "" {
+		t.Errorf("a day later: once %q, again %q", once, again)
+	}
+	// Nobody notes when something is removed: it is judged by when it is seen.
+	removed := []alteration{{"configmap a/b", []edits.Edit{{Path: "data.a"}}}}
+	for ago, want := range map[time.Duration]bool{time.Hour: true, 25 * time.Hour: false} {
+		if _, again := splitAltered(removed, marksOf(removed, ""), time.Now().Add(-ago)); (again != "") != want {
+			t.Errorf("%v after it was put back: left: %q", ago, again)
+		}
 	}
 }
 
@@ -316,5 +331,26 @@ func TestNamespaceOfAChart(t *testing.T) {
 			}
 		}
 		t.Error("an edit was not seen")
+	})
+}
+
+// TestPutBackThatIsRefused: what the API does not let anybody change back leaves the
+// release as it is, and the error names it and its cure.
+func TestPutBackThatIsRefused(t *testing.T) {
+	bubble(t, func(b *bench) {
+		a := b.installSized()
+		if _, err := b.client().CoreV1().ConfigMaps("apps").Patch(ctx, "conf", types.MergePatchType, []byte(`{"data":{"a":"x"},"immutable":true}`), metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
+			t.Fatal(err)
+		}
+		before := b.release()
+		for range 2 {
+			err := b.install(a)
+			if err == nil || !strings.Contains(err.Error(), "configmap apps/conf cannot be put back: ") || fault.HintOf(err) == "" {
+				t.Errorf("%v", err)
+			}
+		}
+		if rel := b.release(); rel.Revision != before.Revision || rel.Status != "deployed" || !rel.Ready {
+			t.Errorf("%+v, and before %+v", rel, before)
+		}
 	})
 }

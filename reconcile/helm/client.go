@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -121,9 +122,10 @@ type kubeClient struct {
 	set kubernetes.Interface
 	// release is the one whose objects are deleted, in the client's namespace.
 	release string
-	// threeWay compares custom resources with what is there, too: Helm changes them by
-	// what differs between two revisions, which is nothing when the same is put back.
-	threeWay bool
+	// putBack are objects, by their names, of which somebody's edits are taken back. Helm
+	// changes custom resources by what differs between two revisions, which is nothing
+	// then: these are compared with what is there, too.
+	putBack []string
 
 	mu    sync.Mutex
 	wrote map[object]written
@@ -151,11 +153,16 @@ func (c *kubeClient) Create(list kube.ResourceList) (*kube.Result, error) {
 
 // Update implements kube.Interface.
 func (c *kubeClient) Update(original, target kube.ResourceList, force bool) (*kube.Result, error) {
-	update := c.Client.Update
-	if c.threeWay {
-		update = c.UpdateThreeWayMerge
+	edited := func(info *resource.Info) bool { return slices.Contains(c.putBack, nameObject(info).String()) }
+	others := func(info *resource.Info) bool { return !edited(info) }
+	res, err := c.Client.Update(original.Filter(others), target.Filter(others), force)
+	if again := target.Filter(edited); err == nil && len(again) > 0 {
+		var more *kube.Result
+		more, err = c.UpdateThreeWayMerge(original.Filter(edited), again, force)
+		if more != nil {
+			res.Created, res.Updated, res.Deleted = append(res.Created, more.Created...), append(res.Updated, more.Updated...), append(res.Deleted, more.Deleted...)
+		}
 	}
-	res, err := update(original, target, force)
 	if err == nil {
 		c.note(res.Created)
 		c.note(res.Updated)

@@ -168,7 +168,16 @@ func (j *job) run(ctx context.Context) (*release.Release, error) {
 		if once, _ := splitAltered(found.altered, j.putBack, last.Info.LastDeployed.Time); err != nil || len(found.missing) == 0 && once == "" {
 			return last, err
 		}
-		j.putBack = marksOf(found.altered)
+		if err := checkPutBack(j.kube, last.Manifest, found.altered); err != nil {
+			return nil, err
+		}
+		if time.Since(last.Info.LastDeployed.Time) >= againWithin {
+			j.putBack = ""
+		}
+		j.putBack = marksOf(found.altered, j.putBack)
+		for _, a := range found.altered {
+			j.kube.putBack = append(j.kube.putBack, a.object)
+		}
 		return j.upgrade(ctx, last.Version+1)
 	case status == release.StatusUninstalling && time.Since(last.Info.Deleted.Time) < pendingFor:
 		return nil, errors.New("its release is being uninstalled")
@@ -220,7 +229,6 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	if err := j.applyCRDs(ctx); err != nil {
 		return nil, err
 	}
-	j.kube.threeWay = j.putBack != ""
 	upgrade := action.NewUpgrade(j.helm)
 	labels := j.labels(revision)
 	labels[labelRolledBack], labels[labelTried], labels[labelPutBack] = notCarried, cmp.Or(j.tried, notCarried), cmp.Or(j.putBack, notCarried)

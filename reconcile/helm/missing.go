@@ -1,8 +1,10 @@
 package helm
 
 import (
+	"encoding/json"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/resource"
 
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
 )
 
@@ -101,7 +105,7 @@ func damageIn(client kube.Interface, manifest string) (damage, error) {
 		if kind.Kind == "Job" && kind.Group == "batch" || kind.Kind == "Pod" && kind.Group == "" {
 			continue
 		}
-		name := object{strings.ToLower(kind.Kind), info.Namespace, info.Name}.String()
+		name := nameObject(info).String()
 		wants, described := info.Object.(*unstructured.Unstructured) // Get puts another in its place
 		switch err := info.Get(); {
 		case apierrors.IsNotFound(err):
@@ -119,4 +123,33 @@ func damageIn(client kube.Interface, manifest string) (damage, error) {
 		}
 	}
 	return out, nil
+}
+
+// nameObject is what an object of a manifest is called.
+func nameObject(info *resource.Info) object {
+	return object{strings.ToLower(info.Mapping.GroupVersionKind.Kind), info.Namespace, info.Name}
+}
+
+// checkPutBack asks the API whether it would take back what somebody changed, and returns
+// an error when it refuses: a revision that fails on what cannot be changed back would be
+// all that there is of a release that works.
+func checkPutBack(client kube.Interface, manifest string, altered []alteration) error {
+	list, err := client.Build(strings.NewReader(manifest), false)
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		name := nameObject(info).String()
+		if !slices.ContainsFunc(altered, func(a alteration) bool { return a.object == name }) {
+			continue
+		}
+		body, err := json.Marshal(info.Object)
+		if err != nil {
+			return err
+		}
+		if _, err := resource.NewHelper(info.Client, info.Mapping).DryRun(true).Patch(info.Namespace, info.Name, types.MergePatchType, body, nil); err != nil {
+			return newError("undo the change by hand, have the values of the addon ask for the same, or delete the object, which is then made again", "what somebody changed of %s cannot be put back: %s", name, kubeapi.Reason(err))
+		}
+	}
+	return nil
 }

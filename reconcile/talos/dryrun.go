@@ -87,7 +87,7 @@ func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
 	q, ok := questionOf(d, w.node.Name, &w.machine)
 	switch {
 	case ok && w.unreachable == q.wanted:
-		return &cluster.Change{For: q.wanted, Refused: fmt.Sprintf("on trial with it, it did not answer at %s within %v, and went back to the config that it had", w.node.IP, provenWithin)}
+		return &cluster.Change{For: q.wanted, Refused: fmt.Sprintf("on trial with it, it did not answer at %s within %v, and went back to the config that it had; `talos-agent reconcile` has it tried once more", w.node.IP, provenWithin)}
 	case !ok || w.dryRun.of != q:
 		return nil
 	}

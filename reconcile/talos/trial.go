@@ -87,6 +87,16 @@ func (f *Fleet) connectRunning(ctx context.Context, n cluster.Node, k keys) (*li
 	return l, has.running, nil
 }
 
+// Retry implements reconcile.Retrier: configs with which a machine did not answer are
+// tried once more.
+func (f *Fleet) Retry() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.watchers {
+		w.unreachable = ""
+	}
+}
+
 // noteUnreachable keeps that a node's machine does not answer with a config, so that it is not
 // given that again. A program that has just started tries once more.
 func (f *Fleet) noteUnreachable(node, digest string) {

@@ -67,11 +67,15 @@ func TestTrialThatDisconnects(t *testing.T) {
 				}
 				m := b.see(cp(1))
 				if m.Reach != cluster.Configured || m.ConfigDigest != had || m.Change == nil || m.Change.For != bad.Digest ||
-					m.Change.Refused != "on trial with it, it did not answer at 10.5.0.11 within 30s, and went back to the config that it had" {
+					m.Change.Refused != "on trial with it, it did not answer at 10.5.0.11 within 30s, and went back to the config that it had; `talos-agent reconcile` has it tried once more" {
 					t.Errorf("%+v, change %+v", m, m.Change)
 				}
 				if saved := b.saved(cp(1)); saved == bad.Digest {
 					t.Error("it is saved")
+				}
+				b.fleet.Retry()
+				if m := b.see(cp(1)); m.Change == nil || m.Change.Refused != "" {
+					t.Errorf("after reconcile: %+v", m.Change)
 				}
 				good := render(t, b.secrets, cp(1), newest, blocksAll, admitsHost)
 				b.desired.Configs["cp-1"] = good

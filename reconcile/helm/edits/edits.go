@@ -292,8 +292,8 @@ func showValues(path fieldpath.Path, has, wants any) (string, string) {
 	last, public := "", false
 	for _, p := range path {
 		if p.FieldName != nil {
+			public = public || last == "resources" && (*p.FieldName == "requests" || *p.FieldName == "limits")
 			last = *p.FieldName
-			public = public || last == "resources"
 		}
 	}
 	public = public || last == "image"
