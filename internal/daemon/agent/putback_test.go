@@ -120,9 +120,9 @@ func TestEditsArePutBack(t *testing.T) {
 		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nheal: observe\n")
 		s.Push(files, "observe")
 		s.untilApplied("observe")
-		edit(deployment, "kubectl-edit", `{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"podinfo","image":"ghcr.io/stefanprodan/podinfo:other"}]}}}}`)
+		edit(deployment, "kubectl-set", `{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"podinfo","image":"ghcr.io/stefanprodan/podinfo:other"}]}}}}`)
 		s.Until(5*time.Minute, "reported", func(st cluster.Status) bool {
-			return len(st.Blocked) == 1 && st.Blocked[0].Reason == cluster.HealingOff && strings.Contains(st.Blocked[0].Message, "podinfo:other, changed by kubectl-edit at ")
+			return len(st.Blocked) == 1 && st.Blocked[0].Reason == cluster.HealingOff && strings.Contains(st.Blocked[0].Message, "podinfo:other, changed by kubectl-set at ")
 		})
 		s.CheckRules(sz)
 		s.Halt()
