@@ -92,7 +92,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			f.Intend(plan.StillApproved(in, d, *o))
 		}
 		for _, was := range before.Forgotten { // another may have come since
-			f.Remember(was.Node)
+			f.DropForgotten(was.Node)
 		}
 		f.Forgotten = append(f.Forgotten, after.Forgotten...)
 		maps.Copy(f.Settled, settled)

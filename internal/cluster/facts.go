@@ -51,12 +51,12 @@ type Forgotten struct {
 // Forget adds a node, or puts it in the place of what is known of it. The list that f had
 // before is not written to.
 func (f *Facts) Forget(n Forgotten) {
-	f.Remember(n.Node)
+	f.DropForgotten(n.Node)
 	f.Forgotten = append(f.Forgotten, n)
 }
 
-// Remember takes a node out of Forgotten. The list that f had before is not written to.
-func (f *Facts) Remember(node string) {
+// DropForgotten takes a node out of Forgotten. The list that f had before is not written to.
+func (f *Facts) DropForgotten(node string) {
 	f.Forgotten = slices.DeleteFunc(slices.Clone(f.Forgotten), func(n Forgotten) bool { return n.Node == node })
 }
 

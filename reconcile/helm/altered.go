@@ -70,7 +70,7 @@ type touched struct {
 }
 
 // touchedBy is that, as JSON: it is compared, and changes when it matters. It is "" while
-// nobody else has set a field.
+// no one else has set a field.
 func touchedBy(o metav1.Object) string {
 	foreign := edits.Foreign(o.GetManagedFields(), isOurs)
 	if len(foreign) == 0 {
@@ -152,7 +152,7 @@ func marksOf(all []alteration, before string) string {
 func wasPutBack(object string, e edits.Edit, marks string, made time.Time) bool {
 	at := e.At
 	if at.IsZero() {
-		at = time.Now() // nobody notes when something is removed: it is seen now
+		at = time.Now() // when something is removed is not noted: it is seen now
 	}
 	if !at.Before(made.Add(againWithin)) {
 		return false

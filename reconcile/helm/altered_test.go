@@ -293,7 +293,7 @@ func TestAgain(t *testing.T) {
 	if once, again := splitAltered([]alteration{by("x", "x", 25*time.Hour)}, markAll, made); once == "" || again != "" {
 		t.Errorf("a day later: once %q, again %q", once, again)
 	}
-	// Nobody notes when something is removed: it is judged by when it is seen.
+	// When something is removed is not noted: it is judged by when it is seen.
 	removed := []alteration{{"configmap a/b", []edits.Edit{{Path: "data.a"}}}}
 	for ago, want := range map[time.Duration]bool{time.Hour: true, 25 * time.Hour: false} {
 		if _, again := splitAltered(removed, marksOf(removed, ""), time.Now().Add(-ago)); (again != "") != want {
@@ -335,7 +335,7 @@ func TestNamespaceOfAChart(t *testing.T) {
 }
 
 // TestPutBackThatIsRefused: what the API does not let anybody change back leaves the
-// release as it is, and the error names it and its cure.
+// release as it is, and the error names it and the way out.
 func TestPutBackThatIsRefused(t *testing.T) {
 	bubble(t, func(b *bench) {
 		a := b.installSized()

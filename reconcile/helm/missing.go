@@ -82,7 +82,7 @@ func (s *searches) forget(keep map[types.UID]bool) {
 	maps.DeleteFunc(s.found, func(uid types.UID, _ search) bool { return !keep[uid] })
 }
 
-// notCompared are the kinds of which nobody's changes are put back. Claims of volumes are
+// notCompared are the kinds of which no changes are put back. Claims of volumes are
 // enlarged by hand, which the API does not let anybody take back. Webhooks are written by
 // what they belong to: by the jobs of charts that make certificates (kube-webhook-certgen
 // patches failurePolicy, too), and by operators such as Istio's when they are ready.

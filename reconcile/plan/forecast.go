@@ -202,7 +202,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
 		listVolumes(o, a.VM.Host)
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
-		o.Facts.Remember(a.VM.Node)
+		o.Facts.DropForgotten(a.VM.Node)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // its Node object; its pods start elsewhere then, whatever the machine does.
 
 // forgetWithin is how long an administrator's word is acted on: nothing is deleted on the
-// strength of one that nobody remembers.
+// strength of one that was given long ago.
 const forgetWithin = 24 * time.Hour
 
 // forgottenAs is an administrator's word about a node, if there is one.
@@ -58,19 +58,19 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 	etcd := etcdOf(d, o).WithoutMember(n.Name)
 	switch vm := o.VMs[n.Name]; {
 	case o.Facts.Destroying():
-		return refuse(cluster.Destroying, "the cluster is being destroyed", "")
+		return refuse(cluster.Destroying, "the cluster is being destroyed", fmt.Sprintf("`talos-agent status %s` shows how far that is", d.Spec.Name))
 	case o.Facts.Suspended():
 		return refuse(cluster.SuspendedByAdmin, "the cluster is suspended", fmt.Sprintf("`talos-agent resume %s`, and then again", d.Spec.Name))
 	case stays && vm.Presence == cluster.Absent:
-		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", "")
+		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", fmt.Sprintf("`talos-agent status %s` shows what that waits for", d.Spec.Name))
 	case stays && vm.Owner == cluster.Foreign:
-		return refuse(cluster.NothingToAccept, fmt.Sprintf("vm %d is not its machine", n.VMID), "")
+		return refuse(cluster.NothingToAccept, fmt.Sprintf("vm %d is not its machine", n.VMID), "move that vm to another VMID, or give the node another one; then it is made")
 	case o.Machines[n.Name].Reach == cluster.Configured || o.Machines[n.Name].Reach == cluster.Maintenance || o.Nodes.Known && o.Nodes.Value[n.Name].Ready:
 		return refuse(cluster.NotConfirmed, "its machine answers", "take it out of nodes.yaml to remove it, or give it a new `replace` token to have it made again: it is drained then")
 	case answers(o, n.Name):
 		return refuse(cluster.NodeUnknown, "it is not known whether it answers", fmt.Sprintf("`talos-agent status %s` shows what cannot be seen", d.Spec.Name))
 	case stays && n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1:
-		return refuse(cluster.OnlyControlPlane, "it is the only control plane: etcd would be lost with it", "")
+		return refuse(cluster.OnlyControlPlane, "it is the only control plane: etcd would be lost with it", "bring it back: restore its vm from a backup, or look at its console")
 	case hasMember(o, n) && etcd != "":
 		return refuse(cluster.WaitingForQuorum, "its member cannot be removed from etcd: "+etcd, "bring the other control planes back first")
 	}
@@ -147,7 +147,7 @@ func (m *planner) forgetUnseen(n cluster.Node) bool {
 		m.do(action.DeleteNode{Node: n})
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, About: "removal",
-			Message: fmt.Sprintf("is lost, and no part of etcd and of Kubernetes any longer; its vm is deleted when that is possible: %s", why),
+			Message: fmt.Sprintf("is lost, and what it had in etcd and Kubernetes is removed; its vm is deleted when that is possible: %s", why),
 			Hint:    "when its host does not come back either: `pvecm delnode` removes that from the Proxmox VE cluster, and its vm goes with its folder in /etc/pve/nodes"})
 	}
 	return true

@@ -9,6 +9,7 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
@@ -65,9 +66,10 @@ func (f *Fleet) tryConfig(ctx context.Context, l *link, n cluster.Node, k keys, 
 		case err == nil && !sent.accepted:
 			return nil, fmt.Errorf("it was not taken: %w", sent.unclear)
 		case err == nil:
-			return nil, errors.New("the machine took the config on trial, and runs another one")
+			return nil, fault.WithHint(errors.New("the machine took the config on trial, and runs another one"), "somebody else applies configs to it: `talosctl get machineconfig` shows both; it is tried again")
 		case waited >= backWithin:
-			return nil, fmt.Errorf("the machine took the config on trial, does not answer since, and should be back to the one before by now: %w", err)
+			return nil, fault.WithHint(fmt.Errorf("the machine took the config on trial, does not answer since, and should be back to the one before by now: %w", err),
+				"look at its console: `talos-agent console` shows it; a restart of its vm has it boot with the config from before")
 		}
 	}
 }

@@ -1,8 +1,8 @@
 // Package edits finds what somebody changed of an object that a manifest describes. The
 // API server notes in metadata.managedFields who set which field and when; a field that
 // somebody else than Helm has set, and that has another value than in the manifest, is
-// an edit. What the manifest does not set is nobody's business here, and so is what was
+// an edit. What the manifest does not set does not matter here, and so is what was
 // removed, of which nothing is noted, but for what a ConfigMap or a Secret holds.
 //
-// It asks nobody: it is handed the object as it is and as it should be.
+// It asks no system: it is handed the object as it is and as it should be.
 package edits

@@ -20,7 +20,7 @@ import (
 // Edit is a field of an object that has another value than in the manifest.
 type Edit struct {
 	Path    string // spec.template.spec.containers[web].image
-	Manager string // who set it, as it calls itself: kubectl-edit; "": it was removed, and nobody notes by whom
+	Manager string // who set it, as it calls itself: kubectl-edit; "": it was removed, and it is not noted by whom
 	At      time.Time
 	// Has and Wants are "" where they are not shown: texts may be secrets.
 	Has, Wants string
@@ -50,7 +50,7 @@ func Find(wants, has map[string]any, entries []metav1.ManagedFieldsEntry) []Edit
 	found := map[string]Edit{}
 	for _, e := range entries {
 		var set fieldpath.Set
-		// A server writes nothing else; what cannot be read is nobody's.
+		// A server writes nothing else; what cannot be read is no edit.
 		if err := set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes())); err != nil {
 			continue
 		}
