@@ -226,7 +226,8 @@ func (b *boot) activateConfig(cfg config.Provider) {
 }
 
 // tryConfig makes a config the active one for a while. What a machine goes back to
-// is the config it had; one that had none reboots.
+// is the config it had; one that had none reboots. Whoever tries a config must look whether
+// it works before that, at a speed of its own.
 func (b *boot) tryConfig(cfg config.Provider, timeout time.Duration) {
 	if b.revert != nil {
 		b.revert()
@@ -236,7 +237,7 @@ func (b *boot) tryConfig(cfg config.Provider, timeout time.Duration) {
 		before = b.set.provider
 	}
 	b.activateConfig(cfg)
-	b.revert = b.runAfter(timeout, func() {
+	b.revert = b.runAfterReal(timeout, func() {
 		b.revert = nil
 		if before == nil {
 			b.rebootMachine()

@@ -253,6 +253,26 @@ func TestStagedAndTried(t *testing.T) {
 	})
 }
 
+// TestTryAtSpeed: a client has as long to look as in life, however fast the rest is.
+func TestTryAtSpeed(t *testing.T) {
+	inBubble(t, world.Config{Speed: 200}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), wk(1))
+		labelled := l.config(wk(1), "v1.13.9", "machine: {nodeLabels: {a: b}}")
+		has := func() bool { return bytes.Contains(l.activeConfig(wk(1)), []byte("nodeLabels")) }
+		if err := l.applyConfigured(wk(1), labelled, try); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Second)
+		if !has() {
+			t.Error("a tried config went back before its time")
+		}
+		time.Sleep(2 * time.Second)
+		if has() {
+			t.Error("a tried config outlives its time")
+		}
+	})
+}
+
 // TestTryInMaintenance: there is no config to go back to.
 func TestTryInMaintenance(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {

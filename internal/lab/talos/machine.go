@@ -217,7 +217,12 @@ const (
 
 // runAfter runs do once d (before Speed) has passed, if this boot still runs.
 func (b *boot) runAfter(d time.Duration, do func()) (cancel func()) {
-	cancel = b.f.world.After(d, func() {
+	return b.runAfterReal(b.f.world.Scale(d), do)
+}
+
+// runAfterReal is runAfter for a duration that no speed shortens.
+func (b *boot) runAfterReal(d time.Duration, do func()) (cancel func()) {
+	cancel = b.f.world.AfterReal(d, func() {
 		b.f.changeState(func() {
 			if b.m.boot == b {
 				do()

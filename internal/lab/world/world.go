@@ -172,6 +172,12 @@ func (w *World) Scale(d time.Duration) time.Duration {
 // the returned function is called before. f runs on its own goroutine, and
 // Close waits for it.
 func (w *World) After(d time.Duration, f func()) (cancel func()) {
+	return w.AfterReal(w.Scale(d), f)
+}
+
+// AfterReal is After for a duration that no speed shortens, such as one within which a
+// client is to do something: clients are as fast as ever.
+func (w *World) AfterReal(d time.Duration, f func()) (cancel func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -179,7 +185,7 @@ func (w *World) After(d time.Duration, f func()) (cancel func()) {
 	}
 	w.running.Add(1)
 	var t *time.Timer
-	t = time.AfterFunc(w.Scale(d), func() {
+	t = time.AfterFunc(d, func() {
 		defer w.running.Done()
 		w.mu.Lock()
 		delete(w.timers, t)
