@@ -24,7 +24,8 @@ func (r *Reconciler) InForce() (cluster.Desired, cluster.Observed, error) {
 }
 
 // LookNow returns the same, with every VM looked at now. All else that is observed is
-// watched, and as new as the last pass.
+// watched, and as new as the last pass. Where somebody changed a VM since that pass, the next
+// one begins.
 func (r *Reconciler) LookNow(ctx context.Context) (cluster.Desired, cluster.Observed, error) {
 	d, o, err := r.InForce()
 	if err != nil {
@@ -38,6 +39,13 @@ func (r *Reconciler) LookNow(ctx context.Context) (cluster.Desired, cluster.Obse
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
+	before := o.VMs
 	r.c.Host.Observe(ctx, d, &o)
+	for name, vm := range o.VMs {
+		if vm.ChangedAfter != before[name].ChangedAfter {
+			r.Look()
+			break
+		}
+	}
 	return d, o, nil
 }

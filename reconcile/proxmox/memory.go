@@ -71,8 +71,9 @@ type memory struct {
 	credit map[string]float64
 	// looked is when a cluster was looked at last.
 	looked map[string]time.Time
-	// afresh are clusters whose VMs are all read in the next pass.
-	afresh map[string]bool
+	// outdated is until when what was read of a cluster is not shown: several may look at
+	// once, and whoever reads it again first serves none of the others.
+	outdated map[string]time.Time
 	// changes are the last changes of VMs that were not ours.
 	changes map[int]change
 	// untagged are VMs of ours that Proxmox VE refuses to tag.
@@ -86,7 +87,7 @@ type memory struct {
 }
 
 func newMemory() memory {
-	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]float64{}, looked: map[string]time.Time{}, afresh: map[string]bool{}, untagged: map[int]bool{}, changes: map[int]change{}}
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]float64{}, looked: map[string]time.Time{}, outdated: map[string]time.Time{}, untagged: map[int]bool{}, changes: map[int]change{}}
 }
 
 // recall returns what is remembered of a VM.
@@ -148,7 +149,7 @@ func (c *Client) prune(listed map[int]row) {
 func (c *Client) Forget(clusterID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.memory.afresh[clusterID] = true
+	c.memory.outdated[clusterID] = time.Now()
 }
 
 // A cluster of so many VMs is seen whole within one interval: configs that are older than
@@ -170,20 +171,20 @@ func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) [
 		elapsed = min(max(now.Sub(last), 0), staleAfter)
 	}
 	c.memory.looked[clusterID] = now
-	stale := 0
+	stale, outdated := 0, 0
 	for _, read := range known {
 		if now.Sub(read) >= staleAfter {
 			stale++
+		}
+		if read.Before(c.memory.outdated[clusterID]) {
+			outdated++
 		}
 	}
 	most := max(float64(len(known))/float64(c.auditEvery), float64(min(len(known), alwaysAudited)))
 	credit := min(c.memory.credit[clusterID]+most*elapsed.Seconds()/staleAfter.Seconds(), most+1)
 	n := min(int(credit), stale)
 	c.memory.credit[clusterID] = credit - float64(n)
-	if c.memory.afresh[clusterID] {
-		n = len(known)
-		delete(c.memory.afresh, clusterID)
-	}
+	n = max(n, outdated)
 	c.mu.Unlock()
 	order := slices.SortedFunc(maps.Keys(known), func(a, b int) int {
 		if d := known[a].Compare(known[b]); d != 0 {

@@ -288,3 +288,36 @@ func TestSilentMachineIsLookedAtNowAndThen(t *testing.T) {
 		}
 	})
 }
+
+// TestLookAfterForget: what was read before everything was to be read again is not shown,
+// although another look reads it at the same time.
+func TestLookAfterForget(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(3)
+		c := s.settled(d)
+		defer c.Close()
+		node := d.Spec.Nodes[0]
+		time.Sleep(time.Second)
+		if err := s.host.Edit(node.VMID, "onboot", "0"); err != nil {
+			t.Fatal(err)
+		}
+		s.world.Inject(world.Fault{System: "pve", Op: "GET /nodes/{node}/qemu/{vmid}/pending", Times: len(d.Spec.Nodes), Kind: world.Slow, Delay: 10 * time.Second})
+		c.Forget(d.Spec.ID)
+		other := make(chan struct{})
+		go func() {
+			defer close(other)
+			observe(c, d)
+		}()
+		time.Sleep(time.Second) // it waits for its answers
+		if o := observe(c, d); o.VMs[node.Name].Hardware.Value.OnBoot {
+			t.Error("it shows what was read before")
+		}
+		<-other
+		s.world.ForgetCalls()
+		time.Sleep(time.Second)
+		observe(c, d)
+		if n := len(s.world.Calls()); n != 2 {
+			t.Errorf("%d calls in the look after: %v", n, s.calls())
+		}
+	})
+}
