@@ -30,8 +30,8 @@ func TestChangingWithCommands(t *testing.T) {
 	files["inventory/dev/cluster.yaml"] = append(slices.Clone(wide), "window: {days: ["+yesterday+"], from: \"00:00\", to: \"00:01\"}\n"...)
 	r.change(files)
 	r.until("the window is waited for", func() bool { return r.waits(cluster.WaitingForWindow) })
-	r.run(exitReconciling, do("status", "dev"), "waits for its window, which opens at ", "drain dev-wk-1 to change cores to 6")
-	r.run(exitChanges, do("plan", "dev"), "drain dev-wk-1 to change cores to 6", "shut down vm", "waits for its window")
+	r.run(exitReconciling, do("status", "dev"), "waits for its window, which opens at ", "drain dev-wk-1 to change cores from 4 to 6")
+	r.run(exitChanges, do("plan", "dev"), "drain dev-wk-1 to change cores from 4 to 6", "shut down vm", "waits for its window")
 	if now := r.vms(); len(now) != len(before) || r.cores("dev-wk-1") == "6" {
 		t.Errorf("changed outside the window: %v", now)
 	}

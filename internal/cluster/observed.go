@@ -272,6 +272,9 @@ type Machine struct {
 	// ConfigDigest is the digest of the config on the machine, "" when it
 	// could not be read.
 	ConfigDigest string
+	// ConfigSince is since when it runs that, by its own clock, at most since it was
+	// started; zero: not known. Who gave it to it, Talos does not note.
+	ConfigSince time.Time
 	// Fixed is what of its config can never change while the cluster lives.
 	Fixed     FixedConfig
 	Schematic string // id of the running image's schematic, "" when it reports none

@@ -3,7 +3,6 @@
 package action
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -166,6 +165,10 @@ type (
 		First  bool
 		Asks   bool   // what it takes is not known yet
 		Target string // digest of the configs of all nodes
+		// Edited: the inventory has what it had, and the machine does not. Since is since when
+		// it runs another, zero where that is not known.
+		Edited bool
+		Since  time.Time
 	}
 
 	// DrainNode takes a node out of service: nothing new is placed on it, and what can
@@ -343,7 +346,7 @@ func (a ChangeVM) Info() Info {
 	var words, changes []string
 	claims := []cluster.Claim{cluster.ClaimNode(a.Node.Name)}
 	for _, dr := range a.Drifts {
-		words = append(words, fmt.Sprintf("%s from %s to %s", dr.Field, cmp.Or(dr.Have, "none"), cmp.Or(dr.Want, "none")))
+		words = append(words, dr.Change())
 		changes = append(changes, fmt.Sprintf("%s=%s", dr.Field, dr.Want))
 		for _, d := range a.Node.Disks {
 			if dr.Field == string(cluster.FieldDisk(d.Serial)) {
@@ -360,6 +363,9 @@ func (a ChangeVM) Info() Info {
 // Info implements Action.
 func (a ChangeConfig) Info() Info {
 	i := infoOfNode(cluster.ChangeConfig, a.Node, fmt.Sprintf("change the machine config of %s", a.Node.Name))
+	if a.Edited {
+		i.Text = fmt.Sprintf("change the machine config of %s back%s", a.Node.Name, DescribeConfigEdit(a.Since))
+	}
 	if a.Asks {
 		i.Text += ", or reboot it for that: it is asked then"
 	}
@@ -417,6 +423,14 @@ func (a LabelNode) Info() Info {
 	meta := a.Node.Meta()
 	i.Change = fmt.Sprintf("labels=%v taints=%v", meta.Labels, meta.Taints)
 	return i
+}
+
+// DescribeConfigEdit is a machine config that somebody edited on the node, for people.
+func DescribeConfigEdit(since time.Time) string {
+	if since.IsZero() {
+		return " (edited on the node; Talos does not note by whom)"
+	}
+	return fmt.Sprintf(" (edited on the node; it runs that since %s, and Talos does not note by whom)", text.Moment(since))
 }
 
 // Changed is who changed a VM, and since when. The zero value is unknown.

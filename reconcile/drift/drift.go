@@ -37,6 +37,11 @@ func (d Drift) Has() string { return d.Field + " " + cmp.Or(d.Have, "none") }
 // Wants is what the inventory has, for people.
 func (d Drift) Wants() string { return cmp.Or(d.Want, "none") }
 
+// Change is what becomes of it, for people.
+func (d Drift) Change() string {
+	return fmt.Sprintf("%s from %s to %s", d.Field, cmp.Or(d.Have, "none"), d.Wants())
+}
+
 // Of compares a node with the inventory: its VM, its machine as far as
 // Talos lets us see it, and its Node object.
 func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {

@@ -99,7 +99,7 @@ func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Dri
 
 // blockLocked reports a node that differs and may not be touched.
 func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", describeDrifts(drifts)),
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", m.describeOrigin(n, drifts, describeDrifts)),
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
 
@@ -143,6 +143,9 @@ func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
 	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
 	a.Target = m.configs()
+	if m.isEdited(n) {
+		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
+	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	switch first, there := m.d.Spec.Node(in.Node); {
 	case !ok || in.Target != a.Target || !there:

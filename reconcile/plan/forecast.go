@@ -167,7 +167,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		changeVM(d, o, a)
 	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
-		m.ConfigDigest = a.Config.Digest
+		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
 		o.Machines[a.Node.Name] = m
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		if a.First {
@@ -243,6 +243,7 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	m := o.Machines[name]
 	m.Reach, m.Stage, m.Ready = reach, "booting", false
 	m.BootID += "+"
+	m.ConfigSince = o.Now
 	m.ConfigDigest = cmp.Or(config.Digest, m.ConfigDigest)
 	o.Machines[name] = m
 }

@@ -57,7 +57,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 		return false
 	}
 	_, restarted := m.o.Facts.Restarts[n.Name]
-	settled, known := m.o.Facts.Settled[n.Name]
+	_, known := m.o.Facts.Settled[n.Name]
 	switch {
 	case m.o.Nodes.Value[n.Name].Turn != "", restarted:
 		return false
@@ -66,7 +66,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	case i.Kind == cluster.LabelNode && i.Change == "":
 		return false // it only notes what is there
 	}
-	edited := known && settled == settledDigest(m.d, n)
+	edited := m.isEdited(n)
 	switch {
 	case edited && observe, !known && observe:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
@@ -83,6 +83,13 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 		return false
 	}
 	return true
+}
+
+// isEdited reports whether a node had what the inventory has, so that somebody else
+// changed it since.
+func (m *planner) isEdited(n cluster.Node) bool {
+	settled, known := m.o.Facts.Settled[n.Name]
+	return known && settled == settledDigest(m.d, n)
 }
 
 // holdByWindow holds what takes a node that runs out of service while the window of the

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -64,7 +65,32 @@ func describeChange(drifts []drift.Drift) string {
 			words = append(words, "its machine config")
 			continue
 		}
-		words = append(words, fmt.Sprintf("%s to %s", dr.Field, dr.Wants()))
+		words = append(words, dr.Change())
+	}
+	return strings.Join(words, ", ")
+}
+
+// describeOrigin describes drifts of a node as describe does, with who made what is undone of its VM
+// or its config, or since when that is so, as far as it is known.
+func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe func([]drift.Drift) string) string {
+	if !m.isEdited(n) {
+		return describe(drifts)
+	}
+	var words []string
+	for rest := drifts; len(rest) > 0; {
+		of := rest[0].Reason
+		end := slices.IndexFunc(rest, func(dr drift.Drift) bool { return dr.Reason != of })
+		if end < 0 {
+			end = len(rest)
+		}
+		origin := ""
+		switch of {
+		case cluster.HardwareDrift:
+			origin = action.ChangedOf(m.o.VMs[n.Name]).String()
+		case cluster.ConfigDrift:
+			origin = action.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
+		}
+		words, rest = append(words, describe(rest[:end])+origin), rest[end:]
 	}
 	return strings.Join(words, ", ")
 }
@@ -130,7 +156,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	switch {
 	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
-		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + describeChange(drifts), How: m.drainOf()})
+		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, describeChange), How: m.drainOf()})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config})
 	default:

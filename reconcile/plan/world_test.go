@@ -438,6 +438,12 @@ func (w *world) run(t *testing.T, line string) string {
 				hw.Cores = w.number(t, v)
 			case "lock":
 				vm.Lock = v
+			case "config": // of its machine, three minutes ago
+				m := w.o.Machines[arg(1)]
+				m.ConfigDigest, m.ConfigSince = v, w.o.Now.Add(-3*time.Minute)
+				w.o.Machines[arg(1)] = m
+			case "by": // a task of somebody's
+				vm.ChangedBy = &cluster.Task{UPID: "UPID:pve1:00", Type: "qmconfig", User: v, Started: w.o.Now}
 			case "unmarked":
 				vm.Unmarked = true
 			case "managed":

@@ -203,11 +203,15 @@ func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 	case e := <-v.configs:
 		switch {
 		case e.Type == state.Errored && status.Code(e.Error) == codes.ResourceExhausted:
-			m.ConfigDigest = ""
+			m.ConfigDigest, m.ConfigSince = "", time.Time{}
 		case e.Type == state.Errored:
 			return fmt.Errorf("watch its config: %w", e.Error)
 		default:
 			m.ConfigDigest, m.Fixed = v.digest(e)
+			m.ConfigSince = time.Time{}
+			if m.ConfigDigest != "" {
+				m.ConfigSince = e.Resource.Metadata().Updated()
+			}
 		}
 		v.sawConfig = true
 	case <-v.w.look:
