@@ -227,7 +227,7 @@ func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obse
 		}
 		kn := f.turns[n.Name]
 		kn.Name, kn.Ready, kn.Kubelet, kn.BootID = n.Name, true, f.kubelets[n.Name], m.BootID
-		kn.Meta, kn.Owned = f.metas[n.Name], f.metas[n.Name]
+		kn.Meta, kn.Owned = f.metas[n.Name], f.metas[n.Name].Noted()
 		nodes[n.Name] = kn
 		if n.Role == cluster.ControlPlane {
 			members = append(members, cluster.Member{Name: n.Name})

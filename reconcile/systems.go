@@ -131,7 +131,7 @@ type Nodes interface {
 	Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error
 	// DeleteNode deletes the Node object of a node whose machine is not there any longer.
 	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error
-	// Label gives the Node object the labels and taints of n, and takes back those that
+	// Label gives the Node object the labels, taints and annotations of n, and takes back those that
 	// it was given before and n has no more. What others have set stays.
 	Label(ctx context.Context, d cluster.Desired, n cluster.Node) error
 }

@@ -1,21 +1,26 @@
 package cluster
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
 )
 
-// AnnotationOwned holds, on a Node object, the labels and taints that the agent answers
-// for, with the values that it has set: once they leave the inventory it takes them back.
-const AnnotationOwned = "talos-agent.dev/owned"
+// AnnotationOwned holds, on a Node object, the labels, taints and annotations that the
+// agent answers for, with the values that it has set, of annotations their digests: once
+// they leave the inventory it takes them back.
+const AnnotationOwned = AgentPrefix + "owned"
 
-// NodeMeta are labels and taints of a Node object. The taints are by key, each as
-// "value:Effect"; where a key has several, with commas between them.
+// NodeMeta are labels, taints and annotations of a Node object. The taints are by key, each
+// as "value:Effect"; where a key has several, with commas between them. In what is noted on
+// the Node the annotations are digests of their values.
 type NodeMeta struct {
-	Labels map[string]string `json:"labels,omitempty"`
-	Taints map[string]string `json:"taints,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Taints      map[string]string `json:"taints,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // ownTaints begin the keys of the taints that Kubernetes itself sets and removes: by the
@@ -24,20 +29,43 @@ const ownTaints = "node.kubernetes.io/"
 
 // Meta is what the inventory has of the node's Node object.
 func (n Node) Meta() NodeMeta {
-	m := NodeMeta{Labels: n.Labels, Taints: maps.Clone(n.Taints)}
+	m := NodeMeta{Labels: n.Labels, Taints: maps.Clone(n.Taints), Annotations: n.Annotations}
 	maps.DeleteFunc(m.Taints, func(key, _ string) bool { return strings.HasPrefix(key, ownTaints) })
 	return m
 }
 
 // IsZero reports whether there are none.
-func (m NodeMeta) IsZero() bool { return len(m.Labels)+len(m.Taints) == 0 }
+func (m NodeMeta) IsZero() bool { return len(m.Labels)+len(m.Taints)+len(m.Annotations) == 0 }
 
-// Encode writes it for an annotation, the same always; "" : there are none.
+// Noted is what is noted on a Node object that is given m.
+func (m NodeMeta) Noted() NodeMeta {
+	if len(m.Annotations) > 0 {
+		digests := map[string]string{}
+		for key, value := range m.Annotations {
+			digests[key] = digestValue(value)
+		}
+		m.Annotations = digests
+	}
+	return m
+}
+
+// digestLength is how much is kept of the digest of a value, in bytes: it is compared with
+// what somebody has set by hand, and there is nothing to win in another value with the same.
+const digestLength = 8
+
+// digestValue stands for the value of an annotation, which may be long.
+func digestValue(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:digestLength])
+}
+
+// Encode writes for an annotation what is noted of m, the same always; "" : there is
+// nothing.
 func (m NodeMeta) Encode() string {
 	if m.IsZero() {
 		return ""
 	}
-	text, err := json.Marshal(m) // maps are sorted
+	text, err := json.Marshal(m.Noted()) // maps are sorted
 	if err != nil {
 		panic(err) // texts
 	}
@@ -45,7 +73,8 @@ func (m NodeMeta) Encode() string {
 }
 
 // DecodeNodeMeta reads what Encode wrote. In an annotation anybody may write anything:
-// what cannot be the name or the value of a label or taint is left out.
+// what cannot be a name, the value of a label or taint, or a digest is left out, and so is
+// an annotation that no inventory can have had.
 func DecodeNodeMeta(text string) NodeMeta {
 	var m NodeMeta
 	if text == "" || json.Unmarshal([]byte(text), &m) != nil {
@@ -54,32 +83,50 @@ func DecodeNodeMeta(text string) NodeMeta {
 	strange := func(key, value string) bool { return !isPlain(key) || !isPlain(value) }
 	maps.DeleteFunc(m.Labels, strange)
 	maps.DeleteFunc(m.Taints, strange)
+	maps.DeleteFunc(m.Annotations, func(key, digest string) bool { return strange(key, digest) || AnnotationOwner(key) != "" })
 	return m
 }
 
-// isPlain reports whether a text has only what names and values of labels and taints
-// are made of.
+// isPlain reports whether a text has only what names, values of labels and taints, and
+// digests are made of.
 func isPlain(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_./:,", r)
 	})
 }
 
-// MetaEdit is a label or a taint of a Node object that is to become another.
+// MetaKind is a part of what people give to a Node object.
+type MetaKind string
+
+// The parts of a NodeMeta.
+const (
+	MetaLabel      MetaKind = "label"
+	MetaTaint      MetaKind = "taint"
+	MetaAnnotation MetaKind = "annotation"
+)
+
+// MetaEdit is a label, a taint or an annotation of a Node object that is to become another.
 type MetaEdit struct {
-	Taint      bool
+	Kind       MetaKind
 	Key        string
 	Have, Want *string // nil: none
 }
+
+// asItIs compares values that are noted as they are.
+func asItIs(value string) string { return value }
 
 // EditsOf is what makes a Node object what the inventory has. What the agent answers for
 // and the inventory has no more is removed, unless somebody has changed it since. All else
 // is of others.
 func (m NodeMeta) EditsOf(have, owned NodeMeta) []MetaEdit {
-	return append(editsOf(false, m.Labels, have.Labels, owned.Labels), editsOf(true, m.Taints, have.Taints, owned.Taints)...)
+	return slices.Concat(
+		editsOf(MetaLabel, m.Labels, have.Labels, owned.Labels, asItIs),
+		editsOf(MetaTaint, m.Taints, have.Taints, owned.Taints, asItIs),
+		editsOf(MetaAnnotation, m.Annotations, have.Annotations, owned.Annotations, digestValue))
 }
 
-func editsOf(taint bool, want, have, owned map[string]string) []MetaEdit {
+// editsOf are those of one kind, of which a value is noted as note has it.
+func editsOf(kind MetaKind, want, have, owned map[string]string, note func(string) string) []MetaEdit {
 	var out []MetaEdit
 	at := func(of map[string]string, key string) *string {
 		if value, ok := of[key]; ok {
@@ -89,13 +136,13 @@ func editsOf(taint bool, want, have, owned map[string]string) []MetaEdit {
 	}
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		if value, ok := have[key]; !ok || value != want[key] {
-			out = append(out, MetaEdit{taint, key, at(have, key), at(want, key)})
+			out = append(out, MetaEdit{kind, key, at(have, key), at(want, key)})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(owned)) {
 		_, wanted := want[key]
-		if value, ok := have[key]; ok && !wanted && value == owned[key] {
-			out = append(out, MetaEdit{taint, key, at(have, key), nil})
+		if value, ok := have[key]; ok && !wanted && note(value) == owned[key] {
+			out = append(out, MetaEdit{kind, key, at(have, key), nil})
 		}
 	}
 	return out
@@ -104,7 +151,7 @@ func editsOf(taint bool, want, have, owned map[string]string) []MetaEdit {
 // IsNoted reports whether enough is noted on a Node object to take back later what the
 // inventory has now, and nothing of others. Talos takes back labels that it has set, and
 // the taints of a control plane; a worker is registered with its taints, and only the agent
-// removes them.
+// removes them. Annotations are of the agent alone.
 func (m NodeMeta) IsNoted(owned NodeMeta, role Role) bool {
 	within := func(a, b map[string]string) bool { // keys
 		for key := range a {
@@ -114,5 +161,57 @@ func (m NodeMeta) IsNoted(owned NodeMeta, role Role) bool {
 		}
 		return true
 	}
-	return within(owned.Labels, m.Labels) && within(owned.Taints, m.Taints) && (role != Worker || maps.Equal(owned.Taints, m.Taints))
+	return within(owned.Labels, m.Labels) && within(owned.Taints, m.Taints) && (role != Worker || maps.Equal(owned.Taints, m.Taints)) &&
+		maps.Equal(owned.Annotations, m.Noted().Annotations)
+}
+
+// AgentPrefix begins the keys of labels and annotations that are the agent's own.
+const AgentPrefix = "talos-agent.dev/"
+
+// annotationOwners are the components that write annotations of Node objects by themselves:
+// what the inventory had of them would be written again and again, or a component would
+// believe it. A key that ends in / or . stands for all that begin with it. Sources:
+// kubernetes 1.36 pkg/controller/volume, pkg/controller/ttl, pkg/kubelet and
+// cloud-provider/api; talos 1.13 pkg/machinery/constants; cilium 1.19 pkg/annotation;
+// flannel 0.27 pkg/subnet/kube; calico 3.31 libcalico-go/lib/backend/k8s; node feature
+// discovery 0.18 pkg/apis/nfd/v1alpha1.
+var annotationOwners = []struct{ key, owner string }{
+	{AgentPrefix, "talos-agent"},
+	{"talos.dev/", "Talos"},
+	{"node.alpha.kubernetes.io/ttl", "kube-controller-manager"},
+	{"volumes.kubernetes.io/", "the kubelet and kube-controller-manager"},
+	{"volumes.alpha.kubernetes.io/", "the kubelet and kube-controller-manager"},
+	{"csi.volume.kubernetes.io/", "the kubelet"},
+	{"alpha.kubernetes.io/provided-node-ip", "the kubelet"},
+	{"kubeadm.alpha.kubernetes.io/", "kubeadm"},
+	{"kubeadm.kubernetes.io/", "kubeadm"},
+	{"kubectl.kubernetes.io/", "kubectl"},
+	{"nfd.node.kubernetes.io/", "node feature discovery"},
+	{"network.cilium.io/", "Cilium"},
+	{"io.cilium.network.", "Cilium"},
+	{"flannel.alpha.coreos.com/backend-data", "flannel"},
+	{"flannel.alpha.coreos.com/backend-v6-data", "flannel"},
+	{"flannel.alpha.coreos.com/backend-type", "flannel"},
+	{"flannel.alpha.coreos.com/kube-subnet-manager", "flannel"},
+	{"flannel.alpha.coreos.com/public-ip", "flannel"},
+	{"flannel.alpha.coreos.com/public-ipv6", "flannel"},
+	{"projectcalico.org/", "Calico"},
+}
+
+// AnnotationOwner is the component that writes an annotation of Node objects by itself, ""
+// where the inventory may have it. A prefix of Talos or of the agent has all names below
+// it, too (cluster.talos.dev/).
+func AnnotationOwner(key string) string {
+	for _, o := range annotationOwners {
+		every := strings.HasSuffix(o.key, "/") || strings.HasSuffix(o.key, ".")
+		if key == o.key || every && strings.HasPrefix(key, o.key) {
+			return o.owner
+		}
+	}
+	for _, o := range annotationOwners[:2] {
+		if strings.Contains(key, "."+o.key) {
+			return o.owner
+		}
+	}
+	return ""
 }

@@ -341,8 +341,8 @@ type KubeNode struct {
 	Address string
 	// ControlPlane: it has the label of a control plane.
 	ControlPlane bool
-	// Meta are its labels and taints, as far as the inventory names their keys or the
-	// agent answers for them; Owned are those that it answers for, as it noted.
+	// Meta are its labels, taints and annotations, as far as the inventory names their
+	// keys or the agent answers for them; Owned are those that it answers for, as it noted.
 	Meta, Owned NodeMeta
 	// Pressure is what its kubelet reports although it is Ready, "DiskPressure:
 	// kubelet has disk pressure"; "" : nothing.

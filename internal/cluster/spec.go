@@ -192,6 +192,9 @@ type Node struct {
 	Tags   []string
 	Labels map[string]string
 	Taints map[string]string // key -> value:Effect
+	// Annotations of the Node object. Talos has no part in them: they are in no machine
+	// config.
+	Annotations map[string]string
 
 	Patches []Patch // all that apply, in order: all, role, node
 	// Replace is a token: a VM that was made for another one is replaced. "" : none is.

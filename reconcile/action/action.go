@@ -209,8 +209,8 @@ type (
 	// DeleteNode deletes the Node object of a node whose VM is deleted.
 	DeleteNode struct{ Node cluster.Node }
 
-	// LabelNode gives a Node object the labels and taints that the inventory has, and
-	// takes back those that it has no more.
+	// LabelNode gives a Node object the labels, taints and annotations that the inventory
+	// has, and takes back those that it has no more.
 	LabelNode struct {
 		Node  cluster.Node // as the repository has it
 		Edits []cluster.MetaEdit
@@ -417,11 +417,13 @@ func (a DeleteNode) Info() Info {
 // Info implements Action.
 func (a LabelNode) Info() Info {
 	if len(a.Edits) == 0 {
-		return infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("note which labels and taints of %s are the inventory's", a.Node.Name))
+		return infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("note what of the Node object of %s is the inventory's", a.Node.Name))
 	}
-	i := infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("set labels and taints of %s: %s", a.Node.Name, drift.DescribeEdits(a.Edits)))
-	meta := a.Node.Meta()
-	i.Change = fmt.Sprintf("labels=%v taints=%v", meta.Labels, meta.Taints)
+	i := infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("change the Node object of %s: %s", a.Node.Name, drift.DescribeEdits(a.Edits)))
+	meta := a.Node.Meta().Noted()
+	if i.Change = fmt.Sprintf("labels=%v taints=%v", meta.Labels, meta.Taints); len(meta.Annotations) > 0 {
+		i.Change += fmt.Sprintf(" annotations=%v", meta.Annotations)
+	}
 	return i
 }
 

@@ -1,9 +1,11 @@
 package drift
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -16,25 +18,34 @@ func RepositoryNode(d cluster.Desired, n cluster.Node) cluster.Node {
 	return n
 }
 
-// OfMeta are labels and taints of a Node object that are not those of the inventory.
+// OfMeta are labels, taints and annotations of a Node object that are not those of the
+// inventory.
 func OfMeta(edits []cluster.MetaEdit) []Drift {
 	var out []Drift
 	for _, e := range edits {
-		field := "label " + e.Key
-		if e.Taint {
-			field = "taint " + e.Key
-		}
-		out = append(out, Drift{Field: field, Want: quoteValue(e.Want), Have: quoteValue(e.Have), How: InPlace})
+		out = append(out, Drift{Field: string(e.Kind) + " " + e.Key, Want: quoteValue(e.Want), Have: quoteValue(e.Have), How: InPlace})
 	}
 	return out
 }
 
-// quoteValue is a value for people, "" where there is none.
+// maxShown bounds what is shown of the value of an annotation, in bytes.
+const maxShown = 64
+
+// quoteValue is a value for people, "" where there is none. Of a long one its beginning is
+// shown, and what differs in another that begins so.
 func quoteValue(value *string) string {
 	if value == nil {
 		return ""
 	}
-	return strconv.Quote(strings.TrimPrefix(*value, ":")) // a taint may have no value
+	short := strings.TrimPrefix(*value, ":") // a taint may have no value
+	if len(short) <= maxShown {
+		return strconv.Quote(short)
+	}
+	end := maxShown
+	for end > 0 && !utf8.RuneStart(short[end]) {
+		end--
+	}
+	return fmt.Sprintf("%s... (%d bytes, sha256 %.4x)", strconv.Quote(short[:end]), len(short), sha256.Sum256([]byte(short)))
 }
 
 // DescribeEdits is what changes, for people.

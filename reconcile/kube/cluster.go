@@ -62,7 +62,7 @@ type Cluster struct {
 	// What is followed, both through one API; nil: nothing.
 	nodes *follower[cluster.KubeNode]
 	pods  *follower[cluster.SystemPod]
-	keys  metaKeys // of the labels and taints that are followed
+	keys  metaKeys // of the labels, taints and annotations that are followed
 }
 
 // New makes a Cluster. It makes no request before Observe.
@@ -284,7 +284,7 @@ func (f *follower[V]) see(ctx context.Context) cluster.Seen[map[string]V] {
 // followThrough returns the followers, begun again if one was lost or their API is
 // not ready while another is; nil while none is. The pods are followed through
 // the API that the nodes are, and lost by themselves: what is known of the nodes
-// does not depend on them. Other keys of labels and taints take another list: what is
+// does not depend on them. Other keys of labels, taints and annotations take another list: what is
 // kept of a Node has no others.
 func (k *Cluster) followThrough(conn *kubeapi.Connection, keys metaKeys) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
 	k.mu.Lock()

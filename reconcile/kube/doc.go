@@ -8,8 +8,8 @@
 // looks like a cluster without nodes.
 //
 // It takes a node out of service and puts it back: cordon, drain, uncordon, and
-// the deletion of Node objects. It gives Node objects labels and taints, and takes
-// them back. What it did stands in annotations of the Node, so that whoever is
+// the deletion of Node objects. It gives Node objects labels, taints and
+// annotations, and takes them back. What it did stands in annotations of the Node, so that whoever is
 // interrupted goes on, and what a person did is left alone.
 //
 // It speaks JSON, with the client certificate minted from the cluster's

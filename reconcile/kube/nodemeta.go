@@ -12,7 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// metaKeys are keys of labels and taints that are looked at on every Node, beside those
+// metaKeys are keys of labels, taints and annotations that are looked at on every Node, beside those
 // that the agent has noted on it.
 type metaKeys map[string]bool
 
@@ -33,18 +33,22 @@ func (keys metaKeys) add(m cluster.NodeMeta) {
 	for key := range m.Taints {
 		keys[key] = true
 	}
+	for key := range m.Annotations {
+		keys[key] = true
+	}
 }
 
-// ownedOf are the labels and taints that the agent answers for on a Node.
+// ownedOf are the labels, taints and annotations that the agent answers for on a Node.
 func ownedOf(n *corev1.Node) cluster.NodeMeta {
 	return cluster.DecodeNodeMeta(n.Annotations[cluster.AnnotationOwned])
 }
 
-// labelsOf are the labels of a Node that are looked at.
-func (keys metaKeys) labelsOf(n *corev1.Node, owned cluster.NodeMeta) map[string]string {
+// pick are the labels, or the annotations, of a Node that are looked at: has are all of
+// them, owned those that the agent answers for.
+func (keys metaKeys) pick(has, owned map[string]string) map[string]string {
 	var out map[string]string
-	for key, value := range n.Labels {
-		if _, ours := owned.Labels[key]; ours || keys[key] {
+	for key, value := range has {
+		if _, ours := owned[key]; ours || keys[key] {
 			if out == nil {
 				out = map[string]string{}
 			}
@@ -65,9 +69,9 @@ func (keys metaKeys) taintsOf(n *corev1.Node, owned cluster.NodeMeta) []corev1.T
 	return out
 }
 
-// metaOf reads the labels and taints of a Node that are looked at.
+// metaOf reads the labels, taints and annotations of a Node that are looked at.
 func (keys metaKeys) metaOf(n *corev1.Node, owned cluster.NodeMeta) cluster.NodeMeta {
-	m := cluster.NodeMeta{Labels: keys.labelsOf(n, owned)}
+	m := cluster.NodeMeta{Labels: keys.pick(n.Labels, owned.Labels), Annotations: keys.pick(n.Annotations, owned.Annotations)}
 	values := map[string][]string{}
 	for _, t := range keys.taintsOf(n, owned) {
 		values[t.Key] = append(values[t.Key], t.Value+":"+string(t.Effect))
@@ -82,8 +86,8 @@ func (keys metaKeys) metaOf(n *corev1.Node, owned cluster.NodeMeta) cluster.Node
 	return m
 }
 
-// Label gives a Node the labels and taints of n, takes back those that it was given
-// before and n has no more, and notes which these are. What others have set stays, and so
+// Label gives a Node the labels, taints and annotations of n, takes back those that it was
+// given before and n has no more, and notes which these are. What others have set stays, and so
 // does what they have made of ours since it left n. A node that is not there is left to its
 // registration. What it returns is no more than that Kubernetes cannot be asked or
 // refuses: it can be called again.
@@ -111,7 +115,7 @@ func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node) 
 	return nil
 }
 
-// patchMeta makes the patch of some labels and taints, and of what is noted of them. A
+// patchMeta makes the patch of some labels, taints and annotations, and of what is noted of them. A
 // merge patch replaces the whole list of taints: it is for exactly this version of the Node.
 func patchMeta(node *corev1.Node, edits []cluster.MetaEdit, note cluster.NodeMeta) patch {
 	labels, annotations := map[string]any{}, map[string]any{cluster.AnnotationOwned: nil}
@@ -121,18 +125,18 @@ func patchMeta(node *corev1.Node, edits []cluster.MetaEdit, note cluster.NodeMet
 	p := patch{"metadata": map[string]any{"labels": labels, "annotations": annotations}}
 	taints := slices.Clone(node.Spec.Taints)
 	for _, e := range edits {
-		switch {
-		case e.Taint:
+		switch e.Kind {
+		case cluster.MetaLabel:
+			labels[e.Key] = e.Want // nil: null removes it
+		case cluster.MetaAnnotation:
+			annotations[e.Key] = e.Want
+		case cluster.MetaTaint:
 			taints = slices.DeleteFunc(taints, func(t corev1.Taint) bool { return t.Key == e.Key })
 			if e.Want != nil {
 				value, effect, _ := strings.Cut(*e.Want, ":")
 				taints = append(taints, corev1.Taint{Key: e.Key, Value: value, Effect: corev1.TaintEffect(effect)})
 			}
 			p["spec"] = map[string]any{"taints": taints}
-		case e.Want != nil:
-			labels[e.Key] = *e.Want
-		default:
-			labels[e.Key] = nil
 		}
 	}
 	return p

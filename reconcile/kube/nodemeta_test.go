@@ -53,13 +53,15 @@ func (b *drains) mustHave(what, want string) {
 // has noted, and it is the same after it was trimmed.
 func TestMetaOfNodes(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a", "old": "x", "other": "y"},
-		Annotations: map[string]string{cluster.AnnotationOwned: `{"labels":{"old":"x","\u001b[2J":"z"},"taints":{"left":":NoSchedule"}}`}}}
+		Annotations: map[string]string{"rack": "7", "text": "left", "other": "z", cluster.AnnotationTurn: "t",
+			cluster.AnnotationOwned: `{"labels":{"old":"x","\u001b[2J":"z"},"taints":{"left":":NoSchedule"},"annotations":{"text":"00ff","talos-agent.dev/turn":"00ff","network.cilium.io/wg-pub-key":"00ff"}}`}}}
 	n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "gpu", Effect: "NoSchedule"}, {Key: "dedicated", Effect: "NoExecute"}, {Key: "other", Effect: "NoSchedule"}}
-	keys := metaKeys{"zone": true, "dedicated": true}
+	keys := metaKeys{"zone": true, "dedicated": true, "rack": true}
 	for _, obj := range []any{n, keys.trimNode(n)} {
 		got, err := keys.nodeOf(obj)
-		want := cluster.NodeMeta{Labels: map[string]string{"zone": "a", "old": "x"}, Taints: map[string]string{"dedicated": ":NoExecute,gpu:NoSchedule"}}
-		owned := cluster.NodeMeta{Labels: map[string]string{"old": "x"}, Taints: map[string]string{"left": ":NoSchedule"}}
+		want := cluster.NodeMeta{Labels: map[string]string{"zone": "a", "old": "x"}, Taints: map[string]string{"dedicated": ":NoExecute,gpu:NoSchedule"},
+			Annotations: map[string]string{"rack": "7", "text": "left"}}
+		owned := cluster.NodeMeta{Labels: map[string]string{"old": "x"}, Taints: map[string]string{"left": ":NoSchedule"}, Annotations: map[string]string{"text": "00ff"}}
 		if err != nil || !reflect.DeepEqual(got.Meta, want) || !reflect.DeepEqual(got.Owned, owned) {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -94,6 +96,41 @@ func TestLabel(t *testing.T) {
 		b.mustHave("nothing", "map[mine:1 zone:hand] [mine:NoSchedule] ")
 		if err := b.cluster.Label(context.Background(), b.desired, cluster.Node{Name: "wk-9", Labels: n.Labels}); err != nil {
 			t.Errorf("a node that is not there: %v", err)
+		}
+	})
+}
+
+// TestAnnotate: annotations are set and taken back as labels are, with digests in the note,
+// and those of others stay.
+func TestAnnotate(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		mustHave := func(what, want string) {
+			b.Helper()
+			n := b.node("wk-1")
+			if got := fmt.Sprintf("%q %q %q %s", n.Annotations["rack"], n.Annotations["text"], n.Annotations["mine"], n.Annotations[cluster.AnnotationOwned]); got != want {
+				b.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		annotated := func(annotations map[string]string) cluster.Node {
+			return cluster.Node{Name: "wk-1", Role: cluster.Worker, Annotations: annotations}
+		}
+		b.patchNode("wk-1", `{"metadata":{"annotations":{"mine":"1","rack":"hand"}}}`)
+		all := map[string]string{"rack": "7", "text": "line\n\u00e4 {}", "empty": ""}
+		b.label(annotated(all))
+		noted := `{"annotations":{"empty":"e3b0c44298fc1c14","rack":"7902699be42c8a8e","text":"f890e9dc20b10512"}}`
+		mustHave("annotated", `"7" "line\nä {}" "1" `+noted)
+		b.calls()
+		b.label(annotated(all))
+		if calls := b.calls(); len(calls) != 1 {
+			t.Errorf("again it asks %v", calls)
+		}
+		// The turn of a node is nothing that a note can take from it.
+		forged := cluster.NodeMeta{Annotations: map[string]string{"rack": "7", cluster.AnnotationTurn: "t"}}.Encode()
+		b.patchNode("wk-1", fmt.Sprintf(`{"metadata":{"annotations":{"text":"hand",%q:"t",%q:%q}}}`, cluster.AnnotationTurn, cluster.AnnotationOwned, forged))
+		b.label(annotated(nil))
+		mustHave("removed", `"" "hand" "1" `)
+		if turn := b.node("wk-1").Annotations[cluster.AnnotationTurn]; turn != "t" {
+			t.Errorf("its turn is %q", turn)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func (c nodeClient) watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 	return c.Watch(ctx, o)
 }
 
-// kindOfNodes is how Node objects are followed, with the labels and taints of some keys.
+// kindOfNodes is how Node objects are followed, with the labels, taints and annotations of some keys.
 func kindOfNodes(c corev1client.CoreV1Interface, keys metaKeys) kind[cluster.KubeNode] {
 	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: keys.trimNode,
 		read: func(obj any) (string, cluster.KubeNode, error) {
@@ -49,7 +49,8 @@ func (keys metaKeys) trimNode(obj any) any {
 	small.Name, small.ResourceVersion, small.CreationTimestamp = n.Name, n.ResourceVersion, n.CreationTimestamp
 	small.Spec.Unschedulable = n.Spec.Unschedulable
 	owned := ownedOf(n)
-	small.Labels, small.Spec.Taints = keys.labelsOf(n, owned), keys.taintsOf(n, owned)
+	small.Labels, small.Spec.Taints = keys.pick(n.Labels, owned.Labels), keys.taintsOf(n, owned)
+	small.Annotations = keys.pick(n.Annotations, owned.Annotations)
 	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained, cluster.AnnotationOwned} {
 		if v, ok := n.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)

@@ -26,9 +26,9 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	m.planTurn(n, mach)
 }
 
-// planMeta gives the Node object of a node that is Ready the labels and taints of the
-// inventory. Talos does so, too, when its config changes; who comes second finds nothing to
-// do.
+// planMeta gives the Node object of a node that is Ready the labels, taints and annotations
+// of the inventory. Talos brings labels and taints, too, when its config changes; who comes
+// second finds nothing to do.
 func (m *planner) planMeta(n cluster.Node) {
 	kn, there := m.o.Nodes.Value[n.Name]
 	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there {

@@ -180,7 +180,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.UncordonNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
 	case action.LabelNode:
-		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned = a.Node.Meta(), a.Node.Meta() })
+		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned = a.Node.Meta(), a.Node.Meta().Noted() })
 	case action.ShutDownVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil
@@ -424,6 +424,7 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	editNode(o, n.Name, func(kn *cluster.KubeNode) {
 		if kn.Name == "" {
 			kn.Meta, kn.Created = n.Meta(), o.Now // its kubelet registers with them
+			kn.Meta.Annotations = nil             // but for those
 		}
 		if kn.NotReadySince = o.Now; network {
 			kn.NotReadySince = time.Time{}

@@ -28,7 +28,7 @@ func anyWorld(t *rapid.T) *world {
 		n.Replace = rapid.SampledFrom([]string{"", "", "", "again"}).Draw(t, "replace")
 		n.Locked = rapid.IntRange(0, 9).Draw(t, "locked") == 0
 		meta := anyMeta(t, "inventory")
-		n.Labels, n.Taints = meta.Labels, meta.Taints
+		n.Labels, n.Taints, n.Annotations = meta.Labels, meta.Taints, meta.Annotations
 		w.o.VMs[n.Name] = anyVM(t, w, *n)
 		w.o.Machines[n.Name] = anyMachine(t, *n)
 	}
@@ -63,7 +63,7 @@ func anyWorld(t *rapid.T) *world {
 				kn.NotReadySince = w.o.Now.Add(-time.Duration(rapid.IntRange(0, 30).Draw(t, "down for")) * time.Minute)
 			}
 			kn.Created = w.o.Now.Add(-time.Duration(rapid.IntRange(50, 500).Draw(t, "registered for")) * time.Minute)
-			kn.Meta, kn.Owned = anyMeta(t, "has"), anyMeta(t, "owns")
+			kn.Meta, kn.Owned = anyMeta(t, "has"), anyMeta(t, "owns").Noted()
 			if rapid.IntRange(0, 9).Draw(t, "registered") > 0 {
 				w.o.Nodes.Value[n.Name] = kn
 			}
@@ -148,12 +148,12 @@ func anyMembers(t *rapid.T, w *world) {
 	}
 }
 
-// anyMeta draws labels and taints.
+// anyMeta draws labels, taints and annotations.
 func anyMeta(t *rapid.T, whose string) cluster.NodeMeta {
 	some := func(what string) map[string]string {
 		return rapid.MapOfN(rapid.SampledFrom([]string{"zone", "rack"}), rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, whose+" "+what)
 	}
-	return cluster.NodeMeta{Labels: some("labels"), Taints: some("taints")}
+	return cluster.NodeMeta{Labels: some("labels"), Taints: some("taints"), Annotations: some("annotations")}
 }
 
 func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
@@ -487,17 +487,21 @@ func lawOfEdits(t *rapid.T, w *world, a action.LabelNode) {
 	}
 }
 
-// TestEditsLeaveOthers: whatever the inventory has, is there and is noted, a label or taint
-// is changed only where the inventory names its key, or where it is as the agent has set
+// TestEditsLeaveOthers: whatever the inventory has, is there and is noted, a label, taint or
+// annotation is changed only where the inventory names its key, or where it is as the agent has set
 // it; and the inventory has its own in the end.
 func TestEditsLeaveOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want, have, owned := anyMeta(t, "inventory"), anyMeta(t, "has"), anyMeta(t, "owns")
-		after := cluster.NodeMeta{Labels: maps.Clone(have.Labels), Taints: maps.Clone(have.Taints)}
-		for _, e := range want.EditsOf(have, owned) {
+		after := cluster.NodeMeta{Labels: maps.Clone(have.Labels), Taints: maps.Clone(have.Taints), Annotations: maps.Clone(have.Annotations)}
+		for _, e := range want.EditsOf(have, owned.Noted()) {
 			wanted, was, ours, now := want.Labels, have.Labels, owned.Labels, after.Labels
-			if e.Taint {
+			switch e.Kind {
+			case cluster.MetaLabel:
+			case cluster.MetaTaint:
 				wanted, was, ours, now = want.Taints, have.Taints, owned.Taints, after.Taints
+			case cluster.MetaAnnotation:
+				wanted, was, ours, now = want.Annotations, have.Annotations, owned.Annotations, after.Annotations
 			}
 			value, named := wanted[e.Key]
 			if named && value == was[e.Key] || !named && (was[e.Key] == "" || was[e.Key] != ours[e.Key]) {
@@ -507,13 +511,21 @@ func TestEditsLeaveOthers(t *testing.T) {
 				now[e.Key] = *e.Want
 			}
 		}
-		if left := want.EditsOf(after, want); len(left) > 0 || !want.IsNoted(want, cluster.Worker) {
+		if left := want.EditsOf(after, want.Noted()); len(left) > 0 || !want.IsNoted(want.Noted(), cluster.Worker) {
 			t.Errorf("left is %v", left)
 		}
 		for key, value := range want.Labels {
 			if after.Labels[key] != value {
 				t.Errorf("label %s is %q", key, after.Labels[key])
 			}
+		}
+		for key, value := range want.Annotations {
+			if after.Annotations[key] != value {
+				t.Errorf("annotation %s is %q", key, after.Annotations[key])
+			}
+		}
+		if noted := cluster.DecodeNodeMeta(want.Encode()); !maps.Equal(noted.Annotations, want.Noted().Annotations) {
+			t.Errorf("noted is %v", noted)
 		}
 	})
 }

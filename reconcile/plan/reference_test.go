@@ -55,6 +55,7 @@ var changes = []change{
 	{"`taints` of a worker", func(w *world, n *cluster.Node) {
 		n.Taints, w.d.Configs[n.Name] = map[string]string{"dedicated": "gpu:NoSchedule"}, cluster.Config{Digest: "new"}
 	}},
+	{"`annotations`", func(_ *world, n *cluster.Node) { n.Annotations = map[string]string{"example.org/rack": "7"} }},
 	configField("`patches`, `values`, `network.nameservers`, `network.time_servers`, `network.cert_sans` and whatever else is only in the machine config"),
 	{"`network.pod_cidr`, `network.svc_cidr`", func(w *world, n *cluster.Node) {
 		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Pods: "10.99.0.0/16"}}

@@ -27,6 +27,10 @@ func settledDigest(d cluster.Desired, n cluster.Node) string {
 	if n.Replace != "" {
 		parts = append(parts, "replace", n.Replace)
 	}
+	// No machine config has annotations.
+	if note := (cluster.NodeMeta{Annotations: drift.RepositoryNode(d, n).Annotations}).Encode(); note != "" {
+		parts = append(parts, note)
+	}
 	return digestText(parts)
 }
 

@@ -463,13 +463,15 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "cordon", "uncordon": // by hand
 		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.Cordoned = f[0] == "cordon" })
-	case "kubectl": // by hand: a node, label or taint, key=value or key-; or what is noted
+	case "kubectl": // by hand: a node, label, taint or annotation, key=value or key-; or note none
 		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) {
 			values := &kn.Meta.Labels
 			switch arg(2) {
 			case "taint":
 				values = &kn.Meta.Taints
 			case "annotation":
+				values = &kn.Meta.Annotations
+			case "note":
 				kn.Owned = cluster.NodeMeta{}
 				return
 			}
@@ -734,6 +736,8 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.Labels = readPairs(v)
 		case "taints": // key:value:Effect
 			n.Taints = readPairs(v)
+		case "annotations": // key:value
+			n.Annotations = readPairs(v)
 		case "tags":
 			n.Tags = strings.Split(v, ",")
 		case "pool":

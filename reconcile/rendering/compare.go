@@ -109,7 +109,7 @@ func (c *comparison) compareNode(n cluster.Node) {
 	}
 	switch kn, there := c.o.Nodes.Value[n.Name]; {
 	case !c.o.Nodes.Known:
-		c.noteUnknown(n.Name, "labels and taints", c.o.Nodes.Why)
+		c.noteUnknown(n.Name, "labels, taints and annotations", c.o.Nodes.Why)
 	case !there:
 		diff.Object = []cluster.FieldDifference{{Field: "node object", Has: "none", Wants: "one"}}
 	default:

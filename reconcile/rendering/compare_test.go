@@ -126,7 +126,7 @@ func TestWhatIsUnknown(t *testing.T) {
 			a.Releases["app"] = cluster.Unseen[cluster.Installed]("no secret")
 		}, "app release no secret"},
 		"chart": {func(o *cluster.Observed, _ Asked) { delete(o.Charts, "app") }, "app chart it has not been fetched"},
-		"nodes": {func(o *cluster.Observed, _ Asked) { o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("no API") }, "dev-cp-1 labels and taints no API"},
+		"nodes": {func(o *cluster.Observed, _ Asked) { o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("no API") }, "dev-cp-1 labels, taints and annotations no API"},
 	} {
 		o, asked := settle(t, d)
 		c.hide(&o, asked)

@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
-// The alphabets of Kubernetes labels and taints.
+// The alphabets of Kubernetes labels, taints and annotations.
 var (
 	labelName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
@@ -39,6 +39,33 @@ func (l *loader) checkLabels(d draft) {
 		case d.role == cluster.Worker && strings.HasPrefix(key, "node-role.kubernetes.io/"):
 			l.Wrong(field, "label the node with kubectl, or use a label of your own", "Kubernetes lets no worker give itself a role")
 		}
+	}
+}
+
+// Limits of the annotations of a node, in bytes. Kubernetes has 256 KiB for all
+// annotations of an object, and others write theirs, too; every pass reads them, and a
+// short value is all that anything in use takes.
+const (
+	maxNodeAnnotation  = 16 << 10
+	maxNodeAnnotations = 64 << 10
+)
+
+func (l *loader) checkAnnotations(d draft) {
+	total := 0
+	for _, key := range slices.Sorted(maps.Keys(d.Annotations)) {
+		field, size := d.field+".annotations."+key, len(d.Annotations[key])
+		total += len(key) + size
+		switch owner := cluster.AnnotationOwner(key); {
+		case !isQualifiedName(key):
+			l.Wrong(field, qualifiedName, "%s is not the name of an annotation", yamlschema.Quote(key))
+		case owner != "":
+			l.Wrong(field, "remove it, or use a key of your own, like example.org/"+key[strings.LastIndex(key, "/")+1:], "this annotation belongs to %s", owner)
+		case size > maxNodeAnnotation:
+			l.Wrong(field, "shorten it, or keep it in a ConfigMap and write the ConfigMap's name here", "the value is %d bytes long, and may be %d", size, maxNodeAnnotation)
+		}
+	}
+	if total > maxNodeAnnotations {
+		l.Wrong(d.field+".annotations", "shorten them", "the annotations of a node are %d bytes long, and may be %d together", total, maxNodeAnnotations)
 	}
 }
 

@@ -307,6 +307,9 @@ type scheduling struct {
 	// Kubernetes taints: key, then value:Effect, or the effect alone. Effects
 	// are NoSchedule, PreferNoSchedule and NoExecute.
 	Taints map[string]string `yaml:"taints" example:"{dedicated: \"gpu:NoSchedule\"}"`
+	// Annotations of the Node object: at most 16 KiB each, and 64 KiB together. Not
+	// those that Kubernetes, Talos, the CNI or the agent write themselves.
+	Annotations map[string]string `yaml:"annotations" example:"{cluster-autoscaler.kubernetes.io/scale-down-disabled: \"true\"}"`
 	// More patches, applied last.
 	Patches []string `yaml:"patches" is:"file" example:"[patches/dev-wk-1.yaml]"`
 	// Any word or date. A node that is there with another one, or with none, gets a new

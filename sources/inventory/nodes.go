@@ -181,6 +181,7 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 		SCSIHardware:       orDefault(p.SCSIHardware, "virtio-scsi-single"),
 		VMID:               l.vmid(d, ids),
 		Labels:             d.Labels,
+		Annotations:        d.Annotations,
 		Replace:            d.Replace,
 		Protect:            d.Protect,
 		Locked:             d.Locked,
@@ -199,6 +200,7 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	l.equip(&n, d)
 	n.Tags = l.tags(d)
 	l.checkLabels(d)
+	l.checkAnnotations(d)
 	n.Taints = l.taints(d)
 	if at := "nodes." + n.Name; n.Name != "" && !l.Has(at) {
 		// For checks that know the node but not where it is written.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/tools/txtar"
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -157,6 +158,28 @@ func TestWhere(t *testing.T) {
 	} {
 		if got := snap.Where[field]; got != want {
 			t.Errorf("%q stands at %v, want %v", field, got, want)
+		}
+	}
+}
+
+// TestLimitsOfAnnotations: a long value is refused, and so are many together; what fits is
+// not.
+func TestLimitsOfAnnotations(t *testing.T) {
+	for _, c := range []struct {
+		values []int // their lengths
+		want   string
+	}{
+		{[]int{maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation}, ""},
+		{[]int{maxNodeAnnotation + 1}, "inventory/dev/nodes.yaml:7:11: nodes.workers[0].annotations.k0: the value is 16385 bytes long, and may be 16384 (shorten it, or keep it in a ConfigMap and write the ConfigMap's name here)"},
+		{[]int{maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation}, "inventory/dev/nodes.yaml:6:5: nodes.workers[0].annotations: the annotations of a node are 65544 bytes long, and may be 65536 together (shorten them)"},
+	} {
+		nodes := smallNodes + "workers:\n  - name: wk-1\n    ip: 10.10.0.21\n    annotations:\n"
+		for i, n := range c.values {
+			nodes += fmt.Sprintf("      k%d: %s\n", i, strings.Repeat("x", n))
+		}
+		got := loadArchive(&txtar.Archive{Files: []txtar.File{{Name: "inventory/dev/nodes.yaml", Data: []byte(nodes)}}})
+		if refused := strings.Contains(got, "bytes long"); refused != (c.want != "") || !strings.Contains(got, c.want) {
+			t.Errorf("%v: %.400s", c.values, got)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
-// metaOf are the labels and taints of a Node that Kubernetes and Talos do not set.
+// metaOf are the labels, taints and annotations of a Node that Kubernetes and Talos do not set.
 func (s *sim) metaOf(name string) string {
 	var out []string
 	for _, n := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
@@ -28,6 +28,11 @@ func (s *sim) metaOf(name string) string {
 		for _, key := range slices.Sorted(maps.Keys(n.GetLabels())) {
 			if !strings.Contains(key, "kubernetes.io/") {
 				out = append(out, key+"="+n.GetLabels()[key])
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(n.GetAnnotations())) {
+			if strings.HasPrefix(key, "example.org/") {
+				out = append(out, key+"="+n.GetAnnotations()[key])
 			}
 		}
 		taints, _, _ := unstructured.NestedSlice(n.Object, "spec", "taints")
@@ -75,14 +80,15 @@ func TestLabelsAndTaints(t *testing.T) {
 		}
 		until("registered", "dev-wk-2", "made=with:NoSchedule")
 		edit("dev-wk-1", `{"metadata":{"labels":{"mine":"1"}},"spec":{"taints":[{"key":"mine","value":"1","effect":"PreferNoSchedule"}]}}`)
-		push("labels and taints", "ip: 10.10.0.41,", `ip: 10.10.0.41, labels: {zone: a}, taints: {dedicated: "gpu:NoSchedule"},`)
-		until("given", "dev-wk-1", "mine=1 zone=a mine=1:PreferNoSchedule dedicated=gpu:NoSchedule")
-		edit("dev-wk-1", `{"metadata":{"labels":{"zone":"hand"}},"spec":{"taints":[{"key":"mine","value":"2","effect":"NoSchedule"}]}}`)
-		until("undone", "dev-wk-1", "mine=1 zone=a mine=2:NoSchedule dedicated=gpu:NoSchedule")
-		push("others", `labels: {zone: a}, taints: {dedicated: "gpu:NoSchedule"},`, `labels: {zone: b}, taints: {dedicated: "ml:NoExecute"},`)
-		until("changed", "dev-wk-1", "mine=1 zone=b mine=2:NoSchedule dedicated=ml:NoExecute")
-		push("none", ` labels: {zone: b}, taints: {dedicated: "ml:NoExecute"},`, "")
-		until("removed", "dev-wk-1", "mine=1 mine=2:NoSchedule")
+		push("labels and taints", "ip: 10.10.0.41,", `ip: 10.10.0.41, labels: {zone: a}, taints: {dedicated: "gpu:NoSchedule"}, annotations: {example.org/a: "7", example.org/b: "1"},`)
+		until("given", "dev-wk-1", "mine=1 zone=a example.org/a=7 example.org/b=1 mine=1:PreferNoSchedule dedicated=gpu:NoSchedule")
+		edit("dev-wk-1", `{"metadata":{"labels":{"zone":"hand"},"annotations":{"example.org/a":"8","example.org/b":null,"example.org/mine":"1"}},"spec":{"taints":[{"key":"mine","value":"2","effect":"NoSchedule"}]}}`)
+		until("undone", "dev-wk-1", "mine=1 zone=a example.org/a=7 example.org/b=1 example.org/mine=1 mine=2:NoSchedule dedicated=gpu:NoSchedule")
+		push("others", `labels: {zone: a}, taints: {dedicated: "gpu:NoSchedule"}, annotations: {example.org/a: "7", example.org/b: "1"},`,
+			`labels: {zone: b}, taints: {dedicated: "ml:NoExecute"}, annotations: {example.org/a: "9"},`)
+		until("changed", "dev-wk-1", "mine=1 zone=b example.org/a=9 example.org/mine=1 mine=2:NoSchedule dedicated=ml:NoExecute")
+		push("none", ` labels: {zone: b}, taints: {dedicated: "ml:NoExecute"}, annotations: {example.org/a: "9"},`, "")
+		until("removed", "dev-wk-1", "mine=1 example.org/mine=1 mine=2:NoSchedule")
 		push("without its first taint", ` taints: {made: "with:NoSchedule"},`, "")
 		until("removed", "dev-wk-2", "")
 		w.wantDown("")
