@@ -85,10 +85,10 @@ var rooms = map[string]room{
 	"reconcile/talos": {why: "one system; shows its errors in one line",
 		may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"reconcile/kube": {why: "one system, over connections that kubeapi makes",
-		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/fault", "internal/retry", "internal/logging"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
+		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/fault", "internal/retry", "internal/logging", "reconcile/edits"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"}},
 	"reconcile/helm": {why: "one system, over connections that kubeapi makes; fetches charts by itself, with the authorities of the config",
-		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging", "internal/platform", "reconcile/helm/edits"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
-	"reconcile/helm/edits": {why: "a pure leaf: what of an object is not as a manifest has it because somebody set it; handed both, it asks no system",
+		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging", "internal/platform", "reconcile/edits"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"}},
+	"reconcile/edits": {why: "a pure leaf: what of an object is not as a manifest has it because somebody set it, and who wrote a field; handed both, it asks no system",
 		never: []string{"os", "os/exec", "net", "net/http", "log", "log/slog", "helm.sh", "k8s.io/client-go"}},
 
 	"internal/host/config": {why: "reads the host's files into the Config of every room that has one, and asks those rooms whether they could work with it, so that a mistake is found with its line before anything starts",

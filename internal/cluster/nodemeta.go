@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // AnnotationOwned holds, on a Node object, the labels, taints and annotations that the
@@ -110,6 +111,45 @@ type MetaEdit struct {
 	Kind       MetaKind
 	Key        string
 	Have, Want *string // nil: none
+	By         Setter  // who has set what it is, where that is known
+}
+
+// Field is its name for people: "label zone".
+func (e MetaEdit) Field() string { return string(e.Kind) + " " + e.Key }
+
+// Setter is who has set a field of an object, and when, as the API server noted it. The
+// zero value is unknown. The name is what a client calls itself: it is for people, and
+// nothing depends on it.
+type Setter struct {
+	Manager string
+	At      time.Time // zero: unknown
+}
+
+// EditsFor is what makes the Node object what the inventory has, with who has set what it
+// is now.
+func (n KubeNode) EditsFor(want NodeMeta) []MetaEdit {
+	out := want.EditsOf(n.Meta, n.Owned)
+	for i, e := range out {
+		out[i].By = n.SetBy[e.Field()]
+	}
+	return out
+}
+
+// Notes reports whether an edit changes what is noted in m, as it was noted.
+func (m NodeMeta) Notes(e MetaEdit) bool {
+	if e.Have == nil {
+		return false
+	}
+	of, value := m.Labels, *e.Have
+	switch e.Kind {
+	case MetaLabel:
+	case MetaTaint:
+		of = m.Taints
+	case MetaAnnotation:
+		of, value = m.Annotations, digestValue(value)
+	}
+	noted, ok := of[e.Key]
+	return ok && noted == value
 }
 
 // asItIs compares values that are noted as they are.
@@ -134,17 +174,27 @@ func editsOf(kind MetaKind, want, have, owned map[string]string, note func(strin
 		}
 		return nil
 	}
-	for _, key := range slices.Sorted(maps.Keys(want)) {
-		if value, ok := have[key]; !ok || value != want[key] {
-			out = append(out, MetaEdit{kind, key, at(have, key), at(want, key)})
+	for key, value := range want {
+		if now, ok := have[key]; !ok || now != value {
+			out = append(out, MetaEdit{Kind: kind, Key: key, Have: at(have, key), Want: at(want, key)})
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(owned)) {
+	for key, noted := range owned {
 		_, wanted := want[key]
-		if value, ok := have[key]; ok && !wanted && note(value) == owned[key] {
-			out = append(out, MetaEdit{kind, key, at(have, key), nil})
+		if value, ok := have[key]; ok && !wanted && note(value) == noted {
+			out = append(out, MetaEdit{Kind: kind, Key: key, Have: at(have, key)})
 		}
 	}
+	// Those that are set come first. Most nodes have none, and every pass asks.
+	slices.SortFunc(out, func(a, b MetaEdit) int {
+		if removes := b.Want == nil; removes != (a.Want == nil) {
+			if removes {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.Key, b.Key)
+	})
 	return out
 }
 

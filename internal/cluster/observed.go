@@ -344,6 +344,9 @@ type KubeNode struct {
 	// Meta are its labels, taints and annotations, as far as the inventory names their
 	// keys or the agent answers for them; Owned are those that it answers for, as it noted.
 	Meta, Owned NodeMeta
+	// SetBy is who has set what of Meta differs from the inventory, by the names of the
+	// fields ("label zone"): taints are one list, and have who has set that last.
+	SetBy map[string]Setter
 	// Pressure is what its kubelet reports although it is Ready, "DiskPressure:
 	// kubelet has disk pressure"; "" : nothing.
 	Pressure string

@@ -118,6 +118,8 @@ type FieldDifference struct {
 	Wants string `json:"wants"`
 	// How is what it takes to correct it, where that is known.
 	How string `json:"how,omitempty"`
+	// By is who has set it as it is, and when, where that is known.
+	By string `json:"by,omitempty"`
 }
 
 // AddonDifference is how an addon differs.

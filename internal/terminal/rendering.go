@@ -126,7 +126,11 @@ func (p Printer) printFields(fields []cluster.FieldDifference) {
 		if f.How != "" {
 			how = " (" + f.How + ")"
 		}
-		p.Printf("  %s: %s -> %s%s\n", f.Field, f.Has, f.Wants, how)
+		by := ""
+		if f.By != "" {
+			by = ", " + f.By
+		}
+		p.Printf("  %s: %s -> %s%s%s\n", f.Field, f.Has, f.Wants, how, by)
 	}
 }
 

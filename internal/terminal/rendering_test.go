@@ -100,7 +100,7 @@ func TestPrintDifference(t *testing.T) {
 	NewPlain(&b).PrintDifference(cluster.Difference{Cluster: "dev"})
 	NewPlain(&b).PrintDifference(cluster.Difference{Cluster: "dev", Differs: true,
 		Nodes: []cluster.NodeDifference{{Node: "wk-1", VM: []cluster.FieldDifference{{Field: "cores", Has: "4", Wants: "2", How: "reboot"}},
-			Machine: []cluster.FieldDifference{{Field: "talos version", Has: "v1", Wants: "v2"}}, Object: []cluster.FieldDifference{{Field: "label a", Has: "none", Wants: `"b"`}},
+			Machine: []cluster.FieldDifference{{Field: "talos version", Has: "v1", Wants: "v2"}}, Object: []cluster.FieldDifference{{Field: "label a", Has: `"c"`, Wants: `"b"`, How: "in place", By: "set by kubectl-label, 2026-11-22 10:31 UTC"}},
 			MachineConfig: "--- has\n+++ wants\n@@ -1 +1 @@\n-a\x1b[2J\n+b\n"}},
 		Addons:  []cluster.AddonDifference{{Addon: "app", Missing: []string{"service app/web"}, Altered: []string{"deployment app/web: spec.replicas 2 -> 0, changed by kubectl"}, Values: "-a\n"}},
 		Unknown: []cluster.UnknownPart{{Subject: "cp-1", Part: "machine config", Why: "no answer"}}})
@@ -108,7 +108,7 @@ func TestPrintDifference(t *testing.T) {
 node wk-1
   cores: 4 -> 2 (reboot)
   talos version: v1 -> v2
-  label a: none -> "b"
+  label a: "c" -> "b" (in place), set by kubectl-label, 2026-11-22 10:31 UTC
   machine config:
     --- has
     +++ wants

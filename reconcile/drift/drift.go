@@ -29,6 +29,7 @@ type Drift struct {
 	Field      string
 	Want, Have string
 	How        How
+	By         string // who has set what it has, for people; "" : it is not known
 }
 
 // Has is what the node has, for people.
@@ -50,7 +51,7 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 		out = append(out, OfMachine(d, o, n, mach)...)
 	}
 	if kn, ok := o.Nodes.Value[n.Name]; ok {
-		out = append(out, OfMeta(RepositoryNode(d, n).Meta().EditsOf(kn.Meta, kn.Owned))...)
+		out = append(out, OfMeta(kn.EditsFor(RepositoryNode(d, n).Meta()))...)
 	}
 	return out
 }
@@ -60,16 +61,16 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	want := d.Spec.Versions
 	if mach.Talos != "" && mach.Talos != want.Talos {
-		return []Drift{{cluster.TalosVersionDrift, "talos version", want.Talos, mach.Talos, Reboot}}
+		return []Drift{{cluster.TalosVersionDrift, "talos version", want.Talos, mach.Talos, Reboot, ""}}
 	}
 	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
-		return []Drift{{cluster.SchematicDrift, "image schematic", d.Schematic, mach.Schematic, Reboot}}
+		return []Drift{{cluster.SchematicDrift, "image schematic", d.Schematic, mach.Schematic, Reboot, ""}}
 	}
 	if kn, ok := o.Nodes.Value[n.Name]; o.Nodes.Known && ok && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
-		return []Drift{{cluster.KubernetesDrift, "kubernetes version", want.Kubernetes, kn.Kubelet, InPlace}}
+		return []Drift{{cluster.KubernetesDrift, "kubernetes version", want.Kubernetes, kn.Kubelet, InPlace, ""}}
 	}
 	if cfg, ok := d.Configs[n.Name]; ok && mach.ConfigDigest != "" && mach.ConfigDigest != cfg.Digest {
-		return []Drift{{cluster.ConfigDrift, "machine config", cfg.Digest, mach.ConfigDigest, Reboot}}
+		return []Drift{{cluster.ConfigDrift, "machine config", cfg.Digest, mach.ConfigDigest, Reboot, ""}}
 	}
 	return nil
 }
@@ -156,7 +157,7 @@ func OfVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 	}
 	out = append(out, compareTags(n, vm)...)
 	if vm.Unmarked {
-		out = append(out, Drift{cluster.HardwareDrift, string(cluster.FieldMark), "the mark of the agent on its first line", "another", InPlace})
+		out = append(out, Drift{cluster.HardwareDrift, string(cluster.FieldMark), "the mark of the agent on its first line", "another", InPlace, ""})
 	}
 	if vm.Power == cluster.Stopped {
 		for i, dr := range out {
@@ -175,7 +176,7 @@ func compareHardware(want, next, active cluster.Hardware) []Drift {
 	var out []Drift
 	for _, f := range hardwareFields {
 		w, later, now := f.of(&want), f.of(&next), f.of(&active)
-		dr := Drift{cluster.HardwareDrift, string(f.name), fmt.Sprint(w), fmt.Sprint(now), f.how}
+		dr := Drift{cluster.HardwareDrift, string(f.name), fmt.Sprint(w), fmt.Sprint(now), f.how, ""}
 		switch {
 		case w == later && (w == now || f.how == NextStart):
 			continue
@@ -195,14 +196,14 @@ func compareDisks(want, have cluster.Hardware, vm cluster.VM) []Drift {
 	var out []Drift
 	disk := func(name string, w, h cluster.DiskSeen) {
 		if w.Datastore != h.Datastore {
-			out = append(out, Drift{cluster.HardwareDrift, name + " datastore", w.Datastore, h.Datastore, Refuse})
+			out = append(out, Drift{cluster.HardwareDrift, name + " datastore", w.Datastore, h.Datastore, Refuse, ""})
 		}
 		if w.Bytes != h.Bytes {
 			how := Reboot // Talos grows its partition when it boots
 			if w.Bytes < h.Bytes {
 				how = Refuse
 			}
-			out = append(out, Drift{cluster.HardwareDrift, name + " size", text.GiB(w.Bytes), text.GiB(h.Bytes), how})
+			out = append(out, Drift{cluster.HardwareDrift, name + " size", text.GiB(w.Bytes), text.GiB(h.Bytes), how, ""})
 		}
 	}
 	disk("system disk", want.System, have.System)
@@ -232,7 +233,7 @@ func compareTags(n cluster.Node, vm cluster.VM) []Drift {
 	if vm.Untaggable || !slices.ContainsFunc(n.VMTags(), func(t string) bool { return !hasTag(vm, t) }) {
 		return nil
 	}
-	return []Drift{{cluster.HardwareDrift, string(cluster.FieldTags), strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace}}
+	return []Drift{{cluster.HardwareDrift, string(cluster.FieldTags), strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace, ""}}
 }
 
 // hasTag reports whether a VM carries a tag, which Proxmox VE writes in lower case.

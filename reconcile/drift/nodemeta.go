@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // RepositoryNode is a node as the repository has it, whatever its cluster runs.
@@ -23,7 +25,7 @@ func RepositoryNode(d cluster.Desired, n cluster.Node) cluster.Node {
 func OfMeta(edits []cluster.MetaEdit) []Drift {
 	var out []Drift
 	for _, e := range edits {
-		out = append(out, Drift{Field: string(e.Kind) + " " + e.Key, Want: quoteValue(e.Want), Have: quoteValue(e.Have), How: InPlace})
+		out = append(out, Drift{Field: e.Field(), Want: quoteValue(e.Want), Have: quoteValue(e.Have), How: InPlace, By: describeSetter(e)})
 	}
 	return out
 }
@@ -48,11 +50,30 @@ func quoteValue(value *string) string {
 	return fmt.Sprintf("%s... (%d bytes, sha256 %.4x)", strconv.Quote(short[:end]), len(short), sha256.Sum256([]byte(short)))
 }
 
+// describeSetter is who has set what an edit changes, "" where that is not known.
+func describeSetter(e cluster.MetaEdit) string {
+	if e.By.Manager == "" {
+		return ""
+	}
+	out := "set by " + e.By.Manager
+	if e.Kind == cluster.MetaTaint {
+		out = "taints last " + out
+	}
+	if !e.By.At.IsZero() {
+		out += ", " + text.Moment(e.By.At)
+	}
+	return out
+}
+
 // DescribeEdits is what changes, for people.
 func DescribeEdits(edits []cluster.MetaEdit) string {
 	var words []string
 	for _, dr := range OfMeta(edits) {
-		words = append(words, fmt.Sprintf("%s to %s", strings.Replace(dr.Has(), dr.Field, dr.Field+" from", 1), dr.Wants()))
+		word := fmt.Sprintf("%s from %s to %s", dr.Field, cmp.Or(dr.Have, "none"), dr.Wants())
+		if dr.By != "" {
+			word += " (" + dr.By + ")"
+		}
+		words = append(words, word)
 	}
 	return strings.Join(words, ", ")
 }

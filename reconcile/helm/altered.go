@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/talos-agent/talos-agent/internal/text"
-	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
+	"github.com/talos-agent/talos-agent/reconcile/edits"
 )
 
 // alteration is what somebody changed of one object of a release.

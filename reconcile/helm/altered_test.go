@@ -15,7 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
+	"github.com/talos-agent/talos-agent/reconcile/edits"
 )
 
 // sized is a chart whose objects people and controllers change.

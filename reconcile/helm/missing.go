@@ -17,7 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/resource"
 
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
-	"github.com/talos-agent/talos-agent/reconcile/helm/edits"
+	"github.com/talos-agent/talos-agent/reconcile/edits"
 )
 
 // Workloads are watched, so that one that is deleted or changed is seen at once. All other

@@ -78,7 +78,7 @@ func BenchmarkObserve(b *testing.B) {
 
 // BenchmarkHeartbeat is what one update of a Node costs after it was decoded.
 func BenchmarkHeartbeat(b *testing.B) {
-	w := &follower[cluster.KubeNode]{kind: kindOfNodes(nil, nil), moved: make(chan struct{}), change: func() {}}
+	w := &follower[cluster.KubeNode]{kind: kindOfNodes(corev1client.New(nil), nil, &writings{}), moved: make(chan struct{}), change: func() {}}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	if err := w.Replace([]any{n}, ""); err != nil {
 		b.Fatal(err)
@@ -88,5 +88,34 @@ func BenchmarkHeartbeat(b *testing.B) {
 		if err := w.Update(n); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkNameSetters is what a pass costs in which so many of 1,000 nodes differ from the
+// inventory.
+func BenchmarkNameSetters(b *testing.B) {
+	for _, differ := range []int{0, 1000} {
+		b.Run(fmt.Sprint(differ), func(b *testing.B) {
+			w, d, o := &writings{}, cluster.Desired{}, cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{})}
+			for i := range 1000 {
+				n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%04d", i), Labels: map[string]string{"zone": "b"}}}
+				for _, manager := range []string{"kubelet", "kube-controller-manager", "kubectl-label"} {
+					n.ManagedFields = append(n.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(
+						`{"f:metadata":{"f:annotations":{".":{},"f:csi.volume.kubernetes.io/nodeid":{},"f:node.alpha.kubernetes.io/ttl":{}},"f:labels":{".":{},"f:zone":{},"f:kubernetes.io/os":{}}},"f:spec":{"f:podCIDR":{},"f:podCIDRs":{".":{},"v:\"10.244.0.0/24\"":{}},"f:taints":{}}}`)})
+				}
+				w.note(n)
+				want := cluster.Node{Name: n.Name, Labels: map[string]string{"zone": "b"}}
+				if i < differ {
+					want.Labels = map[string]string{"zone": "a"}
+				}
+				d.Spec.Nodes = append(d.Spec.Nodes, want)
+				o.Nodes.Value[n.Name] = cluster.KubeNode{Name: n.Name, Meta: cluster.NodeMeta{Labels: n.Labels}}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				o := o
+				w.nameSetters(d, &o)
+			}
+		})
 	}
 }

@@ -63,6 +63,8 @@ type Cluster struct {
 	nodes *follower[cluster.KubeNode]
 	pods  *follower[cluster.SystemPod]
 	keys  metaKeys // of the labels, taints and annotations that are followed
+	// writings are of the nodes that are followed, and never nil while they are.
+	writings *writings
 }
 
 // New makes a Cluster. It makes no request before Observe.
@@ -269,6 +271,10 @@ func (k *Cluster) seeObjects(ctx context.Context, conn *kubeapi.Connection, d cl
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
 	o.Nodes = nodes.see(ctx)
+	k.mu.Lock()
+	writings := k.writings
+	k.mu.Unlock()
+	writings.nameSetters(d, o)
 	o.SystemPods = pods.see(ctx)
 }
 
@@ -310,8 +316,8 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection, keys metaKeys) (*follo
 	k.log.Debug("watch nodes and pods", logging.Server, addr.String())
 	var run func()
 	if k.nodes == nil {
-		k.keys = keys
-		k.nodes, run = follow(k.ctx, kindOfNodes(client, keys), addr, k.change)
+		k.keys, k.writings = keys, &writings{}
+		k.nodes, run = follow(k.ctx, kindOfNodes(client, keys, k.writings), addr, k.change)
 		k.wg.Go(run)
 	}
 	k.pods, run = follow(k.ctx, kindOfPods(client), addr, k.change)

@@ -123,7 +123,7 @@ func (c *changer) alterNode(ctx context.Context, name string, alter func(*corev1
 			return nil, fmt.Errorf("encode patch: %w", err)
 		}
 		err = c.insist(ctx, func(ctx context.Context, set kubernetes.Interface) (err error) {
-			node, err = set.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+			node, err = set.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
 			return err
 		})
 		if apierrors.IsConflict(err) && tries < patchTries {

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -131,6 +132,64 @@ func TestAnnotate(t *testing.T) {
 		mustHave("removed", `"" "hand" "1" `)
 		if turn := b.node("wk-1").Annotations[cluster.AnnotationTurn]; turn != "t" {
 			t.Errorf("its turn is %q", turn)
+		}
+	})
+}
+
+// TestWhoSetIt: of what differs from the inventory it is known who has set it and when, as
+// the API server notes it, and no call is made for that; of what is as the agent has set
+// it, and of what was removed, it is not. A manager's name is a word, whatever it is.
+func TestWhoSetIt(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		n := worker(map[string]string{"zone": "a", "tier": "x"}, map[string]string{"dedicated": "gpu:NoSchedule"})
+		n.Annotations = map[string]string{"example.org/rack": "7"}
+		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, n)
+		b.look()
+		b.label(n)
+		setBy := func() map[string]cluster.Setter {
+			time.Sleep(time.Second)
+			return b.look().Nodes.Value["wk-1"].SetBy
+		}
+		if got := setBy(); len(got) != 0 {
+			t.Errorf("as the agent has set it: %v", got)
+		}
+		shared := reflect.ValueOf(b.look().Nodes.Value).Pointer()
+		if again := reflect.ValueOf(b.look().Nodes.Value).Pointer(); again != shared {
+			t.Error("without an edit the nodes are copied")
+		}
+		edit := func(manager, patch string) time.Time {
+			b.Helper()
+			if _, err := b.set.CoreV1().Nodes().Patch(context.Background(), "wk-1", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: manager}); err != nil {
+				b.Fatal(err)
+			}
+			return time.Now().UTC().Truncate(time.Second)
+		}
+		labelled := edit("kubectl-label", `{"metadata":{"labels":{"zone":"b","mine":"1","tier":null}}}`)
+		time.Sleep(time.Minute)
+		annotated := edit("me (set by\tyou), 2026\u202e", `{"metadata":{"annotations":{"example.org/rack":"8"}}}`)
+		time.Sleep(time.Minute)
+		tainted := edit("kubectl-taint", `{"spec":{"taints":[{"key":"mine","effect":"NoSchedule"}]}}`)
+		b.look()
+		b.calls()
+		got := setBy()
+		want := map[string]cluster.Setter{"label zone": {Manager: "kubectl-label", At: labelled}, "annotation example.org/rack": {Manager: "me?(set?by?you),?2026?", At: annotated},
+			"taint dedicated": {Manager: "kubectl-taint", At: tainted}}
+		if len(got) != len(want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		for field, w := range want {
+			if g := got[field]; g.Manager != w.Manager || !g.At.Equal(w.At) {
+				t.Errorf("%s: %v, want %v", field, g, w)
+			}
+		}
+		if calls := b.calls(); calls["GET /api/v1/nodes"]+calls["GET /api/v1/nodes/{name}"]+calls["WATCH /api/v1/nodes"] != 0 {
+			t.Errorf("calls %v", calls)
+		}
+		// What the agent has set, and the inventory has otherwise now, was set by the agent.
+		b.label(n)
+		b.desired.Spec.Nodes[len(b.desired.Spec.Nodes)-1].Labels = map[string]string{"zone": "c", "tier": "x"}
+		if got := setBy(); len(got) != 0 || b.node("wk-1").Labels["zone"] != "a" {
+			t.Errorf("of the agent: %v", got)
 		}
 	})
 }

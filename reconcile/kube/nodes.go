@@ -27,10 +27,14 @@ func (c nodeClient) watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 }
 
 // kindOfNodes is how Node objects are followed, with the labels, taints and annotations of some keys.
-func kindOfNodes(c corev1client.CoreV1Interface, keys metaKeys) kind[cluster.KubeNode] {
+// Who has written their fields is noted beside.
+func kindOfNodes(c corev1client.CoreV1Interface, keys metaKeys, writings *writings) kind[cluster.KubeNode] {
 	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: keys.trimNode,
 		read: func(obj any) (string, cluster.KubeNode, error) {
 			n, err := keys.nodeOf(obj)
+			if o, ok := obj.(*corev1.Node); ok {
+				writings.note(o)
+			}
 			return n.Name, n, err
 		}}
 }
@@ -47,7 +51,7 @@ func (keys metaKeys) trimNode(obj any) any {
 	}
 	small := &corev1.Node{}
 	small.Name, small.ResourceVersion, small.CreationTimestamp = n.Name, n.ResourceVersion, n.CreationTimestamp
-	small.Spec.Unschedulable = n.Spec.Unschedulable
+	small.Spec.Unschedulable, small.ManagedFields = n.Spec.Unschedulable, keepWritings(n)
 	owned := ownedOf(n)
 	small.Labels, small.Spec.Taints = keys.pick(n.Labels, owned.Labels), keys.taintsOf(n, owned)
 	small.Annotations = keys.pick(n.Annotations, owned.Annotations)

@@ -36,7 +36,7 @@ func (m *planner) planMeta(n cluster.Node) {
 	}
 	a := action.LabelNode{Node: drift.RepositoryNode(m.d, n)}
 	want := a.Node.Meta()
-	a.Edits = want.EditsOf(kn.Meta, kn.Owned)
+	a.Edits = kn.EditsFor(want)
 	switch {
 	case len(a.Edits) == 0 && (n.Locked || want.IsNoted(kn.Owned, n.Role)):
 		return

@@ -180,7 +180,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.UncordonNode:
 		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
 	case action.LabelNode:
-		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned = a.Node.Meta(), a.Node.Meta().Noted() })
+		editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned, kn.SetBy = a.Node.Meta(), a.Node.Meta().Noted(), nil })
 	case action.ShutDownVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil

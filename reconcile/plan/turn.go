@@ -52,7 +52,11 @@ func describeDrifts(drifts []drift.Drift) string {
 			words = append(words, "another machine config")
 			continue
 		}
-		words = append(words, dr.Has())
+		word := dr.Has()
+		if dr.By != "" {
+			word += " (" + dr.By + ")"
+		}
+		words = append(words, word)
 	}
 	return strings.Join(words, ", ")
 }

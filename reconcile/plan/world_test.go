@@ -463,7 +463,7 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "cordon", "uncordon": // by hand
 		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.Cordoned = f[0] == "cordon" })
-	case "kubectl": // by hand: a node, label, taint or annotation, key=value or key-; or note none
+	case "kubectl": // by hand: a node, label, taint or annotation, key=value or key-; or note none; by NAME
 		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) {
 			values := &kn.Meta.Labels
 			switch arg(2) {
@@ -476,6 +476,9 @@ func (w *world) run(t *testing.T, line string) string {
 				return
 			}
 			key, value, set := strings.Cut(arg(3), "=")
+			if kn.SetBy = cloneMap(kn.SetBy); len(f) > 4 && arg(4) == "by" {
+				kn.SetBy[arg(2)+" "+key] = cluster.Setter{Manager: arg(5), At: w.o.Now}
+			}
 			if *values = cloneMap(*values); set {
 				(*values)[key] = value
 			} else {

@@ -113,7 +113,7 @@ func (c *comparison) compareNode(n cluster.Node) {
 	case !there:
 		diff.Object = []cluster.FieldDifference{{Field: "node object", Has: "none", Wants: "one"}}
 	default:
-		diff.Object = describeDrifts(drift.OfMeta(drift.RepositoryNode(c.d, n).Meta().EditsOf(kn.Meta, kn.Owned)))
+		diff.Object = describeDrifts(drift.OfMeta(kn.EditsFor(drift.RepositoryNode(c.d, n).Meta())))
 	}
 	if len(diff.VM)+len(diff.Machine)+len(diff.Object)+len(diff.MachineConfig) > 0 {
 		c.out.Nodes = append(c.out.Nodes, diff)
@@ -167,7 +167,7 @@ func (c *comparison) compareVM(n cluster.Node, vm cluster.VM) []cluster.FieldDif
 func describeDrifts(drifts []drift.Drift) []cluster.FieldDifference {
 	var out []cluster.FieldDifference
 	for _, dr := range drifts {
-		out = append(out, cluster.FieldDifference{Field: dr.Field, Has: cmp.Or(dr.Have, "none"), Wants: dr.Wants(), How: string(dr.How)})
+		out = append(out, cluster.FieldDifference{Field: dr.Field, Has: cmp.Or(dr.Have, "none"), Wants: dr.Wants(), How: string(dr.How), By: dr.By})
 	}
 	return out
 }

@@ -118,28 +118,19 @@ func (k *kubelet) registerNode() {
 	key := objectKey("", k.k.Node)
 	fresh := cl.store.getObject(resNodes, key) == nil
 	if fresh {
-		node := map[string]any{
-			"metadata": map[string]any{
-				"name": k.k.Node,
-				"annotations": map[string]any{
-					"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
-				},
-			},
-		}
-		if cidr := cl.freePodCIDR(); cidr != "" {
-			node["spec"] = map[string]any{"podCIDR": cidr, "podCIDRs": []any{cidr}}
-		}
-		cl.store.createObject(resNodes, node)
+		cl.store.createObject(resNodes, rules.NewNode(k.k.Node, cl.freePodCIDR()))
 	}
 	cl.store.updateObject(resNodes, key, func(o map[string]any) bool {
-		k.describeNode(o)
-		if fresh {
-			rules.RegisterTaints(o, k.k.NodeTaints())
-		}
+		rules.WriteAs(rules.Kubelet, o, func() {
+			k.describeNode(o)
+			if fresh {
+				rules.RegisterTaints(o, k.k.NodeTaints())
+			}
+		})
 		// Talos compares with its config, and looks at the Node when that changes or the
 		// machine boots. What somebody edits meanwhile stays (recorded).
 		if !again || !maps.Equal(before.k.NodeLabels(), k.k.NodeLabels()) || !slices.Equal(before.k.NodeTaints(), k.k.NodeTaints()) {
-			k.applyConfig(o)
+			rules.WriteAs(rules.Talos, o, func() { k.applyConfig(o) })
 		}
 		return true
 	})
@@ -176,7 +167,10 @@ func (k *kubelet) applyConfig(o map[string]any) {
 // dropLabels has Talos take off the labels that its config has no more.
 func (cl *cluster) dropLabels(node string) {
 	if k := cl.kubelets[node]; k.isAlive() {
-		cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool { return rules.DropLabels(o, k.k.NodeLabels()) })
+		cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) (dropped bool) {
+			rules.WriteAs(rules.Talos, o, func() { dropped = rules.DropLabels(o, k.k.NodeLabels()) })
+			return dropped
+		})
 	}
 }
 
@@ -243,10 +237,12 @@ func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 		which, value = 1, "True"
 	}
 	c.clusters[i].store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		rules.RemoveTaint(rules.EnsureMap(o, "spec"), p.Taint)
-		if on {
-			rules.NoteTaint(rules.EnsureMap(o, "spec"), p.Taint, corev1.TaintEffectNoSchedule)
-		}
+		rules.WriteAs(rules.Controllers, o, func() {
+			rules.RemoveTaint(rules.EnsureMap(o, "spec"), p.Taint)
+			if on {
+				rules.NoteTaint(rules.EnsureMap(o, "spec"), p.Taint, corev1.TaintEffectNoSchedule)
+			}
+		})
 		status := rules.EnsureMap(o, "status")
 		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), condition, value, p.Reasons[which], p.Texts[which])
 		return true
@@ -281,7 +277,7 @@ func (k *kubelet) connectNetwork() {
 			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
 				status := rules.EnsureMap(o, "status")
 				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
-				rules.RemoveTaint(rules.EnsureMap(o, "spec"), taintNotReady)
+				rules.WriteAs(rules.Controllers, o, func() { rules.RemoveTaint(rules.EnsureMap(o, "spec"), taintNotReady) })
 				return true
 			})
 			c.world.Report(node, "is Ready")
@@ -299,10 +295,12 @@ func (cl *cluster) loseNode(k *kubelet) {
 		for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
 			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 		}
-		spec := rules.EnsureMap(o, "spec")
-		rules.RemoveTaint(spec, taintNotReady)
-		rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoSchedule)
-		rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoExecute)
+		rules.WriteAs(rules.Controllers, o, func() {
+			spec := rules.EnsureMap(o, "spec")
+			rules.RemoveTaint(spec, taintNotReady)
+			rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoSchedule)
+			rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoExecute)
+		})
 		return true
 	})
 	for _, p := range cl.podsOf(node) {

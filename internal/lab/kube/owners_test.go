@@ -37,6 +37,50 @@ func ownersOf(t *testing.T, o metav1.Object) map[string]string {
 	return out
 }
 
+// TestOwnersOfNodes: the kubelet, the controllers and Talos own what they write of a Node,
+// and whoever changes that owns it then; the list of taints is one field.
+func TestOwnersOfNodes(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		ready := newReadiness()
+		k := kubelet("wk-1", "10.0.0.21", 501)
+		k.BootID, k.Taints, k.Labels = "1", []string{"dedicated=gpu:NoSchedule"}, map[string]string{"zone": "a"}
+		l.kube.RunKubelet(l.id, k, ready.call)
+		<-ready.ch
+		owners := func() map[string]string {
+			t.Helper()
+			n, err := set.CoreV1().Nodes().Get(ctx, "wk-1", metav1.GetOptions{})
+			must(t, err)
+			return ownersOf(t, n)
+		}
+		has := func(what, manager, field string) {
+			t.Helper()
+			for name, fields := range owners() {
+				if own := slices.Contains(strings.Fields(fields), field); own != (name == manager) {
+					t.Errorf("%s: %s has %s: %v", what, name, field, own)
+				}
+			}
+		}
+		has("registered", "init", ".metadata.labels.zone")
+		has("registered", "kubelet", ".metadata.labels.kubernetes.io/os")
+		has("registered", "kube-controller-manager", ".spec.podCIDR")
+		patchNode := func(manager, body string) {
+			t.Helper()
+			_, err := set.CoreV1().Nodes().Patch(ctx, "wk-1", types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager})
+			must(t, err)
+		}
+		patchNode("kubectl-label", `{"metadata":{"labels":{"zone":"b"}}}`)
+		has("labelled", "kubectl-label", ".metadata.labels.zone")
+		patchNode("kubectl-taint", `{"spec":{"taints":[{"key":"mine","effect":"NoSchedule"}]}}`)
+		has("tainted", "kubectl-taint", ".spec.taints")
+		patchNode("kubectl-cordon", `{"spec":{"unschedulable":true}}`)
+		time.Sleep(time.Second)
+		has("cordoned", "kube-controller-manager", ".spec.taints")
+		patchNode("kubectl-label", `{"metadata":{"labels":{"zone":null}}}`)
+		has("removed", "", ".metadata.labels.zone")
+	})
+}
+
 // TestOwnersOfFields: whoever changes a field owns it, lists go by their keys, and what is
 // written through a subresource is apart. Who changes nothing owns nothing.
 func TestOwnersOfFields(t *testing.T) {

@@ -22,12 +22,14 @@ func (cl *cluster) tendNode(key string) {
 	})
 	if n.Unschedulable != tainted {
 		cl.store.updateObject(resNodes, key, func(o map[string]any) bool {
-			spec := rules.EnsureMap(o, "spec")
-			if !rules.BoolAt(spec, "unschedulable") {
-				rules.RemoveTaint(spec, corev1.TaintNodeUnschedulable)
-				return true
-			}
-			rules.NoteTaint(spec, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
+			rules.WriteAs(rules.Controllers, o, func() {
+				spec := rules.EnsureMap(o, "spec")
+				if !rules.BoolAt(spec, "unschedulable") {
+					rules.RemoveTaint(spec, corev1.TaintNodeUnschedulable)
+					return
+				}
+				rules.NoteTaint(spec, corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
+			})
 			return true
 		})
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // What Talos does about the labels and taints of its machine config on the Node object.
@@ -16,6 +18,46 @@ const (
 	ownedLabels = "talos.dev/owned-labels"
 	ownedTaints = "talos.dev/owned-taints"
 )
+
+// Who writes to a Node beside those who ask the server: as the field managers of the
+// kubelet, of kube-controller-manager and of Talos are called, whose machined runs as
+// /sbin/init and gives its client no other name.
+// Source: talos v1.13, internal/app/init/main.go; client-go v0.36, rest.DefaultKubernetesUserAgent.
+const (
+	Kubelet     = "kubelet"
+	Controllers = "kube-controller-manager"
+	Talos       = "init"
+)
+
+// WriteAs notes in a Node that what edit changes of it was written by a manager. Its status
+// is a subresource, and is not noted.
+func WriteAs(manager string, node map[string]any, edit func()) {
+	var was map[string]any
+	if len(ListAt(node, "metadata", "managedFields")) > 0 {
+		was = runtime.DeepCopyJSON(node)
+	}
+	edit()
+	w := Write{Manager: manager, Kind: schema.GroupVersionKind{Version: "v1", Kind: "Node"}}
+	if err := KeepOwners(w, was, node); err != nil {
+		panic(err) // the kind is known
+	}
+}
+
+// NewNode is the Node that a kubelet registers, with what the controllers add to it: cidr
+// is the network of its pods, "" if it gets none.
+func NewNode(name, cidr string) map[string]any {
+	node := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name}}
+	WriteAs(Kubelet, node, func() {
+		EnsureMap(node, "metadata", "annotations")["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
+	})
+	WriteAs(Controllers, node, func() {
+		EnsureMap(node, "metadata", "annotations")["node.alpha.kubernetes.io/ttl"] = "0"
+		if cidr != "" {
+			node["spec"] = map[string]any{"podCIDR": cidr, "podCIDRs": []any{cidr}}
+		}
+	})
+	return node
+}
 
 // SetLabels gives a Node the labels of its machine config.
 func SetLabels(node map[string]any, want map[string]string) {

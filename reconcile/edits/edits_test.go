@@ -116,6 +116,21 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestWriters: whoever has written a field last is named, and a list without keys is one
+// field.
+func TestWriters(t *testing.T) {
+	later := metav1.NewTime(noon.Add(time.Minute))
+	all := []metav1.ManagedFieldsEntry{entry("a", "", `{"f:metadata":{"f:labels":{".":{},"f:example.org/zone":{}}},"f:spec":{"f:taints":{}}}`),
+		entry("b", "", `{"f:metadata":{"f:labels":{"f:example.org/zone":{}}}}`), entry("c", "", `no JSON`), {Manager: "d"}}
+	all[0].Time = &later
+	w := ReadWriters(all)
+	for path, want := range map[string]string{"metadata labels example.org/zone": "a", "spec taints": "a", "metadata labels zone": "", "spec": "", "metadata annotations example.org/zone": ""} {
+		if manager, at := w.Of(strings.Fields(path)...); manager != want || manager != "" && !at.Equal(later.Time) {
+			t.Errorf("%s: %q at %v, want %q", path, manager, at, want)
+		}
+	}
+}
+
 // FuzzFind: whatever a server sends, nothing panics.
 func FuzzFind(f *testing.F) {
 	f.Add(`{"spec":{"replicas":2}}`, `{"spec":{"replicas":3}}`, `{"f:spec":{"f:replicas":{}}}`)

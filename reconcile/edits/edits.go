@@ -1,7 +1,6 @@
 package edits
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
@@ -48,13 +47,8 @@ func Find(wants, has map[string]any, entries []metav1.ManagedFieldsEntry) []Edit
 		wants = withData(wants)
 	}
 	found := map[string]Edit{}
-	for _, e := range entries {
-		var set fieldpath.Set
-		// A server writes nothing else; what cannot be read is no edit.
-		if err := set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes())); err != nil {
-			continue
-		}
-		for path := range set.Leaves().All() {
+	for _, w := range ReadWriters(entries) {
+		for path := range w.fields.Leaves().All() {
 			want, set := valueAt(wants, path)
 			if !set || isLeft(path, want) {
 				continue
@@ -63,10 +57,7 @@ func Find(wants, has map[string]any, entries []metav1.ManagedFieldsEntry) []Edit
 			if equalValues(want, have) {
 				continue
 			}
-			edit := Edit{Path: formatPath(path), Manager: e.Manager}
-			if e.Time != nil {
-				edit.At = e.Time.Time
-			}
+			edit := Edit{Path: formatPath(path), Manager: w.manager, At: w.at}
 			if !secret {
 				edit.Has, edit.Wants = showValues(path, have, want)
 			}

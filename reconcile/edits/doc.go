@@ -1,4 +1,5 @@
-// Package edits finds what somebody changed of an object that a manifest describes. The
+// Package edits finds what somebody changed of an object that a manifest describes, and who
+// has written a field of any object. The
 // API server notes in metadata.managedFields who set which field and when; a field that
 // somebody else than Helm has set, and that has another value than in the manifest, is
 // an edit. What the manifest does not set does not matter here, and so is what was
