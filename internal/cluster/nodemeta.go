@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -60,8 +62,7 @@ func digestValue(value string) string {
 	return hex.EncodeToString(sum[:digestLength])
 }
 
-// Encode writes for an annotation what is noted of m, the same always; "" : there is
-// nothing.
+// Encode writes what is noted of m, the same always; "" : there is nothing.
 func (m NodeMeta) Encode() string {
 	if m.IsZero() {
 		return ""
@@ -73,19 +74,57 @@ func (m NodeMeta) Encode() string {
 	return string(text)
 }
 
-// DecodeNodeMeta reads what Encode wrote. In an annotation anybody may write anything:
-// what cannot be a name, the value of a label or taint, or a digest is left out, and so is
-// an annotation that no inventory can have had.
-func DecodeNodeMeta(text string) NodeMeta {
-	var m NodeMeta
-	if text == "" || json.Unmarshal([]byte(text), &m) != nil {
+// note is what the annotation holds. A kubelet may write the annotations of its own Node,
+// and must not have labels and taints removed that it may not touch itself: the note is
+// authenticated.
+type note struct {
+	NodeMeta
+	MAC string `json:"mac"`
+}
+
+// macLength is how much is kept of the code of a note, in bytes.
+const macLength = 16
+
+// macOf is the code of what is noted on one Node object.
+func macOf(noted NodeMeta, key Secret, node string) string {
+	text, err := json.Marshal(noted)
+	if err != nil {
+		panic(err) // texts
+	}
+	h := hmac.New(sha256.New, key.Reveal())
+	fmt.Fprintf(h, "%d %s %s", len(node), node, text)
+	return hex.EncodeToString(h.Sum(nil)[:macLength])
+}
+
+// Seal writes for AnnotationOwned what is noted of m on one Node object; "" : there is
+// nothing, or no key. node is what no other Node object is called, this one's successors
+// included.
+func (m NodeMeta) Seal(key Secret, node string) string {
+	if m.IsZero() || key.IsZero() {
+		return ""
+	}
+	noted := m.Noted()
+	text, err := json.Marshal(note{noted, macOf(noted, key, node)})
+	if err != nil {
+		panic(err) // texts
+	}
+	return string(text)
+}
+
+// OpenNodeMeta reads what Seal wrote with the same key for the same Node object. In an
+// annotation anybody may write anything: a note that is another's, or was changed, is none.
+// What cannot be a name, the value of a label or taint, or a digest is left out, and so is an
+// annotation that no inventory can have.
+func OpenNodeMeta(text string, key Secret, node string) NodeMeta {
+	var n note
+	if text == "" || key.IsZero() || json.Unmarshal([]byte(text), &n) != nil || !hmac.Equal([]byte(n.MAC), []byte(macOf(n.NodeMeta, key, node))) {
 		return NodeMeta{}
 	}
 	strange := func(key, value string) bool { return !isPlain(key) || !isPlain(value) }
-	maps.DeleteFunc(m.Labels, strange)
-	maps.DeleteFunc(m.Taints, strange)
-	maps.DeleteFunc(m.Annotations, func(key, digest string) bool { return strange(key, digest) || AnnotationOwner(key) != "" })
-	return m
+	maps.DeleteFunc(n.Labels, strange)
+	maps.DeleteFunc(n.Taints, strange)
+	maps.DeleteFunc(n.Annotations, func(key, digest string) bool { return strange(key, digest) || AnnotationOwner(key) != "" })
+	return n.NodeMeta
 }
 
 // isPlain reports whether a text has only what names, values of labels and taints, and

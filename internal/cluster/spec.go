@@ -500,4 +500,7 @@ type Access struct {
 type Credentials struct {
 	CA, Cert, Key Secret
 	NotAfter      time.Time
+	// Seal authenticates what the agent notes in the system itself. Only who has the key
+	// of the authority can make it, and it stays as long as the authority.
+	Seal Secret
 }

@@ -78,7 +78,7 @@ func BenchmarkObserve(b *testing.B) {
 
 // BenchmarkHeartbeat is what one update of a Node costs after it was decoded.
 func BenchmarkHeartbeat(b *testing.B) {
-	w := &follower[cluster.KubeNode]{kind: kindOfNodes(corev1client.New(nil), nil, &writings{}), moved: make(chan struct{}), change: func() {}}
+	w := &follower[cluster.KubeNode]{kind: kindOfNodes(corev1client.New(nil), nodeReader{}, &writings{}), moved: make(chan struct{}), change: func() {}}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	if err := w.Replace([]any{n}, ""); err != nil {
 		b.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -62,7 +61,8 @@ type Cluster struct {
 	// What is followed, both through one API; nil: nothing.
 	nodes *follower[cluster.KubeNode]
 	pods  *follower[cluster.SystemPod]
-	keys  metaKeys // of the labels, taints and annotations that are followed
+	// reader reads the nodes that are followed.
+	reader nodeReader
 	// writings are of the nodes that are followed, and never nil while they are.
 	writings *writings
 }
@@ -253,7 +253,7 @@ func (k *Cluster) askAll(ctx context.Context, conn *kubeapi.Connection, planes [
 // seeObjects fills in the nodes and pods from their watches, after moving these to
 // an API that is ready if need be.
 func (k *Cluster) seeObjects(ctx context.Context, conn *kubeapi.Connection, d cluster.Desired, o *cluster.Observed) {
-	nodes, pods, err := k.followThrough(conn, keysOf(d.Repository().Spec))
+	nodes, pods, err := k.followThrough(conn, nodeReader{keysOf(d.Repository().Spec), d.Access.Kube.Seal})
 	switch {
 	case err != nil:
 		setUnseen(o, err.Error())
@@ -292,7 +292,7 @@ func (f *follower[V]) see(ctx context.Context) cluster.Seen[map[string]V] {
 // the API that the nodes are, and lost by themselves: what is known of the nodes
 // does not depend on them. Other keys of labels, taints and annotations take another list: what is
 // kept of a Node has no others.
-func (k *Cluster) followThrough(conn *kubeapi.Connection, keys metaKeys) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
+func (k *Cluster) followThrough(conn *kubeapi.Connection, r nodeReader) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	addr, ok := k.best()
@@ -302,7 +302,7 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection, keys metaKeys) (*follo
 	case !ok:
 		return nil, nil, nil
 	}
-	if k.nodes == nil || k.nodes.server != addr || k.nodes.over() || !maps.Equal(k.keys, keys) {
+	if k.nodes == nil || k.nodes.server != addr || k.nodes.over() || !k.reader.isEqual(r) {
 		k.drop()
 	}
 	if k.nodes != nil && k.pods != nil && !k.pods.over() {
@@ -316,8 +316,8 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection, keys metaKeys) (*follo
 	k.log.Debug("watch nodes and pods", logging.Server, addr.String())
 	var run func()
 	if k.nodes == nil {
-		k.keys, k.writings = keys, &writings{}
-		k.nodes, run = follow(k.ctx, kindOfNodes(client, keys, k.writings), addr, k.change)
+		k.reader, k.writings = r, &writings{}
+		k.nodes, run = follow(k.ctx, kindOfNodes(client, r, k.writings), addr, k.change)
 		k.wg.Go(run)
 	}
 	k.pods, run = follow(k.ctx, kindOfPods(client), addr, k.change)

@@ -144,7 +144,7 @@ const settleWithin = 2 * time.Second
 // deleted. Else the next pass would see it as it was, and do the same again.
 func (k *Cluster) settleNode(ctx context.Context, name string, wrote *corev1.Node) {
 	k.mu.Lock()
-	nodes, keys := k.nodes, k.keys
+	nodes, reader := k.nodes, k.reader
 	k.mu.Unlock()
 	if nodes == nil {
 		return
@@ -152,7 +152,7 @@ func (k *Cluster) settleNode(ctx context.Context, name string, wrote *corev1.Nod
 	var want cluster.KubeNode
 	if wrote != nil {
 		var err error
-		if want, err = keys.nodeOf(wrote); err != nil {
+		if want, err = reader.nodeOf(wrote); err != nil {
 			return
 		}
 	}

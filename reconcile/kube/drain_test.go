@@ -29,12 +29,12 @@ func TestNodesOfATurn(t *testing.T) {
 		cluster.AnnotationTurn: "up\x1b[2Jgrade", cluster.AnnotationDrained: "boot-1", "other": strings.Repeat("x", 1000)}}}
 	n.Spec.Unschedulable, n.Status.NodeInfo.BootID = true, "boot-2"
 	want := cluster.KubeNode{Name: "n", Why: "its kubelet has not reported yet", Cordoned: true, Turn: "up [2Jgrade", Drained: "boot-1", BootID: "boot-2"}
-	for _, obj := range []any{n, metaKeys(nil).trimNode(n)} {
-		if got, err := metaKeys(nil).nodeOf(obj); err != nil || !reflect.DeepEqual(got, want) {
+	for _, obj := range []any{n, plainReader.trimNode(n)} {
+		if got, err := plainReader.nodeOf(obj); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	if body, err := json.Marshal(metaKeys(nil).trimNode(n)); err != nil || len(body) > 1000 {
+	if body, err := json.Marshal(plainReader.trimNode(n)); err != nil || len(body) > 1000 {
 		t.Errorf("trimmed it has %d bytes, %v", len(body), err)
 	}
 }

@@ -41,7 +41,7 @@ func (a *authority) access(ttl time.Duration, group string) cluster.Credentials 
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return cluster.Credentials{CA: cluster.NewSecret(a.PEM), Cert: cluster.NewSecret(cert), Key: cluster.NewSecret(key), NotAfter: time.Now().Add(ttl)}
+	return cluster.Credentials{CA: cluster.NewSecret(a.PEM), Cert: cluster.NewSecret(cert), Key: cluster.NewSecret(key), NotAfter: time.Now().Add(ttl), Seal: seal}
 }
 
 // bench is a world with Kubernetes clusters and a Cluster that looks at one.
@@ -152,3 +152,10 @@ func bubble(t *testing.T, planes int, f func(b *bench)) {
 		f(newBench(t, world.Config{}, "10.0.0", planes))
 	})
 }
+
+var (
+	// seal is that of every cluster's notes.
+	seal = cluster.SecretString("seal")
+	// plainReader knows of no labels and no notes.
+	plainReader nodeReader
+)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -38,10 +39,25 @@ func (keys metaKeys) add(m cluster.NodeMeta) {
 	}
 }
 
-// ownedOf are the labels, taints and annotations that the agent answers for on a Node.
-func ownedOf(n *corev1.Node) cluster.NodeMeta {
-	return cluster.DecodeNodeMeta(n.Annotations[cluster.AnnotationOwned])
+// nodeReader reads Nodes: of their labels, taints and annotations what some keys name, and
+// what the agent has noted with its seal.
+type nodeReader struct {
+	metaKeys
+	seal cluster.Secret
 }
+
+// isEqual reports whether another one reads the same.
+func (r nodeReader) isEqual(o nodeReader) bool {
+	return maps.Equal(r.metaKeys, o.metaKeys) && r.seal.Equal(o.seal)
+}
+
+// ownedOf are the labels, taints and annotations that the agent answers for on a Node.
+func (r nodeReader) ownedOf(n *corev1.Node) cluster.NodeMeta {
+	return cluster.OpenNodeMeta(n.Annotations[cluster.AnnotationOwned], r.seal, identityOf(n))
+}
+
+// identityOf is what no other Node object is called.
+func identityOf(n *corev1.Node) string { return n.Name + "/" + string(n.UID) }
 
 // pick are the labels, or the annotations, of a Node that are looked at: has are all of
 // them, owned those that the agent answers for.
@@ -99,15 +115,16 @@ func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node) 
 	defer leave()
 	c := &changer{k: k, access: d.Access.Kube}
 	want := n.Meta()
-	keys := metaKeys{}
-	keys.add(want)
+	r := nodeReader{metaKeys{}, d.Access.Kube.Seal}
+	r.add(want)
 	_, err = c.alterNode(ctx, n.Name, func(node *corev1.Node) (patch, error) {
-		owned := ownedOf(node)
-		edits := want.EditsOf(keys.metaOf(node, owned), owned)
-		if note := want.Encode(); len(edits) == 0 && note == node.Annotations[cluster.AnnotationOwned] {
+		owned := r.ownedOf(node)
+		edits := want.EditsOf(r.metaOf(node, owned), owned)
+		note := want.Seal(r.seal, identityOf(node))
+		if len(edits) == 0 && note == node.Annotations[cluster.AnnotationOwned] {
 			return nil, nil
 		}
-		return patchMeta(node, edits, want), nil
+		return patchMeta(node, edits, note), nil
 	})
 	if err != nil && !errors.Is(err, errNoNode) {
 		return fmt.Errorf("label %s: %w", n.Name, err)
@@ -117,10 +134,10 @@ func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node) 
 
 // patchMeta makes the patch of some labels, taints and annotations, and of what is noted of them. A
 // merge patch replaces the whole list of taints: it is for exactly this version of the Node.
-func patchMeta(node *corev1.Node, edits []cluster.MetaEdit, note cluster.NodeMeta) patch {
+func patchMeta(node *corev1.Node, edits []cluster.MetaEdit, note string) patch {
 	labels, annotations := map[string]any{}, map[string]any{cluster.AnnotationOwned: nil}
-	if text := note.Encode(); text != "" {
-		annotations[cluster.AnnotationOwned] = text
+	if note != "" {
+		annotations[cluster.AnnotationOwned] = note
 	}
 	p := patch{"metadata": map[string]any{"labels": labels, "annotations": annotations}}
 	taints := slices.Clone(node.Spec.Taints)

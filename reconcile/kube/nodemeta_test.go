@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,11 @@ func (b *drains) label(n cluster.Node) {
 	}
 }
 
+// notedOn is what is noted on a Node, without the code that makes it the agent's.
+func notedOn(n *corev1.Node) string {
+	return regexp.MustCompile(`,"mac":"[0-9a-f]{32}"`).ReplaceAllString(n.Annotations[cluster.AnnotationOwned], "")
+}
+
 // mustHave checks labels, taints and what is noted, but those that every node has.
 func (b *drains) mustHave(what, want string) {
 	b.Helper()
@@ -45,7 +51,7 @@ func (b *drains) mustHave(what, want string) {
 	for _, t := range n.Spec.Taints {
 		taints = append(taints, t.ToString())
 	}
-	if got := fmt.Sprintf("%v %v %s", n.Labels, taints, n.Annotations[cluster.AnnotationOwned]); got != want {
+	if got := fmt.Sprintf("%v %v %s", n.Labels, taints, notedOn(n)); got != want {
 		b.Errorf("%s: %s, want %s", what, got, want)
 	}
 }
@@ -53,26 +59,36 @@ func (b *drains) mustHave(what, want string) {
 // TestMetaOfNodes: what is kept of a Node is what the inventory names and what the agent
 // has noted, and it is the same after it was trimmed.
 func TestMetaOfNodes(t *testing.T) {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a", "old": "x", "other": "y"},
+	note := cluster.NodeMeta{Labels: map[string]string{"old": "x", "\x1b[2J": "z"}, Taints: map[string]string{"left": ":NoSchedule"},
+		Annotations: map[string]string{"text": "left", cluster.AnnotationTurn: "t", "network.cilium.io/wg-pub-key": "z"}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "1", Labels: map[string]string{"zone": "a", "old": "x", "other": "y"},
 		Annotations: map[string]string{"rack": "7", "text": "left", "other": "z", cluster.AnnotationTurn: "t",
-			cluster.AnnotationOwned: `{"labels":{"old":"x","\u001b[2J":"z"},"taints":{"left":":NoSchedule"},"annotations":{"text":"00ff","talos-agent.dev/turn":"00ff","network.cilium.io/wg-pub-key":"00ff"}}`}}}
+			cluster.AnnotationOwned: note.Seal(seal, "n/1")}}}
 	n.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "gpu", Effect: "NoSchedule"}, {Key: "dedicated", Effect: "NoExecute"}, {Key: "other", Effect: "NoSchedule"}}
-	keys := metaKeys{"zone": true, "dedicated": true, "rack": true}
-	for _, obj := range []any{n, keys.trimNode(n)} {
-		got, err := keys.nodeOf(obj)
+	r := nodeReader{metaKeys{"zone": true, "dedicated": true, "rack": true}, seal}
+	for _, obj := range []any{n, r.trimNode(n)} {
+		got, err := r.nodeOf(obj)
 		want := cluster.NodeMeta{Labels: map[string]string{"zone": "a", "old": "x"}, Taints: map[string]string{"dedicated": ":NoExecute,gpu:NoSchedule"},
 			Annotations: map[string]string{"rack": "7", "text": "left"}}
-		owned := cluster.NodeMeta{Labels: map[string]string{"old": "x"}, Taints: map[string]string{"left": ":NoSchedule"}, Annotations: map[string]string{"text": "00ff"}}
+		owned := cluster.NodeMeta{Labels: map[string]string{"old": "x"}, Taints: map[string]string{"left": ":NoSchedule"}, Annotations: map[string]string{"text": "360f84035942243c"}}
 		if err != nil || !reflect.DeepEqual(got.Meta, want) || !reflect.DeepEqual(got.Owned, owned) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	if body, err := json.Marshal(keys.trimNode(n)); err != nil || strings.Contains(string(body), "other") {
+	if body, err := json.Marshal(r.trimNode(n)); err != nil || strings.Contains(string(body), "other") {
 		t.Errorf("trimmed it is %s, %v", body, err)
 	}
-	n.Annotations[cluster.AnnotationOwned] = "not ours"
-	if got, err := keys.nodeOf(n); err != nil || !got.Owned.IsZero() {
-		t.Errorf("%+v, %v", got, err)
+	other := cluster.NodeMeta{Labels: map[string]string{"old": "x"}}
+	for what, text := range map[string]string{"text": "not ours", "no code": `{"labels":{"old":"x"}}`, "of another node": other.Seal(seal, "m/1"), "of a node before": other.Seal(seal, "n/2"),
+		"with another key": other.Seal(cluster.SecretString("z"), "n/1"), "changed": strings.Replace(other.Seal(seal, "n/1"), "old", "other", 1)} {
+		n.Annotations[cluster.AnnotationOwned] = text
+		if got, err := r.nodeOf(n); err != nil || !got.Owned.IsZero() || text == "" {
+			t.Errorf("%s: %+v, %v", what, got.Owned, err)
+		}
+	}
+	n.Annotations[cluster.AnnotationOwned] = other.Seal(seal, "n/1")
+	if got, err := (nodeReader{r.metaKeys, cluster.Secret{}}).nodeOf(n); err != nil || !got.Owned.IsZero() || other.Seal(cluster.Secret{}, "n/1") != "" {
+		t.Errorf("without a key: %+v, %v", got.Owned, err)
 	}
 }
 
@@ -108,7 +124,7 @@ func TestAnnotate(t *testing.T) {
 		mustHave := func(what, want string) {
 			b.Helper()
 			n := b.node("wk-1")
-			if got := fmt.Sprintf("%q %q %q %s", n.Annotations["rack"], n.Annotations["text"], n.Annotations["mine"], n.Annotations[cluster.AnnotationOwned]); got != want {
+			if got := fmt.Sprintf("%q %q %q %s", n.Annotations["rack"], n.Annotations["text"], n.Annotations["mine"], notedOn(n)); got != want {
 				b.Errorf("%s: %s, want %s", what, got, want)
 			}
 		}
@@ -125,13 +141,42 @@ func TestAnnotate(t *testing.T) {
 		if calls := b.calls(); len(calls) != 1 {
 			t.Errorf("again it asks %v", calls)
 		}
-		// The turn of a node is nothing that a note can take from it.
-		forged := cluster.NodeMeta{Annotations: map[string]string{"rack": "7", cluster.AnnotationTurn: "t"}}.Encode()
-		b.patchNode("wk-1", fmt.Sprintf(`{"metadata":{"annotations":{"text":"hand",%q:"t",%q:%q}}}`, cluster.AnnotationTurn, cluster.AnnotationOwned, forged))
+		b.patchNode("wk-1", `{"metadata":{"annotations":{"text":"hand"}}}`)
 		b.label(annotated(nil))
 		mustHave("removed", `"" "hand" "1" `)
-		if turn := b.node("wk-1").Annotations[cluster.AnnotationTurn]; turn != "t" {
-			t.Errorf("its turn is %q", turn)
+	})
+}
+
+// TestForgedNote: a kubelet may write the annotations of its own Node. What it notes there,
+// or has changed of the agent's note, or has from another Node, takes nothing off the Node
+// that somebody else has set; what the inventory has is set all the same.
+func TestForgedNote(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.patchNode("wk-1", `{"metadata":{"labels":{"node-restriction.kubernetes.io/tier":"public"}},"spec":{"taints":[{"key":"dedicated","value":"public","effect":"NoSchedule"}]}}`)
+		owns := cluster.NodeMeta{Labels: map[string]string{"node-restriction.kubernetes.io/tier": "public"}, Taints: map[string]string{"dedicated": "public:NoSchedule"}}
+		has := func(what string) {
+			b.Helper()
+			n := b.node("wk-1")
+			if n.Labels["node-restriction.kubernetes.io/tier"] != "public" || len(n.Spec.Taints) != 1 || n.Labels["zone"] != "a" {
+				b.Errorf("%s: %v %v", what, n.Labels, n.Spec.Taints)
+			}
+		}
+		n := worker(map[string]string{"zone": "a"}, nil)
+		b.label(n)
+		agents := b.node("wk-1").Annotations[cluster.AnnotationOwned]
+		for what, text := range map[string]string{
+			"without a code":     owns.Encode(),
+			"of another node":    owns.Seal(seal, "wk-2/1"),
+			"with a guessed key": owns.Seal(cluster.SecretString("guess"), identityOf(b.node("wk-1"))),
+			"changed":            strings.Replace(agents, `"zone":"a"`, `"zone":"a","node-restriction.kubernetes.io/tier":"public"`, 1),
+			"as it is":           agents,
+		} {
+			b.patchNode("wk-1", fmt.Sprintf(`{"metadata":{"labels":{"zone":null},"annotations":{%q:%q}}}`, cluster.AnnotationOwned, text))
+			b.label(n)
+			has(what)
+			if now := b.node("wk-1").Annotations[cluster.AnnotationOwned]; now != agents {
+				b.Errorf("%s: noted is %s", what, now)
+			}
 		}
 	})
 }

@@ -26,12 +26,12 @@ func (c nodeClient) watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 	return c.Watch(ctx, o)
 }
 
-// kindOfNodes is how Node objects are followed, with the labels, taints and annotations of some keys.
+// kindOfNodes is how Node objects are followed, as r reads them.
 // Who has written their fields is noted beside.
-func kindOfNodes(c corev1client.CoreV1Interface, keys metaKeys, writings *writings) kind[cluster.KubeNode] {
-	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: keys.trimNode,
+func kindOfNodes(c corev1client.CoreV1Interface, r nodeReader, writings *writings) kind[cluster.KubeNode] {
+	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: r.trimNode,
 		read: func(obj any) (string, cluster.KubeNode, error) {
-			n, err := keys.nodeOf(obj)
+			n, err := r.nodeOf(obj)
 			if o, ok := obj.(*corev1.Node); ok {
 				writings.note(o)
 			}
@@ -44,17 +44,17 @@ func kindOfNodes(c corev1client.CoreV1Interface, keys metaKeys, writings *writin
 var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeNetworkUnavailable}
 
 // trimNode is a Node with nothing but what nodeOf reads.
-func (keys metaKeys) trimNode(obj any) any {
+func (r nodeReader) trimNode(obj any) any {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
 		return obj
 	}
 	small := &corev1.Node{}
-	small.Name, small.ResourceVersion, small.CreationTimestamp = n.Name, n.ResourceVersion, n.CreationTimestamp
+	small.Name, small.UID, small.ResourceVersion, small.CreationTimestamp = n.Name, n.UID, n.ResourceVersion, n.CreationTimestamp
 	small.Spec.Unschedulable, small.ManagedFields = n.Spec.Unschedulable, keepWritings(n)
-	owned := ownedOf(n)
-	small.Labels, small.Spec.Taints = keys.pick(n.Labels, owned.Labels), keys.taintsOf(n, owned)
-	small.Annotations = keys.pick(n.Annotations, owned.Annotations)
+	owned := r.ownedOf(n)
+	small.Labels, small.Spec.Taints = r.pick(n.Labels, owned.Labels), r.taintsOf(n, owned)
+	small.Annotations = r.pick(n.Annotations, owned.Annotations)
 	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained, cluster.AnnotationOwned} {
 		if v, ok := n.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)
@@ -89,16 +89,16 @@ func addressOf(n *corev1.Node) string {
 }
 
 // nodeOf reads a Node object.
-func (keys metaKeys) nodeOf(obj any) (cluster.KubeNode, error) {
+func (r nodeReader) nodeOf(obj any) (cluster.KubeNode, error) {
 	o, ok := obj.(*corev1.Node)
 	if !ok {
 		return cluster.KubeNode{}, fmt.Errorf("%T is no node", obj)
 	}
-	owned := ownedOf(o)
+	owned := r.ownedOf(o)
 	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
 		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID, UUID: strings.ToLower(o.Status.NodeInfo.SystemUUID), Address: addressOf(o),
 		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained]),
-		Meta: keys.metaOf(o, owned), Owned: owned, Created: o.CreationTimestamp.Time}
+		Meta: r.metaOf(o, owned), Owned: owned, Created: o.CreationTimestamp.Time}
 	for _, c := range o.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue

@@ -86,8 +86,8 @@ func TestPressure(t *testing.T) {
 	} {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: c.kind, Status: c.status, Message: c.message})
 	}
-	for _, obj := range []any{n, metaKeys(nil).trimNode(n)} {
-		if got, err := metaKeys(nil).nodeOf(obj); err != nil || !got.Ready || got.Pressure != "DiskPressure: kubelet has disk pressure; NetworkUnavailable: no route" {
+	for _, obj := range []any{n, plainReader.trimNode(n)} {
+		if got, err := plainReader.nodeOf(obj); err != nil || !got.Ready || got.Pressure != "DiskPressure: kubelet has disk pressure; NetworkUnavailable: no route" {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}

@@ -56,15 +56,15 @@ func TestNodeOf(t *testing.T) {
 		{node(corev1.ConditionUnknown, "Kubelet stopped posting node status."), false, "Kubelet stopped posting node status."},
 		{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, false, "its kubelet has not reported yet"},
 	} {
-		n, err := metaKeys(nil).nodeOf(c.node)
+		n, err := plainReader.nodeOf(c.node)
 		if err != nil || n.Ready != c.ready || n.Why != c.why {
 			t.Errorf("%v: %+v, %v", c.node.Status.Conditions, n, err)
 		}
-		if again, err := metaKeys(nil).nodeOf(metaKeys(nil).trimNode(c.node)); err != nil || !reflect.DeepEqual(again, n) {
+		if again, err := plainReader.nodeOf(plainReader.trimNode(c.node)); err != nil || !reflect.DeepEqual(again, n) {
 			t.Errorf("transformed it reads as %+v, not %+v (%v)", again, n, err)
 		}
 	}
-	if _, err := metaKeys(nil).nodeOf("x"); err == nil {
+	if _, err := plainReader.nodeOf("x"); err == nil {
 		t.Error("a string is a node")
 	}
 }

@@ -1,6 +1,8 @@
 package machineconfig
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	stdx509 "crypto/x509"
 	"encoding/base64"
 	"errors"
@@ -67,7 +69,15 @@ func mintCredentials(authority *x509.PEMEncodedCertificateAndKey, now time.Time,
 		Cert:     cluster.NewSecret(pair.CrtPEM),
 		Key:      cluster.NewSecret(pair.KeyPEM),
 		NotAfter: until,
+		Seal:     makeSeal(authority.Key),
 	}, nil
+}
+
+// makeSeal derives the key of notes from that of an authority, which no worker has.
+func makeSeal(authority []byte) cluster.Secret {
+	h := hmac.New(sha256.New, authority)
+	h.Write([]byte("talos-agent: notes, 1"))
+	return cluster.NewSecret(h.Sum(nil))
 }
 
 // Talosconfig writes the file that lets a person use talosctl. Its endpoints

@@ -226,6 +226,25 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
+// TestSealOfNotes: what authenticates notes stays as long as its authority.
+func TestSealOfNotes(t *testing.T) {
+	at := func(b cluster.Secret, now time.Time) cluster.Access {
+		access, err := read(t, b).Credentials(now, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return access
+	}
+	b := bundle(t)
+	one, later := at(b, testNow), at(b, testNow.Add(24*time.Hour))
+	if one.Kube.Seal.IsZero() || !one.Kube.Seal.Equal(later.Kube.Seal) {
+		t.Error("another one with every certificate")
+	}
+	if one.Kube.Seal.Equal(one.Talos.Seal) {
+		t.Error("the same of another authority")
+	}
+}
+
 func TestCredentials(t *testing.T) {
 	ttl := 24 * time.Hour
 	access, err := read(t, bundle(t)).Credentials(testNow, ttl)

@@ -524,7 +524,7 @@ func TestEditsLeaveOthers(t *testing.T) {
 				t.Errorf("annotation %s is %q", key, after.Annotations[key])
 			}
 		}
-		if noted := cluster.DecodeNodeMeta(want.Encode()); !maps.Equal(noted.Annotations, want.Noted().Annotations) {
+		if noted := cluster.OpenNodeMeta(want.Seal(cluster.SecretString("key"), "n"), cluster.SecretString("key"), "n"); !maps.Equal(noted.Annotations, want.Noted().Annotations) {
 			t.Errorf("noted is %v", noted)
 		}
 	})
