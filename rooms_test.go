@@ -205,7 +205,8 @@ var rooms = map[string]room{
 		never: []string{"github.com/luthermonson/go-proxmox"}},
 	"internal/lab/world": {why: "a leaf: the clock, the network and the faults that the services share"},
 	"internal/lab/pve": {why: "one service, on the world; not built on the agent's own client",
-		may: []string{"internal/lab/world", "internal/lab/pve/schema"}, never: []string{"github.com/luthermonson/go-proxmox"}},
+		may: []string{"internal/lab/world", "internal/lab/pve/accesslog", "internal/lab/pve/schema"}, never: []string{"github.com/luthermonson/go-proxmox"}},
+	"internal/lab/pve/accesslog": {why: "a leaf of the lab: lines in a file"},
 	"internal/lab/pve/schema": {why: "a leaf of the lab: what the description of the API demands of parameters, without what a method does"},
 	"internal/lab/talos": {why: "one service, on the world",
 		may: []string{"internal/lab/world", "internal/lab/talos/system", "internal/lab/talos/ingress"}},
@@ -272,7 +273,7 @@ var rooms = map[string]room{
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/talos", "internal/lab/kube",
+var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/pve/accesslog", "internal/lab/talos", "internal/lab/kube",
 	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry",
 	"internal/golden", "internal/host/hosttest", "internal/repo/repotest", "internal/yamlschema/schematest"}
 

@@ -126,6 +126,15 @@ type Task struct {
 	Log []string
 }
 
+// Request is a request to the API of Proxmox VE that changed a VM, as the access log of a
+// host has it.
+type Request struct {
+	Method string    // PUT, POST or DELETE
+	Call   string    // what of the VM: config, resize, status/stop; "": the VM itself
+	At     time.Time // when it was answered, in whole seconds
+	User   string    // user@realm, or user@realm!token
+}
+
 // Presence is whether a VM exists. The zero value is unknown.
 type Presence int
 
@@ -195,6 +204,10 @@ type VM struct {
 	// read before; nil: there is none, or it cannot be seen. A change of the config by
 	// itself is no task.
 	ChangedBy *Task
+	// ChangedWith is, where there is no such task, the last request of somebody else that
+	// changed it since; nil: there is none, or it cannot be seen. What passes no API, as
+	// `qm set` does not, is no request.
+	ChangedWith *Request
 	// ChangedAfter is when it was last seen as it was before that change; zero: no change
 	// was seen.
 	ChangedAfter time.Time

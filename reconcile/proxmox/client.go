@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/accesslog"
 )
 
 const (
@@ -54,6 +55,9 @@ type Config struct {
 	// Wrap puts something between the client and its connections; nil: nothing.
 	Wrap func(http.RoundTripper) http.RoundTripper
 	Log  *slog.Logger // nil: none
+	// AccessLog is the path of pveproxy's access log on the host that this program runs
+	// on, which Host is the name of; "": who sent a request that left no task is unknown.
+	AccessLog, Host string
 	// AuditEvery is in how many passes every config of a quiet cluster is read
 	// once; 0 means 10.
 	AuditEvery int
@@ -76,6 +80,8 @@ type Client struct {
 
 	turns turns
 	shown certificate // of the API
+
+	accessLog accesslog.Log
 
 	mu     sync.Mutex
 	memory memory
@@ -108,6 +114,7 @@ func New(c Config) (*Client, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
+	p.accessLog.Path, p.accessLog.Host, p.accessLog.Report = c.AccessLog, c.Host, p.reportAccessLog
 	p.shown.note(tlsc)
 	p.transport = &http.Transport{
 		DialContext: c.Dial, TLSClientConfig: tlsc, IdleConnTimeout: idleAfter, MaxIdleConnsPerHost: keptOpen,

@@ -197,8 +197,9 @@ func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) [
 
 // change is a change of a VM that somebody else made.
 type change struct {
-	by    *cluster.Task // nil: that is not known
-	after time.Time     // when the VM was last seen as it was before
+	by    *cluster.Task    // nil: that is not known
+	with  *cluster.Request // nil: that is not known
+	after time.Time        // when the VM was last seen as it was before
 }
 
 // attribute remembers a change of a VM.

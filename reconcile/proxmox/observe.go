@@ -27,6 +27,7 @@ import (
 // a task, was changed by us, or its line in the list is not what it was. A
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	c.accessLog.CheckOnce()
 	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
@@ -309,7 +310,7 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		}
 	}
 	changed := l.c.lastChange(n.VMID)
-	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: changed.by, ChangedAfter: changed.after}
+	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after}
 	if listed && wrongPlace(r, id) == "" {
 		return l.inspect(r, id)
 	}
@@ -468,7 +469,7 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
 		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
-		ChangedBy: changed.by, ChangedAfter: changed.after,
+		ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after,
 		Hardware: cluster.Saw(f.hw), Active: f.active, ConfigAge: l.now.Sub(f.read),
 	}
 	if up := time.Duration(r.Uptime.Number()) * time.Second; up > vm.Uptime && f.power == cluster.PowerRunning {

@@ -37,6 +37,8 @@ type stand struct {
 	token string
 	link  *world.Link
 	log   *bytes.Buffer
+	// accessLog is the path of the host's, if the agent may read it.
+	accessLog string
 }
 
 // onStand runs a test against a host of a flavour in a bubble of its own.
@@ -87,7 +89,7 @@ func (s *stand) client() *Client {
 	}
 	s.link = world.NewLink(s.world.Net)
 	c, err := New(Config{URL: s.host.URL(), Token: cluster.SecretString(s.token), CA: s.world.PKI.PEM, Pool: testPool, Dial: s.link.DialContext,
-		Log: slog.New(slog.NewTextHandler(s.log, nil))})
+		Log: slog.New(slog.NewTextHandler(s.log, nil)), AccessLog: s.accessLog, Host: testHost})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -126,11 +126,18 @@ type arrival struct {
 	path  map[string]any // parameters in the path
 	body  map[string]any // parameters in the body
 	err   error          // why the body has none
+	call  *call          // with what is known of it so far
+}
+
+// arrivalOf is what is known of a request.
+func arrivalOf(r *http.Request) *arrival {
+	a, _ := r.Context().Value(arrivalKey{}).(*arrival)
+	return a
 }
 
 // nameCall reports to the world what a request asks, and of whom.
 func (s *Server) nameCall(r *http.Request) (world.Call, bool) {
-	var a arrival
+	a := &arrival{call: &call{}}
 	if path, ok := strings.CutPrefix(r.URL.Path, apiPrefix); ok {
 		a.route, a.path = s.matchRoute(r.Method, path)
 	}
@@ -257,12 +264,14 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.work.Done()
 	c := &call{s: s, r: r, in: map[string]any{}, fault: world.VerdictOf(r.Context()).Fault}
+	arrivalOf(r).call = c
 	data, err := s.handleCall(c)
 	if err != nil {
 		s.writeFailure(w, r, asFailure(err))
 		return
 	}
 	if take, ok := data.(upgrade); ok {
+		s.logRequest(r, http.StatusSwitchingProtocols, 0)
 		take(w, c.r)
 		return
 	}
@@ -279,17 +288,16 @@ func (s *Server) handleCall(c *call) (any, error) {
 	if !ok {
 		return nil, &failure{status: http.StatusNotFound, text: "no such file '" + c.r.URL.Path + "'", body: emptyBody}
 	}
-	a, _ := c.r.Context().Value(arrivalKey{}).(arrival)
+	a := arrivalOf(c.r)
 	rt := a.route
-	who, err := s.authenticateRequest(c.r, rt)
-	if err != nil {
+	var err error
+	if c.who, err = s.authenticateRequest(c.r, rt); err != nil {
 		return nil, err
 	}
 	if rt == nil {
 		return nil, &failure{status: http.StatusNotImplemented, body: messageOnly,
 			text: fmt.Sprintf("Method '%s %s' not implemented", c.r.Method, path)}
 	}
-	c.who = who
 	if err := c.collectParams(a); err != nil {
 		return nil, err
 	}
@@ -321,7 +329,7 @@ func (s *Server) handleCall(c *call) (any, error) {
 }
 
 // collectParams gathers the parameters of path, query and body; the path wins.
-func (c *call) collectParams(a arrival) error {
+func (c *call) collectParams(a *arrival) error {
 	if a.err != nil {
 		return a.err
 	}

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/accesslog"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -50,7 +51,8 @@ type Host struct {
 	Bridges     []string  // vmbr0, vmbr1
 	// Portless bridges have no network card: VLAN tags do not work on them, and
 	// a VM that has one does not start.
-	Portless bool
+	Portless  bool
+	AccessLog *accesslog.Log // of its pveproxy; nil: none. Whoever made it closes it
 }
 
 // Storage is a storage of one host.
@@ -128,6 +130,7 @@ type host struct {
 	memory      int64
 	bridges     []string
 	portless    bool
+	accessLog   *accesslog.Log
 	changed     map[string]Bridge // bridges that are not as they were
 	storages    []*storage
 	fingerprint string
@@ -184,7 +187,7 @@ func (s *Server) addHosts(hosts []Host) error {
 		if slices.ContainsFunc(s.hosts, func(o *host) bool { return o.name == h.Name }) {
 			return fmt.Errorf("config: Hosts: %q is there twice", h.Name)
 		}
-		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless}
+		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless, accessLog: h.AccessLog}
 		for _, st := range h.Storages {
 			if st.Name == "" || st.Type != "" && st.Type != "dir" && st.Type != "lvmthin" {
 				return fmt.Errorf("config: Hosts: %s: storage %q has type %q: it needs a name, and the lab knows dir and lvmthin", h.Name, st.Name, st.Type)
@@ -250,7 +253,7 @@ func (s *Server) listenAPI(addr string) error {
 	}
 	s.url = "https://" + l.Addr().String()
 	s.http = &http.Server{
-		Handler:      s.world.HTTP(s.nameCall, s.refuseCall, http.HandlerFunc(s.serveRequest)),
+		Handler:      http.HandlerFunc(s.takeRequest),
 		TLSConfig:    &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		BaseContext:  func(net.Listener) context.Context { return s.ctx },

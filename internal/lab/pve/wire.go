@@ -2,11 +2,14 @@ package pve
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -102,6 +105,7 @@ func (s *Server) writeFailure(w http.ResponseWriter, r *http.Request, f *failure
 		}
 		payload = encodeJSON(answer)
 	}
+	s.logRequest(r, f.status, len(payload))
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		// Nobody will see this answer: it is one the world loses.
@@ -127,9 +131,24 @@ func writeAll(w io.Writer, p []byte) error {
 	return err
 }
 
-// refuseCall is fail for the world, which refuses in the place of Proxmox VE.
-func (s *Server) refuseCall(w http.ResponseWriter, status int, text string) {
-	s.writeFailure(w, &http.Request{Body: http.NoBody}, &failure{status: status, text: text})
+// takeRequest has the world decide about a request, or refuse it for Proxmox VE.
+func (s *Server) takeRequest(w http.ResponseWriter, r *http.Request) {
+	s.world.HTTP(s.nameCall, func(w http.ResponseWriter, status int, text string) {
+		if a := arrivalOf(r); status != http.StatusUnauthorized {
+			a.call.who, _ = s.authenticateRequest(r, a.route)
+		}
+		r.Body = http.NoBody
+		s.writeFailure(w, r, &failure{status: status, text: text})
+	}, http.HandlerFunc(s.serveRequest)).ServeHTTP(w, r)
+}
+
+// logRequest notes a request, before its answer leaves, in the access logs of the host that
+// was asked and of the one that it was passed on to.
+func (s *Server) logRequest(r *http.Request, status, length int) {
+	a, asked, now := arrivalOf(r), s.askedHost(r), time.Now().Add(time.Duration(s.ahead.Load()))
+	for _, h := range slices.Compact([]*host{asked, cmp.Or(a.call.node, asked)}) {
+		h.accessLog.Append(r, a.call.who.id, now, status, length)
+	}
 }
 
 // listing is a list that states how many entries there are beside those it gives.
@@ -148,10 +167,9 @@ func (s *Server) writeReply(w http.ResponseWriter, c *call, data any) {
 		answer["data"] = []any{}
 	}
 	payload := encodeJSON(answer)
+	s.logRequest(c.r, http.StatusOK, len(payload))
 	h := w.Header()
-	for k, v := range s.commonHeader() {
-		h[k] = v
-	}
+	maps.Copy(h, s.commonHeader())
 	h.Set("Connection", "Keep-Alive")
 	h.Set("Content-Type", "application/json;charset=UTF-8")
 	h.Set("Content-Length", strconv.Itoa(len(payload)))

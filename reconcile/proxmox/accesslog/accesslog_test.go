@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		`192.0.2.7 - jürgen@pve [22/11/2026:10:31:05 +0000] "POST /api2/json/nodes/pve1/qemu/999999999/snapshot/one/rollback HTTP/1.1" 200 85`: {
 			at, "jürgen@pve", "POST", "pve1", 999999999, "snapshot/one/rollback"},
 	} {
-		got, ok := Parse([]byte(line))
+		got, ok := parseLine([]byte(line))
 		if !ok || !got.At.Equal(want.At) {
 			t.Errorf("%s: %v %+v", line, ok, got)
 		}
@@ -67,7 +67,7 @@ func TestParseRefuses(t *testing.T) {
 		"a request with an answer in it":     `192.0.2.7 - mallory@pve [22/11/2026:11:31:05 +0100] "PUT /api2/json/nodes/pve1/qemu/110/config HTTP/1.1" 200 13" 403 -`,
 		"a query with an answer in it":       `192.0.2.7 - mallory@pve [22/11/2026:11:31:05 +0100] "PUT /api2/json/nodes/pve1/qemu/110/config?x" 200 13 HTTP/1.1" 403 -`,
 	} {
-		if got, ok := Parse([]byte(line)); ok {
+		if got, ok := parseLine([]byte(line)); ok {
 			t.Errorf("%s: %+v of %q", what, got, line)
 		}
 	}
@@ -80,7 +80,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`- - - [01/01/2026:00:00:00 +0000] "-" 403 -`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		parseTime(line)
-		r, ok := Parse(line)
+		r, ok := parseLine(line)
 		if !ok {
 			if r != (Request{}) {
 				t.Errorf("%+v of a line that was refused", r)
@@ -129,7 +129,7 @@ func TestRead(t *testing.T) {
 	}
 	read := func(minutes int) string {
 		t.Helper()
-		found, err := Read(path, start.Add(time.Duration(minutes)*time.Minute))
+		found, err := readRequests(path, start.Add(time.Duration(minutes)*time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,6 +151,11 @@ func TestRead(t *testing.T) {
 			t.Errorf("since %d: %q, want %q", minutes, got, want)
 		}
 	}
+	write(t, path)
+	if got := read(1); got != "b@pam late@pam" {
+		t.Errorf("an empty log after its rotation: %q", got)
+	}
+	write(t, path, at(2, "c@pam"), at(3, "d@pam"))
 	if err := os.Remove(path + rotated); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +178,7 @@ func TestReadEnd(t *testing.T) {
 	lines = append(lines, editAt(at, "last@pam"))
 	write(t, path, lines...)
 	write(t, path+rotated, editAt(at, "rotated@pam"))
-	found, err := Read(path, at)
+	found, err := readRequests(path, at)
 	if err != nil || len(found) == 0 || len(found) > len(lines)/1000/2 || found[len(found)-1].User != "last@pam" || found[0].User == "rotated@pam" || found[0].User == "u0@pam" {
 		t.Errorf("%v, %d of %d: %s", err, len(found), len(lines)/1000, usersOf(found))
 	}
@@ -181,7 +186,7 @@ func TestReadEnd(t *testing.T) {
 	for cut := 0; cut <= len(edit); cut += 3 {
 		filler := strings.Repeat("x", mostRead-2*len(edit)-2+cut)
 		write(t, path, edit, filler, edit)
-		found, err := Read(path, time.Time{})
+		found, err := readRequests(path, time.Time{})
 		if err != nil || usersOf(found) != "root@pam" && usersOf(found) != "root@pam root@pam rotated@pam" && usersOf(found) != "rotated@pam root@pam root@pam" {
 			t.Fatalf("cut at %d: %v %s", cut, err, usersOf(found))
 		}
@@ -199,22 +204,22 @@ func TestUnreadable(t *testing.T) {
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"): "no such file", link: "symbolic link", pipe: "not a regular file", dir: "not a regular file",
 	} {
-		_, err := Read(path, time.Time{})
+		_, err := readRequests(path, time.Time{})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "read "+path) || fault.HintOf(err) == "" {
 			t.Errorf("%s: %v (%s)", path, err, fault.HintOf(err))
 		}
-		if again := Check(path); again == nil || again.Error() != err.Error() {
+		if again := checkFile(path); again == nil || again.Error() != err.Error() {
 			t.Errorf("check %s: %v", path, again)
 		}
 	}
-	if err := Check(file); err != nil {
+	if err := checkFile(file); err != nil {
 		t.Error(err)
 	}
 	// The file of the day before is asked for as well.
 	if err := os.Symlink(link, file+rotated); err != nil {
 		t.Fatal(err)
 	}
-	found, err := Read(file, time.Time{})
+	found, err := readRequests(file, time.Time{})
 	if err == nil || !strings.Contains(err.Error(), file+rotated) || usersOf(found) != "root@pam" {
 		t.Errorf("%v, %s", err, usersOf(found))
 	}

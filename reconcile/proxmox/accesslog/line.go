@@ -48,9 +48,9 @@ const longestUser = 200
 // the firewall and snapshots that are taken are none.
 var callPattern = regexp.MustCompile(`^(?:PUT (?:config|resize|unlink)|POST (?:config|move_disk|migrate|remote_migrate|template|status/(?:start|stop|shutdown|reboot|reset|suspend|resume)|snapshot/[A-Za-z0-9_-]+/rollback)|DELETE )$`)
 
-// Parse reads one line of the log, without its newline. ok is false where it is no
+// parseLine reads one line of the log, without its newline. ok is false where it is no
 // request that changed a VM with success, or not well-formed.
-func Parse(line []byte) (r Request, ok bool) {
+func parseLine(line []byte) (r Request, ok bool) {
 	m := linePattern.FindSubmatch(line)
 	if m == nil {
 		return Request{}, false

@@ -22,19 +22,19 @@ const mostRead = 1 << 20
 // are compressed, and not read.
 const rotated = ".1"
 
-// Read returns the requests since a time that changed a VM, oldest first, out of the end
+// readRequests returns the requests since a time that changed a VM, oldest first, out of the end
 // of the log and, where the log begins later than that, of the file before its rotation.
 // What was found is returned beside an error about the latter. Errors have a hint.
 //
 // It waits for nobody: what is no regular file is not read.
-func Read(path string, since time.Time) ([]Request, error) {
+func readRequests(path string, since time.Time) ([]Request, error) {
 	since = since.Truncate(time.Second) // the log has whole seconds
 	now, err := readEnd(path)
 	if err != nil {
 		return nil, err
 	}
 	found := now.requests
-	if !now.cut && !now.begins.Before(since) {
+	if !now.cut && (now.begins.IsZero() || !now.begins.Before(since)) {
 		before, late := readEnd(path + rotated)
 		if !errors.Is(late, fs.ErrNotExist) {
 			err = late
@@ -47,8 +47,8 @@ func Read(path string, since time.Time) ([]Request, error) {
 	return found, err
 }
 
-// Check reports why the log cannot be read, nil when it can. Errors have a hint.
-func Check(path string) error {
+// checkFile reports why a log cannot be read, nil when it can.
+func checkFile(path string) error {
 	f, _, err := openLog(path)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func readEnd(path string) (end, error) {
 		if !bytes.Contains(line, []byte("/qemu/")) || bytes.Contains(line, []byte(`"GET `)) {
 			continue
 		}
-		if r, ok := Parse(line); ok {
+		if r, ok := parseLine(line); ok {
 			out.requests = append(out.requests, r)
 		}
 	}
