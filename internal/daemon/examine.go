@@ -25,6 +25,7 @@ func Examine(ctx context.Context, s config.Settings) (exam doctor.Examination, e
 	if err != nil {
 		return exam, err
 	}
+	c.InPlace = true
 	a, err := agent.New(c)
 	if err != nil {
 		return exam, errors.Join(err, c.Store.Close())

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
@@ -51,6 +52,8 @@ func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Conf
 	}
 	pve := s.Proxmox
 	pve.Log = log
+	// Proxmox VE calls a host what stands before the first dot of its name.
+	pve.Host, _, _ = strings.Cut(host, ".")
 	return agent.Config{
 		Owner: s.Owner, Clusters: s.Clusters, Interval: s.Interval, Known: known,
 		Policy: func() cluster.Policy { return *s.PolicyNow.Load() },

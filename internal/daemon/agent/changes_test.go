@@ -1,10 +1,13 @@
 package agent_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/pve/accesslog"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -215,10 +222,15 @@ func TestBudgetThatNeverYields(t *testing.T) {
 // with who it was, also while the newest push is broken or Git is not there.
 func TestEditsByHandAreUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 1, Workers: 2}
-		s := newSim(t, sz, lab.Config{})
+		sz, path := size{ControlPlanes: 1, Workers: 2}, filepath.Join(t.TempDir(), "access.log")
+		log, err := accesslog.Open(path)
+		must(err)
+		defer func() { must(log.Close()) }()
+		host := sz.Host()
+		host.AccessLog = log
+		s := newSim(t, sz, lab.Config{Hosts: []pve.Host{host}})
 		defer s.Close()
-		s.Boot()
+		s.Boot(func(c *agent.Config) { c.Proxmox.AccessLog, c.Proxmox.Host = path, "pve1" })
 		s.UntilReady(20 * time.Minute)
 		w := s.watchTurns(sz)
 		vmid := s.vmidOf("dev-wk-1")
@@ -234,6 +246,9 @@ func TestEditsByHandAreUndone(t *testing.T) {
 		heal("on its bridge", func() bool { return strings.Contains(config("net0"), "bridge=vmbr1") })
 		must(s.Lab.PVE.Edit(vmid, "description", "mine"))
 		heal("marked", func() bool { return strings.HasSuffix(config("description"), "\nmine") })
+		time.Sleep(2 * time.Minute)
+		s.putAsRoot(fmt.Sprintf("/nodes/pve1/qemu/%d/config", vmid), "onboot=0")
+		heal("started at boot", func() bool { return config("onboot") == "1" })
 		w.wantDown("")
 		time.Sleep(2 * time.Minute) // it is seen as it is then
 		must(s.Lab.PVE.Stop(vmid))
@@ -245,10 +260,17 @@ func TestEditsByHandAreUndone(t *testing.T) {
 		for _, want := range []string{
 			`start vm 541 \(dev-wk-1\) \(qmstop by root@pam at [0-9: -]+ UTC, UPID:pve1:[^)]*:qmstop:541:root@pam:\)`,
 			`change vm 541 \(dev-wk-1\): bridge from vmbr0 to vmbr1 \(since after [0-9: -]+ UTC; no task shows who it was\)`,
+			`change vm 541 \(dev-wk-1\): [^(]+ \(PUT config by root@pam!admin at [0-9: -]+ UTC, in the host's access log\)`,
 		} {
 			if !regexp.MustCompile(want).MatchString(fmt.Sprint(started)) {
 				t.Errorf("%s is not shown: %q", want, started)
 			}
+		}
+
+		exam, err := s.Agent.Examine(t.Context(), true)
+		must(err)
+		if i := slices.IndexFunc(exam.Checks, func(c doctor.Check) bool { return c.Name == "accesslog" }); i < 0 || exam.Checks[i].Level != doctor.Pass || exam.Checks[i].Subject != path {
+			t.Errorf("the access log can be read: %+v", exam.Checks)
 		}
 
 		// A push that is invalid leaves the last good one in force.
@@ -262,6 +284,24 @@ func TestEditsByHandAreUndone(t *testing.T) {
 		s.CheckRules(sz)
 		s.Halt()
 	})
+}
+
+// putAsRoot sends a PUT to Proxmox VE with a token of root's.
+func (s *sim) putAsRoot(path, form string) {
+	s.T.Helper()
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(s.Lab.CA())
+	client := &http.Client{Transport: &http.Transport{DialContext: s.Lab.World.Net.DialContext, TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequest(http.MethodPut, s.Lab.PVE.URL()+"/api2/json"+path, strings.NewReader(form))
+	must(err)
+	r.Header.Set("Authorization", "PVEAPIToken="+s.Lab.PVE.AdminToken())
+	resp, err := client.Do(r)
+	must(err)
+	must(resp.Body.Close())
+	if resp.StatusCode != http.StatusOK {
+		s.T.Errorf("PUT %s: %s", path, resp.Status)
+	}
 }
 
 // timesOff is how often the VM of a node was switched off.

@@ -35,6 +35,8 @@ type Config struct {
 	// Neighbour is the MAC of the machine that has an address on one of this host's
 	// networks, "" when it is not known; nil: it never is.
 	Neighbour func(netip.Addr) string
+	// InPlace is true when another user than the daemon's looks in its place.
+	InPlace bool
 
 	Sources sources.Config
 	Store   io.Closer // of Sources.Store; nil: it is not the agent's to close

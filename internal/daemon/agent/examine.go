@@ -110,6 +110,10 @@ func (x *examiner) see(ctx context.Context) {
 	policy := x.a.c.Policy()
 	x.out.Wants = doctor.Wants{Token: x.a.pve.TokenID(), Pool: policy.Pool, Images: cmp.Or(x.a.c.Sources.Inventory.ImageDatastore, "local"),
 		Datastores: policy.Datastores, Bridges: policy.Bridges, Chosen: len(x.a.c.Clusters) > 0}
+	if path, err := x.a.pve.CheckAccessLog(); path != "" {
+		readable := doctor.Look(path, err)
+		x.out.AccessLog, x.out.InPlace = &readable, x.a.c.InPlace
+	}
 	x.out.Doubt = policy.Problems.First()
 	// Proxmox VE calls a host what stands before the first dot of its name.
 	x.out.Machine, _, _ = strings.Cut(x.a.c.Host, ".")

@@ -93,6 +93,9 @@ type proxmoxFile struct {
 	// The storage that Talos images are uploaded to, for clusters that name
 	// none. Its content types must include `import`.
 	ImageDatastore string `yaml:"image_datastore" is:"storage" default:"local" example:"local"`
+	// The access log of pveproxy on this host, from which the agent takes who edited a VM
+	// by a request that leaves no task. Its user must be allowed to read it.
+	AccessLog string `yaml:"access_log" is:"absolute" default:"none is read" example:"/var/log/pveproxy/access.log"`
 }
 
 type forgeFile struct {

@@ -49,10 +49,10 @@ func TestConfigFull(t *testing.T) {
 		t.Fatal(problems)
 	}
 	got := fmt.Sprint(s.Owner, s.Clusters, s.Repository.URL, s.Repository.Branch, s.Folder, s.Interval, s.Proxmox.URL, s.ImageDatastore, s.Forge.Kind, s.Forge.URL, s.Forge.Repository,
-		s.Factory, s.Charts, s.Registries, s.Socket, s.StateDir, s.CacheDir, s.Metrics)
+		s.Factory, s.Charts, s.Registries, s.Socket, s.StateDir, s.CacheDir, s.Metrics, s.Proxmox.AccessLog)
 	want := "north[dev prod]https://example.org/infra.gitprodclusters5m0shttps://pve1.example.org:8006imagesgiteahttps://git.example.orgorg/infra" +
 		"https://factory.example.orgmap[https://helm.cilium.io:https://mirror.example.org/cilium oci://ghcr.io:oci://mirror.example.org]" +
-		"map[docker.io:https://mirror.example.org ghcr.io:mirror.example.org]/run/north.sock/var/lib/north/var/cache/north{192.0.2.1:9477/run/north/agent.prom}"
+		"map[docker.io:https://mirror.example.org ghcr.io:mirror.example.org]/run/north.sock/var/lib/north/var/cache/north{192.0.2.1:9477/run/north/agent.prom}/var/log/pveproxy/access.log"
 	if strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -246,6 +246,8 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "state_dir: /var/cache/talos-agent/state\nsocket: relative.sock\n", []string{
 			"config.yaml:4:12: state_dir: lies in cache_dir, which may be deleted; what the agent must remember may not (choose another place for one of them)",
 			`config.yaml:5:9: socket: "relative.sock" is not an absolute path (write one like /run/talos-agent/agent.sock)`}},
+		{remote + "age_key_file: age.key\nproxmox: {token_file: proxmox.token, access_log: access.log}\n", []string{
+			`config.yaml:3:50: proxmox.access_log: "access.log" is not an absolute path (write one like /var/log/pveproxy/access.log)`}},
 		{remote + ok + "socket: /" + strings.Repeat("x", 107) + "\n", []string{
 			"config.yaml:4:9: socket: is longer than the 107 bytes that a socket's path can have (choose a shorter path)"}},
 		{remote + ok + "metrics: {listen: \"localhost:9477\", textfile: /run/metrics.txt}\n", []string{

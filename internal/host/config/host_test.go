@@ -19,6 +19,7 @@ proxmox:
   token_file: proxmox.token
   ca_file: ca.pem
   image_datastore: images
+  access_log: /var/log/pveproxy/access.log
 forge: {kind: gitea, url: https://git.example.org, repository: org/infra, token_file: forge.token}
 factory: {url: https://factory.example.org}
 mirrors:

@@ -62,6 +62,7 @@ var language = yamlschema.Language{
 		"cores":            {"cpu", "cpus", "vcpus"},
 		"ram":              {"memory", "mem"},
 		"image_datastore":  {"image_storage"},
+		"access_log":       {"accesslog", "access_log_file"},
 		"socket":           {"socket_path"},
 		"listen":           {"address", "bind", "port", "addr"},
 		"textfile":         {"file", "textfile_path", "prom_file"},

@@ -385,7 +385,7 @@ func (l *loader) isFieldError(err error) bool {
 func (l *loader) loadProxmox() {
 	const field = "proxmox"
 	f := l.file.Proxmox
-	c := proxmox.Config{URL: strings.TrimSuffix(cmp.Or(f.URL, "https://127.0.0.1:8006"), "/"), Fingerprint: f.Fingerprint, Pool: l.out.Policy.Pool}
+	c := proxmox.Config{URL: strings.TrimSuffix(cmp.Or(f.URL, "https://127.0.0.1:8006"), "/"), Fingerprint: f.Fingerprint, Pool: l.out.Policy.Pool, AccessLog: f.AccessLog}
 	l.out.ImageDatastore = cmp.Or(f.ImageDatastore, "local")
 	c.CA = l.readAuthorities(field+".ca_file", f.CAFile)
 	if f.Fingerprint != "" && f.CAFile != "" {

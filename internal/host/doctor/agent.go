@@ -16,6 +16,10 @@ type Agent struct {
 	// Doubt is why the agent does not know what its host allows; "": it does.
 	Doubt string
 	API   API
+	// AccessLog is the path of the access log that is to be read; nil: none is. InPlace is
+	// true when another user than the agent's looks.
+	AccessLog *Fact[string]
+	InPlace   bool
 	// Granted is what the token may do, by every path where it was given
 	// something; Held is what it may do at the path of each need.
 	Granted Fact[map[string][]string]

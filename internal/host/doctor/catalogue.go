@@ -41,6 +41,7 @@ var Catalogue = []Kind{
 	{"quorum", groupProxmox, "the Proxmox VE cluster can be written to", "fail, skipped", "bring the missing hosts back", false},
 	{"ha", groupProxmox, "high availability does not manage our VMs", "warn, skipped", "`ha-manager remove vm:ID`", false},
 	{"backup", groupProxmox, "no backup job suspends or stops our VMs", "warn, skipped", "exclude them, or use mode snapshot", false},
+	{"accesslog", groupProxmox, "the agent can read the access log that `proxmox.access_log` names", "warn, skipped", "the `setfacl` that it prints, or remove the key", false},
 
 	{"storage", groupStore, "each storage that is asked for exists, is active and takes what is to be put there", "fail, skipped", "the `pvesm set` that it prints, or another storage", false},
 	{"space", groupStore, "it has room for the VMs that are still to be made", "warn, fail, skipped", "make room, ask for less, or use another storage", false},

@@ -32,8 +32,24 @@ func (a Agent) Judge() []Check {
 	out = append(out, a.privileges()...)
 	out = append(out, a.excess(), a.pool(), a.quorum())
 	out = append(out, a.others()...)
+	out = append(out, a.accessLog()...)
 	out = append(out, a.places()...)
 	return append(out, a.sources()...)
+}
+
+// accessLog judges whether the agent can read who changed a VM, where it is to.
+func (a Agent) accessLog() []Check {
+	if a.AccessLog == nil {
+		return nil
+	}
+	c := Check{Name: "accesslog", Subject: a.AccessLog.Value, Level: Pass, Message: "the agent can read it"}
+	switch {
+	case !a.AccessLog.Known:
+		c.Level, c.Message, c.Hint = Warn, a.AccessLog.Why+"; who edited a VM by a request that left no task stays unknown", a.AccessLog.Hint
+	case a.InPlace:
+		c.Level, c.Message, c.Hint = Skipped, "this user can read it; whether the agent's own can, only the daemon sees", "`systemctl start talos-agent`, and run it again"
+	}
+	return []Check{c}
 }
 
 // door judges the way to the API up to the token, step by step: what lies behind

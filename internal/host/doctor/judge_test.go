@@ -32,9 +32,9 @@ func well() Agent {
 				{Name: "dev-wk-1", Host: "pve1", VMID: 521, IP: ip("10.10.0.21"), MAC: "BC:24:11:00:00:21", Bridge: "vmbr1", Images: "local", CloudInit: "local-lvm", Disks: []Disk{{"local-lvm", 40 << 30}, {"data", 100 << 30}}},
 			},
 		}}}
-	forge := Saw("org/infra")
+	forge, accessLog := Saw("org/infra"), Saw("/var/log/pveproxy/access.log")
 	return Agent{
-		Now: now, Wants: w,
+		Now: now, Wants: w, AccessLog: &accessLog,
 		API:     API{URL: "https://127.0.0.1:8006", Door: Saw(Door{Version: "9.2.11", Blur: time.Second, NotAfter: now.AddDate(1, 0, 0)})},
 		Granted: Saw(map[string][]string{"/pool/talos": {"VM.Allocate", "VM.Audit", "VM.Console"}, "/": {"Sys.Audit"}}),
 		Held:    map[string]Fact[[]string]{"/pool/talos": Saw([]string{"VM.Allocate", "VM.Audit", "VM.Console"}), "/": Saw([]string{"Sys.Audit"})},
@@ -231,6 +231,12 @@ var agentCases = []struct {
 	{"an empty repository", func(a *Agent) { a.Repository, a.Vacant = Unseen[string](errUnseen), true }, verdict{"repository", Warn, "the cure"}},
 	{"an invalid inventory", func(a *Agent) { a.Inventories[0].Problem = "cluster.yaml:1: no" }, verdict{"inventory", Fail, "dev cluster.yaml:1"}},
 	{"the forge refuses", func(a *Agent) { f := Unseen[string](errUnseen); a.Forge = &f }, verdict{"forge", Fail, "the cure"}},
+	{"no access log is to be read", func(a *Agent) { a.AccessLog = nil }, verdict{"backup", Pass, ""}},
+	{"an access log that cannot be read", func(a *Agent) {
+		unread := Unseen[string](fault.Errorf("`setfacl`", "read /var/log/x: permission denied"))
+		a.AccessLog = &unread
+	}, verdict{"accesslog", Warn, "read /var/log/x: permission denied; who edited a VM by a request that left no task stays unknown -> `setfacl`"}},
+	{"an access log that root can read", func(a *Agent) { a.InPlace = true }, verdict{"accesslog", Skipped, "only the daemon sees"}},
 	{"no forge", func(a *Agent) { a.Forge = nil }, verdict{"repository", Pass, "main@"}},
 	{"no factory", func(a *Agent) { a.Sources[0].Seen = Unseen[string](errUnseen) }, verdict{"source", Fail, "the cure"}},
 	{"no registry", func(a *Agent) { a.Sources[1].Seen = Unseen[string](errUnseen) }, verdict{"source", Warn, "another way"}},

@@ -223,8 +223,8 @@ func TestUnreadable(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), file+rotated) || usersOf(found) != "root@pam" {
 		t.Errorf("%v, %s", err, usersOf(found))
 	}
-	err = explainUnreadable("/var/log/pveproxy/access.log", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES})
-	if want := "`setfacl -m u:talos-agent:x,d:u:talos-agent:r,d:g::r /var/log/pveproxy && setfacl -m u:talos-agent:r /var/log/pveproxy/access.log`"; !strings.Contains(fault.HintOf(err), want) || !errors.Is(err, fs.ErrPermission) {
+	err = explainUnreadable("/var/log/pveproxy/access.log.1", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES})
+	if want := "`setfacl -m u:talos-agent:x,d:u:talos-agent:r,d:g::r /var/log/pveproxy && setfacl -m u:talos-agent:r /var/log/pveproxy/access.log*`"; !strings.Contains(fault.HintOf(err), want) || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -127,8 +128,8 @@ func explainUnreadable(path string, err error) error {
 	hint := "name the access log of pveproxy, or remove proxmox.access_log from the config"
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		hint = fmt.Sprintf("`setfacl -m u:%[1]s:x,d:u:%[1]s:r,d:g::r %[2]s && setfacl -m u:%[1]s:r %[2]s/%[3]s` lets the agent read it, also after its rotation; or remove proxmox.access_log from the config",
-			serviceUser, dir, name)
+		hint = fmt.Sprintf("`setfacl -m u:%[1]s:x,d:u:%[1]s:r,d:g::r %[2]s && setfacl -m u:%[1]s:r %[2]s/%[3]s*` lets the agent read it, also after its rotation; or remove proxmox.access_log from the config",
+			serviceUser, dir, strings.TrimSuffix(name, rotated))
 	case platform.IsLink(err):
 		err = errors.New("it is a symbolic link, which is not followed")
 	}
