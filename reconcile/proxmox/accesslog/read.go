@@ -19,6 +19,9 @@ import (
 // mostRead is how much of the end of a file is read, in bytes: some 8,000 requests.
 const mostRead = 1 << 20
 
+// longestLine is more bytes than a line has: the server takes 8 KiB of a request's header.
+const longestLine = 16 << 10
+
 // rotated is what logrotate adds to the name of the file of the day before. Older ones
 // are compressed, and not read.
 const rotated = ".1"
@@ -82,6 +85,9 @@ func readEnd(path string) (end, error) {
 		lines = lines[1:] // it may have no beginning
 	}
 	for _, line := range lines {
+		if len(line) > longestLine {
+			continue
+		}
 		if out.begins.IsZero() {
 			if at, ok := parseTime(line); ok {
 				out.begins = at
