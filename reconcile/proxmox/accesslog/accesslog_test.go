@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,9 +130,9 @@ func TestRead(t *testing.T) {
 	}
 	read := func(minutes int) string {
 		t.Helper()
-		found, err := readRequests(path, start.Add(time.Duration(minutes)*time.Minute))
-		if err != nil {
-			t.Fatal(err)
+		found, earlier, err := readRequests(path, start.Add(time.Duration(minutes)*time.Minute))
+		if err != nil || earlier != nil {
+			t.Fatal(err, earlier)
 		}
 		return usersOf(found)
 	}
@@ -178,7 +179,7 @@ func TestReadEnd(t *testing.T) {
 	lines = append(lines, editAt(at, "last@pam"))
 	write(t, path, lines...)
 	write(t, path+rotated, editAt(at, "rotated@pam"))
-	found, err := readRequests(path, at)
+	found, _, err := readRequests(path, at)
 	if err != nil || len(found) == 0 || len(found) > len(lines)/1000/2 || found[len(found)-1].User != "last@pam" || found[0].User == "rotated@pam" || found[0].User == "u0@pam" {
 		t.Errorf("%v, %d of %d: %s", err, len(found), len(lines)/1000, usersOf(found))
 	}
@@ -186,7 +187,7 @@ func TestReadEnd(t *testing.T) {
 	for cut := 0; cut <= len(edit); cut += 3 {
 		filler := strings.Repeat("x", mostRead-2*len(edit)-2+cut)
 		write(t, path, edit, filler, edit)
-		found, err := readRequests(path, time.Time{})
+		found, _, err := readRequests(path, time.Time{})
 		if err != nil || usersOf(found) != "root@pam" && usersOf(found) != "root@pam root@pam rotated@pam" && usersOf(found) != "rotated@pam root@pam root@pam" {
 			t.Fatalf("cut at %d: %v %s", cut, err, usersOf(found))
 		}
@@ -204,7 +205,7 @@ func TestUnreadable(t *testing.T) {
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"): "no such file", link: "symbolic link", pipe: "not a regular file", dir: "not a regular file",
 	} {
-		_, err := readRequests(path, time.Time{})
+		_, _, err := readRequests(path, time.Time{})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "read "+path) || fault.HintOf(err) == "" {
 			t.Errorf("%s: %v (%s)", path, err, fault.HintOf(err))
 		}
@@ -219,12 +220,52 @@ func TestUnreadable(t *testing.T) {
 	if err := os.Symlink(link, file+rotated); err != nil {
 		t.Fatal(err)
 	}
-	found, err := readRequests(file, time.Time{})
-	if err == nil || !strings.Contains(err.Error(), file+rotated) || usersOf(found) != "root@pam" {
-		t.Errorf("%v, %s", err, usersOf(found))
+	found, earlier, err := readRequests(file, time.Time{})
+	if err != nil || earlier == nil || !strings.Contains(earlier.Error(), file+rotated) || usersOf(found) != "root@pam" {
+		t.Errorf("%v, %v, %s", err, earlier, usersOf(found))
 	}
 	err = explainUnreadable("/var/log/pveproxy/access.log.1", &fs.PathError{Op: "open", Path: "x", Err: syscall.EACCES})
 	if want := "`setfacl -m u:talos-agent:x,d:u:talos-agent:r,d:g::r /var/log/pveproxy && setfacl -m u:talos-agent:r /var/log/pveproxy/access.log*`"; !strings.Contains(fault.HintOf(err), want) || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))
+	}
+}
+
+// TestReport: what cannot be read is reported once, and what can be again.
+func TestReport(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "access.log")
+	var reports []string
+	l := &Log{Path: path, Host: "pve1", Report: func(err error) { reports = append(reports, fmt.Sprint(err)) }}
+	now := time.Date(2026, 11, 22, 10, 32, 0, 0, time.UTC)
+	ask := func(want bool) {
+		t.Helper()
+		if r, ok := l.Last(110, "pve1", "", now.Add(-time.Minute), now); ok != want || ok && r.User != "root@pam" {
+			t.Errorf("%+v, %v", r, ok)
+		}
+	}
+	l.CheckOnce()
+	l.CheckOnce()
+	ask(false)
+	if err := os.Symlink(path, path+rotated); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, edit) // the file before is asked for, too
+	ask(true)
+	ask(true)
+	write(t, path, editAt(now.Add(-time.Hour), "u@pam"), edit)
+	ask(true)
+	write(t, path, edit)
+	ask(true)
+	if _, ok := l.Last(111, "pve1", "", now.Add(-time.Minute), now); ok {
+		t.Error("a request for another vm counts")
+	}
+	if _, ok := l.Last(110, "pve1", "root@pam", now.Add(-time.Minute), now); ok {
+		t.Error("a request of our own counts")
+	}
+	if _, ok := l.Last(110, "pve2", "", now.Add(-time.Minute), now); ok {
+		t.Error("a vm of another host is looked for")
+	}
+	want := []string{"read " + path + ": no such file or directory", "<nil>", "read " + path + ".1: it is a symbolic link, which is not followed"}
+	if !slices.Equal(reports, want) {
+		t.Errorf("reported %q, want %q", reports, want)
 	}
 }

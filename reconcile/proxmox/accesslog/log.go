@@ -12,12 +12,13 @@ type Log struct {
 	Path string // "": there is none to read
 	Host string // what Proxmox VE calls this host
 	// Report is called when the log cannot be read, with an error that has a hint, and
-	// with nil when it can be again: once, until that changes.
+	// with nil when it can be again: once, until that changes. That the file before its
+	// rotation cannot be read is reported once.
 	Report func(error)
 
-	first sync.Once
-	mu    sync.Mutex
-	fault string // why it could not be read the last time
+	first, earlier sync.Once
+	mu             sync.Mutex
+	fault          string // why it could not be read the last time
 }
 
 // Last returns the last request that changed a VM of a host since a time; ok is false
@@ -29,8 +30,11 @@ func (l *Log) Last(vmid int, host, except string, since, now time.Time) (last Re
 	if l.Path == "" || host != l.Host {
 		return Request{}, false
 	}
-	found, err := readRequests(l.Path, since)
+	found, earlier, err := readRequests(l.Path, since)
 	l.note(err)
+	if earlier != nil {
+		l.earlier.Do(func() { l.Report(earlier) })
+	}
 	for _, r := range slices.Backward(found) {
 		// localhost is whichever host was asked, so this one.
 		if r.VMID == vmid && (r.Host == host || r.Host == "localhost") && r.User != except && !r.At.After(now) {

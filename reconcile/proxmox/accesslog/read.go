@@ -26,29 +26,30 @@ const longestLine = 16 << 10
 // are compressed, and not read.
 const rotated = ".1"
 
-// readRequests returns the requests since a time that changed a VM, oldest first, out of the end
-// of the log and, where the log begins later than that, of the file before its rotation.
-// What was found is returned beside an error about the latter. Errors have a hint.
+// readRequests returns the requests since a time that changed a VM, oldest first, out of
+// the end of the log and, where the log begins later than that, of the file before its
+// rotation. earlier is why the latter cannot be read, which leaves what is in the log.
+// Errors have a hint.
 //
 // It waits for nobody: what is no regular file is not read.
-func readRequests(path string, since time.Time) ([]Request, error) {
+func readRequests(path string, since time.Time) (found []Request, earlier, err error) {
 	since = since.Truncate(time.Second) // the log has whole seconds
 	now, err := readEnd(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	found := now.requests
+	found = now.requests
 	if !now.cut && (now.begins.IsZero() || !now.begins.Before(since)) {
-		before, late := readEnd(path + rotated)
-		if !errors.Is(late, fs.ErrNotExist) {
-			err = late
+		var before end
+		if before, earlier = readEnd(path + rotated); errors.Is(earlier, fs.ErrNotExist) {
+			earlier = nil
 		}
 		found = append(before.requests, found...)
 	}
 	found = slices.DeleteFunc(found, func(r Request) bool { return r.At.Before(since) })
 	// Several workers write, for a while after the rotation also into the file before.
 	slices.SortStableFunc(found, func(a, b Request) int { return a.At.Compare(b.At) })
-	return found, err
+	return found, earlier, nil
 }
 
 // checkFile reports why a log cannot be read, nil when it can.
