@@ -207,7 +207,7 @@ var rooms = map[string]room{
 	"internal/lab/pve": {why: "one service, on the world; not built on the agent's own client",
 		may: []string{"internal/lab/world", "internal/lab/pve/accesslog", "internal/lab/pve/schema"}, never: []string{"github.com/luthermonson/go-proxmox"}},
 	"internal/lab/pve/accesslog": {why: "a leaf of the lab: lines in a file"},
-	"internal/lab/pve/schema": {why: "a leaf of the lab: what the description of the API demands of parameters, without what a method does"},
+	"internal/lab/pve/schema":    {why: "a leaf of the lab: what the description of the API demands of parameters, without what a method does"},
 	"internal/lab/talos": {why: "one service, on the world",
 		may: []string{"internal/lab/world", "internal/lab/talos/system", "internal/lab/talos/ingress"}},
 	"internal/lab/talos/ingress": {why: "how connections reach the API of a machine; knows no machine"},

@@ -216,8 +216,8 @@ const (
 )
 
 // runAfter runs do once d (before Speed) has passed, if this boot still runs.
-func (b *boot) runAfter(d time.Duration, do func()) (cancel func()) {
-	return b.runAfterReal(b.f.world.Scale(d), do)
+func (b *boot) runAfter(d time.Duration, do func()) {
+	b.runAfterReal(b.f.world.Scale(d), do)
 }
 
 // runAfterReal is runAfter for a duration that no speed shortens.
