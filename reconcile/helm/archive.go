@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -131,6 +132,49 @@ func checkChart(c *chart.Chart, want cluster.Chart) error {
 			"charts it depends on are %s", sanitize(err.Error()))
 	}
 	return nil
+}
+
+// dropSchemas takes those schemas off a chart, and off the charts in it, that refer to
+// another document, and names the references: Helm 3.22 reads these from anywhere, files of
+// the host and addresses that only the host reaches included. Values are not checked against
+// what is missing then.
+func dropSchemas(c *chart.Chart) (refused []string) {
+	var read refusing
+	if c.Schema != nil && !read.compiles(c.Schema) {
+		c.Schema, refused = nil, read
+	}
+	for _, inner := range c.Dependencies() {
+		refused = append(refused, dropSchemas(inner)...)
+	}
+	return refused
+}
+
+// refusing loads no document, and notes what it was asked for.
+type refusing []string
+
+// Load implements jsonschema.URLLoader. A name is no place: Helm has everything match it.
+func (r *refusing) Load(url string) (any, error) {
+	if strings.HasPrefix(url, "urn:") {
+		return true, nil
+	}
+	*r = append(*r, sanitize(url))
+	return nil, errors.New("other documents are not read")
+}
+
+// compiles reports whether a schema needs no other document. One that is no schema needs
+// none either: Helm reports it.
+func (r *refusing) compiles(schema []byte) bool {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		return true
+	}
+	const name = "file:///values.schema.json" // as Helm calls it
+	compiler := jsonschema.NewCompiler()
+	compiler.UseLoader(r)
+	if compiler.AddResource(name, doc) == nil {
+		_, _ = compiler.Compile(name) // what it asked for is what counts
+	}
+	return len(*r) == 0
 }
 
 // sameVersion compares versions of charts as people write them: some charts

@@ -4,10 +4,18 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -140,6 +148,75 @@ func TestChartsLookNothingUp(t *testing.T) {
 			b.mustNotSing(err)
 		}
 	})
+}
+
+// TestSchemasReadNothingElse: the schema of a chart, and of a chart in it, reads no file of
+// the host and nothing of the net. The values are not checked then; those of any other are.
+func TestSchemasReadNothingElse(t *testing.T) {
+	var asked atomic.Int32
+	net := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = io.WriteString(w, `{"type":"integer"}`)
+	}))
+	defer net.Close()
+	file := filepath.Join(t.TempDir(), "secret.json")
+	if err := os.WriteFile(file, []byte(`{"type":"integer"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, ref := range map[string]string{
+		"net": net.URL + "/latest/meta-data?x=y", "file": "file://" + file, "relative": strings.TrimPrefix(file, "/"), "fragment": net.URL + "/#/definitions/a",
+		"dialect": "", "urn": "urn:example:x",
+	} {
+		t.Run(name, func(t *testing.T) {
+			schema := `{"properties":{"count":{"$ref":"` + ref + `"}}}`
+			if name == "dialect" {
+				schema = `{"$schema":"` + net.URL + `/dialect","properties":{"count":{"type":"integer"}}}`
+			}
+			outer := assemble(t, map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 0.1.0\n", "values.schema.json": schema,
+				"charts/inner/Chart.yaml": "apiVersion: v2\nname: inner\nversion: 0.1.0\n", "charts/inner/values.schema.json": schema,
+				"charts/strict/Chart.yaml": "apiVersion: v2\nname: strict\nversion: 0.1.0\n", "charts/strict/values.schema.json": `{"properties":{"count":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}}`})
+			refused := dropSchemas(outer)
+			if want := map[bool]int{true: 0, false: 2}[name == "urn"]; len(refused) != want {
+				t.Errorf("refused %q", refused)
+			}
+			values := map[string]any{"count": "text", "inner": map[string]any{"count": "text"}}
+			if err := chartutil.ValidateAgainstSchema(outer, values); err != nil {
+				t.Errorf("values are checked all the same: %v", err)
+			}
+			if err := chartutil.ValidateAgainstSchema(outer, map[string]any{"strict": values}); err == nil {
+				t.Error("values are not checked against a schema that stands by itself")
+			}
+			if n := asked.Load(); n != 0 {
+				t.Errorf("%d requests", n)
+			}
+		})
+	}
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		a := b.local("web", "default", map[string]any{"count": "text"}, map[string]string{
+			"values.schema.json": `{"properties":{"count":{"$ref":"file://` + file + `"}}}`, "templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"})
+		b.want(a)
+		if err := b.install(a); err != nil {
+			b.Errorf("the answer shows what is in a file of the host: %v", err)
+		}
+		if !strings.Contains(b.logged.String(), "values of an addon are not checked") {
+			b.Errorf("it is not reported: %s", b.logged.String())
+		}
+	})
+}
+
+// assemble makes a chart of files.
+func assemble(t *testing.T, files map[string]string) *chart.Chart {
+	t.Helper()
+	all := map[string][]byte{}
+	for name, text := range files {
+		all[name] = []byte(text)
+	}
+	c, err := assembleChart(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // TestSecretsGoNowhereElse: values reach the cluster, and are neither logged

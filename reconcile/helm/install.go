@@ -100,6 +100,10 @@ func (r *Releaser) chartFor(a cluster.Addon, digest string) (*chart.Chart, error
 	if err != nil {
 		return nil, fmt.Errorf("load chart %s: %w", a.Chart.Ref(), err)
 	}
+	if refused := dropSchemas(made); len(refused) > 0 {
+		r.log.Warn("values of an addon are not checked: the chart's schema refers to other documents, which are not read",
+			logging.Detail, fmt.Sprintf("addon %s: %s", a.Name, refused[0]), logging.Addon, a.Name)
+	}
 	return made, checkChart(made, a.Chart)
 }
 
