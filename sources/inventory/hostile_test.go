@@ -107,3 +107,25 @@ func TestHostileFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestWidePatches: Talos' library compares every key of a mapping with every other.
+func TestWidePatches(t *testing.T) {
+	for keys, want := range map[int]string{maxKeys: "", maxKeys + 1: "d/p.yaml:3:5: a mapping with more than 1000 keys"} {
+		var patch strings.Builder
+		patch.WriteString("machine:\n  sysctls:\n")
+		for i := range keys {
+			fmt.Fprintf(&patch, "    k%d: \"1\"\n", i)
+		}
+		fsys := fstest.MapFS{
+			"d/cluster.yaml": {Data: []byte(smallCluster + "cni: none\npatches: {all: [p.yaml]}\n")}, "d/nodes.yaml": {Data: []byte(smallNodes)},
+			"d/p.yaml": {Data: []byte(patch.String())},
+		}
+		_, problems := Load(fsys, "d", Options{})
+		if got := problems.HasErrors(); got != (want != "") {
+			t.Errorf("%d keys: %v", keys, problems)
+		}
+		if want != "" && !strings.HasPrefix(problems[0].String(), want) {
+			t.Errorf("%d keys: %v", keys, problems)
+		}
+	}
+}

@@ -122,6 +122,7 @@ func (l *loader) readPatch(field, name string) patchFile {
 				"write the part of the machine config that should change; JSON patches are not supported")
 			continue
 		}
+		checkWidth(d, n)
 		checkOwned(d, n)
 		checkIdentity(d, n)
 		kind, service := yamlschema.Lookup(n, "kind"), yamlschema.Lookup(n, "name")
@@ -188,6 +189,22 @@ var owned = []struct{ path, instead string }{
 	{"cluster.controlPlane.endpoint", "write network.endpoint in cluster.yaml"},
 	{"cluster.network.podSubnets", "write network.pod_cidr in cluster.yaml"},
 	{"cluster.network.serviceSubnets", "write network.svc_cidr in cluster.yaml"},
+}
+
+// maxKeys is how many keys one mapping of a patch may have. No machine config has one of
+// this size, and Talos' library takes time by its square, for every node again: a patch of
+// 1 MB with 60,000 keys took half a minute of processor a node.
+const maxKeys = 1000
+
+// checkWidth refuses mappings with more keys than maxKeys.
+func checkWidth(d yamlschema.Document, n *yaml.Node) {
+	if n.Kind == yaml.MappingNode && len(n.Content)/2 > maxKeys {
+		d.Problem(n.Line, n.Column, "", fmt.Sprintf("a mapping with more than %d keys", maxKeys), "check that it is the right file: a patch is the part of the machine config that should change")
+		return
+	}
+	for _, inner := range n.Content {
+		checkWidth(d, inner)
+	}
 }
 
 // checkIdentity refuses secrets in the keys that identify the document: they
