@@ -33,12 +33,13 @@ type executor struct {
 	mu       sync.Mutex
 	running  map[cluster.ActionID]*cluster.Running
 	backoffs map[cluster.ActionID]cluster.Backoff
+	undone   map[cluster.ActionID]undoing
 	failed   []string // since the last pass, in words
 	ended    bool
 }
 
 func newExecutor(r *Reconciler) *executor {
-	return &executor{r: r, wake: make(chan struct{}, 1), running: map[cluster.ActionID]*cluster.Running{}, backoffs: map[cluster.ActionID]cluster.Backoff{}}
+	return &executor{r: r, wake: make(chan struct{}, 1), running: map[cluster.ActionID]*cluster.Running{}, backoffs: map[cluster.ActionID]cluster.Backoff{}, undone: map[cluster.ActionID]undoing{}}
 }
 
 func compareIDs(a, b cluster.ActionID) int {
@@ -172,6 +173,7 @@ func (e *executor) finish(info action.Info, err error) {
 	delete(e.running, id)
 	if err == nil {
 		delete(e.backoffs, id)
+		e.restAfter(id, time.Now())
 	} else if e.run.Err() == nil {
 		b := e.backoffs[id]
 		b.ActionID, b.Error, b.Hint = id, err.Error(), fault.HintOf(err)
@@ -205,12 +207,48 @@ func backoffAfter(err error, failed int) time.Duration {
 	return min(time.Second<<min(failed-1, 12), longestBackoff)
 }
 
+// undoing is an action that undid what somebody else did.
+type undoing struct {
+	last  time.Time // when it was done
+	times int       // in a row, none of them long after the one before
+}
+
+// An action that is done so often, each time so soon after the last, is one against
+// something that goes on, rather than somebody: a controller, or a kubelet that is not to
+// be trusted. undoneWithin is longer than longestBackoff, or each one would be the first.
+const (
+	undoneOften  = 3
+	undoneWithin = 2 * longestBackoff
+)
+
+// restAfter lets what the agent sets on a Node object rest if it was set again and again:
+// a watch shows at once that it was changed, and two that both insist would write many
+// times a second without end.
+func (e *executor) restAfter(id cluster.ActionID, now time.Time) {
+	if id.Kind != cluster.LabelNode {
+		return
+	}
+	u := e.undone[id]
+	if now.Sub(u.last) > undoneWithin {
+		u.times = 0
+	}
+	u.last = now
+	u.times++
+	e.undone[id] = u
+	if u.times >= undoneOften {
+		e.backoffs[id] = cluster.Backoff{ActionID: id, Until: now.Add(backoffAfter(nil, u.times-undoneOften+1)), Failed: u.times, Undone: true,
+			Error: fmt.Sprintf("what it set was changed soon after, %d times in a row", u.times),
+			Hint:  "find out who writes it, which `talos-agent diff` shows where it is noted, and stop that, or remove it from nodes.yaml"}
+	}
+}
+
 // endBackoffs ends every backoff, so that a fix is tried at once: one that was
 // pushed, or made by hand.
 func (e *executor) endBackoffs() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	clear(e.backoffs)
+	clear(e.undone)
 }
 
 // stop lets no further action begin, gives those in flight the grace, then

@@ -3,7 +3,9 @@ package reconcile
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -28,4 +30,55 @@ func TestBackoffAfter(t *testing.T) {
 			t.Errorf("after %d failures (%v): %s, want %s", c.failed, c.err, got, c.want)
 		}
 	}
+}
+
+// TestWriterThatGoesOn: a controller, or a kubelet, that takes back at once what the agent
+// sets on a Node object makes neither of them write without end. It is reported, and
+// somebody who edits once in a while is not taken for one.
+func TestWriterThatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		f.spec.Nodes[0].Annotations = map[string]string{"example.org/rack": "7"}
+		name := f.spec.Nodes[0].Name
+		again := false
+		f.during = func(*cluster.Observed) {
+			if again {
+				delete(f.metas, name)
+			}
+		}
+		a := start(t, f, newMemFiles())
+		labels := func() (n int) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for _, d := range f.done {
+				if d == "label "+name {
+					n++
+				}
+			}
+			return n
+		}
+		until(t, a, cluster.Ready)
+		for range 5 {
+			time.Sleep(11 * time.Minute)
+			before := labels()
+			f.set(func() { delete(f.metas, name) })
+			a.Look()
+			time.Sleep(2 * time.Second)
+			if labels() != before+1 {
+				t.Errorf("an edit now and then was undone %d times", labels()-before)
+			}
+		}
+		before := labels()
+		f.set(func() { again = true })
+		time.Sleep(2 * time.Hour)
+		if n := labels() - before; n < 10 || n > 50 {
+			t.Errorf("a writer that goes on was undone %d times in two hours", n)
+		}
+		if s := a.Status(); s.Condition != cluster.Stalled || !strings.Contains(s.Message, "times in a row") {
+			t.Errorf("it is %s: %s", s.Condition, s.Message)
+		}
+		f.set(func() { again = false })
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
 }

@@ -86,11 +86,13 @@ type Progress struct {
 	Allocated bool
 }
 
-// Backoff is an action that failed and is given time before its next attempt.
+// Backoff is an action that failed, or was undone by somebody else again and again, and is
+// given time before its next attempt.
 type Backoff struct {
 	ActionID
 	Until  time.Time
-	Failed int    // attempts that failed in a row
+	Failed int    // attempts in a row that failed, or were undone
+	Undone bool   // they did not fail
 	Error  string // of the last one
 	Hint   string
 }

@@ -210,6 +210,9 @@ const stalledAfter = 3
 // retried is the wait for another try of an action.
 func retried(b cluster.Backoff) cluster.Wait {
 	w := cluster.Wait{Subject: b.Subject, Reason: cluster.ActionFailed, About: string(b.Kind), Message: string(b.Kind) + " failed and is tried again: " + b.Error, Hint: b.Hint, Within: time.Hour}
+	if b.Undone {
+		w.Message = string(b.Kind) + " is done again later: " + b.Error
+	}
 	if b.Failed >= stalledAfter {
 		w.Within = time.Nanosecond
 	}
