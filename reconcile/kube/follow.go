@@ -49,6 +49,8 @@ type kind[V any] struct {
 	// without all else: it is what a list keeps in memory while it comes in.
 	read func(any) (name string, v V, err error)
 	trim func(any) any
+	// drop is called with the names of objects that are deleted; it may be nil.
+	drop func(name string)
 }
 
 // listWatcher lists and watches the objects of one kind.
@@ -203,6 +205,9 @@ func (f *follower[V]) Delete(obj any) error {
 		return err
 	}
 	f.update(func() bool { delete(f.seen, name); return true })
+	if f.drop != nil {
+		f.drop(name)
+	}
 	return nil
 }
 
@@ -216,7 +221,13 @@ func (f *follower[V]) Replace(list []any, _ string) error {
 		}
 		seen[name] = v
 	}
-	f.update(func() bool { f.seen, f.listed = seen, true; return true })
+	var before map[string]V
+	f.update(func() bool { before, f.seen, f.listed = f.seen, seen, true; return true })
+	for name := range before {
+		if _, there := seen[name]; !there && f.drop != nil {
+			f.drop(name)
+		}
+	}
 	return nil
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -237,6 +240,25 @@ func TestWhoSetIt(t *testing.T) {
 			t.Errorf("of the agent: %v", got)
 		}
 	})
+}
+
+// TestWritingsOfDeletedNodes: of a Node object that is deleted nothing is kept, whether the
+// watch or the next list shows it: names may come and go for as long as the agent runs.
+func TestWritingsOfDeletedNodes(t *testing.T) {
+	w := &writings{}
+	f := &follower[cluster.KubeNode]{kind: kindOfNodes(corev1client.New(nil), nodeReader{}, w), moved: make(chan struct{}), change: func() {}, seen: map[string]cluster.KubeNode{}}
+	node := func(name string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{}`)}}}}
+	}
+	must := func(what string, err error, want ...string) {
+		t.Helper()
+		if got := slices.Sorted(maps.Keys(w.of)); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: kept of %v, want %v (%v)", what, got, want, err)
+		}
+	}
+	must("listed", f.Replace([]any{node("a"), node("b"), node("c")}, ""), "a", "b", "c")
+	must("deleted", f.Delete(node("a")), "b", "c")
+	must("listed again", f.Replace([]any{node("c")}, ""), "c")
 }
 
 // interloper changes a Node right before the first patch of it.

@@ -29,7 +29,7 @@ func (c nodeClient) watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 // kindOfNodes is how Node objects are followed, as r reads them.
 // Who has written their fields is noted beside.
 func kindOfNodes(c corev1client.CoreV1Interface, r nodeReader, writings *writings) kind[cluster.KubeNode] {
-	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: r.trimNode,
+	return kind[cluster.KubeNode]{name: "nodes", example: &corev1.Node{}, client: nodeClient{c.Nodes()}, trim: r.trimNode, drop: writings.drop,
 		read: func(obj any) (string, cluster.KubeNode, error) {
 			n, err := r.nodeOf(obj)
 			if o, ok := obj.(*corev1.Node); ok {

@@ -44,6 +44,13 @@ func (w *writings) note(n *corev1.Node) {
 	w.of[n.Name] = keepWritings(n)
 }
 
+// drop keeps nothing of a Node that was deleted.
+func (w *writings) drop(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.of, name)
+}
+
 // settersOf is who has set what is to be changed of a Node, but for what it has of the
 // agent, which noted that as owned.
 func (w *writings) settersOf(node string, changes []cluster.MetaEdit, owned cluster.NodeMeta) map[string]cluster.Setter {
