@@ -235,8 +235,8 @@ func (e *executor) restAfter(id cluster.ActionID, now time.Time) {
 	u.last = now
 	u.times++
 	e.undone[id] = u
-	if u.times >= undoneOften {
-		e.backoffs[id] = cluster.Backoff{ActionID: id, Until: now.Add(backoffAfter(nil, u.times-undoneOften+1)), Failed: u.times, Undone: true,
+	if rests := u.times - undoneOften + 1; rests > 0 {
+		e.backoffs[id] = cluster.Backoff{ActionID: id, Until: now.Add(backoffAfter(nil, rests)), Failed: rests, Undone: true,
 			Error: fmt.Sprintf("what it set was changed soon after, %d times in a row", u.times),
 			Hint:  "find out who writes it, which `talos-agent diff` shows where it is noted, and stop that, or remove it from nodes.yaml"}
 	}

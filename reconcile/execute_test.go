@@ -40,9 +40,11 @@ func TestWriterThatGoesOn(t *testing.T) {
 		f := newFake(1, 0)
 		f.spec.Nodes[0].Annotations = map[string]string{"example.org/rack": "7"}
 		name := f.spec.Nodes[0].Name
-		again := false
-		f.during = func(*cluster.Observed) {
-			if again {
+		again, seen := false, 0
+		f.during = func(*cluster.Observed) { // it is as it was set for a pass or two
+			if _, there := f.metas[name]; !again || !there {
+				seen = 0
+			} else if seen++; seen > 2 {
 				delete(f.metas, name)
 			}
 		}
@@ -76,6 +78,13 @@ func TestWriterThatGoesOn(t *testing.T) {
 		}
 		if s := a.Status(); s.Condition != cluster.Stalled || !strings.Contains(s.Message, "times in a row") {
 			t.Errorf("it is %s: %s", s.Condition, s.Message)
+		}
+		since := a.Status().Since
+		for range 3600 { // while it is as it was set, that is no news
+			time.Sleep(time.Second)
+			if s := a.Status(); s.Condition != cluster.Stalled || !s.Since.Equal(since) {
+				t.Fatalf("it is %s since %v, not %v: %s", s.Condition, s.Since, since, s.Message)
+			}
 		}
 		f.set(func() { again = false })
 		until(t, a, cluster.Ready)

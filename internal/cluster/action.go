@@ -91,7 +91,7 @@ type Progress struct {
 type Backoff struct {
 	ActionID
 	Until  time.Time
-	Failed int    // attempts in a row that failed, or were undone
+	Failed int    // attempts that failed in a row, or backoffs in a row where it is undone
 	Undone bool   // they did not fail
 	Error  string // of the last one
 	Hint   string
