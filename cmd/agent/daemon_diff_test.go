@@ -103,7 +103,7 @@ func (r *rig) findDifferences() {
 	r.run(exitOK, do("diff", "dev", "dev-cp-1"), "dev: no difference")
 
 	// The plan has the same two, with what is known of who it was.
-	edits := []string{"drain dev-wk-1 to change memory (MiB) from 12288 to 8192 (since after ", "change the machine config of dev-wk-1 back (edited on the node; it runs that since "}
+	edits := []string{"drain dev-wk-1 to change memory (MiB) from 12288 to 8192 (changed after ", "change the machine config of dev-wk-1 back (edited on the node; it runs that since "}
 	r.until("the plan undoes both", func() bool { // it is of the last look, and diff takes one
 		a := r.try(do("plan", "dev")...)
 		return a.code == exitChanges && a.has(edits[0]) && a.has(edits[1])

@@ -456,7 +456,7 @@ func (c Changed) String() string {
 		what := strings.TrimSpace(c.With.Method + " " + c.With.Call)
 		return fmt.Sprintf(" (%s by %s at %s, in the host's access log)", what, c.With.User, text.Moment(c.With.At))
 	case !c.After.IsZero():
-		return fmt.Sprintf(" (since after %s; no task shows who it was)", text.Moment(c.After))
+		return fmt.Sprintf(" (changed after %s; no task shows who it was)", text.Moment(c.After))
 	}
 	return ""
 }

@@ -17,7 +17,7 @@ func TestChanged(t *testing.T) {
 		" (qmstop by root@pam at 2026-11-22 10:31 UTC, UPID:pve1:x:)":                      {ChangedBy: task, ChangedAfter: at},
 		" (PUT config by ci@pve!deploy at 2026-11-22 10:31 UTC, in the host's access log)": {ChangedWith: sent, ChangedAfter: at},
 		" (DELETE by root@pam at 2026-11-22 10:31 UTC, in the host's access log)":          {ChangedWith: &cluster.Request{Method: "DELETE", User: "root@pam", At: at}},
-		" (since after 2026-11-22 10:31 UTC; no task shows who it was)":                    {ChangedAfter: at},
+		" (changed after 2026-11-22 10:31 UTC; no task shows who it was)":                  {ChangedAfter: at},
 	} {
 		if got := ChangedOf(vm).String(); got != want {
 			t.Errorf("%q, want %q", got, want)

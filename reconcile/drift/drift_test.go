@@ -53,7 +53,7 @@ func TestDriftsThatWait(t *testing.T) {
 		how                How
 		have               string
 	}{
-		"edited, and not started since":        {next: 2, active: 4, want: 4, how: InPlace, have: "2 from its next start on"},
+		"edited, and not started since":        {next: 2, active: 4, want: 4, how: InPlace, have: "2 (pending its next start)"},
 		"written into the inventory afterward": {next: 8, active: 4, want: 8, how: Reboot, have: "4"},
 		"a third value":                        {next: 2, active: 4, want: 8, how: Reboot, have: "4"},
 		"the same":                             {next: 4, active: 4, want: 4},

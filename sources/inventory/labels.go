@@ -16,7 +16,7 @@ var (
 	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
 )
 
-const qualifiedName = "write a name like zone or example.org/zone: letters, digits and - _ . , at most 63"
+const qualifiedName = "write a name like zone or example.org/zone: letters, digits and - _ . , at most 63; a domain before the slash is in lower case"
 
 // isQualifiedName reports whether a key is one of Kubernetes: a name, before
 // it possibly a DNS name and a slash.
@@ -61,11 +61,11 @@ func (l *loader) checkAnnotations(d draft) {
 		case owner != "":
 			l.Wrong(field, "remove it, or use a key of your own, like example.org/"+key[strings.LastIndex(key, "/")+1:], "this annotation belongs to %s", owner)
 		case size > maxNodeAnnotation:
-			l.Wrong(field, "shorten it, or keep it in a ConfigMap and write the ConfigMap's name here", "the value is %d bytes long, and may be %d", size, maxNodeAnnotation)
+			l.Wrong(field, "shorten it, or keep it in a ConfigMap and write the ConfigMap's name here", "the value is %d bytes long, of at most %d", size, maxNodeAnnotation)
 		}
 	}
 	if total > maxNodeAnnotations {
-		l.Wrong(d.field+".annotations", "shorten them", "the annotations of a node are %d bytes long, and may be %d together", total, maxNodeAnnotations)
+		l.Wrong(d.field+".annotations", "shorten them", "the annotations of the node are together %d bytes long, of at most %d", total, maxNodeAnnotations)
 	}
 }
 

@@ -170,8 +170,8 @@ func TestLimitsOfAnnotations(t *testing.T) {
 		want   string
 	}{
 		{[]int{maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation}, ""},
-		{[]int{maxNodeAnnotation + 1}, "inventory/dev/nodes.yaml:7:11: nodes.workers[0].annotations.k0: the value is 16385 bytes long, and may be 16384 (shorten it, or keep it in a ConfigMap and write the ConfigMap's name here)"},
-		{[]int{maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation}, "inventory/dev/nodes.yaml:6:5: nodes.workers[0].annotations: the annotations of a node are 65544 bytes long, and may be 65536 together (shorten them)"},
+		{[]int{maxNodeAnnotation + 1}, "inventory/dev/nodes.yaml:7:11: nodes.workers[0].annotations.k0: the value is 16385 bytes long, of at most 16384 (shorten it, or keep it in a ConfigMap and write the ConfigMap's name here)"},
+		{[]int{maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation, maxNodeAnnotation}, "inventory/dev/nodes.yaml:6:5: nodes.workers[0].annotations: the annotations of the node are together 65544 bytes long, of at most 65536 (shorten them)"},
 	} {
 		nodes := smallNodes + "workers:\n  - name: wk-1\n    ip: 10.10.0.21\n    annotations:\n"
 		for i, n := range c.values {

@@ -259,8 +259,8 @@ func TestEditsByHandAreUndone(t *testing.T) {
 		}
 		for _, want := range []string{
 			`start vm 541 \(dev-wk-1\) \(qmstop by root@pam at [0-9: -]+ UTC, UPID:pve1:[^)]*:qmstop:541:root@pam:\)`,
-			`change vm 541 \(dev-wk-1\): bridge from vmbr0 to vmbr1 \(since after [0-9: -]+ UTC; no task shows who it was\)`,
-			`change vm 541 \(dev-wk-1\): [^(]+ \(PUT config by root@pam!admin at [0-9: -]+ UTC, in the host's access log\)`,
+			`change vm 541 \(dev-wk-1\): bridge from vmbr0 to vmbr1 \(changed after [0-9: -]+ UTC; no task shows who it was\)`,
+			`change vm 541 \(dev-wk-1\): .+ \(PUT config by root@pam!admin at [0-9: -]+ UTC, in the host's access log\)`,
 		} {
 			if !regexp.MustCompile(want).MatchString(fmt.Sprint(started)) {
 				t.Errorf("%s is not shown: %q", want, started)

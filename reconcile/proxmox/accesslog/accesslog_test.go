@@ -203,7 +203,7 @@ func TestUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		filepath.Join(dir, "none"): "no such file", link: "symbolic link", pipe: "not a regular file", dir: "not a regular file",
+		filepath.Join(dir, "none"): "no such file", link: "symbolic link", pipe: "not a regular file", dir: "it is a directory",
 	} {
 		_, _, err := readRequests(path, time.Time{})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "read "+path) || fault.HintOf(err) == "" {

@@ -112,7 +112,11 @@ func openLog(path string) (*os.File, int64, error) {
 		return nil, 0, explainUnreadable(path, err)
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = errors.New("it is a directory")
+	case !info.Mode().IsRegular():
 		err = errors.New("it is not a regular file")
 	}
 	if err != nil {
@@ -132,7 +136,7 @@ func explainUnreadable(path string, err error) error {
 	}
 	dir, name := filepath.Split(filepath.Clean(path))
 	dir = filepath.Clean(dir)
-	hint := "name the access log of pveproxy, or remove proxmox.access_log from the config"
+	hint := "name the access log of pveproxy, /var/log/pveproxy/access.log unless it was moved, or remove proxmox.access_log from the config"
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		hint = fmt.Sprintf("`setfacl -m u:%[1]s:x,d:u:%[1]s:r,d:g::r %[2]s && setfacl -m u:%[1]s:r %[2]s/%[3]s*` lets the agent read it, also after its rotation; or remove proxmox.access_log from the config",
