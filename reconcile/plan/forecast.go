@@ -111,6 +111,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(), Replace: a.Node.Replace,
 			Hardware: cluster.Saw(drift.WantHardware(d.Spec, a.Node))}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
+		if _, there := o.Nodes.Value[a.Node.Name]; there { // it is of the machine before
+			editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.UUID = "" })
+		}
 		takeDisks(o, a)
 	case action.StartVM:
 		vm := o.VMs[a.Node.Name]
@@ -345,6 +348,10 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 		case m.Reach == cluster.Configured && m.ConfigDigest != "" && want != "" && m.ConfigDigest != want && (m.Change == nil || m.Change.For != want):
 			m.Change = &cluster.Change{For: want, Assumed: true}
 			o.Machines[n.Name] = m
+			changed = true
+		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "" && strings.EqualFold(o.Nodes.Value[n.Name].UUID, n.UUID):
+			// It has joined before, so it boots from its disk; with which config is not known.
+			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: want}
 			changed = true
 		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "":
 			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Maintenance, UUID: n.UUID, MACs: []string{n.MAC}, Talos: d.Spec.Versions.Talos}
