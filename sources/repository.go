@@ -108,9 +108,13 @@ func New(c Config) (*Repository, error) {
 }
 
 // Fetch asks the store for the newest tree. An error means that it could not be
-// asked; the files themselves are read by Snapshot.
+// asked; the files themselves are read by Snapshot. A revision that is too large to be
+// fetched is a tree that cannot be read: it is wrong as an invalid one is, and reported like it.
 func (r *Repository) Fetch(ctx context.Context) (Tree, error) {
 	head, err := r.c.Store.Head(ctx)
+	if errors.Is(err, git.ErrLimit) && head.Revision != "" {
+		return Tree{Revision: cluster.Revision(head.Revision), FS: unreadable{err}}, nil
+	}
 	if err != nil {
 		return Tree{}, fmt.Errorf("look for a new revision: %w", err)
 	}
@@ -119,6 +123,14 @@ func (r *Repository) Fetch(ctx context.Context) (Tree, error) {
 		return Tree{}, fmt.Errorf("read revision %s: %w", head.Revision, err)
 	}
 	return Tree{Revision: cluster.Revision(head.Revision), Content: head.Content, Subject: head.Subject, FS: files}, nil
+}
+
+// unreadable is a file system of which nothing can be read.
+type unreadable struct{ why error }
+
+// Open implements fs.FS.
+func (u unreadable) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: u.why}
 }
 
 // Descends reports whether head has ancestor in its history. An ancestor that

@@ -427,6 +427,21 @@ func TestFetch(t *testing.T) {
 	if snap, _ := snapshot(t, r, tree, "dev"); snap.Revision != revision {
 		t.Error(snap.Revision)
 	}
+	// One that is too large to be fetched is as wrong as one whose files are too large,
+	// shows nothing to be removed, and has no history to be compared.
+	store.head = git.Commit{Revision: "main@sha1:" + strings.Repeat("b", 40)}
+	store.err = fault.WithHint(fmt.Errorf("receive pack: %w", git.ErrLimit), "use another one")
+	tree, err = r.Fetch(t.Context())
+	if err != nil || string(tree.Revision) != store.head.Revision {
+		t.Fatal(tree, err)
+	}
+	snap, problems := snapshot(t, r, tree, "dev")
+	if snap.Revision != tree.Revision || !problems.HasErrors() || problems[0].Message != "cannot be listed: receive pack: limit exceeded" || problems[0].Hint != "use another one" {
+		t.Errorf("%v, %v", snap.Revision, problems)
+	}
+	if r.IsRemoved(tree, "dev") {
+		t.Error("it is taken for removed")
+	}
 	store.err = errHinted
 	if _, err := r.Fetch(t.Context()); fault.HintOf(err) != "use another one" {
 		t.Errorf("%v has lost its hint", err)

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"os"
 	"sync"
 
 	"github.com/go-git/go-billy/v5"
+	"github.com/go-git/go-billy/v5/util"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/object"
@@ -30,6 +33,9 @@ type objects struct {
 	sto objectStorer
 	// shallow: a part of the history is missing, so that what is not there may be in it.
 	shallow bool
+	// omits is the size in bytes above which files may be missing, because the server was
+	// asked to leave them out; 0: none may.
+	omits int64
 }
 
 type objectStorer interface {
@@ -93,10 +99,20 @@ func (o *objects) has(h plumbing.Hash) (bool, error) {
 	return err == nil, err
 }
 
-func (o *objects) commit(h plumbing.Hash) (*object.Commit, error) {
+// lacks reports whether a file is not here, and may be larger than so many bytes.
+func (o *objects) lacks(err error, bytes int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	obj, err := o.object(plumbing.CommitObject, h, maxCommit)
+	return errors.Is(err, plumbing.ErrObjectNotFound) && o.omits != 0 && o.omits >= bytes
+}
+
+func (o *objects) commit(h plumbing.Hash) (*object.Commit, error) { return o.commitUpTo(h, maxCommit) }
+
+// commitUpTo reads a commit of at most so many bytes.
+func (o *objects) commitUpTo(h plumbing.Hash, most int64) (*object.Commit, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	obj, err := o.object(plumbing.CommitObject, h, most)
 	if err != nil {
 		return nil, err
 	}
@@ -162,13 +178,15 @@ func (o *objects) descends(ctx context.Context, head, ancestor plumbing.Hash) (b
 			return nil
 		}
 		seen[h] = true
-		c, err := o.commit(h)
+		// Whatever was fetched is history: nothing of it may keep what comes after it.
+		c, err := o.commitUpTo(h, math.MaxInt64)
 		if err != nil && o.shallow {
 			return errShallow()
 		}
 		if err != nil {
 			return fmt.Errorf("read history of %s: %w", head, err)
 		}
+		c.Message = "" // it may be long, and many wait
 		heap.Push(queue, c)
 		return nil
 	}
@@ -232,7 +250,33 @@ func newBare(fs billy.Filesystem, branch string) (*bare, error) {
 	if err := initStorage(sto, branch); err != nil {
 		return nil, err
 	}
-	return &bare{objects: objects{sto: sto}, fs: fs, sto: sto}, nil
+	b := &bare{objects: objects{sto: sto}, fs: fs, sto: sto}
+	if text, err := util.ReadFile(fs, omitsFile); err == nil {
+		if _, err := fmt.Sscan(string(text), &b.omits); err != nil {
+			return nil, fmt.Errorf("read %s: %w", omitsFile, err)
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	return b, nil
+}
+
+// omitsFile has, in a bare repository of ours, the size in bytes above which files may be
+// missing from it.
+const omitsFile = "talos-agent-omits"
+
+// omit notes that files above a size are missing from now on.
+func (b *bare) omit(size int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.omits != 0 && b.omits <= size {
+		return nil
+	}
+	if err := util.WriteFile(b.fs, omitsFile, fmt.Appendln(nil, size), 0o600); err != nil {
+		return err
+	}
+	b.omits = size
+	return nil
 }
 
 // packs counts the packs, which pile up with each fetch.

@@ -150,6 +150,7 @@ func TestPackIsDroppedWhenTheContextEnds(t *testing.T) {
 
 func TestBombsFromARealServer(t *testing.T) {
 	o := newOrigin(t)
+	o.run("config", "uploadpack.allowFilter", "false")
 	o.commitTree(treeEntry("100644", "zeros", o.object("blob", make([]byte, 3<<20))))
 	h := serveHTTP(t, o, false)
 	_, err := open(t, Config{URL: h.url(), Dir: t.TempDir(), Limits: Limits{Object: 2 << 20}}).Head(t.Context())

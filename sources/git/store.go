@@ -19,6 +19,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
@@ -61,6 +62,20 @@ type Store struct {
 	store   *bare       // the same, when it is ours; under turn
 	suspect atomic.Bool // an object that should be there could not be read
 	renewed renewal     // under turn
+	refused refusal     // under turn
+}
+
+// refusal is why a head could not be fetched, by limits that it would meet again: all of
+// it would be sent once more each time.
+type refusal struct {
+	tip      plumbing.Hash
+	at       time.Time
+	filtered bool // the server was asked to leave out large files
+	err      error
+}
+
+func (r refusal) holds(tip plumbing.Hash, filtered bool) bool {
+	return r.tip == tip && r.filtered == filtered && time.Since(r.at) <= time.Hour
 }
 
 // renewal is when and for which head a store was last made again. A commit may
@@ -119,11 +134,12 @@ func (s *Store) Close() error {
 //
 // The error is an *Error of kind ErrUnreachable, ErrAuth, ErrHostKey, ErrNotFound,
 // ErrNoBranch, ErrUnsupported, ErrDisk or ErrLimit, or the context's, or names what
-// the server sent that made no sense.
+// the server sent that made no sense. With ErrLimit the commit has Revision and Hash,
+// unless it is not even known.
 func (s *Store) Head(ctx context.Context) (Commit, error) {
 	c, err := s.head(ctx)
 	if err != nil {
-		return Commit{}, fmt.Errorf("read %s of %s: %w", s.cfg.Branch, s.loc, err)
+		return c, fmt.Errorf("read %s of %s: %w", s.cfg.Branch, s.loc, err)
 	}
 	return c, nil
 }
@@ -148,9 +164,21 @@ func (s *Store) head(parent context.Context) (Commit, error) {
 		if parent.Err() == nil && ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 			return Commit{}, newError(ErrUnreachable, "", nil, "not done within %s", s.cfg.Limits.Timeout)
 		}
-		return Commit{}, err
+		return s.nameRefused(tip, err), err
 	}
-	return s.describe(tip)
+	c, err := s.describe(tip)
+	if err != nil {
+		return s.nameRefused(tip, err), err
+	}
+	return c, nil
+}
+
+// nameRefused is what is known of a commit that is too large to be read.
+func (s *Store) nameRefused(tip plumbing.Hash, err error) Commit {
+	if tip.IsZero() || !errors.Is(err, ErrLimit) {
+		return Commit{}
+	}
+	return Commit{Revision: s.cfg.Branch + "@sha1:" + tip.String(), Hash: tip.String()}
 }
 
 func (s *Store) describe(tip plumbing.Hash) (Commit, error) {
@@ -302,14 +330,30 @@ func (s *Store) noBranch(names []string) error {
 	return newError(ErrNoBranch, hint, nil, "there is no branch %s", s.cfg.Branch)
 }
 
-// remoteTip asks the server, and fetches if the branch has moved.
+// remoteTip asks the server, and fetches if the branch has moved. With ErrLimit it returns
+// the tip that cannot be fetched.
 func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 	sess, refs, tip, err := s.ask(ctx)
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
 	defer func() { sess.close() }()
+	filtered := refs.Capabilities.Supports(capability.Filter)
+	if s.refused.holds(tip, filtered) {
+		return tip, s.refused.err
+	}
+	tip, err = s.fetchTip(ctx, &sess, refs, tip)
+	if errors.Is(err, ErrLimit) {
+		if !filtered {
+			err = fault.WithHint(err, "have the server leave large files out: in the repository there, `git config uploadpack.allowFilter true`; or "+tooBig)
+		}
+		s.refused = refusal{tip, time.Now(), filtered, err}
+	}
+	return tip, err
+}
 
+// fetchTip fetches a tip if it is not here.
+func (s *Store) fetchTip(ctx context.Context, sess *session, refs *packp.AdvRefs, tip plumbing.Hash) (plumbing.Hash, error) {
 	have, packs, err := s.state()
 	var reason string
 	switch {
@@ -322,22 +366,24 @@ func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
 	case packs >= maxPacks:
 		reason = fmt.Sprintf("it holds %d packs", packs)
 	default:
-		err := s.fetch(ctx, sess, refs, have, tip, s.store)
+		err := s.fetch(ctx, *sess, refs, have, tip, s.store)
 		if err == nil {
 			return tip, nil
 		}
 		if isKnown(err) || packs == 0 {
-			return plumbing.ZeroHash, err
+			return tip, err
 		}
 		reason = err.Error()
-		sess.close()
-		if sess, refs, tip, err = s.ask(ctx); err != nil {
+		(*sess).close()
+		var next session
+		if next, refs, tip, err = s.ask(ctx); err != nil {
 			return plumbing.ZeroHash, err
 		}
+		*sess = next
 	}
 	before := s.renewed
-	if err := s.renew(ctx, sess, refs, tip, reason); err != nil {
-		return plumbing.ZeroHash, err
+	if err := s.renew(ctx, *sess, refs, tip, reason); err != nil {
+		return tip, err
 	}
 	if before.reason != reason || before.mayHelp(tip) {
 		s.log.Info("the copy of the repository in the cache was re-created", logging.Detail, reason)
@@ -410,6 +456,13 @@ func (s *Store) fetch(ctx context.Context, sess session, refs *packp.AdvRefs, ha
 		if err := req.Capabilities.Set(capability.NoProgress); err != nil {
 			return err
 		}
+	}
+	if refs.Capabilities.Supports(capability.Filter) {
+		// Large files are not read, and one that was pushed once would stay in every pack.
+		if err := errors.Join(b.omit(s.cfg.Limits.Blob), req.Capabilities.Set(capability.Filter)); err != nil {
+			return err
+		}
+		req.Filter = packp.FilterBlobLimit(uint64(s.cfg.Limits.Blob)+1, packp.BlobLimitPrefixNone)
 	}
 	req.Wants, req.Haves = []plumbing.Hash{tip}, haves
 	pack, err := sess.pack(ctx, req)

@@ -320,7 +320,7 @@ func TestLimitsOfATree(t *testing.T) {
 		read   []string
 		words  []string
 	}{
-		"file":    {Limits{Blob: 4}, []string{"a", "c"}, []string{"read c", "5 bytes, the limit for one file is 4"}},
+		"file":    {Limits{Blob: 4}, []string{"a", "c"}, []string{"read c", "larger than 4 bytes, the limit for one file"}},
 		"total":   {Limits{Total: 8}, []string{"a", "b", "a", "c"}, []string{"read c", "larger than 8 bytes"}},
 		"entries": {Limits{Entries: 5}, []string{"a", "a", "d/h"}, []string{"more than 5 directory entries"}},
 		"depth":   {Limits{Depth: 3}, []string{"d/h", "d/e/f/g"}, []string{"4 directories deep, the limit is 3"}},

@@ -62,7 +62,11 @@ func (t *tree) list(path string, dir node) ([]node, error) {
 }
 
 func (t *tree) size(_ string, n node) (int64, error) {
-	size, err := t.store.current().size(n.hash)
+	o := t.store.current()
+	size, err := o.size(n.hash)
+	if o.lacks(err, t.limits.Blob) {
+		return t.limits.Blob + 1, nil // at least
+	}
 	return size, t.suspect(err)
 }
 
@@ -70,6 +74,11 @@ func (t *tree) read(path string, n node) ([]byte, error) {
 	size, err := t.size(path, n)
 	if err != nil {
 		return nil, err
+	}
+	if o := t.store.current(); size > t.limits.Blob {
+		if _, err := o.size(n.hash); o.lacks(err, t.limits.Blob) {
+			return nil, newError(ErrLimit, "", nil, "larger than %d bytes, the limit for one file", t.limits.Blob)
+		}
 	}
 	if err := t.spendBytes(path, size); err != nil {
 		return nil, err

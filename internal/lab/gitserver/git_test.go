@@ -332,7 +332,7 @@ func TestReceivePackWantsWholeHistories(t *testing.T) {
 		hidden := must[string](b)(elsewhere.Commit("main", content("b", "2"), "hidden"))
 		child := commitOn(b, elsewhere.mem, hidden, content("b", "3"))
 
-		pack := must[[]byte](b)(elsewhere.packObjects([]plumbing.Hash{plumbing.NewHash(child)}, []plumbing.Hash{plumbing.NewHash(hidden)}))
+		pack := must[[]byte](b)(elsewhere.packObjects([]plumbing.Hash{plumbing.NewHash(child)}, []plumbing.Hash{plumbing.NewHash(hidden)}, noFilter))
 		line := fmt.Sprintf("%s %s refs/heads/main\x00report-status", base, child)
 		in := fmt.Sprintf("%04x%s0000%s", len(line)+4, line, pack)
 		var out bytes.Buffer

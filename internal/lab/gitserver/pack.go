@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
@@ -52,6 +54,9 @@ func (r *Repo) advertiseRefs(out io.Writer, service string, overHTTP bool) error
 	caps := uploadCapabilities
 	if service == receivePack {
 		caps = receiveCapabilities
+	}
+	if service == uploadPack && r.allowsFilter() {
+		caps = append(slices.Clone(caps), capability.Filter)
 	}
 	for _, c := range caps {
 		if err := ads.Capabilities.Set(c); err != nil {
@@ -104,7 +109,7 @@ func addReferences(s storage.Storer, ads *packp.AdvRefs, head bool) error {
 // each request and gets one answer to each; any other goes on talking.
 func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 	lines := pktline.NewScanner(in)
-	wants, caps, err := readWants(lines)
+	wants, caps, below, err := readWants(lines)
 	if err != nil {
 		return &badRequestError{err}
 	}
@@ -112,6 +117,9 @@ func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 		return nil // looked at the references and left
 	}
 	enc := pktline.NewEncoder(out)
+	if below != noFilter && !r.allowsFilter() {
+		return enc.EncodeString("ERR upload-pack: filtering not recognized\n")
+	}
 	for _, want := range wants {
 		if !r.hasObject(want) {
 			return enc.Encodef("ERR upload-pack: not our ref %s\n", want)
@@ -121,7 +129,7 @@ func (r *Repo) uploadPack(in io.Reader, out io.Writer, stateless bool) error {
 	if err != nil || !done {
 		return err
 	}
-	pack, err := r.packObjects(wants, common)
+	pack, err := r.packObjects(wants, common, below)
 	if err != nil {
 		return err
 	}
@@ -149,32 +157,42 @@ func writeSideband(out io.Writer, pack []byte) error {
 	return nil
 }
 
-// readWants reads the head of a fetch request, up to its flush.
-func readWants(lines *pktline.Scanner) (wants []plumbing.Hash, caps *capability.List, err error) {
-	caps = capability.NewList()
+// noFilter is the size of files that a client asks to be left out when it asks for none.
+const noFilter = math.MaxInt64
+
+// readWants reads the head of a fetch request, up to its flush. Files of a size that is not
+// below the last result are to be left out.
+func readWants(lines *pktline.Scanner) (wants []plumbing.Hash, caps *capability.List, below int64, err error) {
+	caps, below = capability.NewList(), noFilter
 	for lines.Scan() {
 		line := bytes.TrimSuffix(lines.Bytes(), []byte("\n"))
 		if len(line) == 0 {
-			return wants, caps, nil
+			return wants, caps, below, nil
+		}
+		if limit, ok := bytes.CutPrefix(line, []byte("filter blob:limit=")); ok && len(wants) > 0 {
+			if below, err = strconv.ParseInt(string(limit), 10, 64); err != nil {
+				return nil, nil, 0, err
+			}
+			continue
 		}
 		hash, rest, ok := hashAfter(line, "want ")
 		if !ok {
-			return nil, nil, fmt.Errorf("%.60q where a wanted object was expected", line)
+			return nil, nil, 0, fmt.Errorf("%.60q where a wanted object was expected", line)
 		}
 		if len(wants) == 0 {
 			if err := caps.Decode(rest); err != nil {
-				return nil, nil, err
+				return nil, nil, 0, err
 			}
 		}
 		wants = append(wants, hash)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	if len(wants) > 0 {
-		return nil, nil, io.ErrUnexpectedEOF
+		return nil, nil, 0, io.ErrUnexpectedEOF
 	}
-	return nil, caps, nil
+	return nil, caps, below, nil
 }
 
 // hashAfter splits "word <hash>rest".
@@ -237,8 +255,8 @@ func (r *Repo) hasObject(h plumbing.Hash) bool {
 	return r.Edit(func(s storage.Storer) error { return s.HasEncodedObject(h) }) == nil
 }
 
-// packObjects makes a pack of what wants need and haves do not have.
-func (r *Repo) packObjects(wants, haves []plumbing.Hash) ([]byte, error) {
+// packObjects makes a pack of what wants need and haves do not have, but for large files.
+func (r *Repo) packObjects(wants, haves []plumbing.Hash, below int64) ([]byte, error) {
 	var pack bytes.Buffer
 	err := r.Edit(func(s storage.Storer) error {
 		have, err := revlist.Objects(s, haves, nil)
@@ -249,6 +267,10 @@ func (r *Repo) packObjects(wants, haves []plumbing.Hash) ([]byte, error) {
 		if err != nil {
 			return err
 		}
+		objects = slices.DeleteFunc(objects, func(h plumbing.Hash) bool {
+			obj, err := s.EncodedObject(plumbing.BlobObject, h)
+			return err == nil && obj.Size() >= below
+		})
 		// revlist returns them in the order of a map.
 		slices.SortFunc(objects, func(a, b plumbing.Hash) int { return cmp.Compare(a.String(), b.String()) })
 		_, err = packfile.NewEncoder(&pack, s, false).Encode(objects, 0)

@@ -39,6 +39,22 @@ type Repo struct {
 	mu     sync.Mutex
 	mem    storage.Storer                  // nil on disk
 	pushed func(ref, before, after string) // nil: nobody is notified
+	filter bool
+}
+
+// AllowFilter has the server leave large files out of packs for who asks for that, as
+// forges do and git's own server does with uploadpack.allowFilter.
+func (r *Repo) AllowFilter(allowed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.filter = allowed
+}
+
+// allowsFilter reports whether it does.
+func (r *Repo) allowsFilter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.filter
 }
 
 // OnPush has f called whenever a branch was moved, by a push or by the methods
