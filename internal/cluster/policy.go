@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 )
 
 // Policy is what the host allows. It comes from a file that only root of the
@@ -12,8 +13,9 @@ type Policy struct {
 	File       string
 	Pool       string
 	VMIDs      []Range
-	Datastores []string // empty: any
-	Bridges    []string // empty: any
+	Datastores []string       // empty: any
+	Bridges    []string       // empty: any
+	Networks   []netip.Prefix // that addresses of nodes and VIPs lie in; empty: any
 	Limits     Limits
 	Capacity   Capacity
 	Switches          // narrow those of every cluster

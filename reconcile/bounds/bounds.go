@@ -4,6 +4,7 @@ package bounds
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			refuse(n.Name, "pool", "it wants pool %q, and the host allows %q", n.Pool, p.Pool)
 		}
 		if len(p.VMIDs) > 0 && !slices.ContainsFunc(p.VMIDs, func(r cluster.Range) bool { return r.Contains(n.VMID) }) {
-			refuse(n.Name, "vmids", "its vmid %d lies outside %s", n.VMID, ranges(p.VMIDs))
+			refuse(n.Name, "vmids", "its vmid %d lies outside %s", n.VMID, listed(p.VMIDs))
 		}
 		stores := []string{n.Datastore, n.CloudInitDatastore, n.ImageDatastore}
 		for _, dk := range n.Disks {
@@ -60,6 +61,12 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, n.Bridge) {
 			refuse(n.Name, "bridges", "it wants bridge %q, and the host allows %s", n.Bridge, strings.Join(p.Bridges, ", "))
 		}
+		if !allowsAddress(p, n.IP) {
+			refuse(n.Name, "networks", "its address %s lies outside %s", n.IP, listed(p.Networks))
+		}
+	}
+	if vip := d.Spec.Network.VIP; vip.IsValid() && !allowsAddress(p, vip) {
+		refuse(d.Spec.Name, "networks", "its vip %s lies outside %s", vip, listed(p.Networks))
 	}
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
@@ -152,10 +159,15 @@ func hostOf(rawURL string) string {
 	return u.Host
 }
 
-func ranges(rs []cluster.Range) string {
-	words := make([]string, len(rs))
-	for i, r := range rs {
-		words[i] = r.String()
+func listed[T fmt.Stringer](list []T) string {
+	words := make([]string, len(list))
+	for i, v := range list {
+		words[i] = v.String()
 	}
 	return strings.Join(words, ", ")
+}
+
+// allowsAddress reports whether a node, or the control planes together, may have an address.
+func allowsAddress(p cluster.Policy, a netip.Addr) bool {
+	return len(p.Networks) == 0 || slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }

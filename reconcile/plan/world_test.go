@@ -238,6 +238,10 @@ func (w *world) run(t *testing.T, line string) string {
 			w.p.ApplyOff = true
 		case "removals":
 			w.p.Removals = w.number(t, arg(2))
+		case "networks":
+			for _, n := range f[2:] {
+				w.p.Networks = append(w.p.Networks, netip.MustParsePrefix(n))
+			}
 		case "thin":
 			w.p.Capacity.ThinPercent = w.number(t, arg(2))
 		}

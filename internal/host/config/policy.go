@@ -1,6 +1,10 @@
 package config
 
-import "github.com/talos-agent/talos-agent/internal/cluster"
+import (
+	"net/netip"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
 
 // The types in this file are the format of the host's policy, as those of
 // config.go are that of its config.
@@ -24,6 +28,9 @@ type policyFile struct {
 	Datastores []string `yaml:"datastores" is:"storage" default:"any" example:"[local, local-lvm]"`
 	// The bridges that nodes may be attached to.
 	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
+	// The networks that addresses of nodes, and VIPs, must lie in. Without it a node may have
+	// any address of its network, that of this host or of a router included.
+	Networks []netip.Prefix `yaml:"networks" default:"any" example:"[10.10.0.64/26]"`
 	// The most that all clusters of this agent may have together.
 	Limits limitsFile `yaml:"limits"`
 	// How far hosts and storages may be filled by new VMs. A VM that is there is never

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -144,6 +145,10 @@ func showNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 			return show(dir, n.Value)
 		}
 		return notShown
+	case t == reflect.TypeFor[netip.Prefix]():
+		if p, err := netip.ParsePrefix(n.Value); err == nil {
+			return p.String()
+		}
 	case t.Kind() == reflect.Struct || t.Kind() == reflect.Int || t.Kind() == reflect.Int64 || t.Kind() == reflect.Bool:
 		if len(n.Value) <= 20 && aNumber.MatchString(n.Value) || n.Value == "true" || n.Value == "false" {
 			return n.Value

@@ -104,11 +104,11 @@ func TestRedactionOfNumbers(t *testing.T) {
 	}
 	const secret = "s3cr3t-canary-7f"
 	config := show("config.yaml", "repository: {interval: "+secret+"}\nhistory: {keep: "+secret+"}\n", configFile{})
-	policy := show("policy.yaml", "vmids: [400-599, 7 00, "+secret+"]\nlimits: {nodes: "+secret+", cores: 12, ram: 64GiB, disk: "+secret+"}\n", policyFile{})
+	policy := show("policy.yaml", "networks: [10.10.0.64/26, "+secret+"]\nvmids: [400-599, 7 00, "+secret+"]\nlimits: {nodes: "+secret+", cores: 12, ram: 64GiB, disk: "+secret+"}\n", policyFile{})
 	if strings.Contains(config+policy, secret) {
 		t.Errorf("a secret is shown:\n%s%s", config, policy)
 	}
-	for _, want := range []string{"- 400-599", `cores: "12"`, "ram: 64GiB"} {
+	for _, want := range []string{"10.10.0.64/26", "- 400-599", `cores: "12"`, "ram: 64GiB"} {
 		if !strings.Contains(policy, want) {
 			t.Errorf("%q is not shown:\n%s", want, policy)
 		}
