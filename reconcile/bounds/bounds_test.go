@@ -3,6 +3,7 @@ package bounds
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -53,11 +54,101 @@ func TestBelow(t *testing.T) {
 		{"https://user@charts.example.org", "https://charts.example.org", false},
 		{"https://charts.example.org/a/../b", "https://charts.example.org/a", false},
 		{"https://charts.example.org/a/%2e%2e/b", "https://charts.example.org/a", false},
+		{"https://charts.example.org/a%2eb", "https://charts.example.org", false},
+		{"https://charts.example.org/a%2Eb", "https://charts.example.org", false},
+		{"://", "://", false},
+		{"https://charts.example.org", "://", false},
+		{"://", "https://charts.example.org", false},
 		{"oci://ghcr.io/org/chart", "oci://ghcr.io/org", true},
 		{"https://CHARTS.example.org", "https://charts.example.org", true},
 	} {
 		if got := below(c.src, c.allowed); got != c.want {
 			t.Errorf("below(%q, %q) = %v", c.src, c.allowed, got)
 		}
+	}
+}
+
+// TestEveryRule: each rule refuses what is outside it, names itself, and bounds nothing when
+// it is not written. What is inside all of them is allowed.
+func TestEveryRule(t *testing.T) {
+	all := func() (cluster.Spec, cluster.Policy) {
+		return cluster.Spec{Name: "dev", InstallerRegistry: "factory.talos.dev",
+				Addons: []cluster.Addon{{Name: "app", Chart: cluster.Chart{Repository: "https://charts.example.org/a"}}, {Name: "own", Chart: cluster.Chart{Path: "chart"}}, {Name: "image", Chart: cluster.Chart{OCI: "oci://ghcr.io/org/chart"}}},
+				Nodes: []cluster.Node{{Name: "cp-1", VMID: 401, Pool: "talos", Bridge: "vmbr1", Datastore: "local-lvm", CloudInitDatastore: "local-lvm", ImageDatastore: "local", Cores: 4, MemoryMiB: 8192, DiskBytes: 40 << 30,
+					Disks: []cluster.Disk{{Name: "data", Datastore: "local-lvm", Bytes: 10 << 30}}}}},
+			cluster.Policy{Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}}, Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
+				Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://charts.example.org", "oci://ghcr.io/org"},
+				Limits: cluster.Limits{Nodes: 1, Cores: 4, MemoryMiB: 8192, DiskBytes: 50 << 30}}
+	}
+	node := func(change func(*cluster.Node)) func(*cluster.Spec, *cluster.Policy) {
+		return func(s *cluster.Spec, _ *cluster.Policy) { change(&s.Nodes[0]) }
+	}
+	for name, c := range map[string]struct {
+		change func(*cluster.Spec, *cluster.Policy)
+		want   string
+	}{
+		"inside":               {func(*cluster.Spec, *cluster.Policy) {}, ""},
+		"pool":                 {node(func(n *cluster.Node) { n.Pool = "other" }), "pool"},
+		"any pool":             {func(_ *cluster.Spec, p *cluster.Policy) { p.Pool = "" }, ""},
+		"vmid":                 {node(func(n *cluster.Node) { n.VMID = 500 }), "vmids"},
+		"any vmid":             {func(s *cluster.Spec, p *cluster.Policy) { p.VMIDs, s.Nodes[0].VMID = nil, 900 }, ""},
+		"datastore":            {node(func(n *cluster.Node) { n.Datastore = "nfs" }), "datastores"},
+		"cloud-init datastore": {node(func(n *cluster.Node) { n.CloudInitDatastore = "nfs" }), "datastores"},
+		"image datastore":      {node(func(n *cluster.Node) { n.ImageDatastore = "nfs" }), "datastores"},
+		"datastore of a disk":  {node(func(n *cluster.Node) { n.Disks[0].Datastore = "nfs" }), "datastores"},
+		"no cloud-init drive":  {node(func(n *cluster.Node) { n.CloudInitDatastore = "" }), ""},
+		"any datastore":        {func(s *cluster.Spec, p *cluster.Policy) { p.Datastores, s.Nodes[0].Datastore = nil, "nfs" }, ""},
+		"bridge":               {node(func(n *cluster.Node) { n.Bridge = "vmbr0" }), "bridges"},
+		"any bridge":           {func(s *cluster.Spec, p *cluster.Policy) { p.Bridges, s.Nodes[0].Bridge = nil, "vmbr0" }, ""},
+		"factory":              {func(s *cluster.Spec, _ *cluster.Policy) { s.InstallerRegistry = "factory.evil.example" }, "sources.factory"},
+		"factory not known":    {func(s *cluster.Spec, _ *cluster.Policy) { s.InstallerRegistry = "" }, ""},
+		"any factory": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.Factories, s.InstallerRegistry = nil, "factory.evil.example"
+		}, ""},
+		"chart":               {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[0].Chart.Repository = "https://evil.example" }, "sources.charts"},
+		"chart of a registry": {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[2].Chart.OCI = "oci://ghcr.io/evil/chart" }, "sources.charts"},
+		"any chart": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.Charts, s.Addons[0].Chart.Repository = nil, "https://evil.example"
+		}, ""},
+		"a node more": {func(_ *cluster.Spec, p *cluster.Policy) { p.Limits.Nodes = 0; p.Limits.Cores = 3 }, "limits.cores"},
+		"memory":      {func(_ *cluster.Spec, p *cluster.Policy) { p.Limits.MemoryMiB-- }, "limits.ram"},
+		"disks":       {func(_ *cluster.Spec, p *cluster.Policy) { p.Limits.DiskBytes-- }, "limits.disk"},
+		"nodes": {func(s *cluster.Spec, p *cluster.Policy) {
+			s.Nodes, p.Limits = append(s.Nodes, s.Nodes[0]), cluster.Limits{Nodes: 1}
+		}, "limits.nodes"},
+		"no limits":                 {func(_ *cluster.Spec, p *cluster.Policy) { p.Limits = cluster.Limits{} }, ""},
+		"a factory below a path":    {func(_ *cluster.Spec, p *cluster.Policy) { p.Factories = []string{"https://factory.talos.dev/sub"} }, ""},
+		"a factory that is no URL":  {func(_ *cluster.Spec, p *cluster.Policy) { p.Factories = []string{"://"} }, "sources.factory"},
+		"a chart rule that is none": {func(_ *cluster.Spec, p *cluster.Policy) { p.Charts = []string{"://", "oci://ghcr.io"} }, "sources.charts"},
+		"a chart that is no URL":    {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[0].Chart.Repository = "://" }, "sources.charts"},
+	} {
+		s, p := all()
+		c.change(&s, &p)
+		var got []string
+		for _, b := range OfSpec(s, p) {
+			got = append(got, b.About)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: refused for %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestNoVIP: a cluster without a VIP has no address of one.
+func TestNoVIP(t *testing.T) {
+	spec := cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "cp-1", IP: netip.MustParseAddr("10.10.0.11")}}}
+	if refused := OfSpec(spec, cluster.Policy{Networks: []netip.Prefix{netip.MustParsePrefix("10.10.0.0/24")}}); len(refused) != 0 {
+		t.Errorf("refused for %+v", refused)
+	}
+}
+
+// TestUnknownPolicy: what the host allows is known or it is not.
+func TestUnknownPolicy(t *testing.T) {
+	if b := BlockUnknown("dev", cluster.Policy{}); len(b) != 0 {
+		t.Errorf("blocked for %+v", b)
+	}
+	b := BlockUnknown("dev", cluster.Policy{Problems: cluster.Problems{{Severity: cluster.Error, File: "policy.yaml", Message: "unreadable", Hint: "make it readable"}}})
+	if len(b) != 1 || b[0].Reason != cluster.PolicyUnknown || b[0].Hint != "make it readable; the agent goes on by itself when root of the host has fixed it" {
+		t.Errorf("%+v", b)
 	}
 }

@@ -100,7 +100,7 @@ func (e Etcd) WithoutMember(node string) string {
 		return fmt.Sprintf("%d of %d members of etcd are healthy, and %d are needed to remove one", len(e.Healthy), e.voters, majority)
 	}
 	left, after := len(e.Down(node).Healthy), e.voters-1
-	if left < after/2+1 || left == 0 {
+	if left < after/2+1 { // never 0
 		return fmt.Sprintf("without %s %d of %d members of etcd would be healthy, and %d are needed", node, left, after, after/2+1)
 	}
 	return ""

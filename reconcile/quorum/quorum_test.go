@@ -1,6 +1,8 @@
 package quorum
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -25,5 +27,92 @@ func TestWhyADisruptionWaits(t *testing.T) {
 		if got := c.e.Without("cp-1"); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.e, got, c.want)
 		}
+	}
+}
+
+// TestWhyARemovalWaits: what a person reads when a member may not be removed.
+func TestWhyARemovalWaits(t *testing.T) {
+	four := []string{"cp-1", "cp-2", "cp-3", "cp-4"}
+	for _, c := range []struct {
+		e    Etcd
+		want string
+	}{
+		{Etcd{voters: 3, Healthy: four[:3], asked: 3, agreed: cluster.Saw(true)}, ""},
+		{Etcd{voters: 3, Healthy: four[1:3], asked: 2, agreed: cluster.Unseen[bool]("cp-1 cannot be asked")}, ""},
+		{Etcd{voters: 3, Healthy: four[:3], asked: 3, learners: []string{"cp-1"}, agreed: cluster.Saw(true)}, ""},
+		{Etcd{voters: 3, Healthy: four[:3], asked: 3, learners: []string{"cp-1", "cp-4"}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: 3, agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: 1, agreed: cluster.Unseen[bool]("")}, "1 of 3 members of etcd were asked, and 2 have to agree"},
+		{Etcd{voters: 4, Healthy: four[1:3], asked: 4, agreed: cluster.Saw(true)}, "2 of 4 members of etcd are healthy, and 3 are needed to remove one"},
+		{Etcd{voters: 3, Healthy: four[:2], asked: 3, agreed: cluster.Saw(true)}, "without cp-1 1 of 2 members of etcd would be healthy, and 2 are needed"},
+		{Etcd{voters: 1, Healthy: four[:1], asked: 1, agreed: cluster.Saw(true)}, "without cp-1 0 of 0 members of etcd would be healthy, and 1 are needed"},
+		{Etcd{unknown: "timeout", voters: 3, Healthy: four[:3], asked: 3, agreed: cluster.Saw(true)}, "the members of etcd are not known: timeout"},
+	} {
+		if got := c.e.WithoutMember("cp-1"); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.e, got, c.want)
+		}
+	}
+}
+
+// TestOnlyMember: every clause counts, or a cluster of several would be taken down as one
+// that has no other to ask.
+func TestOnlyMember(t *testing.T) {
+	only := Etcd{voters: 1, Healthy: []string{"cp-1"}, agreed: cluster.Saw(true)}
+	for name, c := range map[string]struct {
+		change func(*Etcd)
+		want   bool
+	}{
+		"only":          {func(*Etcd) {}, true},
+		"unknown":       {func(e *Etcd) { e.unknown = "timeout" }, false},
+		"nobody agrees": {func(e *Etcd) { e.agreed = cluster.Unseen[bool]("timeout") }, false},
+		"another list":  {func(e *Etcd) { e.agreed = cluster.Saw(false) }, false},
+		"two voters":    {func(e *Etcd) { e.voters = 2 }, false},
+		"a learner":     {func(e *Etcd) { e.learners = []string{"cp-2"} }, false},
+		"not healthy":   {func(e *Etcd) { e.Healthy = nil }, false},
+		"another node":  {func(e *Etcd) { e.Healthy = []string{"cp-2"} }, false},
+		"lost agreement": {func(e *Etcd) {
+			e.agreed = cluster.Unseen[bool]("timeout")
+			e.agreed.Value = true // of before
+		}, false},
+	} {
+		e := only
+		if c.change(&e); e.IsOnly("cp-1") != c.want {
+			t.Errorf("%s: %v", name, !c.want)
+		}
+	}
+}
+
+// TestOf: a voter is healthy only as the one member of a control plane that reports it
+// itself. What a worker reports of an etcd is nobody's.
+func TestOf(t *testing.T) {
+	node := func(name string, role cluster.Role) cluster.Node { return cluster.Node{Name: name, Role: role} }
+	healthy := cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}}
+	silent := healthy
+	silent.Reach = cluster.Silent
+	sick := cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running"}}}
+	nodes := []cluster.Node{node("cp-1", cluster.ControlPlane), node("cp-2", cluster.ControlPlane), node("cp-3", cluster.ControlPlane), node("cp-4", cluster.ControlPlane), node("wk-1", cluster.Worker)}
+	o := cluster.Observed{
+		Machines:     map[string]cluster.Machine{"cp-1": healthy, "cp-2": silent, "cp-3": sick, "cp-4": healthy, "wk-1": healthy},
+		MembersAgree: cluster.Saw(true), MembersAsked: 4,
+		Members: cluster.Saw([]cluster.Member{{ID: 1, Name: "cp-1"}, {ID: 2, Name: "cp-2"}, {ID: 3, Name: "cp-3"}, {ID: 4, Name: "cp-4"}, {ID: 5, Name: "cp-4"}, {ID: 6, Name: "wk-1"}, {ID: 7, Name: "cp-9", Learner: true}}),
+	}
+	for i := range nodes { // or an address would be that of every member without one
+		nodes[i].IP = netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+	}
+	e := Of(nodes, o)
+	if e.voters != 6 || !slices.Equal(e.Healthy, []string{"cp-1"}) || !slices.Equal(e.learners, []string{"cp-9"}) || e.asked != 4 || e.unknown != "" {
+		t.Errorf("%+v", e)
+	}
+	o.Members = cluster.Unseen[[]cluster.Member]("timeout")
+	if e := Of(nodes, o); e.unknown != "timeout" || len(e.Healthy) != 0 {
+		t.Errorf("%+v", e)
+	}
+	o.Members.Why = ""
+	if e := Of(nodes, o); e.unknown == "" {
+		t.Errorf("%+v", e)
+	}
+	o.Members.Value = []cluster.Member{{ID: 1, Name: "cp-1"}} // of before
+	if e := Of(nodes, o); e.unknown == "" || e.voters != 0 || len(e.Healthy) != 0 {
+		t.Errorf("%+v", e)
 	}
 }

@@ -66,7 +66,7 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 		return cluster.PhaseJoining
 	case cluster.Silent:
 		// One that was ready since its VM was started has booted.
-		if vm.Uptime > BootWithin || !m.ReadyAt.IsZero() && m.ReadyAt.After(o.Now.Add(-vm.Uptime)) {
+		if vm.Uptime > BootWithin || m.ReadyAt.After(o.Now.Add(-vm.Uptime)) {
 			return cluster.PhaseUnreachable
 		}
 		return cluster.PhaseBooting
