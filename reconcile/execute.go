@@ -173,7 +173,7 @@ func (e *executor) finish(info action.Info, err error) {
 	delete(e.running, id)
 	if err == nil {
 		delete(e.backoffs, id)
-		e.restAfter(id, time.Now())
+		e.backOffUndone(id, time.Now())
 	} else if e.run.Err() == nil {
 		b := e.backoffs[id]
 		b.ActionID, b.Error, b.Hint = id, err.Error(), fault.HintOf(err)
@@ -221,10 +221,10 @@ const (
 	undoneWithin = 2 * longestBackoff
 )
 
-// restAfter lets what the agent sets on a Node object rest if it was set again and again:
+// backOffUndone backs off from what the agent sets on a Node object if it was set again and again:
 // a watch shows at once that it was changed, and two that both insist would write many
 // times a second without end.
-func (e *executor) restAfter(id cluster.ActionID, now time.Time) {
+func (e *executor) backOffUndone(id cluster.ActionID, now time.Time) {
 	if id.Kind != cluster.LabelNode {
 		return
 	}
@@ -235,8 +235,8 @@ func (e *executor) restAfter(id cluster.ActionID, now time.Time) {
 	u.last = now
 	u.times++
 	e.undone[id] = u
-	if rests := u.times - undoneOften + 1; rests > 0 {
-		e.backoffs[id] = cluster.Backoff{ActionID: id, Until: now.Add(backoffAfter(nil, rests)), Failed: rests, Undone: true,
+	if backoffs := u.times - undoneOften + 1; backoffs > 0 {
+		e.backoffs[id] = cluster.Backoff{ActionID: id, Until: now.Add(backoffAfter(nil, backoffs)), Failed: backoffs, Undone: true,
 			Error: fmt.Sprintf("what it set was changed soon after, %d times in a row", u.times),
 			Hint:  "find out who writes it, which `talos-agent diff` shows where it is noted, and stop that, or remove it from nodes.yaml"}
 	}

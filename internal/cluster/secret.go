@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 )
 
 // Redacted is what a Secret prints as, whatever the verb, encoder or handler.
@@ -62,4 +63,21 @@ func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `
 // MarshalBinary refuses, so that gob and friends cannot carry a secret away.
 func (s Secret) MarshalBinary() ([]byte, error) {
 	return nil, errors.New("a secret cannot be encoded")
+}
+
+// Access opens a cluster: client certificates minted in memory from the
+// secrets bundle. It is empty when there is no bundle.
+type Access struct {
+	Talos Credentials
+	Kube  Credentials
+}
+
+// Credentials is a client certificate and the authority that signed the
+// server's, all PEM.
+type Credentials struct {
+	CA, Cert, Key Secret
+	NotAfter      time.Time
+	// Seal authenticates what the agent notes in the system itself. Only who has the key
+	// of the authority can make it, and it stays as long as the authority.
+	Seal Secret
 }

@@ -487,20 +487,3 @@ type Config struct {
 	// Fixed is what of it can never change while the cluster lives.
 	Fixed FixedConfig
 }
-
-// Access opens a cluster: client certificates minted in memory from the
-// secrets bundle. It is empty when there is no bundle.
-type Access struct {
-	Talos Credentials
-	Kube  Credentials
-}
-
-// Credentials is a client certificate and the authority that signed the
-// server's, all PEM.
-type Credentials struct {
-	CA, Cert, Key Secret
-	NotAfter      time.Time
-	// Seal authenticates what the agent notes in the system itself. Only who has the key
-	// of the authority can make it, and it stays as long as the authority.
-	Seal Secret
-}

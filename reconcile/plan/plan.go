@@ -222,12 +222,12 @@ func retried(b cluster.Backoff) cluster.Wait {
 // keepRetries keeps reporting what has failed again and again while it is tried
 // once more: otherwise every try would look like the end of the stall, and
 // would be notified to everybody. What somebody else undoes again and again is reported
-// until it has stayed for as long as it rests, for the same reason.
+// until it has stayed for a whole backoff, for the same reason.
 func (m *planner) keepRetries() {
 	for _, b := range m.o.Backoffs {
 		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
-		rests := b.Undone && m.o.Now.Before(b.Until)
-		if (again || rests) && b.Failed >= stalledAfter {
+		waits := b.Undone && m.o.Now.Before(b.Until)
+		if (again || waits) && b.Failed >= stalledAfter {
 			m.wait(retried(b))
 		}
 	}

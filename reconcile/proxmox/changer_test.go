@@ -92,7 +92,7 @@ func sender(c *Client, d cluster.Desired, n cluster.Node) string {
 }
 
 // TestWhoSentIt: what somebody changed with a request that leaves no task is theirs as
-// the access log of the host has it, and nobody's who did not.
+// the access log of the host has it, and that of no one who did not.
 func TestWhoSentIt(t *testing.T) {
 	onLoggedStand(t, func(s *stand, log *accesslog.Log) {
 		d, ctx, image := desired(2), context.Background(), s.imageBytes()
@@ -203,7 +203,7 @@ func TestWhoSentIt(t *testing.T) {
 	})
 }
 
-// TestAccessLogOfOthers: without a log, or with that of another host, nobody is named.
+// TestAccessLogOfOthers: without a log, or with that of another host, no one is named.
 func TestAccessLogOfOthers(t *testing.T) {
 	onLoggedStand(t, func(s *stand, _ *accesslog.Log) {
 		d := desired(1)

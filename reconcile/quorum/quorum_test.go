@@ -62,14 +62,14 @@ func TestOnlyMember(t *testing.T) {
 		change func(*Etcd)
 		want   bool
 	}{
-		"only":          {func(*Etcd) {}, true},
-		"unknown":       {func(e *Etcd) { e.unknown = "timeout" }, false},
-		"nobody agrees": {func(e *Etcd) { e.agreed = cluster.Unseen[bool]("timeout") }, false},
-		"another list":  {func(e *Etcd) { e.agreed = cluster.Saw(false) }, false},
-		"two voters":    {func(e *Etcd) { e.voters = 2 }, false},
-		"a learner":     {func(e *Etcd) { e.learners = []string{"cp-2"} }, false},
-		"not healthy":   {func(e *Etcd) { e.Healthy = nil }, false},
-		"another node":  {func(e *Etcd) { e.Healthy = []string{"cp-2"} }, false},
+		"only":         {func(*Etcd) {}, true},
+		"unknown":      {func(e *Etcd) { e.unknown = "timeout" }, false},
+		"not asked":    {func(e *Etcd) { e.agreed = cluster.Unseen[bool]("timeout") }, false},
+		"another list": {func(e *Etcd) { e.agreed = cluster.Saw(false) }, false},
+		"two voters":   {func(e *Etcd) { e.voters = 2 }, false},
+		"a learner":    {func(e *Etcd) { e.learners = []string{"cp-2"} }, false},
+		"not healthy":  {func(e *Etcd) { e.Healthy = nil }, false},
+		"another node": {func(e *Etcd) { e.Healthy = []string{"cp-2"} }, false},
 		"lost agreement": {func(e *Etcd) {
 			e.agreed = cluster.Unseen[bool]("timeout")
 			e.agreed.Value = true // of before
@@ -83,7 +83,7 @@ func TestOnlyMember(t *testing.T) {
 }
 
 // TestOf: a voter is healthy only as the one member of a control plane that reports it
-// itself. What a worker reports of an etcd is nobody's.
+// itself. What a worker reports of an etcd does not count.
 func TestOf(t *testing.T) {
 	node := func(name string, role cluster.Role) cluster.Node { return cluster.Node{Name: name, Role: role} }
 	healthy := cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}}

@@ -50,7 +50,7 @@ func TestClassify(t *testing.T) {
 }
 
 // TestWhatAControlPlaneLacks: each clause by itself keeps a control plane from being Ready,
-// and what is only not seen is told apart from what is missing.
+// and what is only not seen is another state than what is missing.
 func TestWhatAControlPlaneLacks(t *testing.T) {
 	n := cluster.Node{Name: "cp-1", Role: cluster.ControlPlane, IP: netip.MustParseAddr("10.0.0.1")}
 	for name, tc := range map[string]struct {

@@ -13,7 +13,6 @@ import (
 	"github.com/go-git/go-billy/v5/osfs"
 	gogit "github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"github.com/talos-agent/talos-agent/internal/logging"
@@ -62,7 +61,7 @@ func (s *Store) openBare(name string) (*bare, error) {
 
 // renew fetches the whole history into a fresh store and puts it in the place
 // of the old one, which is kept as it is if that fails.
-func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, tip plumbing.Hash, reason string) (err error) {
+func (s *Store) renew(ctx context.Context, a answer, reason string) (err error) {
 	defer func() { err = onDisk(s.cfg.Dir, err) }()
 	fresh := filepath.Join(s.cfg.Dir, freshDir)
 	if s.cfg.Dir != "" {
@@ -74,7 +73,7 @@ func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, ti
 	if err != nil {
 		return err
 	}
-	if err := s.fetch(ctx, sess, refs, plumbing.ZeroHash, tip, b); err != nil {
+	if err := s.fetch(ctx, a, plumbing.ZeroHash, b); err != nil {
 		return err
 	}
 	if s.cfg.Dir != "" {
@@ -90,7 +89,7 @@ func (s *Store) renew(ctx context.Context, sess session, refs *packp.AdvRefs, ti
 		}
 	}
 	s.store = b
-	s.renewed = renewal{tip, time.Now(), reason}
+	s.renewed = renewal{a.tip, time.Now(), reason}
 	s.use(&b.objects)
 	return nil
 }

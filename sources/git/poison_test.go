@@ -10,7 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
-// TestCommitThatIsTooLarge: a file that nobody reads keeps no revision from being read,
+// TestCommitThatIsTooLarge: a file that is not read keeps no revision from being read,
 // before and after it is removed. Where the server cannot leave it out, the revision is
 // named, and nothing is fetched again for it.
 func TestCommitThatIsTooLarge(t *testing.T) {
@@ -115,5 +115,38 @@ func TestLongCommitMessage(t *testing.T) {
 	}
 	if hint := fault.HintOf(err); hint != "" {
 		t.Errorf("hint %q", hint)
+	}
+}
+
+// TestServerFailsTwice: a pack that makes no sense has the server asked once more, and that
+// it does not answer then is an error like any other.
+func TestServerFailsTwice(t *testing.T) {
+	o := newOrigin(t)
+	o.commit("one", map[string]string{"a": "1"})
+	h := serveHTTP(t, o, false)
+	s := open(t, Config{URL: h.url(), Dir: t.TempDir()})
+	head(t, s)
+	next := o.commit("two", map[string]string{"a": "2"})
+	var asked atomic.Int32
+	h.setFront(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+			_, _ = w.Write([]byte("0008NAK\nPACK, and no more"))
+			return true
+		}
+		if asked.Add(1) == 1 {
+			return false
+		}
+		http.Error(w, "down for repairs", http.StatusServiceUnavailable)
+		return true
+	})
+	_, err := s.Head(t.Context())
+	wantKind(t, err, ErrUnreachable, "503")
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times", n)
+	}
+	h.setFront(nil)
+	if c := head(t, s); c.Hash != next {
+		t.Errorf("head is %+v", c)
 	}
 }

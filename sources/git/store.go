@@ -333,75 +333,82 @@ func (s *Store) noBranch(names []string) error {
 // remoteTip asks the server, and fetches if the branch has moved. With ErrLimit it returns
 // the tip that cannot be fetched.
 func (s *Store) remoteTip(ctx context.Context) (plumbing.Hash, error) {
-	sess, refs, tip, err := s.ask(ctx)
+	a, err := s.ask(ctx)
 	if err != nil {
 		return plumbing.ZeroHash, err
 	}
-	defer func() { sess.close() }()
-	filtered := refs.Capabilities.Supports(capability.Filter)
-	if s.refused.holds(tip, filtered) {
-		return tip, s.refused.err
+	defer func() { a.sess.close() }()
+	if s.refused.holds(a.tip, a.filters()) {
+		return a.tip, s.refused.err
 	}
-	tip, err = s.fetchTip(ctx, &sess, refs, tip)
+	err = s.fetchTip(ctx, &a)
 	if errors.Is(err, ErrLimit) {
-		if !filtered {
+		if !a.filters() {
 			err = fault.WithHint(err, "have the server leave large files out: in the repository there, `git config uploadpack.allowFilter true`; or "+tooBig)
 		}
-		s.refused = refusal{tip, time.Now(), filtered, err}
+		s.refused = refusal{a.tip, time.Now(), a.filters(), err}
 	}
-	return tip, err
+	return a.tip, err
 }
 
-// fetchTip fetches a tip if it is not here.
-func (s *Store) fetchTip(ctx context.Context, sess *session, refs *packp.AdvRefs, tip plumbing.Hash) (plumbing.Hash, error) {
+// fetchTip fetches the tip that the server has if it is not here. Where it asks the server
+// again, the new answer takes the place of the one before.
+func (s *Store) fetchTip(ctx context.Context, a *answer) error {
 	have, packs, err := s.state()
 	var reason string
 	switch {
 	case err != nil:
 		reason = err.Error()
-	case s.suspect.Load() && s.renewed.mayHelp(tip):
+	case s.suspect.Load() && s.renewed.mayHelp(a.tip):
 		reason = "an object could not be read"
-	case have == tip:
-		return tip, nil
+	case have == a.tip:
+		return nil
 	case packs >= maxPacks:
 		reason = fmt.Sprintf("it holds %d packs", packs)
 	default:
-		err := s.fetch(ctx, *sess, refs, have, tip, s.store)
-		if err == nil {
-			return tip, nil
-		}
-		if isKnown(err) || packs == 0 {
-			return tip, err
+		err := s.fetch(ctx, *a, have, s.store)
+		if err == nil || isKnown(err) || packs == 0 {
+			return err
 		}
 		reason = err.Error()
-		(*sess).close()
-		var next session
-		if next, refs, tip, err = s.ask(ctx); err != nil {
-			return plumbing.ZeroHash, err
+		next, err := s.ask(ctx)
+		if err != nil {
+			return err
 		}
-		*sess = next
+		a.sess.close()
+		*a = next
 	}
 	before := s.renewed
-	if err := s.renew(ctx, *sess, refs, tip, reason); err != nil {
-		return tip, err
+	if err := s.renew(ctx, *a, reason); err != nil {
+		return err
 	}
-	if before.reason != reason || before.mayHelp(tip) {
+	if before.reason != reason || before.mayHelp(a.tip) {
 		s.log.Info("the copy of the repository in the cache was re-created", logging.Detail, reason)
 	}
-	return tip, nil
+	return nil
 }
+
+// answer is what a server has, with the session in which it can be asked for it.
+type answer struct {
+	sess session
+	refs *packp.AdvRefs
+	tip  plumbing.Hash // of the branch
+}
+
+// filters reports whether the server leaves large files out for who asks for that.
+func (a answer) filters() bool { return a.refs.Capabilities.Supports(capability.Filter) }
 
 // ask opens a session and finds the branch in the list of references. The
 // session must be closed when there is no error.
-func (s *Store) ask(ctx context.Context) (session, *packp.AdvRefs, plumbing.Hash, error) {
+func (s *Store) ask(ctx context.Context) (answer, error) {
 	sess, err := s.remote.open(ctx)
 	if err != nil {
-		return nil, nil, plumbing.ZeroHash, err
+		return answer{}, err
 	}
 	refs, err := sess.refs(ctx)
 	if err != nil {
 		sess.close()
-		return nil, nil, plumbing.ZeroHash, err
+		return answer{}, err
 	}
 	tip, ok := refs.References[plumbing.NewBranchReferenceName(s.cfg.Branch).String()]
 	if !ok {
@@ -412,9 +419,9 @@ func (s *Store) ask(ctx context.Context) (session, *packp.AdvRefs, plumbing.Hash
 				names = append(names, cleanRemark(short))
 			}
 		}
-		return nil, nil, plumbing.ZeroHash, s.noBranch(names)
+		return answer{}, s.noBranch(names)
 	}
-	return sess, refs, tip, nil
+	return answer{sess, refs, tip}, nil
 }
 
 // state gives the commit the store has the history of, and counts its packs.
@@ -435,8 +442,8 @@ func (s *Store) state() (plumbing.Hash, int, error) {
 	return have, packs, err
 }
 
-// fetch gets what is missing between have and tip into b.
-func (s *Store) fetch(ctx context.Context, sess session, refs *packp.AdvRefs, have, tip plumbing.Hash, b *bare) (err error) {
+// fetch gets what is missing between have and the tip into b.
+func (s *Store) fetch(ctx context.Context, a answer, have plumbing.Hash, b *bare) (err error) {
 	defer func() { err = onDisk(s.cfg.Dir, err) }()
 	haves, err := b.haves(have)
 	if err != nil {
@@ -444,36 +451,36 @@ func (s *Store) fetch(ctx context.Context, sess session, refs *packp.AdvRefs, ha
 	}
 	if !have.IsZero() {
 		// A branch that went back to an old commit needs nothing new.
-		if there, err := b.has(tip); err != nil {
+		if there, err := b.has(a.tip); err != nil {
 			return err
 		} else if there {
-			return b.setBranch(s.cfg.Branch, tip)
+			return b.setBranch(s.cfg.Branch, a.tip)
 		}
 	}
-	refs.Capabilities.Delete(capability.ThinPack) // go-git resolves a pack by itself
-	req := packp.NewUploadPackRequestFromCapabilities(refs.Capabilities)
-	if refs.Capabilities.Supports(capability.NoProgress) {
+	a.refs.Capabilities.Delete(capability.ThinPack) // go-git resolves a pack by itself
+	req := packp.NewUploadPackRequestFromCapabilities(a.refs.Capabilities)
+	if a.refs.Capabilities.Supports(capability.NoProgress) {
 		if err := req.Capabilities.Set(capability.NoProgress); err != nil {
 			return err
 		}
 	}
-	if refs.Capabilities.Supports(capability.Filter) {
+	if a.filters() {
 		// Large files are not read, and one that was pushed once would stay in every pack.
 		if err := errors.Join(b.omit(s.cfg.Limits.Blob), req.Capabilities.Set(capability.Filter)); err != nil {
 			return err
 		}
 		req.Filter = packp.FilterBlobLimit(uint64(s.cfg.Limits.Blob)+1, packp.BlobLimitPrefixNone)
 	}
-	req.Wants, req.Haves = []plumbing.Hash{tip}, haves
-	pack, err := sess.pack(ctx, req)
+	req.Wants, req.Haves = []plumbing.Hash{a.tip}, haves
+	pack, err := a.sess.pack(ctx, req)
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(b.add(ctx, pack, s.cfg.Limits), pack.Close()); err != nil {
 		return err
 	}
-	if _, err := b.commit(tip); err != nil {
+	if _, err := b.commit(a.tip); err != nil {
 		return err
 	}
-	return b.setBranch(s.cfg.Branch, tip)
+	return b.setBranch(s.cfg.Branch, a.tip)
 }

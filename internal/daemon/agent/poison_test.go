@@ -12,7 +12,7 @@ import (
 
 // TestCommitThatCannotBeFetched: a file that is far too large is an invalid revision where
 // the server cannot leave it out, whose clusters are healed as before, also after a restart;
-// a server that can has it as if it were not there. Nobody rewrites a history for it.
+// a server that can has it as if it were not there. No history is rewritten for it.
 func TestCommitThatCannotBeFetched(t *testing.T) {
 	for _, filters := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

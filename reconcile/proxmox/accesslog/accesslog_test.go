@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 }
 
 // TestParseRefuses: a line that somebody made up in a request, or that is of no change,
-// is of nobody.
+// counts for no one.
 func TestParseRefuses(t *testing.T) {
 	change := func(old, new string) string {
 		out := strings.Replace(edit, old, new, 1)
@@ -194,7 +194,7 @@ func TestReadEnd(t *testing.T) {
 	}
 }
 
-// TestUnreadable: what cannot be read is an error with a hint, and keeps nobody waiting.
+// TestUnreadable: what cannot be read is an error with a hint, and blocks no one.
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	file, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")

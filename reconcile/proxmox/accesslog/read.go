@@ -31,7 +31,7 @@ const rotated = ".1"
 // rotation. earlier is why the latter cannot be read, which leaves what is in the log.
 // Errors have a hint.
 //
-// It waits for nobody: what is no regular file is not read.
+// It never blocks: what is no regular file is not read.
 func readRequests(path string, since time.Time) (found []Request, earlier, err error) {
 	since = since.Truncate(time.Second) // the log has whole seconds
 	now, err := readEnd(path)
