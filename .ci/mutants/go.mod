@@ -1,0 +1,3 @@
+module github.com/talos-agent/talos-agent/.ci/mutants
+
+go 1.26

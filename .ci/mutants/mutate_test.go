@@ -1,0 +1,106 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const source = `package p
+
+func (r *T[int]) f(a, b bool, s []int, v any) int {
+	if a && (b || len(s) == 0) {
+		return 1
+	}
+	if err := g(); err != nil {
+		return 2
+	}
+	if a {
+		s = nil // it goes on
+	}
+	switch {
+	case a, !b:
+		return 3
+	default:
+		return 4
+	}
+	switch len(s) {
+	case 1, 2:
+		return 5
+	}
+	switch v.(type) {
+	case string:
+		return 6
+	}
+	for {
+		if a {
+			break
+		}
+		if a {
+			panic("a")
+		}
+	}
+	return 7
+}
+`
+
+// TestMutate: every clause is taken out once, what is left is Go, and the names are those of
+// no other mutant.
+func TestMutate(t *testing.T) {
+	found, err := mutate("p/p.go", []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	keys := map[string]bool{}
+	for _, m := range found {
+		text := string(m.edit.apply([]byte(source)))
+		if _, err := parser.ParseFile(token.NewFileSet(), "", text, 0); err != nil || text == source {
+			t.Errorf("%s: %v\n%s", m.key(), err, text)
+		}
+		keys[m.key()] = true
+		got = append(got, strings.TrimPrefix(m.key(), "p/p.go T.f: "))
+	}
+	want := []string{
+		"drop guard 1: a && (b || len(s) == 0)", "drop operand 1: a", "drop operand 1: (b || len(s) == 0)", "drop operand 1: b", "drop operand 1: len(s) == 0",
+		"drop guard 1: err != nil", "drop case 1: a", "drop case 1: !b", "drop case 1: 1, 2", "drop case 1: string", "drop guard 1: a", "drop guard 2: a",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if len(keys) != len(found) {
+		t.Errorf("%d names for %d mutants", len(keys), len(found))
+	}
+}
+
+// TestEdits: what is dropped is still evaluated, and decides nothing.
+func TestEdits(t *testing.T) {
+	text := "package p\n\nfunc f(a, b bool) bool {\n\tif a {\n\t\treturn a || b\n\t}\n\treturn a && b\n}\n"
+	found, err := mutate("p.go", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range found {
+		for line := range strings.Lines(string(m.edit.apply([]byte(text)))) {
+			if !strings.Contains(text, line) {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+	}
+	want := []string{"if (a) && false {", "return (a && false) || b", "return a || (b && false)", "return (a || true) && b", "return a && (b || true)"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestParseDiff(t *testing.T) {
+	diff := "diff --git a/a.go b/a.go\n--- a/a.go\n+++ b/a.go\n@@ -1 +1,2 @@ func f() {\n-x\n+y\n+z\n@@ -9,2 +11,0 @@\n-x\n-x\n@@ -20,0 +20 @@\n+x\n"
+	got := slices.Sorted(maps.Keys(parseDiff(diff)["a.go"]))
+	if !slices.Equal(got, []int{1, 2, 20}) {
+		t.Errorf("lines %v", got)
+	}
+}
