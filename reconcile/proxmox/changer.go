@@ -21,7 +21,7 @@ var changers = map[string]bool{
 // not answer leaves it unknown: it is for people, and nothing depends on it.
 //
 // PVE 9.2: without Sys.Audit on the host a token sees its own tasks only.
-func (l *look) findChanger(vmid int, host string, before, now facts) {
+func (l *look) findChanger(vmid, touches int, host string, before, now facts) {
 	if before.read.IsZero() || before.power == now.power && reflect.DeepEqual(before.hw, now.hw) && reflect.DeepEqual(before.active, now.active) && before.lock == now.lock &&
 		before.marked == now.marked && slices.Equal(before.tags, now.tags) {
 		return
@@ -34,7 +34,7 @@ func (l *look) findChanger(vmid int, host string, before, now facts) {
 	if found.by == nil {
 		found.with = l.findRequest(vmid, host, since)
 	}
-	l.c.attribute(vmid, found)
+	l.c.attribute(vmid, touches, found)
 }
 
 // findTask is the last task of somebody else that changed a VM since a time; nil: that is

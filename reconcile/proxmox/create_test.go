@@ -395,6 +395,10 @@ func TestChangesAreForgotten(t *testing.T) {
 		if _, ok := c.recall(n.VMID); ok {
 			t.Error("what was read before the change is remembered")
 		}
+		c.attribute(n.VMID, before, change{after: time.Now()})
+		if got := c.lastChange(n.VMID); got != (change{}) {
+			t.Errorf("a look that crossed our change calls it somebody else's: %+v", got)
+		}
 		c.remember(n.VMID, c.touches(n.VMID), facts{})
 		if _, ok := c.recall(n.VMID); !ok {
 			t.Error("what was read after the change is not remembered")

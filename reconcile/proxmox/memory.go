@@ -98,7 +98,8 @@ func (c *Client) recall(vmid int) (f facts, ok bool) {
 	return f, ok
 }
 
-// touches returns how often a VM was changed by us, to be given to remember.
+// touches returns how often a VM was changed by us, to be given to remember and to
+// attribute. It is taken before anything of the VM is read or recalled.
 func (c *Client) touches(vmid int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,11 +203,14 @@ type change struct {
 	after time.Time        // when the VM was last seen as it was before
 }
 
-// attribute remembers a change of a VM.
-func (c *Client) attribute(vmid int, ch change) {
+// attribute remembers a change of a VM, unless we changed it since: what a look saw of a
+// change of ours, in part before and in part after it, is not somebody else's.
+func (c *Client) attribute(vmid, touches int, ch change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.memory.changes[vmid] = ch
+	if c.memory.touched[vmid] == touches {
+		c.memory.changes[vmid] = ch
+	}
 }
 
 // lastChange is the last change of a VM that was seen.

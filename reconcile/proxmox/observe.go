@@ -273,14 +273,14 @@ func (l *look) audits(ages map[int]time.Time) []int {
 
 // audit reads a configuration again and keeps the rest of what is known.
 func (l *look) audit(vmid int) {
-	f, _ := l.c.recall(vmid)
 	r, touches := l.guests[vmid], l.c.touches(vmid)
+	f, _ := l.c.recall(vmid)
 	conf, active, err := l.c.config(l.ctx, string(r.Node), vmid)
 	switch {
 	case err == nil:
 		before := f
 		f.configured(conf, active, vmid, l.now)
-		l.findChanger(vmid, string(r.Node), before, f)
+		l.findChanger(vmid, touches, string(r.Node), before, f)
 		l.c.remember(vmid, touches, f)
 	case isAnswered(err):
 		l.c.forget(vmid)
@@ -306,7 +306,7 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		before, known := l.c.recall(n.VMID)
 		if known {
 			l.c.forget(n.VMID)
-			l.findChanger(n.VMID, cmp.Or(string(before.row.Node), host), before, facts{})
+			l.findChanger(n.VMID, l.c.touches(n.VMID), cmp.Or(string(before.row.Node), host), before, facts{})
 		}
 	}
 	changed := l.c.lastChange(n.VMID)
@@ -455,7 +455,7 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: s.power(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
 	f.configured(conf, active, vmid, l.now)
 	if before, ok := l.c.recall(vmid); ok {
-		l.findChanger(vmid, host, before, f)
+		l.findChanger(vmid, touches, host, before, f)
 	}
 	l.c.remember(vmid, touches, f)
 	l.keep(vmid, f, nil)
