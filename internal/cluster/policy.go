@@ -24,7 +24,7 @@ type Policy struct {
 	// one, negative: none.
 	Removals  int
 	Factories []string // image factories by URL; empty: any
-	Charts    []string // chart repositories and registries by URL; empty: any
+	Charts    []string // chart repositories and registries by URL, or ChartsInRepository; empty: any
 	// Lines maps a field ("limits.nodes") to its line in File.
 	Lines map[string]int
 	// Problems are why it is not known what the host allows now: its file is
@@ -32,6 +32,10 @@ type Policy struct {
 	// what would be done; nothing is done. nil: it is known.
 	Problems Problems
 }
+
+// ChartsInRepository is the entry of Policy.Charts that allows charts which lie in the
+// repository itself.
+const ChartsInRepository = "repository"
 
 // Range is an inclusive range of VMIDs.
 type Range struct{ First, Last int }

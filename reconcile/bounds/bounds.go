@@ -77,6 +77,9 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if src == "" {
 			src = a.Chart.OCI
 		}
+		if a.Chart.Path != "" && len(p.Charts) > 0 && !slices.Contains(p.Charts, cluster.ChartsInRepository) {
+			refuse(a.Name, "sources.charts", "its chart lies in the repository, and the host allows %s; `%s` in that list allows it", strings.Join(p.Charts, ", "), cluster.ChartsInRepository)
+		}
 		if src != "" && len(p.Charts) > 0 && !slices.ContainsFunc(p.Charts, func(allowed string) bool { return below(src, allowed) }) {
 			refuse(a.Name, "sources.charts", "its chart comes from %s, and the host allows %s", src, strings.Join(p.Charts, ", "))
 		}

@@ -77,7 +77,7 @@ func TestEveryRule(t *testing.T) {
 				Nodes: []cluster.Node{{Name: "cp-1", VMID: 401, Pool: "talos", Bridge: "vmbr1", Datastore: "local-lvm", CloudInitDatastore: "local-lvm", ImageDatastore: "local", Cores: 4, MemoryMiB: 8192, DiskBytes: 40 << 30,
 					Disks: []cluster.Disk{{Name: "data", Datastore: "local-lvm", Bytes: 10 << 30}}}}},
 			cluster.Policy{Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}}, Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
-				Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://charts.example.org", "oci://ghcr.io/org"},
+				Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://charts.example.org", "oci://ghcr.io/org", "repository"},
 				Limits: cluster.Limits{Nodes: 1, Cores: 4, MemoryMiB: 8192, DiskBytes: 50 << 30}}
 	}
 	node := func(change func(*cluster.Node)) func(*cluster.Spec, *cluster.Policy) {
@@ -105,8 +105,9 @@ func TestEveryRule(t *testing.T) {
 		"any factory": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Factories, s.InstallerRegistry = nil, "factory.evil.example"
 		}, ""},
-		"chart":               {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[0].Chart.Repository = "https://evil.example" }, "sources.charts"},
-		"chart of a registry": {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[2].Chart.OCI = "oci://ghcr.io/evil/chart" }, "sources.charts"},
+		"chart":                   {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[0].Chart.Repository = "https://evil.example" }, "sources.charts"},
+		"chart of a registry":     {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[2].Chart.OCI = "oci://ghcr.io/evil/chart" }, "sources.charts"},
+		"chart in the repository": {func(_ *cluster.Spec, p *cluster.Policy) { p.Charts = p.Charts[:2] }, "sources.charts"},
 		"any chart": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Charts, s.Addons[0].Chart.Repository = nil, "https://evil.example"
 		}, ""},
@@ -119,7 +120,7 @@ func TestEveryRule(t *testing.T) {
 		"no limits":                 {func(_ *cluster.Spec, p *cluster.Policy) { p.Limits = cluster.Limits{} }, ""},
 		"a factory below a path":    {func(_ *cluster.Spec, p *cluster.Policy) { p.Factories = []string{"https://factory.talos.dev/sub"} }, ""},
 		"a factory that is no URL":  {func(_ *cluster.Spec, p *cluster.Policy) { p.Factories = []string{"://"} }, "sources.factory"},
-		"a chart rule that is none": {func(_ *cluster.Spec, p *cluster.Policy) { p.Charts = []string{"://", "oci://ghcr.io"} }, "sources.charts"},
+		"a chart rule that is none": {func(_ *cluster.Spec, p *cluster.Policy) { p.Charts = []string{"://", "oci://ghcr.io", "repository"} }, "sources.charts"},
 		"a chart that is no URL":    {func(s *cluster.Spec, _ *cluster.Policy) { s.Addons[0].Chart.Repository = "://" }, "sources.charts"},
 	} {
 		s, p := all()

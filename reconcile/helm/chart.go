@@ -5,27 +5,28 @@ import (
 	"errors"
 	"fmt"
 
-	"helm.sh/helm/v3/pkg/chart"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/helm/render"
 )
+
+// maxArchive is how large a packed chart may be, in bytes.
+const maxArchive = 10 << 20
 
 // fetchChart brings a chart into the cache and checks it.
 func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) (string, error) {
 	c := a.Chart
 	if c.Path != "" {
-		made, err := assembleChart(c.Files)
-		if err != nil {
-			return "", newError("correct the chart in the repository", "%v", err)
-		}
-		return digestOfFiles(c.Files), checkChart(made, c)
+		digest := digestOfFiles(c.Files)
+		_, err := r.readChart(ctx, c, digest, render.Packed{Files: c.Files})
+		return digest, err
 	}
 	if pin != "" {
 		if hexOf(pin) == "" {
 			return "", newError("write it as "+formatDigest(c), "the pinned digest is no SHA-256")
 		}
-		if made, err := r.load(c, pin); err == nil {
-			return pin, checkChart(made, c)
+		if packed, err := r.load(c, pin); err == nil {
+			_, err := r.readChart(ctx, c, pin, packed)
+			return pin, err
 		}
 	}
 	if c.OCI != "" {
@@ -40,7 +41,7 @@ func (r *Releaser) fetchChart(ctx context.Context, a cluster.Addon, pin string) 
 		return "", newError(fmt.Sprintf("the chart was published again under the same version, or somebody tampers with it; if the new one is meant, set sha256 in %s to the first", a.File),
 			"what came has sha256 %s, and %s is pinned", hex, hexOf(pin))
 	}
-	if err := keepChart(r.cache, archive, c, nil); err != nil {
+	if err := r.keepChart(ctx, archive, c, nil); err != nil {
 		return "", err
 	}
 	return hex, nil
@@ -52,7 +53,7 @@ func (r *Releaser) fetchOCI(ctx context.Context, c cluster.Chart, pin string) (s
 	if err != nil {
 		return "", err
 	}
-	if err := keepChart(r.cache, archive, c, manifest); err != nil {
+	if err := r.keepChart(ctx, archive, c, manifest); err != nil {
 		return "", err
 	}
 	return "sha256:" + digestOf(manifest), nil
@@ -60,18 +61,28 @@ func (r *Releaser) fetchOCI(ctx context.Context, c cluster.Chart, pin string) (s
 
 // keepChart checks a chart that came and puts it into the cache, the manifest last:
 // with it the chart is complete.
-func keepChart(cache *archives, archive []byte, c cluster.Chart, manifest []byte) error {
-	made, err := unpackChart(archive)
-	if err != nil {
-		return newError("tell the owner of the chart, or use another version", "%v", err)
-	}
-	if err := checkChart(made, c); err != nil {
+func (r *Releaser) keepChart(ctx context.Context, archive []byte, c cluster.Chart, manifest []byte) error {
+	if _, err := r.readChart(ctx, c, digestOf(archive), render.Packed{Archive: archive}); err != nil {
 		return err
 	}
-	if err := cache.write(archive, archiveFile); err != nil || manifest == nil {
+	if err := r.cache.write(archive, archiveFile); err != nil || manifest == nil {
 		return err
 	}
-	return cache.write(manifest, manifestFile)
+	return r.cache.write(manifest, manifestFile)
+}
+
+// readChart has a chart read, unless that took too much before.
+func (r *Releaser) readChart(ctx context.Context, c cluster.Chart, digest string, packed render.Packed) (*render.Chart, error) {
+	var want render.Want
+	if c.Path == "" {
+		want = render.Want{Name: c.Name, Version: c.Version}
+	}
+	var made *render.Chart
+	err := r.excesses.Try(digest, func() (err error) {
+		made, err = render.Read(ctx, r.worker, packed, want)
+		return err
+	})
+	return made, explainWorker("read", c, err)
 }
 
 // formatDigest writes the digest of a chart.
@@ -103,21 +114,18 @@ func (r *Releaser) archiveOf(c cluster.Chart, digest string) (string, error) {
 	return archiveIn(manifest)
 }
 
-// load reads a chart from the cache, or from the inventory.
-func (r *Releaser) load(c cluster.Chart, digest string) (*chart.Chart, error) {
+// load takes a chart from the cache, or from the inventory.
+func (r *Releaser) load(c cluster.Chart, digest string) (render.Packed, error) {
 	if c.Path != "" {
 		if digestOfFiles(c.Files) != digest {
-			return nil, errors.New("the chart has changed meanwhile")
+			return render.Packed{}, errors.New("the chart has changed meanwhile")
 		}
-		return assembleChart(c.Files)
+		return render.Packed{Files: c.Files}, nil
 	}
 	hex, err := r.archiveOf(c, digest)
 	if err != nil {
-		return nil, err
+		return render.Packed{}, err
 	}
 	archive, err := r.cache.read(hex, archiveFile, maxArchive)
-	if err != nil {
-		return nil, err
-	}
-	return unpackChart(archive)
+	return render.Packed{Archive: archive}, err
 }

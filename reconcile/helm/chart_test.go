@@ -1,9 +1,6 @@
 package helm
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -564,85 +561,6 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// entry is one entry of an archive a test builds.
-type entry struct {
-	name string
-	kind byte
-	body string
-	link string
-}
-
-// pack builds an archive without any of the care labcharts.Pack takes.
-func pack(t testing.TB, entries ...entry) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	zip := gzip.NewWriter(&out)
-	ball := tar.NewWriter(zip)
-	for _, e := range entries {
-		if e.kind == 0 {
-			e.kind = tar.TypeReg
-		}
-		h := &tar.Header{Name: e.name, Typeflag: e.kind, Linkname: e.link, Mode: 0o644, Size: int64(len(e.body))}
-		if err := ball.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(ball, e.body); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(ball.Close(), zip.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}
-
-func TestHostileArchives(t *testing.T) {
-	chartYAML := entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: web\nversion: 1.0.0\n"}
-	zeros := func(name string, mib int) entry { return entry{name: name, body: strings.Repeat("\x00", mib<<20)} }
-	bomb := pack(t, chartYAML, zeros("web/a", 5), zeros("web/b", 5), zeros("web/c", 5), zeros("web/d", 5))
-	nest := pack(t, chartYAML)
-	for range maxNested + 1 {
-		nest = pack(t, chartYAML, entry{name: "web/charts/in.tgz", body: string(nest)})
-	}
-	var many []entry
-	for i := range maxFiles + 1 {
-		many = append(many, entry{name: fmt.Sprintf("web/%d", i)})
-	}
-	var bombs []entry
-	for i := range 10 {
-		bombs = append(bombs, entry{name: fmt.Sprintf("web/charts/c%d.tgz", i), body: string(bomb)})
-	}
-	for _, c := range []struct {
-		name   string
-		packed []byte
-		words  string
-	}{
-		{"no archive", []byte("hello"), "no packed chart"},
-		{"cut off", pack(t, chartYAML)[:60], "cut off or damaged"},
-		{"symlink", pack(t, chartYAML, entry{name: "web/values.yaml", kind: tar.TypeSymlink, link: "/etc/shadow"}), "is a link or a device"},
-		{"hard link", pack(t, chartYAML, entry{name: "web/values.yaml", kind: tar.TypeLink, link: "/etc/shadow"}), "is a link or a device"},
-		{"device", pack(t, chartYAML, entry{name: "web/null", kind: tar.TypeChar}), "is a link or a device"},
-		{"parent", pack(t, chartYAML, entry{name: "web/../../etc/x"}), "parent directory"},
-		{"absolute", pack(t, chartYAML, entry{name: "web//etc/x"}), "absolute"},
-		{"windows", pack(t, chartYAML, entry{name: `web\..\..\x`}), "parent directory"},
-		{"large file", pack(t, chartYAML, zeros("web/big", 6)), "larger than 5 MiB"},
-		{"bombs", pack(t, append([]entry{chartYAML}, bombs...)...), "unpacks to more than 64 MiB"},
-		{"deep", nest, "packed charts 6 deep"},
-		{"many files", pack(t, many...), "more than 10000 files"},
-		{"no chart", pack(t, entry{name: "web/README", body: "x"}), "Chart.yaml file is missing"},
-		{"flat", pack(t, entry{name: "Chart.yaml", body: chartYAML.body}), "base directory"},
-		{"bad chart", pack(t, entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: ../x\nversion: 1.0.0\n"}), "chart.metadata"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			made, err := unpackChart(c.packed)
-			if err == nil {
-				t.Errorf("it is taken for chart %s", made.Name())
-			}
-			mustFail(t, err, c.words, "")
-		})
-	}
-}
-
 func TestChartsThatCannotBeInstalled(t *testing.T) {
 	bubble(t, func(b *bench) {
 		for _, c := range []struct{ chart, words, hint string }{
@@ -657,16 +575,6 @@ func TestChartsThatCannotBeInstalled(t *testing.T) {
 			b.want(a)
 			err = b.releaser.Install(ctx, b.desired, a, b.look().Charts["web"].Value.Release)
 			mustFail(b, err, c.words, c.hint)
-		}
-	})
-}
-
-func FuzzCheckArchive(f *testing.F) {
-	f.Add(pack(f, entry{name: "web/Chart.yaml", body: "apiVersion: v2\nname: web\nversion: 1.0.0\n"}))
-	f.Add(pack(f, entry{name: "web/charts/x.tgz", body: string(pack(f, entry{name: "a/b"}))}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if made, err := unpackChart(b); err == nil && made.Metadata == nil {
-			t.Error("a chart without metadata")
 		}
 	})
 }

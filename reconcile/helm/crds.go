@@ -26,15 +26,15 @@ const (
 // older definitions.
 func (j *job) applyCRDs(ctx context.Context) error {
 	var unserved []*resource.Info
-	for _, crd := range j.chart.CRDObjects() {
-		objects, err := j.kube.Build(bytes.NewReader(crd.File.Data), false)
+	for _, crd := range j.chart.CRDs {
+		objects, err := j.kube.Build(bytes.NewReader(crd.Data), false)
 		if err != nil {
-			return fmt.Errorf("read %s: %w", crd.Filename, err)
+			return fmt.Errorf("read %s: %w", crd.Name, err)
 		}
 		for _, info := range objects {
 			served, err := applyCRD(info)
 			if err != nil {
-				return fmt.Errorf("apply %s: %w", crd.Filename, err)
+				return fmt.Errorf("apply %s: %w", crd.Name, err)
 			}
 			if !served {
 				unserved = append(unserved, info)

@@ -1,10 +1,13 @@
 package helm
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // Error is what went wrong, in words that hold neither values of an addon nor
@@ -40,3 +43,14 @@ func sanitize(s string) string { return text.Sanitize(s, mostWords) }
 // describeError returns the text of the error of a connection to where charts come
 // from.
 func describeError(err error) string { return text.Reason(err, mostWords) }
+
+// explainWorker is the error of a chart that was read or rendered, with a hint where it
+// took too much.
+func explainWorker(what string, c cluster.Chart, err error) error {
+	exceeded := (*worker.Exceeded)(nil)
+	if !errors.As(err, &exceeded) {
+		return err
+	}
+	return newError(fmt.Sprintf("use another version of the chart, or less of it: no chart gets more; it is tried again after %s, or when chart or values change", worker.ExcessFor),
+		"%s chart %s: %v", what, c.Ref(), exceeded)
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/helm/render"
 )
 
 // The deadlines of fetching.
@@ -244,7 +245,7 @@ func (r *Releaser) find(ctx context.Context, base *url.URL, c cluster.Chart) (ve
 	}
 	for _, same := range []func(string) bool{
 		func(v string) bool { return v == c.Version },
-		func(v string) bool { return sameVersion(v, c.Version) },
+		func(v string) bool { return render.SameVersion(v, c.Version) },
 	} {
 		if i := slices.IndexFunc(versions, func(v version) bool { return same(v.Version) }); i >= 0 && len(versions[i].URLs) > 0 {
 			return versions[i], nil

@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // listWithin is how long Observe waits for the first list of releases.
@@ -39,7 +40,9 @@ type Config struct {
 	// WrapCharts and WrapAPI put something between the client of chart sources,
 	// or of Kubernetes, and its connections; nil: nothing.
 	WrapCharts, WrapAPI func(http.RoundTripper) http.RoundTripper
-	Log                 *slog.Logger
+	// Worker reads and renders charts; nil: worker.Run.
+	Worker worker.Runner
+	Log    *slog.Logger
 	// API returns the base URL of a kube-apiserver that is ready; required.
 	API func() (server string, ok bool)
 	// OnChange is called when a release or a workload of one changed: it is worth
@@ -57,6 +60,7 @@ type Releaser struct {
 	change  func()
 	mirrors mirrors
 	client  *http.Client // for charts
+	worker  worker.Runner
 	cache   *archives
 
 	ctx    context.Context // of everything that goes on
@@ -74,6 +78,8 @@ type Releaser struct {
 	searches searches
 	pins     map[string]string      // Chart.Ref -> digest
 	busy     map[name]chan struct{} // closed when the action on a release ends
+
+	excesses worker.Excesses // of charts
 }
 
 // New makes a Releaser over a folder of charts. It makes no request yet.
@@ -95,12 +101,15 @@ func New(c Config) (*Releaser, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Worker == nil {
+		c.Worker = worker.Run
+	}
 	if c.OnChange == nil {
 		c.OnChange = func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Releaser{
-		api: c.API, dial: c.Dial, wrap: c.WrapAPI, log: c.Log, change: c.OnChange, mirrors: c.Mirrors, client: client, cache: cache,
+		api: c.API, dial: c.Dial, wrap: c.WrapAPI, log: c.Log, change: c.OnChange, worker: c.Worker, mirrors: c.Mirrors, client: client, cache: cache,
 		ctx: ctx, cancel: cancel, observing: make(chan struct{}, 1),
 		parsed: map[types.UID]content{}, searches: searches{found: map[types.UID]search{}}, pins: map[string]string{}, busy: map[name]chan struct{}{},
 	}, nil
@@ -250,8 +259,6 @@ func digestOfFiles(files map[string][]byte) string {
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
-
-func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // observation is what a look at the releases shows.
 type observation struct {

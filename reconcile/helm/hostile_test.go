@@ -1,26 +1,22 @@
 package helm
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"helm.sh/helm/v3/pkg/chart"
-	"helm.sh/helm/v3/pkg/chartutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // canary is a secret that must not be seen anywhere but in the cluster.
@@ -153,43 +149,9 @@ func TestChartsLookNothingUp(t *testing.T) {
 // TestSchemasReadNothingElse: the schema of a chart, and of a chart in it, reads no file of
 // the host and nothing of the net. The values are not checked then; those of any other are.
 func TestSchemasReadNothingElse(t *testing.T) {
-	var asked atomic.Int32
-	net := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
-		_, _ = io.WriteString(w, `{"type":"integer"}`)
-	}))
-	defer net.Close()
 	file := filepath.Join(t.TempDir(), "secret.json")
 	if err := os.WriteFile(file, []byte(`{"type":"integer"}`), 0o600); err != nil {
 		t.Fatal(err)
-	}
-	for name, ref := range map[string]string{
-		"net": net.URL + "/latest/meta-data?x=y", "file": "file://" + file, "relative": strings.TrimPrefix(file, "/"), "fragment": net.URL + "/#/definitions/a",
-		"dialect": "", "urn": "urn:example:x",
-	} {
-		t.Run(name, func(t *testing.T) {
-			schema := `{"properties":{"count":{"$ref":"` + ref + `"}}}`
-			if name == "dialect" {
-				schema = `{"$schema":"` + net.URL + `/dialect","properties":{"count":{"type":"integer"}}}`
-			}
-			outer := assemble(t, map[string]string{"Chart.yaml": "apiVersion: v2\nname: web\nversion: 0.1.0\n", "values.schema.json": schema,
-				"charts/inner/Chart.yaml": "apiVersion: v2\nname: inner\nversion: 0.1.0\n", "charts/inner/values.schema.json": schema,
-				"charts/strict/Chart.yaml": "apiVersion: v2\nname: strict\nversion: 0.1.0\n", "charts/strict/values.schema.json": `{"properties":{"count":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}}`})
-			refused := dropSchemas(outer)
-			if want := map[bool]int{true: 0, false: 2}[name == "urn"]; len(refused) != want {
-				t.Errorf("refused %q", refused)
-			}
-			values := map[string]any{"count": "text", "inner": map[string]any{"count": "text"}}
-			if err := chartutil.ValidateAgainstSchema(outer, values); err != nil {
-				t.Errorf("values are checked all the same: %v", err)
-			}
-			if err := chartutil.ValidateAgainstSchema(outer, map[string]any{"strict": values}); err == nil {
-				t.Error("values are not checked against a schema that stands by itself")
-			}
-			if n := asked.Load(); n != 0 {
-				t.Errorf("%d requests", n)
-			}
-		})
 	}
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
@@ -203,20 +165,6 @@ func TestSchemasReadNothingElse(t *testing.T) {
 			b.Errorf("it is not reported: %s", b.logged.String())
 		}
 	})
-}
-
-// assemble makes a chart of files.
-func assemble(t *testing.T, files map[string]string) *chart.Chart {
-	t.Helper()
-	all := map[string][]byte{}
-	for name, text := range files {
-		all[name] = []byte(text)
-	}
-	c, err := assembleChart(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // TestSecretsGoNowhereElse: values reach the cluster, and are neither logged
@@ -242,6 +190,44 @@ func TestSecretsGoNowhereElse(t *testing.T) {
 			if strings.Contains(name, leftover) {
 				b.Errorf("%s is left", name)
 			}
+		}
+	})
+}
+
+// TestChartThatTakesTooMuch: a chart that ends its worker is one error with a hint, which is
+// remembered: it takes no worker again before something of it changes. Others are installed
+// as ever.
+func TestChartThatTakesTooMuch(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		begun := 0
+		b.config.Worker = func(ctx context.Context, job string, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
+			begun++
+			return worker.Run(ctx, job, l, request, answer)
+		}
+		b.stop()
+		b.start()
+		huge := map[string]string{"templates/x.yaml": `{{ repeat 2000000000 "x" }}`}
+		good := map[string]string{"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"}
+		bad, other := b.local("bad", "apps", map[string]any{"password": canary}, huge), b.local("good", "apps", nil, good)
+		b.want(bad, other)
+		for i, want := range []int{2, 1, 1} { // the chart is read each time
+			begun = 0
+			err := b.install(bad)
+			mustFail(b, err, "it takes more than 384 MiB of memory", "another version of the chart")
+			b.mustNotSing(err)
+			if begun != want {
+				b.Errorf("time %d: %d workers, want %d", i+1, begun, want)
+			}
+		}
+		if err := b.install(other); err != nil {
+			b.Error(err)
+		}
+		begun = 0
+		bad = b.local("bad", "apps", map[string]any{"password": "other"}, huge)
+		b.want(bad, other)
+		if err := b.install(bad); err == nil || !strings.Contains(err.Error(), "of memory") || begun != 2 {
+			b.Errorf("with other values: %d workers, %v", begun, err)
 		}
 	})
 }

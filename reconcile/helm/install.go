@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"helm.sh/helm/v3/pkg/action"
-	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/releaseutil"
@@ -22,6 +21,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/worker"
+	"github.com/talos-agent/talos-agent/reconcile/helm/render"
 )
 
 // The labels of a release we made. Helm carries the labels of a release over to
@@ -56,7 +57,7 @@ const (
 )
 
 func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error {
-	made, err := r.chartFor(a, digest)
+	packed, made, err := r.chartFor(ctx, a, digest)
 	if err != nil {
 		return err
 	}
@@ -74,13 +75,13 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 	if err != nil {
 		return fmt.Errorf("make client for %s: %w", conn.server, err)
 	}
-	job := &job{log: r.log, addon: a, manager: managerOf(d, a), asks: d.Spec.Namespace(a.Namespace), digest: digest, chart: made, values: values, workshop: w}
+	job := &job{log: r.log, addon: a, manager: managerOf(d, a), asks: d.Spec.Namespace(a.Namespace), digest: digest, packed: packed, chart: made, values: values, worker: r.worker, Excesses: &r.excesses, workshop: w}
 	rel, err := job.run(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return explainError(err, a, made)
+		return explainError(err, a, job.public)
 	}
 	r.searches.forget(nil) // what they found is put back
 	r.settle(ctx, rel, w.kube.wrote)
@@ -88,23 +89,27 @@ func (r *Releaser) install(ctx context.Context, d cluster.Desired, a cluster.Add
 }
 
 // chartFor loads the chart whose digest, with the values, is the wanted one.
-func (r *Releaser) chartFor(a cluster.Addon, digest string) (*chart.Chart, error) {
+func (r *Releaser) chartFor(ctx context.Context, a cluster.Addon, digest string) (render.Packed, *render.Chart, error) {
 	r.mu.Lock()
 	pins := []string{a.Chart.Digest, r.pins[a.Chart.Ref()]}
 	r.mu.Unlock()
 	i := slices.IndexFunc(pins, func(pin string) bool { return pin != "" && digestOfRelease(a, pin) == digest })
 	if i < 0 {
-		return nil, errors.New("its chart or its values have changed meanwhile")
+		return render.Packed{}, nil, errors.New("its chart or its values have changed meanwhile")
 	}
-	made, err := r.load(a.Chart, pins[i])
+	packed, err := r.load(a.Chart, pins[i])
 	if err != nil {
-		return nil, fmt.Errorf("load chart %s: %w", a.Chart.Ref(), err)
+		return packed, nil, fmt.Errorf("load chart %s: %w", a.Chart.Ref(), err)
 	}
-	if refused := dropSchemas(made); len(refused) > 0 {
+	made, err := r.readChart(ctx, a.Chart, pins[i], packed)
+	if err != nil {
+		return packed, nil, fmt.Errorf("load chart %s: %w", a.Chart.Ref(), err)
+	}
+	if len(made.Unchecked) > 0 {
 		r.log.Warn("values of an addon are not checked: the chart's schema refers to other documents, which are not read",
-			logging.Detail, fmt.Sprintf("addon %s: %s", a.Name, refused[0]), logging.Addon, a.Name)
+			logging.Detail, fmt.Sprintf("addon %s: %s", a.Name, made.Unchecked[0]), logging.Addon, a.Name)
 	}
-	return made, checkChart(made, a.Chart)
+	return packed, made, nil
 }
 
 // settle waits until the view shows what was written.
@@ -135,8 +140,12 @@ type job struct {
 	digest  string
 	tried   string // labelTried of the revision that is made
 	putBack string // and its labelPutBack
-	chart   *chart.Chart
+	packed  render.Packed
+	chart   *render.Chart
 	values  map[string]any
+	public  []string // of the values what stands in the chart
+	worker  worker.Runner
+	*worker.Excesses
 	*workshop
 }
 
@@ -222,15 +231,23 @@ func (j *job) fresh(ctx context.Context, revision int, again bool) (*release.Rel
 	if err := j.applyCRDs(ctx); err != nil {
 		return nil, err
 	}
+	made, err := j.render(ctx, 1, false)
+	if err != nil {
+		return nil, err
+	}
 	install := action.NewInstall(j.helm)
 	install.ReleaseName, install.Namespace, install.Labels = j.addon.Name, j.addon.Namespace, j.labels(revision)
 	install.Replace, install.SkipCRDs, install.DisableOpenAPIValidation, install.Timeout = again, true, true, hooksWithin
-	return install.Run(j.chart, j.values)
+	return install.Run(made, j.values)
 }
 
 // upgrade makes a new revision of a release that is there.
 func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, error) {
 	if err := j.applyCRDs(ctx); err != nil {
+		return nil, err
+	}
+	made, err := j.render(ctx, revision, true)
+	if err != nil {
 		return nil, err
 	}
 	upgrade := action.NewUpgrade(j.helm)
@@ -241,7 +258,7 @@ func (j *job) upgrade(ctx context.Context, revision int) (*release.Release, erro
 	}
 	upgrade.Namespace, upgrade.Labels, upgrade.MaxHistory = j.addon.Namespace, labels, maxHistory
 	upgrade.ResetValues, upgrade.SkipCRDs, upgrade.DisableOpenAPIValidation, upgrade.Timeout = true, true, true, hooksWithin
-	return upgrade.Run(j.addon.Name, j.chart, j.values)
+	return upgrade.Run(j.addon.Name, made, j.values)
 }
 
 // makeNamespace makes the release's namespace if it is missing, with what the

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/release"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,13 +38,24 @@ func (b *bench) human(namespace string) *action.Configuration {
 	return w.helm
 }
 
-// installByHand installs the chart of an addon without the agent.
-func (b *bench) installByHand(a cluster.Addon) *release.Release {
+// loadChart is the chart of an addon, as Helm reads it.
+func (b *bench) loadChart(a cluster.Addon) *chart.Chart {
 	b.Helper()
-	made, err := assembleChart(a.Chart.Files)
+	var files []*loader.BufferedFile
+	for _, name := range sortedNames(a.Chart.Files) {
+		files = append(files, &loader.BufferedFile{Name: name, Data: a.Chart.Files[name]})
+	}
+	made, err := loader.LoadFiles(files)
 	if err != nil {
 		b.Fatal(err)
 	}
+	return made
+}
+
+// installByHand installs the chart of an addon without the agent.
+func (b *bench) installByHand(a cluster.Addon) *release.Release {
+	b.Helper()
+	made := b.loadChart(a)
 	install := action.NewInstall(b.human(a.Namespace))
 	install.ReleaseName, install.Namespace = a.Name, a.Namespace
 	rel, err := install.Run(made, map[string]any{})
@@ -55,10 +68,7 @@ func (b *bench) installByHand(a cluster.Addon) *release.Release {
 // upgradeByHand upgrades the release of an addon without the agent.
 func (b *bench) upgradeByHand(a cluster.Addon, values map[string]any) *release.Release {
 	b.Helper()
-	made, err := assembleChart(a.Chart.Files)
-	if err != nil {
-		b.Fatal(err)
-	}
+	made := b.loadChart(a)
 	upgrade := action.NewUpgrade(b.human(a.Namespace))
 	upgrade.Namespace = a.Namespace
 	rel, err := upgrade.Run(a.Name, made, values)

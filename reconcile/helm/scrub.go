@@ -12,19 +12,17 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"helm.sh/helm/v3/pkg/chart"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // explainError turns what Helm, the chart or the API reports about an addon into
-// an error that may be shown: its values are taken out, and where the words are
-// known, a hint is put in. Errors that are our own words pass.
-func explainError(err error, a cluster.Addon, c *chart.Chart) error {
+// an error that may be shown: its values are taken out, but those that are public, and
+// where the words are known, a hint is put in. Errors that are our own words pass.
+func explainError(err error, a cluster.Addon, public []string) error {
 	if ours := (*Error)(nil); errors.As(err, &ours) {
 		return ours
 	}
-	words := scrubText(err.Error(), secretsIn(a.Values.Reveal()), func(s string) bool { return inChart(c, s) })
+	words := scrubText(err.Error(), secretsIn(a.Values.Reveal()), func(s string) bool { return slices.Contains(public, s) })
 	return &Error{message: words, hint: findHint(words)}
 }
 
@@ -126,20 +124,6 @@ func secretsIn(values []byte) []string {
 	list := sortedNames(found)
 	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	return list
-}
-
-// inChart reports whether a text stands in the chart itself, which everybody
-// can read.
-func inChart(c *chart.Chart, s string) bool {
-	if c == nil {
-		return false
-	}
-	for _, f := range c.Raw {
-		if bytes.Contains(f.Data, []byte(s)) {
-			return true
-		}
-	}
-	return c.Metadata != nil && c.Metadata.Name == s
 }
 
 // replaceWord replaces a text where neither a letter nor a digit is beside it.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v3/pkg/chart"
 	"pgregory.net/rapid"
 )
 
@@ -81,13 +80,6 @@ func FuzzScrub(f *testing.F) {
 			t.Errorf("%q", got)
 		}
 	})
-}
-
-func TestInChart(t *testing.T) {
-	c := &chart.Chart{Metadata: &chart.Metadata{Name: "web"}, Raw: []*chart.File{{Name: "values.yaml", Data: []byte("mode: vxlan\n")}}}
-	if !inChart(c, "vxlan") || !inChart(c, "web") || inChart(c, "hunter2") || inChart(nil, "web") {
-		t.Error("what stands in a chart is not known")
-	}
 }
 
 func TestHints(t *testing.T) {

@@ -26,13 +26,12 @@ func (l *look) findChanger(vmid, touches int, host string, before, now facts) {
 		before.marked == now.marked && slices.Equal(before.tags, now.tags) {
 		return
 	}
-	since := before.read
+	found := change{after: before.read}
 	if before.power != now.power {
-		since = before.looked
+		found.after = before.looked
 	}
-	found := change{after: since, by: l.findTask(vmid, host, since)}
-	if found.by == nil {
-		found.with = l.findRequest(vmid, host, since)
+	if found.by = l.findTask(vmid, host, found.after); found.by == nil {
+		found.with = l.findRequest(vmid, host, found.after)
 	}
 	l.c.attribute(vmid, touches, found)
 }

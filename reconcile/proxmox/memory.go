@@ -203,8 +203,7 @@ type change struct {
 	after time.Time        // when the VM was last seen as it was before
 }
 
-// attribute remembers a change of a VM, unless we changed it since: what a look saw of a
-// change of ours, in part before and in part after it, is not somebody else's.
+// attribute remembers a change of a VM, unless we changed it since: that may be what was seen.
 func (c *Client) attribute(vmid, touches int, ch change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

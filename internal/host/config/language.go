@@ -39,6 +39,7 @@ var language = yamlschema.Language{
 		"httpsurl":    yamlschema.Text("the https address of a server", `"https://127.0.0.1:8006"`, `^https://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?/?$`, 300),
 		"weburl":      yamlschema.Text("a web address without user, query, fragment or escapes", `"https://factory.talos.dev"`, `^https?://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
 		"chartsource": yamlschema.Text("the https or oci address of a chart repository or registry", `"https://helm.cilium.io"`, `^(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
+		"chartorigin": yamlschema.Text("the https or oci address of a chart repository or registry, or repository for charts in the repository itself", `"https://helm.cilium.io"`, `^(repository|(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?)$`, 500),
 		"project":     yamlschema.Text("the name of a repository", "org/infra", `^[A-Za-z0-9_][A-Za-z0-9_./-]*$`, 300),
 		"fingerprint": yamlschema.Text("a SHA-256 fingerprint (32 bytes in hex, with or without colons)", "", `^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$`, 95).OrEmpty(),
 	},

@@ -89,6 +89,7 @@ type sourcesFile struct {
 	// Image factories. It bounds the factory of config.yaml and the registry
 	// that nodes install Talos from.
 	Factory []string `yaml:"factory" is:"weburl" default:"any" example:"[\"https://factory.talos.dev\"]"`
-	// Chart repositories and registries, by the beginning of their addresses.
-	Charts []string `yaml:"charts" is:"chartsource" default:"any" example:"[\"https://helm.cilium.io\"]"`
+	// Chart repositories and registries, by the beginning of their addresses, and
+	// `repository` for charts that lie in the repository itself.
+	Charts []string `yaml:"charts" is:"chartorigin" default:"any" example:"[\"https://helm.cilium.io\"]"`
 }

@@ -88,8 +88,8 @@ func TestPolicyProblems(t *testing.T) {
 			`p:4:11: bridges[0]: "vmbr1,tag=3" is not the name of a bridge (write one like vmbr1)`}},
 		{"pool: talos\nvmids: [400-599]\nsources: {factory: [\"http://f.example.org\"], charts: [\"http://c.example.org\", \"https://c.example.org/../x\"]}", []string{
 			"p:3:21: sources.factory[0]: is plain http (use https; plain http is for loopback addresses)",
-			`p:3:55: sources.charts[0]: "http://c.example.org" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`,
-			`p:3:79: sources.charts[1]: "https://c.example.org/../x" is not the https or oci address of a chart repository or registry (write one like "https://helm.cilium.io")`}},
+			`p:3:55: sources.charts[0]: "http://c.example.org" is not the https or oci address of a chart repository or registry, or repository for charts in the repository itself (write one like "https://helm.cilium.io")`,
+			`p:3:79: sources.charts[1]: "https://c.example.org/../x" is not the https or oci address of a chart repository or registry, or repository for charts in the repository itself (write one like "https://helm.cilium.io")`}},
 		{"pool: talos\nvmids: [400-599]\nwindow: {days: [sat], from: \"22:00\", to: \"22:00\"}", []string{
 			`p:3:1: window: is no window: it ends when it opens, at 22:00 (write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin})`}},
 		{"pool: talos\nvmids: [400-599]\nwindow: {days: [sat, friday], from: \"22:00\", to: \"05:00\"}", []string{

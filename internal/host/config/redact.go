@@ -26,7 +26,7 @@ var showable = map[string]func(dir, text string) string{
 	"label": showText, "branch": showText, "folder": showText, "storage": showText, "project": showText, "pool": showText, "bridge": showText,
 	"clock": showText, "timezone": showText,
 	"listen": showText, "fingerprint": showText, "absolute": func(_, text string) string { return showPath("/", text) },
-	"path": showPath, "giturl": showAddress, "weburl": showAddress, "httpsurl": showAddress, "chartsource": showAddress,
+	"path": showPath, "giturl": showAddress, "weburl": showAddress, "httpsurl": showAddress, "chartsource": showAddress, "chartorigin": showAddress,
 }
 
 // aNumber matches numbers, ranges, sizes and durations.

@@ -1,4 +1,4 @@
-package helm
+package render
 
 import (
 	"archive/tar"
@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -15,12 +17,22 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 
-	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
+
+// sanitize makes a foreign text fit to be shown.
+func sanitize(s string) string { return text.Sanitize(s, mostWords) }
+
+// mostWords is how much of a foreign text is repeated, in bytes.
+const mostWords = 400
+
+func newError(hint, format string, args ...any) error {
+	return &fault.Error{Op: fmt.Sprintf(format, args...), Hint: hint}
+}
 
 // The bounds of a chart.
 const (
-	maxArchive  = 10 << 20 // as it is sent
 	maxFile     = 5 << 20  // one file, unpacked
 	maxUnpacked = 64 << 20 // all files, those of packed subcharts included
 	maxFiles    = 10000
@@ -102,7 +114,7 @@ func unpackChart(packed []byte) (*chart.Chart, error) {
 func assembleChart(files map[string][]byte) (*chart.Chart, error) {
 	all := make([]*loader.BufferedFile, 0, len(files))
 	left := &budget{maxUnpacked, maxFiles}
-	for _, name := range sortedNames(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if path.Ext(name) == ".tgz" && strings.HasPrefix(name, "charts/") {
 			if err := left.check(files[name], 1); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
@@ -118,10 +130,10 @@ func assembleChart(files map[string][]byte) (*chart.Chart, error) {
 }
 
 // checkChart looks whether a chart is the one that was asked for and can be
-// installed.
-func checkChart(c *chart.Chart, want cluster.Chart) error {
+// installed. Errors have a hint.
+func checkChart(c *chart.Chart, want Want) error {
 	meta := c.Metadata
-	if want.Path == "" && (meta.Name != want.Name || !sameVersion(meta.Version, want.Version)) {
+	if want.Name != "" && (meta.Name != want.Name || !SameVersion(meta.Version, want.Version)) {
 		return newError("look at what the source really holds", "it is chart %s %s, not %s %s", sanitize(meta.Name), sanitize(meta.Version), want.Name, want.Version)
 	}
 	if meta.Type != "" && meta.Type != "application" {
@@ -177,9 +189,9 @@ func (r *refusing) compiles(schema []byte) bool {
 	return len(*r) == 0
 }
 
-// sameVersion compares versions of charts as people write them: some charts
+// SameVersion compares versions of charts as people write them: some charts
 // have a leading v, and registries know no plus sign.
-func sameVersion(a, b string) bool {
+func SameVersion(a, b string) bool {
 	normal := func(v string) string { return strings.ReplaceAll(strings.TrimPrefix(v, "v"), "_", "+") }
 	return normal(a) == normal(b)
 }

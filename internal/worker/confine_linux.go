@@ -1,0 +1,75 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/elastic/go-seccomp-bpf"
+	"github.com/landlock-lsm/go-landlock/landlock"
+)
+
+// findProgram is this program, also after a package has replaced its file.
+func findProgram() (string, error) { return "/proc/self/exe", nil }
+
+// listEnvironment is that of a worker.
+func listEnvironment() []string { return []string{"GOTRACEBACK=none", "MALLOC_ARENA_MAX=1"} }
+
+// confineProcess bounds this process and gives away what it does not need. Rlimits must hold;
+// Landlock and seccomp are had where the kernel and the unit of the daemon allow them.
+func confineProcess(l Limits) error {
+	base, err := addressSpace()
+	if err != nil {
+		return err
+	}
+	seconds := uint64(l.CPU.Seconds())
+	debug.SetMemoryLimit(l.Memory * 3 / 4) // collect garbage rather than run into the limit
+	for _, limit := range []struct {
+		resource    int
+		most, grace uint64
+	}{
+		// Go reserves the address space of its heap as that grows. (RLIMIT_DATA holds for
+		// nothing that was reserved before: Linux 6.18, mm/vma.c, may_expand_vm.)
+		{syscall.RLIMIT_AS, base + uint64(l.Memory)*shadow, 0},
+		{syscall.RLIMIT_CPU, seconds, 1}, // SIGXCPU, of which Go dies by itself, and then SIGKILL
+		{syscall.RLIMIT_FSIZE, 0, 0},
+		{syscall.RLIMIT_CORE, 0, 0},
+	} {
+		if err := syscall.Setrlimit(limit.resource, &syscall.Rlimit{Cur: limit.most, Max: limit.most + limit.grace}); err != nil {
+			return err
+		}
+	}
+	// sprig's functions of dates read time zones.
+	_ = landlock.V6.BestEffort().Restrict(landlock.RODirs("/usr/share/zoneinfo").IgnoreIfMissing())
+	_ = seccomp.LoadFilter(seccomp.Filter{NoNewPrivs: true, Flag: seccomp.FilterFlagTSync, Policy: seccomp.Policy{
+		DefaultAction: seccomp.ActionAllow,
+		Syscalls:      []seccomp.SyscallGroup{{Action: seccomp.ActionErrno, Names: refused}},
+	}})
+	return nil
+}
+
+// refused are system calls with which a process reaches another one, the network, or more
+// rights. Not one of them is needed to read and to calculate.
+var refused = []string{
+	"socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
+	"execve", "execveat", "fork", "vfork", "ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_open", "pidfd_getfd", "kill", "tkill",
+	"mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_by_handle_at", "name_to_handle_at",
+	"bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "add_key", "request_key", "keyctl", "prlimit64", "setrlimit",
+	"init_module", "finit_module", "delete_module", "kexec_load", "reboot",
+}
+
+// addressSpace is what of it this process has, in bytes.
+func addressSpace() (uint64, error) {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	var pages uint64
+	if _, err := fmt.Sscan(strings.TrimSpace(string(b)), &pages); err != nil {
+		return 0, errors.New("/proc/self/statm has no number")
+	}
+	return pages * uint64(os.Getpagesize()), nil
+}
