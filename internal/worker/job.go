@@ -10,9 +10,12 @@ import (
 	"slices"
 )
 
-// Job is what a worker does with one request. It may ask its parent. An error is for
-// people; what the parent is to decide on belongs into the result.
-type Job func(request []byte, ask Ask) (result []byte, err error)
+// Job is what a worker does with one request. Do may ask the parent. An error of it is for
+// people; what the parent is to decide on belongs into the result. Make one with Register.
+type Job struct {
+	Name string
+	Do   func(request []byte, ask Ask) (result []byte, err error)
+}
 
 // Ask has the parent answer a question.
 type Ask func(question []byte) (answer []byte, err error)
@@ -20,31 +23,22 @@ type Ask func(question []byte) (answer []byte, err error)
 // argument is the first one of a worker; the name of the job follows.
 const argument = "internal-worker"
 
-// Register names a job. In a worker that was begun for it, the job runs at once and the
+// Register makes a job. In a worker that was begun for it, it is done at once and the
 // process ends: packages register their jobs when they are initialized, so that every
 // program that can begin a job, a test's too, can be its worker.
-func Register(name string, job Job) string {
+func Register(name string, do func(request []byte, ask Ask) ([]byte, error)) Job {
+	job := Job{name, do}
 	if slices.Equal(os.Args[1:], []string{argument, name}) {
 		os.Exit(serveJob(job, os.Stdin, os.Stdout))
 	}
-	jobs[name] = job
-	return name
+	return job
 }
 
-// jobs are the registered ones.
-var jobs = map[string]Job{}
-
-// Runner has a registered job done and returns its result: Run or RunHere.
-type Runner func(ctx context.Context, job string, l Limits, request []byte, answer Answer) ([]byte, error)
+// Runner has a job done and returns its result: Run, but in tests.
+type Runner func(ctx context.Context, job Job, l Limits, request []byte, answer Answer) ([]byte, error)
 
 // Answer answers what a job asks.
 type Answer func(ctx context.Context, question []byte) ([]byte, error)
-
-// RunHere is Run in this process, without any bound: for simulations that begin thousands of
-// jobs whose requests they made themselves.
-func RunHere(ctx context.Context, job string, _ Limits, request []byte, answer Answer) ([]byte, error) {
-	return jobs[job](request, func(question []byte) ([]byte, error) { return answer(ctx, question) })
-}
 
 // message is what goes over the pipes, each as one line of JSON.
 type message struct {
@@ -89,7 +83,7 @@ func serveJob(job Job, stdin io.Reader, stdout io.Writer) int {
 		}
 		return m.Answer, nil
 	}
-	result, err := job(first.Request, ask)
+	result, err := job.Do(first.Request, ask)
 	last := message{Result: result, Over: true}
 	if err != nil {
 		last.Err = fmt.Sprint(err)

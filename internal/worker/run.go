@@ -46,10 +46,10 @@ var errCrashed = errors.New("the worker that reads it crashed")
 // the host keeps its processors and its memory.
 var busy = make(chan struct{}, 2)
 
-// Run has a worker do a registered job and returns its result. answer is asked what the job
+// Run has a worker do a job and returns its result. answer is asked what the job
 // asks, one question at a time; nil: the job must ask nothing. When ctx ends, so does the
 // worker. Errors are *Exceeded, the job's own, or about the process.
-func Run(ctx context.Context, job string, l Limits, request []byte, answer Answer) ([]byte, error) {
+func Run(ctx context.Context, job Job, l Limits, request []byte, answer Answer) ([]byte, error) {
 	select {
 	case busy <- struct{}{}:
 		defer func() { <-busy }()
@@ -88,12 +88,12 @@ type process struct {
 }
 
 // startProcess starts this program again as a worker.
-func startProcess(ctx context.Context, job string) (*process, error) {
+func startProcess(ctx context.Context, job Job) (*process, error) {
 	self, err := findProgram()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.CommandContext(ctx, self, argument, job)}
+	p := &process{cmd: exec.CommandContext(ctx, self, argument, job.Name)}
 	p.cmd.Dir = string(os.PathSeparator)
 	p.cmd.Env = listEnvironment()
 	p.cmd.Stderr = &p.errors

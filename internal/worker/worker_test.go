@@ -33,9 +33,10 @@ var (
 	})
 	hungry = Register("test-hungry", func([]byte, Ask) ([]byte, error) {
 		var all [][]byte
-		for {
+		for len(all) < 1<<20 {
 			all = append(all, bytes.Repeat([]byte("x"), 1<<20))
 		}
+		return nil, nil
 	})
 	greedy = Register("test-greedy", func([]byte, Ask) ([]byte, error) { return bytes.Repeat([]byte("x"), 2_000_000_000), nil })
 	nested = Register("test-nested", func([]byte, Ask) ([]byte, error) {
@@ -95,7 +96,8 @@ var moderate = Limits{CPU: 20 * time.Second, Wall: time.Minute, Memory: 128 << 2
 func TestRun(t *testing.T) {
 	long := strings.Repeat("0123456789", 40_000)
 	for _, c := range []struct {
-		job, request, want, err string
+		job                Job
+		request, want, err string
 	}{
 		{doubling, "ab", "abab", ""},
 		{doubling, "", "", ""},
@@ -116,7 +118,7 @@ func TestRun(t *testing.T) {
 		}
 		got, err := Run(t.Context(), c.job, moderate, []byte(c.request), answer)
 		if text := fmt.Sprint(err); string(got) != c.want || err != nil && text != c.err || err == nil && c.err != "" {
-			t.Errorf("%s: %d bytes and %v, want %d and %q", c.job, len(got), err, len(c.want), c.err)
+			t.Errorf("%s: %d bytes and %v, want %d and %q", c.job.Name, len(got), err, len(c.want), c.err)
 		}
 	}
 	if _, err := Run(t.Context(), asking, moderate, []byte("a"), nil); err == nil {
@@ -131,7 +133,7 @@ func TestLimits(t *testing.T) {
 	short := moderate
 	short.Wall = time.Second
 	for _, c := range []struct {
-		job    string
+		job    Job
 		limits Limits
 		want   Exceeded
 	}{
@@ -143,7 +145,7 @@ func TestLimits(t *testing.T) {
 	} {
 		_, err := Run(t.Context(), c.job, c.limits, nil, nil)
 		if exceeded := (*Exceeded)(nil); !errors.As(err, &exceeded) || *exceeded != c.want {
-			t.Errorf("%s: %v, want %v", c.job, err, &c.want)
+			t.Errorf("%s: %v, want %v", c.job.Name, err, &c.want)
 		}
 	}
 }

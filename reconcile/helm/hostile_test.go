@@ -201,7 +201,7 @@ func TestChartThatTakesTooMuch(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.serve("flannel")
 		begun := 0
-		b.config.Worker = func(ctx context.Context, job string, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
+		b.config.Worker = func(ctx context.Context, job worker.Job, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
 			begun++
 			return worker.Run(ctx, job, l, request, answer)
 		}

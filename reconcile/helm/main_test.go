@@ -25,7 +25,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	labkube "github.com/talos-agent/talos-agent/internal/lab/kube"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/internal/worker"
+	"github.com/talos-agent/talos-agent/internal/worker/workertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -127,7 +127,7 @@ func newBench(t testing.TB, c world.Config, prefix string, charts ...labcharts.C
 		CacheDir: t.TempDir(), CA: w.PKI.PEM, Log: slog.New(slog.NewTextHandler(b.logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		API:      func() (string, bool) { return *b.server.Load(), !b.dead.Load() },
 		OnChange: func() { b.changes.Add(1) },
-		Worker:   worker.RunHere,
+		Worker:   workertest.Run,
 	}
 	before := log.Writer()
 	log.SetOutput(b.logged)

@@ -21,7 +21,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/internal/worker"
+	"github.com/talos-agent/talos-agent/internal/worker/workertest"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -227,7 +227,7 @@ func (s *Sim) config() agent.Config {
 		}, Inventory: inventory.Options{Owner: "sim", Pool: "talos", ImageDatastore: "local"}},
 		Proxmox: proxmox.Config{URL: s.Lab.PVE.URL(), Token: cluster.SecretString(s.Lab.Token), CA: s.Lab.CA(), Pool: "talos", Dial: link.DialContext, Log: s.Log},
 		Factory: factory.Config{URL: s.Lab.Factory.URL(), CacheDir: s.cache + "/images", CA: s.Lab.CA(), Dial: link.DialContext, Log: s.Log},
-		Charts: helm.Config{CA: s.Lab.CA(), Worker: worker.RunHere, Mirrors: map[string]string{"https://helm.cilium.io": s.Lab.Charts.URL(),
+		Charts: helm.Config{CA: s.Lab.CA(), Worker: workertest.Run, Mirrors: map[string]string{"https://helm.cilium.io": s.Lab.Charts.URL(),
 			"https://charts.example.org": s.Lab.Charts.URL()}},
 		Forge:  &forge.Config{Kind: forge.GitHub, URL: s.Lab.Forge.URL(), Repository: lab.Repository, Token: lab.ForgeToken, CA: s.Lab.CA(), Dial: link.DialContext},
 		Notify: targets, Sent: reporting.OpenSentNotices(files, targets, s.Log), Host: "pve1",

@@ -24,7 +24,7 @@ func webOf(files map[string]string) Packed {
 
 // runBriefly is worker.Run with less processor time, so that a test that takes all of it is
 // over soon.
-func runBriefly(ctx context.Context, job string, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
+func runBriefly(ctx context.Context, job worker.Job, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
 	l.CPU = 2 * time.Second
 	return worker.Run(ctx, job, l, request, answer)
 }

@@ -156,7 +156,7 @@ type (
 )
 
 // runJob has a worker do a job, in this process' encoding.
-func runJob(ctx context.Context, on worker.Runner, job string, request, result any, answer worker.Answer) error {
+func runJob(ctx context.Context, on worker.Runner, job worker.Job, request, result any, answer worker.Answer) error {
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(request); err != nil {
 		return err
